@@ -1,0 +1,12 @@
+//! `xrun data`.
+
+use crate::error::{Error, Result};
+
+/// Arguments of `xrun data`.
+#[derive(clap::Args, Debug)]
+pub struct Args {}
+
+/// Runs the command.
+pub fn run(_args: &Args) -> Result<()> {
+    Err(Error::failed("to come"))
+}

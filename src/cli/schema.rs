@@ -1,0 +1,12 @@
+//! `xrun schema`.
+
+use crate::error::{Error, Result};
+
+/// Arguments of `xrun schema`.
+#[derive(clap::Args, Debug)]
+pub struct Args {}
+
+/// Runs the command.
+pub fn run(_args: &Args) -> Result<()> {
+    Err(Error::failed("to come"))
+}

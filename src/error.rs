@@ -1,0 +1,100 @@
+//! The one error type: a message for a person, and the exit code that a script sees.
+
+use std::fmt;
+use std::path::Path;
+
+/// What kind of failure this is; decides the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The run itself failed: exit 1.
+    Failed,
+    /// A wrong command line, recipe or input file: exit 2.
+    Usage,
+    /// A regression or a stale report: exit 3.
+    Regression,
+    /// Does not fit in memory, by plan or by fact: exit 4.
+    DoesNotFit,
+    /// Stopped by a signal after saving a checkpoint: exit 75.
+    Interrupted,
+}
+
+impl Kind {
+    /// The process exit code for this kind.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Kind::Failed => 1,
+            Kind::Usage => 2,
+            Kind::Regression => 3,
+            Kind::DoesNotFit => 4,
+            Kind::Interrupted => 75,
+        }
+    }
+}
+
+/// An error message with its kind. The message is complete: it names the file, the value and the next step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    kind: Kind,
+    message: String,
+}
+
+/// The crate's result type.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error of the given kind.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// A run that failed (exit 1).
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(Kind::Failed, message)
+    }
+
+    /// A wrong command line, recipe or input file (exit 2).
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Kind::Usage, message)
+    }
+
+    /// Something that does not fit in memory (exit 4).
+    pub fn does_not_fit(message: impl Into<String>) -> Self {
+        Self::new(Kind::DoesNotFit, message)
+    }
+
+    /// The kind, for deciding what to do next.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The message as it is shown.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The same error with what was being done put in front.
+    #[must_use]
+    pub fn context(self, doing: impl fmt::Display) -> Self {
+        Self { kind: self.kind, message: format!("{doing}: {}", self.message) }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Puts a path, and what was being done to it, on an I/O error.
+pub trait IoContext<T> {
+    /// Turns the error into "cannot VERB PATH: reason".
+    fn at(self, verb: &str, path: &Path) -> Result<T>;
+}
+
+impl<T> IoContext<T> for std::io::Result<T> {
+    fn at(self, verb: &str, path: &Path) -> Result<T> {
+        self.map_err(|e| Error::failed(format!("cannot {verb} {}: {e}", path.display())))
+    }
+}

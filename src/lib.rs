@@ -1,0 +1,26 @@
+//! xrun: a declarative experiment runner for training language models.
+//!
+//! One way through the house, and imports point one way along it:
+//!
+//! ```text
+//! recipe (as written) ─▶ plan (resolved) ─▶ program (flat list of ops) ─▶ exec on a device
+//!                                                │
+//! report ◀── results/ (CSV, summary, plots) ◀── metrics rows
+//! ```
+
+pub mod cli;
+pub mod data;
+pub mod device;
+pub mod error;
+pub mod exec;
+pub mod ir;
+pub mod model;
+pub mod ops;
+pub mod passes;
+pub mod plan;
+pub mod recipe;
+pub mod report;
+pub mod results;
+pub mod train;
+
+pub use error::{Error, Result};
