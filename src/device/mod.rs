@@ -1,1 +1,12 @@
-//! (see lib.rs)
+//! What the engine runs on: number formats, memory, threads, products and communicators.
+//!
+//! Nothing here knows of programs or models; `unsafe` lives here and, later, in kernel launches.
+
+pub mod comm;
+pub mod cpu;
+pub mod dtype;
+pub mod elem;
+pub mod philox;
+
+pub use dtype::DType;
+pub use elem::{Elem, Real};

@@ -1,1 +1,21 @@
-//! (see lib.rs)
+//! Programs: flat, ordered lists of coarse operations over planned tensors, and how they print.
+//!
+//! A program is recorded once by a [`Builder`], transformed by passes, and walked by the executor. Nothing here
+//! holds tensor data.
+
+pub mod builder;
+pub mod case;
+pub mod op;
+pub mod print;
+pub mod program;
+pub mod spec;
+pub mod state;
+pub mod vjp;
+
+pub use builder::{Builder, Out};
+pub use case::{Array, Case, Cases, Fill};
+pub use op::{Cost, CpuNode, MayAlias, Op};
+pub use program::{Home, Mode, Node, Phase, Program, Stream, Tensor, TensorId};
+pub use spec::Spec;
+pub use state::{Init, Param, Precision, SlotId, State, StateBuilder};
+pub use vjp::Vjp;

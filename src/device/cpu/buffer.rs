@@ -1,0 +1,79 @@
+//! Aligned, zeroed host memory.
+
+use crate::error::{Error, Result};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+/// Every tensor begins at a multiple of this many bytes, under every placement.
+pub const ALIGNMENT: usize = 256;
+
+/// A block of host memory, aligned to [`ALIGNMENT`] and zeroed when made.
+#[derive(Debug)]
+pub struct Buffer {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a Buffer owns its memory as a Vec does; access to it goes through views handed out per node, and the
+// executor runs one node of a program at a time.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; shared references only read the address and the length.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Allocates `bytes` zeroed bytes. An empty buffer allocates nothing.
+    ///
+    /// # Errors
+    /// [`Kind::DoesNotFit`](crate::error::Kind::DoesNotFit) when the system refuses.
+    pub fn zeroed(bytes: usize) -> Result<Self> {
+        let refused = || Error::does_not_fit(format!("the system refused {bytes} bytes of host memory"));
+        let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| refused())?;
+        if bytes == 0 {
+            return Ok(Self { start: NonNull::dangling(), bytes });
+        }
+        // SAFETY: the layout has a size above zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
+        Ok(Self { start, bytes })
+    }
+
+    /// The address of the first byte.
+    pub fn address(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// True for a buffer of no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The bytes, read.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the range was allocated and zeroed by `zeroed`; no node runs while a caller holds `&self`
+        // outside the executor.
+        unsafe { std::slice::from_raw_parts(self.slice_start(), self.bytes) }
+    }
+
+    /// The bytes, written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as `bytes`, and `&mut self` excludes other borrows.
+        unsafe { std::slice::from_raw_parts_mut(self.slice_start(), self.bytes) }
+    }
+
+    fn slice_start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            // SAFETY: `zeroed` allocated exactly this layout.
+            unsafe { dealloc(self.start.as_ptr(), Layout::from_size_align_unchecked(self.bytes, ALIGNMENT)) }
+        }
+    }
+}

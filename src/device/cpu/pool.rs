@@ -1,0 +1,73 @@
+//! A thread pool whose tasks run with the machine's widest vector instructions.
+//!
+//! Work is cut into tasks by the op, from shapes alone, never by the number of threads: so the bits of a result do
+//! not depend on how many threads there are.
+
+use crate::error::{Error, Result};
+use rayon::prelude::*;
+
+/// A pool of worker threads.
+#[derive(Debug)]
+pub struct Pool {
+    workers: rayon::ThreadPool,
+    arch: pulp::Arch,
+}
+
+impl Pool {
+    /// A pool of `threads` workers.
+    ///
+    /// # Errors
+    /// When the system refuses to start them.
+    pub fn new(threads: usize) -> Result<Self> {
+        let workers = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads.max(1))
+            .thread_name(|i| format!("xrun-cpu-{i}"))
+            .build()
+            .map_err(|e| Error::failed(format!("cannot start {threads} worker threads: {e}")))?;
+        Ok(Self { workers, arch: pulp::Arch::new() })
+    }
+
+    /// The number of workers.
+    pub fn threads(&self) -> usize {
+        self.workers.current_num_threads()
+    }
+
+    /// Runs `task(0)` to `task(count - 1)`, in any order, on any worker.
+    pub fn run(&self, count: usize, task: impl Fn(usize) + Sync) {
+        let arch = self.arch;
+        if count <= 1 {
+            if count == 1 {
+                arch.dispatch(|| task(0));
+            }
+            return;
+        }
+        self.workers
+            .install(|| (0..count).into_par_iter().with_max_len(1).for_each(|i| arch.dispatch(|| task(i))));
+    }
+
+    /// Runs `task(start, len)` over `total` items in runs of `run` items (the last may be shorter).
+    pub fn chunks(&self, total: usize, run: usize, task: impl Fn(usize, usize) + Sync) {
+        self.run(total.div_ceil(run), |i| {
+            let start = i * run;
+            task(start, run.min(total - start));
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn every_item_once() {
+        let pool = Pool::new(3).unwrap();
+        let seen: Vec<AtomicUsize> = (0..1001).map(|_| AtomicUsize::new(0)).collect();
+        pool.chunks(seen.len(), 17, |start, len| {
+            for s in &seen[start..start + len] {
+                s.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        assert!(seen.iter().all(|s| s.load(Ordering::Relaxed) == 1));
+    }
+}

@@ -1,0 +1,146 @@
+//! Typed windows onto tensor memory, as an op's CPU implementation sees them.
+//!
+//! An op may be given the same memory for an input and an output when it declared that alias as harmless
+//! (`Op::may_alias`), and its tasks write disjoint parts of one output from several threads. Rust references cannot
+//! say either, so views hold raw pointers and check every range. What they rely on is the contract of `Op::cpu`:
+//! no two tasks of a node touch the same output element, and an op that declared an alias reads an element of the
+//! input only in the task that writes the same element.
+
+use crate::device::{Elem, Real};
+use std::marker::PhantomData;
+
+/// A tensor that is read.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a, E> {
+    start: *const E,
+    len: usize,
+    lifetime: PhantomData<&'a [E]>,
+}
+
+/// A tensor that is written.
+#[derive(Clone, Copy, Debug)]
+pub struct ViewMut<'a, E> {
+    start: *mut E,
+    len: usize,
+    lifetime: PhantomData<&'a [E]>,
+}
+
+// SAFETY: the module's contract keeps concurrent accesses disjoint; elements are plain numbers.
+unsafe impl<E: Sync> Sync for View<'_, E> {}
+// SAFETY: as above.
+unsafe impl<E: Send> Send for View<'_, E> {}
+// SAFETY: as above.
+unsafe impl<E: Sync> Sync for ViewMut<'_, E> {}
+// SAFETY: as above.
+unsafe impl<E: Send> Send for ViewMut<'_, E> {}
+
+impl<'a, E> View<'a, E> {
+    /// A view of `len` elements at `start`.
+    ///
+    /// # Safety
+    /// The range must be allocated, aligned for `E`, initialized, and outlive `'a`; writers follow the module's
+    /// contract.
+    pub unsafe fn new(start: *const E, len: usize) -> Self {
+        Self { start, len, lifetime: PhantomData }
+    }
+
+    /// A view of a slice, for callers outside a program (tests, matrix products on scratch).
+    pub fn of(slice: &'a [E]) -> Self {
+        Self { start: slice.as_ptr(), len: slice.len(), lifetime: PhantomData }
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// `len` elements from `at`.
+    #[inline(always)]
+    pub fn slice(&self, at: usize, len: usize) -> &'a [E] {
+        assert!(at <= self.len && len <= self.len - at, "read of {at}+{len} in {}", self.len);
+        // SAFETY: in range by the assertion; see the module's contract.
+        unsafe { std::slice::from_raw_parts(self.start.add(at), len) }
+    }
+}
+
+impl<E: Elem> View<'_, E> {
+    /// Widens `into.len()` elements from `at`. Safe where an output aliases this input.
+    #[inline(always)]
+    pub fn load(&self, at: usize, into: &mut [E::Acc]) {
+        let from = self.slice(at, into.len());
+        for (to, from) in into.iter_mut().zip(from) {
+            *to = from.up();
+        }
+    }
+
+    /// The element at `at`, widened.
+    #[inline(always)]
+    pub fn get(&self, at: usize) -> E::Acc {
+        self.slice(at, 1)[0].up()
+    }
+}
+
+impl<'a, E> ViewMut<'a, E> {
+    /// A writable view of `len` elements at `start`.
+    ///
+    /// # Safety
+    /// As for [`View::new`]; tasks that run at the same time write disjoint ranges.
+    pub unsafe fn new(start: *mut E, len: usize) -> Self {
+        Self { start, len, lifetime: PhantomData }
+    }
+
+    /// A view of a slice, for callers outside a program.
+    pub fn of(slice: &'a mut [E]) -> Self {
+        Self { start: slice.as_mut_ptr(), len: slice.len(), lifetime: PhantomData }
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// `len` elements from `at`, to write. The caller's task owns that range while it holds it.
+    #[inline(always)]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "tasks of one node write disjoint ranges through copies of the view"
+    )]
+    pub fn slice(&self, at: usize, len: usize) -> &'a mut [E] {
+        assert!(at <= self.len && len <= self.len - at, "write of {at}+{len} in {}", self.len);
+        // SAFETY: in range by the assertion; disjoint by the module's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
+    }
+}
+
+impl<E: Elem> ViewMut<'_, E> {
+    /// Rounds `from` into the elements from `at`.
+    #[inline(always)]
+    pub fn store(&self, at: usize, from: &[E::Acc]) {
+        for (to, from) in self.slice(at, from.len()).iter_mut().zip(from) {
+            *to = E::down(*from);
+        }
+    }
+}
+
+impl<A: Real> ViewMut<'_, A> {
+    /// Adds `from` to the elements from `at`, or overwrites them.
+    #[inline(always)]
+    pub fn put(&self, at: usize, from: &[A], add: bool) {
+        let to = self.slice(at, from.len());
+        if add {
+            to.iter_mut().zip(from).for_each(|(t, f)| *t += *f);
+        } else {
+            to.copy_from_slice(from);
+        }
+    }
+}

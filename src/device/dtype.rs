@@ -1,0 +1,46 @@
+//! The number formats of tensors.
+
+use std::fmt;
+
+/// How the elements of a tensor are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    /// 64-bit float: gradient checks and references.
+    F64,
+    /// 32-bit float: masters, moments, gradients, and activations of fp32 and tf32 programs.
+    F32,
+    /// bfloat16: activations and product weights of bf16 programs.
+    Bf16,
+    /// 32-bit unsigned: token ids, positions, counters, flags.
+    U32,
+}
+
+impl DType {
+    /// Bytes per element.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::F64 => 8,
+            DType::F32 | DType::U32 => 4,
+            DType::Bf16 => 2,
+        }
+    }
+
+    /// The format in which sums over this format are kept: fp32 for bf16, itself otherwise.
+    pub const fn accumulator(self) -> DType {
+        match self {
+            DType::Bf16 => DType::F32,
+            other => other,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DType::F64 => "f64",
+            DType::F32 => "f32",
+            DType::Bf16 => "bf16",
+            DType::U32 => "u32",
+        })
+    }
+}

@@ -1,0 +1,285 @@
+//! Element types of CPU implementations: what is stored, and what sums and elementwise math run in.
+
+use super::DType;
+use half::bf16;
+use std::cell::RefCell;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
+use std::thread::LocalKey;
+
+/// A stored element. Arithmetic happens in [`Elem::Acc`]; storing rounds once.
+pub trait Elem: Copy + Default + Send + Sync + PartialEq + std::fmt::Debug + 'static {
+    /// The type of sums and elementwise math: `f32` for bf16, the type itself otherwise.
+    type Acc: Real;
+    /// The matching tensor format.
+    const DTYPE: DType;
+    /// Widens, exactly.
+    fn up(self) -> Self::Acc;
+    /// Rounds to nearest, ties to even.
+    fn down(value: Self::Acc) -> Self;
+}
+
+/// An arithmetic type: `f32` or `f64`.
+///
+/// `exp`, `tanh`-like helpers are branch-free for `f32`, so that loops over them vectorize, and use only
+/// correctly rounded operations, so that every instruction set gives the same bits.
+pub trait Real:
+    Elem<Acc = Self>
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + SubAssign
+    + MulAssign
+    + PartialOrd
+    + Sum
+    + bytemuck::Pod
+{
+    /// Zero.
+    const ZERO: Self;
+    /// One.
+    const ONE: Self;
+    /// Negative infinity.
+    const NEG_INFINITY: Self;
+    /// Rounds an `f64` constant.
+    fn of(value: f64) -> Self;
+    /// Widens to `f64`, exactly.
+    fn to_f64(self) -> f64;
+    /// `self * a + b` with one rounding.
+    fn fma(self, a: Self, b: Self) -> Self;
+    /// e^self.
+    fn exp(self) -> Self;
+    /// Natural logarithm.
+    fn ln(self) -> Self;
+    /// Square root, correctly rounded.
+    fn sqrt(self) -> Self;
+    /// The larger of two, for values that are not NaN.
+    fn larger(self, other: Self) -> Self;
+    /// Neither NaN nor infinite.
+    fn finite(self) -> bool;
+    /// This thread's scratch for tiles of products that are widened from a narrower format.
+    fn scratch() -> &'static LocalKey<RefCell<[Vec<Self>; 3]>>;
+}
+
+impl Elem for f32 {
+    type Acc = f32;
+    const DTYPE: DType = DType::F32;
+    #[inline(always)]
+    fn up(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn down(value: f32) -> f32 {
+        value
+    }
+}
+
+impl Elem for f64 {
+    type Acc = f64;
+    const DTYPE: DType = DType::F64;
+    #[inline(always)]
+    fn up(self) -> f64 {
+        self
+    }
+    #[inline(always)]
+    fn down(value: f64) -> f64 {
+        value
+    }
+}
+
+impl Elem for bf16 {
+    type Acc = f32;
+    const DTYPE: DType = DType::Bf16;
+    #[inline(always)]
+    fn up(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+    /// Branch-free round to nearest even; a NaN stays a NaN.
+    #[inline(always)]
+    fn down(value: f32) -> bf16 {
+        let bits = value.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+        let quiet = (bits | 0x0040_0000) >> 16;
+        let kept = if value.is_nan() { quiet } else { rounded >> 16 };
+        bf16::from_bits(kept as u16)
+    }
+}
+
+impl Real for f64 {
+    const ZERO: f64 = 0.0;
+    const ONE: f64 = 1.0;
+    const NEG_INFINITY: f64 = f64::NEG_INFINITY;
+    #[inline(always)]
+    fn of(value: f64) -> f64 {
+        value
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        self
+    }
+    #[inline(always)]
+    fn fma(self, a: f64, b: f64) -> f64 {
+        self.mul_add(a, b)
+    }
+    #[inline(always)]
+    fn exp(self) -> f64 {
+        f64::exp(self)
+    }
+    #[inline(always)]
+    fn ln(self) -> f64 {
+        f64::ln(self)
+    }
+    #[inline(always)]
+    fn sqrt(self) -> f64 {
+        f64::sqrt(self)
+    }
+    #[inline(always)]
+    fn larger(self, other: f64) -> f64 {
+        if other > self { other } else { self }
+    }
+    #[inline(always)]
+    fn finite(self) -> bool {
+        self.is_finite()
+    }
+    fn scratch() -> &'static LocalKey<RefCell<[Vec<f64>; 3]>> {
+        thread_local!(static SCRATCH: RefCell<[Vec<f64>; 3]> = const { RefCell::new([const { Vec::new() }; 3]) });
+        &SCRATCH
+    }
+}
+
+impl Real for f32 {
+    const ZERO: f32 = 0.0;
+    const ONE: f32 = 1.0;
+    const NEG_INFINITY: f32 = f32::NEG_INFINITY;
+    #[inline(always)]
+    fn of(value: f64) -> f32 {
+        value as f32
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        f64::from(self)
+    }
+    #[inline(always)]
+    fn fma(self, a: f32, b: f32) -> f32 {
+        self.mul_add(a, b)
+    }
+    #[inline(always)]
+    fn exp(self) -> f32 {
+        exp_f32(self)
+    }
+    #[inline(always)]
+    fn ln(self) -> f32 {
+        // Through f64: called once per row, so accuracy is worth more than speed.
+        f64::from(self).ln() as f32
+    }
+    #[inline(always)]
+    fn sqrt(self) -> f32 {
+        f32::sqrt(self)
+    }
+    #[inline(always)]
+    fn larger(self, other: f32) -> f32 {
+        if other > self { other } else { self }
+    }
+    #[inline(always)]
+    fn finite(self) -> bool {
+        self.is_finite()
+    }
+    fn scratch() -> &'static LocalKey<RefCell<[Vec<f32>; 3]>> {
+        thread_local!(static SCRATCH: RefCell<[Vec<f32>; 3]> = const { RefCell::new([const { Vec::new() }; 3]) });
+        &SCRATCH
+    }
+}
+
+/// e^x in fp32 within 1 ulp of the true value on the normal range; 0 below -87.3, +inf above 88.7; NaN passes.
+///
+/// Cody–Waite reduction x = n·ln 2 + r with |r| ≤ ln 2 / 2, then a degree-6 polynomial for e^r
+/// (coefficients 1/k!, adjusted by a minimax fit), then scaling by 2^n in two halves so that n = 128 stays finite
+/// on the way.
+#[inline(always)]
+fn exp_f32(x: f32) -> f32 {
+    const LOG2_E: f32 = std::f32::consts::LOG2_E;
+    const LN2_HIGH: f32 = 0.693_145_75;
+    const LN2_LOW: f32 = 1.428_606_8e-6;
+    // Adding and subtracting 1.5·2^23 rounds to the nearest integer without a branch.
+    const ROUND: f32 = 12_582_912.0;
+    let clamped = if x < -104.0 { -104.0 } else { x };
+    let clamped = if clamped > 89.0 { 89.0 } else { clamped };
+    let n = clamped.mul_add(LOG2_E, ROUND) - ROUND;
+    let r = n.mul_add(-LN2_HIGH, clamped);
+    let r = n.mul_add(-LN2_LOW, r);
+    let p = 1.388_89e-3_f32;
+    let p = p.mul_add(r, 8.333_336e-3);
+    let p = p.mul_add(r, 4.166_665_7e-2);
+    let p = p.mul_add(r, 1.666_666_6e-1);
+    let p = p.mul_add(r, 0.5);
+    let p = p.mul_add(r, 1.0);
+    let p = p.mul_add(r, 1.0);
+    // NaN makes `n` NaN; the cast then gives 0 and the product below stays NaN through `p`.
+    let n = n as i32;
+    let half = n >> 1;
+    let scale_a = f32::from_bits(((half + 127) as u32) << 23);
+    let scale_b = f32::from_bits(((n - half + 127) as u32) << 23);
+    p * scale_a * scale_b
+}
+
+/// Runs generic code for a runtime float format: `dispatch_float!(dtype, E => expression)`.
+///
+/// Panics for `U32`, which `infer` of every float op refuses at plan time.
+#[macro_export]
+macro_rules! dispatch_float {
+    ($dtype:expr, $elem:ident => $body:expr) => {
+        match $dtype {
+            $crate::device::DType::F64 => {
+                type $elem = f64;
+                $body
+            }
+            $crate::device::DType::F32 => {
+                type $elem = f32;
+                $body
+            }
+            $crate::device::DType::Bf16 => {
+                type $elem = half::bf16;
+                $body
+            }
+            $crate::device::DType::U32 => unreachable!("infer refuses integer tensors here"),
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_within_two_ulp() {
+        let mut worst = 0.0f64;
+        let mut x = -87.0f32;
+        while x < 88.0 {
+            let truth = f64::from(x).exp();
+            let ulp = f64::from(f32::EPSILON) * 2f64.powi(truth.log2().floor() as i32);
+            worst = worst.max((f64::from(exp_f32(x)) - truth).abs() / ulp);
+            x += 0.001_37;
+        }
+        assert!(worst <= 2.0, "{worst} ulp");
+    }
+
+    #[test]
+    fn exp_at_the_edges() {
+        assert_eq!(exp_f32(0.0), 1.0);
+        assert_eq!(exp_f32(f32::NEG_INFINITY), 0.0);
+        assert_eq!(exp_f32(-200.0), 0.0);
+        assert_eq!(exp_f32(f32::INFINITY), f32::INFINITY);
+        assert!(exp_f32(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn bf16_rounds_like_the_half_crate() {
+        for bits in (0..=u32::MAX).step_by(9_973) {
+            let x = f32::from_bits(bits);
+            let (ours, theirs) = (<bf16 as Elem>::down(x), bf16::from_f32(x));
+            assert!(ours.to_bits() == theirs.to_bits() || (x.is_nan() && ours.is_nan()), "{x} {bits:#x}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Records programs.
+
+use super::{Home, Mode, Node, Op, Phase, Program, SlotId, Spec, State, Stream, Tensor, TensorId};
+use crate::device::DType;
+use crate::error::{Error, Result};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Where an emitted node puts one of its outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Out {
+    /// Into a new transient tensor.
+    New,
+    /// Into an existing tensor (of the state, or a view), overwriting or adding.
+    Into(TensorId, Mode),
+}
+
+/// Records nodes in order, under scoped names.
+#[derive(Debug)]
+pub struct Builder {
+    program: Program,
+    scope: Vec<String>,
+    phase: Phase,
+    stream: Stream,
+    state_tensors: HashMap<SlotId, TensorId>,
+}
+
+impl Builder {
+    /// An empty program over a state.
+    pub fn new(name: impl Into<String>, state: Arc<State>) -> Self {
+        let program = Program { name: name.into(), state, tensors: Vec::new(), nodes: Vec::new() };
+        Self::resume(program)
+    }
+
+    /// Goes on recording at the end of a program.
+    pub fn resume(program: Program) -> Self {
+        let state_tensors = program
+            .tensors
+            .iter()
+            .enumerate()
+            .filter_map(|(i, t)| match t.home {
+                Home::State(slot) => Some((slot, TensorId(i))),
+                _ => None,
+            })
+            .collect();
+        Self { program, scope: Vec::new(), phase: Phase::Forward, stream: Stream::Main, state_tensors }
+    }
+
+    /// The program so far.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The finished program.
+    pub fn finish(self) -> Program {
+        self.program
+    }
+
+    /// Replaces the nodes and returns the old ones: passes that rewrite a program re-emit what they keep.
+    pub fn take_nodes(&mut self) -> Vec<Node> {
+        std::mem::take(&mut self.program.nodes)
+    }
+
+    /// Appends a node that exists already, as it is.
+    pub fn push(&mut self, node: Node) {
+        self.program.nodes.push(node);
+    }
+
+    /// Records inside a scope: names become `scope.name`.
+    ///
+    /// # Errors
+    /// What `body` returns.
+    pub fn scoped<T>(
+        &mut self,
+        scope: impl Into<String>,
+        body: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        self.scope.push(scope.into());
+        let result = body(self);
+        self.scope.pop();
+        result
+    }
+
+    /// Sets the whole scope, as a pass does that records next to an existing node.
+    pub fn set_scope(&mut self, scope: &str) {
+        self.scope = if scope.is_empty() { Vec::new() } else { vec![scope.to_string()] };
+    }
+
+    /// Sets the phase of the nodes that follow.
+    pub fn set_phase(&mut self, phase: Phase) {
+        self.phase = phase;
+    }
+
+    /// Sets the stream of the nodes that follow.
+    pub fn set_stream(&mut self, stream: Stream) {
+        self.stream = stream;
+    }
+
+    /// The tensor of a state slot.
+    ///
+    /// # Errors
+    /// When the state has no such slot.
+    pub fn state(&mut self, name: &str) -> Result<TensorId> {
+        let slot = self.program.state.slot(name).ok_or_else(|| {
+            Error::failed(format!("program {}: the state has no {name}", self.program.name))
+        })?;
+        Ok(self.state_slot(slot))
+    }
+
+    /// The tensor of a state slot, by id.
+    pub fn state_slot(&mut self, slot: SlotId) -> TensorId {
+        if let Some(&id) = self.state_tensors.get(&slot) {
+            return id;
+        }
+        let (name, spec) = {
+            let s = self.program.state.get(slot);
+            (s.name.clone(), s.spec.clone())
+        };
+        let id = self.add_tensor(Tensor { name, spec, home: Home::State(slot) });
+        self.state_tensors.insert(slot, id);
+        id
+    }
+
+    /// What ops read of a parameter.
+    ///
+    /// # Errors
+    /// When the state has no such parameter.
+    pub fn param(&mut self, name: &str) -> Result<TensorId> {
+        let read =
+            self.program.state.param(name).map(|p| p.read).ok_or_else(|| {
+                Error::failed(format!("program {}: no parameter {name}", self.program.name))
+            })?;
+        Ok(self.state_slot(read))
+    }
+
+    /// The spec of a tensor.
+    pub fn spec(&self, id: TensorId) -> &Spec {
+        self.program.spec(id)
+    }
+
+    /// Records a node with new outputs, named after the scope and `name`.
+    ///
+    /// # Errors
+    /// When the inputs do not fit the op.
+    pub fn emit(&mut self, name: &str, op: impl Op + 'static, inputs: &[TensorId]) -> Result<Vec<TensorId>> {
+        self.emit_into(name, Arc::new(op), inputs, &[])
+    }
+
+    /// As [`Builder::emit`], for an op of one output.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn emit1(&mut self, name: &str, op: impl Op + 'static, inputs: &[TensorId]) -> Result<TensorId> {
+        Ok(self.emit(name, op, inputs)?[0])
+    }
+
+    /// Records a node; `outs` says where outputs go, those beyond its end are new.
+    ///
+    /// # Errors
+    /// When inputs or given outputs do not fit the op.
+    pub fn emit_into(
+        &mut self,
+        name: &str,
+        op: Arc<dyn Op>,
+        inputs: &[TensorId],
+        outs: &[Out],
+    ) -> Result<Vec<TensorId>> {
+        let specs: Vec<Spec> = inputs.iter().map(|&i| self.spec(i).clone()).collect();
+        let scope = self.scope.join(".");
+        let wrong = |why: String| {
+            let shown: Vec<String> = specs.iter().map(ToString::to_string).collect();
+            Error::failed(format!("{} {scope}.{name}: {why} (inputs {})", op.name(), shown.join(", ")))
+        };
+        let inferred = op.infer(&specs).map_err(wrong)?;
+        let mut outputs = Vec::with_capacity(inferred.len());
+        let mut modes = Vec::with_capacity(inferred.len());
+        for (i, spec) in inferred.into_iter().enumerate() {
+            match outs.get(i).copied().unwrap_or(Out::New) {
+                Out::New => {
+                    let suffix = if i == 0 { String::new() } else { format!(".{i}") };
+                    let dot = if scope.is_empty() { "" } else { "." };
+                    let name = format!("{scope}{dot}{name}{suffix}");
+                    outputs.push(self.add_tensor(Tensor { name, spec, home: Home::Transient }));
+                    modes.push(Mode::Write);
+                }
+                Out::Into(id, mode) => {
+                    let have = self.spec(id);
+                    if have.dtype != spec.dtype || have.elements() != spec.elements() {
+                        return Err(wrong(format!("output {i} is {spec}, and is to go into {have}")));
+                    }
+                    if mode == Mode::Add && !op.accumulates(i) {
+                        return Err(wrong(format!("output {i} cannot be added to")));
+                    }
+                    outputs.push(id);
+                    modes.push(mode);
+                }
+            }
+        }
+        self.program.nodes.push(Node {
+            op,
+            inputs: inputs.to_vec(),
+            outputs: outputs.clone(),
+            modes,
+            scope: scope.into(),
+            phase: self.phase,
+            stream: self.stream,
+        });
+        Ok(outputs)
+    }
+
+    /// A zero-copy view of `count` rows of a two-dimensional tensor, from row `start`.
+    ///
+    /// # Errors
+    /// When the rows are not there.
+    pub fn rows(&mut self, id: TensorId, start: usize, count: usize) -> Result<TensorId> {
+        let Tensor { name, spec, .. } = self.program.tensor(id).clone();
+        let flat = spec.shape.len() <= 1;
+        let rows = if flat { spec.elements() } else { spec.rows() };
+        if start + count > rows {
+            return Err(Error::failed(format!("rows {start}+{count} of {name} {spec}")));
+        }
+        let (base, inside) = match self.program.tensor(id).home {
+            Home::View { of, offset } => (of, offset),
+            _ => (id, 0),
+        };
+        let (mut shape, mut alloc) = (vec![count], vec![count]);
+        let mut row_bytes = spec.dtype.size();
+        if !flat {
+            shape.push(spec.shape[spec.shape.len() - 1]);
+            alloc.push(spec.width());
+            row_bytes *= spec.width();
+        }
+        let view = Tensor {
+            name: format!("{name}[{start}..{}]", start + count),
+            spec: Spec::padded(shape, alloc, spec.dtype),
+            home: Home::View { of: base, offset: inside + start * row_bytes },
+        };
+        Ok(self.add_tensor(view))
+    }
+
+    /// A transient tensor that several nodes fill through views.
+    pub fn buffer(&mut self, name: &str, spec: Spec) -> TensorId {
+        let dot = if self.scope.is_empty() { "" } else { "." };
+        let name = format!("{}{dot}{name}", self.scope.join("."));
+        self.add_tensor(Tensor { name, spec, home: Home::Transient })
+    }
+
+    /// The format of activations.
+    pub fn stream_dtype(&self) -> DType {
+        self.program.state.precision.stream
+    }
+
+    fn add_tensor(&mut self, tensor: Tensor) -> TensorId {
+        self.program.tensors.push(tensor);
+        TensorId(self.program.tensors.len() - 1)
+    }
+}

@@ -1,0 +1,187 @@
+//! What an operation is.
+
+use super::{Builder, Cases, Mode, Node, Precision, Program, Spec, TensorId, Vjp};
+use crate::device::comm::Communicator;
+use crate::device::cpu::{Pool, View, ViewMut};
+use crate::device::{DType, Elem};
+use crate::error::{Error, Result};
+use std::fmt::Debug;
+
+/// An output that may be given the memory of an input that dies at the node.
+///
+/// Declaring it promises that each task reads elements of the input only where it writes the same elements of the
+/// output, and reads them before it writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MayAlias {
+    /// Index of the output.
+    pub output: usize,
+    /// Index of the input.
+    pub input: usize,
+}
+
+/// What a node costs: the currency of predicted times and of op budgets.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Floating-point operations of matrix products, a multiply-add counted as two.
+    pub product_flops: f64,
+    /// Bytes that must cross memory: inputs read once, outputs written once.
+    pub bytes: f64,
+}
+
+impl Cost {
+    /// The cost of an op that streams its tensors once.
+    pub fn streaming(inputs: &[Spec], outputs: &[Spec]) -> Self {
+        let bytes = inputs.iter().chain(outputs).map(|s| s.bytes() as f64).sum();
+        Self { product_flops: 0.0, bytes }
+    }
+
+    /// The same with the operations of products.
+    #[must_use]
+    pub fn with_flops(self, product_flops: f64) -> Self {
+        Self { product_flops, ..self }
+    }
+}
+
+/// A coarse operation: shapes, gradient, cost and implementations in one place.
+pub trait Op: Debug + Send + Sync {
+    /// Its name in prints and profiles.
+    fn name(&self) -> &'static str;
+
+    /// Its constants in prints, such as `eps=1e-6`; empty when there are none.
+    fn attributes(&self) -> String {
+        String::new()
+    }
+
+    /// The specs of its outputs.
+    ///
+    /// # Errors
+    /// A sentence about the inputs that do not fit.
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String>;
+
+    /// Records the gradients of its inputs.
+    ///
+    /// # Errors
+    /// At plan time, for an op that has none.
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        Err(Error::failed(format!("{} ({}) has no gradient", self.name(), v.scope())))
+    }
+
+    /// What it costs. By default it streams every tensor once.
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        Cost::streaming(inputs, outputs)
+    }
+
+    /// Outputs that may take over the memory of an input.
+    fn may_alias(&self) -> Vec<MayAlias> {
+        Vec::new()
+    }
+
+    /// Whether `Mode::Add` is implemented for this output.
+    fn accumulates(&self, _output: usize) -> bool {
+        false
+    }
+
+    /// Whether recomputing this output before the backward is cheaper than keeping it.
+    fn cheap_to_recompute(&self, _output: usize) -> bool {
+        false
+    }
+
+    /// Records a cheaper way to the same bits of `output` from its other, kept outputs (`outputs`), if there is one.
+    ///
+    /// # Errors
+    /// When recording fails.
+    fn rederive(
+        &self,
+        _b: &mut Builder,
+        _inputs: &[TensorId],
+        _outputs: &[TensorId],
+        _output: usize,
+    ) -> Result<Option<TensorId>> {
+        Ok(None)
+    }
+
+    /// Records the same function with smaller ops and returns the outputs, for `engine.fused = false`. `None` for an
+    /// op that is already small.
+    ///
+    /// # Errors
+    /// When recording fails.
+    fn unfused(&self, _b: &mut Builder, _inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
+        Ok(None)
+    }
+
+    /// Runs on the CPU.
+    ///
+    /// # Errors
+    /// When a rank is lost; arithmetic does not fail.
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()>;
+
+    /// What proves it at a precision: cases of its own, or the op whose gradient it is.
+    fn cases(&self, precision: Precision) -> Cases;
+}
+
+/// A node about to run on the CPU: its specs, its memory, the pool, the other ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuNode<'a> {
+    /// The program, for specs.
+    pub program: &'a Program,
+    /// The node.
+    pub node: &'a Node,
+    /// Addresses of the inputs.
+    pub inputs: &'a [*const u8],
+    /// Addresses of the outputs.
+    pub outputs: &'a [*mut u8],
+    /// The worker threads.
+    pub pool: &'a Pool,
+    /// The other ranks.
+    pub comm: &'a dyn Communicator,
+}
+
+impl<'a> CpuNode<'a> {
+    /// The spec of input `i`.
+    pub fn input_spec(&self, i: usize) -> &'a Spec {
+        self.program.spec(self.node.inputs[i])
+    }
+
+    /// The spec of output `i`.
+    pub fn output_spec(&self, i: usize) -> &'a Spec {
+        self.program.spec(self.node.outputs[i])
+    }
+
+    /// Whether output `i` is added to rather than overwritten.
+    pub fn adds(&self, i: usize) -> bool {
+        self.node.modes[i] == Mode::Add
+    }
+
+    /// Input `i` as numbers of type `E`, padding included.
+    pub fn input<E: Elem>(&self, i: usize) -> View<'a, E> {
+        let spec = self.input_spec(i);
+        assert_eq!(spec.dtype, E::DTYPE, "{} input {i}", self.node.op.name());
+        // SAFETY: the executor resolved this address for a tensor of this spec, and keeps it alive for the node.
+        unsafe { View::new(self.inputs[i].cast(), spec.elements()) }
+    }
+
+    /// Input `i` as unsigned integers.
+    pub fn input_u32(&self, i: usize) -> &'a [u32] {
+        let spec = self.input_spec(i);
+        assert_eq!(spec.dtype, DType::U32, "{} input {i}", self.node.op.name());
+        // SAFETY: as `input`; no op declares an alias of an integer input, so nothing writes it meanwhile.
+        let view: View<'a, u32> = unsafe { View::new(self.inputs[i].cast(), spec.elements()) };
+        view.slice(0, view.len())
+    }
+
+    /// Output `i` as numbers of type `E`, padding included.
+    pub fn output<E: Elem>(&self, i: usize) -> ViewMut<'a, E> {
+        let spec = self.output_spec(i);
+        assert_eq!(spec.dtype, E::DTYPE, "{} output {i}", self.node.op.name());
+        // SAFETY: as `input`; the node is the only one that runs, and its tasks write disjoint ranges.
+        unsafe { ViewMut::new(self.outputs[i].cast(), spec.elements()) }
+    }
+
+    /// Output `i` as unsigned integers.
+    pub fn output_u32(&self, i: usize) -> ViewMut<'a, u32> {
+        let spec = self.output_spec(i);
+        assert_eq!(spec.dtype, DType::U32, "{} output {i}", self.node.op.name());
+        // SAFETY: as `output`.
+        unsafe { ViewMut::new(self.outputs[i].cast(), spec.elements()) }
+    }
+}

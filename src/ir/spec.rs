@@ -1,0 +1,87 @@
+//! What is known of a tensor before it exists: shape, padded shape, format.
+
+use crate::device::DType;
+use crate::device::cpu::buffer::ALIGNMENT;
+use std::fmt;
+
+/// Shape, allocated shape and format of a tensor.
+///
+/// `alloc` is `shape` with dimensions rounded up where the hardware likes it (the vocabulary, the FFN width).
+/// Padding always holds zeros. Checkpoints, parameter counts and losses speak of `shape`; memory and products of
+/// `alloc`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// The dimensions that mean something.
+    pub shape: Vec<usize>,
+    /// The dimensions in memory, row-major and contiguous.
+    pub alloc: Vec<usize>,
+    /// The element format.
+    pub dtype: DType,
+}
+
+impl Spec {
+    /// An unpadded tensor.
+    pub fn new(shape: impl Into<Vec<usize>>, dtype: DType) -> Self {
+        let shape = shape.into();
+        Self { alloc: shape.clone(), shape, dtype }
+    }
+
+    /// A tensor whose memory is larger than its shape. Both have the same number of dimensions.
+    pub fn padded(shape: impl Into<Vec<usize>>, alloc: impl Into<Vec<usize>>, dtype: DType) -> Self {
+        let (shape, alloc) = (shape.into(), alloc.into());
+        debug_assert_eq!(shape.len(), alloc.len());
+        Self { shape, alloc, dtype }
+    }
+
+    /// The same shape in another format.
+    #[must_use]
+    pub fn with_dtype(&self, dtype: DType) -> Self {
+        Self { dtype, ..self.clone() }
+    }
+
+    /// Elements in memory, padding included. Plans check the product before any spec is made.
+    pub fn elements(&self) -> usize {
+        self.alloc.iter().product()
+    }
+
+    /// Elements that mean something.
+    pub fn logical_elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Bytes in memory.
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.dtype.size()
+    }
+
+    /// Bytes in memory, rounded up to the alignment of tensors.
+    pub fn aligned_bytes(&self) -> usize {
+        self.bytes().next_multiple_of(ALIGNMENT)
+    }
+
+    /// The last dimension in memory (1 for a scalar).
+    pub fn width(&self) -> usize {
+        self.alloc.last().copied().unwrap_or(1)
+    }
+
+    /// All dimensions in memory but the last, multiplied.
+    pub fn rows(&self) -> usize {
+        self.alloc.iter().rev().skip(1).product()
+    }
+}
+
+impl fmt::Display for Spec {
+    /// `bf16[4096,2730→2752]`: padded dimensions show both sizes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[", self.dtype)?;
+        for (i, (shape, alloc)) in self.shape.iter().zip(&self.alloc).enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            if shape == alloc {
+                write!(f, "{comma}{shape}")?;
+            } else {
+                write!(f, "{comma}{shape}→{alloc}")?;
+            }
+        }
+        f.write_str("]")
+    }
+}

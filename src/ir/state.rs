@@ -1,0 +1,275 @@
+//! What outlives a program: parameters, gradients, moments, the batch, counters, metrics, caches.
+//!
+//! State is planned before any program. Parameters lie in flat buffers, in the order in which their gradients become
+//! ready, so that buckets of gradients are contiguous ranges. Training, evaluation and generation programs share it.
+
+use super::Spec;
+use crate::device::DType;
+use crate::device::cpu::buffer::ALIGNMENT;
+use std::collections::BTreeMap;
+
+/// The formats of a program's activations and of its masters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Precision {
+    /// Activations and the weights that products read.
+    pub stream: DType,
+    /// Masters, moments, gradients, norm weights, statistics: the stream's accumulator format.
+    pub master: DType,
+}
+
+impl Precision {
+    /// The precision whose activations are stored as `stream`.
+    pub fn of(stream: DType) -> Self {
+        Self { stream, master: stream.accumulator() }
+    }
+
+    /// True where products read a rounded copy of the masters.
+    pub fn has_shadow(self) -> bool {
+        self.stream != self.master
+    }
+}
+
+/// Identifies a [`Slot`] of a [`State`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(pub usize);
+
+/// A named range of a state buffer. Slots may overlap: a flat buffer is also a slot.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// The name programs use, such as `params.blocks.0.qkv` or `batch.tokens`.
+    pub name: String,
+    /// Shape and format.
+    pub spec: Spec,
+    /// Index into [`State::buffers`].
+    pub buffer: usize,
+    /// Byte offset in the buffer.
+    pub offset: usize,
+}
+
+/// One allocation of the state.
+#[derive(Clone, Debug)]
+pub struct StateBuffer {
+    /// `params`, `grads`, `m`, `v`, `shadow`, `batch`, `control`, `cache`.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: usize,
+}
+
+/// How a parameter starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// Normal with this standard deviation.
+    Normal(f64),
+    /// All ones (norm weights).
+    Ones,
+}
+
+/// A trained tensor and where its parts lie.
+#[derive(Clone, Debug)]
+pub struct Param {
+    /// Its name, such as `blocks.0.qkv`.
+    pub name: String,
+    /// Shape and padding, in the master format.
+    pub spec: Spec,
+    /// How it starts.
+    pub init: Init,
+    /// Whether weight decay applies (matrices: yes; norm weights: no).
+    pub decay: bool,
+    /// First element in each flat buffer.
+    pub start: usize,
+    /// What ops read: the shadow where there is one and products read it, else the master.
+    pub read: SlotId,
+    /// The gradient.
+    pub grad: SlotId,
+}
+
+/// The layout of everything that outlives a program.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Formats of activations and masters.
+    pub precision: Precision,
+    /// The allocations.
+    pub buffers: Vec<StateBuffer>,
+    /// Named ranges of them.
+    pub slots: Vec<Slot>,
+    /// The trained tensors, in the order their gradients become ready.
+    pub params: Vec<Param>,
+    /// Elements of each flat parameter buffer, padding included.
+    pub flat_len: usize,
+    by_name: BTreeMap<String, SlotId>,
+}
+
+impl State {
+    /// The slot of that name.
+    pub fn slot(&self, name: &str) -> Option<SlotId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The slot behind an id.
+    pub fn get(&self, id: SlotId) -> &Slot {
+        &self.slots[id.0]
+    }
+
+    /// Parameter by name.
+    pub fn param(&self, name: &str) -> Option<&Param> {
+        self.params.iter().find(|p| p.name == name)
+    }
+
+    /// The parameter whose readable tensor is this slot.
+    pub fn param_read_at(&self, slot: SlotId) -> Option<&Param> {
+        self.params.iter().find(|p| p.read == slot)
+    }
+
+    /// Bytes of all buffers.
+    pub fn bytes(&self) -> usize {
+        self.buffers.iter().map(|b| b.bytes).sum()
+    }
+
+    /// Trained elements, padding excluded.
+    pub fn parameter_count(&self) -> usize {
+        self.params.iter().map(|p| p.spec.logical_elements()).sum()
+    }
+}
+
+/// Lays out a [`State`].
+#[derive(Debug)]
+pub struct StateBuilder {
+    state: State,
+}
+
+/// What a parameter needs to be laid out.
+#[derive(Clone, Debug)]
+pub struct ParamRequest {
+    /// Its name.
+    pub name: String,
+    /// Shape.
+    pub shape: Vec<usize>,
+    /// Shape in memory.
+    pub alloc: Vec<usize>,
+    /// How it starts.
+    pub init: Init,
+    /// Whether products read it (and so a shadow, in bf16). Norm weights are read as masters.
+    pub in_products: bool,
+}
+
+impl StateBuilder {
+    /// Lays out parameters (in the given order) with their gradients and, for training, moments.
+    pub fn new(precision: Precision, params: &[ParamRequest], training: bool) -> Self {
+        let mut builder = Self::empty(precision);
+        builder.lay_out_params(precision, params, training);
+        builder
+    }
+
+    /// A state without parameters.
+    pub fn empty(precision: Precision) -> Self {
+        let state = State {
+            precision,
+            buffers: Vec::new(),
+            slots: Vec::new(),
+            params: Vec::new(),
+            flat_len: 0,
+            by_name: BTreeMap::new(),
+        };
+        Self { state }
+    }
+
+    fn lay_out_params(&mut self, precision: Precision, requests: &[ParamRequest], training: bool) {
+        // Tensors start at the alignment in the narrowest format, so that one element offset serves every buffer.
+        let narrowest = precision.stream.size().min(precision.master.size());
+        let step = ALIGNMENT / narrowest;
+        let mut starts = Vec::with_capacity(requests.len());
+        let mut flat_len = 0;
+        for r in requests {
+            starts.push(flat_len);
+            flat_len += r.alloc.iter().product::<usize>().next_multiple_of(step);
+        }
+        self.state.flat_len = flat_len;
+        let mut kinds = vec![("params", precision.master)];
+        if training {
+            kinds.extend([("grads", precision.master), ("m", precision.master), ("v", precision.master)]);
+        }
+        if precision.has_shadow() {
+            kinds.push(("shadow", precision.stream));
+        }
+        for (kind, dtype) in kinds {
+            let buffer = self.buffer(kind, flat_len * dtype.size());
+            self.slot_in(buffer, format!("{kind}.flat"), Spec::new([flat_len], dtype), 0);
+            for (r, start) in requests.iter().zip(&starts) {
+                let spec = Spec::padded(r.shape.clone(), r.alloc.clone(), dtype);
+                self.slot_in(buffer, format!("{kind}.{}", r.name), spec, start * dtype.size());
+            }
+        }
+        for (r, start) in requests.iter().zip(starts) {
+            let read_from = if precision.has_shadow() && r.in_products { "shadow" } else { "params" };
+            let slot = |kind: &str| self.state.by_name[&format!("{kind}.{}", r.name)];
+            let (read, grad) = (slot(read_from), slot(if training { "grads" } else { "params" }));
+            self.state.params.push(Param {
+                name: r.name.clone(),
+                spec: Spec::padded(r.shape.clone(), r.alloc.clone(), precision.master),
+                init: r.init,
+                decay: r.shape.len() > 1,
+                start,
+                read,
+                grad,
+            });
+        }
+    }
+
+    /// Adds a buffer of named tensors, each aligned, in order.
+    pub fn group(&mut self, name: &str, tensors: &[(&str, Spec)]) {
+        let mut bytes = 0;
+        let buffer = self.buffer(name, 0);
+        for (tensor, spec) in tensors {
+            self.slot_in(buffer, format!("{name}.{tensor}"), spec.clone(), bytes);
+            bytes += spec.aligned_bytes();
+        }
+        self.state.buffers[buffer].bytes = bytes;
+    }
+
+    /// Declares that gradients of the slot `read` are to be recorded into the slot `grad`, for programs whose
+    /// trained tensors are not laid out by [`StateBuilder::new`] (the checks of single ops).
+    pub fn watch(&mut self, read: &str, grad: &str) {
+        let (Some(&read_slot), Some(&grad_slot)) =
+            (self.state.by_name.get(read), self.state.by_name.get(grad))
+        else {
+            return;
+        };
+        self.state.params.push(Param {
+            name: read.to_string(),
+            spec: self.state.get(read_slot).spec.clone(),
+            init: Init::Ones,
+            decay: false,
+            start: 0,
+            read: read_slot,
+            grad: grad_slot,
+        });
+    }
+
+    /// Adds a name for elements `start..start + len` of a flat parameter buffer (`grads`, …).
+    pub fn flat_range(&mut self, kind: &str, name: &str, start: usize, len: usize) {
+        let Some(flat) = self.state.slot(&format!("{kind}.flat")) else { return };
+        let (buffer, dtype) = (self.state.get(flat).buffer, self.state.get(flat).spec.dtype);
+        self.slot_in(buffer, format!("{kind}.{name}"), Spec::new([len], dtype), start * dtype.size());
+    }
+
+    /// The layout so far, for deciding flat ranges.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The finished layout.
+    pub fn finish(self) -> State {
+        self.state
+    }
+
+    fn buffer(&mut self, name: &str, bytes: usize) -> usize {
+        self.state.buffers.push(StateBuffer { name: name.to_string(), bytes });
+        self.state.buffers.len() - 1
+    }
+
+    fn slot_in(&mut self, buffer: usize, name: String, spec: Spec, offset: usize) {
+        let id = SlotId(self.state.slots.len());
+        self.state.by_name.insert(name.clone(), id);
+        self.state.slots.push(Slot { name, spec, buffer, offset });
+    }
+}

@@ -1,0 +1,179 @@
+//! Linear layers without bias: `y = x·Wᵀ`, and the two products of their gradient.
+//!
+//! Weights are row-major `[out…, in]`; outputs of several leading dimensions (gate and up projections side by side)
+//! keep them. Products run over the allocated sizes: padding is zero on both sides, so it stays zero.
+
+use crate::device::cpu::matmul::{Matrix, product};
+use crate::device::{Elem, Real};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, Op, Precision, Spec, Vjp};
+
+/// `y[N, out…] = x[N, in] · W[out…, in]ᵀ`.
+#[derive(Clone, Copy, Debug)]
+pub struct Linear;
+
+/// `dx[N, in] = dy[N, out…] · W[out…, in]`.
+#[derive(Clone, Copy, Debug)]
+pub struct LinearInputGrad;
+
+/// `dW[out…, in] (+)= dy[N, out…]ᵀ · x[N, in]`, in the accumulator format.
+#[derive(Clone, Copy, Debug)]
+pub struct LinearWeightGrad;
+
+/// (rows, outputs, inputs) of the layer, as allocated.
+fn sizes(x: &Spec, w: &Spec) -> (usize, usize, usize) {
+    (x.rows(), w.rows(), w.width())
+}
+
+fn flops((n, o, i): (usize, usize, usize)) -> f64 {
+    2.0 * n as f64 * o as f64 * i as f64
+}
+
+impl Op for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [x, w] = inputs else { return Err("takes x and W".into()) };
+        if x.shape.len() != 2 || w.shape.len() < 2 || x.width() != w.width() || x.dtype != w.dtype {
+            return Err("x is [N, in] and W [out…, in], of one format".into());
+        }
+        let outs = w.shape.len() - 1;
+        let shape = [&x.shape[..1], &w.shape[..outs]].concat();
+        let alloc = [&x.alloc[..1], &w.alloc[..outs]].concat();
+        Ok(vec![Spec::padded(shape, alloc, x.dtype)])
+    }
+
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        let (x, w, dy) = (v.input(0), v.input(1), v.grad(0)?);
+        if v.wants(1) {
+            v.backward(LinearWeightGrad, &[x, dy, w], &[1])?;
+        }
+        if v.wants(0) {
+            v.backward(LinearInputGrad, &[dy, w], &[0])?;
+        }
+        Ok(())
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        Cost::streaming(inputs, outputs).with_flops(flops(sizes(&inputs[0], &inputs[1])))
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let (n, o, i) = sizes(cx.input_spec(0), cx.input_spec(1));
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let (x, w) = (Matrix::rows(cx.input::<E>(0), i), Matrix::rows(cx.input::<E>(1), i));
+            let y = Matrix::rows(cx.output::<E>(0), o);
+            product(cx.pool, (n, o, i), <E as Elem>::Acc::ONE, x, w.t(), y, false);
+        });
+        Ok(())
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let shapes = [(1, 32, 48), (17, 96, 33), (255, 64, 128), (33, 5, 7), (256, 384, 128), (1000, 40, 24)];
+        let case = |(n, i, o): (usize, usize, usize)| {
+            Case::new(
+                format!("n{n} in{i} out{o}"),
+                Linear,
+                vec![
+                    (Spec::new([n, i], precision.stream), Fill::Normal(0.0, 1.0)),
+                    (Spec::new([o, i], precision.stream), Fill::Normal(0.0, 0.2)),
+                ],
+                reference,
+            )
+            .depth(i.max(n).max(o))
+        };
+        let mut cases: Vec<Case> = shapes.into_iter().map(case).collect();
+        let mut padded = case((9, 16, 30));
+        padded.name = "padded outputs in two halves".into();
+        padded.inputs[1].0 = Spec::padded([2, 15, 16], [2, 64, 16], precision.stream);
+        cases.push(padded);
+        Cases::Own(cases)
+    }
+}
+
+/// `y = x·Wᵀ` by three loops.
+fn reference(inputs: &[Array]) -> Vec<Array> {
+    let (x, w) = (&inputs[0], &inputs[1]);
+    let (n, width) = (x.shape[0], x.width());
+    let outs = w.data.len() / width;
+    let mut y = Array::zeros(&[&[n], &w.shape[..w.shape.len() - 1]].concat());
+    for r in 0..n {
+        for o in 0..outs {
+            y.data[r * outs + o] = (0..width).map(|k| x.data[r * width + k] * w.data[o * width + k]).sum();
+        }
+    }
+    vec![y]
+}
+
+impl Op for LinearInputGrad {
+    fn name(&self) -> &'static str {
+        "linear_input_grad"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [dy, w] = inputs else { return Err("takes dy and W".into()) };
+        if dy.alloc[1..] != w.alloc[..w.alloc.len() - 1] || dy.dtype != w.dtype {
+            return Err("dy is [N, out…] and W [out…, in], of one format".into());
+        }
+        let shape = [dy.shape[0], w.shape[w.shape.len() - 1]];
+        Ok(vec![Spec::padded(shape, [dy.alloc[0], w.width()], dy.dtype)])
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        Cost::streaming(inputs, outputs).with_flops(flops(sizes(&outputs[0], &inputs[1])))
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let (n, o, i) = sizes(cx.output_spec(0), cx.input_spec(1));
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let (dy, w) = (Matrix::rows(cx.input::<E>(0), o), Matrix::rows(cx.input::<E>(1), i));
+            let dx = Matrix::rows(cx.output::<E>(0), i);
+            product(cx.pool, (n, i, o), <E as Elem>::Acc::ONE, dy, w, dx, false);
+        });
+        Ok(())
+    }
+
+    fn cases(&self, _precision: Precision) -> Cases {
+        Cases::GradientOf("linear")
+    }
+}
+
+impl Op for LinearWeightGrad {
+    fn name(&self) -> &'static str {
+        "linear_weight_grad"
+    }
+
+    /// The weight comes as an input for its shape alone, and is not read.
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [x, dy, w] = inputs else { return Err("takes x, dy and W".into()) };
+        if x.alloc[0] != dy.alloc[0] || x.dtype != dy.dtype {
+            return Err("x and dy have the same rows and format".into());
+        }
+        Ok(vec![w.with_dtype(w.dtype.accumulator())])
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        Cost::streaming(&inputs[..2], outputs).with_flops(flops(sizes(&inputs[0], &outputs[0])))
+    }
+
+    fn accumulates(&self, _output: usize) -> bool {
+        true
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let (n, o, i) = sizes(cx.input_spec(0), cx.output_spec(0));
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let (x, dy) = (Matrix::rows(cx.input::<E>(0), i), Matrix::rows(cx.input::<E>(1), o));
+            let dw = Matrix::rows(cx.output::<<E as Elem>::Acc>(0), i);
+            product(cx.pool, (o, i, n), <E as Elem>::Acc::ONE, dy.t(), x, dw, cx.adds(0));
+        });
+        Ok(())
+    }
+
+    fn cases(&self, _precision: Precision) -> Cases {
+        Cases::GradientOf("linear")
+    }
+}
