@@ -1,12 +1,23 @@
 //! The operations: one file each, with shapes, gradient, cost, CPU implementation and cases.
 
+pub mod add;
+pub mod all_reduce;
+pub mod copy;
 pub mod linear;
 
-use crate::ir::{Case, Cases, Op, Precision};
+use crate::device::DType;
+use crate::ir::{Case, Cases, Op, Precision, Spec};
 
 /// One prototype of every op, so that checks can enumerate them.
 pub fn all() -> Vec<Box<dyn Op>> {
-    vec![Box::new(linear::Linear), Box::new(linear::LinearInputGrad), Box::new(linear::LinearWeightGrad)]
+    vec![
+        Box::new(add::Add),
+        Box::new(all_reduce::AllReduce { like: Spec::new([1], DType::F32) }),
+        Box::new(copy::Copy),
+        Box::new(linear::Linear),
+        Box::new(linear::LinearInputGrad),
+        Box::new(linear::LinearWeightGrad),
+    ]
 }
 
 /// The cases of every op at a precision, in registry order.
