@@ -24,14 +24,7 @@ pub struct Args {
 /// overwritten.
 pub fn run(args: &Args) -> Result<()> {
     let path = &args.path;
-    let Some((name, text)) = builtin::find(&args.from) else {
-        let names: Vec<_> = builtin::names().collect();
-        return Err(Error::usage(format!(
-            "there is no built-in recipe {:?}; --from takes one of {}",
-            args.from,
-            names.join(", ")
-        )));
-    };
+    let (name, text) = builtin::get(&args.from)?;
     if path.extension().is_none_or(|ending| ending != "toml") {
         return Err(Error::usage(format!(
             "{} does not end in .toml, and recipes do; write {}",

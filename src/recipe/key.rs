@@ -191,23 +191,19 @@ pub fn find_path(path: &str) -> Option<&'static Key> {
     path.split_once('.').and_then(|(section, name)| find(section, name))
 }
 
-/// The key somebody probably meant by `name` in `section`.
+/// The key somebody probably meant by `name` in `section`, and which of its names that is.
 ///
 /// A key that is called exactly so elsewhere comes first, then the most similar name in the section, then the most
 /// similar one anywhere.
-pub(super) fn nearest_key(section: &str, name: &str) -> Option<&'static Key> {
-    let similar = |keys: &mut dyn Iterator<Item = &'static Key>| {
-        let names = keys.flat_map(|key| {
-            std::iter::once(key.name())
-                .chain(key.aliases.iter().copied())
-                .map(move |candidate| (key, candidate))
-        });
-        likest(name, names)
+pub(super) fn nearest_key(section: &str, name: &str) -> Option<(&'static Key, &'static str)> {
+    let named = |key: &'static Key| {
+        std::iter::once(key.name()).chain(key.aliases.iter().copied()).map(move |name| ((key, name), name))
     };
     KEYS.iter()
-        .find(|key| key.is_called(name))
-        .or_else(|| similar(&mut keys_of(section)))
-        .or_else(|| similar(&mut KEYS.iter()))
+        .flat_map(named)
+        .find_map(|(found, known)| (known == name).then_some(found))
+        .or_else(|| likest(name, keys_of(section).flat_map(named)))
+        .or_else(|| likest(name, KEYS.iter().flat_map(named)))
 }
 
 /// The section somebody probably meant by `name`.
@@ -245,5 +241,7 @@ fn likeness(word: &str, candidate: &str) -> f64 {
     let (word, candidate) = (word.to_lowercase(), candidate.to_lowercase());
     let part = word.len() > 2 && format!("_{candidate}_").contains(&format!("_{word}_"));
     let covered = if part { 0.9 + 0.1 * word.len() as f64 / candidate.len() as f64 } else { 0.0 };
-    strsim::jaro_winkler(&word, &candidate).max(covered)
+    // One slip in a word as short as `dim` already counts as a small likeness.
+    let slip = if word.len() > 2 && strsim::osa_distance(&word, &candidate) == 1 { LIKE } else { 0.0 };
+    strsim::jaro_winkler(&word, &candidate).max(covered).max(slip)
 }

@@ -208,10 +208,7 @@ impl Layer {
     fn file(&mut self, source: &Arc<Source>) -> Option<(String, Range<usize>)> {
         let (table, errors) = DeTable::parse_recoverable(&source.text);
         if !errors.is_empty() {
-            self.problems.extend(errors.iter().map(|e| {
-                Diagnostic::new(format!("not TOML: {}", e.message()), "see https://toml.io for the notation")
-                    .mark(source, e.span().unwrap_or(0..0), "")
-            }));
+            self.syntax(source, &errors);
             return None;
         }
         let mut extends = None;
@@ -239,6 +236,25 @@ impl Layer {
             }
         }
         extends
+    }
+
+    /// Reports the first syntax error of each line; further ones in a line mostly follow from it.
+    fn syntax(&mut self, source: &Arc<Source>, errors: &[toml::de::Error]) {
+        let mut last_line = None;
+        for e in errors {
+            let span = source.clamp(e.span().unwrap_or(0..0));
+            let line = source.text[..span.start].matches('\n').count();
+            if last_line == Some(line) {
+                continue;
+            }
+            last_line = Some(line);
+            let help = match e.message() {
+                "duplicate key" => "a key is set once: keep one of them",
+                _ => "a recipe has [sections] with lines `key = value`; texts stand in quotes",
+            };
+            let title = format!("not TOML: {}", e.message());
+            self.problems.push(Diagnostic::new(title, help).mark(source, span, ""));
+        }
     }
 
     fn section(&mut self, source: &Arc<Source>, section: &str, table: &DeTable<'_>) {
@@ -319,8 +335,17 @@ impl Layer {
 
 fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usize>) -> Diagnostic {
     let help = match nearest_key(section, name) {
-        Some(near) if near.section() == section => format!("did you mean `{}`?", near.name()),
-        Some(near) => format!("did you mean `{}` in [{}]?", near.name(), near.section()),
+        Some((near, spelling)) => {
+            let home = near.section();
+            match &source.origin {
+                Origin::Env(_) => {
+                    format!("did you mean {ENV_PREFIX}{}__{}?", home.to_uppercase(), spelling.to_uppercase())
+                }
+                Origin::CommandLine => format!("did you mean {home}.{spelling}?"),
+                _ if home == section => format!("did you mean `{spelling}`?"),
+                _ => format!("did you mean `{spelling}` in [{home}]?"),
+            }
+        }
         None => {
             let names: Vec<_> = keys_of(section).map(Key::name).collect();
             format!("[{section}] has {}", names.join(", "))
@@ -333,7 +358,7 @@ fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usiz
 fn stray(source: &Arc<Source>, name: &str, span: Range<usize>, is_table: bool) -> Diagnostic {
     let key = nearest_key("", name).filter(|_| !is_table);
     let help = match (key, nearest_section(name)) {
-        (Some(key), _) => format!("did you mean {}?", key.path),
+        (Some((key, spelling)), _) => format!("did you mean {}.{spelling}?", key.section()),
         (None, Some(section)) => format!("did you mean [{section}]?"),
         (None, None) => {
             let names: Vec<_> = SECTIONS.iter().map(|(section, _)| *section).collect();

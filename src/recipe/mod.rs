@@ -5,7 +5,7 @@
 //!                 layers, typed                  ─▶ Resolved { Recipe, places } ─▶ checks
 //! ```
 //!
-//! [`table`] says which keys there are; [`schema`] holds their values.
+//! [`KEYS`] says which keys there are; [`Recipe`] holds their values.
 
 mod batch;
 pub mod builtin;

@@ -8,6 +8,7 @@ use super::source::{Layer, Location};
 use super::table::{KEYS, SECTIONS};
 use crate::error::{Error, Result};
 use serde::de::Deserialize;
+use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -117,7 +118,8 @@ impl Resolved {
 
     /// blake3, in hexadecimal, of every training and execution key with its value.
     ///
-    /// Bookkeeping keys, the layers and the spelling do not matter: two recipes with the same hash run the same.
+    /// Bookkeeping keys, the layers and the spelling do not matter: two recipes with the same hash
+    /// run the same, as far as the files that they name are the same.
     pub fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for (key, value) in values(&self.recipe) {
@@ -161,25 +163,31 @@ pub fn diff(a: &Recipe, b: &Recipe) -> Vec<Change> {
 
 /// The value of every key in TOML, `None` where it is unset.
 pub(super) fn values(recipe: &Recipe) -> Vec<(&'static Key, Option<String>)> {
-    let table = Table::try_from(recipe).expect("a recipe has nothing that TOML cannot say");
-    KEYS.iter()
-        .map(|key| (key, table.get(key.section()).and_then(|section| section.get(key.name())).map(toml_text)))
-        .collect()
+    // By way of JSON, which also has the unset values and seeds beyond TOML's integers.
+    let recipe = serde_json::to_value(recipe).expect("the keys of every map in a recipe are texts");
+    KEYS.iter().map(|key| (key, toml_text(&recipe[key.section()][key.name()]))).collect()
 }
 
-/// A value in TOML on one line; small floats keep their exponent.
-fn toml_text(value: &Value) -> String {
-    match value {
-        Value::Float(x) => format!("{x:?}"),
-        Value::Array(items) => format!("[{}]", items.iter().map(toml_text).collect::<Vec<_>>().join(", ")),
-        Value::Table(table) if table.is_empty() => "{}".to_owned(),
-        Value::Table(table) => {
+/// A value in TOML on one line, with an exponent in small numbers; `None` for null.
+fn toml_text(value: &Json) -> Option<String> {
+    Some(match value {
+        Json::Null => return None,
+        Json::Bool(flag) => flag.to_string(),
+        Json::Number(n) => match n.as_f64().filter(|_| n.is_f64()) {
+            Some(x) => format!("{x:?}"),
+            None => n.to_string(),
+        },
+        Json::String(text) => quote(text),
+        Json::Array(items) => {
+            format!("[{}]", items.iter().filter_map(toml_text).collect::<Vec<_>>().join(", "))
+        }
+        Json::Object(table) if table.is_empty() => "{}".to_owned(),
+        Json::Object(table) => {
             let entries: Vec<_> =
-                table.iter().map(|(k, v)| format!("{} = {}", quote(k), toml_text(v))).collect();
+                table.iter().filter_map(|(k, v)| Some(format!("{} = {}", quote(k), toml_text(v)?))).collect();
             format!("{{ {} }}", entries.join(", "))
         }
-        other => other.to_string(),
-    }
+    })
 }
 
 /// A text as a TOML string.

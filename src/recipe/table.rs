@@ -136,7 +136,7 @@ pub static KEYS: &[Key] = &[
     .unit("micro steps")
     .unset("follows from the batch sizes; 1 without both")
     .aliases(&["gradient_accumulation_steps", "grad_accumulation_steps"]),
-    Key::new("training.steps", Training, count(1, MAX_STEPS), "Length of the training.", "1000")
+    Key::new("training.steps", Training, count(1, MAX_STEPS), "Length of the training.", "20_000")
         .unit("optimizer steps")
         .aliases(&["max_steps", "num_steps"]),
     Key::new(
@@ -152,7 +152,7 @@ pub static KEYS: &[Key] = &[
         Training,
         number(Included(0.0), Included(1e6)),
         "Gradients with a larger global L2 norm are scaled down to it; 0 turns clipping off.",
-        "1.0",
+        "0.5",
     )
     .aliases(&["max_grad_norm", "grad_clip"]),
     Key::new("training.seed", Training, count(0, MAX_SEED), "Seed of initialization, order and dropout.", "42"),
@@ -249,7 +249,7 @@ pub static KEYS: &[Key] = &[
         Training,
         Type::NameOrPath(&["stories", "random"]),
         "Training text: generated stories, random tokens, or a file or folder of text or token shards.",
-        "\"stories\"",
+        "\"random\"",
     )
     .aliases(&["dataset", "dataset_path"]),
     Key::new(

@@ -77,6 +77,7 @@ fn every_example_is_valid_and_every_alias_sets_its_key() {
     for key in KEYS {
         let expected =
             load_over(&format!("{} = {}", key.path, key.example), company(key), &[]).expect(key.path);
+        assert_ne!(expected.recipe, Recipe::default(), "the example of {} is its default", key.path);
         for alias in key.aliases {
             let text = format!("[{}]\n{alias} = {}", key.section(), key.example);
             let aliased = load_over(&text, company(key), &[]).expect(alias);
@@ -195,7 +196,7 @@ fn splitting_the_same_global_batch_otherwise_is_execution() {
 
 #[test]
 fn words_for_the_same_thing_lead_to_the_key() {
-    let nearest = |section, name| nearest_key(section, name).map(|key| key.path);
+    let nearest = |section, name| nearest_key(section, name).map(|(key, _)| key.path);
     assert_eq!(nearest("training", "lr"), Some("optimizer.lr"));
     assert_eq!(nearest("model", "n_layer_s"), Some("model.n_layers"));
     assert_eq!(nearest("lr_scheduler", "wamup"), Some("lr_scheduler.warmup_steps"));

@@ -214,7 +214,7 @@ fn flatten(
             (None, _) => {
                 let (section, name) = path.rsplit_once('.').unwrap_or(("", &path));
                 let help = match nearest_key(section, name) {
-                    Some(near) => format!("did you mean \"{}\"?", near.path),
+                    Some((near, spelling)) => format!("did you mean \"{}.{spelling}\"?", near.section()),
                     None => "`xrun schema` prints every key".to_owned(),
                 };
                 return wrong(format!("{} has an unknown key `{path}`", owner.path), "unknown key", help);
