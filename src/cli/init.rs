@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn copy(name: &str, text: &str) -> String {
     format!(
         "# Started from the built-in recipe {name}. Every key: xrun schema, or docs/recipes.md.\n\
-         # What is left out keeps its default. For one run only: xrun RECIPE training.steps=20\n\
+         # What is left out keeps its default. To change a value for one run: xrun RECIPE optimizer.lr=1e-3\n\
          {text}"
     )
 }
