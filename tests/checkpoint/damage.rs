@@ -153,7 +153,8 @@ fn file_with_header(header: &str, payload: usize) -> Vec<u8> {
 
 #[test]
 fn a_manifest_that_lies_is_found() {
-    let lies: [(&str, fn(&mut serde_json::Value)); 9] = [
+    type Lie = fn(&mut serde_json::Value);
+    let lies: [(&str, Lie); 9] = [
         ("size", |m| m["files"]["model.safetensors"]["bytes"] = 1.into()),
         ("huge size", |m| m["files"]["model.safetensors"]["bytes"] = u64::MAX.into()),
         ("negative size", |m| m["files"]["model.safetensors"]["bytes"] = (-1).into()),

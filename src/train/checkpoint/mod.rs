@@ -18,11 +18,15 @@ mod save;
 pub(crate) mod tensor_file;
 mod tensors;
 
+pub(crate) use fs::write_synced;
 pub use fs::{DiskFs, Fs, SyncWrite};
 pub use load::{Loaded, at_step, first_difference, newest, steps};
 pub use manifest::Meta;
 pub use save::{Saved, Store};
 pub use tensors::{ADAM_M, ADAM_V, Snapshot, TensorView, hash_of};
+
+/// The key of [`Meta::extra`] that holds the id of the token that ends a document, in decimal.
+pub const END_TOKEN_ID: &str = "end_token_id";
 
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
