@@ -1,1 +1,4 @@
 //! (see lib.rs)
+
+pub mod checkpoint;
+pub mod export;
