@@ -1,6 +1,9 @@
 //! The operations: one file each, with shapes, gradient, cost, CPU implementation and cases.
 
+pub mod attention;
+pub mod dropout;
 pub mod linear;
+pub mod softmax;
 
 use crate::ir::{Case, Cases, Op, Precision};
 
