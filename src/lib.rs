@@ -8,6 +8,7 @@
 //! report ◀── results/ (CSV, summary, plots) ◀── metrics rows
 //! ```
 
+pub mod check;
 pub mod cli;
 pub mod data;
 pub mod device;

@@ -1,12 +1,85 @@
 //! `xrun init`.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
+use crate::recipe::{self, builtin};
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
 
 /// Arguments of `xrun init`.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    /// The recipe to write.
+    #[arg(value_name = "RECIPE.toml")]
+    pub path: PathBuf,
+    /// The built-in recipe to start from (`xrun ls` lists them).
+    #[arg(long, value_name = "NAME", default_value = "quickstart")]
+    pub from: String,
+}
 
-/// Runs the command.
-pub fn run(_args: &Args) -> Result<()> {
-    Err(Error::failed("to come"))
+/// Writes a commented copy of a built-in recipe.
+///
+/// # Errors
+/// A usage error for an unknown name, an ending other than `.toml`, and a file that is there already: nothing is
+/// overwritten.
+pub fn run(args: &Args) -> Result<()> {
+    let path = &args.path;
+    let (name, text) = builtin::get(&args.from)?;
+    if path.extension().is_none_or(|ending| ending != "toml") {
+        return Err(Error::usage(format!(
+            "{} does not end in .toml, and recipes do; write {}",
+            path.display(),
+            path.with_extension("toml").display()
+        )));
+    }
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).open(path).map_err(|e| match e.kind() {
+            ErrorKind::AlreadyExists => Error::usage(format!(
+                "{} is there already; choose another name, or remove it first",
+                path.display()
+            )),
+            ErrorKind::NotFound => {
+                Error::usage(format!("cannot write {}: there is no such folder", path.display()))
+            }
+            _ => Error::usage(format!("cannot write {}: {e}", path.display())),
+        })?;
+    file.write_all(copy(name, text).as_bytes()).at("write", path)?;
+    // Read back, so that what is written is known to load from where it stands.
+    recipe::load(path, &[], std::iter::empty())?;
+    eprintln!("wrote {} from {name}; to run it: xrun {}", path.display(), path.display());
+    Ok(())
+}
+
+/// The text of the new recipe.
+fn copy(name: &str, text: &str) -> String {
+    format!(
+        "# Started from the built-in recipe {name}. Every key: xrun schema, or docs/recipes.md.\n\
+         # What is left out keeps its default. To change a value for one run: xrun RECIPE optimizer.lr=1e-3\n\
+         {text}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn every_built_in_recipe_can_be_started_from() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for name in builtin::names() {
+            let path = folder.path().join(format!("{name}.toml"));
+            let args = Args { path: path.clone(), from: name.to_owned() };
+            run(&args).expect("first time");
+            let again = run(&args).expect_err("nothing is overwritten");
+            assert_eq!(again.kind(), crate::error::Kind::Usage);
+            assert_same(name, &path);
+        }
+    }
+
+    /// The copy says the same as the original.
+    fn assert_same(name: &str, copy: &Path) {
+        let load = |path: &Path| recipe::load(path, &[], std::iter::empty()).expect("loads").recipe;
+        assert_eq!(load(Path::new(name)), load(copy));
+    }
 }

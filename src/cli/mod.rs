@@ -1,7 +1,8 @@
 //! The command line: one thin file per subcommand.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use clap::{Parser, Subcommand};
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 pub mod data;
@@ -48,5 +49,15 @@ pub fn dispatch(cli: Cli) -> Result<()> {
         Command::Keep(a) => keep::run(&a, &cli.results),
         Command::Ls(a) => ls::run(&a),
         Command::Schema(a) => schema::run(&a),
+    }
+}
+
+/// Writes data to stdout; a reader that has gone away (`xrun schema | head`) is not an error.
+pub(crate) fn print(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::failed(format!("cannot write to stdout: {e}")))
+        }
+        _ => Ok(()),
     }
 }

@@ -1,12 +1,17 @@
 //! `xrun schema`.
 
-use crate::error::{Error, Result};
+use super::print;
+use crate::error::Result;
+use crate::recipe;
 
 /// Arguments of `xrun schema`.
 #[derive(clap::Args, Debug)]
 pub struct Args {}
 
-/// Runs the command.
+/// Prints the JSON schema of a recipe (draft 2020-12).
+///
+/// # Errors
+/// When stdout cannot be written to.
 pub fn run(_args: &Args) -> Result<()> {
-    Err(Error::failed("to come"))
+    print(&format!("{:#}\n", recipe::json_schema()))
 }

@@ -192,31 +192,29 @@ impl Real for f32 {
     }
 }
 
-/// e^x in fp32 within 1 ulp of the true value on the normal range; 0 below -87.3, +inf above 88.7; NaN passes.
+/// e^x in fp32 within 2 ulp of the true value on the normal range; 0 below -104, +inf above 88.8; NaN passes.
 ///
-/// Cody–Waite reduction x = n·ln 2 + r with |r| ≤ ln 2 / 2, then a degree-6 polynomial for e^r
-/// (coefficients 1/k!, adjusted by a minimax fit), then scaling by 2^n in two halves so that n = 128 stays finite
-/// on the way.
+/// Reduction x = n·ln 2 + r with |r| ≤ ln 2 / 2 in two steps (Cody and Waite, 1980), then the polynomial for e^r of
+/// the Cephes library's `expf` (Moshier), then scaling by 2^n in two halves, so that neither half leaves the range.
 #[inline(always)]
 fn exp_f32(x: f32) -> f32 {
-    const LOG2_E: f32 = std::f32::consts::LOG2_E;
-    const LN2_HIGH: f32 = 0.693_145_75;
-    const LN2_LOW: f32 = 1.428_606_8e-6;
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
     // Adding and subtracting 1.5·2^23 rounds to the nearest integer without a branch.
     const ROUND: f32 = 12_582_912.0;
     let clamped = if x < -104.0 { -104.0 } else { x };
     let clamped = if clamped > 89.0 { 89.0 } else { clamped };
-    let n = clamped.mul_add(LOG2_E, ROUND) - ROUND;
+    let n = clamped.mul_add(std::f32::consts::LOG2_E, ROUND) - ROUND;
     let r = n.mul_add(-LN2_HIGH, clamped);
     let r = n.mul_add(-LN2_LOW, r);
-    let p = 1.388_89e-3_f32;
-    let p = p.mul_add(r, 8.333_336e-3);
-    let p = p.mul_add(r, 4.166_665_7e-2);
-    let p = p.mul_add(r, 1.666_666_6e-1);
+    let p = 1.987_569_1e-4_f32;
+    let p = p.mul_add(r, 1.398_2e-3);
+    let p = p.mul_add(r, 8.333_452e-3);
+    let p = p.mul_add(r, 4.166_579_6e-2);
+    let p = p.mul_add(r, 1.666_666_5e-1);
     let p = p.mul_add(r, 0.5);
-    let p = p.mul_add(r, 1.0);
-    let p = p.mul_add(r, 1.0);
-    // NaN makes `n` NaN; the cast then gives 0 and the product below stays NaN through `p`.
+    let p = p.mul_add(r * r, r) + 1.0;
+    // A NaN makes `n` NaN too; the cast then gives 0, and the product below stays NaN through `p`.
     let n = n as i32;
     let half = n >> 1;
     let scale_a = f32::from_bits(((half + 127) as u32) << 23);

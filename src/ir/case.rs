@@ -56,6 +56,8 @@ pub struct Case {
     pub outputs: Vec<(Mode, Fill)>,
     /// The oracle.
     pub reference: Reference,
+    /// Inputs that are parameters: read straight from the state, with a gradient in the accumulator format.
+    pub weights: Vec<usize>,
     /// Inputs whose gradient is checked. Empty for ops without one.
     pub differentiable: Vec<usize>,
     /// Outputs that carry a gradient upstream.
@@ -86,6 +88,7 @@ impl Case {
             inputs,
             outputs: Vec::new(),
             reference: Arc::new(reference),
+            weights: Vec::new(),
             differentiable,
             upstream: vec![0],
             depth: 1,
@@ -96,6 +99,13 @@ impl Case {
     #[must_use]
     pub fn differentiable(mut self, inputs: &[usize]) -> Self {
         self.differentiable = inputs.to_vec();
+        self
+    }
+
+    /// Says which inputs are parameters.
+    #[must_use]
+    pub fn weights(mut self, inputs: &[usize]) -> Self {
+        self.weights = inputs.to_vec();
         self
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Builder, Cases, Mode, Node, Precision, Program, Spec, TensorId, Vjp};
 use crate::device::comm::Communicator;
-use crate::device::cpu::{Pool, View, ViewMut};
+use crate::device::cpu::{Address, Pool, View, ViewMut};
 use crate::device::{DType, Elem};
 use crate::error::{Error, Result};
 use std::fmt::Debug;
@@ -127,9 +127,9 @@ pub struct CpuNode<'a> {
     /// The node.
     pub node: &'a Node,
     /// Addresses of the inputs.
-    pub inputs: &'a [*const u8],
+    pub inputs: &'a [Address],
     /// Addresses of the outputs.
-    pub outputs: &'a [*mut u8],
+    pub outputs: &'a [Address],
     /// The worker threads.
     pub pool: &'a Pool,
     /// The other ranks.
@@ -157,7 +157,7 @@ impl<'a> CpuNode<'a> {
         let spec = self.input_spec(i);
         assert_eq!(spec.dtype, E::DTYPE, "{} input {i}", self.node.op.name());
         // SAFETY: the executor resolved this address for a tensor of this spec, and keeps it alive for the node.
-        unsafe { View::new(self.inputs[i].cast(), spec.elements()) }
+        unsafe { View::new(self.inputs[i].0.cast(), spec.elements()) }
     }
 
     /// Input `i` as unsigned integers.
@@ -165,7 +165,7 @@ impl<'a> CpuNode<'a> {
         let spec = self.input_spec(i);
         assert_eq!(spec.dtype, DType::U32, "{} input {i}", self.node.op.name());
         // SAFETY: as `input`; no op declares an alias of an integer input, so nothing writes it meanwhile.
-        let view: View<'a, u32> = unsafe { View::new(self.inputs[i].cast(), spec.elements()) };
+        let view: View<'a, u32> = unsafe { View::new(self.inputs[i].0.cast(), spec.elements()) };
         view.slice(0, view.len())
     }
 
@@ -174,7 +174,7 @@ impl<'a> CpuNode<'a> {
         let spec = self.output_spec(i);
         assert_eq!(spec.dtype, E::DTYPE, "{} output {i}", self.node.op.name());
         // SAFETY: as `input`; the node is the only one that runs, and its tasks write disjoint ranges.
-        unsafe { ViewMut::new(self.outputs[i].cast(), spec.elements()) }
+        unsafe { ViewMut::new(self.outputs[i].0.cast(), spec.elements()) }
     }
 
     /// Output `i` as unsigned integers.
@@ -182,6 +182,6 @@ impl<'a> CpuNode<'a> {
         let spec = self.output_spec(i);
         assert_eq!(spec.dtype, DType::U32, "{} output {i}", self.node.op.name());
         // SAFETY: as `output`.
-        unsafe { ViewMut::new(self.outputs[i].cast(), spec.elements()) }
+        unsafe { ViewMut::new(self.outputs[i].0.cast(), spec.elements()) }
     }
 }

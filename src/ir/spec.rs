@@ -59,6 +59,21 @@ impl Spec {
         self.bytes().next_multiple_of(ALIGNMENT)
     }
 
+    /// For every element of the shape, in row-major order, its place in memory.
+    pub fn logical_indices(&self) -> Vec<usize> {
+        let mut indices = Vec::with_capacity(self.logical_elements());
+        for flat in 0..self.logical_elements() {
+            let (mut rest, mut at, mut stride) = (flat, 0, 1);
+            for (&shape, &alloc) in self.shape.iter().zip(&self.alloc).rev() {
+                at += rest % shape * stride;
+                rest /= shape;
+                stride *= alloc;
+            }
+            indices.push(at);
+        }
+        indices
+    }
+
     /// The last dimension in memory (1 for a scalar).
     pub fn width(&self) -> usize {
         self.alloc.last().copied().unwrap_or(1)

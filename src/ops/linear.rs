@@ -83,6 +83,7 @@ impl Op for Linear {
                 ],
                 reference,
             )
+            .weights(&[1])
             .depth(i.max(n).max(o))
         };
         let mut cases: Vec<Case> = shapes.into_iter().map(case).collect();

@@ -1,15 +1,53 @@
 //! The operations: one file each, with shapes, gradient, cost, CPU implementation and cases.
 
+pub mod adamw;
+pub mod add;
+pub mod advance;
+pub mod all_reduce;
 pub mod attention;
+pub mod copy;
 pub mod dropout;
+pub mod grad_norm;
 pub mod linear;
 pub mod softmax;
 
-use crate::ir::{Case, Cases, Op, Precision};
+use crate::device::DType;
+use crate::ir::{Case, Cases, Op, Precision, Spec};
+
+/// Constants of the prototypes of attention.
+const HEADS: attention::Heads = attention::Heads { query: 1, kv: 1, dim: 2 };
+const SITE: dropout::Site = dropout::Site { p: 0.1, seed: 0, site: 0 };
+const ATTENTION: attention::Attention =
+    attention::Attention { heads: HEADS, seq_len: 1, mask: attention::Mask::Causal, dropout: None };
 
 /// One prototype of every op, so that checks can enumerate them.
 pub fn all() -> Vec<Box<dyn Op>> {
-    vec![Box::new(linear::Linear), Box::new(linear::LinearInputGrad), Box::new(linear::LinearWeightGrad)]
+    vec![
+        Box::new(adamw::AdamW {
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            segments: Vec::new(),
+            precision: Precision::of(DType::F32),
+        }),
+        Box::new(add::Add),
+        Box::new(advance::Advance),
+        Box::new(all_reduce::AllReduce { like: Spec::new([1], DType::F32) }),
+        Box::new(attention::FlashAttention(ATTENTION)),
+        Box::new(attention::FlashAttentionGrad(ATTENTION)),
+        Box::new(attention::unfused::AttentionScores { heads: HEADS, seq_len: 1 }),
+        Box::new(attention::unfused::AttentionScoresGrad(HEADS)),
+        Box::new(attention::unfused::AttentionValues(HEADS)),
+        Box::new(attention::unfused::AttentionValuesGrad(HEADS)),
+        Box::new(copy::Copy),
+        Box::new(dropout::Dropout(SITE)),
+        Box::new(grad_norm::GradNorm { max_norm: 1.0 }),
+        Box::new(linear::Linear),
+        Box::new(linear::LinearInputGrad),
+        Box::new(linear::LinearWeightGrad),
+        Box::new(softmax::Softmax { mask: attention::Mask::Causal }),
+        Box::new(softmax::SoftmaxGrad),
+    ]
 }
 
 /// The cases of every op at a precision, in registry order.

@@ -9,6 +9,15 @@
 use crate::device::{Elem, Real};
 use std::marker::PhantomData;
 
+/// Where a tensor lies while its node runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Address(pub *mut u8);
+
+// SAFETY: an address is only followed by the views made from it, under the module's contract.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
 /// A tensor that is read.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a, E> {

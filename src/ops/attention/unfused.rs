@@ -9,7 +9,7 @@ use crate::device::cpu::{View, ViewMut};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Builder, Case, Cases, Cost, CpuNode, Op, Precision, Spec, TensorId, Vjp};
+use crate::ir::{Array, Builder, Case, Cases, Cost, CpuNode, Fill, Op, Precision, Spec, TensorId, Vjp};
 use crate::ops::dropout::Dropout;
 use crate::ops::softmax::Softmax;
 
@@ -56,7 +56,7 @@ pub(super) fn record(b: &mut Builder, attention: Attention, inputs: Inputs) -> R
     if let (Some(site), Some([sequences, step])) = (attention.dropout, inputs.counters) {
         p = b.emit1("dropped", Dropout(site), &[p, sequences, step])?;
     }
-    let o = b.emit1("o", AttentionValues { heads: attention.heads }, &[p, inputs.packed])?;
+    let o = b.emit1("o", AttentionValues(attention.heads), &[p, inputs.packed])?;
     Ok((o, lse))
 }
 
@@ -71,22 +71,24 @@ pub struct AttentionScores {
 
 /// `(packed, ds [B, H, T, T]) → d_packed`, zero in the values' part.
 #[derive(Clone, Copy, Debug)]
-pub struct AttentionScoresGrad(pub AttentionScores);
+pub struct AttentionScoresGrad(pub Heads);
 
 /// `(p [B, H, T, T], packed) → o [N, H·dim]`, `o = p·v`.
 #[derive(Clone, Copy, Debug)]
-pub struct AttentionValues {
-    /// How heads lie in a row.
-    pub heads: Heads,
-}
+pub struct AttentionValues(pub Heads);
 
 /// `(p, packed, do [N, H·dim]) → (dp [B, H, T, T], d_packed)`, the latter zero in the queries' and keys' parts.
 #[derive(Clone, Copy, Debug)]
-pub struct AttentionValuesGrad(pub AttentionValues);
+pub struct AttentionValuesGrad(pub Heads);
 
 /// Floating-point operations of `count` products of one T × T matrix per head with `dim` columns.
 fn flops(heads: Heads, squares: &Spec, count: usize) -> f64 {
     2.0 * (count * heads.dim) as f64 * squares.elements() as f64
+}
+
+/// What scores are multiplied by.
+fn scale<A: Real>(heads: Heads) -> A {
+    A::of(1.0 / (heads.dim as f64).sqrt())
 }
 
 /// Checks `[B, H, T, T]` against packed rows and returns T.
@@ -136,10 +138,6 @@ impl AttentionScores {
     fn of(attention: &Attention) -> Self {
         Self { heads: attention.heads, seq_len: attention.seq_len }
     }
-
-    fn scale<A: Real>(&self) -> A {
-        A::of(1.0 / (self.heads.dim as f64).sqrt())
-    }
 }
 
 impl Op for AttentionScores {
@@ -163,7 +161,7 @@ impl Op for AttentionScores {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let inputs = [v.input(0), v.grad(0)?];
-        v.backward(AttentionScoresGrad(*self), &inputs, &[0])?;
+        v.backward(AttentionScoresGrad(self.heads), &inputs, &[0])?;
         Ok(())
     }
 
@@ -184,7 +182,7 @@ impl Op for AttentionScores {
                 let mut scratch = Scratch::lend(t * t + 2 * t * dim);
                 let mut rest = scratch.all();
                 let sum = cut(&mut rest, t * t);
-                product((t, t, dim), self.scale(), q, k.t(), sum, rest, false);
+                product((t, t, dim), scale(heads), q, k.t(), sum, rest, false);
                 store(s.at(task * t, 0), t, sum);
             });
         });
@@ -229,21 +227,22 @@ impl Op for AttentionScoresGrad {
     }
 
     fn attributes(&self) -> String {
-        self.0.attributes()
+        self.0.to_string()
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [packed, ds] = inputs else { return Err("takes packed rows and ds".into()) };
-        check_squares(self.0.heads, ds, packed)?;
+        check_squares(self.0, ds, packed)?;
         Ok(vec![packed.clone()])
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        Cost::streaming(inputs, outputs).with_flops(flops(self.0.heads, &inputs[1], 2))
+        Cost::streaming(inputs, outputs).with_flops(flops(self.0, &inputs[1], 2))
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let (heads, t, dim) = (self.0.heads, self.0.seq_len, self.0.heads.dim);
+        let (heads, dim) = (self.0, self.0.dim);
+        let t = cx.input_spec(1).width();
         let batch = cx.input_spec(0).shape[0] / t;
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let rows = Matrix::rows(cx.input::<E>(0), heads.width());
@@ -259,9 +258,9 @@ impl Op for AttentionScoresGrad {
                     let h = g * heads.group() + i;
                     let q = rows.at(b * t, heads.query_at(h));
                     let ds = ds.at((b * heads.query + h) * t, 0);
-                    product((t, dim, t), self.0.scale(), ds, k, dq, rest, false);
+                    product((t, dim, t), scale(heads), ds, k, dq, rest, false);
                     store(d_rows.at(b * t, heads.query_at(h)), dim, dq);
-                    product((t, dim, t), self.0.scale(), ds.t(), q, dk, rest, i > 0);
+                    product((t, dim, t), scale(heads), ds.t(), q, dk, rest, i > 0);
                 }
                 store(d_rows.at(b * t, heads.key_at(g)), dim, dk);
                 clear(d_rows.at(b * t, heads.value_at(g)), t, dim);
@@ -281,27 +280,27 @@ impl Op for AttentionValues {
     }
 
     fn attributes(&self) -> String {
-        self.heads.to_string()
+        self.0.to_string()
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [p, packed] = inputs else { return Err("takes p and packed rows".into()) };
-        check_squares(self.heads, p, packed)?;
-        Ok(vec![Spec::new([packed.shape[0], self.heads.query * self.heads.dim], packed.dtype)])
+        check_squares(self.0, p, packed)?;
+        Ok(vec![Spec::new([packed.shape[0], self.0.query * self.0.dim], packed.dtype)])
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let inputs = [v.input(0), v.input(1), v.grad(0)?];
-        v.backward(AttentionValuesGrad(*self), &inputs, &[0, 1])?;
+        v.backward(AttentionValuesGrad(self.0), &inputs, &[0, 1])?;
         Ok(())
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        Cost::streaming(inputs, outputs).with_flops(flops(self.heads, &inputs[0], 1))
+        Cost::streaming(inputs, outputs).with_flops(flops(self.0, &inputs[0], 1))
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let (heads, dim) = (self.heads, self.heads.dim);
+        let (heads, dim) = (self.0, self.0.dim);
         let t = cx.input_spec(0).width();
         let batch = cx.input_spec(0).shape[0];
         dispatch_float!(cx.input_spec(0).dtype, E => {
@@ -325,8 +324,8 @@ impl Op for AttentionValues {
         let case = |problem: Problem| {
             let Attention { heads, seq_len, .. } = problem.attention;
             let p = Spec::new([problem.batch, heads.query, seq_len, seq_len], precision.stream);
-            let inputs = vec![(p, crate::ir::Fill::Uniform(0.0, 1.0)), problem.packed(precision)];
-            Case::new(problem.name(), AttentionValues { heads }, inputs, move |inputs| {
+            let inputs = vec![(p, Fill::Uniform(0.0, 1.0)), problem.packed(precision)];
+            Case::new(problem.name(), AttentionValues(heads), inputs, move |inputs| {
                 vec![reference_values(&problem, &inputs[0], &inputs[1])]
             })
             .depth(seq_len.max(heads.dim))
@@ -356,24 +355,24 @@ impl Op for AttentionValuesGrad {
     }
 
     fn attributes(&self) -> String {
-        self.0.attributes()
+        self.0.to_string()
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [p, packed, d_o] = inputs else { return Err("takes p, packed rows and do".into()) };
-        check_squares(self.0.heads, p, packed)?;
-        if d_o.shape != [packed.shape[0], self.0.heads.query * self.0.heads.dim] || d_o.dtype == DType::U32 {
+        check_squares(self.0, p, packed)?;
+        if d_o.shape != [packed.shape[0], self.0.query * self.0.dim] || d_o.dtype == DType::U32 {
             return Err("do is [N, H·dim]".into());
         }
         Ok(vec![p.clone(), packed.clone()])
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        Cost::streaming(inputs, outputs).with_flops(flops(self.0.heads, &inputs[0], 2))
+        Cost::streaming(inputs, outputs).with_flops(flops(self.0, &inputs[0], 2))
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let (heads, dim) = (self.0.heads, self.0.heads.dim);
+        let (heads, dim) = (self.0, self.0.dim);
         let t = cx.input_spec(0).width();
         let batch = cx.input_spec(0).shape[0];
         dispatch_float!(cx.input_spec(0).dtype, E => {

@@ -1,0 +1,180 @@
+//! Walks programs on a device.
+
+mod memory;
+mod placement;
+
+pub use memory::StateMemory;
+pub use placement::{Arena, Caching, Naive, Placement, PlacementKind, size_class};
+
+use crate::device::DType;
+use crate::device::comm::Communicator;
+use crate::device::cpu::{Address, Pool};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{CpuNode, Home, Node, Program, Spec, State, TensorId};
+use crate::passes::MemoryPlan;
+use std::sync::Arc;
+
+/// A program with its memory plan: what the engine runs.
+#[derive(Clone, Debug)]
+pub struct Section {
+    /// The nodes.
+    pub program: Program,
+    /// Where their tensors lie.
+    pub memory: MemoryPlan,
+}
+
+impl Section {
+    /// Plans the memory of a program.
+    pub fn new(program: Program) -> Self {
+        let memory = MemoryPlan::new(&program);
+        Self { program, memory }
+    }
+}
+
+/// The first tensor that held something that is not a finite number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadTensor {
+    /// Its scoped name.
+    pub tensor: String,
+    /// The op that wrote it.
+    pub op: &'static str,
+    /// The value, as text: `NaN`, `inf`, `-inf`.
+    pub value: String,
+}
+
+/// What runs programs: worker threads, the state's memory, a placement of transient tensors, the other ranks.
+#[derive(Debug)]
+pub struct Engine {
+    /// The worker threads.
+    pub pool: Arc<Pool>,
+    /// The memory of the state.
+    pub state: StateMemory,
+    /// The other ranks.
+    pub comm: Arc<dyn Communicator>,
+    placement: Box<dyn Placement>,
+    poison: bool,
+}
+
+impl Engine {
+    /// An engine for programs over `state` whose arenas take at most `arena_bytes`.
+    ///
+    /// With `poison`, memory is filled with NaN before a tensor is born and after it dies.
+    ///
+    /// # Errors
+    /// When the memory cannot be had.
+    pub fn new(
+        pool: Arc<Pool>,
+        state: &Arc<State>,
+        comm: Arc<dyn Communicator>,
+        placement: PlacementKind,
+        arena_bytes: usize,
+        poison: bool,
+    ) -> Result<Self> {
+        let placement: Box<dyn Placement> = match placement {
+            PlacementKind::Arena => Box::new(Arena::new(arena_bytes)?),
+            PlacementKind::Caching => Box::<Caching>::default(),
+            PlacementKind::Naive => Box::<Naive>::default(),
+        };
+        Ok(Self { pool, state: StateMemory::new(Arc::clone(state))?, comm, placement, poison })
+    }
+
+    /// Runs all nodes of a section.
+    ///
+    /// # Errors
+    /// When memory cannot be had, or a rank is lost.
+    pub fn run(&mut self, section: &Section) -> Result<()> {
+        self.walk(section, |_, _| Ok(()))
+    }
+
+    /// Runs a section and stops at the first node that writes a value that is not finite.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub fn find_bad(&mut self, section: &Section) -> Result<Option<BadTensor>> {
+        let mut bad = None;
+        self.walk(section, |node, outputs| {
+            if bad.is_none() {
+                bad = first_bad(&section.program, node, outputs);
+            }
+            Ok(())
+        })?;
+        Ok(bad)
+    }
+
+    /// Bytes of transient memory that are held from the system, and how often it was asked.
+    pub fn transient(&self) -> (usize, usize) {
+        (self.placement.reserved_bytes(), self.placement.system_allocations())
+    }
+
+    fn walk(
+        &mut self,
+        section: &Section,
+        mut after: impl FnMut(&Node, &[Address]) -> Result<()>,
+    ) -> Result<()> {
+        let (program, memory) = (&section.program, &section.memory);
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        for (at, node) in program.nodes.iter().enumerate() {
+            for &block in &memory.births[at] {
+                let bytes = memory.blocks[block].bytes;
+                self.placement.begin(block, bytes, memory.blocks[block].offset).map_err(|e| {
+                    let tensor = memory.blocks[block].tensors[0];
+                    e.context(format!("for {} of {}", program.tensor(tensor).name, program.name))
+                })?;
+                if self.poison {
+                    placement::fill_with_nan(self.placement.address(block), bytes);
+                }
+            }
+            inputs.clear();
+            outputs.clear();
+            inputs.extend(node.inputs.iter().map(|&i| self.address(section, i)));
+            outputs.extend(node.outputs.iter().map(|&o| self.address(section, o)));
+            let cx = CpuNode {
+                program,
+                node,
+                inputs: &inputs,
+                outputs: &outputs,
+                pool: &self.pool,
+                comm: &*self.comm,
+            };
+            node.op.cpu(&cx)?;
+            after(node, &outputs)?;
+            for &block in &memory.deaths[at] {
+                if self.poison {
+                    placement::fill_with_nan(self.placement.address(block), memory.blocks[block].bytes);
+                }
+                self.placement.end(block);
+            }
+        }
+        Ok(())
+    }
+
+    /// The address of a tensor while its node runs.
+    fn address(&self, section: &Section, id: TensorId) -> Address {
+        let of = |base: TensorId, offset: usize| match section.program.tensor(base).home {
+            Home::State(slot) => self.state.address(slot).wrapping_add(offset),
+            _ => {
+                let block =
+                    section.memory.block_of[base.0].expect("a tensor that a node touches has a block");
+                self.placement.address(block).wrapping_add(offset)
+            }
+        };
+        match section.program.tensor(id).home {
+            Home::View { of: base, offset } => Address(of(base, offset)),
+            _ => Address(of(id, 0)),
+        }
+    }
+}
+
+/// Looks through what a node wrote, in order.
+fn first_bad(program: &Program, node: &Node, outputs: &[Address]) -> Option<BadTensor> {
+    node.outputs.iter().zip(outputs).find_map(|(&id, &address)| {
+        let spec: &Spec = program.spec(id);
+        if spec.dtype == DType::U32 {
+            return None;
+        }
+        let value =
+            dispatch_float!(spec.dtype, E => memory::first_not_finite::<E>(address.0, spec.elements()))?;
+        Some(BadTensor { tensor: program.tensor(id).name.clone(), op: node.op.name(), value })
+    })
+}

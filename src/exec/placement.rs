@@ -1,0 +1,162 @@
+//! Three ways to hold transient memory. All follow the same births and deaths, so all give the same bits.
+
+use crate::device::cpu::Buffer;
+use crate::error::Result;
+use std::collections::{BTreeMap, HashMap};
+
+/// Which [`Placement`] to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PlacementKind {
+    /// One allocation, planned ahead.
+    Arena,
+    /// Freed blocks are kept in lists by size and reused.
+    Caching,
+    /// Every block is asked from the system and returned.
+    Naive,
+}
+
+/// Gives memory to blocks between their birth and their death.
+pub trait Placement: std::fmt::Debug + Send {
+    /// A block is born.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn begin(&mut self, block: usize, bytes: usize, offset: usize) -> Result<()>;
+    /// Where a living block is.
+    fn address(&self, block: usize) -> *mut u8;
+    /// A block dies.
+    fn end(&mut self, block: usize);
+    /// Bytes held from the system now.
+    fn reserved_bytes(&self) -> usize;
+    /// How often the system was asked for memory.
+    fn system_allocations(&self) -> usize;
+}
+
+/// One buffer; blocks lie at planned offsets.
+#[derive(Debug)]
+pub struct Arena {
+    memory: Buffer,
+    offsets: HashMap<usize, usize>,
+}
+
+impl Arena {
+    /// Allocates the arena.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn new(bytes: usize) -> Result<Self> {
+        let memory = Buffer::zeroed(bytes).map_err(|e| e.context("the arena of transient tensors"))?;
+        Ok(Self { memory, offsets: HashMap::new() })
+    }
+}
+
+impl Placement for Arena {
+    fn begin(&mut self, block: usize, bytes: usize, offset: usize) -> Result<()> {
+        assert!(offset + bytes <= self.memory.len(), "the arena was sized by the largest section");
+        self.offsets.insert(block, offset);
+        Ok(())
+    }
+
+    fn address(&self, block: usize) -> *mut u8 {
+        self.memory.address().wrapping_add(self.offsets[&block])
+    }
+
+    fn end(&mut self, block: usize) {
+        self.offsets.remove(&block);
+    }
+
+    fn reserved_bytes(&self) -> usize {
+        self.memory.len()
+    }
+
+    fn system_allocations(&self) -> usize {
+        1
+    }
+}
+
+/// The size that the caching placement rounds a block to: powers of two, each split in four.
+pub fn size_class(bytes: usize) -> usize {
+    let power = bytes.max(512).next_power_of_two();
+    let quarter = power / 8;
+    bytes.max(512).next_multiple_of(quarter.max(256))
+}
+
+/// Keeps dead blocks by size class.
+#[derive(Debug, Default)]
+pub struct Caching {
+    alive: HashMap<usize, Buffer>,
+    free: BTreeMap<usize, Vec<Buffer>>,
+    reserved: usize,
+    allocations: usize,
+}
+
+impl Placement for Caching {
+    fn begin(&mut self, block: usize, bytes: usize, _offset: usize) -> Result<()> {
+        let class = size_class(bytes);
+        let buffer = match self.free.get_mut(&class).and_then(Vec::pop) {
+            Some(buffer) => buffer,
+            None => {
+                self.reserved += class;
+                self.allocations += 1;
+                Buffer::zeroed(class)?
+            }
+        };
+        self.alive.insert(block, buffer);
+        Ok(())
+    }
+
+    fn address(&self, block: usize) -> *mut u8 {
+        self.alive[&block].address()
+    }
+
+    fn end(&mut self, block: usize) {
+        if let Some(buffer) = self.alive.remove(&block) {
+            self.free.entry(buffer.len()).or_default().push(buffer);
+        }
+    }
+
+    fn reserved_bytes(&self) -> usize {
+        self.reserved
+    }
+
+    fn system_allocations(&self) -> usize {
+        self.allocations
+    }
+}
+
+/// Asks the system for every block.
+#[derive(Debug, Default)]
+pub struct Naive {
+    alive: HashMap<usize, Buffer>,
+    allocations: usize,
+}
+
+impl Placement for Naive {
+    fn begin(&mut self, block: usize, bytes: usize, _offset: usize) -> Result<()> {
+        self.allocations += 1;
+        self.alive.insert(block, Buffer::zeroed(bytes)?);
+        Ok(())
+    }
+
+    fn address(&self, block: usize) -> *mut u8 {
+        self.alive[&block].address()
+    }
+
+    fn end(&mut self, block: usize) {
+        self.alive.remove(&block);
+    }
+
+    fn reserved_bytes(&self) -> usize {
+        self.alive.values().map(Buffer::len).sum()
+    }
+
+    fn system_allocations(&self) -> usize {
+        self.allocations
+    }
+}
+
+/// Fills memory with a pattern that reads as NaN in every float format.
+pub(super) fn fill_with_nan(address: *mut u8, bytes: usize) {
+    // SAFETY: the address and size of a block that the placement holds; no node runs.
+    unsafe { std::ptr::write_bytes(address, 0xff, bytes) }
+}

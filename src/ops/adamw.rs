@@ -1,0 +1,224 @@
+//! AdamW over all parameters in one pass.
+//!
+//! Loshchilov and Hutter, "Decoupled weight decay regularization" (2019), in the order of operations of PyTorch's
+//! `torch.optim.AdamW`, with clipping by the global norm folded in. What changes from step to step comes from a
+//! table indexed by the step counter, computed once in f64 by [`schedule_row`].
+
+use crate::device::{DType, Elem, Real};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, Mode, Op, Precision, Spec};
+
+/// Numbers per row of the schedule table.
+pub const SCHEDULE_WIDTH: usize = 4;
+
+/// Elements that one task updates.
+const RUN: usize = 16_384;
+
+/// Elements handled at a time, from and to the stack.
+const LANES: usize = 64;
+
+/// A run of the flat parameter buffer with one decay setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// First element.
+    pub start: usize,
+    /// Elements.
+    pub len: usize,
+    /// Whether weight decay applies.
+    pub decay: bool,
+}
+
+/// `(params, m, v, shadow) ← AdamW(grads, …)`, in place.
+///
+/// Inputs: grads `[n]`, schedule `[steps, 4]`, step `[1]`, clip `[1]`, bad `[1]`. Outputs, all updated in place:
+/// params, m, v `[n]`, and shadow `[n]` where the stream is narrower than the master. Nothing changes where `bad` is
+/// not zero.
+#[derive(Clone, Debug)]
+pub struct AdamW {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the denominator.
+    pub eps: f64,
+    /// Decay settings, in order, covering the buffer.
+    pub segments: Vec<Segment>,
+    /// Formats of masters and shadow.
+    pub precision: Precision,
+}
+
+/// The row of step `t` (from 1): `[1 − lr·decay, lr / (1 − β1^t), √(1 − β2^t), lr]`.
+pub fn schedule_row(lr: f64, weight_decay: f64, (beta1, beta2): (f64, f64), t: u64) -> [f64; SCHEDULE_WIDTH] {
+    // Not powi: its rounding is unspecified, and t may exceed i32.
+    let power = |beta: f64| (beta.ln() * t as f64).exp();
+    [1.0 - lr * weight_decay, lr / (1.0 - power(beta1)), (1.0 - power(beta2)).sqrt(), lr]
+}
+
+/// The scalars of one step.
+#[derive(Clone, Copy)]
+struct Step<A> {
+    clip: A,
+    decay: A,
+    size: A,
+    correction: A,
+    keep1: A,
+    beta2: A,
+    keep2: A,
+    eps: A,
+}
+
+impl<A: Real> Step<A> {
+    /// One element: its parameter, moments and gradient to the new parameter and moments.
+    #[inline(always)]
+    fn update(&self, p: A, m: A, v: A, g: A) -> (A, A, A) {
+        let g = g * self.clip;
+        let m = self.keep1.fma(g - m, m);
+        let v = (self.keep2 * g).fma(g, self.beta2 * v);
+        let denominator = v.sqrt() / self.correction + self.eps;
+        let p = (-self.size).fma(m / denominator, p * self.decay);
+        (p, m, v)
+    }
+}
+
+impl AdamW {
+    fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
+        type Acc<E> = <E as Elem>::Acc;
+        if cx.input_u32(4)[0] != 0 {
+            return;
+        }
+        let (grads, table) = (cx.input::<Acc<E>>(0), cx.input::<Acc<E>>(1));
+        let row = cx.input_u32(2)[0] as usize * SCHEDULE_WIDTH;
+        let constant = |value: f64| Acc::<E>::of(value);
+        let step = Step {
+            clip: cx.input::<Acc<E>>(3).get(0),
+            decay: table.get(row),
+            size: table.get(row + 1),
+            correction: table.get(row + 2),
+            keep1: constant(1.0 - self.beta1),
+            beta2: constant(self.beta2),
+            keep2: constant(1.0 - self.beta2),
+            eps: constant(self.eps),
+        };
+        let (params, m, v) = (cx.output::<Acc<E>>(0), cx.output::<Acc<E>>(1), cx.output::<Acc<E>>(2));
+        let shadow = self.precision.has_shadow().then(|| cx.output::<E>(3));
+        for segment in &self.segments {
+            let step = if segment.decay { step } else { Step { decay: Acc::<E>::ONE, ..step } };
+            cx.pool.chunks(segment.len, RUN, |start, len| {
+                for at in (segment.start + start..segment.start + start + len).step_by(LANES) {
+                    let run = LANES.min(segment.start + start + len - at);
+                    let g = grads.slice(at, run);
+                    let (p, m, v) = (params.slice(at, run), m.slice(at, run), v.slice(at, run));
+                    for i in 0..run {
+                        (p[i], m[i], v[i]) = step.update(p[i], m[i], v[i], g[i]);
+                    }
+                    if let Some(shadow) = shadow {
+                        shadow.store(at, p);
+                    }
+                }
+            });
+        }
+    }
+}
+
+impl Op for AdamW {
+    fn name(&self) -> &'static str {
+        "adamw"
+    }
+
+    fn attributes(&self) -> String {
+        format!("betas=({},{}) eps={} segments={}", self.beta1, self.beta2, self.eps, self.segments.len())
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [grads, schedule, step, clip, bad] = inputs else {
+            return Err("takes grads, schedule, step, clip, bad".into());
+        };
+        let Precision { stream, master } = self.precision;
+        let covered: usize = self.segments.iter().map(|s| s.len).sum();
+        if grads.dtype != master || schedule.width() != SCHEDULE_WIDTH || clip.dtype != master {
+            return Err("grads, schedule and clip are in the master format".into());
+        }
+        if step.dtype != DType::U32 || bad.dtype != DType::U32 || covered != grads.elements() {
+            return Err("step and bad are counters, and segments cover the gradients".into());
+        }
+        let mut outputs = vec![grads.clone(); 3];
+        if self.precision.has_shadow() {
+            outputs.push(grads.with_dtype(stream));
+        }
+        Ok(outputs)
+    }
+
+    /// Reads gradient, master and moments; writes master, moments and shadow.
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        let updated: usize = outputs.iter().map(Spec::bytes).sum();
+        let read: usize = outputs[..3].iter().map(Spec::bytes).sum::<usize>() + inputs[0].bytes();
+        Cost { product_flops: 0.0, bytes: (updated + read) as f64 }
+    }
+
+    fn accumulates(&self, _output: usize) -> bool {
+        true
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        dispatch_float!(self.precision.stream, E => self.run::<E>(cx));
+        Ok(())
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let n = 20_011;
+        let op = AdamW {
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            segments: vec![
+                Segment { start: 0, len: 12_345, decay: true },
+                Segment { start: 12_345, len: n - 12_345, decay: false },
+            ],
+            precision,
+        };
+        let case = |name: &str, bad: f64| {
+            let tensor = |shape: &[usize]| Spec::new(shape, precision.master);
+            let table: Vec<f64> =
+                (1..=3).flat_map(|t| schedule_row(1e-2, 0.1, (op.beta1, op.beta2), t)).collect();
+            let inputs = vec![
+                (tensor(&[n]), Fill::Normal(0.0, 1.0)),
+                (tensor(&[3, SCHEDULE_WIDTH]), Fill::Values(table)),
+                (Spec::new([1], DType::U32), Fill::Values(vec![1.0])),
+                (tensor(&[1]), Fill::Values(vec![0.5])),
+                (Spec::new([1], DType::U32), Fill::Values(vec![bad])),
+            ];
+            let mut outputs = vec![
+                (Mode::Add, Fill::Normal(0.0, 1.0)),
+                (Mode::Add, Fill::Normal(0.0, 0.3)),
+                (Mode::Add, Fill::Uniform(0.0, 0.5)),
+            ];
+            outputs.extend(precision.has_shadow().then(|| (Mode::Add, Fill::Normal(0.0, 1.0))));
+            Case::new(name, op.clone(), inputs, reference).differentiable(&[]).upstream(&[]).outputs(outputs)
+        };
+        Cases::Own(vec![case("second step", 0.0), case("after a bad step nothing moves", 1.0)])
+    }
+}
+
+/// The textbook form, one element at a time, in f64. The first 12,345 elements decay.
+fn reference(i: &[Array]) -> Vec<Array> {
+    let (grads, table, clip, bad) = (&i[0].data, &i[1].data, i[3].data[0], i[4].data[0]);
+    let t = i[2].data[0] as usize;
+    let mut out: Vec<Array> = i[5..].to_vec();
+    if bad != 0.0 {
+        return out;
+    }
+    let row = &table[t * SCHEDULE_WIDTH..];
+    for k in 0..grads.len() {
+        let g = grads[k] * clip;
+        let decayed = out[0].data[k] * if k < 12_345 { row[0] } else { 1.0 };
+        let m = 0.9 * out[1].data[k] + (1.0 - 0.9) * g;
+        let v = 0.95 * out[2].data[k] + (1.0 - 0.95) * g * g;
+        let p = decayed - row[1] * m / (v.sqrt() / row[2] + 1e-8);
+        (out[0].data[k], out[1].data[k], out[2].data[k]) = (p, m, v);
+        if out.len() > 3 {
+            out[3].data[k] = p;
+        }
+    }
+    out
+}

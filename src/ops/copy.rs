@@ -1,0 +1,79 @@
+//! A copy, or an addition into a tensor that exists.
+
+use crate::device::{DType, Elem};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, MayAlias, Mode, Op, Precision, Spec, Vjp};
+
+/// Elements that one task handles.
+const RUN: usize = 16_384;
+
+/// `y (+)= x`.
+#[derive(Clone, Copy, Debug)]
+pub struct Copy;
+
+impl Op for Copy {
+    fn name(&self) -> &'static str {
+        "copy"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        match inputs {
+            [x] => Ok(vec![x.clone()]),
+            _ => Err("takes one tensor".into()),
+        }
+    }
+
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        let dy = v.grad(0)?;
+        v.give(0, dy);
+        Ok(())
+    }
+
+    fn may_alias(&self) -> Vec<MayAlias> {
+        vec![MayAlias { output: 0, input: 0 }]
+    }
+
+    fn accumulates(&self, _output: usize) -> bool {
+        true
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        if cx.input_spec(0).dtype == DType::U32 {
+            let (x, y) = (cx.input_u32(0), cx.output_u32(0));
+            y.slice(0, x.len()).copy_from_slice(x);
+            return Ok(());
+        }
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
+            cx.pool.chunks(y.len(), RUN, |start, len| {
+                for at in (start..start + len).step_by(64) {
+                    let run = 64.min(start + len - at);
+                    let mut values = [<E as Elem>::Acc::default(); 64];
+                    x.load(at, &mut values[..run]);
+                    if cx.adds(0) {
+                        values.iter_mut().zip(y.slice(at, run)).for_each(|(v, old)| *v += old.up());
+                    }
+                    y.store(at, &values[..run]);
+                }
+            });
+        });
+        Ok(())
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let fill = Fill::Normal(0.0, 1.0);
+        let case = |name: &str, outputs: Vec<(Mode, Fill)>, reference: fn(&[Array]) -> Vec<Array>| {
+            let x = (Spec::new([33, 5], precision.stream), fill.clone());
+            Case::new(name, Copy, vec![x], reference).outputs(outputs)
+        };
+        Cases::Own(vec![
+            case("write", Vec::new(), |i| vec![i[0].clone()]),
+            case("add", vec![(Mode::Add, fill.clone())], |i| {
+                let data = i[0].data.iter().zip(&i[1].data).map(|(a, b)| a + b).collect();
+                vec![Array { shape: i[0].shape.clone(), data }]
+            })
+            .differentiable(&[]),
+        ])
+    }
+}

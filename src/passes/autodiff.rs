@@ -1,0 +1,185 @@
+//! Appends the backward of a program: the vjp of every node, in reverse order.
+
+use crate::error::{Error, Result};
+use crate::ir::vjp::{Sink, Upstream};
+use crate::ir::{Builder, Home, Mode, Node, Out, Phase, Program, TensorId, Vjp};
+use crate::ops::add::Add;
+use crate::ops::copy::Copy;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Appends the gradients of all parameters that the program reads.
+///
+/// `seeds` are the tensors that the loss is made of, with what arrives at them. In the `first` micro-step of a step
+/// the first contribution to a parameter's gradient overwrites it; all others add.
+///
+/// # Errors
+/// When an op on the way has no gradient, or a parameter receives none.
+pub fn differentiate(program: Program, seeds: &[(TensorId, Upstream)], first: bool) -> Result<Program> {
+    let mut pass = Autodiff::new(program, first);
+    for &(id, upstream) in seeds {
+        pass.grads[id.0] = Some(upstream);
+    }
+    let forward: Vec<Node> = pass.builder.program().nodes.clone();
+    pass.builder.set_phase(Phase::Backward);
+    for node in forward.iter().rev() {
+        pass.node(node)?;
+    }
+    pass.check_complete(&forward)?;
+    Ok(pass.builder.finish())
+}
+
+struct Autodiff {
+    builder: Builder,
+    /// What arrives at each tensor, as far as recorded.
+    grads: Vec<Option<Upstream>>,
+    /// Which tensors depend on a parameter.
+    tracked: Vec<bool>,
+    /// Parameter gradients that hold a value of this step.
+    written: HashSet<TensorId>,
+    first: bool,
+}
+
+impl Autodiff {
+    fn new(program: Program, first: bool) -> Self {
+        let mut tracked = vec![false; program.tensors.len()];
+        for (id, tensor) in program.tensors.iter().enumerate() {
+            if let Home::State(slot) = tensor.home {
+                tracked[id] = program.state.param_read_at(slot).is_some();
+            }
+        }
+        let mut written = HashSet::new();
+        for node in &program.nodes {
+            let depends = node.inputs.iter().any(|&i| tracked[program.base(i).0] || tracked[i.0]);
+            for &out in &node.outputs {
+                if matches!(program.tensor(out).home, Home::State(_)) {
+                    written.insert(out);
+                } else if depends {
+                    tracked[out.0] = true;
+                    tracked[program.base(out).0] = true;
+                }
+            }
+        }
+        for id in 0..program.tensors.len() {
+            tracked[id] |= tracked[program.base(TensorId(id)).0];
+        }
+        let grads = vec![None; program.tensors.len()];
+        Self { builder: Builder::resume(program), grads, tracked, written, first }
+    }
+
+    fn node(&mut self, node: &Node) -> Result<()> {
+        let upstream: Vec<Option<Upstream>> = node.outputs.iter().map(|o| self.grads[o.0]).collect();
+        if upstream.iter().all(Option::is_none) || !node.inputs.iter().any(|i| self.tracked[i.0]) {
+            return Ok(());
+        }
+        let sinks: Vec<Sink> = node.inputs.iter().map(|&i| self.sink(i)).collect();
+        self.builder.set_scope(&node.scope);
+        let mut vjp = Vjp::new(&mut self.builder, node, &upstream, sinks.clone());
+        node.op.vjp(&mut vjp)?;
+        let given = vjp.into_given();
+        self.grow();
+        for ((&input, gradient), sink) in node.inputs.iter().zip(given).zip(sinks) {
+            match (gradient, sink) {
+                (Some(gradient), Sink::Fresh) => self.contribute(node, input, gradient)?,
+                (Some(gradient), Sink::Into(parameter, mode)) => {
+                    let into = [Out::Into(parameter, mode)];
+                    self.builder.emit_into("gradient", Arc::new(Copy), &[gradient], &into)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the gradient of a node's input goes.
+    fn sink(&mut self, input: TensorId) -> Sink {
+        if !self.tracked[input.0] {
+            return Sink::Unwanted;
+        }
+        let Home::State(slot) = self.builder.program().tensor(input).home else { return Sink::Fresh };
+        let state = Arc::clone(&self.builder.program().state);
+        let Some(param) = state.param_read_at(slot) else { return Sink::Unwanted };
+        let grad = self.builder.state_slot(param.grad);
+        self.grow();
+        let mode = if self.first && self.written.insert(grad) { Mode::Write } else { Mode::Add };
+        Sink::Into(grad, mode)
+    }
+
+    /// Makes room for tensors that were recorded since.
+    fn grow(&mut self) {
+        let tensors = self.builder.program().tensors.len();
+        self.grads.resize(tensors, None);
+        self.tracked.resize(tensors, false);
+    }
+
+    /// Books a gradient of `input`, adding it to what is booked already.
+    fn contribute(&mut self, node: &Node, input: TensorId, gradient: TensorId) -> Result<()> {
+        let (input, gradient) = self.whole(node, input, gradient)?;
+        let program = self.builder.program();
+        let (want, have) = (program.spec(input), program.spec(gradient));
+        if want.dtype != have.dtype || want.alloc != have.alloc {
+            return Err(Error::failed(format!(
+                "the gradient that {} in {} gives for {} is {have}, not {want}",
+                node.op.name(),
+                node.scope,
+                program.tensor(input).name
+            )));
+        }
+        let total = match self.grads[input.0] {
+            None => gradient,
+            Some(Upstream::Tensor(before)) if before == gradient => return Ok(()),
+            Some(Upstream::Tensor(before)) => {
+                let name = format!("d_{}", program.tensor(input).name.rsplit('.').next().unwrap_or_default());
+                self.builder.emit1(&name, Add, &[before, gradient])?
+            }
+            Some(Upstream::One) => {
+                return Err(Error::failed(format!(
+                    "the loss is read by {} in {}",
+                    node.op.name(),
+                    node.scope
+                )));
+            }
+        };
+        self.grow();
+        self.grads[input.0] = Some(Upstream::Tensor(total));
+        Ok(())
+    }
+
+    /// A gradient of a row view is itself a view, at the same place of a buffer that is the gradient of the whole.
+    fn whole(&self, node: &Node, input: TensorId, gradient: TensorId) -> Result<(TensorId, TensorId)> {
+        let program = self.builder.program();
+        match (program.tensor(input).home, program.tensor(gradient).home) {
+            (Home::View { of: x, offset: at }, Home::View { of: dx, offset }) if at == offset => Ok((x, dx)),
+            (Home::View { .. }, _) => Err(Error::failed(format!(
+                "{} in {} reads a view of {}, and its gradient is not a view of a gradient",
+                node.op.name(),
+                node.scope,
+                program.tensor(input).name
+            ))),
+            _ => Ok((input, gradient)),
+        }
+    }
+
+    /// Every parameter that the program reads has a gradient at the end.
+    fn check_complete(&self, forward: &[Node]) -> Result<()> {
+        let program = self.builder.program();
+        let written: HashSet<TensorId> =
+            program.nodes.iter().flat_map(|n| n.outputs.iter().copied()).collect();
+        for &input in forward.iter().flat_map(|n| &n.inputs) {
+            let Home::State(slot) = program.tensor(input).home else { continue };
+            let Some(param) = program.state.param_read_at(slot) else { continue };
+            let reached = program
+                .tensors
+                .iter()
+                .enumerate()
+                .any(|(i, t)| t.home == Home::State(param.grad) && written.contains(&TensorId(i)));
+            if !reached {
+                return Err(Error::failed(format!(
+                    "program {}: no gradient reaches the parameter {}",
+                    program.name, param.name
+                )));
+            }
+        }
+        Ok(())
+    }
+}

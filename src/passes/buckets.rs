@@ -1,0 +1,77 @@
+//! Inserts the all-reduce of each gradient bucket where backward completes it.
+
+use crate::error::Result;
+use crate::ir::{Builder, Home, Mode, Out, Phase, Program, Stream};
+use crate::ops::all_reduce::AllReduce;
+use std::sync::Arc;
+
+/// A contiguous range of the flat gradient that is reduced by one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Its slot, such as `grads.bucket.0`.
+    pub slot: String,
+    /// First element of the flat gradient.
+    pub start: usize,
+    /// Elements.
+    pub len: usize,
+}
+
+/// Cuts the flat gradient at parameter borders into buckets of at least `bytes` (the last may be smaller). Zero
+/// makes one bucket per parameter.
+pub fn buckets(
+    params: &[(usize, usize)],
+    flat_len: usize,
+    element_bytes: usize,
+    bytes: usize,
+) -> Vec<Bucket> {
+    let mut buckets = Vec::new();
+    let mut start = 0;
+    for (i, _) in params.iter().enumerate() {
+        let end = params.get(i + 1).map_or(flat_len, |next| next.0);
+        if (end - start) * element_bytes >= bytes || end == flat_len {
+            buckets.push(Bucket { slot: format!("grads.bucket.{}", buckets.len()), start, len: end - start });
+            start = end;
+        }
+    }
+    buckets
+}
+
+/// Inserts an all-reduce per bucket: right after the node that completes it, on the communication stream, or, without
+/// `overlap`, all at the end on the main stream.
+///
+/// # Errors
+/// When the state lacks a bucket's slot.
+pub fn insert_all_reduces(program: Program, buckets: &[Bucket], overlap: bool) -> Result<Program> {
+    let complete_at: Vec<usize> = buckets.iter().map(|b| completed_at(&program, b)).collect();
+    let mut builder = Builder::resume(program);
+    let nodes = builder.take_nodes();
+    let last = nodes.len().saturating_sub(1);
+    for (at, node) in nodes.into_iter().enumerate() {
+        builder.push(node);
+        for (bucket, &complete) in buckets.iter().zip(&complete_at) {
+            let due = if overlap { complete } else { last };
+            if due == at {
+                builder.set_scope("gradients");
+                builder.set_phase(Phase::Communication);
+                builder.set_stream(if overlap { Stream::Communication } else { Stream::Main });
+                let slot = builder.state(&bucket.slot)?;
+                let op = AllReduce { like: builder.spec(slot).clone() };
+                builder.emit_into("all_reduce", Arc::new(op), &[], &[Out::Into(slot, Mode::Add)])?;
+            }
+        }
+    }
+    Ok(builder.finish())
+}
+
+/// The last node that writes a gradient inside the bucket.
+fn completed_at(program: &Program, bucket: &Bucket) -> usize {
+    let inside = |out: &crate::ir::TensorId| match program.tensor(*out).home {
+        Home::State(slot) => program
+            .state
+            .params
+            .iter()
+            .any(|p| p.grad == slot && (bucket.start..bucket.start + bucket.len).contains(&p.start)),
+        _ => false,
+    };
+    program.nodes.iter().rposition(|n| n.outputs.iter().any(inside)).unwrap_or(0)
+}

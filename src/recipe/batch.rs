@@ -1,0 +1,112 @@
+//! Local, global, accumulation: any of the three may be left out.
+
+use super::schema::Training;
+
+/// Sequences per rank and micro step where a recipe sets neither a local nor a global batch.
+pub const DEFAULT_LOCAL_BATCH_SIZE: usize = 8;
+
+/// The keys that decide the batch, for pointing at them.
+pub const KEYS: [&str; 4] = [
+    "training.global_batch_size",
+    "training.local_batch_size",
+    "training.accumulation",
+    "parallelism.world_size",
+];
+
+/// The three numbers, none of them open: `global = local · accumulation · world`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Sequences per rank and micro step.
+    pub local: usize,
+    /// Micro steps per optimizer step.
+    pub accumulation: usize,
+    /// Sequences per optimizer step, over all ranks.
+    pub global: usize,
+}
+
+/// Derives what `training` leaves open, for `world` ranks.
+///
+/// Set together, a global batch fixes what is missing; without one it follows from the others. An unset accumulation
+/// that nothing fixes is 1, and a batch that nothing fixes is [`DEFAULT_LOCAL_BATCH_SIZE`] per rank.
+///
+/// # Errors
+/// A sentence that says which numbers do not go together, when they contradict each other, do not divide, or overflow.
+pub fn batch(training: &Training, world: usize) -> Result<Batch, String> {
+    let product = |a: usize, b: usize| {
+        a.checked_mul(b).filter(|&p| p > 0).ok_or_else(|| {
+            format!("a batch of {a} · {b} sequences is not a number of sequences that can be trained on")
+        })
+    };
+    let (local, accumulation) = match (
+        training.local_batch_size,
+        training.global_batch_size,
+        training.accumulation,
+    ) {
+        (local, None, accumulation) => (local.unwrap_or(DEFAULT_LOCAL_BATCH_SIZE), accumulation.unwrap_or(1)),
+        (Some(local), Some(global), None) => {
+            let step = product(local, world)?;
+            let accumulation = divide(global, step).ok_or_else(|| {
+                format!("a global batch of {global} is not a multiple of {local} per rank · {world} ranks = {step}")
+            })?;
+            (local, accumulation)
+        }
+        (None, Some(global), accumulation) => {
+            let accumulation = accumulation.unwrap_or(1);
+            let shares = product(accumulation, world)?;
+            let local = divide(global, shares).ok_or_else(|| {
+                format!(
+                    "a global batch of {global} does not divide into {accumulation} micro steps · {world} ranks = {shares}"
+                )
+            })?;
+            (local, accumulation)
+        }
+        (Some(local), Some(global), Some(accumulation)) => {
+            let found = product(product(local, accumulation)?, world)?;
+            if found != global {
+                return Err(format!(
+                    "a global batch of {global} is not {local} per rank · {accumulation} micro steps · {world} ranks = {found}"
+                ));
+            }
+            (local, accumulation)
+        }
+    };
+    Ok(Batch { local, accumulation, global: product(product(local, accumulation)?, world)? })
+}
+
+/// `a / b` where that is a whole number above zero.
+fn divide(a: usize, b: usize) -> Option<usize> {
+    (a > 0 && a.is_multiple_of(b)).then(|| a / b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn training(local: Option<usize>, global: Option<usize>, accumulation: Option<usize>) -> Training {
+        Training { local_batch_size: local, global_batch_size: global, accumulation, ..Training::default() }
+    }
+
+    #[test]
+    fn unset_numbers_are_derived() {
+        let derive = |l, g, a, world| {
+            batch(&training(l, g, a), world).map(|b| (b.local, b.accumulation, b.global)).expect("consistent")
+        };
+        assert_eq!(derive(None, None, None, 3), (DEFAULT_LOCAL_BATCH_SIZE, 1, 3 * DEFAULT_LOCAL_BATCH_SIZE));
+        assert_eq!(derive(Some(4), None, None, 2), (4, 1, 8));
+        assert_eq!(derive(Some(4), None, Some(3), 2), (4, 3, 24));
+        assert_eq!(derive(Some(4), Some(64), None, 2), (4, 8, 64));
+        assert_eq!(derive(None, Some(64), None, 2), (32, 1, 64));
+        assert_eq!(derive(None, Some(64), Some(4), 2), (8, 4, 64));
+        assert_eq!(derive(Some(8), Some(64), Some(4), 2), (8, 4, 64));
+    }
+
+    #[test]
+    fn nothing_is_rounded() {
+        assert!(batch(&training(Some(3), Some(64), None), 1).is_err());
+        assert!(batch(&training(None, Some(63), None), 2).is_err());
+        assert!(batch(&training(Some(8), Some(64), Some(4)), 1).is_err());
+        assert!(batch(&training(Some(8), Some(4), None), 1).is_err(), "less than one micro step");
+        assert!(batch(&training(Some(usize::MAX), None, Some(2)), 2).is_err());
+        assert!(batch(&training(Some(4), Some(8), None), 0).is_err());
+    }
+}

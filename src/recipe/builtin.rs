@@ -1,0 +1,37 @@
+//! The base recipes inside the binary.
+
+use super::key::nearest;
+use crate::error::{Error, Result};
+
+/// Name and text of each, in the order in which they are listed.
+pub static RECIPES: &[(&str, &str)] = &[
+    ("quickstart", include_str!("../../recipes/quickstart.toml")),
+    ("dim384", include_str!("../../recipes/dim384.toml")),
+    ("dim768", include_str!("../../recipes/dim768.toml")),
+    ("v8-dim1024", include_str!("../../recipes/v8-dim1024.toml")),
+    ("v9-full-stack", include_str!("../../recipes/v9-full-stack.toml")),
+];
+
+/// The built-in recipe called `name`, with its name.
+pub fn find(name: &str) -> Option<(&'static str, &'static str)> {
+    RECIPES.iter().copied().find(|(known, _)| *known == name)
+}
+
+/// [`find`], or a usage error that names the nearest one.
+///
+/// # Errors
+/// When there is no such recipe.
+pub fn get(name: &str) -> Result<(&'static str, &'static str)> {
+    find(name).ok_or_else(|| {
+        let near = nearest(name, names()).map_or(String::new(), |near| format!("did you mean {near}? "));
+        Error::usage(format!(
+            "there is no built-in recipe {name:?}; {near}built in are {}",
+            names().collect::<Vec<_>>().join(", ")
+        ))
+    })
+}
+
+/// The names, for messages.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    RECIPES.iter().map(|(name, _)| *name)
+}

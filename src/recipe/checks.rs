@@ -1,0 +1,167 @@
+//! Values that are each fine and do not go together.
+
+use super::batch::{self, batch};
+use super::diagnostic::Diagnostic;
+use super::resolved::Resolved;
+use super::values::{Decay, Device, Placement, WorldSize};
+
+/// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
+const MAX_ROWS: usize = i32::MAX as usize;
+
+/// Every contradiction within the recipe.
+pub(super) fn contradictions(resolved: &Resolved) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    heads(resolved, &mut found);
+    batches(resolved, &mut found);
+    schedule(resolved, &mut found);
+    engine(resolved, &mut found);
+    sweep(resolved, &mut found);
+    found
+}
+
+fn heads(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
+    let model = &resolved.recipe.model;
+    let (dim, heads) = (model.dim, model.n_heads);
+    if let Some(kv) = model.n_kv_heads
+        && !heads.is_multiple_of(kv)
+    {
+        found.push(resolved.diagnostic(
+            &["model.n_kv_heads", "model.n_heads"],
+            format!("{heads} query heads do not share {kv} key and value heads evenly"),
+            format!("n_kv_heads divides n_heads: {}", divisors(heads)),
+        ));
+    }
+    match model.head_dim {
+        Some(width) if !width.is_multiple_of(2) => found.push(resolved.diagnostic(
+            &["model.head_dim"],
+            format!("model.head_dim = {width} is odd, and the rotary embedding turns pairs"),
+            format!("take {} or {}", width - 1, width + 1),
+        )),
+        Some(_) => {}
+        None if !dim.is_multiple_of(heads) => found.push(resolved.diagnostic(
+            &["model.n_heads", "model.dim"],
+            format!("a width of {dim} does not divide into {heads} heads"),
+            "change one of them, or set model.head_dim",
+        )),
+        None if !(dim / heads).is_multiple_of(2) => found.push(resolved.diagnostic(
+            &["model.n_heads", "model.dim"],
+            format!(
+                "heads of {dim} / {heads} = {} elements are odd, and the rotary embedding turns pairs",
+                dim / heads
+            ),
+            "take half as many heads, or set model.head_dim",
+        )),
+        None => {}
+    }
+}
+
+fn batches(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
+    let training = &resolved.recipe.training;
+    let local = match resolved.recipe.parallelism.world_size {
+        WorldSize::Auto => training.local_batch_size,
+        WorldSize::Fixed(world) => match batch(training, world) {
+            Ok(batch) => Some(batch.local),
+            Err(reason) => {
+                let keys: Vec<&str> = batch::KEYS
+                    .into_iter()
+                    .filter(|key| resolved.locate(key).is_some() || *key == "parallelism.world_size")
+                    .collect();
+                found.push(resolved.diagnostic(
+                    &keys,
+                    reason,
+                    "global = local · accumulation · world; leave one of them unset and it is derived",
+                ));
+                None
+            }
+        },
+    };
+    let seq_len = training.seq_len;
+    if let Some(local) = local
+        && local.checked_mul(seq_len).is_none_or(|rows| rows > MAX_ROWS)
+    {
+        found.push(resolved.diagnostic(
+            &["training.local_batch_size", "training.seq_len"],
+            format!(
+                "{local} sequences of {seq_len} tokens in one micro step are more than {MAX_ROWS} tokens"
+            ),
+            "take a smaller local batch and raise training.accumulation",
+        ));
+    }
+}
+
+fn schedule(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
+    let schedule = &resolved.recipe.lr_scheduler;
+    let (warmup, steps) = (schedule.warmup_steps, resolved.recipe.training.steps);
+    if warmup > steps {
+        found.push(resolved.diagnostic(
+            &["lr_scheduler.warmup_steps", "training.steps"],
+            format!("a warm-up of {warmup} steps does not end within {steps} steps"),
+            format!("for a short run, add lr_scheduler.warmup_steps={}", steps / 10),
+        ));
+    } else if schedule.decay == Decay::Wsd
+        && warmup as f64 + schedule.decay_ratio * steps as f64 > steps as f64
+    {
+        found.push(resolved.diagnostic(
+            &["lr_scheduler.decay_ratio", "lr_scheduler.warmup_steps", "training.steps"],
+            format!(
+                "warm-up ({warmup}) and decay ({} of {steps}) take more steps than there are",
+                schedule.decay_ratio
+            ),
+            "shorten one of them",
+        ));
+    }
+}
+
+fn engine(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
+    let engine = &resolved.recipe.engine;
+    if let Some(devices) = &engine.devices {
+        if engine.device == Device::Cpu {
+            found.push(resolved.diagnostic(
+                &["engine.devices", "engine.device"],
+                "engine.devices chooses among GPUs, and the run is on the CPU",
+                "leave engine.devices out, or set engine.device = \"cuda\"",
+            ));
+        }
+        if let WorldSize::Fixed(world) = resolved.recipe.parallelism.world_size
+            && devices.len() != world
+        {
+            found.push(resolved.diagnostic(
+                &["engine.devices", "parallelism.world_size"],
+                format!("{} devices for {world} ranks", devices.len()),
+                "name one device per rank, or set parallelism.world_size = \"auto\"",
+            ));
+        }
+    }
+    if engine.cuda_graphs == Some(true) {
+        if engine.device == Device::Cpu {
+            found.push(resolved.diagnostic(
+                &["engine.cuda_graphs", "engine.device"],
+                "there are no CUDA graphs on the CPU",
+                "leave engine.cuda_graphs out, or set engine.device = \"cuda\"",
+            ));
+        }
+        if engine.placement != Placement::Arena {
+            found.push(resolved.diagnostic(
+                &["engine.cuda_graphs", "engine.placement"],
+                "a CUDA graph replays fixed addresses, which only the arena gives",
+                "set engine.placement = \"arena\", or leave engine.cuda_graphs out",
+            ));
+        }
+    }
+}
+
+fn sweep(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
+    let sweep = &resolved.recipe.sweep;
+    for key in sweep.grid.keys().filter(|key| sweep.pairs.iter().any(|pair| pair.contains_key(*key))) {
+        found.push(resolved.diagnostic(
+            &["sweep.pairs", "sweep.grid"],
+            format!("{key} is in the grid and in a pair"),
+            "keep one of them: a pair is combined with every point of the grid",
+        ));
+    }
+}
+
+/// The divisors of `n`, for a message.
+fn divisors(n: usize) -> String {
+    (1..=n).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,83 @@
+//! Messages about a recipe: what is wrong, where it stands, what to do next.
+
+use super::source::Source;
+use crate::error::Error;
+use annotate_snippets::{AnnotationKind, Element, Level, Renderer, Snippet};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How many messages one error shows.
+const MOST_SHOWN: usize = 10;
+
+/// One thing that is wrong.
+#[derive(Clone, Debug)]
+pub(super) struct Diagnostic {
+    title: String,
+    marks: Vec<Mark>,
+    notes: Vec<String>,
+    help: String,
+}
+
+#[derive(Clone, Debug)]
+struct Mark {
+    source: Arc<Source>,
+    span: Range<usize>,
+    label: String,
+}
+
+impl Diagnostic {
+    /// `title` names the value and what is wrong with it; `help` says the next step.
+    pub(super) fn new(title: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { title: title.into(), marks: Vec::new(), notes: Vec::new(), help: help.into() }
+    }
+
+    /// Points at a place; the first one is the main one.
+    pub(super) fn mark(mut self, source: &Arc<Source>, span: Range<usize>, label: impl Into<String>) -> Self {
+        self.marks.push(Mark { source: Arc::clone(source), span, label: label.into() });
+        self
+    }
+
+    /// Adds a fact that has no place in a text.
+    pub(super) fn note(mut self, note: impl Into<String>) -> Self {
+        self.notes.push(note.into());
+        self
+    }
+
+    fn render(&self) -> String {
+        let mut snippets: Vec<(&Arc<Source>, Snippet<'_, _>)> = Vec::new();
+        for (i, mark) in self.marks.iter().enumerate() {
+            let kind = if i == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
+            let mut annotation = kind.span(mark.source.clamp(mark.span.clone()));
+            if !mark.label.is_empty() {
+                annotation = annotation.label(mark.label.as_str());
+            }
+            match snippets.iter().position(|(source, _)| Arc::ptr_eq(source, &mark.source)) {
+                Some(known) => {
+                    let (source, snippet) = snippets.swap_remove(known);
+                    snippets.push((source, snippet.annotation(annotation)));
+                    let last = snippets.len() - 1;
+                    snippets.swap(known, last);
+                }
+                None => {
+                    let snippet = Snippet::source(mark.source.text.as_str()).path(mark.source.name());
+                    snippets.push((&mark.source, snippet.annotation(annotation)));
+                }
+            }
+        }
+        let mut elements: Vec<Element<'_>> =
+            snippets.into_iter().map(|(_, snippet)| snippet.into()).collect();
+        elements.extend(self.notes.iter().map(|note| Level::NOTE.message(note.as_str()).into()));
+        elements.push(Level::HELP.message(self.help.as_str()).into());
+        Renderer::plain().render(&[Level::ERROR.primary_title(self.title.as_str()).elements(elements)])
+    }
+}
+
+/// All messages as one usage error; the caller puts `error: ` in front of the first.
+pub(super) fn error(diagnostics: &[Diagnostic]) -> Error {
+    let shown: Vec<String> = diagnostics.iter().take(MOST_SHOWN).map(Diagnostic::render).collect();
+    let mut text = shown.join("\n\n");
+    if diagnostics.len() > MOST_SHOWN {
+        text.push_str(&format!("\n\n… and {} more", diagnostics.len() - MOST_SHOWN));
+    }
+    Error::usage(text.strip_prefix("error: ").unwrap_or(&text))
+}

@@ -1,0 +1,120 @@
+//! The table as a JSON schema, for editors.
+
+use super::key::{Interval, Key, Type, keys_of};
+use super::schema::Recipe;
+use super::table::SECTIONS;
+use serde_json::{Map, Value, json};
+use std::ops::Bound;
+
+/// The JSON schema (draft 2020-12) of a recipe.
+///
+/// Types, bounds, words, defaults and aliases are those of the table. What a schema cannot say (values that
+/// contradict each other, two spellings of one key) only reading the recipe finds.
+pub fn json_schema() -> Value {
+    let mut properties = Map::new();
+    properties.insert(
+        "extends".to_owned(),
+        json!({"type": "string", "description": "The recipe below this one: a .toml file, or a built-in name."}),
+    );
+    let recipe = serde_json::to_value(Recipe::default()).expect("a recipe has nothing that JSON cannot say");
+    for (section, meaning) in SECTIONS {
+        let mut keys = Map::new();
+        for key in keys_of(section) {
+            let mut schema = fragment(key.kind);
+            schema.insert("description".to_owned(), json!(description(key)));
+            schema.insert("examples".to_owned(), json!([example(key)]));
+            if let Some(default) = recipe[*section].get(key.name()).filter(|default| !default.is_null()) {
+                schema.insert("default".to_owned(), default.clone());
+            }
+            keys.insert(key.name().to_owned(), Value::Object(schema));
+        }
+        for key in keys_of(section) {
+            let target = format!("#/properties/{section}/properties/{}", key.name());
+            for alias in key.aliases {
+                keys.insert((*alias).to_owned(), json!({"$ref": target}));
+            }
+        }
+        properties.insert(
+            (*section).to_owned(),
+            json!({
+                "type": "object",
+                "description": meaning,
+                "additionalProperties": false,
+                "properties": keys,
+            }),
+        );
+    }
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "xrun recipe",
+        "type": "object",
+        "additionalProperties": false,
+        "properties": properties,
+    })
+}
+
+fn description(key: &Key) -> String {
+    let mut text = key.meaning.to_owned();
+    if !key.unit.is_empty() {
+        text.push_str(&format!(" Unit: {}.", key.unit));
+    }
+    if !key.unset.is_empty() {
+        text.push_str(&format!(" Unset: {}.", key.unset.replace('`', "")));
+    }
+    text.push_str(&format!(" Class: {}.", key.class));
+    text
+}
+
+/// The example as JSON.
+fn example(key: &Key) -> Value {
+    let table: toml::Table = format!("x = {}", key.example).parse().expect("a test parses every example");
+    serde_json::to_value(&table["x"]).expect("an example has nothing that JSON cannot say")
+}
+
+fn fragment(kind: Type) -> Map<String, Value> {
+    let schema = match kind {
+        Type::Text => json!({"type": "string"}),
+        Type::NameOrPath(names) => json!({"type": "string", "minLength": 1, "anyOf": [{"enum": names}, {}]}),
+        Type::Bool => json!({"type": "boolean"}),
+        Type::Word(words) => json!({"enum": words}),
+        Type::Count { min, max } => whole(min, max),
+        Type::CountOrWord { min, max, word } => json!({"anyOf": [whole(min, max), {"const": word}]}),
+        Type::Counts { max } => {
+            json!({"type": "array", "items": whole(0, max), "minItems": 1, "uniqueItems": true})
+        }
+        Type::Number(interval) => number(interval),
+        Type::Pair(interval) => {
+            json!({"type": "array", "items": number(interval), "minItems": 2, "maxItems": 2})
+        }
+        Type::FractionOrPath(interval) => {
+            json!({"anyOf": [number(interval), {"type": "string", "minLength": 1}]})
+        }
+        Type::Settings => json!({"type": "object"}),
+        Type::SettingsList => json!({"type": "array", "items": {"type": "object"}}),
+        Type::Grid => json!({"type": "object", "additionalProperties": {"type": ["array", "object"]}}),
+    };
+    match schema {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn whole(min: u64, max: u64) -> Value {
+    json!({"type": "integer", "minimum": min, "maximum": max})
+}
+
+fn number(interval: Interval) -> Value {
+    let mut schema = Map::new();
+    schema.insert("type".to_owned(), json!("number"));
+    match interval.low {
+        Bound::Included(low) => schema.insert("minimum".to_owned(), json!(low)),
+        Bound::Excluded(low) => schema.insert("exclusiveMinimum".to_owned(), json!(low)),
+        Bound::Unbounded => None,
+    };
+    match interval.high {
+        Bound::Included(high) => schema.insert("maximum".to_owned(), json!(high)),
+        Bound::Excluded(high) => schema.insert("exclusiveMaximum".to_owned(), json!(high)),
+        Bound::Unbounded => None,
+    };
+    Value::Object(schema)
+}

@@ -1,0 +1,374 @@
+//! Reading the layers: recipe files along `extends`, then the environment, then the command line.
+
+use super::builtin;
+use super::diagnostic::Diagnostic;
+use super::key::{Key, Type, find, find_path, keys_of, nearest, nearest_key, nearest_section};
+use super::source::{Location, Origin, Source};
+use super::table::SECTIONS;
+use super::typed::{Problem, typed};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// What environment variables that set a key start with.
+pub(super) const ENV_PREFIX: &str = "XRUN__";
+/// Recipes under one another; more than this is taken for a mistake.
+const MAX_DEPTH: usize = 16;
+/// A recipe is a page of text; this keeps a wrong path to a corpus from being read whole.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// A checked value and where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct Assignment {
+    pub value: toml::Value,
+    pub at: Location,
+}
+
+/// All layers on top of each other.
+#[derive(Debug, Default)]
+pub(super) struct Layers {
+    /// The winning assignment of each key, by path.
+    pub set: BTreeMap<&'static str, Assignment>,
+    /// The recipe files, base first.
+    pub files: Vec<Arc<Source>>,
+    /// Everything that is wrong.
+    pub problems: Vec<Diagnostic>,
+}
+
+impl Layers {
+    /// Reads the recipe `top` and what it extends.
+    pub fn files(&mut self, top: Arc<Source>) {
+        let mut layers = Vec::new();
+        let mut chain: Vec<Arc<Source>> = Vec::new();
+        let mut next = Some(top);
+        while let Some(source) = next.take() {
+            let mut layer = Layer::default();
+            let extends = layer.file(&source);
+            layers.push(layer);
+            chain.push(source);
+            if let Some((name, span)) = extends {
+                match follow(&chain, &name, &span) {
+                    Ok(base) => next = Some(base),
+                    Err(problem) => self.problems.push(problem),
+                }
+            }
+        }
+        for layer in layers.into_iter().rev() {
+            self.add(layer);
+        }
+        chain.reverse();
+        self.files = chain;
+    }
+
+    /// Reads the variables that start with `XRUN__`; all others are somebody else's.
+    pub fn environment(&mut self, env: impl Iterator<Item = (String, String)>) {
+        let mut variables: Vec<_> = env.filter(|(name, _)| name.starts_with(ENV_PREFIX)).collect();
+        variables.sort();
+        let mut layer = Layer::default();
+        for (name, value) in variables {
+            let path = name[ENV_PREFIX.len()..].to_lowercase().replace("__", ".");
+            let text = format!("{name}={value}");
+            let source = Source::new(Origin::Env(name.clone()), text);
+            layer.argument(&source, &path, 0..name.len(), name.len() + 1);
+        }
+        self.add(layer);
+    }
+
+    /// Reads `section.key=value` arguments, with or without a leading `--`.
+    pub fn command_line(&mut self, overrides: &[String]) {
+        let mut layer = Layer::default();
+        for text in overrides {
+            let source = Source::new(Origin::CommandLine, text.as_str());
+            let start = if text.starts_with("--") { 2 } else { 0 };
+            match text[start..].find('=') {
+                Some(at) => {
+                    let key = start..start + at;
+                    layer.argument(&source, text[key.clone()].trim(), key, start + at + 1);
+                }
+                None => layer.problems.push(
+                    Diagnostic::new(
+                        format!("`{text}` sets nothing"),
+                        "write section.key=value, such as training.steps=20",
+                    )
+                    .mark(&source, start..text.len(), "has no `=`"),
+                ),
+            }
+        }
+        self.add(layer);
+    }
+
+    fn add(&mut self, layer: Layer) {
+        self.set.extend(layer.set);
+        self.problems.extend(layer.problems);
+    }
+}
+
+/// The source that `name` means to the last recipe of the chain.
+fn follow(chain: &[Arc<Source>], name: &str, span: &Range<usize>) -> Result<Arc<Source>, Diagnostic> {
+    let from = chain.last().expect("a chain starts with the recipe itself");
+    let wrong = |title: String, label: &str, help: String| {
+        Err(Diagnostic::new(title, help).mark(from, span.clone(), label))
+    };
+    let base = if name.ends_with(".toml") {
+        let path = from.folder().join(name);
+        match read(&path) {
+            Ok(text) => Source::new(Origin::File(path), text),
+            Err(reason) => {
+                return wrong(
+                    format!("cannot extend {}: {reason}", path.display()),
+                    "not a readable recipe",
+                    format!("a path is relative to the recipe that names it{}", beside(&path)),
+                );
+            }
+        }
+    } else if let Some((known, text)) = builtin::find(name) {
+        Source::new(Origin::BuiltIn(known), text)
+    } else {
+        let near =
+            nearest(name, builtin::names()).map_or(String::new(), |near| format!("did you mean {near:?}? "));
+        let all = builtin::names().collect::<Vec<_>>().join(", ");
+        return wrong(
+            format!("there is no built-in recipe {name:?}"),
+            "unknown recipe",
+            format!("{near}built in are {all}; the name of a file ends in .toml"),
+        );
+    };
+    if let Some(seen) = chain.iter().position(|source| same(source, &base)) {
+        let mut round: Vec<String> = chain[seen..].iter().map(|source| source.name()).collect();
+        round.push(base.name());
+        return wrong(
+            format!("recipes extend each other in a circle: {}", round.join(" → ")),
+            "comes back here",
+            "let one of them stand on its own".to_owned(),
+        );
+    }
+    if chain.len() > MAX_DEPTH {
+        return wrong(
+            format!("more than {MAX_DEPTH} recipes extend one another"),
+            "one too many",
+            "merge some of them".to_owned(),
+        );
+    }
+    Ok(base)
+}
+
+fn same(a: &Source, b: &Source) -> bool {
+    match (&a.origin, &b.origin) {
+        (Origin::File(a), Origin::File(b)) => {
+            a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+        }
+        (a, b) => a == b,
+    }
+}
+
+/// The text of a recipe file, or why there is none.
+pub(super) fn read(path: &Path) -> Result<String, String> {
+    let size = std::fs::metadata(path).map_err(|e| e.to_string())?.len();
+    if size > MAX_BYTES {
+        return Err(format!("it has {size} bytes, and a recipe has at most {MAX_BYTES}"));
+    }
+    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+    String::from_utf8(bytes).map_err(|e| {
+        let good = e.utf8_error().valid_up_to();
+        let line = e.as_bytes()[..good].iter().filter(|&&b| b == b'\n').count() + 1;
+        format!("line {line} is not UTF-8 text (byte {good})")
+    })
+}
+
+/// "; did you mean …?" with the recipe in the same folder that is named most alike, or nothing.
+pub(super) fn beside(path: &Path) -> String {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let wanted = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.ends_with(".toml"))
+        .collect();
+    names.sort();
+    nearest(&wanted, names.iter().map(String::as_str))
+        .map_or(String::new(), |near| format!("; did you mean {}?", path.with_file_name(near).display()))
+}
+
+/// One layer: a file, the environment or the command line.
+#[derive(Debug, Default)]
+struct Layer {
+    set: BTreeMap<&'static str, Assignment>,
+    problems: Vec<Diagnostic>,
+}
+
+impl Layer {
+    /// Reads a recipe; returns the value of `extends` and where it stands.
+    fn file(&mut self, source: &Arc<Source>) -> Option<(String, Range<usize>)> {
+        let (table, errors) = DeTable::parse_recoverable(&source.text);
+        if !errors.is_empty() {
+            self.syntax(source, &errors);
+            return None;
+        }
+        let mut extends = None;
+        for (name, value) in table.get_ref() {
+            match (name.get_ref().as_ref(), value.get_ref()) {
+                ("extends", DeValue::String(base)) => extends = Some((base.to_string(), value.span())),
+                ("extends", _) => self.problems.push(
+                    Diagnostic::new(
+                        "extends names one recipe",
+                        "write extends = \"dim384\" or \"other.toml\"",
+                    )
+                    .mark(source, value.span(), "not a text"),
+                ),
+                (section, value) if SECTIONS.iter().any(|(known, _)| *known == section) => match value {
+                    DeValue::Table(table) => self.section(source, section, table),
+                    _ => self.problems.push(
+                        Diagnostic::new(
+                            format!("{section} is a section, not a value"),
+                            format!("write [{section}] and its keys below"),
+                        )
+                        .mark(source, name.span(), "not a table"),
+                    ),
+                },
+                (unknown, value) => self.problems.push(stray(source, unknown, name.span(), value.is_table())),
+            }
+        }
+        extends
+    }
+
+    /// Reports the first syntax error of each line; further ones in a line mostly follow from it.
+    fn syntax(&mut self, source: &Arc<Source>, errors: &[toml::de::Error]) {
+        let mut last_line = None;
+        for e in errors {
+            let span = source.clamp(e.span().unwrap_or(0..0));
+            let line = source.text[..span.start].matches('\n').count();
+            if last_line == Some(line) {
+                continue;
+            }
+            last_line = Some(line);
+            let help = match e.message() {
+                "duplicate key" => "a key is set once: keep one of them",
+                _ => "a recipe has [sections] with lines `key = value`; texts stand in quotes",
+            };
+            let title = format!("not TOML: {}", e.message());
+            self.problems.push(Diagnostic::new(title, help).mark(source, span, ""));
+        }
+    }
+
+    fn section(&mut self, source: &Arc<Source>, section: &str, table: &DeTable<'_>) {
+        for (name, value) in table {
+            match find(section, name.get_ref()) {
+                Some(key) => {
+                    let at = Location { source: Arc::clone(source), key: name.span(), value: value.span() };
+                    self.assign(key, value, at, 0);
+                }
+                None => self.problems.push(unknown_key(source, section, name.get_ref(), name.span())),
+            }
+        }
+    }
+
+    /// Reads a variable or an override: `path` is what `key` (bytes) names, the value starts at byte `start`.
+    fn argument(&mut self, source: &Arc<Source>, path: &str, key: Range<usize>, start: usize) {
+        let raw = &source.text[start..];
+        let Some(known) = find_path(path) else {
+            let problem = match path.split_once('.') {
+                Some((section, name)) if SECTIONS.iter().any(|(s, _)| *s == section) => {
+                    unknown_key(source, section, name, key)
+                }
+                Some((section, _)) => stray(source, section, key, true),
+                None => stray(source, path, key, false),
+            };
+            self.problems.push(problem);
+            return;
+        };
+        let textual = matches!(known.kind, Type::Text | Type::NameOrPath(_) | Type::FractionOrPath(_));
+        let bare = || Spanned::new(0..raw.len(), DeValue::String(raw.into()));
+        let value = match DeValue::parse(raw) {
+            Ok(value)
+                if value.get_ref().is_str() || !matches!(known.kind, Type::Text | Type::NameOrPath(_)) =>
+            {
+                value
+            }
+            Ok(_) => bare(),
+            // What starts as a quoted text and is not one is a mistake, not a text with a quote in it.
+            Err(e) if textual && raw.trim_start().starts_with(['"', '\'']) => {
+                let span = e.span().unwrap_or(0..raw.len());
+                self.problems.push(
+                    Diagnostic::new(
+                        format!("not TOML: {}", e.message()),
+                        "close the quotes, or leave them out",
+                    )
+                    .mark(source, span.start + start..span.end + start, ""),
+                );
+                return;
+            }
+            Err(_) => bare(),
+        };
+        let span = value.span();
+        let at = Location { source: Arc::clone(source), key, value: span.start + start..span.end + start };
+        self.assign(known, &value, at, start);
+    }
+
+    /// Checks and keeps a value whose spans count from byte `start` of its source.
+    fn assign(&mut self, key: &'static Key, value: &Spanned<DeValue<'_>>, at: Location, start: usize) {
+        if let Some(first) = self.set.get(key.path) {
+            self.problems.push(
+                Diagnostic::new(format!("{} is set twice", key.path), "keep one of them")
+                    .mark(&at.source, at.key.clone(), "again")
+                    .mark(&first.at.source, first.at.key.clone(), "first"),
+            );
+            return;
+        }
+        match typed(key, value) {
+            Ok(value) => {
+                self.set.insert(key.path, Assignment { value, at });
+            }
+            Err(Problem { span, title, label, help }) => {
+                let span = span.start + start..span.end + start;
+                self.problems.push(Diagnostic::new(title, help).mark(&at.source, span, label));
+            }
+        }
+    }
+}
+
+fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usize>) -> Diagnostic {
+    let help = match nearest_key(section, name) {
+        Some((near, spelling)) => {
+            let home = near.section();
+            match &source.origin {
+                Origin::Env(_) => {
+                    format!("did you mean {ENV_PREFIX}{}__{}?", home.to_uppercase(), spelling.to_uppercase())
+                }
+                Origin::CommandLine => format!("did you mean {home}.{spelling}?"),
+                _ if home == section => format!("did you mean `{spelling}`?"),
+                _ => format!("did you mean `{spelling}` in [{home}]?"),
+            }
+        }
+        None => {
+            let names: Vec<_> = keys_of(section).map(Key::name).collect();
+            format!("[{section}] has {}", names.join(", "))
+        }
+    };
+    Diagnostic::new(format!("there is no key {section}.{name}"), help).mark(source, span, "unknown key")
+}
+
+/// Something at the top of a recipe that is no section.
+fn stray(source: &Arc<Source>, name: &str, span: Range<usize>, is_table: bool) -> Diagnostic {
+    let key = nearest_key("", name).filter(|_| !is_table);
+    let help = match (key, nearest_section(name)) {
+        (Some((key, spelling)), _) => format!("did you mean {}.{spelling}?", key.section()),
+        (None, Some(section)) => format!("did you mean [{section}]?"),
+        (None, None) => {
+            let names: Vec<_> = SECTIONS.iter().map(|(section, _)| *section).collect();
+            format!("the sections are {}", names.join(", "))
+        }
+    };
+    let (title, label) = if is_table {
+        (format!("there is no section [{name}]"), "unknown section")
+    } else {
+        (format!("`{name}` stands outside a section"), "no section")
+    };
+    Diagnostic::new(title, help).mark(source, span, label)
+}

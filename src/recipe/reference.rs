@@ -1,0 +1,42 @@
+//! The table as Markdown, for `docs/recipes.md`.
+
+use super::key::{Key, keys_of};
+use super::resolved::values;
+use super::schema::Recipe;
+use super::table::SECTIONS;
+use std::fmt::Write;
+
+/// One heading and one table per section: key, class, meaning, values, unit, default, example, aliases.
+pub fn reference_markdown() -> String {
+    let defaults = values(&Recipe::default());
+    let mut text = String::new();
+    for (section, meaning) in SECTIONS {
+        let _ = writeln!(text, "### `[{section}]`\n\n{meaning}\n");
+        text.push_str("| key | class | meaning | values | unit | default | example | aliases |\n");
+        text.push_str("|---|---|---|---|---|---|---|---|\n");
+        for key in keys_of(section) {
+            let default =
+                defaults.iter().find(|(known, _)| known.path == key.path).and_then(|(_, v)| v.as_ref());
+            text.push_str(&row(key, default));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn row(key: &Key, default: Option<&String>) -> String {
+    let aliases: Vec<_> = key.aliases.iter().map(|alias| format!("`{alias}`")).collect();
+    let default = default.map_or_else(|| format!("unset: {}", key.unset), |value| format!("`{value}`"));
+    let cells = [
+        format!("`{}`", key.name()),
+        key.class.to_string(),
+        key.meaning.to_owned(),
+        key.kind.to_string(),
+        key.unit.to_owned(),
+        default,
+        format!("`{}`", key.example),
+        aliases.join(", "),
+    ];
+    let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+    format!("| {} |\n", cells.join(" | "))
+}

@@ -1,0 +1,121 @@
+//! Where a value stands: the text that set it, and the bytes in that text.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// One text that sets values: a recipe file, an environment variable or a command-line override.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Source {
+    pub(super) origin: Origin,
+    pub(super) text: String,
+}
+
+/// Where a [`Source`] comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A file; paths in it are relative to its folder.
+    File(PathBuf),
+    /// A recipe inside the binary.
+    BuiltIn(&'static str),
+    /// An environment variable, by name.
+    Env(String),
+    /// An argument.
+    CommandLine,
+}
+
+impl Source {
+    pub(super) fn new(origin: Origin, text: impl Into<String>) -> Arc<Self> {
+        Arc::new(Self { origin, text: text.into() })
+    }
+
+    /// What is shown as the file name in a message.
+    pub(super) fn name(&self) -> String {
+        match &self.origin {
+            Origin::File(path) => path.display().to_string(),
+            Origin::BuiltIn(name) => format!("built-in:{name}"),
+            Origin::Env(_) => "environment".to_owned(),
+            Origin::CommandLine => "command line".to_owned(),
+        }
+    }
+
+    /// The folder that paths in this text are relative to; empty for the current one.
+    pub(super) fn folder(&self) -> &Path {
+        match &self.origin {
+            Origin::File(path) => path.parent().unwrap_or(Path::new("")),
+            _ => Path::new(""),
+        }
+    }
+
+    /// The nearest range of whole characters within the text.
+    pub(super) fn clamp(&self, span: Range<usize>) -> Range<usize> {
+        let floor = |mut at: usize| {
+            at = at.min(self.text.len());
+            while !self.text.is_char_boundary(at) {
+                at -= 1;
+            }
+            at
+        };
+        let start = floor(span.start);
+        start..floor(span.end).max(start)
+    }
+}
+
+/// The layer that a value comes from; later ones win.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// The program's own value.
+    Default,
+    /// A recipe file (`built-in:NAME` for one inside the binary) and the line in it, from 1.
+    File { path: PathBuf, line: usize },
+    /// An `XRUN__SECTION__KEY` environment variable.
+    Env { var: String },
+    /// An argument `section.key=value`.
+    CommandLine { text: String },
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Env { var } => f.write_str(var),
+            Self::CommandLine { text } => write!(f, "command line: {text}"),
+        }
+    }
+}
+
+/// The place of one assignment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    pub(super) source: Arc<Source>,
+    /// Bytes of the key as spelled.
+    pub(super) key: Range<usize>,
+    /// Bytes of the value.
+    pub(super) value: Range<usize>,
+}
+
+impl Location {
+    /// The line of the value, from 1.
+    pub fn line(&self) -> usize {
+        let value = self.source.clamp(self.value.clone());
+        self.source.text[..value.start].matches('\n').count() + 1
+    }
+
+    /// The layer that this place belongs to.
+    pub fn layer(&self) -> Layer {
+        match &self.source.origin {
+            Origin::File(_) | Origin::BuiltIn(_) => {
+                Layer::File { path: PathBuf::from(self.source.name()), line: self.line() }
+            }
+            Origin::Env(var) => Layer::Env { var: var.clone() },
+            Origin::CommandLine => Layer::CommandLine { text: self.source.text.clone() },
+        }
+    }
+
+    /// The folder that a path in the value is relative to; empty for the current one.
+    pub fn folder(&self) -> &Path {
+        self.source.folder()
+    }
+}

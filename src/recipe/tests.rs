@@ -1,0 +1,221 @@
+//! The table of keys against the structs, and what every key promises.
+
+use super::key::{find, find_path, nearest_key};
+use super::resolved::values;
+use super::*;
+use std::collections::BTreeSet;
+
+fn load_text(text: &str) -> Result<Resolved> {
+    load_str(Path::new("test.toml"), text, &[], std::iter::empty())
+}
+
+fn load_over(text: &str, overrides: &[&str], env: &[(&str, &str)]) -> Result<Resolved> {
+    let overrides: Vec<String> = overrides.iter().map(|o| (*o).to_owned()).collect();
+    let env = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+    load_str(Path::new("test.toml"), text, &overrides, env)
+}
+
+#[test]
+fn the_table_and_the_structs_have_the_same_keys() {
+    let recipe = serde_json::to_value(Recipe::default()).expect("serializes");
+    let sections = recipe.as_object().expect("a recipe is an object");
+    let in_structs: Vec<String> = sections
+        .iter()
+        .flat_map(|(section, keys)| {
+            keys.as_object()
+                .expect("a section is an object")
+                .keys()
+                .map(move |key| format!("{section}.{key}"))
+        })
+        .collect();
+    let in_table: Vec<String> = KEYS.iter().map(|key| key.path.to_owned()).collect();
+    assert_eq!(in_structs, in_table, "same keys, in the same order");
+    let listed: Vec<&str> = SECTIONS.iter().map(|(section, _)| *section).collect();
+    assert_eq!(sections.keys().collect::<Vec<_>>(), listed);
+}
+
+#[test]
+fn names_and_aliases_are_unique_in_their_section() {
+    let mut seen = BTreeSet::new();
+    for key in KEYS {
+        for name in std::iter::once(key.name()).chain(key.aliases.iter().copied()) {
+            assert!(seen.insert((key.section(), name)), "{}.{name} twice", key.section());
+            assert_eq!(find(key.section(), name).map(|k| k.path), Some(key.path));
+        }
+    }
+}
+
+#[test]
+fn unset_is_explained_exactly_where_there_is_no_default() {
+    for (key, default) in values(&Recipe::default()) {
+        assert_eq!(default.is_none(), !key.unset.is_empty(), "{}", key.path);
+    }
+}
+
+#[test]
+fn defaults_pass_their_own_checks() {
+    for (key, default) in values(&Recipe::default()) {
+        if let Some(default) = default {
+            let resolved = load_text(&format!("{} = {default}", key.path)).expect(key.path);
+            assert_eq!(resolved.recipe, Recipe::default(), "{}", key.path);
+        }
+    }
+}
+
+/// Some examples go with other values than the defaults.
+fn company(key: &Key) -> &'static [&'static str] {
+    match key.path {
+        "model.n_heads" => &["model.head_dim=32"],
+        "engine.devices" => &["parallelism.world_size=2"],
+        "training.global_batch_size" => &["training.local_batch_size=8"],
+        _ => &[],
+    }
+}
+
+#[test]
+fn every_example_is_valid_and_every_alias_sets_its_key() {
+    for key in KEYS {
+        let expected =
+            load_over(&format!("{} = {}", key.path, key.example), company(key), &[]).expect(key.path);
+        assert_ne!(expected.recipe, Recipe::default(), "the example of {} is its default", key.path);
+        for alias in key.aliases {
+            let text = format!("[{}]\n{alias} = {}", key.section(), key.example);
+            let aliased = load_over(&text, company(key), &[]).expect(alias);
+            assert_eq!(aliased.recipe, expected.recipe, "{alias}");
+        }
+    }
+}
+
+#[test]
+fn every_key_can_be_set_from_every_layer() {
+    for key in KEYS {
+        let expected =
+            load_over(&format!("{} = {}", key.path, key.example), company(key), &[]).expect(key.path);
+        let argument = format!("{}={}", key.path, key.example);
+        let flag = format!("--{argument}");
+        let var = format!("XRUN__{}", key.path.to_uppercase().replace('.', "__"));
+        let with =
+            |extra: &str| company(key).iter().copied().chain([extra]).map(str::to_owned).collect::<Vec<_>>();
+        for overrides in [with(&argument), with(&flag)] {
+            let resolved =
+                load_str(Path::new("test.toml"), "", &overrides, std::iter::empty()).expect(key.path);
+            assert_eq!(resolved.recipe, expected.recipe, "{argument}");
+            assert!(matches!(resolved.layer(key.path), Layer::CommandLine { .. }));
+        }
+        let resolved = load_over("", company(key), &[(&var, key.example)]).expect(key.path);
+        assert_eq!(resolved.recipe, expected.recipe, "{var}");
+        assert_eq!(resolved.layer(key.path), Layer::Env { var });
+    }
+}
+
+#[test]
+fn resolved_text_reads_back_to_the_same_recipe() {
+    for name in builtin::names() {
+        let resolved = load(Path::new(name), &[], std::iter::empty()).expect(name);
+        let again = load_text(&resolved.to_toml()).expect(name);
+        assert_eq!(again.recipe, resolved.recipe);
+        assert_eq!(again.hash(), resolved.hash());
+    }
+    for key in KEYS {
+        let resolved =
+            load_over(&format!("{} = {}", key.path, key.example), company(key), &[]).expect(key.path);
+        let again = load_text(&resolved.to_toml()).expect(key.path);
+        assert_eq!(again.recipe, resolved.recipe, "{}", key.path);
+    }
+}
+
+#[test]
+fn the_hash_follows_what_runs_and_nothing_else() {
+    let base = load_text("").expect("defaults");
+    for key in KEYS {
+        let changed =
+            load_over(&format!("{} = {}", key.path, key.example), company(key), &[]).expect(key.path);
+        let differs = diff(&base.recipe, &changed.recipe);
+        let matters = differs.iter().any(|change| change.class != Class::Bookkeeping);
+        assert_eq!(base.hash() != changed.hash(), matters, "{}", key.path);
+    }
+    assert_eq!(base.hash().len(), 64);
+}
+
+#[test]
+fn later_layers_win() {
+    let text = "[optimizer]\nlr = 1e-4\n[training]\nsteps = 5\nseed = 3";
+    let env =
+        [("XRUN__TRAINING__STEPS", "6"), ("XRUN__TRAINING__SEED", "4"), ("XRUN_HOME", "somebody else's")];
+    let resolved = load_over(text, &["training.seed=5", "data.corpus=random"], &env).expect("valid");
+    assert_eq!(resolved.recipe.optimizer.lr, 1e-4);
+    assert_eq!(resolved.recipe.training.steps, 6);
+    assert_eq!(resolved.recipe.training.seed, 5);
+    assert_eq!(resolved.recipe.data.corpus, "random");
+    assert_eq!(resolved.layer("optimizer.lr"), Layer::File { path: "test.toml".into(), line: 2 });
+    assert_eq!(resolved.layer("training.steps"), Layer::Env { var: "XRUN__TRAINING__STEPS".into() });
+    assert_eq!(resolved.layer("training.seed"), Layer::CommandLine { text: "training.seed=5".into() });
+    assert_eq!(resolved.layer("model.dim"), Layer::Default);
+    assert_eq!(resolved.explain().len(), KEYS.len());
+}
+
+#[test]
+fn bare_texts_on_the_command_line_need_no_quotes() {
+    let resolved = load_over(
+        "",
+        &["job.description=2024-01-01", "data.tokenizer=\"byte\"", "data.validation=held"],
+        &[],
+    )
+    .expect("valid");
+    assert_eq!(resolved.recipe.job.description, "2024-01-01");
+    assert_eq!(resolved.recipe.data.tokenizer, "byte");
+    assert_eq!(resolved.recipe.data.validation, Validation::Path("held".into()));
+    assert!(load_over("", &["data.corpus=\"half"], &[]).is_err());
+}
+
+#[test]
+fn a_grid_takes_quoted_paths_and_nested_tables() {
+    let quoted = load_text("[sweep.grid]\n\"model.dim\" = [64, 128]").expect("valid").recipe;
+    let nested = load_text("[sweep.grid]\nmodel.hidden_size = [64, 128]").expect("valid").recipe;
+    assert_eq!(quoted, nested);
+    assert_eq!(quoted.sweep.grid["model.dim"].as_array().map(Vec::len), Some(2));
+    for wrong in
+        ["\"model.dim\" = 64", "\"model.dim\" = []", "\"model.dmi\" = [1]", "\"job.description\" = [\"x\"]"]
+    {
+        assert!(load_text(&format!("[sweep.grid]\n{wrong}")).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn splitting_the_same_global_batch_otherwise_is_execution() {
+    let load = |text: &str| load_text(text).expect("valid").recipe;
+    let one = load("[training]\nglobal_batch_size = 32\nlocal_batch_size = 32");
+    let two = load("[training]\nglobal_batch_size = 32\nlocal_batch_size = 8\naccumulation = 4");
+    assert!(diff(&one, &two).iter().all(|change| change.class == Class::Execution));
+    let three = load("[training]\nlocal_batch_size = 8");
+    assert!(diff(&two, &three).iter().all(|change| change.class == Class::Training));
+    assert_eq!(diff(&one, &one), []);
+    let unset = &diff(&one, &two)[1];
+    assert_eq!((unset.key, unset.old.as_str(), unset.new.as_str()), ("training.accumulation", "unset", "4"));
+}
+
+#[test]
+fn words_for_the_same_thing_lead_to_the_key() {
+    let nearest = |section, name| nearest_key(section, name).map(|(key, _)| key.path);
+    assert_eq!(nearest("training", "lr"), Some("optimizer.lr"));
+    assert_eq!(nearest("model", "n_layer_s"), Some("model.n_layers"));
+    assert_eq!(nearest("lr_scheduler", "wamup"), Some("lr_scheduler.warmup_steps"));
+    assert_eq!(nearest("training", "batch_size"), Some("training.local_batch_size"));
+    assert_eq!(nearest("model", "zzz"), None);
+    assert_eq!(find_path("model.hidden_size").map(|key| key.path), Some("model.dim"));
+}
+
+#[test]
+fn the_schema_knows_every_key_and_alias() {
+    let schema = json_schema();
+    for key in KEYS {
+        let keys = &schema["properties"][key.section()]["properties"];
+        assert_eq!(keys[key.name()]["description"].as_str().map(|d| d.starts_with(key.meaning)), Some(true));
+        for alias in key.aliases {
+            let target =
+                keys[*alias]["$ref"].as_str().and_then(|t| t.strip_prefix('#')).expect("a reference");
+            assert_eq!(schema.pointer(target), Some(&keys[key.name()]));
+        }
+    }
+    assert_eq!(schema["properties"]["model"]["additionalProperties"], false);
+}

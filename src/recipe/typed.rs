@@ -1,0 +1,257 @@
+//! One value against the type of its key.
+
+use super::key::{Interval, Key, Type, find_path, nearest, nearest_key};
+use std::ops::Range;
+use toml::de::{DeArray, DeInteger, DeTable, DeValue};
+use toml::{Spanned, Value};
+
+/// Why a value is refused.
+#[derive(Debug)]
+pub(super) struct Problem {
+    /// The bytes to point at.
+    pub span: Range<usize>,
+    /// What is wrong, with key and value.
+    pub title: String,
+    /// What the bytes are.
+    pub label: String,
+    /// The next step.
+    pub help: String,
+}
+
+/// What a checker says about a value: a label, and possibly a better spelling.
+struct Refusal {
+    label: String,
+    fix: Option<String>,
+}
+
+impl Refusal {
+    fn new(label: impl Into<String>) -> Self {
+        Self { label: label.into(), fix: None }
+    }
+
+    fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+}
+
+/// The value in the form that the schema deserializes (floats for numbers), or what is wrong with it.
+pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, Problem> {
+    let refused = |refusal: Refusal| {
+        let expects = format!("{} is {}", key.path, key.kind);
+        Problem {
+            span: value.span(),
+            title: format!("{} cannot be {}", key.path, shown(value.get_ref())),
+            label: refusal.label,
+            help: refusal.fix.map_or(expects.clone(), |fix| format!("{expects}; {fix}")),
+        }
+    };
+    match (key.kind, value.get_ref()) {
+        (Type::Text, DeValue::String(text)) => Ok(Value::String(text.to_string())),
+        (Type::NameOrPath(_), DeValue::String(text)) if text.is_empty() => {
+            Err(refused(Refusal::new("empty")))
+        }
+        (Type::NameOrPath(_), DeValue::String(text)) => Ok(Value::String(text.to_string())),
+        (Type::Bool, DeValue::Boolean(flag)) => Ok(Value::Boolean(*flag)),
+        (Type::Word(words), DeValue::String(text)) => word(words, text).map_err(refused),
+        (Type::Count { min, max }, value) => whole(value, min, max).map_err(refused),
+        (Type::CountOrWord { word, .. }, DeValue::String(text)) if text == word => {
+            Ok(Value::String(word.to_owned()))
+        }
+        (Type::CountOrWord { min, max, .. }, value) => whole(value, min, max).map_err(refused),
+        (Type::Counts { max }, DeValue::Array(items)) => counts(items, max).map_err(refused),
+        (Type::Number(interval), value) => number(value, interval).map_err(refused),
+        (Type::Pair(interval), DeValue::Array(items)) => pair(items, interval).map_err(refused),
+        (Type::FractionOrPath(_), DeValue::String(text)) if text.is_empty() => {
+            Err(refused(Refusal::new("empty")))
+        }
+        (Type::FractionOrPath(_), DeValue::String(text)) => Ok(Value::String(text.to_string())),
+        (Type::FractionOrPath(interval), value) => number(value, interval).map_err(refused),
+        (Type::Settings, DeValue::Table(table)) => settings(key, table, &mut typed).map(Value::Table),
+        (Type::Grid, DeValue::Table(table)) => settings(key, table, &mut listed).map(Value::Table),
+        (Type::SettingsList, DeValue::Array(items)) => items
+            .iter()
+            .map(|item| match item.get_ref() {
+                DeValue::Table(table) => settings(key, table, &mut typed).map(Value::Table),
+                other => Err(Problem { span: item.span(), ..refused(Refusal::new(sort(other))) }),
+            })
+            .collect::<Result<_, _>>()
+            .map(Value::Array),
+        (Type::Bool, DeValue::String(text)) if ["true", "false"].contains(&text.as_ref()) => {
+            Err(refused(Refusal::new("a text").fix(format!("write {text} without the quotes"))))
+        }
+        (_, other) => Err(refused(Refusal::new(sort(other)))),
+    }
+}
+
+fn word(words: &[&str], text: &str) -> Result<Value, Refusal> {
+    if words.contains(&text) {
+        return Ok(Value::String(text.to_owned()));
+    }
+    let refusal = Refusal::new("unknown word");
+    Err(match nearest(text, words.iter().copied()) {
+        Some(near) => refusal.fix(format!("did you mean {near:?}?")),
+        None => refusal,
+    })
+}
+
+/// The integer, unless it is beyond any bound of the table.
+fn integer(written: &DeInteger<'_>) -> Option<i128> {
+    i128::from_str_radix(written.as_str(), written.radix()).ok()
+}
+
+fn whole(value: &DeValue<'_>, min: u64, max: u64) -> Result<Value, Refusal> {
+    match value {
+        DeValue::Integer(written) => match integer(written).map(u64::try_from) {
+            Some(Err(_)) if written.as_str().starts_with('-') => Err(Refusal::new("negative")),
+            Some(Ok(n)) if n < min => Err(Refusal::new(format!("less than {min}"))),
+            Some(Ok(n)) if n <= max => {
+                i64::try_from(n).map(Value::Integer).map_err(|_| Refusal::new("too large"))
+            }
+            _ => Err(Refusal::new(format!("more than {max}"))),
+        },
+        DeValue::Float(written) => {
+            let refusal = Refusal::new("not a whole number");
+            match written.as_str().parse::<f64>() {
+                Ok(x) if x.fract() == 0.0 && x >= min as f64 && x <= max as f64 => {
+                    Err(refusal.fix(format!("write {x}")))
+                }
+                _ => Err(refusal),
+            }
+        }
+        DeValue::String(text) => Err(unquote(text, |t| t.parse::<u64>().is_ok())),
+        other => Err(Refusal::new(sort(other))),
+    }
+}
+
+fn number(value: &DeValue<'_>, interval: Interval) -> Result<Value, Refusal> {
+    let x = match value {
+        DeValue::Float(written) => written.as_str().parse::<f64>().ok(),
+        DeValue::Integer(written) => integer(written).map(|n| n as f64),
+        DeValue::String(text) => return Err(unquote(text, |t| t.parse::<f64>().is_ok_and(f64::is_finite))),
+        other => return Err(Refusal::new(sort(other))),
+    };
+    match x {
+        Some(x) if interval.contains(x) => Ok(Value::Float(x)),
+        Some(x) if x.is_finite() => Err(Refusal::new("out of range")),
+        _ => Err(Refusal::new("not a finite number")),
+    }
+}
+
+fn pair(items: &DeArray<'_>, interval: Interval) -> Result<Value, Refusal> {
+    if items.len() != 2 {
+        return Err(Refusal::new(format!("a list of {}", items.len())));
+    }
+    items.iter().map(|item| number(item.get_ref(), interval)).collect::<Result<_, _>>().map(Value::Array)
+}
+
+fn counts(items: &DeArray<'_>, max: u64) -> Result<Value, Refusal> {
+    let numbers = items.iter().map(|item| whole(item.get_ref(), 0, max)).collect::<Result<Vec<_>, _>>()?;
+    if numbers.is_empty() {
+        return Err(Refusal::new("an empty list"));
+    }
+    match numbers.iter().enumerate().find(|(i, n)| numbers[..*i].contains(n)) {
+        Some((_, twice)) => Err(Refusal::new(format!("has {twice} twice"))),
+        None => Ok(Value::Array(numbers)),
+    }
+}
+
+/// A list of values of `key`, as a grid has.
+fn listed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, Problem> {
+    match value.get_ref() {
+        DeValue::Array(items) if !items.is_empty() => {
+            items.iter().map(|item| typed(key, item)).collect::<Result<_, _>>().map(Value::Array)
+        }
+        other => Err(Problem {
+            span: value.span(),
+            title: format!("a grid needs a list of values for {}", key.path),
+            label: if other.is_array() { "empty" } else { sort(other) }.to_owned(),
+            help: format!("write \"{}\" = [{}]", key.path, key.example),
+        }),
+    }
+}
+
+/// A table from keys to values, each checked by `check`; keys may be quoted paths or nested tables.
+fn settings(owner: &Key, table: &DeTable<'_>, check: &mut Check<'_>) -> Result<toml::Table, Problem> {
+    let mut found = toml::Table::new();
+    flatten(owner, "", table, check, &mut found)?;
+    Ok(found)
+}
+
+type Check<'a> = dyn FnMut(&Key, &Spanned<DeValue<'_>>) -> Result<Value, Problem> + 'a;
+
+fn flatten(
+    owner: &Key,
+    prefix: &str,
+    table: &DeTable<'_>,
+    check: &mut Check<'_>,
+    found: &mut toml::Table,
+) -> Result<(), Problem> {
+    for (name, value) in table {
+        let path = if prefix.is_empty() { name.to_string() } else { format!("{prefix}.{name}") };
+        let wrong = |title: String, label: &str, help: String| {
+            Err(Problem { span: name.span(), title, label: label.to_owned(), help })
+        };
+        match (find_path(&path), value.get_ref()) {
+            (Some(key), _) if ["job", "sweep", "compare"].contains(&key.section()) => {
+                return wrong(
+                    format!("{} cannot change {path}", owner.path),
+                    "does not change a run",
+                    "name a key of another section".to_owned(),
+                );
+            }
+            (Some(key), _) => {
+                let typed = check(key, value)?;
+                if found.insert(key.path.to_owned(), typed).is_some() {
+                    return wrong(
+                        format!("{} has {} twice", owner.path, key.path),
+                        "again",
+                        "leave one of them out".to_owned(),
+                    );
+                }
+            }
+            (None, DeValue::Table(inner)) => flatten(owner, &path, inner, check, found)?,
+            (None, _) => {
+                let (section, name) = path.rsplit_once('.').unwrap_or(("", &path));
+                let help = match nearest_key(section, name) {
+                    Some((near, spelling)) => format!("did you mean \"{}.{spelling}\"?", near.section()),
+                    None => "`xrun schema` prints every key".to_owned(),
+                };
+                return wrong(format!("{} has an unknown key `{path}`", owner.path), "unknown key", help);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn unquote(text: &str, fits: impl Fn(&str) -> bool) -> Refusal {
+    let refusal = Refusal::new("a text");
+    if fits(text) { refusal.fix(format!("write {text} without the quotes")) } else { refusal }
+}
+
+/// The value for a message: short, on one line.
+fn shown(value: &DeValue<'_>) -> String {
+    const LONGEST: usize = 40;
+    let text = match value {
+        DeValue::String(text) => format!("{text:?}"),
+        DeValue::Integer(written) => written.to_string(),
+        DeValue::Float(written) => written.to_string(),
+        DeValue::Boolean(flag) => flag.to_string(),
+        other => return sort(other).to_owned(),
+    };
+    match text.char_indices().nth(LONGEST) {
+        Some((cut, _)) => format!("{}…", &text[..cut]),
+        None => text,
+    }
+}
+
+fn sort(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) | DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}

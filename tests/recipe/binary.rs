@@ -1,0 +1,61 @@
+//! The subcommands that are about recipes: schema, ls, init.
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use std::fs;
+
+fn xrun() -> Command {
+    let mut command = Command::cargo_bin("xrun").expect("the binary");
+    command.env_clear();
+    command
+}
+
+#[test]
+fn schema_prints_json_and_nothing_else() {
+    let output = xrun().arg("schema").assert().success().stderr("").get_output().stdout.clone();
+    let schema: serde_json::Value = serde_json::from_slice(&output).expect("JSON");
+    assert_eq!(schema, xrun::recipe::json_schema());
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+}
+
+#[test]
+fn ls_lists_built_in_recipes_and_those_in_the_folder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("recipes")).expect("creates");
+    fs::write(
+        folder.path().join("recipes/mine.toml"),
+        "extends = \"dim384\"\n[job]\ndescription = \"my own\"\n",
+    )
+    .expect("writes");
+    fs::write(folder.path().join("recipes/broken.toml"), "[modell]\n").expect("writes");
+    let assert = xrun().arg("ls").current_dir(folder.path()).assert().success().stderr("");
+    insta::assert_snapshot!(String::from_utf8_lossy(&assert.get_output().stdout), @r"
+    RECIPE               FROM      DESCRIPTION
+    quickstart           built-in  small model on generated stories, for a CPU
+    dim384               built-in  width 384, 12 layers, GPT-2 tokens, bf16
+    dim768               built-in  width 768, 18 layers, GPT-2 tokens, bf16
+    v8-dim1024           built-in  width 1024, 18 layers, feed-forward 2730, GPT-2 tokens, bf16
+    v9-full-stack        built-in  dim768 with grouped queries, dropout, accumulation and full recompute
+    recipes/broken.toml  file      (wrong: there is no section [modell])
+    recipes/mine.toml    file      my own
+    ");
+}
+
+#[test]
+fn init_writes_a_recipe_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let init = |args: &[&str]| xrun().arg("init").args(args).current_dir(folder.path()).assert();
+    init(&["my.toml", "--from", "dim384"])
+        .success()
+        .stdout("")
+        .stderr(predicate::str::contains("xrun my.toml"));
+    let text = fs::read_to_string(folder.path().join("my.toml")).expect("written");
+    assert!(text.contains("[model]\ndim = 384\n"), "{text}");
+    init(&["my.toml"]).code(2).stderr(predicate::str::contains("is there already"));
+    init(&["other.toml", "--from", "dim348"])
+        .code(2)
+        .stderr(predicate::str::contains("did you mean dim384?"));
+    init(&["other.yaml"]).code(2).stderr(predicate::str::contains("other.toml"));
+    init(&["missing/other.toml"]).code(2).stderr(predicate::str::contains("no such folder"));
+    assert_eq!(fs::read_to_string(folder.path().join("my.toml")).expect("kept"), text);
+}

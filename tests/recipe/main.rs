@@ -1,0 +1,7 @@
+//! Recipes from the outside: through the library, and through the binary.
+
+mod binary;
+mod documents;
+mod files;
+mod garbled;
+mod wrong;

@@ -1,0 +1,532 @@
+//! Wrong recipes, and exactly what is said about each.
+
+use std::path::Path;
+use xrun::error::Kind;
+use xrun::recipe;
+
+/// The message for a recipe that has to be refused.
+fn wrong(text: &str, overrides: &[&str], env: &[(&str, &str)]) -> String {
+    let overrides: Vec<String> = overrides.iter().map(|o| (*o).to_owned()).collect();
+    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let error = recipe::load_str(Path::new("wrong.toml"), text, &overrides, env).expect_err("a wrong recipe");
+    assert_eq!(error.kind(), Kind::Usage);
+    error.message().to_owned()
+}
+
+#[test]
+fn syntax() {
+    insta::assert_snapshot!(wrong(r#"[model]
+dim = = 4
+"#, &[], &[]), @r###"
+    not TOML: extra `=`, expected nothing
+     --> wrong.toml:2:7
+      |
+    2 | dim = = 4
+      |       ^
+      |
+      = help: a recipe has [sections] with lines `key = value`; texts stand in quotes
+    "###);
+}
+
+#[test]
+fn unclosed_text() {
+    insta::assert_snapshot!(wrong(r#"[data]
+corpus = "stories
+"#, &[], &[]), @r###"
+    not TOML: invalid basic string, expected `"`
+     --> wrong.toml:2:18
+      |
+    2 | corpus = "stories
+      |                  ^
+      |
+      = help: a recipe has [sections] with lines `key = value`; texts stand in quotes
+    "###);
+}
+
+#[test]
+fn duplicate_key() {
+    insta::assert_snapshot!(wrong(r#"[model]
+dim = 128
+dim = 256
+"#, &[], &[]), @r###"
+    not TOML: duplicate key
+     --> wrong.toml:3:1
+      |
+    3 | dim = 256
+      | ^^^
+      |
+      = help: a key is set once: keep one of them
+    "###);
+}
+
+#[test]
+fn unknown_section() {
+    insta::assert_snapshot!(wrong(r#"[modell]
+dim = 128
+"#, &[], &[]), @r###"
+    there is no section [modell]
+     --> wrong.toml:1:2
+      |
+    1 | [modell]
+      |  ^^^^^^ unknown section
+      |
+      = help: did you mean [model]?
+    "###);
+}
+
+#[test]
+fn unknown_key() {
+    insta::assert_snapshot!(wrong(r#"[model]
+dim = 128
+n_layer_s = 12
+"#, &[], &[]), @r###"
+    there is no key model.n_layer_s
+     --> wrong.toml:3:1
+      |
+    3 | n_layer_s = 12
+      | ^^^^^^^^^ unknown key
+      |
+      = help: did you mean `n_layers`?
+    "###);
+}
+
+#[test]
+fn key_of_another_section() {
+    insta::assert_snapshot!(wrong(r#"[training]
+lr = 3e-4
+"#, &[], &[]), @r###"
+    there is no key training.lr
+     --> wrong.toml:2:1
+      |
+    2 | lr = 3e-4
+      | ^^ unknown key
+      |
+      = help: did you mean `lr` in [optimizer]?
+    "###);
+}
+
+#[test]
+fn key_outside_a_section() {
+    insta::assert_snapshot!(wrong(r#"steps = 100
+"#, &[], &[]), @r###"
+    `steps` stands outside a section
+     --> wrong.toml:1:1
+      |
+    1 | steps = 100
+      | ^^^^^ no section
+      |
+      = help: did you mean training.steps?
+    "###);
+}
+
+#[test]
+fn text_for_a_number() {
+    insta::assert_snapshot!(wrong(r#"[model]
+dim = "384"
+"#, &[], &[]), @r###"
+    model.dim cannot be "384"
+     --> wrong.toml:2:7
+      |
+    2 | dim = "384"
+      |       ^^^^^ a text
+      |
+      = help: model.dim is a whole number from 1 to 65536; write 384 without the quotes
+    "###);
+}
+
+#[test]
+fn number_for_a_text() {
+    insta::assert_snapshot!(wrong(r#"[data]
+corpus = 3
+"#, &[], &[]), @r###"
+    data.corpus cannot be 3
+     --> wrong.toml:2:10
+      |
+    2 | corpus = 3
+      |          ^ a number
+      |
+      = help: data.corpus is "stories", "random" or a path, in quotes
+    "###);
+}
+
+#[test]
+fn float_for_a_whole_number() {
+    insta::assert_snapshot!(wrong(r#"[training]
+steps = 1e4
+"#, &[], &[]), @r###"
+    training.steps cannot be 1e4
+     --> wrong.toml:2:9
+      |
+    2 | steps = 1e4
+      |         ^^^ not a whole number
+      |
+      = help: training.steps is a whole number from 1 to 1000000000; write 10000
+    "###);
+}
+
+#[test]
+fn not_a_number() {
+    insta::assert_snapshot!(wrong(r#"[optimizer]
+lr = nan
+"#, &[], &[]), @r###"
+    optimizer.lr cannot be nan
+     --> wrong.toml:2:6
+      |
+    2 | lr = nan
+      |      ^^^ not a finite number
+      |
+      = help: optimizer.lr is a number, 0 ≤ value ≤ 10
+    "###);
+}
+
+#[test]
+fn negative() {
+    insta::assert_snapshot!(wrong(r#"[model]
+n_layers = -12
+"#, &[], &[]), @r###"
+    model.n_layers cannot be -12
+     --> wrong.toml:2:12
+      |
+    2 | n_layers = -12
+      |            ^^^ negative
+      |
+      = help: model.n_layers is a whole number from 1 to 1024
+    "###);
+}
+
+#[test]
+fn absurdly_large() {
+    insta::assert_snapshot!(wrong(r#"[training]
+seq_len = 99999999999999999999
+"#, &[], &[]), @r###"
+    training.seq_len cannot be 99999999999999999999
+     --> wrong.toml:2:11
+      |
+    2 | seq_len = 99999999999999999999
+      |           ^^^^^^^^^^^^^^^^^^^^ more than 1048576
+      |
+      = help: training.seq_len is a whole number from 1 to 1048576
+    "###);
+}
+
+#[test]
+fn beyond_an_open_bound() {
+    insta::assert_snapshot!(wrong(r#"[model]
+dropout = 1.0
+"#, &[], &[]), @r###"
+    model.dropout cannot be 1.0
+     --> wrong.toml:2:11
+      |
+    2 | dropout = 1.0
+      |           ^^^ out of range
+      |
+      = help: model.dropout is a number, 0 ≤ value < 1
+    "###);
+}
+
+#[test]
+fn misspelt_word() {
+    insta::assert_snapshot!(wrong(r#"[lr_scheduler]
+decay = "cosin"
+"#, &[], &[]), @r###"
+    lr_scheduler.decay cannot be "cosin"
+     --> wrong.toml:2:9
+      |
+    2 | decay = "cosin"
+      |         ^^^^^^^ unknown word
+      |
+      = help: lr_scheduler.decay is one of "cosine", "linear", "wsd"; did you mean "cosine"?
+    "###);
+}
+
+#[test]
+fn two_spellings() {
+    insta::assert_snapshot!(wrong(r#"[model]
+dim = 384
+hidden_size = 512
+"#, &[], &[]), @r###"
+    model.dim is set twice
+     --> wrong.toml:3:1
+      |
+    2 | dim = 384
+      | --- first
+    3 | hidden_size = 512
+      | ^^^^^^^^^^^ again
+      |
+      = help: keep one of them
+    "###);
+}
+
+#[test]
+fn odd_head_dim() {
+    insta::assert_snapshot!(wrong(r#"[model]
+head_dim = 33
+"#, &[], &[]), @r###"
+    model.head_dim = 33 is odd, and the rotary embedding turns pairs
+     --> wrong.toml:2:12
+      |
+    2 | head_dim = 33
+      |            ^^
+      |
+      = help: take 32 or 34
+    "###);
+}
+
+#[test]
+fn heads_that_do_not_divide_the_width() {
+    insta::assert_snapshot!(wrong(r#"[model]
+dim = 384
+n_heads = 10
+"#, &[], &[]), @r###"
+    a width of 384 does not divide into 10 heads
+     --> wrong.toml:3:11
+      |
+    2 | dim = 384
+      |       --- model.dim = 384
+    3 | n_heads = 10
+      |           ^^ model.n_heads = 10
+      |
+      = help: change one of them, or set model.head_dim
+    "###);
+}
+
+#[test]
+fn kv_heads_that_do_not_divide_the_heads() {
+    insta::assert_snapshot!(wrong(r#"[model]
+dim = 384
+num_attention_heads = 12
+num_key_value_heads = 5
+"#, &[], &[]), @r###"
+    12 query heads do not share 5 key and value heads evenly
+     --> wrong.toml:4:23
+      |
+    3 | num_attention_heads = 12
+      |                       -- model.n_heads = 12
+    4 | num_key_value_heads = 5
+      |                       ^ model.n_kv_heads = 5
+      |
+      = help: n_kv_heads divides n_heads: 1, 2, 3, 4, 6, 12
+    "###);
+}
+
+#[test]
+fn batches_that_contradict_each_other() {
+    insta::assert_snapshot!(wrong(r#"[training]
+global_batch_size = 64
+local_batch_size = 8
+accumulation = 4
+
+[parallelism]
+world_size = 4
+"#, &[], &[]), @r###"
+    a global batch of 64 is not 8 per rank · 4 micro steps · 4 ranks = 128
+     --> wrong.toml:2:21
+      |
+    2 | global_batch_size = 64
+      |                     ^^ training.global_batch_size = 64
+    3 | local_batch_size = 8
+      |                    - training.local_batch_size = 8
+    4 | accumulation = 4
+      |                - training.accumulation = 4
+    ...
+    7 | world_size = 4
+      |              - parallelism.world_size = 4
+      |
+      = help: global = local · accumulation · world; leave one of them unset and it is derived
+    "###);
+}
+
+#[test]
+fn warm_up_longer_than_the_run() {
+    insta::assert_snapshot!(wrong(r#"[lr_scheduler]
+warmup_steps = 100
+"#, &["training.steps=20"], &[]), @r###"
+    a warm-up of 100 steps does not end within 20 steps
+     --> wrong.toml:2:16
+      |
+    2 | warmup_steps = 100
+      |                ^^^ lr_scheduler.warmup_steps = 100
+      |
+     ::: command line:1:16
+      |
+    1 | training.steps=20
+      |                -- training.steps = 20
+      |
+      = help: for a short run, add lr_scheduler.warmup_steps=2
+    "###);
+}
+
+#[test]
+fn too_many_tokens_in_a_step() {
+    insta::assert_snapshot!(wrong(r#"[training]
+local_batch_size = 4096
+seq_len = 1048576
+"#, &[], &[]), @r###"
+    4096 sequences of 1048576 tokens in one micro step are more than 2147483647 tokens
+     --> wrong.toml:2:20
+      |
+    2 | local_batch_size = 4096
+      |                    ^^^^ training.local_batch_size = 4096
+    3 | seq_len = 1048576
+      |           ------- training.seq_len = 1048576
+      |
+      = help: take a smaller local batch and raise training.accumulation
+    "###);
+}
+
+#[test]
+fn graphs_without_an_arena() {
+    insta::assert_snapshot!(wrong(r#"[engine]
+cuda_graphs = true
+placement = "naive"
+"#, &[], &[]), @r###"
+    a CUDA graph replays fixed addresses, which only the arena gives
+     --> wrong.toml:2:15
+      |
+    2 | cuda_graphs = true
+      |               ^^^^ engine.cuda_graphs = true
+    3 | placement = "naive"
+      |             ------- engine.placement = "naive"
+      |
+      = help: set engine.placement = "arena", or leave engine.cuda_graphs out
+    "###);
+}
+
+#[test]
+fn unknown_key_in_the_environment() {
+    insta::assert_snapshot!(wrong("", &[], &[("XRUN__MODEL__HIDEN_SIZE", "128")]), @r###"
+    there is no key model.hiden_size
+     --> environment:1:1
+      |
+    1 | XRUN__MODEL__HIDEN_SIZE=128
+      | ^^^^^^^^^^^^^^^^^^^^^^^ unknown key
+      |
+      = help: did you mean XRUN__MODEL__HIDDEN_SIZE?
+    "###);
+}
+
+#[test]
+fn wrong_value_in_the_environment() {
+    insta::assert_snapshot!(wrong("", &[], &[("XRUN__TRAINING__DTYPE", "fp16")]), @r###"
+    training.dtype cannot be "fp16"
+     --> environment:1:23
+      |
+    1 | XRUN__TRAINING__DTYPE=fp16
+      |                       ^^^^ unknown word
+      |
+      = help: training.dtype is one of "bf16", "fp32", "tf32"; did you mean "bf16"?
+    "###);
+}
+
+#[test]
+fn wrong_value_on_the_command_line() {
+    insta::assert_snapshot!(wrong("", &["--optimizer.lr=-1"], &[]), @r###"
+    optimizer.lr cannot be -1
+     --> command line:1:16
+      |
+    1 | --optimizer.lr=-1
+      |                ^^ out of range
+      |
+      = help: optimizer.lr is a number, 0 ≤ value ≤ 10
+    "###);
+}
+
+#[test]
+fn override_without_a_value() {
+    insta::assert_snapshot!(wrong("", &["training.steps"], &[]), @r###"
+    `training.steps` sets nothing
+     --> command line:1:1
+      |
+    1 | training.steps
+      | ^^^^^^^^^^^^^^ has no `=`
+      |
+      = help: write section.key=value, such as training.steps=20
+    "###);
+}
+
+#[test]
+fn grid_of_an_unknown_key() {
+    insta::assert_snapshot!(wrong(r#"[sweep.grid]
+"model.dmi" = [64, 128]
+"#, &[], &[]), @r###"
+    sweep.grid has an unknown key `model.dmi`
+     --> wrong.toml:2:1
+      |
+    2 | "model.dmi" = [64, 128]
+      | ^^^^^^^^^^^ unknown key
+      |
+      = help: did you mean "model.dim"?
+    "###);
+}
+
+#[test]
+fn wrong_value_in_a_grid() {
+    insta::assert_snapshot!(wrong(r#"[sweep.grid]
+"model.dim" = [64, "big"]
+"#, &[], &[]), @r###"
+    model.dim cannot be "big"
+     --> wrong.toml:2:20
+      |
+    2 | "model.dim" = [64, "big"]
+      |                    ^^^^^ a text
+      |
+      = help: model.dim is a whole number from 1 to 65536
+    "###);
+}
+
+#[test]
+fn several_at_once() {
+    insta::assert_snapshot!(wrong(r#"[model]
+dim = 0
+layers = 12
+
+[training]
+dtype = "fp8"
+"#, &["data.seed=x"], &[]), @r###"
+    model.dim cannot be 0
+     --> wrong.toml:2:7
+      |
+    2 | dim = 0
+      |       ^ less than 1
+      |
+      = help: model.dim is a whole number from 1 to 65536
+
+    error: there is no key model.layers
+     --> wrong.toml:3:1
+      |
+    3 | layers = 12
+      | ^^^^^^ unknown key
+      |
+      = help: did you mean `n_layers`?
+
+    error: training.dtype cannot be "fp8"
+     --> wrong.toml:6:9
+      |
+    6 | dtype = "fp8"
+      |         ^^^^^ unknown word
+      |
+      = help: training.dtype is one of "bf16", "fp32", "tf32"
+
+    error: data.seed cannot be "x"
+     --> command line:1:11
+      |
+    1 | data.seed=x
+      |           ^ a text
+      |
+      = help: data.seed is a whole number from 0 to 9223372036854775807
+    "###);
+}
+
+#[test]
+fn unknown_base() {
+    insta::assert_snapshot!(wrong(r#"extends = "dim348"
+"#, &[], &[]), @r###"
+    there is no built-in recipe "dim348"
+     --> wrong.toml:1:11
+      |
+    1 | extends = "dim348"
+      |           ^^^^^^^^ unknown recipe
+      |
+      = help: did you mean "dim384"? built in are quickstart, dim384, dim768, v8-dim1024, v9-full-stack; the name of a file ends in .toml
+    "###);
+}
