@@ -4,12 +4,21 @@ pub mod adamw;
 pub mod add;
 pub mod advance;
 pub mod all_reduce;
+pub mod attention;
 pub mod copy;
+pub mod dropout;
 pub mod grad_norm;
 pub mod linear;
+pub mod softmax;
 
 use crate::device::DType;
 use crate::ir::{Case, Cases, Op, Precision, Spec};
+
+/// Constants of the prototypes of attention.
+const HEADS: attention::Heads = attention::Heads { query: 1, kv: 1, dim: 2 };
+const SITE: dropout::Site = dropout::Site { p: 0.1, seed: 0, site: 0 };
+const ATTENTION: attention::Attention =
+    attention::Attention { heads: HEADS, seq_len: 1, mask: attention::Mask::Causal, dropout: None };
 
 /// One prototype of every op, so that checks can enumerate them.
 pub fn all() -> Vec<Box<dyn Op>> {
@@ -24,11 +33,20 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(add::Add),
         Box::new(advance::Advance),
         Box::new(all_reduce::AllReduce { like: Spec::new([1], DType::F32) }),
+        Box::new(attention::FlashAttention(ATTENTION)),
+        Box::new(attention::FlashAttentionGrad(ATTENTION)),
+        Box::new(attention::unfused::AttentionScores { heads: HEADS, seq_len: 1 }),
+        Box::new(attention::unfused::AttentionScoresGrad(HEADS)),
+        Box::new(attention::unfused::AttentionValues(HEADS)),
+        Box::new(attention::unfused::AttentionValuesGrad(HEADS)),
         Box::new(copy::Copy),
+        Box::new(dropout::Dropout(SITE)),
         Box::new(grad_norm::GradNorm { max_norm: 1.0 }),
         Box::new(linear::Linear),
         Box::new(linear::LinearInputGrad),
         Box::new(linear::LinearWeightGrad),
+        Box::new(softmax::Softmax { mask: attention::Mask::Causal }),
+        Box::new(softmax::SoftmaxGrad),
     ]
 }
 
