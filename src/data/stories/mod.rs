@@ -19,9 +19,9 @@ use std::sync::OnceLock;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
     /// Stories to train on.
-    Train,
+    Train = 0,
     /// Held-out stories, whose log-probability gives the floor.
-    Validation,
+    Validation = 1,
 }
 
 /// The grammar of the built-in stories.
@@ -33,16 +33,19 @@ pub fn grammar() -> &'static Grammar {
     })
 }
 
-/// Draws story `index` of a split with ChaCha8, keyed by all three.
-pub fn story(seed: u64, split: Split, index: u64) -> Derivation {
+/// The ChaCha key of block `index` of one use of one split under one seed.
+pub(super) fn key(purpose: [u8; 8], seed: u64, split: Split, index: u64) -> [u8; 32] {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     key[8..16].copy_from_slice(&index.to_le_bytes());
-    key[16] = match split {
-        Split::Train => 0,
-        Split::Validation => 1,
-    };
-    key[24..].copy_from_slice(b"stories\0");
+    key[16] = split as u8;
+    key[24..].copy_from_slice(&purpose);
+    key
+}
+
+/// Draws story `index` of a split with ChaCha8, keyed by all three.
+pub fn story(seed: u64, split: Split, index: u64) -> Derivation {
+    let key = key(*b"stories\0", seed, split, index);
     let mut rng = ChaCha8Rng::from_seed(key);
     grammar().draw(|total| {
         // Rejection, so that each number below the total is equally likely, not nearly so.

@@ -44,6 +44,7 @@ enum Cut {
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     json: String,
+    stories: bool,
     vocab: usize,
     end: u32,
     cut: Cut,
@@ -58,7 +59,8 @@ impl Tokenizer {
         match name {
             "gpt2" => Self::built_in(gpt2::json(), Cut::BeforeSpace),
             "byte" => Self::built_in(builtin::byte_json(), Cut::Anywhere),
-            "stories" => Self::built_in(builtin::stories_json(), Cut::BeforeSpace),
+            "stories" => Self::built_in(builtin::stories_json(), Cut::BeforeSpace)
+                .map(|t| Self { stories: true, ..t }),
             path => Self::from_file(Path::new(path)),
         }
     }
@@ -122,7 +124,12 @@ impl Tokenizer {
                 ))
             })?,
         };
-        Ok(Self { inner, json, vocab, end, cut })
+        Ok(Self { inner, json, stories: false, vocab, end, cut })
+    }
+
+    /// Whether this is `stories`, whose tokens the generator knows without encoding.
+    pub(super) fn is_stories(&self) -> bool {
+        self.stories
     }
 
     /// Number of entries; every id is below it.
@@ -172,7 +179,7 @@ impl Tokenizer {
     }
 
     /// Byte ranges, in order and covering the text, whose tokens joined are the tokens of the whole.
-    fn pieces<'t>(&self, text: &'t str) -> impl Iterator<Item = Range<usize>> + 't {
+    pub(super) fn pieces<'t>(&self, text: &'t str) -> impl Iterator<Item = Range<usize>> + 't {
         let cut = self.cut;
         let mut start = 0;
         let mut whole = text.is_empty();
