@@ -15,7 +15,7 @@ pub mod device;
 pub mod error;
 pub mod exec;
 pub mod ir;
-// pub mod model;
+pub mod model;
 pub mod ops;
 pub mod passes;
 pub mod plan;

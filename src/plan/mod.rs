@@ -1,8 +1,10 @@
 //! Plans: a recipe with every number derived and checked, the only thing that the engine sees.
 
+mod corpus;
 mod resolve;
 mod schedule;
 
+pub use corpus::{corpus_of, data_spec};
 pub use schedule::Schedule;
 
 use crate::device::DType;
