@@ -1,6 +1,6 @@
 //! What a plan needs to know of a corpus, without tokenizing it.
 
-use super::corpus::{Corpus, TokenFiles};
+use super::corpus::Corpus;
 use super::documents::{is_json_lines, text_files};
 use super::stories::Split;
 use super::tokenizer::Tokenizer;
@@ -45,8 +45,7 @@ pub fn facts(spec: &Spec) -> Result<Facts> {
     match Corpus::find(spec)? {
         Corpus::Stories => {
             let tokenizer = Tokenizer::open(&spec.tokenizer)?;
-            let held =
-                generated::generate(spec.seed, Split::Validation, spec.validation_tokens, &tokenizer)?;
+            let held = generated::generate(spec.seed, Split::Validation, spec.validation_tokens, &tokenizer)?;
             facts.train_tokens = spec.train_tokens;
             facts.validation_tokens = held.tokens.len();
             facts.floor = held.floor();
@@ -83,10 +82,8 @@ pub fn facts(spec: &Spec) -> Result<Facts> {
 /// Tokens of a corpus of files (of its training part alone, if `train_only`), and whether that is an estimate.
 fn measure(corpus: &Corpus, spec: &Spec, train_only: bool) -> Result<(usize, bool)> {
     match corpus {
-        Corpus::Tokens(files) => {
-            let TokenFiles { train, .. } = files;
-            Ok((if train_only { count(train)? } else { count(&files.all())? }, false))
-        }
+        Corpus::Tokens(files) if train_only => Ok((count(&files.train)?, false)),
+        Corpus::Tokens(files) => Ok((count(&files.all())?, false)),
         Corpus::Text(path) => {
             let tokenizer = Tokenizer::open(&spec.tokenizer)?;
             Ok((estimate(path, &tokenizer)?, true))
@@ -139,7 +136,9 @@ fn sampled_text(path: &Path, sample: &[u8]) -> String {
     }
     let texts: String = raw
         .lines()
-        .filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok()?["text"].as_str().map(str::to_owned))
+        .filter_map(|l| {
+            serde_json::from_str::<serde_json::Value>(l).ok()?["text"].as_str().map(str::to_owned)
+        })
         .collect();
     if texts.is_empty() { raw.into_owned() } else { texts }
 }

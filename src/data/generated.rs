@@ -69,8 +69,7 @@ pub(super) fn generate(seed: u64, split: Split, at_least: usize, tokenizer: &Tok
     let mut out = Stories { tokens: vec![end], count: 0, text_bytes: 0, nats: 0.0, lossless: true };
     let mut next = 0;
     loop {
-        let chunk: Vec<_> =
-            (next..next + STORY_CHUNK).into_par_iter().map(encode).collect::<Result<_>>()?;
+        let chunk: Vec<_> = (next..next + STORY_CHUNK).into_par_iter().map(encode).collect::<Result<_>>()?;
         next += STORY_CHUNK;
         for story in chunk {
             out.tokens.extend(story.tokens);
@@ -93,7 +92,7 @@ pub(super) fn random(seed: u64, split: Split, count: usize, vocab: usize) -> Res
     tokens.par_chunks_mut(RANDOM_CHUNK).enumerate().for_each(|(block, out)| {
         let mut rng = ChaCha8Rng::from_seed(stories::key(*b"random\0\0", seed, split, block as u64));
         // The bias of the product against rejection is below 2^-40 for any vocabulary.
-        out.fill_with(|| (u128::from(rng.next_u64()) * vocab as u128 >> 64) as u32);
+        out.fill_with(|| ((u128::from(rng.next_u64()) * vocab as u128) >> 64) as u32);
     });
     Ok(tokens)
 }

@@ -35,7 +35,7 @@ fn layout(head: &[u8], bytes: u64) -> Result<Layout, String> {
         Some(MAGIC_U16) => (2, VERSION_U16),
         Some(MAGIC_U32) => (4, VERSION_U32),
         _ if bytes == 0 => return Err("it is empty".into()),
-        _ if bytes % 2 != 0 => {
+        _ if !bytes.is_multiple_of(2) => {
             return Err(format!(
                 "{bytes} bytes are neither an llm.c shard (magic {MAGIC_U16} or {MAGIC_U32}) nor whole u16 tokens"
             ));
@@ -114,7 +114,7 @@ impl Writer {
             dir: dir.to_owned(),
             prefix: prefix.to_owned(),
             wide: vocab > 1 << 16,
-            limit,
+            limit: limit.max(1),
             paths: Vec::new(),
             tokens: Vec::new(),
         }
@@ -174,7 +174,8 @@ pub(crate) fn write_atomically(
     fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
 ) -> Result<()> {
     let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let file = tempfile::Builder::new().prefix(".xrun-").suffix(".tmp").tempfile_in(dir).at("write in", dir)?;
+    let file =
+        tempfile::Builder::new().prefix(".xrun-").suffix(".tmp").tempfile_in(dir).at("write in", dir)?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
     fill(&mut out).and_then(|()| out.flush()).at("write", path)?;
     let file = out.into_inner().map_err(std::io::IntoInnerError::into_error).at("write", path)?;
