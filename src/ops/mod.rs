@@ -20,6 +20,7 @@ pub mod scale;
 pub mod silu;
 pub mod sum;
 pub mod swiglu;
+#[cfg(test)]
 pub mod with_gradient;
 
 use crate::device::DType;
