@@ -4,20 +4,26 @@ pub mod adamw;
 pub mod add;
 pub mod advance;
 pub mod all_reduce;
+pub mod attention;
 pub mod cast;
 pub mod copy;
 pub mod cross_entropy;
+pub mod dropout;
 pub mod embedding;
 pub mod grad_norm;
 pub mod half;
 pub mod head_loss;
+pub mod kv_cache;
 mod lanes;
 pub mod linear;
 pub mod mul;
+pub mod qk_norm_rope;
 pub mod residual_norm;
 pub mod rms_norm;
+pub mod rope;
 pub mod scale;
 pub mod silu;
+pub mod softmax;
 pub mod sum;
 pub mod swiglu;
 #[cfg(test)]
@@ -25,6 +31,14 @@ pub mod with_gradient;
 
 use crate::device::DType;
 use crate::ir::{Case, Cases, Op, Precision, Spec};
+
+/// Constants of prototypes.
+const HEADS: attention::Heads = attention::Heads { query: 1, kv: 1, dim: 2 };
+const SITE: dropout::Site = dropout::Site { p: 0.1, seed: 0, site: 0 };
+const ATTENTION: attention::Attention =
+    attention::Attention { heads: HEADS, seq_len: 1, mask: attention::Mask::Causal, dropout: None };
+const QK_NORM_ROPE: qk_norm_rope::QkNormRope =
+    qk_norm_rope::QkNormRope { heads: HEADS, eps: 1e-6, theta: 1e4 };
 
 /// One prototype of every op, so that checks can enumerate them.
 pub fn all() -> Vec<Box<dyn Op>> {
@@ -39,19 +53,36 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(add::Add),
         Box::new(advance::Advance),
         Box::new(all_reduce::AllReduce { like: Spec::new([1], DType::F32) }),
-        Box::new(cast::Cast { to: DType::F32 }),
+        Box::new(attention::FlashAttention(ATTENTION)),
+        Box::new(attention::FlashAttentionGrad(ATTENTION)),
+        Box::new(attention::unfused::AttentionScores { heads: HEADS, seq_len: 1 }),
+        Box::new(attention::unfused::AttentionScoresGrad(HEADS)),
+        Box::new(attention::unfused::AttentionValues(HEADS)),
+        Box::new(attention::unfused::AttentionValuesGrad(HEADS)),
         Box::new(copy::Copy),
+        Box::new(dropout::Dropout(SITE)),
+        Box::new(grad_norm::GradNorm { max_norm: 1.0 }),
+        Box::new(kv_cache::CacheAppend { heads: HEADS, capacity: 1 }),
+        Box::new(kv_cache::CachedAttention { heads: HEADS }),
+        Box::new(linear::Linear),
+        Box::new(linear::LinearInputGrad),
+        Box::new(linear::LinearWeightGrad),
+        Box::new(qk_norm_rope::QkNorm { heads: HEADS, eps: 1e-6 }),
+        Box::new(qk_norm_rope::QkNormGrad(qk_norm_rope::QkNorm { heads: HEADS, eps: 1e-6 })),
+        Box::new(QK_NORM_ROPE),
+        Box::new(qk_norm_rope::QkNormRopeGrad(QK_NORM_ROPE)),
+        Box::new(rope::Rope { heads: HEADS, theta: 1e4, inverse: false }),
+        Box::new(rope::Rope { heads: HEADS, theta: 1e4, inverse: true }),
+        Box::new(softmax::Softmax { mask: attention::Mask::Causal }),
+        Box::new(softmax::SoftmaxGrad),
+        Box::new(cast::Cast { to: DType::F32 }),
         Box::new(cross_entropy::CrossEntropy),
         Box::new(cross_entropy::CrossEntropyGrad),
         Box::new(embedding::Embedding),
         Box::new(embedding::EmbeddingGrad),
-        Box::new(grad_norm::GradNorm { max_norm: 1.0 }),
         Box::new(half::Half { index: 0 }),
         Box::new(half::HalfGrad { index: 0 }),
         Box::new(head_loss::HeadLoss { scale: 1.0, gradients: true }),
-        Box::new(linear::Linear),
-        Box::new(linear::LinearInputGrad),
-        Box::new(linear::LinearWeightGrad),
         Box::new(mul::Mul),
         Box::new(residual_norm::ResidualNorm { eps: 1e-6 }),
         Box::new(rms_norm::RmsNorm { eps: 1e-6 }),

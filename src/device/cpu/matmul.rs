@@ -144,6 +144,8 @@ pub fn product<E: Elem, C: Elem<Acc = E::Acc>>(
             // Long sums go block by block, so that the widened operands stay small.
             for at in (0..k).step_by(LONGEST_WIDENED) {
                 let depth = LONGEST_WIDENED.min(k - at);
+                a_wide.resize(rows * depth, E::Acc::ZERO);
+                b_wide.resize(depth * columns, E::Acc::ZERO);
                 let a = widen(a.at(0, at), (rows, depth), a_wide);
                 let b = widen(b.at(at, 0), (depth, columns), b_wide);
                 multiply((rows, columns, depth), alpha, a, b, sum_at, at > 0);
@@ -161,13 +163,32 @@ pub fn product<E: Elem, C: Elem<Acc = E::Acc>>(
 /// The longest run of the summed dimension that is widened at once.
 const LONGEST_WIDENED: usize = 2048;
 
+/// A matrix as an operand of [`multiply`]: itself where it is stored in the accumulator type, else a widened copy.
+///
+/// `scratch` holds `rows * columns` elements; it may be empty where [`widens`] is false.
+pub fn operand<'a, E: Elem>(
+    from: Matrix<View<'a, E>>,
+    size: (usize, usize),
+    scratch: &'a mut [E::Acc],
+) -> Matrix<View<'a, E::Acc>> {
+    match same_type(from) {
+        Some(matrix) => matrix,
+        None => widen(from, size, scratch),
+    }
+}
+
+/// Whether [`operand`] copies matrices stored as `E`.
+pub fn widens<E: Elem>() -> bool {
+    E::DTYPE != E::Acc::DTYPE
+}
+
 /// A copy of a matrix in the accumulator type, in scratch.
 fn widen<'a, E: Elem>(
     from: Matrix<View<'_, E>>,
     (rows, columns): (usize, usize),
-    scratch: &'a mut Vec<E::Acc>,
+    scratch: &'a mut [E::Acc],
 ) -> Matrix<View<'a, E::Acc>> {
-    scratch.resize(rows * columns, E::Acc::ZERO);
+    let scratch = &mut scratch[..rows * columns];
     // Walk the source along its contiguous direction and keep the copy laid out the same way.
     if from.column_stride == 1 {
         for r in 0..rows {

@@ -1,0 +1,137 @@
+//! Flash attention: no T × T tensor in memory; the backward recomputes probabilities from the kept `lse`.
+
+use super::Attention;
+use super::backward::{Tensors, backward};
+use super::forward::forward;
+use super::reference::Problem;
+use super::unfused::{Inputs, record};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{Builder, Case, Cases, Cost, CpuNode, Op, Precision, Spec, TensorId, Vjp};
+
+/// `(packed [N, (H+2·KV)·dim], [spans [N·2] u32], [sequences [B] u32, step [1] u32])
+/// → (o [N, H·dim], lse [N, H] in the accumulator format)`.
+///
+/// `spans` is there under [`Mask::Spans`](super::Mask::Spans), the counters with dropout. `lse` is the logarithm of
+/// the sum of exponentials of the scaled scores, before dropout; only the backward reads it.
+#[derive(Clone, Copy, Debug)]
+pub struct FlashAttention(pub Attention);
+
+/// `(packed, o, lse, do [N, H·dim], then the same further inputs) → d_packed`.
+#[derive(Clone, Copy, Debug)]
+pub struct FlashAttentionGrad(pub Attention);
+
+impl Op for FlashAttention {
+    fn name(&self) -> &'static str {
+        "flash_attention"
+    }
+
+    fn attributes(&self) -> String {
+        self.0.attributes()
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let Some((packed, extras)) = inputs.split_first() else { return Err("takes packed rows".into()) };
+        self.0.check(packed, extras)?;
+        let (n, heads) = (packed.shape[0], self.0.heads);
+        Ok(vec![
+            Spec::new([n, heads.query * heads.dim], packed.dtype),
+            Spec::new([n, heads.query], packed.dtype.accumulator()),
+        ])
+    }
+
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        let mut inputs = vec![v.input(0), v.output(0), v.output(1), v.grad(0)?];
+        inputs.extend((1..v.input_count()).map(|i| v.input(i)));
+        v.backward(FlashAttentionGrad(self.0), &inputs, &[0])?;
+        Ok(())
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        Cost::streaming(inputs, outputs).with_flops(self.0.flops(&inputs[0], 2))
+    }
+
+    fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
+        let (o, lse) = record(b, self.0, Inputs::of(&self.0, inputs))?;
+        Ok(Some(vec![o, lse]))
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let extras = self.0.extras(cx, 1);
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            forward::<E>(&self.0, cx.pool, cx.input(0), &extras, cx.output(0), cx.output(1));
+        });
+        Ok(())
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let problems = [
+            Problem::causal(2, 1, (2, 1, 32)),
+            Problem::causal(2, 1, (1, 1, 64)).dropped(0.5),
+            Problem::causal(3, 17, (2, 2, 32)),
+            Problem::causal(2, 17, (8, 1, 64)).dropped(0.1),
+            Problem::causal(2, 33, (4, 2, 96)).spans().dropped(0.2),
+            Problem::causal(1, 70, (1, 1, 128)).spans(),
+            Problem::causal(1, 129, (2, 1, 32)).dropped(0.1),
+            Problem::causal(1, 255, (2, 1, 64)),
+            Problem::causal(1, 256, (1, 1, 96)).dropped(0.1),
+            Problem::causal(1, 300, (2, 1, 32)).spans().dropped(0.1),
+            Problem::causal(1, 1000, (1, 1, 32)),
+            Problem::causal(1, 1000, (1, 1, 128)).dropped(0.1),
+        ];
+        let case = |problem: Problem| {
+            let inputs = [vec![problem.packed(precision)], problem.extras()].concat();
+            let op = FlashAttention(problem.attention);
+            Case::new(problem.name(), op, inputs, move |inputs| problem.solve(&inputs[0], &inputs[1..]))
+                .depth(problem.attention.seq_len.max(problem.attention.heads.dim))
+        };
+        Cases::Own(problems.into_iter().map(case).collect())
+    }
+}
+
+impl Op for FlashAttentionGrad {
+    fn name(&self) -> &'static str {
+        "flash_attention_grad"
+    }
+
+    fn attributes(&self) -> String {
+        self.0.attributes()
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [packed, o, lse, d_o, extras @ ..] = inputs else {
+            return Err("takes packed rows, o, lse and do".into());
+        };
+        self.0.check(packed, extras)?;
+        let (n, heads) = (packed.shape[0], self.0.heads);
+        let of_rows = Spec::new([n, heads.query * heads.dim], packed.dtype);
+        if *o != of_rows || *d_o != of_rows || *lse != Spec::new([n, heads.query], packed.dtype.accumulator())
+        {
+            return Err(format!("o and do are {of_rows}, lse one number per row and head"));
+        }
+        Ok(vec![packed.clone()])
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        Cost::streaming(inputs, outputs).with_flops(self.0.flops(&inputs[0], 5))
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let extras = self.0.extras(cx, 4);
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let tensors = Tensors::<E> {
+                packed: cx.input(0),
+                o: cx.input(1),
+                lse: cx.input(2),
+                d_o: cx.input(3),
+                d_packed: cx.output(0),
+            };
+            backward(&self.0, cx.pool, tensors, &extras);
+        });
+        Ok(())
+    }
+
+    fn cases(&self, _precision: Precision) -> Cases {
+        Cases::GradientOf("flash_attention")
+    }
+}

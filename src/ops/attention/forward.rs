@@ -1,0 +1,127 @@
+//! Flash attention, forward, on the CPU: one task per sequence and query head, blocks of queries by blocks of keys,
+//! with a running maximum and sum per query (Milakov and Gimelshein 2018; Dao et al. 2022).
+
+use super::rows::{LANES, Scratch, cut, exponentials, hide_outside, largest, multiply_by, scale};
+use super::{Attention, Extras};
+use crate::device::cpu::matmul::{Matrix, multiply, operand, widens};
+use crate::device::cpu::{Pool, View, ViewMut};
+use crate::device::{Elem, Real};
+use std::ops::Range;
+
+/// Queries and keys of a block.
+pub(super) const QUERIES: usize = 64;
+pub(super) const KEYS: usize = 256;
+
+/// Writes `o [N, H·dim]` and `lse [N, H]`, the logarithm of the sum of exponentials of each query's scores.
+pub(super) fn forward<E: Elem>(
+    attention: &Attention,
+    pool: &Pool,
+    packed: View<'_, E>,
+    extras: &Extras<'_>,
+    o: ViewMut<'_, E>,
+    lse: ViewMut<'_, E::Acc>,
+) {
+    let heads = attention.heads;
+    let batch = packed.len() / (heads.width() * attention.seq_len);
+    pool.run(
+        batch * heads.query,
+        #[inline(always)]
+        |task| {
+            let (b, h) = (task / heads.query, task % heads.query);
+            head(attention, (b, h), packed, extras, o, lse);
+        },
+    );
+}
+
+/// One head of one sequence.
+#[inline(always)]
+fn head<E: Elem>(
+    attention: &Attention,
+    (b, h): (usize, usize),
+    packed: View<'_, E>,
+    extras: &Extras<'_>,
+    o: ViewMut<'_, E>,
+    lse: ViewMut<'_, E::Acc>,
+) {
+    let (heads, seq_len, dim) = (attention.heads, attention.seq_len, attention.heads.dim);
+    let score_scale = E::Acc::of(heads.score_scale());
+    let wide = usize::from(widens::<E>());
+    let queries = QUERIES.min(seq_len);
+    let keys = KEYS.min(seq_len).next_multiple_of(LANES);
+    let mut scratch =
+        Scratch::lend(queries * (keys + (1 + wide) * dim + 2) + 2 * wide * seq_len * dim + keys);
+    let mut rest = scratch.all();
+    let scores = cut(&mut rest, queries * keys);
+    let sums = cut(&mut rest, queries * dim);
+    let (max, norm) = (cut(&mut rest, queries), cut(&mut rest, queries));
+    let factors = cut(&mut rest, keys);
+    let q_wide = cut(&mut rest, wide * queries * dim);
+    let (k_wide, v_wide) = (cut(&mut rest, wide * seq_len * dim), cut(&mut rest, wide * seq_len * dim));
+
+    let rows = Matrix::rows(packed, heads.width()).at(b * seq_len, 0);
+    let g = h / heads.group();
+    let k = operand(rows.at(0, heads.key_at(g)), (seq_len, dim), k_wide);
+    let v = operand(rows.at(0, heads.value_at(g)), (seq_len, dim), v_wide);
+
+    for q0 in (0..seq_len).step_by(queries) {
+        let count = queries.min(seq_len - q0);
+        let q = operand(rows.at(q0, heads.query_at(h)), (count, dim), &mut *q_wide);
+        let seen = extras.visible.of_any(b, q0..q0 + count);
+        max.fill(E::Acc::NEG_INFINITY);
+        norm.fill(E::Acc::ZERO);
+        sums.fill(E::Acc::ZERO);
+        for block in blocks(&seen) {
+            let width = block.len();
+            let stride = width.next_multiple_of(LANES);
+            let to = Matrix::rows(ViewMut::of(scores), stride);
+            multiply((count, width, dim), score_scale, q, k.at(block.start, 0).t(), to, false);
+            for r in 0..count {
+                let row = &mut scores[r * stride..(r + 1) * stride];
+                let seen = within(&extras.visible.of(b, q0 + r), &block);
+                if seen.is_empty() {
+                    row.fill(E::Acc::ZERO);
+                    continue;
+                }
+                let live = hide_outside(row, &seen);
+                let row = &mut row[..live];
+                let larger = max[r].larger(largest(row));
+                let correction = (max[r] - larger).exp();
+                max[r] = larger;
+                norm[r] = norm[r] * correction + exponentials(row, larger);
+                scale(&mut sums[r * dim..(r + 1) * dim], correction);
+                if let Some(c) = &extras.dropout {
+                    let place = (h * seq_len + q0 + r) as u32;
+                    c.drops.factors(c.step, c.sequences[b], place, block.start, &mut factors[..live]);
+                    multiply_by(row, &factors[..live]);
+                }
+            }
+            let p = Matrix::rows(View::of(scores), stride);
+            let to = Matrix::rows(ViewMut::of(sums), dim);
+            multiply((count, dim, width), E::Acc::ONE, p, v.at(block.start, 0), to, true);
+        }
+        for r in 0..count {
+            let row = b * seq_len + q0 + r;
+            let sum = &mut sums[r * dim..(r + 1) * dim];
+            // A query that sees no key gives zeros.
+            let inverse = if max[r] == E::Acc::NEG_INFINITY { E::Acc::ZERO } else { E::Acc::ONE / norm[r] };
+            scale(sum, inverse);
+            o.store(row * heads.query * dim + h * dim, sum);
+            lse.slice(row * heads.query + h, 1)[0] = max[r] + norm[r].ln();
+        }
+    }
+}
+
+/// Cuts the keys that a block of queries sees into blocks that start where a call of the dropout generator does.
+pub(super) fn blocks(seen: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+    let end = seen.end;
+    let start = seen.start / LANES * LANES;
+    (start..end).step_by(KEYS).map(move |at| at..end.min(at + KEYS))
+}
+
+/// The part of `seen` inside a block, counted from its start.
+#[inline(always)]
+pub(super) fn within(seen: &Range<usize>, block: &Range<usize>) -> Range<usize> {
+    let start = seen.start.clamp(block.start, block.end);
+    let end = seen.end.clamp(start, block.end);
+    start - block.start..end - block.start
+}

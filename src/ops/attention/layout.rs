@@ -1,0 +1,110 @@
+//! How heads lie in a row of the fused product, and which keys a query sees.
+
+use crate::device::DType;
+use crate::ir::Spec;
+use std::fmt;
+use std::ops::Range;
+
+/// Heads side by side in a row: all queries, then all keys, then all values, each `dim` wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// The number of query heads.
+    pub query: usize,
+    /// The number of key heads, and of value heads; divides `query`.
+    pub kv: usize,
+    /// The width of a head.
+    pub dim: usize,
+}
+
+impl Heads {
+    /// The width of a row.
+    pub fn width(self) -> usize {
+        (self.query + 2 * self.kv) * self.dim
+    }
+
+    /// The first column of query head `h`.
+    pub fn query_at(self, h: usize) -> usize {
+        h * self.dim
+    }
+
+    /// The first column of key head `g`.
+    pub fn key_at(self, g: usize) -> usize {
+        (self.query + g) * self.dim
+    }
+
+    /// The first column of value head `g`.
+    pub fn value_at(self, g: usize) -> usize {
+        (self.query + self.kv + g) * self.dim
+    }
+
+    /// Query heads that share one key and value head: those from `g·group` on.
+    pub fn group(self) -> usize {
+        self.query / self.kv
+    }
+
+    /// What scores are multiplied by: 1/√dim.
+    pub fn score_scale(self) -> f64 {
+        1.0 / (self.dim as f64).sqrt()
+    }
+
+    /// Checks that `packed` is `[N, (H + 2·KV)·dim]` in a float format, unpadded.
+    ///
+    /// # Errors
+    /// A sentence about what does not fit.
+    pub fn check(self, packed: &Spec) -> Result<(), String> {
+        if self.kv == 0 || self.dim == 0 || self.query == 0 || !self.query.is_multiple_of(self.kv) {
+            return Err(format!("{self}: query heads are a multiple of key heads, and none is empty"));
+        }
+        let fits = packed.shape.len() == 2 && packed.shape[1] == self.width() && packed.alloc == packed.shape;
+        if !fits || packed.dtype == DType::U32 {
+            return Err(format!("packed rows are {} wide for {self}, unpadded", self.width()));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Heads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "heads={} kv_heads={} head_dim={}", self.query, self.kv, self.dim)
+    }
+}
+
+/// Which keys of its own sequence a query sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mask {
+    /// Query `t` sees keys `0..=t`.
+    Causal,
+    /// Each query brings its own range: an input `spans [N·2] u32` of (first, end) per row, counted within its
+    /// sequence.
+    Spans,
+}
+
+/// The keys that each query of a batch sees.
+#[derive(Clone, Copy, Debug)]
+pub struct Visible<'a> {
+    /// Queries, and keys, of a sequence.
+    pub seq_len: usize,
+    /// (first, end) per row, or `None` for the causal mask.
+    pub spans: Option<&'a [u32]>,
+}
+
+impl Visible<'_> {
+    /// The keys that query `t` of sequence `b` of this batch sees. Ends beyond the sequence are cut off.
+    #[inline(always)]
+    pub fn of(&self, b: usize, t: usize) -> Range<usize> {
+        match self.spans {
+            None => 0..t + 1,
+            Some(spans) => {
+                let at = 2 * (b * self.seq_len + t);
+                let end = (spans[at + 1] as usize).min(self.seq_len);
+                (spans[at] as usize).min(end)..end
+            }
+        }
+    }
+
+    /// The smallest range that holds what any of these queries sees.
+    pub fn of_any(&self, b: usize, queries: Range<usize>) -> Range<usize> {
+        let seen = queries.map(|t| self.of(b, t)).filter(|seen| !seen.is_empty());
+        seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
+    }
+}

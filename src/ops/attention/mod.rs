@@ -1,0 +1,108 @@
+//! Attention over packed rows: the flash form that the model records, and the unfused form with its T × T tensors.
+//!
+//! Rows of the fused query-key-value product are read and written where they lie; nothing is transposed in memory.
+//! N = batch·seq_len rows; query head h uses key and value head h / (H/KV).
+
+mod backward;
+pub mod flash;
+mod forward;
+pub mod layout;
+pub(crate) mod reference;
+pub(crate) mod rows;
+#[cfg(test)]
+mod tests;
+pub mod unfused;
+
+pub use flash::{FlashAttention, FlashAttentionGrad};
+pub use layout::{Heads, Mask, Visible};
+pub use unfused::{Inputs, attention_unfused};
+
+use super::dropout::{Drops, Site, check_counters};
+use crate::device::DType;
+use crate::ir::{CpuNode, Spec};
+
+/// What an attention layer computes: `softmax(q·kᵀ/√dim)·v` per head, with dropout on the probabilities.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// How heads lie in a row.
+    pub heads: Heads,
+    /// Rows of a sequence.
+    pub seq_len: usize,
+    /// Which keys a query sees.
+    pub mask: Mask,
+    /// Dropout of the probabilities.
+    pub dropout: Option<Site>,
+}
+
+/// The inputs of an attention op beyond its tensors: what is seen and what is dropped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extras<'a> {
+    pub visible: Visible<'a>,
+    pub dropout: Option<Counters<'a>>,
+}
+
+/// The generator of dropout and the counters that place a sequence and a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counters<'a> {
+    pub drops: Drops,
+    pub sequences: &'a [u32],
+    pub step: u32,
+}
+
+impl Attention {
+    /// The constants in prints.
+    fn attributes(&self) -> String {
+        let mut text = format!("{} seq_len={} mask={:?}", self.heads, self.seq_len, self.mask).to_lowercase();
+        if let Some(site) = self.dropout {
+            text += &format!(" p={} site={}", site.p, site.site);
+        }
+        text
+    }
+
+    /// The number of inputs beyond the tensors.
+    fn extra_count(&self) -> usize {
+        usize::from(self.mask == Mask::Spans) + 2 * usize::from(self.dropout.is_some())
+    }
+
+    /// Checks the packed rows and the inputs `[spans] [sequences step]`.
+    fn check(&self, packed: &Spec, extras: &[Spec]) -> Result<(), String> {
+        self.heads.check(packed)?;
+        if self.seq_len == 0 || !packed.shape[0].is_multiple_of(self.seq_len) {
+            return Err(format!("rows come in whole sequences of {}", self.seq_len));
+        }
+        if extras.len() != self.extra_count() {
+            return Err(format!("takes {} inputs after its tensors", self.extra_count()));
+        }
+        let (spans, counters) = extras.split_at(usize::from(self.mask == Mask::Spans));
+        if spans.iter().any(|s| s.dtype != DType::U32 || s.elements() != 2 * packed.shape[0]) {
+            return Err("spans are u32, two per row".into());
+        }
+        if let [sequences, step] = counters {
+            check_counters(sequences, step)?;
+            if sequences.elements() != packed.shape[0] / self.seq_len {
+                return Err("sequences hold one number per sequence".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the inputs from `first` on.
+    fn extras<'a>(&self, cx: &CpuNode<'a>, first: usize) -> Extras<'a> {
+        let spans = (self.mask == Mask::Spans).then(|| cx.input_u32(first));
+        let next = first + usize::from(spans.is_some());
+        Extras {
+            visible: Visible { seq_len: self.seq_len, spans },
+            dropout: self.dropout.map(|site| Counters {
+                drops: site.drops(),
+                sequences: cx.input_u32(next),
+                step: cx.input_u32(next + 1)[0],
+            }),
+        }
+    }
+
+    /// Floating-point operations of `products` products of T × T by dim, the causal half counted.
+    fn flops(&self, packed: &Spec, products: usize) -> f64 {
+        let Heads { query, dim, .. } = self.heads;
+        (products * query * dim) as f64 * packed.shape[0] as f64 * self.seq_len as f64
+    }
+}

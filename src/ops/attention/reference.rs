@@ -1,0 +1,132 @@
+//! Attention by plain loops in f64, and the inputs of cases. The oracle of every op of this folder.
+
+use super::{Attention, Heads, Mask};
+use crate::device::DType;
+use crate::ir::{Array, Fill, Precision, Spec};
+use crate::ops::dropout::{Site, reference_factor};
+
+/// One attention problem of a case.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Problem {
+    pub batch: usize,
+    pub attention: Attention,
+}
+
+impl Problem {
+    /// A causal problem without dropout: batch, sequence length, (query heads, key heads, width of a head).
+    pub fn causal(batch: usize, seq_len: usize, (query, kv, dim): (usize, usize, usize)) -> Self {
+        let heads = Heads { query, kv, dim };
+        Self { batch, attention: Attention { heads, seq_len, mask: Mask::Causal, dropout: None } }
+    }
+
+    /// The same with dropout.
+    pub fn dropped(mut self, p: f64) -> Self {
+        self.attention.dropout = Some(Site { p, seed: 42, site: 5 });
+        self
+    }
+
+    /// The same with a range of keys per query.
+    pub fn spans(mut self) -> Self {
+        self.attention.mask = Mask::Spans;
+        self
+    }
+
+    /// What is special about it.
+    pub fn name(&self) -> String {
+        let Attention { heads, seq_len, mask, dropout } = self.attention;
+        let mut name = format!("b{} t{seq_len} hd{} gqa{}", self.batch, heads.dim, heads.group());
+        if mask == Mask::Spans {
+            name += " spans";
+        }
+        if dropout.is_some() {
+            name += " dropout";
+        }
+        name
+    }
+
+    /// Rows of the packed tensor.
+    pub fn rows(&self) -> usize {
+        self.batch * self.attention.seq_len
+    }
+
+    /// The packed rows.
+    pub fn packed(&self, precision: Precision) -> (Spec, Fill) {
+        (Spec::new([self.rows(), self.attention.heads.width()], precision.stream), Fill::Normal(0.0, 1.0))
+    }
+
+    /// Spans, if it has them: some start late, some see the future, some see one key.
+    pub fn span_input(&self) -> Vec<(Spec, Fill)> {
+        let t_max = self.attention.seq_len;
+        let values = (0..self.rows()).flat_map(|row| {
+            let t = row % t_max;
+            let span = match row % 4 {
+                0 => (0, t + 1),
+                1 => (t / 2, t + 1),
+                2 => (t, t + 1),
+                _ => (t / 3, t_max),
+            };
+            [span.0 as f64, span.1 as f64]
+        });
+        match self.attention.mask {
+            Mask::Causal => Vec::new(),
+            Mask::Spans => {
+                vec![(Spec::new([2 * self.rows()], DType::U32), Fill::Values(values.collect()))]
+            }
+        }
+    }
+
+    /// All inputs after the tensors.
+    pub fn extras(&self) -> Vec<(Spec, Fill)> {
+        let mut extras = self.span_input();
+        if self.attention.dropout.is_some() {
+            extras.push((Spec::new([self.batch], DType::U32), Fill::Below(100_000)));
+            extras.push((Spec::new([1], DType::U32), Fill::Below(1000)));
+        }
+        extras
+    }
+
+    /// (first, end) of the keys that a row sees, from the inputs after the tensors.
+    pub fn span(&self, extras: &[Array], row: usize) -> (usize, usize) {
+        match self.attention.mask {
+            Mask::Causal => (0, row % self.attention.seq_len + 1),
+            Mask::Spans => (extras[0].data[2 * row] as usize, extras[0].data[2 * row + 1] as usize),
+        }
+    }
+
+    /// `o [N, H·dim]` and `lse [N, H]` by the definition.
+    pub fn solve(&self, packed: &Array, extras: &[Array]) -> Vec<Array> {
+        let Attention { heads, seq_len, dropout, .. } = self.attention;
+        let (width, dim) = (packed.width(), heads.dim);
+        let mut o = Array::zeros(&[self.rows(), heads.query * dim]);
+        let mut lse = Array::zeros(&[self.rows(), heads.query]);
+        for row in 0..self.rows() {
+            let (b, t) = (row / seq_len, row % seq_len);
+            let (first, end) = self.span(extras, row);
+            for h in 0..heads.query {
+                let g = h * heads.kv / heads.query;
+                let at = |r: usize, head: usize, d: usize| packed.data[r * width + head * dim + d];
+                let weights: Vec<f64> = (first..end)
+                    .map(|key| {
+                        let other = b * seq_len + key;
+                        let dot: f64 = (0..dim).map(|d| at(row, h, d) * at(other, heads.query + g, d)).sum();
+                        (dot / (dim as f64).sqrt()).exp()
+                    })
+                    .collect();
+                let total: f64 = weights.iter().sum();
+                lse.data[row * heads.query + h] = total.ln();
+                for (key, weight) in (first..end).zip(weights) {
+                    let factor = dropout.map_or(1.0, |site| {
+                        let counters = &extras[extras.len() - 2..];
+                        let (sequence, step) = (counters[0].data[b] as usize, counters[1].data[0] as usize);
+                        reference_factor(site, [key, h * seq_len + t, sequence, step])
+                    });
+                    for d in 0..dim {
+                        o.data[row * heads.query * dim + h * dim + d] +=
+                            weight / total * factor * at(b * seq_len + key, heads.query + heads.kv + g, d);
+                    }
+                }
+            }
+        }
+        vec![o, lse]
+    }
+}

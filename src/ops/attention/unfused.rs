@@ -1,0 +1,404 @@
+//! Attention in four visible steps: scores, softmax, dropout, values. It keeps T × T tensors, and is the oracle and
+//! the ablation of the flash form.
+
+use super::reference::Problem;
+use super::rows::{Scratch, cut};
+use super::{Attention, Heads, Mask};
+use crate::device::cpu::matmul::{Matrix, multiply, operand, widens};
+use crate::device::cpu::{View, ViewMut};
+use crate::device::{DType, Elem, Real};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{Array, Builder, Case, Cases, Cost, CpuNode, Fill, Op, Precision, Spec, TensorId, Vjp};
+use crate::ops::dropout::Dropout;
+use crate::ops::softmax::Softmax;
+
+/// The inputs of an attention layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs {
+    /// The packed rows `[N, (H+2·KV)·dim]`.
+    pub packed: TensorId,
+    /// (first, end) per row, under [`Mask::Spans`].
+    pub spans: Option<TensorId>,
+    /// `sequences [B]` and `step [1]`, with dropout.
+    pub counters: Option<[TensorId; 2]>,
+}
+
+impl Inputs {
+    /// Names the inputs of [`FlashAttention`](super::FlashAttention), which `infer` has counted.
+    pub(super) fn of(attention: &Attention, inputs: &[TensorId]) -> Self {
+        let spans = (attention.mask == Mask::Spans).then(|| inputs[1]);
+        let next = 1 + usize::from(spans.is_some());
+        let counters = attention.dropout.map(|_| [inputs[next], inputs[next + 1]]);
+        Self { packed: inputs[0], spans, counters }
+    }
+
+    /// As [`FlashAttention`](super::FlashAttention) takes them.
+    pub fn list(&self) -> Vec<TensorId> {
+        [self.packed].into_iter().chain(self.spans).chain(self.counters.into_iter().flatten()).collect()
+    }
+}
+
+/// Records attention with smaller ops and returns `o [N, H·dim]`, for `engine.attention = "unfused"`.
+///
+/// # Errors
+/// When the inputs do not fit.
+pub fn attention_unfused(b: &mut Builder, attention: Attention, inputs: Inputs) -> Result<TensorId> {
+    Ok(record(b, attention, inputs)?.0)
+}
+
+/// Records attention with smaller ops and returns `(o, lse)`, as the flash form has them.
+pub(super) fn record(b: &mut Builder, attention: Attention, inputs: Inputs) -> Result<(TensorId, TensorId)> {
+    let s = b.emit1("scores", AttentionScores::of(&attention), &[inputs.packed])?;
+    let read: Vec<TensorId> = [s].into_iter().chain(inputs.spans).collect();
+    let softmax = b.emit("probabilities", Softmax { mask: attention.mask }, &read)?;
+    let (mut p, lse) = (softmax[0], softmax[1]);
+    if let (Some(site), Some([sequences, step])) = (attention.dropout, inputs.counters) {
+        p = b.emit1("dropped", Dropout(site), &[p, sequences, step])?;
+    }
+    let o = b.emit1("o", AttentionValues(attention.heads), &[p, inputs.packed])?;
+    Ok((o, lse))
+}
+
+/// `packed [N, (H+2·KV)·dim] → s [B, H, T, T]`, `s = q·kᵀ/√dim` for all pairs, seen or not.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionScores {
+    /// How heads lie in a row.
+    pub heads: Heads,
+    /// Rows of a sequence.
+    pub seq_len: usize,
+}
+
+/// `(packed, ds [B, H, T, T]) → d_packed`, zero in the values' part.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionScoresGrad(pub Heads);
+
+/// `(p [B, H, T, T], packed) → o [N, H·dim]`, `o = p·v`.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionValues(pub Heads);
+
+/// `(p, packed, do [N, H·dim]) → (dp [B, H, T, T], d_packed)`, the latter zero in the queries' and keys' parts.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionValuesGrad(pub Heads);
+
+/// Floating-point operations of `count` products of one T × T matrix per head with `dim` columns.
+fn flops(heads: Heads, squares: &Spec, count: usize) -> f64 {
+    2.0 * (count * heads.dim) as f64 * squares.elements() as f64
+}
+
+/// Checks `[B, H, T, T]` against packed rows and returns T.
+fn check_squares(heads: Heads, squares: &Spec, packed: &Spec) -> Result<usize, String> {
+    heads.check(packed)?;
+    let &[b, h, t, keys] = squares.shape.as_slice() else {
+        return Err("probabilities are [B, H, T, T]".into());
+    };
+    if h != heads.query || t != keys || b * t != packed.shape[0] || squares.dtype != packed.dtype {
+        return Err("probabilities are [B, H, T, T] in the format of the packed rows [B·T, …]".into());
+    }
+    Ok(t)
+}
+
+/// One product of a task: `c = alpha·a·b` summed in scratch where `c` is narrower than sums, and rounded once.
+fn product<E: Elem>(
+    (m, n, k): (usize, usize, usize),
+    alpha: E::Acc,
+    a: Matrix<View<'_, E>>,
+    b: Matrix<View<'_, E>>,
+    sum: &mut [E::Acc],
+    wide: &mut [E::Acc],
+    add: bool,
+) {
+    let mut rest = wide;
+    let copies = usize::from(widens::<E>());
+    let (a_wide, b_wide) = (cut(&mut rest, copies * m * k), cut(&mut rest, copies * k * n));
+    let (a, b) = (operand(a, (m, k), a_wide), operand(b, (k, n), b_wide));
+    multiply((m, n, k), alpha, a, b, Matrix::rows(ViewMut::of(sum), n), add);
+}
+
+/// Rounds the rows of `sum`, `columns` wide, into a matrix.
+fn store<E: Elem>(to: Matrix<ViewMut<'_, E>>, columns: usize, sum: &[E::Acc]) {
+    for (r, row) in sum.chunks_exact(columns).enumerate() {
+        to.view.store(to.at(r, 0).start, row);
+    }
+}
+
+/// Zeroes `columns` columns of `rows` rows.
+fn clear<E: Elem>(to: Matrix<ViewMut<'_, E>>, rows: usize, columns: usize) {
+    for r in 0..rows {
+        to.view.slice(to.at(r, 0).start, columns).fill(E::default());
+    }
+}
+
+impl AttentionScores {
+    fn of(attention: &Attention) -> Self {
+        Self { heads: attention.heads, seq_len: attention.seq_len }
+    }
+}
+
+impl Op for AttentionScores {
+    fn name(&self) -> &'static str {
+        "attention_scores"
+    }
+
+    fn attributes(&self) -> String {
+        format!("{} seq_len={}", self.heads, self.seq_len)
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [packed] = inputs else { return Err("takes packed rows".into()) };
+        self.heads.check(packed)?;
+        let t = self.seq_len;
+        if t == 0 || packed.shape[0] % t != 0 {
+            return Err(format!("rows come in whole sequences of {t}"));
+        }
+        Ok(vec![Spec::new([packed.shape[0] / t, self.heads.query, t, t], packed.dtype)])
+    }
+
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        let inputs = [v.input(0), v.grad(0)?];
+        v.backward(AttentionScoresGrad(self.heads), &inputs, &[0])?;
+        Ok(())
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        Cost::streaming(inputs, outputs).with_flops(flops(self.heads, &outputs[0], 1))
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let (heads, t, dim) = (self.heads, self.seq_len, self.heads.dim);
+        let tasks = cx.output_spec(0).elements() / (t * t);
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let rows = Matrix::rows(cx.input::<E>(0), heads.width());
+            let s = Matrix::rows(cx.output::<E>(0), t);
+            cx.pool.run(tasks, |task| {
+                let (b, h) = (task / heads.query, task % heads.query);
+                let q = rows.at(b * t, heads.query_at(h));
+                let k = rows.at(b * t, heads.key_at(h / heads.group()));
+                let mut scratch = Scratch::lend(t * t + 2 * t * dim);
+                let mut rest = scratch.all();
+                let sum = cut(&mut rest, t * t);
+                product((t, t, dim), <E as Elem>::Acc::of(heads.score_scale()), q, k.t(), sum, rest, false);
+                store(s.at(task * t, 0), t, sum);
+            });
+        });
+        Ok(())
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let case = |problem: Problem| {
+            let op = AttentionScores::of(&problem.attention);
+            Case::new(problem.name(), op, vec![problem.packed(precision)], move |inputs| {
+                vec![reference_scores(&problem, &inputs[0])]
+            })
+            .depth(problem.attention.seq_len.max(problem.attention.heads.dim))
+        };
+        Cases::Own(problems().map(case).collect())
+    }
+}
+
+/// Problems small enough for T × T tensors.
+fn problems() -> impl Iterator<Item = Problem> {
+    let shapes = [(2, 1, (1, 1, 32)), (2, 17, (2, 1, 64)), (3, 33, (8, 1, 32)), (1, 65, (2, 2, 96))];
+    shapes.into_iter().map(|(batch, t, heads)| Problem::causal(batch, t, heads))
+}
+
+fn reference_scores(problem: &Problem, packed: &Array) -> Array {
+    let Attention { heads, seq_len: t_max, .. } = problem.attention;
+    let mut s = Array::zeros(&[problem.batch, heads.query, t_max, t_max]);
+    for (i, s) in s.data.iter_mut().enumerate() {
+        let (key, t) = (i % t_max, i / t_max % t_max);
+        let (h, b) = (i / t_max / t_max % heads.query, i / t_max / t_max / heads.query);
+        let q = (b * t_max + t) * packed.width() + h * heads.dim;
+        let k = (b * t_max + key) * packed.width() + (heads.query + h * heads.kv / heads.query) * heads.dim;
+        let dot: f64 = (0..heads.dim).map(|d| packed.data[q + d] * packed.data[k + d]).sum();
+        *s = dot / (heads.dim as f64).sqrt();
+    }
+    s
+}
+
+impl Op for AttentionScoresGrad {
+    fn name(&self) -> &'static str {
+        "attention_scores_grad"
+    }
+
+    fn attributes(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [packed, ds] = inputs else { return Err("takes packed rows and ds".into()) };
+        check_squares(self.0, ds, packed)?;
+        Ok(vec![packed.clone()])
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        Cost::streaming(inputs, outputs).with_flops(flops(self.0, &inputs[1], 2))
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let (heads, dim) = (self.0, self.0.dim);
+        let t = cx.input_spec(1).width();
+        let batch = cx.input_spec(0).shape[0] / t;
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let rows = Matrix::rows(cx.input::<E>(0), heads.width());
+            let ds = Matrix::rows(cx.input::<E>(1), t);
+            let d_rows = Matrix::rows(cx.output::<E>(0), heads.width());
+            cx.pool.run(batch * heads.kv, |task| {
+                let (b, g) = (task / heads.kv, task % heads.kv);
+                let k = rows.at(b * t, heads.key_at(g));
+                let mut scratch = Scratch::lend(t * t + 3 * t * dim);
+                let mut rest = scratch.all();
+                let (dq, dk) = (cut(&mut rest, t * dim), cut(&mut rest, t * dim));
+                for i in 0..heads.group() {
+                    let h = g * heads.group() + i;
+                    let q = rows.at(b * t, heads.query_at(h));
+                    let ds = ds.at((b * heads.query + h) * t, 0);
+                    product((t, dim, t), <E as Elem>::Acc::of(heads.score_scale()), ds, k, dq, rest, false);
+                    store(d_rows.at(b * t, heads.query_at(h)), dim, dq);
+                    product((t, dim, t), <E as Elem>::Acc::of(heads.score_scale()), ds.t(), q, dk, rest, i > 0);
+                }
+                store(d_rows.at(b * t, heads.key_at(g)), dim, dk);
+                clear(d_rows.at(b * t, heads.value_at(g)), t, dim);
+            });
+        });
+        Ok(())
+    }
+
+    fn cases(&self, _precision: Precision) -> Cases {
+        Cases::GradientOf("attention_scores")
+    }
+}
+
+impl Op for AttentionValues {
+    fn name(&self) -> &'static str {
+        "attention_values"
+    }
+
+    fn attributes(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [p, packed] = inputs else { return Err("takes p and packed rows".into()) };
+        check_squares(self.0, p, packed)?;
+        Ok(vec![Spec::new([packed.shape[0], self.0.query * self.0.dim], packed.dtype)])
+    }
+
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        let inputs = [v.input(0), v.input(1), v.grad(0)?];
+        v.backward(AttentionValuesGrad(self.0), &inputs, &[0, 1])?;
+        Ok(())
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        Cost::streaming(inputs, outputs).with_flops(flops(self.0, &inputs[0], 1))
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let (heads, dim) = (self.0, self.0.dim);
+        let t = cx.input_spec(0).width();
+        let batch = cx.input_spec(0).shape[0];
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let p = Matrix::rows(cx.input::<E>(0), t);
+            let rows = Matrix::rows(cx.input::<E>(1), heads.width());
+            let o = Matrix::rows(cx.output::<E>(0), heads.query * dim);
+            cx.pool.run(batch * heads.query, |task| {
+                let (b, h) = (task / heads.query, task % heads.query);
+                let v = rows.at(b * t, heads.value_at(h / heads.group()));
+                let mut scratch = Scratch::lend(t * t + 2 * t * dim);
+                let mut rest = scratch.all();
+                let sum = cut(&mut rest, t * dim);
+                product((t, dim, t), <E as Elem>::Acc::ONE, p.at(task * t, 0), v, sum, rest, false);
+                store(o.at(b * t, h * dim), dim, sum);
+            });
+        });
+        Ok(())
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let case = |problem: Problem| {
+            let Attention { heads, seq_len, .. } = problem.attention;
+            let p = Spec::new([problem.batch, heads.query, seq_len, seq_len], precision.stream);
+            let inputs = vec![(p, Fill::Uniform(0.0, 1.0)), problem.packed(precision)];
+            Case::new(problem.name(), AttentionValues(heads), inputs, move |inputs| {
+                vec![reference_values(&problem, &inputs[0], &inputs[1])]
+            })
+            .depth(seq_len.max(heads.dim))
+        };
+        Cases::Own(problems().map(case).collect())
+    }
+}
+
+fn reference_values(problem: &Problem, p: &Array, packed: &Array) -> Array {
+    let Attention { heads, seq_len: t_max, .. } = problem.attention;
+    let mut o = Array::zeros(&[problem.rows(), heads.query * heads.dim]);
+    for (i, o) in o.data.iter_mut().enumerate() {
+        let (d, h, row) = (i % heads.dim, i / heads.dim % heads.query, i / heads.dim / heads.query);
+        let (b, t) = (row / t_max, row % t_max);
+        let column = (heads.query + heads.kv + h * heads.kv / heads.query) * heads.dim + d;
+        let of_p = ((b * heads.query + h) * t_max + t) * t_max;
+        *o = (0..t_max)
+            .map(|key| p.data[of_p + key] * packed.data[(b * t_max + key) * packed.width() + column])
+            .sum();
+    }
+    o
+}
+
+impl Op for AttentionValuesGrad {
+    fn name(&self) -> &'static str {
+        "attention_values_grad"
+    }
+
+    fn attributes(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [p, packed, d_o] = inputs else { return Err("takes p, packed rows and do".into()) };
+        check_squares(self.0, p, packed)?;
+        if d_o.shape != [packed.shape[0], self.0.query * self.0.dim] || d_o.dtype == DType::U32 {
+            return Err("do is [N, H·dim]".into());
+        }
+        Ok(vec![p.clone(), packed.clone()])
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        Cost::streaming(inputs, outputs).with_flops(flops(self.0, &inputs[0], 2))
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let (heads, dim) = (self.0, self.0.dim);
+        let t = cx.input_spec(0).width();
+        let batch = cx.input_spec(0).shape[0];
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let p = Matrix::rows(cx.input::<E>(0), t);
+            let rows = Matrix::rows(cx.input::<E>(1), heads.width());
+            let d_o = Matrix::rows(cx.input::<E>(2), heads.query * dim);
+            let dp = Matrix::rows(cx.output::<E>(0), t);
+            let d_rows = Matrix::rows(cx.output::<E>(1), heads.width());
+            cx.pool.run(batch * heads.kv, |task| {
+                let (b, g) = (task / heads.kv, task % heads.kv);
+                let v = rows.at(b * t, heads.value_at(g));
+                let mut scratch = Scratch::lend(2 * t * t + 3 * t * dim);
+                let mut rest = scratch.all();
+                let (sum, dv) = (cut(&mut rest, t * t), cut(&mut rest, t * dim));
+                for i in 0..heads.group() {
+                    let h = g * heads.group() + i;
+                    let square = (b * heads.query + h) * t;
+                    let d_o = d_o.at(b * t, h * dim);
+                    product((t, t, dim), <E as Elem>::Acc::ONE, d_o, v.t(), sum, rest, false);
+                    store(dp.at(square, 0), t, sum);
+                    product((t, dim, t), <E as Elem>::Acc::ONE, p.at(square, 0).t(), d_o, dv, rest, i > 0);
+                    clear(d_rows.at(b * t, heads.query_at(h)), t, dim);
+                }
+                clear(d_rows.at(b * t, heads.key_at(g)), t, dim);
+                store(d_rows.at(b * t, heads.value_at(g)), dim, dv);
+            });
+        });
+        Ok(())
+    }
+
+    fn cases(&self, _precision: Precision) -> Cases {
+        Cases::GradientOf("attention_values")
+    }
+}
