@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 mod arguments;
+pub mod completions;
 pub mod data;
 pub mod export;
 pub mod init;
@@ -33,6 +34,8 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Print a completion script for a shell.
+    Completions(completions::Args),
     /// Tokenize a corpus to shards and print its statistics.
     Data(data::Args),
     /// Write a trained run as a HuggingFace folder.
@@ -58,6 +61,7 @@ pub enum Command {
 /// Runs the parsed command.
 pub fn dispatch(cli: Cli) -> Result<()> {
     match cli.command {
+        Command::Completions(a) => completions::run(&a),
         Command::Data(a) => data::run(&a),
         Command::Export(a) => export::run(&a),
         Command::Init(a) => init::run(&a),
