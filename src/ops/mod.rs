@@ -26,7 +26,6 @@ pub mod silu;
 pub mod softmax;
 pub mod sum;
 pub mod swiglu;
-#[cfg(test)]
 pub mod with_gradient;
 
 use crate::device::DType;
