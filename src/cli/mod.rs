@@ -11,6 +11,7 @@ pub mod export;
 pub mod init;
 pub mod keep;
 pub mod ls;
+pub mod profile;
 pub mod resume;
 pub mod run;
 pub mod sample;
@@ -42,6 +43,8 @@ pub enum Command {
     Keep(keep::Args),
     /// List the built-in recipes and the recipes here.
     Ls(ls::Args),
+    /// Measure where a step's time goes, op by op.
+    Profile(profile::Args),
     /// Go on with a run that did not finish.
     Resume(resume::Args),
     /// Train a recipe. `xrun RECIPE` is short for `xrun run RECIPE`.
@@ -60,6 +63,7 @@ pub fn dispatch(cli: Cli) -> Result<()> {
         Command::Init(a) => init::run(&a),
         Command::Keep(a) => keep::run(&a, &cli.results),
         Command::Ls(a) => ls::run(&a),
+        Command::Profile(a) => profile::run(&a),
         Command::Resume(a) => resume::run(&a, &cli.results),
         Command::Run(a) => run::run(&a, &cli.results),
         Command::Sample(a) => sample::run(&a, &cli.results),

@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::ir::{CpuNode, Home, Node, Program, Spec, State, TensorId};
 use crate::passes::MemoryPlan;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A program with its memory plan: what the engine runs.
 #[derive(Clone, Debug)]
@@ -100,6 +101,21 @@ impl Engine {
             Ok(())
         })?;
         Ok(bad)
+    }
+
+    /// Runs a section and measures every node.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub fn time(&mut self, section: &Section) -> Result<Vec<Duration>> {
+        let mut times = Vec::with_capacity(section.program.nodes.len());
+        let mut started = Instant::now();
+        self.walk(section, |_, _| {
+            times.push(started.elapsed());
+            started = Instant::now();
+            Ok(())
+        })?;
+        Ok(times)
     }
 
     /// Bytes of transient memory that are held from the system, and how often it was asked.
