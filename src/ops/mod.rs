@@ -8,17 +8,22 @@ pub mod attention;
 pub mod copy;
 pub mod dropout;
 pub mod grad_norm;
+pub mod kv_cache;
 pub mod linear;
+pub mod qk_norm_rope;
+pub mod rope;
 pub mod softmax;
 
 use crate::device::DType;
 use crate::ir::{Case, Cases, Op, Precision, Spec};
 
-/// Constants of the prototypes of attention.
+/// Constants of prototypes.
 const HEADS: attention::Heads = attention::Heads { query: 1, kv: 1, dim: 2 };
 const SITE: dropout::Site = dropout::Site { p: 0.1, seed: 0, site: 0 };
 const ATTENTION: attention::Attention =
     attention::Attention { heads: HEADS, seq_len: 1, mask: attention::Mask::Causal, dropout: None };
+const QK_NORM_ROPE: qk_norm_rope::QkNormRope =
+    qk_norm_rope::QkNormRope { heads: HEADS, eps: 1e-6, theta: 1e4 };
 
 /// One prototype of every op, so that checks can enumerate them.
 pub fn all() -> Vec<Box<dyn Op>> {
@@ -42,9 +47,17 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(copy::Copy),
         Box::new(dropout::Dropout(SITE)),
         Box::new(grad_norm::GradNorm { max_norm: 1.0 }),
+        Box::new(kv_cache::CacheAppend { heads: HEADS, capacity: 1 }),
+        Box::new(kv_cache::CachedAttention { heads: HEADS }),
         Box::new(linear::Linear),
         Box::new(linear::LinearInputGrad),
         Box::new(linear::LinearWeightGrad),
+        Box::new(qk_norm_rope::QkNorm { heads: HEADS, eps: 1e-6 }),
+        Box::new(qk_norm_rope::QkNormGrad(qk_norm_rope::QkNorm { heads: HEADS, eps: 1e-6 })),
+        Box::new(QK_NORM_ROPE),
+        Box::new(qk_norm_rope::QkNormRopeGrad(QK_NORM_ROPE)),
+        Box::new(rope::Rope { heads: HEADS, theta: 1e4, inverse: false }),
+        Box::new(rope::Rope { heads: HEADS, theta: 1e4, inverse: true }),
         Box::new(softmax::Softmax { mask: attention::Mask::Causal }),
         Box::new(softmax::SoftmaxGrad),
     ]

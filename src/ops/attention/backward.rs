@@ -46,7 +46,7 @@ fn group<E: Elem>(
     extras: &Extras<'_>,
 ) {
     let (heads, seq_len, dim) = (attention.heads, attention.seq_len, attention.heads.dim);
-    let score_scale = E::Acc::of(attention.scale());
+    let score_scale = E::Acc::of(heads.score_scale());
     let (width, o_width) = (heads.width(), heads.query * dim);
     let wide = usize::from(widens::<E>());
     let queries = QUERIES.min(seq_len);

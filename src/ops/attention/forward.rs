@@ -44,7 +44,7 @@ fn head<E: Elem>(
     lse: ViewMut<'_, E::Acc>,
 ) {
     let (heads, seq_len, dim) = (attention.heads, attention.seq_len, attention.heads.dim);
-    let score_scale = E::Acc::of(attention.scale());
+    let score_scale = E::Acc::of(heads.score_scale());
     let wide = usize::from(widens::<E>());
     let queries = QUERIES.min(seq_len);
     let keys = KEYS.min(seq_len).next_multiple_of(LANES);

@@ -42,6 +42,11 @@ impl Heads {
         self.query / self.kv
     }
 
+    /// What scores are multiplied by: 1/√dim.
+    pub fn score_scale(self) -> f64 {
+        1.0 / (self.dim as f64).sqrt()
+    }
+
     /// Checks that `packed` is `[N, (H + 2·KV)·dim]` in a float format, unpadded.
     ///
     /// # Errors

@@ -9,11 +9,13 @@ mod forward;
 pub mod layout;
 pub(crate) mod reference;
 pub(crate) mod rows;
+#[cfg(test)]
+mod tests;
 pub mod unfused;
 
 pub use flash::{FlashAttention, FlashAttentionGrad};
 pub use layout::{Heads, Mask, Visible};
-pub use unfused::attention_unfused;
+pub use unfused::{Inputs, attention_unfused};
 
 use super::dropout::{Drops, Site, check_counters};
 use crate::device::DType;
@@ -48,11 +50,6 @@ pub(crate) struct Counters<'a> {
 }
 
 impl Attention {
-    /// What scores are multiplied by: 1/√dim.
-    pub fn scale(&self) -> f64 {
-        1.0 / (self.heads.dim as f64).sqrt()
-    }
-
     /// The constants in prints.
     fn attributes(&self) -> String {
         let mut text = format!("{} seq_len={} mask={:?}", self.heads, self.seq_len, self.mask).to_lowercase();

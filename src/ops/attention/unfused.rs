@@ -86,11 +86,6 @@ fn flops(heads: Heads, squares: &Spec, count: usize) -> f64 {
     2.0 * (count * heads.dim) as f64 * squares.elements() as f64
 }
 
-/// What scores are multiplied by.
-fn scale<A: Real>(heads: Heads) -> A {
-    A::of(1.0 / (heads.dim as f64).sqrt())
-}
-
 /// Checks `[B, H, T, T]` against packed rows and returns T.
 fn check_squares(heads: Heads, squares: &Spec, packed: &Spec) -> Result<usize, String> {
     heads.check(packed)?;
@@ -182,7 +177,7 @@ impl Op for AttentionScores {
                 let mut scratch = Scratch::lend(t * t + 2 * t * dim);
                 let mut rest = scratch.all();
                 let sum = cut(&mut rest, t * t);
-                product((t, t, dim), scale(heads), q, k.t(), sum, rest, false);
+                product((t, t, dim), <E as Elem>::Acc::of(heads.score_scale()), q, k.t(), sum, rest, false);
                 store(s.at(task * t, 0), t, sum);
             });
         });
@@ -258,9 +253,9 @@ impl Op for AttentionScoresGrad {
                     let h = g * heads.group() + i;
                     let q = rows.at(b * t, heads.query_at(h));
                     let ds = ds.at((b * heads.query + h) * t, 0);
-                    product((t, dim, t), scale(heads), ds, k, dq, rest, false);
+                    product((t, dim, t), <E as Elem>::Acc::of(heads.score_scale()), ds, k, dq, rest, false);
                     store(d_rows.at(b * t, heads.query_at(h)), dim, dq);
-                    product((t, dim, t), scale(heads), ds.t(), q, dk, rest, i > 0);
+                    product((t, dim, t), <E as Elem>::Acc::of(heads.score_scale()), ds.t(), q, dk, rest, i > 0);
                 }
                 store(d_rows.at(b * t, heads.key_at(g)), dim, dk);
                 clear(d_rows.at(b * t, heads.value_at(g)), t, dim);

@@ -1,0 +1,211 @@
+//! Forms of attention against each other: flash, unfused, cached; one batch against another split of it.
+
+use super::reference::Problem;
+use super::*;
+use crate::device::comm::Alone;
+use crate::device::cpu::Pool;
+use crate::device::philox::philox;
+use crate::exec::{Engine, PlacementKind, Section};
+use crate::ir::vjp::Upstream;
+use crate::ir::{Builder, Mode, Op, Out, Precision, State, StateBuilder, TensorId};
+use crate::ops::copy::Copy;
+use crate::ops::kv_cache::{CacheAppend, CachedAttention};
+use crate::passes::{differentiate, unfuse};
+use std::sync::Arc;
+
+/// How attention is recorded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Form {
+    Flash,
+    Unfused,
+    /// Recorded as flash, then expanded by the pass.
+    Expanded,
+}
+
+fn noise(count: usize, stream: u32) -> Vec<f64> {
+    let unit = |bits: u32| f64::from(bits) / 4_294_967_296.0;
+    (0..count)
+        .map(|at| philox([at as u32, stream, 0, 0], [1, 2]).map(unit).iter().sum::<f64>() * 1.7 - 3.4)
+        .collect()
+}
+
+fn engine(state: &Arc<State>, sections: &[&Section]) -> Engine {
+    let arena = sections.iter().map(|s| s.memory.arena_bytes).max().unwrap_or(0);
+    let pool = Arc::new(Pool::new(2).unwrap());
+    Engine::new(pool, state, Arc::new(Alone), PlacementKind::Arena, arena, true).unwrap()
+}
+
+/// Output and gradient of the packed rows. `sequences` says which sequences of the data of [`noise`] are computed.
+fn run(problem: Problem, form: Form, dtype: DType, sequences: &[u32]) -> (Vec<f64>, Vec<f64>) {
+    let attention = problem.attention;
+    let t = attention.seq_len;
+    let problem = Problem { batch: sequences.len(), ..problem };
+    let precision = Precision::of(dtype);
+    let o_width = attention.heads.query * attention.heads.dim;
+    let o_spec = Spec::new([problem.rows(), o_width], dtype);
+    let (packed_spec, _) = problem.packed(precision);
+    let mut layout = StateBuilder::empty(precision);
+    let spans = Spec::new([2 * problem.rows()], DType::U32);
+    layout.group(
+        "in",
+        &[
+            ("packed", packed_spec.clone()),
+            ("d_packed", packed_spec.clone()),
+            ("spans", spans),
+            ("sequences", Spec::new([problem.batch], DType::U32)),
+            ("step", Spec::new([1], DType::U32)),
+            ("o", o_spec.clone()),
+            ("do", o_spec),
+        ],
+    );
+    layout.watch("in.packed", "in.d_packed");
+    let state = Arc::new(layout.finish());
+
+    let mut b = Builder::new("attention", Arc::clone(&state));
+    let packed = b.state("in.packed").unwrap();
+    let inputs = Inputs {
+        packed: b.emit1("packed", Copy, &[packed]).unwrap(),
+        spans: (attention.mask == Mask::Spans).then(|| b.state("in.spans").unwrap()),
+        counters: attention.dropout.map(|_| ["in.sequences", "in.step"].map(|name| b.state(name).unwrap())),
+    };
+    let o = match form {
+        Form::Unfused => attention_unfused(&mut b, attention, inputs).unwrap(),
+        _ => b.emit("o", FlashAttention(attention), &inputs.list()).unwrap()[0],
+    };
+    let kept = b.state("in.o").unwrap();
+    b.emit_into("keep", Arc::new(Copy), &[o], &[Out::Into(kept, Mode::Write)]).unwrap();
+    let d_o: TensorId = b.state("in.do").unwrap();
+    let mut program = b.finish();
+    if form == Form::Expanded {
+        program = unfuse(program).unwrap();
+    }
+    let flash = program.nodes.iter().any(|n| n.op.name() == "flash_attention");
+    assert_eq!(flash, form == Form::Flash);
+    let section = Section::new(differentiate(program, &[(o, Upstream::Tensor(d_o))], true).unwrap());
+
+    let mut engine = engine(&state, &[&section]);
+    let slot = |name: &str| state.slot(name).unwrap();
+    let of_sequences = |stream: u32, width: usize| -> Vec<f64> {
+        let block = t * width;
+        let all = noise(block * (*sequences.iter().max().unwrap() as usize + 1), stream);
+        sequences.iter().flat_map(|s| all[*s as usize * block..][..block].to_vec()).collect()
+    };
+    engine.state.set_values(slot("in.packed"), &of_sequences(0, attention.heads.width()));
+    engine.state.set_values(slot("in.do"), &of_sequences(1, o_width));
+    engine
+        .state
+        .set_values(slot("in.sequences"), &sequences.iter().map(|s| f64::from(*s)).collect::<Vec<_>>());
+    engine.state.set_values(slot("in.step"), &[3.0]);
+    if let [(_, crate::ir::Fill::Values(spans))] = problem.span_input().as_slice() {
+        engine.state.set_values(slot("in.spans"), spans);
+    }
+    engine.run(&section).unwrap();
+    (engine.state.values(slot("in.o")), engine.state.values(slot("in.d_packed")))
+}
+
+fn assert_close(a: &[f64], b: &[f64], tolerance: f64, what: &str) {
+    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+    let error = norm(&mut a.iter().zip(b).map(|(x, y)| x - y)) / norm(&mut b.iter().copied());
+    assert!(a.len() == b.len() && error <= tolerance, "{what}: {error:e} > {tolerance:e}");
+}
+
+#[test]
+fn flash_equals_unfused_with_the_same_masks() {
+    for problem in [
+        Problem::causal(2, 17, (4, 2, 32)),
+        Problem::causal(2, 67, (8, 1, 32)).dropped(0.2),
+        Problem::causal(2, 129, (2, 2, 64)).dropped(0.1),
+        Problem::causal(1, 301, (2, 1, 32)).spans().dropped(0.1),
+        Problem::causal(3, 1, (2, 1, 96)).dropped(0.5),
+    ] {
+        for (dtype, tolerance) in [(DType::F64, 1e-13), (DType::F32, 2e-6)] {
+            let flash = run(problem, Form::Flash, dtype, &[4, 0, 7][..problem.batch]);
+            for form in [Form::Unfused, Form::Expanded] {
+                let other = run(problem, form, dtype, &[4, 0, 7][..problem.batch]);
+                let what = format!("{} {dtype} {form:?}", problem.name());
+                assert_close(&flash.0, &other.0, tolerance, &what);
+                assert_close(&flash.1, &other.1, tolerance, &format!("{what} gradient"));
+            }
+        }
+    }
+}
+
+/// Sequences keep their bits, dropout included, wherever in a batch they lie.
+#[test]
+fn a_split_of_the_batch_changes_no_bit() {
+    let problem = Problem::causal(4, 33, (4, 2, 32)).dropped(0.2);
+    let whole = run(problem, Form::Flash, DType::F32, &[0, 1, 2, 3]);
+    for split in [[0, 2], [1, 3]] {
+        let part = run(problem, Form::Flash, DType::F32, &split);
+        for (i, s) in split.into_iter().enumerate() {
+            for (whole, part) in [(&whole.0, &part.0), (&whole.1, &part.1)] {
+                let block = whole.len() / 4;
+                assert_eq!(whole[s as usize * block..][..block], part[i * block..][..block]);
+            }
+        }
+    }
+}
+
+#[test]
+fn generating_with_a_cache_gives_the_rows_of_flash_attention() {
+    let (batch, t) = (2, 19);
+    let problem = Problem::causal(batch, t, (4, 2, 32));
+    let heads = problem.attention.heads;
+    let flash = run(problem, Form::Flash, DType::F32, &[0, 1]).0;
+    let packed = noise(batch * t * heads.width(), 0);
+
+    let mut layout = StateBuilder::empty(Precision::of(DType::F32));
+    let append = CacheAppend { heads, capacity: t };
+    let rows = Spec::new([batch, heads.width()], DType::F32);
+    let positions = Spec::new([batch], DType::U32);
+    let cache = append.infer(&[rows.clone(), positions.clone()]).unwrap().remove(0);
+    let o_width = heads.query * heads.dim;
+    let o = Spec::new([batch, o_width], DType::F32);
+    layout.group("s", &[("rows", rows), ("positions", positions), ("cache", cache), ("o", o)]);
+    let state = Arc::new(layout.finish());
+    let mut b = Builder::new("generate", Arc::clone(&state));
+    let [rows, positions, cache, o] =
+        ["s.rows", "s.positions", "s.cache", "s.o"].map(|name| b.state(name).unwrap());
+    b.emit_into("cache", Arc::new(append), &[rows, positions], &[Out::Into(cache, Mode::Add)]).unwrap();
+    let attention = Arc::new(CachedAttention { heads });
+    b.emit_into("o", attention, &[rows, cache, positions], &[Out::Into(o, Mode::Write)]).unwrap();
+    let section = Section::new(b.finish());
+    let mut engine = engine(&state, &[&section]);
+    let slot = |name: &str| state.slot(name).unwrap();
+    for at in 0..t {
+        let row = |b: usize| packed[(b * t + at) * heads.width()..][..heads.width()].to_vec();
+        engine.state.set_values(slot("s.rows"), &(0..batch).flat_map(row).collect::<Vec<_>>());
+        engine.state.set_values(slot("s.positions"), &vec![at as f64; batch]);
+        engine.run(&section).unwrap();
+        let have = engine.state.values(slot("s.o"));
+        for b in 0..batch {
+            let want = &flash[(b * t + at) * o_width..][..o_width];
+            assert_close(&have[b * o_width..][..o_width], want, 1e-6, &format!("row {at}"));
+        }
+    }
+    engine.state.set_values(slot("s.positions"), &vec![t as f64; batch]);
+    let error = engine.run(&section).unwrap_err();
+    assert!(error.message().contains("beyond the cache"), "{}", error.message());
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_refused() {
+    let attention = Problem::causal(2, 8, (4, 2, 32)).dropped(0.1).attention;
+    let op = FlashAttention(attention);
+    let packed = |rows: usize, width: usize| Spec::new([rows, width], DType::F32);
+    let u32s = |n: usize| Spec::new([n], DType::U32);
+    assert!(op.infer(&[packed(16, 256), u32s(2), u32s(1)]).is_ok());
+    for wrong in [
+        vec![],
+        vec![packed(16, 256)],
+        vec![packed(15, 256), u32s(2), u32s(1)],
+        vec![packed(16, 255), u32s(2), u32s(1)],
+        vec![packed(16, 256), u32s(3), u32s(1)],
+        vec![packed(16, 256), u32s(2), u32s(2)],
+        vec![packed(16, 256), packed(1, 2), u32s(1)],
+    ] {
+        assert!(op.infer(&wrong).is_err(), "{wrong:?}");
+    }
+    let uneven = Attention { heads: Heads { query: 3, kv: 2, dim: 32 }, dropout: None, ..attention };
+    assert!(FlashAttention(uneven).infer(&[packed(16, 224)]).is_err());
+}

@@ -1,0 +1,243 @@
+//! Generation: keys and values kept in the state, and attention of one new query per sequence over them.
+
+use super::attention::Heads;
+use super::attention::reference::Problem;
+use super::attention::rows::{dot, exponentials, largest, scale};
+use crate::device::{DType, Elem, Real};
+use crate::dispatch_float;
+use crate::error::{Error, Result};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, Mode, Op, Precision, Spec};
+
+/// `(packed [B, (H+2·KV)·dim], positions [B] u32) → cache [B, S, 2·KV·dim]`: keys and values of each row are written
+/// at its position. Added to a cache it keeps the rest; written, it zeroes it.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheAppend {
+    /// How heads lie in a row.
+    pub heads: Heads,
+    /// Positions that the cache has room for: S.
+    pub capacity: usize,
+}
+
+/// `(packed [B, (H+2·KV)·dim], cache [B, S, 2·KV·dim], positions [B] u32) → o [B, H·dim]`: the query of row b sees the
+/// keys `0..=positions[b]` of its row of the cache, its own among them.
+#[derive(Clone, Copy, Debug)]
+pub struct CachedAttention {
+    /// How heads lie in a row.
+    pub heads: Heads,
+}
+
+/// Checks one new row per sequence, and its position.
+fn check(heads: Heads, packed: &Spec, positions: &Spec) -> Result<(), String> {
+    heads.check(packed)?;
+    if positions.dtype != DType::U32 || positions.elements() != packed.shape[0] {
+        return Err("positions are u32, one per row".into());
+    }
+    Ok(())
+}
+
+/// Checks that the positions lie in the cache, and names the first that does not.
+fn check_room(positions: &[u32], capacity: usize) -> Result<()> {
+    match positions.iter().find(|p| **p as usize >= capacity) {
+        Some(p) => Err(Error::failed(format!("position {p} is beyond the cache, which holds {capacity}"))),
+        None => Ok(()),
+    }
+}
+
+impl Op for CacheAppend {
+    fn name(&self) -> &'static str {
+        "cache_append"
+    }
+
+    fn attributes(&self) -> String {
+        format!("{} capacity={}", self.heads, self.capacity)
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [packed, positions] = inputs else { return Err("takes packed rows and positions".into()) };
+        check(self.heads, packed, positions)?;
+        let width = 2 * self.heads.kv * self.heads.dim;
+        Ok(vec![Spec::new([packed.shape[0], self.capacity, width], packed.dtype)])
+    }
+
+    fn cost(&self, inputs: &[Spec], _outputs: &[Spec]) -> Cost {
+        let kept = 2 * self.heads.kv * self.heads.dim * inputs[0].shape[0] * inputs[0].dtype.size();
+        Cost { product_flops: 0.0, bytes: 2.0 * kept as f64 }
+    }
+
+    fn accumulates(&self, _output: usize) -> bool {
+        true
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let positions = cx.input_u32(1);
+        check_room(positions, self.capacity)?;
+        let kept = 2 * self.heads.kv * self.heads.dim;
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let (packed, cache) = (cx.input::<E>(0), cx.output::<E>(0));
+            if !cx.adds(0) {
+                cache.slice(0, cache.len()).fill(<E as Default>::default());
+            }
+            for (b, position) in positions.iter().enumerate() {
+                let new = packed.slice(b * self.heads.width() + self.heads.key_at(0), kept);
+                let row = b * self.capacity + *position as usize;
+                cache.slice(row * kept, kept).copy_from_slice(new);
+            }
+        });
+        Ok(())
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let case = |(batch, capacity, kv, mode): (usize, usize, usize, Mode)| {
+            let heads = Heads { query: 2 * kv, kv, dim: 32 };
+            let inputs = vec![
+                (Spec::new([batch, heads.width()], precision.stream), Fill::Normal(0.0, 1.0)),
+                (Spec::new([batch], DType::U32), Fill::Below(capacity as u32)),
+            ];
+            let op = CacheAppend { heads, capacity };
+            Case::new(
+                format!("b{batch} s{capacity} kv{kv} {mode:?}").to_lowercase(),
+                op,
+                inputs,
+                move |inputs| {
+                    let kept = 2 * kv * 32;
+                    let mut cache = Array::zeros(&[batch, capacity, kept]);
+                    if let Some(before) = inputs.get(2) {
+                        cache.data.clone_from(&before.data);
+                    }
+                    for b in 0..batch {
+                        let position = inputs[1].data[b] as usize;
+                        for i in 0..kept {
+                            let new = inputs[0].data[b * heads.width() + heads.query * 32 + i];
+                            cache.data[(b * capacity + position) * kept + i] = new;
+                        }
+                    }
+                    vec![cache]
+                },
+            )
+            .differentiable(&[])
+            .upstream(&[])
+            .outputs(vec![(mode, Fill::Normal(0.0, 1.0))])
+        };
+        let shapes =
+            [(1, 1, 1, Mode::Write), (3, 17, 2, Mode::Add), (5, 40, 1, Mode::Add), (2, 9, 1, Mode::Write)];
+        Cases::Own(shapes.into_iter().map(case).collect())
+    }
+}
+
+impl Op for CachedAttention {
+    fn name(&self) -> &'static str {
+        "cached_attention"
+    }
+
+    fn attributes(&self) -> String {
+        self.heads.to_string()
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [packed, cache, positions] = inputs else {
+            return Err("takes packed rows, a cache and positions".into());
+        };
+        check(self.heads, packed, positions)?;
+        let (batch, kept) = (packed.shape[0], 2 * self.heads.kv * self.heads.dim);
+        let fits = matches!(*cache.shape, [b, _, width] if b == batch && width == kept);
+        if !fits || cache.alloc != cache.shape || cache.dtype != packed.dtype {
+            return Err(format!("the cache is {}[{batch}, S, {kept}], unpadded", packed.dtype));
+        }
+        Ok(vec![Spec::new([batch, self.heads.query * self.heads.dim], packed.dtype)])
+    }
+
+    /// As if every query saw the whole cache.
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        let pairs = (inputs[1].shape[0] * inputs[1].shape[1] * self.heads.query) as f64;
+        Cost::streaming(inputs, outputs).with_flops(4.0 * pairs * self.heads.dim as f64)
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let (heads, dim) = (self.heads, self.heads.dim);
+        let positions = cx.input_u32(2);
+        let capacity = cx.input_spec(1).shape[1];
+        check_room(positions, capacity)?;
+        let kept = 2 * heads.kv * dim;
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let (packed, cache, o) = (cx.input::<E>(0), cx.input::<E>(1), cx.output::<E>(0));
+            cx.pool.run(positions.len() * heads.query, #[inline(always)] |task| {
+                type Acc = <E as Elem>::Acc;
+                let (b, h) = (task / heads.query, task % heads.query);
+                let key = |t: usize| (b * capacity + t) * kept + h / heads.group() * dim;
+                let mut query = vec![Acc::ZERO; dim];
+                let mut row = query.clone();
+                packed.load(b * heads.width() + heads.query_at(h), &mut query);
+                scale(&mut query, Acc::of(heads.score_scale()));
+                let mut p = vec![Acc::ZERO; positions[b] as usize + 1];
+                for (t, score) in p.iter_mut().enumerate() {
+                    cache.load(key(t), &mut row);
+                    *score = dot(&query, &row);
+                }
+                let shift = largest(&p);
+                let sum = exponentials(&mut p, shift);
+                query.fill(Acc::ZERO);
+                for (t, p) in p.iter().enumerate() {
+                    cache.load(key(t) + heads.kv * dim, &mut row);
+                    query.iter_mut().zip(&row).for_each(|(o, v)| *o = p.fma(*v, *o));
+                }
+                scale(&mut query, Acc::ONE / sum);
+                o.store((b * heads.query + h) * dim, &query);
+            });
+        });
+        Ok(())
+    }
+
+    /// The reference is full attention over the prefix, its last row.
+    fn cases(&self, precision: Precision) -> Cases {
+        let shapes = [
+            (1, 1, (1, 1, 32)),
+            (3, 17, (2, 1, 64)),
+            (2, 33, (8, 1, 96)),
+            (1, 255, (2, 2, 128)),
+            (1, 1000, (1, 1, 32)),
+        ];
+        let case = |(batch, capacity, shape): (usize, usize, (usize, usize, usize))| {
+            let heads = Problem::causal(1, 1, shape).attention.heads;
+            let kept = 2 * heads.kv * heads.dim;
+            let inputs = vec![
+                (Spec::new([batch, heads.width()], precision.stream), Fill::Normal(0.0, 1.0)),
+                (Spec::new([batch, capacity, kept], precision.stream), Fill::Normal(0.0, 1.0)),
+                (Spec::new([batch], DType::U32), Fill::Below(capacity as u32)),
+            ];
+            let name = format!("b{batch} s{capacity} hd{} gqa{}", heads.dim, heads.group());
+            Case::new(name, CachedAttention { heads }, inputs, move |inputs| {
+                vec![reference(heads, shape, &inputs[0], &inputs[1], &inputs[2])]
+            })
+            .differentiable(&[])
+            .upstream(&[])
+            .depth(capacity.max(heads.dim))
+        };
+        Cases::Own(shapes.into_iter().map(case).collect())
+    }
+}
+
+/// Packs each row's prefix as a sequence of its own and keeps the last row of full attention.
+fn reference(
+    heads: Heads,
+    shape: (usize, usize, usize),
+    packed: &Array,
+    cache: &Array,
+    positions: &Array,
+) -> Array {
+    let (batch, capacity, kept) = (cache.shape[0], cache.shape[1], cache.width());
+    let (width, o_width) = (heads.width(), heads.query * heads.dim);
+    let mut o = Array::zeros(&[batch, o_width]);
+    for b in 0..batch {
+        let len = positions.data[b] as usize + 1;
+        let mut rows = Array::zeros(&[len, width]);
+        for t in 0..len {
+            let (row, of_cache) = (&mut rows.data[t * width..][..width], (b * capacity + t) * kept);
+            row[..o_width].copy_from_slice(&packed.data[b * width..][..o_width]);
+            row[o_width..].copy_from_slice(&cache.data[of_cache..][..kept]);
+        }
+        let solved = Problem::causal(1, len, shape).solve(&rows, &[]);
+        let last = &solved[0].data[(len - 1) * o_width..];
+        o.data[b * o_width..][..o_width].copy_from_slice(last);
+    }
+    o
+}
