@@ -68,7 +68,8 @@ fn documents_are_split_whole_and_none_is_lost() {
 fn the_seed_chooses_what_is_held_out() {
     let dir = folder();
     let path = write(&dir, "a.txt", separated().1);
-    let held = |seed| all(&data::open(&Spec { seed, ..separated_spec(&path, "byte") }, 16).unwrap().validation);
+    let held =
+        |seed| all(&data::open(&Spec { seed, ..separated_spec(&path, "byte") }, 16).unwrap().validation);
     assert_eq!(held(1), held(1));
     assert_ne!(held(1), held(2));
 }

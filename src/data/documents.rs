@@ -127,8 +127,7 @@ impl Documents {
             return Err(Error::usage("data.document_separator is empty; leave it out for whole files"));
         }
         let json = is_json_lines(path);
-        let sources =
-            text_files(path)?.into_iter().map(Source::open).collect::<Result<Vec<_>>>()?;
+        let sources = text_files(path)?.into_iter().map(Source::open).collect::<Result<Vec<_>>>()?;
         let places = sources
             .par_iter()
             .enumerate()

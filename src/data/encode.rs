@@ -56,7 +56,8 @@ fn flush(
     tokenizer: &Tokenizer,
     sink: &mut dyn FnMut(&[u32]) -> Result<()>,
 ) -> Result<()> {
-    let encoded: Vec<Vec<u32>> = group.par_iter().map(|u| tokenizer.encode(&u.text)).collect::<Result<_>>()?;
+    let encoded: Vec<Vec<u32>> =
+        group.par_iter().map(|u| tokenizer.encode(&u.text)).collect::<Result<_>>()?;
     for (unit, tokens) in group.drain(..).zip(encoded) {
         if unit.opens {
             sink(&[tokenizer.end_token()])?;

@@ -45,8 +45,7 @@ pub fn facts(spec: &Spec) -> Result<Facts> {
     match Corpus::find(spec)? {
         Corpus::Stories => {
             let tokenizer = Tokenizer::open(&spec.tokenizer)?;
-            let held =
-                generated::generate(spec.seed, Split::Validation, spec.validation_tokens, &tokenizer)?;
+            let held = generated::generate(spec.seed, Split::Validation, spec.validation_tokens, &tokenizer)?;
             facts.train_tokens = spec.train_tokens;
             facts.validation_tokens = held.tokens.len();
             facts.floor = held.floor();
@@ -139,7 +138,9 @@ fn sampled_text(path: &Path, sample: &[u8]) -> String {
     }
     let texts: String = raw
         .lines()
-        .filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok()?["text"].as_str().map(str::to_owned))
+        .filter_map(|l| {
+            serde_json::from_str::<serde_json::Value>(l).ok()?["text"].as_str().map(str::to_owned)
+        })
         .collect();
     if texts.is_empty() { raw.into_owned() } else { texts }
 }

@@ -69,8 +69,7 @@ pub(super) fn generate(seed: u64, split: Split, at_least: usize, tokenizer: &Tok
     let mut out = Stories { tokens: vec![end], count: 0, text_bytes: 0, nats: 0.0, lossless: true };
     let mut next = 0;
     loop {
-        let chunk: Vec<_> =
-            (next..next + STORY_CHUNK).into_par_iter().map(encode).collect::<Result<_>>()?;
+        let chunk: Vec<_> = (next..next + STORY_CHUNK).into_par_iter().map(encode).collect::<Result<_>>()?;
         next += STORY_CHUNK;
         for story in chunk {
             out.tokens.extend(story.tokens);

@@ -1,8 +1,8 @@
 //! Feeds a rank with its micro-batches, reading ahead in the background, and walks the held-out windows.
 
+use super::Dataset;
 use super::batch::Batch;
 use super::sampler::{Sampler, global_index};
-use super::Dataset;
 use crate::error::{Error, IoContext, Result};
 use std::path::Path;
 use std::sync::Arc;
@@ -201,7 +201,12 @@ mod tests {
     }
 
     /// Every sequence of `steps` steps by (step, global index), over all ranks.
-    fn sequences(local: usize, accumulation: usize, world: usize, steps: u64) -> BTreeMap<(u64, u32), Vec<u32>> {
+    fn sequences(
+        local: usize,
+        accumulation: usize,
+        world: usize,
+        steps: u64,
+    ) -> BTreeMap<(u64, u32), Vec<u32>> {
         let data = dataset();
         let mut all = BTreeMap::new();
         for rank in 0..world {

@@ -174,7 +174,8 @@ pub(crate) fn write_atomically(
     fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
 ) -> Result<()> {
     let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let file = tempfile::Builder::new().prefix(".xrun-").suffix(".tmp").tempfile_in(dir).at("write in", dir)?;
+    let file =
+        tempfile::Builder::new().prefix(".xrun-").suffix(".tmp").tempfile_in(dir).at("write in", dir)?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
     fill(&mut out).and_then(|()| out.flush()).at("write", path)?;
     let file = out.into_inner().map_err(std::io::IntoInnerError::into_error).at("write", path)?;

@@ -78,8 +78,7 @@ impl Model {
     pub fn flops_per_token(&self, seq_len: usize) -> f64 {
         let f = |x: usize| x as f64;
         let (l, d, hd) = (f(self.n_layers), f(self.dim), f(self.head_dim));
-        let per_layer =
-            2.0 * d * f(self.n_heads + self.n_kv_heads) * hd + 3.0 * d * f(self.ffn_dim);
+        let per_layer = 2.0 * d * f(self.n_heads + self.n_kv_heads) * hd + 3.0 * d * f(self.ffn_dim);
         6.0 * (l * per_layer + f(self.vocab_size) * d) + 6.0 * l * f(self.n_heads) * hd * f(seq_len)
     }
 }

@@ -1,7 +1,8 @@
 //! Recipe to plan.
 
 use super::{
-    AdamW, AttentionKind, Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Sampling, Scaling, Schedule,
+    AdamW, AttentionKind, Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Sampling, Scaling,
+    Schedule,
 };
 use crate::device::DType;
 use crate::error::Result;
@@ -9,8 +10,8 @@ use crate::exec::PlacementKind;
 use crate::ir::Precision;
 use crate::passes;
 use crate::recipe::{
-    Attention, BATCH_KEYS, Batching, Communication, Device, Dtype, Launcher, Placement, Recompute, Resolved, WorldSize,
-    batch,
+    Attention, BATCH_KEYS, Batching, Communication, Device, Dtype, Launcher, Placement, Recompute, Resolved,
+    WorldSize, batch,
 };
 
 impl Plan {
@@ -195,9 +196,11 @@ fn refuse_what_is_not_here(resolved: &Resolved) -> Result<()> {
 fn check_size(resolved: &Resolved, plan: &Plan) -> Result<()> {
     let m = &plan.model;
     let rows = plan.batch.rows() as f64;
-    let widest = m.padded_vocab().max(2 * m.padded_ffn()).max(m.qkv_width()).max(m.n_heads * plan.batch.seq_len);
+    let widest =
+        m.padded_vocab().max(2 * m.padded_ffn()).max(m.qkv_width()).max(m.n_heads * plan.batch.seq_len);
     let per_layer = m.qkv_width() + m.n_heads * m.head_dim + 3 * m.padded_ffn();
-    let weights = m.n_layers as f64 * per_layer as f64 * m.dim as f64 + 2.0 * m.padded_vocab() as f64 * m.dim as f64;
+    let weights =
+        m.n_layers as f64 * per_layer as f64 * m.dim as f64 + 2.0 * m.padded_vocab() as f64 * m.dim as f64;
     // 32 bytes per weight or activation is more than any format and moment needs.
     let bytes = 32.0 * (weights + rows * widest as f64 * m.n_layers as f64 + 4.0 * plan.steps as f64);
     if bytes < 1e18 {

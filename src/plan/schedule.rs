@@ -34,7 +34,8 @@ impl Schedule {
         let after_warmup = share(self.warmup as f64);
         let factor = match self.decay {
             Decay::Cosine => {
-                self.min_ratio + (1.0 - self.min_ratio) * 0.5 * (1.0 + (std::f64::consts::PI * after_warmup).cos())
+                self.min_ratio
+                    + (1.0 - self.min_ratio) * 0.5 * (1.0 + (std::f64::consts::PI * after_warmup).cos())
             }
             Decay::Linear => linear(after_warmup),
             Decay::Wsd => linear(share(self.steps as f64 * (1.0 - self.decay_ratio))),

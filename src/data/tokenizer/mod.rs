@@ -59,8 +59,9 @@ impl Tokenizer {
         match name {
             "gpt2" => Self::built_in(gpt2::json(), Cut::BeforeSpace),
             "byte" => Self::built_in(builtin::byte_json(), Cut::Anywhere),
-            "stories" => Self::built_in(builtin::stories_json(), Cut::BeforeSpace)
-                .map(|t| Self { stories: true, ..t }),
+            "stories" => {
+                Self::built_in(builtin::stories_json(), Cut::BeforeSpace).map(|t| Self { stories: true, ..t })
+            }
             path => Self::from_file(Path::new(path)),
         }
     }
