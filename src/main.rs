@@ -2,10 +2,10 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use xrun::cli::{Cli, dispatch};
+use xrun::cli::{Cli, arguments, dispatch};
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse()) {
+    match dispatch(Cli::parse_from(arguments(std::env::args_os()))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");

@@ -114,14 +114,14 @@ impl<'a> Transformer<'a> {
             let op = QkNormRope { heads, eps: m.norm_eps, theta: m.rope_theta };
             b.emit1("packed", op, &[qkv, q, k, positions])
         } else {
-            b.emit1("packed", Rope { heads, theta: m.rope_theta }, &[qkv, positions])
+            b.emit1("packed", Rope { heads, theta: m.rope_theta, inverse: false }, &[qkv, positions])
         }
     }
 
     fn attention(&self, b: &mut Builder, i: usize, packed: TensorId, site: u32) -> Result<TensorId> {
         if self.purpose == Purpose::Generate {
             let (positions, cache) = (b.state("generation.positions")?, b.state(&format!("generation.cache.{i}"))?);
-            let append = CacheAppend { heads: self.heads, like: b.spec(cache).clone() };
+            let append = CacheAppend { heads: self.heads, capacity: self.plan.batch.seq_len };
             b.emit_into("cache", Arc::new(append), &[packed, positions], &[Out::Into(cache, Mode::Add)])?;
             return b.emit1("attended", CachedAttention { heads: self.heads }, &[packed, cache, positions]);
         }
@@ -141,7 +141,7 @@ impl<'a> Transformer<'a> {
                 let inputs = [&[packed], extras.as_slice()].concat();
                 Ok(b.emit("attended", FlashAttention(attention), &inputs)?[0])
             }
-            AttentionKind::Unfused => attention_unfused(b, attention, packed, &extras),
+            AttentionKind::Unfused => { let spans = (mask == Mask::Spans).then(|| extras[0]); let n = usize::from(spans.is_some()); let counters = attention.dropout.map(|_| [extras[n], extras[n + 1]]); attention_unfused(b, attention, crate::ops::attention::Inputs { packed, spans, counters }) },
         }
     }
 
@@ -175,7 +175,7 @@ impl<'a> Transformer<'a> {
             for start in (0..rows).step_by(chunk) {
                 let count = chunk.min(rows - start);
                 let inputs = [b.rows(normed, start, count)?, weight, b.rows(targets, start, count)?];
-                let op = HeadLoss { scale, vocab: m.vocab_size, gradients };
+                let op = HeadLoss { scale, gradients };
                 let mut outs = vec![Out::Into(b.rows(losses, start, count)?, Mode::Write), Out::New];
                 if gradients {
                     let first = matches!(self.purpose, Purpose::Train { first: true }) && start == 0;

@@ -1,8 +1,12 @@
 //! Plans: a recipe with every number derived and checked, the only thing that the engine sees.
 
+mod corpus;
 mod resolve;
+mod runnable;
 mod schedule;
 
+pub use corpus::{corpus_of, data_spec};
+pub use runnable::check_runnable;
 pub use schedule::Schedule;
 
 use crate::device::DType;
@@ -154,6 +158,8 @@ pub struct AdamW {
 pub struct Execution {
     /// Worker threads of the CPU.
     pub threads: usize,
+    /// Whether fp32 products run on tensor cores with their inputs rounded to TF32.
+    pub tf32: bool,
     /// Where transient tensors lie.
     pub placement: PlacementKind,
     /// Fill dead memory with NaN.
