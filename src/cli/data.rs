@@ -87,7 +87,8 @@ pub fn run(args: &Args) -> Result<()> {
     })?;
     bar.finish_and_clear();
     fed.warnings.iter().for_each(|w| eprintln!("warning: {w}"));
-    let statistics = Statistics::new(&train_counts, &held_counts, fed.text_bytes, shards);
+    let statistics = Statistics::new(&train_counts, &held_counts, &fed, shards);
+    eprintln!("{}", fed.description);
     eprintln!("wrote {shards} shards and tokenizer.json to {}", args.out.display());
     if args.json {
         let json = serde_json::to_string_pretty(&statistics);

@@ -2,21 +2,26 @@
 
 use crate::error::{Error, Result};
 use clap::{Parser, Subcommand};
-use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
+mod arguments;
 pub mod data;
 pub mod export;
 pub mod init;
 pub mod keep;
 pub mod ls;
 pub mod plan;
+pub mod resume;
+pub mod run;
+pub mod sample;
 pub mod schema;
+
+pub use arguments::spelled_out;
 
 /// A declarative experiment runner for training language models.
 #[derive(Parser, Debug)]
-#[command(name = "xrun", version, about, args_conflicts_with_subcommands = true)]
+#[command(name = "xrun", version, about)]
 pub struct Cli {
     /// Where run folders go.
     #[arg(long, global = true, value_name = "DIR", default_value = "results")]
@@ -40,23 +45,14 @@ pub enum Command {
     Ls(ls::Args),
     /// Print what a run will be: parameters, memory, time, whether it fits.
     Plan(plan::Args),
+    /// Go on with a run that did not finish.
+    Resume(resume::Args),
+    /// Train a recipe. `xrun RECIPE` is short for `xrun run RECIPE`.
+    Run(run::Args),
+    /// Let a trained run write text.
+    Sample(sample::Args),
     /// Print the JSON schema of a recipe.
     Schema(schema::Args),
-}
-
-/// The arguments for [`Cli`], with `--section.key=value` written as `section.key=value`: keys have a dot before the `=`
-/// and options have none, so overrides may stand anywhere. Nothing after a lone `--` is touched.
-pub fn arguments(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut plain = false;
-    let mut argument = |arg: OsString| {
-        plain |= arg == "--";
-        let key = arg.to_str().filter(|_| !plain).and_then(|a| a.strip_prefix("--"));
-        match key.filter(|a| a.split_once('=').is_some_and(|(key, _)| key.contains('.'))) {
-            Some(key) => key.into(),
-            None => arg,
-        }
-    };
-    args.map(&mut argument).collect()
 }
 
 /// Runs the parsed command.
@@ -68,6 +64,9 @@ pub fn dispatch(cli: Cli) -> Result<()> {
         Command::Keep(a) => keep::run(&a, &cli.results),
         Command::Ls(a) => ls::run(&a),
         Command::Plan(a) => plan::run(&a),
+        Command::Resume(a) => resume::run(&a, &cli.results),
+        Command::Run(a) => run::run(&a, &cli.results),
+        Command::Sample(a) => sample::run(&a, &cli.results),
         Command::Schema(a) => schema::run(&a),
     }
 }
@@ -79,19 +78,5 @@ pub(crate) fn print(text: &str) -> Result<()> {
             Err(Error::failed(format!("cannot write to stdout: {e}")))
         }
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn overrides_may_stand_anywhere() {
-        let args = ["xrun", "plan", "--training.steps=3", "r.toml", "--on=h200", "optimizer.lr=-1", "--json", "--", "--a.b=c"];
-        let found = arguments(args.iter().map(OsString::from));
-        let expected =
-            ["xrun", "plan", "training.steps=3", "r.toml", "--on=h200", "optimizer.lr=-1", "--json", "--", "--a.b=c"];
-        assert_eq!(found, expected);
     }
 }

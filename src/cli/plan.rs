@@ -6,7 +6,7 @@ use crate::forecast::format::{Column, Table, binary};
 use crate::forecast::listing::listing;
 use crate::forecast::{Budget, FitRow, Forecast, Hardware, fit_local_batch, fit_table, hardware};
 use crate::model::Programs;
-use crate::plan::{Plan, check_runnable, corpus_of};
+use crate::plan::{Plan, corpus_of};
 use crate::recipe::{self, Batching, Resolved};
 use serde_json::json;
 use std::path::PathBuf;
@@ -56,11 +56,11 @@ pub fn run(args: &Args) -> Result<()> {
     if args.explain {
         return print(&explain(&resolved, args.json));
     }
-    let devices: Vec<&'static Hardware> = args.on.iter().map(|name| hardware::find(name)).collect::<Result<_>>()?;
-    if devices.is_empty() {
-        check_runnable(&resolved)?;
-    }
-    let plan = Plan::new(&resolved, corpus_of(&resolved)?)?;
+    let devices: Vec<&'static Hardware> =
+        args.on.iter().map(|name| hardware::find(name)).collect::<Result<_>>()?;
+    let corpus = corpus_of(&resolved)?;
+    let plan =
+        if devices.is_empty() { Plan::new(&resolved, corpus)? } else { Plan::anywhere(&resolved, corpus)? };
     if let Some(key) = &args.fit {
         return fit(&resolved, &plan, &devices, key, args.json);
     }
@@ -79,7 +79,12 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     let peak = forecast.memory.peak_bytes;
-    Err(Error::does_not_fit(format!("{} needs {}, more than {}", plan.name, binary(peak), refusals.join(" and "))))
+    Err(Error::does_not_fit(format!(
+        "{} needs {}, more than {}",
+        plan.name,
+        binary(peak),
+        refusals.join(" and ")
+    )))
 }
 
 fn fit(resolved: &Resolved, plan: &Plan, devices: &[&'static Hardware], key: &str, json: bool) -> Result<()> {
@@ -118,9 +123,11 @@ fn fit(resolved: &Resolved, plan: &Plan, devices: &[&'static Hardware], key: &st
     }
     let nothing = tables.iter().find(|(_, rows)| rows.iter().all(|row| row.local_batch_size == 0));
     match nothing {
-        Some((budget, _)) => {
-            Err(Error::does_not_fit(format!("not even one sequence of {} fits on {}", plan.name, budget.name())))
-        }
+        Some((budget, _)) => Err(Error::does_not_fit(format!(
+            "not even one sequence of {} fits on {}",
+            plan.name,
+            budget.name()
+        ))),
         None => Ok(()),
     }
 }

@@ -1,5 +1,6 @@
 //! Text corpora as lists of documents: a file, a folder of files, JSON lines.
 
+use super::END_OF_TEXT;
 use crate::error::{Error, IoContext, Result};
 use memmap2::Mmap;
 use rayon::prelude::*;
@@ -7,8 +8,6 @@ use serde::Deserialize;
 use std::borrow::Cow;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-
-use super::END_OF_TEXT;
 
 /// What a folder is searched for.
 const TEXT_EXTENSIONS: [&str; 2] = ["txt", "md"];

@@ -1,6 +1,6 @@
 //! What a plan needs to know of a corpus, without tokenizing it.
 
-use super::corpus::{Corpus, TokenFiles};
+use super::corpus::Corpus;
 use super::documents::{is_json_lines, text_files};
 use super::stories::Split;
 use super::tokenizer::Tokenizer;
@@ -82,10 +82,8 @@ pub fn facts(spec: &Spec) -> Result<Facts> {
 /// Tokens of a corpus of files (of its training part alone, if `train_only`), and whether that is an estimate.
 fn measure(corpus: &Corpus, spec: &Spec, train_only: bool) -> Result<(usize, bool)> {
     match corpus {
-        Corpus::Tokens(files) => {
-            let TokenFiles { train, .. } = files;
-            Ok((if train_only { count(train)? } else { count(&files.all())? }, false))
-        }
+        Corpus::Tokens(files) if train_only => Ok((count(&files.train)?, false)),
+        Corpus::Tokens(files) => Ok((count(&files.all())?, false)),
         Corpus::Text(path) => {
             let tokenizer = Tokenizer::open(&spec.tokenizer)?;
             Ok((estimate(path, &tokenizer)?, true))

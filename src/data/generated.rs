@@ -92,7 +92,7 @@ pub(super) fn random(seed: u64, split: Split, count: usize, vocab: usize) -> Res
     tokens.par_chunks_mut(RANDOM_CHUNK).enumerate().for_each(|(block, out)| {
         let mut rng = ChaCha8Rng::from_seed(stories::key(*b"random\0\0", seed, split, block as u64));
         // The bias of the product against rejection is below 2^-40 for any vocabulary.
-        out.fill_with(|| (u128::from(rng.next_u64()) * vocab as u128 >> 64) as u32);
+        out.fill_with(|| ((u128::from(rng.next_u64()) * vocab as u128) >> 64) as u32);
     });
     Ok(tokens)
 }

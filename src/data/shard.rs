@@ -35,7 +35,7 @@ fn layout(head: &[u8], bytes: u64) -> Result<Layout, String> {
         Some(MAGIC_U16) => (2, VERSION_U16),
         Some(MAGIC_U32) => (4, VERSION_U32),
         _ if bytes == 0 => return Err("it is empty".into()),
-        _ if bytes % 2 != 0 => {
+        _ if !bytes.is_multiple_of(2) => {
             return Err(format!(
                 "{bytes} bytes are neither an llm.c shard (magic {MAGIC_U16} or {MAGIC_U32}) nor whole u16 tokens"
             ));
@@ -114,7 +114,7 @@ impl Writer {
             dir: dir.to_owned(),
             prefix: prefix.to_owned(),
             wide: vocab > 1 << 16,
-            limit,
+            limit: limit.max(1),
             paths: Vec::new(),
             tokens: Vec::new(),
         }

@@ -1,5 +1,6 @@
 //! What a tokenized corpus looks like in numbers.
 
+use super::corpus::Fed;
 use super::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
 use serde::Serialize;
@@ -67,6 +68,8 @@ pub struct Statistics {
     pub longest_document_tokens: u64,
     /// UTF-8 bytes of text per token; unknown where the corpus was tokens already.
     pub bytes_per_token: Option<f64>,
+    /// The lowest possible loss on the held-out tokens in nats per token, where it is known.
+    pub floor: Option<f64>,
     /// Entries of the tokenizer.
     pub vocab_size: u64,
     /// Entries that occur.
@@ -76,8 +79,8 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Sums up both splits; `text_bytes` is the length of all text, where there was text.
-    pub fn new(train: &Counts, validation: &Counts, text_bytes: Option<u64>, shards: usize) -> Self {
+    /// Sums up both splits of a corpus that was [`feed`](super::feed) and written to so many shards.
+    pub fn new(train: &Counts, validation: &Counts, fed: &Fed, shards: usize) -> Self {
         let close = |c: &Counts| {
             let mut c = c.clone();
             c.close();
@@ -91,7 +94,8 @@ impl Statistics {
             train_documents: train.documents,
             validation_documents: held.documents,
             longest_document_tokens: train.longest.max(held.longest),
-            bytes_per_token: text_bytes.map(|b| b as f64 / tokens as f64),
+            bytes_per_token: fed.text_bytes.map(|b| b as f64 / tokens as f64),
+            floor: fed.floor,
             vocab_size: train.used.len() as u64,
             vocab_used: train.used.iter().zip(&held.used).filter(|(a, b)| **a || **b).count() as u64,
             shards: shards as u64,
@@ -108,6 +112,9 @@ impl fmt::Display for Statistics {
         writeln!(f, "longest document   {} tokens", self.longest_document_tokens)?;
         if let Some(ratio) = self.bytes_per_token {
             writeln!(f, "bytes per token    {ratio:.3}")?;
+        }
+        if let Some(floor) = self.floor {
+            writeln!(f, "floor              {floor:.4} nats per held-out token")?;
         }
         writeln!(f, "vocabulary used    {} of {} ({share:.1} %)", self.vocab_used, self.vocab_size)?;
         writeln!(f, "shards             {}", self.shards)
@@ -128,7 +135,7 @@ mod tests {
         };
         let train = count(&[&[256, 1, 2], &[3, 256], &[256, 1, 256]]);
         let held = count(&[&[2, 9]]);
-        let s = Statistics::new(&train, &held, Some(20), 2);
+        let s = Statistics::new(&train, &held, &Fed { text_bytes: Some(20), ..Fed::default() }, 2);
         assert_eq!((s.train_tokens, s.validation_tokens), (8, 2));
         assert_eq!((s.train_documents, s.validation_documents), (2, 1));
         assert_eq!((s.longest_document_tokens, s.vocab_used, s.vocab_size), (3, 5, 257));

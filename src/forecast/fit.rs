@@ -76,7 +76,7 @@ fn fit_row(plan: &Plan, budget: &Budget, dtype: &'static str, recompute: &'stati
     })
 }
 
-/// The `n` within `0..=most` that fits while `n + 1` does not (or is above `most`): doubling, then halving.
+/// The count or size `n` within `0..=most` that fits while `n + 1` does not (or is above `most`): doubling, then halving.
 fn largest(most: usize, fits: impl Fn(usize) -> Result<bool>) -> Result<usize> {
     let (mut low, mut high) = (0, 1);
     while high <= most && fits(high)? {
@@ -132,8 +132,8 @@ impl Changed {
     }
 }
 
-/// What to change so that a plan fits: single changes that are enough, the least intrusive first; when none is, all of
-/// them together. The last entry may still not fit; it is then the least that this model needs.
+/// What to change so that a plan fits: single changes that are enough, those that keep the curve first; when none is,
+/// all of them together. The last entry may still not fit; it is then the least that this model needs.
 ///
 /// # Errors
 /// When an op refuses the plan's numbers.
@@ -148,6 +148,7 @@ pub fn advise(plan: &Plan, budget: &Budget) -> Result<Vec<Advice>> {
         }
     }
     enough.extend(split_batch(&start, budget)?.filter(|a| a.fits));
+    enough.sort_by_key(|a| !a.same_curve);
     for step in [to_arena, to_flash, to_fused, to_full] {
         all = step(&all).unwrap_or(all);
     }
@@ -210,21 +211,18 @@ fn split_batch(from: &Changed, budget: &Budget) -> Result<Option<Advice>> {
         return Ok(None);
     }
     let total = batch.local * batch.accumulation;
-    let mut last = None;
-    for local in (1..batch.local).rev().filter(|n| total.is_multiple_of(*n)) {
+    let shares: Vec<usize> = (1..batch.local).filter(|n| total.is_multiple_of(*n)).collect();
+    let split = |local: usize| {
         let accumulation = total / local;
         let mut changed = from.clone();
         changed.plan = with_local_batch(&from.plan, local, accumulation);
         changed.set.push(format!("training.local_batch_size={local}"));
         changed.set.push(format!("training.accumulation={accumulation}"));
-        let advice = judge(&changed, budget)?;
-        let fits = advice.fits;
-        last = Some(advice);
-        if fits {
-            break;
-        }
-    }
-    Ok(last)
+        judge(&changed, budget)
+    };
+    // Memory grows with the batch, so the shares that fit come first.
+    let fitting = largest(shares.len(), |n| Ok(split(shares[n - 1])?.fits))?;
+    Ok(Some(split(shares[fitting.saturating_sub(1)])?))
 }
 
 fn judge(changed: &Changed, budget: &Budget) -> Result<Advice> {

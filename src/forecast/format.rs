@@ -90,7 +90,12 @@ impl Table {
     /// The rows, each on a line after `indent` spaces, columns two spaces apart.
     pub fn render(&self, indent: usize) -> String {
         let width = |column: usize| {
-            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
         let mut text = String::new();
@@ -120,9 +125,10 @@ mod tests {
         assert_eq!([0, 1023, 1024, 3 << 29].map(binary), ["0 B", "1023 B", "1.00 KiB", "1.50 GiB"]);
         assert_eq!(binary(usize::MAX), "16.00 EiB");
         assert_eq!([0.0, 999.0, 1.7e9].map(metric), ["0", "999", "1.70 G"]);
-        assert_eq!([2e-5, 0.0241, 3.0, 7199.0, 864_000.0].map(duration), [
-            "20.0 µs", "24.10 ms", "3.0 s", "120.0 min", "10.0 days"
-        ]);
+        assert_eq!(
+            [2e-5, 0.0241, 3.0, 7199.0, 864_000.0].map(duration),
+            ["20.0 µs", "24.10 ms", "3.0 s", "120.0 min", "10.0 days"]
+        );
     }
 
     #[test]

@@ -40,55 +40,55 @@ pub static DEVICES: &[Hardware] = &[
     gpu(
         ["h200", "NVIDIA H200 SXM", "Hopper", "9.0"],
         143_771,
-        [66.9, 494.7, 989.4, 4.8],
+        [66.9e12, 494.7e12, 989.4e12, 4.8e12],
         "NVIDIA H200 datasheet (its tensor figures halved: they count sparsity); NVIDIA H100 architecture whitepaper",
     ),
     gpu(
         ["h100", "NVIDIA H100 SXM5", "Hopper", "9.0"],
         81_559,
-        [66.9, 494.7, 989.4, 3.35],
+        [66.9e12, 494.7e12, 989.4e12, 3.35e12],
         "NVIDIA H100 Tensor Core GPU architecture whitepaper, table 2; bandwidth from the H100 datasheet",
     ),
     gpu(
         ["a100-80", "NVIDIA A100 SXM4 80 GB", "Ampere", "8.0"],
         81_920,
-        [19.5, 156.0, 312.0, 2.039],
+        [19.5e12, 156.0e12, 312.0e12, 2.039e12],
         "NVIDIA A100 80GB datasheet",
     ),
     gpu(
         ["a100-40", "NVIDIA A100 SXM4 40 GB", "Ampere", "8.0"],
         40_960,
-        [19.5, 156.0, 312.0, 1.555],
+        [19.5e12, 156.0e12, 312.0e12, 1.555e12],
         "NVIDIA A100 Tensor Core GPU architecture whitepaper, table 1",
     ),
     gpu(
         ["b200", "NVIDIA B200 SXM", "Blackwell", "10.0"],
         183_359,
-        [75.0, 1100.0, 2250.0, 7.7],
+        [75.0e12, 1100.0e12, 2250.0e12, 7.7e12],
         "NVIDIA Blackwell (HGX B200) datasheet, per GPU (its tensor figures halved: they count sparsity)",
     ),
     gpu(
         ["l40s", "NVIDIA L40S", "Ada Lovelace", "8.9"],
         46_068,
-        [91.6, 183.0, 362.05, 0.864],
+        [91.6e12, 183.0e12, 362.05e12, 0.864e12],
         "NVIDIA L40S datasheet",
     ),
     gpu(
         ["rtx5090", "NVIDIA GeForce RTX 5090", "Blackwell", "12.0"],
         32_607,
-        [104.8, 104.8, 209.5, 1.792],
+        [104.8e12, 104.8e12, 209.5e12, 1.792e12],
         "NVIDIA RTX Blackwell GPU architecture whitepaper, appendix A (fp32 accumulation)",
     ),
     gpu(
         ["rtx4090", "NVIDIA GeForce RTX 4090", "Ada Lovelace", "8.9"],
         24_564,
-        [82.6, 82.6, 165.2, 1.008],
+        [82.6e12, 82.6e12, 165.2e12, 1.008e12],
         "NVIDIA Ada GPU architecture whitepaper, appendix A (fp32 accumulation)",
     ),
     gpu(
         ["rtx3090", "NVIDIA GeForce RTX 3090", "Ampere", "8.6"],
         24_576,
-        [35.6, 35.6, 71.0, 0.936],
+        [35.6e12, 35.6e12, 71.0e12, 0.936e12],
         "NVIDIA Ampere GA102 GPU architecture whitepaper, appendix A (fp32 accumulation)",
     ),
     Hardware {
@@ -102,7 +102,7 @@ pub static DEVICES: &[Hardware] = &[
     },
 ];
 
-/// Names, memory in MiB, then `[fp32, tf32, bf16]` in TFLOP/s and bandwidth in TB/s.
+/// Names, memory in MiB, then `[fp32, tf32, bf16]` in FLOP/s and bandwidth in bytes per second.
 const fn gpu(names: [&'static str; 4], mib: u64, peaks: [f64; 4], source: &'static str) -> Hardware {
     let [name, product, architecture, compute_capability] = names;
     let [fp32, tf32, bf16, bandwidth] = peaks;
@@ -112,12 +112,7 @@ const fn gpu(names: [&'static str; 4], mib: u64, peaks: [f64; 4], source: &'stat
         architecture,
         compute_capability: Some(compute_capability),
         memory_bytes: Some(mib << 20),
-        limits: Some(Limits {
-            fp32: fp32 * 1e12,
-            tf32: tf32 * 1e12,
-            bf16: bf16 * 1e12,
-            bandwidth: bandwidth * 1e12,
-        }),
+        limits: Some(Limits { fp32, tf32, bf16, bandwidth }),
         source,
     }
 }

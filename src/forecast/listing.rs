@@ -17,7 +17,8 @@ pub fn listing(programs: &Programs, only: Option<&str>) -> Result<String> {
         .filter(|s| only.is_none_or(|name| s.program.name.starts_with(name)))
         .collect();
     if sections.is_empty() {
-        let names: Vec<String> = programs.sections().iter().map(|s| format!("{:?}", s.program.name)).collect();
+        let names: Vec<String> =
+            programs.sections().iter().map(|s| format!("{:?}", s.program.name)).collect();
         return Err(Error::usage(format!(
             "no section begins with {:?}; this plan has {}",
             only.unwrap_or_default(),
@@ -34,7 +35,8 @@ pub fn listing(programs: &Programs, only: Option<&str>) -> Result<String> {
 
 fn state(programs: &Programs) -> String {
     let state = &programs.state;
-    let mut text = format!("state ({}, {} parameters)\n", binary(state.bytes()), thousands(state.parameter_count()));
+    let mut text =
+        format!("state ({}, {} parameters)\n", binary(state.bytes()), thousands(state.parameter_count()));
     let mut table = Table::new(&[Column::Left, Column::Right]);
     for buffer in &state.buffers {
         table.row([buffer.name.clone(), thousands(buffer.bytes)]);

@@ -101,7 +101,12 @@ impl Memory {
         let transient = transient_bytes(plan.execution.placement, &sections);
         Self {
             peak_bytes: peak_bytes(plan, programs),
-            state: programs.state.buffers.iter().map(|b| Named { name: b.name.clone(), bytes: b.bytes }).collect(),
+            state: programs
+                .state
+                .buffers
+                .iter()
+                .map(|b| Named { name: b.name.clone(), bytes: b.bytes })
+                .collect(),
             state_bytes: programs.state.bytes(),
             placement: word(plan.execution.placement),
             transient_bytes: transient,
@@ -184,7 +189,11 @@ impl Peak {
             op: program.nodes[at].op.name(),
             scope: program.nodes[at].scope.to_string(),
             live_bytes,
-            holders: held.into_iter().take(HOLDERS).map(|b| Holder::new(program, &producers, b, at)).collect(),
+            holders: held
+                .into_iter()
+                .take(HOLDERS)
+                .map(|b| Holder::new(program, &producers, b, at))
+                .collect(),
         }
     }
 }

@@ -170,7 +170,10 @@ impl Forecast {
         if budgets.is_empty() {
             budgets.extend(Budget::of_recipe(plan));
         }
-        let on = budgets.iter().map(|b| Verdict::new(plan, programs, memory.peak_bytes, b)).collect::<Result<_>>()?;
+        let on = budgets
+            .iter()
+            .map(|b| Verdict::new(plan, programs, memory.peak_bytes, b))
+            .collect::<Result<_>>()?;
         Ok(Self {
             recipe: plan.name.clone(),
             execution: text::execution(plan),
@@ -197,7 +200,9 @@ impl Batch {
         let b = &plan.batch;
         let (scaling, scaling_in_words) = match b.scaling {
             Scaling::Weak => ("weak", "the batch per rank is fixed: more ranks make a larger global batch"),
-            Scaling::Strong => ("strong", "the global batch is fixed: more ranks share it, and the curve stays"),
+            Scaling::Strong => {
+                ("strong", "the global batch is fixed: more ranks share it, and the curve stays")
+            }
         };
         Self {
             world: b.world,

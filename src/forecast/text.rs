@@ -36,7 +36,7 @@ impl fmt::Display for Forecast {
         memory(f, &self.memory)?;
         for verdict in &self.on {
             writeln!(f)?;
-            on(f, verdict, self.memory.peak_bytes)?;
+            on(f, verdict, &self.memory)?;
         }
         Ok(())
     }
@@ -57,7 +57,7 @@ impl Forecast {
         table.row(["feed-forward".into(), thousands(p.ffn), share(p.ffn)]);
         table.row(["norms".into(), thousands(p.norms), share(p.norms)]);
         table.row(["total".into(), thousands(p.total), share(p.total)]);
-        table.row(["of it in blocks".into(), thousands(p.core), share(p.core)]);
+        table.row(["core (blocks only)".into(), thousands(p.core), share(p.core)]);
         write!(f, "Parameters\n{}", table.render(2))?;
         match &self.remark {
             Some(remark) => writeln!(f, "  {remark}\n"),
@@ -157,7 +157,8 @@ fn memory(f: &mut fmt::Formatter<'_>, m: &Memory) -> fmt::Result {
     write!(f, "{}", table.render(2))
 }
 
-fn on(f: &mut fmt::Formatter<'_>, v: &Verdict, peak: usize) -> fmt::Result {
+fn on(f: &mut fmt::Formatter<'_>, v: &Verdict, memory: &Memory) -> fmt::Result {
+    let peak = memory.peak_bytes;
     match &v.hardware {
         Some(h) => {
             let cc = h.compute_capability.map_or(String::new(), |cc| format!(", compute capability {cc}"));
@@ -172,14 +173,18 @@ fn on(f: &mut fmt::Formatter<'_>, v: &Verdict, peak: usize) -> fmt::Result {
                 reserve => format!(" ({} set aside for driver and libraries)", binary(reserve as usize)),
             };
             let difference = binary(spare.unsigned_abs() as usize);
-            let verdict = if spare >= 0 { format!("fits, {difference} to spare") } else {
+            let verdict = if spare >= 0 {
+                format!("fits, {difference} to spare")
+            } else {
                 format!("does not fit, {difference} too much")
             };
             writeln!(f, "  {verdict}: {} of {}{aside}", binary(peak), binary(budget as usize))?;
         }
-        _ => writeln!(f, "  whether {} fit is not known: set engine.memory_limit_gib to check", binary(peak))?,
+        _ => {
+            writeln!(f, "  whether {} fit is not known: set engine.memory_limit_gib to check", binary(peak))?
+        }
     }
-    advice(f, v)?;
+    advice(f, v, memory.state_bytes)?;
     if let Some(step) = &v.step {
         time(f, step)?;
     }
@@ -199,12 +204,23 @@ fn on(f: &mut fmt::Formatter<'_>, v: &Verdict, peak: usize) -> fmt::Result {
     Ok(())
 }
 
-fn advice(f: &mut fmt::Formatter<'_>, v: &Verdict) -> fmt::Result {
+fn advice(f: &mut fmt::Formatter<'_>, v: &Verdict, state: usize) -> fmt::Result {
     if v.advice.is_empty() {
         return Ok(());
     }
     let fits = v.advice.iter().any(|a| a.fits);
-    writeln!(f, "  {}", if fits { "would fit:" } else { "nothing that was tried fits; the least is:" })?;
+    let state_alone = v.budget_bytes.is_some_and(|budget| state as u64 > budget);
+    match (fits, state_alone) {
+        (true, _) => writeln!(f, "  would fit:")?,
+        (false, false) => writeln!(f, "  nothing that was tried fits; the least is:")?,
+        (false, true) => {
+            return writeln!(
+                f,
+                "  nothing fits: the state alone takes {}; make the model smaller",
+                binary(state)
+            );
+        }
+    }
     let mut table = Table::new(&[Left, Right, Right, Left]);
     for a in &v.advice {
         table.row([
@@ -252,7 +268,8 @@ fn time(f: &mut fmt::Formatter<'_>, step: &StepTime) -> fmt::Result {
 
 /// The table of `--fit`.
 pub fn fit_table(rows: &[FitRow], budget: &Budget) -> String {
-    let room = budget.bytes.map_or(String::new(), |b| format!(": {} for state and activations", binary(b as usize)));
+    let room =
+        budget.bytes.map_or(String::new(), |b| format!(": {} for state and activations", binary(b as usize)));
     let aside = match budget.reserve {
         0 => String::new(),
         reserve => format!(", after {} set aside for driver and libraries", binary(reserve as usize)),

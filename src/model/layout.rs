@@ -51,6 +51,13 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     (builder.finish(), buckets)
 }
 
+/// The state of a program that only generates: parameters, and what generation needs.
+pub fn generation_state(plan: &Plan) -> State {
+    let mut builder = StateBuilder::new(plan.precision, &params(plan), false);
+    generation(plan, &mut builder);
+    builder.finish()
+}
+
 /// What generation needs: the tokens in hand, their positions, logits, and a cache of keys and values per block.
 fn generation(plan: &Plan, builder: &mut StateBuilder) {
     let (m, samples) = (&plan.model, plan.generation.samples);

@@ -8,5 +8,5 @@ mod programs;
 mod transformer;
 
 pub use layout::state;
-pub use programs::{Programs, schedule_table};
+pub use programs::{Programs, generator, schedule_table};
 pub use transformer::Purpose;

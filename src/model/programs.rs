@@ -2,7 +2,7 @@
 
 use super::layout;
 use super::transformer::{Purpose, Transformer};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exec::Section;
 use crate::ir::vjp::Upstream;
 use crate::ir::{Builder, Home, Mode, Out, Phase, Program, State, TensorId};
@@ -73,6 +73,19 @@ impl Programs {
     }
 }
 
+/// What writing text needs and no more: parameters without gradients and moments, and the generation program.
+///
+/// # Errors
+/// When an op refuses the plan's numbers, or the plan asks for no sample.
+pub fn generator(plan: &Plan) -> Result<(Arc<State>, Section)> {
+    if plan.generation.samples == 0 {
+        return Err(Error::usage("generation.samples = 0 asks for no text"));
+    }
+    let state = Arc::new(layout::generation_state(plan));
+    let section = Section::new(generation(plan, &state)?);
+    Ok((state, section))
+}
+
 /// The variants that occur: the last one differs from the others only where it communicates.
 fn variants(plan: &Plan) -> Vec<(bool, bool)> {
     let communicates = plan.batch.world > 1 && plan.execution.communicate;
@@ -135,8 +148,8 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     }
     b.set_phase(Phase::Optimizer);
     let grads = b.state("grads.flat")?;
-    let [norm, clip, bad, step, schedule] = ["grad_norm", "clip", "bad", "step", "schedule"]
-        .map(|name| b.state(&format!("control.{name}")));
+    let [norm, clip, bad, step, schedule] =
+        ["grad_norm", "clip", "bad", "step", "schedule"].map(|name| b.state(&format!("control.{name}")));
     let (norm, clip, bad, step, schedule) = (norm?, clip?, bad?, step?, schedule?);
     let outs = [Out::Into(norm, Mode::Write), Out::Into(clip, Mode::Write), Out::Into(bad, Mode::Add)];
     let grad_norm = GradNorm { max_norm: plan.optimizer.max_norm };

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::ir::{Builder, Mode, Out, Spec, TensorId};
+use crate::ops::attention::unfused::Inputs;
 use crate::ops::attention::{Attention, FlashAttention, Heads, Mask, attention_unfused};
 use crate::ops::dropout::{Dropout, Site};
 use crate::ops::embedding::Embedding;
@@ -73,7 +74,13 @@ impl<'a> Transformer<'a> {
     }
 
     /// One block: residual stream and its norm in, residual stream and the next block's norm out.
-    fn block(&self, b: &mut Builder, i: usize, x: TensorId, normed: TensorId) -> Result<(TensorId, TensorId)> {
+    fn block(
+        &self,
+        b: &mut Builder,
+        i: usize,
+        x: TensorId,
+        normed: TensorId,
+    ) -> Result<(TensorId, TensorId)> {
         let eps = self.plan.model.norm_eps;
         let name = |part: &str| format!("blocks.{i}.{part}");
         let site = |k: usize| (1 + 3 * i + k) as u32;
@@ -120,7 +127,8 @@ impl<'a> Transformer<'a> {
 
     fn attention(&self, b: &mut Builder, i: usize, packed: TensorId, site: u32) -> Result<TensorId> {
         if self.purpose == Purpose::Generate {
-            let (positions, cache) = (b.state("generation.positions")?, b.state(&format!("generation.cache.{i}"))?);
+            let (positions, cache) =
+                (b.state("generation.positions")?, b.state(&format!("generation.cache.{i}"))?);
             let append = CacheAppend { heads: self.heads, capacity: self.plan.batch.seq_len };
             b.emit_into("cache", Arc::new(append), &[packed, positions], &[Out::Into(cache, Mode::Add)])?;
             return b.emit1("attended", CachedAttention { heads: self.heads }, &[packed, cache, positions]);
@@ -128,27 +136,26 @@ impl<'a> Transformer<'a> {
         let mask = if self.plan.cross_documents { Mask::Causal } else { Mask::Spans };
         let attention =
             Attention { heads: self.heads, seq_len: self.plan.batch.seq_len, mask, dropout: self.site(site) };
-        let mut extras = Vec::new();
-        if mask == Mask::Spans {
-            extras.push(b.state("batch.spans")?);
-        }
-        if attention.dropout.is_some() {
-            extras.push(b.state("batch.sequences")?);
-            extras.push(b.state("control.step")?);
-        }
+        let spans = if mask == Mask::Spans { Some(b.state("batch.spans")?) } else { None };
+        let counters = match attention.dropout {
+            Some(_) => Some([b.state("batch.sequences")?, b.state("control.step")?]),
+            None => None,
+        };
+        let inputs = Inputs { packed, spans, counters };
         match self.plan.execution.attention {
-            AttentionKind::Flash => {
-                let inputs = [&[packed], extras.as_slice()].concat();
-                Ok(b.emit("attended", FlashAttention(attention), &inputs)?[0])
-            }
-            AttentionKind::Unfused => { let spans = (mask == Mask::Spans).then(|| extras[0]); let n = usize::from(spans.is_some()); let counters = attention.dropout.map(|_| [extras[n], extras[n + 1]]); attention_unfused(b, attention, crate::ops::attention::Inputs { packed, spans, counters }) },
+            AttentionKind::Flash => Ok(b.emit("attended", FlashAttention(attention), &inputs.list())?[0]),
+            AttentionKind::Unfused => attention_unfused(b, attention, inputs),
         }
     }
 
     /// The site of a dropout, where this program has dropout.
     fn site(&self, site: u32) -> Option<Site> {
         let p = self.plan.model.dropout;
-        (p > 0.0 && matches!(self.purpose, Purpose::Train { .. })).then_some(Site { p, seed: self.plan.seed, site })
+        (p > 0.0 && matches!(self.purpose, Purpose::Train { .. })).then_some(Site {
+            p,
+            seed: self.plan.seed,
+            site,
+        })
     }
 
     fn dropout(&self, b: &mut Builder, x: TensorId, site: u32) -> Result<TensorId> {

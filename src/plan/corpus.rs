@@ -24,9 +24,7 @@ pub fn data_spec(resolved: &Resolved) -> Spec {
         document_separator: data.document_separator.clone(),
         validation: match &data.validation {
             Validation::Fraction(share) => data::Validation::Fraction(*share),
-            Validation::Path(file) => {
-                data::Validation::Path(resolved.path_of("data.validation", file))
-            }
+            Validation::Path(file) => data::Validation::Path(resolved.path_of("data.validation", file)),
         },
         train_tokens: data.train_tokens,
         validation_tokens: data.validation_tokens,

@@ -6,7 +6,6 @@ mod runnable;
 mod schedule;
 
 pub use corpus::{corpus_of, data_spec};
-pub use runnable::check_runnable;
 pub use schedule::Schedule;
 
 use crate::device::DType;

@@ -1,5 +1,6 @@
 //! Recipe to plan.
 
+use super::runnable::check_runnable;
 use super::{
     AdamW, AttentionKind, Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Sampling, Scaling,
     Schedule,
@@ -10,17 +11,25 @@ use crate::exec::PlacementKind;
 use crate::ir::Precision;
 use crate::passes;
 use crate::recipe::{
-    Attention, BATCH_KEYS, Batching, Communication, Dtype, Placement, Recompute, Resolved,
-    WorldSize, batch,
+    Attention, BATCH_KEYS, Batching, Communication, Dtype, Placement, Recompute, Resolved, WorldSize, batch,
 };
 
 impl Plan {
-    /// Derives every number of a recipe for a corpus, for any machine: [`check_runnable`](super::check_runnable) says
-    /// whether this one can run it.
+    /// Derives every number of a recipe for a corpus, to run it here.
     ///
     /// # Errors
-    /// A usage error that points at the recipe, for what contradicts itself or is too large to be counted.
+    /// A usage error that points at the recipe, for what contradicts itself, is too large to be counted, or cannot be
+    /// done here.
     pub fn new(resolved: &Resolved, corpus: Corpus) -> Result<Plan> {
+        check_runnable(resolved)?;
+        Self::anywhere(resolved, corpus)
+    }
+
+    /// As [`Plan::new`], for whichever machine: what this one or this version cannot run is planned all the same.
+    ///
+    /// # Errors
+    /// As [`Plan::new`], but for what cannot be done here.
+    pub fn anywhere(resolved: &Resolved, corpus: Corpus) -> Result<Plan> {
         let recipe = &resolved.recipe;
         let world = match recipe.parallelism.world_size {
             WorldSize::Fixed(world) => world,
@@ -163,10 +172,16 @@ fn check_size(resolved: &Resolved, plan: &Plan) -> Result<()> {
         m.n_layers as f64 * per_layer as f64 * m.dim as f64 + 2.0 * m.padded_vocab() as f64 * m.dim as f64;
     // 32 bytes per weight or activation is more than any format and moment needs.
     let bytes = 32.0 * (weights + rows * widest as f64 * m.n_layers as f64 + 4.0 * plan.steps as f64);
-    let tokens = [plan.batch.global, plan.batch.seq_len, plan.steps].into_iter().try_fold(1, usize::checked_mul);
+    let tokens =
+        [plan.batch.global, plan.batch.seq_len, plan.steps].into_iter().try_fold(1, usize::checked_mul);
     if tokens.is_none() {
         return Err(resolved.error(
-            &["training.steps", "training.seq_len", "training.global_batch_size", "training.local_batch_size"],
+            &[
+                "training.steps",
+                "training.seq_len",
+                "training.global_batch_size",
+                "training.local_batch_size",
+            ],
             "all steps together take more tokens than 64 bits can count",
             "make one of them smaller",
         ));

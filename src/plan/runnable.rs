@@ -1,4 +1,4 @@
-//! What this version can run. A plan for another machine is made all the same.
+//! What this version can run.
 
 use crate::error::Result;
 use crate::recipe::{Device, Dtype, Launcher, Resolved};
@@ -7,7 +7,7 @@ use crate::recipe::{Device, Dtype, Launcher, Resolved};
 ///
 /// # Errors
 /// A usage error that points at the key.
-pub fn check_runnable(resolved: &Resolved) -> Result<()> {
+pub(super) fn check_runnable(resolved: &Resolved) -> Result<()> {
     let recipe = &resolved.recipe;
     if recipe.engine.device == Device::Cuda {
         return Err(resolved.error(

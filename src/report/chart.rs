@@ -70,7 +70,7 @@ pub enum Look {
     Raw,
     /// Bold: what to look at.
     Bold,
-    /// Bold, each point marked.
+    /// In between, each point marked where there are few: what is measured now and then.
     Dotted,
 }
 
@@ -159,7 +159,7 @@ fn draw_panel(
     let is_last = bottom > SIZE.1 as i32 - BOTTOM - 2;
 
     let thin_line = theme.grid.stroke_width(2);
-    for tick in ticks(panel.y.0, panel.y.1, panel.scale, ((bottom - top) / 70) as usize) {
+    for tick in ticks(panel.y.0, panel.y.1, panel.scale, ((bottom - top) / 75) as usize) {
         let (_, y) = plot.map_coordinate(&(figure.x.0, place(tick)));
         page.draw(&PathElement::new([(LEFT, y), (right, y)], thin_line)).map_err(cannot_draw)?;
         write(page, &(panel.y_label)(tick), (LEFT - 16, y), Style::new(theme.muted).anchor(HPos::Right))?;
@@ -208,7 +208,8 @@ impl Look {
     fn line(self, colour: RGBColor) -> ShapeStyle {
         match self {
             Look::Raw => colour.mix(0.4).stroke_width(2),
-            Look::Bold | Look::Dotted => colour.stroke_width(5),
+            Look::Bold => colour.stroke_width(5),
+            Look::Dotted => colour.stroke_width(3),
         }
     }
 }

@@ -113,7 +113,7 @@ pub fn pad((low, high): (f64, f64), scale: Scale, below: f64, above: f64) -> (f6
 /// About `count` round values within a range: multiples of 1, 2 or 5 times a power of ten, and on a log scale that
 /// spans much, such numbers themselves.
 pub fn ticks(low: f64, high: f64, scale: Scale, count: usize) -> Vec<f64> {
-    if !(low < high) {
+    if low.partial_cmp(&high) != Some(std::cmp::Ordering::Less) {
         return Vec::new();
     }
     if scale == Scale::Log && high / low > 4.0 {

@@ -10,6 +10,11 @@ pub fn peak_rss_bytes() -> Option<u64> {
     status_field("VmHWM:")
 }
 
+/// The machine's memory, in bytes. `None` where the system does not tell.
+pub fn total_bytes() -> Option<u64> {
+    kib_field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
+}
+
 /// One line of `/proc/self/status`, whose sizes are in KiB although they are written "kB".
 fn status_field(name: &str) -> Option<u64> {
     kib_field(&std::fs::read_to_string("/proc/self/status").ok()?, name)

@@ -124,7 +124,8 @@ impl Build {
 }
 
 impl Cpu {
-    fn detect(threads: usize) -> Self {
+    /// Looks at the processor. `threads` is the number of threads that the run computes with.
+    pub fn detect(threads: usize) -> Self {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processors = info.lines().filter(|line| line.starts_with("processor")).count();
         Self {

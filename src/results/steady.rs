@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn single_slow_steps_are_no_transient() {
-        let time = |i: usize| if i % 9 == 0 { 300.0 } else { 100.0 };
+        let time = |i: usize| if i.is_multiple_of(9) { 300.0 } else { 100.0 };
         assert_eq!(steady_state(&training((0..100).map(time)), 0).excluded_transient, 0);
     }
 

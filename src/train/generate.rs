@@ -90,7 +90,8 @@ pub fn choose(logits: &[f64], sampling: &Sampling, sample: usize, position: usiz
         order.truncate(sampling.top_k);
     }
     let highest = order.first().map_or(0.0, |&i| logits[i]);
-    let weights: Vec<f64> = order.iter().map(|&i| ((logits[i] - highest) / sampling.temperature).exp()).collect();
+    let weights: Vec<f64> =
+        order.iter().map(|&i| ((logits[i] - highest) / sampling.temperature).exp()).collect();
     let all: f64 = weights.iter().sum();
     let mut kept = weights.len();
     if sampling.top_p < 1.0 {

@@ -21,9 +21,12 @@ pub fn initialize(engine: &mut Engine, seed: u64) {
 /// Rounds the masters into the copy that products read, where there is one.
 pub fn refresh_shadow(engine: &mut Engine) {
     let layout = Arc::clone(engine.state.layout());
-    let (Some(master), Some(shadow)) = (layout.slot("params.flat"), layout.slot("shadow.flat")) else { return };
+    let (Some(master), Some(shadow)) = (layout.slot("params.flat"), layout.slot("shadow.flat")) else {
+        return;
+    };
     // Only bf16 programs have a shadow, and their masters are fp32.
-    let rounded: Vec<half::bf16> = engine.state.numbers::<f32>(master).iter().map(|v| Elem::down(*v)).collect();
+    let rounded: Vec<half::bf16> =
+        engine.state.numbers::<f32>(master).iter().map(|v| Elem::down(*v)).collect();
     engine.state.numbers_mut::<half::bf16>(shadow).copy_from_slice(&rounded);
 }
 

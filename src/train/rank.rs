@@ -11,6 +11,7 @@ use crate::ir::{Param, SlotId};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
 use crate::train::checkpoint::{Loaded, TensorView};
+use safetensors::Dtype;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -166,7 +167,9 @@ impl Rank {
         }
         let at_end = self.engine.find_bad(&programs.step_end)?;
         found.or(at_end).ok_or_else(|| {
-            Error::failed("a step was not finite, and its replay was: the machine computes differently each time")
+            Error::failed(
+                "a step was not finite, and its replay was: the machine computes differently each time",
+            )
         })
     }
 
@@ -228,7 +231,7 @@ impl Rank {
                 let bytes = self.engine.state.bytes_of(slot);
                 let shape = param.spec.shape.clone();
                 let read = move || Ok(Cow::Owned(unpadded(param, bytes)));
-                tensors.push(TensorView::lazy(format!("{prefix}{}", param.name), shape, read));
+                tensors.push(TensorView::lazy(format!("{prefix}{}", param.name), Dtype::F32, shape, read));
             }
         }
         tensors
@@ -265,7 +268,8 @@ fn restore(engine: &mut Engine, loaded: &Loaded, buffers: &[(&str, &str)]) -> Re
             memory.fill(0);
             let size = param.spec.dtype.size();
             for (from, at, len) in param.spec.runs() {
-                memory[at * size..(at + len) * size].copy_from_slice(&bytes[from * size..(from + len) * size]);
+                memory[at * size..(at + len) * size]
+                    .copy_from_slice(&bytes[from * size..(from + len) * size]);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Damage of every kind to a stored checkpoint: found before use, the one before it used instead, and said so.
 
 use crate::saved;
-use crate::state::{State, newest_of};
+use crate::state::{State, newest_of, scratch};
 use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ struct Damaged {
 
 impl Damaged {
     fn new() -> Self {
-        let at = tempfile::tempdir().unwrap();
+        let at = scratch();
         let (old, new) = (State::new(100, 1), State::new(200, 2));
         let dir = saved(at.path(), &[&old, &new]);
         Self { _at: at, dir, old, new }

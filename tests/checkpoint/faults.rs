@@ -1,7 +1,7 @@
 //! Crashes, full disks and power losses around every file operation of a save.
 
 use crate::faulty_fs::{EIO, ENOSPC, EROFS, Fault, FaultyFs};
-use crate::state::{State, newest_of};
+use crate::state::{State, newest_of, scratch};
 use std::fs;
 use std::path::Path;
 use xrun::train::checkpoint::{Saved, Store, newest};
@@ -44,12 +44,7 @@ struct Bench {
 impl Bench {
     fn new(scenario: &Scenario) -> Self {
         let before = scenario.before.iter().map(|&step| State::new(step, step as u32)).collect();
-        let bench = Self {
-            at: tempfile::tempdir().unwrap(),
-            before,
-            new: State::new(scenario.step, 9999),
-            keep: scenario.keep,
-        };
+        let bench = Self { at: scratch(), before, new: State::new(scenario.step, 9999), keep: scenario.keep };
         fs::create_dir(bench.at.path().join("graves")).unwrap();
         fs::create_dir(bench.dir()).unwrap();
         let store = Store::open_on(Box::new(bench.calm()), &bench.dir(), usize::MAX).unwrap();
@@ -107,15 +102,15 @@ fn names(dir: &Path) -> Vec<String> {
     fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Runs `test` for every scenario, fault, and operation of a save.
-fn each_fault(scenario: &Scenario, test: impl Fn(&Bench, &FaultyFs, usize, Fault)) {
+/// Runs `test` for every fault and every operation of a save, each time on a new folder.
+fn each_fault(scenario: &Scenario, faults: &[Fault], test: impl Fn(&Bench, &FaultyFs, usize, Fault)) {
     let bench = Bench::new(scenario);
     let calm = bench.calm();
     bench.save(&calm).unwrap();
     bench.check(true);
     let operations = calm.operations();
     assert!(operations > 20, "{operations}");
-    for fault in FAULTS {
+    for &fault in faults {
         for k in 0..operations {
             let bench = Bench::new(scenario);
             let fs = bench.calm();
@@ -128,7 +123,7 @@ fn each_fault(scenario: &Scenario, test: impl Fn(&Bench, &FaultyFs, usize, Fault
 #[test]
 fn a_fault_at_any_operation_leaves_the_old_or_the_new_checkpoint() {
     for scenario in &SCENARIOS {
-        each_fault(scenario, |bench, fs, k, fault| {
+        each_fault(scenario, &FAULTS, |bench, fs, k, fault| {
             println!("{}: {fault:?} at operation {k}", scenario.name);
             let result = bench.save(fs);
             match &result {
@@ -152,10 +147,7 @@ fn a_fault_at_any_operation_leaves_the_old_or_the_new_checkpoint() {
 #[test]
 fn a_run_goes_on_saving_after_a_failed_save() {
     for scenario in &SCENARIOS {
-        each_fault(scenario, |bench, fs, k, fault| {
-            if !matches!(fault, Fault::Once(_)) {
-                return;
-            }
+        each_fault(scenario, &[Fault::Once(ENOSPC), Fault::Once(EIO)], |bench, fs, k, fault| {
             println!("{}: {fault:?} at operation {k}", scenario.name);
             let store = bench.open(fs).unwrap();
             let first = store.save(bench.new.meta(), &bench.new.snapshot());
@@ -168,21 +160,41 @@ fn a_run_goes_on_saving_after_a_failed_save() {
 }
 
 #[test]
-fn a_second_crash_while_recovering_from_the_first_loses_nothing() {
+fn a_power_loss_while_recovering_from_a_kill_loses_nothing() {
+    let scenario = &SCENARIOS[3];
+    each_fault(scenario, &[Fault::Kill], |_, _, k, fault| {
+        for second in 0.. {
+            println!("{}: killed at {k}, power lost at {second}", scenario.name);
+            let bench = Bench::new(scenario);
+            let fs = bench.calm();
+            fs.arm(k, fault);
+            let first = bench.save(&fs).is_ok();
+            fs.restart();
+            fs.arm(second, Fault::LoseAllButRemovals);
+            let result = bench.save(&fs);
+            bench.check(first || result.is_ok());
+            if result.is_ok_and(|saved| saved.warnings.is_empty()) {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn crash_after_crash_after_crash_loses_nothing() {
     let crashes = [Fault::Kill, Fault::LoseContents, Fault::LoseAll, Fault::LoseAllButRemovals];
     for scenario in &SCENARIOS[1..] {
-        each_fault(scenario, |bench, fs, k, fault| {
-            // Every fourth point of the first crash: the second goes through all of its own.
-            if !fault.is_crash() || !k.is_multiple_of(4) {
+        each_fault(scenario, &crashes, |bench, fs, k, fault| {
+            // Every eighth point of the first crash; the later ones go through all of theirs on the same folder.
+            if !k.is_multiple_of(8) {
                 return;
             }
-            let first = bench.save(fs).is_ok();
-            bench.check(first);
-            for second in 0.. {
-                println!("{}: {fault:?} at {k}, then at {second}", scenario.name);
-                let fs = bench.calm();
-                fs.arm(second, crashes[second % crashes.len()]);
-                let result = bench.save(&fs);
+            bench.check(bench.save(fs).is_ok());
+            for next in 0.. {
+                println!("{}: {fault:?} at {k}, up to {next}", scenario.name);
+                fs.restart();
+                fs.arm(next, crashes[next % crashes.len()]);
+                let result = bench.save(fs);
                 bench.check(result.is_ok());
                 if result.is_ok_and(|saved| saved.warnings.is_empty()) {
                     break;

@@ -26,13 +26,6 @@ pub enum Fault {
     LoseAllButRemovals,
 }
 
-impl Fault {
-    /// Whether the process is dead afterwards.
-    pub fn is_crash(self) -> bool {
-        !matches!(self, Fault::Once(_) | Fault::Always(_))
-    }
-}
-
 /// Disk full.
 pub const ENOSPC: i32 = 28;
 /// Read-only file system.
@@ -90,6 +83,13 @@ impl FaultyFs {
         let mut state = self.0.lock().unwrap();
         state.operations = 0;
         state.fault = Some((at, fault));
+    }
+
+    /// A new process on the same machine: what the last one did not sync is still at risk.
+    pub fn restart(&self) {
+        let mut state = self.0.lock().unwrap();
+        state.dead = false;
+        state.fault = None;
     }
 
     /// Operations so far, or since [`FaultyFs::arm`].
@@ -207,6 +207,11 @@ impl Effect {
         }
     }
 
+    fn is_under(&self, dir: &Path) -> bool {
+        let (Effect::Created(path) | Effect::Removed { path, .. } | Effect::Renamed { to: path, .. }) = self;
+        path.starts_with(dir)
+    }
+
     /// Follows a folder that was renamed.
     fn moved(&mut self, from: &Path, to: &Path) {
         let follow = |path: &mut PathBuf| {
@@ -266,7 +271,14 @@ impl Fs for FaultyFs {
         let mut state = self.0.lock().unwrap();
         state.step(|_| ())?;
         if state.syncs {
-            state.effects.retain(|e| !e.is_in(path));
+            let (durable, mut pending): (Vec<_>, Vec<_>) =
+                state.effects.drain(..).partition(|e| e.is_in(path));
+            // What happened inside a folder that is gone for good no longer matters.
+            let gone = |e: &Effect| {
+                durable.iter().any(|d| matches!(d, Effect::Removed { path, .. } if e.is_under(path)))
+            };
+            pending.retain(|e| !gone(e));
+            state.effects = pending;
         }
         Ok(())
     }
@@ -274,9 +286,10 @@ impl Fs for FaultyFs {
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
         state.step(|state| {
-            // One file of a folder is gone, the rest is still there.
-            if let Some(child) = fs::read_dir(path).ok().and_then(|mut d| d.next()) {
-                state.remove(&child.unwrap().path()).unwrap();
+            // One file of a folder is gone (of a checkpoint its manifest), the rest is still there.
+            let children = fs::read_dir(path).into_iter().flatten().map(|e| e.unwrap().path());
+            if let Some(child) = children.min() {
+                state.remove(&child).unwrap();
             }
         })?;
         state.remove(path)

@@ -58,6 +58,11 @@ impl State {
     }
 }
 
+/// A temporary folder in memory where there is one: thousands of them would keep a disk busy for a minute.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 /// Which of the states the newest checkpoint of `dir` holds, whole and with its own meta; `None` without a checkpoint.
 /// Panics when it is none of them.
 pub fn newest_of(dir: &Path, states: &[&State]) -> Option<usize> {

@@ -34,23 +34,40 @@ impl Pool {
 
     /// Runs `task(0)` to `task(count - 1)`, in any order, on any worker.
     pub fn run(&self, count: usize, task: impl Fn(usize) + Sync) {
-        let arch = self.arch;
-        if count <= 1 {
-            if count == 1 {
-                arch.dispatch(|| task(0));
-            }
-            return;
+        let run = |index| self.arch.dispatch(Task { task: &task, index });
+        match count {
+            0 => {}
+            1 => run(0),
+            _ => self.workers.install(|| (0..count).into_par_iter().with_max_len(1).for_each(run)),
         }
-        self.workers
-            .install(|| (0..count).into_par_iter().with_max_len(1).for_each(|i| arch.dispatch(|| task(i))));
     }
 
     /// Runs `task(start, len)` over `total` items in runs of `run` items (the last may be shorter).
     pub fn chunks(&self, total: usize, run: usize, task: impl Fn(usize, usize) + Sync) {
-        self.run(total.div_ceil(run), |i| {
-            let start = i * run;
-            task(start, run.min(total - start));
-        });
+        self.run(
+            total.div_ceil(run),
+            #[inline(always)]
+            |i| {
+                let start = i * run;
+                task(start, run.min(total - start));
+            },
+        );
+    }
+}
+
+/// One call of a task. A plain closure would reach it through a shim that is not inlined, and so be compiled without
+/// the vector instructions that it is dispatched to.
+struct Task<'a, F> {
+    task: &'a F,
+    index: usize,
+}
+
+impl<F: Fn(usize)> pulp::WithSimd for Task<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _simd: S) {
+        (self.task)(self.index);
     }
 }
 

@@ -10,7 +10,7 @@ use super::sum::SumGrad;
 use super::with_gradient::{WithGradient, require_one};
 use crate::device::cpu::matmul::product;
 use crate::device::cpu::{Matrix, View};
-use crate::device::{Elem, Real};
+use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Builder, Case, Cases, Cost, CpuNode, Fill, Mode, Op, Precision, Spec, TensorId, Vjp};
@@ -158,14 +158,14 @@ fn case(
     let inputs = vec![
         (Spec::new([n, d], precision.stream), Fill::Normal(0.0, 1.0)),
         (Spec::padded([vocab, d], [pad, d], precision.stream), Fill::Normal(0.0, 0.5)),
-        (Spec::new([n], crate::device::DType::U32), targets),
+        (Spec::new([n], DType::U32), targets),
     ];
     let outputs = (0..if gradients { 4 } else { 2 }).map(|k| {
         let mode = if k == DW { mode } else { Mode::Write };
         (mode, Fill::Normal(0.0, 0.1))
     });
     let name = format!("n{n} d{d} v{vocab} gradients {gradients} {mode:?}");
-    Case::new(name, op, inputs, move |inputs| reference(inputs, op))
+    Case::new(name, op, inputs, move |inputs| reference(inputs, op, precision.stream))
         .weights(&[1])
         .outputs(outputs.collect())
         .differentiable(&[])
@@ -173,8 +173,14 @@ fn case(
         .depth(d.max(vocab).max(n))
 }
 
-/// Losses and gradients by loops over rows and the vocabulary.
-fn reference(inputs: &[Array], op: HeadLoss) -> Vec<Array> {
+/// Losses and gradients by loops over rows and the vocabulary. Logits and their gradients are tensors of the stream
+/// format, so the reference rounds them to it.
+fn reference(inputs: &[Array], op: HeadLoss, stream: DType) -> Vec<Array> {
+    let stored = |value: f64| match stream {
+        DType::Bf16 => half::bf16::from_f64(value).to_f64(),
+        DType::F32 => f64::from(value as f32),
+        _ => value,
+    };
     let (x, w, targets) = (&inputs[0], &inputs[1], &inputs[2]);
     let d = x.width();
     let mut losses = Array::zeros(&targets.shape);
@@ -188,12 +194,12 @@ fn reference(inputs: &[Array], op: HeadLoss) -> Vec<Array> {
         }
         let row = &x.data[r * d..][..d];
         let logits: Vec<f64> =
-            w.data.chunks(d).map(|word| word.iter().zip(row).map(|(a, b)| a * b).sum()).collect();
+            w.data.chunks(d).map(|word| stored(word.iter().zip(row).map(|(a, b)| a * b).sum())).collect();
         let sum: f64 = logits.iter().map(|l| l.exp()).sum();
         losses.data[r] = sum.ln() - logits[target as usize];
         for (v, logit) in logits.iter().enumerate() {
             let hit = if v == target as usize { 1.0 } else { 0.0 };
-            let gradient = op.scale * (logit.exp() / sum - hit);
+            let gradient = stored(op.scale * (logit.exp() / sum - hit));
             for (k, x) in row.iter().enumerate() {
                 dx.data[r * d + k] += gradient * w.data[v * d + k];
                 dw.data[v * d + k] += gradient * x;

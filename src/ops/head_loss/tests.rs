@@ -5,7 +5,7 @@ use super::*;
 use crate::check::{ATOL, EPSILON, RTOL};
 use crate::device::comm::Alone;
 use crate::device::cpu::Pool;
-use crate::device::{DType, philox::philox};
+use crate::device::philox::philox;
 use crate::exec::{Engine, PlacementKind, Section};
 use crate::ir::vjp::Upstream;
 use crate::ir::{Out, Program, State, StateBuilder};

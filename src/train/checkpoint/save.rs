@@ -98,20 +98,14 @@ impl Store {
         Ok(model.bytes + optimizer.bytes + manifest.len() as u64)
     }
 
-    /// Gives a complete folder its final name, durably. One of that name is moved aside first and back on failure.
+    /// Gives a complete folder its final name, durably. One of that name is moved aside first: should the process end
+    /// before the new one has the name, a reader finds the old one there and the next save moves it back.
     fn publish(&self, temporary: &Path, path: &Path) -> Result<()> {
         let fs = self.fs.as_ref();
-        let aside = fs::symlink_metadata(path).is_ok().then(|| self.aside(path));
-        if let Some(aside) = &aside {
-            fs.rename(path, aside).at("move aside", path)?;
+        if fs::symlink_metadata(path).is_ok() {
+            fs.rename(path, &self.aside(path)).at("move aside", path)?;
         }
-        if let Err(e) = fs.rename(temporary, path) {
-            if let Some(aside) = &aside {
-                // Where even this fails, the reader knows the folder under its other name.
-                let _ = fs.rename(aside, path);
-            }
-            return Err(e).at("rename", temporary);
-        }
+        fs.rename(temporary, path).at("rename", temporary)?;
         fs.sync_dir(&self.dir).at("sync", &self.dir)
     }
 
@@ -137,14 +131,16 @@ impl Store {
             return Ok(());
         }
         verify(&self.dir.join(folder_name(step)))?;
+        // Folders half removed must not pass for damaged checkpoints, so they lose their names first, and durably.
+        let mut nameless = Vec::from_iter(replaced);
         for (&step, path) in doomed {
-            // A folder half removed must not pass for a damaged checkpoint.
             let temporary = self.dir.join(format!("{TEMPORARY}pruned-{}", folder_name(step)));
             self.fs.rename(path, &temporary).at("rename", path)?;
-            self.fs.remove(&temporary).at("remove", &temporary)?;
+            nameless.push(temporary);
             pruned.push(step);
         }
-        replaced.map_or(Ok(()), |aside| self.fs.remove(&aside).at("remove", &aside))
+        self.fs.sync_dir(&self.dir).at("sync", &self.dir)?;
+        nameless.iter().try_for_each(|path| self.fs.remove(path).at("remove", path))
     }
 
     /// Removes what an ended save left, and brings back a checkpoint that it moved aside and did not replace.
