@@ -12,6 +12,7 @@ pub mod export;
 pub mod init;
 pub mod keep;
 pub mod ls;
+pub mod plan;
 pub mod profile;
 pub mod resume;
 pub mod run;
@@ -48,6 +49,8 @@ pub enum Command {
     Ls(ls::Args),
     /// Measure where a step's time goes, op by op.
     Profile(profile::Args),
+    /// Print what a run will be: parameters, memory, time, whether it fits.
+    Plan(plan::Args),
     /// Go on with a run that did not finish.
     Resume(resume::Args),
     /// Train a recipe. `xrun RECIPE` is short for `xrun run RECIPE`.
@@ -68,6 +71,7 @@ pub fn dispatch(cli: Cli) -> Result<()> {
         Command::Keep(a) => keep::run(&a, &cli.results),
         Command::Ls(a) => ls::run(&a),
         Command::Profile(a) => profile::run(&a),
+        Command::Plan(a) => plan::run(&a),
         Command::Resume(a) => resume::run(&a, &cli.results),
         Command::Run(a) => run::run(&a, &cli.results),
         Command::Sample(a) => sample::run(&a, &cli.results),

@@ -4,7 +4,7 @@ mod memory;
 mod placement;
 
 pub use memory::StateMemory;
-pub use placement::{Arena, Caching, Naive, Placement, PlacementKind, size_class};
+pub use placement::{Arena, Caching, FreeLists, Naive, Placement, PlacementKind, size_class};
 
 use crate::device::DType;
 use crate::device::comm::Communicator;
