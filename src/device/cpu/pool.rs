@@ -33,24 +33,44 @@ impl Pool {
     }
 
     /// Runs `task(0)` to `task(count - 1)`, in any order, on any worker.
+    ///
+    /// Only what is inlined into the task is compiled for wide vectors, so a task with loops of its own is written
+    /// `#[inline(always)] |i| …` and calls functions that are `#[inline(always)]`. Without that, `mul_add` is a call.
     pub fn run(&self, count: usize, task: impl Fn(usize) + Sync) {
-        let arch = self.arch;
-        if count <= 1 {
-            if count == 1 {
-                arch.dispatch(|| task(0));
-            }
-            return;
+        let run_one = |index| self.arch.dispatch(Task { body: &task, index });
+        match count {
+            0 => {}
+            1 => run_one(0),
+            _ => self.workers.install(|| (0..count).into_par_iter().with_max_len(1).for_each(run_one)),
         }
-        self.workers
-            .install(|| (0..count).into_par_iter().with_max_len(1).for_each(|i| arch.dispatch(|| task(i))));
     }
 
-    /// Runs `task(start, len)` over `total` items in runs of `run` items (the last may be shorter).
+    /// Runs `task(start, len)` over `total` items in runs of `run` items (the last may be shorter), as [`Pool::run`].
     pub fn chunks(&self, total: usize, run: usize, task: impl Fn(usize, usize) + Sync) {
-        self.run(total.div_ceil(run), |i| {
-            let start = i * run;
-            task(start, run.min(total - start));
-        });
+        self.run(
+            total.div_ceil(run),
+            #[inline(always)]
+            |i| {
+                let start = i * run;
+                task(start, run.min(total - start));
+            },
+        );
+    }
+}
+
+/// One call of a task. A type of its own because a closure handed to `dispatch` is called through a shim that the
+/// compiler may leave out of line, and so without vector instructions.
+struct Task<'a, F> {
+    body: &'a F,
+    index: usize,
+}
+
+impl<F: Fn(usize)> pulp::WithSimd for Task<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _simd: S) {
+        (self.body)(self.index);
     }
 }
 
