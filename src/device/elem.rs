@@ -204,7 +204,8 @@ fn exp_f32(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
     let clamped = if x < -104.0 { -104.0 } else { x };
     let clamped = if clamped > 89.0 { 89.0 } else { clamped };
-    let n = clamped.mul_add(std::f32::consts::LOG2_E, ROUND) - ROUND;
+    let shifted = clamped.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
     let r = n.mul_add(-LN2_HIGH, clamped);
     let r = n.mul_add(-LN2_LOW, r);
     let p = 1.987_569_1e-4_f32;
@@ -214,8 +215,9 @@ fn exp_f32(x: f32) -> f32 {
     let p = p.mul_add(r, 1.666_666_5e-1);
     let p = p.mul_add(r, 0.5);
     let p = p.mul_add(r * r, r) + 1.0;
-    // A NaN makes `n` NaN too; the cast then gives 0, and the product below stays NaN through `p`.
-    let n = n as i32;
+    // The same integer from the low mantissa bits: a cast would saturate, with branches for every lane. For NaN it is
+    // any number, and the product below stays NaN through `p`.
+    let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
     let half = n >> 1;
     let scale_a = f32::from_bits(((half + 127) as u32) << 23);
     let scale_b = f32::from_bits(((n - half + 127) as u32) << 23);
