@@ -2,10 +2,10 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use xrun::cli::{Cli, dispatch};
+use xrun::cli::{Cli, dispatch, spelled_out};
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse()) {
+    match dispatch(Cli::parse_from(spelled_out(std::env::args_os()))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");

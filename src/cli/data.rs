@@ -1,12 +1,127 @@
-//! `xrun data`.
+//! `xrun data`: tokenize a corpus to shards and print its statistics.
 
-use crate::error::{Error, Result};
+use crate::data::stories::Split;
+use crate::data::{self, Counts, SHARD_TOKENS, ShardWriter, Spec, Statistics, Tokenizer, Validation};
+use crate::error::{Error, IoContext, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun data`.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    /// "stories", "random", a text file, a folder, JSON lines or token shards.
+    #[arg(long)]
+    corpus: String,
+    /// "gpt2", "byte", "stories" or the path of a tokenizer.json.
+    #[arg(long, default_value = "gpt2")]
+    tokenizer: String,
+    /// Where the shards and tokenizer.json go; made if missing, refused if it already holds shards.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Text that separates the documents of a text file.
+    #[arg(long, value_name = "TEXT")]
+    separator: Option<String>,
+    /// What is held out: a share of the corpus, or the path of another.
+    #[arg(long, value_name = "SHARE|PATH", default_value = "0.1")]
+    validation: String,
+    /// Tokens per shard.
+    #[arg(long, value_name = "N", default_value_t = SHARD_TOKENS, value_parser = shard_tokens)]
+    shard_tokens: usize,
+    /// Tokens to generate, for a generated corpus.
+    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    train_tokens: usize,
+    /// Held-out tokens to generate, for a generated corpus.
+    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    validation_tokens: usize,
+    /// Seed of the generator and of the choice of held-out documents.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Print the statistics as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn shard_tokens(text: &str) -> Result<usize, String> {
+    match text.replace('_', "").parse::<usize>() {
+        Ok(n) if (1..=u32::MAX as usize).contains(&n) => Ok(n),
+        _ => Err(format!("give a number of tokens within 1 and {}", u32::MAX)),
+    }
+}
 
 /// Runs the command.
-pub fn run(_args: &Args) -> Result<()> {
-    Err(Error::failed("to come"))
+pub fn run(args: &Args) -> Result<()> {
+    let validation = match args.validation.parse() {
+        Ok(share) => Validation::Fraction(share),
+        Err(_) => Validation::Path(PathBuf::from(&args.validation)),
+    };
+    let spec = Spec {
+        corpus: args.corpus.clone(),
+        tokenizer: args.tokenizer.clone(),
+        document_separator: args.separator.clone(),
+        validation,
+        train_tokens: args.train_tokens,
+        validation_tokens: args.validation_tokens,
+        seed: args.seed,
+    };
+    let tokenizer = Tokenizer::open(&spec.tokenizer)?;
+    let expected = data::facts(&spec)?;
+    prepare(&args.out)?;
+    let bar = progress((expected.train_tokens + expected.validation_tokens) as u64);
+    let vocab = tokenizer.vocab_size();
+    let shards = |name| ShardWriter::new(&args.out, name, vocab, args.shard_tokens);
+    let (mut train, mut held_out) = (shards("tokens_train"), shards("tokens_val"));
+    let (mut train_counts, mut held_counts) = (Counts::new(&tokenizer), Counts::new(&tokenizer));
+    let fed = data::feed(&spec, &tokenizer, &mut |split, tokens| {
+        let (writer, counts) = match split {
+            Split::Train => (&mut train, &mut train_counts),
+            Split::Validation => (&mut held_out, &mut held_counts),
+        };
+        counts.add(tokens)?;
+        writer.push(tokens)?;
+        bar.inc(tokens.len() as u64);
+        Ok(())
+    })?;
+    let shards = train.finish()?.len() + held_out.finish()?.len();
+    data::write_atomically(&args.out.join("tokenizer.json"), |out| {
+        out.write_all(tokenizer.to_json().as_bytes())
+    })?;
+    bar.finish_and_clear();
+    fed.warnings.iter().for_each(|w| eprintln!("warning: {w}"));
+    let statistics = Statistics::new(&train_counts, &held_counts, &fed, shards);
+    eprintln!("{}", fed.description);
+    eprintln!("wrote {shards} shards and tokenizer.json to {}", args.out.display());
+    if args.json {
+        let json = serde_json::to_string_pretty(&statistics);
+        println!("{}", json.map_err(|e| Error::failed(format!("cannot print the statistics: {e}")))?);
+    } else {
+        print!("{statistics}");
+    }
+    Ok(())
+}
+
+/// Makes the folder; one that holds shards is refused, so that two corpora never mix.
+fn prepare(out: &Path) -> Result<()> {
+    std::fs::create_dir_all(out).at("make", out)?;
+    for entry in std::fs::read_dir(out).at("list", out)? {
+        let path = entry.at("list", out)?.path();
+        if path.extension().is_some_and(|x| x == "bin") {
+            return Err(Error::usage(format!(
+                "{} already holds {}; name another --out, or remove it first",
+                out.display(),
+                path.file_name().unwrap_or_default().display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A bar on stderr; nothing where stderr is no terminal.
+fn progress(expected: u64) -> ProgressBar {
+    let bar = ProgressBar::new(expected);
+    if let Ok(style) = ProgressStyle::with_template(
+        "{bar:30} {human_pos} of about {human_len} tokens, {per_sec}, {eta} left",
+    ) {
+        bar.set_style(style);
+    }
+    bar
 }

@@ -1,12 +1,124 @@
 //! `xrun export`.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
+use crate::train::checkpoint::{self, Loaded};
+use crate::train::export::{self, Dtype, ExportModel};
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tokenizers::Tokenizer;
 
 /// Arguments of `xrun export`.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    /// The folder of the run.
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// The HuggingFace folder to make; it must not exist, or be empty.
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
+    /// The element type of the weights.
+    #[arg(long, value_enum, default_value = "fp32")]
+    pub dtype: Dtype,
+    /// The step whose checkpoint to export; without it, the newest that is whole.
+    #[arg(long, value_name = "STEP")]
+    pub checkpoint: Option<u64>,
+}
 
 /// Runs the command.
-pub fn run(_args: &Args) -> Result<()> {
-    Err(Error::failed("to come"))
+pub fn run(args: &Args) -> Result<()> {
+    let checkpoint = open(&args.run, args.checkpoint)?;
+    for warning in checkpoint.warnings() {
+        eprintln!("warning: {warning}");
+    }
+    let path = args.run.join("tokenizer.json");
+    let tokenizer_json =
+        fs::read_to_string(&path).at("read", &path).map_err(|e| Error::usage(e.message()))?;
+    let model = model(&checkpoint, &tokenizer_json, args.dtype)?;
+    export::write(&args.to, &model, &checkpoint, &tokenizer_json)?;
+    eprintln!("exported {} to {}", checkpoint.path().display(), args.to.display());
+    Ok(())
+}
+
+fn open(run: &Path, step: Option<u64>) -> Result<Loaded> {
+    let dir = run.join("checkpoint");
+    match step {
+        Some(step) => checkpoint::at_step(&dir, step),
+        None => checkpoint::newest(&dir)?.ok_or_else(|| {
+            Error::usage(format!(
+                "{} has no checkpoint: RUN is a run's folder, and checkpoint.interval must have come round once",
+                run.display()
+            ))
+        }),
+    }
+}
+
+/// The keys of a resolved recipe that an export needs.
+#[derive(Deserialize)]
+struct Recipe {
+    model: ModelKeys,
+    training: TrainingKeys,
+}
+
+#[derive(Deserialize)]
+struct ModelKeys {
+    dim: usize,
+    n_layers: usize,
+    n_heads: usize,
+    n_kv_heads: Option<usize>,
+    head_dim: Option<usize>,
+    ffn_dim: usize,
+    qk_norm: bool,
+    rope_theta: f64,
+    norm_eps: f64,
+    tie_embeddings: bool,
+}
+
+#[derive(Deserialize)]
+struct TrainingKeys {
+    seq_len: usize,
+}
+
+/// The model's numbers: from the recipe that the checkpoint carries, and from the embedding the vocabulary.
+fn model(checkpoint: &Loaded, tokenizer_json: &str, dtype: Dtype) -> Result<ExportModel> {
+    let at = checkpoint.path().display();
+    let recipe: Recipe = toml::from_str(&checkpoint.meta().resolved_recipe_toml)
+        .map_err(|e| Error::failed(format!("the recipe in {at} cannot be used: {e}")))?;
+    let Some(&[vocab_size, _]) = checkpoint.shape("embedding") else {
+        return Err(Error::failed(format!("{at} has no embedding of two dimensions")));
+    };
+    let m = recipe.model;
+    let Some(head_dim) = m.head_dim.or(m.dim.checked_div(m.n_heads)) else {
+        return Err(Error::failed(format!("the recipe in {at} has no heads")));
+    };
+    Ok(ExportModel {
+        vocab_size,
+        dim: m.dim,
+        n_layers: m.n_layers,
+        n_heads: m.n_heads,
+        n_kv_heads: m.n_kv_heads.unwrap_or(m.n_heads),
+        head_dim,
+        ffn_dim: m.ffn_dim,
+        rope_theta: m.rope_theta,
+        norm_eps: m.norm_eps,
+        qk_norm: m.qk_norm,
+        tie_embeddings: m.tie_embeddings,
+        max_position_embeddings: recipe.training.seq_len,
+        end_token_id: end_token_id(checkpoint, tokenizer_json)?,
+        dtype,
+    })
+}
+
+/// The token that ended documents in training.
+fn end_token_id(checkpoint: &Loaded, tokenizer_json: &str) -> Result<u32> {
+    if let Some(id) = checkpoint.meta().extra.get(checkpoint::END_TOKEN_ID) {
+        return id.parse().map_err(|_| Error::failed(format!("{id:?} is no token id")));
+    }
+    let tokenizer = Tokenizer::from_bytes(tokenizer_json)
+        .map_err(|e| Error::usage(format!("tokenizer.json is wrong: {e}")))?;
+    tokenizer.token_to_id("<|endoftext|>").ok_or_else(|| {
+        Error::usage(
+            "the tokenizer has no <|endoftext|> and the checkpoint does not say what ends a document",
+        )
+    })
 }

@@ -5,16 +5,22 @@ use clap::{Parser, Subcommand};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
+mod arguments;
 pub mod data;
 pub mod export;
 pub mod init;
 pub mod keep;
 pub mod ls;
+pub mod resume;
+pub mod run;
+pub mod sample;
 pub mod schema;
+
+pub use arguments::spelled_out;
 
 /// A declarative experiment runner for training language models.
 #[derive(Parser, Debug)]
-#[command(name = "xrun", version, about, args_conflicts_with_subcommands = true)]
+#[command(name = "xrun", version, about)]
 pub struct Cli {
     /// Where run folders go.
     #[arg(long, global = true, value_name = "DIR", default_value = "results")]
@@ -36,6 +42,12 @@ pub enum Command {
     Keep(keep::Args),
     /// List the built-in recipes and the recipes here.
     Ls(ls::Args),
+    /// Go on with a run that did not finish.
+    Resume(resume::Args),
+    /// Train a recipe. `xrun RECIPE` is short for `xrun run RECIPE`.
+    Run(run::Args),
+    /// Let a trained run write text.
+    Sample(sample::Args),
     /// Print the JSON schema of a recipe.
     Schema(schema::Args),
 }
@@ -48,6 +60,9 @@ pub fn dispatch(cli: Cli) -> Result<()> {
         Command::Init(a) => init::run(&a),
         Command::Keep(a) => keep::run(&a, &cli.results),
         Command::Ls(a) => ls::run(&a),
+        Command::Resume(a) => resume::run(&a, &cli.results),
+        Command::Run(a) => run::run(&a, &cli.results),
+        Command::Sample(a) => sample::run(&a, &cli.results),
         Command::Schema(a) => schema::run(&a),
     }
 }

@@ -3,6 +3,9 @@
 use crate::error::{Error, Result};
 use std::sync::{Arc, Condvar, Mutex};
 
+/// What the error of a rank says when it ended only because another one did.
+pub const STOPPED_BY_ANOTHER: &str = "another rank stopped the run";
+
 /// What a rank can ask of the others. Every rank calls the same methods in the same order.
 pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// This rank, from 0.
@@ -131,7 +134,7 @@ impl InProcess {
 impl Meeting {
     fn check(&self) -> Result<()> {
         match &self.aborted {
-            Some(reason) => Err(Error::failed(format!("another rank stopped the run: {reason}"))),
+            Some(reason) => Err(Error::failed(format!("{STOPPED_BY_ANOTHER}: {reason}"))),
             None => Ok(()),
         }
     }

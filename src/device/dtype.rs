@@ -25,6 +25,11 @@ impl DType {
         }
     }
 
+    /// True for all but integers.
+    pub const fn is_float(self) -> bool {
+        !matches!(self, DType::U32)
+    }
+
     /// The format in which sums over this format are kept: fp32 for bf16, itself otherwise.
     pub const fn accumulator(self) -> DType {
         match self {

@@ -200,7 +200,7 @@ impl Real for f32 {
 fn exp_f32(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    // Adding and subtracting 1.5·2^23 rounds to the nearest integer without a branch.
+    // Adding 1.5·2^23 rounds to the nearest integer without a branch, and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let clamped = if x < -104.0 { -104.0 } else { x };
     let clamped = if clamped > 89.0 { 89.0 } else { clamped };
@@ -215,12 +215,11 @@ fn exp_f32(x: f32) -> f32 {
     let p = p.mul_add(r, 1.666_666_5e-1);
     let p = p.mul_add(r, 0.5);
     let p = p.mul_add(r * r, r) + 1.0;
-    // The same integer from the low mantissa bits: a cast would saturate, with branches for every lane. For NaN it is
-    // any number, and the product below stays NaN through `p`.
-    let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
+    // After a NaN these are arbitrary bits, and the product below stays NaN through `p`.
+    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
-    let scale_a = f32::from_bits(((half + 127) as u32) << 23);
-    let scale_b = f32::from_bits(((n - half + 127) as u32) << 23);
+    let scale_a = f32::from_bits((half.wrapping_add(127) as u32) << 23);
+    let scale_b = f32::from_bits((n.wrapping_sub(half).wrapping_add(127) as u32) << 23);
     p * scale_a * scale_b
 }
 

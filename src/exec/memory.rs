@@ -3,7 +3,6 @@
 use crate::device::cpu::Buffer;
 use crate::device::{DType, Elem, Real};
 use crate::error::{Error, Result};
-use crate::ir::state::Slot;
 use crate::ir::{SlotId, State};
 use std::sync::Arc;
 
@@ -81,23 +80,26 @@ impl StateMemory {
 
     /// The values of a slot widened to f64, padding left out.
     pub fn values(&self, slot: SlotId) -> Vec<f64> {
-        let Slot { spec, .. } = self.layout.get(slot);
-        let all: Vec<f64> = match spec.dtype {
+        let all = self.padded_values(slot);
+        self.layout.get(slot).spec.logical_indices().into_iter().map(|i| all[i]).collect()
+    }
+
+    /// The values of a slot widened to f64, padding included.
+    fn padded_values(&self, slot: SlotId) -> Vec<f64> {
+        match self.layout.get(slot).spec.dtype {
             DType::U32 => self.numbers::<u32>(slot).iter().map(|&v| f64::from(v)).collect(),
             DType::F64 => self.numbers::<f64>(slot).to_vec(),
             DType::F32 => self.numbers::<f32>(slot).iter().map(|&v| f64::from(v)).collect(),
             DType::Bf16 => self.numbers::<half::bf16>(slot).iter().map(|&v| Elem::up(v).to_f64()).collect(),
-        };
-        spec.logical_indices().into_iter().map(|i| all[i]).collect()
+        }
     }
 
-    /// Whether everything outside a slot's logical shape is zero.
+    /// Whether everything outside a slot's logical shape is zero, of either sign.
     pub fn padding_is_zero(&self, slot: SlotId) -> bool {
         let spec = &self.layout.get(slot).spec;
         let mut padding = vec![true; spec.elements()];
         spec.logical_indices().into_iter().for_each(|i| padding[i] = false);
-        let elements = self.bytes_of(slot).chunks_exact(spec.dtype.size());
-        elements.zip(padding).all(|(bytes, padding)| !padding || bytes.iter().all(|b| *b == 0))
+        self.padded_values(slot).iter().zip(padding).all(|(value, padding)| !padding || *value == 0.0)
     }
 
     /// Writes values into a slot, rounding; padding becomes zero.

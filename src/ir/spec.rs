@@ -59,19 +59,26 @@ impl Spec {
         self.bytes().next_multiple_of(ALIGNMENT)
     }
 
-    /// For every element of the shape, in row-major order, its place in memory.
-    pub fn logical_indices(&self) -> Vec<usize> {
-        let mut indices = Vec::with_capacity(self.logical_elements());
-        for flat in 0..self.logical_elements() {
-            let (mut rest, mut at, mut stride) = (flat, 0, 1);
-            for (&shape, &alloc) in self.shape.iter().zip(&self.alloc).rev() {
+    /// The stretches of memory that hold the shape: (first element of the shape, first element in memory, length),
+    /// in row-major order.
+    pub fn runs(&self) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
+        let len = self.shape.last().copied().unwrap_or(1);
+        let leading = self.shape.len().saturating_sub(1);
+        let count: usize = self.shape[..leading].iter().product();
+        (0..count).map(move |run| {
+            let (mut rest, mut at, mut stride) = (run, 0, self.width());
+            for (&shape, &alloc) in self.shape[..leading].iter().zip(&self.alloc[..leading]).rev() {
                 at += rest % shape * stride;
                 rest /= shape;
                 stride *= alloc;
             }
-            indices.push(at);
-        }
-        indices
+            (run * len, at, len)
+        })
+    }
+
+    /// For every element of the shape, in row-major order, its place in memory.
+    pub fn logical_indices(&self) -> Vec<usize> {
+        self.runs().flat_map(|(_, at, len)| at..at + len).collect()
     }
 
     /// The last dimension in memory (1 for a scalar).

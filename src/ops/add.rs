@@ -1,16 +1,29 @@
 //! Elementwise sum.
 
-use crate::device::Elem;
+use super::lanes::map2;
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
 
-/// Elements that one task handles.
-const RUN: usize = 16_384;
-
-/// `y = a + b`, of one shape and format.
+/// `y = a + b`, any shape.
 #[derive(Clone, Copy, Debug)]
 pub struct Add;
+
+/// The spec that two elementwise operands share.
+pub(super) fn same_spec(inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+    match inputs {
+        [a, b] if a == b && a.dtype.is_float() => Ok(vec![a.clone()]),
+        _ => Err("takes two float tensors of one shape and format".into()),
+    }
+}
+
+/// Shapes on both sides of the borders of blocks, tasks and padding.
+pub(super) fn elementwise_shapes(precision: Precision) -> Vec<Spec> {
+    let plain = [vec![1], vec![17, 3], vec![255], vec![256, 2], vec![40, 1000]];
+    let mut specs: Vec<Spec> = plain.into_iter().map(|shape| Spec::new(shape, precision.stream)).collect();
+    specs.push(Spec::padded([5, 30], [5, 64], precision.stream));
+    specs
+}
 
 impl Op for Add {
     fn name(&self) -> &'static str {
@@ -18,10 +31,7 @@ impl Op for Add {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        match inputs {
-            [a, b] if a.alloc == b.alloc && a.dtype == b.dtype => Ok(vec![a.clone()]),
-            _ => Err("takes two tensors of one shape and format".into()),
-        }
+        same_spec(inputs)
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
@@ -40,36 +50,21 @@ impl Op for Add {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        dispatch_float!(cx.input_spec(0).dtype, E => {
-            let (a, b, y) = (cx.input::<E>(0), cx.input::<E>(1), cx.output::<E>(0));
-            cx.pool.chunks(y.len(), RUN, |start, len| {
-                for at in (start..start + len).step_by(64) {
-                    let run = 64.min(start + len - at);
-                    let (mut left, mut right) = ([<E as Elem>::Acc::default(); 64], [<E as Elem>::Acc::default(); 64]);
-                    a.load(at, &mut left[..run]);
-                    b.load(at, &mut right[..run]);
-                    left.iter_mut().zip(&right).for_each(|(l, r)| *l += *r);
-                    y.store(at, &left[..run]);
-                }
-            });
+        dispatch_float!(cx.output_spec(0).dtype, E => {
+            map2(cx.pool, cx.input::<E>(0), cx.input::<E>(1), cx.output::<E>(0), #[inline(always)] |a, b| a + b);
         });
         Ok(())
     }
 
     fn cases(&self, precision: Precision) -> Cases {
-        let case = |n: usize, d: usize| {
-            let spec = Spec::new([n, d], precision.stream);
-            let fill = Fill::Normal(0.0, 1.0);
-            Case::new(
-                format!("{n}x{d}"),
-                Add,
-                vec![(spec.clone(), fill.clone()), (spec, fill)],
-                |i: &[Array]| {
-                    let data = i[0].data.iter().zip(&i[1].data).map(|(a, b)| a + b).collect();
-                    vec![Array { shape: i[0].shape.clone(), data }]
-                },
-            )
+        let case = |spec: Spec| {
+            let inputs = vec![(spec.clone(), Fill::Normal(0.0, 1.0)), (spec.clone(), Fill::Normal(0.5, 2.0))];
+            Case::new(format!("{:?}", spec.shape), Add, inputs, |inputs: &[Array]| {
+                let mut y = inputs[0].clone();
+                y.data.iter_mut().zip(&inputs[1].data).for_each(|(a, b)| *a += b);
+                vec![y]
+            })
         };
-        Cases::Own(vec![case(1, 1), case(17, 33), case(255, 128)])
+        Cases::Own(elementwise_shapes(precision).into_iter().map(case).collect())
     }
 }

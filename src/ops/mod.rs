@@ -5,14 +5,28 @@ pub mod add;
 pub mod advance;
 pub mod all_reduce;
 pub mod attention;
+pub mod cast;
 pub mod copy;
+pub mod cross_entropy;
 pub mod dropout;
+pub mod embedding;
 pub mod grad_norm;
+pub mod half;
+pub mod head_loss;
 pub mod kv_cache;
+mod lanes;
 pub mod linear;
+pub mod mul;
 pub mod qk_norm_rope;
+pub mod residual_norm;
+pub mod rms_norm;
 pub mod rope;
+pub mod scale;
+pub mod silu;
 pub mod softmax;
+pub mod sum;
+pub mod swiglu;
+pub mod with_gradient;
 
 use crate::device::DType;
 use crate::ir::{Case, Cases, Op, Precision, Spec};
@@ -60,6 +74,26 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(rope::Rope { heads: HEADS, theta: 1e4, inverse: true }),
         Box::new(softmax::Softmax { mask: attention::Mask::Causal }),
         Box::new(softmax::SoftmaxGrad),
+        Box::new(cast::Cast { to: DType::F32 }),
+        Box::new(cross_entropy::CrossEntropy),
+        Box::new(cross_entropy::CrossEntropyGrad),
+        Box::new(embedding::Embedding),
+        Box::new(embedding::EmbeddingGrad),
+        Box::new(half::Half { index: 0 }),
+        Box::new(half::HalfGrad { index: 0 }),
+        Box::new(head_loss::HeadLoss { scale: 1.0, gradients: true }),
+        Box::new(mul::Mul),
+        Box::new(residual_norm::ResidualNorm { eps: 1e-6 }),
+        Box::new(rms_norm::RmsNorm { eps: 1e-6 }),
+        Box::new(rms_norm::RmsNormGrad { eps: 1e-6, residual: false }),
+        Box::new(scale::Scale { factor: 1.0 }),
+        Box::new(silu::Silu),
+        Box::new(silu::SiluGrad),
+        Box::new(sum::Sum { scale: 1.0 }),
+        Box::new(sum::SumGrad { scale: 1.0 }),
+        Box::new(swiglu::Swiglu),
+        Box::new(swiglu::SwigluGrad),
+        Box::new(with_gradient::WithGradient),
     ]
 }
 

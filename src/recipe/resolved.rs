@@ -6,7 +6,8 @@ use super::layers::Layers;
 use super::schema::Recipe;
 use super::source::{Layer, Location};
 use super::table::{KEYS, SECTIONS};
-use crate::error::{Error, Result};
+use super::values::Validation;
+use crate::error::{Error, IoContext, Result};
 use serde::de::Deserialize;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -97,6 +98,28 @@ impl Resolved {
     /// `value` of `key` as a path: relative to the file that sets it, else to the current directory.
     pub fn path_of(&self, key: &str, value: impl AsRef<Path>) -> PathBuf {
         self.locate(key).map_or(Path::new(""), Location::folder).join(value)
+    }
+
+    /// Replaces the paths of the corpus, the tokenizer and the held-out text by absolute ones, so that the recipe as
+    /// TOML means the same wherever it is copied. `names` are the values that are not paths, by key.
+    ///
+    /// # Errors
+    /// When the current directory is gone.
+    pub fn make_paths_absolute(&mut self, names: &[&str]) -> Result<()> {
+        let absolute = |resolved: &Self, key: &str, value: &str| -> Result<String> {
+            if names.contains(&value) {
+                return Ok(value.to_owned());
+            }
+            let path = resolved.path_of(key, value);
+            let path = std::path::absolute(&path).at("find", &path)?;
+            Ok(path.to_string_lossy().into_owned())
+        };
+        self.recipe.data.corpus = absolute(self, "data.corpus", &self.recipe.data.corpus)?;
+        self.recipe.data.tokenizer = absolute(self, "data.tokenizer", &self.recipe.data.tokenizer)?;
+        if let Validation::Path(file) = &self.recipe.data.validation {
+            self.recipe.data.validation = Validation::Path(absolute(self, "data.validation", file)?);
+        }
+        Ok(())
     }
 
     /// The whole recipe as TOML, section by section; unset keys are comments. Reads back to the same [`Recipe`].

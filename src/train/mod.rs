@@ -1,1 +1,99 @@
-//! (see lib.rs)
+//! Training: one loop, for every number of ranks and every launcher.
+
+pub mod checkpoint;
+pub mod export;
+mod generate;
+mod init;
+mod launch;
+mod rank;
+mod recorder;
+mod run;
+mod sample;
+mod stop;
+
+pub use generate::choose;
+pub use init::{initialize, refresh_shadow};
+pub use launch::launch;
+pub use rank::{Rank, StepReport};
+pub use recorder::Recorder;
+pub use run::{Origin, Request, run};
+pub use sample::{SampleRequest, sample};
+pub use stop::Stop;
+
+use crate::error::Result;
+use crate::exec::BadTensor;
+use crate::plan::Plan;
+use std::time::Instant;
+
+/// How a training loop ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All steps are done.
+    Finished,
+    /// Somebody asked for a stop; the state was saved.
+    Interrupted,
+    /// A value was not finite. Nothing was updated in that step.
+    Diverged {
+        /// The step that was not taken.
+        step: u64,
+        /// The first tensor that was not finite.
+        bad: BadTensor,
+    },
+}
+
+/// Trains until the plan's last step.
+///
+/// Every rank runs this loop; rank 0 has a recorder. Whatever all ranks take part in (steps, evaluation, the decision
+/// to stop) happens on all of them in the same order.
+///
+/// # Errors
+/// When data, memory or a rank is lost, or results cannot be written.
+pub fn train(
+    rank: &mut Rank,
+    plan: &Plan,
+    stop: &Stop,
+    mut recorder: Option<&mut Recorder>,
+) -> Result<Outcome> {
+    let comm = rank.comm();
+    let steps = plan.steps as u64;
+    while rank.done() < steps {
+        let started = Instant::now();
+        let report = rank.train_step()?;
+        if let Some(bad) = report.bad {
+            return Ok(Outcome::Diverged { step: report.step, bad });
+        }
+        let step = report.step;
+        if let Some(recorder) = &mut recorder {
+            recorder.trained(&report, started.elapsed())?;
+        }
+        let mut val_loss = None;
+        if due(plan.intervals.validation, step, steps) {
+            let started = Instant::now();
+            let loss = rank.evaluate()?;
+            val_loss = Some(loss);
+            if let Some(recorder) = &mut recorder {
+                recorder.evaluated(step, started.elapsed())?;
+            }
+        }
+        // One rank's signal stops all of them, at the same step.
+        let stopping = comm.all_reduce_max(u64::from(stop.asked()))? > 0;
+        if let Some(recorder) = &mut recorder {
+            recorder.row(&report, val_loss)?;
+            if stopping || due(plan.intervals.checkpoint, step, steps) {
+                recorder.save(rank)?;
+            }
+            if !stopping && due(plan.intervals.generation, step, steps) {
+                recorder.generate(rank)?;
+            }
+        }
+        if stopping && step < steps {
+            return Ok(Outcome::Interrupted);
+        }
+    }
+    Ok(Outcome::Finished)
+}
+
+/// Whether something that happens every `interval` steps, and at the end, happens after `step`.
+fn due(interval: usize, step: u64, steps: u64) -> bool {
+    step == steps || (interval > 0 && step.is_multiple_of(interval as u64))
+}

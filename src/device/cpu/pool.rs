@@ -33,19 +33,16 @@ impl Pool {
     }
 
     /// Runs `task(0)` to `task(count - 1)`, in any order, on any worker.
-    ///
-    /// Only what is inlined into the task is compiled for wide vectors, so a task with loops of its own is written
-    /// `#[inline(always)] |i| …` and calls functions that are `#[inline(always)]`. Without that, `mul_add` is a call.
     pub fn run(&self, count: usize, task: impl Fn(usize) + Sync) {
-        let run_one = |index| self.arch.dispatch(Task { body: &task, index });
+        let run = |index| self.arch.dispatch(Task { task: &task, index });
         match count {
             0 => {}
-            1 => run_one(0),
-            _ => self.workers.install(|| (0..count).into_par_iter().with_max_len(1).for_each(run_one)),
+            1 => run(0),
+            _ => self.workers.install(|| (0..count).into_par_iter().with_max_len(1).for_each(run)),
         }
     }
 
-    /// Runs `task(start, len)` over `total` items in runs of `run` items (the last may be shorter), as [`Pool::run`].
+    /// Runs `task(start, len)` over `total` items in runs of `run` items (the last may be shorter).
     pub fn chunks(&self, total: usize, run: usize, task: impl Fn(usize, usize) + Sync) {
         self.run(
             total.div_ceil(run),
@@ -58,10 +55,10 @@ impl Pool {
     }
 }
 
-/// One call of a task. A type of its own because a closure handed to `dispatch` is called through a shim that the
-/// compiler may leave out of line, and so without vector instructions.
+/// One call of a task. A plain closure would reach it through a shim that is not inlined, and so be compiled without
+/// the vector instructions that it is dispatched to.
 struct Task<'a, F> {
-    body: &'a F,
+    task: &'a F,
     index: usize,
 }
 
@@ -70,7 +67,7 @@ impl<F: Fn(usize)> pulp::WithSimd for Task<'_, F> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _simd: S) {
-        (self.body)(self.index);
+        (self.task)(self.index);
     }
 }
 

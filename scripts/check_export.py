@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Loads a folder made by `xrun export` with HuggingFace transformers and prints what it says greedily.
+
+    check_export.py DIR [--prompt TEXT] [--tokens N]
+
+Exits 1 when a weight is missing, unexpected or of another shape than the architecture's. Needs torch and transformers.
+"""
+
+import argparse
+import sys
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("folder", metavar="DIR")
+    arguments.add_argument("--prompt", default="", help="text to go on from; without it, the end token")
+    arguments.add_argument("--tokens", type=int, default=16, help="tokens to generate")
+    args = arguments.parse_args()
+
+    model, loading = AutoModelForCausalLM.from_pretrained(
+        args.folder, dtype="auto", output_loading_info=True
+    )
+    tokenizer = AutoTokenizer.from_pretrained(args.folder)
+    problems = {what: keys for what, keys in loading.items() if keys}
+    for what, keys in problems.items():
+        print(f"{what}: {keys}", file=sys.stderr)
+
+    config = model.config
+    print(f"architecture  {type(model).__name__}, {model.dtype}, {sum(p.numel() for p in model.parameters()):,} parameters")
+    print(f"rope          {getattr(config, 'rope_parameters', None) or config.rope_theta}")
+    print(f"end token     {tokenizer.eos_token!r} = {tokenizer.eos_token_id}, config {config.eos_token_id}")
+
+    ids = tokenizer.encode(args.prompt) or [config.eos_token_id]
+    prompt = torch.tensor([ids])
+    with torch.no_grad():
+        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=args.tokens, do_sample=False)
+    tokens = out[0, len(ids):].tolist()
+    print(f"greedy        {tokens}")
+    print(f"text          {tokenizer.decode(tokens)!r}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+//! `xrun sample RUN`.
+
+use super::print;
+use crate::error::Result;
+use crate::results::find;
+use crate::train::{SampleRequest, sample};
+use std::path::Path;
+
+/// Arguments of `xrun sample`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The run: its folder or name, or `latest`.
+    pub run: String,
+    /// Keys of `[generation]` to change, as `generation.key=value`.
+    #[arg(value_name = "KEY=VALUE")]
+    pub overrides: Vec<String>,
+    /// What the texts begin with.
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// How many texts.
+    #[arg(long, value_name = "N")]
+    pub samples: Option<usize>,
+    /// Tokens of each, after the prompt.
+    #[arg(long, value_name = "N")]
+    pub tokens: Option<usize>,
+    /// 0 takes the likeliest token.
+    #[arg(long, value_name = "T")]
+    pub temperature: Option<f64>,
+    /// The step whose checkpoint is used; the newest good one without it.
+    #[arg(long, value_name = "STEP")]
+    pub checkpoint: Option<u64>,
+    /// One JSON object per text, with prompt and text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// As [`sample`].
+pub fn run(args: &Args, results: &Path) -> Result<()> {
+    let mut overrides = Vec::new();
+    let mut set = |key: &str, value: Option<String>| {
+        overrides.extend(value.map(|value| format!("generation.{key}={value}")));
+    };
+    // As a TOML string, so that no prompt is mistaken for another type.
+    set("prompt", args.prompt.as_ref().map(|p| toml::Value::from(p.as_str()).to_string()));
+    set("samples", args.samples.map(|n| n.to_string()));
+    set("tokens", args.tokens.map(|n| n.to_string()));
+    set("temperature", args.temperature.map(|t| format!("{t:?}")));
+    overrides.extend(args.overrides.iter().cloned());
+    let request = SampleRequest { run: find::find(results, &args.run)?, step: args.checkpoint, overrides };
+    let (generation, texts) = sample(&request)?;
+    for text in texts {
+        if args.json {
+            print(&format!("{}\n", serde_json::json!({ "prompt": generation.prompt, "text": text })))?;
+        } else {
+            print(&format!("{}{text}\n\n", generation.prompt))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! One micro-batch as the model takes it.
+
+use super::stream::Stream;
+use std::ops::Range;
+
+/// A target that no loss counts.
+pub const IGNORED: u32 = u32::MAX;
+
+/// B sequences of T tokens, row-major.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Inputs, `[B * T]`.
+    pub tokens: Vec<u32>,
+    /// Next tokens, `[B * T]`; [`IGNORED`] where there is nothing to predict.
+    pub targets: Vec<u32>,
+    /// Position of each token for RoPE, `[B * T]`.
+    pub positions: Vec<u32>,
+    /// The keys that each query sees within its sequence, `[B * T * 2]`: `start..end`, with `end = t + 1`.
+    pub spans: Vec<u32>,
+    /// Index of each sequence in the global batch, `[B]`: what dropout is keyed by.
+    pub sequences: Vec<u32>,
+}
+
+impl Batch {
+    /// Reads one window per sequence index. A window shorter than `seq_len + 1` is filled up with end tokens
+    /// whose targets are [`IGNORED`].
+    ///
+    /// Without `cross_documents`, positions and spans restart at every end token: it opens a document.
+    pub(super) fn read(
+        stream: &Stream,
+        windows: impl IntoIterator<Item = (usize, Range<usize>)>,
+        seq_len: usize,
+        end_token: u32,
+        cross_documents: bool,
+    ) -> Self {
+        let mut batch = Self::default();
+        for (sequence, window) in windows {
+            let mut tokens = stream.tokens(window);
+            let targets = tokens.iter().skip(1).copied().chain(std::iter::repeat(IGNORED)).take(seq_len);
+            batch.targets.extend(targets);
+            tokens.resize(seq_len, end_token);
+            let mut start = 0;
+            for (t, &token) in tokens.iter().enumerate() {
+                if token == end_token && !cross_documents {
+                    start = t;
+                }
+                batch.positions.push((t - start) as u32);
+                batch.spans.extend([start as u32, t as u32 + 1]);
+            }
+            batch.tokens.append(&mut tokens);
+            batch.sequences.push(sequence as u32);
+        }
+        batch
+    }
+
+    /// Number of targets that count.
+    pub fn counted(&self) -> usize {
+        self.targets.iter().filter(|&&t| t != IGNORED).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(cross: bool, window: Range<usize>) -> Batch {
+        let stream = Stream::from_tokens(vec![9, 1, 2, 9, 9, 3, 4, 9]);
+        Batch::read(&stream, [(5, window)], 6, 9, cross)
+    }
+
+    #[test]
+    fn targets_are_the_next_tokens() {
+        let b = batch(true, 1..8);
+        assert_eq!(b.tokens, [1, 2, 9, 9, 3, 4]);
+        assert_eq!(b.targets, [2, 9, 9, 3, 4, 9]);
+        assert_eq!(b.sequences, [5]);
+    }
+
+    #[test]
+    fn across_documents_everything_before_is_seen() {
+        let b = batch(true, 1..8);
+        assert_eq!(b.positions, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(b.spans, [0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6]);
+    }
+
+    #[test]
+    fn within_documents_the_end_token_restarts() {
+        let b = batch(false, 1..8);
+        assert_eq!(b.positions, [0, 1, 0, 0, 1, 2]);
+        assert_eq!(b.spans, [0, 1, 0, 2, 2, 3, 3, 4, 3, 5, 3, 6]);
+    }
+
+    #[test]
+    fn a_short_window_is_masked() {
+        let b = batch(false, 5..8);
+        assert_eq!(b.tokens, [3, 4, 9, 9, 9, 9]);
+        assert_eq!(b.targets, [4, 9, IGNORED, IGNORED, IGNORED, IGNORED]);
+        assert_eq!(b.counted(), 2);
+        assert_eq!(b.spans.len(), 12);
+        assert_eq!(batch(true, 0..0).counted(), 0);
+    }
+}

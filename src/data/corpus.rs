@@ -1,0 +1,257 @@
+//! What the name of a corpus stands for, and how its two splits are made.
+
+use super::documents::{Documents, text_files};
+use super::stories::Split;
+use super::stream::Stream;
+use super::tokenizer::Tokenizer;
+use super::{Spec, Validation, encode, generated, shard, split};
+use crate::error::{Error, IoContext, Result};
+use std::path::{Path, PathBuf};
+
+/// Tokens copied at a time from shards.
+const COPY_TOKENS: usize = 1 << 20;
+
+/// Takes tokens of either split, each in order.
+pub(super) type Sink<'s> = dyn FnMut(Split, &[u32]) -> Result<()> + 's;
+
+/// Token files, with what is held out where the names say so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct TokenFiles {
+    pub train: Vec<PathBuf>,
+    pub validation: Vec<PathBuf>,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Corpus {
+    Stories,
+    Random,
+    Tokens(TokenFiles),
+    Text(PathBuf),
+}
+
+/// What came with the tokens of a corpus.
+#[derive(Clone, Debug, Default)]
+pub struct Fed {
+    /// The floor in nats per token, where it is known.
+    pub floor: Option<f64>,
+    /// Things to tell the user.
+    pub warnings: Vec<String>,
+    /// The corpus in one line.
+    pub description: String,
+    /// UTF-8 bytes of text that were tokenized; none where the corpus was tokens already.
+    pub text_bytes: Option<u64>,
+}
+
+/// Both splits of a corpus.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub train: Stream,
+    pub validation: Stream,
+    pub floor: Option<f64>,
+    pub warnings: Vec<String>,
+    pub description: String,
+}
+
+impl Corpus {
+    /// Finds out what `spec.corpus` names.
+    pub fn find(spec: &Spec) -> Result<Self> {
+        match spec.corpus.as_str() {
+            "stories" => Ok(Corpus::Stories),
+            "random" => Ok(Corpus::Random),
+            path => Self::at(Path::new(path)),
+        }
+    }
+
+    /// What stands at a path.
+    pub fn at(path: &Path) -> Result<Self> {
+        if !path.exists() {
+            return Err(Error::usage(format!(
+                "corpus {}: not a generated one ({}) and no such file or folder",
+                path.display(),
+                super::GENERATED.join(", ")
+            )));
+        }
+        let is_tokens = |p: &Path| p.extension().is_some_and(|x| x == "bin");
+        if !path.is_dir() {
+            let train = vec![path.to_owned()];
+            return Ok(match is_tokens(path) {
+                true => Corpus::Tokens(TokenFiles { train, validation: Vec::new() }),
+                false => Corpus::Text(path.to_owned()),
+            });
+        }
+        let entries = std::fs::read_dir(path).at("list", path)?;
+        let mut files: Vec<PathBuf> =
+            entries.map(|e| e.map(|e| e.path())).collect::<std::io::Result<_>>().at("list", path)?;
+        files.retain(|p| is_tokens(p));
+        files.sort();
+        if files.is_empty() {
+            return Ok(Corpus::Text(path.to_owned()));
+        }
+        let files = TokenFiles::sort(files);
+        if files.train.is_empty() {
+            return Err(Error::usage(format!(
+                "corpus {}: its .bin files are all held-out ones; training shards are named *_train_*.bin",
+                path.display()
+            )));
+        }
+        Ok(Corpus::Tokens(files))
+    }
+
+    /// Warns where the tokenizer.json beside shards is not the tokenizer in use.
+    pub fn check_tokenizer(&self, tokenizer: &Tokenizer) -> Option<String> {
+        let Corpus::Tokens(files) = self else { return None };
+        let beside = files.train.first()?.with_file_name("tokenizer.json");
+        let json = std::fs::read_to_string(&beside).ok()?;
+        (json != tokenizer.to_json()).then(|| {
+            format!(
+                "{} is not the tokenizer in use; if it made these shards, set data.tokenizer to that file",
+                beside.display()
+            )
+        })
+    }
+
+    /// Both splits as streams: shards are mapped, everything else is made in memory.
+    pub fn load(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<Loaded> {
+        if let Corpus::Tokens(files) = self {
+            return files.load(spec, tokenizer);
+        }
+        let (mut train, mut validation) = (Vec::new(), Vec::new());
+        let Fed { floor, warnings, description, .. } = self.feed(spec, tokenizer, &mut |split, tokens| {
+            match split {
+                Split::Train => &mut train,
+                Split::Validation => &mut validation,
+            }
+            .extend_from_slice(tokens);
+            Ok(())
+        })?;
+        let (train, validation) = (Stream::from_tokens(train), Stream::from_tokens(validation));
+        Ok(Loaded { train, validation, floor, warnings, description })
+    }
+
+    /// Hands every token of both splits to `sink`.
+    pub fn feed(&self, spec: &Spec, tokenizer: &Tokenizer, sink: &mut Sink<'_>) -> Result<Fed> {
+        match self {
+            Corpus::Stories => stories(spec, tokenizer, sink),
+            Corpus::Random => {
+                let vocab = tokenizer.vocab_size();
+                sink(Split::Train, &generated::random(spec.seed, Split::Train, spec.train_tokens, vocab)?)?;
+                let held = spec.validation_tokens;
+                sink(Split::Validation, &generated::random(spec.seed, Split::Validation, held, vocab)?)?;
+                let description = format!("random: uniform tokens below {vocab}, seed {}", spec.seed);
+                Ok(Fed { floor: Some((vocab as f64).ln()), description, ..Fed::default() })
+            }
+            Corpus::Tokens(files) => {
+                let loaded = files.load(spec, tokenizer)?;
+                copy(&loaded.train, &mut |t| sink(Split::Train, t))?;
+                copy(&loaded.validation, &mut |t| sink(Split::Validation, t))?;
+                Ok(Fed { warnings: loaded.warnings, description: loaded.description, ..Fed::default() })
+            }
+            Corpus::Text(path) => text(path, spec, tokenizer, sink),
+        }
+    }
+
+    /// The whole corpus at a path as one stream, for a held-out corpus of its own, and the bytes of its text.
+    fn whole(path: &Path, spec: &Spec, tokenizer: &Tokenizer) -> Result<(Stream, Option<u64>)> {
+        match Self::at(path)? {
+            Corpus::Tokens(files) => Ok((shard::open(&files.all())?, None)),
+            _ => {
+                let documents = Documents::open(path, spec.document_separator.as_deref())?;
+                let mut tokens = Vec::new();
+                let bytes = encode::tokenize(&documents, 0..documents.len(), tokenizer, &mut |t| {
+                    tokens.extend_from_slice(t);
+                    Ok(())
+                })?;
+                Ok((Stream::from_tokens(tokens), Some(bytes)))
+            }
+        }
+    }
+}
+
+impl TokenFiles {
+    /// Sorts files by what their names say: `*_train_*` and `train`, `*_val_*` and `val` (or `valid…`).
+    fn sort(files: Vec<PathBuf>) -> Self {
+        let says = |p: &Path, words: &[&str]| {
+            let stem = p.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
+            stem.split(['_', '-', '.']).any(|part| words.contains(&part))
+        };
+        let (validation, rest): (Vec<_>, Vec<_>) =
+            files.into_iter().partition(|p| says(p, &["val", "valid", "validation"]));
+        let (named, other): (Vec<_>, Vec<_>) = rest.into_iter().partition(|p| says(p, &["train"]));
+        Self { train: if named.is_empty() { other } else { named }, validation }
+    }
+
+    /// All files, training ones first.
+    pub fn all(&self) -> Vec<PathBuf> {
+        [&self.train[..], &self.validation[..]].concat()
+    }
+
+    fn load(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<Loaded> {
+        let train = shard::open(&self.train)?;
+        let (train, validation) = match &spec.validation {
+            Validation::Path(path) => (train, Corpus::whole(path, spec, tokenizer)?.0),
+            Validation::Fraction(_) if !self.validation.is_empty() => (train, shard::open(&self.validation)?),
+            Validation::Fraction(_) => {
+                let fraction = spec.fraction()?.unwrap_or_default();
+                let (a, b) = split::tail_at_document(&train, fraction, tokenizer.end_token());
+                (train.slice(a), train.slice(b))
+            }
+        };
+        let description = format!("{}: {} token files", spec.corpus, self.all().len());
+        Ok(Loaded { train, validation, floor: None, warnings: Vec::new(), description })
+    }
+}
+
+fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut Sink<'_>) -> Result<Fed> {
+    let train = generated::generate(spec.seed, Split::Train, spec.train_tokens, tokenizer)?;
+    let held = generated::generate(spec.seed, Split::Validation, spec.validation_tokens, tokenizer)?;
+    sink(Split::Train, &train.tokens)?;
+    sink(Split::Validation, &held.tokens)?;
+    let floor = held.floor();
+    let warnings = match floor {
+        Some(_) => Vec::new(),
+        None => vec!["the tokenizer does not keep the stories' text, so their floor is not known".to_owned()],
+    };
+    let description =
+        format!("stories: {} to train on and {} held out, seed {}", train.count, held.count, spec.seed);
+    Ok(Fed { floor, warnings, description, text_bytes: Some(train.text_bytes + held.text_bytes) })
+}
+
+fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut Sink<'_>) -> Result<Fed> {
+    let mut documents = Documents::open(path, spec.document_separator.as_deref())?;
+    let warnings = std::mem::take(&mut documents.warnings);
+    let count = documents.len();
+    let files = text_files(path)?.len();
+    let description = format!("{}: {count} documents in {files} files", path.display());
+    if let Validation::Path(held) = &spec.validation {
+        let held = Corpus::whole(held, spec, tokenizer)?;
+        let bytes = encode::tokenize(&documents, 0..count, tokenizer, &mut |t| sink(Split::Train, t))?;
+        copy(&held.0, &mut |t| sink(Split::Validation, t))?;
+        let text_bytes = held.1.map(|b| b + bytes);
+        return Ok(Fed { floor: None, warnings, description, text_bytes });
+    }
+    let fraction = spec.fraction()?.unwrap_or_default();
+    let bytes = if count == 1 {
+        let mut tokens = Vec::new();
+        let bytes = encode::tokenize(&documents, 0..1, tokenizer, &mut |t| {
+            tokens.extend_from_slice(t);
+            Ok(())
+        })?;
+        let (train, held) = split::tail(tokens.len(), fraction);
+        sink(Split::Train, &tokens[train])?;
+        sink(Split::Validation, &tokens[held])?;
+        bytes
+    } else {
+        let (train, held) = split::documents(&documents, fraction, spec.seed)?;
+        encode::tokenize(&documents, train, tokenizer, &mut |t| sink(Split::Train, t))?
+            + encode::tokenize(&documents, held, tokenizer, &mut |t| sink(Split::Validation, t))?
+    };
+    Ok(Fed { floor: None, warnings, description, text_bytes: Some(bytes) })
+}
+
+fn copy(stream: &Stream, sink: &mut dyn FnMut(&[u32]) -> Result<()>) -> Result<()> {
+    for start in (0..stream.len()).step_by(COPY_TOKENS) {
+        sink(&stream.tokens(start..stream.len().min(start + COPY_TOKENS)))?;
+    }
+    Ok(())
+}

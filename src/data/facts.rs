@@ -1,0 +1,144 @@
+//! What a plan needs to know of a corpus, without tokenizing it.
+
+use super::corpus::Corpus;
+use super::documents::{is_json_lines, text_files};
+use super::stories::Split;
+use super::tokenizer::Tokenizer;
+use super::{Spec, Validation, generated, shard};
+use crate::error::{IoContext, Result};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// Bytes tokenized at each sampled place of a text corpus.
+const SAMPLE_BYTES: u64 = 32 << 10;
+
+/// Places sampled.
+const SAMPLES: u64 = 4;
+
+/// Sizes of a corpus.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Facts {
+    /// Entries of the tokenizer.
+    pub vocab_size: usize,
+    /// The end token.
+    pub end_token: u32,
+    /// Tokens to train on.
+    pub train_tokens: usize,
+    /// Held-out tokens.
+    pub validation_tokens: usize,
+    /// Whether the two counts are estimates: from sampled text, or short of the last story.
+    pub estimated: bool,
+    /// The floor in nats per token, where it is known.
+    pub floor: Option<f64>,
+}
+
+/// Sizes of the corpus that `spec` names, in well under a second: shards by their headers, text by its length
+/// and a tokenized sample, generated corpora by the spec and their (small) held-out part.
+///
+/// # Errors
+/// A missing corpus or tokenizer, a damaged shard header, an impossible share.
+pub fn facts(spec: &Spec) -> Result<Facts> {
+    let (vocab_size, end_token) = Tokenizer::size(&spec.tokenizer)?;
+    let mut facts =
+        Facts { vocab_size, end_token, train_tokens: 0, validation_tokens: 0, estimated: false, floor: None };
+    match Corpus::find(spec)? {
+        Corpus::Stories => {
+            let tokenizer = Tokenizer::open(&spec.tokenizer)?;
+            let held = generated::generate(spec.seed, Split::Validation, spec.validation_tokens, &tokenizer)?;
+            facts.train_tokens = spec.train_tokens;
+            facts.validation_tokens = held.tokens.len();
+            facts.floor = held.floor();
+            facts.estimated = true;
+        }
+        Corpus::Random => {
+            facts.train_tokens = spec.train_tokens;
+            facts.validation_tokens = spec.validation_tokens;
+            facts.floor = Some((vocab_size as f64).ln());
+        }
+        corpus => {
+            let (tokens, estimated) = measure(&corpus, spec, true)?;
+            let (train, held, guessed) = match (&spec.validation, &corpus) {
+                (Validation::Path(path), _) => {
+                    let (held, guessed) = measure(&Corpus::at(path)?, spec, false)?;
+                    (tokens, held, guessed)
+                }
+                (_, Corpus::Tokens(files)) if !files.validation.is_empty() => {
+                    (tokens, count(&files.validation)?, false)
+                }
+                _ => {
+                    let held = (tokens as f64 * spec.fraction()?.unwrap_or_default()) as usize;
+                    (tokens - held, held, true)
+                }
+            };
+            facts.train_tokens = train;
+            facts.validation_tokens = held;
+            facts.estimated = estimated || guessed;
+        }
+    }
+    Ok(facts)
+}
+
+/// Tokens of a corpus of files (of its training part alone, if `train_only`), and whether that is an estimate.
+fn measure(corpus: &Corpus, spec: &Spec, train_only: bool) -> Result<(usize, bool)> {
+    match corpus {
+        Corpus::Tokens(files) if train_only => Ok((count(&files.train)?, false)),
+        Corpus::Tokens(files) => Ok((count(&files.all())?, false)),
+        Corpus::Text(path) => {
+            let tokenizer = Tokenizer::open(&spec.tokenizer)?;
+            Ok((estimate(path, &tokenizer)?, true))
+        }
+        // `Corpus::find` is matched by the caller, and a path is never a generated corpus.
+        Corpus::Stories | Corpus::Random => Ok((0, true)),
+    }
+}
+
+fn count(files: &[PathBuf]) -> Result<usize> {
+    files.iter().map(|p| shard::count(p)).sum()
+}
+
+/// The bytes of the files over the bytes per token of a sample.
+fn estimate(path: &Path, tokenizer: &Tokenizer) -> Result<usize> {
+    let files = text_files(path)?;
+    let sizes: Vec<u64> =
+        files.iter().map(|p| p.metadata().at("read", p).map(|m| m.len())).collect::<Result<_>>()?;
+    let total: u64 = sizes.iter().sum();
+    let (mut bytes, mut tokens) = (0, 0);
+    for i in 0..SAMPLES {
+        // Places spread evenly over all bytes; each sample stays within its file.
+        let mut at = total / SAMPLES * i;
+        let mut file = 0;
+        while file + 1 < files.len() && at >= sizes[file] {
+            at -= sizes[file];
+            file += 1;
+        }
+        let sample = read_at(&files[file], at)?;
+        bytes += sample.len();
+        tokens += tokenizer.encode(&sampled_text(&files[file], &sample))?.len();
+    }
+    let per_byte = if bytes == 0 { 0.0 } else { tokens as f64 / bytes as f64 };
+    Ok((total as f64 * per_byte) as usize)
+}
+
+fn read_at(path: &Path, at: u64) -> Result<Vec<u8>> {
+    let mut file = File::open(path).at("open", path)?;
+    file.seek(SeekFrom::Start(at)).at("read", path)?;
+    let mut sample = Vec::new();
+    file.take(SAMPLE_BYTES).read_to_end(&mut sample).at("read", path)?;
+    Ok(sample)
+}
+
+/// The text within a sample: of JSON lines, the `text` of the whole lines in it.
+fn sampled_text(path: &Path, sample: &[u8]) -> String {
+    let raw = String::from_utf8_lossy(sample);
+    if !is_json_lines(path) {
+        return raw.into_owned();
+    }
+    let texts: String = raw
+        .lines()
+        .filter_map(|l| {
+            serde_json::from_str::<serde_json::Value>(l).ok()?["text"].as_str().map(str::to_owned)
+        })
+        .collect();
+    if texts.is_empty() { raw.into_owned() } else { texts }
+}

@@ -1,0 +1,280 @@
+//! Feeds a rank with its micro-batches, reading ahead in the background, and walks the held-out windows.
+
+use super::Dataset;
+use super::batch::Batch;
+use super::sampler::{Sampler, global_index};
+use crate::error::{Error, IoContext, Result};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::JoinHandle;
+
+/// Micro-batches read ahead of the one in use.
+const PREFETCH: usize = 4;
+
+/// What a rank reads. All of its state is the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoaderSpec {
+    /// Tokens per sequence.
+    pub seq_len: usize,
+    /// Sequences per micro-batch of one rank.
+    pub local_batch_size: usize,
+    /// Micro-batches per step.
+    pub accumulation: usize,
+    /// Number of ranks.
+    pub world: usize,
+    /// This rank, below `world`.
+    pub rank: usize,
+    /// Whether attention and positions run on across documents.
+    pub cross_documents: bool,
+    /// Seed of the order of windows.
+    pub seed: u64,
+    /// The first step to read: 0, or the step of a checkpoint.
+    pub start_step: u64,
+}
+
+impl LoaderSpec {
+    fn sampler(&self, tokens: usize) -> Result<Sampler> {
+        let global = self.local_batch_size.checked_mul(self.accumulation);
+        let global = global.and_then(|b| b.checked_mul(self.world)).ok_or_else(|| {
+            Error::usage(format!(
+                "{} × {} × {} sequences per step are too many to count",
+                self.local_batch_size, self.accumulation, self.world
+            ))
+        })?;
+        if self.rank >= self.world {
+            return Err(Error::usage(format!("rank {} of a world of {}", self.rank, self.world)));
+        }
+        Sampler::new(self.seed, tokens, self.seq_len, global)
+    }
+
+    /// The micro-batch `micro` of `step`.
+    fn batch(&self, dataset: &Dataset, sampler: &Sampler, step: u64, micro: usize) -> Batch {
+        let windows = (0..self.local_batch_size).map(|j| {
+            let index = global_index(micro, self.local_batch_size, j, self.rank, self.world);
+            (index, sampler.window(step, index))
+        });
+        let end = dataset.tokenizer.end_token();
+        Batch::read(&dataset.train, windows, self.seq_len, end, self.cross_documents)
+    }
+}
+
+/// Yields micro-batches in order, step after step, without end. Dropping it stops its thread.
+#[derive(Debug)]
+pub struct Loader {
+    batches: Option<Receiver<Batch>>,
+    thread: Option<JoinHandle<()>>,
+    sampler: Sampler,
+}
+
+impl Loader {
+    /// Starts reading ahead from `spec.start_step`.
+    ///
+    /// # Errors
+    /// A training split shorter than one window, or an impossible rank or batch.
+    pub fn new(dataset: Arc<Dataset>, spec: LoaderSpec) -> Result<Self> {
+        let sampler = spec.sampler(dataset.train.len())?;
+        let (sender, batches) = sync_channel(PREFETCH);
+        let read_ahead = move || {
+            for step in spec.start_step.. {
+                for micro in 0..spec.accumulation {
+                    // A send fails when the loader was dropped: nobody waits any more.
+                    if sender.send(spec.batch(&dataset, &sampler, step, micro)).is_err() {
+                        return;
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("xrun-loader-{}", spec.rank))
+            .spawn(read_ahead)
+            .at("start the loader of", Path::new("the corpus"))?;
+        Ok(Self { batches: Some(batches), thread: Some(thread), sampler })
+    }
+
+    /// The order of windows that this loader follows.
+    pub fn sampler(&self) -> &Sampler {
+        &self.sampler
+    }
+
+    /// The next micro-batch.
+    ///
+    /// # Errors
+    /// The reading thread died.
+    #[expect(clippy::should_implement_trait, reason = "it never ends, so it is no iterator")]
+    pub fn next(&mut self) -> Result<Batch> {
+        let batch = self.batches.as_ref().and_then(|b| b.recv().ok());
+        batch.ok_or_else(|| Error::failed("the data loader's thread stopped; its message is above"))
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        // The receiver first: a blocked send returns, and the thread ends.
+        self.batches = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was already reported, by itself and by `next`.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Walks the held-out tokens window by window, in order, so that each is a target exactly once. Windows are
+/// dealt to ranks as sequences of a global batch are; rows without a window are wholly [`super::IGNORED`], so
+/// all ranks make the same number of batches of the same shape.
+#[derive(Debug)]
+pub struct ValidationBatches<'d> {
+    dataset: &'d Dataset,
+    spec: LoaderSpec,
+    windows: usize,
+    micro: usize,
+    batches: usize,
+}
+
+impl<'d> ValidationBatches<'d> {
+    /// At most `limit` batches of `spec.local_batch_size` rows per rank; 0 for all windows. Accumulation, seed
+    /// and start step of the spec play no part.
+    ///
+    /// # Errors
+    /// An impossible rank or batch, or a held-out split shorter than one window.
+    pub fn new(dataset: &'d Dataset, spec: LoaderSpec, limit: usize) -> Result<Self> {
+        spec.sampler(dataset.train.len())?;
+        let windows = (dataset.validation.len().saturating_sub(1)).div_ceil(spec.seq_len);
+        let all = windows.div_ceil(spec.local_batch_size * spec.world);
+        let batches = if limit == 0 { all } else { all.min(limit) };
+        Ok(Self { dataset, spec, windows, micro: 0, batches })
+    }
+}
+
+impl Iterator for ValidationBatches<'_> {
+    type Item = Batch;
+
+    fn next(&mut self) -> Option<Batch> {
+        if self.micro == self.batches {
+            return None;
+        }
+        let Self { dataset, spec, windows: count, micro, .. } = *self;
+        let stream = &dataset.validation;
+        let windows = (0..spec.local_batch_size).map(|j| {
+            let window = global_index(micro, spec.local_batch_size, j, spec.rank, spec.world);
+            if window >= count {
+                return (window, 0..0);
+            }
+            let start = window * spec.seq_len;
+            (window, start..stream.len().min(start + spec.seq_len + 1))
+        });
+        let end = dataset.tokenizer.end_token();
+        let batch = Batch::read(stream, windows, spec.seq_len, end, spec.cross_documents);
+        self.micro += 1;
+        Some(batch)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.batches - self.micro, Some(self.batches - self.micro))
+    }
+}
+
+impl ExactSizeIterator for ValidationBatches<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{IGNORED, Spec, open};
+    use std::collections::BTreeMap;
+
+    fn dataset() -> Arc<Dataset> {
+        let spec = Spec { train_tokens: 5000, validation_tokens: 700, ..Spec::new("stories", "stories") };
+        Arc::new(open(&spec, 32).unwrap())
+    }
+
+    fn spec(local: usize, accumulation: usize, world: usize, rank: usize) -> LoaderSpec {
+        LoaderSpec {
+            seq_len: 32,
+            local_batch_size: local,
+            accumulation,
+            world,
+            rank,
+            cross_documents: true,
+            seed: 1,
+            start_step: 0,
+        }
+    }
+
+    /// Every sequence of `steps` steps by (step, global index), over all ranks.
+    fn sequences(
+        local: usize,
+        accumulation: usize,
+        world: usize,
+        steps: u64,
+    ) -> BTreeMap<(u64, u32), Vec<u32>> {
+        let data = dataset();
+        let mut all = BTreeMap::new();
+        for rank in 0..world {
+            let mut loader = Loader::new(data.clone(), spec(local, accumulation, world, rank)).unwrap();
+            for step in 0..steps {
+                for _ in 0..accumulation {
+                    let batch = loader.next().unwrap();
+                    for (row, &index) in batch.tokens.chunks(32).zip(&batch.sequences) {
+                        assert!(all.insert((step, index), row.to_vec()).is_none());
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn every_split_of_a_global_batch_reads_the_same_sequences() {
+        let whole = sequences(32, 1, 1, 6);
+        assert_eq!(whole.len(), 6 * 32);
+        for (local, accumulation, world) in [(8, 4, 1), (16, 1, 2), (4, 4, 2), (8, 1, 4), (4, 2, 4)] {
+            assert_eq!(sequences(local, accumulation, world, 6), whole, "{local} {accumulation} {world}");
+        }
+    }
+
+    #[test]
+    fn a_resumed_loader_goes_on_where_the_first_was() {
+        let data = dataset();
+        let mut first = Loader::new(data.clone(), spec(4, 2, 1, 0)).unwrap();
+        let batches: Vec<_> = (0..10).map(|_| first.next().unwrap()).collect();
+        let resumed = LoaderSpec { start_step: 3, ..spec(4, 2, 1, 0) };
+        let mut second = Loader::new(data, resumed).unwrap();
+        for batch in &batches[6..] {
+            assert_eq!(&second.next().unwrap(), batch);
+        }
+    }
+
+    #[test]
+    fn impossible_specs_are_refused() {
+        let data = dataset();
+        for bad in [spec(0, 1, 1, 0), spec(1, 0, 1, 0), spec(1, 1, 1, 1), spec(usize::MAX, 2, 1, 0)] {
+            assert!(Loader::new(data.clone(), bad).is_err());
+            assert!(ValidationBatches::new(&data, bad, 0).is_err());
+        }
+    }
+
+    #[test]
+    fn each_held_out_token_is_predicted_once() {
+        let data = dataset();
+        let held_out = data.validation.tokens(0..data.validation.len());
+        for world in [1, 2, 3] {
+            let mut targets: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+            let mut lengths = Vec::new();
+            for rank in 0..world {
+                let batches = ValidationBatches::new(&data, spec(3, 1, world, rank), 0).unwrap();
+                lengths.push(batches.len());
+                for batch in batches {
+                    assert_eq!(batch.tokens.len(), 3 * 32);
+                    for (row, &window) in batch.targets.chunks(32).zip(&batch.sequences) {
+                        let counted = row.iter().copied().filter(|&t| t != IGNORED).collect();
+                        assert!(targets.insert(window, counted).is_none());
+                    }
+                }
+            }
+            assert!(lengths.iter().all(|l| *l == lengths[0]));
+            let all: Vec<u32> = targets.into_values().flatten().collect();
+            assert_eq!(all, held_out[1..]);
+        }
+        assert_eq!(ValidationBatches::new(&data, spec(3, 1, 1, 0), 2).unwrap().count(), 2);
+    }
+}

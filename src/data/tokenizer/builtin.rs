@@ -1,0 +1,83 @@
+//! tokenizer.json for the two small tokenizers: bytes, and bytes with the words of the stories.
+
+use crate::data::END_OF_TEXT;
+use crate::data::stories::{FIRST_WORD, grammar};
+use serde_json::{Map, Value, json};
+
+/// The end token of both: the first id after the bytes.
+pub const END: u32 = 256;
+
+/// A word with its leading space, or one other character with its, or one character of white space.
+const STORY_PIECES: &str = r" ?\p{L}+| ?[^\s\p{L}]|\s";
+
+/// The character that stands for each byte in byte-level vocabularies (Radford et al. 2019, GPT-2): printable
+/// bytes stand for themselves, the others take the code points from 256 on, in order.
+pub fn byte_chars() -> [char; 256] {
+    let mut next = 256..;
+    std::array::from_fn(|byte| {
+        let printable = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+        let code = if printable { Some(byte as u32) } else { next.next() };
+        code.and_then(char::from_u32).expect("code points below 512 are characters")
+    })
+}
+
+/// Bytes as their characters in a byte-level vocabulary.
+pub fn byte_level(bytes: &[u8], chars: &[char; 256]) -> String {
+    bytes.iter().map(|&b| chars[b as usize]).collect()
+}
+
+/// 256 bytes, whose ids are their values, and the end token.
+pub fn byte_json() -> String {
+    let split =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
+    document(byte_vocab(), vec![], split, false, END)
+}
+
+/// The bytes, the end token, then one entry per word of the story grammar. Words are looked up whole
+/// (`ignore_merges`), and what is no such word falls to its bytes, so any text survives the round trip.
+pub fn stories_json() -> String {
+    let mut vocab = byte_vocab();
+    let chars = byte_chars();
+    for (id, piece) in (FIRST_WORD..).zip(grammar().pieces()) {
+        vocab.insert(byte_level(piece.as_bytes(), &chars), id.into());
+    }
+    let split = json!({"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": STORY_PIECES}, "behavior": "Isolated", "invert": false},
+        {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
+    ]});
+    document(vocab, vec![], split, true, END)
+}
+
+fn byte_vocab() -> Map<String, Value> {
+    byte_chars().iter().zip(0u32..).map(|(c, id)| (c.to_string(), id.into())).collect()
+}
+
+/// A byte-level BPE tokenizer.json; the end token is added to the vocabulary as its only special token.
+pub fn document(
+    mut vocab: Map<String, Value>,
+    merges: Vec<Value>,
+    pre_tokenizer: Value,
+    ignore_merges: bool,
+    end: u32,
+) -> String {
+    vocab.insert(END_OF_TEXT.to_owned(), end.into());
+    let document = json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": [{
+            "id": end, "content": END_OF_TEXT, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        }],
+        "normalizer": null,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": null,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+            "ignore_merges": ignore_merges, "vocab": vocab, "merges": merges,
+        },
+    });
+    document.to_string()
+}

@@ -1,0 +1,265 @@
+//! Tokenizers: `gpt2`, `byte` and `stories` are built in; any HuggingFace `tokenizer.json` can be named by path.
+
+mod builtin;
+mod gpt2;
+#[cfg(test)]
+mod tests;
+
+use super::END_OF_TEXT;
+use crate::error::{Error, IoContext, Result};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::path::Path;
+
+/// The built-in tokenizers by name.
+pub const BUILT_IN: [&str; 3] = ["gpt2", "byte", "stories"];
+
+/// Entries of the GPT-2 vocabulary: 256 bytes, 50,000 merges, the end token.
+const GPT2_VOCAB: usize = 50_257;
+
+/// A tokenizer.json above this size is refused before it is read; the largest in the field are below 40 MB.
+const MAX_JSON_BYTES: u64 = 256 << 20;
+
+/// Text is cut into pieces of about this many bytes to be encoded in parallel.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// What end tokens are called where a tokenizer does not come with a tokenizer_config.json that names its own.
+const END_TOKENS: [&str; 7] =
+    [END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>"];
+
+/// Where the text of one document may be cut without changing its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    /// Between any two characters.
+    Anywhere,
+    /// Between a character that is not white space and one that is: no token spans the two, and what comes
+    /// after does not decide how the text before is split.
+    BeforeSpace,
+    /// Nowhere that is known for every tokenizer.json.
+    Nowhere,
+}
+
+/// Turns text into token ids and back. Special tokens in text are text: only the loader places the end token.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    json: String,
+    stories: bool,
+    vocab: usize,
+    end: u32,
+    cut: Cut,
+}
+
+impl Tokenizer {
+    /// Opens a built-in tokenizer by name, or the tokenizer.json at a path.
+    ///
+    /// # Errors
+    /// An unreadable, malformed or inconsistent tokenizer.json, or one without an end token.
+    pub fn open(name: &str) -> Result<Self> {
+        match name {
+            "gpt2" => Self::built_in(gpt2::json(), Cut::BeforeSpace),
+            "byte" => Self::built_in(builtin::byte_json(), Cut::Anywhere),
+            "stories" => {
+                Self::built_in(builtin::stories_json(), Cut::BeforeSpace).map(|t| Self { stories: true, ..t })
+            }
+            path => Self::from_file(Path::new(path)),
+        }
+    }
+
+    /// Vocabulary size and end token without building the tokenizer where it is built in.
+    pub fn size(name: &str) -> Result<(usize, u32)> {
+        match name {
+            "gpt2" => Ok((GPT2_VOCAB, gpt2::END)),
+            "byte" => Ok((257, builtin::END)),
+            "stories" => Ok((257 + super::stories::grammar().pieces().len(), builtin::END)),
+            path => Self::from_file(Path::new(path)).map(|t| (t.vocab, t.end)),
+        }
+    }
+
+    fn built_in(json: String, cut: Cut) -> Result<Self> {
+        Self::from_json(json, Some(END_OF_TEXT), cut)
+    }
+
+    fn from_file(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        if !path.is_file() {
+            return Err(Error::usage(format!(
+                "tokenizer {shown}: not a built-in one ({}) and no such file",
+                BUILT_IN.join(", ")
+            )));
+        }
+        let bytes = path.metadata().at("read", path)?.len();
+        if bytes > MAX_JSON_BYTES {
+            return Err(Error::usage(format!(
+                "tokenizer {shown}: {bytes} bytes is no tokenizer.json (at most {MAX_JSON_BYTES})"
+            )));
+        }
+        let raw = std::fs::read(path).at("read", path)?;
+        let json = String::from_utf8(raw)
+            .map_err(|e| Error::usage(format!("tokenizer {shown}: not UTF-8: {}", e.utf8_error())))?;
+        let named = named_end(&path.with_file_name("tokenizer_config.json"))?;
+        Self::from_json(json, named.as_deref(), Cut::Nowhere)
+            .map_err(|e| e.context(format!("tokenizer {shown}")))
+    }
+
+    fn from_json(json: String, end: Option<&str>, cut: Cut) -> Result<Self> {
+        // The library panics on some malformed JSON (0.23, decoders), so the syntax is checked first.
+        serde_json::from_str::<serde::de::IgnoredAny>(&json)
+            .map_err(|e| Error::usage(format!("not a HuggingFace tokenizer.json: {e}")))?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(&json)
+            .map_err(|e| Error::usage(format!("not a HuggingFace tokenizer.json: {e}")))?;
+        let no_limit = inner.with_truncation(None).map(|_| ());
+        no_limit.map_err(|e| Error::usage(format!("cannot switch truncation off: {e}")))?;
+        inner.with_padding(None);
+        inner.set_encode_special_tokens(true);
+        let vocab = check_dense(&inner)?;
+        let end = match end {
+            Some(name) => inner.token_to_id(name).ok_or_else(|| {
+                Error::usage(format!("the end token {name:?} that tokenizer_config.json names is not in it"))
+            })?,
+            None => END_TOKENS.iter().find_map(|t| inner.token_to_id(t)).ok_or_else(|| {
+                Error::usage(format!(
+                    "it has no end token (looked for {}); name it as \"eos_token\" in a tokenizer_config.json \
+                     beside it",
+                    END_TOKENS.join(", ")
+                ))
+            })?,
+        };
+        Ok(Self { inner, json, stories: false, vocab, end, cut })
+    }
+
+    /// Whether this is `stories`, whose tokens the generator knows without encoding.
+    pub(super) fn is_stories(&self) -> bool {
+        self.stories
+    }
+
+    /// Number of entries; every id is below it.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab
+    }
+
+    /// The token that ends a document.
+    pub fn end_token(&self) -> u32 {
+        self.end
+    }
+
+    /// The HuggingFace tokenizer.json that encodes the same way: for a file, its own text.
+    pub fn to_json(&self) -> &str {
+        &self.json
+    }
+
+    /// BLAKE3 of [`Tokenizer::to_json`], in hexadecimal.
+    pub fn hash(&self) -> String {
+        blake3::hash(self.json.as_bytes()).to_hex().to_string()
+    }
+
+    /// The token ids of a text. Long text is encoded in parallel where that provably changes nothing.
+    ///
+    /// # Errors
+    /// Text that the tokenizer cannot express (a tokenizer.json without an unknown token or byte fallback).
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let pieces: Vec<Range<usize>> = self.pieces(text).collect();
+        if let [whole] = &pieces[..] {
+            return self.encode_piece(&text[whole.clone()]);
+        }
+        let encoded: Vec<Vec<u32>> =
+            pieces.into_par_iter().map(|p| self.encode_piece(&text[p])).collect::<Result<_>>()?;
+        Ok(encoded.concat())
+    }
+
+    fn encode_piece(&self, text: &str) -> Result<Vec<u32>> {
+        if self.cut == Cut::Anywhere {
+            // The `byte` tokenizer: ids are the bytes. The tokenizer.json says the same, a hundred times slower.
+            return Ok(text.bytes().map(u32::from).collect());
+        }
+        let encoding = self
+            .inner
+            .encode_fast(text, false)
+            .map_err(|e| Error::usage(format!("the tokenizer cannot encode the text: {e}")))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Byte ranges, in order and covering the text, whose tokens joined are the tokens of the whole.
+    pub(super) fn pieces<'t>(&self, text: &'t str) -> impl Iterator<Item = Range<usize>> + 't {
+        let cut = self.cut;
+        let mut start = 0;
+        let mut whole = text.is_empty();
+        std::iter::from_fn(move || {
+            if start == text.len() && !std::mem::take(&mut whole) {
+                return None;
+            }
+            let end = cut.after(text, start.saturating_add(PIECE_BYTES));
+            let piece = start..end;
+            start = end;
+            Some(piece)
+        })
+    }
+
+    /// The text of token ids; the end token shows as its own name. Bytes that are not UTF-8 become `�`.
+    ///
+    /// # Errors
+    /// An id outside the vocabulary.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= self.vocab) {
+            return Err(Error::failed(format!(
+                "token {id} is outside the vocabulary of {} entries",
+                self.vocab
+            )));
+        }
+        self.inner.decode(ids, false).map_err(|e| Error::failed(format!("cannot decode tokens: {e}")))
+    }
+}
+
+impl Cut {
+    /// The first place at or after byte `from` where `text` may be cut.
+    fn after(self, text: &str, from: usize) -> usize {
+        if from >= text.len() || self == Cut::Nowhere {
+            return text.len();
+        }
+        let from = (from..text.len()).find(|&i| text.is_char_boundary(i)).unwrap_or(text.len());
+        if self == Cut::Anywhere {
+            return from;
+        }
+        let mut spaced = true;
+        for (i, c) in text[from..].char_indices() {
+            if c.is_whitespace() && !spaced {
+                return from + i;
+            }
+            spaced = c.is_whitespace();
+        }
+        text.len()
+    }
+}
+
+/// Every entry has its own id below the number of entries; returns that number.
+fn check_dense(inner: &tokenizers::Tokenizer) -> Result<usize> {
+    let vocab = inner.get_vocab(true);
+    let mut seen = vec![false; vocab.len()];
+    for (token, &id) in &vocab {
+        match seen.get_mut(id as usize) {
+            Some(slot) if !*slot => *slot = true,
+            Some(_) => {
+                return Err(Error::usage(format!("id {id} belongs to {token:?} and to another entry")));
+            }
+            None => {
+                return Err(Error::usage(format!(
+                    "entry {token:?} has id {id}, but there are only {} entries",
+                    vocab.len()
+                )));
+            }
+        }
+    }
+    Ok(vocab.len())
+}
+
+/// `eos_token` of a HuggingFace tokenizer_config.json, where there is one: a string, or an object with `content`.
+fn named_end(config: &Path) -> Result<Option<String>> {
+    if !config.is_file() {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(config).at("read", config)?;
+    let value: serde_json::Value =
+        serde_json::from_str(&text).map_err(|e| Error::usage(format!("{}: {e}", config.display())))?;
+    let end = &value["eos_token"];
+    Ok(end.as_str().or_else(|| end["content"].as_str()).map(str::to_owned))
+}

@@ -1,0 +1,127 @@
+//! Lays out the state of a plan.
+
+use crate::device::DType;
+use crate::ir::state::ParamRequest;
+use crate::ir::{Init, Spec, State, StateBuilder};
+use crate::ops::adamw::SCHEDULE_WIDTH;
+use crate::passes::buckets::{Bucket, buckets};
+use crate::plan::Plan;
+
+/// The state of a plan, and the gradient buckets in it.
+pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
+    let precision = plan.precision;
+    let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
+    let mut builder = StateBuilder::new(precision, &params(plan), true);
+    let u32s = |n: usize| Spec::new([n], DType::U32);
+    let number = Spec::new([1], precision.master);
+    builder.group(
+        "batch",
+        &[
+            ("tokens", u32s(batch * seq_len)),
+            ("targets", u32s(batch * seq_len)),
+            ("positions", u32s(batch * seq_len)),
+            ("spans", u32s(2 * batch * seq_len)),
+            ("sequences", u32s(batch)),
+        ],
+    );
+    builder.group(
+        "control",
+        &[
+            ("step", u32s(1)),
+            ("bad", u32s(1)),
+            ("loss", number.clone()),
+            ("grad_norm", number.clone()),
+            ("clip", number.clone()),
+            ("eval_loss", number),
+            ("schedule", Spec::new([plan.steps + 1, SCHEDULE_WIDTH], precision.master)),
+        ],
+    );
+    generation(plan, &mut builder);
+    let buckets = if plan.batch.world > 1 && plan.execution.communicate {
+        let state = builder.state();
+        let starts: Vec<(usize, usize)> = state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
+        buckets(&starts, state.flat_len, precision.master.size(), plan.execution.bucket_bytes)
+    } else {
+        Vec::new()
+    };
+    for bucket in &buckets {
+        let name = bucket.slot.trim_start_matches("grads.");
+        builder.flat_range("grads", name, bucket.start, bucket.len);
+    }
+    (builder.finish(), buckets)
+}
+
+/// The state of a program that only generates: parameters, and what generation needs.
+pub fn generation_state(plan: &Plan) -> State {
+    let mut builder = StateBuilder::new(plan.precision, &params(plan), false);
+    generation(plan, &mut builder);
+    builder.finish()
+}
+
+/// What generation needs: the tokens in hand, their positions, logits, and a cache of keys and values per block.
+fn generation(plan: &Plan, builder: &mut StateBuilder) {
+    let (m, samples) = (&plan.model, plan.generation.samples);
+    if samples == 0 {
+        return;
+    }
+    let stream = plan.precision.stream;
+    let names: Vec<String> = (0..m.n_layers).map(|i| format!("cache.{i}")).collect();
+    let cache = Spec::new([samples, plan.batch.seq_len, 2 * m.n_kv_heads * m.head_dim], stream);
+    let logits = Spec::padded([samples, m.vocab_size], [samples, m.padded_vocab()], stream);
+    let mut tensors = vec![
+        ("tokens", Spec::new([samples], DType::U32)),
+        ("positions", Spec::new([samples], DType::U32)),
+        ("logits", logits),
+    ];
+    tensors.extend(names.iter().map(|name| (name.as_str(), cache.clone())));
+    builder.group("generation", &tensors);
+}
+
+/// The trained tensors in the order in which their gradients become ready: from the head back to the embedding.
+fn params(plan: &Plan) -> Vec<ParamRequest> {
+    let m = &plan.model;
+    // The variance of PyTorch's default for linear layers, 1/(3·fan_in); the two products that write the residual
+    // stream start smaller by √(2·layers), as in GPT-2.
+    let scale = |fan_in: usize| 1.0 / (3.0 * fan_in as f64).sqrt();
+    let residual = |fan_in: usize| scale(fan_in) / (2.0 * m.n_layers as f64).sqrt();
+    let matrix = |name: String, shape: Vec<usize>, alloc: Vec<usize>, std: f64| ParamRequest {
+        name,
+        shape,
+        alloc,
+        init: Init::Normal(std),
+        in_products: true,
+    };
+    let plain = |name: String, out: usize, input: usize, std: f64| {
+        matrix(name, vec![out, input], vec![out, input], std)
+    };
+    let norm = |name: String, width: usize| ParamRequest {
+        name,
+        shape: vec![width],
+        alloc: vec![width],
+        init: Init::Ones,
+        in_products: false,
+    };
+    let (d, vocab) = (m.dim, vec![m.padded_vocab(), m.dim]);
+    let mut params = Vec::new();
+    if !m.tie_embeddings {
+        params.push(matrix("head".into(), vec![m.vocab_size, d], vocab.clone(), scale(d)));
+    }
+    params.push(norm("final_norm".into(), d));
+    for i in (0..m.n_layers).rev() {
+        let name = |part: &str| format!("blocks.{i}.{part}");
+        let (ffn, ffn_alloc) = (m.ffn_dim, m.padded_ffn());
+        let heads = m.n_heads * m.head_dim;
+        params.push(matrix(name("down"), vec![d, ffn], vec![d, ffn_alloc], residual(ffn)));
+        params.push(matrix(name("gate_up"), vec![2, ffn, d], vec![2, ffn_alloc, d], scale(d)));
+        params.push(norm(name("ffn_norm"), d));
+        params.push(plain(name("out"), d, heads, residual(heads)));
+        if m.qk_norm {
+            params.push(norm(name("k_norm"), m.head_dim));
+            params.push(norm(name("q_norm"), m.head_dim));
+        }
+        params.push(plain(name("qkv"), m.qkv_width(), d, scale(d)));
+        params.push(norm(name("attention_norm"), d));
+    }
+    params.push(matrix("embedding".into(), vec![m.vocab_size, d], vocab, scale(d)));
+    params
+}

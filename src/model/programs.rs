@@ -1,0 +1,215 @@
+//! All programs of a plan, passes applied and memory planned.
+
+use super::layout;
+use super::transformer::{Purpose, Transformer};
+use crate::error::{Error, Result};
+use crate::exec::Section;
+use crate::ir::vjp::Upstream;
+use crate::ir::{Builder, Home, Mode, Out, Phase, Program, State, TensorId};
+use crate::ops::adamw::{AdamW, SCHEDULE_WIDTH, Segment, schedule_row};
+use crate::ops::advance::Advance;
+use crate::ops::all_reduce::AllReduce;
+use crate::ops::grad_norm::GradNorm;
+use crate::ops::sum::Sum;
+use crate::passes::buckets::Bucket;
+use crate::passes::{differentiate, insert_all_reduces, recompute, unfuse};
+use crate::plan::Plan;
+use std::sync::Arc;
+
+/// The programs of a plan over one state and one transient arena.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// What outlives the programs.
+    pub state: Arc<State>,
+    /// Variants of a micro-step by (first, last) of a step: overwrite or add to gradients, communicate or not.
+    /// Variants that do not occur, or equal another, are absent.
+    pub micro: Vec<((bool, bool), Section)>,
+    /// Norm, clip, update.
+    pub step_end: Section,
+    /// Loss of a batch without gradients.
+    pub evaluate: Section,
+    /// One token of every sample; absent without samples.
+    pub generate: Option<Section>,
+}
+
+impl Programs {
+    /// Records, transforms and plans every program of a plan. Allocates no tensor.
+    ///
+    /// # Errors
+    /// When an op refuses the plan's numbers.
+    pub fn new(plan: &Plan) -> Result<Self> {
+        let (state, buckets) = layout::state(plan);
+        let state = Arc::new(state);
+        let mut micro = Vec::new();
+        for variant in variants(plan) {
+            let program = micro_step(plan, &state, &buckets, variant)?;
+            micro.push((variant, Section::new(program)));
+        }
+        let evaluate = Section::new(evaluation(plan, &state)?);
+        let generate =
+            if plan.generation.samples > 0 { Some(Section::new(generation(plan, &state)?)) } else { None };
+        Ok(Self { step_end: Section::new(step_end(plan, &state)?), state, micro, evaluate, generate })
+    }
+
+    /// The variant of micro-step `i` of `of`.
+    pub fn micro_step(&self, i: usize, of: usize) -> &Section {
+        let wanted = (i == 0, i + 1 == of);
+        let exact = self.micro.iter().find(|(variant, _)| *variant == wanted);
+        let same_gradient = || self.micro.iter().find(|(variant, _)| variant.0 == wanted.0);
+        &exact.or_else(same_gradient).expect("a plan has the variants that its steps need").1
+    }
+
+    /// Every section with its name.
+    pub fn sections(&self) -> Vec<&Section> {
+        let mut all: Vec<&Section> = self.micro.iter().map(|(_, section)| section).collect();
+        all.extend([&self.step_end, &self.evaluate]);
+        all.extend(&self.generate);
+        all
+    }
+
+    /// The size of the arena that serves every section.
+    pub fn arena_bytes(&self) -> usize {
+        self.sections().iter().map(|s| s.memory.arena_bytes).max().unwrap_or(0)
+    }
+}
+
+/// What writing text needs and no more: parameters without gradients and moments, and the generation program.
+///
+/// # Errors
+/// When an op refuses the plan's numbers, or the plan asks for no sample.
+pub fn generator(plan: &Plan) -> Result<(Arc<State>, Section)> {
+    if plan.generation.samples == 0 {
+        return Err(Error::usage("generation.samples = 0 asks for no text"));
+    }
+    let state = Arc::new(layout::generation_state(plan));
+    let section = Section::new(generation(plan, &state)?);
+    Ok((state, section))
+}
+
+/// The variants that occur: the last one differs from the others only where it communicates.
+fn variants(plan: &Plan) -> Vec<(bool, bool)> {
+    let communicates = plan.batch.world > 1 && plan.execution.communicate;
+    match (plan.batch.micro_steps, communicates) {
+        (1, _) => vec![(true, true)],
+        (_, false) => vec![(true, false), (false, false)],
+        (2, true) => vec![(true, false), (false, true)],
+        (_, true) => vec![(true, false), (false, false), (false, true)],
+    }
+}
+
+fn micro_step(
+    plan: &Plan,
+    state: &Arc<State>,
+    buckets: &[Bucket],
+    (first, last): (bool, bool),
+) -> Result<Program> {
+    let mut b = Builder::new(format!("micro(first={first}, last={last})"), Arc::clone(state));
+    let transformer = Transformer::new(plan, Purpose::Train { first });
+    let normed = transformer.trunk(&mut b)?;
+    let losses = transformer.head_loss(&mut b, normed)?;
+    let scale = 1.0 / plan.batch.tokens_per_step() as f64;
+    let mode = if first { Mode::Write } else { Mode::Add };
+    total(&mut b, losses, "control.loss", scale, mode)?;
+    let mut program = b.finish();
+    if !plan.execution.fused {
+        program = unfuse(program)?;
+    }
+    let seeds = loss_views(&program, losses);
+    let program = differentiate(program, &seeds, first)?;
+    let program = recompute(program, plan.execution.recompute)?;
+    if last { insert_all_reduces(program, buckets, plan.execution.overlap) } else { Ok(program) }
+}
+
+/// The outputs that make up the losses: every one receives a gradient of 1.
+fn loss_views(program: &Program, losses: TensorId) -> Vec<(TensorId, Upstream)> {
+    (0..program.tensors.len())
+        .map(TensorId)
+        .filter(|&id| matches!(program.tensor(id).home, Home::View { of, .. } if of == losses))
+        .map(|id| (id, Upstream::One))
+        .collect()
+}
+
+/// Sums losses into the state.
+fn total(b: &mut Builder, losses: TensorId, slot: &str, scale: f64, mode: Mode) -> Result<()> {
+    b.scoped("head", |b| {
+        let to = b.state(slot)?;
+        b.emit_into("loss", Arc::new(Sum { scale }), &[losses], &[Out::Into(to, mode)])?;
+        Ok(())
+    })
+}
+
+fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
+    let mut b = Builder::new("step_end", Arc::clone(state));
+    b.set_phase(Phase::Communication);
+    let loss = b.state("control.loss")?;
+    if plan.batch.world > 1 {
+        let op = AllReduce { like: b.spec(loss).clone() };
+        b.emit_into("loss", Arc::new(op), &[], &[Out::Into(loss, Mode::Add)])?;
+    }
+    b.set_phase(Phase::Optimizer);
+    let grads = b.state("grads.flat")?;
+    let [norm, clip, bad, step, schedule] =
+        ["grad_norm", "clip", "bad", "step", "schedule"].map(|name| b.state(&format!("control.{name}")));
+    let (norm, clip, bad, step, schedule) = (norm?, clip?, bad?, step?, schedule?);
+    let outs = [Out::Into(norm, Mode::Write), Out::Into(clip, Mode::Write), Out::Into(bad, Mode::Add)];
+    let grad_norm = GradNorm { max_norm: plan.optimizer.max_norm };
+    b.emit_into("partials", Arc::new(grad_norm), &[grads, loss], &outs)?;
+    let mut outs = Vec::new();
+    for buffer in ["params", "m", "v"] {
+        outs.push(Out::Into(b.state(&format!("{buffer}.flat"))?, Mode::Add));
+    }
+    if plan.precision.has_shadow() {
+        outs.push(Out::Into(b.state("shadow.flat")?, Mode::Add));
+    }
+    let adamw = AdamW {
+        beta1: plan.optimizer.beta1,
+        beta2: plan.optimizer.beta2,
+        eps: plan.optimizer.eps,
+        segments: segments(state),
+        precision: plan.precision,
+    };
+    b.emit_into("update", Arc::new(adamw), &[grads, schedule, step, clip, bad], &outs)?;
+    b.emit_into("step", Arc::new(Advance), &[bad], &[Out::Into(step, Mode::Add)])?;
+    Ok(b.finish())
+}
+
+/// Runs of parameters with one decay setting; neighbours of one setting are joined.
+fn segments(state: &State) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = Vec::new();
+    for (i, param) in state.params.iter().enumerate() {
+        let end = state.params.get(i + 1).map_or(state.flat_len, |next| next.start);
+        let len = end - param.start;
+        match segments.last_mut() {
+            Some(last) if last.decay == param.decay => last.len += len,
+            _ => segments.push(Segment { start: param.start, len, decay: param.decay }),
+        }
+    }
+    segments
+}
+
+fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
+    let mut b = Builder::new("evaluate", Arc::clone(state));
+    let transformer = Transformer::new(plan, Purpose::Evaluate);
+    let normed = transformer.trunk(&mut b)?;
+    let losses = transformer.head_loss(&mut b, normed)?;
+    total(&mut b, losses, "control.eval_loss", 1.0, Mode::Write)?;
+    if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
+}
+
+fn generation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
+    let mut b = Builder::new("generate", Arc::clone(state));
+    let transformer = Transformer::new(plan, Purpose::Generate);
+    let normed = transformer.trunk(&mut b)?;
+    transformer.logits(&mut b, normed)?;
+    if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
+}
+
+/// The schedule of all steps as the optimizer reads it: a row per step, row 0 unused.
+pub fn schedule_table(plan: &Plan) -> Vec<f64> {
+    let betas = (plan.optimizer.beta1, plan.optimizer.beta2);
+    let mut table = vec![0.0; SCHEDULE_WIDTH];
+    for t in 1..=plan.steps {
+        table.extend(schedule_row(plan.schedule.at(t), plan.optimizer.weight_decay, betas, t as u64));
+    }
+    table
+}

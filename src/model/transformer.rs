@@ -1,0 +1,217 @@
+//! The forward of the transformer.
+
+use crate::error::Result;
+use crate::ir::{Builder, Mode, Out, Spec, TensorId};
+use crate::ops::attention::unfused::Inputs;
+use crate::ops::attention::{Attention, FlashAttention, Heads, Mask, attention_unfused};
+use crate::ops::dropout::{Dropout, Site};
+use crate::ops::embedding::Embedding;
+use crate::ops::head_loss::HeadLoss;
+use crate::ops::kv_cache::{CacheAppend, CachedAttention};
+use crate::ops::linear::Linear;
+use crate::ops::qk_norm_rope::QkNormRope;
+use crate::ops::residual_norm::ResidualNorm;
+use crate::ops::rms_norm::RmsNorm;
+use crate::ops::rope::Rope;
+use crate::ops::swiglu::Swiglu;
+use crate::plan::{AttentionKind, Plan};
+use std::sync::Arc;
+
+/// What a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Loss and gradients; dropout is on. The first micro-step of a step overwrites gradients.
+    Train {
+        /// Whether this is the first micro-step.
+        first: bool,
+    },
+    /// Loss only; no dropout.
+    Evaluate,
+    /// Logits of the next token, one token per sequence, keys and values from a cache.
+    Generate,
+}
+
+/// Rows of a chunk of the head: large, because every chunk reads and rewrites the gradient of the head.
+const HEAD_ROWS: usize = 2048;
+
+/// Most chunks of the head, so that programs stay short.
+const HEAD_CHUNKS: usize = 64;
+
+/// Records the forward for a purpose.
+pub struct Transformer<'a> {
+    plan: &'a Plan,
+    purpose: Purpose,
+    heads: Heads,
+}
+
+impl<'a> Transformer<'a> {
+    /// A transformer of a plan.
+    pub fn new(plan: &'a Plan, purpose: Purpose) -> Self {
+        let m = &plan.model;
+        Self { plan, purpose, heads: Heads { query: m.n_heads, kv: m.n_kv_heads, dim: m.head_dim } }
+    }
+
+    /// Embedding and blocks: the final normed rows.
+    ///
+    /// # Errors
+    /// When the plan's numbers do not fit an op.
+    pub fn trunk(&self, b: &mut Builder) -> Result<TensorId> {
+        let (m, eps) = (&self.plan.model, self.plan.model.norm_eps);
+        let mut residual = b.scoped("embedding", |b| {
+            let (tokens, table) = (b.state(&self.input("tokens"))?, b.param("embedding")?);
+            let x = b.emit1("x", Embedding, &[tokens, table])?;
+            self.dropout(b, x, 0)
+        })?;
+        let mut normed = b.scoped("embedding", |b| {
+            let first = if m.n_layers > 0 { "blocks.0.attention_norm" } else { "final_norm" };
+            let weight = b.param(first)?;
+            b.emit1("normed", RmsNorm { eps }, &[residual, weight])
+        })?;
+        for i in 0..m.n_layers {
+            (residual, normed) = b.scoped(format!("blocks.{i}"), |b| self.block(b, i, residual, normed))?;
+        }
+        Ok(normed)
+    }
+
+    /// One block: residual stream and its norm in, residual stream and the next block's norm out.
+    fn block(
+        &self,
+        b: &mut Builder,
+        i: usize,
+        x: TensorId,
+        normed: TensorId,
+    ) -> Result<(TensorId, TensorId)> {
+        let eps = self.plan.model.norm_eps;
+        let name = |part: &str| format!("blocks.{i}.{part}");
+        let site = |k: usize| (1 + 3 * i + k) as u32;
+
+        let w_qkv = b.param(&name("qkv"))?;
+        let qkv = b.emit1("qkv", Linear, &[normed, w_qkv])?;
+        let packed = self.positions(b, i, qkv)?;
+        let attended = self.attention(b, i, packed, site(0))?;
+        let w_out = b.param(&name("out"))?;
+        let out = b.emit1("attention_out", Linear, &[attended, w_out])?;
+        let out = self.dropout(b, out, site(1))?;
+        let w_norm = b.param(&name("ffn_norm"))?;
+        let halfway = b.emit("residual_attention", ResidualNorm { eps }, &[x, out, w_norm])?;
+        let (x, normed) = (halfway[0], halfway[1]);
+
+        let w_gate_up = b.param(&name("gate_up"))?;
+        let gate_up = b.emit1("gate_up", Linear, &[normed, w_gate_up])?;
+        let gated = b.emit1("gated", Swiglu, &[gate_up])?;
+        let w_down = b.param(&name("down"))?;
+        let down = b.emit1("ffn_out", Linear, &[gated, w_down])?;
+        let down = self.dropout(b, down, site(2))?;
+        let next = if i + 1 < self.plan.model.n_layers {
+            format!("blocks.{}.attention_norm", i + 1)
+        } else {
+            "final_norm".to_string()
+        };
+        let w_norm = b.param(&next)?;
+        let end = b.emit("residual_ffn", ResidualNorm { eps }, &[x, down, w_norm])?;
+        Ok((end[0], end[1]))
+    }
+
+    /// Norms of queries and keys, and the rotary embedding.
+    fn positions(&self, b: &mut Builder, i: usize, qkv: TensorId) -> Result<TensorId> {
+        let (m, heads) = (&self.plan.model, self.heads);
+        let positions = b.state(&self.input("positions"))?;
+        if m.qk_norm {
+            let (q, k) = (b.param(&format!("blocks.{i}.q_norm"))?, b.param(&format!("blocks.{i}.k_norm"))?);
+            let op = QkNormRope { heads, eps: m.norm_eps, theta: m.rope_theta };
+            b.emit1("packed", op, &[qkv, q, k, positions])
+        } else {
+            b.emit1("packed", Rope { heads, theta: m.rope_theta, inverse: false }, &[qkv, positions])
+        }
+    }
+
+    fn attention(&self, b: &mut Builder, i: usize, packed: TensorId, site: u32) -> Result<TensorId> {
+        if self.purpose == Purpose::Generate {
+            let (positions, cache) =
+                (b.state("generation.positions")?, b.state(&format!("generation.cache.{i}"))?);
+            let append = CacheAppend { heads: self.heads, capacity: self.plan.batch.seq_len };
+            b.emit_into("cache", Arc::new(append), &[packed, positions], &[Out::Into(cache, Mode::Add)])?;
+            return b.emit1("attended", CachedAttention { heads: self.heads }, &[packed, cache, positions]);
+        }
+        let mask = if self.plan.cross_documents { Mask::Causal } else { Mask::Spans };
+        let attention =
+            Attention { heads: self.heads, seq_len: self.plan.batch.seq_len, mask, dropout: self.site(site) };
+        let spans = if mask == Mask::Spans { Some(b.state("batch.spans")?) } else { None };
+        let counters = match attention.dropout {
+            Some(_) => Some([b.state("batch.sequences")?, b.state("control.step")?]),
+            None => None,
+        };
+        let inputs = Inputs { packed, spans, counters };
+        match self.plan.execution.attention {
+            AttentionKind::Flash => Ok(b.emit("attended", FlashAttention(attention), &inputs.list())?[0]),
+            AttentionKind::Unfused => attention_unfused(b, attention, inputs),
+        }
+    }
+
+    /// The site of a dropout, where this program has dropout.
+    fn site(&self, site: u32) -> Option<Site> {
+        let p = self.plan.model.dropout;
+        (p > 0.0 && matches!(self.purpose, Purpose::Train { .. })).then_some(Site {
+            p,
+            seed: self.plan.seed,
+            site,
+        })
+    }
+
+    fn dropout(&self, b: &mut Builder, x: TensorId, site: u32) -> Result<TensorId> {
+        let Some(site) = self.site(site) else { return Ok(x) };
+        let (sequences, step) = (b.state("batch.sequences")?, b.state("control.step")?);
+        b.emit1("dropped", Dropout(site), &[x, sequences, step])
+    }
+
+    /// The loss of every row, in chunks of rows; in training with the gradients of the rows and of the head.
+    ///
+    /// # Errors
+    /// When the plan's numbers do not fit an op.
+    pub fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<TensorId> {
+        let (plan, m) = (self.plan, &self.plan.model);
+        let rows = plan.batch.rows();
+        let head = if m.tie_embeddings { "embedding" } else { "head" };
+        let gradients = matches!(self.purpose, Purpose::Train { .. });
+        let scale = 1.0 / plan.batch.tokens_per_step() as f64;
+        let chunk = HEAD_ROWS.max(rows.div_ceil(HEAD_CHUNKS).next_multiple_of(HEAD_ROWS));
+        b.scoped("head", |b| {
+            let (weight, targets) = (b.param(head)?, b.state("batch.targets")?);
+            let losses = b.buffer("losses", Spec::new([rows], plan.precision.master));
+            let grad_rows = b.buffer("d_normed", b.spec(normed).clone());
+            for start in (0..rows).step_by(chunk) {
+                let count = chunk.min(rows - start);
+                let inputs = [b.rows(normed, start, count)?, weight, b.rows(targets, start, count)?];
+                let op = HeadLoss { scale, gradients };
+                let mut outs = vec![Out::Into(b.rows(losses, start, count)?, Mode::Write), Out::New];
+                if gradients {
+                    let first = matches!(self.purpose, Purpose::Train { first: true }) && start == 0;
+                    let mode = if first { Mode::Write } else { Mode::Add };
+                    outs.push(Out::Into(b.rows(grad_rows, start, count)?, Mode::Write));
+                    outs.push(Out::Into(b.state(&format!("grads.{head}"))?, mode));
+                }
+                b.emit_into("logits", Arc::new(op), &inputs, &outs)?;
+            }
+            Ok(losses)
+        })
+    }
+
+    /// The logits of the generation program, into the state.
+    ///
+    /// # Errors
+    /// When the plan's numbers do not fit an op.
+    pub fn logits(&self, b: &mut Builder, normed: TensorId) -> Result<()> {
+        let head = if self.plan.model.tie_embeddings { "embedding" } else { "head" };
+        b.scoped("head", |b| {
+            let (weight, logits) = (b.param(head)?, b.state("generation.logits")?);
+            b.emit_into("logits", Arc::new(Linear), &[normed, weight], &[Out::Into(logits, Mode::Write)])?;
+            Ok(())
+        })
+    }
+
+    /// The name of an input of this program.
+    fn input(&self, name: &str) -> String {
+        let group = if self.purpose == Purpose::Generate { "generation" } else { "batch" };
+        format!("{group}.{name}")
+    }
+}

@@ -1,0 +1,184 @@
+//! Token embedding, and its gradient without atomics.
+
+use super::lanes::rows_per_task;
+use crate::device::{DType, Elem, Real};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, Op, Precision, Spec, Vjp};
+
+/// `x[N, d] = W[tokens[N], :]` of `W[V, d]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Embedding;
+
+/// `(tokens[N], dy[N, d], W[V, d]) → (dW[V, d], ends[V], order[N])`; `W` comes for its shape alone.
+///
+/// A stable counting sort lists the positions of every token in `order`, up to `ends[token]`. Each row of `dW` is then
+/// the sum of its own positions in the order of the text: the same bits for any number of threads.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddingGrad;
+
+/// Tasks that the vocabulary is cut into.
+const TASKS: usize = 64;
+
+impl Op for Embedding {
+    fn name(&self) -> &'static str {
+        "embedding"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [tokens, w] = inputs else { return Err("takes tokens and W".into()) };
+        if tokens.dtype != DType::U32 || tokens.shape.len() != 1 || w.shape.len() != 2 || !w.dtype.is_float()
+        {
+            return Err("tokens are u32 [N] and W is [V, d]".into());
+        }
+        Ok(vec![Spec::padded([tokens.shape[0], w.shape[1]], [tokens.alloc[0], w.alloc[1]], w.dtype)])
+    }
+
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        let (tokens, w, dy) = (v.input(0), v.input(1), v.grad(0)?);
+        v.backward(EmbeddingGrad, &[tokens, dy, w], &[1]).map(drop)
+    }
+
+    /// Reads the rows that are looked up, not the table.
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        let rows = &outputs[0];
+        Cost::streaming(&[inputs[0].clone(), rows.clone()], outputs)
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let tokens = cx.input_u32(0);
+        let d = cx.input_spec(1).width();
+        dispatch_float!(cx.output_spec(0).dtype, E => {
+            let (w, x) = (cx.input::<E>(1), cx.output::<E>(0));
+            cx.pool.chunks(tokens.len(), rows_per_task(d), |start, len| {
+                for (r, &token) in (start..).zip(&tokens[start..start + len]) {
+                    x.slice(r * d, d).copy_from_slice(w.slice(token as usize * d, d));
+                }
+            });
+        });
+        Ok(())
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let case = |n: usize, (v, v_pad): (usize, usize), (d, d_pad): (usize, usize), tokens: Fill| {
+            let inputs = vec![
+                (Spec::new([n], DType::U32), tokens),
+                (Spec::padded([v, d], [v_pad, d_pad], precision.stream), Fill::Normal(0.0, 1.0)),
+            ];
+            let reference = move |inputs: &[Array]| {
+                let mut x = Array::zeros(&[n, d]);
+                for (r, token) in inputs[0].data.iter().enumerate() {
+                    let from = *token as usize * d;
+                    x.data[r * d..][..d].copy_from_slice(&inputs[1].data[from..][..d]);
+                }
+                vec![x]
+            };
+            Case::new(format!("n{n} v{v} d{d}"), Embedding, inputs, reference).weights(&[1]).depth(n)
+        };
+        Cases::Own(vec![
+            case(1, (3, 3), (32, 32), Fill::Below(3)),
+            case(17, (300, 300), (24, 24), Fill::Below(300)),
+            case(255, (11, 64), (30, 64), Fill::Below(11)),
+            case(256, (50, 64), (16, 16), Fill::Below(50)),
+            case(1000, (7, 7), (8, 8), Fill::Below(7)),
+            case(100, (2, 2), (40, 40), Fill::Values(vec![1.0])),
+        ])
+    }
+}
+
+/// Sorts positions by token, stably: `order` up to `ends[t]`, from `ends[t - 1]`, lists those of token `t`.
+fn sort(tokens: &[u32], ends: &mut [u32], order: &mut [u32]) {
+    ends.fill(0);
+    for &token in tokens {
+        ends[token as usize] += 1;
+    }
+    let mut start = 0;
+    for end in &mut *ends {
+        start += std::mem::replace(end, start);
+    }
+    for (position, &token) in (0..).zip(tokens) {
+        let next = &mut ends[token as usize];
+        order[*next as usize] = position;
+        *next += 1;
+    }
+}
+
+impl Op for EmbeddingGrad {
+    fn name(&self) -> &'static str {
+        "embedding_grad"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [tokens, dy, w] = inputs else { return Err("takes tokens, dy and W".into()) };
+        let x = Embedding.infer(&[tokens.clone(), w.clone()])?;
+        if x[0].alloc != dy.alloc || x[0].dtype != dy.dtype {
+            return Err("dy is [N, d] in the format of W".into());
+        }
+        let index = |len: usize| Spec::new([len], DType::U32);
+        Ok(vec![w.with_dtype(w.dtype.accumulator()), index(w.alloc[0]), index(tokens.alloc[0])])
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        Cost::streaming(&inputs[..2], outputs)
+    }
+
+    fn accumulates(&self, output: usize) -> bool {
+        output == 0
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let tokens = cx.input_u32(0);
+        let (v, d) = (cx.output_spec(0).rows(), cx.output_spec(0).width());
+        let (ends, order) = (cx.output_u32(1).slice(0, v), cx.output_u32(2).slice(0, tokens.len()));
+        sort(tokens, ends, order);
+        let (ends, order, add) = (&*ends, &*order, cx.adds(0));
+        dispatch_float!(cx.input_spec(1).dtype, E => {
+            type A = <E as Elem>::Acc;
+            let (dy, dw) = (cx.input::<E>(1), cx.output::<A>(0));
+            cx.pool.chunks(v, v.div_ceil(TASKS), #[inline(always)] |start, len| {
+                let mut sum = vec![A::ZERO; d];
+                for row in start..start + len {
+                    let first = if row == 0 { 0 } else { ends[row - 1] };
+                    let positions = &order[first as usize..ends[row] as usize];
+                    if add && positions.is_empty() {
+                        continue;
+                    }
+                    sum.fill(A::ZERO);
+                    for &position in positions {
+                        let from = dy.slice(position as usize * d, d);
+                        sum.iter_mut().zip(from).for_each(|(sum, dy)| *sum += dy.up());
+                    }
+                    dw.put(row * d, &sum, add);
+                }
+            });
+        });
+        Ok(())
+    }
+
+    fn cases(&self, _precision: Precision) -> Cases {
+        Cases::GradientOf("embedding")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn sorting_lists_each_token_in_text_order(tokens in prop::collection::vec(0u32..9, 0..60)) {
+            let (mut ends, mut order) = (vec![7; 9], vec![7; tokens.len()]);
+            sort(&tokens, &mut ends, &mut order);
+            let mut start = 0;
+            for token in 0..9u32 {
+                let end = ends[token as usize] as usize;
+                let plain: Vec<u32> =
+                    (0..tokens.len() as u32).filter(|&i| tokens[i as usize] == token).collect();
+                prop_assert_eq!(&order[start..end], &plain[..]);
+                start = end;
+            }
+            prop_assert_eq!(start, tokens.len());
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The output projection with its loss, and both gradients in the forward.
+//!
+//! Logits are the largest tensor of a small model. Here they live inside one node: written by the product,
+//! overwritten by their gradient, read by the two products that follow, and forgotten.
+
+use super::cross_entropy::{CrossEntropy, CrossEntropyGrad, exponentials, losses_spec, row_gradient};
+use super::lanes::rows_per_task;
+use super::linear::{Linear, LinearInputGrad, LinearWeightGrad};
+use super::sum::SumGrad;
+use super::with_gradient::{WithGradient, require_one};
+use crate::device::cpu::matmul::product;
+use crate::device::cpu::{Matrix, View};
+use crate::device::{DType, Elem, Real};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{Array, Builder, Case, Cases, Cost, CpuNode, Fill, Mode, Op, Precision, Spec, TensorId, Vjp};
+
+#[cfg(test)]
+mod tests;
+
+/// `(x[n, d], W[V, d], targets[n]) → (losses[n], logits[n, V])`, and with `gradients` also `(dx[n, d], dW[V, d])`.
+///
+/// Losses are in nats, unscaled: `ln Σ_v e^(x·W_v) - x·W_target`, and 0 where the target is
+/// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of `scale·Σ losses`. `logits` is
+/// scratch: with `gradients` it ends up holding theirs. The vocabulary is that of `W`; its padding takes no part.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadLoss {
+    /// What the sum of losses is multiplied by in the objective, such as 1 / tokens of a batch.
+    pub scale: f64,
+    /// Whether to make the gradients.
+    pub gradients: bool,
+}
+
+/// Index of the output that receives the gradient of `x`.
+pub const DX: usize = 2;
+/// Index of the output that receives the gradient of `W`.
+pub const DW: usize = 3;
+
+impl Op for HeadLoss {
+    fn name(&self) -> &'static str {
+        "head_loss"
+    }
+
+    fn attributes(&self) -> String {
+        if self.gradients { format!("scale={:e}", self.scale) } else { "without gradients".into() }
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [x, w, targets] = inputs else { return Err("takes x, W and targets".into()) };
+        let logits = Linear.infer(&inputs[..2])?.remove(0);
+        let losses = losses_spec(&logits, targets)?;
+        let mut outputs = vec![losses, logits];
+        if self.gradients {
+            outputs.extend([x.clone(), w.with_dtype(w.dtype.accumulator())]);
+        }
+        Ok(outputs)
+    }
+
+    /// The gradients exist already: that of `x` is an output, that of `W` was written where the model wanted it.
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        require_one(v, self)?;
+        if !self.gradients {
+            return Err(crate::Error::failed(format!(
+                "{} in {}: recorded without gradients, so it cannot be trained through",
+                self.name(),
+                v.scope()
+            )));
+        }
+        v.give(0, v.output(DX));
+        Ok(())
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        let (logits, d) = (outputs[1].elements() as f64, inputs[1].width() as f64);
+        let products = if self.gradients { 3.0 } else { 1.0 };
+        Cost::streaming(inputs, outputs).with_flops(products * 2.0 * logits * d)
+    }
+
+    fn accumulates(&self, output: usize) -> bool {
+        output == DW
+    }
+
+    /// The losses end in [`WithGradient`], so that autodiff finds the same gradients as in the fused form.
+    fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
+        let &[x, w, targets] = inputs else { return Ok(None) };
+        let logits = b.emit1("logits", Linear, &[x, w])?;
+        let losses = b.emit1("losses", CrossEntropy, &[logits, targets])?;
+        if !self.gradients {
+            return Ok(Some(vec![losses, logits]));
+        }
+        let d_losses = b.emit1("d_losses", SumGrad { scale: self.scale }, &[losses])?;
+        let d_logits = b.emit1("d_logits", CrossEntropyGrad, &[logits, targets, d_losses])?;
+        let dx = b.emit1("d_x", LinearInputGrad, &[d_logits, w])?;
+        let dw = b.emit1("d_head", LinearWeightGrad, &[x, d_logits, w])?;
+        let losses = b.emit1("losses", WithGradient, &[losses, x, dx])?;
+        Ok(Some(vec![losses, logits, dx, dw]))
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let logits = cx.output_spec(1);
+        let (rows, vocab, width) = (logits.rows(), logits.shape[1], logits.width());
+        let d = cx.input_spec(1).width();
+        let targets = cx.input_u32(2);
+        dispatch_float!(logits.dtype, E => {
+            type A = <E as Elem>::Acc;
+            let (x, w) = (Matrix::rows(cx.input::<E>(0), d), Matrix::rows(cx.input::<E>(1), d));
+            let (losses, logits) = (cx.output::<A>(0), cx.output::<E>(1));
+            product(cx.pool, (rows, width, d), A::ONE, x, w.t(), Matrix::rows(logits, width), false);
+            let scale = A::of(self.scale);
+            cx.pool.chunks(rows, rows_per_task(width), #[inline(always)] |start, len| {
+                let mut scratch = vec![A::ZERO; vocab];
+                for (r, &target) in (start..).zip(&targets[start..start + len]) {
+                    let row = logits.slice(r * width, width);
+                    scratch.iter_mut().zip(&*row).for_each(|(wide, logit)| *wide = logit.up());
+                    let (sum, loss) = exponentials(&mut scratch, target);
+                    losses.slice(r, 1)[0] = loss;
+                    if self.gradients {
+                        row_gradient(&mut scratch, sum, target, scale, row);
+                    }
+                }
+            });
+            if self.gradients {
+                let d_logits = Matrix::rows(View::of(logits.slice(0, rows * width)), width);
+                let dw = Matrix::rows(cx.output::<A>(DW), d);
+                product(cx.pool, (width, d, rows), A::ONE, d_logits.t(), x, dw, cx.adds(DW));
+                let dx = Matrix::rows(cx.output::<E>(DX), d);
+                product(cx.pool, (rows, d, width), A::ONE, d_logits, w, dx, false);
+            }
+        });
+        Ok(())
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let ignoring = Fill::Values(vec![3.0, f64::from(u32::MAX), 39.0, 0.0, 39.0]);
+        let mut cases = Vec::new();
+        for (gradients, mode) in [(true, Mode::Write), (true, Mode::Add), (false, Mode::Write)] {
+            cases.push(case(precision, (1, 24), (5, 5), Fill::Below(5), gradients, mode));
+            cases.push(case(precision, (17, 32), (300, 320), Fill::Below(300), gradients, mode));
+            cases.push(case(precision, (255, 16), (33, 64), Fill::Below(33), gradients, mode));
+            cases.push(case(precision, (19, 20), (40, 64), ignoring.clone(), gradients, mode));
+        }
+        cases.push(case(precision, (256, 48), (50, 64), Fill::Below(50), true, Mode::Add));
+        cases.push(case(precision, (1000, 8), (10, 10), Fill::Below(10), true, Mode::Write));
+        Cases::Own(cases)
+    }
+}
+
+/// Forward only: the generic gradient check sends any gradient upstream, and this op takes 1 alone.
+fn case(
+    precision: Precision,
+    (n, d): (usize, usize),
+    (vocab, pad): (usize, usize),
+    targets: Fill,
+    gradients: bool,
+    mode: Mode,
+) -> Case {
+    let op = HeadLoss { scale: 1.0 / n as f64, gradients };
+    let inputs = vec![
+        (Spec::new([n, d], precision.stream), Fill::Normal(0.0, 1.0)),
+        (Spec::padded([vocab, d], [pad, d], precision.stream), Fill::Normal(0.0, 0.5)),
+        (Spec::new([n], DType::U32), targets),
+    ];
+    let outputs = (0..if gradients { 4 } else { 2 }).map(|k| {
+        let mode = if k == DW { mode } else { Mode::Write };
+        (mode, Fill::Normal(0.0, 0.1))
+    });
+    let name = format!("n{n} d{d} v{vocab} gradients {gradients} {mode:?}");
+    Case::new(name, op, inputs, move |inputs| reference(inputs, op, precision.stream))
+        .weights(&[1])
+        .outputs(outputs.collect())
+        .differentiable(&[])
+        .upstream(&[])
+        .depth(d.max(vocab).max(n))
+}
+
+/// Losses and gradients by loops over rows and the vocabulary. Logits and their gradients are tensors of the stream
+/// format, so the reference rounds them to it.
+fn reference(inputs: &[Array], op: HeadLoss, stream: DType) -> Vec<Array> {
+    let stored = |value: f64| match stream {
+        DType::Bf16 => half::bf16::from_f64(value).to_f64(),
+        DType::F32 => f64::from(value as f32),
+        _ => value,
+    };
+    let (x, w, targets) = (&inputs[0], &inputs[1], &inputs[2]);
+    let d = x.width();
+    let mut losses = Array::zeros(&targets.shape);
+    let (mut dx, mut dw) = (Array::zeros(&x.shape), Array::zeros(&w.shape));
+    if let Some(before) = inputs.get(3) {
+        dw.data.clone_from(&before.data);
+    }
+    for (r, &target) in targets.data.iter().enumerate() {
+        if target == f64::from(u32::MAX) {
+            continue;
+        }
+        let row = &x.data[r * d..][..d];
+        let logits: Vec<f64> =
+            w.data.chunks(d).map(|word| stored(word.iter().zip(row).map(|(a, b)| a * b).sum())).collect();
+        let sum: f64 = logits.iter().map(|l| l.exp()).sum();
+        losses.data[r] = sum.ln() - logits[target as usize];
+        for (v, logit) in logits.iter().enumerate() {
+            let hit = if v == target as usize { 1.0 } else { 0.0 };
+            let gradient = stored(op.scale * (logit.exp() / sum - hit));
+            for (k, x) in row.iter().enumerate() {
+                dx.data[r * d + k] += gradient * w.data[v * d + k];
+                dw.data[v * d + k] += gradient * x;
+            }
+        }
+    }
+    let mut outputs = vec![losses, Array::zeros(&[0])];
+    if op.gradients {
+        outputs.extend([dx, dw]);
+    }
+    outputs
+}

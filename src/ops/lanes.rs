@@ -1,0 +1,218 @@
+//! What elementwise and row-wise ops share: how work is cut into tasks, and sums whose order of addition is fixed.
+//!
+//! Sums run in [`LANES`] partial sums that are combined in a fixed tree, so that loops vectorize and the bits are the
+//! same with every instruction set.
+
+use crate::device::cpu::{Pool, View, ViewMut};
+use crate::device::{Elem, Real};
+
+/// Partial sums of a row.
+const LANES: usize = 16;
+
+/// Elements of a task: enough to outweigh its dispatch, few enough to share among threads.
+pub const TASK: usize = 16 * 1024;
+
+/// Elements that elementwise ops hold in scratch at a time.
+pub const BLOCK: usize = 256;
+
+/// Most tasks whose partial sums are kept: bounds the scratch of sums over rows.
+const MOST_PARTIALS: usize = 64;
+
+/// Rows of one task, for rows of `width` elements.
+pub fn rows_per_task(width: usize) -> usize {
+    (TASK / width.max(1)).max(1)
+}
+
+/// Rows of one task, where every task leaves one row of partial sums.
+pub fn rows_per_partial(rows: usize, width: usize) -> usize {
+    rows_per_task(width).max(rows.div_ceil(MOST_PARTIALS))
+}
+
+/// `y[i] = f(x[i])`. `y` may lie over `x`.
+pub fn map<E: Elem, F: Elem>(
+    pool: &Pool,
+    x: View<'_, E>,
+    y: ViewMut<'_, F>,
+    f: impl Fn(E::Acc) -> F::Acc + Sync,
+) {
+    pool.chunks(
+        x.len(),
+        TASK,
+        #[inline(always)]
+        |start, len| {
+            let mut block = [E::Acc::ZERO; BLOCK];
+            for at in (start..start + len).step_by(BLOCK) {
+                let block = &mut block[..BLOCK.min(start + len - at)];
+                x.load(at, block);
+                for (y, x) in y.slice(at, block.len()).iter_mut().zip(&*block) {
+                    *y = F::down(f(*x));
+                }
+            }
+        },
+    );
+}
+
+/// `y[i] = f(a[i], b[i])`. `y` may lie over `a` or `b`.
+pub fn map2<E: Elem>(
+    pool: &Pool,
+    a: View<'_, E>,
+    b: View<'_, E>,
+    y: ViewMut<'_, E>,
+    f: impl Fn(E::Acc, E::Acc) -> E::Acc + Sync,
+) {
+    pool.chunks(
+        a.len(),
+        TASK,
+        #[inline(always)]
+        |start, len| {
+            let mut blocks = [[E::Acc::ZERO; BLOCK]; 2];
+            for at in (start..start + len).step_by(BLOCK) {
+                let count = BLOCK.min(start + len - at);
+                let [left, right] = &mut blocks;
+                let (left, right) = (&mut left[..count], &mut right[..count]);
+                a.load(at, left);
+                b.load(at, right);
+                for (y, (a, b)) in y.slice(at, count).iter_mut().zip(left.iter().zip(&*right)) {
+                    *y = E::down(f(*a, *b));
+                }
+            }
+        },
+    );
+}
+
+/// `Σ a[i]·b[i]`.
+#[inline(always)]
+pub fn dot<A: Real>(a: &[A], b: &[A]) -> A {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut lanes = [A::ZERO; LANES];
+    for (a, b) in a.iter().zip(b) {
+        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
+            *lane = a.fma(*b, *lane);
+        }
+    }
+    for ((lane, a), b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
+        *lane = a.fma(*b, *lane);
+    }
+    combine(lanes, |a, b| a + b)
+}
+
+/// `Σ x[i]`.
+#[inline(always)]
+pub fn sum<A: Real>(x: &[A]) -> A {
+    fold(x, A::ZERO, |a, b| a + b)
+}
+
+/// The largest element; -∞ where there is none.
+#[inline(always)]
+pub fn max<A: Real>(x: &[A]) -> A {
+    fold(x, A::NEG_INFINITY, A::larger)
+}
+
+#[inline(always)]
+fn fold<A: Real>(x: &[A], start: A, with: impl Fn(A, A) -> A) -> A {
+    let (blocks, rest) = x.as_chunks::<LANES>();
+    let mut lanes = [start; LANES];
+    for block in blocks {
+        for (lane, x) in lanes.iter_mut().zip(block) {
+            *lane = with(*lane, *x);
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *lane = with(*lane, *x);
+    }
+    combine(lanes, with)
+}
+
+/// Replaces every element by `f` of it and returns the sum of the new ones.
+#[inline(always)]
+pub fn replace_and_sum<A: Real>(x: &mut [A], f: impl Fn(A) -> A) -> A {
+    let (blocks, rest) = x.as_chunks_mut::<LANES>();
+    let mut lanes = [A::ZERO; LANES];
+    for block in blocks {
+        for (lane, x) in lanes.iter_mut().zip(block) {
+            *x = f(*x);
+            *lane += *x;
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *x = f(*x);
+        *lane += *x;
+    }
+    combine(lanes, |a, b| a + b)
+}
+
+/// Folds the lanes by halves.
+#[inline(always)]
+fn combine<A: Real>(mut lanes: [A; LANES], with: impl Fn(A, A) -> A) -> A {
+    let mut half = LANES / 2;
+    while half > 0 {
+        let (low, high) = lanes.split_at_mut(half);
+        for (l, h) in low.iter_mut().zip(high) {
+            *l = with(*l, *h);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// `to[c] (+)= Σ partials[·, c]` over `count` rows, in their order. `to` has the width of a row.
+pub fn reduce_partials<A: Real>(pool: &Pool, partials: ViewMut<'_, A>, to: ViewMut<'_, A>, add: bool) {
+    let width = to.len();
+    let count = partials.len() / width.max(1);
+    pool.chunks(
+        width,
+        BLOCK,
+        #[inline(always)]
+        |start, len| {
+            let mut sum = [A::ZERO; BLOCK];
+            let sum = &mut sum[..len];
+            for row in 0..count {
+                for (sum, part) in sum.iter_mut().zip(&*partials.slice(row * width + start, len)) {
+                    *sum += *part;
+                }
+            }
+            to.put(start, sum, add);
+        },
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn sums_and_maxima_agree_with_plain_loops(x in prop::collection::vec(-1e3..1e3f64, 0..200)) {
+            let plain: f64 = x.iter().sum();
+            prop_assert!((sum(&x) - plain).abs() <= 1e-9);
+            let squares: f64 = x.iter().map(|x| x * x).sum();
+            prop_assert!((dot(&x, &x) - squares).abs() <= 1e-9 * squares);
+            prop_assert_eq!(max(&x), x.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+            let mut doubled = x.clone();
+            prop_assert!((replace_and_sum(&mut doubled, |v| 2.0 * v) - 2.0 * plain).abs() <= 1e-9);
+            prop_assert!(doubled.iter().zip(&x).all(|(d, x)| *d == 2.0 * x));
+        }
+    }
+
+    #[test]
+    fn tasks_cover_rows_and_partials_stay_few() {
+        assert_eq!(rows_per_task(128), 128);
+        assert_eq!(rows_per_task(TASK * 2), 1);
+        assert_eq!(rows_per_task(0), TASK);
+        for (rows, width) in [(1usize, 1), (2048, 128), (1_000_000, 4096), (255, 64)] {
+            assert!(rows.div_ceil(rows_per_partial(rows, width)) <= MOST_PARTIALS);
+        }
+    }
+
+    #[test]
+    fn partials_are_added_in_order() {
+        let pool = Pool::new(2).unwrap();
+        let mut partials: Vec<f32> = (0..3 * 300).map(|i| i as f32).collect();
+        let mut total = vec![1.0f32; 300];
+        reduce_partials(&pool, ViewMut::of(&mut partials), ViewMut::of(&mut total), true);
+        assert!(total.iter().enumerate().all(|(i, t)| *t == 1.0 + 3.0 * i as f32 + 900.0));
+        reduce_partials(&pool, ViewMut::of(&mut partials), ViewMut::of(&mut total), false);
+        assert!(total.iter().enumerate().all(|(i, t)| *t == 3.0 * i as f32 + 900.0));
+    }
+}

@@ -1,0 +1,244 @@
+//! Root-mean-square norm (Zhang and Sennrich, 2019): `y = x / sqrt(mean(x²) + eps) ⊙ w`.
+//!
+//! Nothing is saved for the backward but the input: the reciprocal root is cheaper to recompute than to read.
+
+use super::lanes::{dot, reduce_partials, rows_per_partial, rows_per_task};
+use crate::device::cpu::View;
+use crate::device::{Elem, Real};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+
+/// `y[N, d] = rms_norm(x[N, d])·w[d]`. A shorter `w`, whose length divides the width of `x`, is applied to every run
+/// of its length (the norm per head of queries and keys).
+#[derive(Clone, Copy, Debug)]
+pub struct RmsNorm {
+    /// Added to the mean square.
+    pub eps: f64,
+}
+
+/// `(x, w, dy) → (dx, dw, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, partials)`.
+///
+/// With `s = 1 / sqrt(mean(x²) + eps)` and `g = dy ⊙ w`: `dx = s·g - x·s³·mean(g ⊙ x)` and `dw = Σ_rows dy ⊙ x·s`.
+/// `dw` is summed in tasks of rows, each into its row of the scratch `partials`, then over tasks in order.
+#[derive(Clone, Copy, Debug)]
+pub struct RmsNormGrad {
+    /// As [`RmsNorm::eps`].
+    pub eps: f64,
+    /// Whether a gradient that bypasses the norm is added to `dx`.
+    pub residual: bool,
+}
+
+/// How rows are normed: the reciprocal root mean square of one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Root<A> {
+    eps: A,
+    count: A,
+}
+
+impl<A: Real> Root<A> {
+    /// For rows that `w` is the weight of.
+    pub(super) fn new(eps: f64, w: &Spec) -> Self {
+        Self { eps: A::of(eps), count: A::of(w.logical_elements() as f64) }
+    }
+
+    #[inline(always)]
+    fn of(&self, x: &[A]) -> A {
+        A::ONE / (dot(x, x) / self.count + self.eps).sqrt()
+    }
+
+    /// Writes the norm of `x`. What other ops derive from a stored `x` has the same bits.
+    #[inline(always)]
+    pub(super) fn norm<E: Elem<Acc = A>>(&self, x: &[A], w: &[A], y: &mut [E]) {
+        let s = self.of(x);
+        for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
+            *y = E::down(*x * s * *w);
+        }
+    }
+
+    /// Replaces `x` by its gradient, and adds this row's share to `dw`. `dy` becomes `dy ⊙ w`.
+    #[inline(always)]
+    fn gradient(&self, x: &mut [A], w: &[A], dy: &mut [A], dw: &mut [A]) {
+        let s = self.of(x);
+        for (((dy, x), w), dw) in dy.iter_mut().zip(&*x).zip(w).zip(dw) {
+            *dw = dy.fma(*x * s, *dw);
+            *dy *= *w;
+        }
+        let pull = dot(dy, x) / self.count * (s * s * s);
+        for (x, g) in x.iter_mut().zip(dy) {
+            *x = g.fma(s, -(*x * pull));
+        }
+    }
+}
+
+/// Whether `w` can be the weight of a norm of `x`.
+pub(super) fn check_weight(x: &Spec, w: &Spec) -> Result<(), String> {
+    let whole = x.shape.last() == w.shape.last() && x.width() == w.width();
+    let runs = x.width().is_multiple_of(w.width().max(1)) && x.shape.last() == Some(&x.width());
+    let fits = w.shape.len() == 1 && (whole || (runs && w.shape == w.alloc));
+    if fits && x.dtype.is_float() && w.dtype == x.dtype.accumulator() {
+        return Ok(());
+    }
+    Err("x is [N, d] and w [d], or a divisor of d long, in the accumulator's format".into())
+}
+
+impl Op for RmsNorm {
+    fn name(&self) -> &'static str {
+        "rms_norm"
+    }
+
+    fn attributes(&self) -> String {
+        format!("eps={:e}", self.eps)
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [x, w] = inputs else { return Err("takes x and w".into()) };
+        check_weight(x, w)?;
+        Ok(vec![x.clone()])
+    }
+
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        let (x, w, dy) = (v.input(0), v.input(1), v.grad(0)?);
+        v.backward(RmsNormGrad { eps: self.eps, residual: false }, &[x, w, dy], &[0, 1]).map(drop)
+    }
+
+    fn may_alias(&self) -> Vec<MayAlias> {
+        vec![MayAlias { output: 0, input: 0 }]
+    }
+
+    fn cheap_to_recompute(&self, _output: usize) -> bool {
+        true
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let d = cx.input_spec(1).width();
+        let rows = cx.input_spec(0).elements() / d;
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let root = Root::new(self.eps, cx.input_spec(1));
+            let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
+            let w = cx.input::<<E as Elem>::Acc>(1).slice(0, d);
+            cx.pool.chunks(rows, rows_per_task(d), #[inline(always)] |start, len| {
+                let mut row = vec![<E as Elem>::Acc::ZERO; d];
+                for r in start..start + len {
+                    x.load(r * d, &mut row);
+                    root.norm(&row, w, y.slice(r * d, d));
+                }
+            });
+        });
+        Ok(())
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let mut cases: Vec<Case> = [(1, 128), (17, 96), (255, 64), (256, 48), (1000, 40), (33, 5)]
+            .into_iter()
+            .map(|(n, d)| case(precision, format!("n{n} d{d}"), (n, d, d), (d, d)))
+            .collect();
+        for head_dim in [32, 64, 96, 128] {
+            cases.push(case(
+                precision,
+                format!("3 heads of {head_dim}"),
+                (17, 3 * head_dim, 3 * head_dim),
+                (head_dim, head_dim),
+            ));
+        }
+        cases.push(case(precision, "padded".into(), (9, 30, 64), (30, 64)));
+        Cases::Own(cases)
+    }
+}
+
+/// A case of `n` rows of width `d` in memory of `pad`, with a weight of its own width and padding.
+fn case(
+    precision: Precision,
+    name: String,
+    (n, d, pad): (usize, usize, usize),
+    (len, w_pad): (usize, usize),
+) -> Case {
+    const EPS: f64 = 1e-6;
+    let inputs = vec![
+        (Spec::padded([n, d], [n, pad], precision.stream), Fill::Normal(0.3, 1.5)),
+        (Spec::padded([len], [w_pad], precision.master), Fill::Normal(1.0, 0.3)),
+    ];
+    let reference = |inputs: &[Array]| {
+        let (mut y, w) = (inputs[0].clone(), &inputs[1].data);
+        for row in y.data.chunks_mut(w.len()) {
+            let mean = row.iter().map(|x| x * x).sum::<f64>() / w.len() as f64;
+            row.iter_mut().zip(w).for_each(|(x, w)| *x *= w / (mean + EPS).sqrt());
+        }
+        vec![y]
+    };
+    Case::new(name, RmsNorm { eps: EPS }, inputs, reference).weights(&[1]).depth(n.max(d))
+}
+
+impl Op for RmsNormGrad {
+    fn name(&self) -> &'static str {
+        "rms_norm_grad"
+    }
+
+    fn attributes(&self) -> String {
+        format!("eps={:e}{}", self.eps, if self.residual { " residual" } else { "" })
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        if inputs.len() != 3 + usize::from(self.residual) {
+            return Err("takes x, w, dy and, past a residual, dr".into());
+        }
+        let (x, w) = (&inputs[0], &inputs[1]);
+        check_weight(x, w)?;
+        if inputs[2..].iter().any(|dy| dy.alloc != x.alloc || dy.dtype != x.dtype) {
+            return Err("gradients have the shape and format of x".into());
+        }
+        let rows = x.elements() / w.width();
+        let tasks = rows.div_ceil(rows_per_partial(rows, w.width()));
+        Ok(vec![x.clone(), w.clone(), Spec::new([tasks, w.width()], w.dtype)])
+    }
+
+    fn may_alias(&self) -> Vec<MayAlias> {
+        let mut inputs = vec![2, 0];
+        if self.residual {
+            inputs.insert(0, 3);
+        }
+        inputs.into_iter().map(|input| MayAlias { output: 0, input }).collect()
+    }
+
+    fn accumulates(&self, output: usize) -> bool {
+        output == 1
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let d = cx.input_spec(1).width();
+        let rows = cx.input_spec(0).elements() / d;
+        let run = rows_per_partial(rows, d);
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            type A = <E as Elem>::Acc;
+            let root = Root::<A>::new(self.eps, cx.input_spec(1));
+            let (x, dy, dx) = (cx.input::<E>(0), cx.input::<E>(2), cx.output::<E>(0));
+            let bypass: Option<View<'_, E>> = self.residual.then(|| cx.input::<E>(3));
+            let w = cx.input::<A>(1).slice(0, d);
+            let partials = cx.output::<A>(2);
+            cx.pool.chunks(rows, run, #[inline(always)] |start, len| {
+                let mut scratch = vec![A::ZERO; 3 * d];
+                let (x_row, rest) = scratch.split_at_mut(d);
+                let (dy_row, dr_row) = rest.split_at_mut(d);
+                let dw = partials.slice(start / run * d, d);
+                dw.fill(A::ZERO);
+                for r in start..start + len {
+                    x.load(r * d, x_row);
+                    dy.load(r * d, dy_row);
+                    root.gradient(x_row, w, dy_row, dw);
+                    if let Some(dr) = bypass {
+                        dr.load(r * d, dr_row);
+                        x_row.iter_mut().zip(&*dr_row).for_each(|(d, dr)| *d += *dr);
+                    }
+                    dx.store(r * d, x_row);
+                }
+            });
+            reduce_partials(cx.pool, partials, cx.output::<A>(1), cx.adds(1));
+        });
+        Ok(())
+    }
+
+    /// With `residual`, the gradient checks of `residual_norm` prove it as well.
+    fn cases(&self, _precision: Precision) -> Cases {
+        Cases::GradientOf("rms_norm")
+    }
+}

@@ -1,0 +1,75 @@
+//! Ties a gradient that is known already to a loss.
+
+use super::lanes::map;
+use crate::dispatch_float;
+use crate::error::{Error, Result};
+use crate::ir::vjp::Upstream;
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+
+/// `(losses[n], x, dx) → losses`: a copy whose gradient with respect to `x` is `dx`, where 1 arrives upstream.
+///
+/// The unfused form of `head_loss` ends in it: that op makes its gradients in the forward, so the small ops that made
+/// the losses must not be differentiated once more.
+#[derive(Clone, Copy, Debug)]
+pub struct WithGradient;
+
+/// Fails unless exactly 1 arrives at output 0: gradients made in the forward cannot be scaled afterwards.
+pub(super) fn require_one(v: &Vjp<'_>, op: &dyn Op) -> Result<()> {
+    if v.upstream(0) == Some(Upstream::One) {
+        return Ok(());
+    }
+    Err(Error::failed(format!(
+        "{} in {}: its gradients are made in the forward, so its losses must be the end of the program (upstream 1); \
+         put factors into its scale",
+        op.name(),
+        v.scope()
+    )))
+}
+
+impl Op for WithGradient {
+    fn name(&self) -> &'static str {
+        "with_gradient"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        match inputs {
+            [losses, x, dx] if x.alloc == dx.alloc && x.dtype == dx.dtype && losses.dtype.is_float() => {
+                Ok(vec![losses.clone()])
+            }
+            _ => Err("takes losses, x and dx, the last two of one shape and format".into()),
+        }
+    }
+
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        require_one(v, self)?;
+        v.give(1, v.input(2));
+        Ok(())
+    }
+
+    fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        Cost::streaming(&inputs[..1], outputs)
+    }
+
+    fn may_alias(&self) -> Vec<MayAlias> {
+        vec![MayAlias { output: 0, input: 0 }]
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        dispatch_float!(cx.output_spec(0).dtype, E => {
+            map(cx.pool, cx.input::<E>(0), cx.output::<E>(0), |loss| loss);
+        });
+        Ok(())
+    }
+
+    /// Its gradient needs an upstream of 1; the tests of `head_loss` prove it.
+    fn cases(&self, precision: Precision) -> Cases {
+        let x = Spec::new([17, 8], precision.stream);
+        let inputs = vec![
+            (Spec::new([17], precision.master), Fill::Normal(3.0, 1.0)),
+            (x.clone(), Fill::Normal(0.0, 1.0)),
+            (x, Fill::Normal(0.0, 1.0)),
+        ];
+        let case = Case::new("n17", WithGradient, inputs, |inputs: &[Array]| vec![inputs[0].clone()]);
+        Cases::Own(vec![case.differentiable(&[]).upstream(&[])])
+    }
+}

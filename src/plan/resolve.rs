@@ -1,0 +1,214 @@
+//! Recipe to plan.
+
+use super::{
+    AdamW, AttentionKind, Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Sampling, Scaling,
+    Schedule,
+};
+use crate::device::DType;
+use crate::error::Result;
+use crate::exec::PlacementKind;
+use crate::ir::Precision;
+use crate::passes;
+use crate::recipe::{
+    Attention, BATCH_KEYS, Batching, Communication, Device, Dtype, Launcher, Placement, Recompute, Resolved,
+    WorldSize, batch,
+};
+
+impl Plan {
+    /// Derives every number of a recipe for a corpus.
+    ///
+    /// # Errors
+    /// A usage error that points at the recipe, for what contradicts itself or cannot be done here.
+    pub fn new(resolved: &Resolved, corpus: Corpus) -> Result<Plan> {
+        refuse_what_is_not_here(resolved)?;
+        let recipe = &resolved.recipe;
+        let world = match recipe.parallelism.world_size {
+            WorldSize::Fixed(world) => world,
+            // One rank per device, and the CPU is one device.
+            WorldSize::Auto => 1,
+        };
+        let batch = plan_batch(resolved, world)?;
+        let model = plan_model(resolved, &corpus);
+        let stream = match recipe.training.dtype {
+            Dtype::Bf16 => DType::Bf16,
+            Dtype::Fp32 | Dtype::Tf32 => DType::F32,
+        };
+        let plan = Plan {
+            name: resolved.name.clone(),
+            model,
+            batch,
+            steps: recipe.training.steps,
+            seed: recipe.training.seed,
+            precision: Precision::of(stream),
+            cross_documents: recipe.data.cross_documents,
+            optimizer: AdamW {
+                beta1: recipe.optimizer.betas[0],
+                beta2: recipe.optimizer.betas[1],
+                eps: recipe.optimizer.eps,
+                weight_decay: recipe.optimizer.weight_decay,
+                max_norm: recipe.training.max_norm,
+            },
+            schedule: Schedule {
+                lr: recipe.optimizer.lr,
+                warmup: recipe.lr_scheduler.warmup_steps,
+                steps: recipe.training.steps,
+                min_ratio: recipe.lr_scheduler.min_lr_ratio,
+                decay: recipe.lr_scheduler.decay,
+                decay_ratio: recipe.lr_scheduler.decay_ratio,
+            },
+            execution: plan_execution(resolved),
+            intervals: Intervals {
+                validation: recipe.validation.interval,
+                validation_steps: recipe.validation.steps,
+                checkpoint: recipe.checkpoint.interval,
+                keep: recipe.checkpoint.keep,
+                generation: recipe.generation.interval,
+                metrics: recipe.metrics.interval,
+                warmup: recipe.metrics.warmup,
+            },
+            generation: Generation {
+                samples: recipe.generation.samples,
+                tokens: recipe.generation.tokens,
+                prompt: recipe.generation.prompt.clone(),
+                sampling: Sampling {
+                    temperature: recipe.generation.temperature,
+                    top_k: recipe.generation.top_k,
+                    top_p: recipe.generation.top_p,
+                    seed: recipe.generation.seed,
+                },
+            },
+            corpus,
+        };
+        check_size(resolved, &plan)?;
+        Ok(plan)
+    }
+}
+
+fn plan_model(resolved: &Resolved, corpus: &Corpus) -> Model {
+    let m = &resolved.recipe.model;
+    Model {
+        vocab_size: corpus.vocab_size,
+        dim: m.dim,
+        n_layers: m.n_layers,
+        n_heads: m.n_heads,
+        n_kv_heads: m.n_kv_heads.unwrap_or(m.n_heads),
+        head_dim: m.head_dim.unwrap_or(m.dim / m.n_heads),
+        ffn_dim: m.ffn_dim,
+        dropout: m.dropout,
+        qk_norm: m.qk_norm,
+        rope_theta: m.rope_theta,
+        norm_eps: m.norm_eps,
+        tie_embeddings: m.tie_embeddings,
+    }
+}
+
+fn plan_batch(resolved: &Resolved, world: usize) -> Result<Batch> {
+    let training = &resolved.recipe.training;
+    let split = batch(training, world).map_err(|reason| {
+        resolved.error(&BATCH_KEYS, reason, "global = local · accumulation · world; leave one of them unset")
+    })?;
+    let looped = resolved.recipe.engine.batching == Batching::Looped;
+    let (micro, micro_steps) =
+        if looped { (1, split.local * split.accumulation) } else { (split.local, split.accumulation) };
+    Ok(Batch {
+        world,
+        local: split.local,
+        accumulation: split.accumulation,
+        global: split.global,
+        seq_len: training.seq_len,
+        scaling: if training.global_batch_size.is_some() { Scaling::Strong } else { Scaling::Weak },
+        micro,
+        micro_steps,
+    })
+}
+
+fn plan_execution(resolved: &Resolved) -> Execution {
+    let engine = &resolved.recipe.engine;
+    let parallelism = &resolved.recipe.parallelism;
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    Execution {
+        threads: engine.threads.unwrap_or(available),
+        placement: match engine.placement {
+            Placement::Arena => PlacementKind::Arena,
+            Placement::Caching => PlacementKind::Caching,
+            Placement::Naive => PlacementKind::Naive,
+        },
+        poison: engine.poison,
+        fused: engine.fused,
+        attention: match engine.attention {
+            Attention::Flash => AttentionKind::Flash,
+            Attention::Unfused => AttentionKind::Unfused,
+        },
+        recompute: match resolved.recipe.activation_checkpoint.mode {
+            Recompute::Selective => passes::Recompute::Selective,
+            Recompute::Full => passes::Recompute::Full,
+            Recompute::None => passes::Recompute::None,
+        },
+        bucket_bytes: (parallelism.bucket_mib * f64::from(1 << 20)) as usize,
+        overlap: parallelism.overlap,
+        communicate: engine.communication == Communication::On,
+        memory_limit: engine.memory_limit_gib.map(|gib| (gib * f64::from(1 << 30)) as usize),
+    }
+}
+
+/// What this build has no engine for is refused, never ignored.
+fn refuse_what_is_not_here(resolved: &Resolved) -> Result<()> {
+    let recipe = &resolved.recipe;
+    if recipe.engine.device == Device::Cuda {
+        return Err(resolved.error(
+            &["engine.device"],
+            "engine.device = \"cuda\" needs the CUDA engine, which this version does not have",
+            "set engine.device = \"cpu\", or leave it at \"auto\"",
+        ));
+    }
+    if recipe.engine.devices.is_some() {
+        return Err(resolved.error(
+            &["engine.devices"],
+            "engine.devices chooses among GPUs, and this version runs on the CPU",
+            "leave engine.devices out",
+        ));
+    }
+    if recipe.engine.cuda_graphs == Some(true) {
+        return Err(resolved.error(
+            &["engine.cuda_graphs"],
+            "there are no CUDA graphs on the CPU",
+            "leave engine.cuda_graphs out",
+        ));
+    }
+    if recipe.training.dtype == Dtype::Tf32 {
+        return Err(resolved.error(
+            &["training.dtype"],
+            "training.dtype = \"tf32\" is a mode of NVIDIA's tensor cores, and the run is on the CPU",
+            "set training.dtype = \"fp32\"",
+        ));
+    }
+    if recipe.parallelism.launcher != Launcher::Thread {
+        return Err(resolved.error(
+            &["parallelism.launcher"],
+            format!("parallelism.launcher = \"{}\" is not in this version", recipe.parallelism.launcher),
+            "set parallelism.launcher = \"thread\"",
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses sizes whose byte counts would leave 64 bits long before anything is laid out.
+fn check_size(resolved: &Resolved, plan: &Plan) -> Result<()> {
+    let m = &plan.model;
+    let rows = plan.batch.rows() as f64;
+    let widest =
+        m.padded_vocab().max(2 * m.padded_ffn()).max(m.qkv_width()).max(m.n_heads * plan.batch.seq_len);
+    let per_layer = m.qkv_width() + m.n_heads * m.head_dim + 3 * m.padded_ffn();
+    let weights =
+        m.n_layers as f64 * per_layer as f64 * m.dim as f64 + 2.0 * m.padded_vocab() as f64 * m.dim as f64;
+    // 32 bytes per weight or activation is more than any format and moment needs.
+    let bytes = 32.0 * (weights + rows * widest as f64 * m.n_layers as f64 + 4.0 * plan.steps as f64);
+    if bytes < 1e18 {
+        return Ok(());
+    }
+    Err(resolved.error(
+        &["model.dim", "model.n_layers", "model.ffn_dim", "training.local_batch_size", "training.seq_len"],
+        format!("a step of this model would take about {:.0} PB", bytes / 1e15),
+        "make one of them smaller",
+    ))
+}

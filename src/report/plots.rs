@@ -1,0 +1,224 @@
+//! The pictures of a run, made from its files: loss, throughput, learning rate and gradient norm.
+
+use super::chart::{self, Figure, Look, Mark, Panel, Series};
+use super::raster;
+use super::series::{Points, Scale, pad, robust_range, smooth, window};
+use super::theme::{Hue, THEMES};
+use crate::error::{IoContext, Result};
+use crate::results::atomic;
+use crate::results::folder::{METRICS, PLOTS, TIMING, read_summary};
+use crate::results::format::short;
+use crate::results::rows::{self, MetricsRow, Phase, TimingRow};
+use crate::results::summary::Summary;
+use std::path::{Path, PathBuf};
+
+/// Points of a smoothed curve; more do not show.
+const SMOOTH_POINTS: usize = 1000;
+
+/// Draws `plots/{loss,throughput,schedule}-{light,dark}.{svg,png}` in a run folder from its `metrics.csv`,
+/// `timing.csv` and `summary.json`, and returns their paths. A figure without a row to show is left out. The same
+/// files give the same bytes.
+pub fn render(run: &Path) -> Result<Vec<PathBuf>> {
+    let summary = read_summary(run)?;
+    let metrics: Vec<MetricsRow> = rows::read(&run.join(METRICS))?;
+    let timing_path = run.join(TIMING);
+    let timing: Vec<TimingRow> = if timing_path.exists() { rows::read(&timing_path)? } else { Vec::new() };
+    let figures = [
+        ("loss", loss(&summary, &metrics)),
+        ("throughput", throughput(&summary, &timing)),
+        ("schedule", schedule(&summary, &metrics)),
+    ];
+    let folder = run.join(PLOTS);
+    std::fs::create_dir_all(&folder).at("create", &folder)?;
+    let mut paths = Vec::new();
+    for (name, figure) in figures.iter().filter_map(|(name, figure)| Some((name, figure.as_ref()?))) {
+        for theme in &THEMES {
+            let svg = chart::svg(figure, theme)?;
+            let png = raster::png(&svg)?;
+            for (extension, bytes) in [("svg", svg.as_bytes()), ("png", &png)] {
+                let path = folder.join(format!("{name}-{}.{extension}", theme.name));
+                atomic::write(&path, bytes)?;
+                paths.push(path);
+            }
+        }
+    }
+    Ok(paths)
+}
+
+/// Training and validation loss, and the floor.
+fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
+    let x = x_range(metrics.last()?.step);
+    let raw = column(metrics, |row| Some(row.loss.into()));
+    let val: Points = column(metrics, |row| row.val_loss.map(f64::from));
+    let floor = summary.floor.filter(|floor| floor.is_finite());
+    let mut series = smoothed("training", Hue::Blue, raw.clone());
+    let shown: Points = raw.iter().chain(&val).copied().collect();
+    let (low, high) = robust_range(&shown, bold(&series)).or(floor.map(|floor| (floor, floor)))?;
+    let range = floor.map_or((low, high), |floor| (low.min(floor), high.max(floor)));
+    let scale = if range.0 > 0.0 { Scale::Log } else { Scale::Linear };
+    if !val.is_empty() {
+        series.push(Series { name: "validation".into(), hue: Hue::Orange, look: Look::Dotted, points: val });
+    }
+    let marks = floor.map(|value| Mark { value, name: "floor", label: format!("{value:.3}"), from_x: x.0 });
+    let mut parts = vec![described(summary)];
+    if let Some(last) = summary.val_loss.last {
+        let ratio = summary.val_loss_over_floor.map(|ratio| format!(" = {ratio:.3} × floor"));
+        parts.push(format!("validation {:.3}{} at step {}", last.loss, ratio.unwrap_or_default(), last.step));
+    }
+    parts.extend(first_gap(&raw).map(|step| format!("not finite at step {step}")));
+    Some(Figure {
+        title: format!("{}: loss", summary.recipe),
+        subtitle: parts.join("  ·  "),
+        panels: vec![Panel {
+            y_name: "cross-entropy (nats per token)".into(),
+            y: pad(range, scale, 0.05, 0.05),
+            scale,
+            y_label: decimal,
+            series,
+            marks: marks.into_iter().collect(),
+        }],
+        x_name: "step".into(),
+        x,
+    })
+}
+
+/// Tokens per second of the training steps, and the steady state.
+fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
+    let training = |row: &&TimingRow| matches!(row.phase, Phase::Train | Phase::Warmup);
+    let rows: Vec<&TimingRow> = timing.iter().filter(training).collect();
+    let x = x_range(rows.last()?.step);
+    let raw: Points = rows.iter().filter_map(|row| Some((row.step as f64, row.tok_s?))).collect();
+    let series = smoothed("training", Hue::Blue, raw.clone());
+    let (_, high) = robust_range(&raw, bold(&series))?;
+    let steady = summary.steady_state.as_ref();
+    let median = steady.and_then(|steady| Some((steady.tok_s?, steady.first_step? as f64)));
+    let marks = median.map(|(spread, from_x)| Mark {
+        value: spread.median,
+        name: "median",
+        label: short(spread.median),
+        from_x,
+    });
+    let mut parts = vec![described(summary)];
+    if let Some(spread) = steady.and_then(|steady| steady.step_ms) {
+        parts.push(format!(
+            "{} ms per step (middle half {} to {})",
+            short(spread.median),
+            short(spread.p25),
+            short(spread.p75)
+        ));
+    }
+    parts.extend(summary.mfu_pct.map(|mfu| format!("MFU {mfu:.1} %")));
+    Some(Figure {
+        title: format!("{}: throughput", summary.recipe),
+        subtitle: parts.join("  ·  "),
+        panels: vec![Panel {
+            y_name: "tokens per second".into(),
+            y: (0.0, pad((0.0, high.max(0.0)), Scale::Linear, 0.0, 0.15).1),
+            scale: Scale::Linear,
+            y_label: short,
+            series,
+            marks: marks.into_iter().collect(),
+        }],
+        x_name: "step".into(),
+        x,
+    })
+}
+
+/// Learning rate above, gradient norm below.
+fn schedule(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
+    let x = x_range(metrics.last()?.step);
+    let rate = column(metrics, |row| Some(row.lr));
+    let norm = column(metrics, |row| Some(row.grad_norm.into()));
+    let norm_series = smoothed("gradient norm", Hue::Purple, norm.clone());
+    let (_, highest_rate) = robust_range(&rate, &rate)?;
+    let norms = robust_range(&norm, bold(&norm_series)).unwrap_or((0.0, 1.0));
+    let scale = if norms.0 > 0.0 { Scale::Log } else { Scale::Linear };
+    let mut parts = vec![described(summary)];
+    parts.extend(first_gap(&norm).map(|step| format!("gradient norm not finite at step {step}")));
+    Some(Figure {
+        title: format!("{}: learning rate and gradient norm", summary.recipe),
+        subtitle: parts.join("  ·  "),
+        panels: vec![
+            Panel {
+                y_name: "learning rate".into(),
+                y: (0.0, pad((0.0, highest_rate.max(0.0)), Scale::Linear, 0.0, 0.08).1),
+                scale: Scale::Linear,
+                y_label: scientific,
+                series: vec![Series {
+                    name: "learning rate".into(),
+                    hue: Hue::Green,
+                    look: Look::Bold,
+                    points: rate,
+                }],
+                marks: Vec::new(),
+            },
+            Panel {
+                y_name: "gradient norm before clipping (L2)".into(),
+                y: pad(norms, scale, 0.05, 0.05),
+                scale,
+                y_label: decimal,
+                series: norm_series,
+                marks: Vec::new(),
+            },
+        ],
+        x_name: "step".into(),
+        x,
+    })
+}
+
+/// Every point, thin, and the median around it, bold; the points alone where there are too few to smooth.
+fn smoothed(name: &str, hue: Hue, points: Points) -> Vec<Series> {
+    let window = window(points.len());
+    if window == 1 {
+        return vec![Series { name: name.into(), hue, look: Look::Bold, points }];
+    }
+    let median = smooth(&points, window, SMOOTH_POINTS);
+    vec![
+        Series { name: format!("{name}, each step"), hue, look: Look::Raw, points },
+        Series { name: format!("{name}, median of {window}"), hue, look: Look::Bold, points: median },
+    ]
+}
+
+/// The bold one of [`smoothed`] series.
+fn bold(series: &[Series]) -> &[(f64, f64)] {
+    series.last().map_or(&[], |series| &series.points)
+}
+
+fn column(metrics: &[MetricsRow], value: impl Fn(&MetricsRow) -> Option<f64>) -> Points {
+    metrics.iter().filter_map(|row| Some((row.step as f64, value(row)?))).collect()
+}
+
+/// From the start to the last step.
+fn x_range(last_step: u64) -> (f64, f64) {
+    (0.0, last_step.max(1) as f64)
+}
+
+/// The first step whose value is not finite.
+fn first_gap(points: &[(f64, f64)]) -> Option<u64> {
+    points.iter().find(|p| !p.1.is_finite()).map(|p| p.0 as u64)
+}
+
+/// The run and how much it trained.
+fn described(summary: &Summary) -> String {
+    format!("{}  ·  {} tokens", summary.run, short(summary.tokens_seen as f64))
+}
+
+/// A tick such as `1.5` or `0.02`.
+fn decimal(value: f64) -> String {
+    if value != 0.0 && !(1e-3..1e4).contains(&value.abs()) {
+        return scientific(value);
+    }
+    let text = format!("{value:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A tick such as `3e-4` or `2.5e-4`.
+fn scientific(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    format!("{value:.1e}").replace(".0e", "e")
+}
+
+#[cfg(test)]
+mod tests;

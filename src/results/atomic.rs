@@ -1,0 +1,62 @@
+//! Files that are either the old version or the new one, never half of it.
+
+use crate::error::{IoContext, Result};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+/// Replaces `path` with `bytes`: temporary file beside it, fsync, rename, fsync of the folder.
+///
+/// A reader, and a crash at any moment, sees the old content or the new one.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = parent(path);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".writing-").suffix(".tmp");
+    // Temporary files are private by default, which is wrong for results that people share.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
+    let mut file = builder.tempfile_in(folder).at("create a temporary file in", folder)?;
+    file.write_all(bytes).at("write", path)?;
+    file.as_file().sync_all().at("write", path)?;
+    file.persist(path).map_err(|e| e.error).at("replace", path)?;
+    sync_folder(folder)
+}
+
+/// Makes the entries of a folder durable, so that a file renamed into it is still there after a power cut.
+pub fn sync_folder(folder: &Path) -> Result<()> {
+    // Only Unix opens folders as files; elsewhere the rename itself is as durable as it gets.
+    if cfg!(unix) {
+        File::open(folder).and_then(|f| f.sync_all()).at("sync", folder)?;
+    }
+    Ok(())
+}
+
+/// The folder that holds `path`; a bare file name lies in the current one.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaces_whole_files_and_leaves_nothing_beside_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        write(&path, b"first").unwrap();
+        write(&path, b"2").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"2");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_missing_folder_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = write(&dir.path().join("no/a.json"), b"x").unwrap_err();
+        assert!(error.message().contains("no"), "{error}");
+    }
+}

@@ -1,0 +1,104 @@
+//! Finding runs below a results folder.
+
+use super::folder::SUMMARY;
+use crate::error::{Error, IoContext, Result};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// The word for the newest run.
+pub const LATEST: &str = "latest";
+
+/// All run folders `RESULTS/RECIPE/RUN`, newest first. A missing results folder holds none.
+pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
+    let mut runs = Vec::new();
+    for recipe in subfolders(results)? {
+        runs.extend(subfolders(&recipe)?.into_iter().filter(|run| run.join(SUMMARY).is_file()));
+    }
+    runs.sort_by_cached_key(|run| std::cmp::Reverse((age_key(run), run.clone())));
+    Ok(runs)
+}
+
+/// The run that `name` means: a run folder's path, a run's name, `RECIPE/RUN`, a recipe's name for its newest run,
+/// or `latest`.
+pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
+    let path = Path::new(name);
+    if path.join(SUMMARY).is_file() {
+        return Ok(path.to_owned());
+    }
+    let runs = runs(results)?;
+    let means = |run: &&PathBuf| {
+        name == LATEST
+            || run
+                .strip_prefix(results)
+                .is_ok_and(|run| run == path || run.ends_with(path) || run.starts_with(path))
+    };
+    runs.iter().find(means).cloned().ok_or_else(|| {
+        let nearest: Vec<String> = runs
+            .iter()
+            .take(3)
+            .filter_map(|run| Some(run.strip_prefix(results).ok()?.display().to_string()))
+            .collect();
+        let hint = match nearest.as_slice() {
+            [] => "there are no runs yet".to_owned(),
+            newest => format!("the newest runs are {}", newest.join(", ")),
+        };
+        Error::usage(format!("no run `{name}` in {}: {hint}", results.display()))
+    })
+}
+
+/// Time and number of a run's name `<UTC time>-<hash8>[-n]`; later runs have larger keys.
+fn age_key(run: &Path) -> (String, u64) {
+    let name = run.file_name().unwrap_or_default().to_string_lossy();
+    let mut parts = name.splitn(3, '-');
+    let time = parts.next().unwrap_or_default().to_owned();
+    (time, parts.nth(1).and_then(|number| number.parse().ok()).unwrap_or(1))
+}
+
+fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
+        entries => entries.at("read", folder)?,
+    };
+    let mut folders = Vec::new();
+    for entry in entries {
+        let path = entry.at("read", folder)?.path();
+        if path.is_dir() {
+            folders.push(path);
+        }
+    }
+    Ok(folders)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_found_by_every_name_they_go_by() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = |name: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::write(path.join(SUMMARY), "").unwrap();
+            path
+        };
+        let old = run("a/20260101T000000Z-aaaaaaaa");
+        let tenth = run("a/20260102T000000Z-aaaaaaaa-10");
+        let second = run("a/20260102T000000Z-aaaaaaaa-2");
+        let other = run("b/20260101T120000Z-bbbbbbbb");
+        run("kept/a/20270101T000000Z-aaaaaaaa");
+        std::fs::create_dir_all(dir.path().join("b/20280101T000000Z-no-summary")).unwrap();
+        assert_eq!(runs(dir.path()).unwrap(), [&tenth, &second, &other, &old].map(Clone::clone));
+
+        let found = |name: &str| find(dir.path(), name).unwrap();
+        assert_eq!(found(LATEST), tenth);
+        assert_eq!(found("b"), other);
+        assert_eq!(found("20260101T000000Z-aaaaaaaa"), old);
+        assert_eq!(found("a/20260102T000000Z-aaaaaaaa-2"), second);
+        assert_eq!(found(&old.to_string_lossy()), old);
+        let error = find(dir.path(), "c").unwrap_err();
+        assert!(error.message().contains("a/20260102T000000Z-aaaaaaaa-10"), "{error}");
+        let error = find(&dir.path().join("none"), LATEST).unwrap_err();
+        assert!(error.message().contains("no runs yet"), "{error}");
+    }
+}

@@ -1,0 +1,250 @@
+//! `env.json`: what a run was made with, so that a number can be traced and two runs compared like with like.
+
+use super::memory::kib_field;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Environment variables that change what a run does or how fast.
+const VARIABLES: [&str; 8] = [
+    "RAYON_NUM_THREADS",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "CUDA_VISIBLE_DEVICES",
+    "MALLOC_ARENA_MAX",
+    "RUST_LOG",
+];
+
+/// Variables of the recipe layer, all of which count.
+const RECIPE_PREFIX: &str = "XRUN__";
+
+/// Everything about a run that its recipe does not say.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// What the binary was built from.
+    pub build: Build,
+    /// The processor.
+    pub cpu: Cpu,
+    /// The operating system.
+    pub system: System,
+    /// The command line, program first.
+    pub command: Vec<String>,
+    /// The relevant environment variables that were set.
+    pub variables: BTreeMap<String, String>,
+    /// When the run started, UTC.
+    pub started: Timestamp,
+}
+
+/// What the binary was built from. Fields are `None` where the build could not tell, as without git.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Build {
+    /// The version of xrun.
+    pub version: String,
+    /// The git commit of the sources.
+    pub commit: Option<String>,
+    /// Whether the sources differed from that commit.
+    pub dirty: Option<bool>,
+    /// The compiler, as `rustc --version` prints it.
+    pub rustc: Option<String>,
+    /// The target triple.
+    pub target: Option<String>,
+    /// Cargo's profile and its optimization level, as in `release, opt-level 3`.
+    pub profile: Option<String>,
+    /// Versions of the crates that numbers rest on.
+    pub crates: BTreeMap<String, String>,
+}
+
+/// The processor and the share of it that the run had.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// The model name; `None` where the system does not tell.
+    pub model: Option<String>,
+    /// Cores of the machine, hyper-threads counted apart; `None` where the system does not tell.
+    pub logical_cores: Option<usize>,
+    /// Cores open to this process, after affinity and container limits.
+    pub available_cores: Option<usize>,
+    /// Threads that the run computed with.
+    pub threads: usize,
+    /// The widest instruction set that was detected, as in `avx512`.
+    pub instructions: String,
+}
+
+/// The operating system and the machine's memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct System {
+    /// The distribution or operating system.
+    pub os: String,
+    /// The kernel release.
+    pub kernel: Option<String>,
+    /// Memory of the machine in bytes.
+    pub memory_bytes: Option<u64>,
+    /// A hash that tells hosts apart without naming them.
+    pub host: Option<String>,
+}
+
+impl Environment {
+    /// Looks around. `threads` is the number of threads that the run computes with.
+    pub fn detect(threads: usize, started: Timestamp) -> Self {
+        Self {
+            build: Build::of_this_binary(),
+            cpu: Cpu::detect(threads),
+            system: System::detect(),
+            command: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
+            variables: relevant(std::env::vars_os().map(|(name, value)| {
+                (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+            })),
+            started,
+        }
+    }
+}
+
+impl Build {
+    /// What `build.rs` recorded in this binary.
+    pub fn of_this_binary() -> Self {
+        let profile = option_env!("XRUN_BUILD_PROFILE").map(|name| {
+            format!("{name}, opt-level {}", option_env!("XRUN_BUILD_OPT_LEVEL").unwrap_or("unknown"))
+        });
+        let crates = option_env!("XRUN_BUILD_CRATES").unwrap_or_default();
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: option_env!("XRUN_BUILD_COMMIT").map(str::to_owned),
+            dirty: option_env!("XRUN_BUILD_DIRTY").map(|dirty| dirty == "true"),
+            rustc: option_env!("XRUN_BUILD_RUSTC").map(str::to_owned),
+            target: option_env!("XRUN_BUILD_TARGET").map(str::to_owned),
+            profile,
+            crates: crates
+                .split(',')
+                .filter_map(|entry| entry.split_once(' '))
+                .map(|(name, version)| (name.to_owned(), version.to_owned()))
+                .collect(),
+        }
+    }
+}
+
+impl Cpu {
+    /// Looks at the processor. `threads` is the number of threads that the run computes with.
+    pub fn detect(threads: usize) -> Self {
+        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let processors = info.lines().filter(|line| line.starts_with("processor")).count();
+        Self {
+            model: cpuinfo_field(&info, "model name").or_else(|| cpuinfo_field(&info, "Model")),
+            logical_cores: (processors > 0).then_some(processors),
+            available_cores: std::thread::available_parallelism().ok().map(Into::into),
+            threads,
+            instructions: instructions().to_owned(),
+        }
+    }
+}
+
+/// The first value of a field of `/proc/cpuinfo`.
+fn cpuinfo_field(info: &str, name: &str) -> Option<String> {
+    info.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(field, _)| field.trim() == name)
+        .map(|(_, value)| value.trim().to_owned())
+}
+
+/// The widest vector instructions of this processor that floating-point products use.
+fn instructions() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            return "avx512";
+        }
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+            return "avx2";
+        }
+        "sse2"
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        "neon"
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        "scalar"
+    }
+}
+
+impl System {
+    fn detect() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).ok();
+        let distribution = read("/etc/os-release").and_then(|text| {
+            let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
+            Some(name.trim_matches('"').to_owned())
+        });
+        Self {
+            os: distribution.unwrap_or_else(|| std::env::consts::OS.to_owned()),
+            kernel: read("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned()),
+            memory_bytes: read("/proc/meminfo").and_then(|text| kib_field(&text, "MemTotal:")),
+            host: host_name().map(|name| blake3::hash(name.as_bytes()).to_hex()[..16].to_owned()),
+        }
+    }
+}
+
+/// The host's name, for the owner record of a lock; results hold its hash alone.
+pub(super) fn host_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .or_else(|| std::env::var("HOSTNAME").ok())?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+/// The variables that matter, in alphabetical order.
+fn relevant(variables: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
+    variables
+        .filter(|(name, _)| name.starts_with(RECIPE_PREFIX) || VARIABLES.contains(&name.as_str()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_build_knows_its_compiler_target_and_crates() {
+        let build = Build::of_this_binary();
+        assert!(build.rustc.unwrap().starts_with("rustc "));
+        assert!(build.target.unwrap().contains(std::env::consts::ARCH));
+        assert!(build.profile.unwrap().contains("opt-level"));
+        assert!(
+            build.crates.contains_key("gemm") && build.crates.contains_key("tokenizers"),
+            "{:?}",
+            build.crates
+        );
+        assert_eq!(build.commit.is_some(), build.dirty.is_some(), "a repository tells both or neither");
+        assert!(build.commit.is_none_or(|commit| commit.len() == 40));
+    }
+
+    #[test]
+    fn detects_this_machine_without_naming_it() {
+        let environment = Environment::detect(3, "2026-01-02T03:04:05Z".parse().unwrap());
+        assert_eq!(environment.cpu.threads, 3);
+        assert!(environment.cpu.available_cores.unwrap() >= 1);
+        assert!(!environment.command.is_empty());
+        let json = serde_json::to_string(&environment).unwrap();
+        assert_eq!(serde_json::from_str::<Environment>(&json).unwrap(), environment);
+        if cfg!(target_os = "linux") {
+            assert!(environment.system.memory_bytes.unwrap() > 1 << 20);
+            assert!(environment.cpu.logical_cores.unwrap() >= 1);
+            assert_ne!(environment.system.host, host_name());
+        }
+    }
+
+    #[test]
+    fn only_relevant_variables_are_kept() {
+        let variables =
+            [("XRUN__TRAINING__SEED", "1"), ("HOME", "/root"), ("RAYON_NUM_THREADS", "2"), ("TOKEN", "s")];
+        let kept = relevant(variables.iter().map(|(name, value)| (name.to_string(), value.to_string())));
+        assert_eq!(kept.into_keys().collect::<Vec<_>>(), ["RAYON_NUM_THREADS", "XRUN__TRAINING__SEED"]);
+    }
+
+    #[test]
+    fn cpu_fields_are_matched_whole() {
+        let info = "processor\t: 0\nmodel\t\t: 85\nmodel name\t: Fast CPU @ 2 GHz: x\n";
+        assert_eq!(cpuinfo_field(info, "model name").as_deref(), Some("Fast CPU @ 2 GHz: x"));
+        assert_eq!(cpuinfo_field(info, "Model"), None);
+    }
+}

@@ -1,0 +1,274 @@
+//! The rows of `metrics.csv` and `timing.csv`: their types are the files' schema.
+
+use crate::error::{Error, IoContext, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+
+/// A row of `metrics.csv`: what the training computed. Two runs of one recipe give the same bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MetricsRow {
+    /// Optimizer steps done, this one included.
+    pub step: u64,
+    /// Tokens trained on so far, over all ranks.
+    pub tokens_seen: u64,
+    /// Mean cross-entropy of the step's tokens, in nats per token.
+    pub loss: f32,
+    /// Mean cross-entropy on the held-out text after this step, in nats per token; blank where it was not evaluated.
+    pub val_loss: Option<f32>,
+    /// Learning rate used in this step.
+    pub lr: f64,
+    /// Global L2 norm of the gradient before clipping.
+    pub grad_norm: f32,
+}
+
+/// What a row of `timing.csv` timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// A training step among the first `metrics.warmup` of this process.
+    Warmup,
+    /// A training step.
+    Train,
+    /// An evaluation on the held-out text.
+    Eval,
+    /// Writing a checkpoint.
+    Save,
+    /// Generating text.
+    Sample,
+}
+
+/// A row of `timing.csv`: what was measured. Blank where there is no measurement, never zero.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimingRow {
+    /// The step that was run, or after which the other phases ran.
+    pub step: u64,
+    /// What was timed.
+    pub phase: Phase,
+    /// Wall time of the run at the end of the phase, in seconds. A resumed run goes on from its last kept row.
+    pub wall_s: f64,
+    /// Wall time of the phase, in milliseconds, waiting for data included.
+    pub step_ms: f64,
+    /// The part of `step_ms` spent waiting for the loader.
+    pub data_wait_ms: Option<f64>,
+    /// Tokens per second over all ranks.
+    pub tok_s: Option<f64>,
+    /// Tokens per second and device.
+    pub tok_s_per_device: Option<f64>,
+    /// Model arithmetic per second and device, in 10^12 floating-point operations.
+    pub tflops_per_device: Option<f64>,
+    /// Model FLOPs utilization in percent of the device's peak; blank where the peak is unknown.
+    pub mfu_pct: Option<f64>,
+    /// Memory the plan foresees, in MiB.
+    pub plan_mem_mib: Option<f64>,
+    /// Resident memory at the end of the phase, in MiB.
+    pub rss_mib: Option<f64>,
+    /// Peak resident memory of the process so far, in MiB.
+    pub peak_mem_mib: Option<f64>,
+}
+
+/// A row type with its file's header.
+pub trait Row: Serialize + DeserializeOwned {
+    /// The column names, in order. A test holds them equal to the field names.
+    const COLUMNS: &'static [&'static str];
+
+    /// The step that the row belongs to. Rows are written in ascending order of steps.
+    fn step(&self) -> u64;
+}
+
+impl Row for MetricsRow {
+    const COLUMNS: &'static [&'static str] = &["step", "tokens_seen", "loss", "val_loss", "lr", "grad_norm"];
+
+    fn step(&self) -> u64 {
+        self.step
+    }
+}
+
+impl Row for TimingRow {
+    const COLUMNS: &'static [&'static str] = &[
+        "step",
+        "phase",
+        "wall_s",
+        "step_ms",
+        "data_wait_ms",
+        "tok_s",
+        "tok_s_per_device",
+        "tflops_per_device",
+        "mfu_pct",
+        "plan_mem_mib",
+        "rss_mib",
+        "peak_mem_mib",
+    ];
+
+    fn step(&self) -> u64 {
+        self.step
+    }
+}
+
+/// What [`RowWriter::resume`] found and cut.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cut<R> {
+    /// The last row kept; `None` when none was. Its step shows whether the rows reach the checkpoint, its clock
+    /// where the resumed run's goes on.
+    pub last: Option<R>,
+    /// Rows kept.
+    pub rows_kept: usize,
+    /// Bytes removed from the end of the file.
+    pub bytes_cut: u64,
+}
+
+/// Appends rows to a CSV file, one `write` per row, so that a killed process loses at most the row it was writing.
+#[derive(Debug)]
+pub struct RowWriter<R> {
+    file: File,
+    path: PathBuf,
+    row: PhantomData<R>,
+}
+
+impl<R: Row> RowWriter<R> {
+    /// Starts a new file with its header. An existing file is an error.
+    pub fn create(path: &Path) -> Result<Self> {
+        let mut file = OpenOptions::new().write(true).create_new(true).open(path).at("create", path)?;
+        file.write_all(&header::<R>()).at("write", path)?;
+        Ok(Self { file, path: path.to_owned(), row: PhantomData })
+    }
+
+    /// Continues a file after a checkpoint: rows past `step`, and a torn last row, are cut off; the bytes before
+    /// stay as they are. A file that is missing, or was killed before its header was whole, starts anew.
+    ///
+    /// Errors: a header of other columns, or a damaged row that is not the last.
+    pub fn resume(path: &Path, step: u64) -> Result<(Self, Cut<R>)> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .at("open", path)?;
+        let bytes = std::fs::read(path).at("read", path)?;
+        let header = header::<R>();
+        let mut kept = header.len();
+        let mut cut = Cut { last: None, rows_kept: 0, bytes_cut: 0 };
+        if header.starts_with(&bytes) && bytes.len() < header.len() {
+            file.set_len(0).at("truncate", path)?;
+            file.write_all(&header).at("write", path)?;
+        } else {
+            for row in scan::<R>(path, &bytes)? {
+                if row.row.step() > step {
+                    break;
+                }
+                kept = row.end;
+                cut.last = Some(row.row);
+                cut.rows_kept += 1;
+            }
+            cut.bytes_cut = (bytes.len() - kept) as u64;
+            file.set_len(kept as u64).at("truncate", path)?;
+        }
+        file.seek(SeekFrom::Start(kept as u64)).at("seek in", path)?;
+        Ok((Self { file, path: path.to_owned(), row: PhantomData }, cut))
+    }
+
+    /// Appends a row and hands it to the operating system.
+    pub fn append(&mut self, row: &R) -> Result<()> {
+        let line = encode(row).map_err(|e| e.context(format!("cannot write {}", self.path.display())))?;
+        self.file.write_all(&line).at("write", &self.path)
+    }
+
+    /// Makes the rows so far durable. Call it before a checkpoint of their step is committed: a checkpoint must
+    /// never be ahead of its metrics.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_data().at("sync", &self.path)
+    }
+}
+
+/// All whole rows of a file. A torn last row, as a killed run leaves it, is left out.
+pub fn read<R: Row>(path: &Path) -> Result<Vec<R>> {
+    let bytes = std::fs::read(path).at("read", path)?;
+    Ok(scan::<R>(path, &bytes)?.into_iter().map(|r| r.row).collect())
+}
+
+/// A parsed row and the offset in bytes of the line after it.
+struct Scanned<R> {
+    row: R,
+    end: usize,
+}
+
+/// Parses the whole lines of a file, checking the header and that steps never fall.
+fn scan<R: Row>(path: &Path, bytes: &[u8]) -> Result<Vec<Scanned<R>>> {
+    let header = header::<R>();
+    if !bytes.starts_with(&header) {
+        let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
+        let shown: String = String::from_utf8_lossy(first).chars().take(120).collect();
+        return Err(Error::failed(format!(
+            "{}:1: the header is `{shown}`, not `{}`: the file was not written by this version of xrun",
+            path.display(),
+            R::COLUMNS.join(",")
+        )));
+    }
+    let mut rows: Vec<Scanned<R>> = Vec::new();
+    let mut start = header.len();
+    while let Some(length) = bytes[start..].iter().position(|b| *b == b'\n') {
+        let (line, end) = (&bytes[start..start + length], start + length + 1);
+        let number = rows.len() + 2;
+        match decode::<R>(line) {
+            Ok(row) => {
+                if let Some(last) = rows.last().filter(|last| last.row.step() > row.step()) {
+                    return Err(Error::failed(format!(
+                        "{}:{number}: step {} stands after step {}",
+                        path.display(),
+                        row.step(),
+                        last.row.step()
+                    )));
+                }
+                rows.push(Scanned { row, end });
+            }
+            // Power cuts can leave a last line of the right length and the wrong bytes.
+            Err(_) if end == bytes.len() => break,
+            Err(reason) => {
+                return Err(Error::failed(format!("{}:{number}: not a row: {reason}", path.display())));
+            }
+        }
+        start = end;
+    }
+    Ok(rows)
+}
+
+/// The header line, newline included.
+fn header<R: Row>() -> Vec<u8> {
+    let mut line = R::COLUMNS.join(",").into_bytes();
+    line.push(b'\n');
+    line
+}
+
+/// One row as a line. Floats are printed in their shortest form that reads back to the same bits.
+fn encode<R: Row>(row: &R) -> Result<Vec<u8>> {
+    let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
+    writer.serialize(row).map_err(|e| Error::failed(e.to_string()))?;
+    writer.into_inner().map_err(|e| Error::failed(e.to_string()))
+}
+
+fn decode<R: Row>(line: &[u8]) -> Result<R, String> {
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(line);
+    let mut record = csv::StringRecord::new();
+    match reader.read_record(&mut record) {
+        Ok(true) if record.len() == R::COLUMNS.len() => {}
+        Ok(_) => return Err(format!("{} columns, not {}", record.len(), R::COLUMNS.len())),
+        Err(e) => return Err(e.to_string()),
+    }
+    let columns = csv::StringRecord::from(R::COLUMNS.to_vec());
+    record.deserialize(Some(&columns)).map_err(|e| match e.kind() {
+        csv::ErrorKind::Deserialize { err, .. } => {
+            match err.field().and_then(|i| Some((i, record.get(i as usize)?))) {
+                Some((i, value)) => format!("{} is `{value}`: {}", R::COLUMNS[i as usize], err.kind()),
+                None => err.to_string(),
+            }
+        }
+        _ => e.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

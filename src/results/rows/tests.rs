@@ -1,0 +1,196 @@
+use super::*;
+use proptest::prelude::*;
+
+fn metrics(step: u64) -> MetricsRow {
+    MetricsRow {
+        step,
+        tokens_seen: step * 2048,
+        loss: 6.25 / step as f32,
+        val_loss: step.is_multiple_of(5).then_some(1.5),
+        lr: 1e-3 / step as f64,
+        grad_norm: 0.1,
+    }
+}
+
+fn timing(step: u64, phase: Phase) -> TimingRow {
+    TimingRow {
+        step,
+        phase,
+        wall_s: 0.5 * step as f64,
+        step_ms: 480.25,
+        data_wait_ms: None,
+        tok_s: Some(4096.0),
+        tok_s_per_device: None,
+        tflops_per_device: None,
+        mfu_pct: None,
+        plan_mem_mib: Some(12.5),
+        rss_mib: None,
+        peak_mem_mib: None,
+    }
+}
+
+/// The names under which serde writes a row's fields.
+fn fields<R: Row>(row: &R) -> Vec<String> {
+    let value = serde_json::to_value(row).unwrap();
+    value.as_object().unwrap().keys().cloned().collect()
+}
+
+#[test]
+fn columns_are_the_field_names_in_order() {
+    assert_eq!(fields(&metrics(1)), MetricsRow::COLUMNS);
+    assert_eq!(fields(&timing(1, Phase::Train)), TimingRow::COLUMNS);
+}
+
+#[test]
+fn files_look_as_documented() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metrics.csv");
+    let mut writer = RowWriter::create(&path).unwrap();
+    for step in 4..=5 {
+        writer.append(&metrics(step)).unwrap();
+    }
+    writer.append(&MetricsRow { loss: f32::NAN, grad_norm: f32::INFINITY, ..metrics(6) }).unwrap();
+    insta::assert_snapshot!(std::fs::read_to_string(&path).unwrap(), @r"
+    step,tokens_seen,loss,val_loss,lr,grad_norm
+    4,8192,1.5625,,0.00025,0.1
+    5,10240,1.25,1.5,0.0002,0.1
+    6,12288,NaN,,0.00016666666666666666,inf
+    ");
+    let path = dir.path().join("timing.csv");
+    let mut writer = RowWriter::create(&path).unwrap();
+    writer.append(&timing(1, Phase::Warmup)).unwrap();
+    writer.append(&timing(1, Phase::Eval)).unwrap();
+    insta::assert_snapshot!(std::fs::read_to_string(&path).unwrap(), @r"
+    step,phase,wall_s,step_ms,data_wait_ms,tok_s,tok_s_per_device,tflops_per_device,mfu_pct,plan_mem_mib,rss_mib,peak_mem_mib
+    1,warmup,0.5,480.25,,4096.0,,,,12.5,,
+    1,eval,0.5,480.25,,4096.0,,,,12.5,,
+    ");
+    assert_eq!(read::<TimingRow>(&path).unwrap(), [timing(1, Phase::Warmup), timing(1, Phase::Eval)]);
+}
+
+#[test]
+fn an_existing_file_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metrics.csv");
+    RowWriter::<MetricsRow>::create(&path).unwrap();
+    assert!(RowWriter::<MetricsRow>::create(&path).unwrap_err().message().contains("metrics.csv"));
+}
+
+/// Killed at any byte after the checkpoint's row, then resumed: the bytes of the run never interrupted.
+#[test]
+fn resume_gives_the_uninterrupted_bytes_whatever_was_torn() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole.csv");
+    let mut writer = RowWriter::create(&whole).unwrap();
+    let mut checkpoint_at = 0;
+    for step in 1..=12 {
+        writer.append(&metrics(step)).unwrap();
+        if step == 7 {
+            checkpoint_at = std::fs::metadata(&whole).unwrap().len() as usize;
+        }
+    }
+    let expected = std::fs::read(&whole).unwrap();
+    let torn = dir.path().join("torn.csv");
+    for length in checkpoint_at..=expected.len() {
+        std::fs::write(&torn, &expected[..length]).unwrap();
+        let (mut writer, cut) = RowWriter::resume(&torn, 7).unwrap();
+        assert_eq!(
+            cut,
+            Cut { last: Some(metrics(7)), rows_kept: 7, bytes_cut: (length - checkpoint_at) as u64 },
+            "{length}"
+        );
+        for step in 8..=12 {
+            writer.append(&metrics(step)).unwrap();
+        }
+        assert_eq!(std::fs::read(&torn).unwrap(), expected, "{length}");
+    }
+}
+
+#[test]
+fn resume_says_how_far_the_rows_reach() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metrics.csv");
+    let mut writer = RowWriter::create(&path).unwrap();
+    writer.append(&metrics(1)).unwrap();
+    let (_, cut) = RowWriter::<MetricsRow>::resume(&path, 9).unwrap();
+    assert_eq!(cut, Cut { last: Some(metrics(1)), rows_kept: 1, bytes_cut: 0 });
+    // A file cut within its header, and a missing one, start anew.
+    for bytes in [Some(&b"step,tok"[..]), Some(b""), None] {
+        std::fs::remove_file(&path).unwrap();
+        if let Some(bytes) = bytes {
+            std::fs::write(&path, bytes).unwrap();
+        }
+        let (mut writer, cut) = RowWriter::resume(&path, 9).unwrap();
+        assert_eq!(cut, Cut { last: None, rows_kept: 0, bytes_cut: 0 });
+        writer.append(&metrics(1)).unwrap();
+        assert_eq!(read::<MetricsRow>(&path).unwrap(), [metrics(1)]);
+    }
+}
+
+#[test]
+fn rows_of_one_step_are_kept_or_cut_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("timing.csv");
+    let mut writer = RowWriter::create(&path).unwrap();
+    for row in
+        [timing(1, Phase::Train), timing(1, Phase::Eval), timing(1, Phase::Save), timing(2, Phase::Train)]
+    {
+        writer.append(&row).unwrap();
+    }
+    let (_, cut) = RowWriter::<TimingRow>::resume(&path, 1).unwrap();
+    assert_eq!((cut.rows_kept, cut.last), (3, Some(timing(1, Phase::Save))));
+}
+
+#[test]
+fn damage_is_an_error_that_names_the_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metrics.csv");
+    let complain = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        let read = read::<MetricsRow>(&path).unwrap_err();
+        assert_eq!(RowWriter::<MetricsRow>::resume(&path, 9).unwrap_err(), read);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "a damaged file is left alone");
+        read.message().replace(&*dir.path().to_string_lossy(), "DIR")
+    };
+    let header = "step,tokens_seen,loss,val_loss,lr,grad_norm\n";
+    insta::assert_snapshot!(complain("step,loss\n1,2\n"), @"DIR/metrics.csv:1: the header is `step,loss`, not `step,tokens_seen,loss,val_loss,lr,grad_norm`: the file was not written by this version of xrun");
+    insta::assert_snapshot!(complain(&format!("{header}1,2,abc,,1,1\n2,2,1,,1,1\n")), @"DIR/metrics.csv:2: not a row: loss is `abc`: invalid float literal");
+    insta::assert_snapshot!(complain(&format!("{header}1,2\n2,2,1,,1,1\n")), @"DIR/metrics.csv:2: not a row: 2 columns, not 6");
+    insta::assert_snapshot!(complain(&format!("{header}2,2,1,,1,1\n1,2,1,,1,1\n")), @"DIR/metrics.csv:3: step 1 stands after step 2");
+}
+
+proptest! {
+    #[test]
+    fn every_float_reads_back_to_the_same_bits(loss: u32, lr: u64, norm: u32, step: u64, val in proptest::option::of(any::<u32>())) {
+        let row = MetricsRow {
+            step,
+            tokens_seen: !step,
+            loss: f32::from_bits(loss),
+            val_loss: val.map(f32::from_bits),
+            lr: f64::from_bits(lr),
+            grad_norm: f32::from_bits(norm),
+        };
+        let mut line = encode(&row).unwrap();
+        prop_assert_eq!(line.pop(), Some(b'\n'));
+        let back: MetricsRow = decode(&line).unwrap();
+        // NaN has many bit patterns and one spelling.
+        let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+        prop_assert!(same(back.loss.into(), row.loss.into()));
+        prop_assert!(same(back.lr, row.lr));
+        prop_assert!(same(back.grad_norm.into(), row.grad_norm.into()));
+        prop_assert_eq!(back.val_loss.is_some(), row.val_loss.is_some());
+        prop_assert!(same(back.val_loss.unwrap_or(0.0).into(), row.val_loss.unwrap_or(0.0).into()));
+        prop_assert_eq!((back.step, back.tokens_seen), (row.step, row.tokens_seen));
+    }
+
+    #[test]
+    fn no_file_makes_the_reader_panic(tail: Vec<u8>, with_header: bool) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.csv");
+        let mut bytes = if with_header { header::<MetricsRow>() } else { Vec::new() };
+        bytes.extend(tail);
+        std::fs::write(&path, bytes).unwrap();
+        let _ = read::<MetricsRow>(&path);
+        let _ = RowWriter::<MetricsRow>::resume(&path, 3);
+    }
+}

@@ -1,0 +1,245 @@
+//! The steady state of a run: which of its steps count for a speed, and their median and spread.
+
+use super::rows::{Phase, TimingRow};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+
+/// Blocks into which the samples are cut to look for a transient at the start.
+const BLOCKS: usize = 20;
+/// With fewer samples a block median says nothing, and no transient is looked for.
+const MIN_SAMPLES: usize = 40;
+/// How far a block's median may be from the settled one, as a share of it.
+const TOLERANCE: f64 = 0.05;
+
+/// Quantiles of a sample, linearly interpolated between order statistics.
+///
+/// Source: Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996), definition 7.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The 10th percentile.
+    pub p10: f64,
+    /// The first quartile.
+    pub p25: f64,
+    /// The median.
+    pub median: f64,
+    /// The third quartile.
+    pub p75: f64,
+    /// The 90th percentile.
+    pub p90: f64,
+    /// The interquartile range, `p75 - p25`.
+    pub iqr: f64,
+}
+
+impl Spread {
+    /// The quantiles of the finite values; `None` where there are none.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let (p25, p75) = (quantile(&sorted, 0.25)?, quantile(&sorted, 0.75)?);
+        Some(Self {
+            p10: quantile(&sorted, 0.1)?,
+            p25,
+            median: quantile(&sorted, 0.5)?,
+            p75,
+            p90: quantile(&sorted, 0.9)?,
+            iqr: p75 - p25,
+        })
+    }
+}
+
+/// The quantile `q` in `[0, 1]` of ascending values; `None` for none.
+fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    let at = q * last as f64;
+    let low = at.floor() as usize;
+    let high = (low + 1).min(last);
+    Some(sorted[low] + (at - low as f64) * (sorted[high] - sorted[low]))
+}
+
+/// The steady-state speed of a run, with how it was found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SteadyState {
+    /// Training steps that count.
+    pub steps: usize,
+    /// The first of them; `None` when none counts.
+    pub first_step: Option<u64>,
+    /// Steps left out as warm-up.
+    pub excluded_warmup: usize,
+    /// Steps left out because an evaluation, a checkpoint or a generation ran with them.
+    pub excluded_other_work: usize,
+    /// Steps left out as a transient at the start.
+    pub excluded_transient: usize,
+    /// Whether the step time settled; `None` when there were too few steps to tell.
+    pub settled: Option<bool>,
+    /// Wall time of a step, in milliseconds.
+    pub step_ms: Option<Spread>,
+    /// Tokens per second over all ranks.
+    pub tok_s: Option<Spread>,
+    /// Median wait for data in a step, in milliseconds.
+    pub data_wait_ms: Option<f64>,
+    /// Median model FLOPs utilization in percent; blank where the device's peak is unknown.
+    pub mfu_pct: Option<f64>,
+    /// The rule, in words.
+    pub rule: String,
+}
+
+/// Finds the steady state in the rows of `timing.csv`, in file order.
+///
+/// Left out are: the first `warmup` training steps and every step a process marked as its warm-up (a resumed run warms
+/// up again); steps that share their number with an evaluation, a save or a generation; and a transient. For the transient, the
+/// remaining steps are cut into 20 blocks; the settled time is the median of the later half, and leading blocks
+/// whose median is more than 5 % away from it are dropped. If the whole first half is, the run never settled: then
+/// only that half is dropped and `settled` is false.
+pub fn steady_state(rows: &[TimingRow], warmup: usize) -> SteadyState {
+    let is_training = |row: &&TimingRow| matches!(row.phase, Phase::Train | Phase::Warmup);
+    let busy: HashSet<u64> = rows.iter().filter(|row| !is_training(row)).map(|row| row.step).collect();
+    let mut kept: Vec<&TimingRow> = Vec::new();
+    let (mut excluded_warmup, mut excluded_other_work) = (0, 0);
+    for (index, row) in rows.iter().filter(is_training).enumerate() {
+        if index < warmup || row.phase == Phase::Warmup {
+            excluded_warmup += 1;
+        } else if busy.contains(&row.step) || !row.step_ms.is_finite() {
+            excluded_other_work += 1;
+        } else {
+            kept.push(row);
+        }
+    }
+    let times: Vec<f64> = kept.iter().map(|row| row.step_ms).collect();
+    let (excluded_transient, settled) = transient(&times);
+    let kept = &kept[excluded_transient..];
+    let median = |column: fn(&TimingRow) -> Option<f64>| {
+        Spread::of(kept.iter().filter_map(|row| column(row))).map(|spread| spread.median)
+    };
+    SteadyState {
+        steps: kept.len(),
+        first_step: kept.first().map(|row| row.step),
+        excluded_warmup,
+        excluded_other_work,
+        excluded_transient,
+        settled,
+        step_ms: Spread::of(kept.iter().map(|row| row.step_ms)),
+        tok_s: Spread::of(kept.iter().filter_map(|row| row.tok_s)),
+        data_wait_ms: median(|row| row.data_wait_ms),
+        mfu_pct: median(|row| row.mfu_pct),
+        rule: rule(warmup),
+    }
+}
+
+/// How many leading samples belong to a transient, and whether the rest has settled.
+fn transient(times: &[f64]) -> (usize, Option<bool>) {
+    if times.len() < MIN_SAMPLES {
+        return (0, None);
+    }
+    let half = times.len() / 2;
+    let median = |part: &[f64]| Spread::of(part.iter().copied()).map_or(f64::NAN, |spread| spread.median);
+    let settled_at = median(&times[half..]);
+    let near = |block: &[f64]| (median(block) - settled_at).abs() <= TOLERANCE * settled_at;
+    let block = times.len() / BLOCKS;
+    match times[..half].chunks(block).position(near) {
+        Some(blocks) => (blocks * block, Some(true)),
+        None => (half, Some(false)),
+    }
+}
+
+/// The rule as it stands in the summary.
+fn rule(warmup: usize) -> String {
+    format!(
+        "training steps, without the first {warmup} (and the first {warmup} after a resume), without steps that also \
+         evaluated, saved or generated, and without a transient: of {BLOCKS} blocks, leading ones whose median is more \
+         than {:.0} % from the median of the later half (looked for from {MIN_SAMPLES} steps on); quantiles are \
+         linearly interpolated",
+        TOLERANCE * 100.0
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(step: u64, phase: Phase, step_ms: f64) -> TimingRow {
+        TimingRow {
+            step,
+            phase,
+            wall_s: 0.0,
+            step_ms,
+            data_wait_ms: Some(step_ms / 100.0),
+            tok_s: Some(1e6 / step_ms),
+            tok_s_per_device: None,
+            tflops_per_device: None,
+            mfu_pct: None,
+            plan_mem_mib: None,
+            rss_mib: None,
+            peak_mem_mib: None,
+        }
+    }
+
+    fn training(times: impl IntoIterator<Item = f64>) -> Vec<TimingRow> {
+        times.into_iter().enumerate().map(|(i, ms)| row(i as u64 + 1, Phase::Train, ms)).collect()
+    }
+
+    #[test]
+    fn quantiles_are_definition_7() {
+        // R: quantile(c(1, 2, 3, 4, 10), c(.1, .25, .5, .75, .9)) gives 1.4 2 3 4 7.6.
+        let spread = Spread::of([10.0, 1.0, 4.0, f64::NAN, 2.0, 3.0]).unwrap();
+        let got = [spread.p10, spread.p25, spread.median, spread.p75, spread.p90, spread.iqr];
+        for (got, want) in got.iter().zip([1.4, 2.0, 3.0, 4.0, 7.6, 2.0]) {
+            assert!((got - want).abs() < 1e-12, "{spread:?}");
+        }
+        assert_eq!(Spread::of([f64::NAN]), None);
+    }
+
+    #[test]
+    fn warmup_and_steps_with_other_work_are_left_out() {
+        let mut rows = training([900.0, 800.0, 100.0, 100.0, 500.0, 100.0]);
+        rows.insert(5, row(5, Phase::Eval, 9000.0));
+        rows.push(row(7, Phase::Warmup, 700.0));
+        rows.push(row(8, Phase::Train, 100.0));
+        let steady = steady_state(&rows, 2);
+        assert_eq!((steady.steps, steady.first_step), (4, Some(3)));
+        assert_eq!(
+            (steady.excluded_warmup, steady.excluded_other_work, steady.excluded_transient),
+            (3, 1, 0)
+        );
+        let spread = steady.step_ms.unwrap();
+        assert_eq!((spread.p10, spread.median, spread.p90), (100.0, 100.0, 100.0));
+        assert_eq!(steady.tok_s.unwrap().median, 1e4);
+        assert_eq!(steady.data_wait_ms, Some(1.0));
+        assert_eq!(steady.mfu_pct, None);
+        assert_eq!(steady.settled, None, "too few steps to tell");
+        assert!(steady.rule.contains("first 2"));
+    }
+
+    #[test]
+    fn a_transient_is_found_and_dropped() {
+        // A clock that falls from 60 ms to 100 ms over the first 30 of 200 steps, with 2 % of jitter.
+        let jitter = |i: usize| 1.0 + 0.02 * ((i * 7919 % 13) as f64 / 6.5 - 1.0);
+        let time = |i: usize| jitter(i) * if i < 30 { 60.0 + 40.0 * i as f64 / 30.0 } else { 100.0 };
+        let steady = steady_state(&training((0..200).map(time)), 0);
+        assert!((20..=40).contains(&steady.excluded_transient), "{}", steady.excluded_transient);
+        assert_eq!(steady.settled, Some(true));
+        assert!((steady.step_ms.unwrap().median - 100.0).abs() < 1.0);
+        // The same run without the transient loses nothing.
+        let steady = steady_state(&training((0..200).map(|i| 100.0 * jitter(i))), 0);
+        assert_eq!((steady.excluded_transient, steady.settled, steady.steps), (0, Some(true), 200));
+    }
+
+    #[test]
+    fn single_slow_steps_are_no_transient() {
+        let time = |i: usize| if i.is_multiple_of(9) { 300.0 } else { 100.0 };
+        assert_eq!(steady_state(&training((0..100).map(time)), 0).excluded_transient, 0);
+    }
+
+    #[test]
+    fn a_run_that_never_settles_says_so() {
+        let steady = steady_state(&training((0..100).map(|i| 50.0 + i as f64 * 5.0)), 0);
+        assert_eq!((steady.settled, steady.excluded_transient), (Some(false), 50));
+    }
+
+    #[test]
+    fn no_rows_give_blanks_not_zeros() {
+        let steady = steady_state(&[], 3);
+        assert_eq!((steady.steps, steady.step_ms, steady.tok_s), (0, None, None));
+        let steady = steady_state(&training([100.0]), 3);
+        assert_eq!((steady.steps, steady.step_ms, steady.first_step), (0, None, None));
+    }
+}

@@ -1,0 +1,259 @@
+//! `summary.json`: how a run went, on one page.
+
+use super::rows::{MetricsRow, TimingRow};
+use super::steady::{SteadyState, steady_state};
+use serde::{Deserialize, Serialize};
+
+/// How a run stands or ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Under way; or killed without the chance to say so, when nobody holds the folder's lock.
+    Running,
+    /// Every planned step was trained.
+    Ok,
+    /// Stopped by a signal after saving a checkpoint.
+    Interrupted,
+    /// Stopped by an error.
+    Failed,
+    /// The loss or the gradient became NaN or infinite; training on would not help.
+    Diverged,
+}
+
+impl Status {
+    /// Whether resuming could take the run further.
+    pub fn is_unfinished(self) -> bool {
+        matches!(self, Status::Running | Status::Interrupted | Status::Failed)
+    }
+
+    /// The status as it stands in the file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Status::Running => "running",
+            Status::Ok => "ok",
+            Status::Interrupted => "interrupted",
+            Status::Failed => "failed",
+            Status::Diverged => "diverged",
+        }
+    }
+}
+
+/// A loss and the step it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LossAt {
+    /// The step after which it was measured.
+    pub step: u64,
+    /// Nats per token.
+    pub loss: f32,
+}
+
+/// The last and the lowest of a series of losses. NaN and infinite values are passed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Losses {
+    /// The last one; `None` without any.
+    #[serde(rename = "final")]
+    pub last: Option<LossAt>,
+    /// The lowest one, the earliest of equals.
+    pub best: Option<LossAt>,
+}
+
+impl Losses {
+    /// The last and lowest of `losses`, in order of steps.
+    pub fn of(losses: impl IntoIterator<Item = LossAt>) -> Self {
+        losses.into_iter().filter(|at| at.loss.is_finite()).fold(Self::default(), |so_far, at| Self {
+            last: Some(at),
+            best: Some(so_far.best.filter(|best| best.loss <= at.loss).unwrap_or(at)),
+        })
+    }
+}
+
+/// Planned and measured memory, in bytes; blank where unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// State and the transient arena, by plan.
+    pub planned_bytes: Option<u64>,
+    /// State and the transient arena, as allocated. Equal to the plan, or something is wrong.
+    pub allocated_bytes: Option<u64>,
+    /// Resident memory before anything of the run was allocated.
+    pub baseline_rss_bytes: Option<u64>,
+    /// Peak resident memory of the process.
+    pub peak_rss_bytes: Option<u64>,
+}
+
+/// A text that the model wrote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The step after which it was generated.
+    pub step: u64,
+    /// What the model was given.
+    pub prompt: String,
+    /// What it wrote, without the prompt.
+    pub text: String,
+}
+
+/// The summary of a run. Fields are blank (`null`) where nothing is known, never zero.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// How the run stands or ended.
+    pub status: Status,
+    /// Why it ended, when not as planned.
+    pub reason: Option<String>,
+    /// The recipe's name.
+    pub recipe: String,
+    /// The run folder's name.
+    pub run: String,
+    /// Hash of the resolved recipe, hexadecimal.
+    pub recipe_hash: String,
+    /// Hash of the tokens trained and evaluated on, hexadecimal.
+    pub corpus_hash: Option<String>,
+    /// Parameters, embedding and head included.
+    pub parameters: Option<u64>,
+    /// Parameters without embedding and head.
+    pub parameters_core: Option<u64>,
+    /// Steps that the recipe asks for.
+    pub steps_planned: u64,
+    /// Steps done.
+    pub steps: u64,
+    /// Tokens trained on.
+    pub tokens_seen: u64,
+    /// Training loss, in nats per token.
+    pub train_loss: Losses,
+    /// Loss on the held-out text, in nats per token.
+    pub val_loss: Losses,
+    /// The lowest held-out loss that any model can reach, in nats per token, where the corpus knows it.
+    pub floor: Option<f64>,
+    /// The final held-out loss over the floor.
+    pub val_loss_over_floor: Option<f64>,
+    /// Wall time in this run over all its processes, in seconds: training, evaluation, saving and generation.
+    pub wall_s: Option<f64>,
+    /// Median tokens per second in the steady state.
+    pub tok_s: Option<f64>,
+    /// Median model FLOPs utilization in the steady state, in percent; blank where the device's peak is unknown.
+    pub mfu_pct: Option<f64>,
+    /// Step times in the steady state, and the rule by which it was found.
+    pub steady_state: Option<SteadyState>,
+    /// Memory by plan and by measurement.
+    pub memory: Memory,
+    /// Generated texts.
+    pub samples: Vec<Sample>,
+    /// Remarks for whoever reads the numbers.
+    pub notes: Vec<String>,
+}
+
+impl Summary {
+    /// A run that has just begun.
+    pub fn begin(recipe: &str, run: &str, recipe_hash: &str, steps_planned: u64) -> Self {
+        Self {
+            status: Status::Running,
+            reason: None,
+            recipe: recipe.to_owned(),
+            run: run.to_owned(),
+            recipe_hash: recipe_hash.to_owned(),
+            corpus_hash: None,
+            parameters: None,
+            parameters_core: None,
+            steps_planned,
+            steps: 0,
+            tokens_seen: 0,
+            train_loss: Losses::default(),
+            val_loss: Losses::default(),
+            floor: None,
+            val_loss_over_floor: None,
+            wall_s: None,
+            tok_s: None,
+            mfu_pct: None,
+            steady_state: None,
+            memory: Memory::default(),
+            samples: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Fills everything that follows from the rows, as they stand in the files: progress, losses, their ratio to
+    /// the floor (set `floor` before), wall time and the steady state without the first `warmup` steps.
+    pub fn measure(&mut self, metrics: &[MetricsRow], timing: &[TimingRow], warmup: usize) {
+        self.steps = metrics.last().map_or(0, |row| row.step);
+        self.tokens_seen = metrics.last().map_or(0, |row| row.tokens_seen);
+        self.train_loss = Losses::of(metrics.iter().map(|row| LossAt { step: row.step, loss: row.loss }));
+        self.val_loss =
+            Losses::of(metrics.iter().filter_map(|row| Some(LossAt { step: row.step, loss: row.val_loss? })));
+        self.val_loss_over_floor = match (self.val_loss.last, self.floor) {
+            (Some(last), Some(floor)) if floor > 0.0 => Some(f64::from(last.loss) / floor),
+            _ => None,
+        };
+        self.wall_s = timing.last().map(|row| row.wall_s);
+        let steady = steady_state(timing, warmup);
+        self.tok_s = steady.tok_s.map(|spread| spread.median);
+        self.mfu_pct = steady.mfu_pct;
+        self.steady_state = Some(steady);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::rows::Phase;
+
+    fn metrics(step: u64, loss: f32, val_loss: Option<f32>) -> MetricsRow {
+        MetricsRow { step, tokens_seen: step * 100, loss, val_loss, lr: 1e-3, grad_norm: 1.0 }
+    }
+
+    fn timing(step: u64, wall_s: f64) -> TimingRow {
+        TimingRow {
+            step,
+            phase: Phase::Train,
+            wall_s,
+            step_ms: 500.0,
+            data_wait_ms: None,
+            tok_s: Some(200.0),
+            tok_s_per_device: None,
+            tflops_per_device: None,
+            mfu_pct: None,
+            plan_mem_mib: None,
+            rss_mib: None,
+            peak_mem_mib: None,
+        }
+    }
+
+    #[test]
+    fn losses_wall_time_and_speed_follow_from_the_rows() {
+        let mut summary = Summary::begin("quickstart", "20260102T030405Z-0123abcd", "0123abcd", 4);
+        summary.floor = Some(1.25);
+        let rows = [
+            metrics(1, 5.0, None),
+            metrics(2, 2.0, Some(1.5)),
+            metrics(3, f32::NAN, Some(f32::INFINITY)),
+            metrics(4, 2.5, Some(2.0)),
+        ];
+        summary.measure(&rows, &[timing(1, 1.0), timing(2, 2.0), timing(3, 2.5), timing(4, 3.5)], 1);
+        assert_eq!((summary.steps, summary.tokens_seen), (4, 400));
+        assert_eq!(summary.train_loss.last, Some(LossAt { step: 4, loss: 2.5 }));
+        assert_eq!(summary.train_loss.best, Some(LossAt { step: 2, loss: 2.0 }));
+        assert_eq!(summary.val_loss.last, Some(LossAt { step: 4, loss: 2.0 }));
+        assert_eq!(summary.val_loss.best, Some(LossAt { step: 2, loss: 1.5 }));
+        assert_eq!(summary.val_loss_over_floor, Some(1.6));
+        assert_eq!(summary.wall_s, Some(3.5));
+        assert_eq!(summary.tok_s, Some(200.0));
+        assert_eq!(summary.mfu_pct, None);
+        assert_eq!(summary.steady_state.unwrap().steps, 3);
+    }
+
+    #[test]
+    fn reads_back_what_it_wrote_and_blanks_stay_blank() {
+        let mut summary = Summary::begin("a", "b", "c", 10);
+        summary.measure(&[], &[], 5);
+        let json = serde_json::to_string_pretty(&summary).unwrap();
+        assert!(json.contains("\"status\": \"running\""));
+        assert!(json.contains("\"mfu_pct\": null"));
+        assert!(json.contains("\"final\": null"));
+        assert_eq!(serde_json::from_str::<Summary>(&json).unwrap(), summary);
+    }
+
+    #[test]
+    fn a_status_reads_as_it_is_written() {
+        for status in [Status::Running, Status::Ok, Status::Interrupted, Status::Failed, Status::Diverged] {
+            assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
+        }
+        assert!(!Status::Ok.is_unfinished() && !Status::Diverged.is_unfinished());
+    }
+}

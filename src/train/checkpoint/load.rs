@@ -1,0 +1,227 @@
+//! Finding the newest checkpoint that can be believed, and reading tensors from it.
+
+use super::manifest::{Manifest, Meta};
+use super::tensor_file::TensorFile;
+use super::tensors::StateHasher;
+use super::{LATEST, MANIFEST, MODEL, OPTIMIZER, REPLACED, folder_name, step_of};
+use crate::error::{Error, IoContext, Result};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// `latest` holds one folder name: one longer than this is damaged.
+const LONGEST_POINTER: u64 = 64;
+
+/// A checkpoint whose every byte was held against its hash.
+#[derive(Debug)]
+pub struct Loaded {
+    path: PathBuf,
+    meta: Meta,
+    files: [TensorFile; 2],
+    warnings: Vec<String>,
+}
+
+impl Loaded {
+    /// The checkpoint's folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the state belongs to.
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// What a person should be told: newer checkpoints that could not be used, and why. Empty when all is well.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The names of all tensors, sorted.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.files.iter().flat_map(TensorFile::names).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The shape of a tensor, or `None` when there is none of that name.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.files.iter().find_map(|f| f.shape(name))
+    }
+
+    /// Reads an fp32 tensor (row-major, little-endian, no padding) into `out`.
+    ///
+    /// An error when there is no such tensor, when its shape is not `shape`, or when `out` has another length.
+    pub fn read_into(&self, name: &str, shape: &[usize], out: &mut [u8]) -> Result<()> {
+        self.file_of(name, shape)?.read_into(name, out)
+    }
+
+    /// Reads an fp32 tensor as bytes (row-major, little-endian, no padding). Errors as for [`Loaded::read_into`].
+    pub fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
+        let file = self.file_of(name, shape)?;
+        // The length was held against the file's size when the file was opened.
+        let mut out = vec![0; file.byte_len(name).unwrap_or(0)];
+        file.read_into(name, &mut out)?;
+        Ok(out)
+    }
+
+    /// The hash of all tensors: equal to [`super::hash_of`] of the snapshot that was saved.
+    pub fn hash(&self) -> Result<blake3::Hash> {
+        let mut hasher = StateHasher::default();
+        for name in self.names() {
+            let shape = self.shape(name).unwrap_or_default();
+            hasher.add(name, shape, &self.read(name, shape)?);
+        }
+        Ok(hasher.finish())
+    }
+
+    fn file_of(&self, name: &str, shape: &[usize]) -> Result<&TensorFile> {
+        let at = self.path.display();
+        let found = self.files.iter().find_map(|f| f.shape(name).map(|s| (f, s)));
+        match found {
+            Some((file, found)) if found == shape => Ok(file),
+            Some((_, found)) => Err(Error::failed(format!(
+                "tensor {name} of {at} has shape {found:?}, the model needs {shape:?}"
+            ))),
+            None => Err(Error::failed(format!("{at} has no tensor {name}; the model needs one"))),
+        }
+    }
+}
+
+/// The checkpoint under `dir` that was saved last and is whole, or `None` when there is none at all.
+///
+/// A damaged one is passed over for the one before it, and [`Loaded::warnings`] says so. It is an error when there
+/// are checkpoints but none is whole: starting over would look like a resume. Nothing is written to the disk.
+pub fn newest(dir: &Path) -> Result<Option<Loaded>> {
+    let candidates = candidates(dir)?;
+    let mut warnings = Vec::new();
+    warnings.extend(missing_latest(dir, &candidates));
+    let unusable = |path: &Path, e: Error| format!("checkpoint {} cannot be used: {e}", path.display());
+    let mut by_serial = BTreeMap::new();
+    for (&step, path) in candidates.iter().rev() {
+        match Manifest::read(&path.join(MANIFEST)) {
+            Ok(manifest) => {
+                by_serial.insert((manifest.serial, step), path);
+            }
+            Err(e) => warnings.push(unusable(path, e)),
+        }
+    }
+    for path in by_serial.values().rev() {
+        match verify(path) {
+            Ok(loaded) => return Ok(Some(Loaded { warnings, ..loaded })),
+            Err(e) => warnings.push(unusable(path, e)),
+        }
+    }
+    if warnings.is_empty() {
+        return Ok(None);
+    }
+    Err(Error::failed(format!(
+        "no checkpoint in {} can be used: {}. Restore one, or remove the folder to start over",
+        dir.display(),
+        warnings.join("; ")
+    )))
+}
+
+/// The checkpoint of one step, verified; an error when it is not there or is damaged.
+pub fn at_step(dir: &Path, step: u64) -> Result<Loaded> {
+    let candidates = candidates(dir)?;
+    let Some(path) = candidates.get(&step) else {
+        let known: Vec<_> = candidates.keys().map(u64::to_string).collect();
+        let known = if known.is_empty() { "none".to_string() } else { known.join(", ") };
+        return Err(Error::usage(format!(
+            "{} has no checkpoint of step {step}; there are: {known}",
+            dir.display()
+        )));
+    };
+    verify(path).map_err(|e| e.context(format_args!("checkpoint {} cannot be used", path.display())))
+}
+
+/// The steps that have a checkpoint folder, in order. They are not verified.
+pub fn steps(dir: &Path) -> Result<Vec<u64>> {
+    Ok(candidates(dir)?.into_keys().collect())
+}
+
+/// The number for the next save: one more than any manifest here has. Unreadable manifests do not count.
+pub(super) fn next_serial(dir: &Path) -> Result<u64> {
+    let serials = candidates(dir)?.into_values().filter_map(|p| Manifest::read(&p.join(MANIFEST)).ok());
+    Ok(serials.map(|m| m.serial).max().unwrap_or(0).saturating_add(1))
+}
+
+/// Where the first two states differ, in words: a tensor that only one has, another shape, or the first element
+/// whose bits differ. `None` when every tensor of both is equal bit for bit.
+pub fn first_difference(a: &Loaded, b: &Loaded) -> Result<Option<String>> {
+    let (names_a, names_b) = (a.names(), b.names());
+    if let Some(only) = names_a.iter().find(|n| !names_b.contains(n)) {
+        return Ok(Some(format!("only {} has {only}", a.path.display())));
+    }
+    if let Some(only) = names_b.iter().find(|n| !names_a.contains(n)) {
+        return Ok(Some(format!("only {} has {only}", b.path.display())));
+    }
+    for name in names_a {
+        let (shape_a, shape_b) = (a.shape(name).unwrap_or_default(), b.shape(name).unwrap_or_default());
+        if shape_a != shape_b {
+            return Ok(Some(format!("{name} has shape {shape_a:?} and {shape_b:?}")));
+        }
+        let (bytes_a, bytes_b) = (a.read(name, shape_a)?, b.read(name, shape_b)?);
+        let (elements_a, _) = bytes_a.as_chunks::<4>();
+        let (elements_b, _) = bytes_b.as_chunks::<4>();
+        if let Some(i) = elements_a.iter().zip(elements_b).position(|(x, y)| x != y) {
+            let (x, y) = (f32::from_le_bytes(elements_a[i]), f32::from_le_bytes(elements_b[i]));
+            return Ok(Some(format!("{name} differs first at element {i}: {x:?} and {y:?}")));
+        }
+    }
+    Ok(None)
+}
+
+/// Checkpoint folders by step. One that was moved aside to be replaced counts while its replacement is missing.
+pub(super) fn candidates(dir: &Path) -> Result<BTreeMap<u64, PathBuf>> {
+    let entries = match fs::read_dir(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        entries => entries.at("read", dir)?,
+    };
+    let mut whole = BTreeMap::new();
+    let mut replaced = BTreeMap::new();
+    for entry in entries {
+        let entry = entry.at("read", dir)?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if let Some(step) = step_of(name) {
+            whole.insert(step, entry.path());
+        } else if let Some(step) = name.strip_prefix(REPLACED).and_then(step_of) {
+            replaced.insert(step, entry.path());
+        }
+    }
+    replaced.append(&mut whole);
+    Ok(replaced)
+}
+
+/// A warning when `latest` speaks of a checkpoint that is newer than all there are, or is damaged itself.
+fn missing_latest(dir: &Path, candidates: &BTreeMap<u64, PathBuf>) -> Option<String> {
+    let path = dir.join(LATEST);
+    let size = fs::metadata(&path).ok()?.len();
+    let text =
+        if size > LONGEST_POINTER { String::new() } else { fs::read_to_string(&path).unwrap_or_default() };
+    match step_of(text.trim_end()) {
+        None => Some(format!("{} is damaged; the folders were searched instead", path.display())),
+        Some(step) if candidates.keys().next_back().is_none_or(|&newest| newest < step) => {
+            Some(format!("{} names {}, which is not there", path.display(), folder_name(step)))
+        }
+        Some(_) => None,
+    }
+}
+
+/// Opens a checkpoint folder and checks all of it: manifest, sizes, hashes, headers, and that it is of its step.
+pub(super) fn verify(path: &Path) -> Result<Loaded> {
+    let manifest = Manifest::read(&path.join(MANIFEST))?;
+    let open = |name: &str| TensorFile::open(&path.join(name), manifest.content(name)?);
+    let files = [open(MODEL)?, open(OPTIMIZER)?];
+    if let Some(twice) = files[0].names().find(|n| files[1].shape(n).is_some()) {
+        return Err(Error::failed(format!("{MODEL} and {OPTIMIZER} both hold {twice}")));
+    }
+    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    let step = step_of(name.strip_prefix(REPLACED).unwrap_or(name));
+    if step != Some(manifest.meta.step) {
+        return Err(Error::failed(format!("the manifest is of step {}", manifest.meta.step)));
+    }
+    Ok(Loaded { path: path.to_path_buf(), meta: manifest.meta, files, warnings: Vec::new() })
+}

@@ -1,0 +1,191 @@
+//! `manifest.json`: what a checkpoint is of, what its files must hold, and a hash of the manifest itself.
+
+use super::tensor_file::Content;
+use crate::error::{Error, IoContext, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Written to every manifest; a reader refuses any other.
+const FORMAT: u32 = 1;
+/// A manifest holds a recipe and a few hashes: one larger than this is not one.
+const LARGEST: u64 = 16 << 20;
+
+/// What a training state belongs to: enough to resume it, and to refuse resuming something else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Meta {
+    /// Optimizer steps taken.
+    pub step: u64,
+    /// Tokens trained on, over all ranks.
+    pub tokens_seen: u64,
+    /// Hash of the resolved recipe.
+    pub recipe_hash: String,
+    /// The resolved recipe, as TOML.
+    pub resolved_recipe_toml: String,
+    /// Hash of the tokenized corpus.
+    pub corpus_hash: String,
+    /// Hash of the tokenizer.
+    pub tokenizer_hash: String,
+    /// Number of ranks that trained.
+    pub world_size: u64,
+    /// The seed of initialization, sampling and dropout.
+    pub seed: u64,
+    /// Version of the xrun that wrote this.
+    pub xrun_version: String,
+    /// What the bits depend on: the CPU's instruction set, or GPU model and library versions.
+    pub engine: String,
+    /// Hash of the table of matrix-product algorithms, where there is one.
+    pub algorithms: Option<String>,
+    /// Anything else a run needs back, such as the state of a generator.
+    pub extra: BTreeMap<String, String>,
+}
+
+/// A manifest without its own hash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    format: u32,
+    /// Counts the saves of a run. The step cannot tell which state is newest once a run went back to an earlier one.
+    pub(super) serial: u64,
+    pub(super) meta: Meta,
+    files: BTreeMap<String, FileRecord>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileRecord {
+    bytes: u64,
+    blake3: String,
+}
+
+impl Manifest {
+    pub(super) fn new(
+        serial: u64,
+        meta: Meta,
+        files: impl IntoIterator<Item = (&'static str, Content)>,
+    ) -> Self {
+        let record = |c: Content| FileRecord { bytes: c.bytes, blake3: c.hash.to_hex().to_string() };
+        let files = files.into_iter().map(|(name, c)| (name.to_string(), record(c))).collect();
+        Self { format: FORMAT, serial, meta, files }
+    }
+
+    /// What the file of this name must hold.
+    pub(super) fn content(&self, name: &str) -> Result<Content> {
+        let wrong = |what: &str| Error::failed(format!("the manifest has no {what} for {name}"));
+        let record = self.files.get(name).ok_or_else(|| wrong("entry"))?;
+        let hash = blake3::Hash::from_hex(&record.blake3).map_err(|_| wrong("valid hash"))?;
+        Ok(Content { bytes: record.bytes, hash })
+    }
+
+    /// The JSON text, ending in a BLAKE3 hash of all that stands before it.
+    pub(super) fn encode(&self) -> Result<String> {
+        let json = serde_json::to_string_pretty(self)
+            .map_err(|e| Error::failed(format!("cannot encode a manifest: {e}")))?;
+        let body = json.strip_suffix(CLOSE).unwrap_or(&json);
+        Ok(format!("{body}{}", trailer(body)))
+    }
+
+    /// Parses a text written by [`Manifest::encode`]; any byte changed since is an error.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
+        let damaged = || Error::failed("the manifest does not match its own hash");
+        let text = std::str::from_utf8(bytes).map_err(|_| damaged())?;
+        let at = text.len().checked_sub(trailer("").len()).ok_or_else(damaged)?;
+        let body = text.get(..at).ok_or_else(damaged)?;
+        if text[at..] != trailer(body) {
+            return Err(damaged());
+        }
+        let json = format!("{body}{CLOSE}");
+        let wrong = |e: serde_json::Error| Error::failed(format!("the manifest is wrong: {e}"));
+        let Version { format } = serde_json::from_str(&json).map_err(wrong)?;
+        if format != FORMAT {
+            return Err(Error::failed(format!(
+                "the manifest has format {format}, this xrun reads {FORMAT}: use the version that wrote it"
+            )));
+        }
+        serde_json::from_str(&json).map_err(wrong)
+    }
+
+    /// Reads and checks a manifest.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let file = File::open(path).at("open", path)?;
+        let bytes = file.metadata().at("read", path)?.len();
+        if bytes > LARGEST {
+            return Err(Error::failed(format!(
+                "{} is too large for a manifest: {bytes} bytes",
+                path.display()
+            )));
+        }
+        let mut text = Vec::with_capacity(bytes as usize);
+        file.take(LARGEST).read_to_end(&mut text).at("read", path)?;
+        Self::decode(&text)
+    }
+}
+
+#[derive(Deserialize)]
+struct Version {
+    format: u32,
+}
+
+/// How a pretty-printed object ends.
+const CLOSE: &str = "\n}";
+
+/// The last lines of a manifest: always of the same length.
+fn trailer(body: &str) -> String {
+    format!(",\n  \"blake3\": \"{}\"\n}}\n", blake3::hash(body.as_bytes()).to_hex())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let meta = Meta {
+            step: 7,
+            tokens_seen: u64::MAX,
+            recipe_hash: "r".into(),
+            resolved_recipe_toml: "[model]\ndim = 8 # \"ü\"\n".into(),
+            corpus_hash: "c".into(),
+            tokenizer_hash: "t".into(),
+            world_size: 2,
+            seed: 1,
+            xrun_version: "0.1.0".into(),
+            engine: "avx2".into(),
+            algorithms: None,
+            extra: BTreeMap::from([("k".into(), "v".into())]),
+        };
+        Manifest::new(3, meta, [("model.safetensors", Content { bytes: 3, hash: blake3::hash(b"abc") })])
+    }
+
+    #[test]
+    fn a_manifest_is_json_and_comes_back_whole() {
+        let text = manifest().encode().unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["meta"]["tokens_seen"], u64::MAX);
+        assert_eq!(json["blake3"].as_str().unwrap().len(), 64);
+        assert_eq!(Manifest::decode(text.as_bytes()).unwrap(), manifest());
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_truncation_is_found() {
+        let text = manifest().encode().unwrap().into_bytes();
+        for bit in 0..text.len() * 8 {
+            let mut flipped = text.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(Manifest::decode(&flipped).is_err(), "bit {bit}");
+        }
+        for length in 0..text.len() {
+            assert!(Manifest::decode(&text[..length]).is_err(), "length {length}");
+        }
+    }
+
+    #[test]
+    fn another_format_is_named() {
+        let mut newer = manifest();
+        newer.format = 2;
+        let error = Manifest::decode(newer.encode().unwrap().as_bytes()).unwrap_err();
+        assert!(error.message().contains("format 2"), "{error}");
+    }
+}

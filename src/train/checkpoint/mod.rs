@@ -1,0 +1,63 @@
+//! Checkpoints: a training state on disk that is either whole or not there, and is never believed unchecked.
+//!
+//! ```text
+//! checkpoint/
+//!   step-000100/{model.safetensors, optimizer.safetensors, manifest.json}
+//!   step-000200/…
+//!   latest            "step-000200"
+//!   .tmp-…            a save that has not ended; removed when the folder is next opened for writing
+//!   .old-step-000200  one being replaced by a new save of the same step
+//! ```
+//!
+//! `docs/checkpoints.md` states the format and what survives which fault.
+
+mod fs;
+mod load;
+mod manifest;
+mod save;
+pub(crate) mod tensor_file;
+mod tensors;
+
+pub(crate) use fs::write_synced;
+pub use fs::{DiskFs, Fs, SyncWrite};
+pub use load::{Loaded, at_step, first_difference, newest, steps};
+pub use manifest::Meta;
+pub use save::{Saved, Store};
+pub use tensors::{ADAM_M, ADAM_V, Snapshot, TensorView, hash_of};
+
+/// The key of [`Meta::extra`] that holds the id of the token that ends a document, in decimal.
+pub const END_TOKEN_ID: &str = "end_token_id";
+
+const MODEL: &str = "model.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const MANIFEST: &str = "manifest.json";
+const LATEST: &str = "latest";
+const TEMPORARY: &str = ".tmp-";
+const REPLACED: &str = ".old-";
+
+/// The name of the folder that holds the checkpoint of a step.
+pub fn folder_name(step: u64) -> String {
+    format!("step-{step:06}")
+}
+
+/// The step of a folder name, or `None` for a name that [`folder_name`] never makes.
+fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    (folder_name(step) == name).then_some(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_canonical_folder_names_are_checkpoints() {
+        for step in [0, 7, 123, 999_999, 1_000_000, u64::MAX] {
+            assert_eq!(step_of(&folder_name(step)), Some(step));
+        }
+        for name in ["step-7", "step-+00007", "step-0000007", "step-", "../step-000007", "step-000007/", "x"]
+        {
+            assert_eq!(step_of(name), None, "{name}");
+        }
+    }
+}

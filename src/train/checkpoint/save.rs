@@ -1,0 +1,178 @@
+//! Writing checkpoints so that a crash at any moment leaves the old one or the new one, whole.
+
+use super::fs::{DiskFs, Fs, write_synced};
+use super::load::{candidates, next_serial, verify};
+use super::manifest::{Manifest, Meta};
+use super::tensors::{Snapshot, TensorView};
+use super::{LATEST, MANIFEST, MODEL, OPTIMIZER, REPLACED, TEMPORARY, folder_name, step_of, tensor_file};
+use crate::error::{Error, IoContext, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The checkpoint folder of a run, open for writing. Whoever opens it holds the run's lock.
+pub struct Store {
+    dir: PathBuf,
+    keep: usize,
+    fs: Box<dyn Fs>,
+}
+
+/// A save that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The new checkpoint's folder.
+    pub path: PathBuf,
+    /// Bytes written, over all its files.
+    pub bytes: u64,
+    /// Steps whose checkpoints were removed.
+    pub pruned: Vec<u64>,
+    /// What went wrong without harming the new checkpoint.
+    pub warnings: Vec<String>,
+}
+
+impl Store {
+    /// Opens the checkpoint folder `dir`, making it where there is none, and clears what an ended save left behind.
+    ///
+    /// After each save, the newest `keep` checkpoints stay (at least one).
+    pub fn open(dir: &Path, keep: usize) -> Result<Self> {
+        Self::open_on(Box::new(DiskFs), dir, keep)
+    }
+
+    /// As [`Store::open`], on a file system of the caller's.
+    pub fn open_on(fs: Box<dyn Fs>, dir: &Path, keep: usize) -> Result<Self> {
+        let store = Self { dir: dir.to_path_buf(), keep: keep.max(1), fs };
+        if !dir.is_dir() {
+            store.fs.create_dir(dir).at("create", dir)?;
+            let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            store.fs.sync_dir(parent).at("sync", parent)?;
+        }
+        store.clear_leftovers()?;
+        Ok(store)
+    }
+
+    /// Writes and removes a small file: a read-only, full or forbidden disk is better found before the first step.
+    pub fn probe(&self) -> Result<()> {
+        let path = self.dir.join(format!("{TEMPORARY}probe"));
+        let written = write_synced(self.fs.as_ref(), &path, b"probe").at("write", &path);
+        written.and_then(|()| self.fs.remove(&path).at("remove", &path)).map_err(|e| {
+            Error::usage(format!(
+                "{e}: checkpoints go there, so free or allow it, or name another folder with --results"
+            ))
+        })
+    }
+
+    /// Saves a state as the checkpoint of `meta.step`, durably, then removes those that are too many.
+    ///
+    /// On an error the earlier checkpoints are untouched and training can go on; the message says so. Checkpoints of
+    /// later steps, which exist only when the run went back to an earlier state, are removed as well.
+    pub fn save(&self, meta: &Meta, snapshot: &Snapshot) -> Result<Saved> {
+        let path = self.dir.join(folder_name(meta.step));
+        let temporary = self.dir.join(format!("{TEMPORARY}{}", folder_name(meta.step)));
+        let bytes = self.clear_leftovers().and_then(|()| self.write(&temporary, meta, snapshot));
+        let bytes = bytes.and_then(|bytes| self.publish(&temporary, &path).map(|()| bytes)).map_err(|e| {
+            // A disk that is full gets its space back; whatever cannot be removed now is removed before the next save.
+            let _ = self.fs.remove(&temporary);
+            e.context(format_args!("checkpoint of step {} not saved, earlier ones are untouched", meta.step))
+        })?;
+
+        let mut saved = Saved { path, bytes, pruned: Vec::new(), warnings: Vec::new() };
+        let tidied = self.point_latest(meta.step).and_then(|()| self.prune(meta.step, &mut saved.pruned));
+        if let Err(e) = tidied {
+            saved.warnings.push(e.context("checkpoint saved, old ones not removed").to_string());
+        }
+        Ok(saved)
+    }
+
+    /// Writes all files of a checkpoint to `temporary`, durably. Returns their size.
+    fn write(&self, temporary: &Path, meta: &Meta, snapshot: &Snapshot) -> Result<u64> {
+        let fs = self.fs.as_ref();
+        fs.create_dir(temporary).at("create", temporary)?;
+        let write =
+            |name: &str, tensors: &[TensorView]| tensor_file::write(fs, &temporary.join(name), tensors);
+        let (model, optimizer) = (write(MODEL, &snapshot.model)?, write(OPTIMIZER, &snapshot.optimizer)?);
+        let manifest =
+            Manifest::new(next_serial(&self.dir)?, meta.clone(), [(MODEL, model), (OPTIMIZER, optimizer)])
+                .encode()?;
+        let at = temporary.join(MANIFEST);
+        write_synced(fs, &at, manifest.as_bytes()).at("write", &at)?;
+        fs.sync_dir(temporary).at("sync", temporary)?;
+        Ok(model.bytes + optimizer.bytes + manifest.len() as u64)
+    }
+
+    /// Gives a complete folder its final name, durably. One of that name is moved aside first: should the process end
+    /// before the new one has the name, a reader finds the old one there and the next save moves it back.
+    fn publish(&self, temporary: &Path, path: &Path) -> Result<()> {
+        let fs = self.fs.as_ref();
+        if fs::symlink_metadata(path).is_ok() {
+            fs.rename(path, &self.aside(path)).at("move aside", path)?;
+        }
+        fs.rename(temporary, path).at("rename", temporary)?;
+        fs.sync_dir(&self.dir).at("sync", &self.dir)
+    }
+
+    /// Replaces the pointer for people and scripts; xrun itself goes by the folders.
+    fn point_latest(&self, step: u64) -> Result<()> {
+        let (temporary, path) = (self.dir.join(format!("{TEMPORARY}{LATEST}")), self.dir.join(LATEST));
+        let text = format!("{}\n", folder_name(step));
+        write_synced(self.fs.as_ref(), &temporary, text.as_bytes()).at("write", &temporary)?;
+        self.fs.rename(&temporary, &path).at("replace", &path)?;
+        self.fs.sync_dir(&self.dir).at("sync", &self.dir)
+    }
+
+    /// Removes checkpoints beyond the newest `keep`, and those of steps that the run went back from.
+    ///
+    /// The new one is read back and verified before anything is removed.
+    fn prune(&self, step: u64, pruned: &mut Vec<u64>) -> Result<()> {
+        let steps = candidates(&self.dir)?;
+        let surplus = steps.range(..=step).rev().skip(self.keep);
+        let doomed: Vec<_> = steps.iter().filter(|(s, _)| **s > step).chain(surplus).collect();
+        let aside = self.aside(&self.dir.join(folder_name(step)));
+        let replaced = fs::symlink_metadata(&aside).is_ok().then_some(aside);
+        if doomed.is_empty() && replaced.is_none() {
+            return Ok(());
+        }
+        verify(&self.dir.join(folder_name(step)))?;
+        // Folders half removed must not pass for damaged checkpoints, so they lose their names first, and durably.
+        let mut nameless = Vec::from_iter(replaced);
+        for (&step, path) in doomed {
+            let temporary = self.dir.join(format!("{TEMPORARY}pruned-{}", folder_name(step)));
+            self.fs.rename(path, &temporary).at("rename", path)?;
+            nameless.push(temporary);
+            pruned.push(step);
+        }
+        self.fs.sync_dir(&self.dir).at("sync", &self.dir)?;
+        nameless.iter().try_for_each(|path| self.fs.remove(path).at("remove", path))
+    }
+
+    /// Removes what an ended save left, and brings back a checkpoint that it moved aside and did not replace.
+    fn clear_leftovers(&self) -> Result<()> {
+        for entry in fs::read_dir(&self.dir).at("read", &self.dir)? {
+            let entry = entry.at("read", &self.dir)?;
+            let (name, path) = (entry.file_name(), entry.path());
+            let name = name.to_string_lossy();
+            if name.starts_with(TEMPORARY) {
+                self.fs.remove(&path).at("remove", &path)?;
+            } else if let Some(original) = name.strip_prefix(REPLACED).filter(|n| step_of(n).is_some()) {
+                let original = self.dir.join(original);
+                if fs::symlink_metadata(&original).is_err() {
+                    self.fs.rename(&path, &original).at("rename", &path)?;
+                } else {
+                    self.fs.sync_dir(&self.dir).at("sync", &self.dir)?;
+                    self.fs.remove(&path).at("remove", &path)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The name of a checkpoint while it is being replaced.
+    fn aside(&self, path: &Path) -> PathBuf {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        self.dir.join(format!("{REPLACED}{name}"))
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("dir", &self.dir).field("keep", &self.keep).finish_non_exhaustive()
+    }
+}

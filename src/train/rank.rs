@@ -1,0 +1,287 @@
+//! One rank of a run: its engine, its share of the data, a step.
+
+use super::generate::generate;
+use super::init::{initialize, refresh_shadow};
+use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
+use crate::device::comm::Communicator;
+use crate::device::cpu::Pool;
+use crate::error::{Error, Result};
+use crate::exec::{BadTensor, Engine};
+use crate::ir::{Param, SlotId};
+use crate::model::{Programs, schedule_table};
+use crate::plan::Plan;
+use crate::train::checkpoint::{Loaded, TensorView};
+use safetensors::Dtype;
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a step measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepReport {
+    /// The step, from 1.
+    pub step: u64,
+    /// Mean loss over the global batch, in nats per token.
+    pub loss: f32,
+    /// Global norm of the gradient before clipping.
+    pub grad_norm: f32,
+    /// Learning rate.
+    pub lr: f64,
+    /// Time spent waiting for the loader.
+    pub data_wait: Duration,
+    /// The first tensor that was not finite; then nothing was updated.
+    pub bad: Option<BadTensor>,
+}
+
+/// One rank. A run of one rank is the same code with a communicator that has nobody to talk to.
+#[derive(Debug)]
+pub struct Rank {
+    plan: Arc<Plan>,
+    programs: Arc<Programs>,
+    dataset: Arc<Dataset>,
+    engine: Engine,
+    loader: Option<Loader>,
+    done: u64,
+}
+
+impl Rank {
+    /// A rank with its memory allocated and parameters initialized.
+    ///
+    /// # Errors
+    /// When memory cannot be had.
+    pub fn new(
+        plan: Arc<Plan>,
+        programs: Arc<Programs>,
+        dataset: Arc<Dataset>,
+        pool: Arc<Pool>,
+        comm: Arc<dyn Communicator>,
+    ) -> Result<Self> {
+        let execution = plan.execution;
+        let mut engine = Engine::new(
+            pool,
+            &programs.state,
+            comm,
+            execution.placement,
+            programs.arena_bytes(),
+            execution.poison,
+        )?;
+        let schedule = engine.state.slot("control.schedule")?;
+        engine.state.set_values(schedule, &schedule_table(&plan));
+        initialize(&mut engine, plan.seed);
+        let mut rank = Self { plan, programs, dataset, engine, loader: None, done: 0 };
+        rank.go_to(0)?;
+        Ok(rank)
+    }
+
+    /// Steps done.
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// The engine, for measurements.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The communicator.
+    pub fn comm(&self) -> Arc<dyn Communicator> {
+        Arc::clone(&self.engine.comm)
+    }
+
+    fn go_to(&mut self, done: u64) -> Result<()> {
+        self.done = done;
+        let step = self.engine.state.slot("control.step")?;
+        let next = u32::try_from(done + 1).map_err(|_| Error::failed("more steps than a counter holds"))?;
+        self.engine.state.numbers_mut::<u32>(step)[0] = next;
+        self.loader = None;
+        Ok(())
+    }
+
+    fn spec(&self) -> LoaderSpec {
+        let batch = &self.plan.batch;
+        LoaderSpec {
+            seq_len: batch.seq_len,
+            local_batch_size: batch.micro,
+            accumulation: batch.micro_steps,
+            world: batch.world,
+            rank: self.engine.comm.rank(),
+            cross_documents: self.plan.cross_documents,
+            seed: self.plan.seed,
+            start_step: self.done,
+        }
+    }
+
+    /// Trains one step. Where the loss or a gradient is not finite, nothing is updated, and the step is replayed with
+    /// a check after every node to name the first bad tensor.
+    ///
+    /// # Errors
+    /// When data or a rank is lost.
+    pub fn train_step(&mut self) -> Result<StepReport> {
+        let mut batches = Vec::with_capacity(self.plan.batch.micro_steps);
+        let mut data_wait = Duration::ZERO;
+        for micro in 0..self.plan.batch.micro_steps {
+            let waiting = Instant::now();
+            batches.push(self.next_batch()?);
+            data_wait += waiting.elapsed();
+            self.upload(&batches[micro])?;
+            let programs = Arc::clone(&self.programs);
+            self.engine.run(programs.micro_step(micro, self.plan.batch.micro_steps))?;
+        }
+        let programs = Arc::clone(&self.programs);
+        self.engine.run(&programs.step_end)?;
+        let step = self.done + 1;
+        let mut report = StepReport {
+            step,
+            loss: self.number("control.loss")? as f32,
+            grad_norm: self.number("control.grad_norm")? as f32,
+            lr: self.plan.schedule.at(step as usize),
+            data_wait,
+            bad: None,
+        };
+        if self.number("control.bad")? != 0.0 {
+            report.bad = Some(self.find_bad(&batches)?);
+        } else {
+            self.done = step;
+        }
+        Ok(report)
+    }
+
+    fn next_batch(&mut self) -> Result<Batch> {
+        if self.loader.is_none() {
+            self.loader = Some(Loader::new(Arc::clone(&self.dataset), self.spec())?);
+        }
+        match &mut self.loader {
+            Some(loader) => loader.next(),
+            None => Err(Error::failed("a rank without a loader")),
+        }
+    }
+
+    /// Replays a step that went wrong. Every rank replays all of it, so that collectives still meet.
+    fn find_bad(&mut self, batches: &[Batch]) -> Result<BadTensor> {
+        let programs = Arc::clone(&self.programs);
+        let mut found = None;
+        for (micro, batch) in batches.iter().enumerate() {
+            self.upload(batch)?;
+            let bad = self.engine.find_bad(programs.micro_step(micro, batches.len()))?;
+            found = found.or(bad);
+        }
+        let at_end = self.engine.find_bad(&programs.step_end)?;
+        found.or(at_end).ok_or_else(|| {
+            Error::failed(
+                "a step was not finite, and its replay was: the machine computes differently each time",
+            )
+        })
+    }
+
+    fn upload(&mut self, batch: &Batch) -> Result<()> {
+        for (name, values) in [
+            ("tokens", &batch.tokens),
+            ("targets", &batch.targets),
+            ("positions", &batch.positions),
+            ("spans", &batch.spans),
+            ("sequences", &batch.sequences),
+        ] {
+            let slot = self.engine.state.slot(&format!("batch.{name}"))?;
+            self.engine.state.numbers_mut::<u32>(slot).copy_from_slice(values);
+        }
+        Ok(())
+    }
+
+    fn number(&self, slot: &str) -> Result<f64> {
+        let slot = self.engine.state.slot(slot)?;
+        Ok(self.engine.state.values(slot)[0])
+    }
+
+    /// The mean loss over the held-out tokens (or the first `validation.steps` batches of them), over all ranks.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub fn evaluate(&mut self) -> Result<f64> {
+        let dataset = Arc::clone(&self.dataset);
+        let programs = Arc::clone(&self.programs);
+        let mut sums = [0.0f64, 0.0];
+        for batch in ValidationBatches::new(&dataset, self.spec(), self.plan.intervals.validation_steps)? {
+            self.upload(&batch)?;
+            self.engine.run(&programs.evaluate)?;
+            sums[0] += self.number("control.eval_loss")?;
+            sums[1] += batch.counted() as f64;
+        }
+        self.engine.comm.all_reduce_sum_f64(&mut sums)?;
+        Ok(sums[0] / sums[1])
+    }
+
+    /// Texts by the model as it is; none where the plan asks for none.
+    ///
+    /// # Errors
+    /// When the engine fails.
+    pub fn generate(&mut self) -> Result<Vec<String>> {
+        let programs = Arc::clone(&self.programs);
+        let Some(section) = &programs.generate else { return Ok(Vec::new()) };
+        let tokenizer = Arc::clone(&self.dataset.tokenizer);
+        generate(&mut self.engine, section, &tokenizer, &self.plan.generation, self.plan.batch.seq_len)
+    }
+
+    /// Every tensor of a checkpoint: parameters and moments, unpadded.
+    pub fn tensors(&self) -> Vec<TensorView<'_>> {
+        let layout = self.engine.state.layout();
+        let mut tensors = Vec::new();
+        for (buffer, prefix) in BUFFERS {
+            for param in &layout.params {
+                let Some(slot) = layout.slot(&format!("{buffer}.{}", param.name)) else { continue };
+                let bytes = self.engine.state.bytes_of(slot);
+                let shape = param.spec.shape.clone();
+                let read = move || Ok(Cow::Owned(unpadded(param, bytes)));
+                tensors.push(TensorView::lazy(format!("{prefix}{}", param.name), Dtype::F32, shape, read));
+            }
+        }
+        tensors
+    }
+
+    /// Takes over the state of a checkpoint.
+    ///
+    /// # Errors
+    /// When a tensor is missing or has another shape.
+    pub fn restore(&mut self, loaded: &Loaded) -> Result<()> {
+        restore(&mut self.engine, loaded, &BUFFERS)?;
+        self.go_to(loaded.meta().step)
+    }
+}
+
+/// The state buffers that a checkpoint holds, and the prefix of their tensors' names.
+const BUFFERS: [(&str, &str); 3] = [("params", ""), ("m", "adam.m."), ("v", "adam.v.")];
+
+/// Reads the parameters of a checkpoint, without the moments, into an engine that only generates.
+///
+/// # Errors
+/// When a tensor is missing or has another shape.
+pub fn restore_parameters(engine: &mut Engine, loaded: &Loaded) -> Result<()> {
+    restore(engine, loaded, &BUFFERS[..1])
+}
+
+fn restore(engine: &mut Engine, loaded: &Loaded, buffers: &[(&str, &str)]) -> Result<()> {
+    let layout = Arc::clone(engine.state.layout());
+    for (buffer, prefix) in buffers {
+        for param in &layout.params {
+            let slot: SlotId = engine.state.slot(&format!("{buffer}.{}", param.name))?;
+            let bytes = loaded.read(&format!("{prefix}{}", param.name), &param.spec.shape)?;
+            let memory = engine.state.bytes_of_mut(slot);
+            memory.fill(0);
+            let size = param.spec.dtype.size();
+            for (from, at, len) in param.spec.runs() {
+                memory[at * size..(at + len) * size]
+                    .copy_from_slice(&bytes[from * size..(from + len) * size]);
+            }
+        }
+    }
+    refresh_shadow(engine);
+    Ok(())
+}
+
+fn unpadded(param: &Param, bytes: &[u8]) -> Vec<u8> {
+    let size = param.spec.dtype.size();
+    let mut out = Vec::with_capacity(param.spec.logical_elements() * size);
+    for (_, at, len) in param.spec.runs() {
+        out.extend_from_slice(&bytes[at * size..(at + len) * size]);
+    }
+    out
+}

@@ -1,0 +1,220 @@
+//! What rank 0 writes while a run trains: rows, progress, checkpoints, samples.
+
+use super::checkpoint::{Meta, Snapshot, Store};
+use super::rank::{Rank, StepReport};
+use crate::error::Result;
+use crate::plan::Plan;
+use crate::results::folder::{METRICS, TIMING};
+use crate::results::progress::Progress;
+use crate::results::rows::{self, RowWriter};
+use crate::results::summary::Sample;
+use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, memory};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// The files and the progress of one run.
+pub struct Recorder {
+    folder: RunFolder,
+    plan: Arc<Plan>,
+    metrics: RowWriter<MetricsRow>,
+    timing: RowWriter<TimingRow>,
+    store: Store,
+    meta: Meta,
+    summary: Summary,
+    progress: Progress,
+    started: Instant,
+    wall_before: f64,
+    steps_here: usize,
+    tok_s: f64,
+    planned_bytes: u64,
+}
+
+/// What a recorder is made of.
+pub struct Parts {
+    /// The run's folder, locked.
+    pub folder: RunFolder,
+    /// The plan.
+    pub plan: Arc<Plan>,
+    /// What checkpoints say of the run; step and tokens are filled in.
+    pub meta: Meta,
+    /// The summary so far.
+    pub summary: Summary,
+    /// Progress on the terminal.
+    pub progress: Progress,
+    /// The step that the run goes on from.
+    pub from_step: u64,
+    /// Bytes of state and arena.
+    pub planned_bytes: u64,
+}
+
+impl Recorder {
+    /// Opens the row files at a step, cutting off what is beyond it, and sees that checkpoints can be written.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn new(parts: Parts) -> Result<Self> {
+        let Parts { folder, plan, meta, mut summary, progress, from_step, planned_bytes } = parts;
+        let (metrics, _) = folder.resume_rows::<MetricsRow>(METRICS, from_step)?;
+        let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, from_step)?;
+        let store = Store::open(&folder.checkpoints()?, plan.intervals.keep)?;
+        store.probe()?;
+        summary.samples.retain(|sample| sample.step <= from_step);
+        summary.status = Status::Running;
+        summary.reason = None;
+        folder.write_summary(&summary)?;
+        let wall_before = cut.last.map_or(0.0, |row| row.wall_s);
+        Ok(Self {
+            folder,
+            plan,
+            metrics,
+            timing,
+            store,
+            meta,
+            summary,
+            progress,
+            started: Instant::now(),
+            wall_before,
+            steps_here: 0,
+            tok_s: f64::NAN,
+            planned_bytes,
+        })
+    }
+
+    /// Says something to whoever watches, and to the log.
+    ///
+    /// # Errors
+    /// When the log cannot be written.
+    pub fn note(&mut self, text: &str) -> Result<()> {
+        self.progress.note(text);
+        self.folder.log(text)
+    }
+
+    /// A step was trained in `took`.
+    pub(super) fn trained(&mut self, report: &StepReport, took: Duration) -> Result<()> {
+        self.steps_here += 1;
+        let phase = if self.steps_here <= self.plan.intervals.warmup { Phase::Warmup } else { Phase::Train };
+        self.tok_s = self.plan.batch.tokens_per_step() as f64 / took.as_secs_f64();
+        let flops = self.plan.model.flops_per_token(self.plan.batch.seq_len);
+        let row = self.timing_row(report.step, phase, took);
+        let per_device = self.tok_s / self.plan.batch.world as f64;
+        self.timing.append(&TimingRow {
+            data_wait_ms: Some(report.data_wait.as_secs_f64() * 1e3),
+            tok_s: Some(self.tok_s),
+            tok_s_per_device: Some(per_device),
+            tflops_per_device: Some(per_device * flops / 1e12),
+            ..row
+        })
+    }
+
+    /// The held-out text was evaluated in `took`.
+    pub(super) fn evaluated(&mut self, step: u64, took: Duration) -> Result<()> {
+        let row = self.timing_row(step, Phase::Eval, took);
+        self.timing.append(&row)
+    }
+
+    /// Writes the step's row, and shows it where it is time to.
+    pub(super) fn row(&mut self, report: &StepReport, val_loss: Option<f64>) -> Result<()> {
+        let row = MetricsRow {
+            step: report.step,
+            tokens_seen: report.step * self.plan.batch.tokens_per_step() as u64,
+            loss: report.loss,
+            val_loss: val_loss.map(|loss| loss as f32),
+            lr: report.lr,
+            grad_norm: report.grad_norm,
+        };
+        self.metrics.append(&row)?;
+        let interval = self.plan.intervals.metrics.max(1) as u64;
+        if row.step.is_multiple_of(interval) || row.val_loss.is_some() || row.step == 1 {
+            self.progress.step(&row, self.tok_s);
+        }
+        Ok(())
+    }
+
+    /// Saves a checkpoint. A save that fails leaves the earlier ones as they are, and training goes on, loudly.
+    pub(super) fn save(&mut self, rank: &Rank) -> Result<()> {
+        let started = Instant::now();
+        // A checkpoint must never be ahead of its rows.
+        self.metrics.sync()?;
+        self.timing.sync()?;
+        self.meta.step = rank.done();
+        self.meta.tokens_seen = rank.done() * self.plan.batch.tokens_per_step() as u64;
+        match self.store.save(&self.meta, &Snapshot::new(rank.tensors())) {
+            Ok(saved) => {
+                for warning in saved.warnings {
+                    self.note(&format!("warning: {warning}"))?;
+                }
+            }
+            Err(e) => {
+                let text = format!("checkpoint of step {} failed, training goes on: {e}", rank.done());
+                self.summary.notes.push(text.clone());
+                self.note(&format!("warning: {text}"))?;
+            }
+        }
+        let row = self.timing_row(rank.done(), Phase::Save, started.elapsed());
+        self.timing.append(&row)
+    }
+
+    /// Lets the model write, and keeps what it wrote.
+    pub(super) fn generate(&mut self, rank: &mut Rank) -> Result<()> {
+        let started = Instant::now();
+        let texts = rank.generate()?;
+        if texts.is_empty() {
+            return Ok(());
+        }
+        let step = rank.done();
+        let prompt = &self.plan.generation.prompt;
+        for text in texts {
+            self.folder.log(&format!("sample after step {step}: {prompt}{text}"))?;
+            self.summary.samples.push(Sample { step, prompt: prompt.clone(), text });
+        }
+        if let Some(sample) = self.summary.samples.last() {
+            self.progress.note(&format!("sample after step {step}: {}{}", sample.prompt, sample.text));
+        }
+        self.folder.write_summary(&self.summary)?;
+        let row = self.timing_row(step, Phase::Sample, started.elapsed());
+        self.timing.append(&row)
+    }
+
+    /// Closes the run: what its files say, how it ended.
+    ///
+    /// # Errors
+    /// When the files cannot be read back or written.
+    pub fn finish(mut self, status: Status, reason: Option<String>) -> Result<(RunFolder, Summary)> {
+        self.metrics.sync()?;
+        self.timing.sync()?;
+        let metrics: Vec<MetricsRow> = rows::read(&self.folder.path().join(METRICS))?;
+        let timing: Vec<TimingRow> = rows::read(&self.folder.path().join(TIMING))?;
+        self.summary.status = status;
+        self.summary.reason = reason;
+        self.summary.measure(&metrics, &timing, self.plan.intervals.warmup);
+        self.summary.memory.peak_rss_bytes = memory::peak_rss_bytes();
+        self.folder.write_summary(&self.summary)?;
+        self.progress.finish(&self.summary);
+        Ok((self.folder, self.summary))
+    }
+
+    /// Bytes that the engine really holds, for the summary.
+    pub fn allocated(&mut self, bytes: u64) {
+        self.summary.memory.allocated_bytes = Some(bytes);
+    }
+
+    fn timing_row(&self, step: u64, phase: Phase, took: Duration) -> TimingRow {
+        let mib = |bytes: u64| bytes as f64 / MIB;
+        TimingRow {
+            step,
+            phase,
+            wall_s: self.wall_before + self.started.elapsed().as_secs_f64(),
+            step_ms: took.as_secs_f64() * 1e3,
+            data_wait_ms: None,
+            tok_s: None,
+            tok_s_per_device: None,
+            tflops_per_device: None,
+            mfu_pct: None,
+            plan_mem_mib: Some(mib(self.planned_bytes)),
+            rss_mib: memory::rss_bytes().map(mib),
+            peak_mem_mib: memory::peak_rss_bytes().map(mib),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Text from a trained run.
+
+use super::checkpoint::{self, Loaded};
+use super::generate::generate;
+use super::rank::restore_parameters;
+use super::run::TOKENIZER;
+use crate::data::Tokenizer;
+use crate::device::comm::Alone;
+use crate::device::cpu::Pool;
+use crate::error::{Error, Result};
+use crate::exec::Engine;
+use crate::model::generator;
+use crate::plan::{Corpus, Generation, Plan};
+use crate::recipe;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What to write, with which run.
+#[derive(Clone, Debug)]
+pub struct SampleRequest {
+    /// The run's folder.
+    pub run: PathBuf,
+    /// The step whose checkpoint is used; the newest good one without it.
+    pub step: Option<u64>,
+    /// Keys of `[generation]` to change, as `generation.key=value`.
+    pub overrides: Vec<String>,
+}
+
+/// Writes texts; returns them with the prompt they begin with.
+///
+/// # Errors
+/// When the run has no good checkpoint, or the prompt does not fit.
+pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
+    let folder = request.run.join("checkpoint");
+    let loaded: Loaded = match request.step {
+        Some(step) => checkpoint::at_step(&folder, step)?,
+        None => checkpoint::newest(&folder)?.ok_or_else(|| {
+            Error::usage(format!("{} has no checkpoint to sample from", request.run.display()))
+        })?,
+    };
+    for warning in loaded.warnings() {
+        eprintln!("warning: {warning}");
+    }
+    let recipe = Path::new("the checkpoint's recipe");
+    let resolved = recipe::load_str(
+        recipe,
+        &loaded.meta().resolved_recipe_toml,
+        &request.overrides,
+        std::iter::empty(),
+    )?;
+    let tokenizer = Tokenizer::open(&request.run.join(TOKENIZER).to_string_lossy())?;
+    let corpus = Corpus {
+        vocab_size: tokenizer.vocab_size(),
+        train_tokens: 0,
+        exact: false,
+        validation_tokens: 0,
+        floor: None,
+    };
+    let plan = Plan::new(&resolved, corpus)?;
+    let (state, section) = generator(&plan)?;
+    let pool = Arc::new(Pool::new(plan.execution.threads)?);
+    let execution = plan.execution;
+    let mut engine = Engine::new(
+        pool,
+        &state,
+        Arc::new(Alone),
+        execution.placement,
+        section.memory.arena_bytes,
+        execution.poison,
+    )?;
+    restore_parameters(&mut engine, &loaded)?;
+    let texts = generate(&mut engine, &section, &tokenizer, &plan.generation, plan.batch.seq_len)?;
+    Ok((plan.generation, texts))
+}

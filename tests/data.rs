@@ -1,0 +1,318 @@
+//! Corpora from file to batch, and `xrun data`, from outside.
+
+use assert_cmd::Command;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+use xrun::data::stories::{self, Split};
+use xrun::data::{self, Dataset, Loader, LoaderSpec, Spec, Stream, Validation, ValidationBatches};
+
+fn all(stream: &Stream) -> Vec<u32> {
+    stream.tokens(0..stream.len())
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn write(dir: &TempDir, name: &str, content: impl AsRef<[u8]>) -> String {
+    let path = dir.path().join(name);
+    fs::write(&path, content).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Sixty documents of different lengths, two of them equal, as one text with separators.
+fn separated() -> (Vec<String>, String) {
+    let mut documents: Vec<String> =
+        (0..60).map(|i| format!("Document {i} says:{}", " the cat sat.".repeat(i % 7 + 1))).collect();
+    documents[41] = documents[13].clone();
+    let text = documents.join("\n<|endoftext|>\n");
+    (documents, text)
+}
+
+fn separated_spec(path: &str, tokenizer: &str) -> Spec {
+    Spec { document_separator: Some("<|endoftext|>".into()), ..Spec::new(path, tokenizer) }
+}
+
+/// The documents of a stream as text.
+fn documents_of(data: &Dataset, stream: &Stream) -> Vec<String> {
+    let end = data.tokenizer.end_token();
+    let tokens = all(stream);
+    assert_eq!((tokens[0], tokens[tokens.len() - 1]), (end, end));
+    let parts = tokens[1..tokens.len() - 1].split(|&t| t == end);
+    parts.map(|p| data.tokenizer.decode(p).unwrap()).collect()
+}
+
+#[test]
+fn documents_are_split_whole_and_none_is_lost() {
+    let dir = folder();
+    let (documents, text) = separated();
+    let path = write(&dir, "a.txt", text);
+    for tokenizer in ["byte", "gpt2", "stories"] {
+        let data = data::open(&separated_spec(&path, tokenizer), 16).unwrap();
+        let (train, held) = (documents_of(&data, &data.train), documents_of(&data, &data.validation));
+        let mut together = [train.clone(), held.clone()].concat();
+        let mut expected = documents.clone();
+        together.sort();
+        expected.sort();
+        assert_eq!(together, expected);
+        assert!(held.iter().all(|d| !train.contains(d)), "a document is on both sides");
+        let share = data.validation.len() as f64 / (data.train.len() + data.validation.len()) as f64;
+        assert!((0.05..0.15).contains(&share), "{share}");
+        assert!(data.warnings.is_empty() && data.floor.is_none());
+    }
+}
+
+#[test]
+fn the_seed_chooses_what_is_held_out() {
+    let dir = folder();
+    let path = write(&dir, "a.txt", separated().1);
+    let held =
+        |seed| all(&data::open(&Spec { seed, ..separated_spec(&path, "byte") }, 16).unwrap().validation);
+    assert_eq!(held(1), held(1));
+    assert_ne!(held(1), held(2));
+}
+
+#[test]
+fn one_document_is_split_at_its_tail() {
+    let dir = folder();
+    let text = "To be, or not to be, that is the question.\n".repeat(50);
+    let path = write(&dir, "a.txt", &text);
+    let data = data::open(&Spec::new(&path, "byte"), 16).unwrap();
+    let whole: Vec<u32> = [256].into_iter().chain(text.bytes().map(u32::from)).chain([256]).collect();
+    let (train, held) = (all(&data.train), all(&data.validation));
+    assert_eq!([&train[..], &held[1..]].concat(), whole);
+    assert_eq!(held[0], train[train.len() - 1], "the first held-out token is context");
+    assert_eq!(held.len() - 1, whole.len() / 10);
+}
+
+#[test]
+fn a_literal_end_token_stays_text_and_is_pointed_out() {
+    let dir = folder();
+    let (_, text) = separated();
+    let path = write(&dir, "a.txt", &text);
+    let data = data::open(&Spec::new(&path, "gpt2"), 16).unwrap();
+    assert!(data.warnings[0].contains("document_separator"), "{:?}", data.warnings);
+    let inside = all(&data.train);
+    assert!(!inside[1..].contains(&data.tokenizer.end_token()));
+}
+
+#[test]
+fn folders_jsonl_and_a_held_out_path() {
+    let dir = folder();
+    let lines: Vec<String> = (0..30).map(|i| format!("{{\"text\": \"line {i} \\n of text\"}}")).collect();
+    let json = write(&dir, "a.jsonl", lines.join("\n"));
+    let held = write(&dir, "held.txt", "held out text, some of it");
+    let spec = Spec { validation: Validation::Path(PathBuf::from(held)), ..Spec::new(&json, "byte") };
+    let data = data::open(&spec, 8).unwrap();
+    assert_eq!(documents_of(&data, &data.train)[29], "line 29 \n of text");
+    assert_eq!(documents_of(&data, &data.validation), ["held out text, some of it"]);
+
+    let sub = folder();
+    for i in 0..30 {
+        write(&sub, &format!("{i:02}.md"), format!("file {i} of a folder"));
+    }
+    let data = data::open(&Spec::new(sub.path().to_str().unwrap(), "byte"), 8).unwrap();
+    let train = documents_of(&data, &data.train);
+    let number = |d: &String| d.split(' ').nth(1).and_then(|n| n.parse::<u32>().ok());
+    assert!(train.is_sorted_by_key(number) && train.len() > 24 && train.len() < 30, "{train:?}");
+}
+
+#[test]
+fn stories_come_with_their_floor() {
+    let spec =
+        Spec { train_tokens: 20_000, validation_tokens: 4_000, seed: 9, ..Spec::new("stories", "stories") };
+    let data = data::open(&spec, 64).unwrap();
+    let held = documents_of(&data, &data.validation);
+    let nats: f64 = held.iter().map(|s| -stories::grammar().parse_story(s).unwrap().ln_p).sum();
+    let floor = data.floor.unwrap();
+    assert!((floor - nats / (data.validation.len() - 1) as f64).abs() < 1e-12);
+    assert!(documents_of(&data, &data.train).iter().all(|s| stories::grammar().parse_story(s).is_some()));
+
+    let facts = data::facts(&spec).unwrap();
+    assert_eq!(facts.floor, data.floor);
+    assert_eq!(facts.validation_tokens, data.validation.len());
+    assert!(data.train.len().abs_diff(facts.train_tokens) < 150 && facts.estimated);
+}
+
+#[test]
+fn random_tokens_know_their_floor_and_are_exact() {
+    let spec = Spec { train_tokens: 5_000, validation_tokens: 500, ..Spec::new("random", "gpt2") };
+    let data = data::open(&spec, 64).unwrap();
+    assert_eq!(data.floor, Some((50_257f64).ln()));
+    let facts = data::facts(&spec).unwrap();
+    assert_eq!((facts.train_tokens, facts.validation_tokens), (data.train.len(), data.validation.len()));
+    assert!(!facts.estimated);
+}
+
+#[test]
+fn estimates_are_near_the_truth() {
+    let dir = folder();
+    let text: String = (0..3000)
+        .map(|i| stories::story(1, Split::Train, i))
+        .fold(String::new(), |t, s| t + &stories::grammar().text(&s.words) + "\n");
+    let path = write(&dir, "a.txt", &text);
+    let spec = Spec::new(&path, "gpt2");
+    let (facts, data) = (data::facts(&spec).unwrap(), data::open(&spec, 64).unwrap());
+    let ratio = facts.train_tokens as f64 / data.train.len() as f64;
+    assert!((0.97..1.03).contains(&ratio) && facts.estimated, "{ratio}");
+}
+
+#[test]
+fn a_split_shorter_than_a_window_says_the_numbers() {
+    let dir = folder();
+    let path = write(&dir, "a.txt", "x".repeat(100));
+    let error = data::open(&Spec::new(&path, "byte"), 64).unwrap_err();
+    for says in ["held-out split has 11 tokens", "seq_len 64", "takes 65"] {
+        assert!(error.message().contains(says), "{error}");
+    }
+    assert_eq!(error.kind().exit_code(), 2);
+}
+
+#[test]
+fn wrong_corpora_are_usage_errors() {
+    let dir = folder();
+    let text = write(&dir, "a.txt", "text ".repeat(100));
+    let broken = write(&dir, "b.bin", [1, 2, 3]);
+    let empty = folder();
+    let only_held = folder();
+    write(&only_held, "x_val_000.bin", [1, 0]);
+    let fraction = |f| Spec { validation: Validation::Fraction(f), ..Spec::new(&text, "byte") };
+    let cases = [
+        (Spec::new("no/such/corpus", "byte"), "no such file or folder"),
+        (Spec::new(&text, "no/such/tokenizer"), "no such file"),
+        (Spec::new(&broken, "byte"), "b.bin"),
+        (Spec::new(empty.path().to_str().unwrap(), "byte"), "no .txt"),
+        (Spec::new(only_held.path().to_str().unwrap(), "byte"), "_train_"),
+        (fraction(1.5), "between 0 and 1"),
+        (fraction(f64::NAN), "between 0 and 1"),
+        (Spec { train_tokens: usize::MAX, ..Spec::new("stories", "byte") }, "data.train_tokens"),
+    ];
+    for (spec, says) in cases {
+        let error = data::open(&spec, 8).unwrap_err();
+        assert!(error.message().contains(says), "{says}: {error}");
+        assert_eq!(error.kind().exit_code(), 2, "{error}");
+    }
+}
+
+#[test]
+fn nanogpt_files_are_read_and_checked_against_the_vocabulary() {
+    let dir = folder();
+    let file = |n: u16| (0..n).flat_map(|i| (i % 250).to_le_bytes()).collect::<Vec<u8>>();
+    write(&dir, "train.bin", file(1000));
+    write(&dir, "val.bin", file(100));
+    let spec = Spec::new(dir.path().to_str().unwrap(), "byte");
+    let data = data::open(&spec, 16).unwrap();
+    assert_eq!((data.train.len(), data.validation.len()), (1000, 100));
+    let facts = data::facts(&spec).unwrap();
+    assert_eq!((facts.train_tokens, facts.validation_tokens, facts.estimated), (1000, 100, false));
+    drop(data);
+
+    let mut bad = file(1000);
+    bad[900..902].copy_from_slice(&257u16.to_le_bytes());
+    write(&dir, "train.bin", bad);
+    let error = data::open(&spec, 16).unwrap_err();
+    assert!(error.message().contains("token 257 at position 450"), "{error}");
+}
+
+fn xrun(args: &[&str]) -> std::process::Output {
+    Command::cargo_bin("xrun").unwrap().args(args).output().unwrap()
+}
+
+/// Writes shards with `xrun data` and opens them again, with the tokenizer beside them.
+fn through_shards(corpus: &str, extra: &[&str], out: &Path) -> Dataset {
+    let out = out.to_str().unwrap();
+    let args = [&["data", "--corpus", corpus, "--out", out, "--shard-tokens", "300"], extra].concat();
+    let output = xrun(&args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    data::open(&Spec::new(out, &format!("{out}/tokenizer.json")), 16).unwrap()
+}
+
+#[test]
+fn shards_written_by_the_command_read_back_equal() {
+    let dir = folder();
+    let (_, text) = separated();
+    let many = write(&dir, "many.txt", &text);
+    let one = write(&dir, "one.txt", "All the world's a stage. ".repeat(80));
+    let generated = ["--train-tokens", "3000", "--validation-tokens", "400"];
+    let separator = ["--separator", "<|endoftext|>"];
+    let small = Spec { train_tokens: 3000, validation_tokens: 400, ..Spec::new("stories", "stories") };
+    let random = Spec { corpus: "random".into(), tokenizer: "gpt2".into(), ..small.clone() };
+    let cases: [(&str, &str, &[&str], Spec); 4] = [
+        (&many, "gpt2", &separator, separated_spec(&many, "gpt2")),
+        (&one, "byte", &[], Spec::new(&one, "byte")),
+        ("stories", "stories", &generated, small),
+        ("random", "gpt2", &generated, random),
+    ];
+    for (i, (corpus, tokenizer, extra, spec)) in cases.into_iter().enumerate() {
+        let out = dir.path().join(format!("out{i}"));
+        let shards = through_shards(corpus, &[&["--tokenizer", tokenizer], extra].concat(), &out);
+        let direct = data::open(&spec, 16).unwrap();
+        assert_eq!(all(&shards.train), all(&direct.train), "{corpus}");
+        assert_eq!(all(&shards.validation), all(&direct.validation), "{corpus}");
+        assert_eq!(shards.hash, direct.hash, "the hash is of the tokens, not of the files");
+        assert!(shards.warnings.is_empty(), "{:?}", shards.warnings);
+        match data::open(&Spec::new(out.to_str().unwrap(), "byte"), 16) {
+            Ok(data) => assert!(tokenizer == "byte" && data.warnings.is_empty(), "{corpus}"),
+            Err(error) => assert!(error.message().contains("vocabulary of 257"), "{error}"),
+        }
+        let wider = data::open(&Spec::new(out.to_str().unwrap(), "gpt2"), 16).unwrap();
+        assert_eq!(wider.warnings.is_empty(), tokenizer == "gpt2", "{corpus}");
+    }
+}
+
+#[test]
+fn the_command_prints_statistics_and_never_overwrites() {
+    let dir = folder();
+    let (documents, text) = separated();
+    let path = write(&dir, "many.txt", text);
+    let out = dir.path().join("out");
+    let args = ["data", "--corpus", &path, "--tokenizer", "byte", "--out", out.to_str().unwrap()];
+    let json = xrun(&[&args[..], &["--separator", "<|endoftext|>", "--json"]].concat());
+    let printed: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let count = |key: &str| printed[key].as_u64().unwrap();
+    assert_eq!(count("train_documents") + count("validation_documents"), 60);
+    assert_eq!(count("longest_document_tokens"), documents.iter().map(String::len).max().unwrap() as u64);
+    assert_eq!(count("vocab_size"), 257);
+    let bytes: usize = documents.iter().map(String::len).sum();
+    let tokens = count("train_tokens") + count("validation_tokens");
+    assert_eq!(tokens as usize, bytes + documents.len() + 2);
+    assert!((printed["bytes_per_token"].as_f64().unwrap() - bytes as f64 / tokens as f64).abs() < 1e-12);
+
+    let again = xrun(&args);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("already holds"));
+    assert!(again.stdout.is_empty());
+
+    let plain = dir.path().join("plain");
+    let shown = xrun(&["data", "--corpus", &path, "--tokenizer", "byte", "--out", plain.to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&shown.stderr).contains("document_separator"));
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("bytes per token"));
+}
+
+#[test]
+fn a_real_text_trains_and_evaluates_every_token_once() {
+    let Ok(path) = std::env::var("XRUN_TEST_TEXT") else {
+        eprintln!("XRUN_TEST_TEXT names no text file: batches of a real text not checked");
+        return;
+    };
+    let data = Arc::new(data::open(&Spec::new(&path, "gpt2"), 128).unwrap());
+    let text = fs::read_to_string(&path).unwrap();
+    let tokens = [&all(&data.train)[1..], &all(&data.validation)[1..]].concat();
+    assert_eq!(data.tokenizer.decode(&tokens[..tokens.len() - 1]).unwrap(), text);
+    let spec = LoaderSpec {
+        seq_len: 128,
+        local_batch_size: 8,
+        accumulation: 1,
+        world: 1,
+        rank: 0,
+        cross_documents: false,
+        seed: 0,
+        start_step: 0,
+    };
+    let counted: usize = ValidationBatches::new(&data, spec, 0).unwrap().map(|b| b.counted()).sum();
+    assert_eq!(counted, data.validation.len() - 1);
+    let batch = Loader::new(data.clone(), spec).unwrap().next().unwrap();
+    assert_eq!((batch.tokens.len(), batch.spans.len()), (8 * 128, 2 * 8 * 128));
+}

@@ -1,0 +1,423 @@
+//! The HuggingFace export: names, slices, bytes, refusals, and the command.
+
+use assert_cmd::Command;
+use safetensors::SafeTensors;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use xrun::error::Kind;
+use xrun::train::checkpoint::{DiskFs, END_TOKEN_ID, Fs, Meta, Snapshot, Store, SyncWrite, TensorView};
+use xrun::train::export::{Dtype, ExportModel, Weights, write, write_on};
+use xrun::{Error, Result};
+
+const FILES: [&str; 5] =
+    ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+
+/// Odd sizes, so that a swapped dimension shows.
+fn tiny() -> ExportModel {
+    ExportModel {
+        vocab_size: 11,
+        dim: 6,
+        n_layers: 2,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 2,
+        ffn_dim: 5,
+        rope_theta: 12345.0,
+        norm_eps: 1e-5,
+        qk_norm: true,
+        tie_embeddings: false,
+        max_position_embeddings: 16,
+        end_token_id: 10,
+        dtype: Dtype::F32,
+    }
+}
+
+/// A tokenizer of the letters a to j and an end token.
+const TOKENIZER: &str = r#"{
+  "version": "1.0",
+  "added_tokens": [{"id": 10, "content": "<|endoftext|>", "single_word": false, "lstrip": false, "rstrip": false,
+                    "normalized": false, "special": true}],
+  "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "Fuse"},
+  "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "merges": [],
+            "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "e": 4, "f": 5, "g": 6, "h": 7, "i": 8, "j": 9}}
+}"#;
+
+/// Weights by xrun's names, every value a function of the tensor's and the element's number.
+#[derive(Clone)]
+struct Tiny(BTreeMap<String, (Vec<usize>, Vec<f32>)>);
+
+impl Tiny {
+    fn new(m: &ExportModel) -> Self {
+        let (d, q, kv) = (m.dim, m.n_heads * m.head_dim, m.n_kv_heads * m.head_dim);
+        let mut shapes =
+            vec![("embedding".to_string(), vec![m.vocab_size, d]), ("final_norm".to_string(), vec![d])];
+        if !m.tie_embeddings {
+            shapes.push(("head".into(), vec![m.vocab_size, d]));
+        }
+        for i in 0..m.n_layers {
+            for (name, shape) in [
+                ("attention_norm", vec![d]),
+                ("qkv", vec![q + 2 * kv, d]),
+                ("q_norm", vec![m.head_dim]),
+                ("k_norm", vec![m.head_dim]),
+                ("out", vec![d, q]),
+                ("ffn_norm", vec![d]),
+                ("gate_up", vec![2, m.ffn_dim, d]),
+                ("down", vec![d, m.ffn_dim]),
+            ] {
+                shapes.push((format!("blocks.{i}.{name}"), shape));
+            }
+        }
+        let tensors = shapes.into_iter().enumerate().map(|(t, (name, shape))| {
+            let n: usize = shape.iter().product();
+            let values = (0..n).map(|k| ((k * 37 + t * 101) % 257) as f32 / 64.0 - 2.0).collect();
+            (name, (shape, values))
+        });
+        Self(tensors.collect())
+    }
+
+    fn values(&self, name: &str) -> &[f32] {
+        &self.0[name].1
+    }
+}
+
+impl Weights for Tiny {
+    fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+
+    fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
+        let (found, values) = self.0.get(name).ok_or_else(|| Error::failed("missing"))?;
+        if found != shape {
+            return Err(Error::failed(format!("{name}: {found:?} is not {shape:?}")));
+        }
+        Ok(values.iter().flat_map(|x| x.to_le_bytes()).collect())
+    }
+}
+
+/// Exports to a new folder and returns all files in a row.
+fn exported(at: &Path, model: &ExportModel, weights: &dyn Weights) -> Vec<u8> {
+    write(at, model, weights, TOKENIZER).unwrap();
+    let mut names: Vec<_> =
+        fs::read_dir(at).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, FILES);
+    FILES.iter().flat_map(|f| fs::read(at.join(f)).unwrap()).collect()
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    let (elements, _) = bytes.as_chunks::<4>();
+    elements.iter().map(|&x| f32::from_le_bytes(x)).collect()
+}
+
+#[test]
+fn every_tensor_has_its_name_its_shape_and_its_rows() {
+    let at = tempfile::tempdir().unwrap();
+    let (model, weights) = (tiny(), Tiny::new(&tiny()));
+    exported(&at.path().join("out"), &model, &weights);
+    let file = fs::read(at.path().join("out/model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&file).unwrap();
+    assert_eq!(file.len(), 3 + 11 * 2);
+
+    let check = |name: &str, shape: &[usize], expected: &[f32]| {
+        let tensor = file.tensor(name).unwrap();
+        assert_eq!(tensor.shape(), shape, "{name}");
+        assert_eq!(floats(tensor.data()), expected, "{name}");
+    };
+    check("model.embed_tokens.weight", &[11, 6], weights.values("embedding"));
+    check("model.norm.weight", &[6], weights.values("final_norm"));
+    check("lm_head.weight", &[11, 6], weights.values("head"));
+    for i in 0..2 {
+        let to = |name: &str| format!("model.layers.{i}.{name}.weight");
+        let from = |name: &str| weights.values(&format!("blocks.{i}.{name}"));
+        let (qkv, gate_up) = (from("qkv"), from("gate_up"));
+        check(&to("input_layernorm"), &[6], from("attention_norm"));
+        check(&to("self_attn.q_proj"), &[8, 6], &qkv[..48]);
+        check(&to("self_attn.k_proj"), &[4, 6], &qkv[48..72]);
+        check(&to("self_attn.v_proj"), &[4, 6], &qkv[72..]);
+        check(&to("self_attn.q_norm"), &[2], from("q_norm"));
+        check(&to("self_attn.k_norm"), &[2], from("k_norm"));
+        check(&to("self_attn.o_proj"), &[6, 8], from("out"));
+        check(&to("post_attention_layernorm"), &[6], from("ffn_norm"));
+        check(&to("mlp.gate_proj"), &[5, 6], &gate_up[..30]);
+        check(&to("mlp.up_proj"), &[5, 6], &gate_up[30..]);
+        check(&to("mlp.down_proj"), &[6, 5], from("down"));
+    }
+}
+
+#[test]
+fn bf16_weights_are_rounded_to_nearest_even() {
+    let at = tempfile::tempdir().unwrap();
+    let mut weights = Tiny::new(&tiny());
+    // Halfway between two bf16 numbers, twice: to the even one below, to the even one above; then just above halfway.
+    let cases = [(0x3f80_8000u32, 0x3f80u16), (0x3f81_8000, 0x3f82), (0x3f80_8001, 0x3f81)];
+    let embedding = &mut weights.0.get_mut("embedding").unwrap().1;
+    cases.iter().zip(embedding.iter_mut()).for_each(|((x, _), e)| *e = f32::from_bits(*x));
+    exported(&at.path().join("out"), &ExportModel { dtype: Dtype::Bf16, ..tiny() }, &weights);
+    let file = fs::read(at.path().join("out/model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&file).unwrap();
+    let embedding = file.tensor("model.embed_tokens.weight").unwrap();
+    assert_eq!(embedding.dtype(), safetensors::Dtype::BF16);
+    for (i, (_, expected)) in cases.iter().enumerate() {
+        assert_eq!(embedding.data()[2 * i..2 * i + 2], expected.to_le_bytes());
+    }
+    let config = fs::read_to_string(at.path().join("out/config.json")).unwrap();
+    assert!(config.contains(r#""torch_dtype": "bfloat16""#));
+}
+
+#[test]
+fn the_bytes_are_always_the_same() {
+    let at = tempfile::tempdir().unwrap();
+    let hash = |name: &str, model: &ExportModel| {
+        blake3::hash(&exported(&at.path().join(name), model, &Tiny::new(model))).to_hex().to_string()
+    };
+    assert_eq!(hash("1", &tiny()), hash("2", &tiny()));
+    insta::assert_snapshot!(hash("fp32", &tiny()), @"a42268888542e3ceedc88eeb1009c14012c9af710cb3decff3cb79294040e6e7");
+    insta::assert_snapshot!(hash("bf16", &ExportModel { dtype: Dtype::Bf16, ..tiny() }), @"7a3af58b529a66613ed83908a24d1ffaa153af59a84f723aea9b7918d8bedab2");
+    insta::assert_snapshot!(hash("tied", &ExportModel { tie_embeddings: true, ..tiny() }), @"6d3706265b882b23f73b6b3ee4292ed0013a23e297226e9532b556f9ea452291");
+    let config = fs::read_to_string(at.path().join("fp32/config.json")).unwrap();
+    insta::assert_snapshot!(config, @r#"
+    {
+      "architectures": [
+        "Qwen3ForCausalLM"
+      ],
+      "model_type": "qwen3",
+      "torch_dtype": "float32",
+      "vocab_size": 11,
+      "hidden_size": 6,
+      "intermediate_size": 5,
+      "num_hidden_layers": 2,
+      "num_attention_heads": 4,
+      "num_key_value_heads": 2,
+      "head_dim": 2,
+      "hidden_act": "silu",
+      "max_position_embeddings": 16,
+      "initializer_range": 0.02,
+      "rms_norm_eps": 0.00001,
+      "rope_theta": 12345.0,
+      "rope_scaling": null,
+      "attention_bias": false,
+      "attention_dropout": 0.0,
+      "use_sliding_window": false,
+      "sliding_window": null,
+      "max_window_layers": 2,
+      "tie_word_embeddings": false,
+      "use_cache": true,
+      "bos_token_id": 10,
+      "eos_token_id": 10
+    }
+    "#);
+    let tokenizer_config = fs::read_to_string(at.path().join("fp32/tokenizer_config.json")).unwrap();
+    insta::assert_snapshot!(tokenizer_config, @r#"
+    {
+      "tokenizer_class": "PreTrainedTokenizerFast",
+      "model_max_length": 16,
+      "bos_token": "<|endoftext|>",
+      "eos_token": "<|endoftext|>",
+      "clean_up_tokenization_spaces": false
+    }
+    "#);
+}
+
+#[test]
+fn what_would_not_load_as_trained_is_refused_and_leaves_nothing() {
+    let at = tempfile::tempdir().unwrap();
+    let weights = Tiny::new(&tiny());
+    let without = |name: &str| {
+        let mut w = weights.clone();
+        w.0.remove(name);
+        w
+    };
+    let mut more = weights.clone();
+    more.0.insert("blocks.2.out".into(), (vec![1], vec![0.0]));
+    let no_norm = ExportModel { qk_norm: false, ..tiny() };
+    let tied = ExportModel { tie_embeddings: true, ..tiny() };
+    let heads = ExportModel { n_kv_heads: 3, ..tiny() };
+    let small = ExportModel { vocab_size: 9, ..tiny() };
+    let end = ExportModel { end_token_id: 11, vocab_size: 12, ..tiny() };
+    let huge = ExportModel { ffn_dim: usize::MAX / 2, ..tiny() };
+    let deep = ExportModel { n_layers: usize::MAX, ..tiny() };
+    let wide = ExportModel { ffn_dim: 7, ..tiny() };
+    let (usage, failed) = (Kind::Usage, Kind::Failed);
+    for (model, weights, tokenizer, kind, says) in [
+        (&no_norm, &weights, TOKENIZER, usage, "qk_norm is false"),
+        (&heads, &weights, TOKENIZER, usage, "4 query heads cannot share 3"),
+        (&small, &weights, TOKENIZER, usage, "has token 10, the model knows 9"),
+        (&end, &weights, TOKENIZER, usage, "has no token 11"),
+        (&huge, &weights, TOKENIZER, usage, "too large"),
+        (&tiny(), &weights, "{", usage, "tokenizer.json is wrong"),
+        (&deep, &weights, TOKENIZER, failed, "layers cannot come from 19 tensors"),
+        (&wide, &weights, TOKENIZER, failed, "[2, 5, 6] is not [2, 7, 6]"),
+        (&tied, &weights, TOKENIZER, failed, "has no place for it"),
+        (&tiny(), &without("head"), TOKENIZER, failed, "has no head"),
+        (&tiny(), &without("blocks.1.k_norm"), TOKENIZER, failed, "has no blocks.1.k_norm"),
+        (&tiny(), &more, TOKENIZER, failed, "has blocks.2.out"),
+    ] {
+        let error = write(&at.path().join("out"), model, weights, tokenizer).unwrap_err();
+        assert!(error.message().contains(says), "{error}");
+        assert_eq!(error.kind(), kind, "{error}");
+        assert_eq!(fs::read_dir(at.path()).unwrap().count(), 0, "{says}");
+    }
+}
+
+#[test]
+fn a_folder_in_use_is_refused_and_an_empty_one_is_not() {
+    let at = tempfile::tempdir().unwrap();
+    let (model, weights) = (tiny(), Tiny::new(&tiny()));
+    let (full, empty, file) = (at.path().join("full"), at.path().join("empty"), at.path().join("file"));
+    fs::create_dir(&full).unwrap();
+    fs::write(full.join("mine"), "precious").unwrap();
+    fs::create_dir(&empty).unwrap();
+    fs::write(&file, "precious").unwrap();
+    for (dir, says) in [
+        (full.as_path(), "exists and is not empty"),
+        (&file, "cannot become a folder"),
+        (Path::new("/"), "is no name"),
+        (Path::new(".."), "is no name"),
+    ] {
+        let error = write(dir, &model, &weights, TOKENIZER).unwrap_err();
+        assert!(error.message().contains(says) && error.kind() == Kind::Usage, "{error}");
+    }
+    assert_eq!(fs::read(full.join("mine")).unwrap(), b"precious");
+    exported(&empty, &model, &weights);
+    exported(&at.path().join("new/and/deep"), &model, &weights);
+}
+
+/// A disk that works for so many operations and then not at all.
+#[derive(Clone)]
+struct FailingFs(Arc<AtomicUsize>);
+
+impl FailingFs {
+    fn step(&self) -> io::Result<DiskFs> {
+        let left = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        left.map(|_| DiskFs).map_err(|_| io::Error::from(io::ErrorKind::StorageFull))
+    }
+}
+
+impl Fs for FailingFs {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.step()?.create_dir(path)
+    }
+    fn create_file(&self, path: &Path) -> io::Result<Box<dyn SyncWrite>> {
+        Ok(Box::new(FailingFile(self.clone(), self.step()?.create_file(path)?)))
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.step()?.rename(from, to)
+    }
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.step()?.sync_dir(path)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.step()?.remove(path)
+    }
+}
+
+struct FailingFile(FailingFs, Box<dyn SyncWrite>);
+
+impl Write for FailingFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.step()?;
+        self.1.write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.1.flush()
+    }
+}
+
+impl SyncWrite for FailingFile {
+    fn sync(&mut self) -> io::Result<()> {
+        self.0.step()?;
+        self.1.sync()
+    }
+}
+
+#[test]
+fn the_folder_is_whole_or_not_there_wherever_the_disk_fails() {
+    let at = tempfile::tempdir().unwrap();
+    let (model, weights) = (tiny(), Tiny::new(&tiny()));
+    let expected = exported(&at.path().join("expected"), &model, &weights);
+    let to = at.path().join("to");
+    for operations in 0.. {
+        let fs = FailingFs(Arc::new(AtomicUsize::new(operations)));
+        let result = write_on(&fs, &to, &model, &weights, TOKENIZER);
+        if to.exists() {
+            let got: Vec<u8> = FILES.iter().flat_map(|f| fs::read(to.join(f)).unwrap()).collect();
+            assert!(got == expected, "after {operations} operations");
+            assert!(operations > 15, "{operations}");
+            assert!(result.is_err(), "the rename was not made durable");
+            break;
+        }
+        assert!(result.unwrap_err().message().contains("no storage space"), "after {operations} operations");
+    }
+}
+
+/// A run folder with one checkpoint, as training leaves it.
+fn run_folder(run: &Path, recipe: &str) {
+    let weights = Tiny::new(&tiny());
+    let bytes: Vec<_> =
+        weights.0.iter().map(|(n, (s, _))| (n.clone(), s.clone(), weights.read(n, s).unwrap())).collect();
+    let mut views: Vec<_> = bytes.iter().map(|(n, s, b)| TensorView::new(n.as_str(), s.clone(), b)).collect();
+    views.push(TensorView::new("adam.m.head", vec![1], &[0; 4]));
+    let meta = Meta {
+        step: 20,
+        tokens_seen: 320,
+        recipe_hash: String::new(),
+        resolved_recipe_toml: recipe.into(),
+        corpus_hash: String::new(),
+        tokenizer_hash: String::new(),
+        world_size: 1,
+        seed: 0,
+        xrun_version: String::new(),
+        engine: String::new(),
+        algorithms: None,
+        extra: BTreeMap::from([(END_TOKEN_ID.to_string(), "10".to_string())]),
+    };
+    fs::create_dir_all(run).unwrap();
+    fs::write(run.join("tokenizer.json"), TOKENIZER).unwrap();
+    Store::open(&run.join("checkpoint"), 1).unwrap().save(&meta, &Snapshot::new(views)).unwrap();
+}
+
+const RECIPE: &str = "[model]\ndim = 6\nn_layers = 2\nn_heads = 4\nn_kv_heads = 2\nhead_dim = 2\nffn_dim = 5\n\
+    dropout = 0.1\nqk_norm = true\nrope_theta = 12345.0\nnorm_eps = 1e-5\ntie_embeddings = false\n\
+    [training]\nseq_len = 16\n[data]\ntokenizer = \"x\"\n";
+
+fn xrun_export(run: &Path, to: &Path, more: &[&str]) -> assert_cmd::assert::Assert {
+    Command::cargo_bin("xrun").unwrap().arg("export").arg(run).arg("--to").arg(to).args(more).assert()
+}
+
+#[test]
+fn the_command_exports_a_run_to_the_same_bytes() {
+    let at = tempfile::tempdir().unwrap();
+    let (run, direct, to) = (at.path().join("run"), at.path().join("direct"), at.path().join("to"));
+    run_folder(&run, RECIPE);
+    xrun_export(&run, &to, &[]).success().stdout("");
+    let expected = exported(&direct, &tiny(), &Tiny::new(&tiny()));
+    let got: Vec<u8> = FILES.iter().flat_map(|f| fs::read(to.join(f)).unwrap()).collect();
+    assert!(got == expected);
+    xrun_export(&run, &at.path().join("20"), &["--checkpoint", "20", "--dtype", "bf16"]).success();
+}
+
+#[test]
+fn the_command_says_what_is_wrong() {
+    use predicates::str::contains;
+    let at = tempfile::tempdir().unwrap();
+    let (run, to) = (at.path().join("run"), at.path().join("to"));
+    xrun_export(&run, &to, &[]).code(2).stderr(contains("has no checkpoint"));
+    run_folder(&run, &RECIPE.replace("qk_norm = true", "qk_norm = false"));
+    xrun_export(&run, &to, &[]).code(2).stderr(contains("qk_norm is false"));
+    xrun_export(&run, &to, &["--checkpoint", "10"]).code(2).stderr(contains("there are: 20"));
+    xrun_export(&run, &to, &["--dtype", "fp8"]).code(2);
+    fs::remove_file(run.join("tokenizer.json")).unwrap();
+    xrun_export(&run, &to, &[]).code(2).stderr(contains("tokenizer.json"));
+    let no_seq = at.path().join("no_seq");
+    run_folder(&no_seq, &RECIPE.replace("seq_len = 16", ""));
+    xrun_export(&no_seq, &to, &[]).code(1).stderr(contains("seq_len"));
+    fs::write(no_seq.join("checkpoint/step-000020/model.safetensors"), "x").unwrap();
+    xrun_export(&no_seq, &to, &[]).code(1).stderr(contains("step-000020 cannot be used"));
+    assert!(!to.exists());
+}

@@ -1,0 +1,153 @@
+//! Run folders as other processes see them: who may hold one, what a killed run leaves, what `xrun keep` stores.
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use xrun::results::folder::{METRICS, RunFolder};
+use xrun::results::rows::{self, MetricsRow};
+use xrun::results::{Status, Summary};
+
+/// Set for the processes that this file starts: the run folder to hold.
+const HOLD: &str = "XRUN_TEST_HOLD";
+
+fn keep(results: &Path) -> Command {
+    let mut command = Command::cargo_bin("xrun").unwrap();
+    command.arg("keep").arg("--results").arg(results);
+    command
+}
+
+fn row(step: u64) -> MetricsRow {
+    MetricsRow { step, tokens_seen: step * 64, loss: 2.0, val_loss: None, lr: 1e-3, grad_norm: 1.0 }
+}
+
+/// A finished run with three rows.
+fn finished_run(results: &Path) -> PathBuf {
+    let folder =
+        RunFolder::create(results, "tiny", "0123abcd", "2026-11-02T03:04:05Z".parse().unwrap()).unwrap();
+    folder.write_recipe("[training]\nsteps = 3\n").unwrap();
+    let mut writer = folder.start_rows(METRICS).unwrap();
+    (1..=3).for_each(|step| writer.append(&row(step)).unwrap());
+    let mut summary = Summary::begin("tiny", &folder.name(), "0123abcd", 3);
+    summary.status = Status::Ok;
+    summary.measure(&rows::read(&folder.path().join(METRICS)).unwrap(), &[], 0);
+    folder.write_summary(&summary).unwrap();
+    std::fs::write(folder.checkpoints().unwrap().join("weights"), vec![0; 1 << 20]).unwrap();
+    folder.path().to_owned()
+}
+
+/// Not a test of its own: the body of the processes that `hold` starts. Holds a run folder and appends rows until
+/// it is killed, or for a minute should its parent have died.
+#[test]
+fn holder() {
+    let Some(path) = std::env::var_os(HOLD) else { return };
+    match RunFolder::open(Path::new(&path)) {
+        Err(error) => println!("\nrefused: {error}"),
+        Ok(folder) => {
+            let last: Option<MetricsRow> = rows::read(&folder.path().join(METRICS)).unwrap().pop();
+            let (mut writer, _) = folder.resume_rows(METRICS, u64::MAX).unwrap();
+            println!("\nheld");
+            let begun = Instant::now();
+            for step in (last.map_or(1, |row| row.step + 1)..).take_while(|_| begun.elapsed().as_secs() < 60)
+            {
+                writer.append(&row(step)).unwrap();
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+    }
+}
+
+/// A process that is gone when its test is, also when that fails.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a process that tries to hold a run, and waits for what it says.
+fn hold(run: &Path) -> (Holder, String) {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["holder", "--exact", "--nocapture", "--test-threads=1"])
+        .env(HOLD, run)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let said = lines.into_iter().find(|line| line == "held" || line.starts_with("refused")).unwrap();
+    (Holder(child), said)
+}
+
+#[test]
+fn one_process_holds_a_run_until_it_dies_however_it_dies() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = finished_run(dir.path());
+    let (owner, said) = hold(&run);
+    assert_eq!(said, "held");
+    let tries: Vec<(Holder, String)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| hold(&run))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let owner_id = owner.0.id();
+    for (_, said) in &tries {
+        assert!(said.contains(&format!("process {owner_id} ")), "{said}");
+    }
+    keep(dir.path())
+        .arg("latest")
+        .assert()
+        .code(1)
+        .stderr(predicate::str::contains(format!("in use by process {owner_id} ")));
+
+    // SIGKILL: the folder is free at once, and every row but perhaps the last is whole.
+    drop(owner);
+    let folder = RunFolder::open(&run).unwrap();
+    let (mut writer, cut) = folder.resume_rows(METRICS, 3).unwrap();
+    assert_eq!((cut.rows_kept, cut.last), (3, Some(row(3))));
+    writer.append(&row(4)).unwrap();
+    assert_eq!(rows::read::<MetricsRow>(&run.join(METRICS)).unwrap(), (1..=4).map(row).collect::<Vec<_>>());
+}
+
+#[test]
+fn keep_stores_a_run_once_and_refuses_another_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = finished_run(dir.path());
+    let kept = dir.path().join("kept/tiny").join(run.file_name().unwrap());
+    let said = format!("{}\n", kept.display());
+    for (name, message) in
+        [("latest", "kept: "), ("tiny", "already kept"), (run.to_str().unwrap(), "already kept")]
+    {
+        keep(dir.path())
+            .arg(name)
+            .assert()
+            .success()
+            .stdout(said.clone())
+            .stderr(predicate::str::contains(message));
+    }
+    let mut names: Vec<_> = std::fs::read_dir(&kept)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["log", "manifest.json", "metrics.csv", "recipe.toml", "summary.json"]);
+
+    std::fs::write(run.join("recipe.toml"), "[training]\nsteps = 4\n").unwrap();
+    keep(dir.path()).arg("latest").assert().code(1).stderr(
+        predicate::str::contains("recipe.toml is not what was kept").and(predicate::str::contains("--to")),
+    );
+    let elsewhere = dir.path().join("elsewhere");
+    keep(dir.path()).args(["latest", "--to"]).arg(&elsewhere).assert().success();
+    assert!(elsewhere.join("tiny").is_dir());
+}
+
+#[test]
+fn keep_names_what_it_cannot_find() {
+    let dir = tempfile::tempdir().unwrap();
+    keep(dir.path()).arg("latest").assert().code(2).stderr(predicate::str::contains("no runs yet"));
+    finished_run(dir.path());
+    keep(dir.path()).arg("tny").assert().code(2).stderr(predicate::str::contains("tiny/20261102T030405Z"));
+}
