@@ -119,7 +119,7 @@ impl Op for Dropout {
         let [x, sequences, step] = inputs else { return Err("takes x, sequences and step".into()) };
         check_counters(sequences, step)?;
         let batch = sequences.elements();
-        if x.dtype == DType::U32 || x.shape.len() < 2 || batch == 0 || x.rows() % batch != 0 {
+        if x.dtype == DType::U32 || x.shape.len() < 2 || batch == 0 || !x.rows().is_multiple_of(batch) {
             return Err("x is floating point, and its rows divide evenly among the sequences".into());
         }
         Ok(vec![x.clone()])
