@@ -14,6 +14,7 @@ pub mod data;
 pub mod device;
 pub mod error;
 pub mod exec;
+pub mod forecast;
 pub mod ir;
 pub mod model;
 pub mod ops;

@@ -4,7 +4,7 @@ mod memory;
 mod placement;
 
 pub use memory::StateMemory;
-pub use placement::{Arena, Caching, Naive, Placement, PlacementKind, size_class};
+pub use placement::{Arena, Caching, FreeLists, Naive, Placement, PlacementKind, size_class};
 
 use crate::device::DType;
 use crate::device::comm::Communicator;
@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::ir::{CpuNode, Home, Program, State, TensorId};
 use crate::passes::MemoryPlan;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A program with its memory plan: what the engine runs.
 #[derive(Clone, Debug)]
@@ -99,6 +100,20 @@ impl Engine {
             }
         })?;
         Ok(bad)
+    }
+
+    /// Runs a section and measures every node.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub fn time(&mut self, section: &Section) -> Result<Vec<Duration>> {
+        let mut times = Vec::with_capacity(section.program.nodes.len());
+        let mut started = Instant::now();
+        self.walk(section, |_| {
+            times.push(started.elapsed());
+            started = Instant::now();
+        })?;
+        Ok(times)
     }
 
     /// Runs a section and returns the first tensor of that name as it was when the last node that writes it had run:

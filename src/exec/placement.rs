@@ -81,26 +81,57 @@ pub fn size_class(bytes: usize) -> usize {
     bytes.max(512).next_multiple_of(quarter.max(256))
 }
 
-/// Keeps dead blocks by size class.
-#[derive(Debug, Default)]
-pub struct Caching {
-    alive: HashMap<usize, Buffer>,
-    free: BTreeMap<usize, Vec<Buffer>>,
+/// The free lists of [`Caching`] over memory `M`: real buffers, or nothing, to learn what would be reserved.
+#[derive(Debug)]
+pub struct FreeLists<M> {
+    free: BTreeMap<usize, Vec<M>>,
     reserved: usize,
     allocations: usize,
 }
 
+impl<M> Default for FreeLists<M> {
+    fn default() -> Self {
+        Self { free: BTreeMap::new(), reserved: 0, allocations: 0 }
+    }
+}
+
+impl<M> FreeLists<M> {
+    /// Memory for a block of `bytes`: a dead block of its size class, else what `allocate` makes of that class.
+    ///
+    /// # Errors
+    /// That of `allocate`.
+    pub fn take<E>(&mut self, bytes: usize, allocate: impl FnOnce(usize) -> Result<M, E>) -> Result<M, E> {
+        let class = size_class(bytes);
+        if let Some(memory) = self.free.get_mut(&class).and_then(Vec::pop) {
+            return Ok(memory);
+        }
+        let memory = allocate(class)?;
+        self.reserved += class;
+        self.allocations += 1;
+        Ok(memory)
+    }
+
+    /// The memory of a dead block of `bytes`, or of its size class.
+    pub fn give_back(&mut self, bytes: usize, memory: M) {
+        self.free.entry(size_class(bytes)).or_default().push(memory);
+    }
+
+    /// Bytes of all memory that was ever allocated: none is returned.
+    pub fn reserved_bytes(&self) -> usize {
+        self.reserved
+    }
+}
+
+/// Keeps dead blocks by size class.
+#[derive(Debug, Default)]
+pub struct Caching {
+    alive: HashMap<usize, Buffer>,
+    lists: FreeLists<Buffer>,
+}
+
 impl Placement for Caching {
     fn begin(&mut self, block: usize, bytes: usize, _offset: usize) -> Result<()> {
-        let class = size_class(bytes);
-        let buffer = match self.free.get_mut(&class).and_then(Vec::pop) {
-            Some(buffer) => buffer,
-            None => {
-                self.reserved += class;
-                self.allocations += 1;
-                Buffer::zeroed(class)?
-            }
-        };
+        let buffer = self.lists.take(bytes, Buffer::zeroed)?;
         self.alive.insert(block, buffer);
         Ok(())
     }
@@ -111,16 +142,16 @@ impl Placement for Caching {
 
     fn end(&mut self, block: usize) {
         if let Some(buffer) = self.alive.remove(&block) {
-            self.free.entry(buffer.len()).or_default().push(buffer);
+            self.lists.give_back(buffer.len(), buffer);
         }
     }
 
     fn reserved_bytes(&self) -> usize {
-        self.reserved
+        self.lists.reserved_bytes()
     }
 
     fn system_allocations(&self) -> usize {
-        self.allocations
+        self.lists.allocations
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod corpus;
 mod resolve;
+mod runnable;
 mod schedule;
 
 pub use corpus::{corpus_of, data_spec};
@@ -156,6 +157,8 @@ pub struct AdamW {
 pub struct Execution {
     /// Worker threads of the CPU.
     pub threads: usize,
+    /// Whether fp32 products run on tensor cores with their inputs rounded to TF32.
+    pub tf32: bool,
     /// Where transient tensors lie.
     pub placement: PlacementKind,
     /// Fill dead memory with NaN.

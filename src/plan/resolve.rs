@@ -1,5 +1,6 @@
 //! Recipe to plan.
 
+use super::runnable::check_runnable;
 use super::{
     AdamW, AttentionKind, Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Sampling, Scaling,
     Schedule,
@@ -10,17 +11,25 @@ use crate::exec::PlacementKind;
 use crate::ir::Precision;
 use crate::passes;
 use crate::recipe::{
-    Attention, BATCH_KEYS, Batching, Communication, Device, Dtype, Launcher, Placement, Recompute, Resolved,
-    WorldSize, batch,
+    Attention, BATCH_KEYS, Batching, Communication, Dtype, Placement, Recompute, Resolved, WorldSize, batch,
 };
 
 impl Plan {
-    /// Derives every number of a recipe for a corpus.
+    /// Derives every number of a recipe for a corpus, to run it here.
     ///
     /// # Errors
-    /// A usage error that points at the recipe, for what contradicts itself or cannot be done here.
+    /// A usage error that points at the recipe, for what contradicts itself, is too large to be counted, or cannot be
+    /// done here.
     pub fn new(resolved: &Resolved, corpus: Corpus) -> Result<Plan> {
-        refuse_what_is_not_here(resolved)?;
+        check_runnable(resolved)?;
+        Self::anywhere(resolved, corpus)
+    }
+
+    /// As [`Plan::new`], for whichever machine: what this one or this version cannot run is planned all the same.
+    ///
+    /// # Errors
+    /// As [`Plan::new`], but for what cannot be done here.
+    pub fn anywhere(resolved: &Resolved, corpus: Corpus) -> Result<Plan> {
         let recipe = &resolved.recipe;
         let world = match recipe.parallelism.world_size {
             WorldSize::Fixed(world) => world,
@@ -128,6 +137,7 @@ fn plan_execution(resolved: &Resolved) -> Execution {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     Execution {
         threads: engine.threads.unwrap_or(available),
+        tf32: resolved.recipe.training.dtype == Dtype::Tf32,
         placement: match engine.placement {
             Placement::Arena => PlacementKind::Arena,
             Placement::Caching => PlacementKind::Caching,
@@ -151,47 +161,6 @@ fn plan_execution(resolved: &Resolved) -> Execution {
     }
 }
 
-/// What this build has no engine for is refused, never ignored.
-fn refuse_what_is_not_here(resolved: &Resolved) -> Result<()> {
-    let recipe = &resolved.recipe;
-    if recipe.engine.device == Device::Cuda {
-        return Err(resolved.error(
-            &["engine.device"],
-            "engine.device = \"cuda\" needs the CUDA engine, which this version does not have",
-            "set engine.device = \"cpu\", or leave it at \"auto\"",
-        ));
-    }
-    if recipe.engine.devices.is_some() {
-        return Err(resolved.error(
-            &["engine.devices"],
-            "engine.devices chooses among GPUs, and this version runs on the CPU",
-            "leave engine.devices out",
-        ));
-    }
-    if recipe.engine.cuda_graphs == Some(true) {
-        return Err(resolved.error(
-            &["engine.cuda_graphs"],
-            "there are no CUDA graphs on the CPU",
-            "leave engine.cuda_graphs out",
-        ));
-    }
-    if recipe.training.dtype == Dtype::Tf32 {
-        return Err(resolved.error(
-            &["training.dtype"],
-            "training.dtype = \"tf32\" is a mode of NVIDIA's tensor cores, and the run is on the CPU",
-            "set training.dtype = \"fp32\"",
-        ));
-    }
-    if recipe.parallelism.launcher != Launcher::Thread {
-        return Err(resolved.error(
-            &["parallelism.launcher"],
-            format!("parallelism.launcher = \"{}\" is not in this version", recipe.parallelism.launcher),
-            "set parallelism.launcher = \"thread\"",
-        ));
-    }
-    Ok(())
-}
-
 /// Refuses sizes whose byte counts would leave 64 bits long before anything is laid out.
 fn check_size(resolved: &Resolved, plan: &Plan) -> Result<()> {
     let m = &plan.model;
@@ -203,6 +172,20 @@ fn check_size(resolved: &Resolved, plan: &Plan) -> Result<()> {
         m.n_layers as f64 * per_layer as f64 * m.dim as f64 + 2.0 * m.padded_vocab() as f64 * m.dim as f64;
     // 32 bytes per weight or activation is more than any format and moment needs.
     let bytes = 32.0 * (weights + rows * widest as f64 * m.n_layers as f64 + 4.0 * plan.steps as f64);
+    let tokens =
+        [plan.batch.global, plan.batch.seq_len, plan.steps].into_iter().try_fold(1, usize::checked_mul);
+    if tokens.is_none() {
+        return Err(resolved.error(
+            &[
+                "training.steps",
+                "training.seq_len",
+                "training.global_batch_size",
+                "training.local_batch_size",
+            ],
+            "all steps together take more tokens than 64 bits can count",
+            "make one of them smaller",
+        ));
+    }
     if bytes < 1e18 {
         return Ok(());
     }

@@ -1,0 +1,159 @@
+//! `xrun plan`: what a run will be, without running it.
+
+use super::print;
+use crate::error::{Error, Result};
+use crate::forecast::format::{Column, Table, binary};
+use crate::forecast::listing::listing;
+use crate::forecast::{Budget, FitRow, Forecast, Hardware, fit_local_batch, fit_table, hardware};
+use crate::model::Programs;
+use crate::plan::{Plan, corpus_of};
+use crate::recipe::{self, Batching, Resolved};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// The key that `--fit` can search.
+const FIT: &str = "training.local_batch_size";
+
+/// Arguments of `xrun plan`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// A recipe file, or the name of a built-in one.
+    #[arg(value_name = "RECIPE")]
+    pub recipe: PathBuf,
+    /// Keys to set on top of the recipe, such as training.steps=20; --training.steps=20 works too.
+    #[arg(value_name = "KEY=VALUE")]
+    pub overrides: Vec<String>,
+    /// Devices to plan for, such as h200,rtx5090; exit code 4 when the plan does not fit.
+    #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
+    pub on: Vec<String>,
+    /// Find the largest value that fits, per dtype and recompute mode: training.local_batch_size.
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["program", "explain"])]
+    pub fit: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Print the programs instead, or the one whose name begins so.
+    #[arg(
+        long,
+        value_name = "SECTION",
+        num_args = 0..=1,
+        require_equals = true,
+        conflicts_with_all = ["json", "explain"]
+    )]
+    pub program: Option<Option<String>>,
+    /// Print every key instead, with its value and the layer that it comes from.
+    #[arg(long)]
+    pub explain: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A usage error for a wrong recipe, device or key; [`DoesNotFit`](crate::error::Kind::DoesNotFit), after the report,
+/// where the plan does not fit.
+pub fn run(args: &Args) -> Result<()> {
+    let resolved = recipe::load(&args.recipe, &args.overrides, recipe::environment())?;
+    if args.explain {
+        return print(&explain(&resolved, args.json));
+    }
+    let devices: Vec<&'static Hardware> =
+        args.on.iter().map(|name| hardware::find(name)).collect::<Result<_>>()?;
+    let corpus = corpus_of(&resolved)?;
+    let plan =
+        if devices.is_empty() { Plan::new(&resolved, corpus)? } else { Plan::anywhere(&resolved, corpus)? };
+    if let Some(key) = &args.fit {
+        return fit(&resolved, &plan, &devices, key, args.json);
+    }
+    let programs = Programs::new(&plan)?;
+    if let Some(section) = &args.program {
+        return print(&listing(&programs, section.as_deref())?);
+    }
+    let forecast = Forecast::new(&plan, &programs, &devices)?;
+    if args.json {
+        print(&to_json(&forecast)?)?;
+    } else {
+        print(&forecast.to_string())?;
+    }
+    let refusals: Vec<&str> = forecast.refusals().map(|v| v.on).collect();
+    if refusals.is_empty() {
+        return Ok(());
+    }
+    let peak = forecast.memory.peak_bytes;
+    Err(Error::does_not_fit(format!(
+        "{} needs {}, more than {}",
+        plan.name,
+        binary(peak),
+        refusals.join(" and ")
+    )))
+}
+
+fn fit(resolved: &Resolved, plan: &Plan, devices: &[&'static Hardware], key: &str, json: bool) -> Result<()> {
+    if recipe::find_path(key).is_none_or(|key| key.path != FIT) {
+        return Err(Error::usage(format!("--fit {key} cannot be searched; it takes {FIT}")));
+    }
+    if resolved.recipe.engine.batching == Batching::Looped {
+        return Err(resolved.error(
+            &["engine.batching"],
+            "with looped batching the memory is that of one sequence, whatever the batch",
+            "set engine.batching = \"batched\"",
+        ));
+    }
+    let mut budgets: Vec<Budget> = devices.iter().map(|device| Budget::on(plan, device)).collect();
+    if budgets.is_empty() {
+        budgets.extend(Budget::of_recipe(plan));
+    }
+    if budgets.is_empty() || budgets.iter().any(|b| b.bytes.is_none()) {
+        return Err(Error::usage(
+            "--fit needs to know the memory: name a device with --on, or set engine.memory_limit_gib",
+        ));
+    }
+    let mut tables: Vec<(Budget, Vec<FitRow>)> = Vec::new();
+    for budget in budgets {
+        tables.push((budget, fit_local_batch(plan, &budget)?));
+    }
+    if json {
+        let tables: Vec<_> = tables
+            .iter()
+            .map(|(b, rows)| json!({"on": b.name(), "budget_bytes": b.bytes, "reserve_bytes": b.reserve, "rows": rows}))
+            .collect();
+        print(&to_json(&json!({"fit": FIT, "tables": tables}))?)?;
+    } else {
+        let texts: Vec<String> = tables.iter().map(|(budget, rows)| fit_table(rows, budget)).collect();
+        print(&texts.join("\n"))?;
+    }
+    let nothing = tables.iter().find(|(_, rows)| rows.iter().all(|row| row.local_batch_size == 0));
+    match nothing {
+        Some((budget, _)) => Err(Error::does_not_fit(format!(
+            "not even one sequence of {} fits on {}",
+            plan.name,
+            budget.name()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Every key with value, class and layer.
+fn explain(resolved: &Resolved, json: bool) -> String {
+    let keys = resolved.explain();
+    if json {
+        let rows: Vec<_> = keys
+            .into_iter()
+            .map(|(key, value, layer)| {
+                json!({"key": key.path, "value": value, "class": key.class.to_string(), "layer": layer.to_string()})
+            })
+            .collect();
+        return format!("{:#}\n", serde_json::Value::from(rows));
+    }
+    let mut table = Table::new(&[Column::Left, Column::Left, Column::Left, Column::Left]);
+    table.row(["KEY", "VALUE", "CLASS", "FROM"]);
+    for (key, value, layer) in keys {
+        let value = value.unwrap_or_else(|| format!("unset: {}", key.unset));
+        table.row([key.path.to_owned(), value, key.class.to_string(), layer.to_string()]);
+    }
+    table.render(0)
+}
+
+fn to_json(value: &impl serde::Serialize) -> Result<String> {
+    let text = serde_json::to_string_pretty(value);
+    Ok(text.map_err(|e| Error::failed(format!("cannot print JSON: {e}")))? + "\n")
+}

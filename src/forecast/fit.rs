@@ -1,0 +1,261 @@
+//! What would fit: the largest batch per format and recompute mode, and the changes to try when a plan does not fit.
+//!
+//! Nothing here is an estimate: every candidate is planned in full, and its peak read.
+
+use super::memory::peak_bytes;
+use super::{Budget, StepTime};
+use crate::device::DType;
+use crate::error::Result;
+use crate::exec::PlacementKind;
+use crate::ir::Precision;
+use crate::model::Programs;
+use crate::passes::Recompute;
+use crate::plan::{AttentionKind, Plan};
+use serde::Serialize;
+
+/// The largest value that `training.local_batch_size` takes.
+const MAX_LOCAL: usize = 1 << 20;
+
+/// Rows of one program: kernels index them with 32 bits.
+const MAX_ROWS: usize = i32::MAX as usize;
+
+/// The largest local batch for a format and a recompute mode.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FitRow {
+    /// `training.dtype`.
+    pub dtype: &'static str,
+    /// `activation_checkpoint.mode`.
+    pub recompute: &'static str,
+    /// Sequences per rank and micro-step; 0 when not even one fits.
+    pub local_batch_size: usize,
+    /// Tokens of them.
+    pub tokens: usize,
+    /// Peak memory of that batch; of one sequence when none fits.
+    pub peak_bytes: usize,
+    /// Whether a larger batch is refused for its number of rows rather than its memory.
+    pub capped: bool,
+    /// Predicted tokens per second over all ranks with that batch, on a device whose limits are known.
+    pub tokens_per_second: Option<f64>,
+}
+
+/// The largest local batch within a budget, for every format and recompute mode; accumulation and world stay.
+///
+/// # Errors
+/// When an op refuses the plan's numbers.
+pub fn fit_local_batch(plan: &Plan, budget: &Budget) -> Result<Vec<FitRow>> {
+    let full = if plan.execution.tf32 { "tf32" } else { "fp32" };
+    let modes = [(Recompute::None, "none"), (Recompute::Selective, "selective"), (Recompute::Full, "full")];
+    let mut rows = Vec::new();
+    for (stream, dtype) in [(DType::Bf16, "bf16"), (DType::F32, full)] {
+        for (mode, recompute) in modes {
+            let mut plan = plan.clone();
+            plan.precision = Precision::of(stream);
+            plan.execution.recompute = mode;
+            rows.push(fit_row(&plan, budget, dtype, recompute)?);
+        }
+    }
+    Ok(rows)
+}
+
+fn fit_row(plan: &Plan, budget: &Budget, dtype: &'static str, recompute: &'static str) -> Result<FitRow> {
+    let accumulation = plan.batch.accumulation;
+    let most = MAX_LOCAL.min(MAX_ROWS / plan.batch.seq_len);
+    let fits = |n: usize| Ok(budget.holds(peak(&with_local_batch(plan, n, accumulation))?));
+    let largest = largest(most, fits)?;
+    let plan = with_local_batch(plan, largest.max(1), accumulation);
+    let programs = Programs::new(&plan)?;
+    let limits = budget.hardware.and_then(|h| h.limits).filter(|_| largest > 0);
+    Ok(FitRow {
+        dtype,
+        recompute,
+        local_batch_size: largest,
+        tokens: largest * plan.batch.seq_len,
+        peak_bytes: peak_bytes(&plan, &programs),
+        capped: largest == most,
+        tokens_per_second: limits.map(|l| StepTime::new(&plan, &programs, &l).tokens_per_second),
+    })
+}
+
+/// The count or size `n` within `0..=most` that fits while `n + 1` does not (or is above `most`): doubling, then halving.
+fn largest(most: usize, fits: impl Fn(usize) -> Result<bool>) -> Result<usize> {
+    let (mut low, mut high) = (0, 1);
+    while high <= most && fits(high)? {
+        low = high;
+        high = if high == most { most + 1 } else { (2 * high).min(most) };
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if fits(middle)? { low = middle } else { high = middle }
+    }
+    Ok(low)
+}
+
+/// The plan with another batch per rank and micro-step. The recipe's batching must not be looped.
+fn with_local_batch(plan: &Plan, local: usize, accumulation: usize) -> Plan {
+    let mut plan = plan.clone();
+    let batch = &mut plan.batch;
+    (batch.local, batch.micro) = (local, local);
+    (batch.accumulation, batch.micro_steps) = (accumulation, accumulation);
+    batch.global = local.saturating_mul(accumulation).saturating_mul(batch.world);
+    plan
+}
+
+/// A change of the recipe, and what the plan would need with it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Advice {
+    /// The overrides, as `xrun` takes them.
+    pub set: Vec<String>,
+    /// Whether the run still trains the same curve, up to rounding.
+    pub same_curve: bool,
+    /// Peak memory with the change.
+    pub peak_bytes: usize,
+    /// Whether that fits.
+    pub fits: bool,
+    /// Predicted tokens per second over all ranks, on a device whose limits are known.
+    pub tokens_per_second: Option<f64>,
+}
+
+/// A plan with changes on the way to one that fits.
+#[derive(Clone)]
+struct Changed {
+    plan: Plan,
+    set: Vec<String>,
+    same_curve: bool,
+}
+
+impl Changed {
+    fn with(&self, setting: &str, change: impl FnOnce(&mut Plan)) -> Self {
+        let mut changed = self.clone();
+        change(&mut changed.plan);
+        changed.set.push(setting.to_owned());
+        changed
+    }
+}
+
+/// What to change so that a plan fits: single changes that are enough, those that keep the curve first; when none is,
+/// all of them together. The last entry may still not fit; it is then the least that this model needs.
+///
+/// # Errors
+/// When an op refuses the plan's numbers.
+pub fn advise(plan: &Plan, budget: &Budget) -> Result<Vec<Advice>> {
+    let start = Changed { plan: plan.clone(), set: Vec::new(), same_curve: true };
+    let mut enough = Vec::new();
+    let mut all = start.clone();
+    for change in single_changes(&start) {
+        let advice = judge(&change, budget)?;
+        if advice.fits {
+            enough.push(advice);
+        }
+    }
+    enough.extend(split_batch(&start, budget)?.filter(|a| a.fits));
+    enough.sort_by_key(|a| !a.same_curve);
+    for step in [to_arena, to_flash, to_fused, to_full] {
+        all = step(&all).unwrap_or(all);
+    }
+    if enough.is_empty() && !all.set.is_empty() {
+        let advice = judge(&all, budget)?;
+        if advice.fits {
+            enough.push(advice);
+        }
+    }
+    if enough.is_empty() {
+        enough.extend(split_batch(&all, budget)?.filter(|a| a.fits));
+    }
+    if enough.is_empty() {
+        // What changes the curve comes last.
+        let narrow = to_bf16(&all).unwrap_or(all);
+        let advice = judge(&narrow, budget)?;
+        let smaller = if advice.fits { None } else { split_batch(&narrow, budget)? };
+        enough.push(smaller.unwrap_or(advice));
+    }
+    Ok(enough)
+}
+
+fn single_changes(start: &Changed) -> Vec<Changed> {
+    [to_arena, to_flash, to_fused, to_full, to_bf16].iter().filter_map(|change| change(start)).collect()
+}
+
+fn to_arena(from: &Changed) -> Option<Changed> {
+    (from.plan.execution.placement != PlacementKind::Arena)
+        .then(|| from.with("engine.placement=arena", |p| p.execution.placement = PlacementKind::Arena))
+}
+
+fn to_flash(from: &Changed) -> Option<Changed> {
+    (from.plan.execution.attention != AttentionKind::Flash)
+        .then(|| from.with("engine.attention=flash", |p| p.execution.attention = AttentionKind::Flash))
+}
+
+fn to_fused(from: &Changed) -> Option<Changed> {
+    (!from.plan.execution.fused).then(|| from.with("engine.fused=true", |p| p.execution.fused = true))
+}
+
+fn to_full(from: &Changed) -> Option<Changed> {
+    (from.plan.execution.recompute != Recompute::Full)
+        .then(|| from.with("activation_checkpoint.mode=full", |p| p.execution.recompute = Recompute::Full))
+}
+
+fn to_bf16(from: &Changed) -> Option<Changed> {
+    let change = |p: &mut Plan| {
+        p.precision = Precision::of(DType::Bf16);
+        p.execution.tf32 = false;
+    };
+    (from.plan.stream() != DType::Bf16)
+        .then(|| Changed { same_curve: false, ..from.with("training.dtype=bf16", change) })
+}
+
+/// The largest share of the batch that fits, the rest accumulated, so that the global batch stays; the smallest when
+/// none fits. Nothing for one sequence, or for batching that is looped already.
+fn split_batch(from: &Changed, budget: &Budget) -> Result<Option<Advice>> {
+    let batch = from.plan.batch;
+    if batch.micro < batch.local || batch.local == 1 {
+        return Ok(None);
+    }
+    let total = batch.local * batch.accumulation;
+    let shares: Vec<usize> = (1..batch.local).filter(|n| total.is_multiple_of(*n)).collect();
+    let split = |local: usize| {
+        let accumulation = total / local;
+        let mut changed = from.clone();
+        changed.plan = with_local_batch(&from.plan, local, accumulation);
+        changed.set.push(format!("training.local_batch_size={local}"));
+        changed.set.push(format!("training.accumulation={accumulation}"));
+        judge(&changed, budget)
+    };
+    // Memory grows with the batch, so the shares that fit come first.
+    let fitting = largest(shares.len(), |n| Ok(split(shares[n - 1])?.fits))?;
+    Ok(Some(split(shares[fitting.saturating_sub(1)])?))
+}
+
+fn judge(changed: &Changed, budget: &Budget) -> Result<Advice> {
+    let programs = Programs::new(&changed.plan)?;
+    let peak_bytes = peak_bytes(&changed.plan, &programs);
+    let limits = budget.hardware.and_then(|h| h.limits);
+    Ok(Advice {
+        set: changed.set.clone(),
+        same_curve: changed.same_curve,
+        peak_bytes,
+        fits: budget.holds(peak_bytes),
+        tokens_per_second: limits.map(|l| StepTime::new(&changed.plan, &programs, &l).tokens_per_second),
+    })
+}
+
+fn peak(plan: &Plan) -> Result<usize> {
+    Ok(peak_bytes(plan, &Programs::new(plan)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::largest;
+
+    #[test]
+    fn the_search_finds_every_border() {
+        for most in 1..40 {
+            for border in 0..=most + 3 {
+                let found = largest(most, |n| {
+                    assert!((1..=most).contains(&n));
+                    Ok(n <= border)
+                });
+                assert_eq!(found, Ok(border.min(most)), "border {border} of {most}");
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Devices by name: memory, dense peaks, bandwidth, each with its source.
+
+use crate::error::{Error, Result};
+use serde::Serialize;
+
+/// What a device can do at best. Peaks are dense (no structured sparsity), at boost clocks, with fp32 accumulation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Hardware {
+    /// What `--on` calls it.
+    pub name: &'static str,
+    /// The product.
+    pub product: &'static str,
+    /// The architecture.
+    pub architecture: &'static str,
+    /// CUDA compute capability, such as `9.0`.
+    pub compute_capability: Option<&'static str>,
+    /// Bytes of memory as the driver reports them.
+    pub memory_bytes: Option<u64>,
+    /// Peaks and bandwidth.
+    pub limits: Option<Limits>,
+    /// Where the figures stand.
+    pub source: &'static str,
+}
+
+/// What bounds the time of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Limits {
+    /// FLOP/s of fp32 outside tensor cores.
+    pub fp32: f64,
+    /// FLOP/s of products with TF32 inputs.
+    pub tf32: f64,
+    /// FLOP/s of products with bf16 inputs.
+    pub bf16: f64,
+    /// Bytes per second to and from memory.
+    pub bandwidth: f64,
+}
+
+/// Every device that `--on` knows. Memory is the total that `nvidia-smi` shows.
+pub static DEVICES: &[Hardware] = &[
+    gpu(
+        ["h200", "NVIDIA H200 SXM", "Hopper", "9.0"],
+        143_771,
+        [66.9e12, 494.7e12, 989.4e12, 4.8e12],
+        "NVIDIA H200 datasheet (its tensor figures halved: they count sparsity); NVIDIA H100 architecture whitepaper",
+    ),
+    gpu(
+        ["h100", "NVIDIA H100 SXM5", "Hopper", "9.0"],
+        81_559,
+        [66.9e12, 494.7e12, 989.4e12, 3.35e12],
+        "NVIDIA H100 Tensor Core GPU architecture whitepaper, table 2; bandwidth from the H100 datasheet",
+    ),
+    gpu(
+        ["a100-80", "NVIDIA A100 SXM4 80 GB", "Ampere", "8.0"],
+        81_920,
+        [19.5e12, 156.0e12, 312.0e12, 2.039e12],
+        "NVIDIA A100 80GB datasheet",
+    ),
+    gpu(
+        ["a100-40", "NVIDIA A100 SXM4 40 GB", "Ampere", "8.0"],
+        40_960,
+        [19.5e12, 156.0e12, 312.0e12, 1.555e12],
+        "NVIDIA A100 Tensor Core GPU architecture whitepaper, table 1",
+    ),
+    gpu(
+        ["b200", "NVIDIA B200 SXM", "Blackwell", "10.0"],
+        183_359,
+        [75.0e12, 1100.0e12, 2250.0e12, 7.7e12],
+        "NVIDIA Blackwell (HGX B200) datasheet, per GPU (its tensor figures halved: they count sparsity)",
+    ),
+    gpu(
+        ["l40s", "NVIDIA L40S", "Ada Lovelace", "8.9"],
+        46_068,
+        [91.6e12, 183.0e12, 362.05e12, 0.864e12],
+        "NVIDIA L40S datasheet",
+    ),
+    gpu(
+        ["rtx5090", "NVIDIA GeForce RTX 5090", "Blackwell", "12.0"],
+        32_607,
+        [104.8e12, 104.8e12, 209.5e12, 1.792e12],
+        "NVIDIA RTX Blackwell GPU architecture whitepaper, appendix A (fp32 accumulation)",
+    ),
+    gpu(
+        ["rtx4090", "NVIDIA GeForce RTX 4090", "Ada Lovelace", "8.9"],
+        24_564,
+        [82.6e12, 82.6e12, 165.2e12, 1.008e12],
+        "NVIDIA Ada GPU architecture whitepaper, appendix A (fp32 accumulation)",
+    ),
+    gpu(
+        ["rtx3090", "NVIDIA GeForce RTX 3090", "Ampere", "8.6"],
+        24_576,
+        [35.6e12, 35.6e12, 71.0e12, 0.936e12],
+        "NVIDIA Ampere GA102 GPU architecture whitepaper, appendix A (fp32 accumulation)",
+    ),
+    Hardware {
+        name: "cpu",
+        product: "the CPU of whichever machine",
+        architecture: "unknown",
+        compute_capability: None,
+        memory_bytes: None,
+        limits: None,
+        source: "nothing is known of it in advance",
+    },
+];
+
+/// Names, memory in MiB, then `[fp32, tf32, bf16]` in FLOP/s and bandwidth in bytes per second.
+const fn gpu(names: [&'static str; 4], mib: u64, peaks: [f64; 4], source: &'static str) -> Hardware {
+    let [name, product, architecture, compute_capability] = names;
+    let [fp32, tf32, bf16, bandwidth] = peaks;
+    Hardware {
+        name,
+        product,
+        architecture,
+        compute_capability: Some(compute_capability),
+        memory_bytes: Some(mib << 20),
+        limits: Some(Limits { fp32, tf32, bf16, bandwidth }),
+        source,
+    }
+}
+
+/// The device of that name; capitals, spaces and dashes do not matter, and `a100` alone is the larger one.
+///
+/// # Errors
+/// A usage error with the nearest name and all names.
+pub fn find(name: &str) -> Result<&'static Hardware> {
+    let wanted = plain(name);
+    let wanted = if wanted == "a100" { "a10080".to_owned() } else { wanted };
+    if let Some(device) = DEVICES.iter().find(|d| plain(d.name) == wanted || plain(d.product) == wanted) {
+        return Ok(device);
+    }
+    let nearest = DEVICES
+        .iter()
+        .map(|d| (strsim::jaro_winkler(&wanted, &plain(d.name)), d.name))
+        .filter(|(likeness, _)| *likeness >= 0.7)
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    let meant = nearest.map_or(String::new(), |(_, near)| format!("did you mean {near}? "));
+    let names: Vec<&str> = DEVICES.iter().map(|d| d.name).collect();
+    Err(Error::usage(format!("there is no device {name:?}: {meant}known are {}", names.join(", "))))
+}
+
+fn plain(name: &str) -> String {
+    name.chars().take(64).filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_however_they_are_written() {
+        for device in DEVICES {
+            assert_eq!(find(device.name).expect("itself"), device);
+            assert_eq!(find(&device.name.to_uppercase()).expect("in capitals"), device);
+        }
+        assert_eq!(find("RTX 5090").expect("with a space").name, "rtx5090");
+        assert_eq!(find("NVIDIA GeForce RTX 4090").expect("as the driver says it").name, "rtx4090");
+        assert_eq!(find("a100").expect("the larger").name, "a100-80");
+        let wrong = find("rtx509").expect_err("unknown");
+        assert!(wrong.message().contains("did you mean rtx5090?"), "{wrong}");
+        assert!(find("").expect_err("nothing").message().contains("known are h200"));
+    }
+
+    #[test]
+    fn peaks_are_dense_and_in_order() {
+        for device in DEVICES {
+            let Some(l) = device.limits else { continue };
+            assert!(l.fp32 <= l.tf32 && l.tf32 < l.bf16, "{}", device.name);
+            // Every architecture here does twice as many bf16 as TF32 operations, to the rounding of datasheets.
+            assert!((l.bf16 / l.tf32 - 2.0).abs() < 0.05, "{}", device.name);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Where the memory of one rank goes, to the byte: the engine's own layout and memory plans, read back.
+
+use crate::exec::{FreeLists, PlacementKind, Section};
+use crate::ir::Program;
+use crate::model::Programs;
+use crate::passes::{Block, MemoryPlan};
+use crate::plan::Plan;
+use serde::Serialize;
+use std::convert::Infallible;
+
+/// How many holders of the peak are named.
+const HOLDERS: usize = 10;
+
+/// The memory of one rank, in bytes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Memory {
+    /// State and transient tensors under the plan's placement.
+    pub peak_bytes: usize,
+    /// What outlives programs, by buffer.
+    pub state: Vec<Named>,
+    /// The sum of them.
+    pub state_bytes: usize,
+    /// `arena`, `caching` or `naive`: what the plan uses for transient tensors.
+    pub placement: &'static str,
+    /// Transient memory under that placement.
+    pub transient_bytes: usize,
+    /// Transient memory if every offset is planned ahead.
+    pub arena_bytes: usize,
+    /// Transient memory if dead blocks are kept in lists by size class.
+    pub caching_bytes: usize,
+    /// Transient memory if every block is asked for and returned: the most bytes alive.
+    pub naive_bytes: usize,
+    /// Every program with its share.
+    pub sections: Vec<SectionMemory>,
+    /// The moment at which most is alive.
+    pub peak: Peak,
+}
+
+/// A buffer of the state.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Named {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub bytes: usize,
+}
+
+/// The transient memory of one program.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SectionMemory {
+    /// Its name.
+    pub name: String,
+    /// Its nodes.
+    pub nodes: usize,
+    /// The arena it needs.
+    pub arena_bytes: usize,
+    /// The most bytes alive at once.
+    pub live_bytes: usize,
+    /// Share of the arena that is lost between blocks: `1 − live / arena`.
+    pub fragmentation: f64,
+}
+
+/// The node at which most transient bytes are alive, in the section that sizes the arena.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Peak {
+    /// The section.
+    pub section: String,
+    /// The node's index.
+    pub node: usize,
+    /// Its op.
+    pub op: &'static str,
+    /// Its scope.
+    pub scope: String,
+    /// The most bytes alive.
+    pub live_bytes: usize,
+    /// The largest tensors alive there.
+    pub holders: Vec<Holder>,
+}
+
+/// A tensor that is alive at the peak.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Holder {
+    /// Its scoped name.
+    pub tensor: String,
+    /// Its format and shape.
+    pub spec: String,
+    /// Bytes of its block.
+    pub bytes: usize,
+    /// The node that makes it.
+    pub node: usize,
+    /// The op of that node.
+    pub op: &'static str,
+    /// The last node that needs its block.
+    pub until: usize,
+}
+
+impl Memory {
+    /// Reads the memory of a plan's programs.
+    pub fn new(plan: &Plan, programs: &Programs) -> Self {
+        let sections = programs.sections();
+        let transient = transient_bytes(plan.execution.placement, &sections);
+        Self {
+            peak_bytes: peak_bytes(plan, programs),
+            state: programs
+                .state
+                .buffers
+                .iter()
+                .map(|b| Named { name: b.name.clone(), bytes: b.bytes })
+                .collect(),
+            state_bytes: programs.state.bytes(),
+            placement: word(plan.execution.placement),
+            transient_bytes: transient,
+            arena_bytes: programs.arena_bytes(),
+            caching_bytes: caching_bytes(&sections),
+            naive_bytes: live_bytes(&sections),
+            sections: sections.iter().map(|s| SectionMemory::new(s)).collect(),
+            peak: Peak::new(&sections),
+        }
+    }
+}
+
+/// State and transient tensors under the plan's placement: what one rank holds at most.
+pub fn peak_bytes(plan: &Plan, programs: &Programs) -> usize {
+    programs.state.bytes() + transient_bytes(plan.execution.placement, &programs.sections())
+}
+
+fn transient_bytes(placement: PlacementKind, sections: &[&Section]) -> usize {
+    match placement {
+        PlacementKind::Arena => sections.iter().map(|s| s.memory.arena_bytes).max().unwrap_or(0),
+        PlacementKind::Caching => caching_bytes(sections),
+        PlacementKind::Naive => live_bytes(sections),
+    }
+}
+
+fn word(placement: PlacementKind) -> &'static str {
+    match placement {
+        PlacementKind::Arena => "arena",
+        PlacementKind::Caching => "caching",
+        PlacementKind::Naive => "naive",
+    }
+}
+
+fn live_bytes(sections: &[&Section]) -> usize {
+    sections.iter().map(|s| s.memory.peak.1).max().unwrap_or(0)
+}
+
+/// What the caching placement reserves once every section has run. Each section ends with all blocks free, so neither
+/// the order of sections nor running them again changes it.
+fn caching_bytes(sections: &[&Section]) -> usize {
+    let mut lists = FreeLists::default();
+    for MemoryPlan { blocks, births, deaths, .. } in sections.iter().map(|s| &s.memory) {
+        for (born, dead) in births.iter().zip(deaths) {
+            for &block in born {
+                let Ok(()) = lists.take(blocks[block].bytes, |_| Ok::<(), Infallible>(()));
+            }
+            for &block in dead {
+                lists.give_back(blocks[block].bytes, ());
+            }
+        }
+    }
+    lists.reserved_bytes()
+}
+
+impl SectionMemory {
+    fn new(section: &Section) -> Self {
+        let (arena, live) = (section.memory.arena_bytes, section.memory.peak.1);
+        Self {
+            name: section.program.name.clone(),
+            nodes: section.program.nodes.len(),
+            arena_bytes: arena,
+            live_bytes: live,
+            fragmentation: if arena == 0 { 0.0 } else { 1.0 - live as f64 / arena as f64 },
+        }
+    }
+}
+
+impl Peak {
+    fn new(sections: &[&Section]) -> Self {
+        // The first of equals: variants of a micro-step mostly need the same.
+        let largest = sections.iter().rev().max_by_key(|s| s.memory.arena_bytes);
+        let section = largest.expect("a plan always has its optimizer section");
+        let (program, memory) = (&section.program, &section.memory);
+        let (at, live_bytes) = memory.peak;
+        let producers = program.producers();
+        let held = memory.holders_of_peak();
+        Self {
+            section: program.name.clone(),
+            node: at,
+            op: program.nodes[at].op.name(),
+            scope: program.nodes[at].scope.to_string(),
+            live_bytes,
+            holders: held
+                .into_iter()
+                .take(HOLDERS)
+                .map(|b| Holder::new(program, &producers, b, at))
+                .collect(),
+        }
+    }
+}
+
+impl Holder {
+    /// The tensor that a block holds at node `at`: of those that follow one another in place, the last one made.
+    fn new(program: &Program, producers: &[Option<usize>], block: &Block, at: usize) -> Self {
+        let made = |id: &crate::ir::TensorId| producers[id.0].unwrap_or(block.birth);
+        let tensor = block.tensors.iter().rev().find(|id| made(id) <= at).or(block.tensors.first());
+        let id = *tensor.expect("a block is made for a tensor");
+        let node = made(&id);
+        Self {
+            tensor: program.tensor(id).name.clone(),
+            spec: program.spec(id).to_string(),
+            bytes: block.bytes,
+            node,
+            op: program.nodes[node].op.name(),
+            until: block.death,
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Parameters by part, and what a token costs.
+
+use crate::ir::State;
+use crate::plan::{Model, Plan};
+use serde::Serialize;
+
+/// From this share on, a model is called mostly embedding.
+const MOSTLY_EMBEDDING: f64 = 0.4;
+
+/// Trained numbers by part, padding excluded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Parameters {
+    /// The table of tokens.
+    pub embedding: usize,
+    /// The projection to the vocabulary; 0 where it is the embedding.
+    pub head: usize,
+    /// Query, key, value and output projections.
+    pub attention: usize,
+    /// The gated feed-forward layers.
+    pub ffn: usize,
+    /// All norms.
+    pub norms: usize,
+    /// The blocks: everything but embedding, head and final norm.
+    pub core: usize,
+    /// All of them.
+    pub total: usize,
+}
+
+impl Parameters {
+    /// Counts the parameters of a state by their names.
+    pub fn new(state: &State) -> Self {
+        let mut parts = Self::default();
+        for param in &state.params {
+            let count = param.spec.logical_elements();
+            let part = match param.name.rsplit('.').next().unwrap_or_default() {
+                "embedding" => &mut parts.embedding,
+                "head" => &mut parts.head,
+                "qkv" | "out" => &mut parts.attention,
+                "gate_up" | "down" => &mut parts.ffn,
+                _ => &mut parts.norms,
+            };
+            *part += count;
+            parts.total += count;
+            if param.name.starts_with("blocks.") {
+                parts.core += count;
+            }
+        }
+        parts
+    }
+
+    /// The share of embedding and head.
+    pub fn vocabulary_share(&self) -> f64 {
+        (self.embedding + self.head) as f64 / self.total.max(1) as f64
+    }
+
+    /// A sentence about a model most of which is its vocabulary.
+    pub fn remark(&self, model: &Model) -> Option<String> {
+        let share = self.vocabulary_share();
+        (share >= MOSTLY_EMBEDDING).then(|| {
+            format!(
+                "{:.0} % of the parameters are embedding and head: a small model on a vocabulary of {} is mostly \
+                 embedding",
+                100.0 * share,
+                super::format::thousands(model.vocab_size)
+            )
+        })
+    }
+}
+
+/// Model FLOPs of a token, forward and backward.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Flops {
+    /// The count.
+    pub per_token: f64,
+    /// The formula.
+    pub formula: &'static str,
+    /// The formula with the plan's numbers.
+    pub filled_in: String,
+}
+
+impl Flops {
+    /// The FLOPs of a plan.
+    pub fn new(plan: &Plan) -> Self {
+        let n = super::format::thousands;
+        let m = &plan.model;
+        let (l, d, h, kv, hd) = (m.n_layers, n(m.dim), m.n_heads, m.n_kv_heads, m.head_dim);
+        Self {
+            per_token: m.flops_per_token(plan.batch.seq_len),
+            formula: "6·(L·(2·d·(h+kv)·hd + 3·d·ffn) + V·d) + 6·L·h·hd·T",
+            filled_in: format!(
+                "6·({l}·(2·{d}·({h}+{kv})·{hd} + 3·{d}·{}) + {}·{d}) + 6·{l}·{h}·{hd}·{}",
+                n(m.ffn_dim),
+                n(m.vocab_size),
+                n(plan.batch.seq_len)
+            ),
+        }
+    }
+}

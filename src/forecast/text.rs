@@ -1,0 +1,294 @@
+//! The forecast as text.
+
+use super::format::Column::{Left, Right};
+use super::format::{Table, binary, duration, metric, percent, plural, thousands};
+use super::{Budget, FitRow, Forecast, Memory, StepTime, Verdict};
+use crate::device::DType;
+use crate::passes::Recompute;
+use crate::plan::{AttentionKind, Plan};
+use std::fmt;
+
+/// How a plan is executed, in a few words.
+pub(super) fn execution(plan: &Plan) -> String {
+    let dtype = match plan.stream() {
+        DType::Bf16 => "bf16",
+        _ if plan.execution.tf32 => "tf32",
+        _ => "fp32",
+    };
+    let attention = match plan.execution.attention {
+        AttentionKind::Flash => "flash attention",
+        AttentionKind::Unfused => "unfused attention",
+    };
+    let recompute = match plan.execution.recompute {
+        Recompute::None => "no recompute",
+        Recompute::Selective => "selective recompute",
+        Recompute::Full => "full recompute",
+    };
+    let fused = if plan.execution.fused { "" } else { ", unfused ops" };
+    format!("{dtype}, {attention}, {recompute}{fused}")
+}
+
+impl fmt::Display for Forecast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}\n", self.recipe, self.execution)?;
+        self.parameters(f)?;
+        self.numbers(f)?;
+        memory(f, &self.memory)?;
+        for verdict in &self.on {
+            writeln!(f)?;
+            on(f, verdict, &self.memory)?;
+        }
+        Ok(())
+    }
+}
+
+impl Forecast {
+    fn parameters(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let p = &self.parameters;
+        let share = |n: usize| percent(n as f64 / p.total.max(1) as f64);
+        let mut table = Table::new(&[Left, Right, Right]);
+        table.row(["embedding".into(), thousands(p.embedding), share(p.embedding)]);
+        if p.head > 0 {
+            table.row(["head".into(), thousands(p.head), share(p.head)]);
+        } else {
+            table.row(["head", "tied", "to the embedding"]);
+        }
+        table.row(["attention".into(), thousands(p.attention), share(p.attention)]);
+        table.row(["feed-forward".into(), thousands(p.ffn), share(p.ffn)]);
+        table.row(["norms".into(), thousands(p.norms), share(p.norms)]);
+        table.row(["total".into(), thousands(p.total), share(p.total)]);
+        table.row(["core (blocks only)".into(), thousands(p.core), share(p.core)]);
+        write!(f, "Parameters\n{}", table.render(2))?;
+        match &self.remark {
+            Some(remark) => writeln!(f, "  {remark}\n"),
+            None => writeln!(f),
+        }
+    }
+
+    fn numbers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (b, t) = (&self.batch, &self.training);
+        writeln!(f, "FLOPs per token  {}FLOP, forward and backward", metric(self.flops.per_token))?;
+        writeln!(f, "  {}", self.flops.formula)?;
+        writeln!(f, "  {}\n", self.flops.filled_in)?;
+        writeln!(
+            f,
+            "Batch  {} rank{} × {} sequence{} × {} micro-step{} = {} sequences per step",
+            thousands(b.world),
+            plural(b.world),
+            thousands(b.local),
+            plural(b.local),
+            thousands(b.accumulation),
+            plural(b.accumulation),
+            thousands(b.global)
+        )?;
+        writeln!(f, "  {} scaling: {}\n", b.scaling, b.scaling_in_words)?;
+        writeln!(
+            f,
+            "Training  {} steps × {} tokens = {} tokens",
+            thousands(t.steps),
+            thousands(t.tokens_per_step),
+            thousands(t.tokens)
+        )?;
+        let about = if t.exact { "" } else { "about " };
+        writeln!(
+            f,
+            "  {:.2} passes over {about}{} tokens; {about}{} held out",
+            t.passes,
+            thousands(t.corpus_tokens),
+            thousands(t.validation_tokens)
+        )?;
+        if let Some(floor) = t.floor {
+            writeln!(f, "  floor {floor:.4} nats per token: no model can do better on the held-out tokens")?;
+        }
+        writeln!(
+            f,
+            "\nCheckpoint  {} = {} parameters × 12 B (fp32 weight and two moments)\n",
+            binary(self.checkpoint_bytes),
+            thousands(self.parameters.total)
+        )
+    }
+}
+
+fn memory(f: &mut fmt::Formatter<'_>, m: &Memory) -> fmt::Result {
+    writeln!(f, "Memory of a rank  {} B = {}", thousands(m.peak_bytes), binary(m.peak_bytes))?;
+    let sized = |name: &str, bytes: usize| [name.to_owned(), thousands(bytes), binary(bytes)];
+    let mut table = Table::new(&[Left, Right, Right]);
+    table.row(sized("state", m.state_bytes));
+    for buffer in &m.state {
+        table.row(sized(&format!("  {}", buffer.name), buffer.bytes));
+    }
+    table.row(sized(&format!("activations ({})", m.placement), m.transient_bytes));
+    write!(f, "{}", table.render(2))?;
+    let others = [("arena", m.arena_bytes), ("caching", m.caching_bytes), ("naive", m.naive_bytes)];
+    let others: Vec<String> = others
+        .iter()
+        .filter(|(name, _)| *name != m.placement)
+        .map(|(name, bytes)| format!("{} with placement {name}", binary(*bytes)))
+        .collect();
+    writeln!(f, "  activations would take {}\n", others.join(", "))?;
+
+    let mut table = Table::new(&[Left, Right, Right, Right, Right]);
+    table.row(["section", "nodes", "arena", "live at peak", "fragmentation"]);
+    for s in &m.sections {
+        table.row([
+            s.name.clone(),
+            thousands(s.nodes),
+            binary(s.arena_bytes),
+            binary(s.live_bytes),
+            percent(s.fragmentation),
+        ]);
+    }
+    write!(f, "{}", table.render(2))?;
+
+    let peak = &m.peak;
+    let scope = if peak.scope.is_empty() { String::new() } else { format!(" of {}", peak.scope) };
+    writeln!(f, "\n  Most is alive at node {} ({}{scope}) of {}", peak.node, peak.op, peak.section)?;
+    let mut table = Table::new(&[Left, Left, Right, Right, Left]);
+    table.row(["tensor", "format and shape", "bytes", "share", "made by, needed until"]);
+    for h in &peak.holders {
+        table.row([
+            h.tensor.clone(),
+            h.spec.clone(),
+            thousands(h.bytes),
+            percent(h.bytes as f64 / peak.live_bytes.max(1) as f64),
+            format!("node {} {}, node {}", h.node, h.op, h.until),
+        ]);
+    }
+    write!(f, "{}", table.render(2))
+}
+
+fn on(f: &mut fmt::Formatter<'_>, v: &Verdict, memory: &Memory) -> fmt::Result {
+    let peak = memory.peak_bytes;
+    match &v.hardware {
+        Some(h) => {
+            let cc = h.compute_capability.map_or(String::new(), |cc| format!(", compute capability {cc}"));
+            writeln!(f, "On {}  {} ({}{cc})", v.on, h.product, h.architecture)?;
+        }
+        None => writeln!(f, "Within {}", v.on)?,
+    }
+    match (v.budget_bytes, v.spare_bytes) {
+        (Some(budget), Some(spare)) => {
+            let aside = match v.reserve_bytes {
+                0 => String::new(),
+                reserve => format!(" ({} set aside for driver and libraries)", binary(reserve as usize)),
+            };
+            let difference = binary(spare.unsigned_abs() as usize);
+            let verdict = if spare >= 0 {
+                format!("fits, {difference} to spare")
+            } else {
+                format!("does not fit, {difference} too much")
+            };
+            writeln!(f, "  {verdict}: {} of {}{aside}", binary(peak), binary(budget as usize))?;
+        }
+        _ => {
+            writeln!(f, "  whether {} fit is not known: set engine.memory_limit_gib to check", binary(peak))?
+        }
+    }
+    advice(f, v, memory.state_bytes)?;
+    if let Some(step) = &v.step {
+        time(f, step)?;
+    }
+    if let Some(h) = &v.hardware {
+        if let Some(l) = h.limits {
+            writeln!(
+                f,
+                "  dense peaks bf16 {}FLOP/s, tf32 {}FLOP/s, fp32 {}FLOP/s; memory {}B/s",
+                metric(l.bf16),
+                metric(l.tf32),
+                metric(l.fp32),
+                metric(l.bandwidth)
+            )?;
+        }
+        writeln!(f, "  source: {}", h.source)?;
+    }
+    Ok(())
+}
+
+fn advice(f: &mut fmt::Formatter<'_>, v: &Verdict, state: usize) -> fmt::Result {
+    if v.advice.is_empty() {
+        return Ok(());
+    }
+    let fits = v.advice.iter().any(|a| a.fits);
+    let state_alone = v.budget_bytes.is_some_and(|budget| state as u64 > budget);
+    match (fits, state_alone) {
+        (true, _) => writeln!(f, "  would fit:")?,
+        (false, false) => writeln!(f, "  nothing that was tried fits; the least is:")?,
+        (false, true) => {
+            return writeln!(
+                f,
+                "  nothing fits: the state alone takes {}; make the model smaller",
+                binary(state)
+            );
+        }
+    }
+    let mut table = Table::new(&[Left, Right, Right, Left]);
+    for a in &v.advice {
+        table.row([
+            a.set.join(" "),
+            binary(a.peak_bytes),
+            a.tokens_per_second.map_or(String::new(), |t| format!("{} tok/s", thousands(t.round() as usize))),
+            if a.same_curve { "same curve".into() } else { "another curve".into() },
+        ]);
+    }
+    write!(f, "{}", table.render(4))
+}
+
+fn time(f: &mut fmt::Formatter<'_>, step: &StepTime) -> fmt::Result {
+    writeln!(
+        f,
+        "  predicted step {}: {} tok/s, MFU {} of {}; all steps {}",
+        duration(step.seconds),
+        thousands(step.tokens_per_second.round() as usize),
+        percent(step.mfu),
+        step.products,
+        duration(step.training_seconds)
+    )?;
+    let mut table = Table::new(&[Left, Right, Right, Right, Right, Right]);
+    table.row(["phase", "nodes", "products", "memory traffic", "time", "bound by products"]);
+    for p in &step.phases {
+        table.row([
+            p.phase.to_owned(),
+            thousands(p.nodes),
+            format!("{}FLOP", metric(p.product_flops)),
+            format!("{}B", metric(p.bytes)),
+            duration(p.seconds),
+            percent(if p.seconds > 0.0 { p.product_bound_seconds / p.seconds } else { 0.0 }),
+        ]);
+    }
+    write!(f, "{}", table.render(4))?;
+    writeln!(
+        f,
+        "    A bound from the costs of ops, not a measurement: each node takes the longer of its products at {:.0} % of \
+         the\n    dense {} peak and its bytes at {:.0} % of the bandwidth. Launches, data and links are not in it.",
+        100.0 * step.product_efficiency,
+        step.products,
+        100.0 * step.memory_efficiency
+    )
+}
+
+/// The table of `--fit`.
+pub fn fit_table(rows: &[FitRow], budget: &Budget) -> String {
+    let room =
+        budget.bytes.map_or(String::new(), |b| format!(": {} for state and activations", binary(b as usize)));
+    let aside = match budget.reserve {
+        0 => String::new(),
+        reserve => format!(", after {} set aside for driver and libraries", binary(reserve as usize)),
+    };
+    let mut text = format!("Largest training.local_batch_size on {}{room}{aside}\n", budget.name());
+    let mut table = Table::new(&[Left, Left, Right, Right, Right, Right]);
+    table.row(["dtype", "recompute", "sequences", "tokens", "peak", "predicted tok/s"]);
+    for row in rows {
+        let capped = if row.capped { "≥ " } else { "" };
+        let none = row.local_batch_size == 0;
+        table.row([
+            row.dtype.to_owned(),
+            row.recompute.to_owned(),
+            if none { "none".into() } else { format!("{capped}{}", thousands(row.local_batch_size)) },
+            thousands(row.tokens),
+            if none { format!("1 needs {}", binary(row.peak_bytes)) } else { binary(row.peak_bytes) },
+            row.tokens_per_second.map_or(String::new(), |t| thousands(t.round() as usize)),
+        ]);
+    }
+    text += &table.render(2);
+    text
+}
