@@ -105,19 +105,24 @@ impl AdamW {
         let shadow = self.precision.has_shadow().then(|| cx.output::<E>(3));
         for segment in &self.segments {
             let step = if segment.decay { step } else { Step { decay: Acc::<E>::ONE, ..step } };
-            cx.pool.chunks(segment.len, RUN, |start, len| {
-                for at in (segment.start + start..segment.start + start + len).step_by(LANES) {
-                    let run = LANES.min(segment.start + start + len - at);
-                    let g = grads.slice(at, run);
-                    let (p, m, v) = (params.slice(at, run), m.slice(at, run), v.slice(at, run));
-                    for i in 0..run {
-                        (p[i], m[i], v[i]) = step.update(p[i], m[i], v[i], g[i]);
+            cx.pool.chunks(
+                segment.len,
+                RUN,
+                #[inline(always)]
+                |start, len| {
+                    for at in (segment.start + start..segment.start + start + len).step_by(LANES) {
+                        let run = LANES.min(segment.start + start + len - at);
+                        let g = grads.slice(at, run);
+                        let (p, m, v) = (params.slice(at, run), m.slice(at, run), v.slice(at, run));
+                        for i in 0..run {
+                            (p[i], m[i], v[i]) = step.update(p[i], m[i], v[i], g[i]);
+                        }
+                        if let Some(shadow) = shadow {
+                            shadow.store(at, p);
+                        }
                     }
-                    if let Some(shadow) = shadow {
-                        shadow.store(at, p);
-                    }
-                }
-            });
+                },
+            );
         }
     }
 }

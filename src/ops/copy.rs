@@ -46,7 +46,7 @@ impl Op for Copy {
         }
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
-            cx.pool.chunks(y.len(), RUN, |start, len| {
+            cx.pool.chunks(y.len(), RUN, #[inline(always)] |start, len| {
                 for at in (start..start + len).step_by(64) {
                     let run = 64.min(start + len - at);
                     let mut values = [<E as Elem>::Acc::default(); 64];

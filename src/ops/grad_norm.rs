@@ -27,20 +27,25 @@ impl GradNorm {
         let (grads, loss) = (cx.input::<A>(0), cx.input::<A>(1).get(0));
         let (norm, clip, bad, partials) =
             (cx.output::<A>(0), cx.output::<A>(1), cx.output_u32(2), cx.output::<A>(3));
-        cx.pool.chunks(grads.len(), BLOCK, |start, len| {
-            let mut sums = [A::ZERO; LANES];
-            let block = grads.slice(start, len);
-            let (whole, rest) = block.as_chunks::<LANES>();
-            for lanes in whole {
-                for (sum, g) in sums.iter_mut().zip(lanes) {
+        cx.pool.chunks(
+            grads.len(),
+            BLOCK,
+            #[inline(always)]
+            |start, len| {
+                let mut sums = [A::ZERO; LANES];
+                let block = grads.slice(start, len);
+                let (whole, rest) = block.as_chunks::<LANES>();
+                for lanes in whole {
+                    for (sum, g) in sums.iter_mut().zip(lanes) {
+                        *sum = g.fma(*g, *sum);
+                    }
+                }
+                for (sum, g) in sums.iter_mut().zip(rest) {
                     *sum = g.fma(*g, *sum);
                 }
-            }
-            for (sum, g) in sums.iter_mut().zip(rest) {
-                *sum = g.fma(*g, *sum);
-            }
-            partials.store(start / BLOCK, &[sums.into_iter().sum()]);
-        });
+                partials.store(start / BLOCK, &[sums.into_iter().sum()]);
+            },
+        );
         let total: f64 = partials.slice(0, partials.len()).iter().map(|p| p.to_f64()).sum();
         let total_norm = total.sqrt();
         let factor = if self.max_norm > 0.0 { (self.max_norm / (total_norm + 1e-6)).min(1.0) } else { 1.0 };

@@ -61,7 +61,7 @@ fn normal(key: [u32; 2], element: usize) -> f64 {
     };
     let radius = (-2.0 * unit(bits[0], bits[1]).ln()).sqrt();
     let angle = std::f64::consts::TAU * unit(bits[2], bits[3]);
-    radius * if element % 2 == 0 { angle.cos() } else { angle.sin() }
+    radius * if element.is_multiple_of(2) { angle.cos() } else { angle.sin() }
 }
 
 #[cfg(test)]

@@ -46,7 +46,6 @@ impl<V> Matrix<V> {
 /// `c = alpha·a·b` or `c += alpha·a·b` for matrices of the accumulator type, on the calling thread.
 ///
 /// Shapes: a `m × k`, b `k × n`, c `m × n`.
-#[expect(clippy::too_many_arguments, reason = "the arguments of a matrix product, by their usual names")]
 pub fn multiply<A: Real>(
     (m, n, k): (usize, usize, usize),
     alpha: A,

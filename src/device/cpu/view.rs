@@ -120,10 +120,6 @@ impl<'a, E> ViewMut<'a, E> {
 
     /// `len` elements from `at`, to write. The caller's task owns that range while it holds it.
     #[inline(always)]
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "tasks of one node write disjoint ranges through copies of the view"
-    )]
     pub fn slice(&self, at: usize, len: usize) -> &'a mut [E] {
         assert!(at <= self.len && len <= self.len - at, "write of {at}+{len} in {}", self.len);
         // SAFETY: in range by the assertion; disjoint by the module's contract.
