@@ -12,6 +12,7 @@ pub mod export;
 pub mod init;
 pub mod keep;
 pub mod ls;
+pub mod ops;
 pub mod plan;
 pub mod profile;
 pub mod resume;
@@ -49,6 +50,8 @@ pub enum Command {
     Ls(ls::Args),
     /// Measure where a step's time goes, op by op.
     Profile(profile::Args),
+    /// Prove the operations on this machine.
+    Ops(ops::Args),
     /// Print what a run will be: parameters, memory, time, whether it fits.
     Plan(plan::Args),
     /// Go on with a run that did not finish.
@@ -71,6 +74,7 @@ pub fn dispatch(cli: Cli) -> Result<()> {
         Command::Keep(a) => keep::run(&a, &cli.results),
         Command::Ls(a) => ls::run(&a),
         Command::Profile(a) => profile::run(&a),
+        Command::Ops(a) => ops::run(&a),
         Command::Plan(a) => plan::run(&a),
         Command::Resume(a) => resume::run(&a, &cli.results),
         Command::Run(a) => run::run(&a, &cli.results),
