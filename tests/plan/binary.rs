@@ -31,7 +31,7 @@ fn a_plan_that_does_not_fit_is_reported_and_exits_4() {
 fn overrides_and_options_come_in_any_order() {
     for line in [
         "plan quickstart training.steps=7 lr_scheduler.warmup_steps=0 --json",
-        "plan --json --training.steps=7 quickstart --lr_scheduler.warmup_steps=0",
+        "plan --json quickstart --training.steps=7 --on=h200 --lr_scheduler.warmup_steps=0",
     ] {
         let output = xrun(line).success().stderr("").get_output().stdout.clone();
         let json: serde_json::Value = serde_json::from_slice(&output).expect("JSON");

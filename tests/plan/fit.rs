@@ -65,7 +65,7 @@ fn suggestions_hold() {
         ("v8-dim1024", &["training.local_batch_size=512"], "rtx4090"),
         (
             "dim768",
-            &["training.local_batch_size=96", "training.dtype=fp32", "engine.placement=caching"],
+            &["training.local_batch_size=256", "training.dtype=fp32", "engine.placement=caching"],
             "rtx4090",
         ),
         ("dim768", &["training.local_batch_size=2048", "engine.fused=false"], "rtx3090"),

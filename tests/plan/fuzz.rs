@@ -17,8 +17,8 @@ fn overrides() -> impl Strategy<Value = Vec<String>> {
     let model = (
         size(1..2048, 65_536),
         1u64..6,
-        size(1..32, 4096),
-        size(1..8, 4096),
+        size(1..8, 16),
+        size(1..8, 256),
         size(2..128, 1024),
         size(1..4096, 1 << 20),
     );
@@ -48,7 +48,7 @@ fn overrides() -> impl Strategy<Value = Vec<String>> {
         vec![
             format!("model.dim={}", m.0),
             format!("model.n_layers={}", m.1),
-            format!("model.n_heads={}", m.2),
+            format!("model.n_heads={}", m.2 * m.3),
             format!("model.n_kv_heads={}", m.3),
             format!("model.head_dim={}", m.4 & !1),
             format!("model.ffn_dim={}", m.5),
