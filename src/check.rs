@@ -1,8 +1,9 @@
 //! Proves ops: every case in every mode, as data that the command line and the tests share.
 //!
 //! Modes: the forward against the case's plain reference; the gradient against central differences in f64; narrow
-//! formats against f64; the same bits for any number of threads. Inputs are copied into transient tensors that die at
-//! the op, so that planned in-place reuse is exercised, and memory is poisoned throughout.
+//! formats against f64; a second gradient added to the first; the same bits for any number of threads. Inputs are
+//! copied into transient tensors that die at the op, so that planned in-place reuse is exercised, and memory is
+//! poisoned throughout.
 
 use crate::device::DType;
 use crate::device::comm::Alone;
@@ -53,6 +54,8 @@ impl Finding {
 pub struct Bench {
     forward: Section,
     both: Option<Section>,
+    /// As `both`, in a later micro-step: gradients are added to what is there.
+    again: Option<Section>,
     engine: Engine,
     inputs: Vec<SlotId>,
     outputs: Vec<Option<SlotId>>,
@@ -68,9 +71,15 @@ impl Bench {
     pub fn new(case: &Case, precision: Precision, threads: usize) -> Result<Self> {
         let state = Arc::new(layout(case, precision)?);
         let forward = Section::new(forward(case, &state)?.0);
-        let both =
-            if case.differentiable.is_empty() { None } else { Some(Section::new(both(case, &state)?)) };
-        let arena = forward.memory.arena_bytes.max(both.as_ref().map_or(0, |b| b.memory.arena_bytes));
+        let backward = |first: bool| -> Result<Option<Section>> {
+            if case.differentiable.is_empty() {
+                return Ok(None);
+            }
+            Ok(Some(Section::new(both(case, &state, first)?)))
+        };
+        let (both, again) = (backward(true)?, backward(false)?);
+        let sections = [Some(&forward), both.as_ref(), again.as_ref()];
+        let arena = sections.into_iter().flatten().map(|s| s.memory.arena_bytes).max().unwrap_or_default();
         let pool = Arc::new(Pool::new(threads)?);
         let engine = Engine::new(pool, &state, Arc::new(Alone), PlacementKind::Arena, arena, true)?;
         let slot = |name: String| state.slot(&name);
@@ -78,6 +87,7 @@ impl Bench {
         Ok(Self {
             forward,
             both,
+            again,
             inputs: (0..case.inputs.len()).filter_map(|i| slot(format!("in.{i}"))).collect(),
             outputs,
             seeds: case.upstream.iter().filter_map(|k| slot(format!("seed.{k}"))).collect(),
@@ -109,7 +119,18 @@ impl Bench {
         self.load(data);
         let section = self.both.as_ref().ok_or_else(|| Error::failed("a case without gradients"))?;
         self.engine.run(section)?;
-        Ok(self.grads.iter().map(|&g| self.engine.state.values(g)).collect())
+        Ok(self.gradients())
+    }
+
+    /// Runs a second micro-step on the data of the first; returns the sums of both gradients.
+    fn run_again(&mut self) -> Result<Vec<Vec<f64>>> {
+        let section = self.again.as_ref().ok_or_else(|| Error::failed("a case without gradients"))?;
+        self.engine.run(section)?;
+        Ok(self.gradients())
+    }
+
+    fn gradients(&self) -> Vec<Vec<f64>> {
+        self.grads.iter().map(|&g| self.engine.state.values(g)).collect()
     }
 
     fn load(&mut self, data: &Data) {
@@ -213,6 +234,10 @@ pub fn check(case: &Case, precision: Precision) -> Result<Vec<Finding>> {
     let alone = one.run_both(&data)?;
     let equal = grads.iter().zip(&alone).all(|(a, b)| same_bits(a, b));
     findings.push(finding("gradient threads", f64::from(u8::from(!equal)), 0.0));
+    let halves: Vec<Vec<f64>> =
+        one.run_again()?.iter().map(|sum| sum.iter().map(|g| g / 2.0).collect()).collect();
+    let worst = halves.iter().zip(&grads).map(|(a, b)| distance(a, b)).fold(0.0, f64::max);
+    findings.push(finding("gradient added", worst, forward_bound(precision, case.depth)));
     if precision.stream == DType::F64 {
         findings.push(finding("gradient", worst_difference(case, &mut bench, &data, &grads)?, 1.0));
     } else if let Some(wide) = f64_case {
@@ -361,7 +386,7 @@ fn forward(case: &Case, state: &Arc<State>) -> Result<(Program, Vec<crate::ir::T
     Ok((b.finish(), outputs))
 }
 
-fn both(case: &Case, state: &Arc<State>) -> Result<Program> {
+fn both(case: &Case, state: &Arc<State>, first: bool) -> Result<Program> {
     let (program, outputs) = forward(case, state)?;
     let mut b = Builder::resume(program);
     let mut seeds = Vec::new();
@@ -369,7 +394,7 @@ fn both(case: &Case, state: &Arc<State>) -> Result<Program> {
         let seed = b.state(&format!("seed.{k}"))?;
         seeds.push((outputs[k], Upstream::Tensor(seed)));
     }
-    differentiate(b.finish(), &seeds, true)
+    differentiate(b.finish(), &seeds, first)
 }
 
 /// 128 random bits for a name, a stream and a position.

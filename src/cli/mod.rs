@@ -6,12 +6,14 @@ use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 mod arguments;
+pub mod completions;
 pub mod data;
 pub mod export;
 pub mod init;
 pub mod keep;
 pub mod ls;
 pub mod plan;
+pub mod profile;
 pub mod resume;
 pub mod run;
 pub mod sample;
@@ -33,6 +35,8 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Print a completion script for a shell.
+    Completions(completions::Args),
     /// Tokenize a corpus to shards and print its statistics.
     Data(data::Args),
     /// Write a trained run as a HuggingFace folder.
@@ -43,6 +47,8 @@ pub enum Command {
     Keep(keep::Args),
     /// List the built-in recipes and the recipes here.
     Ls(ls::Args),
+    /// Measure where a step's time goes, op by op.
+    Profile(profile::Args),
     /// Print what a run will be: parameters, memory, time, whether it fits.
     Plan(plan::Args),
     /// Go on with a run that did not finish.
@@ -58,11 +64,13 @@ pub enum Command {
 /// Runs the parsed command.
 pub fn dispatch(cli: Cli) -> Result<()> {
     match cli.command {
+        Command::Completions(a) => completions::run(&a),
         Command::Data(a) => data::run(&a),
         Command::Export(a) => export::run(&a),
         Command::Init(a) => init::run(&a),
         Command::Keep(a) => keep::run(&a, &cli.results),
         Command::Ls(a) => ls::run(&a),
+        Command::Profile(a) => profile::run(&a),
         Command::Plan(a) => plan::run(&a),
         Command::Resume(a) => resume::run(&a, &cli.results),
         Command::Run(a) => run::run(&a, &cli.results),

@@ -89,8 +89,8 @@ impl StateMemory {
         match self.layout.get(slot).spec.dtype {
             DType::U32 => self.numbers::<u32>(slot).iter().map(|&v| f64::from(v)).collect(),
             DType::F64 => self.numbers::<f64>(slot).to_vec(),
-            DType::F32 => self.numbers::<f32>(slot).iter().map(|&v| f64::from(v)).collect(),
-            DType::Bf16 => self.numbers::<half::bf16>(slot).iter().map(|&v| Elem::up(v).to_f64()).collect(),
+            DType::F32 => widened(self.numbers::<f32>(slot)),
+            DType::Bf16 => widened(self.numbers::<half::bf16>(slot)),
         }
     }
 
@@ -120,9 +120,12 @@ impl StateMemory {
     }
 }
 
-/// The first value at `address` that is NaN or infinite, as text.
-pub(super) fn first_not_finite<E: Elem>(address: *mut u8, elements: usize) -> Option<String> {
-    // SAFETY: the executor passes the resolved address of a tensor of this format and size, whose node has ended.
-    let values = unsafe { std::slice::from_raw_parts(address.cast::<E>().cast_const(), elements) };
+/// Numbers as f64.
+pub(super) fn widened<E: Elem>(values: &[E]) -> Vec<f64> {
+    values.iter().map(|v| v.up().to_f64()).collect()
+}
+
+/// The first value that is NaN or infinite, as text.
+pub(super) fn first_not_finite<E: Elem>(values: &[E]) -> Option<String> {
     values.iter().map(|v| v.up()).find(|v| !v.finite()).map(|v| v.to_f64().to_string())
 }

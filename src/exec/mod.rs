@@ -10,10 +10,11 @@ use crate::device::DType;
 use crate::device::comm::Communicator;
 use crate::device::cpu::{Address, Pool};
 use crate::dispatch_float;
-use crate::error::Result;
-use crate::ir::{CpuNode, Home, Node, Program, Spec, State, TensorId};
+use crate::error::{Error, Result};
+use crate::ir::{CpuNode, Home, Program, State, TensorId};
 use crate::passes::MemoryPlan;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A program with its memory plan: what the engine runs.
 #[derive(Clone, Debug)]
@@ -84,7 +85,7 @@ impl Engine {
     /// # Errors
     /// When memory cannot be had, or a rank is lost.
     pub fn run(&mut self, section: &Section) -> Result<()> {
-        self.walk(section, |_, _| Ok(()))
+        self.walk(section, |_| {})
     }
 
     /// Runs a section and stops at the first node that writes a value that is not finite.
@@ -93,13 +94,45 @@ impl Engine {
     /// As [`Engine::run`].
     pub fn find_bad(&mut self, section: &Section) -> Result<Option<BadTensor>> {
         let mut bad = None;
-        self.walk(section, |node, outputs| {
+        self.walk(section, |cx| {
             if bad.is_none() {
-                bad = first_bad(&section.program, node, outputs);
+                bad = first_bad(cx);
             }
-            Ok(())
         })?;
         Ok(bad)
+    }
+
+    /// Runs a section and measures every node.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub fn time(&mut self, section: &Section) -> Result<Vec<Duration>> {
+        let mut times = Vec::with_capacity(section.program.nodes.len());
+        let mut started = Instant::now();
+        self.walk(section, |_| {
+            times.push(started.elapsed());
+            started = Instant::now();
+        })?;
+        Ok(times)
+    }
+
+    /// Runs a section and returns the first tensor of that name as it was when the last node that writes it had run:
+    /// widened to f64, padding left out.
+    ///
+    /// # Errors
+    /// As [`Engine::run`], or when no node writes a tensor of floats of that name.
+    pub fn inspect(&mut self, section: &Section, tensor: &str) -> Result<Vec<f64>> {
+        let named = section.program.tensors.iter().position(|t| t.name == tensor).map(TensorId);
+        let mut values = None;
+        self.walk(section, |cx| {
+            let Some(k) = cx.node.outputs.iter().position(|&o| Some(o) == named) else { return };
+            let spec = cx.output_spec(k);
+            if spec.dtype != DType::U32 {
+                let all = dispatch_float!(spec.dtype, E => memory::widened(cx.output::<E>(k).slice(0, spec.elements())));
+                values = Some(spec.logical_indices().into_iter().map(|i| all[i]).collect());
+            }
+        })?;
+        values.ok_or_else(|| Error::failed(format!("no node of {} writes {tensor}", section.program.name)))
     }
 
     /// Bytes of transient memory that are held from the system, and how often it was asked.
@@ -107,11 +140,7 @@ impl Engine {
         (self.placement.reserved_bytes(), self.placement.system_allocations())
     }
 
-    fn walk(
-        &mut self,
-        section: &Section,
-        mut after: impl FnMut(&Node, &[Address]) -> Result<()>,
-    ) -> Result<()> {
+    fn walk(&mut self, section: &Section, mut after: impl FnMut(&CpuNode<'_>)) -> Result<()> {
         let (program, memory) = (&section.program, &section.memory);
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for (at, node) in program.nodes.iter().enumerate() {
@@ -138,7 +167,7 @@ impl Engine {
                 comm: &*self.comm,
             };
             node.op.cpu(&cx)?;
-            after(node, &outputs)?;
+            after(&cx);
             for &block in &memory.deaths[at] {
                 if self.poison {
                     placement::fill_with_nan(self.placement.address(block), memory.blocks[block].bytes);
@@ -167,14 +196,16 @@ impl Engine {
 }
 
 /// Looks through what a node wrote, in order.
-fn first_bad(program: &Program, node: &Node, outputs: &[Address]) -> Option<BadTensor> {
-    node.outputs.iter().zip(outputs).find_map(|(&id, &address)| {
-        let spec: &Spec = program.spec(id);
+fn first_bad(cx: &CpuNode<'_>) -> Option<BadTensor> {
+    (0..cx.node.outputs.len()).find_map(|k| {
+        let spec = cx.output_spec(k);
         if spec.dtype == DType::U32 {
             return None;
         }
-        let value =
-            dispatch_float!(spec.dtype, E => memory::first_not_finite::<E>(address.0, spec.elements()))?;
-        Some(BadTensor { tensor: program.tensor(id).name.clone(), op: node.op.name(), value })
+        let value = dispatch_float!(spec.dtype, E => {
+            memory::first_not_finite(cx.output::<E>(k).slice(0, spec.elements()))
+        })?;
+        let tensor = cx.program.tensor(cx.node.outputs[k]).name.clone();
+        Some(BadTensor { tensor, op: cx.node.op.name(), value })
     })
 }

@@ -76,7 +76,8 @@ impl<A: Real> Step<A> {
         let m = self.keep1.fma(g - m, m);
         let v = (self.keep2 * g).fma(g, self.beta2 * v);
         let denominator = v.sqrt() / self.correction + self.eps;
-        let p = (-self.size).fma(m / denominator, p * self.decay);
+        // Three roundings, as in PyTorch: where decay and step cancel, any other order is many ulp away.
+        let p = p * self.decay - self.size * m / denominator;
         (p, m, v)
     }
 }

@@ -10,7 +10,7 @@
 
 use crate::device::DType;
 use crate::device::Real;
-use crate::device::philox::philox;
+use crate::device::philox::{philox, philox_run};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
@@ -29,11 +29,8 @@ pub struct Site {
 /// Columns that one Philox call decides.
 const COLUMNS_PER_CALL: usize = 8;
 
-/// Philox calls that run side by side in vector lanes.
-const CALLS: usize = 16;
-
-/// Columns decided at once.
-const BLOCK: usize = CALLS * COLUMNS_PER_CALL;
+/// Columns decided at once, by calls that run side by side in vector lanes. Each gives two numbers of 64 bits.
+const BLOCK: usize = 16 * COLUMNS_PER_CALL;
 
 impl Site {
     /// The draw below which an element is dropped, of 2¹⁶.
@@ -77,7 +74,7 @@ impl Drops {
         let mut blocks = factors.chunks_exact_mut(BLOCK);
         for block in &mut blocks {
             self.block([call, row, sequence, step], block);
-            call = call.wrapping_add(CALLS as u32);
+            call = call.wrapping_add((BLOCK / COLUMNS_PER_CALL) as u32);
         }
         let rest = blocks.into_remainder();
         if !rest.is_empty() {
@@ -87,25 +84,14 @@ impl Drops {
         }
     }
 
-    /// One block of columns: sixteen counters that differ in their first word.
+    /// One block of columns, decided by counters that differ in their first word.
     #[inline(always)]
     fn block<A: Real>(&self, counter: [u32; 4], factors: &mut [A]) {
         let scale = A::of(self.scale);
-        let mut draws = [[0u32; 4]; CALLS];
-        let mut lanes = [[0u32; CALLS]; 4];
-        for lane in 0..CALLS {
-            let first = counter[0].wrapping_add(lane as u32);
-            let words = philox([first, counter[1], counter[2], counter[3]], self.key);
-            for (word, value) in words.into_iter().enumerate() {
-                lanes[word][lane] = value;
-            }
-        }
-        for (lane, draw) in draws.iter_mut().enumerate() {
-            *draw = [lanes[0][lane], lanes[1][lane], lanes[2][lane], lanes[3][lane]];
-        }
-        for (pair, draw) in factors.chunks_exact_mut(2).zip(draws.as_flattened()) {
-            pair[0] = if (draw & 0xffff) < self.threshold { A::ZERO } else { scale };
-            pair[1] = if (draw >> 16) < self.threshold { A::ZERO } else { scale };
+        let draws = philox_run::<{ BLOCK / 4 }>(counter, self.key).map(u64::to_le);
+        let draws: [u16; BLOCK] = bytemuck::cast(draws);
+        for (factor, draw) in factors.iter_mut().zip(draws) {
+            *factor = if u32::from(u16::from_le(draw)) < self.threshold { A::ZERO } else { scale };
         }
     }
 }
@@ -133,7 +119,7 @@ impl Op for Dropout {
         let [x, sequences, step] = inputs else { return Err("takes x, sequences and step".into()) };
         check_counters(sequences, step)?;
         let batch = sequences.elements();
-        if x.dtype == DType::U32 || x.shape.len() < 2 || batch == 0 || x.rows() % batch != 0 {
+        if x.dtype == DType::U32 || x.shape.len() < 2 || batch == 0 || !x.rows().is_multiple_of(batch) {
             return Err("x is floating point, and its rows divide evenly among the sequences".into());
         }
         Ok(vec![x.clone()])

@@ -2,7 +2,8 @@
 
 use super::attention::Heads;
 use super::attention::reference::Problem;
-use super::attention::rows::{dot, exponentials, largest, scale};
+use super::attention::rows::{exponentials, scale};
+use super::lanes::{dot, max};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::{Error, Result};
@@ -173,7 +174,7 @@ impl Op for CachedAttention {
                     cache.load(key(t), &mut row);
                     *score = dot(&query, &row);
                 }
-                let shift = largest(&p);
+                let shift = max(&p);
                 let sum = exponentials(&mut p, shift);
                 query.fill(Acc::ZERO);
                 for (t, p) in p.iter().enumerate() {

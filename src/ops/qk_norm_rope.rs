@@ -1,7 +1,8 @@
 //! Norm of every query and key head, then rotary position embedding, in one pass over the packed rows.
 
 use super::attention::Heads;
-use super::attention::rows::{dot, scale};
+use super::attention::rows::scale;
+use super::lanes::dot;
 use super::rope::{ROWS, Rope, Rotation, check, reference as reference_rope, rotate, rotate_back};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;

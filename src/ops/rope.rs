@@ -104,7 +104,10 @@ pub(super) const ROWS: usize = 32;
 /// Checks `positions [N]` against packed rows whose heads can be turned.
 pub(super) fn check(heads: Heads, packed: &Spec, positions: &Spec) -> Result<(), String> {
     heads.check(packed)?;
-    if positions.dtype != DType::U32 || positions.elements() != packed.shape[0] || heads.dim % 2 != 0 {
+    if positions.dtype != DType::U32
+        || positions.elements() != packed.shape[0]
+        || !heads.dim.is_multiple_of(2)
+    {
         return Err("positions are u32, one per row, and heads of even width".into());
     }
     Ok(())
@@ -147,9 +150,9 @@ impl Op for Rope {
             let rotation = Rotation::<<E as Elem>::Acc>::covering(positions, heads.dim, self.theta);
             cx.pool.chunks(positions.len(), ROWS, #[inline(always)] |start, count| {
                 let mut row = vec![<E as Elem>::Acc::ZERO; width];
-                for r in start..start + count {
+                for (r, position) in (start..).zip(&positions[start..start + count]) {
                     x.load(r * width, &mut row);
-                    let angles = rotation.at(positions[r]);
+                    let angles = rotation.at(*position);
                     for head in row[..heads.value_at(0)].chunks_exact_mut(heads.dim) {
                         if inverse { rotate_back(head, angles) } else { rotate(head, angles) }
                     }

@@ -1,7 +1,8 @@
 //! Softmax over the keys that a query sees.
 
-use super::attention::rows::{dot, exponentials, largest, scale};
+use super::attention::rows::{exponentials, scale};
 use super::attention::{Mask, Visible};
+use super::lanes::{dot, max};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
@@ -82,7 +83,7 @@ impl Op for Softmax {
                     row[..seen.start].fill(Acc::ZERO);
                     row[seen.end..].fill(Acc::ZERO);
                     let live = &mut row[seen];
-                    let shift = largest(live);
+                    let shift = max(live);
                     let sum = exponentials(live, shift);
                     scale(live, Acc::ONE / sum);
                     p.store(r * t, &row);

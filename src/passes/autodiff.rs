@@ -114,6 +114,7 @@ impl Autodiff {
 
     /// Books a gradient of `input`, adding it to what is booked already.
     fn contribute(&mut self, node: &Node, input: TensorId, gradient: TensorId) -> Result<()> {
+        let is_view = matches!(self.builder.program().tensor(input).home, Home::View { .. });
         let (input, gradient) = self.whole(node, input, gradient)?;
         let program = self.builder.program();
         let (want, have) = (program.spec(input), program.spec(gradient));
@@ -127,7 +128,8 @@ impl Autodiff {
         }
         let total = match self.grads[input.0] {
             None => gradient,
-            Some(Upstream::Tensor(before)) if before == gradient => return Ok(()),
+            // Every view of a tensor brings the same whole gradient, of which it has filled its rows.
+            Some(Upstream::Tensor(before)) if is_view && before == gradient => return Ok(()),
             Some(Upstream::Tensor(before)) => {
                 let name = format!("d_{}", program.tensor(input).name.rsplit('.').next().unwrap_or_default());
                 self.builder.emit1(&name, Add, &[before, gradient])?

@@ -6,8 +6,8 @@ use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
 use crate::device::comm::Communicator;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
-use crate::exec::{BadTensor, Engine};
-use crate::ir::{Param, SlotId};
+use crate::exec::{BadTensor, Engine, Section};
+use crate::ir::{Node, Param, Program, SlotId};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
 use crate::train::checkpoint::{Loaded, TensorView};
@@ -144,6 +144,29 @@ impl Rank {
             self.done = step;
         }
         Ok(report)
+    }
+
+    /// Trains one step and hands every node of it with its time to `see`.
+    ///
+    /// # Errors
+    /// As [`Rank::train_step`].
+    pub fn time_step(&mut self, mut see: impl FnMut(&Program, &Node, Duration)) -> Result<()> {
+        let programs = Arc::clone(&self.programs);
+        let micro_steps = self.plan.batch.micro_steps;
+        let mut time = |engine: &mut Engine, section: &Section| -> Result<()> {
+            let times = engine.time(section)?;
+            let nodes = section.program.nodes.iter().zip(times);
+            nodes.for_each(|(node, time)| see(&section.program, node, time));
+            Ok(())
+        };
+        for micro in 0..micro_steps {
+            let batch = self.next_batch()?;
+            self.upload(&batch)?;
+            time(&mut self.engine, programs.micro_step(micro, micro_steps))?;
+        }
+        time(&mut self.engine, &programs.step_end)?;
+        self.done += 1;
+        Ok(())
     }
 
     fn next_batch(&mut self) -> Result<Batch> {

@@ -52,11 +52,7 @@ pub fn run(request: Request<'_>) -> Result<(RunFolder, Summary)> {
     let Request { mut resolved, results, progress, origin } = request;
     let stop = Stop::on_signals()?;
     let recipe_hash = resolved.hash();
-    resolved.make_paths_absolute(&[&data::GENERATED[..], &data::tokenizer::BUILT_IN[..]].concat())?;
-    let dataset = Arc::new(data::open(&data_spec(&resolved), resolved.recipe.training.seq_len)?);
-    let plan = Arc::new(Plan::new(&resolved, corpus_facts(&dataset))?);
-    let programs = Arc::new(Programs::new(&plan)?);
-    check_fits(&plan, &programs)?;
+    let (plan, programs, dataset) = prepare(&mut resolved)?;
 
     let loaded = match &origin {
         Origin::Fresh => None,
@@ -113,6 +109,16 @@ pub fn run(request: Request<'_>) -> Result<(RunFolder, Summary)> {
     let recorder = recorder.into_inner().ok().flatten();
     let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
     conclude(recorder, outcome)
+}
+
+/// Opens the corpus, plans, records the programs, and refuses what does not fit. Paths become absolute.
+pub(super) fn prepare(resolved: &mut Resolved) -> Result<(Arc<Plan>, Arc<Programs>, Arc<Dataset>)> {
+    resolved.make_paths_absolute(&[&data::GENERATED[..], &data::tokenizer::BUILT_IN[..]].concat())?;
+    let dataset = data::open(&data_spec(resolved), resolved.recipe.training.seq_len)?;
+    let plan = Plan::new(resolved, corpus_facts(&dataset))?;
+    let programs = Programs::new(&plan)?;
+    check_fits(&plan, &programs)?;
+    Ok((Arc::new(plan), Arc::new(programs), Arc::new(dataset)))
 }
 
 /// The name of the tokenizer in a run folder.

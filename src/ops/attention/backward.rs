@@ -5,11 +5,12 @@
 //! D = Σ dO∘O per query, dQ = dS·K/√dim, dK = dSᵀ·Q/√dim.
 
 use super::forward::{KEYS, QUERIES, blocks, within};
-use super::rows::{LANES, Scratch, cut, dot, exponentials, hide_outside, multiply_by};
+use super::rows::{LANES, Scratch, cut, exponentials, hide_outside, multiply_by};
 use super::{Attention, Extras};
 use crate::device::cpu::matmul::{Matrix, multiply, operand, widens};
 use crate::device::cpu::{Pool, View, ViewMut};
 use crate::device::{Elem, Real};
+use crate::ops::lanes;
 
 /// What the backward reads, and the gradient of the packed rows that it writes.
 #[derive(Clone, Copy)]
@@ -87,7 +88,7 @@ fn group<E: Elem>(
                 let at = (first + q0 + r) * o_width + h * dim;
                 tensors.o.load(at, o_row);
                 tensors.d_o.load(at, d_o_row);
-                *delta = dot(o_row, d_o_row);
+                *delta = lanes::dot(o_row, d_o_row);
             }
             dq.fill(E::Acc::ZERO);
             for block in blocks(&extras.visible.of_any(b, q0..q0 + count)) {

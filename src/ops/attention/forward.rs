@@ -1,11 +1,12 @@
 //! Flash attention, forward, on the CPU: one task per sequence and query head, blocks of queries by blocks of keys,
 //! with a running maximum and sum per query (Milakov and Gimelshein 2018; Dao et al. 2022).
 
-use super::rows::{LANES, Scratch, cut, exponentials, hide_outside, largest, multiply_by, scale};
+use super::rows::{LANES, Scratch, cut, exponentials, hide_outside, multiply_by, scale};
 use super::{Attention, Extras};
 use crate::device::cpu::matmul::{Matrix, multiply, operand, widens};
 use crate::device::cpu::{Pool, View, ViewMut};
 use crate::device::{Elem, Real};
+use crate::ops::lanes;
 use std::ops::Range;
 
 /// Queries and keys of a block.
@@ -84,7 +85,7 @@ fn head<E: Elem>(
                 }
                 let live = hide_outside(row, &seen);
                 let row = &mut row[..live];
-                let larger = max[r].larger(largest(row));
+                let larger = max[r].larger(lanes::max(row));
                 let correction = (max[r] - larger).exp();
                 max[r] = larger;
                 norm[r] = norm[r] * correction + exponentials(row, larger);

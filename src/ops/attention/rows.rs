@@ -1,61 +1,20 @@
-//! Arithmetic on rows, with a fixed number of partial sums so that loops vectorize and bits do not depend on the
-//! instruction set.
+//! What attention does to a row of scores, and the working memory of its tasks.
 
 use crate::device::Real;
+use crate::ops::lanes::replace_and_sum;
 use std::ops::Range;
 
-/// Partial sums of a row.
+/// Rows of scores are padded to a multiple of this many elements, so that loops over them have no remainder.
 pub const LANES: usize = 16;
-
-/// Σ a·b.
-#[inline(always)]
-pub fn dot<A: Real>(a: &[A], b: &[A]) -> A {
-    let mut lanes = [A::ZERO; LANES];
-    let (a, b) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    for ((lane, a), b) in lanes.iter_mut().zip(a.remainder()).zip(b.remainder()) {
-        *lane = *a * *b;
-    }
-    for (a, b) in a.zip(b) {
-        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
-            *lane = a.fma(*b, *lane);
-        }
-    }
-    fold(lanes, |a, b| a + b)
-}
-
-/// The largest element of a row; negative infinity for an empty one.
-#[inline(always)]
-pub fn largest<A: Real>(row: &[A]) -> A {
-    let mut lanes = [A::NEG_INFINITY; LANES];
-    let chunks = row.chunks_exact(LANES);
-    for (lane, x) in lanes.iter_mut().zip(chunks.remainder()) {
-        *lane = lane.larger(*x);
-    }
-    for chunk in chunks {
-        for (lane, x) in lanes.iter_mut().zip(chunk) {
-            *lane = lane.larger(*x);
-        }
-    }
-    fold(lanes, A::larger)
-}
 
 /// Replaces a row by `e^(x − shift)` and returns the sum.
 #[inline(always)]
 pub fn exponentials<A: Real>(row: &mut [A], shift: A) -> A {
-    let mut lanes = [A::ZERO; LANES];
-    let mut chunks = row.chunks_exact_mut(LANES);
-    for chunk in &mut chunks {
-        for (lane, x) in lanes.iter_mut().zip(chunk) {
-            let e = (*x - shift).exp();
-            *x = e;
-            *lane += e;
-        }
-    }
-    for (lane, x) in lanes.iter_mut().zip(chunks.into_remainder()) {
-        *x = (*x - shift).exp();
-        *lane += *x;
-    }
-    fold(lanes, |a, b| a + b)
+    replace_and_sum(
+        row,
+        #[inline(always)]
+        |x| (x - shift).exp(),
+    )
 }
 
 /// Multiplies a row by a number.
@@ -81,19 +40,6 @@ pub fn hide_outside<A: Real>(row: &mut [A], seen: &Range<usize>) -> usize {
     row[seen.end..live].fill(A::NEG_INFINITY);
     row[live..].fill(A::ZERO);
     live
-}
-
-/// Combines lanes in a fixed tree.
-#[inline(always)]
-fn fold<A: Real>(mut lanes: [A; LANES], combine: impl Fn(A, A) -> A) -> A {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] = combine(lanes[i], lanes[i + width]);
-        }
-        width /= 2;
-    }
-    lanes[0]
 }
 
 /// Working memory of a task: this thread's buffer, lent and given back.
@@ -131,21 +77,6 @@ pub fn cut<'a, A>(rest: &mut &'a mut [A], len: usize) -> &'a mut [A] {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rows_of_any_length() {
-        for n in [0, 1, 15, 16, 17, 64, 100] {
-            let a: Vec<f64> = (0..n).map(|i| f64::from(i * 7 % 13) - 6.0).collect();
-            let b: Vec<f64> = (0..n).map(|i| f64::from(i % 5)).collect();
-            assert_eq!(dot(&a, &b), a.iter().zip(&b).map(|(a, b)| a * b).sum::<f64>());
-            assert_eq!(largest(&a), a.iter().copied().fold(f64::NEG_INFINITY, f64::max));
-            let mut e = a.clone();
-            let sum = exponentials(&mut e, 2.0);
-            let truth: f64 = a.iter().map(|x| (x - 2.0).exp()).sum();
-            assert!((sum - truth).abs() <= 1e-12 * truth, "{sum} {truth}");
-            assert_eq!(e, a.iter().map(|x| (x - 2.0).exp()).collect::<Vec<_>>());
-        }
-    }
 
     #[test]
     fn hidden_elements_vanish() {

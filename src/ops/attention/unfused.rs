@@ -148,7 +148,7 @@ impl Op for AttentionScores {
         let [packed] = inputs else { return Err("takes packed rows".into()) };
         self.heads.check(packed)?;
         let t = self.seq_len;
-        if t == 0 || packed.shape[0] % t != 0 {
+        if t == 0 || !packed.shape[0].is_multiple_of(t) {
             return Err(format!("rows come in whole sequences of {t}"));
         }
         Ok(vec![Spec::new([packed.shape[0] / t, self.heads.query, t, t], packed.dtype)])

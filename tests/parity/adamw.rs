@@ -1,0 +1,153 @@
+//! 1,000 steps of AdamW, each from PyTorch's state.
+
+use crate::fixture::Fixture;
+use crate::formula;
+use std::sync::Arc;
+use xrun::device::DType;
+use xrun::device::comm::Alone;
+use xrun::device::cpu::Pool;
+use xrun::exec::{Engine, PlacementKind, Section};
+use xrun::ir::state::ParamRequest;
+use xrun::ir::{Builder, Init, Mode, Out, Precision, Spec, State, StateBuilder};
+use xrun::ops::adamw::{AdamW, SCHEDULE_WIDTH, Segment, schedule_row};
+use xrun::plan::Schedule;
+use xrun::recipe::Decay;
+
+const STEPS: usize = 1000;
+/// Numbers that decay, and numbers that do not.
+const COUNTS: [usize; 2] = [16, 8];
+const BETAS: (f64, f64) = (0.9, 0.95);
+
+#[test]
+fn every_step_within_two_ulp() {
+    let fixture = Fixture::open("adamw.safetensors");
+    let count: usize = COUNTS.iter().sum();
+    let gradients = formula::adamw_gradients(STEPS, count);
+    let after = ["params", "m", "v"].map(|buffer| (buffer, fixture.get(buffer)));
+    let mut before = [start(), vec![0.0; count], vec![0.0; count]];
+
+    let state = Arc::new(state());
+    let section = section(&state);
+    let mut engine =
+        Engine::new(Arc::new(Pool::new(1).unwrap()), &state, Arc::new(Alone), PlacementKind::Naive, 0, false)
+            .unwrap();
+    set(&mut engine, "control.clip", &[1.0]);
+    set(&mut engine, "control.schedule", &table());
+
+    let mut worst = [0; 3];
+    let mut different = [0; 3];
+    for t in 1..=STEPS {
+        let now = (t - 1) * count..t * count;
+        let g: Vec<f64> = gradients[now.clone()].iter().map(|&g| f64::from(g)).collect();
+        spread(&mut engine, "grads", &g);
+        for ((buffer, _), values) in after.iter().zip(&before) {
+            spread(&mut engine, buffer, values);
+        }
+        set(&mut engine, "control.step", &[t as f64]);
+        engine.run(&section).unwrap();
+        for (i, (buffer, theirs)) in after.iter().enumerate() {
+            let ours = gather(&engine, buffer);
+            for (k, (&a, &b)) in ours.iter().zip(&theirs[now.clone()]).enumerate() {
+                let apart = ulps(a as f32, b as f32);
+                assert!(apart <= 2, "step {t}: {buffer}[{k}] is {a:e}, PyTorch's {b:e}: {apart} ulp");
+                worst[i] = worst[i].max(apart);
+                different[i] += usize::from(apart > 0);
+            }
+            before[i] = theirs[now.clone()].to_vec();
+        }
+    }
+    for (i, (buffer, theirs)) in after.iter().enumerate() {
+        eprintln!(
+            "{buffer:<6} at most {} ulp apart, {} of {} not equal",
+            worst[i],
+            different[i],
+            theirs.len()
+        );
+    }
+}
+
+/// Floats between two floats, plus one when they differ.
+fn ulps(a: f32, b: f32) -> u64 {
+    let order = |x: f32| {
+        let magnitude = i64::from(x.to_bits() & 0x7fff_ffff);
+        if x.is_sign_negative() { -magnitude } else { magnitude }
+    };
+    order(a).abs_diff(order(b))
+}
+
+fn start() -> Vec<f64> {
+    let undecayed = formula::uniform("adamw.vector", COUNTS[1]).map(|u| 1.0 + u / 4.0);
+    formula::uniform("adamw.matrix", COUNTS[0]).chain(undecayed).collect()
+}
+
+/// The learning rates of the fixture, as a plan would upload them.
+fn table() -> Vec<f64> {
+    let schedule = Schedule {
+        lr: 3e-2,
+        warmup: 100,
+        steps: STEPS,
+        min_ratio: 0.1,
+        decay: Decay::Cosine,
+        decay_ratio: 0.2,
+    };
+    let rows = (1..=STEPS).flat_map(|t| schedule_row(schedule.at(t), 0.1, BETAS, t as u64));
+    std::iter::repeat_n(0.0, SCHEDULE_WIDTH).chain(rows).collect()
+}
+
+fn state() -> State {
+    let request = |name: &str, shape: Vec<usize>| ParamRequest {
+        name: name.to_string(),
+        alloc: shape.clone(),
+        shape,
+        init: Init::Ones,
+        in_products: false,
+    };
+    let params = [request("matrix", vec![4, COUNTS[0] / 4]), request("vector", vec![COUNTS[1]])];
+    let mut builder = StateBuilder::new(Precision::of(DType::F32), &params, true);
+    builder.group(
+        "control",
+        &[
+            ("step", Spec::new([1], DType::U32)),
+            ("bad", Spec::new([1], DType::U32)),
+            ("clip", Spec::new([1], DType::F32)),
+            ("schedule", Spec::new([STEPS + 1, SCHEDULE_WIDTH], DType::F32)),
+        ],
+    );
+    builder.finish()
+}
+
+fn section(state: &Arc<State>) -> Section {
+    let border = state.params[1].start;
+    let op = AdamW {
+        beta1: BETAS.0,
+        beta2: BETAS.1,
+        eps: 1e-8,
+        segments: vec![
+            Segment { start: 0, len: border, decay: true },
+            Segment { start: border, len: state.flat_len - border, decay: false },
+        ],
+        precision: state.precision,
+    };
+    let mut b = Builder::new("adamw", Arc::clone(state));
+    let inputs = ["grads.flat", "control.schedule", "control.step", "control.clip", "control.bad"]
+        .map(|slot| b.state(slot).unwrap());
+    let outs = ["params.flat", "m.flat", "v.flat"].map(|slot| Out::Into(b.state(slot).unwrap(), Mode::Add));
+    b.emit_into("update", Arc::new(op), &inputs, &outs).unwrap();
+    Section::new(b.finish())
+}
+
+fn set(engine: &mut Engine, slot: &str, values: &[f64]) {
+    let slot = engine.state.slot(slot).unwrap();
+    engine.state.set_values(slot, values);
+}
+
+/// Writes the numbers that decay and those that do not to where they lie in a buffer.
+fn spread(engine: &mut Engine, buffer: &str, values: &[f64]) {
+    set(engine, &format!("{buffer}.matrix"), &values[..COUNTS[0]]);
+    set(engine, &format!("{buffer}.vector"), &values[COUNTS[0]..]);
+}
+
+fn gather(engine: &Engine, buffer: &str) -> Vec<f64> {
+    let part = |name: &str| engine.state.values(engine.state.slot(&format!("{buffer}.{name}")).unwrap());
+    [part("matrix"), part("vector")].concat()
+}
