@@ -133,42 +133,38 @@ impl Changed {
 }
 
 /// What to change so that a plan fits: single changes that are enough, those that keep the curve first; when none is,
-/// all of them together. The last entry may still not fit; it is then the least that this model needs.
+/// all of them together. When nothing fits, the one entry is the least that this model needs.
 ///
 /// # Errors
 /// When an op refuses the plan's numbers.
 pub fn advise(plan: &Plan, budget: &Budget) -> Result<Vec<Advice>> {
     let start = Changed { plan: plan.clone(), set: Vec::new(), same_curve: true };
-    let mut enough = Vec::new();
-    let mut all = start.clone();
-    for change in single_changes(&start) {
-        let advice = judge(&change, budget)?;
-        if advice.fits {
-            enough.push(advice);
+    let mut everything = start.clone();
+    for change in [to_arena, to_flash, to_fused, to_full] {
+        everything = change(&everything).unwrap_or(everything);
+    }
+    let narrow = to_bf16(&everything).unwrap_or_else(|| everything.clone());
+    let smallest = if splits(&narrow) { split(&narrow, 1) } else { narrow.clone() };
+    let least = judge(&smallest, budget)?;
+    if !least.fits {
+        return Ok(vec![least]);
+    }
+    let singles = single_changes(&start);
+    for (from, changes) in
+        [(&start, singles), (&everything, vec![everything.clone()]), (&narrow, vec![narrow.clone()])]
+    {
+        let mut enough = Vec::new();
+        for change in &changes {
+            enough.push(judge(change, budget)?);
+        }
+        enough.extend(split_batch(from, budget)?);
+        enough.retain(|advice| advice.fits);
+        enough.sort_by_key(|advice| !advice.same_curve);
+        if !enough.is_empty() {
+            return Ok(enough);
         }
     }
-    enough.extend(split_batch(&start, budget)?.filter(|a| a.fits));
-    enough.sort_by_key(|a| !a.same_curve);
-    for step in [to_arena, to_flash, to_fused, to_full] {
-        all = step(&all).unwrap_or(all);
-    }
-    if enough.is_empty() && !all.set.is_empty() {
-        let advice = judge(&all, budget)?;
-        if advice.fits {
-            enough.push(advice);
-        }
-    }
-    if enough.is_empty() {
-        enough.extend(split_batch(&all, budget)?.filter(|a| a.fits));
-    }
-    if enough.is_empty() {
-        // What changes the curve comes last.
-        let narrow = to_bf16(&all).unwrap_or(all);
-        let advice = judge(&narrow, budget)?;
-        let smaller = if advice.fits { None } else { split_batch(&narrow, budget)? };
-        enough.push(smaller.unwrap_or(advice));
-    }
-    Ok(enough)
+    Ok(vec![least])
 }
 
 fn single_changes(start: &Changed) -> Vec<Changed> {
@@ -203,26 +199,32 @@ fn to_bf16(from: &Changed) -> Option<Changed> {
         .then(|| Changed { same_curve: false, ..from.with("training.dtype=bf16", change) })
 }
 
-/// The largest share of the batch that fits, the rest accumulated, so that the global batch stays; the smallest when
-/// none fits. Nothing for one sequence, or for batching that is looped already.
-fn split_batch(from: &Changed, budget: &Budget) -> Result<Option<Advice>> {
+/// Whether the batch can be cut: not when it is one sequence, nor when batching is looped already.
+fn splits(from: &Changed) -> bool {
     let batch = from.plan.batch;
-    if batch.micro < batch.local || batch.local == 1 {
+    batch.local > 1 && batch.micro == batch.local
+}
+
+/// The same global batch in micro-steps of `local` sequences, which divide it.
+fn split(from: &Changed, local: usize) -> Changed {
+    let accumulation = from.plan.batch.local * from.plan.batch.accumulation / local;
+    let mut changed = from.clone();
+    changed.plan = with_local_batch(&from.plan, local, accumulation);
+    changed.set.push(format!("training.local_batch_size={local}"));
+    changed.set.push(format!("training.accumulation={accumulation}"));
+    changed
+}
+
+/// The largest share of the batch that fits, the rest accumulated; the smallest when none fits.
+fn split_batch(from: &Changed, budget: &Budget) -> Result<Option<Advice>> {
+    if !splits(from) {
         return Ok(None);
     }
-    let total = batch.local * batch.accumulation;
-    let shares: Vec<usize> = (1..batch.local).filter(|n| total.is_multiple_of(*n)).collect();
-    let split = |local: usize| {
-        let accumulation = total / local;
-        let mut changed = from.clone();
-        changed.plan = with_local_batch(&from.plan, local, accumulation);
-        changed.set.push(format!("training.local_batch_size={local}"));
-        changed.set.push(format!("training.accumulation={accumulation}"));
-        judge(&changed, budget)
-    };
+    let total = from.plan.batch.local * from.plan.batch.accumulation;
+    let shares: Vec<usize> = (1..from.plan.batch.local).filter(|n| total.is_multiple_of(*n)).collect();
     // Memory grows with the batch, so the shares that fit come first.
-    let fitting = largest(shares.len(), |n| Ok(split(shares[n - 1])?.fits))?;
-    Ok(Some(split(shares[fitting.saturating_sub(1)])?))
+    let fitting = largest(shares.len(), |n| Ok(judge(&split(from, shares[n - 1]), budget)?.fits))?;
+    Ok(Some(judge(&split(from, shares[fitting.saturating_sub(1)]), budget)?))
 }
 
 fn judge(changed: &Changed, budget: &Budget) -> Result<Advice> {

@@ -27,15 +27,15 @@ pub fn binary(bytes: usize) -> String {
     format!("{value:.2} {}", UNITS[unit])
 }
 
-/// A quantity with a decimal prefix: `1.70 G` for 1.7e9.
+/// A quantity with a decimal prefix, to put a unit after: `1.70 G` for 1.7e9, `3 ` for 3.
 pub fn metric(value: f64) -> String {
-    const PREFIXES: [&str; 7] = ["", " k", " M", " G", " T", " P", " E"];
+    const PREFIXES: [&str; 7] = [" ", " k", " M", " G", " T", " P", " E"];
     let (mut value, mut prefix) = (value, 0);
     while value.abs() >= 1000.0 && prefix + 1 < PREFIXES.len() {
         value /= 1000.0;
         prefix += 1;
     }
-    if prefix == 0 { format!("{value:.0}") } else { format!("{value:.2}{}", PREFIXES[prefix]) }
+    if prefix == 0 { format!("{value:.0} ") } else { format!("{value:.2}{}", PREFIXES[prefix]) }
 }
 
 /// A duration in the unit that suits it.
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0, 1023, 1024, 3 << 29].map(binary), ["0 B", "1023 B", "1.00 KiB", "1.50 GiB"]);
         assert_eq!(binary(usize::MAX), "16.00 EiB");
-        assert_eq!([0.0, 999.0, 1.7e9].map(metric), ["0", "999", "1.70 G"]);
+        assert_eq!([0.0, 999.0, 1.7e9].map(metric), ["0 ", "999 ", "1.70 G"]);
         assert_eq!(
             [2e-5, 0.0241, 3.0, 7199.0, 864_000.0].map(duration),
             ["20.0 µs", "24.10 ms", "3.0 s", "120.0 min", "10.0 days"]

@@ -164,7 +164,8 @@ fn plan_execution(resolved: &Resolved) -> Execution {
 /// Refuses sizes whose byte counts would leave 64 bits long before anything is laid out.
 fn check_size(resolved: &Resolved, plan: &Plan) -> Result<()> {
     let m = &plan.model;
-    let rows = plan.batch.rows() as f64;
+    // Samples keep the keys and values of all their positions.
+    let rows = plan.batch.rows() as f64 + (plan.generation.samples * plan.batch.seq_len) as f64;
     let widest =
         m.padded_vocab().max(2 * m.padded_ffn()).max(m.qkv_width()).max(m.n_heads * plan.batch.seq_len);
     let per_layer = m.qkv_width() + m.n_heads * m.head_dim + 3 * m.padded_ffn();

@@ -1,0 +1,102 @@
+//! Through the binary: options, exit codes, streams.
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use predicates::str::contains;
+
+fn xrun(line: &str) -> assert_cmd::assert::Assert {
+    let mut command = Command::cargo_bin("xrun").expect("the binary");
+    command.env_clear().args(line.split_whitespace()).assert()
+}
+
+#[test]
+fn a_plan_that_fits_is_on_stdout_alone() {
+    xrun("plan v8-dim1024 --on rtx5090,h200")
+        .success()
+        .stderr("")
+        .stdout(contains("226,493,568").and(contains("On rtx5090")).and(contains("On h200")));
+}
+
+#[test]
+fn a_plan_that_does_not_fit_is_reported_and_exits_4() {
+    xrun("plan v8-dim1024 training.local_batch_size=512 --on rtx4090")
+        .code(4)
+        .stdout(contains("does not fit").and(contains("activation_checkpoint.mode=full")))
+        .stderr(contains("more than rtx4090"));
+    xrun("plan quickstart engine.memory_limit_gib=0.01").code(4).stdout(contains("engine.memory_limit_gib"));
+    xrun("plan v8-dim1024 --fit training.local_batch_size engine.memory_limit_gib=1").code(4);
+}
+
+#[test]
+fn overrides_and_options_come_in_any_order() {
+    for line in [
+        "plan quickstart training.steps=7 lr_scheduler.warmup_steps=0 --json",
+        "plan --json quickstart --training.steps=7 --on=h200 --lr_scheduler.warmup_steps=0",
+    ] {
+        let output = xrun(line).success().stderr("").get_output().stdout.clone();
+        let json: serde_json::Value = serde_json::from_slice(&output).expect("JSON");
+        assert_eq!(json["training"]["steps"], 7);
+        assert_eq!(json["recipe"], "quickstart");
+        assert!(json["training"]["floor"].as_f64().expect("known for stories") > 0.5);
+    }
+}
+
+#[test]
+fn a_recipe_for_a_gpu_is_planned_without_one() {
+    let cuda = "engine.device=cuda training.dtype=tf32 engine.cuda_graphs=true";
+    xrun(&format!("plan v8-dim1024 {cuda}")).code(2).stdout("").stderr(contains("engine.device"));
+    xrun(&format!("plan v8-dim1024 {cuda} --on h200")).success().stdout(contains("of tf32"));
+}
+
+#[test]
+fn wrong_requests_exit_2_and_say_what_is_right() {
+    xrun("plan quickstart --on rtx509").code(2).stdout("").stderr(contains("did you mean rtx5090?"));
+    xrun("plan quickstart --fit model.dim --on h200").code(2).stderr(contains("training.local_batch_size"));
+    xrun("plan quickstart --fit training.local_batch_size").code(2).stderr(contains("--on"));
+    xrun("plan quickstart --fit training.local_batch_size --on h200 engine.batching=looped")
+        .code(2)
+        .stderr(contains("looped"));
+    xrun("plan quickstart --program=bogus").code(2).stderr(contains("step_end"));
+    xrun("plan quickstart model.dims=3").code(2).stderr(contains("did you mean model.dim?"));
+}
+
+#[test]
+fn fit_prints_a_table_or_json() {
+    xrun("plan dim384 --fit local_batch_size --on rtx4090").code(2);
+    xrun("plan dim384 --fit training.local_batch_size --on rtx4090")
+        .success()
+        .stderr("")
+        .stdout(contains("selective").count(2).and(contains("bf16").count(3)));
+    let run = xrun("plan dim384 --fit training.local_batch_size --on rtx4090 --json").success();
+    let json: serde_json::Value = serde_json::from_slice(&run.get_output().stdout).expect("JSON");
+    assert_eq!(json["tables"][0]["rows"].as_array().expect("rows").len(), 6);
+}
+
+#[test]
+fn explain_names_the_layer_of_every_key() {
+    let mut command = Command::cargo_bin("xrun").expect("the binary");
+    let run = command
+        .env_clear()
+        .env("XRUN__TRAINING__SEED", "5")
+        .args(["plan", "v9-full-stack", "--explain", "optimizer.lr=1e-4"])
+        .assert()
+        .success();
+    let text = String::from_utf8_lossy(&run.get_output().stdout).into_owned();
+    let line = |key: &str| text.lines().find(|l| l.starts_with(key)).unwrap_or_default().to_owned();
+    assert!(line("training.seed").ends_with("XRUN__TRAINING__SEED"));
+    assert!(line("optimizer.lr ").ends_with("command line: optimizer.lr=1e-4"));
+    assert!(line("model.dropout").contains("built-in:v9-full-stack:"));
+    assert!(line("model.dim ").contains("built-in:dim768:"));
+    assert!(line("engine.poison").ends_with("default"));
+    assert_eq!(text.lines().count(), 1 + xrun::recipe::KEYS.len());
+}
+
+#[test]
+fn programs_are_listed_whole_or_one() {
+    xrun("plan quickstart --program")
+        .success()
+        .stdout(contains("program step_end").and(contains("program evaluate")));
+    xrun("plan quickstart --program=step_end")
+        .success()
+        .stdout(contains("adamw").and(contains("program evaluate").not()));
+}

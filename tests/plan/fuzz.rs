@@ -1,0 +1,101 @@
+//! Whatever a recipe says, a plan is a plan or an error: no panic, no long wait.
+
+use crate::{corpus, device};
+use proptest::prelude::*;
+use std::time::{Duration, Instant};
+use xrun::forecast::{Forecast, hardware, listing};
+use xrun::model::Programs;
+use xrun::plan::Plan;
+use xrun::recipe;
+
+/// One of each size: small enough to be usual, or at the end of what a key takes.
+fn size(usual: std::ops::Range<u64>, largest: u64) -> impl Strategy<Value = u64> {
+    prop_oneof![8 => usual, 1 => Just(largest), 1 => Just(1)]
+}
+
+fn overrides() -> impl Strategy<Value = Vec<String>> {
+    let model = (
+        size(1..2048, 65_536),
+        1u64..6,
+        size(1..8, 16),
+        size(1..8, 256),
+        size(2..128, 1024),
+        size(1..4096, 1 << 20),
+    );
+    let batch = (
+        size(1..512, 1 << 20),
+        size(1..64, 1 << 20),
+        size(1..8, 1 << 20),
+        size(1..1000, 1_000_000_000),
+        size(1..9, 65_536),
+    );
+    let words = (
+        prop::sample::select(vec!["bf16", "fp32", "tf32"]),
+        prop::sample::select(vec!["none", "selective", "full"]),
+        prop::sample::select(vec!["arena", "caching", "naive"]),
+        prop::sample::select(vec!["flash", "unfused"]),
+        prop::sample::select(vec!["batched", "looped"]),
+    );
+    let flags = (
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        prop_oneof![Just(0.0), Just(0.1)],
+        size(0..3, 4096),
+    );
+    (model, batch, words, flags).prop_map(|(m, b, w, f)| {
+        vec![
+            format!("model.dim={}", m.0),
+            format!("model.n_layers={}", m.1),
+            format!("model.n_heads={}", m.2 * m.3),
+            format!("model.n_kv_heads={}", m.3),
+            format!("model.head_dim={}", m.4 & !1),
+            format!("model.ffn_dim={}", m.5),
+            format!("training.seq_len={}", b.0),
+            format!("training.local_batch_size={}", b.1),
+            format!("training.accumulation={}", b.2),
+            format!("training.steps={}", b.3),
+            format!("parallelism.world_size={}", b.4),
+            format!("training.dtype={}", w.0),
+            format!("activation_checkpoint.mode={}", w.1),
+            format!("engine.placement={}", w.2),
+            format!("engine.attention={}", w.3),
+            format!("engine.batching={}", w.4),
+            format!("engine.fused={}", f.0),
+            format!("model.qk_norm={}", f.1),
+            format!("model.tie_embeddings={}", f.2),
+            format!("data.cross_documents={}", f.3),
+            format!("model.dropout={}", f.4),
+            format!("generation.samples={}", f.5),
+            "lr_scheduler.warmup_steps=0".to_owned(),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_recipe_is_planned_or_refused(
+        overrides in overrides(),
+        vocab in prop_oneof![Just(2usize), Just(257), Just(50_257), Just(1 << 22)],
+        on in 0..hardware::DEVICES.len(),
+    ) {
+        let start = Instant::now();
+        let name = "quickstart".as_ref();
+        let Ok(resolved) = recipe::load(name, &overrides, std::iter::empty()) else { return Ok(()) };
+        let Ok(plan) = Plan::anywhere(&resolved, corpus(vocab)) else { return Ok(()) };
+        let programs = Programs::new(&plan).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        let found = Forecast::new(&plan, &programs, &[device(hardware::DEVICES[on].name)]);
+        let found = found.map_err(|e| TestCaseError::fail(e.to_string()))?;
+        let json = serde_json::to_value(&found).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        prop_assert_eq!(json["memory"]["peak_bytes"].as_u64(), Some(found.memory.peak_bytes as u64));
+        prop_assert!(found.to_string().contains("Memory of a rank"));
+        prop_assert!(listing::listing(&programs, None).is_ok());
+        for p in found.on.iter().filter_map(|v| v.step.as_ref()) {
+            prop_assert!(p.seconds.is_finite() && p.seconds > 0.0 && p.mfu < 1.0);
+        }
+        prop_assert!(start.elapsed() < Duration::from_secs(20), "took {:?}", start.elapsed());
+    }
+}

@@ -1,0 +1,51 @@
+//! `xrun plan`: what it says is what the engine will do.
+
+mod binary;
+mod fit;
+mod fuzz;
+mod memory;
+mod numbers;
+mod text;
+
+use xrun::forecast::{Forecast, Hardware, hardware};
+use xrun::model::Programs;
+use xrun::plan::{Corpus, Plan};
+use xrun::recipe;
+
+/// A corpus of known size for a tokenizer of `vocab_size` entries.
+fn corpus(vocab_size: usize) -> Corpus {
+    Corpus { vocab_size, train_tokens: 1_000_000, exact: true, validation_tokens: 10_000, floor: Some(1.25) }
+}
+
+/// The plan of a built-in recipe with overrides, for any machine.
+fn plan(name: &str, overrides: &[&str], vocab_size: usize) -> Plan {
+    let overrides: Vec<String> = overrides.iter().map(|s| (*s).to_owned()).collect();
+    let resolved = recipe::load(name.as_ref(), &overrides, std::iter::empty()).expect("a good recipe");
+    Plan::anywhere(&resolved, corpus(vocab_size)).expect("a good plan")
+}
+
+fn programs(plan: &Plan) -> Programs {
+    Programs::new(plan).expect("programs")
+}
+
+fn device(name: &str) -> &'static Hardware {
+    hardware::find(name).expect("a known device")
+}
+
+fn forecast(plan: &Plan, on: &[&'static Hardware]) -> Forecast {
+    Forecast::new(plan, &programs(plan), on).expect("a forecast")
+}
+
+/// A model small enough to print whole.
+const TINY: [&str; 10] = [
+    "model.dim=32",
+    "model.n_layers=1",
+    "model.n_heads=2",
+    "model.head_dim=16",
+    "model.ffn_dim=48",
+    "training.seq_len=8",
+    "training.local_batch_size=2",
+    "training.steps=3",
+    "lr_scheduler.warmup_steps=1",
+    "generation.samples=0",
+];

@@ -1,0 +1,127 @@
+//! Parameters, FLOPs, tokens: against sums written out by hand.
+
+use crate::{device, forecast, plan};
+use xrun::recipe::builtin;
+
+/// Dimensions of a shipped recipe, as its file says.
+struct Dims {
+    d: usize,
+    layers: usize,
+    heads: usize,
+    kv: usize,
+    head_dim: usize,
+    ffn: usize,
+    seq: usize,
+    vocab: usize,
+}
+
+const GPT2: usize = 50_257;
+
+const SHIPPED: [(&str, Dims); 5] = [
+    ("quickstart", Dims { d: 128, layers: 4, heads: 4, kv: 4, head_dim: 32, ffn: 384, seq: 128, vocab: 511 }),
+    (
+        "dim384",
+        Dims { d: 384, layers: 12, heads: 12, kv: 12, head_dim: 32, ffn: 1536, seq: 256, vocab: GPT2 },
+    ),
+    (
+        "dim768",
+        Dims { d: 768, layers: 18, heads: 24, kv: 24, head_dim: 32, ffn: 2048, seq: 256, vocab: GPT2 },
+    ),
+    (
+        "v8-dim1024",
+        Dims { d: 1024, layers: 18, heads: 32, kv: 32, head_dim: 32, ffn: 2730, seq: 256, vocab: GPT2 },
+    ),
+    (
+        "v9-full-stack",
+        Dims { d: 768, layers: 18, heads: 24, kv: 8, head_dim: 32, ffn: 2048, seq: 256, vocab: GPT2 },
+    ),
+];
+
+#[test]
+fn every_shipped_recipe_is_counted() {
+    assert!(builtin::names().all(|name| SHIPPED.iter().any(|(known, _)| *known == name)));
+    for (name, Dims { d, layers, heads, kv, head_dim, ffn, seq, vocab }) in SHIPPED {
+        let found = forecast(&plan(name, &[], vocab), &[]);
+        let p = found.parameters;
+        let per_block_attention = d * (heads + 2 * kv) * head_dim + heads * head_dim * d;
+        assert_eq!((p.embedding, p.head), (vocab * d, vocab * d), "{name}");
+        assert_eq!(p.attention, layers * per_block_attention, "{name}");
+        assert_eq!(p.ffn, layers * 3 * d * ffn, "{name}");
+        assert_eq!(p.norms, layers * 2 * (d + head_dim) + d, "{name}");
+        assert_eq!(p.core, p.attention + p.ffn + p.norms - d, "{name}");
+        assert_eq!(p.total, p.core + d + 2 * vocab * d, "{name}");
+        // Six per weight of a product, and causal attention: two products of T/2 pairs, thrice.
+        let products = layers * (per_block_attention + 3 * d * ffn) + vocab * d;
+        let attention = layers * 3 * 2 * 2 * (seq / 2) * heads * head_dim;
+        assert_eq!(found.flops.per_token, (6 * products + attention) as f64, "{name}");
+        assert_eq!(found.checkpoint_bytes, 12 * p.total, "{name}");
+    }
+}
+
+#[test]
+fn the_large_recipe_has_226_million_in_its_blocks() {
+    let found = forecast(&plan("v8-dim1024", &[], GPT2), &[]);
+    assert_eq!(found.parameters.core, 226_493_568);
+    assert_eq!(found.parameters.total, 329_420_928);
+    assert!((found.vocabulary_share - 0.3125).abs() < 0.0005);
+    assert_eq!(
+        found.flops.filled_in,
+        "6·(18·(2·1,024·(32+32)·32 + 3·1,024·2,730) + 50,257·1,024) + 6·18·32·32·256"
+    );
+}
+
+#[test]
+fn a_small_model_on_a_large_vocabulary_is_told_so() {
+    let small = forecast(&plan("dim384", &[], GPT2), &[]);
+    assert!(small.remark.expect("a remark").contains("mostly embedding"));
+    assert_eq!(forecast(&plan("quickstart", &[], 511), &[]).remark, None);
+    let tied = forecast(&plan("dim384", &["model.tie_embeddings=true"], GPT2), &[]);
+    assert_eq!(tied.parameters.head, 0);
+    assert_eq!(small.parameters.total - tied.parameters.total, GPT2 * 384);
+}
+
+#[test]
+fn batches_and_tokens() {
+    let found = forecast(&plan("v9-full-stack", &["parallelism.world_size=1"], GPT2), &[]);
+    let b = &found.batch;
+    assert_eq!((b.world, b.local, b.accumulation, b.global, b.scaling), (1, 8, 4, 32, "strong"));
+    let weak = forecast(&plan("dim768", &["parallelism.world_size=4", "training.accumulation=2"], GPT2), &[]);
+    let (b, t) = (&weak.batch, &weak.training);
+    assert_eq!((b.world, b.local, b.accumulation, b.global, b.scaling), (4, 32, 2, 256, "weak"));
+    assert_eq!((t.tokens_per_step, t.steps, t.tokens), (65_536, 1000, 65_536_000));
+    assert_eq!((t.passes, t.floor), (65.536, Some(1.25)));
+}
+
+/// The prediction of a step is a sum over its nodes, and the bound that it claims to be.
+#[test]
+fn step_time_is_bound_by_products_and_memory() {
+    let h200 = device("h200");
+    let limits = h200.limits.expect("known");
+    let step = |overrides: &[&str]| {
+        let found = forecast(&plan("dim768", overrides, GPT2), &[h200]);
+        found.on[0].step.clone().expect("a prediction")
+    };
+    let one = step(&[]);
+    let flops: f64 = one.phases.iter().map(|p| p.product_flops).sum();
+    let bytes: f64 = one.phases.iter().map(|p| p.bytes).sum();
+    assert!(one.seconds >= flops / (limits.bf16 * 0.69) && one.seconds >= bytes / (limits.bandwidth * 0.89));
+    assert!(one.seconds <= flops / (limits.bf16 * 0.69) + bytes / (limits.bandwidth * 0.89));
+    assert!((one.seconds * one.tokens_per_second - 8192.0).abs() < 1e-6);
+    assert!(one.mfu < 0.69, "products alone cannot be faster than what they reach");
+    // Recomputing whole blocks costs about another forward, and no model FLOPs.
+    let full = step(&["activation_checkpoint.mode=full"]);
+    assert!(full.seconds > 1.15 * one.seconds && full.mfu < one.mfu);
+    // Two micro-steps take twice the time but for the optimizer; four, four times.
+    let optimizer = |s: &xrun::forecast::StepTime| {
+        s.phases.iter().find(|p| p.phase == "optimizer").expect("always there").seconds
+    };
+    for n in [2, 3, 4] {
+        let many = step(&[&format!("training.accumulation={n}")]);
+        let expected = f64::from(n) * (one.seconds - optimizer(&one)) + optimizer(&one);
+        assert!((many.seconds / expected - 1.0).abs() < 1e-9, "{n} micro-steps");
+    }
+    assert_eq!(step(&["training.dtype=fp32"]).products, "fp32");
+    let (tf32, fp32) = (step(&["training.dtype=tf32"]), step(&["training.dtype=fp32"]));
+    assert_eq!(tf32.products, "tf32");
+    assert!(tf32.seconds < fp32.seconds);
+}
