@@ -199,7 +199,7 @@ impl Op for AdamW {
                 (Mode::Add, Fill::Normal(0.0, 0.3)),
                 (Mode::Add, Fill::Uniform(0.0, 0.5)),
             ];
-            outputs.extend(precision.has_shadow().then(|| (Mode::Add, Fill::Normal(0.0, 1.0))));
+            outputs.extend(precision.has_shadow().then_some((Mode::Add, Fill::Normal(0.0, 1.0))));
             Case::new(name, op.clone(), inputs, reference).differentiable(&[]).upstream(&[]).outputs(outputs)
         };
         Cases::Own(vec![case("second step", 0.0), case("after a bad step nothing moves", 1.0)])
@@ -215,8 +215,8 @@ fn reference(i: &[Array]) -> Vec<Array> {
         return out;
     }
     let row = &table[t * SCHEDULE_WIDTH..];
-    for k in 0..grads.len() {
-        let g = grads[k] * clip;
+    for (k, gradient) in grads.iter().enumerate() {
+        let g = gradient * clip;
         let decayed = out[0].data[k] * if k < 12_345 { row[0] } else { 1.0 };
         let m = 0.9 * out[1].data[k] + (1.0 - 0.9) * g;
         let v = 0.95 * out[2].data[k] + (1.0 - 0.95) * g * g;

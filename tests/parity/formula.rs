@@ -25,7 +25,7 @@ pub fn weights(name: &str, shape: &[usize]) -> Vec<f64> {
 
 /// `count` tokens below `vocab` of a step from 1.
 pub fn tokens(step: usize, count: usize, vocab: u64) -> Vec<u32> {
-    bits(&format!("tokens.{step}"), count).map(|z| ((z >> 32) * vocab >> 32) as u32).collect()
+    bits(&format!("tokens.{step}"), count).map(|z| (((z >> 32) * vocab) >> 32) as u32).collect()
 }
 
 /// The gradients of `steps` steps of AdamW on `count` numbers, from nothing to 2^40, with zeros.
