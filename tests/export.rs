@@ -407,7 +407,7 @@ fn the_command_says_what_is_wrong() {
     use predicates::str::contains;
     let at = tempfile::tempdir().unwrap();
     let (run, to) = (at.path().join("run"), at.path().join("to"));
-    xrun_export(&run, &to, &[]).code(2).stderr(contains("has no checkpoint"));
+    xrun_export(&run, &to, &[]).code(2).stderr(contains("no run `"));
     run_folder(&run, &RECIPE.replace("qk_norm = true", "qk_norm = false"));
     xrun_export(&run, &to, &[]).code(2).stderr(contains("qk_norm is false"));
     xrun_export(&run, &to, &["--checkpoint", "10"]).code(2).stderr(contains("there are: 20"));

@@ -1,6 +1,7 @@
 //! `xrun export`.
 
 use crate::error::{Error, IoContext, Result};
+use crate::results::find;
 use crate::train::checkpoint::{self, Loaded};
 use crate::train::export::{self, Dtype, ExportModel};
 use serde::Deserialize;
@@ -11,9 +12,9 @@ use tokenizers::Tokenizer;
 /// Arguments of `xrun export`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The folder of the run.
+    /// The run: its folder or name, or `latest`.
     #[arg(value_name = "RUN")]
-    pub run: PathBuf,
+    pub run: String,
     /// The HuggingFace folder to make; it must not exist, or be empty.
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
@@ -26,12 +27,17 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: &Args) -> Result<()> {
-    let checkpoint = open(&args.run, args.checkpoint)?;
+///
+/// # Errors
+/// When there is no such run, it has no good checkpoint, or no such model can be told to HuggingFace.
+pub fn run(args: &Args, results: &Path) -> Result<()> {
+    let run = Path::new(&args.run);
+    let run = if run.join("checkpoint").is_dir() { run.to_owned() } else { find::find(results, &args.run)? };
+    let checkpoint = open(&run, args.checkpoint)?;
     for warning in checkpoint.warnings() {
         eprintln!("warning: {warning}");
     }
-    let path = args.run.join("tokenizer.json");
+    let path = run.join("tokenizer.json");
     let tokenizer_json =
         fs::read_to_string(&path).at("read", &path).map_err(|e| Error::usage(e.message()))?;
     let model = model(&checkpoint, &tokenizer_json, args.dtype)?;

@@ -69,7 +69,7 @@ pub fn dispatch(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Completions(a) => completions::run(&a),
         Command::Data(a) => data::run(&a),
-        Command::Export(a) => export::run(&a),
+        Command::Export(a) => export::run(&a, &cli.results),
         Command::Init(a) => init::run(&a),
         Command::Keep(a) => keep::run(&a, &cli.results),
         Command::Ls(a) => ls::run(&a),

@@ -5,7 +5,7 @@ use crate::recipe::{self, Resume};
 use crate::report::plots;
 use crate::results::progress::Mode;
 use crate::results::{RunFolder, find};
-use crate::train::{self, Origin, Request};
+use crate::train::{self, Ended, Origin, Request};
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun run`.
@@ -27,7 +27,7 @@ pub struct Show {
     /// JSON lines on stdout instead of a progress line.
     #[arg(long, conflicts_with = "quiet")]
     pub json: bool,
-    /// Only the result.
+    /// Warnings and the result alone.
     #[arg(long, short)]
     pub quiet: bool,
 }
@@ -48,7 +48,8 @@ impl Show {
 /// # Errors
 /// As [`train::run`].
 pub fn run(args: &Args, results: &Path) -> Result<()> {
-    let resolved = recipe::load(&args.recipe, &args.overrides, recipe::environment())?;
+    let mut resolved = recipe::load(&args.recipe, &args.overrides, recipe::environment())?;
+    train::make_paths_absolute(&mut resolved)?;
     let origin = match resolved.recipe.checkpoint.resume {
         Resume::Never => Origin::Fresh,
         Resume::Auto => unfinished(results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume),
@@ -56,7 +57,8 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     finish(Request { resolved, results, progress: args.show.mode(), origin })
 }
 
-/// The newest unfinished run of a recipe with this hash that nobody works on.
+/// The newest unfinished run of a recipe with this hash. One that somebody works on is an error: a second run beside it
+/// is not what `checkpoint.resume = "auto"` asks for.
 fn unfinished(results: &Path, recipe_hash: &str) -> Result<Option<RunFolder>> {
     for path in find::runs(results)? {
         let summary = crate::results::folder::read_summary(&path)?;
@@ -67,14 +69,15 @@ fn unfinished(results: &Path, recipe_hash: &str) -> Result<Option<RunFolder>> {
     Ok(None)
 }
 
-/// Trains, then draws the plots from the run's files.
+/// Trains, then draws the plots from the run's files, however it ended.
 ///
 /// # Errors
-/// As [`train::run`].
+/// As [`train::run`], and the outcome of the run.
 pub fn finish(request: Request<'_>) -> Result<()> {
-    let (folder, _) = train::run(request)?;
-    plots::render(folder.path())
-        .map_err(|e| Error::failed(format!("the run is complete, its plots are not: {e}")))?;
+    let Ended { folder, outcome, .. } = train::run(request)?;
+    let drawn = plots::render(folder.path());
+    outcome?;
+    drawn.map_err(|e| Error::failed(format!("the run is complete, its plots are not: {e}")))?;
     eprintln!("results in {}", folder.path().display());
     Ok(())
 }

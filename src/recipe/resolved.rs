@@ -169,15 +169,20 @@ pub struct Change {
 
 /// Every key that differs between `a` and `b`, in the order of the table.
 ///
-/// Local batch size and accumulation are of the execution class as long as both recipes fix the same global batch.
+/// As long as both recipes fix the same global batch, local batch size, accumulation and the number of ranks are of the
+/// execution class; otherwise they change the global batch, and are of the training class.
 pub fn diff(a: &Recipe, b: &Recipe) -> Vec<Change> {
     let global_kept = a.training.global_batch_size.is_some()
         && a.training.global_batch_size == b.training.global_batch_size;
     let changes = values(a).into_iter().zip(values(b)).filter(|((_, old), (_, new))| old != new);
     changes
         .map(|((key, old), (_, new))| {
-            let split_only = matches!(key.path, "training.local_batch_size" | "training.accumulation");
-            let class = if global_kept && split_only { Class::Execution } else { key.class };
+            let class = match key.path {
+                "training.local_batch_size" | "training.accumulation" | "parallelism.world_size" => {
+                    if global_kept { Class::Execution } else { Class::Training }
+                }
+                _ => key.class,
+            };
             let show = |value: Option<String>| value.unwrap_or_else(|| "unset".to_owned());
             Change { key: key.path, class, old: show(old), new: show(new) }
         })

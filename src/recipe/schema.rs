@@ -297,11 +297,11 @@ impl Default for Generation {
     }
 }
 
-/// `[metrics]`: how often a row is written.
+/// `[metrics]`: how often progress is shown, and what of it counts as steady.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Metrics {
-    /// Steps between two rows, in the console and in the CSV.
+    /// Steps between two lines of progress.
     pub interval: usize,
     /// First steps, which never count as steady state.
     pub warmup: usize,

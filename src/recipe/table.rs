@@ -222,7 +222,7 @@ pub static KEYS: &[Key] = &[
         "parallelism.world_size",
         Execution,
         Type::CountOrWord { min: 1, max: MAX_RANKS, word: "auto" },
-        "Number of data-parallel ranks; `\"auto\"` takes every device, or what the launcher says.",
+        "Number of data-parallel ranks; `\"auto\"` takes every device, or what the launcher says. Training class unless `training.global_batch_size` is set.",
         "8",
     )
     .unit("ranks")
@@ -373,7 +373,7 @@ pub static KEYS: &[Key] = &[
         "metrics.interval",
         Bookkeeping,
         count(1, MAX_STEPS),
-        "Distance of two rows, in the console and in the CSV.",
+        "Distance of two lines of progress; `metrics.csv` has a row for every step.",
         "1",
     )
     .unit("optimizer steps")

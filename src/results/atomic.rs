@@ -5,13 +5,16 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
+/// What the name of a file begins with while it is written.
+const TEMPORARY: &str = ".writing-";
+
 /// Replaces `path` with `bytes`: temporary file beside it, fsync, rename, fsync of the folder.
 ///
 /// A reader, and a crash at any moment, sees the old content or the new one.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let folder = parent(path);
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".writing-").suffix(".tmp");
+    builder.prefix(TEMPORARY).suffix(".tmp");
     // Temporary files are private by default, which is wrong for results that people share.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
@@ -20,6 +23,17 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     file.as_file().sync_all().at("write", path)?;
     file.persist(path).map_err(|e| e.error).at("replace", path)?;
     sync_folder(folder)
+}
+
+/// Removes what killed processes left half written in a folder. Whoever calls it holds the folder.
+pub fn clear_leftovers(folder: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(folder).at("read", folder)? {
+        let entry = entry.at("read", folder)?;
+        if entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
+            std::fs::remove_file(entry.path()).at("remove", &entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes the entries of a folder durable, so that a file renamed into it is still there after a power cut.

@@ -126,6 +126,10 @@ impl RunFolder {
         let file = path.join(LOCK);
         lock.set_len(0).at("write", &file)?;
         lock.write_all(&json(&owner)?).at("write", &file)?;
+        atomic::clear_leftovers(path)?;
+        if path.join(PLOTS).is_dir() {
+            atomic::clear_leftovers(&path.join(PLOTS))?;
+        }
         let log = path.join(LOG);
         let log = OpenOptions::new().append(true).create(true).open(&log).at("open", &log)?;
         Ok(Self { path: path.to_owned(), log, lock })

@@ -18,7 +18,7 @@ pub enum Mode {
     Plain,
     /// One JSON object per line on stdout.
     Json,
-    /// Nothing but the final result.
+    /// Warnings and the final result.
     Quiet,
 }
 
@@ -104,6 +104,14 @@ impl Progress {
             Sink::Plain(out) => say(out, text),
             Sink::Json(out) => say_json(out, &json!({ "event": "note", "text": text })),
             Sink::Quiet(_) => {}
+        }
+    }
+
+    /// Says something that must not be missed: as [`Progress::note`], and in quiet mode too.
+    pub fn warn(&mut self, text: &str) {
+        match &mut self.sink {
+            Sink::Quiet(out) => say(out, text),
+            _ => self.note(text),
         }
     }
 
@@ -259,13 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn quiet_says_the_result_alone() {
+    fn quiet_says_warnings_and_the_result_alone() {
         let out = Shared::default();
         let mut progress = Progress::with_sink(Sink::Quiet(Box::new(out.clone())), 2, 1000, None);
         progress.step(&row(1, Some(1.0)), 500.0);
         progress.note("saved");
+        progress.warn("warning: not saved");
         progress.finish(&summary());
-        assert_eq!(out.text(), format!("{}\n", outcome(&summary())));
+        assert_eq!(out.text(), format!("warning: not saved\n{}\n", outcome(&summary())));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod launch;
 mod profile;
 mod rank;
 mod recorder;
+mod resume;
 mod run;
 mod sample;
 mod stop;
@@ -18,7 +19,7 @@ pub use launch::launch;
 pub use profile::{OpTime, profile};
 pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
-pub use run::{Origin, Request, run};
+pub use run::{Ended, Origin, Request, make_paths_absolute, run};
 pub use sample::{SampleRequest, sample};
 pub use stop::Stop;
 
@@ -81,11 +82,12 @@ pub fn train(
         let stopping = comm.all_reduce_max(u64::from(stop.asked()))? > 0;
         if let Some(recorder) = &mut recorder {
             recorder.row(&report, val_loss)?;
+            // Saving comes last: a run that goes on from here does nothing of this step again.
+            if due(plan.intervals.generation, step, steps) {
+                recorder.generate(rank)?;
+            }
             if stopping || due(plan.intervals.checkpoint, step, steps) {
                 recorder.save(rank)?;
-            }
-            if !stopping && due(plan.intervals.generation, step, steps) {
-                recorder.generate(rank)?;
             }
         }
         if stopping && step < steps {

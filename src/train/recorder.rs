@@ -91,6 +91,16 @@ impl Recorder {
         self.folder.log(text)
     }
 
+    /// Says something that must not be missed, even where progress is not shown, and to the log.
+    ///
+    /// # Errors
+    /// When the log cannot be written.
+    pub fn warn(&mut self, text: &str) -> Result<()> {
+        let text = format!("warning: {text}");
+        self.progress.warn(&text);
+        self.folder.log(&text)
+    }
+
     /// A step was trained in `took`.
     pub(super) fn trained(&mut self, report: &StepReport, took: Duration) -> Result<()> {
         self.steps_here += 1;
@@ -143,13 +153,13 @@ impl Recorder {
         match self.store.save(&self.meta, &Snapshot::new(rank.tensors())) {
             Ok(saved) => {
                 for warning in saved.warnings {
-                    self.note(&format!("warning: {warning}"))?;
+                    self.warn(&warning)?;
                 }
             }
             Err(e) => {
                 let text = format!("checkpoint of step {} failed, training goes on: {e}", rank.done());
                 self.summary.notes.push(text.clone());
-                self.note(&format!("warning: {text}"))?;
+                self.warn(&text)?;
             }
         }
         let row = self.timing_row(rank.done(), Phase::Save, started.elapsed());

@@ -1,16 +1,18 @@
 //! A whole run: corpus, plan, folder, ranks, summary.
 
-use super::checkpoint::{self, END_TOKEN_ID, Loaded, Meta};
+use super::checkpoint::{END_TOKEN_ID, Loaded, Meta};
 use super::launch::launch;
 use super::rank::Rank;
 use super::recorder::{Parts, Recorder};
+use super::resume::start;
 use super::{Outcome, Stop, train};
 use crate::data::{self, Dataset};
 use crate::device::cpu::Pool;
 use crate::error::{Error, Kind, Result};
+use crate::forecast::format::binary;
 use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
-use crate::recipe::{self, Class, Resolved};
+use crate::recipe::Resolved;
 use crate::results::atomic;
 use crate::results::progress::{Mode, Progress};
 use crate::results::provenance::{Cpu, Environment};
@@ -43,37 +45,45 @@ pub struct Request<'a> {
     pub origin: Origin,
 }
 
-/// Trains a recipe to its end, or to a signal; returns the run's folder and its summary.
+/// A run that is over, well or not.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its folder, still held.
+    pub folder: RunFolder,
+    /// Its summary, as it stands in the folder.
+    pub summary: Summary,
+    /// An error unless every step is trained: 75 when a signal stopped the run after a save, 1 when it failed or
+    /// diverged.
+    pub outcome: Result<()>,
+}
+
+/// Trains a recipe to its end, or to a signal. A run that is finished already stays as it is.
 ///
 /// # Errors
-/// Exit 2 for a recipe or corpus that is wrong, 4 for one that does not fit, 75 when a signal stopped the run after
-/// a save, 1 for a run that failed or diverged. Whatever happens after the folder exists is in its summary.
-pub fn run(request: Request<'_>) -> Result<(RunFolder, Summary)> {
+/// Before anything is written: exit 2 for a recipe or corpus that is wrong, or that is not of the run to go on with,
+/// 4 for one that does not fit. What happens once the run's folder is open ends in [`Ended`] and the summary, unless
+/// the folder cannot be written.
+pub fn run(request: Request<'_>) -> Result<Ended> {
     let Request { mut resolved, results, progress, origin } = request;
     let stop = Stop::on_signals()?;
-    let recipe_hash = resolved.hash();
     let (plan, programs, dataset) = prepare(&mut resolved)?;
-
-    let loaded = match &origin {
-        Origin::Fresh => None,
-        Origin::Resume(folder) => checkpoint::newest(&folder.checkpoints()?)?,
-        Origin::Fork(run) => Some(
-            checkpoint::newest(&run.join("checkpoint"))?
-                .ok_or_else(|| Error::usage(format!("{} has no checkpoint to fork from", run.display())))?,
-        ),
-    };
-    let forked = matches!(origin, Origin::Fork(_));
-    let mut remarks: Vec<String> = dataset.warnings.iter().map(|w| format!("warning: {w}")).collect();
-    if let Some(loaded) = &loaded {
-        remarks.extend(loaded.warnings().iter().map(|w| format!("warning: {w}")));
-        if !forked {
-            remarks.extend(check_resume(loaded, &resolved, &dataset)?);
-        }
-        remarks.push(format!("going on from step {} ({})", loaded.meta().step, loaded.path().display()));
-    }
+    let recipe_hash = resolved.hash();
+    let start = start(&origin, &resolved, &plan, &programs, &dataset)?;
+    let from_step = start.step();
+    let mut progress =
+        Progress::new(progress, plan.steps as u64, plan.batch.tokens_per_step() as u64, plan.corpus.floor);
     let (folder, mut summary) = match origin {
         Origin::Resume(folder) => {
-            let summary = folder.summary()?;
+            let mut summary = folder.summary()?;
+            if summary.status == Status::Ok && from_step == plan.steps as u64 {
+                progress.note(&format!(
+                    "{} is finished: all {from_step} steps are trained. `xrun resume RUN --fork training.steps=N` \
+                     trains further, in a new run",
+                    folder.path().display()
+                ));
+                return Ok(Ended { folder, summary, outcome: Ok(()) });
+            }
+            summary.recipe_hash.clone_from(&recipe_hash);
             (folder, summary)
         }
         Origin::Fresh | Origin::Fork(_) => {
@@ -87,25 +97,30 @@ pub fn run(request: Request<'_>) -> Result<(RunFolder, Summary)> {
     folder.write_environment(&Environment::detect(plan.execution.threads, Timestamp::now()))?;
     atomic::write(&folder.path().join(TOKENIZER), dataset.tokenizer.to_json().as_bytes())?;
     describe(&mut summary, &plan, &programs, &dataset);
+    let changed = |change: &String| format!("after step {from_step} with {change}");
+    summary.notes.extend(start.changes.iter().map(changed));
 
-    let from_step = loaded.as_ref().map_or(0, |l| l.meta().step);
-    let progress_line =
-        Progress::new(progress, plan.steps as u64, plan.batch.tokens_per_step() as u64, plan.corpus.floor);
     let mut recorder = Recorder::new(Parts {
         meta: meta(&resolved, &recipe_hash, &plan, &dataset),
         plan: Arc::clone(&plan),
         planned_bytes: planned_bytes(&programs) as u64,
-        progress: progress_line,
+        progress,
         folder,
         summary,
         from_step,
     })?;
     recorder.note(&format!("{}: {}", plan.name, dataset.description))?;
-    for remark in &remarks {
-        recorder.note(remark)?;
+    for warning in dataset.warnings.iter().chain(&start.warnings) {
+        recorder.warn(warning)?;
+    }
+    for change in &start.changes {
+        recorder.note(&format!("changed since the checkpoint: {change}"))?;
+    }
+    if let Some(loaded) = &start.loaded {
+        recorder.note(&format!("going on from step {from_step} ({})", loaded.path().display()))?;
     }
     let recorder = Mutex::new(Some(recorder));
-    let outcome = train_ranks(&plan, &programs, &dataset, &stop, loaded.as_ref(), &recorder);
+    let outcome = train_ranks(&plan, &programs, &dataset, &stop, start.loaded.as_ref(), &recorder);
     let recorder = recorder.into_inner().ok().flatten();
     let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
     conclude(recorder, outcome)
@@ -113,12 +128,21 @@ pub fn run(request: Request<'_>) -> Result<(RunFolder, Summary)> {
 
 /// Opens the corpus, plans, records the programs, and refuses what does not fit. Paths become absolute.
 pub(super) fn prepare(resolved: &mut Resolved) -> Result<(Arc<Plan>, Arc<Programs>, Arc<Dataset>)> {
-    resolved.make_paths_absolute(&[&data::GENERATED[..], &data::tokenizer::BUILT_IN[..]].concat())?;
+    make_paths_absolute(resolved)?;
     let dataset = data::open(&data_spec(resolved), resolved.recipe.training.seq_len)?;
     let plan = Plan::new(resolved, corpus_facts(&dataset))?;
     let programs = Programs::new(&plan)?;
     check_fits(&plan, &programs)?;
     Ok((Arc::new(plan), Arc::new(programs), Arc::new(dataset)))
+}
+
+/// Makes the paths in a recipe absolute. A run's recipe hash is that of the recipe after this, so that it is the hash
+/// of `resolved.toml` too, and recipes in two folders that name two files alike are not taken for one.
+///
+/// # Errors
+/// When the current directory is gone.
+pub fn make_paths_absolute(resolved: &mut Resolved) -> Result<()> {
+    resolved.make_paths_absolute(&[&data::GENERATED[..], &data::tokenizer::BUILT_IN[..]].concat())
 }
 
 /// The name of the tokenizer in a run folder.
@@ -160,35 +184,42 @@ fn train_ranks(
 }
 
 /// Turns the end of the loop into a summary and an exit code.
-fn conclude(recorder: Recorder, outcome: Result<Outcome>) -> Result<(RunFolder, Summary)> {
-    match outcome {
-        Ok(Outcome::Finished) => recorder.finish(Status::Ok, None),
+fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
+    match ended {
+        Ok(Outcome::Finished) => {
+            let (folder, summary) = recorder.finish(Status::Ok, None)?;
+            Ok(Ended { folder, summary, outcome: Ok(()) })
+        }
         Ok(Outcome::Interrupted) => {
             let (folder, summary) =
                 recorder.finish(Status::Interrupted, Some("stopped by a signal".into()))?;
-            let text = format!(
-                "stopped by a signal after step {}, saved; `xrun resume {}` goes on",
-                summary.steps,
-                folder.path().display()
+            let error = Error::new(
+                Kind::Interrupted,
+                format!(
+                    "stopped by a signal after step {}, saved; `xrun resume {}` goes on",
+                    summary.steps,
+                    folder.path().display()
+                ),
             );
-            Err(Error::new(Kind::Interrupted, text))
+            Ok(Ended { folder, summary, outcome: Err(error) })
         }
         Ok(Outcome::Diverged { step, bad }) => {
             let reason =
                 format!("step {step} was not taken: {} ({}) holds {}", bad.tensor, bad.op, bad.value);
-            let (folder, _) = recorder.finish(Status::Diverged, Some(reason.clone()))?;
-            Err(Error::failed(format!(
+            let (folder, summary) = recorder.finish(Status::Diverged, Some(reason.clone()))?;
+            let error = Error::failed(format!(
                 "diverged: {reason}; the parameters are those of step {}. See {}; a lower optimizer.lr or a longer \
                  lr_scheduler.warmup_steps is the usual next try",
                 step - 1,
                 folder.path().display()
-            )))
+            ));
+            Ok(Ended { folder, summary, outcome: Err(error) })
         }
-        Err(e) => {
-            // The run's own error matters more than one of writing it down.
-            let _ = recorder.finish(Status::Failed, Some(e.message().to_string()));
-            Err(e)
-        }
+        // The run's own error matters more than one of writing it down.
+        Err(e) => match recorder.finish(Status::Failed, Some(e.message().to_string())) {
+            Ok((folder, summary)) => Ok(Ended { folder, summary, outcome: Err(e) }),
+            Err(_) => Err(e),
+        },
     }
 }
 
@@ -211,25 +242,24 @@ fn check_fits(plan: &Plan, programs: &Programs) -> Result<()> {
     if planned <= limit {
         return Ok(());
     }
-    let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
     let section = programs.sections().into_iter().max_by_key(|s| s.memory.arena_bytes);
     let largest = section.and_then(|s| {
         let block = *s.memory.holders_of_peak().first()?;
         let tensor = s.program.tensor(*block.tensors.first()?);
         Some(format!(
-            "; the largest tensor at the peak is {} {} ({:.2} GiB)",
+            "; the largest tensor at the peak is {} {} ({})",
             tensor.name,
             tensor.spec,
-            gib(block.bytes)
+            binary(block.bytes)
         ))
     });
     Err(Error::does_not_fit(format!(
-        "does not fit: the plan needs {:.2} GiB (state {:.2}, activations {:.2}), and {whose} is {:.2} GiB{}. \
+        "does not fit: the plan needs {} (state {}, activations {}), and {whose} is {}{}. \
          Smaller: training.local_batch_size with more training.accumulation, or activation_checkpoint.mode=full",
-        gib(planned),
-        gib(programs.state.bytes()),
-        gib(programs.arena_bytes()),
-        gib(limit),
+        binary(planned),
+        binary(programs.state.bytes()),
+        binary(programs.arena_bytes()),
+        binary(limit),
         largest.unwrap_or_default()
     )))
 }
@@ -261,7 +291,7 @@ fn describe(summary: &mut Summary, plan: &Plan, programs: &Programs, dataset: &D
 }
 
 /// What the bits of a CPU run depend on besides the recipe.
-fn engine_name(plan: &Plan) -> String {
+pub(super) fn engine_name(plan: &Plan) -> String {
     format!("cpu {}", Cpu::detect(plan.execution.threads).instructions)
 }
 
@@ -280,40 +310,6 @@ fn meta(resolved: &Resolved, recipe_hash: &str, plan: &Plan, dataset: &Dataset) 
         algorithms: None,
         extra: [(END_TOKEN_ID.to_string(), dataset.tokenizer.end_token().to_string())].into(),
     }
-}
-
-/// Compares a checkpoint with what is about to go on from it. Training keys and the corpus must be the same;
-/// execution may change, and is returned as remarks.
-fn check_resume(loaded: &Loaded, resolved: &Resolved, dataset: &Dataset) -> Result<Vec<String>> {
-    let meta = loaded.meta();
-    let before = recipe::load_str(
-        Path::new("the checkpoint's recipe"),
-        &meta.resolved_recipe_toml,
-        &[],
-        std::iter::empty(),
-    )?;
-    let mut remarks = Vec::new();
-    let mut refused = Vec::new();
-    for change in recipe::diff(&before.recipe, &resolved.recipe) {
-        let text = format!("{} = {} (was {})", change.key, change.new, change.old);
-        match change.class {
-            Class::Training => refused.push(text),
-            Class::Execution => remarks.push(format!("changed since the checkpoint: {text}")),
-            Class::Bookkeeping => {}
-        }
-    }
-    if meta.corpus_hash != dataset.hash {
-        refused.push(format!("the corpus has hash {} (was {})", dataset.hash, meta.corpus_hash));
-    }
-    if !refused.is_empty() {
-        return Err(Error::usage(format!(
-            "this is not the run that {} belongs to:\n  {}\nundo the change, or start a new run from the checkpoint \
-             with `xrun resume RUN --fork`",
-            loaded.path().display(),
-            refused.join("\n  ")
-        )));
-    }
-    Ok(remarks)
 }
 
 /// The files of a recipe as written, the outermost first.

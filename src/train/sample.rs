@@ -3,6 +3,7 @@
 use super::checkpoint::{self, Loaded};
 use super::generate::generate;
 use super::rank::restore_parameters;
+use super::resume::recipe_of;
 use super::run::TOKENIZER;
 use crate::data::Tokenizer;
 use crate::device::comm::Alone;
@@ -11,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::exec::Engine;
 use crate::model::generator;
 use crate::plan::{Corpus, Generation, Plan};
-use crate::recipe;
+use crate::recipe::{self, Class};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,14 +23,14 @@ pub struct SampleRequest {
     pub run: PathBuf,
     /// The step whose checkpoint is used; the newest good one without it.
     pub step: Option<u64>,
-    /// Keys of `[generation]` to change, as `generation.key=value`.
+    /// Keys to change, as `section.key=value`: those of `[generation]` and of execution.
     pub overrides: Vec<String>,
 }
 
 /// Writes texts; returns them with the prompt they begin with.
 ///
 /// # Errors
-/// When the run has no good checkpoint, or the prompt does not fit.
+/// When the run has no good checkpoint, the prompt does not fit, or a key changes what was trained.
 pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     let folder = request.run.join("checkpoint");
     let loaded: Loaded = match request.step {
@@ -41,13 +42,20 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     for warning in loaded.warnings() {
         eprintln!("warning: {warning}");
     }
-    let recipe = Path::new("the checkpoint's recipe");
+    let trained = recipe_of(&loaded)?;
     let resolved = recipe::load_str(
-        recipe,
+        Path::new("the checkpoint's recipe"),
         &loaded.meta().resolved_recipe_toml,
         &request.overrides,
         std::iter::empty(),
     )?;
+    let changes = recipe::diff(&trained.recipe, &resolved.recipe);
+    if let Some(change) = changes.iter().find(|change| change.class == Class::Training) {
+        return Err(Error::usage(format!(
+            "{} is part of what the model was trained with ({}); sampling changes [generation] and how it is executed",
+            change.key, change.old
+        )));
+    }
     let tokenizer = Tokenizer::open(&request.run.join(TOKENIZER).to_string_lossy())?;
     let corpus = Corpus {
         vocab_size: tokenizer.vocab_size(),

@@ -1,0 +1,146 @@
+//! Where a run begins: at step 0, or at a checkpoint that belongs to it.
+
+use super::checkpoint::{self, Loaded};
+use super::run::{Origin, engine_name};
+use crate::data::Dataset;
+use crate::error::{Error, Result};
+use crate::model::Programs;
+use crate::plan::Plan;
+use crate::recipe::{self, Class, Resolved};
+use crate::results::folder::RESOLVED;
+use std::path::Path;
+
+/// Where a run begins, and what a person is told of it.
+#[derive(Debug, Default)]
+pub(super) struct Start {
+    /// The checkpoint to go on from; none to begin at step 0.
+    pub loaded: Option<Loaded>,
+    /// What must not be missed: damaged checkpoints, another processor.
+    pub warnings: Vec<String>,
+    /// Execution keys that are not what they were.
+    pub changes: Vec<String>,
+}
+
+impl Start {
+    /// Steps done before this process.
+    pub fn step(&self) -> u64 {
+        self.loaded.as_ref().map_or(0, |loaded| loaded.meta().step)
+    }
+}
+
+/// Finds the newest good checkpoint that `origin` speaks of, and refuses one that another run belongs to.
+///
+/// # Errors
+/// A usage error where a resumed run would not be the one that began, or a fork could not train; a failure where
+/// checkpoints cannot be read.
+pub(super) fn start(
+    origin: &Origin,
+    resolved: &Resolved,
+    plan: &Plan,
+    programs: &Programs,
+    dataset: &Dataset,
+) -> Result<Start> {
+    let mut start = Start::default();
+    match origin {
+        Origin::Fresh => {}
+        Origin::Resume(folder) => {
+            start.loaded = checkpoint::newest(&folder.checkpoints()?)?;
+            // A run without a checkpoint is still the run that its folder says.
+            let (before, corpus_hash) = match &start.loaded {
+                Some(loaded) => (recipe_of(loaded)?, Some(loaded.meta().corpus_hash.clone())),
+                None => {
+                    let written = folder.path().join(RESOLVED);
+                    (recipe::load(&written, &[], std::iter::empty())?, folder.summary()?.corpus_hash)
+                }
+            };
+            let place = start.loaded.as_ref().map_or(folder.path(), Loaded::path);
+            start.changes = changes(&before, corpus_hash.as_deref(), resolved, dataset, place)?;
+        }
+        Origin::Fork(run) => {
+            let loaded = checkpoint::newest(&run.join("checkpoint"))?
+                .ok_or_else(|| Error::usage(format!("{} has no checkpoint to fork from", run.display())))?;
+            check_fork(&loaded, plan, programs)?;
+            start.loaded = Some(loaded);
+        }
+    }
+    if let Some(loaded) = &start.loaded {
+        start.warnings = loaded.warnings().to_vec();
+        start.warnings.extend(other_engine(loaded, plan));
+    }
+    Ok(start)
+}
+
+/// The recipe that a checkpoint was trained with.
+pub(super) fn recipe_of(loaded: &Loaded) -> Result<Resolved> {
+    let name = Path::new("the checkpoint's recipe");
+    recipe::load_str(name, &loaded.meta().resolved_recipe_toml, &[], std::iter::empty())
+}
+
+/// Compares what began with what is about to go on. Training keys and the corpus must be the same; execution keys
+/// may change, and are returned.
+fn changes(
+    before: &Resolved,
+    corpus_hash: Option<&str>,
+    resolved: &Resolved,
+    dataset: &Dataset,
+    place: &Path,
+) -> Result<Vec<String>> {
+    let mut changes = Vec::new();
+    let mut refused = Vec::new();
+    for change in recipe::diff(&before.recipe, &resolved.recipe) {
+        let text = format!("{} = {} (was {})", change.key, change.new, change.old);
+        match change.class {
+            Class::Training => refused.push(text),
+            Class::Execution => changes.push(text),
+            Class::Bookkeeping => {}
+        }
+    }
+    if let Some(hash) = corpus_hash.filter(|&hash| hash != dataset.hash) {
+        refused.push(format!("the corpus has hash {} (was {hash})", dataset.hash));
+    }
+    if refused.is_empty() {
+        return Ok(changes);
+    }
+    Err(Error::usage(format!(
+        "this is not the run that {} belongs to:\n  {}\nundo the change, or start a new run from the checkpoint with \
+         `xrun resume RUN --fork`",
+        place.display(),
+        refused.join("\n  ")
+    )))
+}
+
+/// Refuses a fork that has nothing to train, or another model than the checkpoint holds.
+fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
+    let at = loaded.path().display();
+    let step = loaded.meta().step;
+    if step >= plan.steps as u64 {
+        return Err(Error::usage(format!(
+            "{at} is of step {step}, so training.steps = {} leaves nothing to train; set it above {step}",
+            plan.steps
+        )));
+    }
+    for param in &programs.state.params {
+        let (name, shape) = (&param.name, &param.spec.shape);
+        let found = match loaded.shape(name) {
+            Some(found) if found == shape => continue,
+            Some(found) => format!("is {found:?} there"),
+            None => "is not there".to_owned(),
+        };
+        return Err(Error::usage(format!(
+            "{at} holds another model: {name}, {shape:?} by this recipe, {found}; a fork keeps [model] and the size of \
+             the vocabulary"
+        )));
+    }
+    Ok(())
+}
+
+/// A warning where the bits of a resumed run may differ from those of one that was never interrupted.
+fn other_engine(loaded: &Loaded, plan: &Plan) -> Option<String> {
+    let (before, now) = (&loaded.meta().engine, engine_name(plan));
+    (*before != now).then(|| {
+        format!(
+            "{} was computed on {before}, and this is {now}: the run goes on, but not bit for bit as it would have there",
+            loaded.path().display()
+        )
+    })
+}
