@@ -222,7 +222,9 @@ fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut Sink<'_>) ->
     let warnings = std::mem::take(&mut documents.warnings);
     let count = documents.len();
     let files = text_files(path)?.len();
-    let description = format!("{}: {count} documents in {files} files", path.display());
+    let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let description =
+        format!("{}: {} in {}", path.display(), plural(count, "document"), plural(files, "file"));
     if let Validation::Path(held) = &spec.validation {
         let held = Corpus::whole(held, spec, tokenizer)?;
         let bytes = encode::tokenize(&documents, 0..count, tokenizer, &mut |t| sink(Split::Train, t))?;

@@ -26,7 +26,7 @@ pub trait Placement: std::fmt::Debug + Send {
     fn address(&self, block: usize) -> *mut u8;
     /// A block dies.
     fn end(&mut self, block: usize);
-    /// Bytes held from the system now.
+    /// The most bytes held from the system at once, so far.
     fn reserved_bytes(&self) -> usize;
     /// How often the system was asked for memory.
     fn system_allocations(&self) -> usize;
@@ -159,13 +159,17 @@ impl Placement for Caching {
 #[derive(Debug, Default)]
 pub struct Naive {
     alive: HashMap<usize, Buffer>,
+    held: usize,
+    most: usize,
     allocations: usize,
 }
 
 impl Placement for Naive {
     fn begin(&mut self, block: usize, bytes: usize, _offset: usize) -> Result<()> {
-        self.allocations += 1;
         self.alive.insert(block, Buffer::zeroed(bytes)?);
+        self.allocations += 1;
+        self.held += bytes;
+        self.most = self.most.max(self.held);
         Ok(())
     }
 
@@ -174,11 +178,11 @@ impl Placement for Naive {
     }
 
     fn end(&mut self, block: usize) {
-        self.alive.remove(&block);
+        self.held -= self.alive.remove(&block).map_or(0, |buffer| buffer.len());
     }
 
     fn reserved_bytes(&self) -> usize {
-        self.alive.values().map(Buffer::len).sum()
+        self.most
     }
 
     fn system_allocations(&self) -> usize {

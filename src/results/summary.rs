@@ -91,6 +91,15 @@ pub struct Sample {
     pub text: String,
 }
 
+/// How many sampled sentences the corpus's own grammar can derive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sentences {
+    /// Complete sentences in the samples of one occasion.
+    pub seen: usize,
+    /// Those that the grammar derives.
+    pub parsed: usize,
+}
+
 /// The summary of a run. Fields are blank (`null`) where nothing is known, never zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -136,6 +145,9 @@ pub struct Summary {
     pub memory: Memory,
     /// Generated texts.
     pub samples: Vec<Sample>,
+    /// The last samples against the grammar of the corpus, where it has one.
+    #[serde(default)]
+    pub sentences: Option<Sentences>,
     /// Remarks for whoever reads the numbers.
     pub notes: Vec<String>,
 }
@@ -165,6 +177,7 @@ impl Summary {
             steady_state: None,
             memory: Memory::default(),
             samples: Vec::new(),
+            sentences: None,
             notes: Vec::new(),
         }
     }

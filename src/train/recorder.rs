@@ -2,12 +2,13 @@
 
 use super::checkpoint::{Meta, Snapshot, Store};
 use super::rank::{Rank, StepReport};
+use crate::data::stories::judge;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::results::folder::{METRICS, TIMING};
 use crate::results::progress::Progress;
 use crate::results::rows::{self, RowWriter};
-use crate::results::summary::Sample;
+use crate::results::summary::{Sample, Sentences};
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, memory};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +30,7 @@ pub struct Recorder {
     steps_here: usize,
     tok_s: f64,
     planned_bytes: u64,
+    judge: bool,
 }
 
 /// What a recorder is made of.
@@ -45,8 +47,10 @@ pub struct Parts {
     pub progress: Progress,
     /// The step that the run goes on from.
     pub from_step: u64,
-    /// Bytes of state and arena.
+    /// Bytes of state and transient tensors.
     pub planned_bytes: u64,
+    /// Whether samples are held against the grammar of the built-in stories.
+    pub judge: bool,
 }
 
 impl Recorder {
@@ -55,7 +59,7 @@ impl Recorder {
     /// # Errors
     /// When the folder cannot be written.
     pub fn new(parts: Parts) -> Result<Self> {
-        let Parts { folder, plan, meta, mut summary, progress, from_step, planned_bytes } = parts;
+        let Parts { folder, plan, meta, mut summary, progress, from_step, planned_bytes, judge } = parts;
         let (metrics, _) = folder.resume_rows::<MetricsRow>(METRICS, from_step)?;
         let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, from_step)?;
         let store = Store::open(&folder.checkpoints()?, plan.intervals.keep)?;
@@ -79,6 +83,7 @@ impl Recorder {
             steps_here: 0,
             tok_s: f64::NAN,
             planned_bytes,
+            judge,
         })
     }
 
@@ -175,12 +180,22 @@ impl Recorder {
         }
         let step = rank.done();
         let prompt = &self.plan.generation.prompt;
+        let mut sentences = Sentences::default();
         for text in texts {
-            self.folder.log(&format!("sample after step {step}: {prompt}{text}"))?;
+            let whole = format!("{prompt}{text}");
+            self.folder.log(&format!("sample after step {step}: {whole}"))?;
+            let judged = judge(&whole);
+            sentences.seen += judged.sentences;
+            sentences.parsed += judged.parsed;
             self.summary.samples.push(Sample { step, prompt: prompt.clone(), text });
         }
         if let Some(sample) = self.summary.samples.last() {
             self.progress.note(&format!("sample after step {step}: {}{}", sample.prompt, sample.text));
+        }
+        if self.judge {
+            let Sentences { seen, parsed } = sentences;
+            self.progress.note(&format!("{parsed} of {seen} sampled sentences are of the grammar"));
+            self.summary.sentences = Some(sentences);
         }
         self.folder.write_summary(&self.summary)?;
         let row = self.timing_row(step, Phase::Sample, started.elapsed());

@@ -10,6 +10,7 @@ use crate::data::{self, Dataset};
 use crate::device::cpu::Pool;
 use crate::error::{Error, Kind, Result};
 use crate::forecast::format::binary;
+use crate::forecast::memory::peak_bytes;
 use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::recipe::Resolved;
@@ -103,7 +104,8 @@ pub fn run(request: Request<'_>) -> Result<Ended> {
     let mut recorder = Recorder::new(Parts {
         meta: meta(&resolved, &recipe_hash, &plan, &dataset),
         plan: Arc::clone(&plan),
-        planned_bytes: planned_bytes(&programs) as u64,
+        planned_bytes: peak_bytes(&plan, &programs) as u64,
+        judge: resolved.recipe.data.corpus == STORIES,
         progress,
         folder,
         summary,
@@ -144,6 +146,9 @@ pub(super) fn prepare(resolved: &mut Resolved) -> Result<(Arc<Plan>, Arc<Program
 pub fn make_paths_absolute(resolved: &mut Resolved) -> Result<()> {
     resolved.make_paths_absolute(&[&data::GENERATED[..], &data::tokenizer::BUILT_IN[..]].concat())
 }
+
+/// The corpus whose grammar can tell whether a sentence is one of its own.
+const STORIES: &str = "stories";
 
 /// The name of the tokenizer in a run folder.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
@@ -223,11 +228,6 @@ fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
     }
 }
 
-/// State and arena, in bytes.
-fn planned_bytes(programs: &Programs) -> usize {
-    programs.state.bytes() + programs.arena_bytes()
-}
-
 /// Refuses what the plan says cannot fit, before anything is allocated.
 fn check_fits(plan: &Plan, programs: &Programs) -> Result<()> {
     let machine = memory::total_bytes().map(|b| b as usize);
@@ -237,7 +237,7 @@ fn check_fits(plan: &Plan, programs: &Programs) -> Result<()> {
         (None, None) => return Ok(()),
     };
     // Ranks are threads of this process, each with its own state and arena.
-    let per_rank = planned_bytes(programs);
+    let per_rank = peak_bytes(plan, programs);
     let planned = per_rank.saturating_mul(if whose.starts_with("engine") { 1 } else { plan.batch.world });
     if planned <= limit {
         return Ok(());
@@ -258,7 +258,7 @@ fn check_fits(plan: &Plan, programs: &Programs) -> Result<()> {
          Smaller: training.local_batch_size with more training.accumulation, or activation_checkpoint.mode=full",
         binary(planned),
         binary(programs.state.bytes()),
-        binary(programs.arena_bytes()),
+        binary(per_rank - programs.state.bytes()),
         binary(limit),
         largest.unwrap_or_default()
     )))
@@ -286,7 +286,7 @@ fn describe(summary: &mut Summary, plan: &Plan, programs: &Programs, dataset: &D
     summary.parameters_core = Some((all - of(&["embedding", "head"])) as u64);
     summary.corpus_hash = Some(dataset.hash.clone());
     summary.floor = dataset.floor;
-    summary.memory.planned_bytes = Some(planned_bytes(programs) as u64);
+    summary.memory.planned_bytes = Some(peak_bytes(plan, programs) as u64);
     summary.memory.baseline_rss_bytes = memory::rss_bytes();
 }
 
