@@ -125,7 +125,7 @@ pub(super) fn widened<E: Elem>(values: &[E]) -> Vec<f64> {
     values.iter().map(|v| v.up().to_f64()).collect()
 }
 
-/// The first value that is NaN or infinite, as text.
-pub(super) fn first_not_finite<E: Elem>(values: &[E]) -> Option<String> {
-    values.iter().map(|v| v.up()).find(|v| !v.finite()).map(|v| v.to_f64().to_string())
+/// The first value that is NaN or infinite.
+pub(super) fn first_not_finite<E: Elem>(values: &[E]) -> Option<f64> {
+    values.iter().map(|v| v.up()).find(|v| !v.finite()).map(|v| v.to_f64())
 }

@@ -44,6 +44,26 @@ pub struct BadTensor {
     pub value: String,
 }
 
+/// An output of a node that holds something that is not a finite number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BadOutput {
+    /// The node's place in its program.
+    pub node: usize,
+    /// The output's place among those of the node.
+    pub output: usize,
+    /// The first such value in it.
+    pub value: f64,
+}
+
+impl BadOutput {
+    /// What is known of the tensor. `section` is the one that was run.
+    pub fn describe(&self, section: &Section) -> BadTensor {
+        let node = &section.program.nodes[self.node];
+        let tensor = section.program.tensor(node.outputs[self.output]).name.clone();
+        BadTensor { tensor, op: node.op.name(), value: self.value.to_string() }
+    }
+}
+
 /// What runs programs: worker threads, the state's memory, a placement of transient tensors, the other ranks.
 #[derive(Debug)]
 pub struct Engine {
@@ -88,16 +108,17 @@ impl Engine {
         self.walk(section, |_| {})
     }
 
-    /// Runs a section and stops at the first node that writes a value that is not finite.
+    /// Runs a section and returns the first output that is not finite. All of it is run, so that other ranks are not
+    /// left waiting.
     ///
     /// # Errors
     /// As [`Engine::run`].
-    pub fn find_bad(&mut self, section: &Section) -> Result<Option<BadTensor>> {
+    pub fn find_bad(&mut self, section: &Section) -> Result<Option<BadOutput>> {
         let mut bad = None;
+        let mut at = 0;
         self.walk(section, |cx| {
-            if bad.is_none() {
-                bad = first_bad(cx);
-            }
+            bad = bad.or_else(|| first_bad(cx).map(|(output, value)| BadOutput { node: at, output, value }));
+            at += 1;
         })?;
         Ok(bad)
     }
@@ -195,8 +216,8 @@ impl Engine {
     }
 }
 
-/// Looks through what a node wrote, in order.
-fn first_bad(cx: &CpuNode<'_>) -> Option<BadTensor> {
+/// The first output of a node, in order, that is not finite, and its value.
+fn first_bad(cx: &CpuNode<'_>) -> Option<(usize, f64)> {
     (0..cx.node.outputs.len()).find_map(|k| {
         let spec = cx.output_spec(k);
         if spec.dtype == DType::U32 {
@@ -205,7 +226,6 @@ fn first_bad(cx: &CpuNode<'_>) -> Option<BadTensor> {
         let value = dispatch_float!(spec.dtype, E => {
             memory::first_not_finite(cx.output::<E>(k).slice(0, spec.elements()))
         })?;
-        let tensor = cx.program.tensor(cx.node.outputs[k]).name.clone();
-        Some(BadTensor { tensor, op: cx.node.op.name(), value })
+        Some((k, value))
     })
 }

@@ -5,6 +5,8 @@
 
 mod layout;
 mod programs;
+#[cfg(test)]
+mod tests;
 mod transformer;
 
 pub use layout::state;

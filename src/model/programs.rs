@@ -97,20 +97,14 @@ fn variants(plan: &Plan) -> Vec<(bool, bool)> {
     }
 }
 
+/// A micro-step after every pass but the last, [`Section::new`]: all of them, in order.
 fn micro_step(
     plan: &Plan,
     state: &Arc<State>,
     buckets: &[Bucket],
     (first, last): (bool, bool),
 ) -> Result<Program> {
-    let mut b = Builder::new(format!("micro(first={first}, last={last})"), Arc::clone(state));
-    let transformer = Transformer::new(plan, Purpose::Train { first });
-    let normed = transformer.trunk(&mut b)?;
-    let losses = transformer.head_loss(&mut b, normed)?;
-    let scale = 1.0 / plan.batch.tokens_per_step() as f64;
-    let mode = if first { Mode::Write } else { Mode::Add };
-    total(&mut b, losses, "control.loss", scale, mode)?;
-    let mut program = b.finish();
+    let (mut program, losses) = record(plan, state, (first, last))?;
     if !plan.execution.fused {
         program = unfuse(program)?;
     }
@@ -120,8 +114,24 @@ fn micro_step(
     if last { insert_all_reduces(program, buckets, plan.execution.overlap) } else { Ok(program) }
 }
 
+/// The forward of a micro-step as it is recorded, and the tensor of its losses.
+pub(super) fn record(
+    plan: &Plan,
+    state: &Arc<State>,
+    (first, last): (bool, bool),
+) -> Result<(Program, TensorId)> {
+    let mut b = Builder::new(format!("micro(first={first}, last={last})"), Arc::clone(state));
+    let transformer = Transformer::new(plan, Purpose::Train { first });
+    let normed = transformer.trunk(&mut b)?;
+    let losses = transformer.head_loss(&mut b, normed)?;
+    let scale = 1.0 / plan.batch.tokens_per_step() as f64;
+    let mode = if first { Mode::Write } else { Mode::Add };
+    total(&mut b, losses, "control.loss", scale, mode)?;
+    Ok((b.finish(), losses))
+}
+
 /// The outputs that make up the losses: every one receives a gradient of 1.
-fn loss_views(program: &Program, losses: TensorId) -> Vec<(TensorId, Upstream)> {
+pub(super) fn loss_views(program: &Program, losses: TensorId) -> Vec<(TensorId, Upstream)> {
     (0..program.tensors.len())
         .map(TensorId)
         .filter(|&id| matches!(program.tensor(id).home, Home::View { of, .. } if of == losses))

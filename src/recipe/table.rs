@@ -47,7 +47,7 @@ pub static SECTIONS: &[(&str, &str)] = &[
     ("checkpoint", "When the state is saved, and whether it is picked up again."),
     ("validation", "When the model is evaluated, and on how much."),
     ("generation", "Text that the model writes while and after it trains."),
-    ("metrics", "How often a row is written."),
+    ("metrics", "How often progress is shown, and which steps count as steady state."),
     ("engine", "Where and how the program is executed."),
     (
         "sweep",
@@ -325,7 +325,7 @@ pub static KEYS: &[Key] = &[
         "validation.steps",
         Bookkeeping,
         count(0, MAX_STEPS),
-        "Length of an evaluation; 0 takes every held-out window.",
+        "Length of an evaluation, in batches of the global size; 0 takes every held-out window.",
         "20",
     )
     .unit("batches")

@@ -6,7 +6,7 @@ use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
 use crate::device::comm::Communicator;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
-use crate::exec::{BadTensor, Engine, Section};
+use crate::exec::{BadOutput, BadTensor, Engine, Section};
 use crate::ir::{Node, Param, Program, SlotId};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
@@ -138,7 +138,9 @@ impl Rank {
             data_wait,
             bad: None,
         };
-        if self.number("control.bad")? != 0.0 {
+        let bad = u64::from(self.number("control.bad")? != 0.0);
+        // Ranks that do not exchange gradients do not see the same ones, and stop together all the same.
+        if self.engine.comm.all_reduce_max(bad)? > 0 {
             report.bad = Some(self.find_bad(&batches)?);
         } else {
             self.done = step;
@@ -179,21 +181,29 @@ impl Rank {
         }
     }
 
-    /// Replays a step that went wrong. Every rank replays all of it, so that collectives still meet.
+    /// Replays a step that went wrong. Every rank replays all of it, so that collectives still meet, and every rank
+    /// names the same tensor: the first of the step on any of them.
     fn find_bad(&mut self, batches: &[Batch]) -> Result<BadTensor> {
         let programs = Arc::clone(&self.programs);
+        let section = |at: usize| match at {
+            at if at < batches.len() => programs.micro_step(at, batches.len()),
+            _ => &programs.step_end,
+        };
         let mut found = None;
-        for (micro, batch) in batches.iter().enumerate() {
-            self.upload(batch)?;
-            let bad = self.engine.find_bad(programs.micro_step(micro, batches.len()))?;
-            found = found.or(bad);
+        for at in 0..=batches.len() {
+            if let Some(batch) = batches.get(at) {
+                self.upload(batch)?;
+            }
+            let bad = self.engine.find_bad(section(at))?;
+            found = found.or(bad.map(|bad| Place { section: at, bad }));
         }
-        let at_end = self.engine.find_bad(&programs.step_end)?;
-        found.or(at_end).ok_or_else(|| {
+        let earliest = self.engine.comm.all_reduce_max(found.map_or(0, |place| place.urgency()))?;
+        let place = Place::of_urgency(earliest).ok_or_else(|| {
             Error::failed(
                 "a step was not finite, and its replay was: the machine computes differently each time",
             )
-        })
+        })?;
+        Ok(place.bad.describe(section(place.section)))
     }
 
     fn upload(&mut self, batch: &Batch) -> Result<()> {
@@ -215,15 +225,17 @@ impl Rank {
         Ok(self.engine.state.values(slot)[0])
     }
 
-    /// The mean loss over the held-out tokens (or the first `validation.steps` batches of them), over all ranks.
+    /// The mean loss over the held-out tokens (or the first `validation.steps` global batches of them), over all ranks.
     ///
     /// # Errors
     /// When a rank is lost.
     pub fn evaluate(&mut self) -> Result<f64> {
         let dataset = Arc::clone(&self.dataset);
         let programs = Arc::clone(&self.programs);
+        // A batch of the recipe is a global one: how it is split changes nothing.
+        let limit = self.plan.intervals.validation_steps.saturating_mul(self.plan.batch.micro_steps);
         let mut sums = [0.0f64, 0.0];
-        for batch in ValidationBatches::new(&dataset, self.spec(), self.plan.intervals.validation_steps)? {
+        for batch in ValidationBatches::new(&dataset, self.spec(), limit)? {
             self.upload(&batch)?;
             self.engine.run(&programs.evaluate)?;
             sums[0] += self.number("control.eval_loss")?;
@@ -270,6 +282,32 @@ impl Rank {
     }
 }
 
+/// Where in a step something was not finite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Place {
+    /// The micro-step, or their number for the end of the step.
+    section: usize,
+    bad: BadOutput,
+}
+
+impl Place {
+    const VALUES: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+
+    /// A number above zero, the larger the earlier, from which the place can be read back: what ranks agree by.
+    fn urgency(&self) -> u64 {
+        let BadOutput { node, output, value } = self.bad;
+        let value = Self::VALUES.iter().position(|v| v.to_bits() == value.to_bits()).unwrap_or(0);
+        !((self.section as u64) << 42 | (node as u64) << 14 | (output as u64) << 2 | value as u64)
+    }
+
+    /// The place of an urgency; none for zero.
+    fn of_urgency(urgency: u64) -> Option<Self> {
+        let bits = |from: u32, count: u32| (!urgency >> from & ((1 << count) - 1)) as usize;
+        let bad = BadOutput { node: bits(14, 28), output: bits(2, 12), value: Self::VALUES[bits(0, 2) % 3] };
+        (urgency > 0).then_some(Self { section: bits(42, 22), bad })
+    }
+}
+
 /// The state buffers that a checkpoint holds, and the prefix of their tensors' names.
 const BUFFERS: [(&str, &str); 3] = [("params", ""), ("m", "adam.m."), ("v", "adam.v.")];
 
@@ -307,4 +345,28 @@ fn unpadded(param: &Param, bytes: &[u8]) -> Vec<u8> {
         out.extend_from_slice(&bytes[at * size..(at + len) * size]);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_earliest_place_is_the_most_urgent() {
+        let place = |section, node, output, value| Place { section, bad: BadOutput { node, output, value } };
+        let in_order = [
+            place(0, 0, 0, f64::INFINITY),
+            place(0, 0, 1, f64::NEG_INFINITY),
+            place(0, 7, 0, f64::INFINITY),
+            place(1, 0, 0, f64::INFINITY),
+            place(1 << 20, 99_999, 3, f64::NEG_INFINITY),
+        ];
+        assert!(in_order.windows(2).all(|w| w[0].urgency() > w[1].urgency()));
+        for place in in_order {
+            assert_eq!(Place::of_urgency(place.urgency()), Some(place));
+        }
+        let nan = Place::of_urgency(place(2, 3, 4, -f64::NAN).urgency()).unwrap();
+        assert!(nan.bad.value.is_nan() && (nan.section, nan.bad.node, nan.bad.output) == (2, 3, 4));
+        assert_eq!(Place::of_urgency(0), None);
+    }
 }

@@ -1,0 +1,491 @@
+//! The programs of a model of one layer as they print, before and after every pass.
+//!
+//! Passes are shown as differences: `+` for a line that is new, `-` for one that is gone, `…` for what stays.
+
+use super::layout;
+use super::programs::{Programs, loss_views, record};
+use crate::ir::vjp::Upstream;
+use crate::ir::{Builder, Program, State, TensorId};
+use crate::ops::copy::Copy;
+use crate::ops::head_loss::HeadLoss;
+use crate::ops::sum::SumGrad;
+use crate::passes::buckets::Bucket;
+use crate::passes::{MemoryPlan, Recompute, differentiate, insert_all_reduces, recompute, unfuse};
+use crate::plan::{Corpus, Plan};
+use crate::recipe;
+use insta::assert_snapshot;
+use std::sync::Arc;
+
+/// Two ranks, grouped queries, dropout, a padded vocabulary and FFN width, bf16.
+const RECIPE: &str = r#"
+[model]
+dim = 16
+n_layers = 1
+n_heads = 2
+n_kv_heads = 1
+head_dim = 8
+ffn_dim = 24
+dropout = 0.1
+
+[training]
+seq_len = 4
+local_batch_size = 2
+steps = 3
+dtype = "bf16"
+
+[parallelism]
+world_size = 2
+bucket_mib = 0.006
+
+[generation]
+samples = 2
+"#;
+
+fn plan(overrides: &[&str]) -> Plan {
+    let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+    let resolved = recipe::load_str("one.toml".as_ref(), RECIPE, &overrides, std::iter::empty()).unwrap();
+    let corpus =
+        Corpus { vocab_size: 50, train_tokens: 1000, exact: true, validation_tokens: 100, floor: None };
+    Plan::new(&resolved, corpus).unwrap()
+}
+
+/// A micro-step that is both first and last, pass by pass.
+struct Passes {
+    plan: Plan,
+    state: Arc<State>,
+    buckets: Vec<Bucket>,
+    recorded: Program,
+    losses: TensorId,
+}
+
+impl Passes {
+    fn new(overrides: &[&str]) -> Self {
+        let plan = plan(overrides);
+        let (state, buckets) = layout::state(&plan);
+        let state = Arc::new(state);
+        let (recorded, losses) = record(&plan, &state, (true, true)).unwrap();
+        Self { plan, state, buckets, recorded, losses }
+    }
+
+    fn differentiated(&self, program: Program) -> Program {
+        let seeds = loss_views(&program, self.losses);
+        differentiate(program, &seeds, true).unwrap()
+    }
+
+    fn recomputed(&self, policy: Recompute) -> Program {
+        recompute(self.differentiated(self.recorded.clone()), policy).unwrap()
+    }
+}
+
+/// What a pass changed: its lines in the order of the new program, the lines that are gone before them.
+fn changes(before: &Program, after: &Program) -> String {
+    let lines = |program: &Program| program.to_string().lines().map(str::to_owned).collect::<Vec<_>>();
+    let (before, after) = (lines(before), lines(after));
+    let gone = before.iter().filter(|line| !after.contains(line)).map(|line| format!("-{line}"));
+    let mut text: Vec<String> = gone.collect();
+    for line in &after {
+        if !before.contains(line) {
+            text.push(format!("+{line}"));
+        } else if text.last().is_none_or(|last| last != " …") {
+            text.push(" …".to_owned());
+        }
+    }
+    text.join("\n")
+}
+
+#[test]
+fn as_recorded() {
+    assert_snapshot!(Passes::new(&[]).recorded, @r"
+    program micro(first=true, last=true) (16 nodes)
+      %2:bf16[8,16] = embedding(batch.tokens, shadow.embedding)  @embedding
+      %5:bf16[8,16] = dropout(%2, batch.sequences, control.step) p=0.1 site=0  @embedding
+      %7:bf16[8,16] = rms_norm(%5, params.blocks.0.attention_norm) eps=1e-6  @embedding
+      %9:bf16[8,32] = linear(%7, shadow.blocks.0.qkv)  @blocks.0
+      %13:bf16[8,32] = qk_norm_rope(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0
+      %14:bf16[8,16], %15:f32[8,2] = flash_attention(%13, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0
+      %17:bf16[8,16] = linear(%14, shadow.blocks.0.out)  @blocks.0
+      %18:bf16[8,16] = dropout(%17, batch.sequences, control.step) p=0.1 site=2  @blocks.0
+      %20:bf16[8,16], %21:bf16[8,16] = residual_norm(%5, %18, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0
+      %23:bf16[8,2,24→64] = linear(%21, shadow.blocks.0.gate_up)  @blocks.0
+      %24:bf16[8,24→64] = swiglu(%23)  @blocks.0
+      %26:bf16[8,16] = linear(%24, shadow.blocks.0.down)  @blocks.0
+      %27:bf16[8,16] = dropout(%26, batch.sequences, control.step) p=0.1 site=3  @blocks.0
+      %29:bf16[8,16], %30:bf16[8,16] = residual_norm(%20, %27, params.final_norm) eps=1e-6  @blocks.0
+      %33+0B, %40:bf16[8,50→64], %34+0B, grads.head = head_loss(%30+0B, shadow.head, batch.targets+0B) scale=6.25e-2  @head
+      control.loss = sum(%33) scale=6.25e-2  @head
+    ");
+}
+
+#[test]
+fn unfused() {
+    let passes = Passes::new(&["engine.attention=unfused"]);
+    assert_snapshot!(changes(&passes.recorded, &unfuse(passes.recorded.clone()).unwrap()), @r"
+    -program micro(first=true, last=true) (19 nodes)
+    -  %13:bf16[8,32] = qk_norm_rope(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0
+    -  %23:bf16[8,16], %24:bf16[8,16] = residual_norm(%5, %21, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0
+    -  %27:bf16[8,24→64] = swiglu(%26)  @blocks.0
+    -  %32:bf16[8,16], %33:bf16[8,16] = residual_norm(%23, %30, params.final_norm) eps=1e-6  @blocks.0
+    -  %36+0B, %43:bf16[8,50→64], %37+0B, grads.head = head_loss(%33+0B, shadow.head, batch.targets+0B) scale=6.25e-2  @head
+    +program micro(first=true, last=true) (31 nodes)
+     …
+    +  %45:bf16[8,32] = qk_norm(%9, params.blocks.0.q_norm, params.blocks.0.k_norm) heads=2 kv_heads=1 head_dim=8 eps=1e-6  @blocks.0
+    +  %13:bf16[8,32] = rope(%45, batch.positions) heads=2 kv_heads=1 head_dim=8 theta=10000  @blocks.0
+     …
+    +  %23:bf16[8,16] = add(%5, %21)  @blocks.0
+    +  %24:bf16[8,16] = rms_norm(%23, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0
+     …
+    +  %49:bf16[8,24→64] = half(%26) index=0  @blocks.0
+    +  %50:bf16[8,24→64] = silu(%49)  @blocks.0
+    +  %51:bf16[8,24→64] = half(%26) index=1  @blocks.0
+    +  %27:bf16[8,24→64] = mul(%50, %51)  @blocks.0
+     …
+    +  %32:bf16[8,16] = add(%23, %30)  @blocks.0
+    +  %33:bf16[8,16] = rms_norm(%32, params.final_norm) eps=1e-6  @blocks.0
+    +  %43:bf16[8,50→64] = linear(%33+0B, shadow.head)  @head
+    +  %56:f32[8] = cross_entropy(%43, batch.targets+0B)  @head
+    +  %57:f32[8] = sum_grad(%56) scale=6.25e-2  @head
+    +  %58:bf16[8,50→64] = cross_entropy_grad(%43, batch.targets+0B, %57)  @head
+    +  %37+0B = linear_input_grad(%58, shadow.head)  @head
+    +  grads.head = linear_weight_grad(%33+0B, %58, shadow.head)  @head
+    +  %36+0B = with_gradient(%56, %33+0B, %37+0B)  @head
+     …
+    ");
+}
+
+#[test]
+fn with_its_backward() {
+    let passes = Passes::new(&[]);
+    assert_snapshot!(changes(&passes.recorded, &passes.differentiated(passes.recorded.clone())), @r"
+    -program micro(first=true, last=true) (16 nodes)
+    +program micro(first=true, last=true) (35 nodes)
+     …
+    +  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
+    +  %45:bf16[8,16] = dropout(%43, batch.sequences, control.step) p=0.1 site=3  @blocks.0 ∇
+    +  grads.blocks.0.down = linear_weight_grad(%24, %45, shadow.blocks.0.down)  @blocks.0 ∇
+    +  %47:bf16[8,24→64] = linear_input_grad(%45, shadow.blocks.0.down)  @blocks.0 ∇
+    +  %48:bf16[8,2,24→64] = swiglu_grad(%23, %47)  @blocks.0 ∇
+    +  grads.blocks.0.gate_up = linear_weight_grad(%21, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    +  %50:bf16[8,16] = linear_input_grad(%48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    +  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
+    +  %54:bf16[8,16] = dropout(%52, batch.sequences, control.step) p=0.1 site=2  @blocks.0 ∇
+    +  grads.blocks.0.out = linear_weight_grad(%14, %54, shadow.blocks.0.out)  @blocks.0 ∇
+    +  %56:bf16[8,16] = linear_input_grad(%54, shadow.blocks.0.out)  @blocks.0 ∇
+    +  %57:bf16[8,32] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+    +  %60:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %61:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
+    +  grads.blocks.0.qkv = linear_weight_grad(%7, %60, shadow.blocks.0.qkv)  @blocks.0 ∇
+    +  %63:bf16[8,16] = linear_input_grad(%60, shadow.blocks.0.qkv)  @blocks.0 ∇
+    +  %65:bf16[8,16], grads.blocks.0.attention_norm, %66:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %63) eps=1e-6  @embedding ∇
+    +  %67:bf16[8,16] = add(%52, %65)  @embedding ∇
+    +  %68:bf16[8,16] = dropout(%67, batch.sequences, control.step) p=0.1 site=0  @embedding ∇
+    +  grads.embedding, %70:u32[64], %71:u32[8] = embedding_grad(batch.tokens, %68, shadow.embedding)  @embedding ∇
+    ");
+}
+
+/// A later micro-step differs from the first only in that gradients and loss are added to.
+#[test]
+fn in_a_later_micro_step() {
+    let programs = Programs::new(&plan(&["training.accumulation=3"])).unwrap();
+    let variant = |first, last| {
+        let found = programs.micro.iter().find(|(variant, _)| *variant == (first, last));
+        &found.unwrap().1.program
+    };
+    assert_snapshot!(changes(variant(true, false), variant(false, false)), @r"
+    -program micro(first=true, last=false) (39 nodes)
+    -  %33+0B, %40:bf16[8,50→64], %34+0B, grads.head = head_loss(%30+0B, shadow.head, batch.targets+0B) scale=2.0833333333333332e-2  @head
+    -  control.loss = sum(%33) scale=2.0833333333333332e-2  @head
+    -  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
+    -  grads.blocks.0.down = linear_weight_grad(%72, %45, shadow.blocks.0.down)  @blocks.0 ∇
+    -  grads.blocks.0.gate_up = linear_weight_grad(%73, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    -  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
+    -  grads.blocks.0.out = linear_weight_grad(%14, %54, shadow.blocks.0.out)  @blocks.0 ∇
+    -  %60:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %61:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
+    -  grads.blocks.0.qkv = linear_weight_grad(%75, %60, shadow.blocks.0.qkv)  @blocks.0 ∇
+    -  %65:bf16[8,16], grads.blocks.0.attention_norm, %66:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %63) eps=1e-6  @embedding ∇
+    -  grads.embedding, %70:u32[64], %71:u32[8] = embedding_grad(batch.tokens, %68, shadow.embedding)  @embedding ∇
+    +program micro(first=false, last=false) (39 nodes)
+     …
+    +  %33+0B, %40:bf16[8,50→64], %34+0B, +grads.head = head_loss(%30+0B, shadow.head, batch.targets+0B) scale=2.0833333333333332e-2  @head
+    +  +control.loss = sum(%33) scale=2.0833333333333332e-2  @head
+    +  %43:bf16[8,16], +grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
+     …
+    +  +grads.blocks.0.down = linear_weight_grad(%72, %45, shadow.blocks.0.down)  @blocks.0 ∇
+     …
+    +  +grads.blocks.0.gate_up = linear_weight_grad(%73, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+     …
+    +  %52:bf16[8,16], +grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
+     …
+    +  +grads.blocks.0.out = linear_weight_grad(%14, %54, shadow.blocks.0.out)  @blocks.0 ∇
+     …
+    +  %60:bf16[8,32], +grads.blocks.0.q_norm, +grads.blocks.0.k_norm, %61:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
+     …
+    +  +grads.blocks.0.qkv = linear_weight_grad(%75, %60, shadow.blocks.0.qkv)  @blocks.0 ∇
+     …
+    +  %65:bf16[8,16], +grads.blocks.0.attention_norm, %66:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %63) eps=1e-6  @embedding ∇
+     …
+    +  +grads.embedding, %70:u32[64], %71:u32[8] = embedding_grad(batch.tokens, %68, shadow.embedding)  @embedding ∇
+    ");
+}
+
+#[test]
+fn recomputing_what_is_cheap() {
+    let passes = Passes::new(&[]);
+    assert_snapshot!(changes(&passes.recomputed(Recompute::None), &passes.recomputed(Recompute::Selective)), @r"
+    -program micro(first=true, last=true) (35 nodes)
+    -  grads.blocks.0.down = linear_weight_grad(%24, %45, shadow.blocks.0.down)  @blocks.0 ∇
+    -  grads.blocks.0.gate_up = linear_weight_grad(%21, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    -  %57:bf16[8,32] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+    -  grads.blocks.0.qkv = linear_weight_grad(%7, %60, shadow.blocks.0.qkv)  @blocks.0 ∇
+    +program micro(first=true, last=true) (39 nodes)
+     …
+    +  %72:bf16[8,24→64] = swiglu(%23)  @blocks.0 ↻
+    +  grads.blocks.0.down = linear_weight_grad(%72, %45, shadow.blocks.0.down)  @blocks.0 ∇
+     …
+    +  %73:bf16[8,16] = rms_norm(%20, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0 ↻
+    +  grads.blocks.0.gate_up = linear_weight_grad(%73, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+     …
+    +  %74:bf16[8,32] = qk_norm_rope(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
+    +  %57:bf16[8,32] = flash_attention_grad(%74, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+     …
+    +  %75:bf16[8,16] = rms_norm(%5, params.blocks.0.attention_norm) eps=1e-6  @embedding ↻
+    +  grads.blocks.0.qkv = linear_weight_grad(%75, %60, shadow.blocks.0.qkv)  @blocks.0 ∇
+     …
+    ");
+}
+
+#[test]
+fn recomputing_blocks() {
+    let passes = Passes::new(&[]);
+    assert_snapshot!(changes(&passes.recomputed(Recompute::None), &passes.recomputed(Recompute::Full)), @r"
+    -program micro(first=true, last=true) (35 nodes)
+    -  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
+    -  grads.blocks.0.down = linear_weight_grad(%24, %45, shadow.blocks.0.down)  @blocks.0 ∇
+    -  %48:bf16[8,2,24→64] = swiglu_grad(%23, %47)  @blocks.0 ∇
+    -  grads.blocks.0.gate_up = linear_weight_grad(%21, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    -  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
+    -  grads.blocks.0.out = linear_weight_grad(%14, %54, shadow.blocks.0.out)  @blocks.0 ∇
+    -  %57:bf16[8,32] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+    -  %60:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %61:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
+    +program micro(first=true, last=true) (46 nodes)
+     …
+    +  %72:bf16[8,32] = linear(%7, shadow.blocks.0.qkv)  @blocks.0 ↻
+    +  %73:bf16[8,32] = qk_norm_rope(%72, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
+    +  %74:bf16[8,16], %75:f32[8,2] = flash_attention(%73, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ↻
+    +  %76:bf16[8,16] = linear(%74, shadow.blocks.0.out)  @blocks.0 ↻
+    +  %77:bf16[8,16] = dropout(%76, batch.sequences, control.step) p=0.1 site=2  @blocks.0 ↻
+    +  %78:bf16[8,16], %79:bf16[8,16] = residual_norm(%5, %77, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0 ↻
+    +  %80:bf16[8,2,24→64] = linear(%79, shadow.blocks.0.gate_up)  @blocks.0 ↻
+    +  %81:bf16[8,24→64] = swiglu(%80)  @blocks.0 ↻
+    +  %82:bf16[8,16] = linear(%81, shadow.blocks.0.down)  @blocks.0 ↻
+    +  %83:bf16[8,16] = dropout(%82, batch.sequences, control.step) p=0.1 site=3  @blocks.0 ↻
+    +  %84:bf16[8,16], %85:bf16[8,16] = residual_norm(%78, %83, params.final_norm) eps=1e-6  @blocks.0 ↻
+    +  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%84, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
+     …
+    +  grads.blocks.0.down = linear_weight_grad(%81, %45, shadow.blocks.0.down)  @blocks.0 ∇
+     …
+    +  %48:bf16[8,2,24→64] = swiglu_grad(%80, %47)  @blocks.0 ∇
+    +  grads.blocks.0.gate_up = linear_weight_grad(%79, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+     …
+    +  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%78, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
+     …
+    +  grads.blocks.0.out = linear_weight_grad(%74, %54, shadow.blocks.0.out)  @blocks.0 ∇
+     …
+    +  %57:bf16[8,32] = flash_attention_grad(%73, %74, %75, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+    +  %60:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %61:f32[1,16] = qk_norm_rope_grad(%72, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
+     …
+    ");
+}
+
+/// Where gradients are written, and where they are exchanged: right after the last of a bucket, or at the end.
+#[test]
+fn with_all_reduces() {
+    let passes = Passes::new(&[]);
+    let program = passes.recomputed(Recompute::Selective);
+    let exchange = |overlap| {
+        let mut text = String::new();
+        for bucket in &passes.buckets {
+            let end = bucket.start + bucket.len;
+            let inside = passes.state.params.iter().filter(|p| (bucket.start..end).contains(&p.start));
+            let names: Vec<&str> = inside.map(|p| p.name.as_str()).collect();
+            text += &format!("{}: {}..{end}, {}\n", bucket.slot, bucket.start, names.join(", "));
+        }
+        let program = insert_all_reduces(program.clone(), &passes.buckets, overlap).unwrap();
+        for node in &program.nodes {
+            let labels: Vec<String> = node.outputs.iter().map(|&o| program.label(o)).collect();
+            let written = labels.iter().filter(|label| label.starts_with("grads."));
+            let written: Vec<&str> = written.map(String::as_str).collect();
+            if !written.is_empty() {
+                text += &format!("{} by {} on {:?}\n", written.join(", "), node.op.name(), node.stream);
+            }
+        }
+        text
+    };
+    assert_snapshot!(exchange(true), @r"
+    grads.bucket.0: 0..2176, head, final_norm, blocks.0.down
+    grads.bucket.1: 2176..4224, blocks.0.gate_up
+    grads.bucket.2: 4224..6528, blocks.0.ffn_norm, blocks.0.out, blocks.0.k_norm, blocks.0.q_norm, blocks.0.qkv, blocks.0.attention_norm, embedding
+    grads.head by head_loss on Main
+    grads.final_norm by rms_norm_grad on Main
+    grads.blocks.0.down by linear_weight_grad on Main
+    grads.bucket.0 by all_reduce on Communication
+    grads.blocks.0.gate_up by linear_weight_grad on Main
+    grads.bucket.1 by all_reduce on Communication
+    grads.blocks.0.ffn_norm by rms_norm_grad on Main
+    grads.blocks.0.out by linear_weight_grad on Main
+    grads.blocks.0.q_norm, grads.blocks.0.k_norm by qk_norm_rope_grad on Main
+    grads.blocks.0.qkv by linear_weight_grad on Main
+    grads.blocks.0.attention_norm by rms_norm_grad on Main
+    grads.embedding by embedding_grad on Main
+    grads.bucket.2 by all_reduce on Communication
+    ");
+    assert_snapshot!(exchange(false), @r"
+    grads.bucket.0: 0..2176, head, final_norm, blocks.0.down
+    grads.bucket.1: 2176..4224, blocks.0.gate_up
+    grads.bucket.2: 4224..6528, blocks.0.ffn_norm, blocks.0.out, blocks.0.k_norm, blocks.0.q_norm, blocks.0.qkv, blocks.0.attention_norm, embedding
+    grads.head by head_loss on Main
+    grads.final_norm by rms_norm_grad on Main
+    grads.blocks.0.down by linear_weight_grad on Main
+    grads.blocks.0.gate_up by linear_weight_grad on Main
+    grads.blocks.0.ffn_norm by rms_norm_grad on Main
+    grads.blocks.0.out by linear_weight_grad on Main
+    grads.blocks.0.q_norm, grads.blocks.0.k_norm by qk_norm_rope_grad on Main
+    grads.blocks.0.qkv by linear_weight_grad on Main
+    grads.blocks.0.attention_norm by rms_norm_grad on Main
+    grads.embedding by embedding_grad on Main
+    grads.bucket.0 by all_reduce on Main
+    grads.bucket.1 by all_reduce on Main
+    grads.bucket.2 by all_reduce on Main
+    ");
+}
+
+/// Every block of transient memory: offset, size, the nodes between which it lives, the tensors in it.
+#[test]
+fn with_its_memory() {
+    let passes = Passes::new(&[]);
+    let program = passes.recomputed(Recompute::Selective);
+    let memory = MemoryPlan::new(&program);
+    let mut text = format!("{} bytes, most at node {}\n", memory.arena_bytes, memory.peak.0);
+    for block in &memory.blocks {
+        let names: Vec<&str> = block.tensors.iter().map(|&t| program.tensor(t).name.as_str()).collect();
+        let (from, to) = (block.birth, block.death);
+        text += &format!("{:>6}+{:<5} {from:>2}..{to:<2} {}\n", block.offset, block.bytes, names.join(", "));
+    }
+    assert_snapshot!(text, @r"
+    5632 bytes, most at node 14
+      3584+256    0..35 embedding.x, embedding.dropped
+         0+256    2..3  embedding.normed
+      3072+512    3..31 blocks.0.qkv
+         0+512    4..5  blocks.0.packed
+      3840+256    5..30 blocks.0.attended
+      4096+256    5..30 blocks.0.attended.1
+      4352+256    6..25 blocks.0.attention_out, blocks.0.dropped, blocks.0.residual_attention
+      2048+256    8..9  blocks.0.residual_attention.1
+         0+2048   9..24 blocks.0.gate_up, blocks.0.d_gate_up
+      2048+1024  10..11 blocks.0.gated
+      4608+256   11..16 blocks.0.ffn_out, blocks.0.dropped, blocks.0.residual_ffn
+      4864+256   13..14 blocks.0.residual_ffn.1
+      5120+256   14..15 head.losses
+      2048+1024  14..14 head.logits.1
+      5376+256   14..38 head.d_normed, blocks.0.d_residual_attention, blocks.0.d_dropped, embedding.d_dropped, embedding.d_x
+      2048+256   16..16 blocks.0.d_residual_attention.2
+      4608+256   17..20 blocks.0.d_ffn_out
+      2048+1024  18..19 blocks.0.gated
+      2048+1024  20..21 blocks.0.d_gated
+      2048+256   22..23 blocks.0.norm
+      2048+256   24..25 blocks.0.d_1
+         0+256   25..25 blocks.0.d_dropped.2
+         0+256   26..28 blocks.0.d_attention_out
+      1024+256   28..30 blocks.0.d_attended
+         0+512   29..30 blocks.0.packed
+       512+512   30..34 blocks.0.d_packed, blocks.0.d_qkv
+         0+256   31..31 blocks.0.d_qkv.3
+         0+256   32..33 embedding.normed
+         0+256   34..36 blocks.0.d_normed, embedding.d_dropped
+       256+256   35..35 embedding.d_dropped.2
+         0+256   38..38 embedding.d_embedding.1
+       256+256   38..38 embedding.d_embedding.2
+    ");
+}
+
+#[test]
+fn the_other_sections() {
+    let programs = Programs::new(&plan(&[])).unwrap();
+    assert_snapshot!(programs.step_end.program, @r"
+    program step_end (4 nodes)
+      +control.loss = all_reduce() ⇄
+      control.grad_norm, control.clip, +control.bad, %7:f32[2] = grad_norm(grads.flat, control.loss) max_norm=1 ◆
+      +params.flat, +m.flat, +v.flat, +shadow.flat = adamw(grads.flat, control.schedule, control.step, control.clip, control.bad) betas=(0.9,0.95) eps=0.00000001 segments=9 ◆
+      +control.step = advance(control.bad) ◆
+    ");
+    assert_snapshot!(programs.evaluate.program, @r"
+    program evaluate (13 nodes)
+      %2:bf16[8,16] = embedding(batch.tokens, shadow.embedding)  @embedding
+      %4:bf16[8,16] = rms_norm(%2, params.blocks.0.attention_norm) eps=1e-6  @embedding
+      %6:bf16[8,32] = linear(%4, shadow.blocks.0.qkv)  @blocks.0
+      %10:bf16[8,32] = qk_norm_rope(%6, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0
+      %11:bf16[8,16], %12:f32[8,2] = flash_attention(%10) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal  @blocks.0
+      %14:bf16[8,16] = linear(%11, shadow.blocks.0.out)  @blocks.0
+      %16:bf16[8,16], %17:bf16[8,16] = residual_norm(%2, %14, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0
+      %19:bf16[8,2,24→64] = linear(%17, shadow.blocks.0.gate_up)  @blocks.0
+      %20:bf16[8,24→64] = swiglu(%19)  @blocks.0
+      %22:bf16[8,16] = linear(%20, shadow.blocks.0.down)  @blocks.0
+      %24:bf16[8,16], %25:bf16[8,16] = residual_norm(%16, %22, params.final_norm) eps=1e-6  @blocks.0
+      %28+0B, %33:bf16[8,50→64] = head_loss(%25+0B, shadow.head, batch.targets+0B) without gradients  @head
+      control.eval_loss = sum(%28) scale=1e0  @head
+    ");
+    assert_snapshot!(programs.generate.unwrap().program, @r"
+    program generate (13 nodes)
+      %2:bf16[2,16] = embedding(generation.tokens, shadow.embedding)  @embedding
+      %4:bf16[2,16] = rms_norm(%2, params.blocks.0.attention_norm) eps=1e-6  @embedding
+      %6:bf16[2,32] = linear(%4, shadow.blocks.0.qkv)  @blocks.0
+      %10:bf16[2,32] = qk_norm_rope(%6, params.blocks.0.q_norm, params.blocks.0.k_norm, generation.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0
+      +generation.cache.0 = cache_append(%10, generation.positions) heads=2 kv_heads=1 head_dim=8 capacity=4  @blocks.0
+      %12:bf16[2,16] = cached_attention(%10, generation.cache.0, generation.positions) heads=2 kv_heads=1 head_dim=8  @blocks.0
+      %14:bf16[2,16] = linear(%12, shadow.blocks.0.out)  @blocks.0
+      %16:bf16[2,16], %17:bf16[2,16] = residual_norm(%2, %14, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0
+      %19:bf16[2,2,24→64] = linear(%17, shadow.blocks.0.gate_up)  @blocks.0
+      %20:bf16[2,24→64] = swiglu(%19)  @blocks.0
+      %22:bf16[2,16] = linear(%20, shadow.blocks.0.down)  @blocks.0
+      %24:bf16[2,16], %25:bf16[2,16] = residual_norm(%16, %22, params.final_norm) eps=1e-6  @blocks.0
+      generation.logits = linear(%25, shadow.head)  @head
+    ");
+}
+
+/// The passes above, in this order, are what a plan's programs are made by.
+#[test]
+fn the_passes_make_the_program() {
+    let passes = Passes::new(&[]);
+    let program = insert_all_reduces(passes.recomputed(Recompute::Selective), &passes.buckets, true).unwrap();
+    let programs = Programs::new(&passes.plan).unwrap();
+    assert_eq!(programs.micro.len(), 1);
+    assert_eq!(programs.micro[0].1.program.to_string(), program.to_string());
+}
+
+/// A gradient that nobody provides is found before anything runs, and named.
+#[test]
+fn a_missing_gradient_is_an_error_of_the_plan() {
+    let passes = Passes::new(&[]);
+    let build = |record: &dyn Fn(&mut Builder) -> TensorId| {
+        let mut b = Builder::new("wrong", Arc::clone(&passes.state));
+        let seed = record(&mut b);
+        differentiate(b.finish(), &[(seed, Upstream::One)], true).unwrap_err()
+    };
+    let without_vjp = build(&|b| {
+        let norm = b.param("final_norm").unwrap();
+        b.scoped("here", |b| b.emit1("y", SumGrad { scale: 1.0 }, &[norm])).unwrap()
+    });
+    assert_snapshot!(without_vjp, @"sum_grad (here) has no gradient");
+    let unreached = build(&|b| {
+        let (norm, other) = (b.param("final_norm").unwrap(), b.param("blocks.0.q_norm").unwrap());
+        b.emit1("unread", Copy, &[norm]).unwrap();
+        b.emit1("y", SumGrad { scale: 1.0 }, &[other]).unwrap();
+        b.state("control.loss").unwrap()
+    });
+    assert_snapshot!(unreached, @"program wrong: no gradient reaches the parameter final_norm");
+    let untrained = build(&|b| {
+        let (head, targets) = (b.param("head").unwrap(), b.state("batch.targets").unwrap());
+        let (tokens, table) = (b.state("batch.tokens").unwrap(), b.param("embedding").unwrap());
+        let x = b.emit1("x", crate::ops::embedding::Embedding, &[tokens, table]).unwrap();
+        b.emit1("losses", HeadLoss { scale: 1.0, gradients: false }, &[x, head, targets]).unwrap()
+    });
+    assert_snapshot!(untrained, @"head_loss in : recorded without gradients, so it cannot be trained through");
+}

@@ -1,0 +1,85 @@
+//! What must not change one bit of losses, gradient norms, parameters or moments.
+
+use crate::harness::{Setup, Trained};
+
+const STEPS: usize = 8;
+
+/// With dropout, documents within windows, and accumulation: gradients are written and added to.
+const BASE: [&str; 4] = [
+    "model.dropout=0.1",
+    "data.cross_documents=false",
+    "training.local_batch_size=4",
+    "training.accumulation=2",
+];
+
+fn train(dtype: &str, overrides: &[&str]) -> Trained {
+    let dtype = format!("training.dtype={dtype}");
+    Setup::new(&[&BASE[..], &[&dtype], overrides].concat()).train_one(STEPS)
+}
+
+fn hold_still(variants: &[&[&str]]) {
+    for dtype in ["fp32", "bf16"] {
+        let base = train(dtype, &[]);
+        assert!(base.bad.is_none() && base.curve.len() == STEPS);
+        let (first, last) = (base.losses()[0], base.losses()[STEPS - 1]);
+        assert!(last < first, "{dtype}: it trains, from {first} to {last}");
+        for variant in variants {
+            let difference = train(dtype, variant).difference(&base);
+            assert_eq!(difference, None, "{dtype} {variant:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rerun() {
+    hold_still(&[&[]]);
+}
+
+#[test]
+fn recomputation() {
+    hold_still(&[
+        &["activation_checkpoint.mode=none"],
+        &["activation_checkpoint.mode=full"],
+        &["activation_checkpoint.mode=full", "engine.poison=true"],
+    ]);
+}
+
+/// Unfused programs record other tensors, which recomputation finds in another order.
+#[test]
+fn recomputation_of_unfused_ops() {
+    let unfused = ["engine.fused=false", "engine.attention=unfused"];
+    for dtype in ["fp32", "bf16"] {
+        let run = |mode: &'static str| train(dtype, &[&unfused[..], &[mode]].concat());
+        let none = run("activation_checkpoint.mode=none");
+        for mode in ["activation_checkpoint.mode=selective", "activation_checkpoint.mode=full"] {
+            assert_eq!(run(mode).difference(&none), None, "{dtype} {mode}");
+        }
+    }
+}
+
+#[test]
+fn placement_and_poison() {
+    hold_still(&[
+        &["engine.poison=true"],
+        &["engine.placement=caching"],
+        &["engine.placement=caching", "engine.poison=true"],
+        &["engine.placement=naive"],
+        &["engine.placement=naive", "engine.poison=true"],
+    ]);
+}
+
+#[test]
+fn threads() {
+    hold_still(&[&["engine.threads=1"], &["engine.threads=3"], &["engine.threads=5"]]);
+}
+
+/// The comparison itself sees a single flipped bit.
+#[test]
+fn a_difference_is_seen() {
+    let base = train("fp32", &[]);
+    let other = train("fp32", &["training.seed=4"]);
+    assert!(other.difference(&base).is_some_and(|d| d.starts_with("step 1: ")));
+    let mut flipped = base.clone();
+    flipped.tensors[3].1[5] ^= 1;
+    assert!(flipped.difference(&base).is_some_and(|d| d.contains(&base.tensors[3].0)));
+}

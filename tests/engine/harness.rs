@@ -1,0 +1,255 @@
+//! What the tests share: from a recipe to a trained state, on any number of ranks, through the public interface.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use xrun::data::{self, Dataset};
+use xrun::device::comm::Alone;
+use xrun::device::cpu::Pool;
+use xrun::exec::{BadTensor, Engine};
+use xrun::model::{Programs, schedule_table};
+use xrun::plan::{Corpus, Plan, data_spec};
+use xrun::recipe::Resolved;
+use xrun::train::{Rank, initialize, launch};
+use xrun::{Result, recipe};
+
+/// Two blocks, grouped queries, a vocabulary and an FFN width that are padded, documents within windows.
+pub const TINY: &str = r#"
+[model]
+dim = 32
+n_layers = 2
+n_heads = 4
+n_kv_heads = 2
+head_dim = 16
+ffn_dim = 40
+
+[training]
+seq_len = 16
+local_batch_size = 8
+steps = 20
+seed = 3
+
+[optimizer]
+lr = 1e-2
+
+[lr_scheduler]
+warmup_steps = 2
+
+[data]
+corpus = "random"
+tokenizer = "byte"
+train_tokens = 20_000
+validation_tokens = 500
+
+[engine]
+threads = 2
+"#;
+
+/// A recipe on its way to be trained.
+#[derive(Clone)]
+pub struct Setup {
+    pub plan: Arc<Plan>,
+    pub programs: Arc<Programs>,
+    pub dataset: Arc<Dataset>,
+}
+
+/// [`TINY`] with `section.key=value` on top.
+pub fn recipe(overrides: &[&str]) -> Result<Resolved> {
+    let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+    recipe::load_str("tiny.toml".as_ref(), TINY, &overrides, std::iter::empty())
+}
+
+impl Setup {
+    pub fn new(overrides: &[&str]) -> Self {
+        Self::try_new(overrides).unwrap_or_else(|e| panic!("{overrides:?}: {e}"))
+    }
+
+    pub fn try_new(overrides: &[&str]) -> Result<Self> {
+        let resolved = recipe(overrides)?;
+        let dataset = open(&resolved)?;
+        let plan = Plan::new(&resolved, facts(&dataset))?;
+        Self::of(plan, dataset)
+    }
+
+    /// With a plan that no recipe asks for.
+    pub fn planned(overrides: &[&str], change: impl FnOnce(&mut Plan)) -> Self {
+        let Self { plan, dataset, .. } = Self::new(overrides);
+        let mut plan = Plan::clone(&plan);
+        change(&mut plan);
+        Self::of(plan, dataset).expect("the ops take the changed plan")
+    }
+
+    fn of(plan: Plan, dataset: Arc<Dataset>) -> Result<Self> {
+        let programs = Programs::new(&plan)?;
+        Ok(Self { plan: Arc::new(plan), programs: Arc::new(programs), dataset })
+    }
+
+    /// An engine of one rank with initialized parameters, before its first step.
+    pub fn engine(&self) -> Engine {
+        let execution = self.plan.execution;
+        let pool = Arc::new(Pool::new(execution.threads).unwrap());
+        let arena = self.programs.arena_bytes();
+        let (placement, poison) = (execution.placement, execution.poison);
+        let mut engine =
+            Engine::new(pool, &self.programs.state, Arc::new(Alone), placement, arena, poison).unwrap();
+        initialize(&mut engine, self.plan.seed);
+        set(&mut engine, "control.schedule", &schedule_table(&self.plan));
+        set(&mut engine, "control.step", &[1.0]);
+        engine
+    }
+
+    /// Trains on all ranks and evaluates; what each rank has at the end.
+    pub fn train(&self, steps: usize) -> Vec<Trained> {
+        self.train_with(steps, |_| Arc::clone(&self.plan))
+    }
+
+    /// As [`Setup::train`], one rank.
+    pub fn train_one(&self, steps: usize) -> Trained {
+        assert_eq!(self.plan.batch.world, 1);
+        self.train(steps).remove(0)
+    }
+
+    /// As [`Setup::train`], each rank with a plan of its own.
+    pub fn train_with(&self, steps: usize, plan: impl Fn(usize) -> Arc<Plan> + Sync) -> Vec<Trained> {
+        let pool = Arc::new(Pool::new(self.plan.execution.threads).unwrap());
+        let trained = Mutex::new(BTreeMap::new());
+        launch(self.plan.batch.world, |comm| {
+            let number = comm.rank();
+            let (programs, dataset) = (Arc::clone(&self.programs), Arc::clone(&self.dataset));
+            let mut rank = Rank::new(plan(number), programs, dataset, Arc::clone(&pool), comm)?;
+            let result = Trained::new(&mut rank, steps)?;
+            trained.lock().unwrap_or_else(PoisonError::into_inner).insert(number, result);
+            Ok(())
+        })
+        .unwrap();
+        trained.into_inner().unwrap().into_values().collect()
+    }
+
+    /// Everything that decides what runs and where it lies, as text.
+    pub fn listing(&self) -> String {
+        let state = &self.programs.state;
+        let slots = state.slots.iter().map(|s| format!("{} {} {}+{}\n", s.name, s.spec, s.buffer, s.offset));
+        let sections = self.programs.sections().into_iter().map(|s| {
+            let blocks = s
+                .memory
+                .blocks
+                .iter()
+                .map(|b| format!("{}+{} {}..{}\n", b.offset, b.bytes, b.birth, b.death));
+            format!("{}{}", s.program, blocks.collect::<String>())
+        });
+        slots.chain(sections).collect()
+    }
+}
+
+/// What a rank has at the end.
+#[derive(Clone)]
+pub struct Trained {
+    /// Loss and gradient norm of every step that was tried.
+    pub curve: Vec<(f32, f32)>,
+    /// The step that was not finite, and where.
+    pub bad: Option<(u64, BadTensor)>,
+    pub val_loss: f64,
+    /// Parameters and moments by name, as stored.
+    pub tensors: Vec<(String, Vec<u8>)>,
+    /// Bytes of the state.
+    pub state_bytes: usize,
+    /// Transient bytes reserved, and how often the system was asked.
+    pub transient: (usize, usize),
+}
+
+impl Trained {
+    fn new(rank: &mut Rank, steps: usize) -> Result<Self> {
+        let (mut curve, mut bad) = (Vec::new(), None);
+        for _ in 0..steps {
+            let report = rank.train_step()?;
+            curve.push((report.loss, report.grad_norm));
+            if let Some(tensor) = report.bad {
+                bad = Some((report.step, tensor));
+                break;
+            }
+        }
+        let val_loss = rank.evaluate()?;
+        let mut tensors = Vec::new();
+        for tensor in rank.tensors() {
+            tensors.push((tensor.name().to_owned(), tensor.bytes()?.into_owned()));
+        }
+        let engine = rank.engine();
+        let (state_bytes, transient) = (engine.state.bytes(), engine.transient());
+        Ok(Self { curve, bad, val_loss, tensors, state_bytes, transient })
+    }
+
+    pub fn losses(&self) -> Vec<f64> {
+        self.curve.iter().map(|&(loss, _)| f64::from(loss)).collect()
+    }
+
+    /// Where two runs first differ in a bit of losses, norms, parameters or moments; `None` where they do not.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let bits = |curve: &[(f32, f32)]| -> Vec<_> {
+            curve.iter().map(|(loss, norm)| (loss.to_bits(), norm.to_bits())).collect()
+        };
+        if let Some(step) = (bits(&self.curve).iter().zip(bits(&other.curve))).position(|(a, b)| *a != b) {
+            return Some(format!("step {}: {:?}, {:?}", step + 1, self.curve[step], other.curve[step]));
+        }
+        if self.curve.len() != other.curve.len() || self.val_loss.to_bits() != other.val_loss.to_bits() {
+            return Some(format!("validation: {}, {}", self.val_loss, other.val_loss));
+        }
+        let mut tensors = self.tensors.iter().zip(&other.tensors);
+        tensors.find(|(a, b)| a != b).map(|(a, b)| format!("{} or {}", a.0, b.0))
+    }
+
+    /// The parameters, without the moments, as numbers.
+    pub fn parameters(&self) -> Vec<f32> {
+        let parameters = self.tensors.iter().filter(|(name, _)| !name.starts_with("adam."));
+        parameters
+            .flat_map(|(_, bytes)| bytes.chunks_exact(4))
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect()
+    }
+
+    /// ‖a − b‖ / ‖b‖ of the parameters.
+    pub fn distance(&self, other: &Self) -> f64 {
+        let (a, b) = (self.parameters(), other.parameters());
+        assert_eq!(a.len(), b.len());
+        let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+        let difference = norm(&mut a.iter().zip(&b).map(|(x, y)| f64::from(*x) - f64::from(*y)));
+        difference / norm(&mut b.iter().map(|&y| f64::from(y)))
+    }
+}
+
+/// |a − b| / |b|.
+pub fn relative(a: f64, b: f64) -> f64 {
+    (a - b).abs() / b.abs()
+}
+
+pub fn set(engine: &mut Engine, slot: &str, values: &[f64]) {
+    let slot = engine.state.slot(slot).unwrap();
+    engine.state.set_values(slot, values);
+}
+
+pub fn get(engine: &Engine, slot: &str) -> Vec<f64> {
+    engine.state.values(engine.state.slot(slot).unwrap())
+}
+
+/// Opens a corpus once per process.
+fn open(resolved: &Resolved) -> Result<Arc<Dataset>> {
+    type Opened = Mutex<BTreeMap<String, Arc<Dataset>>>;
+    static OPENED: OnceLock<Opened> = OnceLock::new();
+    let (spec, seq_len) = (data_spec(resolved), resolved.recipe.training.seq_len);
+    let mut opened = OPENED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let key = format!("{spec:?} {seq_len}");
+    if let Some(dataset) = opened.get(&key) {
+        return Ok(Arc::clone(dataset));
+    }
+    let dataset = Arc::new(data::open(&spec, seq_len)?);
+    opened.insert(key, Arc::clone(&dataset));
+    Ok(dataset)
+}
+
+fn facts(dataset: &Dataset) -> Corpus {
+    Corpus {
+        vocab_size: dataset.tokenizer.vocab_size(),
+        train_tokens: dataset.train.len(),
+        exact: true,
+        validation_tokens: dataset.validation.len(),
+        floor: dataset.floor,
+    }
+}

@@ -1,0 +1,198 @@
+//! Whole runs with their folders, for keys that show in what is written down.
+
+use super::strs;
+use crate::harness::{Setup, TINY, recipe};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use xrun::cli::run::{Args, Show};
+use xrun::model::Programs;
+use xrun::passes::Block;
+use xrun::recipe::Class;
+use xrun::results::folder::{CHECKPOINT, ENVIRONMENT, METRICS, RESOLVED, SUMMARY, TIMING, read_summary};
+use xrun::results::progress::Mode;
+use xrun::results::provenance::Environment;
+use xrun::results::rows::{self, Row};
+use xrun::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow};
+use xrun::train::checkpoint::steps;
+use xrun::train::{self, Origin, Request};
+use xrun::{Error, Result};
+
+/// What is enough for files: four steps of one block.
+const SMALL: [&str; 3] = ["training.steps=4", "model.n_layers=1", "training.local_batch_size=8"];
+
+/// A temporary folder, in memory where there is one.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder")
+}
+
+/// Trains settings into a folder of `results`.
+pub fn start(settings: &[String], results: &Path) -> Result<(RunFolder, Summary)> {
+    let resolved = recipe(&strs(settings))?;
+    train::run(Request { resolved, results, progress: Mode::Quiet, origin: Origin::Fresh })
+}
+
+/// A finished run.
+pub struct Run {
+    path: PathBuf,
+    summary: Summary,
+    _results: tempfile::TempDir,
+}
+
+impl Run {
+    fn new(settings: &[String]) -> Result<Self> {
+        let results = scratch();
+        let (folder, summary) = start(&small(settings), results.path())?;
+        Ok(Self { path: folder.path().to_owned(), summary, _results: results })
+    }
+
+    /// The resolved recipe.
+    pub fn resolved(&self) -> String {
+        std::fs::read_to_string(self.path.join(RESOLVED)).expect("every run has one")
+    }
+
+    /// Checkpoints that were kept.
+    pub fn checkpoints(&self) -> usize {
+        steps(&self.path.join(CHECKPOINT)).expect("a folder that can be listed").len()
+    }
+
+    /// Rows with a held-out loss.
+    pub fn evaluations(&self) -> usize {
+        self.metrics().iter().filter(|row| row.val_loss.is_some()).count()
+    }
+
+    /// The last held-out loss.
+    pub fn val_loss(&self) -> Option<f32> {
+        self.metrics().last().and_then(|row| row.val_loss)
+    }
+
+    /// What was generated, with its prompt.
+    pub fn texts(&self) -> Vec<String> {
+        self.summary.samples.iter().map(|sample| format!("{}{}", sample.prompt, sample.text)).collect()
+    }
+
+    /// Timed rows of a phase.
+    pub fn rows_of(&self, phase: Phase) -> usize {
+        self.rows::<TimingRow>(TIMING).iter().filter(|row| row.phase == phase).count()
+    }
+
+    /// Threads that the run computed with.
+    pub fn threads(&self) -> usize {
+        let text = std::fs::read(self.path.join(ENVIRONMENT)).expect("every run has one");
+        let environment: Environment = serde_json::from_slice(&text).expect("it reads back");
+        environment.cpu.threads
+    }
+
+    fn metrics(&self) -> Vec<MetricsRow> {
+        self.rows(METRICS)
+    }
+
+    fn rows<R: Row>(&self, file: &str) -> Vec<R> {
+        rows::read(&self.path.join(file)).expect("every run has its rows")
+    }
+}
+
+/// The settings with what makes a run small beneath them.
+fn small(settings: &[String]) -> Vec<String> {
+    super::on_top(&SMALL.map(str::to_owned), settings)
+}
+
+/// Runs both sides and compares their files. Bookkeeping leaves the training as it is.
+pub fn compare(
+    before: &[String],
+    after: &[String],
+    class: Class,
+    differ: fn(&Run, &Run) -> bool,
+) -> std::result::Result<(), String> {
+    let run = |settings: &[String]| Run::new(settings).map_err(|e| format!("{settings:?}: {e}"));
+    let (a, b) = (run(before)?, run(after)?);
+    let curve = |run: &Run| -> Vec<_> {
+        run.metrics()
+            .iter()
+            .map(|row| (row.loss.to_bits(), row.lr.to_bits(), row.grad_norm.to_bits()))
+            .collect()
+    };
+    if curve(&a) != curve(&b) {
+        return Err(format!("a key of the {class} class changes the curve: {after:?}"));
+    }
+    match differ(&a, &b) {
+        true => Ok(()),
+        false => Err(format!("nothing of it is written, with {after:?} on {before:?}")),
+    }
+}
+
+/// `xrun run` of a recipe whose last run was left behind starts another one, or goes on with that.
+pub fn resumes(before: &[String], after: &[String]) -> std::result::Result<(), String> {
+    let runs = |settings: &[String]| -> Result<usize> {
+        let results = scratch();
+        let (folder, mut summary) = start(&small(settings), results.path())?;
+        summary.status = Status::Failed;
+        folder.write_summary(&summary)?;
+        drop(folder);
+        let path = results.path().join("tiny.toml");
+        std::fs::write(&path, TINY).map_err(|e| Error::failed(e.to_string()))?;
+        let show = Show { json: false, quiet: true };
+        xrun::cli::run::run(&Args { recipe: path, overrides: small(settings), show }, results.path())?;
+        let runs = xrun::results::find::runs(results.path())?;
+        for run in &runs {
+            let complete = run.join(SUMMARY).exists() && read_summary(run)?.steps == 4;
+            assert!(complete, "{}", run.display());
+        }
+        Ok(runs.len())
+    };
+    match (runs(before), runs(after)) {
+        (Ok(2), Ok(1)) => Ok(()),
+        other => Err(format!("number of runs: {other:?}")),
+    }
+}
+
+/// The progress of a run has fewer lines.
+pub fn shows_less(before: &[String], after: &[String]) -> std::result::Result<(), String> {
+    let lines = |settings: &[String]| {
+        let results = scratch();
+        let path = results.path().join("tiny.toml");
+        std::fs::write(&path, TINY).expect("a temporary folder takes a file");
+        let interval = super::on_top(&["metrics.interval=1".to_owned()], settings);
+        let mut command = assert_cmd::Command::cargo_bin("xrun").expect("the binary");
+        let arguments = ["run".to_owned(), path.display().to_string(), "--json".to_owned()];
+        command.args(arguments).args(small(&interval)).arg("--results").arg(results.path());
+        let output = command.assert().success().get_output().stdout.clone();
+        String::from_utf8_lossy(&output).lines().filter(|line| line.contains("\"event\":\"step\"")).count()
+    };
+    // Every second step, and always the first.
+    match (lines(before), lines(after)) {
+        (4, 3) => Ok(()),
+        other => Err(format!("lines of progress: {other:?}")),
+    }
+}
+
+/// With a memory plan that gives a living tensor's place away, the loss is wrong, or, poisoned, not a number.
+pub fn poisons(before: &[String], after: &[String]) -> std::result::Result<(), String> {
+    let bad = |settings: &[String]| {
+        let mut setup = Setup::new(&strs(settings));
+        setup.programs = Arc::new(spoiled(&setup.programs));
+        setup.train(1).iter().map(|rank| rank.bad.is_some()).collect::<Vec<_>>()
+    };
+    let world = Setup::new(&strs(before)).plan.batch.world;
+    match (bad(before), bad(after)) {
+        (quiet, poisoned) if quiet == vec![false; world] && poisoned == vec![true; world] => Ok(()),
+        other => Err(format!("ranks that found a NaN: {other:?}")),
+    }
+}
+
+/// Puts a block that is born and dies inside the life of another one into its place.
+fn spoiled(programs: &Programs) -> Programs {
+    let mut programs = programs.clone();
+    let (_, section) = &mut programs.micro[0];
+    let program = &section.program;
+    let float = |block: &Block| program.spec(block.tensors[0]).dtype.is_float();
+    let blocks = &section.memory.blocks;
+    let pairs = (0..blocks.len()).flat_map(|a| (0..blocks.len()).map(move |b| (a, b)));
+    let inside = |&(a, b): &(usize, usize)| {
+        let (a, b) = (&blocks[a], &blocks[b]);
+        float(a) && float(b) && a.birth < b.birth && b.death < a.death && b.bytes <= a.bytes
+    };
+    let (a, b) = pairs.into_iter().find(inside).expect("a block inside the life of another");
+    let offset = blocks[a].offset;
+    section.memory.blocks[b].offset = offset;
+    programs
+}

@@ -1,0 +1,183 @@
+//! For every key: a recipe on which it matters, a change of it, and where the change shows.
+
+use super::runs::{self, Run};
+use std::path::PathBuf;
+use xrun::error::Kind;
+use xrun::results::Phase;
+
+/// Where a change shows.
+#[derive(Clone, Copy, Debug)]
+pub enum Shows {
+    /// Losses, parameters or moments differ.
+    Curve,
+    /// The printed programs or the layout of state or arena differ; the curve does not, or only by rounding.
+    Program { same_bits: bool },
+    /// Reserved bytes or the number of allocations differ, and no bit of the curve.
+    Memory,
+    /// Nowhere, for a rank alone has nobody to talk to: programs without a collective do not change.
+    Alone,
+    /// With an error of this kind that says this.
+    Refused(Kind, &'static str),
+    /// In the resolved recipe, which every run folder holds: no command of this version acts on it.
+    Recorded,
+    /// In what a run writes.
+    Written(fn(&Run, &Run) -> bool),
+    /// In what this shows.
+    Special(fn(&[String], &[String]) -> Result<(), String>),
+}
+
+/// How a key is shown to matter.
+pub struct Case {
+    /// On top of the tiny recipe.
+    pub base: Vec<String>,
+    /// On top of that: the key with another value.
+    pub change: Vec<String>,
+    one: Shows,
+    several: Shows,
+}
+
+impl Case {
+    /// Where the change shows with `world` ranks.
+    pub fn shows(&self, world: usize) -> Shows {
+        if world == 1 { self.one } else { self.several }
+    }
+}
+
+/// Files that cases read.
+pub struct Files {
+    folder: tempfile::TempDir,
+}
+
+impl Files {
+    /// A text of short documents.
+    pub fn new() -> Self {
+        let folder = runs::scratch();
+        let text: String = (0..400).map(|i| format!("{i} and {} --- ", i * i % 97)).collect();
+        std::fs::write(folder.path().join("text.txt"), text).expect("a temporary folder takes a file");
+        Self { folder }
+    }
+
+    fn text(&self) -> PathBuf {
+        self.folder.path().join("text.txt")
+    }
+}
+
+/// The case of a key.
+pub fn case(key: &str, files: &Files) -> Option<Case> {
+    use Shows::{Alone, Curve, Memory, Program, Recorded, Special};
+    let text = format!("data.corpus={}", files.text().display());
+    let text = text.as_str();
+    let on = |base: &[&str], value: &str, [one, several]: [Shows; 2]| {
+        let owned = |settings: &[&str]| settings.iter().map(ToString::to_string).collect();
+        Some(Case { base: owned(base), change: vec![format!("{key}={value}")], one, several })
+    };
+    let curve = |value| on(&[], value, [Curve, Curve]);
+    let curve_of = |base: &[&str], value| on(base, value, [Curve, Curve]);
+    let program = |value, same_bits| on(&[], value, [Program { same_bits }; 2]);
+    let talk = |value, same_bits| on(&[], value, [Alone, Program { same_bits }]);
+    let refused = |value, says| on(&[], value, [Shows::Refused(Kind::Usage, says); 2]);
+    let written = |base: &[&str], value, differ| on(base, value, [Shows::Written(differ); 2]);
+    let recorded = |value| on(&[], value, [Recorded, Recorded]);
+    let writes = ["generation.samples=2", "generation.tokens=8", "generation.prompt=ab"];
+    let texts = |value| written(&writes, value, |a, b| a.texts() != b.texts() && !a.texts().is_empty());
+    match key {
+        "job.description" => written(&[], "another", |a, b| a.resolved() != b.resolved()),
+
+        "model.dim" => curve("48"),
+        "model.n_layers" => curve("1"),
+        "model.n_heads" => curve("8"),
+        "model.n_kv_heads" => curve("4"),
+        "model.head_dim" => curve("8"),
+        "model.ffn_dim" => curve("48"),
+        "model.dropout" => curve("0.2"),
+        "model.qk_norm" => curve("false"),
+        "model.rope_theta" => curve("1e6"),
+        "model.norm_eps" => curve("1e-4"),
+        "model.tie_embeddings" => curve("true"),
+
+        "training.seq_len" => curve("8"),
+        "training.local_batch_size" => curve("4"),
+        "training.global_batch_size" => curve("32"),
+        "training.accumulation" => curve("2"),
+        "training.steps" => curve("40"),
+        "training.dtype" => curve("bf16"),
+        "training.max_norm" => curve("0.01"),
+        "training.seed" => curve("4"),
+
+        "optimizer.lr" => curve("5e-3"),
+        "optimizer.betas" => curve("[0.8, 0.9]"),
+        "optimizer.eps" => curve("1e-3"),
+        "optimizer.weight_decay" => curve("0.5"),
+
+        "lr_scheduler.warmup_steps" => curve("1"),
+        "lr_scheduler.min_lr_ratio" => curve("0.5"),
+        "lr_scheduler.decay" => curve("linear"),
+        "lr_scheduler.decay_ratio" => curve_of(&["lr_scheduler.decay=wsd"], "0.9"),
+
+        "activation_checkpoint.mode" => program("none", true),
+
+        "parallelism.world_size" => program("4", false),
+        "parallelism.launcher" => refused("process", "not in this version"),
+        "parallelism.bucket_mib" => talk("0.001", true),
+        "parallelism.overlap" => talk("false", true),
+
+        "data.corpus" => curve("stories"),
+        "data.tokenizer" => curve("stories"),
+        "data.document_separator" => curve_of(&[text, "data.validation=0.3"], "---"),
+        "data.cross_documents" => {
+            curve_of(&[text, "data.document_separator=---", "data.validation=0.3"], "false")
+        }
+        "data.validation" => curve_of(&[text], "0.4"),
+        "data.train_tokens" => curve("5000"),
+        "data.validation_tokens" => curve("300"),
+        "data.seed" => curve("7"),
+
+        "checkpoint.interval" => {
+            written(&["checkpoint.keep=10"], "1", |a, b| (a.checkpoints(), b.checkpoints()) == (1, 4))
+        }
+        "checkpoint.keep" => {
+            written(&["checkpoint.interval=1"], "3", |a, b| (a.checkpoints(), b.checkpoints()) == (2, 3))
+        }
+        "checkpoint.resume" => on(&[], "auto", [Special(runs::resumes); 2]),
+        "validation.interval" => written(&[], "1", |a, b| (a.evaluations(), b.evaluations()) == (1, 4)),
+        "validation.steps" => written(&[], "1", |a, b| a.val_loss() != b.val_loss()),
+
+        "generation.interval" => written(&writes, "2", |a, b| (a.texts().len(), b.texts().len()) == (2, 4)),
+        "generation.samples" => written(&writes, "3", |a, b| (a.texts().len(), b.texts().len()) == (2, 3)),
+        "generation.tokens" => texts("2"),
+        "generation.prompt" => texts("cd"),
+        "generation.temperature" => texts("0"),
+        "generation.top_k" => texts("1"),
+        "generation.top_p" => texts("0.01"),
+        "generation.seed" => texts("1"),
+
+        "metrics.interval" => on(&[], "2", [Special(runs::shows_less); 2]),
+        "metrics.warmup" => {
+            written(&[], "1", |a, b| (a.rows_of(Phase::Warmup), b.rows_of(Phase::Warmup)) == (4, 1))
+        }
+
+        "engine.device" => refused("cuda", "needs the CUDA engine"),
+        "engine.devices" => refused("[0]", "engine.devices"),
+        "engine.threads" => written(&[], "3", |a, b| (a.threads(), b.threads()) == (2, 3)),
+        "engine.memory_limit_gib" => {
+            on(&[], "1e-5", [Shows::Refused(Kind::DoesNotFit, "engine.memory_limit_gib"); 2])
+        }
+        "engine.placement" => on(&[], "caching", [Memory, Memory]),
+        "engine.cuda_graphs" => refused("true", "there are no CUDA graphs on the CPU"),
+        "engine.fused" => program("false", false),
+        "engine.attention" => program("unfused", false),
+        "engine.batching" => program("looped", false),
+        "engine.communication" => talk("off", false),
+        "engine.poison" => on(&[], "true", [Special(runs::poisons); 2]),
+
+        "sweep.grid" => recorded("{ \"optimizer.lr\" = [1e-3, 3e-3] }"),
+        "sweep.pairs" => recorded("[{ \"model.dim\" = 48, \"model.n_layers\" = 1 }]"),
+        "sweep.exclude" => recorded("[{ \"model.n_layers\" = 8 }]"),
+        "compare.change" => recorded("{ \"engine.fused\" = false }"),
+        "compare.hypothesis" => recorded("fewer passes over memory"),
+        "compare.predicts" => recorded("faster"),
+        "compare.repeats" => recorded("5"),
+        "compare.min_effect" => recorded("0.02"),
+        _ => None,
+    }
+}

@@ -1,0 +1,10 @@
+//! The engine as a whole, on models of a few thousand parameters: gradients, learning, bits, ranks, memory, keys.
+
+mod bits;
+mod gradient;
+mod harness;
+mod keys;
+mod learning;
+mod memory;
+mod ranks;
+mod splits;

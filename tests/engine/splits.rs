@@ -1,0 +1,95 @@
+//! One global batch, split over ranks, micro-steps and products: the same training, up to the order of sums.
+
+use crate::harness::{Setup, Trained, relative};
+
+const STEPS: usize = 20;
+
+/// The global batch is fixed, with dropout, at the rate that a recipe has by default.
+const BASE: [&str; 3] = ["training.global_batch_size=32", "model.dropout=0.2", "optimizer.lr=1e-3"];
+
+/// Every way to train on 32 sequences; the first is the one to compare with.
+const SPLITS: [(&str, &[&str]); 6] = [
+    ("1 rank, 1 × 32", &["training.local_batch_size=32"]),
+    ("1 rank, 4 × 8", &["training.local_batch_size=8", "training.accumulation=4"]),
+    ("2 ranks, 1 × 16", &["training.local_batch_size=16", "parallelism.world_size=2"]),
+    ("2 ranks, 2 × 8", &["training.local_batch_size=8", "parallelism.world_size=2"]),
+    ("4 ranks, 1 × 8", &["training.local_batch_size=8", "parallelism.world_size=4"]),
+    ("1 rank, one sequence at a time", &["training.local_batch_size=32", "engine.batching=looped"]),
+];
+
+fn train(overrides: &[&str]) -> Trained {
+    let mut ranks = Setup::new(&[&BASE[..], overrides].concat()).train(STEPS);
+    for (number, rank) in ranks.iter().enumerate() {
+        assert_eq!(rank.difference(&ranks[0]), None, "{overrides:?}: rank {number} and rank 0");
+    }
+    ranks.remove(0)
+}
+
+/// Relative differences: of loss and gradient norm of the first step, of the losses of all steps at most, of the
+/// held-out loss at the end, of the parameters at the end.
+fn differences(a: &Trained, b: &Trained) -> [f64; 5] {
+    let losses: Vec<f64> = a.losses().iter().zip(b.losses()).map(|(a, b)| relative(*a, b)).collect();
+    let all = losses.iter().copied().fold(0.0, f64::max);
+    let norm = |run: &Trained| f64::from(run.curve[0].1);
+    [losses[0], relative(norm(a), norm(b)), all, relative(a.val_loss, b.val_loss), a.distance(b)]
+}
+
+fn agree(dtype: &str, bounds: [f64; 5]) {
+    let key = format!("training.dtype={dtype}");
+    let train = |split: &[&str]| train(&[split, &[key.as_str()]].concat());
+    let whole = train(SPLITS[0].1);
+    for (name, split) in &SPLITS[1..] {
+        let found = differences(&train(split), &whole);
+        let within = found.iter().zip(bounds).all(|(found, bound)| *found <= bound);
+        assert!(within, "{dtype}, {name}: {found:?} > {bounds:?}");
+    }
+}
+
+#[test]
+fn in_fp32() {
+    agree("fp32", [1e-6, 1e-6, 1e-6, 1e-6, 1e-3]);
+}
+
+#[test]
+fn in_bf16() {
+    agree("bf16", [1e-6, 1e-6, 2e-3, 2e-3, 1e-3]);
+}
+
+/// More rows than one chunk of the head has: two chunks on one rank, one on each of two.
+#[test]
+fn chunks_of_the_head() {
+    let large = ["training.global_batch_size=256", "model.n_layers=1", BASE[1], BASE[2]];
+    let train = |split: &[&str]| Setup::new(&[&large[..], split].concat()).train(3).remove(0);
+    let one = Setup::new(&[&large[..], &["training.local_batch_size=256"]].concat());
+    let heads = one.programs.micro_step(0, 1).program.nodes.iter().filter(|n| n.op.name() == "head_loss");
+    assert_eq!(heads.count(), 2);
+    let found = differences(&train(&["parallelism.world_size=2"]), &one.train_one(3));
+    let within = found.iter().zip([1e-6, 1e-6, 1e-6, 1e-6, 1e-3]).all(|(found, bound)| *found <= bound);
+    assert!(within, "{found:?}");
+}
+
+/// Dropout does something, and the same for every split: another mask would be as far as another rate.
+#[test]
+fn dropout_is_felt() {
+    let with = train(SPLITS[0].1);
+    let without = Setup::new(&["training.global_batch_size=32", "training.local_batch_size=32"]).train_one(1);
+    let other = Setup::new(&[&BASE[..], SPLITS[0].1, &["training.seed=4"]].concat()).train_one(1);
+    assert!(relative(with.losses()[0], without.losses()[0]) > 1e-3);
+    assert!(relative(with.losses()[0], other.losses()[0]) > 1e-3);
+}
+
+/// An evaluation of `steps` batches reads the same held-out windows, however a batch is split.
+#[test]
+fn a_shortened_evaluation() {
+    let evaluated = |steps: &str, split: &[&str]| {
+        let shared = [BASE[0], "data.validation_tokens=2000", steps];
+        Setup::new(&[&shared, split].concat()).train(1).remove(0).val_loss
+    };
+    let (short, full) = ("validation.steps=2", "validation.steps=0");
+    let whole = evaluated(short, SPLITS[0].1);
+    assert!(relative(whole, evaluated(full, SPLITS[0].1)) > 1e-5, "a part of the held-out windows");
+    for (name, split) in &SPLITS[1..] {
+        let found = relative(evaluated(short, split), whole);
+        assert!(found <= 1e-6, "{name}: {found:e}");
+    }
+}
