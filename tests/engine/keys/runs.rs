@@ -28,7 +28,8 @@ pub fn scratch() -> tempfile::TempDir {
 /// Trains settings into a folder of `results`.
 pub fn start(settings: &[String], results: &Path) -> Result<(RunFolder, Summary)> {
     let resolved = recipe(&strs(settings))?;
-    train::run(Request { resolved, results, progress: Mode::Quiet, origin: Origin::Fresh })
+    let ended = train::run(Request { resolved, results, progress: Mode::Quiet, origin: Origin::Fresh })?;
+    ended.outcome.map(|()| (ended.folder, ended.summary))
 }
 
 /// A finished run.
