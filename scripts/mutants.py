@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Plants errors in the ops, one at a time, and reports which of them the tests do not see.
+
+    scripts/mutants.py [--only PART] [--work DIR]
+
+A mutant replaces one expression or statement of an op: a sign is flipped, a comparison turned around, a factor
+negated, an index moved. All of them are compiled into one copy of the tree, each behind a switch that an environment
+variable turns on, so that one build serves all. For every mutant the checks of the ops are run (`cargo test --lib
+check::`), then, if it is still alive, their unit tests, then the engine's tests. The first that fails kills it.
+
+The exit code is 1 if a mutant survives, and 2 if one no longer fits the source: then its line below is brought up to
+date. Prints a table in Markdown for docs/measuring.md. DIR keeps the copy and its build from one call to the next.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+OPS = pathlib.Path("src/ops")
+# Neither has arithmetic of its own: a list of ops, and what the attention is compared with.
+NOT_OPS = {"mod.rs", "attention/reference.rs", "attention/tests.rs", "head_loss/tests.rs"}
+
+# File below src/ops, a text, the original (the first one after that text), what replaces it.
+MUTANTS = [
+    ("adamw.rs", "let g = ", "g * self.clip", "-g * self.clip"),
+    ("adamw.rs", "self.keep1.fma(", "g - m", "g + m"),
+    ("adamw.rs", "fma(g, ", "self.beta2 * v", "-self.beta2 * v"),
+    ("adamw.rs", "let denominator = ", "v.sqrt() / self.correction + self.eps", "v.sqrt() / self.correction - self.eps"),
+    ("adamw.rs", "if ", "cx.input_u32(4)[0] != 0", "cx.input_u32(4)[0] == 0"),
+    ("adamw.rs", "let step = if ", "segment.decay", "!segment.decay"),
+    ("add.rs", "|a, b| ", "a + b", "a - b"),
+    ("advance.rs", "if ", "cx.input_u32(0)[0] == 0", "cx.input_u32(0)[0] != 0"),
+    ("advance.rs", "", "cx.output_u32(0).slice(0, 1)[0] += 1;", "cx.output_u32(0).slice(0, 1)[0] += 2;"),
+    ("all_reduce.rs", "cx.output::<f32>(0).slice(0, ", "len", "len / 2"),
+    ("all_reduce.rs", "cx.output::<f64>(0).slice(0, ", "len", "len / 2"),
+    ("attention/backward.rs", "multiply_by(dp, factors);", "*p * (*dp - delta)", "*p * (*dp + delta)"),
+    ("attention/backward.rs", "multiply_by(p, factors);", "*p * (*dp - delta)", "*p * (*dp + delta)"),
+    ("attention/backward.rs", "let count = ", "queries.min(seq_len - q0)", "1usize.max(queries.min(seq_len - q0) - 1)"),
+    ("attention/forward.rs", "let correction = ", "(max[r] - larger).exp()", "(larger - max[r]).exp()"),
+    ("attention/forward.rs", "norm[r] = ", "norm[r] * correction + exponentials(row, larger)",
+     "norm[r] * correction - exponentials(row, larger)"),
+    ("attention/forward.rs", "[0] = ", "max[r] + norm[r].ln()", "max[r] - norm[r].ln()"),
+    ("attention/layout.rs", "", "1.0 / (self.dim as f64).sqrt()", "-1.0 / (self.dim as f64).sqrt()"),
+    ("attention/layout.rs", "None => ", "0..t + 1", "0..t.max(1)"),
+    ("attention/layout.rs", "", "(self.query + g) * self.dim", "(self.query + self.kv - 1 - g) * self.dim"),
+    ("attention/mod.rs", "step: ", "cx.input_u32(next + 1)[0]", "cx.input_u32(next + 1)[0] + 1"),
+    ("attention/rows.rs", "|x| ", "(x - shift).exp()", "(x + shift).exp()"),
+    ("attention/rows.rs", "|x| ", "*x *= by", "*x *= -by"),
+    ("attention/unfused.rs", "product((t, t, dim), <E as Elem>::Acc::of(", "heads.score_scale()", "-heads.score_scale()"),
+    ("attention/unfused.rs", "product((t, dim, t), <E as Elem>::Acc::of(", "heads.score_scale()", "-heads.score_scale()"),
+    ("attention/unfused.rs", "ds.t(), q, dk, rest, ", "i > 0", "i == 0"),
+    ("attention/unfused.rs", "product((t, dim, t), ", "<E as Elem>::Acc::ONE", "-<E as Elem>::Acc::ONE"),
+    ("attention/unfused.rs", "let d_o = d_o.at(", "<E as Elem>::Acc::ONE", "-<E as Elem>::Acc::ONE"),
+    ("cast.rs", "|x: <E as Elem>::Acc| ", "<F as Elem>::Acc::of(x.to_f64())", "<F as Elem>::Acc::of(-x.to_f64())"),
+    ("copy.rs", "|(v, old)| ", "*v += old.up()", "*v -= old.up()"),
+    ("copy.rs", "if ", "cx.adds(0)", "!cx.adds(0)"),
+    ("cross_entropy.rs", "else { ", "sum.ln() + (highest - wanted)", "sum.ln() - (highest - wanted)"),
+    ("cross_entropy.rs", "", "row[target as usize] -= scale;", "row[target as usize] += scale;"),
+    ("cross_entropy.rs", "let factor = ", "scale / sum", "-scale / sum"),
+    ("dropout.rs", "*factor = if ", "u32::from(u16::from_le(draw)) < self.threshold",
+     "u32::from(u16::from_le(draw)) >= self.threshold"),
+    ("dropout.rs", "|(x, f)| ", "*x *= *f", "*x *= -*f"),
+    ("dropout.rs", "65536.0 / f64::from(", "65536 - threshold", "65536 + threshold"),
+    ("embedding.rs", "|(sum, dy)| ", "*sum += dy.up()", "*sum -= dy.up()"),
+    ("embedding.rs", "w.slice(", "token as usize * d", "(token as usize + 1) * d % w.len()"),
+    ("grad_norm.rs", "zip(lanes)", "g.fma(*g, *sum)", "g.fma(*g, -*sum)"),
+    ("grad_norm.rs", "zip(rest)", "g.fma(*g, *sum)", "g.fma(*g, -*sum)"),
+    ("grad_norm.rs", "self.max_norm / (", "total_norm + 1e-6", "total_norm - 1e-6"),
+    ("grad_norm.rs", "if ", "!(total_norm.is_finite() && loss.finite())", "!(total_norm.is_finite() || loss.finite())"),
+    ("half.rs", "x.slice(", "(2 * r + self.index) * f", "(2 * r + 1 - self.index) * f"),
+    ("half.rs", "row[", "self.index * f", "(1 - self.index) * f"),
+    ("head_loss/mod.rs", "(rows, width, d), ", "A::ONE", "-A::ONE"),
+    ("head_loss/mod.rs", "(width, d, rows), ", "A::ONE", "-A::ONE"),
+    ("head_loss/mod.rs", "(rows, d, width), ", "A::ONE", "-A::ONE"),
+    ("head_loss/mod.rs", "d_logits.t(), x, dw, ", "cx.adds(DW)", "!cx.adds(DW)"),
+    ("kv_cache.rs", "let row = ", "b * self.capacity + *position as usize",
+     "b * self.capacity + (*position as usize + 1) % self.capacity"),
+    ("kv_cache.rs", "*o = ", "p.fma(*v, *o)", "p.fma(*v, -*o)"),
+    ("kv_cache.rs", "let mut p = vec![Acc::ZERO; ", "positions[b] as usize + 1", "(positions[b] as usize).max(1)"),
+    ("lanes.rs", "zip(a).zip(b)", "a.fma(*b, *lane)", "a.fma(*b, -*lane)"),
+    ("lanes.rs", "zip(b_rest)", "a.fma(*b, *lane)", "a.fma(-*b, *lane)"),
+    ("lanes.rs", "", "*sum += *part;", "*sum -= *part;"),
+    ("lanes.rs", "fold(x, A::ZERO, |a, b| ", "a + b", "a - b"),
+    ("linear.rs", "(n, o, i), ", "<E as Elem>::Acc::ONE", "-<E as Elem>::Acc::ONE"),
+    ("linear.rs", "(n, i, o), ", "<E as Elem>::Acc::ONE", "-<E as Elem>::Acc::ONE"),
+    ("linear.rs", "(o, i, n), ", "<E as Elem>::Acc::ONE", "-<E as Elem>::Acc::ONE"),
+    ("linear.rs", "dy.t(), x, dw, ", "cx.adds(0)", "!cx.adds(0)"),
+    ("mul.rs", "|a, b| ", "a * b", "-(a * b)"),
+    ("qk_norm_rope.rs", "E::Acc::ONE / ", "(mean + self.eps).sqrt()", "(mean - self.eps).sqrt()"),
+    ("qk_norm_rope.rs", "norm * (", "*g - *x * mean", "*g + *x * mean"),
+    ("qk_norm_rope.rs", "|((dw, g), x)| ", "*dw += *g * *x", "*dw -= *g * *x"),
+    ("residual_norm.rs", "E::down(", "*sum + *addend", "*sum - *addend"),
+    ("rms_norm.rs", "", "dot(x, x) / self.count + self.eps", "dot(x, x) / self.count - self.eps"),
+    ("rms_norm.rs", "*dw = ", "dy.fma(*x * s, *dw)", "dy.fma(-(*x * s), *dw)"),
+    ("rms_norm.rs", "g.fma(s, ", "-(*x * pull)", "*x * pull"),
+    ("rope.rs", "(*x, *y) = (", "*x * *c - *y * *s", "*x * *c + *y * *s"),
+    ("rope.rs", "(*x, *y) = (*x * *c + *y * *s, ", "*y * *c - *x * *s", "*y * *c + *x * *s"),
+    ("rope.rs", "theta.powf(", "-2.0 * i as f64 / dim as f64", "2.0 * i as f64 / dim as f64"),
+    ("scale.rs", "|x| ", "factor * x", "-factor * x"),
+    ("silu.rs", "A::ONE / ", "(A::ONE + (-x).exp())", "(A::ONE + x.exp())"),
+    ("silu.rs", "s * ", "x.fma(A::ONE - s, A::ONE)", "x.fma(A::ONE + s, A::ONE)"),
+    ("softmax.rs", "[0] = ", "shift + sum.ln()", "shift - sum.ln()"),
+    ("softmax.rs", "*dp = ", "*p * (*dp - mean)", "*p * (*dp + mean)"),
+    ("sum.rs", "Acc::of(", "before + self.scale * total(x)", "before - self.scale * total(x)"),
+    ("sum.rs", "E::down(", "A::of(self.scale) * d_total", "-A::of(self.scale) * d_total"),
+    ("swiglu.rs", "*y = E::down(", "gate * sigmoid(gate) * up.up()", "-gate * sigmoid(gate) * up.up()"),
+    ("swiglu.rs", "*d_gate = E::down(", "dy * *up * silu_slope(*gate, s)", "-dy * *up * silu_slope(*gate, s)"),
+    ("swiglu.rs", "*d_up = E::down(", "dy * (*gate * s)", "-dy * (*gate * s)"),
+    ("with_gradient.rs", "v.give(1, ", "v.input(2)", "v.input(1)"),
+]
+
+# What is run until one fails: a name for the table, and the arguments of `cargo test`.
+TESTS = [
+    ("check", ["--lib", "check::tests::every_case_holds_in_f64"]),
+    ("check", ["--lib", "check::"]),
+    ("unit tests", ["--lib", "ops::"]),
+    ("engine tests", ["--test", "engine"]),
+]
+LIMIT_S = 300
+SWITCH = "XRUN_MUTANT"
+SWITCHES = """
+/// Whether the mutant of this number is switched on.
+pub fn planted(number: usize) -> bool {
+    static ON: std::sync::LazyLock<Option<usize>> =
+        std::sync::LazyLock::new(|| std::env::var("%s").ok().and_then(|n| n.parse().ok()));
+    *ON == Some(number)
+}
+""" % SWITCH
+
+
+def plant(copy, mutants):
+    """Puts every mutant behind its switch; returns the ones whose place is not in the source."""
+    lost, edits = [], {}
+    for number, (file, before, original, mutant) in enumerate(mutants):
+        path = copy / OPS / file
+        text = path.read_text()
+        context = text.find(before)
+        start = text.find(original, context + len(before))
+        if context < 0 or start < 0:
+            lost.append((file, f"{before} … {original}"))
+            continue
+        choice = f"if crate::planted({number}) {{ {mutant} }} else {{ {original} }}"
+        edits.setdefault(path, []).append((start, len(original), choice if original.endswith(";") else f"({choice})"))
+    for path, places in edits.items():
+        text = path.read_text()
+        places.sort(reverse=True)
+        for (start, *_), (previous, length, _) in zip(places, places[1:]):
+            if previous + length > start:
+                sys.exit(f"two mutants in one place of {path.name}: {text[previous:previous + length]!r}")
+        for start, length, choice in places:
+            text = text[:start] + choice + text[start + length:]
+        path.write_text(text)
+    library = copy / "src/lib.rs"
+    library.write_text("#![allow(unused_parens)]\n" + library.read_text() + SWITCHES)
+    return lost
+
+
+def cargo(copy, arguments, number=None, build=False):
+    """Runs `cargo test` in the copy; true when it passes."""
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(copy.parent / "target"), "RUST_BACKTRACE": "0"}
+    environment.pop(SWITCH, None)
+    if number is not None:
+        environment[SWITCH] = str(number)
+    command = ["cargo", "test", "--offline", "--quiet", *arguments, *(["--no-run"] if build else [])]
+    quiet = None if build else subprocess.DEVNULL
+    try:
+        return subprocess.run(command, cwd=copy, env=environment, stdout=quiet, stderr=quiet,
+                              timeout=None if build else LIMIT_S).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def copy_tree(work):
+    copy = work / "tree"
+    shutil.rmtree(copy, ignore_errors=True)
+    copied = ["Cargo.toml", "Cargo.lock", "build.rs", "src", "recipes", "tests", "docs"]
+    for path in map(ROOT.joinpath, copied):
+        copy.mkdir(exist_ok=True)
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, copy / path.name)
+    return copy
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="mutants of files whose names contain this")
+    parser.add_argument("--work", type=pathlib.Path, help="where the copy and its build lie, to be kept")
+    arguments = parser.parse_args()
+
+    sources = {str(p.relative_to(ROOT / OPS)) for p in (ROOT / OPS).rglob("*.rs")} - NOT_OPS
+    without = sources - {file for file, *_ in MUTANTS} - {"attention/flash.rs"}
+    if without:
+        sys.exit(f"no mutant in {', '.join(sorted(without))}")
+    with tempfile.TemporaryDirectory() as temporary:
+        work = (arguments.work or pathlib.Path(temporary)).resolve()
+        work.mkdir(parents=True, exist_ok=True)
+        copy = copy_tree(work)
+        lost = plant(copy, MUTANTS)
+        if lost:
+            print("\n".join(f"{file}: not in the source: {text!r}" for file, text in lost), file=sys.stderr)
+            sys.exit(2)
+        for name, test in TESTS:
+            if not cargo(copy, test, build=True) or not cargo(copy, test):
+                sys.exit(f"the {name} fail without a mutant")
+        sys.exit(try_all(copy, arguments.only))
+
+
+def try_all(copy, only):
+    print("| op file | planted | instead of | seen by |\n|---|---|---|---|", flush=True)
+    tried, survivors = 0, 0
+    for number, (file, _, original, mutant) in enumerate(MUTANTS):
+        if only not in file:
+            continue
+        started = time.monotonic()
+        seen_by = next((name for name, test in TESTS if not cargo(copy, test, number)), None)
+        tried += 1
+        survivors += seen_by is None
+        shown = [re.sub(r"\s+", " ", text).replace("|", "\\|") for text in (mutant, original)]
+        print(f"| `{file}` | `{shown[0]}` | `{shown[1]}` | {seen_by or '**nothing**'} |", flush=True)
+        print(f"{number + 1}/{len(MUTANTS)} in {time.monotonic() - started:.0f} s", file=sys.stderr)
+    print(f"\n{survivors} of {tried} survive", file=sys.stderr)
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    main()
