@@ -3,6 +3,7 @@
 use super::generate::generate;
 use super::init::{initialize, refresh_shadow};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
+use crate::device::DType;
 use crate::device::comm::Communicator;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
@@ -112,7 +113,8 @@ impl Rank {
     }
 
     /// Trains one step. Where the loss or a gradient is not finite, nothing is updated, and the step is replayed with
-    /// a check after every node to name the first bad tensor.
+    /// a check after every node to name the first bad tensor. (Ranks that do not exchange gradients each decide for
+    /// themselves whether to update, and stop together.)
     ///
     /// # Errors
     /// When data or a rank is lost.
@@ -266,7 +268,8 @@ impl Rank {
                 let bytes = self.engine.state.bytes_of(slot);
                 let shape = param.spec.shape.clone();
                 let read = move || Ok(Cow::Owned(unpadded(param, bytes)));
-                tensors.push(TensorView::lazy(format!("{prefix}{}", param.name), Dtype::F32, shape, read));
+                let dtype = if param.spec.dtype == DType::F64 { Dtype::F64 } else { Dtype::F32 };
+                tensors.push(TensorView::lazy(format!("{prefix}{}", param.name), dtype, shape, read));
             }
         }
         tensors

@@ -150,6 +150,8 @@ pub struct Trained {
     pub val_loss: f64,
     /// Parameters and moments by name, as stored.
     pub tensors: Vec<(String, Vec<u8>)>,
+    /// Bytes of one of their numbers.
+    number_bytes: usize,
     /// Bytes of the state.
     pub state_bytes: usize,
     /// Transient bytes reserved, and how often the system was asked.
@@ -174,7 +176,8 @@ impl Trained {
         }
         let engine = rank.engine();
         let (state_bytes, transient) = (engine.state.bytes(), engine.transient());
-        Ok(Self { curve, bad, val_loss, tensors, state_bytes, transient })
+        let number_bytes = engine.state.layout().precision.master.size();
+        Ok(Self { curve, bad, val_loss, tensors, number_bytes, state_bytes, transient })
     }
 
     pub fn losses(&self) -> Vec<f64> {
@@ -197,12 +200,13 @@ impl Trained {
     }
 
     /// The parameters, without the moments, as numbers.
-    pub fn parameters(&self) -> Vec<f32> {
+    pub fn parameters(&self) -> Vec<f64> {
+        let number = |bytes: &[u8]| match *bytes {
+            [a, b, c, d] => f64::from(f32::from_le_bytes([a, b, c, d])),
+            _ => f64::from_le_bytes(bytes.try_into().expect("a number has four or eight bytes")),
+        };
         let parameters = self.tensors.iter().filter(|(name, _)| !name.starts_with("adam."));
-        parameters
-            .flat_map(|(_, bytes)| bytes.chunks_exact(4))
-            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-            .collect()
+        parameters.flat_map(|(_, bytes)| bytes.chunks_exact(self.number_bytes)).map(number).collect()
     }
 
     /// ‖a − b‖ / ‖b‖ of the parameters.
@@ -210,8 +214,7 @@ impl Trained {
         let (a, b) = (self.parameters(), other.parameters());
         assert_eq!(a.len(), b.len());
         let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
-        let difference = norm(&mut a.iter().zip(&b).map(|(x, y)| f64::from(*x) - f64::from(*y)));
-        difference / norm(&mut b.iter().map(|&y| f64::from(y)))
+        norm(&mut a.iter().zip(&b).map(|(x, y)| x - y)) / norm(&mut b.iter().copied())
     }
 }
 
