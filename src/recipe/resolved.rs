@@ -179,7 +179,11 @@ pub fn diff(a: &Recipe, b: &Recipe) -> Vec<Change> {
         .map(|((key, old), (_, new))| {
             let class = match key.path {
                 "training.local_batch_size" | "training.accumulation" | "parallelism.world_size" => {
-                    if global_kept { Class::Execution } else { Class::Training }
+                    if global_kept {
+                        Class::Execution
+                    } else {
+                        Class::Training
+                    }
                 }
                 _ => key.class,
             };
