@@ -7,7 +7,7 @@ fn truncate(bytes: &mut Vec<u8>) {
     bytes.truncate(bytes.len() / 2);
 }
 
-fn flip(bytes: &mut Vec<u8>) {
+fn flip(bytes: &mut [u8]) {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 0x10;
 }
