@@ -3,28 +3,31 @@
 use crate::place::{Place, Run};
 use std::fs;
 
-fn truncate(bytes: &mut Vec<u8>) {
-    bytes.truncate(bytes.len() / 2);
+fn truncate(bytes: &[u8]) -> Vec<u8> {
+    bytes[..bytes.len() / 2].to_vec()
 }
 
-fn flip(bytes: &mut [u8]) {
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 0x10;
+fn flip(bytes: &[u8]) -> Vec<u8> {
+    let mut flipped = bytes.to_vec();
+    flipped[bytes.len() / 2] ^= 0x10;
+    flipped
 }
 
-fn damage(run: &Run, file: &str, how: fn(&mut Vec<u8>)) {
-    let mut bytes = run.file(file);
-    how(&mut bytes);
-    fs::write(run.path.join(file), bytes).unwrap();
+fn empty(_bytes: &[u8]) -> Vec<u8> {
+    Vec::new()
+}
+
+fn damage(run: &Run, file: &str, how: fn(&[u8]) -> Vec<u8>) {
+    fs::write(run.path.join(file), how(&run.file(file))).unwrap();
 }
 
 #[test]
 fn the_previous_checkpoint_is_used_loudly() {
     for (file, how) in [
-        ("model.safetensors", truncate as fn(&mut Vec<u8>)),
+        ("model.safetensors", truncate as fn(&[u8]) -> Vec<u8>),
         ("optimizer.safetensors", flip),
         ("manifest.json", flip),
-        ("model.safetensors", Vec::clear),
+        ("model.safetensors", empty),
     ] {
         let place = Place::killed_after(20);
         let run = place.run();
@@ -74,7 +77,7 @@ fn damaged_files_of_a_run_are_named() {
         ("resolved.toml", |bytes| bytes.truncate(bytes.windows(7).position(|w| w == b"stories").unwrap()), 2),
         ("resolved.toml", |bytes| bytes[10] = 0xff, 2),
         ("summary.json", truncate, 1),
-        ("summary.json", Vec::clear, 1),
+        ("summary.json", empty, 1),
     ] {
         let place = Place::killed_after(20);
         let run = place.run();
