@@ -3,31 +3,28 @@
 use crate::place::{Place, Run};
 use std::fs;
 
-fn truncate(bytes: &[u8]) -> Vec<u8> {
-    bytes[..bytes.len() / 2].to_vec()
+fn truncate(bytes: &mut Vec<u8>) {
+    bytes.truncate(bytes.len() / 2);
 }
 
-fn flip(bytes: &[u8]) -> Vec<u8> {
-    let mut flipped = bytes.to_vec();
-    flipped[bytes.len() / 2] ^= 0x10;
-    flipped
-}
+const FLIP: fn(&mut Vec<u8>) = |bytes| {
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+};
 
-fn empty(_bytes: &[u8]) -> Vec<u8> {
-    Vec::new()
-}
-
-fn damage(run: &Run, file: &str, how: fn(&[u8]) -> Vec<u8>) {
-    fs::write(run.path.join(file), how(&run.file(file))).unwrap();
+fn damage(run: &Run, file: &str, how: fn(&mut Vec<u8>)) {
+    let mut bytes = run.file(file);
+    how(&mut bytes);
+    fs::write(run.path.join(file), bytes).unwrap();
 }
 
 #[test]
 fn the_previous_checkpoint_is_used_loudly() {
     for (file, how) in [
-        ("model.safetensors", truncate as fn(&[u8]) -> Vec<u8>),
-        ("optimizer.safetensors", flip),
-        ("manifest.json", flip),
-        ("model.safetensors", empty),
+        ("model.safetensors", truncate as fn(&mut Vec<u8>)),
+        ("optimizer.safetensors", FLIP),
+        ("manifest.json", FLIP),
+        ("model.safetensors", Vec::clear),
     ] {
         let place = Place::killed_after(20);
         let run = place.run();
@@ -46,7 +43,7 @@ fn without_a_good_checkpoint_nothing_starts_over() {
     let place = Place::killed_after(10);
     let run = place.run();
     for step in ["step-000005", "step-000010"] {
-        damage(&run, &format!("checkpoint/{step}/model.safetensors"), flip);
+        damage(&run, &format!("checkpoint/{step}/model.safetensors"), FLIP);
     }
     let before = run.files();
     for arguments in [&["resume"][..], &["sample", run.name()], &["export", run.name(), "--to", "out"]] {
@@ -77,7 +74,7 @@ fn damaged_files_of_a_run_are_named() {
         ("resolved.toml", |bytes| bytes.truncate(bytes.windows(7).position(|w| w == b"stories").unwrap()), 2),
         ("resolved.toml", |bytes| bytes[10] = 0xff, 2),
         ("summary.json", truncate, 1),
-        ("summary.json", empty, 1),
+        ("summary.json", Vec::clear, 1),
     ] {
         let place = Place::killed_after(20);
         let run = place.run();
