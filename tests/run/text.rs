@@ -18,7 +18,7 @@ fn gpt2_tokens_train_and_read_back() {
     let text: String = (0..200).map(story).collect();
     place.write("book.txt", text.as_bytes());
     let (run, said) = trained(&place, 4, &["data.corpus=book.txt", "data.tokenizer=gpt2"]);
-    assert!(said.contains("1 documents in 1 files"), "{said}");
+    assert!(said.contains("1 document in 1 file"), "{said}");
     let summary = run.summary();
     assert_eq!((summary.steps, summary.floor), (4, None));
     assert!(summary.train_loss.last.unwrap().loss < 10.9, "it learns from ln 50257");
@@ -62,7 +62,7 @@ fn json_lines_and_folders_train() {
         (0..200).map(|i| serde_json::json!({ "text": story(i) }).to_string() + "\n").collect();
     place.write("lines.jsonl", lines.as_bytes());
     let (_, said) = trained(&place, 4, &["data.corpus=lines.jsonl", "data.tokenizer=byte"]);
-    assert!(said.contains("200 documents in 1 files"), "{said}");
+    assert!(said.contains("200 documents in 1 file"), "{said}");
     for i in 0..40 {
         place.write(&format!("folder/{i}.txt"), story(i).repeat(3).as_bytes());
     }
