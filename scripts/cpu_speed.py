@@ -4,7 +4,7 @@
     cargo build --release
     python3 scripts/cpu_speed.py            # needs torch; prints one JSON line per run, then the ratio
 
-Both sides train the same model (width 128, 4 layers, 4 heads of 32, FFN 384, vocabulary 512, fp32) on 16 sequences
+Both sides keep all activations and train the same model (width 128, 4 layers, 4 heads of 32, FFN 384, vocabulary 512, fp32) on 16 sequences
 of 128 tokens per step, with AdamW and clipping by the global norm, on the same number of threads. Each turn is a fresh
 process. The ratio is of medians over turns; its spread is the smallest and largest ratio of neighbouring turns.
 """
@@ -32,6 +32,8 @@ steps = STEPS
 dtype = "fp32"
 [lr_scheduler]
 warmup_steps = 10
+[activation_checkpoint]
+mode = "none"
 [data]
 corpus = "stories"
 tokenizer = "stories"

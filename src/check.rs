@@ -17,6 +17,7 @@ use crate::ir::{
 };
 use crate::ops::copy::Copy;
 use crate::passes::differentiate;
+use std::fmt;
 use std::sync::Arc;
 
 /// Step of central differences.
@@ -31,6 +32,8 @@ const PROBES: usize = 24;
 /// What one mode of one case found.
 #[derive(Clone, Debug)]
 pub struct Finding {
+    /// The format of activations.
+    pub stream: DType,
     /// The op.
     pub op: String,
     /// The case.
@@ -48,6 +51,29 @@ impl Finding {
     pub fn holds(&self) -> bool {
         self.error <= self.bound
     }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.holds() { "ok  " } else { "FAIL" };
+        let Self { stream, op, case, mode, error, bound } = self;
+        let stream = stream.to_string();
+        write!(f, "{verdict} {stream:<4} {op:<20} {mode:<17} {error:>9.2e} of {bound:>8.1e}  {case}")
+    }
+}
+
+/// Checks every case of the ops whose name contains `part`, in all formats, and hands each finding to `see`.
+///
+/// # Errors
+/// When a case cannot be compiled or run at all, or `see` fails.
+pub fn check_ops(part: &str, mut see: impl FnMut(&Finding) -> Result<()>) -> Result<()> {
+    for stream in [DType::F64, DType::F32, DType::Bf16] {
+        let precision = Precision::of(stream);
+        for case in crate::ops::cases(precision).iter().filter(|case| case.op.name().contains(part)) {
+            check(case, precision)?.iter().try_for_each(&mut see)?;
+        }
+    }
+    Ok(())
 }
 
 /// A case compiled at a precision: its program, and where inputs, outputs and gradients lie.
@@ -206,6 +232,7 @@ pub fn check(case: &Case, precision: Precision) -> Result<Vec<Finding>> {
     let data = Data::new(case)?;
     let mut bench = Bench::new(case, precision, 3)?;
     let finding = |mode, error, bound| Finding {
+        stream: precision.stream,
         op: case.op.name().to_string(),
         case: case.name.clone(),
         mode,

@@ -21,7 +21,7 @@ const MAY_USE: [(&str, &[&str]); 17] = [
     ("forecast", &["model", "plan", "exec", "passes", "ir", "device", "error"]),
     ("results", &["error"]),
     ("report", &["results", "error"]),
-    ("train", &["results", "model", "plan", "data", "recipe", "exec", "ir", "device", "error"]),
+    ("train", &["results", "forecast", "model", "plan", "data", "recipe", "exec", "ir", "device", "error"]),
     ("cli", &["train", "report", "results", "forecast", "check", "model", "plan", "data", "recipe", "error"]),
     // The binary and the root of the library.
     ("main", &["cli", "error"]),

@@ -24,7 +24,12 @@ pub use arguments::spelled_out;
 
 /// A declarative experiment runner for training language models.
 #[derive(Parser, Debug)]
-#[command(name = "xrun", version, about)]
+#[command(
+    name = "xrun",
+    version,
+    about,
+    override_usage = "xrun RECIPE [KEY=VALUE]...\n       xrun <COMMAND>"
+)]
 pub struct Cli {
     /// Where run folders go.
     #[arg(long, global = true, value_name = "DIR", default_value = "results")]

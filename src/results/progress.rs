@@ -4,7 +4,7 @@ use super::format::{duration, short};
 use super::rows::MetricsRow;
 use super::summary::Summary;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde_json::json;
+use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,26 @@ pub struct Progress {
     rate: Option<f64>,
     last_val: Option<f32>,
     last_line: Option<Instant>,
+}
+
+/// A line for programs. Numbers are written as in the run's files: shortest, and back to the same bits.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+enum Event<'a> {
+    Step {
+        #[serde(flatten)]
+        row: &'a MetricsRow,
+        total_steps: u64,
+        floor: Option<f64>,
+        tok_s: f64,
+        eta_s: Option<f64>,
+    },
+    Note {
+        text: &'a str,
+    },
+    Finish {
+        summary: &'a Summary,
+    },
 }
 
 enum Sink {
@@ -85,14 +105,10 @@ impl Progress {
                     say(out, &format!("step {}/{}  {text}", row.step, self.total_steps));
                 }
             }
-            Sink::Json(out) => say_json(
-                out,
-                &json!({
-                    "event": "step", "step": row.step, "total_steps": self.total_steps,
-                    "tokens_seen": row.tokens_seen, "loss": row.loss, "val_loss": row.val_loss, "lr": row.lr,
-                    "grad_norm": row.grad_norm, "floor": self.floor, "tok_s": tok_s, "eta_s": eta_s,
-                }),
-            ),
+            Sink::Json(out) => {
+                let (total_steps, floor) = (self.total_steps, self.floor);
+                say_json(out, &Event::Step { row, total_steps, floor, tok_s, eta_s });
+            }
             Sink::Quiet(_) => {}
         }
     }
@@ -102,7 +118,7 @@ impl Progress {
         match &mut self.sink {
             Sink::Live(bar) => bar.suspend(|| say(&mut std::io::stderr(), text)),
             Sink::Plain(out) => say(out, text),
-            Sink::Json(out) => say_json(out, &json!({ "event": "note", "text": text })),
+            Sink::Json(out) => say_json(out, &Event::Note { text }),
             Sink::Quiet(_) => {}
         }
     }
@@ -124,7 +140,7 @@ impl Progress {
                 say(&mut std::io::stderr(), &text);
             }
             Sink::Plain(out) | Sink::Quiet(out) => say(out, &text),
-            Sink::Json(out) => say_json(out, &json!({ "event": "finish", "summary": summary })),
+            Sink::Json(out) => say_json(out, &Event::Finish { summary }),
         }
     }
 
@@ -185,14 +201,16 @@ fn say(out: &mut dyn Write, text: &str) {
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
-fn say_json(out: &mut dyn Write, value: &serde_json::Value) {
-    say(out, &value.to_string());
+fn say_json(out: &mut dyn Write, event: &Event<'_>) {
+    let text = serde_json::to_string(event).expect("an event has text keys and no map of others");
+    say(out, &text);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::results::summary::{LossAt, Losses, Status};
+    use serde_json::json;
     use std::sync::{Arc, Mutex};
 
     /// A writer whose content a test can read.

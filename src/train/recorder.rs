@@ -3,7 +3,7 @@
 use super::checkpoint::{Meta, Snapshot, Store};
 use super::rank::{Rank, StepReport};
 use crate::data::stories::judge;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::results::folder::{METRICS, TIMING};
 use crate::results::progress::Progress;
@@ -48,6 +48,9 @@ pub struct Parts {
     /// The step that the run goes on from.
     pub from_step: u64,
     /// Bytes of state and transient tensors.
+    /// Whether the folder has the rows of the steps before.
+    pub resumed: bool,
+    /// Bytes of state and arena.
     pub planned_bytes: u64,
     /// Whether samples are held against the grammar of the built-in stories.
     pub judge: bool,
@@ -57,10 +60,19 @@ impl Recorder {
     /// Opens the row files at a step, cutting off what is beyond it, and sees that checkpoints can be written.
     ///
     /// # Errors
-    /// When the folder cannot be written.
+    /// When the folder cannot be written, or lacks rows up to the step.
     pub fn new(parts: Parts) -> Result<Self> {
-        let Parts { folder, plan, meta, mut summary, progress, from_step, planned_bytes, judge } = parts;
-        let (metrics, _) = folder.resume_rows::<MetricsRow>(METRICS, from_step)?;
+        let Parts { folder, plan, meta, mut summary, progress, from_step, resumed, planned_bytes, judge } =
+            parts;
+        let (metrics, kept) = folder.resume_rows::<MetricsRow>(METRICS, from_step)?;
+        let last = kept.last.map_or(0, |row| row.step);
+        if resumed && last != from_step {
+            return Err(Error::failed(format!(
+                "{} ends at step {last}, and the checkpoint is of step {from_step}: rows were lost. Restore the file, or \
+                 start a new run from the checkpoint with `xrun resume RUN --fork`",
+                folder.path().join(METRICS).display()
+            )));
+        }
         let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, from_step)?;
         let store = Store::open(&folder.checkpoints()?, plan.intervals.keep)?;
         store.probe()?;

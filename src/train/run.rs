@@ -73,6 +73,7 @@ pub fn run(request: Request<'_>) -> Result<Ended> {
     let from_step = start.step();
     let mut progress =
         Progress::new(progress, plan.steps as u64, plan.batch.tokens_per_step() as u64, plan.corpus.floor);
+    let resumed = matches!(origin, Origin::Resume(_));
     let (folder, mut summary) = match origin {
         Origin::Resume(folder) => {
             let mut summary = folder.summary()?;
@@ -110,13 +111,14 @@ pub fn run(request: Request<'_>) -> Result<Ended> {
         folder,
         summary,
         from_step,
+        resumed,
     })?;
     recorder.note(&format!("{}: {}", plan.name, dataset.description))?;
     for warning in dataset.warnings.iter().chain(&start.warnings) {
         recorder.warn(warning)?;
     }
     for change in &start.changes {
-        recorder.note(&format!("changed since the checkpoint: {change}"))?;
+        recorder.note(&format!("changed: {change}"))?;
     }
     if let Some(loaded) = &start.loaded {
         recorder.note(&format!("going on from step {from_step} ({})", loaded.path().display()))?;

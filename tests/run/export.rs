@@ -1,0 +1,101 @@
+//! A trained run as a HuggingFace folder.
+
+use crate::place::{Place, UNINTERRUPTED};
+use safetensors::SafeTensors;
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn a_run_is_exported_the_same_twice_and_unpadded() {
+    let run = UNINTERRUPTED.run();
+    let place = Place::new();
+    for to in ["a", "b"] {
+        place.xrun(&["export", run.name(), "--to", to]).succeeds();
+    }
+    let file = |folder: &str, name: &str| std::fs::read(place.path().join(folder).join(name)).unwrap();
+    let files = [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
+    for name in files {
+        assert!(file("a", name) == file("b", name), "{name} differs");
+    }
+    assert_eq!(std::fs::read_dir(place.path().join("a")).unwrap().count(), files.len());
+    assert_eq!(file("a", "tokenizer.json"), run.file("tokenizer.json"));
+    let config: serde_json::Value = serde_json::from_slice(&file("a", "config.json")).unwrap();
+    let vocab = config["vocab_size"].as_u64().unwrap() as usize;
+    assert_eq!(config["architectures"][0], "Qwen3ForCausalLM");
+    let tokenizer = tokenizers::Tokenizer::from_bytes(file("a", "tokenizer.json")).unwrap();
+    assert_eq!(tokenizer.get_vocab_size(true), vocab);
+    assert_eq!(config["eos_token_id"], tokenizer.token_to_id("<|endoftext|>").unwrap());
+
+    let bytes = file("a", "model.safetensors");
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let layer = |name: &str| format!("model.layers.0.{name}.weight");
+    for (name, shape) in [
+        ("model.embed_tokens.weight".to_owned(), vec![vocab, 32]),
+        ("lm_head.weight".to_owned(), vec![vocab, 32]),
+        ("model.norm.weight".to_owned(), vec![32]),
+        (layer("self_attn.q_proj"), vec![32, 32]),
+        (layer("self_attn.k_proj"), vec![32, 32]),
+        (layer("self_attn.v_proj"), vec![32, 32]),
+        (layer("self_attn.o_proj"), vec![32, 32]),
+        (layer("self_attn.q_norm"), vec![16]),
+        (layer("mlp.gate_proj"), vec![64, 32]),
+        (layer("mlp.down_proj"), vec![32, 64]),
+    ] {
+        assert_eq!(tensors.tensor(&name).unwrap().shape(), shape, "{name}");
+    }
+    assert_eq!(
+        tensors.tensor("lm_head.weight").unwrap().data(),
+        run.newest().read("head", &[vocab, 32]).unwrap()
+    );
+}
+
+/// transformers says greedily what `xrun sample` says. `XRUN_TEST_PYTHON` names a python with torch and transformers.
+#[test]
+fn transformers_continues_a_prompt_as_xrun_does() {
+    let Some(python) = std::env::var_os("XRUN_TEST_PYTHON") else {
+        eprintln!("skipped: set XRUN_TEST_PYTHON to a python that has torch and transformers");
+        return;
+    };
+    let place = Place::new();
+    let settings = ["training.steps=200", "checkpoint.interval=0", "model.n_kv_heads=1", "model.n_layers=2"];
+    place.xrun(&[&["tiny.toml"], &settings[..]].concat()).succeeds();
+    place.xrun(&["export", "latest", "--to", "exported"]).succeeds();
+    for prompt in ["Once upon a time", "The little", ""] {
+        let sampled = place.xrun(&[
+            "sample",
+            "latest",
+            "--json",
+            "--samples",
+            "1",
+            "--tokens",
+            "16",
+            "--temperature",
+            "0",
+            "--prompt",
+            prompt,
+        ]);
+        let sampled: serde_json::Value = serde_json::from_str(&sampled.succeeds().stdout).unwrap();
+        // xrun begins every text with the end token, as documents began in training.
+        let output = Command::new(&python)
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/check_export.py"))
+            .arg(place.path().join("exported"))
+            .args(["--tokens", "16", "--prompt", &format!("<|endoftext|>{prompt}")])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+        let tokens = said.lines().find_map(|line| line.strip_prefix("greedy")).unwrap().trim();
+        let tokens: Vec<u32> = serde_json::from_str(tokens).unwrap();
+        let tokenizer =
+            tokenizers::Tokenizer::from_file(place.path().join("exported/tokenizer.json")).unwrap();
+        let end = tokenizer.token_to_id("<|endoftext|>").unwrap();
+        let tokens: Vec<u32> = tokens.into_iter().take_while(|token| *token != end).collect();
+        assert_eq!(sampled["text"], tokenizer.decode(&tokens, false).unwrap(), "after {prompt:?}");
+    }
+}

@@ -1,0 +1,51 @@
+//! Runs that cannot end well: values that are not finite, plans that do not fit.
+
+use crate::place::Place;
+use xrun::results::Status;
+use xrun::train::checkpoint;
+
+#[test]
+fn a_run_that_diverges_stops_before_the_update() {
+    let place = Place::new();
+    // Each update multiplies the weights by 1 - 10 · 10.
+    let wild = [
+        "optimizer.lr=10.0",
+        "optimizer.weight_decay=10.0",
+        "training.max_norm=0.0",
+        "checkpoint.interval=2",
+    ];
+    let done = place.xrun(&[&["tiny.toml"], &wild[..]].concat()).ended(1);
+    let run = place.run();
+    let summary = run.summary();
+    assert_eq!(summary.status, Status::Diverged);
+    let bad = summary.steps + 1;
+    assert!(bad > 3, "some checkpoints come before: {}", done.stderr);
+    let reason = summary.reason.unwrap();
+    assert!(reason.starts_with(&format!("step {bad} was not taken: ")), "{reason}");
+    assert!(reason.ends_with("holds NaN") || reason.ends_with("holds inf") || reason.ends_with("holds -inf"));
+    done.says(&[&reason, "optimizer.lr", run.path.file_name().unwrap().to_str().unwrap()]);
+    let metrics = run.text("metrics.csv");
+    assert_eq!(run.rows() as u64, summary.steps);
+    assert!(!metrics.contains("NaN") && !metrics.contains("inf"), "{metrics}");
+    let saved = run.newest();
+    assert_eq!((saved.meta().step, saved.warnings().len()), (summary.steps / 2 * 2, 0));
+    assert_eq!(checkpoint::steps(&run.checkpoints()).unwrap().len(), 2);
+    assert!(run.path.join("plots/loss-light.svg").exists());
+    place.xrun(&["resume"]).ended(2).says(&["no unfinished run"]);
+    // Deterministic: the same step, the same tensor.
+    place.xrun(&["resume", run.name()]).ended(1).says(&[&reason]);
+    assert_eq!(run.text("metrics.csv"), metrics);
+}
+
+#[test]
+fn what_does_not_fit_leaves_nothing_behind() {
+    let place = Place::new();
+    let done = place.xrun(&["tiny.toml", "engine.memory_limit_gib=0.001"]).ended(4);
+    done.says(&[
+        "does not fit",
+        "engine.memory_limit_gib is 1.02 MiB",
+        "the largest tensor at the peak is head.logits",
+        "training.local_batch_size",
+    ]);
+    assert!(!place.path().join("results").exists());
+}

@@ -1,0 +1,14 @@
+//! The binary from outside: runs that end, are killed, stopped, resumed, damaged; what they leave; what they refuse.
+#![cfg(unix)]
+
+mod damage;
+mod export;
+mod failures;
+mod kills;
+mod place;
+mod results;
+mod resume;
+mod sample;
+mod signals;
+mod text;
+mod wrong;

@@ -1,0 +1,327 @@
+//! A folder with a recipe and results of its own, the binary in it, and what a run left there.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+use xrun::results::folder::read_summary;
+use xrun::results::{Status, Summary};
+use xrun::train::checkpoint::{self, Loaded};
+
+/// Steps of [`RECIPE`].
+pub const STEPS: u64 = 30;
+
+/// A run of a second with six saves; evaluations and samples fall on saves and between them.
+pub const RECIPE: &str = r#"
+[model]
+dim = 32
+n_layers = 1
+n_heads = 2
+ffn_dim = 64
+dropout = 0.1
+[training]
+seq_len = 32
+local_batch_size = 4
+steps = 30
+seed = 3
+[optimizer]
+lr = 3e-3
+[data]
+train_tokens = 20_000
+validation_tokens = 600
+[checkpoint]
+interval = 5
+[validation]
+interval = 6
+steps = 2
+[generation]
+interval = 10
+samples = 1
+tokens = 8
+[engine]
+threads = 1
+"#;
+
+/// Longer than anything here takes on a busy machine; a process that hangs fails its test.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// The recipe trained without an interruption, every checkpoint kept.
+pub static UNINTERRUPTED: LazyLock<Place> = LazyLock::new(|| {
+    // Statics are never dropped, so this one stays among what the build leaves.
+    let place = Place::within(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    place.xrun(&["tiny.toml", "checkpoint.keep=10"]).succeeds();
+    place
+});
+
+/// A temporary folder with `tiny.toml`.
+pub struct Place {
+    folder: tempfile::TempDir,
+}
+
+/// How a process ended.
+pub struct Done {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// A process under way; killed when dropped.
+pub struct Running(Child);
+
+impl Place {
+    pub fn new() -> Self {
+        Self::within(tempfile::tempdir().unwrap())
+    }
+
+    fn within(folder: tempfile::TempDir) -> Self {
+        let place = Self { folder };
+        place.write("tiny.toml", RECIPE.as_bytes());
+        place
+    }
+
+    /// A copy of the uninterrupted run as if it had been killed when its newest checkpoint was of `step`.
+    pub fn killed_after(step: u64) -> Self {
+        let place = Self::new();
+        let finished = UNINTERRUPTED.run();
+        let run = place.path().join("results/tiny").join(finished.path.file_name().unwrap());
+        copy(&finished.path, &run);
+        Run { path: run }.forget_after(step);
+        place
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// Starts the binary here, with nothing of this process's environment.
+    pub fn start(&self, arguments: &[&str]) -> Running {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xrun"));
+        command.args(arguments).current_dir(self.path()).env_clear();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running(command.spawn().unwrap())
+    }
+
+    /// Runs the binary to its end.
+    pub fn xrun(&self, arguments: &[&str]) -> Done {
+        self.start(arguments).ends()
+    }
+
+    /// The run folders, in order of their names.
+    pub fn runs(&self) -> Vec<Run> {
+        let mut runs: Vec<PathBuf> = fs::read_dir(self.path().join("results/tiny"))
+            .map(|entries| entries.map(|entry| entry.unwrap().path()).collect())
+            .unwrap_or_default();
+        runs.retain(|run| run.join("summary.json").exists());
+        runs.sort();
+        runs.into_iter().map(|path| Run { path }).collect()
+    }
+
+    /// The one run here.
+    pub fn run(&self) -> Run {
+        let mut runs = self.runs();
+        assert_eq!(runs.len(), 1, "{:?}", runs.iter().map(|run| &run.path).collect::<Vec<_>>());
+        runs.remove(0)
+    }
+}
+
+impl Done {
+    #[track_caller]
+    pub fn ended(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    #[track_caller]
+    pub fn succeeds(self) -> Self {
+        self.ended(0)
+    }
+
+    /// What was said on stderr holds each of these.
+    #[track_caller]
+    pub fn says(self, texts: &[&str]) -> Self {
+        for text in texts {
+            assert!(self.stderr.contains(text), "no `{text}` in:\n{}", self.stderr);
+        }
+        self
+    }
+}
+
+impl Running {
+    pub fn is_over(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Waits until `seen`; whether that came before the process's end.
+    pub fn until(&mut self, mut seen: impl FnMut() -> bool) -> bool {
+        let began = Instant::now();
+        while !seen() {
+            if self.is_over() {
+                return false;
+            }
+            assert!(began.elapsed() < PATIENCE, "nothing came of it");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        true
+    }
+
+    /// Sends a signal by its name.
+    pub fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.0.id());
+        // Its failure means that the process is over, which the callers find out.
+        let _ = Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap();
+    }
+
+    /// `kill -9`; whether the process was still there.
+    pub fn kill(mut self) -> bool {
+        use std::os::unix::process::ExitStatusExt;
+        // An error means that the process is over.
+        let _ = self.0.kill();
+        self.0.wait().unwrap().signal() == Some(9)
+    }
+
+    /// Waits for the end; nothing may have panicked.
+    #[track_caller]
+    pub fn ends(mut self) -> Done {
+        use std::io::Read;
+        let (mut out, mut err) = (self.0.stdout.take().unwrap(), self.0.stderr.take().unwrap());
+        let stdout = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            out.read_to_end(&mut text).map(|_| text)
+        });
+        let mut stderr = Vec::new();
+        err.read_to_end(&mut stderr).unwrap();
+        let status = self.0.wait().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let done =
+            Done { code: status.code(), stdout: text(stdout.join().unwrap().unwrap()), stderr: text(stderr) };
+        assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
+        done
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A run folder.
+pub struct Run {
+    pub path: PathBuf,
+}
+
+impl Run {
+    pub fn name(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+
+    pub fn file(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    pub fn text(&self, name: &str) -> String {
+        String::from_utf8(self.file(name)).unwrap()
+    }
+
+    pub fn summary(&self) -> Summary {
+        read_summary(&self.path).unwrap()
+    }
+
+    pub fn json(&self, name: &str) -> Value {
+        serde_json::from_slice(&self.file(name)).unwrap()
+    }
+
+    pub fn newest(&self) -> Loaded {
+        checkpoint::newest(&self.checkpoints()).unwrap().expect("a checkpoint")
+    }
+
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join("checkpoint")
+    }
+
+    /// Makes the folder look as if its process had been killed when its newest checkpoint was of `step`.
+    pub fn forget_after(&self, step: u64) {
+        let checkpoints = self.checkpoints();
+        for later in checkpoint::steps(&checkpoints).unwrap().into_iter().filter(|s| *s > step) {
+            fs::remove_dir_all(checkpoints.join(checkpoint::folder_name(later))).unwrap();
+        }
+        fs::write(checkpoints.join("latest"), format!("{}\n", checkpoint::folder_name(step))).unwrap();
+        let summary = self.text("summary.json").replace("\"status\": \"ok\"", "\"status\": \"running\"");
+        fs::write(self.path.join("summary.json"), summary).unwrap();
+        assert_eq!(self.summary().status, Status::Running);
+    }
+
+    /// Steps that `metrics.csv` has rows of.
+    pub fn rows(&self) -> usize {
+        fs::read_to_string(self.path.join("metrics.csv")).map_or(0, |text| text.lines().count().max(1) - 1)
+    }
+
+    /// Every file with its bytes, without the lock and the log.
+    pub fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut files = BTreeMap::new();
+        collect(&self.path, &mut files);
+        files.into_iter().filter(|(path, _)| !path.ends_with("lock") && !path.ends_with("log")).collect()
+    }
+
+    /// The run ended as the one that was never interrupted: bit for bit, and nothing lies about.
+    #[track_caller]
+    pub fn ended_as_uninterrupted(&self) {
+        self.ended_as(&UNINTERRUPTED.run());
+    }
+
+    #[track_caller]
+    pub fn ended_as(&self, expected: &Run) {
+        let (newest, reference) = (self.newest(), expected.newest());
+        assert_eq!(newest.warnings(), [""; 0]);
+        assert_eq!(newest.meta().step, reference.meta().step);
+        assert_eq!(checkpoint::first_difference(&newest, &reference).unwrap(), None);
+        assert_eq!(newest.hash().unwrap(), reference.hash().unwrap());
+        assert_eq!(self.text("metrics.csv"), expected.text("metrics.csv"));
+        let (mine, other) = (self.summary(), expected.summary());
+        assert_eq!(mine.status, other.status);
+        assert_eq!((mine.steps, mine.tokens_seen), (other.steps, other.tokens_seen));
+        assert_eq!((mine.train_loss, mine.val_loss), (other.train_loss, other.val_loss));
+        assert_eq!(mine.samples, other.samples);
+        for path in self.files().into_keys() {
+            let inside = path.strip_prefix(&self.path).unwrap();
+            let hidden = inside.components().any(|part| part.as_os_str().to_string_lossy().starts_with('.'));
+            assert!(!hidden || inside == Path::new(".gitignore"), "{} was left", inside.display());
+        }
+    }
+}
+
+fn collect(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else {
+            files.insert(path.clone(), fs::read(&path).unwrap());
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let mut files = BTreeMap::new();
+    collect(from, &mut files);
+    for (path, bytes) in files {
+        let path = to.join(path.strip_prefix(from).unwrap());
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+}

@@ -1,0 +1,196 @@
+//! What may be resumed, as what: the same run, a run with other execution, a fork, or nothing.
+
+use crate::place::{Place, STEPS, UNINTERRUPTED};
+use std::path::Path;
+use xrun::recipe;
+use xrun::results::rows::{MetricsRow, read};
+use xrun::train::checkpoint::{Meta, Snapshot, Store, TensorView};
+
+#[test]
+fn a_changed_training_key_is_refused_by_name() {
+    let place = Place::killed_after(10);
+    let run = place.run();
+    let before = run.files();
+    for (change, text) in [
+        ("optimizer.lr=1e-3", "optimizer.lr = 0.001 (was 0.003)"),
+        ("training.steps=31", "training.steps = 31 (was 30)"),
+        ("model.dropout=0.0", "model.dropout = 0.0 (was 0.1)"),
+        ("training.local_batch_size=2", "training.local_batch_size = 2 (was 4)"),
+        // Without a fixed global batch, more ranks train on more.
+        ("parallelism.world_size=2", "parallelism.world_size = 2 (was 1)"),
+        ("data.seed=4", "the corpus has hash"),
+    ] {
+        place.xrun(&["resume", run.name(), change]).ended(2).says(&[text, "--fork"]);
+    }
+    assert!(run.files() == before, "a refused resume changed the run");
+}
+
+#[test]
+fn a_fork_is_a_run_of_its_own() {
+    let place = Place::killed_after(10);
+    let old = place.run();
+    let before = old.files();
+    place
+        .xrun(&["resume", old.name(), "optimizer.lr=1e-3", "--fork"])
+        .succeeds()
+        .says(&["going on from step 10"]);
+    assert!(old.files() == before, "a fork changed the run that it began at");
+    let runs = place.runs();
+    assert_eq!(runs.len(), 2);
+    let fork = runs.iter().find(|run| run.path != old.path).unwrap();
+    let rows: Vec<MetricsRow> = read(&fork.path.join("metrics.csv")).unwrap();
+    assert_eq!(rows.iter().map(|row| row.step).collect::<Vec<_>>(), (11..=STEPS).collect::<Vec<_>>());
+    assert_eq!(rows[0].tokens_seen, 11 * 4 * 32);
+    assert!(fork.text("resolved.toml").contains("\nlr = 0.001\n"));
+    // The first step after the fork starts from the state of step 10: its loss is that of the run forked from.
+    let original: Vec<MetricsRow> = read(&UNINTERRUPTED.run().path.join("metrics.csv")).unwrap();
+    assert_eq!(rows[0].loss, original[10].loss);
+    assert_ne!(rows[5].loss, original[15].loss);
+}
+
+#[test]
+fn a_fork_that_cannot_train_is_refused_before_there_is_a_folder() {
+    let place = Place::killed_after(20);
+    let run = place.run();
+    for (change, text) in [
+        ("training.steps=20", "leaves nothing to train; set it above 20"),
+        ("model.dim=64", "holds another model"),
+        ("model.n_layers=2", "is not there"),
+        ("data.tokenizer=byte", "holds another model"),
+    ] {
+        place.xrun(&["resume", run.name(), "--fork", change]).ended(2).says(&[text]);
+    }
+    assert_eq!(place.runs().len(), 1);
+}
+
+#[test]
+fn changed_execution_is_accepted_and_told() {
+    for (change, text) in [
+        ("engine.threads=2", "engine.threads = 2 (was 1)"),
+        ("engine.placement=naive", "engine.placement = \"naive\" (was \"arena\")"),
+        ("activation_checkpoint.mode=full", "activation_checkpoint.mode = \"full\" (was \"selective\")"),
+    ] {
+        let place = Place::killed_after(20);
+        let run = place.run();
+        let done = place.xrun(&["resume", run.name(), change]).succeeds();
+        done.says(&[&format!("changed: {text}"), "going on from step 20"]);
+        run.ended_as_uninterrupted();
+        let summary = run.summary();
+        assert_eq!(summary.notes, [format!("after step 20 with {text}")]);
+        let resolved = recipe::load(&run.path.join("resolved.toml"), &[], std::iter::empty()).unwrap();
+        assert_eq!(resolved.hash(), summary.recipe_hash);
+        assert_eq!(run.json("env-2.json")["command"][3], change);
+    }
+}
+
+#[test]
+fn more_ranks_keep_a_fixed_global_batch() {
+    let place = Place::new();
+    let fixed =
+        ["tiny.toml", "training.global_batch_size=4", "training.local_batch_size=2", "checkpoint.keep=10"];
+    place.xrun(&fixed).succeeds();
+    let run = place.run();
+    let whole: Vec<MetricsRow> = read(&run.path.join("metrics.csv")).unwrap();
+    run.forget_after(10);
+    let done = place.xrun(&["resume", run.name(), "parallelism.world_size=2"]).succeeds();
+    done.says(&["changed: parallelism.world_size = 2 (was 1)"]);
+    let ranks: Vec<MetricsRow> = read(&run.path.join("metrics.csv")).unwrap();
+    assert_eq!(ranks.len(), whole.len());
+    for (a, b) in ranks.iter().zip(&whole) {
+        assert_eq!(a.tokens_seen, b.tokens_seen);
+        assert!((a.loss / b.loss - 1.0).abs() <= 1e-5, "step {}: {} and {}", a.step, a.loss, b.loss);
+    }
+}
+
+#[test]
+fn a_changed_corpus_is_refused() {
+    let place = Place::new();
+    let text = "The sun was high and the lake was calm. ".repeat(200);
+    let corpus = place.write("corpus.txt", text.as_bytes());
+    place
+        .xrun(&["tiny.toml", "data.corpus=corpus.txt", "data.tokenizer=byte", "training.steps=6"])
+        .succeeds();
+    let run = place.run();
+    run.forget_after(5);
+    std::fs::write(&corpus, text.replacen("sun", "son", 1)).unwrap();
+    place.xrun(&["resume"]).ended(2).says(&["the corpus has hash"]);
+    std::fs::remove_file(&corpus).unwrap();
+    place.xrun(&["resume"]).ended(2).says(&["corpus.txt"]);
+    // The recipe said where the corpus lies; the run knows it from anywhere.
+    std::fs::write(&corpus, &text).unwrap();
+    let elsewhere = Place::new();
+    elsewhere.xrun(&["resume", run.name()]).succeeds();
+}
+
+#[test]
+fn a_finished_run_stays_as_it_is() {
+    let place = Place::new();
+    place.xrun(&["tiny.toml", "training.steps=6"]).succeeds();
+    let run = place.run();
+    let before = run.files();
+    place.xrun(&["resume", run.name()]).succeeds().says(&["is finished: all 6 steps are trained", "--fork"]);
+    assert!(run.files() == before, "resuming a finished run changed it");
+    place.xrun(&["resume"]).ended(2).says(&["no unfinished run"]);
+    place.xrun(&["resume", "tiny", "training.steps=8"]).ended(2).says(&["training.steps = 8 (was 6)"]);
+    place.xrun(&["resume", "tiny", "training.steps=8", "--fork"]).succeeds();
+    assert_eq!(place.runs().iter().map(|run| run.rows()).sum::<usize>(), 6 + 2);
+}
+
+#[test]
+fn a_second_process_is_refused_with_the_owner() {
+    let place = Place::new();
+    let mut running = place.start(&["tiny.toml", "training.steps=100000", "validation.interval=0"]);
+    assert!(running.until(|| place.runs().first().is_some_and(|run| run.rows() > 0)));
+    let run = place.run();
+    let owner = format!("process {}", running.id());
+    place.xrun(&["resume", run.name()]).ended(1).says(&["is in use by", &owner]);
+    place.xrun(&["tiny.toml", "training.steps=100000", "checkpoint.resume=auto"]).ended(1).says(&[&owner]);
+    place.xrun(&["resume"]).ended(2).says(&["no unfinished run"]);
+    assert!(running.kill());
+    assert_eq!(place.runs().len(), 1);
+}
+
+#[test]
+fn auto_continues_the_same_recipe_alone() {
+    let place = Place::killed_after(20);
+    let run = place.run();
+    let auto =
+        |more: &[&str]| place.xrun(&[&["tiny.toml", "checkpoint.resume=auto"], more].concat()).succeeds();
+    auto(&["optimizer.lr=1e-3", "training.steps=3"]);
+    assert_eq!(place.runs().len(), 2, "another recipe is another run");
+    assert_eq!(run.summary().status, xrun::results::Status::Running);
+    // How often is saved is no part of what a recipe trains.
+    auto(&["checkpoint.keep=3"]).says(&["going on from step 20"]);
+    assert_eq!(place.runs().len(), 2);
+    run.ended_as_uninterrupted();
+    auto(&[]);
+    assert_eq!(place.runs().len(), 3, "a finished run is not continued");
+}
+
+#[test]
+fn there_may_be_nothing_to_resume() {
+    let place = Place::new();
+    place.xrun(&["resume"]).ended(2).says(&["no unfinished run in results"]);
+    place.xrun(&["resume", "nothing"]).ended(2).says(&["no run `nothing`", "there are no runs yet"]);
+}
+
+#[test]
+fn a_checkpoint_of_another_processor_is_told() {
+    let place = Place::killed_after(20);
+    let run = place.run();
+    let loaded = run.newest();
+    let tensors = loaded.names().into_iter().map(|name| {
+        let shape = loaded.shape(name).unwrap().to_vec();
+        (name.to_owned(), shape.clone(), loaded.read(name, &shape).unwrap())
+    });
+    let tensors: Vec<_> = tensors.collect();
+    let views =
+        tensors.iter().map(|(name, shape, bytes)| TensorView::new(name.as_str(), shape.clone(), bytes));
+    let meta = Meta { engine: "cpu of another age".to_owned(), ..loaded.meta().clone() };
+    let saved =
+        Store::open(Path::new(&run.checkpoints()), 9).unwrap().save(&meta, &Snapshot::new(views)).unwrap();
+    assert!(saved.warnings.is_empty());
+    let done = place.xrun(&["resume", "--quiet"]).succeeds();
+    done.says(&["warning: ", "cpu of another age", "not bit for bit"]);
+    run.ended_as_uninterrupted();
+}

@@ -1,0 +1,135 @@
+//! Text from a trained run, and that the cache of keys and values gives what the whole sequence gives.
+
+use crate::place::{Place, UNINTERRUPTED};
+use std::sync::Arc;
+use xrun::data::{self, IGNORED, LoaderSpec, ValidationBatches};
+use xrun::device::comm::Alone;
+use xrun::device::cpu::Pool;
+use xrun::exec::Engine;
+use xrun::model::{Programs, generator};
+use xrun::plan::{Corpus, Plan, data_spec};
+use xrun::recipe;
+use xrun::train::Rank;
+
+fn sampled(more: &[&str]) -> String {
+    let run = UNINTERRUPTED.run();
+    let fixed = ["sample", run.name(), "--prompt", "Once upon a", "--tokens", "12", "--samples", "2"];
+    Place::new().xrun(&[&fixed, more].concat()).succeeds().stdout
+}
+
+#[test]
+fn greedy_text_is_the_same_every_time() {
+    let greedy = sampled(&["--temperature", "0"]);
+    assert!(greedy.starts_with("Once upon a"), "{greedy}");
+    assert_eq!(greedy, sampled(&["--temperature", "0", "engine.threads=3", "generation.seed=9"]));
+    // Both texts are the likeliest one.
+    let texts: Vec<&str> = greedy.split_terminator("\n\n").collect();
+    assert_eq!((texts.len(), texts[0]), (2, texts[1]));
+    assert_eq!(greedy, sampled(&["generation.top_k=1"]), "the likeliest of one is the likeliest");
+    assert_eq!(greedy, sampled(&["generation.top_p=1e-9"]));
+    let drawn = sampled(&["--temperature", "1.5"]);
+    assert_eq!(drawn, sampled(&["--temperature", "1.5"]));
+    assert_ne!(drawn, greedy);
+    assert_ne!(drawn, sampled(&["--temperature", "1.5", "generation.seed=9"]));
+}
+
+#[test]
+fn json_and_checkpoints() {
+    let lines = sampled(&["--temperature", "0", "--json"]);
+    let lines: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let text = format!("Once upon a{}\n\n", lines[0]["text"].as_str().unwrap());
+    assert!(sampled(&["--temperature", "0"]).starts_with(&text));
+    assert_eq!((lines.len(), &lines[1]["prompt"]), (2, &"Once upon a".into()));
+    assert_ne!(sampled(&["--temperature", "0", "--checkpoint", "5"]), sampled(&["--temperature", "0"]));
+}
+
+#[test]
+fn what_cannot_be_sampled_is_a_usage_error() {
+    let run = UNINTERRUPTED.run();
+    let long = "Once upon a time there was a cat. ".repeat(20);
+    for (arguments, text) in [
+        (&["--prompt", long.as_str()][..], "the model's context is 32"),
+        (&["model.dim=64"], "model.dim is part of what the model was trained with (32)"),
+        (&["generation.samples=0"], "asks for no text"),
+        (&["--temperature=-1"], "generation.temperature cannot be -1"),
+        (&["--checkpoint", "7"], "no checkpoint of step 7; there are: 5, 10"),
+    ] {
+        let arguments = [&["sample", run.name()], arguments].concat();
+        Place::new().xrun(&arguments).ended(2).says(&[text]);
+    }
+}
+
+/// The loss of held-out text, token by token through the cache, is the loss of the evaluation program, which sees
+/// whole sequences.
+#[test]
+fn the_cache_changes_nothing() {
+    let run = UNINTERRUPTED.run();
+    let loaded = run.newest();
+    // Two sequences at once, so that neither reads the other's cache.
+    let changes = ["generation.samples=2", "training.local_batch_size=2"].map(str::to_owned);
+    let resolved = recipe::load(&run.path.join("resolved.toml"), &changes, std::iter::empty()).unwrap();
+    let dataset = Arc::new(data::open(&data_spec(&resolved), resolved.recipe.training.seq_len).unwrap());
+    let corpus = Corpus {
+        vocab_size: dataset.tokenizer.vocab_size(),
+        train_tokens: dataset.train.len(),
+        exact: true,
+        validation_tokens: dataset.validation.len(),
+        floor: dataset.floor,
+    };
+    let plan = Arc::new(Plan::new(&resolved, corpus).unwrap());
+    let pool = Arc::new(Pool::new(1).unwrap());
+    let programs = Arc::new(Programs::new(&plan).unwrap());
+    let mut rank =
+        Rank::new(Arc::clone(&plan), programs, Arc::clone(&dataset), Arc::clone(&pool), Arc::new(Alone))
+            .unwrap();
+    rank.restore(&loaded).unwrap();
+    let expected = rank.evaluate().unwrap();
+
+    let (state, section) = generator(&plan).unwrap();
+    let placement = plan.execution.placement;
+    let mut engine =
+        Engine::new(pool, &state, Arc::new(Alone), placement, section.memory.arena_bytes, false).unwrap();
+    for param in &state.params {
+        let slot = engine.state.slot(&format!("params.{}", param.name)).unwrap();
+        let bytes = loaded.read(&param.name, &param.spec.shape).unwrap();
+        for (from, at, len) in param.spec.runs() {
+            engine.state.bytes_of_mut(slot)[4 * at..4 * (at + len)]
+                .copy_from_slice(&bytes[4 * from..4 * (from + len)]);
+        }
+    }
+    let slot = |name: &str| engine.state.slot(&format!("generation.{name}")).unwrap();
+    let (tokens, positions, logits) = (slot("tokens"), slot("positions"), slot("logits"));
+    let spec = LoaderSpec {
+        seq_len: 32,
+        local_batch_size: 2,
+        accumulation: 1,
+        world: 1,
+        rank: 0,
+        cross_documents: true,
+        seed: plan.seed,
+        start_step: 0,
+    };
+    let (mut loss, mut count) = (0.0, 0);
+    for batch in ValidationBatches::new(&dataset, spec, plan.intervals.validation_steps).unwrap() {
+        for t in 0..32 {
+            for sequence in 0..2 {
+                engine.state.numbers_mut::<u32>(tokens)[sequence] = batch.tokens[sequence * 32 + t];
+            }
+            engine.state.numbers_mut::<u32>(positions).fill(t as u32);
+            engine.run(&section).unwrap();
+            let values = engine.state.values(logits);
+            for (sequence, row) in values.chunks_exact(values.len() / 2).enumerate() {
+                let target = batch.targets[sequence * 32 + t];
+                if target != IGNORED {
+                    let highest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let sum: f64 = row.iter().map(|x| (x - highest).exp()).sum();
+                    loss += highest + sum.ln() - row[target as usize];
+                    count += 1;
+                }
+            }
+        }
+    }
+    let cached = loss / f64::from(count);
+    assert!((cached / expected - 1.0).abs() < 1e-6, "{cached} token by token, {expected} at once");
+}

@@ -1,0 +1,84 @@
+//! SIGTERM and SIGINT: the step ends, the state is saved, exit 75; a second signal ends the process at once.
+
+use crate::place::{Done, Place, Run};
+use xrun::results::Status;
+
+/// Long enough to be stopped in the middle.
+const LONG: [&str; 3] = ["training.steps=150", "checkpoint.interval=50", "generation.interval=40"];
+
+/// Starts a run and stops it by a signal after its first row.
+fn stopped(signal: &str, more: &[&str]) -> (Place, Done) {
+    for _ in 0..10 {
+        let place = Place::new();
+        let mut running = place.start(&[&["tiny.toml"], &LONG[..], more].concat());
+        if running.until(|| place.runs().first().is_some_and(|run| run.rows() > 0)) {
+            running.signal(signal);
+            let done = running.ends();
+            if done.code != Some(0) {
+                return (place, done);
+            }
+        }
+    }
+    panic!("ten runs ended before they were stopped");
+}
+
+fn is_stopped_and_resumable(signal: &str, more: &[&str]) {
+    let (place, done) = stopped(signal, more);
+    let done = done.ended(75).says(&["stopped by a signal", "xrun resume"]);
+    let run = place.run();
+    let summary = run.summary();
+    assert_eq!(summary.status, Status::Interrupted);
+    let step = summary.steps;
+    assert!((1..150).contains(&step), "{}", done.stderr);
+    assert_eq!((run.newest().meta().step, run.rows() as u64), (step, step));
+    assert_eq!(std::fs::read_dir(run.path.join("plots")).unwrap().count(), 12);
+
+    place.xrun(&["resume"]).succeeds().says(&[&format!("going on from step {step} ")]);
+    let whole = Place::new();
+    whole.xrun(&[&["tiny.toml"], &LONG[..], more].concat()).succeeds();
+    run.ended_as(&whole.run());
+}
+
+#[test]
+fn terminate_saves_and_resumes() {
+    is_stopped_and_resumable("TERM", &[]);
+}
+
+#[test]
+fn interrupt_saves_and_resumes() {
+    is_stopped_and_resumable("INT", &[]);
+}
+
+#[test]
+fn two_ranks_stop_at_the_same_step() {
+    is_stopped_and_resumable(
+        "TERM",
+        &["parallelism.world_size=2", "training.local_batch_size=2", "engine.threads=2"],
+    );
+}
+
+/// Sends two signals into one long step.
+fn twice(first: &str, second: &str) -> (Option<i32>, Run, Place) {
+    let place = Place::new();
+    // A step of many seconds.
+    let mut running = place.start(&["tiny.toml", "training.accumulation=100000", "data.train_tokens=200000"]);
+    assert!(running.until(|| {
+        place.runs().first().is_some_and(|run| run.path.join("log").metadata().is_ok_and(|log| log.len() > 0))
+    }));
+    running.signal(first);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(!running.is_over(), "the first signal lets the step end");
+    running.signal(second);
+    let code = running.ends().code;
+    (code, place.run(), place)
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    for (first, second, code) in [("TERM", "TERM", 143), ("INT", "INT", 130), ("TERM", "INT", 130)] {
+        let (ended, run, _place) = twice(first, second);
+        assert_eq!(ended, Some(code), "{first} {second}");
+        assert_eq!(run.rows(), 0);
+        assert_eq!(run.summary().status, Status::Running);
+    }
+}

@@ -1,0 +1,71 @@
+//! Runs on text that somebody has: one document, many, with and without separators.
+
+use crate::place::{Place, Run};
+
+fn story(i: usize) -> String {
+    format!("The {} cat saw {i} birds by the lake, and the dog ran home. ", ["red", "old", "small"][i % 3])
+}
+
+fn trained(place: &Place, steps: usize, arguments: &[&str]) -> (Run, String) {
+    let steps = format!("training.steps={steps}");
+    let done = place.xrun(&[&["tiny.toml", &steps, "checkpoint.interval=0"], arguments].concat()).succeeds();
+    (place.runs().pop().unwrap(), done.stderr)
+}
+
+#[test]
+fn gpt2_tokens_train_and_read_back() {
+    let place = Place::new();
+    let text: String = (0..200).map(story).collect();
+    place.write("book.txt", text.as_bytes());
+    let (run, said) = trained(&place, 4, &["data.corpus=book.txt", "data.tokenizer=gpt2"]);
+    assert!(said.contains("1 document in 1 file"), "{said}");
+    let summary = run.summary();
+    assert_eq!((summary.steps, summary.floor), (4, None));
+    assert!(summary.train_loss.last.unwrap().loss < 10.9, "it learns from ln 50257");
+    assert!(!summary.samples[0].text.is_empty());
+    let sampled = place.xrun(&["sample", run.name(), "--prompt", "The red cat", "--tokens", "4"]).succeeds();
+    assert!(sampled.stdout.starts_with("The red cat"), "{}", sampled.stdout);
+    assert!(sampled.stdout.len() > "The red cat\n\n".len());
+}
+
+#[test]
+fn one_document_is_split_by_its_tail() {
+    let place = Place::new();
+    let (head, tail) = ("a".repeat(9500), "b".repeat(500));
+    place.write("one.txt", [head, tail].concat().as_bytes());
+    // A model that has only read `a` cannot know `b`: the tail was held out, and held out alone.
+    let (run, _) = trained(&place, 40, &["data.corpus=one.txt", "data.tokenizer=byte", "validation.steps=0"]);
+    let summary = run.summary();
+    let (train, held) = (summary.train_loss.last.unwrap().loss, summary.val_loss.last.unwrap().loss);
+    assert!(train < 1.0 && held > 4.0, "training {train}, validation {held}");
+}
+
+#[test]
+fn literal_end_tokens_are_noticed() {
+    let place = Place::new();
+    let text: String = (0..200).map(|i| story(i) + "\n<|endoftext|>\n").collect();
+    place.write("stories.txt", text.as_bytes());
+    let told = "warning: ";
+    let suggestion = "set data.document_separator = \"<|endoftext|>\"";
+    let corpus = ["data.corpus=stories.txt", "data.tokenizer=byte"];
+    let (_, said) = trained(&place, 4, &[&corpus[..], &["--quiet"]].concat());
+    assert!(said.contains(told) && said.contains(suggestion) && said.contains("200 times"), "{said}");
+    let (_, said) =
+        trained(&place, 4, &[&corpus[..], &["data.document_separator=\"<|endoftext|>\""]].concat());
+    assert!(!said.contains(told) && said.contains("200 documents"), "{said}");
+}
+
+#[test]
+fn json_lines_and_folders_train() {
+    let place = Place::new();
+    let lines: String =
+        (0..200).map(|i| serde_json::json!({ "text": story(i) }).to_string() + "\n").collect();
+    place.write("lines.jsonl", lines.as_bytes());
+    let (_, said) = trained(&place, 4, &["data.corpus=lines.jsonl", "data.tokenizer=byte"]);
+    assert!(said.contains("200 documents in 1 file"), "{said}");
+    for i in 0..40 {
+        place.write(&format!("folder/{i}.txt"), story(i).repeat(3).as_bytes());
+    }
+    let (_, said) = trained(&place, 4, &["data.corpus=folder", "data.tokenizer=byte"]);
+    assert!(said.contains("40 documents in 40 files"), "{said}");
+}
