@@ -4,6 +4,7 @@
 
 pub mod comm;
 pub mod cpu;
+pub mod cuda;
 pub mod dtype;
 pub mod elem;
 pub mod philox;

@@ -14,7 +14,7 @@ pub mod vjp;
 
 pub use builder::{Builder, Out};
 pub use case::{Array, Case, Cases, Fill};
-pub use op::{Cost, CpuNode, MayAlias, Op};
+pub use op::{Cost, CpuNode, CudaNode, MayAlias, Op};
 pub use program::{Home, Mode, Node, Phase, Program, Stream, Tensor, TensorId};
 pub use spec::Spec;
 pub use state::{Init, Param, Precision, SlotId, State, StateBuilder};

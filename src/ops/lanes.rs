@@ -4,7 +4,10 @@
 //! same with every instruction set.
 
 use crate::device::cpu::{Pool, View, ViewMut};
-use crate::device::{Elem, Real};
+use crate::device::cuda::{Arg, DevicePtr, Grid, Kernel};
+use crate::device::{DType, Elem, Real};
+use crate::error::Result;
+use crate::ir::CudaNode;
 
 /// Partial sums of a row.
 const LANES: usize = 16;
@@ -26,6 +29,33 @@ pub fn rows_per_task(width: usize) -> usize {
 /// Rows of one task, where every task leaves one row of partial sums.
 pub fn rows_per_partial(rows: usize, width: usize) -> usize {
     rows_per_task(width).max(rows.div_ceil(MOST_PARTIALS))
+}
+
+/// Launches the kernel of an elementwise op over all elements of output 0, padding included: the file's entry of the
+/// same name, with the tensors of one format `T`, the number of elements, then further arguments. A thread handles
+/// `VEC` neighbours.
+pub fn launch_elementwise(
+    cx: &CudaNode<'_>,
+    file: &'static str,
+    tensors: &[DevicePtr],
+    further: &[Arg],
+) -> Result<()> {
+    const THREADS: u32 = 256;
+    let spec = cx.output_spec(0);
+    let elements = spec.elements();
+    let vec = vector_width(elements, spec.dtype);
+    let kernel = Kernel::new(file, file).with_type("T", spec.dtype).with("VEC", vec);
+    let mut args: Vec<Arg> = tensors.iter().map(|&t| t.into()).collect();
+    args.push(elements.into());
+    args.extend(further);
+    cx.queue.launch(kernel, Grid::covering(elements / vec, THREADS), &args)
+}
+
+/// How many neighbours a thread can move at once in rows of `width`: 16 bytes of them, or 1 where that does not divide
+/// the width. (Tensors begin at multiples of 256 bytes.)
+pub fn vector_width(width: usize, dtype: DType) -> usize {
+    let wide = 16 / dtype.size();
+    if width.is_multiple_of(wide) { wide } else { 1 }
 }
 
 /// `y[i] = f(x[i])`. `y` may lie over `x`.

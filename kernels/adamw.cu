@@ -1,0 +1,2 @@
+// AdamW.
+#include "common.cuh"

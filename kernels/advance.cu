@@ -1,0 +1,2 @@
+// Step counter.
+#include "common.cuh"

@@ -1,0 +1,2 @@
+// Attention with its scores and probabilities as tensors.
+#include "common.cuh"

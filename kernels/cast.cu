@@ -1,0 +1,2 @@
+// Conversion.
+#include "common.cuh"

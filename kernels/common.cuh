@@ -1,0 +1,117 @@
+// What every kernel shares: number formats, wide memory accesses, reductions in a fixed order, the generator of
+// dropout. No CUDA header is included: a machine with only the run-time libraries compiles this.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+constexpr u32 FULL_WARP = 0xffffffffu;
+constexpr int WARP = 32;
+
+// bfloat16 as stored. Arithmetic happens in float.
+struct __align__(2) bf16 {
+    u16 bits;
+};
+
+__device__ __forceinline__ float up(float x) { return x; }
+__device__ __forceinline__ float up(bf16 x) { return __uint_as_float(u32(x.bits) << 16); }
+
+// Rounds to nearest, ties to even; the same bits as the CPU's conversion.
+template <typename E> __device__ __forceinline__ E down(float x);
+template <> __device__ __forceinline__ float down<float>(float x) { return x; }
+template <> __device__ __forceinline__ bf16 down<bf16>(float x) {
+    bf16 y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+}
+
+// Two floats as a pair of bf16 in one register, `low` in the low half.
+__device__ __forceinline__ u32 pack(float low, float high) {
+    u32 y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
+__device__ __forceinline__ float low_half(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high_half(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+// N consecutive elements, moved by accesses as wide as their alignment of N·sizeof(E) bytes (at most 16) allows.
+template <typename E, int N> struct __align__(sizeof(E) * N < 16 ? sizeof(E) * N : 16) Pack {
+    E at[N];
+};
+
+template <int N, typename E> __device__ __forceinline__ void load(const E *from, float (&to)[N]) {
+    Pack<E, N> pack = *reinterpret_cast<const Pack<E, N> *>(from);
+#pragma unroll
+    for (int i = 0; i < N; i++) to[i] = up(pack.at[i]);
+}
+
+template <int N, typename E> __device__ __forceinline__ void store(E *to, const float (&from)[N]) {
+    Pack<E, N> pack;
+#pragma unroll
+    for (int i = 0; i < N; i++) pack.at[i] = down<E>(from[i]);
+    *reinterpret_cast<Pack<E, N> *>(to) = pack;
+}
+
+struct Add {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+// NaN wins, so that a bad value shows.
+struct Max {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
+};
+
+// Combines one value per lane of groups of `width` lanes; every lane gets the result. The tree is fixed.
+template <int width, typename Combine> __device__ __forceinline__ float warp_reduce(float x, Combine combine) {
+#pragma unroll
+    for (int step = width / 2; step > 0; step /= 2) x = combine(x, __shfl_xor_sync(FULL_WARP, x, step));
+    return x;
+}
+__device__ __forceinline__ float warp_sum(float x) { return warp_reduce<WARP>(x, Add()); }
+
+// Combines one value per thread of a block of at most 32 warps; every thread gets the result. `scratch` holds 32
+// floats in shared memory and is free again for the next call.
+template <typename Combine>
+__device__ __forceinline__ float block_reduce(float x, float neutral, float *scratch, Combine combine) {
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = (blockDim.x + WARP - 1) / WARP;
+    x = warp_reduce<WARP>(x, combine);
+    __syncthreads();
+    if (lane == 0) scratch[warp] = x;
+    __syncthreads();
+    x = lane < warps ? scratch[lane] : neutral;
+    return warp_reduce<WARP>(x, combine);
+}
+__device__ __forceinline__ float block_sum(float x, float *scratch) { return block_reduce(x, 0.0f, scratch, Add()); }
+
+// Philox 4x32-10 (Salmon et al. 2011): 128 random bits for a counter under a key. As src/device/philox.rs.
+__device__ __forceinline__ uint4 philox(uint4 counter, u32 key0, u32 key1) {
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        u32 low0 = counter.x * 0xD2511F53u, high0 = __umulhi(counter.x, 0xD2511F53u);
+        u32 low1 = counter.z * 0xCD9E8D57u, high1 = __umulhi(counter.z, 0xCD9E8D57u);
+        counter = make_uint4(high1 ^ counter.y ^ key0, low1, high0 ^ counter.w ^ key1, low0);
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+    }
+    return counter;
+}
+
+// Where dropout happens: the generator's key, the draw of 16 bits below which an element is dropped, and what the
+// others are multiplied by. As `Drops` in src/ops/dropout.rs.
+struct Drops {
+    u32 key0, key1, threshold;
+    float scale;
+};
+
+// The draws of columns 8·call to 8·call + 7 of a row: 16 bits each, the lower half of a word first.
+__device__ __forceinline__ uint4 draws(const Drops &drops, u32 step, u32 sequence, u32 row, u32 call) {
+    return philox(make_uint4(call, row, sequence, step), drops.key0, drops.key1);
+}
+// What column `c` (0 to 7) of a call is multiplied by.
+__device__ __forceinline__ float drop_factor(const Drops &drops, const uint4 &draws, int c) {
+    u32 word = c / 2 == 0 ? draws.x : c / 2 == 1 ? draws.y : c / 2 == 2 ? draws.z : draws.w;
+    u32 draw = c % 2 == 0 ? word & 0xffffu : word >> 16;
+    return draw < drops.threshold ? 0.0f : drops.scale;
+}

@@ -1,0 +1,2 @@
+// Cross-entropy.
+#include "common.cuh"

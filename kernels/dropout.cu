@@ -1,0 +1,2 @@
+// Dropout.
+#include "common.cuh"

@@ -1,0 +1,2 @@
+// Token embedding.
+#include "common.cuh"

@@ -1,0 +1,2 @@
+// Flash attention forward.
+#include "common.cuh"

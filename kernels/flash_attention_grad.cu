@@ -1,0 +1,2 @@
+// Flash attention backward.
+#include "common.cuh"

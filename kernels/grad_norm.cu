@@ -1,0 +1,2 @@
+// Gradient norm.
+#include "common.cuh"

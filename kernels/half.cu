@@ -1,0 +1,2 @@
+// One half of a pair.
+#include "common.cuh"

@@ -1,0 +1,2 @@
+// Keys and values of a generation.
+#include "common.cuh"

@@ -1,0 +1,2 @@
+// Product.
+#include "common.cuh"

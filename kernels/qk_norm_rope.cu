@@ -1,0 +1,2 @@
+// Norms of queries and keys, and the rotary embedding.
+#include "common.cuh"

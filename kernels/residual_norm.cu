@@ -1,0 +1,2 @@
+// Residual addition and the norm that follows.
+#include "common.cuh"

@@ -1,0 +1,2 @@
+// Root-mean-square norm and its gradient.
+#include "common.cuh"

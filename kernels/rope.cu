@@ -1,0 +1,2 @@
+// Rotary embedding.
+#include "common.cuh"

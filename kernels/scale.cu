@@ -1,0 +1,2 @@
+// Multiplication by a constant.
+#include "common.cuh"

@@ -1,0 +1,2 @@
+// SiLU.
+#include "common.cuh"

@@ -1,0 +1,2 @@
+// Softmax.
+#include "common.cuh"

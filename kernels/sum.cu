@@ -1,0 +1,2 @@
+// Sum.
+#include "common.cuh"

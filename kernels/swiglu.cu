@@ -1,0 +1,2 @@
+// SwiGLU.
+#include "common.cuh"
