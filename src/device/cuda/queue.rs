@@ -89,8 +89,8 @@ pub enum Arg {
     Ptr(DevicePtr),
     /// `u32`.
     U32(u32),
-    /// `int`.
-    I32(i32),
+    /// A size, `int` in kernels; a launch with one beyond 2³¹ − 1 is refused.
+    Size(usize),
     /// `u64`.
     U64(u64),
     /// `float`.
@@ -115,11 +115,9 @@ impl From<f32> for Arg {
     }
 }
 
-/// Sizes are `int` in kernels: plans bound every dimension far below 2³¹, and kernels widen products of them.
 impl From<usize> for Arg {
     fn from(value: usize) -> Self {
-        debug_assert!(i32::try_from(value).is_ok(), "{value} is too large for an int");
-        Arg::I32(value as i32)
+        Arg::Size(value)
     }
 }
 
