@@ -2,6 +2,7 @@
 
 use super::rank::Rank;
 use super::run::prepare;
+use crate::device::Device;
 use crate::device::comm::Alone;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
@@ -46,8 +47,8 @@ pub fn profile(mut resolved: Resolved, warmup: usize, steps: usize) -> Result<Ve
     if plan.batch.world > 1 {
         return Err(Error::usage("a profile is of one rank; set parallelism.world_size=1"));
     }
-    let pool = Arc::new(Pool::new(plan.execution.threads)?);
-    let mut rank = Rank::new(plan, programs, dataset, pool, Arc::new(Alone))?;
+    let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
+    let mut rank = Rank::new(plan, programs, dataset, device, Arc::new(Alone))?;
     for _ in 0..warmup {
         rank.time_step(|_, _, _| {})?;
     }

@@ -14,12 +14,13 @@ macro_rules! header {
 pub const HEADERS: [(&str, &str); 2] = [header!("common"), header!("mma")];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 23] = [
+pub const SOURCES: [(&str, &str); 24] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
     source!("attention_unfused"),
     source!("cast"),
+    source!("checksum"),
     source!("cross_entropy"),
     source!("dropout"),
     source!("embedding"),
