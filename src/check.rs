@@ -7,7 +7,7 @@
 
 use crate::device::comm::Alone;
 use crate::device::cpu::Pool;
-use crate::device::cuda::{Collector, Gpu, Properties, Queue};
+use crate::device::cuda::{Collector, Gpu, Queue};
 use crate::device::philox::philox;
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
@@ -63,6 +63,9 @@ impl fmt::Display for Finding {
     }
 }
 
+/// The formats that a GPU has.
+const GPU_FORMATS: &[DType] = &[DType::F32, DType::Bf16];
+
 /// Where cases run.
 #[derive(Clone, Debug)]
 pub enum Target {
@@ -77,7 +80,7 @@ impl Target {
     fn formats(&self) -> &'static [DType] {
         match self {
             Target::Cpu => &[DType::F64, DType::F32, DType::Bf16],
-            Target::Gpu(_) => &[DType::F32, DType::Bf16],
+            Target::Gpu(_) => GPU_FORMATS,
         }
     }
 
@@ -98,7 +101,7 @@ impl Target {
 pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> Result<()>) -> Result<()> {
     if let Target::Gpu(gpu) = target {
         let collector = Collector::new(gpu.properties().clone());
-        collect(part, target.formats(), &collector)?;
+        ask_cases(part, &collector)?;
         gpu.make_current()?;
         gpu.prepare(&collector.into_asked())?;
     }
@@ -114,18 +117,12 @@ pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> R
     Ok(())
 }
 
-/// What all cases ask of a GPU of these properties: every kernel that the engine has, in every variant that is proven.
+/// Lets every case of the ops whose name contains `part` ask a queue that runs nothing, in the formats of a GPU.
 ///
 /// # Errors
 /// When an op has no CUDA implementation.
-pub fn asked_by_cases(properties: Properties) -> Result<crate::device::cuda::Asked> {
-    let collector = Collector::new(properties);
-    collect("", &[DType::F32, DType::Bf16], &collector)?;
-    Ok(collector.into_asked())
-}
-
-fn collect(part: &str, formats: &[DType], collector: &Collector) -> Result<()> {
-    for &stream in formats {
+pub fn ask_cases(part: &str, collector: &Collector) -> Result<()> {
+    for &stream in GPU_FORMATS {
         let precision = Precision::of(stream);
         for case in crate::ops::cases(precision).iter().filter(|case| case.op.name().contains(part)) {
             let state = Arc::new(layout(case, precision)?);

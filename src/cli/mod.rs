@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 mod arguments;
+mod compile;
 pub mod completions;
 pub mod data;
 pub mod export;

@@ -1,6 +1,6 @@
 //! `xrun ops check`.
 
-use super::print;
+use super::{compile, print, profile};
 use crate::check::{Target, check_ops};
 use crate::device::cuda::Gpu;
 use crate::error::{Error, Result};
@@ -26,6 +26,10 @@ enum Command {
         #[arg(long, short)]
         verbose: bool,
     },
+    /// Time every op of a recipe at its shapes, beside what the card's own limits allow.
+    Bench(profile::Args),
+    /// Compile every kernel for all architectures, with or without a GPU.
+    Compile(compile::Args),
 }
 
 /// Where cases run.
@@ -42,7 +46,11 @@ enum Where {
 /// # Errors
 /// Exit 1 when a case does not hold.
 pub fn run(args: &Args) -> Result<()> {
-    let Command::Check { op, device, verbose } = &args.command;
+    let (op, device, verbose) = match &args.command {
+        Command::Check { op, device, verbose } => (op, device, verbose),
+        Command::Bench(args) => return profile::bench(args),
+        Command::Compile(args) => return compile::run(args),
+    };
     let part = op.as_deref().unwrap_or_default();
     let (mut held, mut failed) = (0, 0);
     let target = match device {

@@ -16,7 +16,7 @@ mod stop;
 pub use generate::choose;
 pub use init::{initialize, refresh_shadow};
 pub use launch::launch;
-pub use profile::{OpTime, profile};
+pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
 pub use run::{Ended, Origin, Request, make_paths_absolute, run};

@@ -5,13 +5,12 @@ use super::queue::Kernel;
 use super::sources::{HEADERS, source};
 use crate::error::{Error, IoContext, Result};
 use cudarc::nvrtc::sys;
+use rayon::prelude::*;
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A kernel file with definitions: what is compiled at once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,7 +83,7 @@ impl Compiler {
         if let Some(code) = kept.as_ref().and_then(|path| fs::read(path).ok()) {
             return Ok(code);
         }
-        let code = compile(unit, &options)?;
+        let (code, _) = compile(unit, &options)?;
         if let Some(path) = kept {
             // A cache that cannot be written costs time, not the run.
             let _ = keep(&path, &code);
@@ -92,29 +91,22 @@ impl Compiler {
         Ok(code)
     }
 
+    /// Compiles a unit whatever is kept, and says what its kernels take.
+    ///
+    /// # Errors
+    /// What the compiler says.
+    pub fn resources(&self, unit: &Unit) -> Result<Vec<Resources>> {
+        let mut options = self.options(unit);
+        options.push("--ptxas-options=-v".to_string());
+        compile(unit, &options).map(|(_, log)| Resources::read(&log))
+    }
+
     /// Compiles units on all cores; results are in their order.
     ///
     /// # Errors
     /// Of the first unit that fails.
     pub fn compile_all(&self, units: &[Unit]) -> Result<Vec<Vec<u8>>> {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(units.len());
-        let next = AtomicUsize::new(0);
-        let results: Vec<Mutex<Option<Result<Vec<u8>>>>> = units.iter().map(|_| Mutex::new(None)).collect();
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let at = units.iter().position(|u| std::ptr::eq(u, unit));
-                        let code = self.compile(unit);
-                        if let Some(mut place) = at.and_then(|at| results[at].lock().ok()) {
-                            *place = Some(code);
-                        }
-                    }
-                });
-            }
-        });
-        let lost = || Err(Error::failed("a thread that compiles kernels was lost"));
-        results.into_iter().map(|r| r.into_inner().ok().flatten().unwrap_or_else(lost)).collect()
+        units.par_iter().map(|unit| self.compile(unit)).collect()
     }
 
     fn options(&self, unit: &Unit) -> Vec<String> {
@@ -142,6 +134,49 @@ impl Compiler {
     }
 }
 
+/// What a kernel takes of a multiprocessor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resources {
+    /// The kernel.
+    pub entry: String,
+    /// Registers of a thread.
+    pub registers: usize,
+    /// Bytes of a thread's stack.
+    pub stack: usize,
+    /// Bytes stored to memory for want of registers.
+    pub spills: usize,
+    /// Bytes of static shared memory of a block.
+    pub shared: usize,
+}
+
+impl Resources {
+    /// Reads the assembler's report.
+    fn read(log: &str) -> Vec<Self> {
+        let mut found: Vec<Self> = Vec::new();
+        for line in log.lines() {
+            if let Some(entry) = line.split("Compiling entry function '").nth(1) {
+                let entry = entry.split('\'').next().unwrap_or_default().to_string();
+                found.push(Self { entry, registers: 0, stack: 0, spills: 0, shared: 0 });
+            }
+            let Some(last) = found.last_mut() else { continue };
+            let before = |what: &str| -> Option<usize> {
+                line.split(what)
+                    .next()
+                    .filter(|before| before.len() < line.len())?
+                    .split_whitespace()
+                    .last()?
+                    .parse()
+                    .ok()
+            };
+            last.stack = before(" bytes stack frame").unwrap_or(last.stack);
+            last.spills = before(" bytes spill stores").unwrap_or(last.spills);
+            last.registers = before(" registers").unwrap_or(last.registers);
+            last.shared = before(" bytes smem").unwrap_or(last.shared);
+        }
+        found
+    }
+}
+
 /// The units of kernels, each once.
 pub fn units<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> Vec<Unit> {
     kernels.into_iter().map(Unit::of).collect::<BTreeSet<_>>().into_iter().collect()
@@ -162,7 +197,8 @@ fn keep(path: &std::path::Path, code: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn compile(unit: &Unit, options: &[String]) -> Result<Vec<u8>> {
+/// Machine code, and what the compiler says besides.
+fn compile(unit: &Unit, options: &[String]) -> Result<(Vec<u8>, String)> {
     let text = |s: &str| CString::new(s).map_err(|_| Error::failed("a source with a zero byte"));
     let (code, name) = (text(source(unit.file))?, text(&format!("{}.cu", unit.file))?);
     let headers: Vec<CString> = HEADERS.iter().map(|(_, h)| text(h)).collect::<Result<_>>()?;
@@ -186,10 +222,10 @@ fn compile(unit: &Unit, options: &[String]) -> Result<Vec<u8>> {
     let options = pointers(&options);
     // SAFETY: the program was created above; the options live during the call.
     let status = unsafe { sys::nvrtcCompileProgram(program, options.len() as i32, options.as_ptr()) };
+    let log = log(program);
     let result = if status == sys::nvrtcResult::NVRTC_SUCCESS {
-        machine_code(program)
+        machine_code(program).map(|code| (code, log))
     } else {
-        let log = log(program);
         Err(Error::failed(format!("kernel {} does not compile:\n{log}", unit.describe())))
     };
     // SAFETY: the program was created above and is not used again.
@@ -225,4 +261,29 @@ fn worked(status: sys::nvrtcResult, doing: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::failed(format!("cannot {doing}: {status:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_of_the_assembler_is_read() {
+        let log = "ptxas info    : 8 bytes gmem\n\
+                   ptxas info    : Compiling entry function 'first' for 'sm_90a'\n\
+                   ptxas info    : Function properties for first\n\
+                   ptxas         .     16 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n\
+                   ptxas info    : Used 168 registers, used 1 barriers, 1024 bytes smem\n\
+                   ptxas info    : Compiling entry function 'second' for 'sm_90a'\n\
+                   ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n\
+                   ptxas info    : Used 18 registers, used 0 barriers\n";
+        let of = |entry: &str, registers, stack, spills, shared| Resources {
+            entry: entry.to_string(),
+            registers,
+            stack,
+            spills,
+            shared,
+        };
+        assert_eq!(Resources::read(log), [of("first", 168, 16, 8, 1024), of("second", 18, 0, 0, 0)]);
+    }
 }

@@ -7,6 +7,7 @@ pub mod compiler;
 pub mod driver;
 pub mod gpu;
 pub mod libraries;
+pub mod limits;
 pub mod products;
 pub mod queue;
 pub mod sources;

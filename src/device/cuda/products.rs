@@ -431,14 +431,7 @@ impl Trial {
         if self.result.len() < c {
             self.result = gpu.allocate(c)?;
         }
-        let pattern = pattern(shape.input);
-        self.numbers.write(0, &pattern[..pattern.len().min(a + b)])?;
-        let mut filled = pattern.len().min(a + b);
-        while filled < a + b {
-            let more = filled.min(a + b - filled);
-            gpu.copy(self.numbers.address() + filled as u64, self.numbers.address(), more)?;
-            filled += more;
-        }
+        randomize(gpu, &self.numbers, shape.input)?;
         self.clear_result(gpu, shape)?;
         let operand = |address, transposed| Operand { address, transposed };
         Ok(Product {
@@ -467,6 +460,19 @@ impl Trial {
         self.sum.read(0, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
     }
+}
+
+/// Fills memory with random numbers of a format: a pattern that repeats.
+pub(super) fn randomize(gpu: &Gpu, memory: &DeviceBuffer, format: DType) -> Result<()> {
+    let pattern = pattern(format);
+    let mut filled = pattern.len().min(memory.len());
+    memory.write(0, &pattern[..filled])?;
+    while filled < memory.len() {
+        let more = filled.min(memory.len() - filled);
+        gpu.copy(memory.address() + filled as u64, memory.address(), more)?;
+        filled += more;
+    }
+    Ok(())
 }
 
 /// Numbers between -1 and 1 in a format, from a generator that needs no seed.
