@@ -7,6 +7,7 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
+typedef float f32;
 
 constexpr u32 FULL_WARP = 0xffffffffu;
 constexpr int WARP = 32;
