@@ -36,20 +36,21 @@ impl Kernel {
         self
     }
 
-    /// Adds a definition that names a number format as kernels call it: `float`, `bf16`, `u32`.
+    /// Adds a definition that names a number format as kernels call it: `f32`, `bf16`, `u32`.
     #[must_use]
     pub fn with_type(self, name: &'static str, dtype: DType) -> Self {
         self.with(name, type_name(dtype))
     }
 }
 
-/// What kernels call a number format. f64 never reaches a GPU: plans refuse it.
+/// What kernels call a number format. Never a keyword: the compiler's own headers have templates over a `T`, and see the
+/// definitions too. f64 never reaches a GPU: plans refuse it.
 fn type_name(dtype: DType) -> &'static str {
     match dtype {
         DType::Bf16 => "bf16",
         DType::U32 => "u32",
-        DType::F32 => "float",
-        DType::F64 => "double",
+        DType::F32 => "f32",
+        DType::F64 => "f64",
     }
 }
 

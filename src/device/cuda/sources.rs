@@ -11,10 +11,10 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 2] = [header!("common"), header!("mma")];
+pub const HEADERS: [(&str, &str); 3] = [header!("common"), header!("mma"), header!("norm")];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 23] = [
+pub const SOURCES: [(&str, &str); 24] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -29,6 +29,7 @@ pub const SOURCES: [(&str, &str); 23] = [
     source!("half"),
     source!("kv_cache"),
     source!("mul"),
+    source!("partials"),
     source!("qk_norm_rope"),
     source!("residual_norm"),
     source!("rms_norm"),
