@@ -18,17 +18,20 @@ pub const TASK: usize = 16 * 1024;
 /// Elements that elementwise ops hold in scratch at a time.
 pub const BLOCK: usize = 256;
 
-/// Most tasks whose partial sums are kept: bounds the scratch of sums over rows.
-const MOST_PARTIALS: usize = 64;
+/// Most rows of partial sums: what gives every multiprocessor of a large GPU two blocks, and bounds the scratch.
+const MOST_PARTIALS: usize = 256;
+
+/// Fewest rows that share one row of partial sums: partial sums stay small beside what they sum.
+const LEAST_ROWS: usize = 8;
 
 /// Rows of one task, for rows of `width` elements.
 pub fn rows_per_task(width: usize) -> usize {
     (TASK / width.max(1)).max(1)
 }
 
-/// Rows of one task, where every task leaves one row of partial sums.
-pub fn rows_per_partial(rows: usize, width: usize) -> usize {
-    rows_per_task(width).max(rows.div_ceil(MOST_PARTIALS))
+/// Rows that are summed into one row of partial sums, on every device.
+pub fn rows_per_partial(rows: usize) -> usize {
+    rows.div_ceil(MOST_PARTIALS).max(LEAST_ROWS)
 }
 
 /// Launches the kernel of an elementwise op over all elements of output 0, padding included: the file's entry of the
@@ -40,11 +43,25 @@ pub fn launch_elementwise(
     tensors: &[DevicePtr],
     further: &[Arg],
 ) -> Result<()> {
+    launch_elementwise_entry(cx, file, file, tensors, further)
+}
+
+/// [`launch_elementwise`] for a file with several entries.
+pub fn launch_elementwise_entry(
+    cx: &CudaNode<'_>,
+    file: &'static str,
+    entry: &'static str,
+    tensors: &[DevicePtr],
+    further: &[Arg],
+) -> Result<()> {
     const THREADS: u32 = 256;
     let spec = cx.output_spec(0);
     let elements = spec.elements();
+    if elements == 0 {
+        return Ok(());
+    }
     let vec = vector_width(elements, spec.dtype);
-    let kernel = Kernel::new(file, file).with_type("T", spec.dtype).with("VEC", vec);
+    let kernel = Kernel::new(file, entry).with_type("T", spec.dtype).with("VEC", vec);
     let mut args: Vec<Arg> = tensors.iter().map(|&t| t.into()).collect();
     args.push(elements.into());
     args.extend(further);
@@ -206,6 +223,31 @@ pub fn reduce_partials<A: Real>(pool: &Pool, partials: ViewMut<'_, A>, to: ViewM
     );
 }
 
+/// The last step of sums over rows on a GPU: `outputs (+)= Σ partials` over all rows of the output `partials`, whose
+/// columns belong to the one output or the two, side by side.
+pub fn launch_sum_partials(cx: &CudaNode<'_>, partials: usize, outputs: &[usize]) -> Result<()> {
+    /// As in kernels/partials.cu.
+    const COLUMNS: usize = 32;
+    const THREADS: u32 = 32 * 32;
+    let (count, width) = (cx.output_spec(partials).rows(), cx.output_spec(partials).width());
+    let (first, second) = (outputs[0], outputs[outputs.len() - 1]);
+    let split = cx.output_spec(first).elements();
+    let adds = u32::from(cx.adds(first)) | u32::from(cx.adds(second)) << 1;
+    cx.queue.launch(
+        Kernel::new("partials", "sum_partials"),
+        Grid::new(width.div_ceil(COLUMNS), THREADS),
+        &[
+            cx.output(partials).into(),
+            cx.output(first).into(),
+            cx.output(second).into(),
+            count.into(),
+            width.into(),
+            split.into(),
+            adds.into(),
+        ],
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,8 +272,8 @@ mod tests {
         assert_eq!(rows_per_task(128), 128);
         assert_eq!(rows_per_task(TASK * 2), 1);
         assert_eq!(rows_per_task(0), TASK);
-        for (rows, width) in [(1usize, 1), (2048, 128), (1_000_000, 4096), (255, 64)] {
-            assert!(rows.div_ceil(rows_per_partial(rows, width)) <= MOST_PARTIALS);
+        for rows in [1usize, 255, 2048, 8192, 1_000_000] {
+            assert!(rows.div_ceil(rows_per_partial(rows)) <= MOST_PARTIALS);
         }
     }
 

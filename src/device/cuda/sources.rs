@@ -11,7 +11,7 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 2] = [header!("common"), header!("mma")];
+pub const HEADERS: [(&str, &str); 3] = [header!("common"), header!("mma"), header!("norm")];
 
 /// Kernel files by name. One per op that has kernels.
 pub const SOURCES: [(&str, &str); 24] = [
@@ -30,6 +30,7 @@ pub const SOURCES: [(&str, &str); 24] = [
     source!("half"),
     source!("kv_cache"),
     source!("mul"),
+    source!("partials"),
     source!("qk_norm_rope"),
     source!("residual_norm"),
     source!("rms_norm"),
