@@ -14,7 +14,7 @@ macro_rules! header {
 pub const HEADERS: [(&str, &str); 3] = [header!("common"), header!("mma"), header!("norm")];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 24] = [
+pub const SOURCES: [(&str, &str); 25] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
