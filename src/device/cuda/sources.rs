@@ -11,7 +11,8 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 4] = [header!("common"), header!("heads"), header!("mma"), header!("norm")];
+pub const HEADERS: [(&str, &str); 5] =
+    [header!("activation"), header!("common"), header!("heads"), header!("mma"), header!("norm")];
 
 /// Kernel files by name. One per op that has kernels.
 pub const SOURCES: [(&str, &str); 26] = [
