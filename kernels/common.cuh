@@ -7,9 +7,12 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
+typedef float f32;
 
 constexpr u32 FULL_WARP = 0xffffffffu;
 constexpr int WARP = 32;
+
+__device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 
 // bfloat16 as stored. Arithmetic happens in float.
 struct __align__(2) bf16 {
@@ -41,17 +44,47 @@ __device__ __forceinline__ float high_half(u32 pair) { return __uint_as_float(pa
 template <typename E, int N> struct __align__(sizeof(E) * N < 16 ? sizeof(E) * N : 16) Pack {
     E at[N];
 };
+// Sixteen bytes as the compiler's own vectors: it splits arrays into narrow accesses and instructions.
+template <> struct Pack<bf16, 8> {
+    uint4 pairs;
+};
+template <> struct Pack<f32, 4> {
+    float4 numbers;
+};
+
+template <int N, typename E> __device__ __forceinline__ void unpack(const Pack<E, N> &pack, float (&to)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) to[i] = up(pack.at[i]);
+}
+__device__ __forceinline__ void unpack(const Pack<bf16, 8> &pack, float (&to)[8]) {
+    u32 pairs[4] = {pack.pairs.x, pack.pairs.y, pack.pairs.z, pack.pairs.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++) to[i] = i % 2 == 0 ? low_half(pairs[i / 2]) : high_half(pairs[i / 2]);
+}
+__device__ __forceinline__ void unpack(const Pack<f32, 4> &pack, float (&to)[4]) {
+    to[0] = pack.numbers.x, to[1] = pack.numbers.y, to[2] = pack.numbers.z, to[3] = pack.numbers.w;
+}
+
+// Rounds to the format of the pack.
+template <int N, typename E> __device__ __forceinline__ void fill(Pack<E, N> &to, const float (&from)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) to.at[i] = down<E>(from[i]);
+}
+__device__ __forceinline__ void fill(Pack<bf16, 8> &to, const float (&x)[8]) {
+    to.pairs = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+}
+__device__ __forceinline__ void fill(Pack<f32, 4> &to, const float (&x)[4]) {
+    to.numbers = make_float4(x[0], x[1], x[2], x[3]);
+}
 
 template <int N, typename E> __device__ __forceinline__ void load(const E *from, float (&to)[N]) {
     Pack<E, N> pack = *reinterpret_cast<const Pack<E, N> *>(from);
-#pragma unroll
-    for (int i = 0; i < N; i++) to[i] = up(pack.at[i]);
+    unpack(pack, to);
 }
 
 template <int N, typename E> __device__ __forceinline__ void store(E *to, const float (&from)[N]) {
     Pack<E, N> pack;
-#pragma unroll
-    for (int i = 0; i < N; i++) pack.at[i] = down<E>(from[i]);
+    fill(pack, from);
     *reinterpret_cast<Pack<E, N> *>(to) = pack;
 }
 

@@ -1,2 +1,224 @@
-// Token embedding.
+// Token embedding, and its gradient in three steps: positions are sorted by token; pieces of PIECE sorted positions are
+// summed, and runs of a token inside a piece are done; runs that reach over pieces are joined. So a frequent token is
+// shared by many blocks, and every sum has an order that follows from the tokens alone.
 #include "common.cuh"
+
+// x[n, d] = w[tokens[n], d], a warp per row.
+extern "C" __global__ void __launch_bounds__(256)
+embedding(const u32 *__restrict__ tokens, const T *__restrict__ w, T *__restrict__ x, int n, int d) {
+    int r = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    if (r >= n) return;
+    const T *from = w + i64(tokens[r]) * d;
+    T *to = x + i64(r) * d;
+#pragma unroll 4
+    for (int c = threadIdx.x % WARP * VEC; c < d; c += WARP * VEC) {
+        *reinterpret_cast<Pack<T, VEC> *>(to + c) = *reinterpret_cast<const Pack<T, VEC> *>(from + c);
+    }
+}
+
+constexpr int SORT_WARPS = 32, DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS;
+constexpr int SORT_BATCH = 8; // Tokens that a thread has in flight.
+
+struct Sorting {
+    u32 counts[SORT_WARPS][DIGITS]; // How often each warp meets a digit, then where it puts the next one.
+    u32 totals[DIGITS / WARP];
+};
+
+// Turns counts into places: digits in order, and of one digit the earlier warp first.
+__device__ void find_places(Sorting &s) {
+    int digit = threadIdx.x, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    u32 all = 0, up_to = 0;
+    if (digit < DIGITS) {
+        for (int w = 0; w < SORT_WARPS; w++) {
+            u32 count = s.counts[w][digit];
+            s.counts[w][digit] = all;
+            all += count;
+        }
+        up_to = all;
+#pragma unroll
+        for (int step = 1; step < WARP; step *= 2) {
+            u32 before = __shfl_up_sync(FULL_WARP, up_to, step);
+            if (lane >= step) up_to += before;
+        }
+        if (lane == WARP - 1) s.totals[warp] = up_to;
+    }
+    __syncthreads();
+    if (digit < DIGITS) {
+        u32 start = up_to - all;
+        for (int w = 0; w < warp; w++) start += s.totals[w];
+        for (int w = 0; w < SORT_WARPS; w++) s.counts[w][digit] += start;
+    }
+    __syncthreads();
+}
+
+// Moves positions from `from` (null: the order of the text) to `to`, sorted by one digit of their tokens, stably; with
+// `sorted`, writes the tokens along. A warp takes a share of neighbours.
+__device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u32 *to, u32 *sorted, int n, int shift) {
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int share = (n + SORT_WARPS * WARP - 1) / (SORT_WARPS * WARP) * WARP;
+    int begin = min(n, warp * share), end = min(n, begin + share);
+    for (int i = threadIdx.x; i < SORT_WARPS * DIGITS; i += blockDim.x) s.counts[i / DIGITS][i % DIGITS] = 0;
+    __syncthreads();
+    // Integers: any order gives the same counts.
+#pragma unroll SORT_BATCH
+    for (int i = begin + lane; i < end; i += WARP) {
+        u32 token = tokens[from ? from[i] : i];
+        atomicAdd(&s.counts[warp][token >> shift & (DIGITS - 1)], 1u);
+    }
+    __syncthreads();
+    find_places(s);
+    u32 *places = s.counts[warp];
+    for (int base = begin; base < end; base += SORT_BATCH * WARP) {
+        u32 position[SORT_BATCH], token[SORT_BATCH];
+#pragma unroll
+        for (int b = 0; b < SORT_BATCH; b++) {
+            int i = base + b * WARP + lane;
+            position[b] = i >= end ? 0 : from ? from[i] : i;
+            token[b] = tokens[position[b]];
+        }
+#pragma unroll
+        for (int b = 0; b < SORT_BATCH; b++) {
+            bool active = base + b * WARP + lane < end;
+            u32 digit = active ? token[b] >> shift & (DIGITS - 1) : DIGITS;
+            u32 peers = __match_any_sync(FULL_WARP, digit);
+            int rank = __popc(peers & ((1u << lane) - 1));
+            u32 first = active ? places[digit] : 0;
+            __syncwarp();
+            if (active && rank == 0) places[digit] = first + __popc(peers);
+            __syncwarp();
+            if (!active) continue;
+            to[first + rank] = position[b];
+            if (sorted) sorted[first + rank] = token[b];
+        }
+    }
+    __syncthreads();
+}
+
+constexpr int SORT_THREADS = SORT_WARPS * WARP;
+constexpr int ZEROS = 8; // Accesses of a thread that clears.
+
+// Block 0: order[n], the positions sorted by token, and sorted[n], their tokens, by `passes` digits of a token;
+// spare[n] is scratch. The other blocks meanwhile clear dw[zeros], which takes longer.
+extern "C" __global__ void __launch_bounds__(SORT_THREADS)
+embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, float *dw, int n, int passes, u64 zeros) {
+    __shared__ Sorting s;
+    if (blockIdx.x == 0) {
+        const u32 *from = nullptr;
+        for (int pass = 0; pass < passes; pass++) {
+            // Back and forth, so that the last pass ends in `order`.
+            u32 *to = (passes - 1 - pass) % 2 == 0 ? order : spare;
+            sort_by_digit(s, tokens, from, to, pass + 1 == passes ? sorted : nullptr, n, pass * DIGIT_BITS);
+            from = to;
+        }
+        return;
+    }
+    u64 at = (u64(blockIdx.x - 1) * ZEROS * SORT_THREADS + threadIdx.x) * 4;
+    float zero[4] = {};
+#pragma unroll
+    for (int i = 0; i < ZEROS; i++, at += SORT_THREADS * 4) {
+        if (at + 4 <= zeros) {
+            store(dw + at, zero);
+        } else {
+            for (u64 rest = at; rest < zeros; rest++) dw[rest] = 0.0f;
+        }
+    }
+}
+
+constexpr int PIECE = 32; // As in src/ops/embedding.rs.
+constexpr int BATCH = 8;  // Rows in flight.
+constexpr u32 NONE = 0xffffffffu;
+
+// Sums the rows dy[·, d] of the sorted positions of a piece, run by run. A run that lies inside goes to its row of
+// dw[V, d] (+= where `adds`). Of the others, one that began in an earlier piece goes to edges[2·piece, d], and one that
+// begins here and goes on in the next to edges[2·piece + 1, d].
+extern "C" __global__ void __launch_bounds__(256)
+embedding_sum(const u32 *order, const u32 *sorted, const T *dy, float *dw, float *edges, int n, int d, int adds) {
+    __shared__ u32 positions[PIECE], tokens[PIECE + 2]; // Tokens with both neighbours.
+    int piece = blockIdx.x, begin = piece * PIECE, count = min(PIECE, n - begin);
+    if (threadIdx.x < count) {
+        positions[threadIdx.x] = order[begin + threadIdx.x];
+        tokens[threadIdx.x + 1] = sorted[begin + threadIdx.x];
+    }
+    if (threadIdx.x == 0) {
+        tokens[0] = begin > 0 ? sorted[begin - 1] : NONE;
+        tokens[count + 1] = begin + count < n ? sorted[begin + count] : NONE;
+    }
+    __syncthreads();
+    for (int c = threadIdx.x * VEC; c < d; c += blockDim.x * VEC) {
+        float sum[VEC] = {};
+        bool first_run = true;
+        for (int first = 0; first < count; first += BATCH) {
+            Pack<T, VEC> rows[BATCH];
+#pragma unroll
+            for (int b = 0; b < BATCH; b++) {
+                if (first + b >= count) continue;
+                rows[b] = *reinterpret_cast<const Pack<T, VEC> *>(dy + i64(positions[first + b]) * d + c);
+            }
+#pragma unroll
+            for (int b = 0; b < BATCH; b++) {
+                int i = first + b;
+                if (i >= count) continue;
+                float row[VEC];
+                unpack(rows[b], row);
+#pragma unroll
+                for (int k = 0; k < VEC; k++) sum[k] += row[k];
+                u32 token = tokens[i + 1], next = tokens[i + 2];
+                if (token == next && i + 1 < count) continue;
+                // The run ends here, or at least the piece does.
+                bool began_before = first_run && tokens[0] == token;
+                if (began_before || token == next) {
+                    store(edges + (2 * i64(piece) + (began_before ? 0 : 1)) * d + c, sum);
+                } else {
+                    float *to = dw + i64(token) * d + c;
+                    float old[VEC] = {};
+                    if (adds) load(to, old);
+#pragma unroll
+                    for (int k = 0; k < VEC; k++) old[k] += sum[k];
+                    store(to, old);
+                }
+#pragma unroll
+                for (int k = 0; k < VEC; k++) sum[k] = 0.0f;
+                first_run = false;
+            }
+        }
+    }
+}
+
+// For each piece in which a run begins that reaches over its end: the sum of the parts of that run, in their order, into
+// its row of dw[V, d] (+= where `adds`).
+extern "C" __global__ void __launch_bounds__(256)
+embedding_join(const u32 *sorted, const float *edges, float *dw, int n, int d, int adds) {
+    int piece = blockIdx.x, begin = piece * PIECE, end = begin + PIECE;
+    if (end >= n) return;
+    u32 token = sorted[end - 1];
+    bool began_before = begin > 0 && sorted[begin - 1] == token;
+    if (began_before || sorted[end] != token) return;
+    // Each warp counts the later pieces that begin with the token.
+    int parts = 0, lane = threadIdx.x % WARP;
+    for (;;) {
+        i64 start = (i64(piece) + 1 + parts + lane) * PIECE;
+        u32 others = ~__ballot_sync(FULL_WARP, start < n && sorted[start] == token);
+        if (others != 0) {
+            parts += __ffs(others) - 1;
+            break;
+        }
+        parts += WARP;
+    }
+    for (int c = threadIdx.x * VEC; c < d; c += blockDim.x * VEC) {
+        float sum[VEC], part[VEC];
+        load(edges + (2 * i64(piece) + 1) * d + c, sum);
+#pragma unroll 4
+        for (int p = 1; p <= parts; p++) {
+            load(edges + 2 * i64(piece + p) * d + c, part);
+#pragma unroll
+            for (int k = 0; k < VEC; k++) sum[k] += part[k];
+        }
+        float *to = dw + i64(token) * d + c;
+        if (adds) {
+            load(to, part);
+#pragma unroll
+            for (int k = 0; k < VEC; k++) sum[k] += part[k];
+        }
+        store(to, sum);
+    }
+}

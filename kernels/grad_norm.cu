@@ -1,2 +1,56 @@
-// Gradient norm.
+// Global norm of all gradients, clip factor, flag of a bad step.
 #include "common.cuh"
+
+constexpr int THREADS = 256;
+constexpr int BATCH = 8;  // Loads in flight per thread.
+constexpr int ROUNDS = 4; // Batches per thread.
+constexpr int BLOCK = THREADS * BATCH * ROUNDS * 4;
+
+// partials[b] = Σ grads² over elements BLOCK·b to BLOCK·(b + 1). Cut by the number of elements alone.
+extern "C" __global__ void __launch_bounds__(THREADS) grad_norm_partials(const float *grads, float *partials, u64 n) {
+    __shared__ float scratch[WARP];
+    float sums[4] = {};
+    u64 start = u64(blockIdx.x) * BLOCK + threadIdx.x * 4;
+    if (u64(blockIdx.x + 1) * BLOCK <= n) {
+        for (int round = 0; round < ROUNDS; round++) {
+            float g[BATCH][4];
+#pragma unroll
+            for (int b = 0; b < BATCH; b++) load(grads + start + (round * BATCH + b) * THREADS * 4, g[b]);
+#pragma unroll
+            for (int b = 0; b < BATCH; b++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) sums[i] = fmaf(g[b][i], g[b][i], sums[i]);
+            }
+        }
+    } else {
+        for (u64 at = start; at < n; at += THREADS * 4) {
+            for (int i = 0; i < 4 && at + i < n; i++) sums[0] = fmaf(grads[at + i], grads[at + i], sums[0]);
+        }
+    }
+    float sum = block_sum((sums[0] + sums[1]) + (sums[2] + sums[3]), scratch);
+    if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+constexpr int FINAL_THREADS = 1024;
+
+// norm[1] = √Σ partials[count], clip[1] = min(1, max_norm / (norm + 1e-6)), and bad[1] = 1 where the norm or loss[1] is
+// not finite; otherwise `bad` stays. In f64 up to the results; max_norm comes as the bits of an f64, and 0 never clips.
+extern "C" __global__ void __launch_bounds__(FINAL_THREADS)
+grad_norm(const float *partials, const float *loss, float *norm, float *clip, u32 *bad, int count, u64 max_norm) {
+    __shared__ double sums[FINAL_THREADS];
+    double sum = 0.0;
+#pragma unroll 8
+    for (int i = threadIdx.x; i < count; i += FINAL_THREADS) sum += double(partials[i]);
+    sums[threadIdx.x] = sum;
+    for (int half = FINAL_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    if (threadIdx.x > 0) return;
+    double total = sqrt(sums[0]), most = __longlong_as_double(i64(max_norm));
+    *norm = float(total);
+    *clip = float(most > 0.0 ? fmin(most / (total + 1e-6), 1.0) : 1.0);
+    // NaN compares false.
+    bool finite = total < __longlong_as_double(0x7ff0000000000000) && fabsf(*loss) < __int_as_float(0x7f800000);
+    if (!finite) *bad = 1;
+}

@@ -1,2 +1,98 @@
-// Root-mean-square norm and its gradient.
-#include "common.cuh"
+// Root-mean-square norm of rows, and its gradient.
+#include "norm.cuh"
+
+// y = x / √(mean(x²) + eps) ⊙ w. x, y: [rows, WIDTH]; w: [WIDTH]. y may lie over x.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rms_norm(const T *x, const float *__restrict__ w, T *y, int rows, float share, float eps) {
+    int row = blockIdx.x * TEAMS + team();
+    bool live = row < rows;
+    i64 start = i64(row) * WIDTH + column();
+    Pack<T, VEC> held[HELD];
+    load_row(x + start, live, held);
+    store_normed(held, w + column(), y + start, live, share, eps);
+}
+
+// With s = 1 / √(mean(x²) + eps) and g = dy ⊙ w: dx = s·g − x·s³·mean(g ⊙ x), plus dr past a residual. Block b leaves
+// Σ dy ⊙ x·s over its `run` rows in row b of the partials.
+template <bool RESIDUAL>
+__device__ __forceinline__ void gradient(const T *x, const float *__restrict__ w, const T *dy, const T *dr, T *dx,
+                                         float *partials, int rows, int run, float share, float eps) {
+    float dw[HELD][VEC] = {};
+    w += column();
+    int first = blockIdx.x * run, end = min(first + run, rows);
+    for (int start = first; start < end; start += TEAMS) {
+        int row = start + team();
+        bool live = row < end;
+        i64 at = i64(row) * WIDTH + column();
+        Pack<T, VEC> held[HELD], upstream[HELD], bypass[HELD];
+        load_row(x + at, live, held);
+        load_row(dy + at, live, upstream);
+        if constexpr (RESIDUAL) load_row(dr + at, live, bypass);
+        float sums[2] = {0.0f, 0.0f}, scale = 0.0f, pull = 0.0f;
+        // One body for the sums and for what follows from them: what a pass unpacks and reads, the compiler would
+        // keep for the next, at twice the registers.
+#pragma unroll 1
+        for (int pass = 0; pass < 2; pass++) {
+#pragma unroll
+            for (int i = 0; i < HELD; i++) {
+                if (!in_row(i)) continue;
+                float a[VEC], g[VEC], weight[VEC];
+                unpack(held[i], a);
+                unpack(upstream[i], g);
+                load(w + i * STRIDE, weight);
+                if (pass == 0) {
+                    sums[0] = add_squares(a, sums[0]);
+#pragma unroll
+                    for (int c = 0; c < VEC; c++) sums[1] = fmaf(g[c] * weight[c], a[c], sums[1]);
+                } else if (live) {
+                    float d[VEC] = {};
+                    if constexpr (RESIDUAL) unpack(bypass[i], d);
+#pragma unroll
+                    for (int c = 0; c < VEC; c++) {
+                        dw[i][c] = fmaf(g[c], a[c] * scale, dw[i][c]);
+                        d[c] += fmaf(g[c] * weight[c], scale, -(a[c] * pull));
+                    }
+                    store(dx + at + i * STRIDE, d);
+                }
+            }
+            if (pass == 1) break;
+            team_sums(sums);
+            scale = inverse_root(sums[0], share, eps);
+            pull = sums[1] * share * scale * scale * scale;
+        }
+    }
+    partials += i64(blockIdx.x) * WIDTH;
+    if constexpr (TEAMS == 1) {
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            if (in_row(i)) store(partials + column() + i * STRIDE, dw[i]);
+        }
+    } else {
+        __shared__ __align__(16) float sums[TEAMS][WIDTH];
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            if (in_row(i)) store(&sums[team()][column() + i * STRIDE], dw[i]);
+        }
+        __syncthreads();
+        for (int c = threadIdx.x; c < WIDTH; c += THREADS) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int t = 0; t < TEAMS; t++) sum += sums[t][c];
+            partials[c] = sum;
+        }
+    }
+}
+
+// x, dy, dx: [rows, WIDTH]; w: [WIDTH]; partials: [blocks, WIDTH]. dx may lie over x or dy.
+extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
+    rms_norm_grad(const T *x, const float *__restrict__ w, const T *dy, T *dx, float *partials, int rows, int run,
+                  float share, float eps) {
+    gradient<false>(x, w, dy, nullptr, dx, partials, rows, run, share, eps);
+}
+
+// The same with dr [rows, WIDTH] added to dx, which may lie over dr as well.
+extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
+    rms_norm_residual_grad(const T *x, const float *__restrict__ w, const T *dy, const T *dr, T *dx, float *partials,
+                           int rows, int run, float share, float eps) {
+    gradient<true>(x, w, dy, dr, dx, partials, rows, run, share, eps);
+}

@@ -1,2 +1,27 @@
-// Sum.
+// Scaled sum of a vector, in f64 by one block, and its gradient.
 #include "common.cuh"
+
+constexpr int THREADS = 1024;
+
+// total[1] = scale·Σ x[n], or += where `adds`. The order of addition is fixed by n. The scale comes as the bits of an
+// f64.
+extern "C" __global__ void __launch_bounds__(THREADS) sum(const T *x, T *total, int n, u64 scale, int adds) {
+    __shared__ double sums[THREADS];
+    double sum = 0.0;
+#pragma unroll 8
+    for (int i = threadIdx.x; i < n; i += THREADS) sum += double(up(x[i]));
+    sums[threadIdx.x] = sum;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    if (threadIdx.x > 0) return;
+    double before = adds ? double(up(*total)) : 0.0;
+    *total = down<T>(float(before + __longlong_as_double(i64(scale)) * sums[0]));
+}
+
+// dx[n] = scale·d_total[1]; a null d_total stands for 1.
+extern "C" __global__ void sum_grad(const T *d_total, T *dx, int n, float scale) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) dx[i] = down<T>(scale * (d_total ? up(*d_total) : 1.0f));
+}

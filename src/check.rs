@@ -5,12 +5,13 @@
 //! copied into transient tensors that die at the op, so that planned in-place reuse is exercised, and memory is
 //! poisoned throughout.
 
-use crate::device::DType;
 use crate::device::comm::Alone;
 use crate::device::cpu::Pool;
+use crate::device::cuda::{Collector, Gpu, Queue};
 use crate::device::philox::philox;
+use crate::device::{DType, Device};
 use crate::error::{Error, Result};
-use crate::exec::{Engine, PlacementKind, Section};
+use crate::exec::{self, Engine, PlacementKind, Section};
 use crate::ir::vjp::Upstream;
 use crate::ir::{
     Array, Builder, Case, Fill, Mode, Out, Precision, Program, SlotId, Spec, State, StateBuilder,
@@ -62,15 +63,74 @@ impl fmt::Display for Finding {
     }
 }
 
+/// The formats that a GPU has.
+const GPU_FORMATS: &[DType] = &[DType::F32, DType::Bf16];
+
+/// Where cases run.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// On the CPU, in all formats.
+    Cpu,
+    /// On a GPU, in the formats that it has.
+    Gpu(Arc<Gpu>),
+}
+
+impl Target {
+    /// The formats of activations in which cases run.
+    fn formats(&self) -> &'static [DType] {
+        match self {
+            Target::Cpu => &[DType::F64, DType::F32, DType::Bf16],
+            Target::Gpu(_) => GPU_FORMATS,
+        }
+    }
+
+    /// A device for a case: the CPU with this many threads, or the GPU.
+    fn device(&self, threads: usize) -> Result<Device> {
+        let pool = Arc::new(Pool::new(threads)?);
+        Ok(match self {
+            Target::Cpu => Device::Cpu(pool),
+            Target::Gpu(gpu) => Device::Cuda(Arc::clone(gpu), pool),
+        })
+    }
+}
+
 /// Checks every case of the ops whose name contains `part`, in all formats, and hands each finding to `see`.
 ///
 /// # Errors
 /// When a case cannot be compiled or run at all, or `see` fails.
-pub fn check_ops(part: &str, mut see: impl FnMut(&Finding) -> Result<()>) -> Result<()> {
-    for stream in [DType::F64, DType::F32, DType::Bf16] {
+pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> Result<()>) -> Result<()> {
+    if let Target::Gpu(gpu) = target {
+        let collector = Collector::new(gpu.properties().clone());
+        ask_cases(part, &collector)?;
+        gpu.make_current()?;
+        gpu.prepare(&collector.into_asked())?;
+    }
+    for &stream in target.formats() {
         let precision = Precision::of(stream);
         for case in crate::ops::cases(precision).iter().filter(|case| case.op.name().contains(part)) {
-            check(case, precision)?.iter().try_for_each(&mut see)?;
+            check(case, precision, target)
+                .map_err(|e| e.context(format!("{} {stream} {}", case.op.name(), case.name)))?
+                .iter()
+                .try_for_each(&mut see)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lets every case of the ops whose name contains `part` ask a queue that runs nothing, in the formats of a GPU.
+///
+/// # Errors
+/// When an op has no CUDA implementation.
+pub fn ask_cases(part: &str, collector: &Collector) -> Result<()> {
+    for &stream in GPU_FORMATS {
+        let precision = Precision::of(stream);
+        for case in crate::ops::cases(precision).iter().filter(|case| case.op.name().contains(part)) {
+            let state = Arc::new(layout(case, precision)?);
+            exec::collect(collector, &forward(case, &state)?.0)?;
+            if !case.differentiable.is_empty() {
+                exec::collect(collector, &both(case, &state, true)?)?;
+                exec::collect(collector, &both(case, &state, false)?)?;
+            }
         }
     }
     Ok(())
@@ -94,7 +154,7 @@ impl Bench {
     ///
     /// # Errors
     /// When the op refuses its inputs or has no gradient where the case wants one.
-    pub fn new(case: &Case, precision: Precision, threads: usize) -> Result<Self> {
+    pub fn new(case: &Case, precision: Precision, device: Device) -> Result<Self> {
         let state = Arc::new(layout(case, precision)?);
         let forward = Section::new(forward(case, &state)?.0);
         let backward = |first: bool| -> Result<Option<Section>> {
@@ -106,8 +166,7 @@ impl Bench {
         let (both, again) = (backward(true)?, backward(false)?);
         let sections = [Some(&forward), both.as_ref(), again.as_ref()];
         let arena = sections.into_iter().flatten().map(|s| s.memory.arena_bytes).max().unwrap_or_default();
-        let pool = Arc::new(Pool::new(threads)?);
-        let engine = Engine::new(pool, &state, Arc::new(Alone), PlacementKind::Arena, arena, true)?;
+        let engine = Engine::new(device, &state, Arc::new(Alone), PlacementKind::Arena, arena, true)?;
         let slot = |name: String| state.slot(&name);
         let outputs = (0..output_specs(case)?.len()).map(|k| slot(format!("out.{k}"))).collect();
         Ok(Self {
@@ -127,47 +186,49 @@ impl Bench {
         &self.both.as_ref().unwrap_or(&self.forward).program
     }
 
-    fn set(&mut self, slots: &[SlotId], values: &[Vec<f64>]) {
+    fn set(&mut self, slots: &[SlotId], values: &[Vec<f64>]) -> Result<()> {
         for (&slot, values) in slots.iter().zip(values) {
-            self.engine.state.set_values(slot, values);
+            self.engine.state.set_values(slot, values)?;
         }
+        Ok(())
     }
 
     /// Runs the forward from fresh contents of accumulated outputs.
     fn run_forward(&mut self, data: &Data) -> Result<Vec<Array>> {
-        self.load(data);
+        self.load(data)?;
         self.engine.run(&self.forward)?;
         self.read_outputs()
     }
 
     /// Runs forward and backward; returns the gradients.
     fn run_both(&mut self, data: &Data) -> Result<Vec<Vec<f64>>> {
-        self.load(data);
+        self.load(data)?;
         let section = self.both.as_ref().ok_or_else(|| Error::failed("a case without gradients"))?;
         self.engine.run(section)?;
-        Ok(self.gradients())
+        self.gradients()
     }
 
     /// Runs a second micro-step on the data of the first; returns the sums of both gradients.
     fn run_again(&mut self) -> Result<Vec<Vec<f64>>> {
         let section = self.again.as_ref().ok_or_else(|| Error::failed("a case without gradients"))?;
         self.engine.run(section)?;
-        Ok(self.gradients())
+        self.gradients()
     }
 
-    fn gradients(&self) -> Vec<Vec<f64>> {
+    fn gradients(&self) -> Result<Vec<Vec<f64>>> {
         self.grads.iter().map(|&g| self.engine.state.values(g)).collect()
     }
 
-    fn load(&mut self, data: &Data) {
+    fn load(&mut self, data: &Data) -> Result<()> {
         let (inputs, seeds) = (self.inputs.clone(), self.seeds.clone());
-        self.set(&inputs, &data.inputs);
-        self.set(&seeds, &data.seeds);
+        self.set(&inputs, &data.inputs)?;
+        self.set(&seeds, &data.seeds)?;
         for (slot, initial) in self.outputs.clone().into_iter().zip(&data.initial) {
             if let (Some(slot), Some(initial)) = (slot, initial) {
-                self.engine.state.set_values(slot, initial);
+                self.engine.state.set_values(slot, initial)?;
             }
         }
+        Ok(())
     }
 
     /// Reads the outputs, and sees that padding is zero.
@@ -180,8 +241,8 @@ impl Bench {
                 continue;
             };
             let spec = state.layout().get(slot).spec.clone();
-            let data = state.values(slot);
-            if !state.padding_is_zero(slot) {
+            let data = state.values(slot)?;
+            if !state.padding_is_zero(slot)? {
                 return Err(Error::failed(format!(
                     "padding of {} is not zero",
                     state.layout().get(slot).name
@@ -227,10 +288,10 @@ impl Data {
 ///
 /// # Errors
 /// When a case cannot be compiled or run at all.
-pub fn check(case: &Case, precision: Precision) -> Result<Vec<Finding>> {
+pub fn check(case: &Case, precision: Precision, target: &Target) -> Result<Vec<Finding>> {
     let f64_case = counterpart(case, Precision::of(DType::F64));
     let data = Data::new(case)?;
-    let mut bench = Bench::new(case, precision, 3)?;
+    let mut bench = Bench::new(case, precision, target.device(3)?)?;
     let finding = |mode, error, bound| Finding {
         stream: precision.stream,
         op: case.op.name().to_string(),
@@ -249,10 +310,11 @@ pub fn check(case: &Case, precision: Precision) -> Result<Vec<Finding>> {
     }
     findings.push(finding("forward", worst, forward_bound(precision, case.depth)));
 
-    let mut one = Bench::new(case, precision, 1)?;
+    // Another number of threads, or on a GPU another run in other memory.
+    let mut one = Bench::new(case, precision, target.device(1)?)?;
     let alone = one.run_forward(&data)?;
     let equal = outputs.iter().zip(&alone).all(|(a, b)| same_bits(&a.data, &b.data));
-    findings.push(finding("threads", f64::from(u8::from(!equal)), 0.0));
+    findings.push(finding("same bits", f64::from(u8::from(!equal)), 0.0));
 
     if case.differentiable.is_empty() {
         return Ok(findings);
@@ -260,7 +322,7 @@ pub fn check(case: &Case, precision: Precision) -> Result<Vec<Finding>> {
     let grads = bench.run_both(&data)?;
     let alone = one.run_both(&data)?;
     let equal = grads.iter().zip(&alone).all(|(a, b)| same_bits(a, b));
-    findings.push(finding("gradient threads", f64::from(u8::from(!equal)), 0.0));
+    findings.push(finding("gradient bits", f64::from(u8::from(!equal)), 0.0));
     let halves: Vec<Vec<f64>> =
         one.run_again()?.iter().map(|sum| sum.iter().map(|g| g / 2.0).collect()).collect();
     let worst = halves.iter().zip(&grads).map(|(a, b)| distance(a, b)).fold(0.0, f64::max);
@@ -268,7 +330,7 @@ pub fn check(case: &Case, precision: Precision) -> Result<Vec<Finding>> {
     if precision.stream == DType::F64 {
         findings.push(finding("gradient", worst_difference(case, &mut bench, &data, &grads)?, 1.0));
     } else if let Some(wide) = f64_case {
-        let mut wide = Bench::new(&wide, Precision::of(DType::F64), 3)?;
+        let mut wide = Bench::new(&wide, Precision::of(DType::F64), Target::Cpu.device(3)?)?;
         let exact = wide.run_both(&data)?;
         let worst = grads.iter().zip(&exact).map(|(a, b)| distance(a, b)).fold(0.0, f64::max);
         findings.push(finding("gradient", worst, gradient_bound(precision, case.depth)));
@@ -467,7 +529,7 @@ mod tests {
         let precision = Precision::of(dtype);
         let failures: Vec<String> = crate::ops::cases(precision)
             .par_iter()
-            .flat_map_iter(|case| match check(case, precision) {
+            .flat_map_iter(|case| match check(case, precision, &Target::Cpu) {
                 Ok(findings) => findings
                     .into_iter()
                     .filter(|f| !f.holds())
@@ -502,7 +564,7 @@ mod tests {
             let Cases::GradientOf(forward) = op.cases(precision) else { continue };
             let recorded =
                 crate::ops::cases(precision).iter().filter(|c| c.op.name() == forward).any(|case| {
-                    let bench = Bench::new(case, precision, 1).unwrap();
+                    let bench = Bench::new(case, precision, Target::Cpu.device(1).unwrap()).unwrap();
                     bench.program().nodes.iter().any(|n| n.op.name() == op.name())
                 });
             assert!(recorded, "no case of {forward} records {}", op.name());

@@ -22,7 +22,13 @@ const MAY_USE: [(&str, &[&str]); 17] = [
     ("results", &["error"]),
     ("report", &["results", "error"]),
     ("train", &["results", "forecast", "model", "plan", "data", "recipe", "exec", "ir", "device", "error"]),
-    ("cli", &["train", "report", "results", "forecast", "check", "model", "plan", "data", "recipe", "error"]),
+    (
+        "cli",
+        &[
+            "device", "train", "report", "results", "forecast", "check", "model", "plan", "data", "recipe",
+            "error",
+        ],
+    ),
     // The binary and the root of the library.
     ("main", &["cli", "error"]),
 ];

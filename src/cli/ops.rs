@@ -1,7 +1,8 @@
 //! `xrun ops check`.
 
-use super::print;
-use crate::check::check_ops;
+use super::{compile, print, profile};
+use crate::check::{Target, check_ops};
+use crate::device::cuda::Gpu;
 use crate::error::{Error, Result};
 
 /// Arguments of `xrun ops`.
@@ -18,10 +19,26 @@ enum Command {
         /// Only ops whose name contains this.
         #[arg(value_name = "OP")]
         op: Option<String>,
+        /// Where cases run.
+        #[arg(long, value_enum, default_value_t = Where::Cpu)]
+        device: Where,
         /// Print every case, not only those that fail.
         #[arg(long, short)]
         verbose: bool,
     },
+    /// Time every op of a recipe at its shapes, beside what the card's own limits allow.
+    Bench(profile::Args),
+    /// Compile every kernel for all architectures, with or without a GPU.
+    Compile(compile::Args),
+}
+
+/// Where cases run.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    /// The CPU.
+    Cpu,
+    /// The first NVIDIA GPU.
+    Cuda,
 }
 
 /// Runs the command.
@@ -29,10 +46,18 @@ enum Command {
 /// # Errors
 /// Exit 1 when a case does not hold.
 pub fn run(args: &Args) -> Result<()> {
-    let Command::Check { op, verbose } = &args.command;
+    let (op, device, verbose) = match &args.command {
+        Command::Check { op, device, verbose } => (op, device, verbose),
+        Command::Bench(args) => return profile::bench(args),
+        Command::Compile(args) => return compile::run(args),
+    };
     let part = op.as_deref().unwrap_or_default();
     let (mut held, mut failed) = (0, 0);
-    check_ops(part, |finding| {
+    let target = match device {
+        Where::Cpu => Target::Cpu,
+        Where::Cuda => Target::Gpu(Gpu::open(0)?),
+    };
+    check_ops(part, &target, |finding| {
         let holds = finding.holds();
         held += usize::from(holds);
         failed += usize::from(!holds);

@@ -1,9 +1,11 @@
-//! `xrun profile RECIPE`.
+//! `xrun profile RECIPE`, and `xrun ops bench RECIPE`.
 
 use super::print;
-use crate::error::Result;
+use crate::error::{IoContext, Result};
 use crate::recipe;
-use crate::train::{OpTime, profile};
+use crate::train::{OpTime, Profile, ProfileRequest, profile};
+use serde_json::json;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,40 +24,133 @@ pub struct Args {
     /// Steps measured; the table shows medians.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     pub steps: u16,
+    /// Write the nodes of one step as a trace for chrome://tracing or Perfetto.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
-/// Runs the command.
+/// Runs `xrun profile`.
 ///
 /// # Errors
 /// As [`profile`].
 pub fn run(args: &Args) -> Result<()> {
-    let resolved = recipe::load(&args.recipe, &args.overrides, recipe::environment())?;
-    print(&table(&profile(resolved, args.warmup, usize::from(args.steps))?))
+    measure(args, false)
 }
 
-/// One line per op and phase; rates only where the op has products or bytes.
-fn table(times: &[OpTime]) -> String {
-    let total: Duration = times.iter().map(|t| t.time).sum();
-    let mut text = format!(
-        "{:<22} {:<13} {:>5} {:>10} {:>7} {:>9} {:>8}\n",
-        "op", "phase", "calls", "ms/step", "share", "GFLOP/s", "GB/s"
+/// Runs `xrun ops bench`: as a profile, with every shape of an op by itself.
+///
+/// # Errors
+/// As [`profile`].
+pub fn bench(args: &Args) -> Result<()> {
+    measure(args, true)
+}
+
+fn measure(args: &Args, by_shape: bool) -> Result<()> {
+    let resolved = recipe::load(&args.recipe, &args.overrides, recipe::environment())?;
+    let request = ProfileRequest { warmup: args.warmup, steps: usize::from(args.steps), by_shape };
+    let found = profile(resolved, request)?;
+    if let Some(path) = &args.trace {
+        std::fs::write(path, trace(&found)).at("write", path)?;
+    }
+    print(&if args.json { as_json(&found) } else { table(&found) })
+}
+
+/// One line per op and phase, then phases, then the step; rates only where the op has products or bytes.
+fn table(found: &Profile) -> String {
+    let total: Duration = found.ops.iter().map(|t| t.time).sum();
+    let mut text = String::new();
+    if let Some(limits) = found.limits {
+        let _ = writeln!(
+            text,
+            "this card: {:.0} GB/s (copy), {:.1} TFLOP/s (product), measured now; budgets are at these limits",
+            limits.bandwidth / 1e9,
+            limits.flops / 1e12
+        );
+    }
+    let _ = writeln!(
+        text,
+        "{:<22} {:<13} {:>5} {:>10} {:>7} {:>9} {:>8} {:>9} {:>7}",
+        "op", "phase", "calls", "ms/step", "share", "GFLOP/s", "GB/s", "budget ms", "of it"
     );
-    for t in times {
+    for t in &found.ops {
         let seconds = t.time.as_secs_f64();
         let rate =
             |amount: f64| if amount > 0.0 { format!("{:.1}", amount / seconds / 1e9) } else { String::new() };
         let phase = format!("{:?}", t.phase).to_lowercase();
         let _ = writeln!(
             text,
-            "{:<22} {phase:<13} {:>5} {:>10.3} {:>6.1}% {:>9} {:>8}",
+            "{:<22} {phase:<13} {:>5} {:>10.3} {:>6.1}% {:>9} {:>8} {:>9} {:>7}  {}",
             t.op,
             t.calls,
             seconds * 1e3,
             100.0 * seconds / total.as_secs_f64(),
             rate(t.product_flops),
-            rate(t.bytes)
+            rate(t.bytes),
+            t.budget.map_or(String::new(), |b| format!("{:.3}", b.as_secs_f64() * 1e3)),
+            t.budget.map_or(String::new(), |b| format!("{:.0}%", 100.0 * b.as_secs_f64() / seconds)),
+            t.shapes
+        );
+    }
+    let mut phases: BTreeMap<String, Duration> = BTreeMap::new();
+    for t in &found.ops {
+        *phases.entry(format!("{:?}", t.phase).to_lowercase()).or_default() += t.time;
+    }
+    for (phase, time) in phases {
+        let share = 100.0 * time.as_secs_f64() / total.as_secs_f64();
+        let _ = writeln!(
+            text,
+            "{:<22} {phase:<13} {:>5} {:>10.3} {share:>6.1}%",
+            "all",
+            "",
+            time.as_secs_f64() * 1e3
         );
     }
     let _ = writeln!(text, "{:<22} {:<13} {:>5} {:>10.3}", "all", "", "", total.as_secs_f64() * 1e3);
+    let _ = writeln!(
+        text,
+        "{:<22} {:<13} {:>5} {:>10.3}         {:.0} tokens/s",
+        "a step as trained",
+        "",
+        "",
+        found.step.as_secs_f64() * 1e3,
+        found.tokens as f64 / found.step.as_secs_f64()
+    );
     text
+}
+
+fn as_json(found: &Profile) -> String {
+    let op = |t: &OpTime| {
+        json!({
+            "op": t.op, "phase": format!("{:?}", t.phase).to_lowercase(), "shapes": t.shapes, "calls": t.calls,
+            "ms": t.time.as_secs_f64() * 1e3, "product_flops": t.product_flops, "bytes": t.bytes,
+            "budget_ms": t.budget.map(|b| b.as_secs_f64() * 1e3),
+        })
+    };
+    let value = json!({
+        "step_ms": found.step.as_secs_f64() * 1e3,
+        "tokens": found.tokens,
+        "copy_bytes_per_s": found.limits.map(|l| l.bandwidth),
+        "product_flops_per_s": found.limits.map(|l| l.flops),
+        "ops": found.ops.iter().map(op).collect::<Vec<_>>(),
+    });
+    format!("{value:#}\n")
+}
+
+/// The nodes of a step in the trace-event format of Chrome's tracing.
+fn trace(found: &Profile) -> String {
+    let micros = |d: Duration| d.as_secs_f64() * 1e6;
+    let events: Vec<_> = found
+        .spans
+        .iter()
+        .map(|s| {
+            json!({
+                "name": s.op, "cat": format!("{:?}", s.phase).to_lowercase(), "ph": "X", "pid": 0, "tid": 0,
+                "ts": micros(s.start), "dur": micros(s.time), "args": {"scope": s.scope},
+            })
+        })
+        .collect();
+    format!("{}\n", json!({"traceEvents": events, "displayTimeUnit": "ms"}))
 }

@@ -17,6 +17,9 @@ pub struct Args {
     /// Start a new run from the checkpoint, so that training keys or the corpus may change.
     #[arg(long)]
     pub fork: bool,
+    /// Take over the choices of matrix-product algorithms of this run (a GPU's bits depend on them).
+    #[arg(long, value_name = "RUN")]
+    pub algos_from: Option<String>,
     /// How progress is shown.
     #[command(flatten)]
     pub show: Show,
@@ -45,5 +48,6 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     } else {
         Origin::Resume(folder)
     };
-    finish(Request { resolved, results, progress: args.show.mode(), origin })
+    let algorithms_from = args.algos_from.as_deref().map(|run| find::find(results, run)).transpose()?;
+    finish(Request { resolved, results, progress: args.show.mode(), origin, algorithms_from })
 }

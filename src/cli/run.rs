@@ -16,6 +16,9 @@ pub struct Args {
     /// Keys to change, as `section.key=value` (or `--section.key=value`).
     #[arg(value_name = "KEY=VALUE")]
     pub overrides: Vec<String>,
+    /// Take over the choices of matrix-product algorithms of this run (a GPU's bits depend on them).
+    #[arg(long, value_name = "RUN")]
+    pub algos_from: Option<String>,
     /// How progress is shown.
     #[command(flatten)]
     pub show: Show,
@@ -54,7 +57,8 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         Resume::Never => Origin::Fresh,
         Resume::Auto => unfinished(results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume),
     };
-    finish(Request { resolved, results, progress: args.show.mode(), origin })
+    let algorithms_from = args.algos_from.as_deref().map(|run| find::find(results, run)).transpose()?;
+    finish(Request { resolved, results, progress: args.show.mode(), origin, algorithms_from })
 }
 
 /// The newest unfinished run of a recipe with this hash. One that somebody works on is an error: a second run beside it

@@ -7,7 +7,9 @@ pub mod cpu;
 pub mod cuda;
 pub mod dtype;
 pub mod elem;
+pub mod machine;
 pub mod philox;
 
 pub use dtype::DType;
 pub use elem::{Elem, Real};
+pub use machine::{Device, Memory};

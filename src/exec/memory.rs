@@ -1,16 +1,16 @@
 //! The memory of the state, and typed access to it between programs.
 
-use crate::device::cpu::Buffer;
-use crate::device::{DType, Elem, Real};
+use crate::device::{DType, Device, Elem, Memory, Real};
 use crate::error::{Error, Result};
 use crate::ir::{SlotId, State};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// One buffer per [`State::buffers`], zeroed at the start.
 #[derive(Debug)]
 pub struct StateMemory {
     layout: Arc<State>,
-    buffers: Vec<Buffer>,
+    buffers: Vec<Memory>,
 }
 
 impl StateMemory {
@@ -18,11 +18,19 @@ impl StateMemory {
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn new(layout: Arc<State>) -> Result<Self> {
+    pub fn new(device: &Device, layout: Arc<State>) -> Result<Self> {
+        let buffer = |bytes: usize| -> Result<Memory> {
+            let mut memory = device.allocate(bytes)?;
+            // What a GPU gives holds whatever was there.
+            if device.gpu().is_some() {
+                memory.fill(0, 0, bytes)?;
+            }
+            Ok(memory)
+        };
         let buffers = layout
             .buffers
             .iter()
-            .map(|b| Buffer::zeroed(b.bytes).map_err(|e| e.context(format!("state buffer {}", b.name))))
+            .map(|b| buffer(b.bytes).map_err(|e| e.context(format!("state buffer {}", b.name))))
             .collect::<Result<_>>()?;
         Ok(Self { layout, buffers })
     }
@@ -34,7 +42,7 @@ impl StateMemory {
 
     /// Bytes allocated.
     pub fn bytes(&self) -> usize {
-        self.buffers.iter().map(Buffer::len).sum()
+        self.buffers.iter().map(Memory::len).sum()
     }
 
     /// The address of a slot.
@@ -51,81 +59,122 @@ impl StateMemory {
         self.layout.slot(name).ok_or_else(|| Error::failed(format!("the state has no {name}")))
     }
 
-    /// The bytes of a slot, padding included.
-    pub fn bytes_of(&self, slot: SlotId) -> &[u8] {
-        let s = self.layout.get(slot);
-        &self.buffers[s.buffer].bytes()[s.offset..s.offset + s.spec.bytes()]
+    /// The buffer of that name, for transfers of all of it.
+    pub(super) fn buffer(&self, name: &str) -> Option<(usize, &Memory)> {
+        let at = self.layout.buffers.iter().position(|b| b.name == name)?;
+        Some((at, &self.buffers[at]))
     }
 
-    /// The bytes of a slot, to write.
-    pub fn bytes_of_mut(&mut self, slot: SlotId) -> &mut [u8] {
-        let s = self.layout.get(slot);
-        let (from, to) = (s.offset, s.offset + s.spec.bytes());
-        &mut self.buffers[s.buffer].bytes_mut()[from..to]
-    }
-
-    /// The numbers of a slot, as stored, padding included.
+    /// The numbers of a slot, as stored, padding included: borrowed on the CPU, copied from a GPU.
     ///
-    /// Panics when `T` is not the slot's format: a programming error.
-    pub fn numbers<T: bytemuck::AnyBitPattern>(&self, slot: SlotId) -> &[T] {
-        assert_eq!(size_of::<T>(), self.layout.get(slot).spec.dtype.size());
-        bytemuck::cast_slice(self.bytes_of(slot))
+    /// Panics when `T` is not as large as the slot's format (or a byte): a programming error.
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn read<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(
+        &self,
+        slot: SlotId,
+    ) -> Result<Cow<'_, [T]>> {
+        let s = self.layout.get(slot);
+        assert!(size_of::<T>() == s.spec.dtype.size() || size_of::<T>() == 1);
+        Ok(match self.buffers[s.buffer].read(s.offset, s.spec.bytes())? {
+            Cow::Borrowed(bytes) => Cow::Borrowed(bytemuck::cast_slice(bytes)),
+            Cow::Owned(bytes) => Cow::Owned(bytemuck::pod_collect_to_vec(&bytes)),
+        })
     }
 
-    /// As [`StateMemory::numbers`], to write.
-    pub fn numbers_mut<T: bytemuck::Pod>(&mut self, slot: SlotId) -> &mut [T] {
-        assert_eq!(size_of::<T>(), self.layout.get(slot).spec.dtype.size());
-        bytemuck::cast_slice_mut(self.bytes_of_mut(slot))
+    /// Writes the numbers of a slot, padding included.
+    ///
+    /// Panics when they are not as many, or not as large, as the slot's: a programming error.
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn write<T: bytemuck::NoUninit>(&mut self, slot: SlotId, numbers: &[T]) -> Result<()> {
+        let s = self.layout.get(slot);
+        let bytes: &[u8] = bytemuck::cast_slice(numbers);
+        assert_eq!(bytes.len(), s.spec.bytes(), "{}", s.name);
+        self.buffers[s.buffer].write(s.offset, bytes)
+    }
+
+    /// Changes the numbers of a slot in place; those of a GPU are copied there and back.
+    ///
+    /// Panics as [`StateMemory::read`].
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn update<T: bytemuck::Pod>(&mut self, slot: SlotId, change: impl FnOnce(&mut [T])) -> Result<()> {
+        let s = self.layout.get(slot);
+        assert!(size_of::<T>() == s.spec.dtype.size() || size_of::<T>() == 1);
+        let (from, to) = (s.offset, s.offset + s.spec.bytes());
+        if let Memory::Host(buffer) = &mut self.buffers[s.buffer] {
+            change(bytemuck::cast_slice_mut(&mut buffer.bytes_mut()[from..to]));
+            return Ok(());
+        }
+        let mut numbers = self.read::<T>(slot)?.into_owned();
+        change(&mut numbers);
+        self.write(slot, &numbers)
     }
 
     /// The values of a slot widened to f64, padding left out.
-    pub fn values(&self, slot: SlotId) -> Vec<f64> {
-        let all = self.padded_values(slot);
-        self.layout.get(slot).spec.logical_indices().into_iter().map(|i| all[i]).collect()
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn values(&self, slot: SlotId) -> Result<Vec<f64>> {
+        let all = self.padded_values(slot)?;
+        Ok(self.layout.get(slot).spec.logical_indices().into_iter().map(|i| all[i]).collect())
     }
 
     /// The values of a slot widened to f64, padding included.
-    fn padded_values(&self, slot: SlotId) -> Vec<f64> {
-        match self.layout.get(slot).spec.dtype {
-            DType::U32 => self.numbers::<u32>(slot).iter().map(|&v| f64::from(v)).collect(),
-            DType::F64 => self.numbers::<f64>(slot).to_vec(),
-            DType::F32 => widened(self.numbers::<f32>(slot)),
-            DType::Bf16 => widened(self.numbers::<half::bf16>(slot)),
-        }
+    fn padded_values(&self, slot: SlotId) -> Result<Vec<f64>> {
+        Ok(widened_bytes(self.layout.get(slot).spec.dtype, &self.read::<u8>(slot)?))
     }
 
     /// Whether everything outside a slot's logical shape is zero, of either sign.
-    pub fn padding_is_zero(&self, slot: SlotId) -> bool {
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn padding_is_zero(&self, slot: SlotId) -> Result<bool> {
         let spec = &self.layout.get(slot).spec;
         let mut padding = vec![true; spec.elements()];
         spec.logical_indices().into_iter().for_each(|i| padding[i] = false);
-        self.padded_values(slot).iter().zip(padding).all(|(value, padding)| !padding || *value == 0.0)
+        Ok(self.padded_values(slot)?.iter().zip(padding).all(|(value, padding)| !padding || *value == 0.0))
     }
 
     /// Writes values into a slot, rounding; padding becomes zero.
     ///
     /// Panics when the number of values is not the slot's.
-    pub fn set_values(&mut self, slot: SlotId, values: &[f64]) {
-        let spec = self.layout.get(slot).spec.clone();
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn set_values(&mut self, slot: SlotId, values: &[f64]) -> Result<()> {
+        let spec = &self.layout.get(slot).spec;
         assert_eq!(values.len(), spec.logical_elements());
-        self.bytes_of_mut(slot).fill(0);
+        let size = spec.dtype.size();
+        let mut bytes = vec![0; spec.bytes()];
         for (i, &v) in spec.logical_indices().into_iter().zip(values) {
+            let to = &mut bytes[i * size..(i + 1) * size];
             match spec.dtype {
-                DType::U32 => self.numbers_mut::<u32>(slot)[i] = v as u32,
-                DType::F64 => self.numbers_mut::<f64>(slot)[i] = v,
-                DType::F32 => self.numbers_mut::<f32>(slot)[i] = v as f32,
-                DType::Bf16 => self.numbers_mut::<half::bf16>(slot)[i] = half::bf16::from_f64(v),
+                DType::U32 => to.copy_from_slice(&(v as u32).to_ne_bytes()),
+                DType::F64 => to.copy_from_slice(&v.to_ne_bytes()),
+                DType::F32 => to.copy_from_slice(&(v as f32).to_ne_bytes()),
+                DType::Bf16 => to.copy_from_slice(&half::bf16::from_f64(v).to_ne_bytes()),
             }
         }
+        self.write(slot, &bytes)
+    }
+}
+
+/// Stored numbers as f64.
+pub(super) fn widened_bytes(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    match dtype {
+        DType::U32 => bytemuck::pod_collect_to_vec::<u8, u32>(bytes).iter().map(|&v| f64::from(v)).collect(),
+        DType::F64 => bytemuck::pod_collect_to_vec(bytes),
+        DType::F32 => widened(&bytemuck::pod_collect_to_vec::<u8, f32>(bytes)),
+        DType::Bf16 => widened(&bytemuck::pod_collect_to_vec::<u8, half::bf16>(bytes)),
     }
 }
 
 /// Numbers as f64.
-pub(super) fn widened<E: Elem>(values: &[E]) -> Vec<f64> {
+fn widened<E: Elem>(values: &[E]) -> Vec<f64> {
     values.iter().map(|v| v.up().to_f64()).collect()
-}
-
-/// The first value that is NaN or infinite.
-pub(super) fn first_not_finite<E: Elem>(values: &[E]) -> Option<f64> {
-    values.iter().map(|v| v.up()).find(|v| !v.finite()).map(|v| v.to_f64())
 }

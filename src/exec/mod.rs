@@ -1,20 +1,27 @@
 //! Walks programs on a device.
 
+mod bad;
+mod graphs;
 mod memory;
 mod placement;
+mod transfer;
 
+pub use bad::{BadOutput, BadTensor};
 pub use memory::StateMemory;
 pub use placement::{Arena, Caching, FreeLists, Naive, Placement, PlacementKind, size_class};
+pub use transfer::Snapshot;
 
-use crate::device::DType;
 use crate::device::comm::Communicator;
 use crate::device::cpu::{Address, Pool};
-use crate::dispatch_float;
+use crate::device::cuda::{Collector, DevicePtr, Gpu, Queue};
+use crate::device::{DType, Device};
 use crate::error::{Error, Result};
-use crate::ir::{CpuNode, Home, Program, State, TensorId};
+use crate::ir::{CpuNode, CudaNode, Home, Node, Program, Spec, State, TensorId};
 use crate::passes::MemoryPlan;
+use graphs::Graphs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use transfer::Transfers;
 
 /// A program with its memory plan: what the engine runs.
 #[derive(Clone, Debug)]
@@ -33,48 +40,18 @@ impl Section {
     }
 }
 
-/// The first tensor that held something that is not a finite number.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadTensor {
-    /// Its scoped name.
-    pub tensor: String,
-    /// The op that wrote it.
-    pub op: &'static str,
-    /// The value, as text: `NaN`, `inf`, `-inf`.
-    pub value: String,
-}
-
-/// An output of a node that holds something that is not a finite number.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BadOutput {
-    /// The node's place in its program.
-    pub node: usize,
-    /// The output's place among those of the node.
-    pub output: usize,
-    /// The first such value in it.
-    pub value: f64,
-}
-
-impl BadOutput {
-    /// What is known of the tensor. `section` is the one that was run.
-    pub fn describe(&self, section: &Section) -> BadTensor {
-        let node = &section.program.nodes[self.node];
-        let tensor = section.program.tensor(node.outputs[self.output]).name.clone();
-        BadTensor { tensor, op: node.op.name(), value: self.value.to_string() }
-    }
-}
-
-/// What runs programs: worker threads, the state's memory, a placement of transient tensors, the other ranks.
+/// What runs programs: a device, the state's memory, a placement of transient tensors, the other ranks.
 #[derive(Debug)]
 pub struct Engine {
-    /// The worker threads.
-    pub pool: Arc<Pool>,
     /// The memory of the state.
     pub state: StateMemory,
     /// The other ranks.
     pub comm: Arc<dyn Communicator>,
+    device: Device,
     placement: Box<dyn Placement>,
     poison: bool,
+    graphs: Graphs,
+    transfers: Transfers,
 }
 
 impl Engine {
@@ -85,19 +62,35 @@ impl Engine {
     /// # Errors
     /// When the memory cannot be had.
     pub fn new(
-        pool: Arc<Pool>,
+        device: impl Into<Device>,
         state: &Arc<State>,
         comm: Arc<dyn Communicator>,
         placement: PlacementKind,
         arena_bytes: usize,
         poison: bool,
     ) -> Result<Self> {
+        let device = device.into();
+        if let Some(gpu) = device.gpu() {
+            gpu.make_current()?;
+        }
+        let state = StateMemory::new(&device, Arc::clone(state))?;
         let placement: Box<dyn Placement> = match placement {
-            PlacementKind::Arena => Box::new(Arena::new(arena_bytes)?),
-            PlacementKind::Caching => Box::<Caching>::default(),
-            PlacementKind::Naive => Box::<Naive>::default(),
+            PlacementKind::Arena => Box::new(Arena::new(&device, arena_bytes)?),
+            PlacementKind::Caching => Box::new(Caching::new(device.clone())),
+            PlacementKind::Naive => Box::new(Naive::new(device.clone())),
         };
-        Ok(Self { pool, state: StateMemory::new(Arc::clone(state))?, comm, placement, poison })
+        let (graphs, transfers) = (Graphs::default(), Transfers::default());
+        Ok(Self { state, comm, device, placement, poison, graphs, transfers })
+    }
+
+    /// The worker threads of the CPU.
+    pub fn pool(&self) -> &Arc<Pool> {
+        self.device.pool()
+    }
+
+    /// The GPU, where it runs on one.
+    pub fn gpu(&self) -> Option<&Arc<Gpu>> {
+        self.device.gpu()
     }
 
     /// Runs all nodes of a section.
@@ -105,7 +98,7 @@ impl Engine {
     /// # Errors
     /// When memory cannot be had, or a rank is lost.
     pub fn run(&mut self, section: &Section) -> Result<()> {
-        self.walk(section, |_| {})
+        self.walk(section, |_| Ok(()))
     }
 
     /// Runs a section and returns the first output that is not finite. All of it is run, so that other ranks are not
@@ -115,24 +108,29 @@ impl Engine {
     /// As [`Engine::run`].
     pub fn find_bad(&mut self, section: &Section) -> Result<Option<BadOutput>> {
         let mut bad = None;
-        let mut at = 0;
-        self.walk(section, |cx| {
-            bad = bad.or_else(|| first_bad(cx).map(|(output, value)| BadOutput { node: at, output, value }));
-            at += 1;
+        self.walk(section, |ran| {
+            if bad.is_none() {
+                bad = ran.first_bad()?;
+            }
+            Ok(())
         })?;
         Ok(bad)
     }
 
-    /// Runs a section and measures every node.
+    /// Runs a section and measures every node: on the CPU by its clock, on a GPU by events inside a graph.
     ///
     /// # Errors
     /// As [`Engine::run`].
     pub fn time(&mut self, section: &Section) -> Result<Vec<Duration>> {
+        if let Some(gpu) = self.device.gpu().cloned() {
+            return self.time_on(&gpu, section);
+        }
         let mut times = Vec::with_capacity(section.program.nodes.len());
         let mut started = Instant::now();
         self.walk(section, |_| {
             times.push(started.elapsed());
             started = Instant::now();
+            Ok(())
         })?;
         Ok(times)
     }
@@ -145,13 +143,14 @@ impl Engine {
     pub fn inspect(&mut self, section: &Section, tensor: &str) -> Result<Vec<f64>> {
         let named = section.program.tensors.iter().position(|t| t.name == tensor).map(TensorId);
         let mut values = None;
-        self.walk(section, |cx| {
-            let Some(k) = cx.node.outputs.iter().position(|&o| Some(o) == named) else { return };
-            let spec = cx.output_spec(k);
+        self.walk(section, |ran| {
+            let Some(k) = ran.node.outputs.iter().position(|&o| Some(o) == named) else { return Ok(()) };
+            let spec = ran.output_spec(k);
             if spec.dtype != DType::U32 {
-                let all = dispatch_float!(spec.dtype, E => memory::widened(cx.output::<E>(k).slice(0, spec.elements())));
+                let all = memory::widened_bytes(spec.dtype, &ran.output_bytes(k)?);
                 values = Some(spec.logical_indices().into_iter().map(|i| all[i]).collect());
             }
+            Ok(())
         })?;
         values.ok_or_else(|| Error::failed(format!("no node of {} writes {tensor}", section.program.name)))
     }
@@ -161,7 +160,9 @@ impl Engine {
         (self.placement.reserved_bytes(), self.placement.system_allocations())
     }
 
-    fn walk(&mut self, section: &Section, mut after: impl FnMut(&CpuNode<'_>)) -> Result<()> {
+    /// Walks the nodes in order, with births and deaths of their tensors, and shows each once it ran (on a GPU: once
+    /// it is in the queue).
+    fn walk(&mut self, section: &Section, mut after: impl FnMut(&Ran<'_>) -> Result<()>) -> Result<()> {
         let (program, memory) = (&section.program, &section.memory);
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for (at, node) in program.nodes.iter().enumerate() {
@@ -172,31 +173,44 @@ impl Engine {
                     e.context(format!("for {} of {}", program.tensor(tensor).name, program.name))
                 })?;
                 if self.poison {
-                    placement::fill_with_nan(self.placement.address(block), bytes);
+                    self.placement.poison(block, bytes)?;
                 }
             }
             inputs.clear();
             outputs.clear();
             inputs.extend(node.inputs.iter().map(|&i| self.address(section, i)));
             outputs.extend(node.outputs.iter().map(|&o| self.address(section, o)));
-            let cx = CpuNode {
-                program,
-                node,
-                inputs: &inputs,
-                outputs: &outputs,
-                pool: &self.pool,
-                comm: &*self.comm,
-            };
-            node.op.cpu(&cx)?;
-            after(&cx);
+            self.issue(program, node, &inputs, &outputs)?;
+            after(&Ran { program, node, at, outputs: &outputs, device: &self.device })?;
             for &block in &memory.deaths[at] {
                 if self.poison {
-                    placement::fill_with_nan(self.placement.address(block), memory.blocks[block].bytes);
+                    self.placement.poison(block, memory.blocks[block].bytes)?;
                 }
                 self.placement.end(block);
             }
         }
         Ok(())
+    }
+
+    /// Runs a node, or puts it into the queue of the GPU.
+    fn issue(&self, program: &Program, node: &Node, inputs: &[Address], outputs: &[Address]) -> Result<()> {
+        match &self.device {
+            Device::Cpu(pool) => {
+                let comm = &*self.comm;
+                node.op.cpu(&CpuNode { program, node, inputs, outputs, pool, comm })
+            }
+            Device::Cuda(gpu, _) => {
+                let numbers = |addresses: &[Address]| -> Vec<DevicePtr> {
+                    addresses.iter().map(|a| a.0.addr() as DevicePtr).collect()
+                };
+                let (inputs, outputs) = (numbers(inputs), numbers(outputs));
+                let queue: &dyn Queue = &**gpu;
+                let node_in_queue = CudaNode { program, node, inputs: &inputs, outputs: &outputs, queue };
+                node.op
+                    .cuda(&node_in_queue)
+                    .map_err(|e| e.context(format!("{} ({})", node.op.name(), node.scope)))
+            }
+        }
     }
 
     /// The address of a tensor while its node runs.
@@ -216,16 +230,54 @@ impl Engine {
     }
 }
 
-/// The first output of a node, in order, that is not finite, and its value.
-fn first_bad(cx: &CpuNode<'_>) -> Option<(usize, f64)> {
-    (0..cx.node.outputs.len()).find_map(|k| {
-        let spec = cx.output_spec(k);
-        if spec.dtype == DType::U32 {
-            return None;
+/// A node that ran, with its outputs still alive.
+struct Ran<'a> {
+    program: &'a Program,
+    node: &'a Node,
+    /// Its place in the program.
+    at: usize,
+    outputs: &'a [Address],
+    device: &'a Device,
+}
+
+impl Ran<'_> {
+    fn output_spec(&self, k: usize) -> &Spec {
+        self.program.spec(self.node.outputs[k])
+    }
+
+    /// The bytes of an output, padding included.
+    fn output_bytes(&self, k: usize) -> Result<Vec<u8>> {
+        let bytes = self.output_spec(k).bytes();
+        match self.device {
+            Device::Cpu(_) => Ok(crate::device::cpu::view::copy_of(self.outputs[k], bytes)),
+            Device::Cuda(gpu, _) => gpu.read(self.outputs[k].0.addr() as DevicePtr, bytes),
         }
-        let value = dispatch_float!(spec.dtype, E => {
-            memory::first_not_finite(cx.output::<E>(k).slice(0, spec.elements()))
-        })?;
-        Some((k, value))
-    })
+    }
+}
+
+/// Compiles what sections ask of a GPU, and chooses their algorithms, before anything runs. On the CPU there is nothing
+/// to prepare.
+///
+/// # Errors
+/// When a kernel does not compile, or no algorithm serves a product.
+pub fn prepare<'a>(device: &Device, sections: impl IntoIterator<Item = &'a Section>) -> Result<()> {
+    let Some(gpu) = device.gpu() else { return Ok(()) };
+    gpu.make_current()?;
+    let collector = Collector::new(gpu.properties().clone());
+    for section in sections {
+        collect(&collector, &section.program)?;
+    }
+    gpu.prepare(&collector.into_asked())
+}
+
+/// Lets every node of a program ask a queue that runs nothing.
+///
+/// # Errors
+/// When an op has no CUDA implementation.
+pub fn collect(collector: &Collector, program: &Program) -> Result<()> {
+    for node in &program.nodes {
+        let (inputs, outputs) = (vec![0; node.inputs.len()], vec![0; node.outputs.len()]);
+        node.op.cuda(&CudaNode { program, node, inputs: &inputs, outputs: &outputs, queue: collector })?;
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Three ways to hold transient memory. All follow the same births and deaths, so all give the same bits.
 
-use crate::device::cpu::Buffer;
+use crate::device::{Device, Memory};
 use crate::error::Result;
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,6 +24,11 @@ pub trait Placement: std::fmt::Debug + Send {
     fn begin(&mut self, block: usize, bytes: usize, offset: usize) -> Result<()>;
     /// Where a living block is.
     fn address(&self, block: usize) -> *mut u8;
+    /// Fills a living block with a pattern that reads as NaN in every float format.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    fn poison(&mut self, block: usize, bytes: usize) -> Result<()>;
     /// A block dies.
     fn end(&mut self, block: usize);
     /// The most bytes held from the system at once, so far.
@@ -32,10 +37,13 @@ pub trait Placement: std::fmt::Debug + Send {
     fn system_allocations(&self) -> usize;
 }
 
+/// All bits set: NaN in every float format.
+const POISON: u8 = 0xff;
+
 /// One buffer; blocks lie at planned offsets.
 #[derive(Debug)]
 pub struct Arena {
-    memory: Buffer,
+    memory: Memory,
     offsets: HashMap<usize, usize>,
 }
 
@@ -44,8 +52,8 @@ impl Arena {
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn new(bytes: usize) -> Result<Self> {
-        let memory = Buffer::zeroed(bytes).map_err(|e| e.context("the arena of transient tensors"))?;
+    pub fn new(device: &Device, bytes: usize) -> Result<Self> {
+        let memory = device.allocate(bytes).map_err(|e| e.context("the arena of transient tensors"))?;
         Ok(Self { memory, offsets: HashMap::new() })
     }
 }
@@ -59,6 +67,10 @@ impl Placement for Arena {
 
     fn address(&self, block: usize) -> *mut u8 {
         self.memory.address().wrapping_add(self.offsets[&block])
+    }
+
+    fn poison(&mut self, block: usize, bytes: usize) -> Result<()> {
+        self.memory.fill(self.offsets[&block], POISON, bytes)
     }
 
     fn end(&mut self, block: usize) {
@@ -123,21 +135,33 @@ impl<M> FreeLists<M> {
 }
 
 /// Keeps dead blocks by size class.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Caching {
-    alive: HashMap<usize, Buffer>,
-    lists: FreeLists<Buffer>,
+    device: Device,
+    alive: HashMap<usize, Memory>,
+    lists: FreeLists<Memory>,
+}
+
+impl Caching {
+    /// Without memory yet.
+    pub fn new(device: Device) -> Self {
+        Self { device, alive: HashMap::new(), lists: FreeLists::default() }
+    }
 }
 
 impl Placement for Caching {
     fn begin(&mut self, block: usize, bytes: usize, _offset: usize) -> Result<()> {
-        let buffer = self.lists.take(bytes, Buffer::zeroed)?;
+        let buffer = self.lists.take(bytes, |bytes| self.device.allocate(bytes))?;
         self.alive.insert(block, buffer);
         Ok(())
     }
 
     fn address(&self, block: usize) -> *mut u8 {
         self.alive[&block].address()
+    }
+
+    fn poison(&mut self, block: usize, bytes: usize) -> Result<()> {
+        self.alive.get_mut(&block).map_or(Ok(()), |memory| memory.fill(0, POISON, bytes))
     }
 
     fn end(&mut self, block: usize) {
@@ -156,17 +180,25 @@ impl Placement for Caching {
 }
 
 /// Asks the system for every block.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Naive {
-    alive: HashMap<usize, Buffer>,
+    device: Device,
+    alive: HashMap<usize, Memory>,
     held: usize,
     most: usize,
     allocations: usize,
 }
 
+impl Naive {
+    /// Without memory yet.
+    pub fn new(device: Device) -> Self {
+        Self { device, alive: HashMap::new(), held: 0, most: 0, allocations: 0 }
+    }
+}
+
 impl Placement for Naive {
     fn begin(&mut self, block: usize, bytes: usize, _offset: usize) -> Result<()> {
-        self.alive.insert(block, Buffer::zeroed(bytes)?);
+        self.alive.insert(block, self.device.allocate(bytes)?);
         self.allocations += 1;
         self.held += bytes;
         self.most = self.most.max(self.held);
@@ -175,6 +207,10 @@ impl Placement for Naive {
 
     fn address(&self, block: usize) -> *mut u8 {
         self.alive[&block].address()
+    }
+
+    fn poison(&mut self, block: usize, bytes: usize) -> Result<()> {
+        self.alive.get_mut(&block).map_or(Ok(()), |memory| memory.fill(0, POISON, bytes))
     }
 
     fn end(&mut self, block: usize) {
@@ -188,10 +224,4 @@ impl Placement for Naive {
     fn system_allocations(&self) -> usize {
         self.allocations
     }
-}
-
-/// Fills memory with a pattern that reads as NaN in every float format.
-pub(super) fn fill_with_nan(address: *mut u8, bytes: usize) {
-    // SAFETY: the address and size of a block that the placement holds; no node runs.
-    unsafe { std::ptr::write_bytes(address, 0xff, bytes) }
 }

@@ -2,8 +2,9 @@
 
 use super::layout;
 use super::transformer::{Purpose, Transformer};
+use crate::device::cuda::Collector;
 use crate::error::{Error, Result};
-use crate::exec::Section;
+use crate::exec::{Section, collect};
 use crate::ir::vjp::Upstream;
 use crate::ir::{Builder, Home, Mode, Out, Phase, Program, State, TensorId};
 use crate::ops::adamw::{AdamW, SCHEDULE_WIDTH, Segment, schedule_row};
@@ -65,6 +66,14 @@ impl Programs {
         all.extend([&self.step_end, &self.evaluate]);
         all.extend(&self.generate);
         all
+    }
+
+    /// Lets every node of every section ask a queue that runs nothing.
+    ///
+    /// # Errors
+    /// When an op has no CUDA implementation.
+    pub fn ask(&self, collector: &Collector) -> Result<()> {
+        self.sections().into_iter().try_for_each(|section| collect(collector, &section.program))
     }
 
     /// The size of the arena that serves every section.

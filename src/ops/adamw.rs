@@ -4,10 +4,11 @@
 //! `torch.optim.AdamW`, with clipping by the global norm folded in. What changes from step to step comes from a
 //! table indexed by the step counter, computed once in f64 by [`schedule_row`].
 
+use crate::device::cuda::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, Mode, Op, Precision, Spec};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, CudaNode, Fill, Mode, Op, Precision, Spec};
 
 /// Numbers per row of the schedule table.
 pub const SCHEDULE_WIDTH: usize = 4;
@@ -83,6 +84,19 @@ impl<A: Real> Step<A> {
 }
 
 impl AdamW {
+    /// The elements at which decay is switched on, off, on, …; before the first it is off.
+    fn switches(&self) -> Vec<usize> {
+        let mut decays = false;
+        let mut switches = Vec::new();
+        for segment in self.segments.iter().filter(|s| s.len > 0) {
+            if segment.decay != decays {
+                switches.push(segment.start);
+            }
+            decays = segment.decay;
+        }
+        switches
+    }
+
     fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
         type Acc<E> = <E as Elem>::Acc;
         if cx.input_u32(4)[0] != 0 {
@@ -169,6 +183,25 @@ impl Op for AdamW {
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(self.precision.stream, E => self.run::<E>(cx));
         Ok(())
+    }
+
+    /// Where decay is switched is compiled into the kernel: it is the same for every step of a run.
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        const ELEMENTS_OF_A_BLOCK: usize = 1024;
+        let (elements, switches) = (cx.input_spec(0).elements(), self.switches());
+        let positions: String = switches.iter().map(|at| format!("{at}ull,")).collect();
+        let kernel = Kernel::new("adamw", "adamw")
+            .with_type("T", self.precision.stream)
+            .with("HAS_SHADOW", u8::from(self.precision.has_shadow()))
+            .with("SWITCH_COUNT", switches.len())
+            .with("SWITCH_POSITIONS", format!("{{{positions}~0ull}}"));
+        let mut args: Vec<Arg> =
+            cx.inputs.iter().chain(&cx.outputs[..3]).map(|&tensor| tensor.into()).collect();
+        let shadow = if self.precision.has_shadow() { cx.output(3) } else { 0 };
+        args.extend([shadow.into(), Arg::U64(elements as u64)]);
+        let constants = [1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.eps];
+        args.extend(constants.map(|constant| Arg::F32(constant as f32)));
+        cx.queue.launch(kernel, Grid::new(elements.div_ceil(ELEMENTS_OF_A_BLOCK), 256), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

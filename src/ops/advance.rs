@@ -1,8 +1,9 @@
 //! Moves the step counter on, on the device.
 
 use crate::device::DType;
+use crate::device::cuda::{Grid, Kernel};
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, Mode, Op, Precision, Spec};
+use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, Mode, Op, Precision, Spec};
 
 /// `step ← step + 1` unless `bad`. Input: bad `[1]`. Output: step `[1]`, with `Mode::Add`.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,11 @@ impl Op for Advance {
             cx.output_u32(0).slice(0, 1)[0] += 1;
         }
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let args = [cx.input(0).into(), cx.output(0).into()];
+        cx.queue.launch(Kernel::new("advance", "advance"), Grid::new(1, 1), &args)
     }
 
     fn cases(&self, _precision: Precision) -> Cases {

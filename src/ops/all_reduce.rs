@@ -2,7 +2,7 @@
 
 use crate::device::DType;
 use crate::error::{Error, Result};
-use crate::ir::{Cases, Cost, CpuNode, Op, Precision, Spec};
+use crate::ir::{Cases, Cost, CpuNode, CudaNode, Op, Precision, Spec};
 
 /// `x ← Σ_ranks x`, added in rank order. Its output goes into the tensor with `Mode::Add`, which here means that the
 /// old value takes part.
@@ -36,6 +36,11 @@ impl Op for AllReduce {
             DType::F64 => cx.comm.all_reduce_sum_f64(cx.output::<f64>(0).slice(0, len)),
             other => Err(Error::failed(format!("all_reduce of {other}"))),
         }
+    }
+
+    /// A rank on a GPU is alone, and keeps its value: plans refuse several.
+    fn cuda(&self, _cx: &CudaNode<'_>) -> Result<()> {
+        Ok(())
     }
 
     /// Alone, a rank keeps its value; sums over ranks are proven by the tests of communicators and of ranks.

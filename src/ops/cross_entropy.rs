@@ -1,12 +1,13 @@
 //! Cross-entropy of rows of logits, and the row functions that it shares with `head_loss`.
 
-use super::lanes::{max, replace_and_sum, rows_per_task};
+use super::lanes::{max, replace_and_sum, rows_per_task, vector_width};
 use super::sum::SumGrad;
+use crate::device::cuda::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::vjp::Upstream;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
 
 /// A row with this target has no loss and no gradient.
 pub const IGNORED: u32 = u32::MAX;
@@ -62,6 +63,37 @@ pub(super) fn losses_spec(logits: &Spec, targets: &Spec) -> Result<Spec, String>
     Ok(Spec::padded(targets.shape.clone(), targets.alloc.clone(), logits.dtype.accumulator()))
 }
 
+/// Launches an entry of the kernel file, a block per row of `logits`. With `stage`, the row waits in shared memory
+/// between the two passes over it, where it fits. `args` are the tensors, then the vocabulary and the row's width, then
+/// what else the entry takes.
+pub(super) fn launch_rows(
+    cx: &CudaNode<'_>,
+    entry: &'static str,
+    logits: &Spec,
+    stage: bool,
+    tensors: &[Arg],
+    further: &[Arg],
+) -> Result<()> {
+    /// Beyond the row, for the sums of warps.
+    const STATIC_SHARED: usize = 512;
+    const WARP: usize = 32;
+    const MOST_THREADS: usize = 512;
+    let (rows, vocab, width) = (logits.rows(), logits.shape[1], logits.width());
+    let vec = vector_width(width, logits.dtype);
+    let vectors = width / vec;
+    let threads = vectors.next_multiple_of(WARP).min(MOST_THREADS);
+    let row_bytes = width * logits.dtype.size();
+    let fits = vec > 1 && row_bytes + STATIC_SHARED <= cx.queue.properties().shared_per_block;
+    let kernel = Kernel::new("cross_entropy", entry)
+        .with_type("T", logits.dtype)
+        .with("VEC", vec)
+        .with("THREADS", threads)
+        .with("ROUNDS", if fits { vectors.div_ceil(threads) } else { 0 });
+    let args = [tensors, &[vocab.into(), width.into()], further].concat();
+    let shared = if stage && fits { row_bytes } else { 0 };
+    cx.queue.launch(kernel, Grid::new(rows, threads as u32).shared(shared), &args)
+}
+
 impl Op for CrossEntropy {
     fn name(&self) -> &'static str {
         "cross_entropy"
@@ -99,6 +131,11 @@ impl Op for CrossEntropy {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let tensors = [cx.input(0).into(), cx.input(1).into(), cx.output(0).into()];
+        launch_rows(cx, "cross_entropy", cx.input_spec(0), false, &tensors, &[])
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -164,6 +201,12 @@ impl Op for CrossEntropyGrad {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let [logits, targets, d_losses] = [0, 1, 2].map(|i| cx.input(i).into());
+        let tensors = [logits, targets, d_losses, cx.output(0).into()];
+        launch_rows(cx, "cross_entropy_grad", cx.input_spec(0), true, &tensors, &[])
     }
 
     fn cases(&self, _precision: Precision) -> Cases {

@@ -1,24 +1,32 @@
 //! Token embedding, and its gradient without atomics.
 
-use super::lanes::rows_per_task;
+use super::lanes::{rows_per_task, vector_width};
+use crate::device::cuda::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, CudaNode, Fill, Op, Precision, Spec, Vjp};
 
 /// `x[N, d] = W[tokens[N], :]` of `W[V, d]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Embedding;
 
-/// `(tokens[N], dy[N, d], W[V, d]) → (dW[V, d], ends[V], order[N])`; `W` comes for its shape alone.
+/// `(tokens[N], dy[N, d], W[V, d]) → (dW[V, d], ends[V], order[N], scratch[2, N], edges[2·pieces, d])`; `W` comes for
+/// its shape alone.
 ///
 /// A stable counting sort lists the positions of every token in `order`, up to `ends[token]`. Each row of `dW` is then
 /// the sum of its own positions in the order of the text: the same bits for any number of threads.
+///
+/// On a GPU, where one frequent token must occupy many blocks, pieces of [`PIECE`] sorted positions are summed, and the
+/// sums of a token that reaches over several (`edges`) are added up in their order.
 #[derive(Clone, Copy, Debug)]
 pub struct EmbeddingGrad;
 
 /// Tasks that the vocabulary is cut into.
 const TASKS: usize = 64;
+
+/// Sorted positions that are summed together on a GPU, as in the kernel file.
+const PIECE: usize = 32;
 
 impl Op for Embedding {
     fn name(&self) -> &'static str {
@@ -59,6 +67,14 @@ impl Op for Embedding {
         Ok(())
     }
 
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        const WARPS: usize = 8;
+        let x = cx.output_spec(0);
+        let (n, d) = (x.rows(), x.width());
+        let args = [cx.input(0).into(), cx.input(1).into(), cx.output(0).into(), n.into(), d.into()];
+        cx.queue.launch(kernel("embedding", x), Grid::new(n.div_ceil(WARPS), 32 * WARPS as u32), &args)
+    }
+
     fn cases(&self, precision: Precision) -> Cases {
         let case = |n: usize, (v, v_pad): (usize, usize), (d, d_pad): (usize, usize), tokens: Fill| {
             let inputs = vec![
@@ -84,6 +100,11 @@ impl Op for Embedding {
             case(100, (2, 2), (40, 40), Fill::Values(vec![1.0])),
         ])
     }
+}
+
+/// An entry of the kernel file for rows of `x`.
+fn kernel(entry: &'static str, x: &Spec) -> Kernel {
+    Kernel::new("embedding", entry).with_type("T", x.dtype).with("VEC", vector_width(x.width(), x.dtype))
 }
 
 /// Sorts positions by token, stably: `order` up to `ends[t]`, from `ends[t - 1]`, lists those of token `t`.
@@ -115,11 +136,14 @@ impl Op for EmbeddingGrad {
             return Err("dy is [N, d] in the format of W".into());
         }
         let index = |len: usize| Spec::new([len], DType::U32);
-        Ok(vec![w.with_dtype(w.dtype.accumulator()), index(w.alloc[0]), index(tokens.alloc[0])])
+        let (n, master) = (tokens.alloc[0], w.dtype.accumulator());
+        let scratch = Spec::new([2, n], DType::U32);
+        let edges = Spec::new([2 * n.div_ceil(PIECE), w.alloc[1]], master);
+        Ok(vec![w.with_dtype(master), index(w.alloc[0]), index(n), scratch, edges])
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        Cost::streaming(&inputs[..2], outputs)
+        Cost::streaming(&inputs[..2], &outputs[..3])
     }
 
     fn accumulates(&self, output: usize) -> bool {
@@ -153,6 +177,34 @@ impl Op for EmbeddingGrad {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        /// Threads of the block that sorts, and what one of the blocks that clear writes meanwhile.
+        const SORT_THREADS: u32 = 1024;
+        const CLEARED: usize = 1024 * 8 * 4;
+        const DIGIT_BITS: u32 = 8;
+        let (dy, dw) = (cx.input_spec(1), cx.output_spec(0));
+        let (n, d) = (dy.rows(), dy.width());
+        let [tokens, rows] = [0, 1].map(|i| Arg::Ptr(cx.input(i)));
+        let [sums, order, edges] = [0, 2, 4].map(|i| Arg::Ptr(cx.output(i)));
+        let (sorted, spare) = (cx.output(3), cx.output(3) + (n * DType::U32.size()) as u64);
+
+        let bits = usize::BITS - (dw.rows() - 1).leading_zeros();
+        let passes = bits.div_ceil(DIGIT_BITS).max(1) as usize;
+        let zeros = if cx.adds(0) { 0 } else { dw.elements() };
+        let args = [tokens, order, sorted.into(), spare.into(), sums, n.into(), passes.into()];
+        let args = [&args[..], &[Arg::U64(zeros as u64)]].concat();
+        let blocks = 1 + zeros.div_ceil(CLEARED);
+        cx.queue.launch(kernel("embedding_sort", dy), Grid::new(blocks, SORT_THREADS), &args)?;
+
+        let vectors = d / vector_width(d, dy.dtype);
+        let pieces = Grid::new(n.div_ceil(PIECE), vectors.next_multiple_of(32).min(256) as u32);
+        let sizes: [Arg; 3] = [n.into(), d.into(), usize::from(cx.adds(0)).into()];
+        let args = [&[order, sorted.into(), rows, sums, edges], &sizes[..]].concat();
+        cx.queue.launch(kernel("embedding_sum", dy), pieces, &args)?;
+        let args = [&[sorted.into(), edges, sums], &sizes[..]].concat();
+        cx.queue.launch(kernel("embedding_join", dy), pieces, &args)
     }
 
     fn cases(&self, _precision: Precision) -> Cases {

@@ -1,12 +1,16 @@
 //! The global norm of all gradients, the clip factor, and the flag of a step that went wrong.
 
+use crate::device::cuda::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, Mode, Op, Precision, Spec};
+use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, Mode, Op, Precision, Spec};
 
 /// Elements per partial sum. Fixed, so that the sum is the same on any machine.
 const BLOCK: usize = 4096;
+
+/// Elements per partial sum on a GPU, as in the kernel file.
+const CUDA_BLOCK: usize = 8 * BLOCK;
 
 /// Independent sums inside a block, combined in a fixed order.
 const LANES: usize = 16;
@@ -15,7 +19,7 @@ const LANES: usize = 16;
 /// becomes 1 when the norm or the loss is not finite and stays.
 ///
 /// Inputs: grads `[n]`, loss `[1]`. Outputs: norm `[1]`, clip `[1]`, bad `[1]` (`Mode::Add`: sticky), and scratch:
-/// the sums of squares of blocks of 4096 elements in flat order.
+/// the sums of squares of blocks of 4096 elements in flat order (on a GPU, of 32,768).
 #[derive(Clone, Copy, Debug)]
 pub struct GradNorm {
     /// The largest norm that passes unclipped; 0 never clips.
@@ -83,6 +87,17 @@ impl Op for GradNorm {
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(cx.input_spec(0).dtype, E => self.run::<<E as Elem>::Acc>(cx));
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let elements = cx.input_spec(0).elements();
+        let blocks = elements.div_ceil(CUDA_BLOCK);
+        let [grads, loss] = [0, 1].map(|i| cx.input(i).into());
+        let [norm, clip, bad, partials] = [0, 1, 2, 3].map(|i| cx.output(i).into());
+        let sums = Kernel::new("grad_norm", "grad_norm_partials");
+        cx.queue.launch(sums, Grid::new(blocks, 256), &[grads, partials, Arg::U64(elements as u64)])?;
+        let args = [partials, loss, norm, clip, bad, blocks.into(), Arg::U64(self.max_norm.to_bits())];
+        cx.queue.launch(Kernel::new("grad_norm", "grad_norm"), Grid::new(1, 1024), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

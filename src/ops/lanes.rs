@@ -7,7 +7,7 @@ use crate::device::cpu::{Pool, View, ViewMut};
 use crate::device::cuda::{Arg, DevicePtr, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::error::Result;
-use crate::ir::CudaNode;
+use crate::ir::{CudaNode, Spec};
 
 /// Partial sums of a row.
 const LANES: usize = 16;
@@ -18,18 +18,24 @@ pub const TASK: usize = 16 * 1024;
 /// Elements that elementwise ops hold in scratch at a time.
 pub const BLOCK: usize = 256;
 
-/// Most tasks whose partial sums are kept: bounds the scratch of sums over rows.
-const MOST_PARTIALS: usize = 64;
+/// Most rows of partial sums: what gives every multiprocessor of a large GPU two blocks, and bounds the scratch.
+const MOST_PARTIALS: usize = 256;
+
+/// Fewest rows that share one row of partial sums: partial sums stay small beside what they sum.
+const LEAST_ROWS: usize = 8;
 
 /// Rows of one task, for rows of `width` elements.
 pub fn rows_per_task(width: usize) -> usize {
     (TASK / width.max(1)).max(1)
 }
 
-/// Rows of one task, where every task leaves one row of partial sums.
-pub fn rows_per_partial(rows: usize, width: usize) -> usize {
-    rows_per_task(width).max(rows.div_ceil(MOST_PARTIALS))
+/// Rows that are summed into one row of partial sums, on every device.
+pub fn rows_per_partial(rows: usize) -> usize {
+    rows.div_ceil(MOST_PARTIALS).max(LEAST_ROWS)
 }
+
+/// Threads of a block of the launches below.
+const THREADS: u32 = 256;
 
 /// Launches the kernel of an elementwise op over all elements of output 0, padding included: the file's entry of the
 /// same name, with the tensors of one format `T`, the number of elements, then further arguments. A thread handles
@@ -40,15 +46,60 @@ pub fn launch_elementwise(
     tensors: &[DevicePtr],
     further: &[Arg],
 ) -> Result<()> {
-    const THREADS: u32 = 256;
+    launch_elementwise_entry(cx, (file, file), tensors, further)
+}
+
+/// [`launch_elementwise`] for an entry of another name than its file.
+pub fn launch_elementwise_entry(
+    cx: &CudaNode<'_>,
+    (file, entry): (&'static str, &'static str),
+    tensors: &[DevicePtr],
+    further: &[Arg],
+) -> Result<()> {
     let spec = cx.output_spec(0);
-    let elements = spec.elements();
-    let vec = vector_width(elements, spec.dtype);
-    let kernel = Kernel::new(file, file).with_type("T", spec.dtype).with("VEC", vec);
+    let vec = vector_width(spec.elements(), spec.dtype);
+    let kernel = Kernel::new(file, entry).with_type("T", spec.dtype).with("VEC", vec);
+    launch_over(cx, kernel, (spec.elements(), vec), tensors, further)
+}
+
+/// As [`launch_elementwise_entry`], over all elements of `spec` and for kernels that know the `WIDTH` of its rows.
+pub fn launch_packs(
+    cx: &CudaNode<'_>,
+    (file, entry): (&'static str, &'static str),
+    spec: &Spec,
+    tensors: &[DevicePtr],
+    further: &[Arg],
+) -> Result<()> {
+    let vec = vector_width(spec.width(), spec.dtype);
+    let kernel =
+        Kernel::new(file, entry).with_type("T", spec.dtype).with("WIDTH", spec.width()).with("VEC", vec);
+    launch_over(cx, kernel, (spec.elements(), vec), tensors, further)
+}
+
+/// Launches a thread for every `vec` of some elements.
+pub fn launch_over(
+    cx: &CudaNode<'_>,
+    kernel: Kernel,
+    (elements, vec): (usize, usize),
+    tensors: &[DevicePtr],
+    further: &[Arg],
+) -> Result<()> {
+    if elements == 0 {
+        return Ok(());
+    }
     let mut args: Vec<Arg> = tensors.iter().map(|&t| t.into()).collect();
     args.push(elements.into());
     args.extend(further);
     cx.queue.launch(kernel, Grid::covering(elements / vec, THREADS), &args)
+}
+
+/// Copies an input into output 0, unless it lies there already.
+pub fn launch_copy(cx: &CudaNode<'_>, input: usize) -> Result<()> {
+    let (to, from, bytes) = (cx.output(0), cx.input(input), cx.output_spec(0).bytes());
+    if bytes == 0 || to == from {
+        return Ok(());
+    }
+    cx.queue.copy(to, from, bytes)
 }
 
 /// How many neighbours a thread can move at once in rows of `width`: 16 bytes of them, or 1 where that does not divide
@@ -206,6 +257,31 @@ pub fn reduce_partials<A: Real>(pool: &Pool, partials: ViewMut<'_, A>, to: ViewM
     );
 }
 
+/// The last step of sums over rows on a GPU: `outputs (+)= Σ partials` over all rows of the output `partials`, whose
+/// columns belong to the one output or the two, side by side.
+pub fn launch_sum_partials(cx: &CudaNode<'_>, partials: usize, outputs: &[usize]) -> Result<()> {
+    /// As in kernels/partials.cu.
+    const COLUMNS: usize = 32;
+    const ROWS: usize = 32;
+    let (count, width) = (cx.output_spec(partials).rows(), cx.output_spec(partials).width());
+    let (first, second) = (outputs[0], outputs[outputs.len() - 1]);
+    let split = cx.output_spec(first).elements();
+    let adds = u32::from(cx.adds(first)) | u32::from(cx.adds(second)) << 1;
+    cx.queue.launch(
+        Kernel::new("partials", "sum_partials"),
+        Grid::new(width.div_ceil(COLUMNS), (COLUMNS * ROWS) as u32),
+        &[
+            cx.output(partials).into(),
+            cx.output(first).into(),
+            cx.output(second).into(),
+            count.into(),
+            width.into(),
+            split.into(),
+            adds.into(),
+        ],
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,8 +306,8 @@ mod tests {
         assert_eq!(rows_per_task(128), 128);
         assert_eq!(rows_per_task(TASK * 2), 1);
         assert_eq!(rows_per_task(0), TASK);
-        for (rows, width) in [(1usize, 1), (2048, 128), (1_000_000, 4096), (255, 64)] {
-            assert!(rows.div_ceil(rows_per_partial(rows, width)) <= MOST_PARTIALS);
+        for rows in [1usize, 255, 2048, 8192, 1_000_000] {
+            assert!(rows.div_ceil(rows_per_partial(rows)) <= MOST_PARTIALS);
         }
     }
 

@@ -2,12 +2,15 @@
 
 use super::attention::Heads;
 use super::attention::rows::scale;
-use super::lanes::dot;
-use super::rope::{ROWS, Rope, Rotation, check, reference as reference_rope, rotate, rotate_back};
+use super::lanes::{dot, launch_sum_partials, rows_per_partial};
+use super::rope::{Lanes, ROWS, Rope, Rotation, check, reference as reference_rope, rotate, rotate_back};
+use crate::device::cuda::{Arg, DevicePtr};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Builder, Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, TensorId, Vjp};
+use crate::ir::{
+    Array, Builder, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, TensorId, Vjp,
+};
 
 /// `(qkv [N, (H+2·KV)·dim], wq [dim], wk [dim], positions [N] u32) → packed [N, (H+2·KV)·dim]`.
 ///
@@ -43,6 +46,9 @@ pub struct QkNormGrad(pub QkNorm);
 /// Checks packed rows and the two weights.
 fn check_norm(heads: Heads, qkv: &Spec, wq: &Spec, wk: &Spec) -> Result<(), String> {
     heads.check(qkv)?;
+    if !heads.dim.is_multiple_of(2) {
+        return Err("heads have an even width".into());
+    }
     if *wq != Spec::new([heads.dim], qkv.dtype.accumulator()) || wk != wq {
         return Err(format!("wq and wk are {}[{}]", qkv.dtype.accumulator(), heads.dim));
     }
@@ -51,7 +57,8 @@ fn check_norm(heads: Heads, qkv: &Spec, wq: &Spec, wk: &Spec) -> Result<(), Stri
 
 /// The outputs of a backward.
 fn gradients(heads: Heads, qkv: &Spec, wq: &Spec, wk: &Spec) -> Vec<Spec> {
-    let partials = Spec::new([qkv.shape[0].div_ceil(ROWS), 2 * heads.dim], wq.dtype);
+    let rows = qkv.shape[0];
+    let partials = Spec::new([rows.div_ceil(rows_per_partial(rows)), 2 * heads.dim], wq.dtype);
     vec![qkv.clone(), wq.clone(), wk.clone(), partials]
 }
 
@@ -120,9 +127,11 @@ impl<'a, E: Elem> Pass<'a, E> {
         let (x, dy) = (cx.input::<E>(0), cx.input::<E>(upstream));
         let (dx, partials) = (cx.output::<E>(0), cx.output::<E::Acc>(3));
         let (dim, width, turned) = (self.heads.dim, self.heads.width(), self.heads.value_at(0));
+        let rows = x.len() / width;
+        let run = rows_per_partial(rows);
         cx.pool.chunks(
-            x.len() / width,
-            ROWS,
+            rows,
+            run,
             #[inline(always)]
             |start, count| {
                 let (mut normal, mut row) = (vec![E::Acc::ZERO; turned], vec![E::Acc::ZERO; width]);
@@ -147,7 +156,7 @@ impl<'a, E: Elem> Pass<'a, E> {
                     }
                     dx.store(r * width, &row);
                 }
-                partials.put(start / ROWS * 2 * dim, &dw, false);
+                partials.put(start / run * 2 * dim, &dw, false);
             },
         );
         self.reduce(cx);
@@ -164,6 +173,36 @@ impl<'a, E: Elem> Pass<'a, E> {
             cx.output::<E::Acc>(1 + i).put(0, dw, cx.adds(1 + i));
         }
     }
+}
+
+/// Puts the forward or the backward of heads into the queue: `theta` and `positions` come with a rotation.
+fn launch(
+    cx: &CudaNode<'_>,
+    (heads, eps, theta): (Heads, f64, Option<f64>),
+    upstream: Option<usize>,
+) -> Result<()> {
+    let (lanes, rows) = (Lanes::new(heads, cx.output_spec(0).dtype), cx.output_spec(0).rows());
+    let positions: DevicePtr = if theta.is_some() { cx.input(3) } else { 0 };
+    let mut pointers = vec![cx.input(0), cx.input(1), cx.input(2), positions];
+    let (entry, run) = match upstream {
+        None => ("qk_norm_rope", lanes.rows_of_block()),
+        Some(_) => ("qk_norm_rope_grad", rows_per_partial(rows)),
+    };
+    // Values lie in their place already where the output took over the tensor that they come from.
+    let values = cx.input(upstream.unwrap_or(0));
+    if upstream.is_some() {
+        pointers.extend([values, cx.output(0), cx.output(3)]);
+    } else {
+        pointers.push(cx.output(0));
+    }
+    let mut args: Vec<Arg> = pointers.into_iter().map(Arg::Ptr).collect();
+    let copies = u32::from(cx.output(0) != values);
+    args.extend([rows.into(), run.into(), Arg::F32(eps as f32), Arg::U32(copies)]);
+    Lanes::launch(cx, lanes.kernel("qk_norm_rope", entry, theta), (rows, run), &args)?;
+    if upstream.is_some() {
+        launch_sum_partials(cx, 3, &[1, 2])?;
+    }
+    Ok(())
 }
 
 impl Op for QkNormRope {
@@ -210,6 +249,10 @@ impl Op for QkNormRope {
             Pass::<E>::new(cx, self.heads, self.eps, Some((&rotation, positions))).forward(cx);
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        launch(cx, (self.heads, self.eps, Some(self.theta)), None)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -305,6 +348,10 @@ impl Op for QkNormRopeGrad {
         Ok(())
     }
 
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        launch(cx, (self.0.heads, self.0.eps, Some(self.0.theta)), Some(4))
+    }
+
     fn cases(&self, _precision: Precision) -> Cases {
         Cases::GradientOf("qk_norm_rope")
     }
@@ -344,6 +391,10 @@ impl Op for QkNorm {
             Pass::<E>::new(cx, self.heads, self.eps, None).forward(cx);
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        launch(cx, (self.heads, self.eps, None), None)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -389,6 +440,10 @@ impl Op for QkNormGrad {
             Pass::<E>::new(cx, self.0.heads, self.0.eps, None).backward(cx, 3);
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        launch(cx, (self.0.heads, self.0.eps, None), Some(3))
     }
 
     fn cases(&self, _precision: Precision) -> Cases {

@@ -2,11 +2,14 @@
 
 use super::add::Add;
 use super::lanes::rows_per_task;
-use super::rms_norm::{RmsNorm, RmsNormGrad, Root, check_weight};
+use super::rms_norm::{RmsNorm, RmsNormGrad, Root, Teams, check_weight, root_args};
+use crate::device::cuda::Arg;
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Builder, Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, TensorId, Vjp};
+use crate::ir::{
+    Array, Builder, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, TensorId, Vjp,
+};
 
 /// `(x[N, d], y[N, d], w[d]) → (r, n)` with `r = x + y`, as stored, and `n = rms_norm(r)·w`.
 ///
@@ -100,6 +103,16 @@ impl Op for ResidualNorm {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let w = cx.input_spec(2);
+        let rows = cx.input_spec(0).elements() / w.width();
+        let teams = Teams::new(cx.input_spec(0).dtype, w.width());
+        let mut args: Vec<Arg> = cx.inputs.iter().chain(cx.outputs).map(|&p| p.into()).collect();
+        args.push(rows.into());
+        args.extend(root_args(self.eps, w));
+        teams.launch(cx, ("residual_norm", "residual_norm"), (rows, teams.rows_at_once()), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

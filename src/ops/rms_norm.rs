@@ -2,12 +2,15 @@
 //!
 //! Nothing is saved for the backward but the input: the reciprocal root is cheaper to recompute than to read.
 
-use super::lanes::{dot, reduce_partials, rows_per_partial, rows_per_task};
+use super::lanes::{
+    dot, launch_sum_partials, reduce_partials, rows_per_partial, rows_per_task, vector_width,
+};
 use crate::device::cpu::View;
-use crate::device::{Elem, Real};
+use crate::device::cuda::{Arg, Grid, Kernel};
+use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y[N, d] = rms_norm(x[N, d])·w[d]`. A shorter `w`, whose length divides the width of `x`, is applied to every run
 /// of its length (the norm per head of queries and keys).
@@ -20,7 +23,7 @@ pub struct RmsNorm {
 /// `(x, w, dy) → (dx, dw, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, partials)`.
 ///
 /// With `s = 1 / sqrt(mean(x²) + eps)` and `g = dy ⊙ w`: `dx = s·g - x·s³·mean(g ⊙ x)` and `dw = Σ_rows dy ⊙ x·s`.
-/// `dw` is summed in tasks of rows, each into its row of the scratch `partials`, then over tasks in order.
+/// `dw` is summed over runs of rows, each into its row of the scratch `partials`, then over the runs.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNormGrad {
     /// As [`RmsNorm::eps`].
@@ -69,6 +72,61 @@ impl<A: Real> Root<A> {
             *x = g.fma(s, -(*x * pull));
         }
     }
+}
+
+/// How threads of a GPU share rows: each row is held in the registers of a team (kernels/norm.cuh).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Teams {
+    dtype: DType,
+    width: usize,
+    /// Neighbours that a thread moves at once.
+    vec: usize,
+    /// Threads of a row.
+    team: usize,
+    /// Threads of a block.
+    threads: usize,
+}
+
+impl Teams {
+    /// For rows of `width` elements. A thread holds 64 bytes of a row, or fewer. (Rows beyond 512 threads are held in
+    /// local memory: slow, but right.)
+    pub(super) fn new(dtype: DType, width: usize) -> Self {
+        const HELD: usize = 64;
+        let vec = vector_width(width, dtype);
+        let packs = HELD / (vec * dtype.size());
+        let team = (width / vec).div_ceil(packs).next_power_of_two().clamp(4, 512);
+        Self { dtype, width, vec, team, threads: team.max(256) }
+    }
+
+    /// Puts a kernel into the queue whose every block handles `run` rows.
+    pub(super) fn launch(
+        &self,
+        cx: &CudaNode<'_>,
+        (file, entry): (&'static str, &'static str),
+        (rows, run): (usize, usize),
+        args: &[Arg],
+    ) -> Result<()> {
+        if rows == 0 {
+            return Ok(());
+        }
+        let kernel = Kernel::new(file, entry)
+            .with_type("T", self.dtype)
+            .with("WIDTH", self.width)
+            .with("VEC", self.vec)
+            .with("TEAM", self.team)
+            .with("THREADS", self.threads);
+        cx.queue.launch(kernel, Grid::new(rows.div_ceil(run), self.threads as u32), args)
+    }
+
+    /// Rows that a block handles at a time.
+    pub(super) fn rows_at_once(&self) -> usize {
+        self.threads / self.team
+    }
+}
+
+/// What kernels take in place of [`Root`]: one over the elements that means are taken over, and eps.
+pub(super) fn root_args(eps: f64, w: &Spec) -> [Arg; 2] {
+    [Arg::F32((1.0 / w.logical_elements() as f64) as f32), Arg::F32(eps as f32)]
 }
 
 /// Whether `w` can be the weight of a norm of `x`.
@@ -126,6 +184,15 @@ impl Op for RmsNorm {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let w = cx.input_spec(1);
+        let rows = cx.input_spec(0).elements() / w.width();
+        let teams = Teams::new(cx.input_spec(0).dtype, w.width());
+        let [share, eps] = root_args(self.eps, w);
+        let args = [cx.input(0).into(), cx.input(1).into(), cx.output(0).into(), Arg::from(rows), share, eps];
+        teams.launch(cx, ("rms_norm", "rms_norm"), (rows, teams.rows_at_once()), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -188,7 +255,7 @@ impl Op for RmsNormGrad {
             return Err("gradients have the shape and format of x".into());
         }
         let rows = x.elements() / w.width();
-        let tasks = rows.div_ceil(rows_per_partial(rows, w.width()));
+        let tasks = rows.div_ceil(rows_per_partial(rows));
         Ok(vec![x.clone(), w.clone(), Spec::new([tasks, w.width()], w.dtype)])
     }
 
@@ -207,7 +274,7 @@ impl Op for RmsNormGrad {
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let d = cx.input_spec(1).width();
         let rows = cx.input_spec(0).elements() / d;
-        let run = rows_per_partial(rows, d);
+        let run = rows_per_partial(rows);
         dispatch_float!(cx.input_spec(0).dtype, E => {
             type A = <E as Elem>::Acc;
             let root = Root::<A>::new(self.eps, cx.input_spec(1));
@@ -215,26 +282,41 @@ impl Op for RmsNormGrad {
             let bypass: Option<View<'_, E>> = self.residual.then(|| cx.input::<E>(3));
             let w = cx.input::<A>(1).slice(0, d);
             let partials = cx.output::<A>(2);
-            cx.pool.chunks(rows, run, #[inline(always)] |start, len| {
+            cx.pool.chunks(rows.div_ceil(run), rows_per_task(d).div_ceil(run), #[inline(always)] |start, len| {
                 let mut scratch = vec![A::ZERO; 3 * d];
                 let (x_row, rest) = scratch.split_at_mut(d);
                 let (dy_row, dr_row) = rest.split_at_mut(d);
-                let dw = partials.slice(start / run * d, d);
-                dw.fill(A::ZERO);
-                for r in start..start + len {
-                    x.load(r * d, x_row);
-                    dy.load(r * d, dy_row);
-                    root.gradient(x_row, w, dy_row, dw);
-                    if let Some(dr) = bypass {
-                        dr.load(r * d, dr_row);
-                        x_row.iter_mut().zip(&*dr_row).for_each(|(d, dr)| *d += *dr);
+                for partial in start..start + len {
+                    let dw = partials.slice(partial * d, d);
+                    dw.fill(A::ZERO);
+                    for r in partial * run..rows.min((partial + 1) * run) {
+                        x.load(r * d, x_row);
+                        dy.load(r * d, dy_row);
+                        root.gradient(x_row, w, dy_row, dw);
+                        if let Some(dr) = bypass {
+                            dr.load(r * d, dr_row);
+                            x_row.iter_mut().zip(&*dr_row).for_each(|(d, dr)| *d += *dr);
+                        }
+                        dx.store(r * d, x_row);
                     }
-                    dx.store(r * d, x_row);
                 }
             });
             reduce_partials(cx.pool, partials, cx.output::<A>(1), cx.adds(1));
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let w = cx.input_spec(1);
+        let rows = cx.input_spec(0).elements() / w.width();
+        let run = rows_per_partial(rows);
+        let entry = if self.residual { "rms_norm_residual_grad" } else { "rms_norm_grad" };
+        let pointers = cx.inputs.iter().chain([&cx.outputs[0], &cx.outputs[2]]);
+        let mut args: Vec<Arg> = pointers.map(|&p| p.into()).collect();
+        args.extend([Arg::from(rows), Arg::from(run)]);
+        args.extend(root_args(self.eps, w));
+        Teams::new(cx.input_spec(0).dtype, w.width()).launch(cx, ("rms_norm", entry), (rows, run), &args)?;
+        launch_sum_partials(cx, 2, &[1])
     }
 
     /// With `residual`, the gradient checks of `residual_norm` prove it as well.

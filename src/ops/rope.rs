@@ -2,11 +2,13 @@
 //! head turns together with element `i + dim/2`, by the angle `position · theta^(−2i/dim)`.
 
 use super::attention::Heads;
+use crate::device::cuda::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
 use std::any::Any;
+use std::f64::consts::TAU;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Cosines and sines of all angles up to a position.
@@ -47,7 +49,7 @@ impl<A: Real> Rotation<A> {
 
     /// Angles are computed in f64 and rounded once, after the cosine and the sine.
     fn new(positions: usize, dim: usize, theta: f64) -> Self {
-        let frequencies: Vec<f64> = (0..dim / 2).map(|i| theta.powf(-2.0 * i as f64 / dim as f64)).collect();
+        let frequencies: Vec<f64> = frequencies(dim, theta).collect();
         let mut table = Vec::with_capacity(positions * dim);
         for position in 0..positions {
             let angles = frequencies.iter().map(|f| position as f64 * f);
@@ -66,6 +68,71 @@ impl<A: Real> Rotation<A> {
     pub fn at(&self, position: u32) -> (&[A], &[A]) {
         let start = position as usize * self.dim;
         self.table[start..start + self.dim].split_at(self.dim / 2)
+    }
+}
+
+/// By which angle one position turns each pair of elements.
+fn frequencies(dim: usize, theta: f64) -> impl Iterator<Item = f64> {
+    (0..dim / 2).map(move |i| theta.powf(-2.0 * i as f64 / dim as f64))
+}
+
+/// [`frequencies`] as fractions of a turn, times 2⁶⁴: multiplied by a position they leave whole turns out exactly.
+fn turns(dim: usize, theta: f64) -> impl Iterator<Item = u64> {
+    frequencies(dim, theta).map(|f| ((f / TAU).fract() * 2f64.powi(64)) as u64)
+}
+
+/// How threads of a GPU share the heads of packed rows (kernels/heads.cuh).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lanes {
+    heads: Heads,
+    dtype: DType,
+    /// Neighbours that a thread moves at once.
+    vec: usize,
+    /// Threads of a head.
+    lanes: usize,
+}
+
+impl Lanes {
+    const THREADS: usize = 256;
+
+    /// For heads of an even width.
+    pub(super) fn new(heads: Heads, dtype: DType) -> Self {
+        let half = heads.dim / 2;
+        let vec = (1 << half.trailing_zeros()).min(16 / dtype.size());
+        Self { heads, dtype, vec, lanes: (half / vec).next_power_of_two().min(32) }
+    }
+
+    /// Rows of a block that leaves nothing behind: enough for a few heads per thread.
+    pub(super) fn rows_of_block(&self) -> usize {
+        (4 * Self::THREADS / self.lanes / (self.heads.query + self.heads.kv)).clamp(1, 32)
+    }
+
+    /// A kernel over heads that turns them, unless theta is `None`.
+    pub(super) fn kernel(&self, file: &'static str, entry: &'static str, theta: Option<f64>) -> Kernel {
+        let turns: Vec<String> =
+            theta.iter().flat_map(|&t| turns(self.heads.dim, t)).map(|t| format!("{t}ull")).collect();
+        Kernel::new(file, entry)
+            .with_type("T", self.dtype)
+            .with("DIM", self.heads.dim)
+            .with("QUERY", self.heads.query)
+            .with("KV", self.heads.kv)
+            .with("VEC", self.vec)
+            .with("LANES", self.lanes)
+            .with("ROTATES", usize::from(theta.is_some()))
+            .with("TURNS", if turns.is_empty() { "{0}".into() } else { format!("{{{}}}", turns.join(",")) })
+    }
+
+    /// Puts such a kernel into the queue whose every block handles `run` rows.
+    pub(super) fn launch(
+        cx: &CudaNode<'_>,
+        kernel: Kernel,
+        (rows, run): (usize, usize),
+        args: &[Arg],
+    ) -> Result<()> {
+        if rows == 0 {
+            return Ok(());
+        }
+        cx.queue.launch(kernel, Grid::new(rows.div_ceil(run), Self::THREADS as u32), args)
     }
 }
 
@@ -163,6 +230,22 @@ impl Op for Rope {
         Ok(())
     }
 
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let (lanes, rows) = (Lanes::new(self.heads, cx.input_spec(0).dtype), cx.input_spec(0).rows());
+        let run = lanes.rows_of_block();
+        let direction = if self.inverse { -1.0f32 } else { 1.0 };
+        let args = [
+            cx.input(0).into(),
+            cx.input(1).into(),
+            cx.output(0).into(),
+            rows.into(),
+            run.into(),
+            direction.into(),
+            Arg::U32(u32::from(cx.output(0) != cx.input(0))),
+        ];
+        Lanes::launch(cx, lanes.kernel("rope", "rope", Some(self.theta)), (rows, run), &args)
+    }
+
     fn cases(&self, precision: Precision) -> Cases {
         if self.inverse {
             return Cases::GradientOf("rope");
@@ -215,6 +298,31 @@ mod tests {
         assert!((0..64).any(|i| (turned[i] - head[i]).abs() > 1.0));
         rotate_back(&mut turned, rotation.at(977));
         assert!((0..64).all(|i| (turned[i] - head[i]).abs() < 1e-12));
+    }
+
+    #[test]
+    fn turns_in_integers_are_the_angles_of_the_table() {
+        let (dim, theta) = (64, 10_000.0);
+        for position in [0u64, 1, 1000, 99_999, 1 << 20] {
+            for (frequency, turn) in frequencies(dim, theta).zip(turns(dim, theta)) {
+                let exact = position as f64 * frequency;
+                let turned = position.wrapping_mul(turn) as f64 / 2f64.powi(64) * TAU;
+                assert!((exact.sin() - turned.sin()).abs() < 1e-9, "{position} {frequency}");
+                assert!((exact.cos() - turned.cos()).abs() < 1e-9, "{position} {frequency}");
+            }
+        }
+    }
+
+    #[test]
+    fn lanes_hold_whole_heads() {
+        for dim in [2, 6, 32, 64, 80, 96, 128, 256, 1024] {
+            for dtype in [DType::F32, DType::Bf16] {
+                let lanes = Lanes::new(Heads { query: 3, kv: 1, dim }, dtype);
+                assert!((dim / 2).is_multiple_of(lanes.vec) && 32 % lanes.lanes == 0);
+                assert!(lanes.lanes == 32 || lanes.lanes * lanes.vec >= dim / 2);
+                assert!(lanes.rows_of_block() >= 1);
+            }
+        }
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use super::lanes::{self, BLOCK};
 use crate::device::cpu::View;
+use crate::device::cuda::{Arg, Grid, Kernel};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::vjp::Upstream;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, Mode, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, CudaNode, Fill, Mode, Op, Precision, Spec, Vjp};
 
 /// `total[1] (+)= scale·Σ x[n]`, summed in f64.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +83,18 @@ impl Op for Sum {
         Ok(())
     }
 
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let x = cx.input_spec(0);
+        let args = [
+            cx.input(0).into(),
+            cx.output(0).into(),
+            x.elements().into(),
+            Arg::U64(self.scale.to_bits()),
+            usize::from(cx.adds(0)).into(),
+        ];
+        cx.queue.launch(Kernel::new("sum", "sum").with_type("T", x.dtype), Grid::new(1, 1024), &args)
+    }
+
     fn cases(&self, precision: Precision) -> Cases {
         let case = |n: usize, scale: f64| {
             let inputs = vec![(Spec::new([n], precision.master), Fill::Normal(4.0, 1.0))];
@@ -134,6 +147,14 @@ impl Op for SumGrad {
             dx.slice(0, dx.len()).fill(E::down(A::of(self.scale) * d_total));
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let dx = cx.output_spec(0);
+        let d_total = if cx.inputs.len() == 2 { cx.input(1) } else { 0 };
+        let args = [d_total.into(), cx.output(0).into(), dx.elements().into(), (self.scale as f32).into()];
+        let kernel = Kernel::new("sum", "sum_grad").with_type("T", dx.dtype);
+        cx.queue.launch(kernel, Grid::covering(dx.elements(), 256), &args)
     }
 
     fn cases(&self, _precision: Precision) -> Cases {

@@ -155,12 +155,16 @@ pub struct AdamW {
 /// How the step is executed: nothing here changes the curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Execution {
+    /// The GPU that it runs on; `None` is the CPU.
+    pub gpu: Option<usize>,
     /// Worker threads of the CPU.
     pub threads: usize,
     /// Whether fp32 products run on tensor cores with their inputs rounded to TF32.
     pub tf32: bool,
     /// Where transient tensors lie.
     pub placement: PlacementKind,
+    /// On a GPU, replay steps as CUDA graphs.
+    pub cuda_graphs: bool,
     /// Fill dead memory with NaN.
     pub poison: bool,
     /// Fused ops, or their smaller parts.

@@ -1,6 +1,6 @@
 //! Recipe to plan.
 
-use super::runnable::check_runnable;
+use super::runnable::choose_gpu;
 use super::{
     AdamW, AttentionKind, Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Sampling, Scaling,
     Schedule,
@@ -21,8 +21,10 @@ impl Plan {
     /// A usage error that points at the recipe, for what contradicts itself, is too large to be counted, or cannot be
     /// done here.
     pub fn new(resolved: &Resolved, corpus: Corpus) -> Result<Plan> {
-        check_runnable(resolved)?;
-        Self::anywhere(resolved, corpus)
+        let gpu = choose_gpu(resolved)?;
+        let mut plan = Self::anywhere(resolved, corpus)?;
+        plan.execution.gpu = gpu;
+        Ok(plan)
     }
 
     /// As [`Plan::new`], for whichever machine: what this one or this version cannot run is planned all the same.
@@ -136,6 +138,7 @@ fn plan_execution(resolved: &Resolved) -> Execution {
     let parallelism = &resolved.recipe.parallelism;
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     Execution {
+        gpu: None,
         threads: engine.threads.unwrap_or(available),
         tf32: resolved.recipe.training.dtype == Dtype::Tf32,
         placement: match engine.placement {
@@ -143,6 +146,7 @@ fn plan_execution(resolved: &Resolved) -> Execution {
             Placement::Caching => PlacementKind::Caching,
             Placement::Naive => PlacementKind::Naive,
         },
+        cuda_graphs: engine.cuda_graphs.unwrap_or(engine.placement == Placement::Arena),
         poison: engine.poison,
         fused: engine.fused,
         attention: match engine.attention {

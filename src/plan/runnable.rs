@@ -1,47 +1,81 @@
-//! What this version can run.
+//! What this machine and this version can run.
 
+use crate::device::cuda;
 use crate::error::Result;
-use crate::recipe::{Device, Dtype, Launcher, Resolved};
+use crate::recipe::{Device, Dtype, Launcher, Resolved, WorldSize};
 
-/// Refuses what a recipe asks for and this version has no engine for; nothing is ignored.
+/// The GPU that a recipe runs on; `None` is the CPU. Refuses what the recipe asks for and this machine or this version
+/// does not have; nothing is ignored.
 ///
 /// # Errors
 /// A usage error that points at the key.
-pub(super) fn check_runnable(resolved: &Resolved) -> Result<()> {
+pub(super) fn choose_gpu(resolved: &Resolved) -> Result<Option<usize>> {
+    let recipe = &resolved.recipe;
+    if recipe.parallelism.launcher != Launcher::Thread {
+        return Err(resolved.error(
+            &["parallelism.launcher"],
+            format!("parallelism.launcher = \"{}\" is not in this version", recipe.parallelism.launcher),
+            "set parallelism.launcher = \"thread\"",
+        ));
+    }
+    let usable = match recipe.engine.device {
+        Device::Cpu => Err("engine.device = \"cpu\"".to_string()),
+        Device::Auto | Device::Cuda => cuda::usable(),
+    };
+    match usable {
+        Ok(count) => on_gpu(resolved, count).map(Some),
+        Err(reason) => on_cpu(resolved, &reason).map(|()| None),
+    }
+}
+
+fn on_gpu(resolved: &Resolved, count: usize) -> Result<usize> {
+    let recipe = &resolved.recipe;
+    if !matches!(recipe.parallelism.world_size, WorldSize::Auto | WorldSize::Fixed(1)) {
+        return Err(resolved.error(
+            &["parallelism.world_size"],
+            "several ranks on GPUs are not in this version",
+            "set parallelism.world_size = 1, or engine.device = \"cpu\"",
+        ));
+    }
+    let gpu = recipe.engine.devices.as_ref().and_then(|devices| devices.first()).copied().unwrap_or(0);
+    if gpu >= count {
+        return Err(resolved.error(
+            &["engine.devices"],
+            format!("there is no GPU {gpu}: this machine has {count}, counted from 0"),
+            "name one of them, or leave engine.devices out",
+        ));
+    }
+    Ok(gpu)
+}
+
+fn on_cpu(resolved: &Resolved, reason: &str) -> Result<()> {
     let recipe = &resolved.recipe;
     if recipe.engine.device == Device::Cuda {
         return Err(resolved.error(
             &["engine.device"],
-            "engine.device = \"cuda\" needs the CUDA engine, which this version does not have",
-            "set engine.device = \"cpu\", or leave it at \"auto\"",
+            format!("engine.device = \"cuda\", and {reason}"),
+            "see `xrun doctor`; or set engine.device = \"cpu\", or leave it at \"auto\"",
         ));
     }
     if recipe.engine.devices.is_some() {
         return Err(resolved.error(
             &["engine.devices"],
-            "engine.devices chooses among GPUs, and this version runs on the CPU",
+            format!("engine.devices chooses among GPUs, and the run is on the CPU: {reason}"),
             "leave engine.devices out",
         ));
     }
     if recipe.engine.cuda_graphs == Some(true) {
         return Err(resolved.error(
             &["engine.cuda_graphs"],
-            "there are no CUDA graphs on the CPU",
+            format!("there are no CUDA graphs on the CPU, where the run is: {reason}"),
             "leave engine.cuda_graphs out",
         ));
     }
     if recipe.training.dtype == Dtype::Tf32 {
         return Err(resolved.error(
             &["training.dtype"],
-            "training.dtype = \"tf32\" is a mode of NVIDIA's tensor cores, and the run is on the CPU",
+            format!("training.dtype = \"tf32\" is a mode of NVIDIA's tensor cores, and the run is on the CPU: {reason}"),
             "set training.dtype = \"fp32\"",
-        ));
-    }
-    if recipe.parallelism.launcher != Launcher::Thread {
-        return Err(resolved.error(
-            &["parallelism.launcher"],
-            format!("parallelism.launcher = \"{}\" is not in this version", recipe.parallelism.launcher),
-            "set parallelism.launcher = \"thread\"",
         ));
     }
     Ok(())

@@ -16,6 +16,8 @@ pub enum Status {
     Interrupted,
     /// Stopped by an error.
     Failed,
+    /// Memory was refused.
+    Oom,
     /// The loss or the gradient became NaN or infinite; training on would not help.
     Diverged,
 }
@@ -23,7 +25,7 @@ pub enum Status {
 impl Status {
     /// Whether resuming could take the run further.
     pub fn is_unfinished(self) -> bool {
-        matches!(self, Status::Running | Status::Interrupted | Status::Failed)
+        matches!(self, Status::Running | Status::Interrupted | Status::Failed | Status::Oom)
     }
 
     /// The status as it stands in the file.
@@ -33,6 +35,7 @@ impl Status {
             Status::Ok => "ok",
             Status::Interrupted => "interrupted",
             Status::Failed => "failed",
+            Status::Oom => "oom",
             Status::Diverged => "diverged",
         }
     }

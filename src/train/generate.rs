@@ -34,14 +34,14 @@ pub fn generate(
     let mut ended = vec![false; generation.samples];
     let last = (prompt.len() + generation.tokens).min(seq_len + 1) - 1;
     for position in 0..last {
-        engine.state.numbers_mut::<u32>(slots.tokens).copy_from_slice(&current);
-        engine.state.numbers_mut::<u32>(slots.positions).fill(position as u32);
+        engine.state.write(slots.tokens, &current)?;
+        engine.state.write(slots.positions, &vec![position as u32; generation.samples])?;
         engine.run(section)?;
         if let Some(&next) = prompt.get(position + 1) {
             current.fill(next);
             continue;
         }
-        let logits = engine.state.values(slots.logits);
+        let logits = engine.state.values(slots.logits)?;
         let vocab = logits.len() / generation.samples;
         for (sample, row) in logits.chunks_exact(vocab).enumerate() {
             if ended[sample] {

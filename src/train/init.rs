@@ -1,54 +1,63 @@
 //! How parameters start: a pure function of the seed, the parameter and the element.
 
+use crate::device::cpu::ViewMut;
 use crate::device::philox::philox;
 use crate::device::{DType, Elem, Real};
+use crate::error::Result;
 use crate::exec::Engine;
 use crate::ir::{Init, Param};
 use std::sync::Arc;
 
 /// Sets every parameter to its start, moments to zero, and shadows to the rounded masters.
-pub fn initialize(engine: &mut Engine, seed: u64) {
+///
+/// # Errors
+/// When the device refuses.
+pub fn initialize(engine: &mut Engine, seed: u64) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     for (index, param) in layout.params.iter().enumerate() {
         match layout.precision.master {
-            DType::F64 => fill::<f64>(engine, param, index, seed),
-            _ => fill::<f32>(engine, param, index, seed),
+            DType::F64 => fill::<f64>(engine, param, index, seed)?,
+            _ => fill::<f32>(engine, param, index, seed)?,
         }
     }
-    refresh_shadow(engine);
+    refresh_shadow(engine)
 }
 
 /// Rounds the masters into the copy that products read, where there is one.
-pub fn refresh_shadow(engine: &mut Engine) {
+///
+/// # Errors
+/// When the device refuses.
+pub fn refresh_shadow(engine: &mut Engine) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     let (Some(master), Some(shadow)) = (layout.slot("params.flat"), layout.slot("shadow.flat")) else {
-        return;
+        return Ok(());
     };
     // Only bf16 programs have a shadow, and their masters are fp32.
-    let rounded: Vec<half::bf16> =
-        engine.state.numbers::<f32>(master).iter().map(|v| Elem::down(*v)).collect();
-    engine.state.numbers_mut::<half::bf16>(shadow).copy_from_slice(&rounded);
+    let rounded: Vec<half::bf16> = engine.state.read::<f32>(master)?.iter().map(|v| Elem::down(*v)).collect();
+    engine.state.write(shadow, &rounded)
 }
 
-fn fill<A: Real>(engine: &mut Engine, param: &Param, index: usize, seed: u64) {
+fn fill<A: Real>(engine: &mut Engine, param: &Param, index: usize, seed: u64) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
-    let Some(slot) = layout.slot(&format!("params.{}", param.name)) else { return };
-    let pool = Arc::clone(&engine.pool);
-    let values = crate::device::cpu::ViewMut::of(engine.state.numbers_mut::<A>(slot));
+    let Some(slot) = layout.slot(&format!("params.{}", param.name)) else { return Ok(()) };
+    let pool = Arc::clone(engine.pool());
     let runs: Vec<(usize, usize, usize)> = param.spec.runs().collect();
     let key = [seed as u32 ^ 0x1417_c0de, (seed >> 32) as u32 ^ index as u32];
-    pool.run(runs.len(), |r| {
-        let (from, at, len) = runs[r];
-        let row = values.slice(at, len);
-        match param.init {
-            Init::Ones => row.fill(A::ONE),
-            Init::Normal(std) => {
-                for (i, value) in row.iter_mut().enumerate() {
-                    *value = A::of(std * normal(key, from + i));
+    engine.state.update::<A>(slot, |numbers| {
+        let values = ViewMut::of(numbers);
+        pool.run(runs.len(), |r| {
+            let (from, at, len) = runs[r];
+            let row = values.slice(at, len);
+            match param.init {
+                Init::Ones => row.fill(A::ONE),
+                Init::Normal(std) => {
+                    for (i, value) in row.iter_mut().enumerate() {
+                        *value = A::of(std * normal(key, from + i));
+                    }
                 }
             }
-        }
-    });
+        });
+    })
 }
 
 /// A standard normal number for a key and an element, by the transform of Box and Muller (1958).

@@ -4,6 +4,7 @@ pub mod checkpoint;
 pub mod export;
 mod generate;
 mod init;
+mod inspect;
 mod launch;
 mod profile;
 mod rank;
@@ -15,8 +16,9 @@ mod stop;
 
 pub use generate::choose;
 pub use init::{initialize, refresh_shadow};
+pub use inspect::inspect;
 pub use launch::launch;
-pub use profile::{OpTime, profile};
+pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
 pub use run::{Ended, Origin, Request, make_paths_absolute, run};
@@ -59,9 +61,20 @@ pub fn train(
 ) -> Result<Outcome> {
     let comm = rank.comm();
     let steps = plan.steps as u64;
+    let intervals = [plan.intervals.validation, plan.intervals.generation, plan.intervals.checkpoint];
+    let pauses_after = |step| intervals.iter().any(|&interval| due(interval, step, steps));
+    let mut stopping = false;
+    let mut started = Instant::now();
     while rank.done() < steps {
-        let started = Instant::now();
-        let report = rank.train_step()?;
+        // A device may be given steps ahead, but none past a step after which its state is looked at.
+        while rank.under_way() < rank.steps_ahead() && !stopping {
+            let last = rank.done() + rank.under_way() as u64;
+            if rank.under_way() > 0 && pauses_after(last) {
+                break;
+            }
+            rank.launch_step()?;
+        }
+        let report = rank.finish_step()?;
         if let Some(bad) = report.bad {
             return Ok(Outcome::Diverged { step: report.step, bad });
         }
@@ -69,29 +82,33 @@ pub fn train(
         if let Some(recorder) = &mut recorder {
             recorder.trained(&report, started.elapsed())?;
         }
+        started = Instant::now();
         let mut val_loss = None;
         if due(plan.intervals.validation, step, steps) {
-            let started = Instant::now();
             let loss = rank.evaluate()?;
             val_loss = Some(loss);
             if let Some(recorder) = &mut recorder {
                 recorder.evaluated(step, started.elapsed())?;
             }
         }
-        // One rank's signal stops all of them, at the same step.
-        let stopping = comm.all_reduce_max(u64::from(stop.asked()))? > 0;
+        // One rank's signal stops all of them, at the same step: the last that was given to a device.
+        stopping |= comm.all_reduce_max(u64::from(stop.asked()))? > 0;
+        let at_rest = rank.under_way() == 0;
         if let Some(recorder) = &mut recorder {
             recorder.row(&report, val_loss)?;
             // Saving comes last: a run that goes on from here does nothing of this step again.
             if due(plan.intervals.generation, step, steps) {
                 recorder.generate(rank)?;
             }
-            if stopping || due(plan.intervals.checkpoint, step, steps) {
+            if (stopping && at_rest) || due(plan.intervals.checkpoint, step, steps) {
                 recorder.save(rank)?;
             }
         }
-        if stopping && step < steps {
+        if stopping && at_rest && step < steps {
             return Ok(Outcome::Interrupted);
+        }
+        if pauses_after(step) {
+            started = Instant::now();
         }
     }
     Ok(Outcome::Finished)

@@ -2,22 +2,26 @@
 
 use super::rank::Rank;
 use super::run::prepare;
+use crate::device::Device;
 use crate::device::comm::Alone;
 use crate::device::cpu::Pool;
+use crate::device::cuda::limits::{self, Limits};
 use crate::error::{Error, Result};
-use crate::ir::Phase;
+use crate::ir::{Node, Phase, Program};
 use crate::recipe::Resolved;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// The time of one op in one phase, over all its nodes of a step.
+/// The time of one op in one phase, over all its nodes of a step that are alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpTime {
     /// The op.
     pub op: &'static str,
     /// The part of the step.
     pub phase: Phase,
+    /// What its tensors look like; empty where nodes of several shapes are counted together.
+    pub shapes: String,
     /// Nodes per step.
     pub calls: usize,
     /// Median over the measured steps.
@@ -26,35 +30,91 @@ pub struct OpTime {
     pub product_flops: f64,
     /// Bytes that must cross memory, per step.
     pub bytes: f64,
+    /// The time that the card's own limits allow, summed over its nodes; unknown on the CPU.
+    pub budget: Option<Duration>,
 }
 
-/// Times of one op in one phase while they are collected.
+/// A node of one measured step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span {
+    /// The op.
+    pub op: &'static str,
+    /// Where in the model.
+    pub scope: String,
+    /// The part of the step.
+    pub phase: Phase,
+    /// Since the beginning of the step.
+    pub start: Duration,
+    /// How long it took.
+    pub time: Duration,
+}
+
+/// What a profile found.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Sorted by time, longest first.
+    pub ops: Vec<OpTime>,
+    /// Mean time of a step as it is trained, without anything measured inside it.
+    pub step: Duration,
+    /// Tokens of a step.
+    pub tokens: usize,
+    /// What the card does at best, measured on it; unknown on the CPU.
+    pub limits: Option<Limits>,
+    /// The nodes of the last measured step, in order.
+    pub spans: Vec<Span>,
+}
+
+/// How to profile.
+#[derive(Clone, Copy, Debug)]
+pub struct ProfileRequest {
+    /// Steps before the measurement.
+    pub warmup: usize,
+    /// Steps measured.
+    pub steps: usize,
+    /// Whether nodes of one op are told apart by their shapes.
+    pub by_shape: bool,
+}
+
+/// Times of nodes that are counted together, while they are collected.
 #[derive(Clone, Debug, Default)]
 struct Collected {
     calls: usize,
     product_flops: f64,
     bytes: f64,
+    budget: f64,
     steps: Vec<Duration>,
 }
 
-/// Trains `warmup` steps, then measures `steps`; nothing is written. Sorted by time, longest first.
+/// Trains a few steps, then measures steps with their nodes, then whole ones; nothing is written.
 ///
 /// # Errors
 /// As [`super::run`]; several ranks are refused, for their waits would be measured as work.
-pub fn profile(mut resolved: Resolved, warmup: usize, steps: usize) -> Result<Vec<OpTime>> {
+pub fn profile(mut resolved: Resolved, request: ProfileRequest) -> Result<Profile> {
     let (plan, programs, dataset) = prepare(&mut resolved)?;
     if plan.batch.world > 1 {
         return Err(Error::usage("a profile is of one rank; set parallelism.world_size=1"));
     }
-    let pool = Arc::new(Pool::new(plan.execution.threads)?);
-    let mut rank = Rank::new(plan, programs, dataset, pool, Arc::new(Alone))?;
-    for _ in 0..warmup {
+    let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
+    let limits = match device.gpu() {
+        Some(gpu) => {
+            gpu.products().set_tf32(plan.execution.tf32);
+            Some(limits::measure(gpu, plan.precision.stream)?)
+        }
+        None => None,
+    };
+    let tokens = plan.batch.tokens_per_step();
+    let mut rank = Rank::new(plan, programs, dataset, device, Arc::new(Alone))?;
+    for _ in 0..request.warmup {
         rank.time_step(|_, _, _| {})?;
     }
-    let mut ops: BTreeMap<(Phase, &'static str), Collected> = BTreeMap::new();
-    for step in 0..steps {
+    let mut ops: BTreeMap<(Phase, &'static str, String), Collected> = BTreeMap::new();
+    let mut spans = Vec::new();
+    for step in 0..request.steps {
+        spans.clear();
+        let mut start = Duration::ZERO;
         rank.time_step(|program, node, time| {
-            let op = ops.entry((node.phase, node.op.name())).or_default();
+            let shapes = if request.by_shape { shapes(program, node) } else { String::new() };
+            let op = ops.entry((node.phase, node.op.name(), shapes)).or_default();
             op.steps.resize(step + 1, Duration::ZERO);
             op.steps[step] += time;
             if step == 0 {
@@ -62,17 +122,53 @@ pub fn profile(mut resolved: Resolved, warmup: usize, steps: usize) -> Result<Ve
                 op.calls += 1;
                 op.product_flops += cost.product_flops;
                 op.bytes += cost.bytes;
+                op.budget +=
+                    limits.map_or(0.0, |l| (cost.bytes / l.bandwidth).max(cost.product_flops / l.flops));
             }
+            let scope = node.scope.to_string();
+            spans.push(Span { op: node.op.name(), scope, phase: node.phase, start, time });
+            start += time;
         })?;
     }
-    let mut times: Vec<OpTime> = ops
+    let step = whole_steps(&mut rank, request.steps)?;
+    let mut ops: Vec<OpTime> = ops
         .into_iter()
-        .map(|((phase, op), mut c)| {
+        .map(|((phase, op, shapes), mut c)| {
             c.steps.sort();
             let time = c.steps[c.steps.len() / 2];
-            OpTime { op, phase, calls: c.calls, time, product_flops: c.product_flops, bytes: c.bytes }
+            let budget = limits.map(|_| Duration::from_secs_f64(c.budget));
+            let (product_flops, bytes) = (c.product_flops, c.bytes);
+            OpTime { op, phase, shapes, calls: c.calls, time, product_flops, bytes, budget }
         })
         .collect();
-    times.sort_by_key(|t| std::cmp::Reverse(t.time));
-    Ok(times)
+    ops.sort_by_key(|t| std::cmp::Reverse(t.time));
+    Ok(Profile { ops, step, tokens, limits, spans })
+}
+
+/// The mean time of steps as they are trained, after some that warm up.
+fn whole_steps(rank: &mut Rank, steps: usize) -> Result<Duration> {
+    let ahead = rank.steps_ahead();
+    let mut train = |steps: usize| -> Result<Duration> {
+        let started = Instant::now();
+        let mut launched = 0;
+        for _ in 0..steps {
+            while rank.under_way() < ahead && launched < steps {
+                rank.launch_step()?;
+                launched += 1;
+            }
+            rank.finish_step()?;
+        }
+        Ok(started.elapsed())
+    };
+    // The first steps of a kind are captured and warmed up.
+    train(ahead + 1)?;
+    Ok(train(steps)? / steps as u32)
+}
+
+/// The tensors of a node, without names: `bf16[8192,768] f32[768] → bf16[8192,768]`.
+fn shapes(program: &Program, node: &Node) -> String {
+    let list = |ids: &[crate::ir::TensorId]| {
+        ids.iter().map(|&id| program.spec(id).to_string()).collect::<Vec<_>>().join(" ")
+    };
+    format!("{} → {}", list(&node.inputs), list(&node.outputs))
 }

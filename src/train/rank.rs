@@ -3,17 +3,17 @@
 use super::generate::generate;
 use super::init::{initialize, refresh_shadow};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
-use crate::device::DType;
 use crate::device::comm::Communicator;
-use crate::device::cpu::Pool;
+use crate::device::{DType, Device};
 use crate::error::{Error, Result};
-use crate::exec::{BadOutput, BadTensor, Engine, Section};
+use crate::exec::{BadOutput, BadTensor, Engine, Section, Snapshot, prepare};
 use crate::ir::{Node, Param, Program, SlotId};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
 use crate::train::checkpoint::{Loaded, TensorView};
 use safetensors::Dtype;
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,20 @@ pub struct Rank {
     engine: Engine,
     loader: Option<Loader>,
     done: u64,
+    /// Steps that the device was given and whose results were not taken yet, the oldest first.
+    under_way: VecDeque<UnderWay>,
 }
+
+/// A step between its launch and its report.
+#[derive(Debug)]
+struct UnderWay {
+    batches: Vec<Batch>,
+    data_wait: Duration,
+    snapshot: Snapshot,
+}
+
+/// Steps that a GPU is given ahead, so that it never waits for the CPU to look at a loss.
+const STEPS_AHEAD: usize = 3;
 
 impl Rank {
     /// A rank with its memory allocated and parameters initialized.
@@ -54,22 +67,29 @@ impl Rank {
         plan: Arc<Plan>,
         programs: Arc<Programs>,
         dataset: Arc<Dataset>,
-        pool: Arc<Pool>,
+        device: impl Into<Device>,
         comm: Arc<dyn Communicator>,
     ) -> Result<Self> {
-        let execution = plan.execution;
+        let (device, execution) = (device.into(), plan.execution);
+        if let Some(gpu) = device.gpu() {
+            gpu.products().set_tf32(execution.tf32);
+            prepare(&device, programs.sections())?;
+            gpu.limit_memory(execution.memory_limit);
+        }
         let mut engine = Engine::new(
-            pool,
+            device,
             &programs.state,
             comm,
             execution.placement,
             programs.arena_bytes(),
             execution.poison,
         )?;
+        engine.use_graphs(execution.cuda_graphs);
         let schedule = engine.state.slot("control.schedule")?;
-        engine.state.set_values(schedule, &schedule_table(&plan));
-        initialize(&mut engine, plan.seed);
-        let mut rank = Self { plan, programs, dataset, engine, loader: None, done: 0 };
+        engine.state.set_values(schedule, &schedule_table(&plan))?;
+        initialize(&mut engine, plan.seed)?;
+        let under_way = VecDeque::new();
+        let mut rank = Self { plan, programs, dataset, engine, loader: None, done: 0, under_way };
         rank.go_to(0)?;
         Ok(rank)
     }
@@ -77,6 +97,16 @@ impl Rank {
     /// Steps done.
     pub fn done(&self) -> u64 {
         self.done
+    }
+
+    /// Steps given to the device and not reported yet.
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// How many steps may be under way at once.
+    pub fn steps_ahead(&self) -> usize {
+        if self.engine.gpu().is_some() { STEPS_AHEAD } else { 1 }
     }
 
     /// The engine, for measurements.
@@ -93,8 +123,9 @@ impl Rank {
         self.done = done;
         let step = self.engine.state.slot("control.step")?;
         let next = u32::try_from(done + 1).map_err(|_| Error::failed("more steps than a counter holds"))?;
-        self.engine.state.numbers_mut::<u32>(step)[0] = next;
+        self.engine.state.write(step, &[next])?;
         self.loader = None;
+        self.under_way.clear();
         Ok(())
     }
 
@@ -112,42 +143,74 @@ impl Rank {
         }
     }
 
-    /// Trains one step. Where the loss or a gradient is not finite, nothing is updated, and the step is replayed with
-    /// a check after every node to name the first bad tensor. (Ranks that do not exchange gradients each decide for
-    /// themselves whether to update, and stop together.)
+    /// Gives the device one step more. Its results are taken by [`Rank::finish_step`], in order.
     ///
     /// # Errors
     /// When data or a rank is lost.
-    pub fn train_step(&mut self) -> Result<StepReport> {
-        let mut batches = Vec::with_capacity(self.plan.batch.micro_steps);
+    pub fn launch_step(&mut self) -> Result<()> {
+        let micro_steps = self.plan.batch.micro_steps;
+        let mut batches = Vec::with_capacity(micro_steps);
         let mut data_wait = Duration::ZERO;
-        for micro in 0..self.plan.batch.micro_steps {
+        let programs = Arc::clone(&self.programs);
+        for micro in 0..micro_steps {
             let waiting = Instant::now();
             batches.push(self.next_batch()?);
             data_wait += waiting.elapsed();
             self.upload(&batches[micro])?;
-            let programs = Arc::clone(&self.programs);
-            self.engine.run(programs.micro_step(micro, self.plan.batch.micro_steps))?;
+            let section = programs.micro_step(micro, micro_steps);
+            if micro + 1 == micro_steps {
+                self.engine.run_all(&[section, &programs.step_end])?;
+            } else {
+                self.engine.run_all(&[section])?;
+            }
         }
-        let programs = Arc::clone(&self.programs);
-        self.engine.run(&programs.step_end)?;
+        let layout = self.engine.state.layout();
+        let bytes = layout.slot("control.schedule").map_or(0, |slot| layout.get(slot).offset);
+        let snapshot = self.engine.snapshot("control", bytes)?;
+        self.under_way.push_back(UnderWay { batches, data_wait, snapshot });
+        Ok(())
+    }
+
+    /// Takes the results of the oldest step under way. Where the loss or a gradient is not finite, nothing was updated,
+    /// then or in the steps given after it, and the step is replayed with a check after every node to name the first
+    /// bad tensor. (Ranks that do not exchange gradients each decide for themselves whether to update, and stop
+    /// together.)
+    ///
+    /// # Errors
+    /// When no step is under way, or a rank is lost.
+    pub fn finish_step(&mut self) -> Result<StepReport> {
+        let oldest = self.under_way.pop_front();
+        let mut oldest = oldest.ok_or_else(|| Error::failed("no step is under way"))?;
+        self.engine.open(&mut oldest.snapshot)?;
+        let layout = Arc::clone(self.engine.state.layout());
+        let number = |tensor: &str| oldest.snapshot.number(&layout, tensor);
         let step = self.done + 1;
         let mut report = StepReport {
             step,
-            loss: self.number("control.loss")? as f32,
-            grad_norm: self.number("control.grad_norm")? as f32,
+            loss: number("loss")? as f32,
+            grad_norm: number("grad_norm")? as f32,
             lr: self.plan.schedule.at(step as usize),
-            data_wait,
+            data_wait: oldest.data_wait,
             bad: None,
         };
-        let bad = u64::from(self.number("control.bad")? != 0.0);
+        let bad = u64::from(number("bad")? != 0.0);
         // Ranks that do not exchange gradients do not see the same ones, and stop together all the same.
         if self.engine.comm.all_reduce_max(bad)? > 0 {
-            report.bad = Some(self.find_bad(&batches)?);
+            self.under_way.clear();
+            report.bad = Some(self.find_bad(&oldest.batches)?);
         } else {
             self.done = step;
         }
         Ok(report)
+    }
+
+    /// Trains one step: gives it to the device and waits for it.
+    ///
+    /// # Errors
+    /// As [`Rank::launch_step`] and [`Rank::finish_step`].
+    pub fn train_step(&mut self) -> Result<StepReport> {
+        self.launch_step()?;
+        self.finish_step()
     }
 
     /// Trains one step and hands every node of it with its time to `see`.
@@ -209,22 +272,21 @@ impl Rank {
     }
 
     fn upload(&mut self, batch: &Batch) -> Result<()> {
-        for (name, values) in [
-            ("tokens", &batch.tokens),
-            ("targets", &batch.targets),
-            ("positions", &batch.positions),
-            ("spans", &batch.spans),
-            ("sequences", &batch.sequences),
-        ] {
-            let slot = self.engine.state.slot(&format!("batch.{name}"))?;
-            self.engine.state.numbers_mut::<u32>(slot).copy_from_slice(values);
-        }
-        Ok(())
+        self.engine.send(
+            "batch",
+            &[
+                ("tokens", &batch.tokens),
+                ("targets", &batch.targets),
+                ("positions", &batch.positions),
+                ("spans", &batch.spans),
+                ("sequences", &batch.sequences),
+            ],
+        )
     }
 
     fn number(&self, slot: &str) -> Result<f64> {
         let slot = self.engine.state.slot(slot)?;
-        Ok(self.engine.state.values(slot)[0])
+        Ok(self.engine.state.values(slot)?[0])
     }
 
     /// The mean loss over the held-out tokens (or the first `validation.steps` global batches of them), over all ranks.
@@ -239,7 +301,7 @@ impl Rank {
         let mut sums = [0.0f64, 0.0];
         for batch in ValidationBatches::new(&dataset, self.spec(), limit)? {
             self.upload(&batch)?;
-            self.engine.run(&programs.evaluate)?;
+            self.engine.run_all(&[&programs.evaluate])?;
             sums[0] += self.number("control.eval_loss")?;
             sums[1] += batch.counted() as f64;
         }
@@ -258,16 +320,40 @@ impl Rank {
         generate(&mut self.engine, section, &tokenizer, &self.plan.generation, self.plan.batch.seq_len)
     }
 
+    /// Runs forward and backward of the first micro-step of the next step, and returns its batch. Nothing is updated.
+    pub(super) fn run_gradients(&mut self) -> Result<Batch> {
+        let batch = self.next_batch()?;
+        self.upload(&batch)?;
+        let programs = Arc::clone(&self.programs);
+        self.engine.run(programs.micro_step(0, self.plan.batch.micro_steps))?;
+        Ok(batch)
+    }
+
+    /// A tensor as the evaluation of the batch at hand computes it.
+    pub(super) fn inspect_evaluation(&mut self, tensor: &str) -> Result<Vec<f64>> {
+        let programs = Arc::clone(&self.programs);
+        self.engine.inspect(&programs.evaluate, tensor)
+    }
+
+    /// The loss of the micro-steps run so far in this step.
+    pub(super) fn loss(&self) -> Result<f64> {
+        self.number("control.loss")
+    }
+
     /// Every tensor of a checkpoint: parameters and moments, unpadded.
     pub fn tensors(&self) -> Vec<TensorView<'_>> {
+        self.tensors_of(&BUFFERS)
+    }
+
+    /// The tensors of state buffers, unpadded, with a prefix each.
+    pub(super) fn tensors_of(&self, buffers: &[(&str, &str)]) -> Vec<TensorView<'_>> {
         let layout = self.engine.state.layout();
         let mut tensors = Vec::new();
-        for (buffer, prefix) in BUFFERS {
+        for (buffer, prefix) in buffers {
             for param in &layout.params {
                 let Some(slot) = layout.slot(&format!("{buffer}.{}", param.name)) else { continue };
-                let bytes = self.engine.state.bytes_of(slot);
-                let shape = param.spec.shape.clone();
-                let read = move || Ok(Cow::Owned(unpadded(param, bytes)));
+                let (state, shape) = (&self.engine.state, param.spec.shape.clone());
+                let read = move || Ok(Cow::Owned(unpadded(param, &state.read::<u8>(slot)?)));
                 let dtype = if param.spec.dtype == DType::F64 { Dtype::F64 } else { Dtype::F32 };
                 tensors.push(TensorView::lazy(format!("{prefix}{}", param.name), dtype, shape, read));
             }
@@ -328,17 +414,16 @@ fn restore(engine: &mut Engine, loaded: &Loaded, buffers: &[(&str, &str)]) -> Re
         for param in &layout.params {
             let slot: SlotId = engine.state.slot(&format!("{buffer}.{}", param.name))?;
             let bytes = loaded.read(&format!("{prefix}{}", param.name), &param.spec.shape)?;
-            let memory = engine.state.bytes_of_mut(slot);
-            memory.fill(0);
             let size = param.spec.dtype.size();
+            let mut memory = vec![0u8; param.spec.bytes()];
             for (from, at, len) in param.spec.runs() {
                 memory[at * size..(at + len) * size]
                     .copy_from_slice(&bytes[from * size..(from + len) * size]);
             }
+            engine.state.write(slot, &memory)?;
         }
     }
-    refresh_shadow(engine);
-    Ok(())
+    refresh_shadow(engine)
 }
 
 fn unpadded(param: &Param, bytes: &[u8]) -> Vec<u8> {

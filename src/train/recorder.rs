@@ -3,13 +3,14 @@
 use super::checkpoint::{Meta, Snapshot, Store};
 use super::rank::{Rank, StepReport};
 use crate::data::stories::judge;
+use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::results::folder::{METRICS, TIMING};
 use crate::results::progress::Progress;
 use crate::results::rows::{self, RowWriter};
 use crate::results::summary::{Sample, Sentences};
-use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, memory};
+use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, memory};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -230,6 +231,15 @@ impl Recorder {
         self.folder.write_summary(&self.summary)?;
         self.progress.finish(&self.summary);
         Ok((self.folder, self.summary))
+    }
+
+    /// Keeps the algorithms of matrix products with the run, and their hash with its checkpoints.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn algorithms(&mut self, table: &Algorithms) -> Result<()> {
+        self.meta.algorithms = Some(table.hash());
+        atomic::write(&self.folder.path().join(super::run::ALGORITHMS), table.to_json().as_bytes())
     }
 
     /// Bytes that the engine really holds, for the summary.

@@ -7,13 +7,15 @@ use super::recorder::{Parts, Recorder};
 use super::resume::start;
 use super::{Outcome, Stop, train};
 use crate::data::{self, Dataset};
+use crate::device::Device;
 use crate::device::cpu::Pool;
+use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::error::{Error, Kind, Result};
 use crate::forecast::format::binary;
 use crate::forecast::memory::peak_bytes;
 use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
-use crate::recipe::Resolved;
+use crate::recipe::{self, Resolved};
 use crate::results::atomic;
 use crate::results::progress::{Mode, Progress};
 use crate::results::provenance::{Cpu, Environment};
@@ -44,6 +46,8 @@ pub struct Request<'a> {
     pub progress: Mode,
     /// Where it begins.
     pub origin: Origin,
+    /// A run whose choices of matrix-product algorithms are taken over.
+    pub algorithms_from: Option<PathBuf>,
 }
 
 /// A run that is over, well or not.
@@ -65,12 +69,13 @@ pub struct Ended {
 /// 4 for one that does not fit. What happens once the run's folder is open ends in [`Ended`] and the summary, unless
 /// the folder cannot be written.
 pub fn run(request: Request<'_>) -> Result<Ended> {
-    let Request { mut resolved, results, progress, origin } = request;
+    let Request { mut resolved, results, progress, origin, algorithms_from } = request;
     let stop = Stop::on_signals()?;
     let (plan, programs, dataset) = prepare(&mut resolved)?;
     let recipe_hash = resolved.hash();
     let start = start(&origin, &resolved, &plan, &programs, &dataset)?;
     let from_step = start.step();
+    let algorithms = algorithms(&origin, algorithms_from.as_deref(), &plan)?;
     let mut progress =
         Progress::new(progress, plan.steps as u64, plan.batch.tokens_per_step() as u64, plan.corpus.floor);
     let resumed = matches!(origin, Origin::Resume(_));
@@ -123,8 +128,15 @@ pub fn run(request: Request<'_>) -> Result<Ended> {
     if let Some(loaded) = &start.loaded {
         recorder.note(&format!("going on from step {from_step} ({})", loaded.path().display()))?;
     }
+    if let (None, Err(reason)) = (plan.execution.gpu, cuda::usable())
+        && resolved.recipe.engine.device == recipe::Device::Auto
+        && cuda::libraries::Nvidia::Driver.open().is_some()
+    {
+        recorder.warn(&format!("this runs on the CPU, for {reason}"))?;
+    }
     let recorder = Mutex::new(Some(recorder));
-    let outcome = train_ranks(&plan, &programs, &dataset, &stop, start.loaded.as_ref(), &recorder);
+    let begin = Begin { loaded: start.loaded.as_ref(), algorithms: algorithms.as_ref() };
+    let outcome = train_ranks(&plan, &programs, &dataset, &stop, begin, &recorder);
     let recorder = recorder.into_inner().ok().flatten();
     let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
     conclude(recorder, outcome)
@@ -155,13 +167,50 @@ const STORIES: &str = "stories";
 /// The name of the tokenizer in a run folder.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
+/// The name of the table of algorithms in a run folder.
+pub(super) const ALGORITHMS: &str = "algorithms.json";
+
+/// What ranks begin with besides the plan.
+#[derive(Clone, Copy, Debug)]
+struct Begin<'a> {
+    loaded: Option<&'a Loaded>,
+    algorithms: Option<&'a Algorithms>,
+}
+
+/// The table of algorithms that a run takes over: that of the run named, or its own where it goes on. Both sides of a
+/// comparison, and both halves of a resumed run, compute with the same.
+fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Option<Algorithms>> {
+    let Some(gpu) = plan.execution.gpu else { return Ok(None) };
+    let own = match origin {
+        Origin::Resume(folder) => Some(folder.path()),
+        Origin::Fork(run) => Some(run.as_path()),
+        Origin::Fresh => None,
+    };
+    let table = match (from, own.map(|run| run.join(ALGORITHMS))) {
+        (Some(run), _) => Algorithms::read(&run.join(ALGORITHMS))?,
+        (None, Some(path)) if path.exists() => Algorithms::read(&path)?,
+        _ => return Ok(None),
+    };
+    let name = Gpu::properties_of(gpu)?.name;
+    if from.is_some() && !table.is_of(&name, cuda::products::library_version()) {
+        return Err(Error::usage(format!(
+            "the algorithms to take over are of {} with cuBLASLt {}, and this is {name} with {}: they mean nothing here. \
+             Leave --algos-from out",
+            table.gpu,
+            table.cublaslt,
+            cuda::products::library_version()
+        )));
+    }
+    Ok(Some(table))
+}
+
 /// Runs the loop on every rank; rank 0 borrows the recorder.
 fn train_ranks(
     plan: &Arc<Plan>,
     programs: &Arc<Programs>,
     dataset: &Arc<Dataset>,
     stop: &Stop,
-    loaded: Option<&Loaded>,
+    begin: Begin<'_>,
     recorder: &Mutex<Option<Recorder>>,
 ) -> Result<Outcome> {
     let pool = Arc::new(Pool::new(plan.execution.threads)?);
@@ -170,19 +219,27 @@ fn train_ranks(
             0 => recorder.lock().ok().and_then(|mut r| r.take()),
             _ => None,
         };
-        let trained =
-            Rank::new(Arc::clone(plan), Arc::clone(programs), Arc::clone(dataset), Arc::clone(&pool), comm)
-                .and_then(|mut rank| {
-                    if let Some(loaded) = loaded {
-                        rank.restore(loaded)?;
-                    }
-                    let outcome = train(&mut rank, plan, stop, mine.as_mut())?;
-                    if let Some(recorder) = &mut mine {
-                        let engine = rank.engine();
-                        recorder.allocated((engine.state.bytes() + engine.transient().0) as u64);
-                    }
-                    Ok(outcome)
-                });
+        let body = || -> Result<Outcome> {
+            let device = Device::open(plan.execution.gpu, Arc::clone(&pool))?;
+            if let (Some(gpu), Some(table)) = (device.gpu(), begin.algorithms) {
+                gpu.products().adopt(table);
+            }
+            let (plan, programs, dataset) = (Arc::clone(plan), Arc::clone(programs), Arc::clone(dataset));
+            let mut rank = Rank::new(Arc::clone(&plan), programs, dataset, device, comm)?;
+            if let Some(loaded) = begin.loaded {
+                rank.restore(loaded)?;
+            }
+            if let (Some(recorder), Some(gpu)) = (&mut mine, rank.engine().gpu()) {
+                recorder.algorithms(&gpu.algorithms())?;
+            }
+            let outcome = train(&mut rank, &plan, stop, mine.as_mut())?;
+            if let Some(recorder) = &mut mine {
+                let engine = rank.engine();
+                recorder.allocated((engine.state.bytes() + engine.transient().0) as u64);
+            }
+            Ok(outcome)
+        };
+        let trained = body();
         if let (Some(mine), Ok(mut place)) = (mine, recorder.lock()) {
             *place = Some(mine);
         }
@@ -223,20 +280,27 @@ fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
             Ok(Ended { folder, summary, outcome: Err(error) })
         }
         // The run's own error matters more than one of writing it down.
-        Err(e) => match recorder.finish(Status::Failed, Some(e.message().to_string())) {
+        Err(e) => match recorder.finish(failure(&e), Some(e.message().to_string())) {
             Ok((folder, summary)) => Ok(Ended { folder, summary, outcome: Err(e) }),
             Err(_) => Err(e),
         },
     }
 }
 
+/// How a run that ended by an error is reported.
+fn failure(error: &Error) -> Status {
+    if error.kind() == Kind::DoesNotFit { Status::Oom } else { Status::Failed }
+}
+
 /// Refuses what the plan says cannot fit, before anything is allocated.
 fn check_fits(plan: &Plan, programs: &Programs) -> Result<()> {
+    let card = plan.execution.gpu.map(|gpu| Gpu::properties_of(gpu).map(|p| p.memory_bytes)).transpose()?;
     let machine = memory::total_bytes().map(|b| b as usize);
-    let (limit, whose) = match (plan.execution.memory_limit, machine) {
-        (Some(limit), _) => (limit, "engine.memory_limit_gib"),
-        (None, Some(machine)) => (machine, "this machine's memory"),
-        (None, None) => return Ok(()),
+    let (limit, whose) = match (plan.execution.memory_limit, card, machine) {
+        (Some(limit), _, _) => (limit, "engine.memory_limit_gib"),
+        (None, Some(card), _) => (card, "the GPU's memory"),
+        (None, None, Some(machine)) => (machine, "this machine's memory"),
+        (None, None, None) => return Ok(()),
     };
     // Ranks are threads of this process, each with its own state and arena.
     let per_rank = peak_bytes(plan, programs);
@@ -292,9 +356,10 @@ fn describe(summary: &mut Summary, plan: &Plan, programs: &Programs, dataset: &D
     summary.memory.baseline_rss_bytes = memory::rss_bytes();
 }
 
-/// What the bits of a CPU run depend on besides the recipe.
+/// What the bits of a run depend on besides the recipe.
 pub(super) fn engine_name(plan: &Plan) -> String {
-    format!("cpu {}", Cpu::detect(plan.execution.threads).instructions)
+    let cpu = || format!("cpu {}", Cpu::detect(plan.execution.threads).instructions);
+    plan.execution.gpu.map_or_else(cpu, |gpu| cuda::describe(gpu).unwrap_or_else(|e| e.message().to_string()))
 }
 
 fn meta(resolved: &Resolved, recipe_hash: &str, plan: &Plan, dataset: &Dataset) -> Meta {

@@ -6,10 +6,11 @@ use super::rank::restore_parameters;
 use super::resume::recipe_of;
 use super::run::TOKENIZER;
 use crate::data::Tokenizer;
+use crate::device::Device;
 use crate::device::comm::Alone;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
-use crate::exec::Engine;
+use crate::exec::{Engine, prepare};
 use crate::model::generator;
 use crate::plan::{Corpus, Generation, Plan};
 use crate::recipe::{self, Class};
@@ -66,10 +67,11 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     };
     let plan = Plan::new(&resolved, corpus)?;
     let (state, section) = generator(&plan)?;
-    let pool = Arc::new(Pool::new(plan.execution.threads)?);
     let execution = plan.execution;
+    let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
+    prepare(&device, [&section])?;
     let mut engine = Engine::new(
-        pool,
+        device,
         &state,
         Arc::new(Alone),
         execution.placement,

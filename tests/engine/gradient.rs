@@ -55,7 +55,7 @@ impl Model {
                 ("sequences", &batch.sequences),
             ] {
                 let slot = state.slot(&format!("batch.{name}")).unwrap();
-                state.numbers_mut::<u32>(slot).copy_from_slice(values);
+                state.write(slot, values).unwrap();
             }
             self.engine.run(self.setup.programs.micro_step(micro, 2)).unwrap();
         }
@@ -108,7 +108,11 @@ fn check(overrides: &[&str]) {
         params.iter().map(|p| get(&model.engine, &format!("grads.{}", p.name))).collect();
     for (param, gradient) in params.iter().zip(gradients) {
         let grad_slot = model.engine.state.slot(&format!("grads.{}", param.name)).unwrap();
-        assert!(model.engine.state.padding_is_zero(grad_slot), "{overrides:?}: padding of {}", param.name);
+        assert!(
+            model.engine.state.padding_is_zero(grad_slot).unwrap(),
+            "{overrides:?}: padding of {}",
+            param.name
+        );
         let analytic = |at: usize| gradient[at] * tokens;
         let mut probes: Vec<usize> = (0..gradient.len()).collect();
         probes.sort_by(|&a, &b| gradient[b].abs().total_cmp(&gradient[a].abs()));

@@ -91,7 +91,7 @@ impl Setup {
         let (placement, poison) = (execution.placement, execution.poison);
         let mut engine =
             Engine::new(pool, &self.programs.state, Arc::new(Alone), placement, arena, poison).unwrap();
-        initialize(&mut engine, self.plan.seed);
+        initialize(&mut engine, self.plan.seed).unwrap();
         set(&mut engine, "control.schedule", &schedule_table(&self.plan));
         set(&mut engine, "control.step", &[1.0]);
         engine
@@ -225,11 +225,11 @@ pub fn relative(a: f64, b: f64) -> f64 {
 
 pub fn set(engine: &mut Engine, slot: &str, values: &[f64]) {
     let slot = engine.state.slot(slot).unwrap();
-    engine.state.set_values(slot, values);
+    engine.state.set_values(slot, values).unwrap();
 }
 
 pub fn get(engine: &Engine, slot: &str) -> Vec<f64> {
-    engine.state.values(engine.state.slot(slot).unwrap())
+    engine.state.values(engine.state.slot(slot).unwrap()).unwrap()
 }
 
 /// Opens a corpus once per process.

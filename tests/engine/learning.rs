@@ -35,7 +35,7 @@ fn a_batch_is_memorized() {
         ("sequences", &data.sequences),
     ] {
         let slot = engine.state.slot(&format!("batch.{name}")).unwrap();
-        engine.state.numbers_mut::<u32>(slot).copy_from_slice(values);
+        engine.state.write(slot, values).unwrap();
     }
     let mut losses = Vec::new();
     for _ in 0..steps {

@@ -82,9 +82,9 @@ fn run(section: &Section, placement: PlacementKind, poison: bool) -> Vec<f64> {
     let arena = section.memory.arena_bytes;
     let mut engine = Engine::new(pool, state, Arc::new(Alone), placement, arena, poison).unwrap();
     let (x, y) = (engine.state.slot("io.x").unwrap(), engine.state.slot("io.y").unwrap());
-    engine.state.set_values(x, &(1..=WIDTH).map(|v| v as f64).collect::<Vec<_>>());
+    engine.state.set_values(x, &(1..=WIDTH).map(|v| v as f64).collect::<Vec<_>>()).unwrap();
     engine.run(section).unwrap();
-    engine.state.values(y)
+    engine.state.values(y).unwrap()
 }
 
 /// A tensor of which only the first half is written.

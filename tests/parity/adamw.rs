@@ -138,7 +138,7 @@ fn section(state: &Arc<State>) -> Section {
 
 fn set(engine: &mut Engine, slot: &str, values: &[f64]) {
     let slot = engine.state.slot(slot).unwrap();
-    engine.state.set_values(slot, values);
+    engine.state.set_values(slot, values).unwrap();
 }
 
 /// Writes the numbers that decay and those that do not to where they lie in a buffer.
@@ -148,6 +148,7 @@ fn spread(engine: &mut Engine, buffer: &str, values: &[f64]) {
 }
 
 fn gather(engine: &Engine, buffer: &str) -> Vec<f64> {
-    let part = |name: &str| engine.state.values(engine.state.slot(&format!("{buffer}.{name}")).unwrap());
+    let part =
+        |name: &str| engine.state.values(engine.state.slot(&format!("{buffer}.{name}")).unwrap()).unwrap();
     [part("matrix"), part("vector")].concat()
 }

@@ -94,9 +94,9 @@ impl Subject {
         .unwrap();
         for param in &programs.state.params {
             let slot = engine.state.slot(&format!("params.{}", param.name)).unwrap();
-            engine.state.set_values(slot, &formula::weights(&param.name, &param.spec.shape));
+            engine.state.set_values(slot, &formula::weights(&param.name, &param.spec.shape)).unwrap();
         }
-        refresh_shadow(&mut engine);
+        refresh_shadow(&mut engine).unwrap();
         let mut subject = Self { plan, programs, engine };
         subject.set("control.schedule", &schedule_table(&subject.plan));
         subject.set("control.step", &[1.0]);
@@ -106,12 +106,12 @@ impl Subject {
     /// Writes a slot of the state.
     pub fn set(&mut self, slot: &str, values: &[f64]) {
         let slot = self.engine.state.slot(slot).unwrap();
-        self.engine.state.set_values(slot, values);
+        self.engine.state.set_values(slot, values).unwrap();
     }
 
     /// Reads a slot of the state.
     pub fn get(&self, slot: &str) -> Vec<f64> {
-        self.engine.state.values(self.engine.state.slot(slot).unwrap())
+        self.engine.state.values(self.engine.state.slot(slot).unwrap()).unwrap()
     }
 
     /// The names of all parameters.
@@ -167,7 +167,7 @@ impl Subject {
         for name in self.params() {
             for buffer in ["params", "grads", "m", "v"] {
                 let slot = self.engine.state.slot(&format!("{buffer}.{name}")).unwrap();
-                assert!(self.engine.state.padding_is_zero(slot), "padding of {buffer}.{name}");
+                assert!(self.engine.state.padding_is_zero(slot).unwrap(), "padding of {buffer}.{name}");
             }
         }
     }

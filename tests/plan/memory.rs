@@ -1,6 +1,9 @@
 //! Memory: what the plan says against what the engine's own placements hold.
 
 use crate::{TINY, device, forecast, plan, programs};
+use std::sync::Arc;
+use xrun::device::Device;
+use xrun::device::cpu::Pool;
 use xrun::exec::{Caching, Naive, Placement, Section};
 
 const MODES: [&str; 3] = ["none", "selective", "full"];
@@ -59,8 +62,8 @@ fn other_placements_reserve_what_is_simulated() {
         let programs = programs(&plan);
         let memory = forecast(&plan, &[]).memory;
         let mut sections = programs.sections();
-        assert_eq!(walk(&mut Naive::default(), &sections), memory.naive_bytes);
-        let mut caching = Caching::default();
+        assert_eq!(walk(&mut Naive::new(cpu()), &sections), memory.naive_bytes);
+        let mut caching = Caching::new(cpu());
         walk(&mut caching, &sections);
         sections.reverse();
         assert_eq!(walk(&mut caching, &sections), memory.caching_bytes);
@@ -108,4 +111,8 @@ fn planning_allocates_no_tensor() {
     assert!(found.memory.peak_bytes > 1 << 40);
     // Threads of other tests reserve address space too: this is far above theirs and far below the model's.
     assert!(address_space() - before < 8 << 30);
+}
+
+fn cpu() -> Device {
+    Device::Cpu(Arc::new(Pool::new(1).unwrap()))
 }

@@ -43,7 +43,7 @@ fn the_report_of_a_tiny_plan() {
         batch                1,280    1.25 KiB
         control              1,792    1.75 KiB
       activations (arena)   59,904   58.50 KiB
-      activations would take 75.00 KiB with placement caching, 58.50 KiB with placement naive
+      activations would take 75.50 KiB with placement caching, 58.50 KiB with placement naive
 
       section                       nodes      arena  live at peak  fragmentation
       micro(first=true, last=true)     33  58.50 KiB     58.50 KiB          0.0 %

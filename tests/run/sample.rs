@@ -94,8 +94,10 @@ fn the_cache_changes_nothing() {
         let slot = engine.state.slot(&format!("params.{}", param.name)).unwrap();
         let bytes = loaded.read(&param.name, &param.spec.shape).unwrap();
         for (from, at, len) in param.spec.runs() {
-            engine.state.bytes_of_mut(slot)[4 * at..4 * (at + len)]
-                .copy_from_slice(&bytes[4 * from..4 * (from + len)]);
+            let update = |memory: &mut [u8]| {
+                memory[4 * at..4 * (at + len)].copy_from_slice(&bytes[4 * from..4 * (from + len)]);
+            };
+            engine.state.update(slot, update).unwrap();
         }
     }
     let slot = |name: &str| engine.state.slot(&format!("generation.{name}")).unwrap();
@@ -113,12 +115,11 @@ fn the_cache_changes_nothing() {
     let (mut loss, mut count) = (0.0, 0);
     for batch in ValidationBatches::new(&dataset, spec, plan.intervals.validation_steps).unwrap() {
         for t in 0..32 {
-            for sequence in 0..2 {
-                engine.state.numbers_mut::<u32>(tokens)[sequence] = batch.tokens[sequence * 32 + t];
-            }
-            engine.state.numbers_mut::<u32>(positions).fill(t as u32);
+            let current = [0, 1].map(|sequence| batch.tokens[sequence * 32 + t]);
+            engine.state.write(tokens, &current).unwrap();
+            engine.state.write(positions, &[t as u32; 2]).unwrap();
             engine.run(&section).unwrap();
-            let values = engine.state.values(logits);
+            let values = engine.state.values(logits).unwrap();
             for (sequence, row) in values.chunks_exact(values.len() / 2).enumerate() {
                 let target = batch.targets[sequence * 32 + t];
                 if target != IGNORED {

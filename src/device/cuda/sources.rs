@@ -11,15 +11,17 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 2] = [header!("common"), header!("mma")];
+pub const HEADERS: [(&str, &str); 5] =
+    [header!("activation"), header!("common"), header!("heads"), header!("mma"), header!("norm")];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 23] = [
+pub const SOURCES: [(&str, &str); 26] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
     source!("attention_unfused"),
     source!("cast"),
+    source!("checksum"),
     source!("cross_entropy"),
     source!("dropout"),
     source!("embedding"),
@@ -29,6 +31,8 @@ pub const SOURCES: [(&str, &str); 23] = [
     source!("half"),
     source!("kv_cache"),
     source!("mul"),
+    source!("partials"),
+    source!("product"),
     source!("qk_norm_rope"),
     source!("residual_norm"),
     source!("rms_norm"),

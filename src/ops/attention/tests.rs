@@ -90,17 +90,18 @@ fn run(problem: Problem, form: Form, dtype: DType, sequences: &[u32]) -> (Vec<f6
         let all = noise(block * (*sequences.iter().max().unwrap() as usize + 1), stream);
         sequences.iter().flat_map(|s| all[*s as usize * block..][..block].to_vec()).collect()
     };
-    engine.state.set_values(slot("in.packed"), &of_sequences(0, attention.heads.width()));
-    engine.state.set_values(slot("in.do"), &of_sequences(1, o_width));
+    engine.state.set_values(slot("in.packed"), &of_sequences(0, attention.heads.width())).unwrap();
+    engine.state.set_values(slot("in.do"), &of_sequences(1, o_width)).unwrap();
     engine
         .state
-        .set_values(slot("in.sequences"), &sequences.iter().map(|s| f64::from(*s)).collect::<Vec<_>>());
-    engine.state.set_values(slot("in.step"), &[3.0]);
+        .set_values(slot("in.sequences"), &sequences.iter().map(|s| f64::from(*s)).collect::<Vec<_>>())
+        .unwrap();
+    engine.state.set_values(slot("in.step"), &[3.0]).unwrap();
     if let [(_, crate::ir::Fill::Values(spans))] = problem.span_input().as_slice() {
-        engine.state.set_values(slot("in.spans"), spans);
+        engine.state.set_values(slot("in.spans"), spans).unwrap();
     }
     engine.run(&section).unwrap();
-    (engine.state.values(slot("in.o")), engine.state.values(slot("in.d_packed")))
+    (engine.state.values(slot("in.o")).unwrap(), engine.state.values(slot("in.d_packed")).unwrap())
 }
 
 fn assert_close(a: &[f64], b: &[f64], tolerance: f64, what: &str) {
@@ -174,16 +175,16 @@ fn generating_with_a_cache_gives_the_rows_of_flash_attention() {
     let slot = |name: &str| state.slot(name).unwrap();
     for at in 0..t {
         let row = |b: usize| packed[(b * t + at) * heads.width()..][..heads.width()].to_vec();
-        engine.state.set_values(slot("s.rows"), &(0..batch).flat_map(row).collect::<Vec<_>>());
-        engine.state.set_values(slot("s.positions"), &vec![at as f64; batch]);
+        engine.state.set_values(slot("s.rows"), &(0..batch).flat_map(row).collect::<Vec<_>>()).unwrap();
+        engine.state.set_values(slot("s.positions"), &vec![at as f64; batch]).unwrap();
         engine.run(&section).unwrap();
-        let have = engine.state.values(slot("s.o"));
+        let have = engine.state.values(slot("s.o")).unwrap();
         for b in 0..batch {
             let want = &flash[(b * t + at) * o_width..][..o_width];
             assert_close(&have[b * o_width..][..o_width], want, 1e-6, &format!("row {at}"));
         }
     }
-    engine.state.set_values(slot("s.positions"), &vec![t as f64; batch]);
+    engine.state.set_values(slot("s.positions"), &vec![t as f64; batch]).unwrap();
     let error = engine.run(&section).unwrap_err();
     assert!(error.message().contains("beyond the cache"), "{}", error.message());
 }

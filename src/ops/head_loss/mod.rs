@@ -3,17 +3,22 @@
 //! Logits are the largest tensor of a small model. Here they live inside one node: written by the product,
 //! overwritten by their gradient, read by the two products that follow, and forgotten.
 
-use super::cross_entropy::{CrossEntropy, CrossEntropyGrad, exponentials, losses_spec, row_gradient};
+use super::cross_entropy::{
+    CrossEntropy, CrossEntropyGrad, exponentials, launch_rows, losses_spec, row_gradient,
+};
 use super::lanes::rows_per_task;
 use super::linear::{Linear, LinearInputGrad, LinearWeightGrad};
 use super::sum::SumGrad;
 use super::with_gradient::{WithGradient, require_one};
 use crate::device::cpu::matmul::product;
 use crate::device::cpu::{Matrix, View};
+use crate::device::cuda::Operand;
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Builder, Case, Cases, Cost, CpuNode, Fill, Mode, Op, Precision, Spec, TensorId, Vjp};
+use crate::ir::{
+    Array, Builder, Case, Cases, Cost, CpuNode, CudaNode, Fill, Mode, Op, Precision, Spec, TensorId, Vjp,
+};
 
 #[cfg(test)]
 mod tests;
@@ -128,6 +133,22 @@ impl Op for HeadLoss {
             }
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let spec = cx.output_spec(1);
+        let (rows, width, d) = (spec.rows(), spec.width(), cx.input_spec(1).width());
+        let [x, w, targets] = [0, 1, 2].map(|i| cx.input(i));
+        let logits = cx.output(1);
+        let losses = cx.output(0);
+        cx.product((rows, width, d), Operand::plain(x), Operand::transposed(w), 1)?;
+        let tensors = [logits.into(), targets.into(), losses.into()];
+        if !self.gradients {
+            return launch_rows(cx, "cross_entropy", spec, false, &tensors, &[]);
+        }
+        launch_rows(cx, "head_loss", spec, true, &tensors, &[(self.scale as f32).into()])?;
+        cx.product((width, d, rows), Operand::transposed(logits), Operand::plain(x), DW)?;
+        cx.product((rows, d, width), Operand::plain(logits), Operand::plain(w), DX)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

@@ -79,11 +79,11 @@ impl Run {
 
     fn set(&mut self, name: &str, values: &[f64]) {
         let slot = self.engine.state.slot(name).unwrap();
-        self.engine.state.set_values(slot, values);
+        self.engine.state.set_values(slot, values).unwrap();
     }
 
     fn get(&self, name: &str) -> Vec<f64> {
-        self.engine.state.values(self.engine.state.slot(name).unwrap())
+        self.engine.state.values(self.engine.state.slot(name).unwrap()).unwrap()
     }
 
     fn objective(&mut self) -> f64 {

@@ -28,7 +28,13 @@ pub fn scratch() -> tempfile::TempDir {
 /// Trains settings into a folder of `results`.
 pub fn start(settings: &[String], results: &Path) -> Result<(RunFolder, Summary)> {
     let resolved = recipe(&strs(settings))?;
-    let ended = train::run(Request { resolved, results, progress: Mode::Quiet, origin: Origin::Fresh })?;
+    let ended = train::run(Request {
+        resolved,
+        results,
+        progress: Mode::Quiet,
+        origin: Origin::Fresh,
+        algorithms_from: None,
+    })?;
     ended.outcome.map(|()| (ended.folder, ended.summary))
 }
 
@@ -132,7 +138,10 @@ pub fn resumes(before: &[String], after: &[String]) -> std::result::Result<(), S
         let path = results.path().join("tiny.toml");
         std::fs::write(&path, TINY).map_err(|e| Error::failed(e.to_string()))?;
         let show = Show { json: false, quiet: true };
-        xrun::cli::run::run(&Args { recipe: path, overrides: small(settings), show }, results.path())?;
+        xrun::cli::run::run(
+            &Args { recipe: path, overrides: small(settings), algos_from: None, show },
+            results.path(),
+        )?;
         let runs = xrun::results::find::runs(results.path())?;
         for run in &runs {
             let complete = run.join(SUMMARY).exists() && read_summary(run)?.steps == 4;

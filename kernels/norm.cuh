@@ -1,0 +1,83 @@
+// Rows held in registers by teams of threads, and their root mean squares. Whatever norms a row here gets the same bits.
+//
+// Definitions: T, WIDTH (elements of a row), VEC (neighbours that a thread moves at once, a divisor of WIDTH), TEAM
+// (threads of a row, a power of two) and THREADS (of a block, a multiple of TEAM).
+#pragma once
+#include "common.cuh"
+
+// Rows that a block handles at a time.
+constexpr int TEAMS = THREADS / TEAM;
+// Packs of a row that a thread holds: its number in the team, then every TEAM-th.
+constexpr int HELD = (WIDTH / VEC + TEAM - 1) / TEAM;
+
+__device__ __forceinline__ int team() { return threadIdx.x / TEAM; }
+// The column of a thread's first pack; the others follow at distances of STRIDE.
+__device__ __forceinline__ int column() { return int(threadIdx.x) % TEAM * VEC; }
+constexpr int STRIDE = TEAM * VEC;
+// Whether this thread's i-th pack lies in the row: known to the compiler but for the last.
+__device__ __forceinline__ bool in_row(int i) { return (i + 1) * STRIDE <= WIDTH || column() + i * STRIDE < WIDTH; }
+
+// A thread's part of a row, from its first pack on; zeros where there is none.
+__device__ __forceinline__ void load_row(const T *from, bool live, Pack<T, VEC> (&to)[HELD]) {
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        to[i] = Pack<T, VEC>{};
+        if (live && in_row(i)) to[i] = *reinterpret_cast<const Pack<T, VEC> *>(from + i * STRIDE);
+    }
+}
+
+// Sums each of N values over every team; all of its threads get the sums. Every thread of the block takes part.
+template <int N> __device__ __forceinline__ void team_sums(float (&x)[N]) {
+#pragma unroll
+    for (int n = 0; n < N; n++) x[n] = warp_reduce < TEAM < WARP ? TEAM : WARP > (x[n], Add());
+    if constexpr (TEAM > WARP) {
+        __shared__ float sums[N][THREADS / WARP];
+        __syncthreads();
+        if (threadIdx.x % WARP == 0) {
+#pragma unroll
+            for (int n = 0; n < N; n++) sums[n][threadIdx.x / WARP] = x[n];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            x[n] = 0.0f;
+            for (int warp = 0; warp < TEAM / WARP; warp++) x[n] += sums[n][team() * (TEAM / WARP) + warp];
+        }
+    }
+}
+
+// What a pack adds to the sum of squares.
+__device__ __forceinline__ float add_squares(const float (&x)[VEC], float sum) {
+#pragma unroll
+    for (int c = 0; c < VEC; c++) sum = fmaf(x[c], x[c], sum);
+    return sum;
+}
+
+// 1 / √(mean + eps), where `share` is one over the number of elements that means are taken over.
+__device__ __forceinline__ float inverse_root(float squares, float share, float eps) {
+    return rsqrtf(fmaf(squares, share, eps));
+}
+
+// n = row / √(mean(row²) + eps) ⊙ w, for the teams whose row is live. `w` and `n` point to the thread's first pack.
+__device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[HELD], const float *__restrict__ w, T *n,
+                                             bool live, float share, float eps) {
+    float squares[1] = {0.0f};
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        float x[VEC];
+        unpack(row[i], x);
+        squares[0] = add_squares(x, squares[0]);
+    }
+    team_sums(squares);
+    float scale = inverse_root(squares[0], share, eps);
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        if (!live || !in_row(i)) continue;
+        float x[VEC], weight[VEC];
+        unpack(row[i], x);
+        load(w + i * STRIDE, weight);
+#pragma unroll
+        for (int c = 0; c < VEC; c++) x[c] = x[c] * scale * weight[c];
+        store(n + i * STRIDE, x);
+    }
+}

@@ -1,0 +1,27 @@
+// The last step of sums over rows: the partial sums that blocks left, added up in an order that their number fixes.
+#include "common.cuh"
+
+constexpr int COLUMNS = WARP, ROWS = 32;
+
+// partials: [count, width]. Columns before `split` go to first [split], the others to second [width − split]; those
+// that `adds` names (1: first, 2: second) are added to what is there. A block of COLUMNS · ROWS threads per COLUMNS.
+extern "C" __global__ void __launch_bounds__(COLUMNS *ROWS)
+    sum_partials(const float *partials, float *first, float *second, int count, int width, int split, u32 adds) {
+    __shared__ float sums[ROWS][COLUMNS + 1];
+    int lane = threadIdx.x % COLUMNS, row = threadIdx.x / COLUMNS;
+    int column = blockIdx.x * COLUMNS + lane;
+    float sum = 0.0f;
+    if (column < width) {
+#pragma unroll 8
+        for (int r = row; r < count; r += ROWS) sum += partials[i64(r) * width + column];
+    }
+    sums[row][lane] = sum;
+    __syncthreads();
+    // Every warp finishes one column.
+    sum = warp_sum(sums[lane][row]);
+    column = blockIdx.x * COLUMNS + row;
+    if (lane != 0 || column >= width) return;
+    float *to = column < split ? first + column : second + (column - split);
+    bool add = (column < split ? adds : adds >> 1) & 1;
+    *to = add ? *to + sum : sum;
+}

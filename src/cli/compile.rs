@@ -1,0 +1,102 @@
+//! `xrun ops compile`: every kernel, for GPUs that need not be here.
+
+use super::print;
+use crate::check::ask_cases;
+use crate::device::cuda::compiler::{Compiler, Resources, Unit, units};
+use crate::device::cuda::{Collector, Properties};
+use crate::error::{Error, Result};
+use crate::model::Programs;
+use crate::plan::{Plan, corpus_of};
+use crate::recipe;
+use rayon::prelude::*;
+use std::path::Path;
+
+/// The architectures that kernels are written for, by compute capability.
+const ARCHITECTURES: [(u32, u32); 6] = [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)];
+
+/// Arguments of `xrun ops compile`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Architectures, such as `sm_80,sm_90a`; all that kernels are written for by default.
+    #[arg(long, value_delimiter = ',')]
+    pub arch: Vec<String>,
+    /// Recipes whose kernels are compiled besides those of all cases.
+    #[arg(long, value_delimiter = ',', default_value = "dim384,dim768,v8-dim1024,v9-full-stack")]
+    pub recipes: Vec<String>,
+    /// Print what each kernel takes: registers, stack, spills, shared memory.
+    #[arg(long, short)]
+    pub verbose: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Exit 1 when a kernel does not compile; and when NVRTC is missing.
+pub fn run(args: &Args) -> Result<()> {
+    for architecture in architectures(&args.arch)? {
+        let properties = Properties::of_architecture(architecture);
+        let name = properties.architecture();
+        let compiler = Compiler::new(&name)?;
+        let units = asked(properties, &args.recipes)?;
+        let results: Vec<Result<Vec<Resources>>> =
+            units.par_iter().map(|unit| compiler.resources(unit)).collect();
+        let mut kernels = 0;
+        for (unit, result) in units.iter().zip(results) {
+            for kernel in result.map_err(|e| e.context(format!("for {name}")))? {
+                kernels += 1;
+                if args.verbose || kernel.spills > 0 {
+                    print(&line(&name, unit, &kernel))?;
+                }
+            }
+        }
+        let (major, minor) = compiler.version();
+        print(&format!(
+            "{name}: {kernels} kernels in {} modules compile (NVRTC {major}.{minor})\n",
+            units.len()
+        ))?;
+    }
+    Ok(())
+}
+
+fn architectures(named: &[String]) -> Result<Vec<(u32, u32)>> {
+    if named.is_empty() {
+        return Ok(ARCHITECTURES.to_vec());
+    }
+    named
+        .iter()
+        .map(|name| {
+            let known = |a: &&(u32, u32)| Properties::of_architecture(**a).architecture() == *name;
+            ARCHITECTURES.iter().find(known).copied().ok_or_else(|| {
+                let names: Vec<String> =
+                    ARCHITECTURES.iter().map(|a| Properties::of_architecture(*a).architecture()).collect();
+                Error::usage(format!(
+                    "kernels are not written for {name:?}; they are for {}",
+                    names.join(", ")
+                ))
+            })
+        })
+        .collect()
+}
+
+/// Every unit that cases and recipes ask for.
+fn asked(properties: Properties, recipes: &[String]) -> Result<Vec<Unit>> {
+    let collector = Collector::new(properties);
+    ask_cases("", &collector)?;
+    for name in recipes {
+        for dtype in ["bf16", "fp32"] {
+            let overrides = [format!("training.dtype={dtype}"), "parallelism.world_size=1".to_string()];
+            let resolved = recipe::load(Path::new(name), &overrides, std::iter::empty())?;
+            let plan = Plan::anywhere(&resolved, corpus_of(&resolved)?)?;
+            Programs::new(&plan)?.ask(&collector)?;
+        }
+    }
+    Ok(units(&collector.into_asked().kernels))
+}
+
+fn line(architecture: &str, unit: &Unit, kernel: &Resources) -> String {
+    let Resources { entry, registers, stack, spills, shared } = kernel;
+    format!(
+        "{architecture:<7} {entry:<28} {registers:>3} registers {stack:>4} B stack {spills:>4} B spilled {shared:>6} B shared  {}\n",
+        unit.describe()
+    )
+}

@@ -1,0 +1,156 @@
+//! The table of matrix-product algorithms: chosen once, kept, carried along.
+//!
+//! The fastest algorithm of a product is found by timing, which never comes out the same twice, and its bits depend on
+//! it. So a choice is data: it is kept on disk for the next run, written into the run's folder, and taken from there
+//! by a resume and by both sides of a comparison.
+
+use super::queue::ProductShape;
+use crate::error::{Error, IoContext, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// The code of products that our own plain kernel computes, for want of an algorithm of the library.
+const PLAIN: &str = "plain";
+
+/// How one product is computed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Algorithm {
+    /// cuBLASLt's own description, opaque, in hexadecimal; or `plain`.
+    pub code: String,
+    /// Workspace that it needs, in bytes.
+    pub workspace: usize,
+    /// What it took when it was chosen, in microseconds.
+    pub microseconds: f32,
+}
+
+impl Algorithm {
+    /// From the library's words.
+    pub fn new(words: &[u64; 8], workspace: usize, microseconds: f32) -> Self {
+        let code = words.iter().map(|w| format!("{w:016x}")).collect();
+        Self { code, workspace, microseconds }
+    }
+
+    /// By our own kernel.
+    pub fn plain() -> Self {
+        Self { code: PLAIN.to_string(), workspace: 0, microseconds: 0.0 }
+    }
+
+    /// Whether it is our own kernel.
+    pub fn is_plain(&self) -> bool {
+        self.code == PLAIN
+    }
+
+    /// The library's words.
+    pub fn words(&self) -> Option<[u64; 8]> {
+        let mut words = [0; 8];
+        if self.code.len() != 128 || !self.code.is_ascii() {
+            return None;
+        }
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = u64::from_str_radix(&self.code[16 * i..16 * (i + 1)], 16).ok()?;
+        }
+        Some(words)
+    }
+}
+
+/// Algorithms of one GPU model and library version, by product.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Algorithms {
+    /// The GPU's name.
+    pub gpu: String,
+    /// The library's version.
+    pub cublaslt: u64,
+    /// By [`key`].
+    pub products: BTreeMap<String, Algorithm>,
+}
+
+/// What a product is called in the table: `bf16 8192x2304x768 nt f32 add`.
+pub fn key(shape: &ProductShape, tf32: bool) -> String {
+    let side = |transposed| if transposed { 't' } else { 'n' };
+    let input = if tf32 && shape.input == crate::device::DType::F32 {
+        "tf32".to_string()
+    } else {
+        shape.input.to_string()
+    };
+    format!(
+        "{input} {}x{}x{} {}{} {}{}",
+        shape.m,
+        shape.n,
+        shape.k,
+        side(shape.a_transposed),
+        side(shape.b_transposed),
+        shape.output,
+        if shape.accumulate { " add" } else { "" }
+    )
+}
+
+impl Algorithms {
+    /// Reads a table.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is no table.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).at("read", path)?;
+        let table: Self = serde_json::from_str(&text)
+            .map_err(|e| Error::usage(format!("{} is no table of algorithms: {e}", path.display())))?;
+        match table.products.iter().find(|(_, a)| !a.is_plain() && a.words().is_none()) {
+            None => Ok(table),
+            Some((key, _)) => {
+                Err(Error::usage(format!("{}: the algorithm of `{key}` is damaged", path.display())))
+            }
+        }
+    }
+
+    /// The table as JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// A hash of the choices, without the times.
+    pub fn hash(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        hash.update(format!("{} {}", self.gpu, self.cublaslt).as_bytes());
+        for (key, algorithm) in &self.products {
+            hash.update(format!("\n{key} {}", algorithm.code).as_bytes());
+        }
+        hash.finalize().to_hex()[..16].to_string()
+    }
+
+    /// Whether it is of the same GPU model and library: elsewhere its words mean nothing.
+    pub fn is_of(&self, gpu: &str, cublaslt: u64) -> bool {
+        self.gpu == gpu && self.cublaslt == cublaslt
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_survives_its_file_and_damage_is_named() {
+        let words = [1, 2, 3, 4, 5, 6, 7, u64::MAX];
+        let algorithm = Algorithm::new(&words, 512, 3.5);
+        assert_eq!(algorithm.words(), Some(words));
+        let mut table =
+            Algorithms { gpu: "NVIDIA H200".into(), cublaslt: 130_000, products: BTreeMap::new() };
+        table.products.insert("bf16 1x2x3 nt f32".into(), algorithm);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), table.to_json()).unwrap();
+        assert_eq!(Algorithms::read(file.path()).unwrap(), table);
+        fs::write(file.path(), table.to_json().replace("ffffffffffffffff", "zz")).unwrap();
+        let error = Algorithms::read(file.path()).unwrap_err();
+        assert!(error.message().contains("`bf16 1x2x3 nt f32` is damaged"), "{error}");
+    }
+
+    #[test]
+    fn the_hash_is_of_the_choices() {
+        let table = |microseconds, word| {
+            let algorithm = Algorithm::new(&[word; 8], 0, microseconds);
+            Algorithms { gpu: "g".into(), cublaslt: 1, products: [("k".to_string(), algorithm)].into() }
+        };
+        assert_eq!(table(1.0, 7).hash(), table(2.0, 7).hash());
+        assert_ne!(table(1.0, 7).hash(), table(1.0, 8).hash());
+    }
+}

@@ -1,0 +1,289 @@
+//! Compiles kernels with NVRTC, each once per machine: results are kept on disk.
+
+use super::libraries::Nvidia;
+use super::queue::Kernel;
+use super::sources::{HEADERS, source};
+use crate::error::{Error, IoContext, Result};
+use cudarc::nvrtc::sys;
+use rayon::prelude::*;
+use std::collections::BTreeSet;
+use std::ffi::{CString, c_char};
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// A kernel file with definitions: what is compiled at once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Unit {
+    /// The file, without its ending.
+    pub file: &'static str,
+    /// Preprocessor definitions.
+    pub defines: Vec<(&'static str, String)>,
+}
+
+impl Unit {
+    /// The unit that a kernel is in.
+    pub fn of(kernel: &Kernel) -> Self {
+        Self { file: kernel.file, defines: kernel.defines.clone() }
+    }
+
+    /// `flash_attention -DT=bf16 -DHEAD_DIM=32`, shortened where a definition is long.
+    pub fn describe(&self) -> String {
+        let mut text = self.file.to_string();
+        for (name, value) in &self.defines {
+            let end = value.char_indices().nth(24).map_or(value.len(), |(at, _)| at);
+            text += &format!(" -D{name}={}{}", &value[..end], if end < value.len() { "…" } else { "" });
+        }
+        text
+    }
+}
+
+/// The compiler for one architecture.
+#[derive(Debug)]
+pub struct Compiler {
+    architecture: String,
+    version: (i32, i32),
+    /// Where results are kept; `None` keeps none.
+    folder: Option<PathBuf>,
+}
+
+impl Compiler {
+    /// A compiler for an architecture such as `sm_90a`. Results are kept under `XRUN_CACHE`, or the user's cache
+    /// folder.
+    ///
+    /// # Errors
+    /// When NVRTC is not there.
+    pub fn new(architecture: &str) -> Result<Self> {
+        if Nvidia::Nvrtc.open().is_none() {
+            return Err(Error::failed(format!(
+                "the compiler of kernels (NVRTC) is not found; try: {}. Its folder can be given in {}",
+                Nvidia::Nvrtc.remedy(),
+                super::libraries::PATH_VARIABLE
+            )));
+        }
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: NVRTC is open, and both addresses are of integers.
+        let status = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
+        worked(status, "ask NVRTC for its version")?;
+        Ok(Self { architecture: architecture.to_string(), version: (major, minor), folder: folder() })
+    }
+
+    /// The compiler's version.
+    pub fn version(&self) -> (i32, i32) {
+        self.version
+    }
+
+    /// The machine code of a unit, from disk where it is there.
+    ///
+    /// # Errors
+    /// What the compiler says.
+    pub fn compile(&self, unit: &Unit) -> Result<Vec<u8>> {
+        let options = self.options(unit);
+        let kept = self.folder.as_ref().map(|folder| folder.join(self.key(unit, &options)));
+        if let Some(code) = kept.as_ref().and_then(|path| fs::read(path).ok()) {
+            return Ok(code);
+        }
+        let (code, _) = compile(unit, &options)?;
+        if let Some(path) = kept {
+            // A cache that cannot be written costs time, not the run.
+            let _ = keep(&path, &code);
+        }
+        Ok(code)
+    }
+
+    /// Compiles a unit whatever is kept, and says what its kernels take.
+    ///
+    /// # Errors
+    /// What the compiler says.
+    pub fn resources(&self, unit: &Unit) -> Result<Vec<Resources>> {
+        let mut options = self.options(unit);
+        options.push("--ptxas-options=-v".to_string());
+        compile(unit, &options).map(|(_, log)| Resources::read(&log))
+    }
+
+    /// Compiles units on all cores; results are in their order.
+    ///
+    /// # Errors
+    /// Of the first unit that fails.
+    pub fn compile_all(&self, units: &[Unit]) -> Result<Vec<Vec<u8>>> {
+        units.par_iter().map(|unit| self.compile(unit)).collect()
+    }
+
+    fn options(&self, unit: &Unit) -> Vec<String> {
+        let mut options = vec![
+            format!("--gpu-architecture={}", self.architecture),
+            "--std=c++17".to_string(),
+            "--generate-line-info".to_string(),
+        ];
+        options.extend(unit.defines.iter().map(|(name, value)| format!("-D{name}={value}")));
+        options
+    }
+
+    /// The name under which a result is kept: everything that it depends on.
+    fn key(&self, unit: &Unit, options: &[String]) -> String {
+        let mut hash = blake3::Hasher::new();
+        let (major, minor) = self.version;
+        let version = format!("{major}.{minor}");
+        let headers = HEADERS.iter().flat_map(|(name, text)| [*name, *text]);
+        let parts = headers.chain([source(unit.file), &version]).chain(options.iter().map(String::as_str));
+        for part in parts {
+            hash.update(&part.len().to_le_bytes());
+            hash.update(part.as_bytes());
+        }
+        format!("{}-{}.cubin", unit.file, &hash.finalize().to_hex()[..32])
+    }
+}
+
+/// What a kernel takes of a multiprocessor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resources {
+    /// The kernel.
+    pub entry: String,
+    /// Registers of a thread.
+    pub registers: usize,
+    /// Bytes of a thread's stack.
+    pub stack: usize,
+    /// Bytes stored to memory for want of registers.
+    pub spills: usize,
+    /// Bytes of static shared memory of a block.
+    pub shared: usize,
+}
+
+impl Resources {
+    /// Reads the assembler's report.
+    fn read(log: &str) -> Vec<Self> {
+        let mut found: Vec<Self> = Vec::new();
+        for line in log.lines() {
+            if let Some(entry) = line.split("Compiling entry function '").nth(1) {
+                let entry = entry.split('\'').next().unwrap_or_default().to_string();
+                found.push(Self { entry, registers: 0, stack: 0, spills: 0, shared: 0 });
+            }
+            let Some(last) = found.last_mut() else { continue };
+            let before = |what: &str| -> Option<usize> {
+                line.split(what)
+                    .next()
+                    .filter(|before| before.len() < line.len())?
+                    .split_whitespace()
+                    .last()?
+                    .parse()
+                    .ok()
+            };
+            last.stack = before(" bytes stack frame").unwrap_or(last.stack);
+            last.spills = before(" bytes spill stores").unwrap_or(last.spills);
+            last.registers = before(" registers").unwrap_or(last.registers);
+            last.shared = before(" bytes smem").unwrap_or(last.shared);
+        }
+        found
+    }
+}
+
+/// The units of kernels, each once.
+pub fn units<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> Vec<Unit> {
+    kernels.into_iter().map(Unit::of).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// `XRUN_CACHE`, else the user's cache folder, with the place of kernels in it.
+fn folder() -> Option<PathBuf> {
+    super::cache_folder().map(|folder| folder.join("kernels"))
+}
+
+fn keep(path: &std::path::Path, code: &[u8]) -> Result<()> {
+    let folder = path.parent().ok_or_else(|| Error::failed("a cache without a folder"))?;
+    fs::create_dir_all(folder).at("create", folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).at("create a file in", folder)?;
+    file.write_all(code).at("write", path)?;
+    // Whole or not at all: another process may read it at once.
+    file.persist(path).map_err(|e| Error::failed(format!("cannot keep {}: {e}", path.display())))?;
+    Ok(())
+}
+
+/// Machine code, and what the compiler says besides.
+fn compile(unit: &Unit, options: &[String]) -> Result<(Vec<u8>, String)> {
+    let text = |s: &str| CString::new(s).map_err(|_| Error::failed("a source with a zero byte"));
+    let (code, name) = (text(source(unit.file))?, text(&format!("{}.cu", unit.file))?);
+    let headers: Vec<CString> = HEADERS.iter().map(|(_, h)| text(h)).collect::<Result<_>>()?;
+    let names: Vec<CString> = HEADERS.iter().map(|(n, _)| text(n)).collect::<Result<_>>()?;
+    let options: Vec<CString> = options.iter().map(|o| text(o)).collect::<Result<_>>()?;
+    let pointers = |texts: &[CString]| texts.iter().map(|t| t.as_ptr()).collect::<Vec<_>>();
+    let (header_texts, header_names) = (pointers(&headers), pointers(&names));
+    let mut program = std::ptr::null_mut();
+    // SAFETY: every pointer is to a text that lives until the program is destroyed below.
+    let status = unsafe {
+        sys::nvrtcCreateProgram(
+            &raw mut program,
+            code.as_ptr(),
+            name.as_ptr(),
+            headers.len() as i32,
+            header_texts.as_ptr(),
+            header_names.as_ptr(),
+        )
+    };
+    worked(status, "hand a kernel to NVRTC")?;
+    let options = pointers(&options);
+    // SAFETY: the program was created above; the options live during the call.
+    let status = unsafe { sys::nvrtcCompileProgram(program, options.len() as i32, options.as_ptr()) };
+    let log = log(program);
+    let result = if status == sys::nvrtcResult::NVRTC_SUCCESS {
+        machine_code(program).map(|code| (code, log))
+    } else {
+        Err(Error::failed(format!("kernel {} does not compile:\n{log}", unit.describe())))
+    };
+    // SAFETY: the program was created above and is not used again.
+    unsafe { sys::nvrtcDestroyProgram(&raw mut program) };
+    result
+}
+
+fn machine_code(program: sys::nvrtcProgram) -> Result<Vec<u8>> {
+    let mut size = 0;
+    // SAFETY: the program is compiled.
+    worked(unsafe { sys::nvrtcGetCUBINSize(program, &raw mut size) }, "ask for a kernel's size")?;
+    let mut code = vec![0u8; size];
+    // SAFETY: the buffer has the size that NVRTC asked for.
+    let status = unsafe { sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast::<c_char>()) };
+    worked(status, "read a kernel")?;
+    Ok(code)
+}
+
+fn log(program: sys::nvrtcProgram) -> String {
+    let mut size = 0;
+    // SAFETY: the program exists.
+    if unsafe { sys::nvrtcGetProgramLogSize(program, &raw mut size) } != sys::nvrtcResult::NVRTC_SUCCESS {
+        return "(no log)".to_string();
+    }
+    let mut log = vec![0u8; size];
+    // SAFETY: the buffer has the size that NVRTC asked for.
+    unsafe { sys::nvrtcGetProgramLog(program, log.as_mut_ptr().cast::<c_char>()) };
+    String::from_utf8_lossy(&log).trim_end_matches('\0').trim_end().to_string()
+}
+
+fn worked(status: sys::nvrtcResult, doing: &str) -> Result<()> {
+    if status == sys::nvrtcResult::NVRTC_SUCCESS {
+        return Ok(());
+    }
+    Err(Error::failed(format!("cannot {doing}: {status:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_of_the_assembler_is_read() {
+        let log = "ptxas info    : 8 bytes gmem\n\
+                   ptxas info    : Compiling entry function 'first' for 'sm_90a'\n\
+                   ptxas info    : Function properties for first\n\
+                   ptxas         .     16 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n\
+                   ptxas info    : Used 168 registers, used 1 barriers, 1024 bytes smem\n\
+                   ptxas info    : Compiling entry function 'second' for 'sm_90a'\n\
+                   ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n\
+                   ptxas info    : Used 18 registers, used 0 barriers\n";
+        let of = |entry: &str, registers, stack, spills, shared| Resources {
+            entry: entry.to_string(),
+            registers,
+            stack,
+            spills,
+            shared,
+        };
+        assert_eq!(Resources::read(log), [of("first", 168, 16, 8, 1024), of("second", 18, 0, 0, 0)]);
+    }
+}

@@ -1,0 +1,177 @@
+//! The driver's calls that the engine makes, each with its status turned into an error.
+
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{self, CUresult};
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::null_mut;
+
+/// Turns a status into an error that says what was being done.
+pub(super) fn check(status: CUresult, doing: &str) -> Result<()> {
+    if status == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    let text = describe(status);
+    if status == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+        return Err(Error::does_not_fit(format!("cannot {doing}: {text}")));
+    }
+    Err(Error::failed(format!("cannot {doing}: {text}")))
+}
+
+fn describe(status: CUresult) -> String {
+    let mut text = std::ptr::null();
+    // SAFETY: the driver writes the address of a constant text, or nothing for a status that it does not know.
+    let known = unsafe { sys::cuGetErrorString(status, &raw mut text) };
+    if known != CUresult::CUDA_SUCCESS || text.is_null() {
+        return format!("{status:?}");
+    }
+    // SAFETY: the text is the driver's and ends in zero.
+    format!("{} ({status:?})", unsafe { CStr::from_ptr(text) }.to_string_lossy())
+}
+
+/// A stretch of host memory that the GPU copies from and to without the CPU. Freed when dropped.
+#[derive(Debug)]
+pub struct Pinned {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: it owns its memory as a Vec does; users order the GPU's accesses by events.
+unsafe impl Send for Pinned {}
+// SAFETY: as above; shared references only read.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    pub(super) fn new(bytes: usize) -> Result<Self> {
+        let mut start = null_mut::<c_void>();
+        // SAFETY: the address of a pointer to be filled in.
+        let status = unsafe { sys::cuMemHostAlloc(&raw mut start, bytes.max(1), 0) };
+        check(status, &format!("pin {bytes} bytes of host memory"))?;
+        Ok(Self { start: start.cast(), bytes })
+    }
+
+    /// The bytes. Whoever reads them after a copy from the GPU waits for its event first.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: allocated in `new` with this length.
+        unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
+    }
+
+    /// The bytes, to write. No copy from them may be under way.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as `bytes`, and `&mut self` excludes other borrows.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
+    }
+
+    pub(super) fn address(&self) -> *mut c_void {
+        self.start.cast()
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new`. A failure at the end of a process has nobody to hear of it.
+        unsafe { sys::cuMemFreeHost(self.start.cast()) };
+    }
+}
+
+/// A moment in a stream.
+#[derive(Debug)]
+pub struct Event(pub(super) sys::CUevent);
+
+// SAFETY: the driver's handles may be used from every thread.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    pub(super) fn new() -> Result<Self> {
+        let mut event = null_mut();
+        // SAFETY: the address of a handle to be filled in.
+        check(unsafe { sys::cuEventCreate(&raw mut event, 0) }, "create an event")?;
+        Ok(Self(event))
+    }
+
+    /// Waits on the CPU until the stream has come here.
+    ///
+    /// # Errors
+    /// When the work before it failed.
+    pub fn wait(&self) -> Result<()> {
+        // SAFETY: the event exists.
+        check(unsafe { sys::cuEventSynchronize(self.0) }, "wait for the GPU")
+    }
+
+    /// Milliseconds from an earlier event to this one; both have been waited for.
+    ///
+    /// # Errors
+    /// When one of them was not recorded.
+    pub fn since(&self, earlier: &Event) -> Result<f32> {
+        let mut milliseconds = 0.0;
+        // SAFETY: both events exist.
+        let status = unsafe { sys::cuEventElapsedTime_v2(&raw mut milliseconds, earlier.0, self.0) };
+        check(status, "read the time between events")?;
+        Ok(milliseconds)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: created in `new`.
+        unsafe { sys::cuEventDestroy_v2(self.0) };
+    }
+}
+
+/// The number of GPUs.
+pub(super) fn count() -> Result<usize> {
+    let mut count = 0;
+    // SAFETY: the driver is open; it is initialized before anything else is asked of it.
+    check(unsafe { sys::cuInit(0) }, "start the driver")?;
+    // SAFETY: the address of an integer.
+    check(unsafe { sys::cuDeviceGetCount(&raw mut count) }, "count the GPUs")?;
+    Ok(count as usize)
+}
+
+/// The version of CUDA that the driver supports, such as (13, 0).
+pub(super) fn version() -> Result<(i32, i32)> {
+    let mut version = 0;
+    // SAFETY: the address of an integer.
+    check(unsafe { sys::cuDriverGetVersion(&raw mut version) }, "ask the driver for its version")?;
+    Ok((version / 1000, version % 1000 / 10))
+}
+
+/// A GPU's handle, name and bytes of memory.
+pub(super) fn device(ordinal: usize) -> Result<(sys::CUdevice, String, usize)> {
+    let (mut device, mut name, mut bytes) = (0, [0u8; 256], 0usize);
+    // SAFETY: addresses of what is filled in, with the length of the name's buffer.
+    unsafe {
+        check(sys::cuDeviceGet(&raw mut device, ordinal as i32), &format!("open GPU {ordinal}"))?;
+        check(sys::cuDeviceGetName(name.as_mut_ptr().cast(), 256, device), "ask for a GPU's name")?;
+        check(sys::cuDeviceTotalMem_v2(&raw mut bytes, device), "ask for a GPU's memory")?;
+    }
+    let name = CStr::from_bytes_until_nul(&name).map(|n| n.to_string_lossy().into_owned());
+    Ok((device, name.unwrap_or_default(), bytes))
+}
+
+/// An attribute of a GPU.
+pub(super) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<usize> {
+    let mut value = 0;
+    // SAFETY: the address of an integer; the device was opened.
+    check(unsafe { sys::cuDeviceGetAttribute(&raw mut value, which, device) }, "ask for a GPU's properties")?;
+    Ok(value as usize)
+}
+
+/// Loads machine code and returns its module.
+pub(super) fn load(code: &[u8], what: &str) -> Result<sys::CUmodule> {
+    let mut module = null_mut();
+    // SAFETY: the code is a whole cubin, which says its own length.
+    check(unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) }, &format!("load {what}"))?;
+    Ok(module)
+}
+
+/// A function of a module.
+pub(super) fn function(module: sys::CUmodule, name: &str) -> Result<sys::CUfunction> {
+    let text = CString::new(name).map_err(|_| Error::failed("a kernel's name with a zero byte"))?;
+    let mut function = null_mut();
+    // SAFETY: the module is loaded and the name ends in zero.
+    let status = unsafe { sys::cuModuleGetFunction(&raw mut function, module, text.as_ptr()) };
+    check(status, &format!("find kernel {name}"))?;
+    Ok(function)
+}

@@ -1,0 +1,149 @@
+//! Finds NVIDIA's libraries where people have them: the loader's path, a toolkit, a conda environment, Python wheels.
+//!
+//! A library that is opened here by its full path is found again under its plain name by whoever asks next, for the
+//! loader knows every library by the name it carries inside.
+
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// A folder, or several as in `PATH`, to look into before all others.
+pub const PATH_VARIABLE: &str = "XRUN_CUDA_PATH";
+
+/// A library of NVIDIA's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nvidia {
+    /// The driver.
+    Driver,
+    /// The run-time compiler of kernels.
+    Nvrtc,
+    /// Matrix products.
+    CublasLt,
+    /// Collectives.
+    Nccl,
+    /// Management: clocks, power, temperature.
+    Nvml,
+}
+
+impl Nvidia {
+    /// All of them.
+    pub const ALL: [Nvidia; 5] =
+        [Nvidia::Driver, Nvidia::Nvrtc, Nvidia::CublasLt, Nvidia::Nccl, Nvidia::Nvml];
+
+    /// The names under which it is installed, the preferred first.
+    pub fn names(self) -> &'static [&'static str] {
+        match self {
+            Nvidia::Driver => &["libcuda.so.1", "libcuda.so"],
+            Nvidia::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+            Nvidia::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+            Nvidia::Nccl => &["libnccl.so.2", "libnccl.so"],
+            Nvidia::Nvml => &["libnvidia-ml.so.1", "libnvidia-ml.so"],
+        }
+    }
+
+    /// What must be opened before it, in the same folder, where its own search would miss it.
+    fn needs(self) -> &'static [&'static str] {
+        match self {
+            Nvidia::Nvrtc => &["libnvrtc-builtins.so"],
+            _ => &[],
+        }
+    }
+
+    /// How to get it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Nvidia::Driver | Nvidia::Nvml => {
+                "install NVIDIA's driver (https://www.nvidia.com/drivers), or pass the GPU into the container \
+                 (docker run --gpus all)"
+            }
+            Nvidia::Nvrtc => "pip install nvidia-cuda-nvrtc",
+            Nvidia::CublasLt => "pip install nvidia-cublas",
+            Nvidia::Nccl => "pip install nvidia-nccl-cu13",
+        }
+    }
+
+    /// Opens it, once per process: where it was found, or `None`.
+    pub fn open(self) -> Option<&'static Path> {
+        static FOUND: [OnceLock<Option<PathBuf>>; 5] = [const { OnceLock::new() }; 5];
+        FOUND[self as usize].get_or_init(|| open(self)).as_deref()
+    }
+}
+
+fn open(library: Nvidia) -> Option<PathBuf> {
+    // The variable comes first, then the loader's own search, then the other folders.
+    let (chosen, usual) = (chosen_folders(), usual_folders());
+    let in_folder = |folder: &PathBuf| {
+        library.names().iter().map(|name| folder.join(name)).find(|path| path.exists() && load(library, path))
+    };
+    let by_loader = || library.names().iter().map(PathBuf::from).find(|name| load(library, name));
+    chosen.iter().find_map(in_folder).or_else(by_loader).or_else(|| usual.iter().find_map(in_folder))
+}
+
+/// Opens a library for the rest of the process.
+fn load(library: Nvidia, path: &Path) -> bool {
+    let open = |path: &Path| {
+        // SAFETY: NVIDIA's libraries run nothing but their own initialization when they are opened.
+        let opened = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+        opened.map(std::mem::forget).is_ok()
+    };
+    if let Some(folder) = path.parent().filter(|folder| folder.is_dir()) {
+        for needed in library.needs() {
+            let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            let mut paths: Vec<PathBuf> = files
+                .filter(|f| f.file_name().to_string_lossy().starts_with(needed))
+                .map(|f| f.path())
+                .collect();
+            paths.sort();
+            // Not opening it is no failure: the library says itself what it misses.
+            let _ = paths.iter().any(|path| open(path));
+        }
+    }
+    open(path)
+}
+
+fn chosen_folders() -> Vec<PathBuf> {
+    let set = env::var_os(PATH_VARIABLE).unwrap_or_default();
+    env::split_paths(&set)
+        .filter(|p| !p.as_os_str().is_empty())
+        .flat_map(|p| [p.join("lib64"), p.join("lib"), p])
+        .collect()
+}
+
+/// Folders of toolkits, conda environments and the Python interpreters in reach.
+fn usual_folders() -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    for variable in ["CUDA_HOME", "CUDA_PATH"] {
+        folders.extend(env::var_os(variable).map(|p| PathBuf::from(p).join("lib64")));
+    }
+    folders.push(PathBuf::from("/usr/local/cuda/lib64"));
+    let mut prefixes: Vec<PathBuf> =
+        ["CONDA_PREFIX", "VIRTUAL_ENV"].iter().filter_map(|v| env::var_os(v)).map(PathBuf::from).collect();
+    let path = env::var_os("PATH").unwrap_or_default();
+    let with_python = env::split_paths(&path).filter(|bin| bin.join("python3").exists());
+    prefixes.extend(with_python.filter_map(|bin| bin.parent().map(Path::to_path_buf)));
+    for prefix in &prefixes {
+        folders.push(prefix.join("lib"));
+    }
+    for prefix in prefixes {
+        for python in matching(&prefix.join("lib"), "python3") {
+            for site in [python.join("site-packages"), python.join("dist-packages")] {
+                folders.extend(matching(&site.join("nvidia"), "").into_iter().map(|p| p.join("lib")));
+            }
+        }
+    }
+    folders.retain(|folder| folder.is_dir());
+    folders
+}
+
+/// Subfolders whose names begin so, in order.
+fn matching(folder: &Path, beginning: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries
+        .filter(|e| e.file_name().to_string_lossy().starts_with(beginning))
+        .map(|e| e.path())
+        .filter(|p| p.is_dir())
+        .collect();
+    found.sort();
+    found
+}

@@ -1,0 +1,67 @@
+//! What a card really does at best, measured on it: the scale for every op.
+
+use super::gpu::Gpu;
+use super::queue::{Operand, Product, Queue};
+use crate::device::DType;
+use crate::error::Result;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A card's own limits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Bytes per second of a large copy, those read and those written counted.
+    pub bandwidth: f64,
+    /// FLOP/s of a large product of random numbers in the format asked for.
+    pub flops: f64,
+}
+
+/// Bytes that are copied: several times any cache.
+const COPIED: usize = 1 << 30;
+
+/// Rows, columns and depth of the product.
+const SIDE: usize = 8192;
+
+/// Runs that are timed after one to warm up.
+const RUNS: usize = 5;
+
+/// Measures a card. fp32 products follow its setting of TF32.
+///
+/// # Errors
+/// When the card lacks the memory, or the driver refuses.
+pub fn measure(gpu: &Arc<Gpu>, format: DType) -> Result<Limits> {
+    gpu.make_current()?;
+    let memory = gpu.allocate(2 * COPIED)?;
+    let (first, second) = (memory.address(), memory.address() + COPIED as u64);
+    let side = |k: usize, size: usize| k * SIDE * SIDE * size;
+    let product = Product {
+        m: SIDE,
+        n: SIDE,
+        k: SIDE,
+        a: Operand::plain(first),
+        b: Operand::transposed(first + side(1, format.size()) as u64),
+        c: second,
+        input: format,
+        output: format,
+        accumulate: false,
+    };
+    gpu.products().prepare(gpu, &BTreeSet::from([product.shape()]))?;
+    super::products::randomize(gpu, &memory, format)?;
+    let copied = seconds(gpu, || gpu.copy(second, first, COPIED))?;
+    let multiplied = seconds(gpu, || gpu.product(&product))?;
+    let operations = 2.0 * (SIDE as f64).powi(3);
+    Ok(Limits { bandwidth: 2.0 * COPIED as f64 / copied, flops: operations / multiplied })
+}
+
+/// The mean time of some work.
+fn seconds(gpu: &Gpu, work: impl Fn() -> Result<()>) -> Result<f64> {
+    let (start, end) = (gpu.event()?, gpu.event()?);
+    work()?;
+    gpu.record(&start, false)?;
+    for _ in 0..RUNS {
+        work()?;
+    }
+    gpu.record(&end, false)?;
+    end.wait()?;
+    Ok(f64::from(end.since(&start)?) / 1e3 / RUNS as f64)
+}

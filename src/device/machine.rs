@@ -1,0 +1,133 @@
+//! Where programs run: the CPU, or a GPU with the CPU beside it.
+
+use super::cpu::{Buffer, Pool};
+use super::cuda::Gpu;
+use super::cuda::gpu::DeviceBuffer;
+use crate::error::Result;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// What runs programs.
+#[derive(Clone, Debug)]
+pub enum Device {
+    /// The CPU.
+    Cpu(Arc<Pool>),
+    /// A GPU; the threads prepare what it starts from.
+    Cuda(Arc<Gpu>, Arc<Pool>),
+}
+
+impl Device {
+    /// The CPU, or a GPU beside it.
+    ///
+    /// # Errors
+    /// When the GPU cannot be opened.
+    pub fn open(gpu: Option<usize>, pool: Arc<Pool>) -> Result<Self> {
+        Ok(match gpu {
+            None => Device::Cpu(pool),
+            Some(ordinal) => Device::Cuda(Gpu::open(ordinal)?, pool),
+        })
+    }
+
+    /// Worker threads of the CPU.
+    pub fn pool(&self) -> &Arc<Pool> {
+        match self {
+            Device::Cpu(pool) | Device::Cuda(_, pool) => pool,
+        }
+    }
+
+    /// The GPU, where it is one.
+    pub fn gpu(&self) -> Option<&Arc<Gpu>> {
+        match self {
+            Device::Cpu(_) => None,
+            Device::Cuda(gpu, _) => Some(gpu),
+        }
+    }
+
+    /// Memory for tensors. On the CPU it is zeroed; on a GPU it holds whatever was there.
+    ///
+    /// # Errors
+    /// [`Kind::DoesNotFit`](crate::error::Kind::DoesNotFit) when it is refused.
+    pub fn allocate(&self, bytes: usize) -> Result<Memory> {
+        match self {
+            Device::Cpu(_) => Buffer::zeroed(bytes).map(Memory::Host),
+            Device::Cuda(gpu, _) => gpu.allocate(bytes).map(Memory::Gpu),
+        }
+    }
+}
+
+impl From<Arc<Pool>> for Device {
+    fn from(pool: Arc<Pool>) -> Self {
+        Device::Cpu(pool)
+    }
+}
+
+/// A stretch of a device's memory.
+#[derive(Debug)]
+pub enum Memory {
+    /// Of the host.
+    Host(Buffer),
+    /// Of a GPU.
+    Gpu(DeviceBuffer),
+}
+
+impl Memory {
+    /// Its first byte. That of a GPU is a number, not to be followed here.
+    pub fn address(&self) -> *mut u8 {
+        match self {
+            Memory::Host(buffer) => buffer.address(),
+            Memory::Gpu(buffer) => std::ptr::without_provenance_mut(buffer.address() as usize),
+        }
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Memory::Host(buffer) => buffer.len(),
+            Memory::Gpu(buffer) => buffer.len(),
+        }
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Sets bytes.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn fill(&mut self, offset: usize, byte: u8, bytes: usize) -> Result<()> {
+        match self {
+            Memory::Host(buffer) => buffer.bytes_mut()[offset..offset + bytes].fill(byte),
+            Memory::Gpu(buffer) => buffer.fill(offset, byte, bytes)?,
+        }
+        Ok(())
+    }
+
+    /// Bytes, as they are after all work put in so far.
+    ///
+    /// # Errors
+    /// When the work failed.
+    pub fn read(&self, offset: usize, bytes: usize) -> Result<Cow<'_, [u8]>> {
+        match self {
+            Memory::Host(buffer) => Ok(Cow::Borrowed(&buffer.bytes()[offset..offset + bytes])),
+            Memory::Gpu(buffer) => {
+                let mut copy = vec![0; bytes];
+                buffer.read(offset, &mut copy)?;
+                Ok(Cow::Owned(copy))
+            }
+        }
+    }
+
+    /// Writes bytes after all work put in so far.
+    ///
+    /// # Errors
+    /// When the work failed.
+    pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<()> {
+        match self {
+            Memory::Host(buffer) => buffer.bytes_mut()[offset..offset + from.len()].copy_from_slice(from),
+            Memory::Gpu(buffer) => buffer.write(offset, from)?,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! Moves batches in and results out without stopping the device.
+
+use super::Engine;
+use crate::device::cuda::driver::{Event, Pinned};
+use crate::error::{Error, Result};
+use crate::ir::State;
+use std::collections::VecDeque;
+
+/// Batches that may be on their way at once.
+const RING: usize = 4;
+
+/// Pinned memory of batches on their way, oldest first, and of snapshots that are done with.
+#[derive(Debug, Default)]
+pub(super) struct Transfers {
+    batches: VecDeque<(Pinned, Event)>,
+    spare: Vec<(Pinned, Event)>,
+}
+
+/// A copy of a group of the state as it was at one moment; on a GPU it may still be on its way.
+#[derive(Debug)]
+pub struct Snapshot {
+    group: &'static str,
+    contents: Contents,
+}
+
+#[derive(Debug)]
+enum Contents {
+    Here(Vec<u8>),
+    OnItsWay(Pinned, Event, usize),
+}
+
+impl Engine {
+    /// Writes tensors of integers of a group, in the order of the queue. On a GPU the group is copied as a whole: those
+    /// that are not named become zero.
+    ///
+    /// # Errors
+    /// When the state has no such tensor, or the device refuses.
+    pub fn send(&mut self, group: &str, tensors: &[(&str, &[u32])]) -> Result<()> {
+        let Some(gpu) = self.gpu().cloned() else {
+            for (name, numbers) in tensors {
+                let slot = self.state.slot(&format!("{group}.{name}"))?;
+                self.state.write(slot, numbers)?;
+            }
+            return Ok(());
+        };
+        let (_, memory) =
+            self.state.buffer(group).ok_or_else(|| Error::failed(format!("the state has no {group}")))?;
+        let (address, bytes) = (memory.address().addr() as u64, memory.len());
+        let (mut pinned, event) = if self.transfers.batches.len() < RING {
+            (gpu.pin(bytes)?, gpu.event()?)
+        } else {
+            let oldest = self.transfers.batches.pop_front();
+            let (pinned, event) = oldest.ok_or_else(|| Error::failed("an empty ring of batches"))?;
+            event.wait()?;
+            if pinned.bytes().len() == bytes { (pinned, event) } else { (gpu.pin(bytes)?, event) }
+        };
+        for (name, numbers) in tensors {
+            let slot = self.state.layout().get(self.state.slot(&format!("{group}.{name}"))?);
+            let to = &mut pinned.bytes_mut()[slot.offset..slot.offset + slot.spec.bytes()];
+            to.copy_from_slice(bytemuck::cast_slice(numbers));
+        }
+        gpu.upload(address, &pinned, bytes)?;
+        gpu.record(&event, false)?;
+        self.transfers.batches.push_back((pinned, event));
+        Ok(())
+    }
+
+    /// Copies the first `bytes` of a group as they are when the queue comes here.
+    ///
+    /// # Errors
+    /// When the state has no such group, or the device refuses.
+    pub fn snapshot(&mut self, group: &'static str, bytes: usize) -> Result<Snapshot> {
+        let (_, memory) =
+            self.state.buffer(group).ok_or_else(|| Error::failed(format!("the state has no {group}")))?;
+        let Some(gpu) = self.gpu().cloned() else {
+            let contents = Contents::Here(memory.read(0, bytes)?.into_owned());
+            return Ok(Snapshot { group, contents });
+        };
+        let address = memory.address().addr() as u64;
+        let spare = self.transfers.spare.pop().filter(|(pinned, _)| pinned.bytes().len() >= bytes);
+        let (mut pinned, event) = match spare {
+            Some(spare) => spare,
+            None => (gpu.pin(bytes)?, gpu.event()?),
+        };
+        gpu.download(&mut pinned, address, bytes)?;
+        gpu.record(&event, false)?;
+        Ok(Snapshot { group, contents: Contents::OnItsWay(pinned, event, bytes) })
+    }
+
+    /// The bytes of a snapshot, waiting for them where they are on their way.
+    ///
+    /// # Errors
+    /// When the work before it failed.
+    pub fn open(&mut self, snapshot: &mut Snapshot) -> Result<()> {
+        if let Contents::OnItsWay(_, event, _) = &snapshot.contents {
+            event.wait()?;
+            let here = Contents::Here(Vec::new());
+            if let Contents::OnItsWay(pinned, event, bytes) = std::mem::replace(&mut snapshot.contents, here)
+            {
+                snapshot.contents = Contents::Here(pinned.bytes()[..bytes].to_vec());
+                self.transfers.spare.push((pinned, event));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Snapshot {
+    /// The first number of a tensor of the group. The snapshot has been opened.
+    ///
+    /// # Errors
+    /// When it does not hold the tensor.
+    pub fn number(&self, layout: &State, tensor: &str) -> Result<f64> {
+        let name = format!("{}.{tensor}", self.group);
+        let missing = || Error::failed(format!("a snapshot without {name}"));
+        let slot = layout.get(layout.slot(&name).ok_or_else(missing)?);
+        let Contents::Here(bytes) = &self.contents else { return Err(missing()) };
+        let bytes = bytes.get(slot.offset..slot.offset + slot.spec.dtype.size()).ok_or_else(missing)?;
+        super::memory::widened_bytes(slot.spec.dtype, bytes).first().copied().ok_or_else(missing)
+    }
+}
