@@ -12,6 +12,8 @@ typedef float f32;
 constexpr u32 FULL_WARP = 0xffffffffu;
 constexpr int WARP = 32;
 
+__device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
+
 // bfloat16 as stored. Arithmetic happens in float.
 struct __align__(2) bf16 {
     u16 bits;

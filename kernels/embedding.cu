@@ -158,8 +158,10 @@ embedding_sum(const u32 *order, const u32 *sorted, const T *dy, float *dw, float
             for (int b = 0; b < BATCH; b++) {
                 int i = first + b;
                 if (i >= count) continue;
+                float row[VEC];
+                unpack(rows[b], row);
 #pragma unroll
-                for (int k = 0; k < VEC; k++) sum[k] += up(rows[b].at[k]);
+                for (int k = 0; k < VEC; k++) sum[k] += row[k];
                 u32 token = tokens[i + 1], next = tokens[i + 2];
                 if (token == next && i + 1 < count) continue;
                 // The run ends here, or at least the piece does.

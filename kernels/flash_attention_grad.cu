@@ -1,2 +1,372 @@
-// Flash attention backward.
-#include "common.cuh"
+// Flash attention, backward, in bf16 on tensor cores: one pass for dQ and one for dK and dV.
+//
+// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT; for the passes over queries (Q_) and keys (K_): ROWS of a warp,
+// rows of the others in a TILE that is copied and in a STEP of a warp, 16-column pieces of the warp's operands that stay
+// in registers (KEPT), BLOCKS of a multiprocessor, for the compiler.
+//
+// With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D) where D = Σ dO∘O per
+// query, dQ = dS·K/√dim, dK = dSᵀ·Q/√dim. Both passes compute S and dP: seven products where five would do with sums
+// over keys and over queries in one pass, but then one of them goes through memory for every step, in an order that must
+// be fixed, or dS through shared memory, with a barrier per step. On the heads of small models the two cost as much
+// time, and these warps wait for nobody.
+//
+// With dropout, F/(1 − p) is a mask: D is multiplied by 1 − p, dP starts at −D and is replaced by it where the mask is
+// zero, and dQ, dK, dV are divided by 1 − p at the end.
+#include "attention.cuh"
+#include "mma.cuh"
+
+constexpr int WARPS = 4, THREADS = WARPS * WARP;
+using Row = Rows<HEAD_DIM>;
+
+// The products of a pass: a warp has ROWS rows, multiplies them by STEP others at a time, and keeps 16·HELD columns of
+// its operands in registers.
+template <int ROWS, int STEP, int HELD> struct Pass {
+    static constexpr int TILES = ROWS / 16;
+    using Fixed = Operand<HEAD_DIM, TILES, HELD>;
+    using Square = float[TILES][STEP / 8][4];
+    using Packed = u32[TILES][STEP / 16][4];
+    using Sums = float[TILES][HEAD_DIM / 8][4];
+
+    // c += a·bᵀ, columns 16·k on, for the STEP rows from `b` on.
+    static __device__ __forceinline__ void multiply_rows(Square &c, const Fixed &a, u32 b, int k) {
+        u32 left[TILES][4];
+#pragma unroll
+        for (int m = 0; m < TILES; m++) a.a(left[m], m, k);
+#pragma unroll
+        for (int n = 0; n < STEP / 16; n++) {
+            u32 right[4];
+            Row::b_of_rows(right, b + n * 16 * Row::BYTES, k);
+#pragma unroll
+            for (int m = 0; m < TILES; m++) {
+                multiply(c[m][2 * n], left[m], right[0], right[1]);
+                multiply(c[m][2 * n + 1], left[m], right[2], right[3]);
+            }
+        }
+    }
+
+    // c += a·b for the STEP rows from `b` on.
+    static __device__ __forceinline__ void multiply_columns(Sums &c, const Square &a, u32 b) {
+        Packed left;
+#pragma unroll
+        for (int m = 0; m < TILES; m++)
+#pragma unroll
+            for (int k = 0; k < STEP / 16; k++) pack(left[m][k], a[m][2 * k], a[m][2 * k + 1]);
+#pragma unroll
+        for (int k = 0; k < STEP / 16; k++)
+#pragma unroll
+            for (int n = 0; n < HEAD_DIM / 16; n++) {
+                u32 right[4];
+                Row::b_of_columns(right, b + k * 16 * Row::BYTES, n);
+#pragma unroll
+                for (int m = 0; m < TILES; m++) {
+                    multiply(c[m][2 * n], left[m][k], right[0], right[1]);
+                    multiply(c[m][2 * n + 1], left[m][k], right[2], right[3]);
+                }
+            }
+    }
+};
+
+// What exponents of probabilities are relative to, log2. A query that sees no key has an lse of minus infinity; all its
+// scores are hidden, and any finite number will do.
+__device__ __forceinline__ float shift_of(float lse) { return lse == minus_infinity() ? 0.0f : lse * LOG2_E; }
+
+__device__ __forceinline__ float dot(u32 a, u32 b) {
+    return fmaf(low_half(a), low_half(b), high_half(a) * high_half(b));
+}
+
+// dQ and D of the queries of a block: 16·m + 8·half + lane / 4 of those of a warp.
+extern "C" __global__ void __launch_bounds__(THREADS, Q_BLOCKS)
+flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
+                             const bf16 *o,           // [batch·seq_len, heads·HEAD_DIM]
+                             const float *lse,        // [batch·seq_len, heads]
+                             const bf16 *d_o,         // [batch·seq_len, heads·HEAD_DIM]
+                             const uint2 *spans,      // [batch·seq_len], without CAUSAL
+                             const u32 *sequences,    // [batch], with DROPOUT
+                             const u32 *dropout_step, // [1], with DROPOUT
+                             bf16 *d_packed,          // = as packed, the queries' part
+                             float *delta,            // = [batch·seq_len, heads]: D·(1 − p)
+                             int batch, int heads, int kv_heads, int seq_len, u32 turning, float score_scale, u32 key0,
+                             u32 key1, u32 threshold, float drop_scale) {
+    using Pass = ::Pass<Q_ROWS, Q_STEP, Q_KEPT>;
+    constexpr int TILES = Pass::TILES;
+    // [QUERIES] queries, later dQ; [QUERIES] dO; then twice [Q_TILE] keys and [Q_TILE] values.
+    extern __shared__ __align__(128) unsigned char shared[];
+    constexpr int QUERIES = WARPS * Q_ROWS;
+    constexpr int FIXED_BYTES = QUERIES * Row::BYTES, TILE_BYTES = Q_TILE * Row::BYTES;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int tiles = (seq_len + QUERIES - 1) / QUERIES;
+    Place place = place_of_block(tiles);
+    if (place.sequence >= batch) return;
+    int block_t = (tiles - 1 - place.tile) * QUERIES;
+    int of_warp = (warp + turn_of_block(turning)) % WARPS * Q_ROWS;
+
+    int width = (heads + 2 * kv_heads) * HEAD_DIM, o_width = heads * HEAD_DIM;
+    int kv_head = place.head / (heads / kv_heads);
+    i64 first_row = i64(place.sequence) * seq_len;
+    const bf16 *rows = packed + first_row * width;
+    const bf16 *k_rows = rows + (heads + kv_head) * HEAD_DIM;
+    if (!CAUSAL) spans += first_row;
+
+    u32 fixed = shared_address(shared), stages = fixed + 2 * FIXED_BYTES;
+    auto copy_tile = [&](int tile) {
+        u32 to = stages + tile % 2 * 2 * TILE_BYTES;
+        const bf16 *from = k_rows + i64(tile) * Q_TILE * width;
+        Row::copy<Q_TILE, THREADS>(to, from, width, seq_len - tile * Q_TILE);
+        Row::copy<Q_TILE, THREADS>(to + TILE_BYTES, from + kv_heads * HEAD_DIM, width, seq_len - tile * Q_TILE);
+    };
+    Seen of_block = seen_by_any(spans, block_t, block_t + QUERIES, seq_len);
+    int tile = of_block.first / Q_TILE, end_tile = (of_block.end + Q_TILE - 1) / Q_TILE;
+    i64 head_at = (first_row + block_t) * o_width + place.head * HEAD_DIM;
+    Row::copy<QUERIES, THREADS>(fixed, rows + i64(block_t) * width + place.head * HEAD_DIM, width, seq_len - block_t);
+    Row::copy<QUERIES, THREADS>(fixed + FIXED_BYTES, d_o + head_at, o_width, seq_len - block_t);
+    if (tile < end_tile) copy_tile(tile);
+
+    Sight sight(spans, block_t + of_warp, seq_len);
+    Drops drops = {key0, key1, threshold, drop_scale};
+    Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[place.sequence] : 0, place.head, seq_len);
+    float scale = score_scale * LOG2_E;
+    float shift[TILES][2], minus_delta[TILES][2];
+    // Outputs as an A, to be multiplied with dO.
+    u32 outputs[TILES][HEAD_DIM / 16][4];
+#pragma unroll
+    for (int m = 0; m < TILES; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int r = m * 16 + half * 8 + lane / 4;
+            bool there = sight.t + r < seq_len;
+            i64 row = first_row + sight.t + (there ? r : 0);
+            const bf16 *from = o + row * o_width + place.head * HEAD_DIM + lane % 4 * 2;
+            shift[m][half] = there ? shift_of(lse[row * heads + place.head]) : 0.0f;
+#pragma unroll
+            for (int piece = 0; piece < HEAD_DIM / 8; piece++)
+                outputs[m][piece / 2][piece % 2 * 2 + half] =
+                    there ? *reinterpret_cast<const u32 *>(from + piece * 8) : 0;
+        }
+    wait_for_copies();
+    __syncthreads();
+    Pass::Fixed queries, d_outputs;
+    queries.take(fixed + of_warp * Row::BYTES);
+    d_outputs.take(fixed + FIXED_BYTES + of_warp * Row::BYTES);
+#pragma unroll
+    for (int m = 0; m < TILES; m++) {
+        float sums[2] = {};
+#pragma unroll
+        for (int k = 0; k < HEAD_DIM / 16; k++) {
+            u32 a[4];
+            d_outputs.a(a, m, k);
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[i % 2] += dot(a[i], outputs[m][k][i]);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float sum = warp_reduce<4>(sums[half], Add()) * (DROPOUT ? dropout.kept_part() : 1.0f);
+            int r = m * 16 + half * 8 + lane / 4;
+            if (lane % 4 == 0 && sight.t + r < seq_len) delta[(first_row + sight.t + r) * heads + place.head] = sum;
+            minus_delta[m][half] = -sum;
+        }
+    }
+
+    Pass::Sums dq = {};
+    for (; tile < end_tile; tile++) {
+        // The next tile goes where the last one was, which all warps have left at the barrier below.
+        if (tile + 1 < end_tile) copy_tile(tile + 1);
+        u32 keys_of_tile = stages + tile % 2 * 2 * TILE_BYTES;
+#pragma unroll 1
+        for (int of_tile = 0; of_tile < Q_TILE; of_tile += Q_STEP) {
+            int key = tile * Q_TILE + of_tile;
+            if (!sight.any(key, Q_STEP)) continue;
+            u32 keys = keys_of_tile + of_tile * Row::BYTES, values = keys + TILE_BYTES;
+            u32 kept_of_lane = DROPOUT ? dropout.kept<Q_STEP / 8>(sight.t + lane, key) : 0;
+            Pass::Square s = {}, dp;
+#pragma unroll
+            for (int m = 0; m < TILES; m++)
+#pragma unroll
+                for (int n = 0; n < Q_STEP / 8; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) dp[m][n][i] = minus_delta[m][i / 2];
+#pragma unroll
+            for (int k = 0; k < HEAD_DIM / 16; k++) {
+                Pass::multiply_rows(s, queries, keys, k);
+                Pass::multiply_rows(dp, d_outputs, values, k);
+            }
+            bool hides = !sight.all(key, Q_STEP);
+#pragma unroll
+            for (int m = 0; m < TILES; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    int r = m * 16 + half * 8 + lane / 4;
+                    Seen seen = {0, 0};
+                    u32 kept = 0;
+                    if (hides) seen = sight.of(r);
+                    if (DROPOUT) kept = __shfl_sync(FULL_WARP, kept_of_lane, r) >> lane % 4;
+#pragma unroll
+                    for (int n = 0; n < Q_STEP / 8; n++)
+#pragma unroll
+                        for (int j = 0; j < 2; j++) {
+                            float p = exp2_fast(fmaf(s[m][n][2 * half + j], scale, -shift[m][half]));
+                            if (hides && !sees(seen, key + n * 8 + lane % 4 * 2 + j)) p = 0.0f;
+                            float &ds = dp[m][n][2 * half + j];
+                            if (DROPOUT && !(kept >> (4 * n + 16 * j) & 1)) ds = minus_delta[m][half];
+                            ds *= p;
+                        }
+                }
+            Pass::multiply_columns(dq, dp, keys);
+        }
+        wait_for_copies();
+        __syncthreads();
+    }
+
+    float factor[TILES][2];
+#pragma unroll
+    for (int i = 0; i < 2 * TILES; i++) factor[i / 2][i % 2] = score_scale * (DROPOUT ? drop_scale : 1.0f);
+    if (sight.t < seq_len)
+        Row::store(dq, factor, shared + of_warp * Row::BYTES,
+                   d_packed + (first_row + sight.t) * width + place.head * HEAD_DIM, width, seq_len - sight.t);
+}
+
+// dK and dV of the keys of a block, 16·m + 8·half + lane / 4 of those of a warp, from the queries of all heads of the
+// group, in order.
+extern "C" __global__ void __launch_bounds__(THREADS, K_BLOCKS)
+flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
+                          const float *lse,        // [batch·seq_len, heads]
+                          const bf16 *d_o,         // [batch·seq_len, heads·HEAD_DIM]
+                          const float *delta,      // [batch·seq_len, heads]: D·(1 − p)
+                          const uint2 *spans,      // [batch·seq_len], without CAUSAL
+                          const u32 *sequences,    // [batch], with DROPOUT
+                          const u32 *dropout_step, // [1], with DROPOUT
+                          bf16 *d_packed,          // = as packed, the keys' and the values' part
+                          int batch, int heads, int kv_heads, int seq_len, u32 turning, float score_scale, u32 key0,
+                          u32 key1, u32 threshold, float drop_scale) {
+    using Pass = ::Pass<K_ROWS, K_STEP, K_KEPT>;
+    constexpr int TILES = Pass::TILES;
+    // [KEYS] keys, later dK; [KEYS] values, later dV; then twice [K_TILE] queries, [K_TILE] dO, [K_TILE] lse and
+    // [K_TILE] D.
+    extern __shared__ __align__(128) unsigned char shared[];
+    constexpr int KEYS = WARPS * K_ROWS;
+    constexpr int FIXED_BYTES = KEYS * Row::BYTES, TILE_BYTES = K_TILE * Row::BYTES;
+    constexpr int STAGE_BYTES = 2 * TILE_BYTES + 2 * K_TILE * 4;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    Place place = place_of_block((seq_len + KEYS - 1) / KEYS);
+    // The queries' pass ended with the last sequences.
+    place.sequence = batch - 1 - place.sequence;
+    if (place.sequence < 0) return;
+    int block_key = place.tile * KEYS;
+    int of_warp = (warp + turn_of_block(turning)) % WARPS * K_ROWS, warp_key = block_key + of_warp;
+
+    int width = (heads + 2 * kv_heads) * HEAD_DIM, o_width = heads * HEAD_DIM;
+    int group = heads / kv_heads;
+    i64 first_row = i64(place.sequence) * seq_len;
+    const bf16 *rows = packed + first_row * width;
+    if (!CAUSAL) spans += first_row;
+
+    u32 fixed = shared_address(shared);
+    auto copy_tile = [&](int head, int tile, int stage) {
+        u32 to = fixed + 2 * FIXED_BYTES + stage * STAGE_BYTES;
+        int t = tile * K_TILE, there = seq_len - t;
+        Row::copy<K_TILE, THREADS>(to, rows + i64(t) * width + head * HEAD_DIM, width, there);
+        Row::copy<K_TILE, THREADS>(to + TILE_BYTES, d_o + (first_row + t) * o_width + head * HEAD_DIM, o_width, there);
+        for (int i = threadIdx.x; i < 2 * K_TILE; i += THREADS) {
+            int row = i % K_TILE;
+            const float *from = (i < K_TILE ? lse : delta) + first_row * heads + head;
+            copy_4(to + 2 * TILE_BYTES + i * 4, from + (row < there ? i64(t + row) * heads : 0), row < there);
+        }
+    };
+    i64 k_at = (first_row + block_key) * width + (heads + place.head) * HEAD_DIM;
+    Row::copy<KEYS, THREADS>(fixed, packed + k_at, width, seq_len - block_key);
+    Row::copy<KEYS, THREADS>(fixed + FIXED_BYTES, packed + k_at + kv_heads * HEAD_DIM, width, seq_len - block_key);
+    Seen seers = seers_of_any(spans, block_key, block_key + KEYS, seq_len);
+    int first_tile = seers.first / K_TILE, end_tile = (seers.end + K_TILE - 1) / K_TILE;
+    int head = place.head * group, end_head = head + group, tile = first_tile, stage = 0;
+    if (tile < end_tile) copy_tile(head, tile, stage);
+
+    Drops drops = {key0, key1, threshold, drop_scale};
+    u32 step = DROPOUT ? *dropout_step : 0, sequence = DROPOUT ? sequences[place.sequence] : 0;
+    float scale = score_scale * LOG2_E;
+    Pass::Sums dk = {}, dv = {};
+    wait_for_copies();
+    __syncthreads();
+    Pass::Fixed keys, values;
+    keys.take(fixed + of_warp * Row::BYTES);
+    values.take(fixed + FIXED_BYTES + of_warp * Row::BYTES);
+    while (tile < end_tile && head < end_head) {
+        int t = tile * K_TILE;
+        Dropout dropout(drops, step, sequence, head, seq_len);
+        u32 queries_of_tile = fixed + 2 * FIXED_BYTES + stage * STAGE_BYTES;
+        const unsigned char *stats = shared + 2 * FIXED_BYTES + stage * STAGE_BYTES + 2 * TILE_BYTES;
+        // The next tile goes where the last one was, which all warps have left at the barrier below.
+        if (++tile == end_tile) tile = first_tile, head++;
+        stage ^= 1;
+        if (head < end_head) copy_tile(head, tile, stage);
+#pragma unroll 1
+        for (int of_tile = 0; of_tile < K_TILE; of_tile += WARP) {
+            Sight sight(spans, t + of_tile, seq_len);
+            if (CAUSAL ? sight.t >= seq_len || sight.t + WARP <= warp_key : !sight.any(warp_key, K_ROWS)) continue;
+            bool hides = !sight.all(warp_key, K_ROWS);
+            u32 kept_of_lane = DROPOUT ? dropout.kept<K_ROWS / 8>(sight.t + lane, warp_key) : 0;
+#pragma unroll 1
+            for (int at = 0; at < WARP; at += K_STEP) {
+                if (CAUSAL && sight.t + at + K_STEP <= warp_key) continue;
+                int in_tile = of_tile + at;
+                u32 queries = queries_of_tile + in_tile * Row::BYTES, d_outputs = queries + TILE_BYTES;
+                Pass::Square s = {}, dp;
+                float2 minus_delta[K_STEP / 8];
+#pragma unroll
+                for (int n = 0; n < K_STEP / 8; n++) {
+                    int column = in_tile + n * 8 + lane % 4 * 2;
+                    float2 delta = *reinterpret_cast<const float2 *>(stats + (K_TILE + column) * 4);
+                    minus_delta[n] = make_float2(-delta.x, -delta.y);
+#pragma unroll
+                    for (int m = 0; m < TILES; m++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++) dp[m][n][i] = i % 2 == 0 ? minus_delta[n].x : minus_delta[n].y;
+                }
+#pragma unroll
+                for (int k = 0; k < HEAD_DIM / 16; k++) {
+                    Pass::multiply_rows(s, keys, queries, k);
+                    Pass::multiply_rows(dp, values, d_outputs, k);
+                }
+#pragma unroll
+                for (int n = 0; n < K_STEP / 8; n++) {
+                    int column = n * 8 + lane % 4 * 2;
+                    float2 lse = *reinterpret_cast<const float2 *>(stats + (in_tile + column) * 4);
+#pragma unroll
+                    for (int j = 0; j < 2; j++) {
+                        float shift = shift_of(j == 0 ? lse.x : lse.y), dropped = j == 0 ? minus_delta[n].x : minus_delta[n].y;
+                        Seen seen = {0, 0};
+                        u32 kept = 0;
+                        if (hides) seen = sight.of(at + column + j);
+                        if (DROPOUT)
+                            kept = __shfl_sync(FULL_WARP, kept_of_lane, at + column + j) >> (lane / 4 % 2 * 16 + lane / 8);
+#pragma unroll
+                        for (int m = 0; m < TILES; m++)
+#pragma unroll
+                            for (int half = 0; half < 2; half++) {
+                                float &p = s[m][n][2 * half + j], &ds = dp[m][n][2 * half + j];
+                                p = exp2_fast(fmaf(p, scale, -shift));
+                                if (hides && !sees(seen, warp_key + m * 16 + half * 8 + lane / 4)) p = 0.0f;
+                                bool keeps = !DROPOUT || (kept >> (8 * m + 4 * half) & 1);
+                                ds = p * (keeps ? ds : dropped);
+                                p = keeps ? p : 0.0f;
+                            }
+                    }
+                }
+                Pass::multiply_columns(dv, s, d_outputs);
+                Pass::multiply_columns(dk, dp, queries);
+            }
+        }
+        wait_for_copies();
+        __syncthreads();
+    }
+
+    float k_factor[TILES][2], v_factor[TILES][2];
+#pragma unroll
+    for (int i = 0; i < 2 * TILES; i++) {
+        v_factor[i / 2][i % 2] = DROPOUT ? drop_scale : 1.0f;
+        k_factor[i / 2][i % 2] = score_scale * v_factor[i / 2][i % 2];
+    }
+    if (warp_key >= seq_len) return;
+    bf16 *dk_rows = d_packed + (first_row + warp_key) * width + (heads + place.head) * HEAD_DIM;
+    unsigned char *scratch = shared + of_warp * Row::BYTES;
+    Row::store(dk, k_factor, scratch, dk_rows, width, seq_len - warp_key);
+    Row::store(dv, v_factor, scratch + FIXED_BYTES, dk_rows + kv_heads * HEAD_DIM, width, seq_len - warp_key);
+}

@@ -1,2 +1,121 @@
-// Keys and values of a generation.
+// Generation: new keys and values appended to a cache, and attention of one query per sequence over it.
+//
+// Definitions: T, DIM (the width of a head), VEC, a divisor of it, and LANES (threads of a key, a power of two).
 #include "common.cuh"
+
+constexpr int THREADS = 256, TEAMS = THREADS / LANES;
+// Packs of a head that a thread holds.
+constexpr int HELD = (DIM / VEC + LANES - 1) / LANES;
+// Keys that a team looks at together.
+constexpr int KEYS = HELD * VEC <= 8 ? 4 : 1;
+
+// cache[b, positions[b]] = keys and values of row b. packed: [batch, (query + 2·kv)·DIM]; positions: [batch]; cache:
+// [batch, capacity, 2·kv·DIM]. What has no room is dropped.
+extern "C" __global__ void cache_append(const T *__restrict__ packed, const u32 *__restrict__ positions,
+                                        T *__restrict__ cache, int query, int kv, u32 capacity) {
+    int batch = blockIdx.x, kept = 2 * kv * DIM;
+    if (positions[batch] >= capacity) return;
+    const T *from = packed + i64(batch) * (query * DIM + kept) + query * DIM;
+    T *to = cache + (i64(batch) * capacity + positions[batch]) * kept;
+    for (int at = threadIdx.x * VEC; at < kept; at += blockDim.x * VEC) {
+        *reinterpret_cast<Pack<T, VEC> *>(to + at) = *reinterpret_cast<const Pack<T, VEC> *>(from + at);
+    }
+}
+
+__device__ __forceinline__ int column(int i) { return (i * LANES + int(threadIdx.x) % LANES) * VEC; }
+
+__device__ __forceinline__ void load_head(const T *head, bool live, Pack<T, VEC> (&to)[HELD]) {
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        to[i] = Pack<T, VEC>{};
+        if (live && column(i) < DIM) to[i] = *reinterpret_cast<const Pack<T, VEC> *>(head + column(i));
+    }
+}
+
+// o = softmax(alpha·q·kᵀ)·v over the keys 0 to positions[b]. packed: [batch, (query + 2·kv)·DIM]; cache: [batch,
+// capacity, 2·kv·DIM]; positions: [batch]; o: [batch, query·DIM], NaN where a position is beyond the cache. Blocks: x
+// counts query heads, y sequences. Teams of threads take keys in turn, each with its own running maximum and sums.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    cached_attention(const T *__restrict__ packed, const T *__restrict__ cache, const u32 *__restrict__ positions,
+                     T *__restrict__ o, int query, int kv, u32 capacity, float alpha) {
+    __shared__ __align__(16) float outputs[TEAMS][DIM];
+    __shared__ float maxima[TEAMS], totals[TEAMS];
+    int head = blockIdx.x, batch = blockIdx.y, team = threadIdx.x / LANES, kept = 2 * kv * DIM;
+    o += (i64(batch) * query + head) * DIM;
+    if (positions[batch] >= capacity) {
+        for (int c = threadIdx.x; c < DIM; c += THREADS) o[c] = down<T>(infinity() - infinity());
+        return;
+    }
+    int seen = positions[batch] + 1;
+    const T *keys = cache + i64(batch) * capacity * kept + head / (query / kv) * DIM;
+    Pack<T, VEC> packs[HELD];
+    load_head(packed + i64(batch) * (query * DIM + kept) + head * DIM, true, packs);
+    float q[HELD][VEC], out[HELD][VEC] = {}, largest = -infinity(), total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        unpack(packs[i], q[i]);
+#pragma unroll
+        for (int c = 0; c < VEC; c++) q[i][c] *= alpha;
+    }
+    for (int from = 0; from < seen; from += TEAMS * KEYS) {
+        Pack<T, VEC> k[KEYS][HELD], v[KEYS][HELD];
+        float score[KEYS], shift = largest;
+#pragma unroll
+        for (int n = 0; n < KEYS; n++) {
+            int key = from + n * TEAMS + team;
+            load_head(keys + i64(key) * kept, key < seen, k[n]);
+            load_head(keys + i64(key) * kept + kv * DIM, key < seen, v[n]);
+        }
+#pragma unroll
+        for (int n = 0; n < KEYS; n++) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < HELD; i++) {
+                float x[VEC];
+                unpack(k[n][i], x);
+#pragma unroll
+                for (int c = 0; c < VEC; c++) sum = fmaf(q[i][c], x[c], sum);
+            }
+            sum = warp_reduce<LANES>(sum, Add());
+            score[n] = from + n * TEAMS + team < seen ? sum : -infinity();
+            shift = Max()(shift, score[n]);
+        }
+        // A team that has seen nothing yet has nothing to rescale, and no difference of infinities.
+        if (shift == -infinity()) continue;
+        float rescale = expf(largest - shift);
+        largest = shift;
+        total *= rescale;
+#pragma unroll
+        for (int n = 0; n < KEYS; n++) {
+            float p = expf(score[n] - shift);
+            total += p;
+#pragma unroll
+            for (int i = 0; i < HELD; i++) {
+                float x[VEC];
+                unpack(v[n][i], x);
+#pragma unroll
+                for (int c = 0; c < VEC; c++) out[i][c] = fmaf(p, x[c], n == 0 ? out[i][c] * rescale : out[i][c]);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        if (column(i) < DIM) store(&outputs[team][column(i)], out[i]);
+    }
+    if (threadIdx.x % LANES == 0) {
+        maxima[team] = largest;
+        totals[team] = total;
+    }
+    __syncthreads();
+    float most = -infinity();
+    for (int t = 0; t < TEAMS; t++) most = Max()(most, maxima[t]);
+    for (int c = threadIdx.x; c < DIM; c += THREADS) {
+        float sum = 0.0f, all = 0.0f;
+        for (int t = 0; t < TEAMS; t++) {
+            float factor = expf(maxima[t] - most);
+            sum = fmaf(factor, outputs[t][c], sum);
+            all = fmaf(factor, totals[t], all);
+        }
+        o[c] = down<T>(sum / all);
+    }
+}

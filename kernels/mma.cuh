@@ -1,3 +1,173 @@
-// Tensor-core products of one warp and the accesses to shared memory that feed them.
+// Tensor-core products of one warp, and the accesses to shared memory that feed them.
+//
+// A product is mma.m16n8k16: C[16, 8] += A[16, 16]·B[16, 8]. Lane 4·g + q holds, in pairs of neighbouring columns,
+//   A: rows g and g + 8, columns 2q and 2q + 8;   B: rows (of k) 2q and 2q + 8, column g;
+//   C: rows g and g + 8, columns 2q and 2q + 1.
+// So two neighbouring C, packed, are an A: that is how probabilities go from one product into the next.
 #pragma once
 #include "common.cuh"
+
+__device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Rounds two neighbouring C of 16 rows to the A of the next product.
+__device__ __forceinline__ void pack(u32 (&a)[4], const float (&left)[4], const float (&right)[4]) {
+    a[0] = pack(left[0], left[1]);
+    a[1] = pack(left[2], left[3]);
+    a[2] = pack(right[0], right[1]);
+    a[3] = pack(right[2], right[3]);
+}
+
+// 2^x with a relative error of 2^-22; results below 2^-126 are zero.
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// The top bit of either half, in all bits of that half.
+__device__ __forceinline__ u32 spread_signs(u32 x) {
+    u32 y;
+    asm("prmt.b32 %0, %1, %1, 0xbb99;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+// Four 8×8 blocks of bf16: lane l names a row of 16 bytes of block l / 8. Lane 4·g + q gets of block i the columns 2q
+// and 2q + 1 of row g or, transposed, the rows 2q and 2q + 1 of column g.
+__device__ __forceinline__ void load_blocks(u32 (&to)[4], u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(row)
+                 : "memory");
+}
+__device__ __forceinline__ void load_blocks_transposed(u32 (&to)[4], u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+// The address of shared memory as the instructions above take it.
+__device__ __forceinline__ u32 shared_address(const void *pointer) { return u32(__cvta_generic_to_shared(pointer)); }
+
+// Copies 16 bytes (or 4) from global to shared memory behind the back of the thread, or writes zeros.
+__device__ __forceinline__ void copy_16(u32 to, const void *from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copy_4(u32 to, const void *from, bool there) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
+}
+// Waits for all copies of this thread. Those of others are there after a barrier.
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Rows of DIM bf16 in shared memory, in chunks of 16 bytes that are permuted within a row so that the eight rows of
+// a block lie in different banks. DIM is a multiple of 32.
+template <int DIM> struct Rows {
+    static constexpr int BYTES = 2 * DIM;
+    static constexpr int CHUNKS = DIM / 8;
+    static constexpr int LINE = CHUNKS % 8 == 0 ? 8 : 4;  // Chunks that change places with each other.
+
+    static __device__ __forceinline__ u32 offset(int row, int chunk) {
+        int turn = LINE == 8 ? row % 8 : row / 2 % 4;
+        return row * BYTES + (chunk ^ turn) * 16;
+    }
+    // The address of chunk 2·k (or the next) of a row of `rows`, which begin at a multiple of 8 rows. Written so that
+    // all k share the address of the first: in it, the bits that k changes come from the permutation alone.
+    static __device__ __forceinline__ u32 address(u32 rows, int row, int next, int k) {
+        return ((rows + offset(row, next)) ^ k % (LINE / 2) * 32) + k / (LINE / 2) * LINE * 16;
+    }
+
+    // Copies COUNT rows, `stride` elements apart, with all THREADS of a block; those from `there` on become zero.
+    template <int COUNT, int THREADS>
+    static __device__ __forceinline__ void copy(u32 to, const bf16 *from, int stride, int there) {
+        // Neighbouring threads take the chunks of one line. All rows of a thread are permuted alike.
+        constexpr int ROWS = THREADS / LINE;
+        static_assert(COUNT % ROWS == 0 && ROWS % 8 == 0, "every thread copies as many chunks");
+        // Read anew every time: nothing that follows from it shall wait in registers for the next copy.
+        int thread;
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+        int first = thread / LINE, chunk = thread % LINE;
+        to += offset(first, chunk);
+        const bf16 *piece = from + i64(first) * stride + chunk * 8;
+#pragma unroll
+        for (int row = 0; row < COUNT; row += ROWS) {
+            bool is_there = row + first < there;
+#pragma unroll
+            for (int line = 0; line < CHUNKS; line += LINE)
+                copy_16(to + row * BYTES + line * 16, is_there ? piece + line * 8 : from, is_there);
+            piece += i64(ROWS) * stride;
+        }
+    }
+
+    // A of the 16 rows from `rows` on (the address of a row whose number is a multiple of 8), columns 16·k on.
+    static __device__ __forceinline__ void a(u32 (&to)[4], u32 rows, int k) {
+        int lane = threadIdx.x % WARP;
+        load_blocks(to, address(rows, lane % 16, lane / 16, k));
+    }
+    // B of two products whose columns are the 16 rows from `rows` on, and whose k are columns 16·k on:
+    // {to[0], to[1]} and {to[2], to[3]}.
+    static __device__ __forceinline__ void b_of_rows(u32 (&to)[4], u32 rows, int k) {
+        int lane = threadIdx.x % WARP;
+        load_blocks(to, address(rows, lane / 16 * 8 + lane % 8, lane / 8 % 2, k));
+    }
+    // B of two products whose k are the 16 rows from `rows` on, and whose columns are columns 16·n on.
+    static __device__ __forceinline__ void b_of_columns(u32 (&to)[4], u32 rows, int n) {
+        int lane = threadIdx.x % WARP;
+        load_blocks_transposed(to, address(rows, lane % 16, lane / 16, n));
+    }
+
+    // Stores C of a warp, its rows multiplied by `factor` (rows g and g + 8 of every 16), by way of `scratch`, shared
+    // memory for as many rows that no other warp uses: so rows leave in pieces of 16 bytes. Rows from `there` on are
+    // left out.
+    template <int TILES>
+    static __device__ __forceinline__ void store(const float (&c)[TILES][DIM / 8][4], const float (&factor)[TILES][2],
+                                                 unsigned char *scratch, bf16 *to, int stride, int there) {
+        int lane = threadIdx.x % WARP;
+        __syncwarp();
+#pragma unroll
+        for (int m = 0; m < TILES; m++)
+#pragma unroll
+            for (int n = 0; n < DIM / 8; n++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    float by = factor[m][half];
+                    u32 offset = Rows::offset(m * 16 + half * 8 + lane / 4, n) + lane % 4 * 4;
+                    *reinterpret_cast<u32 *>(scratch + offset) = pack(c[m][n][2 * half] * by, c[m][n][2 * half + 1] * by);
+                }
+        __syncwarp();
+#pragma unroll
+        for (int step = 0; step < TILES * 16 * CHUNKS / WARP; step++) {
+            int i = step * WARP + lane, row = i / CHUNKS, chunk = i % CHUNKS;
+            uint4 piece = *reinterpret_cast<const uint4 *>(scratch + Rows::offset(row, chunk));
+            if (row < there) *reinterpret_cast<uint4 *>(to + i64(row) * stride + chunk * 8) = piece;
+        }
+    }
+};
+
+// A of rows that stay the same: their first 16·HELD columns are kept in registers, others read for every product.
+template <int DIM, int TILES, int HELD> struct Operand {
+    u32 kept[TILES][HELD > 0 ? HELD : 1][4];
+    u32 rows;
+
+    // Takes the 16·TILES rows from `rows` on, which lie in shared memory.
+    __device__ __forceinline__ void take(u32 from) {
+        rows = from;
+#pragma unroll
+        for (int m = 0; m < TILES; m++)
+#pragma unroll
+            for (int k = 0; k < HELD; k++) Rows<DIM>::a(kept[m][k], rows + m * 16 * Rows<DIM>::BYTES, k);
+    }
+    // Rows 16·m on, columns 16·k on.
+    __device__ __forceinline__ void a(u32 (&to)[4], int m, int k) const {
+        if (k < HELD) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) to[i] = kept[m][k < HELD ? k : 0][i];
+        } else {
+            Rows<DIM>::a(to, rows + m * 16 * Rows<DIM>::BYTES, k);
+        }
+    }
+};

@@ -1,2 +1,44 @@
-// Softmax.
+// Softmax over the keys that a query sees, and its gradient: a warp per row.
 #include "common.cuh"
+
+__device__ __forceinline__ i64 row_of_warp() { return (i64(blockIdx.x) * blockDim.x + threadIdx.x) / WARP; }
+
+// s, p: [batch, heads, length, length]; spans: [batch·length, 2] (first and end of what a query sees), or null for the
+// causal mask; lse: [batch·length, heads]. p is zero where nothing is seen, and may lie over s.
+extern "C" __global__ void softmax(const T *s, const u32 *spans, T *p, float *lse, int rows, int heads, int length) {
+    i64 row = row_of_warp();
+    if (row >= rows) return;
+    int lane = threadIdx.x % WARP, query = row % length, head = row / length % heads, batch = row / length / heads;
+    u32 first = 0, end = query + 1;
+    i64 of_query = i64(batch) * length + query;
+    if (spans) {
+        end = min(spans[2 * of_query + 1], u32(length));
+        first = min(spans[2 * of_query], end);
+    }
+    s += row * length;
+    p += row * length;
+    float largest = -infinity(), sum = 0.0f;
+    for (u32 key = first + lane; key < end; key += WARP) largest = Max()(largest, up(s[key]));
+    largest = warp_reduce<WARP>(largest, Max());
+    for (u32 key = first + lane; key < end; key += WARP) sum += expf(up(s[key]) - largest);
+    sum = warp_sum(sum);
+    float share = 1.0f / sum;
+    for (u32 key = lane; key < length; key += WARP) {
+        bool seen = first <= key && key < end;
+        p[key] = down<T>(seen ? expf(up(s[key]) - largest) * share : 0.0f);
+    }
+    if (lane == 0) lse[of_query * heads + head] = largest + logf(sum);
+}
+
+// ds = p ⊙ (dp − Σ p ⊙ dp). p, dp, ds: [rows, length]. ds may lie over p or dp.
+extern "C" __global__ void softmax_grad(const T *p, const T *dp, T *ds, int rows, int length) {
+    i64 row = row_of_warp();
+    if (row >= rows) return;
+    int lane = threadIdx.x % WARP;
+    float mean = 0.0f;
+    for (int key = lane; key < length; key += WARP) mean = fmaf(up(p[row * length + key]), up(dp[row * length + key]), mean);
+    mean = warp_sum(mean);
+    for (i64 at = row * length + lane; at < (row + 1) * length; at += WARP) {
+        ds[at] = down<T>(up(p[at]) * (up(dp[at]) - mean));
+    }
+}

@@ -11,6 +11,7 @@ pub mod completions;
 pub mod data;
 pub mod export;
 pub mod init;
+pub mod inspect;
 pub mod keep;
 pub mod ls;
 pub mod ops;
@@ -50,6 +51,8 @@ pub enum Command {
     Export(export::Args),
     /// Start a recipe from one of the built-in ones.
     Init(init::Args),
+    /// Write the tensors of a recipe's first step, for comparison with another implementation.
+    Inspect(inspect::Args),
     /// Copy a run's small files to where reports read them.
     Keep(keep::Args),
     /// List the built-in recipes and the recipes here.
@@ -77,6 +80,7 @@ pub fn dispatch(cli: Cli) -> Result<()> {
         Command::Data(a) => data::run(&a),
         Command::Export(a) => export::run(&a, &cli.results),
         Command::Init(a) => init::run(&a),
+        Command::Inspect(a) => inspect::run(&a),
         Command::Keep(a) => keep::run(&a, &cli.results),
         Command::Ls(a) => ls::run(&a),
         Command::Profile(a) => profile::run(&a),

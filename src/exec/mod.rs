@@ -13,8 +13,7 @@ pub use transfer::Snapshot;
 
 use crate::device::comm::Communicator;
 use crate::device::cpu::{Address, Pool};
-use crate::device::cuda::gpu::DeviceBuffer;
-use crate::device::cuda::{Collector, DevicePtr, Gpu, Queue, products};
+use crate::device::cuda::{Collector, DevicePtr, Gpu, Queue};
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
 use crate::ir::{CpuNode, CudaNode, Home, Node, Program, Spec, State, TensorId};
@@ -53,8 +52,6 @@ pub struct Engine {
     poison: bool,
     graphs: Graphs,
     transfers: Transfers,
-    /// What matrix products on a GPU may use.
-    _workspace: Option<DeviceBuffer>,
 }
 
 impl Engine {
@@ -73,12 +70,8 @@ impl Engine {
         poison: bool,
     ) -> Result<Self> {
         let device = device.into();
-        let mut workspace = None;
         if let Some(gpu) = device.gpu() {
             gpu.make_current()?;
-            let memory = gpu.allocate(products::WORKSPACE)?;
-            gpu.products().use_workspace(&memory);
-            workspace = Some(memory);
         }
         let state = StateMemory::new(&device, Arc::clone(state))?;
         let placement: Box<dyn Placement> = match placement {
@@ -87,7 +80,7 @@ impl Engine {
             PlacementKind::Naive => Box::new(Naive::new(device.clone())),
         };
         let (graphs, transfers) = (Graphs::default(), Transfers::default());
-        Ok(Self { state, comm, device, placement, poison, graphs, transfers, _workspace: workspace })
+        Ok(Self { state, comm, device, placement, poison, graphs, transfers })
     }
 
     /// The worker threads of the CPU.

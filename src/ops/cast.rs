@@ -1,10 +1,11 @@
 //! Conversion between float formats.
 
-use super::lanes::map;
+use super::lanes::{launch_over, map};
+use crate::device::cuda::Kernel;
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Case, Cases, CpuNode, Fill, Op, Precision, Spec, Vjp};
+use crate::ir::{Case, Cases, CpuNode, CudaNode, Fill, Op, Precision, Spec, Vjp};
 
 /// `y = x` in another float format, rounded to nearest even. From f64 to bf16 it rounds by way of f32.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +45,18 @@ impl Op for Cast {
             map(cx.pool, cx.input::<E>(0), cx.output::<F>(0), round);
         }));
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        /// Sixteen bytes of the narrowest format.
+        const PACK: usize = 8;
+        let elements = cx.output_spec(0).elements();
+        let vec = if elements.is_multiple_of(PACK) { PACK } else { 1 };
+        let kernel = Kernel::new("cast", "cast")
+            .with_type("FROM", cx.input_spec(0).dtype)
+            .with_type("TO", self.to)
+            .with("VEC", vec);
+        launch_over(cx, kernel, (elements, vec), &[cx.input(0), cx.output(0)], &[])
     }
 
     fn cases(&self, precision: Precision) -> Cases {

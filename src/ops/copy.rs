@@ -1,9 +1,10 @@
 //! A copy, or an addition into a tensor that exists.
 
+use super::lanes::{launch_copy, launch_elementwise};
 use crate::device::{DType, Elem};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, MayAlias, Mode, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Mode, Op, Precision, Spec, Vjp};
 
 /// Elements that one task handles.
 const RUN: usize = 16_384;
@@ -59,6 +60,13 @@ impl Op for Copy {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        if cx.adds(0) && cx.input_spec(0).dtype != DType::U32 {
+            return launch_elementwise(cx, "add", &[cx.output(0), cx.input(0), cx.output(0)], &[]);
+        }
+        launch_copy(cx, 0)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

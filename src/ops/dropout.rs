@@ -8,12 +8,14 @@
 //! `threshold = round(p·2¹⁶)`, and the others are multiplied by `2¹⁶ / (2¹⁶ − threshold)`, the exact inverse of the
 //! probability with which they are kept.
 
+use super::lanes::{launch_over, vector_width};
 use crate::device::DType;
 use crate::device::Real;
+use crate::device::cuda::{Arg, Kernel};
 use crate::device::philox::{philox, philox_run};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
 
 /// A place in the model where elements are dropped.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,6 +66,12 @@ pub struct Drops {
 }
 
 impl Drops {
+    /// As kernels take it: both words of the key, the threshold and the scale.
+    pub(crate) fn args(&self) -> [Arg; 4] {
+        let [key0, key1] = self.key;
+        [Arg::U32(key0), Arg::U32(key1), Arg::U32(self.threshold), Arg::F32(self.scale as f32)]
+    }
+
     /// Fills `factors` with what the elements from `column` on are multiplied by: zero or the scale.
     ///
     /// `column` is a multiple of 8. `row` counts rows of one sequence; `sequence` is its index in the global batch.
@@ -159,6 +167,20 @@ impl Op for Dropout {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let spec = cx.input_spec(0);
+        let (rows, width) = (spec.rows(), spec.width());
+        let calls = width.div_ceil(COLUMNS_PER_CALL);
+        let rows_of_one = rows / cx.input_spec(1).elements();
+        let kernel = Kernel::new("dropout", "dropout")
+            .with_type("T", spec.dtype)
+            .with("VEC", vector_width(width, spec.dtype));
+        let tensors = [cx.input(0), cx.input(1), cx.input(2), cx.output(0)];
+        let mut further = vec![Arg::from(calls), Arg::from(width), Arg::from(rows_of_one)];
+        further.extend(self.0.drops().args());
+        launch_over(cx, kernel, (rows * calls, 1), &tensors, &further)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

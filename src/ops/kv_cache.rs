@@ -3,11 +3,12 @@
 use super::attention::Heads;
 use super::attention::reference::Problem;
 use super::attention::rows::{exponentials, scale};
-use super::lanes::{dot, max};
+use super::lanes::{dot, max, vector_width};
+use crate::device::cuda::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::{Error, Result};
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, Mode, Op, Precision, Spec};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, CudaNode, Fill, Mode, Op, Precision, Spec};
 
 /// `(packed [B, (H+2·KV)·dim], positions [B] u32) → cache [B, S, 2·KV·dim]`: keys and values of each row are written
 /// at its position. Added to a cache it keeps the rest; written, it zeroes it.
@@ -42,6 +43,16 @@ fn check_room(positions: &[u32], capacity: usize) -> Result<()> {
         Some(p) => Err(Error::failed(format!("position {p} is beyond the cache, which holds {capacity}"))),
         None => Ok(()),
     }
+}
+
+/// A kernel over heads.
+fn kernel(entry: &'static str, heads: Heads, dtype: DType) -> Kernel {
+    let vec = vector_width(heads.dim, dtype);
+    Kernel::new("kv_cache", entry)
+        .with_type("T", dtype)
+        .with("DIM", heads.dim)
+        .with("VEC", vec)
+        .with("LANES", (heads.dim / vec).next_power_of_two().min(32))
 }
 
 impl Op for CacheAppend {
@@ -85,6 +96,21 @@ impl Op for CacheAppend {
             }
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        const THREADS: u32 = 128;
+        let (packed, cache) = (cx.input_spec(0), cx.output_spec(0));
+        if cache.elements() == 0 {
+            return Ok(());
+        }
+        if !cx.adds(0) {
+            cx.queue.fill(cx.output(0), 0, cache.bytes())?;
+        }
+        let mut args: Vec<Arg> = [cx.input(0), cx.input(1), cx.output(0)].into_iter().map(Arg::Ptr).collect();
+        args.extend([self.heads.query, self.heads.kv, self.capacity].map(Arg::from));
+        let kernel = kernel("cache_append", self.heads, packed.dtype);
+        cx.queue.launch(kernel, Grid::new(packed.rows(), THREADS), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -186,6 +212,20 @@ impl Op for CachedAttention {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        const THREADS: u32 = 256;
+        let Heads { query, kv, .. } = self.heads;
+        let (batch, capacity) = (cx.input_spec(1).shape[0], cx.input_spec(1).shape[1]);
+        if batch == 0 {
+            return Ok(());
+        }
+        let mut args: Vec<Arg> = cx.inputs.iter().chain(cx.outputs).map(|&p| p.into()).collect();
+        args.extend([query, kv, capacity].map(Arg::from));
+        args.push(Arg::F32(self.heads.score_scale() as f32));
+        let grid = Grid { blocks: [query as u32, batch as u32, 1], threads: THREADS, shared: 0 };
+        cx.queue.launch(kernel("cached_attention", self.heads, cx.input_spec(0).dtype), grid, &args)
     }
 
     /// The reference is full attention over the prefix, its last row.

@@ -7,7 +7,7 @@ use crate::device::cpu::{Pool, View, ViewMut};
 use crate::device::cuda::{Arg, DevicePtr, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::error::Result;
-use crate::ir::CudaNode;
+use crate::ir::{CudaNode, Spec};
 
 /// Partial sums of a row.
 const LANES: usize = 16;
@@ -34,6 +34,9 @@ pub fn rows_per_partial(rows: usize) -> usize {
     rows.div_ceil(MOST_PARTIALS).max(LEAST_ROWS)
 }
 
+/// Threads of a block of the launches below.
+const THREADS: u32 = 256;
+
 /// Launches the kernel of an elementwise op over all elements of output 0, padding included: the file's entry of the
 /// same name, with the tensors of one format `T`, the number of elements, then further arguments. A thread handles
 /// `VEC` neighbours.
@@ -43,29 +46,60 @@ pub fn launch_elementwise(
     tensors: &[DevicePtr],
     further: &[Arg],
 ) -> Result<()> {
-    launch_elementwise_entry(cx, file, file, tensors, further)
+    launch_elementwise_entry(cx, (file, file), tensors, further)
 }
 
-/// [`launch_elementwise`] for a file with several entries.
+/// [`launch_elementwise`] for an entry of another name than its file.
 pub fn launch_elementwise_entry(
     cx: &CudaNode<'_>,
-    file: &'static str,
-    entry: &'static str,
+    (file, entry): (&'static str, &'static str),
     tensors: &[DevicePtr],
     further: &[Arg],
 ) -> Result<()> {
-    const THREADS: u32 = 256;
     let spec = cx.output_spec(0);
-    let elements = spec.elements();
+    let vec = vector_width(spec.elements(), spec.dtype);
+    let kernel = Kernel::new(file, entry).with_type("T", spec.dtype).with("VEC", vec);
+    launch_over(cx, kernel, (spec.elements(), vec), tensors, further)
+}
+
+/// As [`launch_elementwise_entry`], over all elements of `spec` and for kernels that know the `WIDTH` of its rows.
+pub fn launch_packs(
+    cx: &CudaNode<'_>,
+    (file, entry): (&'static str, &'static str),
+    spec: &Spec,
+    tensors: &[DevicePtr],
+    further: &[Arg],
+) -> Result<()> {
+    let vec = vector_width(spec.width(), spec.dtype);
+    let kernel =
+        Kernel::new(file, entry).with_type("T", spec.dtype).with("WIDTH", spec.width()).with("VEC", vec);
+    launch_over(cx, kernel, (spec.elements(), vec), tensors, further)
+}
+
+/// Launches a thread for every `vec` of some elements.
+pub fn launch_over(
+    cx: &CudaNode<'_>,
+    kernel: Kernel,
+    (elements, vec): (usize, usize),
+    tensors: &[DevicePtr],
+    further: &[Arg],
+) -> Result<()> {
     if elements == 0 {
         return Ok(());
     }
-    let vec = vector_width(elements, spec.dtype);
-    let kernel = Kernel::new(file, entry).with_type("T", spec.dtype).with("VEC", vec);
     let mut args: Vec<Arg> = tensors.iter().map(|&t| t.into()).collect();
     args.push(elements.into());
     args.extend(further);
     cx.queue.launch(kernel, Grid::covering(elements / vec, THREADS), &args)
+}
+
+/// Copies an input into output 0, unless it lies there already.
+pub fn launch_copy(cx: &CudaNode<'_>, input: usize) -> Result<()> {
+    let (to, from, bytes) = (cx.output(0), cx.input(input), cx.output_spec(0).bytes());
+    if bytes == 0 || to == from {
+        return Ok(());
+    }
+    cx.queue.copy(to, from, bytes)
 }
 
 /// How many neighbours a thread can move at once in rows of `width`: 16 bytes of them, or 1 where that does not divide
@@ -228,14 +262,14 @@ pub fn reduce_partials<A: Real>(pool: &Pool, partials: ViewMut<'_, A>, to: ViewM
 pub fn launch_sum_partials(cx: &CudaNode<'_>, partials: usize, outputs: &[usize]) -> Result<()> {
     /// As in kernels/partials.cu.
     const COLUMNS: usize = 32;
-    const THREADS: u32 = 32 * 32;
+    const ROWS: usize = 32;
     let (count, width) = (cx.output_spec(partials).rows(), cx.output_spec(partials).width());
     let (first, second) = (outputs[0], outputs[outputs.len() - 1]);
     let split = cx.output_spec(first).elements();
     let adds = u32::from(cx.adds(first)) | u32::from(cx.adds(second)) << 1;
     cx.queue.launch(
         Kernel::new("partials", "sum_partials"),
-        Grid::new(width.div_ceil(COLUMNS), THREADS),
+        Grid::new(width.div_ceil(COLUMNS), (COLUMNS * ROWS) as u32),
         &[
             cx.output(partials).into(),
             cx.output(first).into(),

@@ -1,10 +1,10 @@
 //! Elementwise product.
 
 use super::add::{elementwise_shapes, same_spec};
-use super::lanes::map2;
+use super::lanes::{launch_elementwise, map2};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y = a ⊙ b`, any shape.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,10 @@ impl Op for Mul {
             map2(cx.pool, cx.input::<E>(0), cx.input::<E>(1), cx.output::<E>(0), #[inline(always)] |a, b| a * b);
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        launch_elementwise(cx, "mul", &[cx.input(0), cx.input(1), cx.output(0)], &[])
     }
 
     fn cases(&self, precision: Precision) -> Cases {

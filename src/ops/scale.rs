@@ -1,11 +1,11 @@
 //! A tensor times a constant.
 
 use super::add::elementwise_shapes;
-use super::lanes::map;
+use super::lanes::{launch_elementwise, map};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y = factor·x`, any shape.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,10 @@ impl Op for Scale {
             map(cx.pool, cx.input::<E>(0), cx.output::<E>(0), #[inline(always)] |x| factor * x);
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        launch_elementwise(cx, "scale", &[cx.input(0), cx.output(0)], &[(self.factor as f32).into()])
     }
 
     fn cases(&self, precision: Precision) -> Cases {

@@ -1,11 +1,11 @@
 //! The sigmoid linear unit.
 
 use super::add::{elementwise_shapes, same_spec};
-use super::lanes::{map, map2};
+use super::lanes::{launch_elementwise, launch_elementwise_entry, map, map2};
 use crate::device::Real;
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y = x·σ(x)` with `σ(x) = 1 / (1 + e^-x)`, any shape (Elfwing, Uchibe, Doya, 2017).
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +59,10 @@ impl Op for Silu {
         Ok(())
     }
 
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        launch_elementwise(cx, "silu", &[cx.input(0), cx.output(0)], &[])
+    }
+
     fn cases(&self, precision: Precision) -> Cases {
         let case = |spec: Spec| {
             let inputs = vec![(spec.clone(), Fill::Normal(0.0, 3.0))];
@@ -91,6 +95,11 @@ impl Op for SiluGrad {
             map2(cx.pool, cx.input::<E>(0), cx.input::<E>(1), cx.output::<E>(0), slope);
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let tensors = [cx.input(0), cx.input(1), cx.output(0)];
+        launch_elementwise_entry(cx, ("silu", "silu_grad"), &tensors, &[])
     }
 
     fn cases(&self, _precision: Precision) -> Cases {

@@ -3,10 +3,11 @@
 use super::attention::rows::{exponentials, scale};
 use super::attention::{Mask, Visible};
 use super::lanes::{dot, max};
+use crate::device::cuda::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `(s [B, H, T, T], [spans [B·T·2] u32]) → (p [B, H, T, T], lse [B·T, H] in the accumulator format)`.
 ///
@@ -30,6 +31,17 @@ fn square(s: &Spec) -> Result<(usize, usize), String> {
         &[_, h, t, keys] if t == keys && s.dtype != DType::U32 && s.alloc == s.shape => Ok((h, t)),
         _ => Err("scores are [B, H, T, T] in a float format, unpadded".into()),
     }
+}
+
+/// Launches a kernel with a warp per row.
+fn launch(cx: &CudaNode<'_>, entry: &'static str, rows: usize, args: &[Arg]) -> Result<()> {
+    const WARP: usize = 32;
+    const WARPS: usize = 8;
+    if rows == 0 {
+        return Ok(());
+    }
+    let kernel = Kernel::new("softmax", entry).with_type("T", cx.input_spec(0).dtype);
+    cx.queue.launch(kernel, Grid::new(rows.div_ceil(WARPS), (WARP * WARPS) as u32), args)
 }
 
 impl Op for Softmax {
@@ -92,6 +104,16 @@ impl Op for Softmax {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let spec = cx.input_spec(0);
+        let (heads, length) = (spec.shape[1], spec.shape[2]);
+        let spans = if self.mask == Mask::Spans { cx.input(1) } else { 0 };
+        let mut args: Vec<Arg> =
+            [cx.input(0), spans, cx.output(0), cx.output(1)].into_iter().map(Arg::Ptr).collect();
+        args.extend([spec.rows(), heads, length].map(Arg::from));
+        launch(cx, "softmax", spec.rows(), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -178,6 +200,13 @@ impl Op for SoftmaxGrad {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let spec = cx.input_spec(0);
+        let mut args: Vec<Arg> = [cx.input(0), cx.input(1), cx.output(0)].into_iter().map(Arg::Ptr).collect();
+        args.extend([spec.rows(), spec.width()].map(Arg::from));
+        launch(cx, "softmax_grad", spec.rows(), &args)
     }
 
     fn cases(&self, _precision: Precision) -> Cases {

@@ -1,13 +1,15 @@
 //! The gated activation of the feed-forward block: SwiGLU (Shazeer, 2020), `silu(gate) ⊙ up`.
 
 use super::half::Half;
-use super::lanes::{BLOCK, rows_per_task};
+use super::lanes::{BLOCK, launch_packs, rows_per_task};
 use super::mul::Mul;
 use super::silu::{Silu, sigmoid, silu_slope};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Builder, Case, Cases, CpuNode, Fill, MayAlias, Op, Precision, Spec, TensorId, Vjp};
+use crate::ir::{
+    Array, Builder, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, TensorId, Vjp,
+};
 
 /// `y[N, f] = silu(gate) ⊙ up` of `gate_up[N, 2, f]`.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +62,10 @@ impl Op for Swiglu {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        launch_packs(cx, ("swiglu", "swiglu"), cx.output_spec(0), &[cx.input(0), cx.output(0)], &[])
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -133,6 +139,11 @@ impl Op for SwigluGrad {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let tensors = [cx.input(0), cx.input(1), cx.output(0)];
+        launch_packs(cx, ("swiglu", "swiglu_grad"), cx.input_spec(1), &tensors, &[])
     }
 
     fn cases(&self, _precision: Precision) -> Cases {

@@ -1,10 +1,10 @@
 //! Ties a gradient that is known already to a loss.
 
-use super::lanes::map;
+use super::lanes::{launch_copy, map};
 use crate::dispatch_float;
 use crate::error::{Error, Result};
 use crate::ir::vjp::Upstream;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `(losses[n], x, dx) → losses`: a copy whose gradient with respect to `x` is `dx`, where 1 arrives upstream.
 ///
@@ -59,6 +59,10 @@ impl Op for WithGradient {
             map(cx.pool, cx.input::<E>(0), cx.output::<E>(0), |loss| loss);
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        launch_copy(cx, 0)
     }
 
     /// Its gradient needs an upstream of 1; the tests of `head_loss` prove it.

@@ -4,6 +4,7 @@ pub mod checkpoint;
 pub mod export;
 mod generate;
 mod init;
+mod inspect;
 mod launch;
 mod profile;
 mod rank;
@@ -15,6 +16,7 @@ mod stop;
 
 pub use generate::choose;
 pub use init::{initialize, refresh_shadow};
+pub use inspect::inspect;
 pub use launch::launch;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};

@@ -320,11 +320,36 @@ impl Rank {
         generate(&mut self.engine, section, &tokenizer, &self.plan.generation, self.plan.batch.seq_len)
     }
 
+    /// Runs forward and backward of the first micro-step of the next step, and returns its batch. Nothing is updated.
+    pub(super) fn run_gradients(&mut self) -> Result<Batch> {
+        let batch = self.next_batch()?;
+        self.upload(&batch)?;
+        let programs = Arc::clone(&self.programs);
+        self.engine.run(programs.micro_step(0, self.plan.batch.micro_steps))?;
+        Ok(batch)
+    }
+
+    /// A tensor as the evaluation of the batch at hand computes it.
+    pub(super) fn inspect_evaluation(&mut self, tensor: &str) -> Result<Vec<f64>> {
+        let programs = Arc::clone(&self.programs);
+        self.engine.inspect(&programs.evaluate, tensor)
+    }
+
+    /// The loss of the micro-steps run so far in this step.
+    pub(super) fn loss(&self) -> Result<f64> {
+        self.number("control.loss")
+    }
+
     /// Every tensor of a checkpoint: parameters and moments, unpadded.
     pub fn tensors(&self) -> Vec<TensorView<'_>> {
+        self.tensors_of(&BUFFERS)
+    }
+
+    /// The tensors of state buffers, unpadded, with a prefix each.
+    pub(super) fn tensors_of(&self, buffers: &[(&str, &str)]) -> Vec<TensorView<'_>> {
         let layout = self.engine.state.layout();
         let mut tensors = Vec::new();
-        for (buffer, prefix) in BUFFERS {
+        for (buffer, prefix) in buffers {
             for param in &layout.params {
                 let Some(slot) = layout.slot(&format!("{buffer}.{}", param.name)) else { continue };
                 let (state, shape) = (&self.engine.state, param.spec.shape.clone());

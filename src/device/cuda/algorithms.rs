@@ -11,10 +11,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// How cuBLASLt computes one product.
+/// The code of products that our own plain kernel computes, for want of an algorithm of the library.
+const PLAIN: &str = "plain";
+
+/// How one product is computed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Algorithm {
-    /// The library's own description, opaque, in hexadecimal.
+    /// cuBLASLt's own description, opaque, in hexadecimal; or `plain`.
     pub code: String,
     /// Workspace that it needs, in bytes.
     pub workspace: usize,
@@ -27,6 +30,16 @@ impl Algorithm {
     pub fn new(words: &[u64; 8], workspace: usize, microseconds: f32) -> Self {
         let code = words.iter().map(|w| format!("{w:016x}")).collect();
         Self { code, workspace, microseconds }
+    }
+
+    /// By our own kernel.
+    pub fn plain() -> Self {
+        Self { code: PLAIN.to_string(), workspace: 0, microseconds: 0.0 }
+    }
+
+    /// Whether it is our own kernel.
+    pub fn is_plain(&self) -> bool {
+        self.code == PLAIN
     }
 
     /// The library's words.
@@ -82,7 +95,7 @@ impl Algorithms {
         let text = fs::read_to_string(path).at("read", path)?;
         let table: Self = serde_json::from_str(&text)
             .map_err(|e| Error::usage(format!("{} is no table of algorithms: {e}", path.display())))?;
-        match table.products.iter().find(|(_, a)| a.words().is_none()) {
+        match table.products.iter().find(|(_, a)| !a.is_plain() && a.words().is_none()) {
             None => Ok(table),
             Some((key, _)) => {
                 Err(Error::usage(format!("{}: the algorithm of `{key}` is damaged", path.display())))

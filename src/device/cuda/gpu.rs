@@ -4,7 +4,7 @@ use super::algorithms::Algorithms;
 use super::compiler::{Compiler, Unit, units};
 use super::driver::{self, Event, Pinned, check};
 use super::libraries::Nvidia;
-use super::products::Products;
+use super::products::{Products, WORKSPACE};
 use super::queue::{Arg, Asked, DevicePtr, Grid, Kernel, Product, Properties, Queue};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
@@ -25,6 +25,7 @@ pub struct Gpu {
     modules: Mutex<HashMap<Unit, Module>>,
     functions: Mutex<HashMap<Kernel, Function>>,
     products: Products,
+    workspace: DevicePtr,
     ledger: Mutex<Ledger>,
 }
 
@@ -105,7 +106,9 @@ impl Gpu {
             let flag = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
             check(sys::cuStreamCreate(&raw mut stream, flag), "create a stream")?;
         }
-        let products = Products::new(&properties)?;
+        let workspace = allocate(WORKSPACE)?;
+        let products = Products::new(&properties, workspace)?;
+        let ledger = Ledger { held: WORKSPACE, most: WORKSPACE, allocations: 1, limit: None };
         Ok(Arc::new(Self {
             properties,
             ordinal,
@@ -116,7 +119,8 @@ impl Gpu {
             modules: Mutex::default(),
             functions: Mutex::default(),
             products,
-            ledger: Mutex::default(),
+            workspace,
+            ledger: Mutex::new(ledger),
         }))
     }
 
@@ -177,13 +181,9 @@ impl Gpu {
                 ledger.held
             )));
         }
-        let mut address = 0;
-        if bytes > 0 {
-            self.make_current()?;
-            // SAFETY: the address of a pointer to be filled in.
-            let status = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
-            check(status, &format!("allocate {bytes} bytes beside the {} held on the GPU", ledger.held))?;
-        }
+        self.make_current()?;
+        let address = allocate(bytes)
+            .map_err(|e| e.context(format!("beside the {} bytes held on the GPU", ledger.held)))?;
         ledger.held += bytes;
         ledger.most = ledger.most.max(ledger.held);
         ledger.allocations += 1;
@@ -362,6 +362,7 @@ impl Drop for Gpu {
                 sys::cuModuleUnload(module.0);
             }
             self.products.close();
+            sys::cuMemFree_v2(self.workspace);
             sys::cuStreamDestroy_v2(self.stream);
             sys::cuDevicePrimaryCtxRelease_v2(self.device);
         }
@@ -561,6 +562,17 @@ impl Drop for Graph {
             sys::cuGraphExecDestroy(self.executable);
         }
     }
+}
+
+/// Asks the driver for memory in the current context.
+fn allocate(bytes: usize) -> Result<DevicePtr> {
+    let mut address = 0;
+    if bytes > 0 {
+        // SAFETY: the address of a pointer to be filled in.
+        let status = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
+        check(status, &format!("allocate {bytes} bytes"))?;
+    }
+    Ok(address)
 }
 
 /// Refuses a GPU that is not there.

@@ -4,7 +4,9 @@ use super::algorithms::{Algorithm, Algorithms, key};
 use super::driver::Event;
 use super::gpu::{DeviceBuffer, Gpu};
 use super::libraries::Nvidia;
-use super::queue::{Arg, DevicePtr, Grid, Kernel, Operand, Product, ProductShape, Properties, Queue};
+use super::queue::{
+    Arg, DevicePtr, Grid, Kernel, Operand, Product, ProductShape, Properties, Queue, plain_product,
+};
 use crate::device::DType;
 use crate::error::{Error, Result};
 use cudarc::cublaslt::sys::{self, cublasStatus_t};
@@ -27,6 +29,8 @@ const RUNS: usize = 6;
 #[derive(Debug)]
 pub struct Products {
     handle: sys::cublasLtHandle_t,
+    /// [`WORKSPACE`] bytes that algorithms may use.
+    workspace: DevicePtr,
     inner: Mutex<Inner>,
 }
 
@@ -39,14 +43,15 @@ struct Inner {
     known: Algorithms,
     /// Choices in use.
     used: Algorithms,
-    workspace: DevicePtr,
 }
 
 /// A product with everything but its addresses decided.
 #[derive(Clone, Copy, Debug)]
-struct Ready {
-    layout: Layout,
-    algorithm: sys::cublasLtMatmulAlgo_t,
+enum Ready {
+    /// By the library.
+    Library(Layout, sys::cublasLtMatmulAlgo_t),
+    /// By our own kernel.
+    Plain,
 }
 
 /// The library's descriptions of a product. Kept until the end of the process: there are few.
@@ -58,14 +63,14 @@ struct Layout {
 }
 
 impl Products {
-    pub(super) fn new(properties: &Properties) -> Result<Self> {
+    pub(super) fn new(properties: &Properties, workspace: DevicePtr) -> Result<Self> {
         let mut handle = null_mut();
         // SAFETY: the library is open; the address of a handle to be filled in.
         worked(unsafe { sys::cublasLtCreate(&raw mut handle) }, "open cuBLASLt")?;
         let cublaslt = library_version();
         let empty = Algorithms { gpu: properties.name.clone(), cublaslt, ..Algorithms::default() };
         let inner = Inner { known: empty.clone(), used: empty, ..Inner::default() };
-        let products = Self { handle, inner: Mutex::new(inner) };
+        let products = Self { handle, workspace, inner: Mutex::new(inner) };
         if let Some(kept) = products.file().and_then(|path| Algorithms::read(&path).ok()) {
             products.adopt(&kept);
         }
@@ -103,16 +108,10 @@ impl Products {
         self.lock().known.cublaslt
     }
 
-    /// Sets the memory that algorithms may use: [`WORKSPACE`] bytes.
-    pub fn use_workspace(&self, workspace: &DeviceBuffer) {
-        assert!(workspace.len() >= WORKSPACE);
-        self.lock().workspace = workspace.address();
-    }
-
     /// Chooses the algorithms of products, timing those that are not in the table, and keeps what was found.
     ///
     /// # Errors
-    /// When no algorithm serves a product.
+    /// When the driver refuses.
     pub(super) fn prepare(&self, gpu: &Arc<Gpu>, shapes: &BTreeSet<ProductShape>) -> Result<()> {
         let missing: Vec<ProductShape> = {
             let inner = self.lock();
@@ -147,8 +146,10 @@ impl Products {
                 (self.fastest(gpu, shape, &layout, trial)?, true)
             }
         };
-        let words = algorithm.words().ok_or_else(|| Error::failed("a damaged table of algorithms"))?;
-        let ready = Ready { layout, algorithm: sys::cublasLtMatmulAlgo_t { data: words } };
+        let ready = match algorithm.words() {
+            Some(words) => Ready::Library(layout, sys::cublasLtMatmulAlgo_t { data: words }),
+            None => Ready::Plain,
+        };
         let mut inner = self.lock();
         inner.known.products.insert(key(shape, tf32), algorithm.clone());
         inner.used.products.insert(key(shape, tf32), algorithm);
@@ -157,15 +158,21 @@ impl Products {
     }
 
     pub(super) fn run(&self, gpu: &Gpu, product: &Product) -> Result<()> {
-        let (ready, workspace) = {
-            let inner = self.lock();
-            (inner.ready.get(&product.shape()).copied(), inner.workspace)
-        };
-        let ready = ready.ok_or_else(|| {
-            Error::failed(format!("a product that was not prepared: {}", key(&product.shape(), false)))
-        })?;
-        let status = self.multiply(gpu, product, &ready.layout, &ready.algorithm, workspace);
-        worked(status, &format!("multiply {}", key(&product.shape(), false)))
+        let ready = self.lock().ready.get(&product.shape()).copied();
+        match ready {
+            Some(Ready::Library(layout, algorithm)) => {
+                let status = self.multiply(gpu, product, &layout, &algorithm);
+                worked(status, &format!("multiply {}", key(&product.shape(), false)))
+            }
+            Some(Ready::Plain) => {
+                let (kernel, grid, args) = plain_product(product);
+                gpu.launch(kernel, grid, &args)
+            }
+            None => {
+                let shape = key(&product.shape(), false);
+                Err(Error::failed(format!("a product that was not prepared: {shape}")))
+            }
+        }
     }
 
     fn multiply(
@@ -174,12 +181,10 @@ impl Products {
         product: &Product,
         layout: &Layout,
         algorithm: &sys::cublasLtMatmulAlgo_t,
-        workspace: DevicePtr,
     ) -> cublasStatus_t {
         let (alpha, beta) = (1.0f32, if product.accumulate { 1.0f32 } else { 0.0 });
         let pointer = |address: DevicePtr| address as *const c_void;
         let [a, b, c] = layout.matrices;
-        let bytes = if workspace == 0 { 0 } else { WORKSPACE };
         // SAFETY: the layouts describe the memory behind the addresses, which the executor keeps alive for the node;
         // the scalars are read before the call returns (host pointer mode).
         unsafe {
@@ -197,14 +202,15 @@ impl Products {
                 product.c as *mut c_void,
                 c,
                 algorithm,
-                workspace as *mut c_void,
-                bytes,
+                self.workspace as *mut c_void,
+                WORKSPACE,
                 gpu.stream().cast(),
             )
         }
     }
 
-    /// Times the candidates of a shape and returns the fastest of those that give the same bits twice.
+    /// Times the candidates of a shape and returns the fastest of those that give the same bits twice; our own kernel
+    /// where there is none.
     fn fastest(
         &self,
         gpu: &Arc<Gpu>,
@@ -213,11 +219,10 @@ impl Products {
         trial: &mut Trial,
     ) -> Result<Algorithm> {
         let candidates = self.candidates(layout)?;
-        let workspace = self.lock().workspace;
         let product = trial.product(gpu, shape)?;
         let mut timed = Vec::new();
         for candidate in &candidates {
-            let run = || self.multiply(gpu, &product, layout, &candidate.algo, workspace);
+            let run = || self.multiply(gpu, &product, layout, &candidate.algo);
             if run() != cublasStatus_t::CUBLAS_STATUS_SUCCESS {
                 continue;
             }
@@ -234,7 +239,7 @@ impl Products {
             let mut sums = [0u64; 2];
             for sum in &mut sums {
                 trial.clear_result(gpu, shape)?;
-                worked(self.multiply(gpu, &product, layout, &candidate.algo, workspace), "check a product")?;
+                worked(self.multiply(gpu, &product, layout, &candidate.algo), "check a product")?;
                 *sum = trial.checksum(gpu, shape)?;
             }
             if sums[0] == sums[1] {
@@ -242,7 +247,7 @@ impl Products {
                 return Ok(Algorithm::new(&words, candidate.workspaceSize, milliseconds * 1e3));
             }
         }
-        Err(Error::failed(format!("cuBLASLt has no stable algorithm for the product {}", key(shape, false))))
+        Ok(Algorithm::plain())
     }
 
     /// What the library proposes, best guess first. Only splits that are summed in a fixed order are asked for.
@@ -288,6 +293,9 @@ impl Products {
                 &raw mut count,
             );
             sys::cublasLtMatmulPreferenceDestroy(preference);
+            if status == cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED {
+                return Ok(Vec::new());
+            }
             worked(status, "search algorithms")?;
         }
         Ok(found[..count as usize].to_vec())

@@ -276,6 +276,22 @@ impl Product {
     }
 }
 
+/// The kernel of a product for shapes that the library has no algorithm for, and its launch.
+pub(super) fn plain_product(product: &Product) -> (Kernel, Grid, [Arg; 6]) {
+    const SIDE: usize = 32;
+    let kernel = Kernel::new("product", "product")
+        .with_type("IN", product.input)
+        .with_type("OUT", product.output)
+        .with("AT", product.a.transposed)
+        .with("BT", product.b.transposed)
+        .with("ADD", product.accumulate);
+    let blocks = [product.n.div_ceil(SIDE) as u32, product.m.div_ceil(SIDE) as u32, 1];
+    let sizes = [product.m.into(), product.n.into(), product.k.into()];
+    let [m, n, k] = sizes;
+    let args = [product.a.address.into(), product.b.address.into(), product.c.into(), m, n, k];
+    (kernel, Grid { blocks, threads: 256, shared: 0 }, args)
+}
+
 /// Keeps what was asked for and runs nothing.
 #[derive(Debug)]
 pub struct Collector {
@@ -319,7 +335,10 @@ impl Queue for Collector {
     }
 
     fn product(&self, product: &Product) -> Result<()> {
-        self.asked.borrow_mut().products.insert(product.shape());
+        let mut asked = self.asked.borrow_mut();
+        asked.products.insert(product.shape());
+        // It may turn out that the library cannot: then this must be there.
+        asked.kernels.insert(plain_product(product).0);
         Ok(())
     }
 

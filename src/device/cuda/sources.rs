@@ -11,10 +11,11 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 4] = [header!("common"), header!("heads"), header!("mma"), header!("norm")];
+pub const HEADERS: [(&str, &str); 5] =
+    [header!("activation"), header!("common"), header!("heads"), header!("mma"), header!("norm")];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 25] = [
+pub const SOURCES: [(&str, &str); 26] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -31,6 +32,7 @@ pub const SOURCES: [(&str, &str); 25] = [
     source!("kv_cache"),
     source!("mul"),
     source!("partials"),
+    source!("product"),
     source!("qk_norm_rope"),
     source!("residual_norm"),
     source!("rms_norm"),

@@ -6,10 +6,13 @@ use super::rows::{Scratch, cut};
 use super::{Attention, Heads, Mask};
 use crate::device::cpu::matmul::{Matrix, multiply, operand, widens};
 use crate::device::cpu::{View, ViewMut};
+use crate::device::cuda::{Arg, DevicePtr, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Builder, Case, Cases, Cost, CpuNode, Fill, Op, Precision, Spec, TensorId, Vjp};
+use crate::ir::{
+    Array, Builder, Case, Cases, Cost, CpuNode, CudaNode, Fill, Op, Precision, Spec, TensorId, Vjp,
+};
 use crate::ops::dropout::Dropout;
 use crate::ops::softmax::Softmax;
 
@@ -129,6 +132,30 @@ fn clear<E: Elem>(to: Matrix<ViewMut<'_, E>>, rows: usize, columns: usize) {
     }
 }
 
+/// Launches a kernel whose every block makes one tile of an output `[t, columns]` of one of `y` heads of a sequence.
+fn launch(
+    cx: &CudaNode<'_>,
+    entry: &'static str,
+    (heads, t, batch): (Heads, usize, usize),
+    (columns, y): (usize, usize),
+    tensors: &[DevicePtr],
+    further: &[Arg],
+) -> Result<()> {
+    /// As in kernels/attention_unfused.cu.
+    const SIDE: usize = 64;
+    const THREADS: u32 = 16 * 16;
+    let mut args: Vec<Arg> = tensors.iter().map(|&p| p.into()).collect();
+    args.extend([heads.query, heads.kv, heads.dim, t].map(Arg::from));
+    args.extend(further);
+    let tiles = t.div_ceil(SIDE) * columns.div_ceil(SIDE);
+    let grid = Grid { blocks: [tiles, y, batch].map(|n| n as u32), threads: THREADS, shared: 0 };
+    if grid.blocks.contains(&0) {
+        return Ok(());
+    }
+    let kernel = Kernel::new("attention_unfused", entry).with_type("T", cx.input_spec(0).dtype);
+    cx.queue.launch(kernel, grid, &args)
+}
+
 impl AttentionScores {
     fn of(attention: &Attention) -> Self {
         Self { heads: attention.heads, seq_len: attention.seq_len }
@@ -182,6 +209,14 @@ impl Op for AttentionScores {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let (heads, t) = (self.heads, self.seq_len);
+        let tensors = [cx.input(0), cx.output(0)];
+        let scale = [Arg::F32(heads.score_scale() as f32)];
+        let batch = cx.output_spec(0).shape[0];
+        launch(cx, "attention_scores", (heads, t, batch), (t, heads.query), &tensors, &scale)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -264,6 +299,15 @@ impl Op for AttentionScoresGrad {
         Ok(())
     }
 
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let heads = self.0;
+        let (batch, t) = (cx.input_spec(1).shape[0], cx.input_spec(1).width());
+        let tensors = [cx.input(0), cx.input(1), cx.output(0)];
+        let scale = [Arg::F32(heads.score_scale() as f32)];
+        let all = heads.query + 2 * heads.kv;
+        launch(cx, "attention_scores_grad", (heads, t, batch), (heads.dim, all), &tensors, &scale)
+    }
+
     fn cases(&self, _precision: Precision) -> Cases {
         Cases::GradientOf("attention_scores")
     }
@@ -313,6 +357,13 @@ impl Op for AttentionValues {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let heads = self.0;
+        let (batch, t) = (cx.input_spec(0).shape[0], cx.input_spec(0).width());
+        let tensors = [cx.input(0), cx.input(1), cx.output(0)];
+        launch(cx, "attention_values", (heads, t, batch), (heads.dim, heads.query), &tensors, &[])
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -396,6 +447,14 @@ impl Op for AttentionValuesGrad {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        let heads = self.0;
+        let (batch, t) = (cx.input_spec(0).shape[0], cx.input_spec(0).width());
+        let tensors: Vec<DevicePtr> = cx.inputs.iter().chain(cx.outputs).copied().collect();
+        let (columns, all) = (t.max(heads.dim), heads.query + 2 * heads.kv);
+        launch(cx, "attention_values_grad", (heads, t, batch), (columns, all), &tensors, &[])
     }
 
     fn cases(&self, _precision: Precision) -> Cases {

@@ -11,7 +11,7 @@
 //!
 //! `docs/checkpoints.md` states the format and what survives which fault.
 
-mod fs;
+pub(crate) mod fs;
 mod load;
 mod manifest;
 mod save;

@@ -1,0 +1,103 @@
+// Flash attention, forward, in fp32: a block has ROWS queries of a head and goes through COLUMNS keys at a time.
+//
+// The square of scores of 64 by 32 is 4·4 per thread, for which four columns of queries and keys are eight reads of 16
+// bytes from shared memory and 64 multiply-adds: half of what shared memory gives.
+#include "tiles.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+flash_attention_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
+                     const uint2 *spans,      // [batch·seq_len], without CAUSAL
+                     const u32 *sequences,    // [batch], with DROPOUT
+                     const u32 *dropout_step, // [1], with DROPOUT
+                     T *o,                    // = [batch·seq_len, heads·HEAD_DIM]
+                     float *lse,              // = [batch·seq_len, heads]
+                     int batch, int heads, int kv_heads, int seq_len, float score_scale, u32 key0, u32 key1,
+                     u32 threshold, float drop_scale) {
+    extern __shared__ __align__(16) float shared_floats[];
+    float *queries = shared_floats, *keys = queries + ROWS * STRIDE, *values = keys + COLUMNS * STRIDE;
+    float *square = values + COLUMNS * STRIDE;
+    int tiles = (seq_len + ROWS - 1) / ROWS;
+    Place place = place_of_block(tiles);
+    if (place.sequence >= batch) return;
+    int t = (tiles - 1 - place.tile) * ROWS, x = thread_x(), y = thread_y();
+
+    int width = (heads + 2 * kv_heads) * HEAD_DIM, kv_head = place.head / (heads / kv_heads);
+    i64 first_row = i64(place.sequence) * seq_len;
+    const T *rows = packed + first_row * width;
+    const T *k_rows = rows + (heads + kv_head) * HEAD_DIM, *v_rows = k_rows + kv_heads * HEAD_DIM;
+    if (!CAUSAL) spans += first_row;
+    Drops drops = {key0, key1, threshold, drop_scale};
+    Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[place.sequence] : 0, place.head, seq_len);
+
+    copy_rows<ROWS>(queries, rows + i64(t) * width + place.head * HEAD_DIM, width, seq_len - t);
+    Result sums = {};
+    float peak[ROWS_EACH], norm[ROWS_EACH] = {};
+    Seen seen[ROWS_EACH];
+#pragma unroll
+    for (int i = 0; i < ROWS_EACH; i++) {
+        peak[i] = minus_infinity();
+        seen[i] = seen_by(spans, t + y + 16 * i, seq_len);
+    }
+    Seen of_block = seen_by_any(spans, t, t + ROWS, seq_len);
+    for (int key = of_block.first / COLUMNS * COLUMNS; key < of_block.end; key += COLUMNS) {
+        __syncthreads();
+        copy_rows<COLUMNS>(keys, k_rows + i64(key) * width, width, seq_len - key);
+        copy_rows<COLUMNS>(values, v_rows + i64(key) * width, width, seq_len - key);
+        __syncthreads();
+        Square p = {};
+        multiply_rows(p, queries, keys);
+        u32 kept = 0;
+        if (DROPOUT)
+            kept = share_calls<ROWS_EACH * COLUMNS_EACH, 8>(x, dropout, [&](int c) {
+                u32 row = dropout.row + t + y + 16 * (c / COLUMNS_EACH);
+                return draws(drops, dropout.step, dropout.sequence, row, key / 8 + c % COLUMNS_EACH);
+            });
+#pragma unroll
+        for (int i = 0; i < ROWS_EACH; i++) {
+            float top = peak[i];
+#pragma unroll
+            for (int j = 0; j < COLUMNS_EACH; j++) {
+                p[i][j] = sees(seen[i], key + x + 8 * j) ? p[i][j] * score_scale : minus_infinity();
+                top = fmaxf(top, p[i][j]);
+            }
+            top = row_reduce(top, Max());
+            // Where no key was seen yet, probabilities are relative to 1.
+            float shift = top == minus_infinity() ? 0.0f : top, by = expf(peak[i] - shift);
+            peak[i] = top;
+            norm[i] *= by;
+#pragma unroll
+            for (int n = 0; n < WIDTHS_EACH; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) sums[i][n][e] *= by;
+#pragma unroll
+            for (int j = 0; j < COLUMNS_EACH; j++) {
+                p[i][j] = expf(p[i][j] - shift);
+                norm[i] += p[i][j];
+            }
+        }
+        if (DROPOUT) {
+            int lane = threadIdx.x % WARP;
+#pragma unroll
+            for (int i = 0; i < ROWS_EACH; i++)
+#pragma unroll
+                for (int j = 0; j < COLUMNS_EACH; j++) {
+                    int c = i * COLUMNS_EACH + j;
+                    u32 bits = __shfl_sync(FULL_WARP, kept, lane - x + c % 8);
+                    if (!is_kept(bits, c / 8, x)) p[i][j] = 0.0f;
+                }
+        }
+        put(square, p);
+        __syncwarp();
+        multiply_columns(sums, square, values);
+    }
+
+#pragma unroll
+    for (int i = 0; i < ROWS_EACH; i++) {
+        int row = y + 16 * i;
+        float total = row_reduce(norm[i], Add());
+        if (x == 0 && t + row < seq_len) lse[(first_row + t + row) * heads + place.head] = peak[i] + logf(total);
+        // A query that sees no key gives zeros.
+        norm[i] = total == 0.0f ? 0.0f : (DROPOUT ? drop_scale : 1.0f) / total;
+    }
+    store_rows(o + ((first_row + t) * heads + place.head) * HEAD_DIM, heads * HEAD_DIM, sums, norm, seq_len - t);
+}

@@ -1,0 +1,39 @@
+// C (+)= A·B for the few shapes that the library has no algorithm for, such as odd widths in bf16: correct anywhere,
+// fast nowhere. fp32 sums in the order of k.
+#include "common.cuh"
+
+constexpr int SIDE = 32, DEPTH = 32, ROWS = 8; // A block makes SIDE × SIDE of C with SIDE × ROWS threads.
+
+// Element (row, column) of a matrix of `columns` columns, or of its transpose, stored with `rows` of them.
+template <bool transposed> __device__ __forceinline__ i64 place(int row, int column, int rows, int columns) {
+    return transposed ? i64(column) * rows + row : i64(row) * columns + column;
+}
+
+// c = a·b, or c += a·b with ADD.
+extern "C" __global__ void product(const IN *a /* (m, k), or (k, m) with AT */, const IN *b /* (k, n), or (n, k) with BT */,
+                                   OUT *c /* (m, n) */, int m, int n, int k) {
+    __shared__ float left[SIDE][DEPTH + 1], right[DEPTH][SIDE + 1];
+    int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE;
+    int first_row = blockIdx.y * SIDE, first_column = blockIdx.x * SIDE;
+    float sum[SIDE / ROWS] = {};
+    for (int start = 0; start < k; start += DEPTH) {
+        for (int i = y; i < SIDE; i += ROWS) {
+            int row = first_row + i, column = first_column + x;
+            left[i][x] = row < m && start + x < k ? up(a[place<AT>(row, start + x, m, k)]) : 0.0f;
+            right[i][x] = start + i < k && column < n ? up(b[place<BT>(start + i, column, k, n)]) : 0.0f;
+        }
+        __syncthreads();
+        for (int d = 0; d < DEPTH; d++) {
+#pragma unroll
+            for (int i = 0; i < SIDE / ROWS; i++) sum[i] = fmaf(left[y + i * ROWS][d], right[d][x], sum[i]);
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < SIDE / ROWS; i++) {
+        int row = first_row + y + i * ROWS, column = first_column + x;
+        if (row >= m || column >= n) continue;
+        OUT *to = c + i64(row) * n + column;
+        *to = down<OUT>(ADD ? up(*to) + sum[i] : sum[i]);
+    }
+}

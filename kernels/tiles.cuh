@@ -1,0 +1,130 @@
+// Attention in fp32 multiply-adds, for any width of a head: products of tiles in shared memory.
+//
+// Definitions: T (format in memory), HEAD_DIM (at most 256), ROWS and COLUMNS (of a square of scores: multiples of 16
+// and of 8), CAUSAL, DROPOUT. A block is 16·8 threads: thread (y, x) has rows y + 16·i and columns x + 8·j of the square,
+// and of results columns 32·n + 4·x to 32·n + 4·x + 3. So the eight threads of a row are neighbours in a warp.
+#pragma once
+#include "attention.cuh"
+
+constexpr int THREADS = 128;
+constexpr int ROWS_EACH = ROWS / 16, COLUMNS_EACH = COLUMNS / 8;
+constexpr int WIDTH = (HEAD_DIM + 31) / 32 * 32, WIDTHS_EACH = WIDTH / 32;
+constexpr int STRIDE = WIDTH + 4;            // Of rows: eight neighbours lie in different banks.
+constexpr int SQUARE_STRIDE = COLUMNS + 8;   // Of rows of the square: likewise.
+constexpr int VEC = HEAD_DIM % 4 == 0 ? 4 : 1;
+
+using Square = float[ROWS_EACH][COLUMNS_EACH];
+using Result = float[ROWS_EACH][WIDTHS_EACH][4];
+
+__device__ __forceinline__ int thread_x() { return threadIdx.x % 8; }
+__device__ __forceinline__ int thread_y() { return threadIdx.x / 8; }
+
+// Copies rows, `stride` elements apart, to shared memory as floats; rows from `there` on and columns beyond the head
+// become zero.
+template <int COUNT> __device__ __forceinline__ void copy_rows(float *to, const T *from, int stride, int there) {
+    constexpr int PIECES = COUNT * WIDTH / VEC;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < PIECES; i += THREADS) {
+        int row = i / (WIDTH / VEC), column = i % (WIDTH / VEC) * VEC;
+        float piece[VEC] = {};
+        if (row < there && column < HEAD_DIM) load(from + i64(row) * stride + column, piece);
+        store(to + row * STRIDE + column, piece);
+    }
+}
+
+__device__ __forceinline__ float4 four(const float *from) { return *reinterpret_cast<const float4 *>(from); }
+
+// c += a·bᵀ: a has ROWS rows, b COLUMNS rows.
+__device__ __forceinline__ void multiply_rows(Square &c, const float *a, const float *b) {
+    a += thread_y() * STRIDE;
+    b += thread_x() * STRIDE;
+#pragma unroll 4
+    for (int k = 0; k < HEAD_DIM; k += 4) {
+        float4 left[ROWS_EACH], right[COLUMNS_EACH];
+#pragma unroll
+        for (int i = 0; i < ROWS_EACH; i++) left[i] = four(a + 16 * i * STRIDE + k);
+#pragma unroll
+        for (int j = 0; j < COLUMNS_EACH; j++) right[j] = four(b + 8 * j * STRIDE + k);
+#pragma unroll
+        for (int i = 0; i < ROWS_EACH; i++)
+#pragma unroll
+            for (int j = 0; j < COLUMNS_EACH; j++) {
+                c[i][j] = fmaf(left[i].x, right[j].x, c[i][j]);
+                c[i][j] = fmaf(left[i].y, right[j].y, c[i][j]);
+                c[i][j] = fmaf(left[i].z, right[j].z, c[i][j]);
+                c[i][j] = fmaf(left[i].w, right[j].w, c[i][j]);
+            }
+    }
+}
+
+// c += a·b: a is a square in shared memory, b has COLUMNS rows.
+__device__ __forceinline__ void multiply_columns(Result &c, const float *a, const float *b) {
+    a += thread_y() * SQUARE_STRIDE;
+    b += thread_x() * 4;
+#pragma unroll 2
+    for (int k = 0; k < COLUMNS; k += 4) {
+        float left[ROWS_EACH][4];
+#pragma unroll
+        for (int i = 0; i < ROWS_EACH; i++) load(a + 16 * i * SQUARE_STRIDE + k, left[i]);
+#pragma unroll
+        for (int n = 0; n < WIDTHS_EACH; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                float4 right = four(b + (k + j) * STRIDE + n * 32);
+#pragma unroll
+                for (int i = 0; i < ROWS_EACH; i++) {
+                    c[i][n][0] = fmaf(left[i][j], right.x, c[i][n][0]);
+                    c[i][n][1] = fmaf(left[i][j], right.y, c[i][n][1]);
+                    c[i][n][2] = fmaf(left[i][j], right.z, c[i][n][2]);
+                    c[i][n][3] = fmaf(left[i][j], right.w, c[i][n][3]);
+                }
+            }
+    }
+}
+
+// Puts a square into shared memory. Its rows are read by the threads that wrote them, of one warp.
+__device__ __forceinline__ void put(float *to, const Square &square) {
+#pragma unroll
+    for (int i = 0; i < ROWS_EACH; i++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS_EACH; j++)
+            to[(thread_y() + 16 * i) * SQUARE_STRIDE + thread_x() + 8 * j] = square[i][j];
+}
+
+// Stores rows of a result, multiplied by `factor`; rows from `there` on are left out.
+__device__ __forceinline__ void store_rows(T *to, int stride, const Result &result, const float (&factor)[ROWS_EACH],
+                                           int there) {
+#pragma unroll
+    for (int i = 0; i < ROWS_EACH; i++) {
+        int row = thread_y() + 16 * i;
+#pragma unroll
+        for (int n = 0; n < WIDTHS_EACH; n++)
+#pragma unroll
+            for (int at = 0; at < 4; at += VEC) {
+                int column = n * 32 + thread_x() * 4 + at;
+                float piece[VEC];
+#pragma unroll
+                for (int j = 0; j < VEC; j++) piece[j] = result[i][n][at + j] * factor[i];
+                if (row < there && column < HEAD_DIM) store(to + i64(row) * stride + column, piece);
+            }
+    }
+}
+
+// Combines one value of each of the eight threads of a row.
+template <typename Combine> __device__ __forceinline__ float row_reduce(float x, Combine combine) {
+    return warp_reduce<8>(x, combine);
+}
+
+// Bits of `append_kept` for CALLS calls that SHARERS lanes of a warp, of which this is number `sharer`, make together:
+// number c is made by lane c % SHARERS. `call(c)` draws it.
+template <int CALLS, int SHARERS, typename Call>
+__device__ __forceinline__ u32 share_calls(int sharer, const Dropout &dropout, Call call) {
+    constexpr int EACH = (CALLS + SHARERS - 1) / SHARERS;
+    static_assert(EACH <= 4, "bits of a lane");
+    u32 bits = 0;
+#pragma unroll
+    for (int c = 0; c < EACH; c++) bits = append_kept(bits, call(c * SHARERS + sharer), dropout.thresholds);
+    return bits >> (16 - 4 * EACH);
+}
+// Whether column `c` of the call that a lane made as its number `i` is kept.
+__device__ __forceinline__ bool is_kept(u32 bits, int i, int c) { return bits >> (16 * (c % 2) + 4 * i + c / 2) & 1; }

@@ -1,0 +1,57 @@
+//! The tensors of one step, for comparison with another implementation.
+
+use super::checkpoint::TensorView;
+use super::checkpoint::{fs::DiskFs, tensor_file};
+use super::rank::Rank;
+use super::run::prepare;
+use crate::device::Device;
+use crate::device::comm::Alone;
+use crate::device::cpu::Pool;
+use crate::error::{Error, Result};
+use crate::recipe::Resolved;
+use safetensors::Dtype;
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Runs forward and backward of the first step and writes what went in and came out as safetensors: `batch.*` (u32),
+/// `params.*` and `grads.*` (fp32, unpadded), the `loss` of the step, and the `logits` of its first rows as an
+/// evaluation computes them (at most one chunk of the head). Returns the loss.
+///
+/// # Errors
+/// As [`super::run`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no other
+/// implementation drops alike.
+pub fn inspect(mut resolved: Resolved, to: &Path) -> Result<f64> {
+    let (plan, programs, dataset) = prepare(&mut resolved)?;
+    if plan.batch.world > 1 || plan.batch.micro_steps > 1 || plan.model.dropout > 0.0 {
+        return Err(Error::usage(
+            "one step of one rank is inspected, without dropout: set parallelism.world_size=1, training.accumulation=1 \
+             and model.dropout=0",
+        ));
+    }
+    let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
+    let vocab = plan.model.vocab_size;
+    let mut rank = Rank::new(plan, Arc::clone(&programs), dataset, device, Arc::new(Alone))?;
+    let batch = rank.run_gradients()?;
+    let logits: Vec<u8> =
+        rank.inspect_evaluation("head.logits")?.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect();
+    let loss = rank.loss()?;
+    let of_batch = |name: &str, numbers: &[u32], shape: Vec<usize>| {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+        TensorView::lazy(format!("batch.{name}"), Dtype::U32, shape, move || Ok(Cow::Owned(bytes.clone())))
+    };
+    let rows = vec![batch.sequences.len(), batch.tokens.len() / batch.sequences.len()];
+    let mut tensors = vec![
+        of_batch("tokens", &batch.tokens, rows.clone()),
+        of_batch("targets", &batch.targets, rows.clone()),
+        of_batch("positions", &batch.positions, rows),
+    ];
+    tensors.push(TensorView::lazy("loss", Dtype::F32, vec![1], move || {
+        Ok(Cow::Owned((loss as f32).to_le_bytes().to_vec()))
+    }));
+    let shape = vec![logits.len() / 4 / vocab, vocab];
+    tensors.push(TensorView::lazy("logits", Dtype::F32, shape, || Ok(Cow::Borrowed(&logits))));
+    tensors.extend(rank.tensors_of(&[("params", "params."), ("grads", "grads.")]));
+    tensor_file::write(&DiskFs, to, &tensors)?;
+    Ok(loss)
+}
