@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Trains xrun's model in PyTorch on random tokens and prints how fast, as a line of JSON.
+
+    torch_peer.py --model dim768                                   # torch.compile, bf16 autocast
+    torch_peer.py --model dim768 --pad --mode graphs --recompute
+    torch_peer.py --model 768,18,12,12,64,2048 --seq 512 --batch 24 --precision fp32
+    torch_peer.py --model dim384 --turns                           # waits; measures once per line on stdin
+
+What a PyTorch user would write: fp32 masters, autocast to bf16, SDPA, RMSNorm and cross-entropy from torch.nn, fused
+AdamW, clipping by the global norm. Embedding and head are not tied. With --pad, FFN and vocabulary become multiples of
+64, as xrun pads them in memory.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+VOCAB = 50_257
+EPS = 1e-6
+COMPILED = {"compile": "default", "graphs": "reduce-overhead", "autotune": "max-autotune"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the model."""
+
+    dim: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int = VOCAB
+
+    def padded(self) -> "Shape":
+        """FFN and vocabulary as multiples of 64."""
+        return replace(self, ffn=-(-self.ffn // 64) * 64, vocab=-(-self.vocab // 64) * 64)
+
+
+PRESETS = {
+    "dim384": Shape(384, 12, 12, 12, 32, 1536),
+    "dim768": Shape(768, 18, 24, 24, 32, 2048),
+    "dim1024": Shape(1024, 18, 32, 32, 32, 2730),
+}
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    """A layer without bias, from a normal distribution of width 0.02."""
+    layer = nn.Linear(inputs, outputs, bias=False)
+    nn.init.normal_(layer.weight, std=0.02)
+    return layer
+
+
+class Attention(nn.Module):
+    """Rotary grouped-query attention with normalized queries and keys."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.groups = [shape.heads, shape.kv_heads, shape.kv_heads]
+        self.head_dim = shape.head_dim
+        self.qkv = linear(shape.dim, sum(self.groups) * shape.head_dim)
+        self.q_norm = nn.RMSNorm(shape.head_dim, eps=EPS)
+        self.k_norm = nn.RMSNorm(shape.head_dim, eps=EPS)
+        self.out = linear(shape.heads * shape.head_dim, shape.dim)
+
+    def forward(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+        packed = self.qkv(x).unflatten(-1, (-1, self.head_dim))
+        q, k, v = packed.split(self.groups, dim=2)
+        q, k = rotate(self.q_norm(q), turns), rotate(self.k_norm(k), turns)
+        q, k, v = (t.to(packed.dtype).transpose(1, 2) for t in (q, k, v))
+        shared = self.groups[0] != self.groups[1]
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+def rotate(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+    """RoPE of [batch, position, head, dim] in fp32: the halves of a head are the coordinates that turn."""
+    cos, sin = turns
+    left, right = x.float().chunk(2, dim=-1)
+    return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
+
+
+class Block(nn.Module):
+    """Attention and SwiGLU, each behind a norm and beside a residual."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.attention_norm, self.ffn_norm = nn.RMSNorm(shape.dim, eps=EPS), nn.RMSNorm(shape.dim, eps=EPS)
+        self.attention = Attention(shape)
+        self.gate_up = linear(shape.dim, 2 * shape.ffn)
+        self.down = linear(shape.ffn, shape.dim)
+
+    def forward(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), turns)
+        gate, up = self.gate_up(self.ffn_norm(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Model(nn.Module):
+    """The decoder; returns the mean loss of a batch."""
+
+    def __init__(self, shape: Shape, seq: int, recompute: bool):
+        super().__init__()
+        self.embedding = nn.Embedding(shape.vocab, shape.dim)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.dim, eps=EPS)
+        self.head = linear(shape.dim, shape.vocab)
+        self.recompute = recompute
+        frequencies = 10_000.0 ** (-torch.arange(0, shape.head_dim, 2) / shape.head_dim)
+        angles = torch.arange(seq)[:, None, None] * frequencies
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.bfloat16()
+        turns = (self.cos, self.sin)
+        for block in self.blocks:
+            x = checkpoint(block, x, turns, use_reentrant=False) if self.recompute else block(x, turns)
+        logits = self.head(self.norm(x)).float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
+    """A function that takes one optimizer step and returns its loss, still on the device."""
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = args.precision == "tf32"
+    model = Model(shape, args.seq, args.recompute).to(args.device)
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() == 1]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=True)
+    network = model if args.mode == "eager" else torch.compile(model, mode=COMPILED[args.mode])
+    # Targets below the real vocabulary, padded or not.
+    windows = torch.randint(args.vocab, (16, args.batch, args.seq + 1), device=args.device)
+    batches = [(w[:, :-1].contiguous(), w[:, 1:].contiguous()) for w in windows]
+    taken = 0
+
+    def step() -> Tensor:
+        nonlocal taken
+        tokens, targets = batches[taken % len(batches)]
+        taken += 1
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.precision == "bf16"):
+            loss = network(tokens, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    return step
+
+
+def measure(args: argparse.Namespace, step: Callable[[], Tensor]) -> dict[str, object]:
+    """Steps in a row, as a training loop takes them; then the same number, each waited for."""
+    wait = torch.cuda.synchronize if args.device == "cuda" else lambda: None
+
+    def timed(count: int) -> float:
+        wait()
+        began = time.perf_counter()
+        for _ in range(count):
+            step()
+        wait()
+        return (time.perf_counter() - began) / count
+
+    seconds = timed(args.steps)
+    single = statistics.median(timed(1) for _ in range(args.steps))
+    return {
+        "tok_s": round(args.batch * args.seq / seconds),
+        "step_ms": round(seconds * 1e3, 3),
+        "single_step_ms": round(single * 1e3, 3),
+        "peak_mib": round(torch.cuda.max_memory_allocated() / 2**20) if args.device == "cuda" else None,
+    }
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--model", default="dim768", help="dim384, dim768, dim1024, or dim,layers,heads,kv_heads,head_dim,ffn"
+    )
+    parser.add_argument("--mode", default="compile", choices=["eager", *COMPILED])
+    parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32", "tf32"])
+    parser.add_argument("--batch", type=int, default=32, help="sequences")
+    parser.add_argument("--seq", type=int, default=256, help="tokens per sequence")
+    parser.add_argument("--vocab", type=int, default=VOCAB)
+    parser.add_argument("--pad", action="store_true", help="FFN and vocabulary as multiples of 64")
+    parser.add_argument("--recompute", action="store_true", help="keep only the blocks' inputs")
+    parser.add_argument("--warmup", type=int, default=12, help="steps before anything is measured")
+    parser.add_argument("--steps", type=int, default=30, help="steps that are measured")
+    parser.add_argument("--turns", action="store_true", help="measure once for every line on stdin")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Warms up, says so, and measures."""
+    args = arguments()
+    shape = PRESETS[args.model] if args.model in PRESETS else Shape(*map(int, args.model.split(",")))
+    shape = replace(shape, vocab=args.vocab)
+    if args.pad:
+        shape = shape.padded()
+    about = {key: value for key, value in vars(args).items() if key not in ("turns", "warmup", "device")}
+
+    def say(**more: object) -> None:
+        print(json.dumps({**about, "torch": torch.__version__, **more}), flush=True)
+
+    try:
+        step = trainer(args, shape)
+        for _ in range(args.warmup):
+            loss = step()
+        if args.turns:
+            say(ready=True, loss=round(loss.item(), 3))
+        for _ in sys.stdin if args.turns else [None]:
+            say(**measure(args, step))
+    except torch.OutOfMemoryError:
+        say(error="out of memory")
+
+
+if __name__ == "__main__":
+    main()
