@@ -2,7 +2,7 @@
 
 use super::libraries::Nvidia;
 use super::queue::Kernel;
-use super::sources::{HEADERS, source};
+use super::sources::{headers, source};
 use crate::error::{Error, IoContext, Result};
 use cudarc::nvrtc::sys;
 use rayon::prelude::*;
@@ -124,8 +124,9 @@ impl Compiler {
         let mut hash = blake3::Hasher::new();
         let (major, minor) = self.version;
         let version = format!("{major}.{minor}");
-        let headers = HEADERS.iter().flat_map(|(name, text)| [*name, *text]);
-        let parts = headers.chain([source(unit.file), &version]).chain(options.iter().map(String::as_str));
+        let (headers, code) = (headers(), source(unit.file));
+        let headers = headers.iter().flat_map(|(name, text)| [name, text.as_ref()]);
+        let parts = headers.chain([code.as_ref(), &version]).chain(options.iter().map(String::as_str));
         for part in parts {
             hash.update(&part.len().to_le_bytes());
             hash.update(part.as_bytes());
@@ -200,9 +201,10 @@ fn keep(path: &std::path::Path, code: &[u8]) -> Result<()> {
 /// Machine code, and what the compiler says besides.
 fn compile(unit: &Unit, options: &[String]) -> Result<(Vec<u8>, String)> {
     let text = |s: &str| CString::new(s).map_err(|_| Error::failed("a source with a zero byte"));
-    let (code, name) = (text(source(unit.file))?, text(&format!("{}.cu", unit.file))?);
-    let headers: Vec<CString> = HEADERS.iter().map(|(_, h)| text(h)).collect::<Result<_>>()?;
-    let names: Vec<CString> = HEADERS.iter().map(|(n, _)| text(n)).collect::<Result<_>>()?;
+    let (code, name) = (text(&source(unit.file))?, text(&format!("{}.cu", unit.file))?);
+    let included = headers();
+    let headers: Vec<CString> = included.iter().map(|(_, h)| text(h)).collect::<Result<_>>()?;
+    let names: Vec<CString> = included.iter().map(|(n, _)| text(n)).collect::<Result<_>>()?;
     let options: Vec<CString> = options.iter().map(|o| text(o)).collect::<Result<_>>()?;
     let pointers = |texts: &[CString]| texts.iter().map(|t| t.as_ptr()).collect::<Vec<_>>();
     let (header_texts, header_names) = (pointers(&headers), pointers(&names));

@@ -1,5 +1,8 @@
 //! The kernels' sources, embedded in the binary.
 
+use std::borrow::Cow;
+use std::path::Path;
+
 macro_rules! source {
     ($name:literal) => {
         ($name, include_str!(concat!("../../../kernels/", $name, ".cu")))
@@ -11,11 +14,11 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 5] =
+const HEADERS: [(&str, &str); 5] =
     [header!("activation"), header!("common"), header!("heads"), header!("mma"), header!("norm")];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 26] = [
+const SOURCES: [(&str, &str); 26] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -44,9 +47,25 @@ pub const SOURCES: [(&str, &str); 26] = [
     source!("swiglu"),
 ];
 
+/// A folder whose files take the place of those in the binary: for work on kernels without building anew.
+pub const FOLDER_VARIABLE: &str = "XRUN_KERNELS";
+
 /// The source of a kernel file.
 ///
-/// Panics for a name that is not in [`SOURCES`]: a programming error.
-pub fn source(file: &str) -> &'static str {
-    SOURCES.iter().find(|(name, _)| *name == file).unwrap_or_else(|| panic!("no kernel file {file}")).1
+/// Panics for a name that the binary does not know: a programming error.
+pub fn source(file: &str) -> Cow<'static, str> {
+    let embedded = SOURCES.iter().find(|(name, _)| *name == file);
+    replaced(&format!("{file}.cu"))
+        .unwrap_or_else(|| Cow::Borrowed(embedded.unwrap_or_else(|| panic!("no kernel file {file}")).1))
+}
+
+/// The headers' names and texts.
+pub fn headers() -> Vec<(&'static str, Cow<'static, str>)> {
+    HEADERS.iter().map(|(name, text)| (*name, replaced(name).unwrap_or(Cow::Borrowed(text)))).collect()
+}
+
+/// A file of the folder that [`FOLDER_VARIABLE`] names.
+fn replaced(name: &str) -> Option<Cow<'static, str>> {
+    let folder = std::env::var_os(FOLDER_VARIABLE)?;
+    std::fs::read_to_string(Path::new(&folder).join(name)).ok().map(Cow::Owned)
 }
