@@ -11,6 +11,7 @@
     ops      every op of a recipe beside the card's own limits
     bench    tokens per second in the steady state
     peer     the same against the same model in PyTorch (scripts/torch_peer.py), in turns
+    step     loss, logits and gradients of a step against PyTorch from the same weights (scripts/torch_parity.py)
     parity   150 steps in bf16 against fp32: the losses differ by at most 0.01
 
 A section that runs out of its time is cut off, and the next one begins. --out receives `table.md`, `results.json` and a
@@ -35,7 +36,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parent
-LIMITS = {"check": 300, "bits": 240, "ops": 120, "bench": 400, "peer": 900, "parity": 300}
+LIMITS = {"check": 300, "bits": 240, "ops": 120, "bench": 400, "peer": 900, "step": 240, "parity": 300}
 
 
 class OutOfTime(Exception):
@@ -191,8 +192,8 @@ class Bench:
         env = {**os.environ, "XRUN_CACHE": str(cache or self.cache)}
         return subprocess.Popen(command, env=env, start_new_session=True, **options)
 
-    def call(self, command: list[str], cache: Path | None = None) -> str:
-        """Runs a command to its end; returns its output, which goes to the log too."""
+    def call(self, command: list[str], cache: Path | None = None, fails: bool = False) -> str:
+        """Runs a command to its end; returns its output, which goes to the log too. With `fails` it may exit with 1."""
         process = self.start(command, cache, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             output, _ = process.communicate(timeout=self.left())
@@ -201,7 +202,7 @@ class Bench:
             raise OutOfTime from None
         with self.log().open("a") as log:
             log.write(f"$ {' '.join(command)}\n{output}\n")
-        if process.returncode != 0:
+        if process.returncode not in ((0, 1) if fails else (0,)):
             lines = output.strip().splitlines() or [""]
             why = next((line for line in lines if line.startswith("error")), lines[-1])
             raise RuntimeError(f"exit {process.returncode}: {why[:300]}")
@@ -405,6 +406,35 @@ def out_of_time(_signal: int, _frame: object) -> None:
     raise OutOfTime
 
 
+def step(bench: Bench) -> None:
+    """One step of a small and of a real model, in the ways it can be computed, tensor by tensor."""
+    small = bench.work / "step.toml"
+    small.write_text(SMALL.replace("DTYPE", "bf16"))
+    ways = ([], ["engine.fused=false"], ["engine.attention=unfused"], ["activation_checkpoint.mode=full"])
+    trials = [(small, dtype, [*way, "model.dropout=0"]) for dtype in ("fp32", "bf16") for way in ways]
+    trials += [("dim768", dtype, ["data.train_tokens=500000"]) for dtype in ("fp32", "bf16")]
+    for recipe, dtype, keys in trials:
+        name = " ".join([Path(recipe).stem, dtype, *keys[:-1]])
+        attempt(bench, name, lambda r=recipe, d=dtype, k=keys, n=name: against_torch(bench, r, d, k, n))
+
+
+def against_torch(bench: Bench, recipe: str | Path, dtype: str, keys: list[str], name: str) -> None:
+    """The tensors of a step, beside PyTorch's."""
+    file = bench.work / "step.safetensors"
+    file.unlink(missing_ok=True)
+    keys = [f"engine.device={bench.device}", f"training.dtype={dtype}", *keys]
+    bench.call([bench.xrun, "inspect", str(recipe), *keys, "--to", str(file)])
+    script = [sys.executable, str(SCRIPTS / "torch_parity.py"), str(file), "--dtype", dtype, "--device", bench.device]
+    output = bench.call(script, fails=True)
+    found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    if not found:
+        raise RuntimeError(output.strip().splitlines()[-1])
+    beyond = [row["tensor"] for row in found if not row["holds"]]
+    share = statistics.median(row["ours"] / row["theirs"] for row in found[1:] if row["theirs"] > 0)
+    text = f"loss {found[0]['ours']:.1e} from f64, tensors {share:.2f} of PyTorch's distance (median)"
+    bench.note(name, text + (f"; too far: {', '.join(beyond)}" if beyond else ""), not beyond, tensors=found)
+
+
 def parity(bench: Bench) -> None:
     """bf16 learns as fp32 does."""
     losses = {}
@@ -438,6 +468,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "ops": ops,
     "bench": speed_of,
     "peer": peer,
+    "step": step,
     "parity": parity,
 }
 

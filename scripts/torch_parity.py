@@ -3,10 +3,9 @@
 
     torch_parity.py FILE --dtype bf16 [--device cuda]
 
-PyTorch computes the step three times: in f64, which is the truth; in fp32; and in fp32 under bf16 autocast. Loss, logits
-and each gradient of xrun may be as far from the truth as `docs/measuring.md` says: for tensors, twice as far as
-PyTorch's own in the same precision. Prints a line of JSON per tensor. Needs torch alone; the model follows from the
-shapes.
+PyTorch computes the step in f64, which is the truth, and in fp32, for bf16 under autocast. Loss, logits and each
+gradient of xrun may be as far from the truth as `docs/measuring.md` says: for tensors, twice as far as PyTorch's own in
+the same precision. Prints a line of JSON per tensor. Needs torch alone; the model follows from the shapes.
 """
 
 import argparse

@@ -34,7 +34,7 @@ pub fn inspect(mut resolved: Resolved, to: &Path) -> Result<f64> {
     let mut rank = Rank::new(plan, Arc::clone(&programs), dataset, device, Arc::new(Alone))?;
     let batch = rank.run_gradients()?;
     let logits: Vec<u8> =
-        rank.inspect_evaluation("head.logits")?.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect();
+        rank.inspect_evaluation("head.logits.1")?.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect();
     let loss = rank.loss()?;
     let of_batch = |name: &str, numbers: &[u32], shape: Vec<usize>| {
         let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
