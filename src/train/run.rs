@@ -136,7 +136,8 @@ pub fn run(request: Request<'_>) -> Result<Ended> {
     }
     let recorder = Mutex::new(Some(recorder));
     let begin = Begin { loaded: start.loaded.as_ref(), algorithms: algorithms.as_ref() };
-    let outcome = train_ranks(&plan, &programs, &dataset, &stop, begin, &recorder);
+    let outcome = train_ranks(&plan, &programs, &dataset, &stop, begin, &recorder)
+        .map_err(|e| explain_refusal(e, &plan, &programs));
     let recorder = recorder.into_inner().ok().flatten();
     let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
     conclude(recorder, outcome)
@@ -287,6 +288,24 @@ fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
     }
 }
 
+/// Says of memory that was refused what the plan had foreseen, and what to turn.
+fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
+    if error.kind() != Kind::DoesNotFit {
+        return error;
+    }
+    Error::does_not_fit(format!(
+        "{}. The plan is {} of state and {} of activations (placement {:?}). {SMALLER}",
+        error.message(),
+        binary(programs.state.bytes()),
+        binary(peak_bytes(plan, programs) - programs.state.bytes()),
+        plan.execution.placement
+    ))
+}
+
+/// What to turn where memory is short.
+const SMALLER: &str = "Smaller: training.local_batch_size with more training.accumulation, or \
+                       activation_checkpoint.mode=full";
+
 /// How a run that ended by an error is reported.
 fn failure(error: &Error) -> Status {
     if error.kind() == Kind::DoesNotFit { Status::Oom } else { Status::Failed }
@@ -321,7 +340,7 @@ fn check_fits(plan: &Plan, programs: &Programs) -> Result<()> {
     });
     Err(Error::does_not_fit(format!(
         "does not fit: the plan needs {} (state {}, activations {}), and {whose} is {}{}. \
-         Smaller: training.local_batch_size with more training.accumulation, or activation_checkpoint.mode=full",
+         {SMALLER}",
         binary(planned),
         binary(programs.state.bytes()),
         binary(per_rank - programs.state.bytes()),
