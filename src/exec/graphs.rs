@@ -1,7 +1,7 @@
 //! Sections as CUDA graphs: captured once, launched as a whole.
 
 use super::{Engine, Section};
-use crate::device::cuda::{Gpu, Graph};
+use crate::device::cuda::{Gpu, Graph, Part};
 use crate::error::Result;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,10 +36,12 @@ impl Engine {
             Some(None) => {
                 let graph = gpu.capture(|| sections.iter().try_for_each(|section| self.run(section)))?;
                 graph.launch()?;
+                gpu.lay_to(Part::Graphs);
                 self.graphs.known.insert(name, Some(graph));
             }
             None => {
                 sections.iter().try_for_each(|section| self.run(section))?;
+                gpu.lay_to(Part::Kernels);
                 self.graphs.known.insert(name, None);
             }
         }

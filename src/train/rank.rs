@@ -4,6 +4,7 @@ use super::generate::generate;
 use super::init::{initialize, refresh_shadow};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
 use crate::device::comm::Communicator;
+use crate::device::cuda::Part;
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
 use crate::exec::{BadOutput, BadTensor, Engine, Section, Snapshot, prepare};
@@ -74,6 +75,7 @@ impl Rank {
         if let Some(gpu) = device.gpu() {
             gpu.products().set_tf32(execution.tf32);
             prepare(&device, programs.sections())?;
+            gpu.lay_to(Part::Kernels);
             gpu.limit_memory(execution.memory_limit);
         }
         let mut engine = Engine::new(
@@ -84,6 +86,9 @@ impl Rank {
             programs.arena_bytes(),
             execution.poison,
         )?;
+        if let Some(gpu) = engine.gpu() {
+            gpu.lay_to(Part::Rounding);
+        }
         engine.use_graphs(execution.cuda_graphs);
         let schedule = engine.state.slot("control.schedule")?;
         engine.state.set_values(schedule, &schedule_table(&plan))?;

@@ -235,6 +235,39 @@ fn compile(unit: &Unit, options: &[String]) -> Result<(Vec<u8>, String)> {
     result
 }
 
+/// The architectures that NVRTC knows, such as 90, ascending; `None` without it.
+pub(super) fn architectures() -> Option<Vec<u32>> {
+    Nvidia::Nvrtc.open()?;
+    let mut count = 0;
+    // SAFETY: NVRTC is open, and the address is of an integer.
+    worked(unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) }, "count architectures").ok()?;
+    let mut known = vec![0i32; usize::try_from(count).ok()?];
+    // SAFETY: the buffer has as many places as NVRTC said.
+    worked(unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) }, "list architectures").ok()?;
+    Some(known.into_iter().filter_map(|sm| u32::try_from(sm).ok()).collect())
+}
+
+/// Compiles an empty kernel, to see that the compiler has all that it needs.
+///
+/// # Errors
+/// What the compiler says.
+pub(super) fn trial(architecture: &str) -> Result<()> {
+    let (code, name) = (c"extern \"C\" __global__ void trial(float* x) { x[0] = 1.0f; }", c"trial.cu");
+    let option = CString::new(format!("--gpu-architecture={architecture}"));
+    let option = option.map_err(|_| Error::failed("an architecture with a zero byte"))?;
+    let (mut program, none) = (std::ptr::null_mut(), std::ptr::null());
+    // SAFETY: both texts are constants that end in zero, and there are no headers.
+    let status =
+        unsafe { sys::nvrtcCreateProgram(&raw mut program, code.as_ptr(), name.as_ptr(), 0, none, none) };
+    worked(status, "hand a kernel to NVRTC")?;
+    // SAFETY: the program was created above; the option lives during the call.
+    let status = unsafe { sys::nvrtcCompileProgram(program, 1, &option.as_ptr()) };
+    let log = log(program);
+    // SAFETY: the program was created above and is not used again.
+    unsafe { sys::nvrtcDestroyProgram(&raw mut program) };
+    worked(status, "compile a kernel").map_err(|e| Error::failed(format!("{}\n{log}", e.message())))
+}
+
 fn machine_code(program: sys::nvrtcProgram) -> Result<Vec<u8>> {
     let mut size = 0;
     // SAFETY: the program is compiled.

@@ -158,6 +158,39 @@ pub(super) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -
     Ok(value as usize)
 }
 
+/// A GPU's UUID, in hexadecimal with dashes: of a part of a GPU, where that is what this process sees (MIG).
+pub(super) fn uuid(device: sys::CUdevice) -> Result<String> {
+    let mut uuid = sys::CUuuid { bytes: [0; 16] };
+    // SAFETY: the address of what is filled in; the device was opened.
+    check(unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, device) }, "ask for a GPU's UUID")?;
+    let mut text = String::new();
+    for (at, byte) in uuid.bytes.iter().enumerate() {
+        if [4, 6, 8, 10].contains(&at) {
+            text.push('-');
+        }
+        text += &format!("{:02x}", *byte as u8);
+    }
+    Ok(text)
+}
+
+/// A GPU's place on the bus, such as `0000:19:00.0`.
+pub(super) fn pci_bus_id(device: sys::CUdevice) -> Result<String> {
+    let mut text = [0u8; 32];
+    // SAFETY: the buffer with its length; the device was opened.
+    let status = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), 32, device) };
+    check(status, "ask for a GPU's place on the bus")?;
+    let text = CStr::from_bytes_until_nul(&text).map(|t| t.to_string_lossy().into_owned());
+    Ok(text.unwrap_or_default())
+}
+
+/// Whether this process has a context on a GPU.
+pub(super) fn has_context(device: sys::CUdevice) -> bool {
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: addresses of integers; the device was opened.
+    let status = unsafe { sys::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active) };
+    status == CUresult::CUDA_SUCCESS && active != 0
+}
+
 /// Loads machine code and returns its module.
 pub(super) fn load(code: &[u8], what: &str) -> Result<sys::CUmodule> {
     let mut module = null_mut();

@@ -6,6 +6,8 @@ use super::driver::{self, Event, Pinned, check};
 use super::libraries::Nvidia;
 use super::products::{Products, WORKSPACE};
 use super::queue::{Arg, Asked, DevicePtr, Grid, Kernel, Product, Properties, Queue};
+use super::usage::{Account, Mark, Part, Usage};
+use super::watch::Before;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use std::collections::HashMap;
@@ -27,6 +29,8 @@ pub struct Gpu {
     products: Products,
     workspace: DevicePtr,
     ledger: Mutex<Ledger>,
+    before: Before,
+    account: Mutex<Account>,
 }
 
 // SAFETY: the driver's handles may be used from every thread that has made the context current, which every method
@@ -82,6 +86,12 @@ impl Gpu {
         properties(ordinal).map(|(_, properties)| properties)
     }
 
+    /// A GPU's UUID, where the driver tells.
+    pub fn uuid_of(ordinal: usize) -> Option<String> {
+        available(ordinal).ok()?;
+        driver::uuid(driver::device(ordinal).ok()?.0).ok()
+    }
+
     /// Opens a GPU.
     ///
     /// # Errors
@@ -97,6 +107,7 @@ impl Gpu {
         }
         let (device, properties) = properties(ordinal)?;
         let compiler = Compiler::new(&properties.architecture())?;
+        let before = Before::look(device);
         let (mut context, mut stream) = (null_mut(), null_mut());
         // SAFETY: addresses of handles to be filled in; the device was opened by the driver.
         unsafe {
@@ -106,6 +117,9 @@ impl Gpu {
             let flag = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
             check(sys::cuStreamCreate(&raw mut stream, flag), "create a stream")?;
         }
+        // Before anything is allocated, the workspace included.
+        let mark = memory_info().ok().map(|(free, _)| Mark { free, held: 0 });
+        let account = Account::open(before.taken_since(), mark);
         let workspace = allocate(WORKSPACE)?;
         let products = Products::new(&properties, workspace)?;
         let ledger = Ledger { held: WORKSPACE, most: WORKSPACE, allocations: 1, limit: None };
@@ -121,6 +135,8 @@ impl Gpu {
             products,
             workspace,
             ledger: Mutex::new(ledger),
+            before,
+            account: Mutex::new(account),
         }))
     }
 
@@ -163,10 +179,30 @@ impl Gpu {
     /// # Errors
     /// When the driver refuses.
     pub fn memory_info(&self) -> Result<(usize, usize)> {
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: addresses of integers; the context is current.
-        check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "ask for free memory")?;
-        Ok((free, total))
+        memory_info()
+    }
+
+    fn mark(&self) -> Option<Mark> {
+        let (free, _) = self.memory_info().ok()?;
+        Some(Mark { free, held: self.ledger().held })
+    }
+
+    /// Lays to a part what memory was taken since the last call besides what was allocated.
+    pub fn lay_to(&self, part: Part) {
+        // A number that cannot be had stays blank; it is no reason to end a run.
+        if let Some(now) = self.mark() {
+            lock(&self.account).lay_to(part, now);
+        }
+    }
+
+    /// Memory taken besides what was allocated.
+    pub fn usage(&self) -> Usage {
+        lock(&self.account).usage()
+    }
+
+    /// The GPU as it was before this process took its context.
+    pub fn before(&self) -> &Before {
+        &self.before
     }
 
     /// Allocates memory; its contents are whatever was there.
@@ -573,6 +609,14 @@ fn allocate(bytes: usize) -> Result<DevicePtr> {
         check(status, &format!("allocate {bytes} bytes"))?;
     }
     Ok(address)
+}
+
+/// Free bytes and all bytes of the card whose context is current.
+fn memory_info() -> Result<(usize, usize)> {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: addresses of integers; the context is current.
+    check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "ask for free memory")?;
+    Ok((free, total))
 }
 
 /// Refuses a GPU that is not there.

@@ -118,7 +118,7 @@ fn usual_folders() -> Vec<PathBuf> {
     }
     folders.push(PathBuf::from("/usr/local/cuda/lib64"));
     let mut prefixes: Vec<PathBuf> =
-        ["CONDA_PREFIX", "VIRTUAL_ENV"].iter().filter_map(|v| env::var_os(v)).map(PathBuf::from).collect();
+        ["CONDA_PREFIX", "VIRTUAL_ENV"].iter().filter_map(env::var_os).map(PathBuf::from).collect();
     let path = env::var_os("PATH").unwrap_or_default();
     let with_python = env::split_paths(&path).filter(|bin| bin.join("python3").exists());
     prefixes.extend(with_python.filter_map(|bin| bin.parent().map(Path::to_path_buf)));

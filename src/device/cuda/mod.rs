@@ -4,17 +4,24 @@
 
 pub mod algorithms;
 pub mod compiler;
+pub mod doctor;
 pub mod driver;
 pub mod gpu;
 pub mod libraries;
 pub mod limits;
+pub mod nvml;
 pub mod products;
 pub mod queue;
 pub mod sources;
+pub mod usage;
+pub mod versions;
+pub mod watch;
 
 pub use algorithms::{Algorithm, Algorithms};
 pub use gpu::{Gpu, Graph};
 pub use queue::{Arg, Asked, Collector, DevicePtr, Grid, Kernel, Operand, Product, Properties, Queue};
+pub use usage::{Part, Usage};
+pub use watch::{Interval, Seen, Watch};
 
 use libraries::Nvidia;
 use std::path::PathBuf;

@@ -1,0 +1,269 @@
+//! Examines what a run on a GPU needs of this machine, and says what is missing and which command mends it.
+
+mod problems;
+mod text;
+
+use super::libraries::Nvidia;
+use super::nvml::{self, Process};
+use super::{Gpu, cache_folder, driver, versions};
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Whether a GPU is there, and a run on it would work.
+    pub verdict: Verdict,
+    /// The driver's version.
+    pub driver: Option<String>,
+    /// The newest CUDA that the driver supports.
+    pub driver_cuda: Option<(i32, i32)>,
+    /// NVIDIA's libraries.
+    pub libraries: Vec<Library>,
+    /// The architectures that the compiler of kernels knows, such as 90; blank without it.
+    pub compiles_for: Option<Vec<u32>>,
+    /// What the compiler said of a trial kernel; blank where it compiled, or there is no compiler.
+    pub trial_error: Option<String>,
+    /// The GPUs that CUDA shows this process.
+    pub gpus: Vec<Card>,
+    /// NVIDIA's cards on the bus, whether a driver serves them or not.
+    pub cards_on_the_bus: usize,
+    /// How the GPUs are joined, as `nvidia-smi topo -m` says it; blank for fewer than two.
+    pub topology: Option<Vec<Vec<String>>>,
+    /// Where compiled kernels are kept.
+    pub cache: Cache,
+    /// Bytes that `/dev/shm` may hold; blank where that is not limited, or there is none.
+    pub shared_memory_bytes: Option<u64>,
+    /// What is wrong, the gravest first.
+    pub problems: Vec<Problem>,
+}
+
+/// What a run on a GPU would meet here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// There is no GPU: runs use the CPU.
+    NoGpu,
+    /// A run on a GPU would work.
+    Works,
+    /// A GPU is there, and a run on it would fail.
+    Fails,
+}
+
+/// One of NVIDIA's libraries.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Library {
+    /// What it is.
+    pub name: &'static str,
+    /// What it is for.
+    pub purpose: &'static str,
+    /// Whether every run on a GPU needs it.
+    pub needed: bool,
+    /// The files that it was loaded from; none where it is missing.
+    pub files: Vec<PathBuf>,
+    /// Its version.
+    pub version: Option<String>,
+    /// How to get it.
+    pub remedy: &'static str,
+}
+
+/// A GPU that CUDA shows this process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Card {
+    /// Its number.
+    pub ordinal: usize,
+    /// The driver's name of the model.
+    pub name: String,
+    /// Compute capability.
+    pub capability: (u32, u32),
+    /// Bytes of memory.
+    pub memory_bytes: usize,
+    /// Bytes of memory that nobody uses; blank without NVML.
+    pub free_bytes: Option<u64>,
+    /// Who computes on it; blank where the driver does not tell.
+    pub processes: Option<Vec<Process>>,
+    /// Why it cannot be opened; blank where it can, or was not tried.
+    pub refuses: Option<String>,
+}
+
+/// Where compiled kernels are kept.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Cache {
+    /// The folder; blank where none is known.
+    pub folder: Option<PathBuf>,
+    /// Why nothing can be written there; blank where it can.
+    pub unwritable: Option<String>,
+    /// Kernels kept.
+    pub kernels: usize,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Problem {
+    /// Whether a run on a GPU fails by it; others cost time or comparability.
+    pub fatal: bool,
+    /// What is wrong.
+    pub what: String,
+    /// The command, or the act, that mends it.
+    pub command: String,
+}
+
+/// Looks around. Every GPU is opened for a moment, for that is what a run would do.
+pub fn examine() -> Report {
+    let count = Gpu::count();
+    let driver_cuda = Gpu::driver_version();
+    // Cards are looked at first: opening one puts this process on its list.
+    let mut gpus: Vec<Card> = (0..count).filter_map(Card::look).collect();
+    let libraries: Vec<Library> = Nvidia::ALL.into_iter().map(Library::find).collect();
+    for card in gpus.iter_mut().filter(|_| libraries.iter().all(Library::serves)) {
+        card.refuses = Gpu::open(card.ordinal).err().map(|e| e.message().to_owned());
+    }
+    let compiles_for = super::compiler::architectures();
+    let target = gpus.iter().map(|card| card.capability).max().filter(|c| *c >= problems::CAPABILITY);
+    let mut report = Report {
+        verdict: Verdict::NoGpu,
+        driver: nvml::driver_version(),
+        driver_cuda,
+        trial_error: compiles_for.as_ref().and_then(|_| trial(target).err()),
+        compiles_for,
+        libraries,
+        cards_on_the_bus: cards_on_the_bus(Path::new("/sys/bus/pci/devices")),
+        topology: (count > 1).then(|| nvml::topology(count)).flatten(),
+        gpus,
+        cache: Cache::look(cache_folder()),
+        shared_memory_bytes: std::fs::read_to_string("/proc/mounts").ok().and_then(|m| shared_memory(&m)),
+        problems: Vec::new(),
+    };
+    report.judge();
+    report
+}
+
+/// Compiles the smallest kernel for an architecture, or for Hopper where there is no GPU.
+fn trial(capability: Option<(u32, u32)>) -> Result<(), String> {
+    let properties = super::Properties::of_architecture(capability.unwrap_or((9, 0)));
+    super::compiler::trial(&properties.architecture()).map_err(|e| e.message().to_owned())
+}
+
+impl Library {
+    fn find(library: Nvidia) -> Self {
+        let (name, purpose, needed) = match library {
+            Nvidia::Driver => ("driver", "runs everything", true),
+            Nvidia::Nvrtc => ("NVRTC", "compiles kernels", true),
+            Nvidia::CublasLt => ("cuBLASLt", "multiplies matrices", true),
+            Nvidia::Nccl => ("NCCL", "joins several GPUs", false),
+            Nvidia::Nvml => ("NVML", "reads clocks, power, temperature", false),
+        };
+        // Asking for the version loads it, and after that its files are known.
+        let version = versions::version(library);
+        Self { name, purpose, needed, files: versions::files(library), version, remedy: library.remedy() }
+    }
+
+    fn serves(&self) -> bool {
+        !self.needed || !self.files.is_empty()
+    }
+}
+
+impl Card {
+    fn look(ordinal: usize) -> Option<Self> {
+        let (device, name, memory_bytes) = driver::device(ordinal).ok()?;
+        let of = |which| driver::attribute(device, which).map(|value| value as u32).unwrap_or_default();
+        let found = nvml::find(device);
+        Some(Self {
+            ordinal,
+            name,
+            capability: (
+                of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+            ),
+            memory_bytes,
+            free_bytes: found.as_ref().and_then(|d| d.memory_info().ok()).map(|info| info.free),
+            processes: found.as_ref().and_then(nvml::named_processes),
+            refuses: None,
+        })
+    }
+}
+
+impl Cache {
+    fn look(folder: Option<PathBuf>) -> Self {
+        let Some(folder) = folder else { return Self::default() };
+        let kept = std::fs::read_dir(folder.join("kernels")).into_iter().flatten().flatten();
+        let sizes: Vec<u64> = kept.filter_map(|entry| Some(entry.metadata().ok()?.len())).collect();
+        let unwritable = writable(&folder).err().map(|e| e.to_string());
+        Self { folder: Some(folder), unwritable, kernels: sizes.len(), bytes: sizes.iter().sum() }
+    }
+}
+
+/// Tries whether a folder, or where it is still to be made the nearest above it, takes a file. Leaves nothing behind.
+fn writable(folder: &Path) -> std::io::Result<()> {
+    let there = folder.ancestors().find(|above| above.exists()).unwrap_or(folder);
+    tempfile::NamedTempFile::new_in(there).map(drop)
+}
+
+/// NVIDIA's display and compute cards in a list of what is on the bus.
+fn cards_on_the_bus(devices: &Path) -> usize {
+    let is = |path: PathBuf, beginning: &str| {
+        std::fs::read_to_string(path).is_ok_and(|text| text.trim().starts_with(beginning))
+    };
+    let entries = std::fs::read_dir(devices).into_iter().flatten().flatten();
+    entries.filter(|e| is(e.path().join("vendor"), "0x10de") && is(e.path().join("class"), "0x03")).count()
+}
+
+/// The size that `/dev/shm` is limited to in a list of mounts.
+fn shared_memory(mounts: &str) -> Option<u64> {
+    let line = mounts.lines().rfind(|line| line.split(' ').nth(1) == Some("/dev/shm"))?;
+    let size = line.split(' ').nth(3)?.split(',').find_map(|option| option.strip_prefix("size="))?;
+    let digits = size.trim_end_matches(['k', 'm', 'g']);
+    let shift = match size.strip_prefix(digits)? {
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        _ => 0,
+    };
+    digits.parse::<u64>().ok()?.checked_shl(shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_shared_memory_is_read_from_the_mounts() {
+        let mounts = "proc /proc proc rw 0 0\nshm /dev/shm tmpfs rw,nosuid,size=65536k,inode64 0 0\n";
+        assert_eq!(shared_memory(mounts), Some(64 << 20));
+        assert_eq!(shared_memory("shm /dev/shm tmpfs rw 0 0\n"), None);
+        assert_eq!(shared_memory(""), None);
+    }
+
+    #[test]
+    fn only_graphics_and_compute_cards_of_nvidia_count() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, vendor, class) in [
+            ("a", "0x10de\n", "0x030200\n"),
+            ("b", "0x10de\n", "0x068000\n"),
+            ("c", "0x8086\n", "0x030000\n"),
+        ] {
+            let device = dir.path().join(name);
+            std::fs::create_dir(&device).unwrap();
+            std::fs::write(device.join("vendor"), vendor).unwrap();
+            std::fs::write(device.join("class"), class).unwrap();
+        }
+        assert_eq!(cards_on_the_bus(dir.path()), 1);
+        assert_eq!(cards_on_the_bus(&dir.path().join("none")), 0);
+    }
+
+    #[test]
+    fn a_cache_is_tried_by_writing() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("kernels")).unwrap();
+        std::fs::write(dir.path().join("kernels/a.cubin"), [0; 100]).unwrap();
+        let cache = Cache::look(Some(dir.path().to_path_buf()));
+        assert_eq!((cache.kernels, cache.bytes, cache.unwritable), (1, 100, None));
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(Cache::look(Some(file.join("cache"))).unwritable.is_some());
+        assert_eq!(Cache::look(None), Cache::default());
+    }
+}

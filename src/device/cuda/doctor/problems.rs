@@ -1,0 +1,329 @@
+//! What is wrong with what was found: pure judgement, so that machines nobody has here can be tested.
+
+use super::super::libraries::PATH_VARIABLE;
+use super::{Card, Library, Problem, Report, Verdict};
+
+/// The least compute capability.
+pub(super) const CAPABILITY: (u32, u32) = (8, 0);
+
+/// The least version of CUDA that the driver must support.
+const DRIVER: (i32, i32) = (12, 8);
+
+/// `/dev/shm` that NCCL asks for between the processes of one machine; containers have 64 MiB unless told otherwise.
+const SHARED_MEMORY: u64 = 1 << 30;
+
+/// Memory that must be free on a card for a context and a small run.
+const FREE: u64 = 2 << 30;
+
+impl Report {
+    /// Fills problems and verdict.
+    pub(super) fn judge(&mut self) {
+        let mut problems = Vec::new();
+        if self.gpus.is_empty() {
+            self.judge_absence(&mut problems);
+        } else {
+            self.judge_driver(&mut problems);
+            self.judge_libraries(&mut problems);
+            self.judge_compiler(&mut problems);
+            self.gpus.iter().for_each(|card| judge_card(card, &mut problems));
+            self.judge_shared_memory(&mut problems);
+        }
+        // What is kept saves time with a compiler only.
+        if self.compiles_for.is_some() {
+            self.judge_cache(&mut problems);
+        }
+        problems.sort_by_key(|p| !p.fatal);
+        let there = !self.gpus.is_empty() || self.cards_on_the_bus > 0;
+        self.verdict = match (there, problems.iter().any(|p| p.fatal)) {
+            (false, _) => Verdict::NoGpu,
+            (true, false) => Verdict::Works,
+            (true, true) => Verdict::Fails,
+        };
+        self.problems = problems;
+    }
+
+    fn library(&self, name: &str) -> Option<&Library> {
+        self.libraries.iter().find(|library| library.name == name)
+    }
+
+    /// How to get a library that this driver can serve: without a suffix Python's wheels are those of CUDA 13.
+    fn remedy(&self, library: &Library) -> String {
+        let wheel = library.remedy.starts_with("pip install");
+        if wheel && self.driver_cuda.is_some_and(|(major, _)| major == 12) {
+            return format!("{}-cu12", library.remedy.trim_end_matches("-cu13"));
+        }
+        library.remedy.to_owned()
+    }
+
+    fn judge_absence(&self, problems: &mut Vec<Problem>) {
+        let driver = self.library("driver");
+        if let Some(driver) = driver.filter(|d| self.cards_on_the_bus > 0 && d.files.is_empty()) {
+            let what = format!(
+                "{} of NVIDIA's cards on the bus, and no driver that this process can reach",
+                self.cards_on_the_bus
+            );
+            problems.push(fatal(what, driver.remedy));
+        } else if self.cards_on_the_bus > 0 {
+            let what = "the driver is there and shows this process no GPU";
+            problems.push(fatal(what, "nvidia-smi; unset CUDA_VISIBLE_DEVICES"));
+        }
+    }
+
+    fn judge_driver(&self, problems: &mut Vec<Problem>) {
+        let Some(cuda) = self.driver_cuda else { return };
+        if cuda < DRIVER {
+            let (major, minor) = cuda;
+            problems.push(fatal(
+                format!("the driver supports CUDA {major}.{minor}, and {}.{} is needed", DRIVER.0, DRIVER.1),
+                "install a driver of version 570 or newer (https://www.nvidia.com/drivers)",
+            ));
+        }
+        // Within one major version libraries run on older drivers; across them they do not.
+        for name in ["NVRTC", "cuBLASLt"] {
+            let Some(library) = self.library(name) else { continue };
+            let Some(version) = &library.version else { continue };
+            let major = version.split('.').next().and_then(|text| text.parse::<i32>().ok());
+            if major.is_some_and(|major| major > cuda.0) {
+                problems.push(fatal(
+                    format!("{name} {version} is of a newer CUDA than the driver's {}.{}", cuda.0, cuda.1),
+                    &format!(
+                        "{} and name its folder in {PATH_VARIABLE}, or install a newer driver",
+                        self.remedy(library)
+                    ),
+                ));
+            }
+        }
+    }
+
+    fn judge_libraries(&self, problems: &mut Vec<Problem>) {
+        for library in &self.libraries {
+            let found = library.files.len();
+            if found == 0 && library.needed {
+                let what = format!("{} is missing, which {}", library.name, library.purpose);
+                problems.push(fatal(what, &self.remedy(library)));
+            } else if found == 0 && (library.name != "NCCL" || self.gpus.len() > 1) {
+                let what = format!("{} is missing, which {}", library.name, library.purpose);
+                problems.push(mild(what, &self.remedy(library)));
+            } else if found > 1 {
+                let files: Vec<String> = library.files.iter().map(|f| f.display().to_string()).collect();
+                problems.push(mild(
+                    format!("{} is loaded more than once, from {}", library.name, files.join(" and ")),
+                    "take all but one of the folders out of LD_LIBRARY_PATH",
+                ));
+            }
+        }
+    }
+
+    fn judge_compiler(&self, problems: &mut Vec<Problem>) {
+        let remedy = self.library("NVRTC").map(|nvrtc| self.remedy(nvrtc)).unwrap_or_default();
+        let known = self.compiles_for.iter().flatten().max();
+        let newest = self.gpus.iter().map(|card| card.capability.0 * 10 + card.capability.1).max();
+        if let (Some(known), Some(newest)) = (known, newest)
+            && known < &newest
+        {
+            let what = format!("NVRTC compiles up to sm_{known}, and a GPU here is of sm_{newest}");
+            problems.push(fatal(what, &format!("{remedy} --upgrade")));
+        } else if let Some(complaint) = &self.trial_error {
+            let first: Vec<&str> =
+                complaint.lines().map(str::trim).filter(|l| !l.is_empty()).take(2).collect();
+            problems.push(fatal(format!("a trial kernel: {}", first.join(" ")), &remedy));
+        }
+    }
+
+    fn judge_cache(&self, problems: &mut Vec<Problem>) {
+        match (&self.cache.folder, &self.cache.unwritable) {
+            (None, _) => problems.push(mild(
+                "there is no folder to keep compiled kernels in, so every run compiles them",
+                "export XRUN_CACHE=DIR",
+            )),
+            (Some(folder), Some(reason)) => problems.push(mild(
+                format!("compiled kernels cannot be kept in {}: {reason}", folder.display()),
+                "export XRUN_CACHE=DIR, with a folder that can be written",
+            )),
+            _ => {}
+        }
+    }
+
+    fn judge_shared_memory(&self, problems: &mut Vec<Problem>) {
+        let Some(bytes) = self.shared_memory_bytes.filter(|&bytes| bytes < SHARED_MEMORY) else { return };
+        if self.gpus.len() > 1 {
+            problems.push(mild(
+                format!("/dev/shm holds {} MiB, which NCCL may exceed", bytes >> 20),
+                "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm",
+            ));
+        }
+    }
+}
+
+fn judge_card(card: &Card, problems: &mut Vec<Problem>) {
+    let Card { ordinal, name, capability: (major, minor), .. } = card;
+    if card.capability < CAPABILITY {
+        problems.push(fatal(
+            format!(
+                "GPU {ordinal} ({name}) has compute capability {major}.{minor}, and kernels need {}.{}",
+                CAPABILITY.0, CAPABILITY.1
+            ),
+            "choose another in CUDA_VISIBLE_DEVICES, or set engine.device = \"cpu\"",
+        ));
+    } else if let Some(reason) = &card.refuses {
+        problems.push(fatal(format!("GPU {ordinal} ({name}) cannot be opened: {reason}"), "nvidia-smi"));
+    }
+    let others = card.processes.as_ref().map_or(0, Vec::len);
+    let free = card.free_bytes.map_or(String::new(), |free| format!(", with {} MiB free", free >> 20));
+    let command = "wait for them to end, or choose another GPU in engine.devices";
+    if others > 0 {
+        let who = if others == 1 { "a process computes" } else { "several processes compute" };
+        let what = format!("{who} on GPU {ordinal}{free}: what is measured there is contended");
+        problems.push(mild(what, command));
+    } else if card.free_bytes.is_some_and(|free| free < FREE) {
+        problems.push(mild(format!("somebody holds the memory of GPU {ordinal}{free}"), command));
+    }
+}
+
+fn fatal(what: impl Into<String>, command: &str) -> Problem {
+    Problem { fatal: true, what: what.into(), command: command.to_owned() }
+}
+
+fn mild(what: impl Into<String>, command: &str) -> Problem {
+    Problem { fatal: false, ..fatal(what, command) }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::{Cache, Process};
+    use super::*;
+    use std::path::PathBuf;
+
+    /// A machine on which all is well.
+    pub fn well() -> Report {
+        let library = |name, needed, version: &str| Library {
+            name,
+            purpose: "does its work",
+            needed,
+            files: vec![PathBuf::from(format!("/lib/{name}.so"))],
+            version: Some(version.to_owned()),
+            remedy: "get it",
+        };
+        let mut report = Report {
+            verdict: Verdict::NoGpu,
+            driver: Some("580.82.07".to_owned()),
+            driver_cuda: Some((13, 0)),
+            libraries: vec![
+                library("driver", true, "580.82.07"),
+                library("NVRTC", true, "13.0"),
+                library("cuBLASLt", true, "13.0.2"),
+                library("NCCL", false, "2.27.3"),
+                library("NVML", false, "13.580.82.07"),
+            ],
+            compiles_for: Some(vec![75, 80, 90, 100]),
+            trial_error: None,
+            gpus: (0..2)
+                .map(|ordinal| Card {
+                    ordinal,
+                    name: "NVIDIA H200".to_owned(),
+                    capability: (9, 0),
+                    memory_bytes: 140 << 30,
+                    free_bytes: Some(139 << 30),
+                    processes: Some(Vec::new()),
+                    refuses: None,
+                })
+                .collect(),
+            cards_on_the_bus: 2,
+            topology: Some(vec![
+                vec!["X".to_owned(), "NV18".to_owned()],
+                vec!["NV18".to_owned(), "X".to_owned()],
+            ]),
+            cache: Cache { folder: Some(PathBuf::from("/cache")), ..Cache::default() },
+            shared_memory_bytes: Some(16 << 30),
+            problems: Vec::new(),
+        };
+        report.judge();
+        report
+    }
+
+    /// The problems after a change, and the verdict.
+    fn changed(change: impl FnOnce(&mut Report)) -> (Verdict, Vec<String>) {
+        let mut report = well();
+        change(&mut report);
+        report.judge();
+        (report.verdict, report.problems.iter().map(|p| format!("{} → {}", p.what, p.command)).collect())
+    }
+
+    #[test]
+    fn a_good_machine_has_no_problem_and_one_without_a_gpu_neither() {
+        assert_eq!(changed(|_| {}), (Verdict::Works, vec![]));
+        let none = |r: &mut Report| {
+            r.gpus.clear();
+            r.cards_on_the_bus = 0;
+            r.libraries.iter_mut().for_each(|l| l.files.clear());
+            r.compiles_for = None;
+            r.driver_cuda = None;
+            r.cache.unwritable = Some("no".to_owned());
+        };
+        assert_eq!(changed(none), (Verdict::NoGpu, vec![]));
+    }
+
+    #[test]
+    fn what_would_fail_is_fatal_and_says_the_command() {
+        type Change = fn(&mut Report);
+        let cases: [(Change, &str); 9] = [
+            (|r| r.driver_cuda = Some((12, 4)), "supports CUDA 12.4, and 12.8 is needed → install a driver"),
+            (|r| r.libraries[2].files.clear(), "cuBLASLt is missing, which does its work → get it"),
+            (|r| r.compiles_for = Some(vec![75, 80]), "up to sm_80, and a GPU here is of sm_90 → get it"),
+            (|r| r.trial_error = Some("no builtins\nfile".into()), "trial kernel: no builtins file → get it"),
+            (|r| r.gpus[1].capability = (7, 5), "GPU 1 (NVIDIA H200) has compute capability 7.5"),
+            (|r| r.gpus[0].refuses = Some("exclusive".into()), "cannot be opened: exclusive → nvidia-smi"),
+            (|r| r.gpus.clear(), "shows this process no GPU → nvidia-smi; unset CUDA_VISIBLE_DEVICES"),
+            (
+                |r| r.driver_cuda = Some((12, 9)),
+                "NVRTC 13.0 is of a newer CUDA than the driver's 12.9 → get it",
+            ),
+            (
+                |r| {
+                    r.gpus.clear();
+                    r.libraries[0].files.clear();
+                },
+                "2 of NVIDIA's cards on the bus, and no driver",
+            ),
+        ];
+        for (change, said) in cases {
+            let (verdict, problems) = changed(change);
+            assert_eq!(verdict, Verdict::Fails, "{said}");
+            assert!(problems[0].contains(said), "{problems:?}");
+        }
+    }
+
+    #[test]
+    fn what_only_costs_is_no_failure() {
+        type Change = fn(&mut Report);
+        let cases: [(Change, &str); 6] = [
+            (
+                |r| r.cache.unwritable = Some("read-only".into()),
+                "kept in /cache: read-only → export XRUN_CACHE",
+            ),
+            (|r| r.cache = Cache::default(), "no folder to keep compiled kernels in"),
+            (|r| r.shared_memory_bytes = Some(64 << 20), "/dev/shm holds 64 MiB"),
+            (|r| r.libraries[3].files.clear(), "NCCL is missing"),
+            (|r| r.libraries[1].files.push("/opt/NVRTC.so".into()), "loaded more than once"),
+            (
+                |r| r.gpus[0].processes = Some(vec![Process { pid: 1, bytes: None, name: None }]),
+                "a process computes on GPU 0, with 142336 MiB free: what",
+            ),
+        ];
+        for (change, said) in cases {
+            let (verdict, problems) = changed(change);
+            assert_eq!(verdict, Verdict::Works, "{said}");
+            assert!(problems.len() == 1 && problems[0].contains(said), "{problems:?}");
+        }
+    }
+
+    #[test]
+    fn one_gpu_needs_neither_nccl_nor_shared_memory() {
+        let one = |r: &mut Report| {
+            r.gpus.truncate(1);
+            r.libraries[3].files.clear();
+            r.shared_memory_bytes = Some(64 << 20);
+        };
+        assert_eq!(changed(one), (Verdict::Works, vec![]));
+    }
+}
