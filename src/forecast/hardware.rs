@@ -137,6 +137,24 @@ pub fn find(name: &str) -> Result<&'static Hardware> {
     Err(Error::usage(format!("there is no device {name:?}: {meant}known are {}", names.join(", "))))
 }
 
+/// The device that the driver calls so, with whose peaks a run on it is compared. Only names of exactly these products
+/// are known: a card for PCIe, a laptop's or a part of a GPU has other clocks or fewer units under a similar name.
+pub fn by_driver_name(name: &str) -> Option<&'static Hardware> {
+    let known = match name.trim() {
+        "NVIDIA H200" => "h200",
+        "NVIDIA H100 80GB HBM3" => "h100",
+        "NVIDIA A100-SXM4-80GB" => "a100-80",
+        "NVIDIA A100-SXM4-40GB" => "a100-40",
+        "NVIDIA B200" => "b200",
+        "NVIDIA L40S" => "l40s",
+        "NVIDIA GeForce RTX 5090" => "rtx5090",
+        "NVIDIA GeForce RTX 4090" => "rtx4090",
+        "NVIDIA GeForce RTX 3090" => "rtx3090",
+        _ => return None,
+    };
+    DEVICES.iter().find(|device| device.name == known)
+}
+
 fn plain(name: &str) -> String {
     name.chars().take(64).filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
@@ -157,6 +175,26 @@ mod tests {
         let wrong = find("rtx509").expect_err("unknown");
         assert!(wrong.message().contains("did you mean rtx5090?"), "{wrong}");
         assert!(find("").expect_err("nothing").message().contains("known are h200"));
+    }
+
+    #[test]
+    fn the_driver_s_names_are_known_to_the_letter() {
+        for (name, device) in [
+            ("NVIDIA H200", "h200"),
+            ("NVIDIA H100 80GB HBM3", "h100"),
+            ("NVIDIA A100-SXM4-40GB", "a100-40"),
+            ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ] {
+            assert_eq!(by_driver_name(name).map(|d| d.name), Some(device));
+        }
+        for other in ["NVIDIA H100 PCIe", "NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "", "cpu"] {
+            assert_eq!(by_driver_name(other), None, "{other}");
+        }
+        assert_eq!(
+            DEVICES.iter().filter(|d| d.limits.is_some()).count(),
+            9,
+            "a device with peaks needs its driver's name above"
+        );
     }
 
     #[test]

@@ -98,12 +98,21 @@ const PHASES: [(Phase, &str); 5] = [
     (Phase::Optimizer, "optimizer"),
 ];
 
-fn product_peak(plan: &Plan, limits: &Limits) -> (&'static str, f64) {
+/// The format of a plan's products, and the dense peak of a device in it, in FLOP/s.
+pub fn product_peak(plan: &Plan, limits: &Limits) -> (&'static str, f64) {
     match plan.stream() {
         DType::Bf16 => ("bf16", limits.bf16),
         _ if plan.execution.tf32 => ("tf32", limits.tf32),
         _ => ("fp32", limits.fp32),
     }
+}
+
+/// FLOPs of the products that one rank really runs in a step, those that recompute included.
+pub fn product_flops(plan: &Plan, programs: &Programs) -> f64 {
+    let of = |section: &Section| -> f64 {
+        section.program.nodes.iter().map(|node| section.program.cost(node).product_flops).sum()
+    };
+    sections_of_a_step(plan, programs).into_iter().map(|(section, times)| times as f64 * of(section)).sum()
 }
 
 /// The sections that a step runs, and how often.

@@ -171,8 +171,18 @@ pub fn outcome(summary: &Summary) -> String {
     if let Some(rate) = summary.tok_s {
         text += &format!(", {} tok/s", short(rate));
     }
+    if let Some(mfu) = summary.mfu_pct {
+        text += &format!(", MFU {mfu:.1} %");
+    }
+    let contended = summary.gpu.as_ref().filter(|gpu| gpu.contended == Some(true));
+    if contended.is_some() {
+        text += ", contended";
+    }
     if let Some(reason) = &summary.reason {
         text += &format!("\n{reason}");
+    }
+    if let Some(reason) = contended.and_then(|gpu| gpu.contended_because.as_ref()) {
+        text += &format!("\ncontended: {reason}");
     }
     if let Some(train) = summary.train_loss.last {
         text += &format!("\ntraining loss {:.4}", train.loss);
@@ -209,7 +219,7 @@ fn say_json(out: &mut dyn Write, event: &Event<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::summary::{LossAt, Losses, Status};
+    use crate::results::summary::{Gpu, LossAt, Losses, Status};
     use serde_json::json;
     use std::sync::{Arc, Mutex};
 
@@ -267,6 +277,23 @@ mod tests {
         ok: 40 of 40 steps, 40k tokens in 1m01s
         training loss 1.6000, validation loss 1.5000 nats per token: 1.200 × the floor of 1.2500
         ");
+    }
+
+    #[test]
+    fn a_contended_run_says_so_where_its_speed_stands() {
+        let mut contended = summary();
+        contended.mfu_pct = Some(41.25);
+        contended.gpu = Some(Gpu {
+            contended: Some(true),
+            contended_because: Some("another process computed on the GPU".to_owned()),
+            ..Gpu::default()
+        });
+        let text = outcome(&contended);
+        let mut lines = text.lines();
+        assert_eq!(lines.next(), Some("ok: 40 of 40 steps, 40k tokens in 1m01s, MFU 41.2 %, contended"));
+        assert_eq!(lines.next(), Some("contended: another process computed on the GPU"));
+        contended.gpu = Some(Gpu { contended: Some(false), ..Gpu::default() });
+        assert!(!outcome(&contended).contains("contended"));
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub struct Environment {
     pub build: Build,
     /// The processor.
     pub cpu: Cpu,
+    /// The GPU; `None` on the CPU.
+    #[serde(default)]
+    pub gpu: Option<Gpu>,
     /// The operating system.
     pub system: System,
     /// The command line, program first.
@@ -71,6 +74,38 @@ pub struct Cpu {
     pub instructions: String,
 }
 
+/// The GPU that the run computed on, and the libraries that it did so with. Whoever knows the device fills it in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Its number among those that the process sees.
+    pub ordinal: usize,
+    /// The driver's name of the model.
+    pub name: String,
+    /// A hash that tells cards apart without naming them.
+    pub uuid: Option<String>,
+    /// The compiler's name of the architecture, such as `sm_90a`.
+    pub architecture: String,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Multiprocessors.
+    pub processors: usize,
+    /// The driver's version.
+    pub driver: Option<String>,
+    /// The newest version of CUDA that the driver supports.
+    pub cuda: Option<String>,
+    /// The version of the compiler of kernels.
+    pub nvrtc: Option<String>,
+    /// The version of the library of matrix products.
+    pub cublaslt: Option<String>,
+    /// How the GPUs that the process sees are joined, in the words of `nvidia-smi topo -m`; blank for one.
+    pub topology: Option<Vec<Vec<String>>>,
+}
+
+/// A hash that tells things apart without naming them.
+pub fn anonymous(name: &str) -> String {
+    blake3::hash(name.as_bytes()).to_hex()[..16].to_owned()
+}
+
 /// The operating system and the machine's memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct System {
@@ -90,6 +125,7 @@ impl Environment {
         Self {
             build: Build::of_this_binary(),
             cpu: Cpu::detect(threads),
+            gpu: None,
             system: System::detect(),
             command: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
             variables: relevant(std::env::vars_os().map(|(name, value)| {
@@ -179,7 +215,7 @@ impl System {
             os: distribution.unwrap_or_else(|| std::env::consts::OS.to_owned()),
             kernel: read("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned()),
             memory_bytes: read("/proc/meminfo").and_then(|text| kib_field(&text, "MemTotal:")),
-            host: host_name().map(|name| blake3::hash(name.as_bytes()).to_hex()[..16].to_owned()),
+            host: host_name().map(|name| anonymous(&name)),
         }
     }
 }

@@ -68,6 +68,56 @@ pub struct TimingRow {
     pub rss_mib: Option<f64>,
     /// Peak resident memory of the process so far, in MiB.
     pub peak_mem_mib: Option<f64>,
+    /// How often memory was asked from the driver since the row before; blank on the CPU, as are all that follow.
+    pub driver_allocations: Option<u64>,
+    /// Device memory that tensors use: the state, and the arena or the most transient tensors alive at once, in MiB.
+    pub gpu_allocated_mib: Option<f64>,
+    /// Device memory that this process holds from the driver at the end of the phase, in MiB.
+    pub gpu_reserved_mib: Option<f64>,
+    /// Percent of the time in which a kernel ran; this and what follows are of samples since the row before.
+    pub gpu_util_pct: Option<f64>,
+    /// Mean clock of the multiprocessors.
+    pub sm_clock_mhz: Option<f64>,
+    /// Mean clock of the memory.
+    pub mem_clock_mhz: Option<f64>,
+    /// Mean power of the board.
+    pub power_w: Option<f64>,
+    /// The highest temperature.
+    pub temperature_c: Option<f64>,
+    /// Why clocks were lower than they could be, joined by `+`; blank for no reason.
+    pub throttle: Option<String>,
+    /// Hardware FLOPs utilization: products really run, recomputation included, in percent of the device's peak.
+    pub hfu_pct: Option<f64>,
+}
+
+impl TimingRow {
+    /// A row of what every phase has: when, what, how long. Everything else is blank.
+    pub fn of(step: u64, phase: Phase, wall_s: f64, step_ms: f64) -> Self {
+        Self {
+            step,
+            phase,
+            wall_s,
+            step_ms,
+            data_wait_ms: None,
+            tok_s: None,
+            tok_s_per_device: None,
+            tflops_per_device: None,
+            mfu_pct: None,
+            plan_mem_mib: None,
+            rss_mib: None,
+            peak_mem_mib: None,
+            driver_allocations: None,
+            gpu_allocated_mib: None,
+            gpu_reserved_mib: None,
+            gpu_util_pct: None,
+            sm_clock_mhz: None,
+            mem_clock_mhz: None,
+            power_w: None,
+            temperature_c: None,
+            throttle: None,
+            hfu_pct: None,
+        }
+    }
 }
 
 /// A row type with its file's header.
@@ -101,6 +151,16 @@ impl Row for TimingRow {
         "plan_mem_mib",
         "rss_mib",
         "peak_mem_mib",
+        "driver_allocations",
+        "gpu_allocated_mib",
+        "gpu_reserved_mib",
+        "gpu_util_pct",
+        "sm_clock_mhz",
+        "mem_clock_mhz",
+        "power_w",
+        "temperature_c",
+        "throttle",
+        "hfu_pct",
     ];
 
     fn step(&self) -> u64 {

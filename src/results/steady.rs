@@ -79,6 +79,9 @@ pub struct SteadyState {
     pub data_wait_ms: Option<f64>,
     /// Median model FLOPs utilization in percent; blank where the device's peak is unknown.
     pub mfu_pct: Option<f64>,
+    /// Median hardware FLOPs utilization in percent; blank where the device's peak is unknown.
+    #[serde(default)]
+    pub hfu_pct: Option<f64>,
     /// The rule, in words.
     pub rule: String,
 }
@@ -121,6 +124,7 @@ pub fn steady_state(rows: &[TimingRow], warmup: usize) -> SteadyState {
         tok_s: Spread::of(kept.iter().filter_map(|row| row.tok_s)),
         data_wait_ms: median(|row| row.data_wait_ms),
         mfu_pct: median(|row| row.mfu_pct),
+        hfu_pct: median(|row| row.hfu_pct),
         rule: rule(warmup),
     }
 }
@@ -158,18 +162,9 @@ mod tests {
 
     fn row(step: u64, phase: Phase, step_ms: f64) -> TimingRow {
         TimingRow {
-            step,
-            phase,
-            wall_s: 0.0,
-            step_ms,
             data_wait_ms: Some(step_ms / 100.0),
             tok_s: Some(1e6 / step_ms),
-            tok_s_per_device: None,
-            tflops_per_device: None,
-            mfu_pct: None,
-            plan_mem_mib: None,
-            rss_mib: None,
-            peak_mem_mib: None,
+            ..TimingRow::of(step, phase, 0.0, step_ms)
         }
     }
 

@@ -81,6 +81,71 @@ pub struct Memory {
     pub baseline_rss_bytes: Option<u64>,
     /// Peak resident memory of the process.
     pub peak_rss_bytes: Option<u64>,
+    /// Device memory besides what is planned: the sum of the parts that were measured. Blank on the CPU.
+    #[serde(default)]
+    pub besides_plan_bytes: Option<i64>,
+    /// Its parts.
+    #[serde(default)]
+    pub besides_plan: Option<BesidesPlan>,
+}
+
+/// Device memory besides state and arena, in bytes: measured by what is free on the card, less what was allocated. Blank
+/// where it was not measured, negative where memory came back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BesidesPlan {
+    /// The context, before anything was allocated.
+    pub context_bytes: Option<i64>,
+    /// Kernels, and what the driver takes when they first run.
+    pub kernels_bytes: Option<i64>,
+    /// The workspace of cuBLASLt.
+    pub workspace_bytes: Option<i64>,
+    /// What allocations were rounded up by.
+    pub rounding_bytes: Option<i64>,
+    /// Captured graphs.
+    pub graphs_bytes: Option<i64>,
+    /// Whatever came later.
+    pub rest_bytes: Option<i64>,
+}
+
+impl BesidesPlan {
+    /// The sum of the parts that were measured; blank where none was.
+    pub fn total(&self) -> Option<i64> {
+        let Self { context_bytes, kernels_bytes, workspace_bytes, rounding_bytes, graphs_bytes, rest_bytes } =
+            self;
+        let parts = [context_bytes, kernels_bytes, workspace_bytes, rounding_bytes, graphs_bytes, rest_bytes];
+        let known: Vec<i64> = parts.into_iter().flatten().copied().collect();
+        (!known.is_empty()).then(|| known.iter().sum())
+    }
+}
+
+/// The GPU of a run, and whether it had it to itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// The driver's name of the model.
+    pub name: String,
+    /// The driver's version.
+    pub driver: Option<String>,
+    /// Bytes of memory of the card.
+    pub memory_bytes: Option<u64>,
+    /// Whether times are not of this GPU alone at its own pace: others computed on it, or it slowed down for something
+    /// other than the power that it may draw. Blank where nobody watched.
+    pub contended: Option<bool>,
+    /// Why, where it is so.
+    pub contended_because: Option<String>,
+}
+
+impl Gpu {
+    /// Takes over what an earlier process of the run found: a run is contended if a part of it was.
+    pub fn after(mut self, earlier: Option<&Gpu>) -> Self {
+        if let Some(earlier) = earlier.filter(|gpu| gpu.contended == Some(true)) {
+            self.contended = Some(true);
+            self.contended_because = match (self.contended_because, &earlier.contended_because) {
+                (Some(now), Some(before)) if now != *before => Some(format!("{before}; later {now}")),
+                (now, before) => now.or_else(|| before.clone()),
+            };
+        }
+        self
+    }
 }
 
 /// A text that the model wrote.
@@ -142,10 +207,16 @@ pub struct Summary {
     pub tok_s: Option<f64>,
     /// Median model FLOPs utilization in the steady state, in percent; blank where the device's peak is unknown.
     pub mfu_pct: Option<f64>,
+    /// Median hardware FLOPs utilization in the steady state, in percent: recomputation counts as work.
+    #[serde(default)]
+    pub hfu_pct: Option<f64>,
     /// Step times in the steady state, and the rule by which it was found.
     pub steady_state: Option<SteadyState>,
     /// Memory by plan and by measurement.
     pub memory: Memory,
+    /// The GPU; `None` on the CPU.
+    #[serde(default)]
+    pub gpu: Option<Gpu>,
     /// Generated texts.
     pub samples: Vec<Sample>,
     /// The last samples against the grammar of the corpus, where it has one.
@@ -177,8 +248,10 @@ impl Summary {
             wall_s: None,
             tok_s: None,
             mfu_pct: None,
+            hfu_pct: None,
             steady_state: None,
             memory: Memory::default(),
+            gpu: None,
             samples: Vec::new(),
             sentences: None,
             notes: Vec::new(),
@@ -201,6 +274,7 @@ impl Summary {
         let steady = steady_state(timing, warmup);
         self.tok_s = steady.tok_s.map(|spread| spread.median);
         self.mfu_pct = steady.mfu_pct;
+        self.hfu_pct = steady.hfu_pct;
         self.steady_state = Some(steady);
     }
 }
@@ -215,20 +289,7 @@ mod tests {
     }
 
     fn timing(step: u64, wall_s: f64) -> TimingRow {
-        TimingRow {
-            step,
-            phase: Phase::Train,
-            wall_s,
-            step_ms: 500.0,
-            data_wait_ms: None,
-            tok_s: Some(200.0),
-            tok_s_per_device: None,
-            tflops_per_device: None,
-            mfu_pct: None,
-            plan_mem_mib: None,
-            rss_mib: None,
-            peak_mem_mib: None,
-        }
+        TimingRow { tok_s: Some(200.0), ..TimingRow::of(step, Phase::Train, wall_s, 500.0) }
     }
 
     #[test]
@@ -263,6 +324,28 @@ mod tests {
         assert!(json.contains("\"mfu_pct\": null"));
         assert!(json.contains("\"final\": null"));
         assert_eq!(serde_json::from_str::<Summary>(&json).unwrap(), summary);
+    }
+
+    #[test]
+    fn what_lies_besides_the_plan_is_the_sum_of_what_was_measured() {
+        assert_eq!(BesidesPlan::default().total(), None);
+        let parts = BesidesPlan { context_bytes: Some(500), rest_bytes: Some(-20), ..BesidesPlan::default() };
+        assert_eq!(parts.total(), Some(480));
+    }
+
+    #[test]
+    fn a_run_stays_contended_when_it_is_resumed() {
+        let gpu = |because: Option<&str>| Gpu {
+            contended: Some(because.is_some()),
+            contended_because: because.map(str::to_owned),
+            ..Gpu::default()
+        };
+        assert_eq!(gpu(None).after(None), gpu(None));
+        assert_eq!(gpu(None).after(Some(&gpu(None))), gpu(None));
+        assert_eq!(gpu(None).after(Some(&gpu(Some("heat")))), gpu(Some("heat")));
+        assert_eq!(gpu(Some("heat")).after(Some(&gpu(Some("heat")))), gpu(Some("heat")));
+        let both = gpu(Some("a stranger")).after(Some(&gpu(Some("heat"))));
+        assert_eq!(both.contended_because.as_deref(), Some("heat; later a stranger"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod checkpoint;
 pub mod export;
+mod gauges;
 mod generate;
 mod init;
 mod inspect;

@@ -1,6 +1,7 @@
 //! What rank 0 writes while a run trains: rows, progress, checkpoints, samples.
 
 use super::checkpoint::{Meta, Snapshot, Store};
+use super::gauges::Gauges;
 use super::rank::{Rank, StepReport};
 use crate::data::stories::judge;
 use crate::device::cuda::Algorithms;
@@ -32,6 +33,7 @@ pub struct Recorder {
     tok_s: f64,
     planned_bytes: u64,
     judge: bool,
+    gauges: Option<Gauges>,
 }
 
 /// What a recorder is made of.
@@ -97,6 +99,7 @@ impl Recorder {
             tok_s: f64::NAN,
             planned_bytes,
             judge,
+            gauges: None,
         })
     }
 
@@ -127,11 +130,14 @@ impl Recorder {
         let flops = self.plan.model.flops_per_token(self.plan.batch.seq_len);
         let row = self.timing_row(report.step, phase, took);
         let per_device = self.tok_s / self.plan.batch.world as f64;
+        let utilization = self.gauges.as_ref().and_then(|g| g.utilization(per_device * flops, took));
         self.timing.append(&TimingRow {
             data_wait_ms: Some(report.data_wait.as_secs_f64() * 1e3),
             tok_s: Some(self.tok_s),
             tok_s_per_device: Some(per_device),
             tflops_per_device: Some(per_device * flops / 1e12),
+            mfu_pct: utilization.map(|(mfu, _)| mfu),
+            hfu_pct: utilization.map(|(_, hfu)| hfu),
             ..row
         })
     }
@@ -228,6 +234,17 @@ impl Recorder {
         self.summary.reason = reason;
         self.summary.measure(&metrics, &timing, self.plan.intervals.warmup);
         self.summary.memory.peak_rss_bytes = memory::peak_rss_bytes();
+        if let Some(gauges) = &self.gauges {
+            let gpu = gauges.summary().after(self.summary.gpu.as_ref());
+            if let Some(reason) = gpu.contended_because.as_ref().filter(|_| gpu.contended == Some(true)) {
+                let note =
+                    format!("contended: {reason}; its times are not of this GPU alone at its own pace");
+                if !self.summary.notes.contains(&note) {
+                    self.summary.notes.push(note);
+                }
+            }
+            self.summary.gpu = Some(gpu);
+        }
         self.folder.write_summary(&self.summary)?;
         self.progress.finish(&self.summary);
         Ok((self.folder, self.summary))
@@ -242,26 +259,33 @@ impl Recorder {
         atomic::write(&self.folder.path().join(super::run::ALGORITHMS), table.to_json().as_bytes())
     }
 
-    /// Bytes that the engine really holds, for the summary.
+    /// Bytes that the engine really holds, for the summary. Call it while they are held.
     pub fn allocated(&mut self, bytes: u64) {
         self.summary.memory.allocated_bytes = Some(bytes);
+        if let Some(gauges) = &self.gauges {
+            let parts = gauges.besides_plan();
+            self.summary.memory.besides_plan_bytes = parts.total();
+            self.summary.memory.besides_plan = Some(parts);
+        }
     }
 
-    fn timing_row(&self, step: u64, phase: Phase, took: Duration) -> TimingRow {
+    /// What is read from the GPU from now on; `None` on the CPU.
+    pub(super) fn watch(&mut self, gauges: Option<Gauges>) {
+        self.gauges = gauges;
+    }
+
+    fn timing_row(&mut self, step: u64, phase: Phase, took: Duration) -> TimingRow {
         let mib = |bytes: u64| bytes as f64 / MIB;
-        TimingRow {
-            step,
-            phase,
-            wall_s: self.wall_before + self.started.elapsed().as_secs_f64(),
-            step_ms: took.as_secs_f64() * 1e3,
-            data_wait_ms: None,
-            tok_s: None,
-            tok_s_per_device: None,
-            tflops_per_device: None,
-            mfu_pct: None,
+        let wall_s = self.wall_before + self.started.elapsed().as_secs_f64();
+        let mut row = TimingRow {
             plan_mem_mib: Some(mib(self.planned_bytes)),
             rss_mib: memory::rss_bytes().map(mib),
             peak_mem_mib: memory::peak_rss_bytes().map(mib),
+            ..TimingRow::of(step, phase, wall_s, took.as_secs_f64() * 1e3)
+        };
+        if let Some(gauges) = &mut self.gauges {
+            gauges.fill(&mut row);
         }
+        row
     }
 }

@@ -1,6 +1,7 @@
 //! A whole run: corpus, plan, folder, ranks, summary.
 
 use super::checkpoint::{END_TOKEN_ID, Loaded, Meta};
+use super::gauges::{Gauges, provenance};
 use super::launch::launch;
 use super::rank::Rank;
 use super::recorder::{Parts, Recorder};
@@ -101,7 +102,11 @@ pub fn run(request: Request<'_>) -> Result<Ended> {
         }
     };
     folder.write_resolved(&resolved.to_toml())?;
-    folder.write_environment(&Environment::detect(plan.execution.threads, Timestamp::now()))?;
+    let gpu = plan.execution.gpu.map(provenance).transpose()?;
+    folder.write_environment(&Environment {
+        gpu,
+        ..Environment::detect(plan.execution.threads, Timestamp::now())
+    })?;
     atomic::write(&folder.path().join(TOKENIZER), dataset.tokenizer.to_json().as_bytes())?;
     describe(&mut summary, &plan, &programs, &dataset);
     let changed = |change: &String| format!("after step {from_step} with {change}");
@@ -226,12 +231,14 @@ fn train_ranks(
                 gpu.products().adopt(table);
             }
             let (plan, programs, dataset) = (Arc::clone(plan), Arc::clone(programs), Arc::clone(dataset));
+            let watched = Arc::clone(&programs);
             let mut rank = Rank::new(Arc::clone(&plan), programs, dataset, device, comm)?;
             if let Some(loaded) = begin.loaded {
                 rank.restore(loaded)?;
             }
             if let (Some(recorder), Some(gpu)) = (&mut mine, rank.engine().gpu()) {
                 recorder.algorithms(&gpu.algorithms())?;
+                recorder.watch(Gauges::new(&plan, &watched, rank.engine()));
             }
             let outcome = train(&mut rank, &plan, stop, mine.as_mut())?;
             if let Some(recorder) = &mut mine {

@@ -31,18 +31,14 @@ fn timing(step: u64) -> TimingRow {
         + 0.04 * noise(step + 99)
         + if step.wrapping_sub(1).is_multiple_of(50) { 0.3 } else { 0.0 };
     TimingRow {
-        step,
-        phase: if step <= 5 { Phase::Warmup } else { Phase::Train },
-        wall_s: step as f64 * 0.12,
-        step_ms: 120.0 * slow,
         data_wait_ms: Some(0.1),
         tok_s: Some(2048.0 / 0.12 / slow),
-        tok_s_per_device: None,
-        tflops_per_device: None,
-        mfu_pct: None,
-        plan_mem_mib: None,
-        rss_mib: None,
-        peak_mem_mib: None,
+        ..TimingRow::of(
+            step,
+            if step <= 5 { Phase::Warmup } else { Phase::Train },
+            step as f64 * 0.12,
+            120.0 * slow,
+        )
     }
 }
 

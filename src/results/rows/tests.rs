@@ -14,18 +14,9 @@ fn metrics(step: u64) -> MetricsRow {
 
 fn timing(step: u64, phase: Phase) -> TimingRow {
     TimingRow {
-        step,
-        phase,
-        wall_s: 0.5 * step as f64,
-        step_ms: 480.25,
-        data_wait_ms: None,
         tok_s: Some(4096.0),
-        tok_s_per_device: None,
-        tflops_per_device: None,
-        mfu_pct: None,
         plan_mem_mib: Some(12.5),
-        rss_mib: None,
-        peak_mem_mib: None,
+        ..TimingRow::of(step, phase, 0.5 * step as f64, 480.25)
     }
 }
 
@@ -39,6 +30,15 @@ fn fields<R: Row>(row: &R) -> Vec<String> {
 fn columns_are_the_field_names_in_order() {
     assert_eq!(fields(&metrics(1)), MetricsRow::COLUMNS);
     assert_eq!(fields(&timing(1, Phase::Train)), TimingRow::COLUMNS);
+}
+
+#[test]
+fn every_column_is_documented() {
+    let page = include_str!("../../../docs/results.md");
+    for column in MetricsRow::COLUMNS.iter().chain(TimingRow::COLUMNS) {
+        let named = |line: &str| line.starts_with('|') && line.contains(&format!("`{column}`"));
+        assert!(page.lines().any(named), "docs/results.md lacks {column}");
+    }
 }
 
 #[test]
@@ -59,13 +59,19 @@ fn files_look_as_documented() {
     let path = dir.path().join("timing.csv");
     let mut writer = RowWriter::create(&path).unwrap();
     writer.append(&timing(1, Phase::Warmup)).unwrap();
-    writer.append(&timing(1, Phase::Eval)).unwrap();
+    let sampled = TimingRow {
+        gpu_util_pct: Some(98.5),
+        throttle: Some("power_cap+thermal".to_owned()),
+        hfu_pct: Some(61.5),
+        ..timing(1, Phase::Eval)
+    };
+    writer.append(&sampled).unwrap();
     insta::assert_snapshot!(std::fs::read_to_string(&path).unwrap(), @r"
-    step,phase,wall_s,step_ms,data_wait_ms,tok_s,tok_s_per_device,tflops_per_device,mfu_pct,plan_mem_mib,rss_mib,peak_mem_mib
-    1,warmup,0.5,480.25,,4096.0,,,,12.5,,
-    1,eval,0.5,480.25,,4096.0,,,,12.5,,
+    step,phase,wall_s,step_ms,data_wait_ms,tok_s,tok_s_per_device,tflops_per_device,mfu_pct,plan_mem_mib,rss_mib,peak_mem_mib,driver_allocations,gpu_allocated_mib,gpu_reserved_mib,gpu_util_pct,sm_clock_mhz,mem_clock_mhz,power_w,temperature_c,throttle,hfu_pct
+    1,warmup,0.5,480.25,,4096.0,,,,12.5,,,,,,,,,,,,
+    1,eval,0.5,480.25,,4096.0,,,,12.5,,,,,,98.5,,,,,power_cap+thermal,61.5
     ");
-    assert_eq!(read::<TimingRow>(&path).unwrap(), [timing(1, Phase::Warmup), timing(1, Phase::Eval)]);
+    assert_eq!(read::<TimingRow>(&path).unwrap(), [timing(1, Phase::Warmup), sampled]);
 }
 
 #[test]

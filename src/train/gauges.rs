@@ -1,0 +1,127 @@
+//! What is read from a GPU while a run trains, as rows and the summary want it.
+
+use crate::device::cuda::libraries::Nvidia;
+use crate::device::cuda::products::WORKSPACE;
+use crate::device::cuda::versions::version;
+use crate::device::cuda::{Gpu, Part, Queue, Watch, nvml};
+use crate::error::Result;
+use crate::exec::{Engine, PlacementKind};
+use crate::forecast::hardware;
+use crate::forecast::time::{product_flops, product_peak};
+use crate::model::Programs;
+use crate::plan::Plan;
+use crate::results::summary::{self, BesidesPlan};
+use crate::results::{TimingRow, provenance};
+use std::sync::Arc;
+use std::time::Duration;
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// The gauges of rank 0's GPU.
+#[derive(Debug)]
+pub(super) struct Gauges {
+    gpu: Arc<Gpu>,
+    watch: Option<Watch>,
+    /// Bytes of tensors.
+    allocated: usize,
+    /// Allocations up to the last row.
+    allocations: usize,
+    /// Dense peak in the plan's format, in FLOP/s; `None` for a card whose peak is not known.
+    peak: Option<f64>,
+    /// FLOPs of products that a step really runs.
+    product_flops: f64,
+}
+
+impl Gauges {
+    /// Begins to watch the GPU of an engine; `None` on the CPU.
+    pub(super) fn new(plan: &Plan, programs: &Programs, engine: &Engine) -> Option<Self> {
+        let gpu = Arc::clone(engine.gpu()?);
+        let limits = hardware::by_driver_name(&gpu.properties().name).and_then(|device| device.limits);
+        let most_alive = || programs.sections().iter().map(|s| s.memory.peak.1).max().unwrap_or(0);
+        let transient = match plan.execution.placement {
+            PlacementKind::Arena => engine.transient().0,
+            PlacementKind::Caching | PlacementKind::Naive => most_alive(),
+        };
+        Some(Self {
+            watch: Watch::start(&gpu),
+            allocated: engine.state.bytes() + transient,
+            allocations: gpu.ledger().allocations,
+            peak: limits.map(|limits| product_peak(plan, &limits).1),
+            product_flops: product_flops(plan, programs),
+            gpu,
+        })
+    }
+
+    /// Fills what a row says of the GPU.
+    pub(super) fn fill(&mut self, row: &mut TimingRow) {
+        let ledger = self.gpu.ledger();
+        let before = std::mem::replace(&mut self.allocations, ledger.allocations);
+        row.driver_allocations = Some((ledger.allocations - before) as u64);
+        row.gpu_allocated_mib = Some(self.allocated as f64 / MIB);
+        row.gpu_reserved_mib = Some(ledger.held as f64 / MIB);
+        let Some(watch) = &self.watch else { return };
+        let interval = watch.take();
+        row.gpu_util_pct = interval.util_pct;
+        row.sm_clock_mhz = interval.sm_clock_mhz;
+        row.mem_clock_mhz = interval.mem_clock_mhz;
+        row.power_w = interval.power_w;
+        row.temperature_c = interval.temperature_c;
+        row.throttle = interval.throttle;
+    }
+
+    /// Utilization of a device that does `flops` per second of model arithmetic, and a step in `took`: by the model's
+    /// arithmetic and by the products really run, in percent of the peak.
+    pub(super) fn utilization(&self, flops: f64, took: Duration) -> Option<(f64, f64)> {
+        let peak = self.peak?;
+        Some((100.0 * flops / peak, 100.0 * self.product_flops / took.as_secs_f64() / peak))
+    }
+
+    /// What the device's memory holds besides the plan. Call it at the end, while the state is still there.
+    pub(super) fn besides_plan(&self) -> BesidesPlan {
+        self.gpu.lay_to(Part::Rest);
+        let usage = self.gpu.usage();
+        BesidesPlan {
+            context_bytes: usage.context,
+            kernels_bytes: usage.kernels,
+            workspace_bytes: Some(WORKSPACE as i64),
+            rounding_bytes: usage.rounding,
+            graphs_bytes: usage.graphs,
+            rest_bytes: usage.rest,
+        }
+    }
+
+    /// What the summary says of the GPU.
+    pub(super) fn summary(&self) -> summary::Gpu {
+        let properties = self.gpu.properties();
+        let contention = self.watch.as_ref().map(|watch| watch.seen().contention());
+        summary::Gpu {
+            name: properties.name.clone(),
+            driver: nvml::driver_version(),
+            memory_bytes: Some(properties.memory_bytes as u64),
+            contended: contention.as_ref().map(Option::is_some),
+            contended_because: contention.flatten(),
+        }
+    }
+}
+
+/// What `env.json` says of a GPU.
+///
+/// # Errors
+/// When the driver does not know it.
+pub(super) fn provenance(ordinal: usize) -> Result<provenance::Gpu> {
+    let properties = Gpu::properties_of(ordinal)?;
+    let count = Gpu::count();
+    Ok(provenance::Gpu {
+        ordinal,
+        uuid: Gpu::uuid_of(ordinal).map(|uuid| provenance::anonymous(&uuid)),
+        architecture: properties.architecture(),
+        memory_bytes: properties.memory_bytes as u64,
+        processors: properties.processors,
+        driver: nvml::driver_version(),
+        cuda: Gpu::driver_version().map(|(major, minor)| format!("{major}.{minor}")),
+        nvrtc: version(Nvidia::Nvrtc),
+        cublaslt: version(Nvidia::CublasLt),
+        topology: (count > 1).then(|| nvml::topology(count)).flatten(),
+        name: properties.name,
+    })
+}
