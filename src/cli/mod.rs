@@ -9,6 +9,7 @@ mod arguments;
 mod compile;
 pub mod completions;
 pub mod data;
+pub mod doctor;
 pub mod export;
 pub mod init;
 pub mod inspect;
@@ -47,6 +48,8 @@ pub enum Command {
     Completions(completions::Args),
     /// Tokenize a corpus to shards and print its statistics.
     Data(data::Args),
+    /// Say whether runs on a GPU work here, and what mends what does not.
+    Doctor(doctor::Args),
     /// Write a trained run as a HuggingFace folder.
     Export(export::Args),
     /// Start a recipe from one of the built-in ones.
@@ -78,6 +81,7 @@ pub fn dispatch(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Completions(a) => completions::run(&a),
         Command::Data(a) => data::run(&a),
+        Command::Doctor(a) => doctor::run(&a),
         Command::Export(a) => export::run(&a, &cli.results),
         Command::Init(a) => init::run(&a),
         Command::Inspect(a) => inspect::run(&a),

@@ -2,6 +2,7 @@
 #![cfg(unix)]
 
 mod damage;
+mod doctor;
 mod export;
 mod failures;
 mod kills;

@@ -1,0 +1,35 @@
+//! `xrun doctor`.
+
+use super::print;
+use crate::device::cuda::doctor::{Verdict, examine};
+use crate::error::{Error, Result};
+
+/// Arguments of `xrun doctor`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Print the report as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Exit 1 when a GPU is there and a run on it would fail.
+pub fn run(args: &Args) -> Result<()> {
+    let report = examine();
+    if args.json {
+        let text = serde_json::to_string_pretty(&report);
+        let text = text.map_err(|e| Error::failed(format!("cannot write the report as JSON: {e}")))?;
+        print(&(text + "\n"))?;
+    } else {
+        print(&report.to_string())?;
+    }
+    match report.verdict {
+        Verdict::NoGpu | Verdict::Works => Ok(()),
+        Verdict::Fails => {
+            let first = report.problems.first().map_or("", |problem| problem.what.as_str());
+            Err(Error::failed(format!("a run on the GPU would fail: {first}")))
+        }
+    }
+}
