@@ -34,9 +34,8 @@ const MAY_USE: [(&str, &[&str]); 17] = [
 ];
 
 /// Where `unsafe` may stand, and why.
-const UNSAFE: [(&str, &str); 5] = [
+const UNSAFE: [(&str, &str); 4] = [
     ("device/", "memory, and views that several tasks write"),
-    ("exec/placement.rs", "poison by address"),
     ("ir/op.rs", "an op's tensors: addresses become views"),
     ("data/documents.rs", "a file is mapped"),
     ("data/shard.rs", "a file is mapped"),
