@@ -199,6 +199,21 @@ pub(super) fn load(code: &[u8], what: &str) -> Result<sys::CUmodule> {
     Ok(module)
 }
 
+/// The sizes in bytes of a kernel's parameters, in order.
+pub(super) fn parameters(function: sys::CUfunction) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    loop {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the function is of a loaded module; the driver refuses an index beyond its parameters.
+        let status =
+            unsafe { sys::cuFuncGetParamInfo(function, sizes.len(), &raw mut offset, &raw mut size) };
+        if status != CUresult::CUDA_SUCCESS {
+            return sizes;
+        }
+        sizes.push(size);
+    }
+}
+
 /// A function of a module.
 pub(super) fn function(module: sys::CUmodule, name: &str) -> Result<sys::CUfunction> {
     let text = CString::new(name).map_err(|_| Error::failed("a kernel's name with a zero byte"))?;

@@ -42,9 +42,11 @@ unsafe impl Sync for Gpu {}
 #[derive(Clone, Copy, Debug)]
 struct Module(sys::CUmodule);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Function {
     handle: sys::CUfunction,
+    /// The sizes of its parameters.
+    parameters: Arc<[usize]>,
     /// The dynamic shared memory that it may ask for as it stands.
     shared: u32,
 }
@@ -332,10 +334,10 @@ impl Gpu {
         Ok(module)
     }
 
-    fn function(&self, kernel: Kernel, shared: u32) -> Result<sys::CUfunction> {
-        let known = lock(&self.functions).get(&kernel).copied();
+    fn function(&self, kernel: Kernel, shared: u32) -> Result<Function> {
+        let known = lock(&self.functions).get(&kernel).cloned();
         if let Some(function) = known.filter(|f| f.shared >= shared) {
-            return Ok(function.handle);
+            return Ok(function);
         }
         let unit = Unit::of(&kernel);
         let loaded = lock(&self.modules).get(&unit).copied();
@@ -353,9 +355,10 @@ impl Gpu {
             let status = unsafe { sys::cuFuncSetAttribute(handle, which, shared as i32) };
             check(status, &format!("give {} {shared} bytes of shared memory", kernel.entry))?;
         }
-        let function = Function { handle, shared: shared.max(SHARED_BY_DEFAULT) };
-        lock(&self.functions).insert(kernel, function);
-        Ok(handle)
+        let parameters = driver::parameters(handle).into();
+        let function = Function { handle, parameters, shared: shared.max(SHARED_BY_DEFAULT) };
+        lock(&self.functions).insert(kernel, function.clone());
+        Ok(function)
     }
 
     /// Captures what `work` puts into the stream as a graph; nothing runs yet.
@@ -422,7 +425,14 @@ impl Queue for Gpu {
             )));
         }
         let function = self.function(kernel, grid.shared)?;
-        // The driver reads as many bytes of each as the kernel's parameter has.
+        // The driver reads as many arguments as the kernel has parameters, and as many bytes of each.
+        if !args.iter().map(Arg::size).eq(function.parameters.iter().copied()) {
+            return Err(Error::failed(format!(
+                "kernel {entry} takes {} parameters of {:?} bytes, and is launched with {args:?}",
+                function.parameters.len(),
+                function.parameters
+            )));
+        }
         let mut values: Vec<u64> = args.iter().map(|arg| arg.bits()).collect();
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|v| std::ptr::from_mut(v).cast()).collect();
@@ -431,7 +441,7 @@ impl Queue for Gpu {
         // addresses are of tensors that the executor keeps alive for the node.
         let status = unsafe {
             sys::cuLaunchKernel(
-                function,
+                function.handle,
                 x,
                 y,
                 z,
@@ -469,6 +479,14 @@ impl Queue for Gpu {
 }
 
 impl Arg {
+    /// Bytes of the parameter that it is for.
+    fn size(&self) -> usize {
+        match self {
+            Arg::Ptr(_) | Arg::U64(_) => 8,
+            Arg::U32(_) | Arg::Size(_) | Arg::F32(_) => 4,
+        }
+    }
+
     /// The argument's bits, in the low bytes.
     fn bits(&self) -> u64 {
         match *self {

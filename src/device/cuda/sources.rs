@@ -14,11 +14,18 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-const HEADERS: [(&str, &str); 5] =
-    [header!("activation"), header!("common"), header!("heads"), header!("mma"), header!("norm")];
+const HEADERS: [(&str, &str); 7] = [
+    header!("activation"),
+    header!("attention"),
+    header!("common"),
+    header!("heads"),
+    header!("mma"),
+    header!("norm"),
+    header!("tiles"),
+];
 
 /// Kernel files by name. One per op that has kernels.
-const SOURCES: [(&str, &str); 26] = [
+const SOURCES: [(&str, &str); 28] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -29,7 +36,9 @@ const SOURCES: [(&str, &str); 26] = [
     source!("dropout"),
     source!("embedding"),
     source!("flash_attention"),
+    source!("flash_attention_fp32"),
     source!("flash_attention_grad"),
+    source!("flash_attention_grad_fp32"),
     source!("grad_norm"),
     source!("half"),
     source!("kv_cache"),
