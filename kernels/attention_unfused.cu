@@ -43,7 +43,8 @@ struct Tile {
     __device__ bool empty() const { return top >= m; }
 
     // Loads part of a factor whose rows are summed over: to[k][i] = a[first + i, from + k].
-    static __device__ void fetch(const Matrix &a, int first, int end, int from, int depth, float (&to)[DEPTH][SIDE + 1]) {
+    static __device__ void fetch(const Matrix &a, int first, int end, int from, int depth,
+                                 float (&to)[DEPTH][SIDE + 1]) {
         for (int at = threadIdx.x; at < SIDE * DEPTH; at += blockDim.x) {
             // Neighbouring threads read neighbours in memory.
             int i = a.column == 1 ? at / DEPTH : at % SIDE, k = a.column == 1 ? at % DEPTH : at / SIDE;
@@ -106,7 +107,8 @@ extern "C" __global__ void __launch_bounds__(SPREAD *SPREAD)
 // dq = alpha·ds·k and dk = alpha·Σ dsᵀ·q over the query heads of a key head; zeros for values. packed, d_packed:
 // [N, width]; ds: [batch, query, length, length].
 extern "C" __global__ void __launch_bounds__(SPREAD *SPREAD)
-    attention_scores_grad(const T *packed, const T *ds, T *d_packed, int query, int kv, int dim, int length, float alpha) {
+    attention_scores_grad(const T *packed, const T *ds, T *d_packed, int query, int kv, int dim, int length,
+                          float alpha) {
     Shape shape = {query, kv, dim, length};
     int batch = blockIdx.z, head = blockIdx.y, width = shape.width();
     Tile tile(length, dim);

@@ -1,8 +1,8 @@
 // Query and key heads of packed rows, shared out among lanes, and the angles by which positions turn them.
 //
-// Definitions: T; DIM, QUERY and KV (the width of a head and how many there are); VEC (neighbours that a thread moves at
-// once, a divisor of DIM/2); LANES (threads of a head, a power of two); TURNS (a list of DIM/2 numbers: by which fraction
-// of a turn, times 2⁶⁴, one position turns a pair of elements).
+// Definitions: T; DIM, QUERY and KV (the width of a head and how many there are); VEC (neighbours that a thread moves
+// at once, a divisor of DIM/2); LANES (threads of a head, a power of two); TURNS (a list of DIM/2 numbers: by which
+// fraction of a turn, times 2⁶⁴, one position turns a pair of elements).
 #pragma once
 #include "common.cuh"
 

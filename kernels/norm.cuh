@@ -1,4 +1,5 @@
-// Rows held in registers by teams of threads, and their root mean squares. Whatever norms a row here gets the same bits.
+// Rows held in registers by teams of threads, and their root mean squares. Whatever norms a row by this header gets the
+// same bits.
 //
 // Definitions: T, WIDTH (elements of a row), VEC (neighbours that a thread moves at once, a divisor of WIDTH), TEAM
 // (threads of a row, a power of two) and THREADS (of a block, a multiple of TEAM).
@@ -29,7 +30,7 @@ __device__ __forceinline__ void load_row(const T *from, bool live, Pack<T, VEC> 
 // Sums each of N values over every team; all of its threads get the sums. Every thread of the block takes part.
 template <int N> __device__ __forceinline__ void team_sums(float (&x)[N]) {
 #pragma unroll
-    for (int n = 0; n < N; n++) x[n] = warp_reduce < TEAM < WARP ? TEAM : WARP > (x[n], Add());
+    for (int n = 0; n < N; n++) x[n] = warp_reduce<(TEAM < WARP ? TEAM : WARP)>(x[n], Add());
     if constexpr (TEAM > WARP) {
         __shared__ float sums[N][THREADS / WARP];
         __syncthreads();

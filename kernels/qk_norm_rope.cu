@@ -3,6 +3,9 @@
 // Definitions beside those of heads.cuh: ROTATES (0 leaves the rotation out; positions are not read then).
 #include "heads.cuh"
 
+// What bounds registers: whether a thread holds no more of a head than usual, and whether all lanes hold some of it.
+constexpr bool SMALL = HELD * VEC <= 8, WHOLE = HALF % (LANES * VEC) == 0;
+
 __device__ __forceinline__ float inverse_root(float squares, float eps) {
     return rsqrtf(fmaf(squares, 1.0f / DIM, eps));
 }
@@ -19,7 +22,7 @@ __device__ __forceinline__ void load_halves(const float *row, int column, float 
 
 // x, y: packed rows [rows, ROW]; wq, wk: [DIM]; positions: [rows]. y may lie over x; where it does not, `copies` says
 // that values have to be copied. A block handles `run` rows.
-extern "C" __global__ void __launch_bounds__(THREADS, HELD * VEC <= 8 ? 4 : 1)
+extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3)
     qk_norm_rope(const T *x, const float *wq, const float *wk, const u32 *positions, T *y, int rows, int run, float eps,
                  u32 copies) {
     __shared__ __align__(16) float angles[ROTATES ? TILE : 1][DIM], weights[2][DIM];
@@ -48,7 +51,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, HELD * VEC <= 8 ? 4 : 1)
                 unpack(part.low[i], low[i]);
                 unpack(part.high[i], high[i]);
 #pragma unroll
-                for (int c = 0; c < VEC; c++) squares = fmaf(high[i][c], high[i][c], fmaf(low[i][c], low[i][c], squares));
+                for (int c = 0; c < VEC; c++) {
+                    squares = fmaf(high[i][c], high[i][c], fmaf(low[i][c], low[i][c], squares));
+                }
             }
             float scale = inverse_root(warp_reduce<LANES>(squares, Add()), eps);
 #pragma unroll
@@ -72,12 +77,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, HELD * VEC <= 8 ? 4 : 1)
     }
 }
 
-// With x̂ = x·s, s = 1 / √(mean(x²) + eps) and g the gradient turned back: dx = s·g·w − x·s³·mean(g·w·x). Block b leaves
-// Σ g·x̂ over its `run` rows in row b of the partials: DIM columns of queries, then of keys.
+// With s = 1 / √(mean(x²) + eps) and g the gradient turned back: dx = s·g·w − x·s³·mean(g·w·x). Block b leaves Σ g·x·s
+// over its `run` rows in row b of the partials: DIM columns of queries, then of keys.
 //
 // x, dy, dx: packed rows [rows, ROW]; wq, wk: [DIM]; positions: [rows]; partials: [blocks, 2·DIM]. dx may lie over x or
 // dy; where it is not dy, `copies` says that gradients of values have to be copied.
-extern "C" __global__ void __launch_bounds__(THREADS, HELD * VEC <= 8 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
     qk_norm_rope_grad(const T *x, const float *wq, const float *wk, const u32 *positions, const T *dy, T *dx,
                       float *partials, int rows, int run, float eps, u32 copies) {
     __shared__ __align__(16) float shared[TILE > WARPS ? TILE : WARPS][DIM], weights[2][DIM];

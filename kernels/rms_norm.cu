@@ -12,31 +12,40 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     store_normed(held, w + column(), y + start, live, share, eps);
 }
 
+// Keeps the compiler from taking a pack apart before it is needed, into twice the registers.
+__device__ __forceinline__ void hold(Pack<bf16, 8> &pack) {
+    asm volatile("" : "+r"(pack.pairs.x), "+r"(pack.pairs.y), "+r"(pack.pairs.z), "+r"(pack.pairs.w));
+}
+template <typename E, int N> __device__ __forceinline__ void hold(Pack<E, N> &) {}
+
 // With s = 1 / √(mean(x²) + eps) and g = dy ⊙ w: dx = s·g − x·s³·mean(g ⊙ x), plus dr past a residual. Block b leaves
 // Σ dy ⊙ x·s over its `run` rows in row b of the partials.
+//
+// w is not declared free of aliases: its loads stay where they are then, instead of filling registers before the loops.
 template <bool RESIDUAL>
-__device__ __forceinline__ void gradient(const T *x, const float *__restrict__ w, const T *dy, const T *dr, T *dx,
+__device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy, const T *dr, T *dx,
                                          float *partials, int rows, int run, float share, float eps) {
     float dw[HELD][VEC] = {};
     w += column();
-    int first = blockIdx.x * run, end = min(first + run, rows);
-    for (int start = first; start < end; start += TEAMS) {
-        int row = start + team();
-        bool live = row < end;
-        i64 at = i64(row) * WIDTH + column();
+    int first = blockIdx.x * run;
+    i64 at = i64(first + team()) * WIDTH + column();
+    for (int left = min(run, rows - first); left > 0; left -= TEAMS, at += TEAMS * WIDTH) {
+        bool live = team() < left;
         Pack<T, VEC> held[HELD], upstream[HELD], bypass[HELD];
         load_row(x + at, live, held);
         load_row(dy + at, live, upstream);
         if constexpr (RESIDUAL) load_row(dr + at, live, bypass);
         float sums[2] = {0.0f, 0.0f}, scale = 0.0f, pull = 0.0f;
-        // One body for the sums and for what follows from them: what a pass unpacks and reads, the compiler would
-        // keep for the next, at twice the registers.
+        // One body for the sums and for what follows from them: in two, the compiler would keep the weights and the
+        // unpacked numbers from the first for the second.
 #pragma unroll 1
         for (int pass = 0; pass < 2; pass++) {
 #pragma unroll
             for (int i = 0; i < HELD; i++) {
                 if (!in_row(i)) continue;
                 float a[VEC], g[VEC], weight[VEC];
+                hold(held[i]);
+                hold(upstream[i]);
                 unpack(held[i], a);
                 unpack(upstream[i], g);
                 load(w + i * STRIDE, weight);
@@ -46,7 +55,10 @@ __device__ __forceinline__ void gradient(const T *x, const float *__restrict__ w
                     for (int c = 0; c < VEC; c++) sums[1] = fmaf(g[c] * weight[c], a[c], sums[1]);
                 } else if (live) {
                     float d[VEC] = {};
-                    if constexpr (RESIDUAL) unpack(bypass[i], d);
+                    if constexpr (RESIDUAL) {
+                        hold(bypass[i]);
+                        unpack(bypass[i], d);
+                    }
 #pragma unroll
                     for (int c = 0; c < VEC; c++) {
                         dw[i][c] = fmaf(g[c], a[c] * scale, dw[i][c]);
@@ -85,14 +97,14 @@ __device__ __forceinline__ void gradient(const T *x, const float *__restrict__ w
 
 // x, dy, dx: [rows, WIDTH]; w: [WIDTH]; partials: [blocks, WIDTH]. dx may lie over x or dy.
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
-    rms_norm_grad(const T *x, const float *__restrict__ w, const T *dy, T *dx, float *partials, int rows, int run,
+    rms_norm_grad(const T *x, const float *w, const T *dy, T *dx, float *partials, int rows, int run,
                   float share, float eps) {
     gradient<false>(x, w, dy, nullptr, dx, partials, rows, run, share, eps);
 }
 
 // The same with dr [rows, WIDTH] added to dx, which may lie over dr as well.
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
-    rms_norm_residual_grad(const T *x, const float *__restrict__ w, const T *dy, const T *dr, T *dx, float *partials,
+    rms_norm_residual_grad(const T *x, const float *w, const T *dy, const T *dr, T *dx, float *partials,
                            int rows, int run, float share, float eps) {
     gradient<true>(x, w, dy, dr, dx, partials, rows, run, share, eps);
 }

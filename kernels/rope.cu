@@ -3,7 +3,7 @@
 
 // x, y: packed rows [rows, ROW]; positions: [rows]. y may lie over x; where it does not, `copies` says that values have
 // to be copied. `direction` is 1, or −1 to turn back. A block handles `run` rows.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, HELD * VEC <= 8 ? 4 : 1)
     rope(const T *x, const u32 *positions, T *y, int rows, int run, float direction, u32 copies) {
     __shared__ __align__(16) float angles[TILE][DIM];
     Turn turn;

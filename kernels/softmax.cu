@@ -36,9 +36,10 @@ extern "C" __global__ void softmax_grad(const T *p, const T *dp, T *ds, int rows
     if (row >= rows) return;
     int lane = threadIdx.x % WARP;
     float mean = 0.0f;
-    for (int key = lane; key < length; key += WARP) mean = fmaf(up(p[row * length + key]), up(dp[row * length + key]), mean);
+    i64 first = row * length + lane, end = (row + 1) * length;
+    for (i64 at = first; at < end; at += WARP) mean = fmaf(up(p[at]), up(dp[at]), mean);
     mean = warp_sum(mean);
-    for (i64 at = row * length + lane; at < (row + 1) * length; at += WARP) {
+    for (i64 at = first; at < end; at += WARP) {
         ds[at] = down<T>(up(p[at]) * (up(dp[at]) - mean));
     }
 }
