@@ -163,6 +163,7 @@ class Bench:
         self.out: Path = args.out
         self.steps: int = args.steps
         self.turns: int = args.turns
+        self.best: bool = args.best
         self.sizes: list[str] | None = args.sizes
         self.work = work
         self.cache = work / "cache"
@@ -348,7 +349,7 @@ def measure(bench: Bench, name: str) -> None:
 def peer(bench: Bench) -> None:
     """xrun and PyTorch in turns."""
     for name in bench.sizes or COMPARED:
-        for mode in SIZES[name].modes:
+        for mode in SIZES[name].modes[: 1 if bench.best else None]:
             attempt(bench, f"{name} {' '.join(mode[1:])}", lambda name=name, mode=mode: duel(bench, name, mode))
 
 
@@ -509,6 +510,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", type=listed(SIZES), help="sizes of ops, bench and peer, separated by commas")
     parser.add_argument("--limit", type=limit, action="append", default=[], metavar="SECTION=SECONDS")
     parser.add_argument("--steps", type=int, default=200, help="steps of a training that is timed")
+    parser.add_argument("--best", action="store_true", help="only the mode of PyTorch that was the fastest before")
     parser.add_argument("--turns", type=int, default=3, help="turns against PyTorch")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu tries this script out")
     return parser.parse_args()
