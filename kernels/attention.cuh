@@ -6,7 +6,11 @@
 
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float LN_2 = 0.6931471805599453f;
-__device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
+
+// x / n for numbers below 2^16, from `reciprocal`, which is 2^32 / n + 1, or 0 for n = 1.
+__device__ __forceinline__ int divide(u32 x, u32 reciprocal) {
+    return int(reciprocal == 0 ? x : __umulhi(x, reciprocal));
+}
 
 // The part of the work that a block does: a head of a sequence, and a tile of its rows, counted from the one with most
 // to do.
@@ -18,16 +22,16 @@ struct Place {
 // each through tiles of the same length in all heads, long ones first. So the tiles of a head and the heads of a group
 // meet their rows in the second-level cache, and no long block runs alone at the end. (The last section may have
 // fewer sequences.)
-__device__ __forceinline__ Place place_of_block(int tiles) {
-    int section = blockIdx.z / tiles;
+__device__ __forceinline__ Place place_of_block(int tiles, u32 by_tiles) {
+    int section = divide(blockIdx.z, by_tiles);
     return {int(blockIdx.x), int(section * gridDim.y + blockIdx.y), int(blockIdx.z - section * tiles)};
 }
 
 // Blocks that run on a multiprocessor at the same time turn their warps by different numbers, so that the warps with
-// most to do are not all in the same quarter of it. `turning` is 2³² / multiprocessors.
-__device__ __forceinline__ int turn_of_block(u32 turning) {
+// most to do are not all in the same quarter of it. `by_processors` is the reciprocal of the multiprocessors, roughly.
+__device__ __forceinline__ int turn_of_block(u32 by_processors) {
     u32 id = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-    return int(__umulhi(id, turning) % 4);
+    return int(__umulhi(id, by_processors) % 4);
 }
 
 // The keys [first, end) that a query sees.

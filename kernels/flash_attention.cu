@@ -12,7 +12,7 @@
 
 constexpr int WARPS = 4, THREADS = WARPS * WARP;
 constexpr int WARP_QUERIES = 32, QUERIES = WARPS * WARP_QUERIES;
-constexpr int KEYS = 64, STEP = 32;  // Keys of a tile that is copied, and of a step of a warp.
+constexpr int KEYS = 64;  // Of a tile that is copied.
 
 using Row = Rows<HEAD_DIM>;
 // Outputs of wide heads leave no registers to queries.
@@ -36,7 +36,7 @@ __device__ __forceinline__ float quad_max(float x) {
 }
 __device__ __forceinline__ float quad_sum(float x) { return warp_reduce<4>(x, Add()); }
 // Where no key was seen yet, probabilities are relative to 1.
-__device__ __forceinline__ float finite(float peak) { return peak == minus_infinity() ? 0.0f : peak; }
+__device__ __forceinline__ float finite(float peak) { return peak == -infinity() ? 0.0f : peak; }
 
 // Raises the peaks to the largest score, and with them what was summed.
 __device__ __forceinline__ void renew(Outputs &out, const float (&top)[2][2]) {
@@ -60,20 +60,23 @@ __device__ __forceinline__ void renew(Outputs &out, const float (&top)[2][2]) {
 __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 keys, u32 values, const Sight &sight,
                                      int key, float scale, const Dropout &dropout) {
     int lane = threadIdx.x % WARP;
-    u32 kept_of_lane = DROPOUT ? dropout.kept<4>(sight.t + lane, key) : 0;
-    float scores[2][4][4] = {};
+    u32 kept_of_lane = DROPOUT ? dropout.kept<STEP / 8>(sight.t + lane, key) : 0;
+    float scores[2][STEP / 8][4] = {};
 #pragma unroll
     for (int k = 0; k < HEAD_DIM / 16; k++) {
-        u32 a[2][4], b[2][4];
+        u32 a[2][4];
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
-            Row::b_of_rows(b[m], keys + m * 16 * Row::BYTES, k);
-            queries.a(a[m], m, k);
+        for (int m = 0; m < 2; m++) queries.a(a[m], m, k);
+#pragma unroll
+        for (int n = 0; n < STEP / 16; n++) {
+            u32 b[4];
+            Row::b_of_rows(b, keys + n * 16 * Row::BYTES, k);
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                multiply(scores[m][2 * n], a[m], b[0], b[1]);
+                multiply(scores[m][2 * n + 1], a[m], b[2], b[3]);
+            }
         }
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int m = 0; m < 2; m++) multiply(scores[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
     }
     if (!sight.all(key, STEP)) {
 #pragma unroll
@@ -82,10 +85,10 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
             for (int half = 0; half < 2; half++) {
                 Seen seen = sight.of(m * 16 + half * 8 + lane / 4);
 #pragma unroll
-                for (int n = 0; n < 4; n++)
+                for (int n = 0; n < STEP / 8; n++)
 #pragma unroll
                     for (int j = 0; j < 2; j++)
-                        if (!sees(seen, key + n * 8 + lane % 4 * 2 + j)) scores[m][n][2 * half + j] = minus_infinity();
+                        if (!sees(seen, key + n * 8 + lane % 4 * 2 + j)) scores[m][n][2 * half + j] = -infinity();
             }
     }
 
@@ -95,9 +98,9 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
     for (int m = 0; m < 2; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float most = minus_infinity();
+            float most = -infinity();
 #pragma unroll
-            for (int n = 0; n < 4; n++)
+            for (int n = 0; n < STEP / 8; n++)
                 most = fmaxf(most, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
             top[m][half] = most * scale;
             rises |= top[m][half] > out.peak[m][half] + SLACK;
@@ -110,7 +113,7 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
         for (int half = 0; half < 2; half++) {
             float shift = finite(out.peak[m][half]);
 #pragma unroll
-            for (int n = 0; n < 4; n++)
+            for (int n = 0; n < STEP / 8; n++)
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
                     float &p = scores[m][n][2 * half + j];
@@ -118,11 +121,11 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
                     out.norm[m][half] += p;
                 }
         }
-    u32 p[2][2][4];
+    u32 p[2][STEP / 16][4];
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
-        for (int k = 0; k < 2; k++) pack(p[m][k], scores[m][2 * k], scores[m][2 * k + 1]);
+        for (int k = 0; k < STEP / 16; k++) pack(p[m][k], scores[m][2 * k], scores[m][2 * k + 1]);
 
     if (DROPOUT) {
 #pragma unroll
@@ -131,12 +134,12 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
             for (int half = 0; half < 2; half++) {
                 u32 kept = __shfl_sync(FULL_WARP, kept_of_lane, m * 16 + half * 8 + lane / 4) << (3 - lane % 4);
 #pragma unroll
-                for (int n = 0; n < 4; n++) p[m][n / 2][n % 2 * 2 + half] &= spread_signs(kept << (12 - 4 * n));
+                for (int n = 0; n < STEP / 8; n++) p[m][n / 2][n % 2 * 2 + half] &= spread_signs(kept << (12 - 4 * n));
             }
     }
 
 #pragma unroll
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < STEP / 16; k++)
 #pragma unroll
         for (int n = 0; n < HEAD_DIM / 16; n++) {
             u32 b[4];
@@ -150,47 +153,47 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-flash_attention(const bf16 *packed,      // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
+flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 2·kv_heads)·HEAD_DIM]
                 const uint2 *spans,      // [batch·seq_len], without CAUSAL
                 const u32 *sequences,    // [batch], with DROPOUT
                 const u32 *dropout_step, // [1], with DROPOUT
-                bf16 *o,                 // = [batch·seq_len, heads·HEAD_DIM]
-                float *lse,              // = [batch·seq_len, heads]
-                int batch, int heads, int kv_heads, int seq_len, u32 turning, float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale) {
+                bf16 *o,                 // = [batch·seq_len, kv_heads·group·HEAD_DIM]
+                float *lse,              // = [batch·seq_len, kv_heads·group]
+                int batch, int kv_heads, int group, int seq_len, u32 by_tiles, u32 by_group, u32 by_processors,
+                float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale) {
     // [QUERIES] queries, later outputs; then twice [KEYS] keys and [KEYS] values.
     extern __shared__ __align__(128) unsigned char shared[];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int tiles = (seq_len + QUERIES - 1) / QUERIES;
-    Place place = place_of_block(tiles);
+    Place place = place_of_block(tiles, by_tiles);
     if (place.sequence >= batch) return;
-    int tile_t = (tiles - 1 - place.tile) * QUERIES;
-    int of_warp = (warp + turn_of_block(turning)) % WARPS * WARP_QUERIES;
+    int block_t = (tiles - 1 - place.tile) * QUERIES;
+    int of_warp = (warp + turn_of_block(by_processors)) % WARPS * WARP_QUERIES;
 
-    int width = (heads + 2 * kv_heads) * HEAD_DIM, kv_head = place.head / (heads / kv_heads);
+    int heads = kv_heads * group, width = (heads + 2 * kv_heads) * HEAD_DIM;
     i64 first_row = i64(place.sequence) * seq_len;
     const bf16 *rows = packed + first_row * width;
-    const bf16 *k_rows = rows + (heads + kv_head) * HEAD_DIM, *v_rows = k_rows + kv_heads * HEAD_DIM;
+    const bf16 *k_rows = rows + (heads + divide(place.head, by_group)) * HEAD_DIM;
     if (!CAUSAL) spans += first_row;
 
     u32 queries = shared_address(shared), stages = queries + QUERIES * Row::BYTES;
     auto copy_tile = [&](int tile) {
         u32 to = stages + tile % 2 * 2 * KV_BYTES;
-        i64 at = i64(tile) * KEYS * width;
-        Row::copy<KEYS, THREADS>(to, k_rows + at, width, seq_len - tile * KEYS);
-        Row::copy<KEYS, THREADS>(to + KV_BYTES, v_rows + at, width, seq_len - tile * KEYS);
+        Row::copy<KEYS, THREADS>(to, k_rows, width, tile * KEYS, seq_len);
+        Row::copy<KEYS, THREADS>(to + KV_BYTES, k_rows + kv_heads * HEAD_DIM, width, tile * KEYS, seq_len);
     };
-    Seen of_block = seen_by_any(spans, tile_t, tile_t + QUERIES, seq_len);
+    Seen of_block = seen_by_any(spans, block_t, block_t + QUERIES, seq_len);
     int tile = of_block.first / KEYS, end_tile = (of_block.end + KEYS - 1) / KEYS;
-    Row::copy<QUERIES, THREADS>(queries, rows + i64(tile_t) * width + place.head * HEAD_DIM, width, seq_len - tile_t);
+    Row::copy<QUERIES, THREADS>(queries, rows + place.head * HEAD_DIM, width, block_t, seq_len);
     if (tile < end_tile) copy_tile(tile);
 
-    Sight sight(spans, tile_t + of_warp, seq_len);
+    Sight sight(spans, block_t + of_warp, seq_len);
     Drops drops = {key0, key1, threshold, drop_scale};
     Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[place.sequence] : 0, place.head, seq_len);
     float scale = score_scale * LOG2_E;
     Outputs out;
 #pragma unroll
-    for (int row = 0; row < 4; row++) out.peak[row / 2][row % 2] = minus_infinity();
+    for (int row = 0; row < 4; row++) out.peak[row / 2][row % 2] = -infinity();
     wait_for_copies();
     __syncthreads();
     Queries of_queries;
@@ -198,33 +201,33 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (heads + 2·kv_head
     for (; tile < end_tile; tile++) {
         // The next tile goes where the last one was, which all warps have left at the barrier below.
         if (tile + 1 < end_tile) copy_tile(tile + 1);
-        u32 keys = stages + tile % 2 * 2 * KV_BYTES;
+        u32 keys_of_tile = stages + tile % 2 * 2 * KV_BYTES;
 #pragma unroll 1
         for (int of_tile = 0; of_tile < KEYS; of_tile += STEP) {
             int key = tile * KEYS + of_tile;
-            u32 rows_of_step = keys + of_tile * Row::BYTES;
-            if (sight.any(key, STEP))
-                step(out, of_queries, rows_of_step, rows_of_step + KV_BYTES, sight, key, scale, dropout);
+            u32 keys = keys_of_tile + of_tile * Row::BYTES;
+            if (sight.any(key, STEP)) step(out, of_queries, keys, keys + KV_BYTES, sight, key, scale, dropout);
         }
         wait_for_copies();
         __syncthreads();
     }
 
-    i64 row = i64(place.sequence) * seq_len + sight.t;
-    float factor[2][2];
     int there = seq_len - sight.t;
+    if (there <= 0) return;
+    i64 row = i64(place.sequence) * seq_len + sight.t;
+    // The four lanes of a row share its numbers; each of them stores the lse of one of their four rows.
+    float factor[2][2], peak_of_lane = 0.0f, norm_of_lane = 0.0f;
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float norm = quad_sum(out.norm[m][half]);
             // A query that sees no key gives zeros.
-            factor[m][half] = norm == 0.0f ? 0.0f : __fdividef(DROPOUT ? drop_scale : 1.0f, norm);
-            int r = m * 16 + half * 8 + lane / 4;
-            if (lane % 4 == 0 && r < there)
-                lse[(row + r) * heads + place.head] = (out.peak[m][half] + __log2f(norm)) * LN_2;
+            factor[m][half] = norm == 0.0f ? 0.0f : (DROPOUT ? drop_scale : 1.0f) * reciprocal_fast(norm);
+            if (lane % 4 == 2 * m + half) norm_of_lane = norm, peak_of_lane = out.peak[m][half];
         }
-    if (there > 0)
-        Row::store(out.sums, factor, shared + of_warp * Row::BYTES,
-                   o + (row * heads + place.head) * HEAD_DIM, heads * HEAD_DIM, there);
+    int of_lane = lane % 4 * 8 + lane / 4;
+    if (of_lane < there) lse[(row + of_lane) * heads + place.head] = (peak_of_lane + log2_fast(norm_of_lane)) * LN_2;
+    Row::store(out.sums, factor, shared + of_warp * Row::BYTES, o + (row * heads + place.head) * HEAD_DIM,
+               heads * HEAD_DIM, there);
 }

@@ -4,27 +4,26 @@
 // bytes from shared memory and 64 multiply-adds: half of what shared memory gives.
 #include "tiles.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 flash_attention_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
                      const uint2 *spans,      // [batch·seq_len], without CAUSAL
                      const u32 *sequences,    // [batch], with DROPOUT
                      const u32 *dropout_step, // [1], with DROPOUT
                      T *o,                    // = [batch·seq_len, heads·HEAD_DIM]
                      float *lse,              // = [batch·seq_len, heads]
-                     int batch, int heads, int kv_heads, int seq_len, float score_scale, u32 key0, u32 key1,
-                     u32 threshold, float drop_scale) {
+                     int batch, int kv_heads, int group, int seq_len, u32 by_tiles, u32 by_group, float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale) {
     extern __shared__ __align__(16) float shared_floats[];
     float *queries = shared_floats, *keys = queries + ROWS * STRIDE, *values = keys + COLUMNS * STRIDE;
     float *square = values + COLUMNS * STRIDE;
     int tiles = (seq_len + ROWS - 1) / ROWS;
-    Place place = place_of_block(tiles);
+    Place place = place_of_block(tiles, by_tiles);
     if (place.sequence >= batch) return;
     int t = (tiles - 1 - place.tile) * ROWS, x = thread_x(), y = thread_y();
 
-    int width = (heads + 2 * kv_heads) * HEAD_DIM, kv_head = place.head / (heads / kv_heads);
+    int heads = kv_heads * group, width = (heads + 2 * kv_heads) * HEAD_DIM;
     i64 first_row = i64(place.sequence) * seq_len;
     const T *rows = packed + first_row * width;
-    const T *k_rows = rows + (heads + kv_head) * HEAD_DIM, *v_rows = k_rows + kv_heads * HEAD_DIM;
+    const T *k_rows = rows + (heads + divide(place.head, by_group)) * HEAD_DIM, *v_rows = k_rows + kv_heads * HEAD_DIM;
     if (!CAUSAL) spans += first_row;
     Drops drops = {key0, key1, threshold, drop_scale};
     Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[place.sequence] : 0, place.head, seq_len);
@@ -35,7 +34,7 @@ flash_attention_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv
     Seen seen[ROWS_EACH];
 #pragma unroll
     for (int i = 0; i < ROWS_EACH; i++) {
-        peak[i] = minus_infinity();
+        peak[i] = -infinity();
         seen[i] = seen_by(spans, t + y + 16 * i, seq_len);
     }
     Seen of_block = seen_by_any(spans, t, t + ROWS, seq_len);
@@ -57,12 +56,12 @@ flash_attention_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv
             float top = peak[i];
 #pragma unroll
             for (int j = 0; j < COLUMNS_EACH; j++) {
-                p[i][j] = sees(seen[i], key + x + 8 * j) ? p[i][j] * score_scale : minus_infinity();
+                p[i][j] = sees(seen[i], key + x + 8 * j) ? p[i][j] * score_scale : -infinity();
                 top = fmaxf(top, p[i][j]);
             }
             top = row_reduce(top, Max());
             // Where no key was seen yet, probabilities are relative to 1.
-            float shift = top == minus_infinity() ? 0.0f : top, by = expf(peak[i] - shift);
+            float shift = top == -infinity() ? 0.0f : top, by = expf(peak[i] - shift);
             peak[i] = top;
             norm[i] *= by;
 #pragma unroll
@@ -76,13 +75,12 @@ flash_attention_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv
             }
         }
         if (DROPOUT) {
-            int lane = threadIdx.x % WARP;
 #pragma unroll
             for (int i = 0; i < ROWS_EACH; i++)
 #pragma unroll
                 for (int j = 0; j < COLUMNS_EACH; j++) {
                     int c = i * COLUMNS_EACH + j;
-                    u32 bits = __shfl_sync(FULL_WARP, kept, lane - x + c % 8);
+                    u32 bits = __shfl_sync(FULL_WARP, kept, threadIdx.x % WARP - x + c % 8);
                     if (!is_kept(bits, c / 8, x)) p[i][j] = 0.0f;
                 }
         }

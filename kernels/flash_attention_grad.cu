@@ -68,11 +68,7 @@ template <int ROWS, int STEP, int HELD> struct Pass {
 
 // What exponents of probabilities are relative to, log2. A query that sees no key has an lse of minus infinity; all its
 // scores are hidden, and any finite number will do.
-__device__ __forceinline__ float shift_of(float lse) { return lse == minus_infinity() ? 0.0f : lse * LOG2_E; }
-
-__device__ __forceinline__ float dot(u32 a, u32 b) {
-    return fmaf(low_half(a), low_half(b), high_half(a) * high_half(b));
-}
+__device__ __forceinline__ float shift_of(float lse) { return lse == -infinity() ? 0.0f : lse * LOG2_E; }
 
 // dQ and D of the queries of a block: 16·m + 8·half + lane / 4 of those of a warp.
 extern "C" __global__ void __launch_bounds__(THREADS, Q_BLOCKS)
@@ -85,8 +81,9 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
                              const u32 *dropout_step, // [1], with DROPOUT
                              bf16 *d_packed,          // = as packed, the queries' part
                              float *delta,            // = [batch·seq_len, heads]: D·(1 − p)
-                             int batch, int heads, int kv_heads, int seq_len, u32 turning, float score_scale, u32 key0,
-                             u32 key1, u32 threshold, float drop_scale) {
+                             int batch, int kv_heads, int group, int seq_len, u32 by_tiles, u32 by_group,
+                             u32 by_processors, float score_scale, u32 key0, u32 key1, u32 threshold,
+                             float drop_scale) {
     using Pass = ::Pass<Q_ROWS, Q_STEP, Q_KEPT>;
     constexpr int TILES = Pass::TILES;
     // [QUERIES] queries, later dQ; [QUERIES] dO; then twice [Q_TILE] keys and [Q_TILE] values.
@@ -95,76 +92,78 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
     constexpr int FIXED_BYTES = QUERIES * Row::BYTES, TILE_BYTES = Q_TILE * Row::BYTES;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int tiles = (seq_len + QUERIES - 1) / QUERIES;
-    Place place = place_of_block(tiles);
+    Place place = place_of_block(tiles, by_tiles);
     if (place.sequence >= batch) return;
     int block_t = (tiles - 1 - place.tile) * QUERIES;
-    int of_warp = (warp + turn_of_block(turning)) % WARPS * Q_ROWS;
+    int of_warp = (warp + turn_of_block(by_processors)) % WARPS * Q_ROWS;
 
-    int width = (heads + 2 * kv_heads) * HEAD_DIM, o_width = heads * HEAD_DIM;
-    int kv_head = place.head / (heads / kv_heads);
+    int heads = kv_heads * group, width = (heads + 2 * kv_heads) * HEAD_DIM, o_width = heads * HEAD_DIM;
     i64 first_row = i64(place.sequence) * seq_len;
     const bf16 *rows = packed + first_row * width;
-    const bf16 *k_rows = rows + (heads + kv_head) * HEAD_DIM;
+    const bf16 *k_rows = rows + (heads + divide(place.head, by_group)) * HEAD_DIM;
     if (!CAUSAL) spans += first_row;
 
     u32 fixed = shared_address(shared), stages = fixed + 2 * FIXED_BYTES;
     auto copy_tile = [&](int tile) {
         u32 to = stages + tile % 2 * 2 * TILE_BYTES;
-        const bf16 *from = k_rows + i64(tile) * Q_TILE * width;
-        Row::copy<Q_TILE, THREADS>(to, from, width, seq_len - tile * Q_TILE);
-        Row::copy<Q_TILE, THREADS>(to + TILE_BYTES, from + kv_heads * HEAD_DIM, width, seq_len - tile * Q_TILE);
+        Row::copy<Q_TILE, THREADS>(to, k_rows, width, tile * Q_TILE, seq_len);
+        Row::copy<Q_TILE, THREADS>(to + TILE_BYTES, k_rows + kv_heads * HEAD_DIM, width, tile * Q_TILE, seq_len);
     };
     Seen of_block = seen_by_any(spans, block_t, block_t + QUERIES, seq_len);
     int tile = of_block.first / Q_TILE, end_tile = (of_block.end + Q_TILE - 1) / Q_TILE;
-    i64 head_at = (first_row + block_t) * o_width + place.head * HEAD_DIM;
-    Row::copy<QUERIES, THREADS>(fixed, rows + i64(block_t) * width + place.head * HEAD_DIM, width, seq_len - block_t);
-    Row::copy<QUERIES, THREADS>(fixed + FIXED_BYTES, d_o + head_at, o_width, seq_len - block_t);
+    i64 o_at = first_row * o_width + place.head * HEAD_DIM;
+    Row::copy<QUERIES, THREADS>(fixed, rows + place.head * HEAD_DIM, width, block_t, seq_len);
+    Row::copy<QUERIES, THREADS>(fixed + FIXED_BYTES, d_o + o_at, o_width, block_t, seq_len);
     if (tile < end_tile) copy_tile(tile);
 
     Sight sight(spans, block_t + of_warp, seq_len);
     Drops drops = {key0, key1, threshold, drop_scale};
     Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[place.sequence] : 0, place.head, seq_len);
     float scale = score_scale * LOG2_E;
-    float shift[TILES][2], minus_delta[TILES][2];
-    // Outputs as an A, to be multiplied with dO.
+    // The four lanes of a row share its numbers; each of them reads and stores those of one of their rows.
+    int of_lane = lane % (2 * TILES) * 8 + lane / 4;
+    i64 row_of_lane = (first_row + min(sight.t + of_lane, seq_len - 1)) * heads + place.head;
+    float shift_of_lane = shift_of(lse[row_of_lane]), shift[TILES][2], minus_delta[TILES][2];
+    // O as an A; rows beyond the sequence meet a dO of zero.
     u32 outputs[TILES][HEAD_DIM / 16][4];
 #pragma unroll
     for (int m = 0; m < TILES; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            int r = m * 16 + half * 8 + lane / 4;
-            bool there = sight.t + r < seq_len;
-            i64 row = first_row + sight.t + (there ? r : 0);
-            const bf16 *from = o + row * o_width + place.head * HEAD_DIM + lane % 4 * 2;
-            shift[m][half] = there ? shift_of(lse[row * heads + place.head]) : 0.0f;
+            int row = min(sight.t + m * 16 + half * 8 + lane / 4, seq_len - 1);
+            const bf16 *from = o + o_at + u64(u32(row)) * u32(o_width) + lane % 4 * 2;
 #pragma unroll
             for (int piece = 0; piece < HEAD_DIM / 8; piece++)
-                outputs[m][piece / 2][piece % 2 * 2 + half] =
-                    there ? *reinterpret_cast<const u32 *>(from + piece * 8) : 0;
+                outputs[m][piece / 2][piece % 2 * 2 + half] = *reinterpret_cast<const u32 *>(from + piece * 8);
         }
     wait_for_copies();
     __syncthreads();
     Pass::Fixed queries, d_outputs;
     queries.take(fixed + of_warp * Row::BYTES);
     d_outputs.take(fixed + FIXED_BYTES + of_warp * Row::BYTES);
+    float delta_of_lane = 0.0f;
 #pragma unroll
     for (int m = 0; m < TILES; m++) {
-        float sums[2] = {};
+        // D is the diagonal of dO·Oᵀ. An A is, in other order, the B of its transpose.
+        float low[4] = {}, high[4] = {};
 #pragma unroll
         for (int k = 0; k < HEAD_DIM / 16; k++) {
             u32 a[4];
             d_outputs.a(a, m, k);
-#pragma unroll
-            for (int i = 0; i < 4; i++) sums[i % 2] += dot(a[i], outputs[m][k][i]);
+            multiply(low, a, outputs[m][k][0], outputs[m][k][2]);
+            multiply(high, a, outputs[m][k][1], outputs[m][k][3]);
         }
+        bool odd = lane / 4 % 2 == 1;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float sum = warp_reduce<4>(sums[half], Add()) * (DROPOUT ? dropout.kept_part() : 1.0f);
-            int r = m * 16 + half * 8 + lane / 4;
-            if (lane % 4 == 0 && sight.t + r < seq_len) delta[(first_row + sight.t + r) * heads + place.head] = sum;
+            float mine = half == 0 ? (odd ? low[1] : low[0]) : (odd ? high[3] : high[2]);
+            float sum = __shfl_sync(FULL_WARP, mine, lane / 4 * 4 + lane / 8) * (DROPOUT ? dropout.kept_part() : 1.0f);
             minus_delta[m][half] = -sum;
+            shift[m][half] = __shfl_sync(FULL_WARP, shift_of_lane, lane / 4 * 4 + 2 * m + half);
+            if (lane % 4 == 2 * m + half) delta_of_lane = sum;
         }
     }
+    if (lane % 4 < 2 * TILES && sight.t + of_lane < seq_len) delta[row_of_lane] = delta_of_lane;
 
     Pass::Sums dq = {};
     for (; tile < end_tile; tile++) {
@@ -189,22 +188,30 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
                 Pass::multiply_rows(s, queries, keys, k);
                 Pass::multiply_rows(dp, d_outputs, values, k);
             }
-            bool hides = !sight.all(key, Q_STEP);
+            if (!sight.all(key, Q_STEP)) {
+#pragma unroll
+                for (int m = 0; m < TILES; m++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        Seen seen = sight.of(m * 16 + half * 8 + lane / 4);
+#pragma unroll
+                        for (int i = 0; i < Q_STEP / 4; i++)
+                            if (!sees(seen, key + i / 2 * 8 + lane % 4 * 2 + i % 2))
+                                s[m][i / 2][2 * half + i % 2] = -infinity();
+                    }
+            }
 #pragma unroll
             for (int m = 0; m < TILES; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    int r = m * 16 + half * 8 + lane / 4;
-                    Seen seen = {0, 0};
                     u32 kept = 0;
-                    if (hides) seen = sight.of(r);
-                    if (DROPOUT) kept = __shfl_sync(FULL_WARP, kept_of_lane, r) >> lane % 4;
+                    if (DROPOUT)
+                        kept = __shfl_sync(FULL_WARP, kept_of_lane, m * 16 + half * 8 + lane / 4) >> lane % 4;
 #pragma unroll
                     for (int n = 0; n < Q_STEP / 8; n++)
 #pragma unroll
                         for (int j = 0; j < 2; j++) {
                             float p = exp2_fast(fmaf(s[m][n][2 * half + j], scale, -shift[m][half]));
-                            if (hides && !sees(seen, key + n * 8 + lane % 4 * 2 + j)) p = 0.0f;
                             float &ds = dp[m][n][2 * half + j];
                             if (DROPOUT && !(kept >> (4 * n + 16 * j) & 1)) ds = minus_delta[m][half];
                             ds *= p;
@@ -235,8 +242,9 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                           const u32 *sequences,    // [batch], with DROPOUT
                           const u32 *dropout_step, // [1], with DROPOUT
                           bf16 *d_packed,          // = as packed, the keys' and the values' part
-                          int batch, int heads, int kv_heads, int seq_len, u32 turning, float score_scale, u32 key0,
-                          u32 key1, u32 threshold, float drop_scale) {
+                          int batch, int kv_heads, int group, int seq_len, u32 by_tiles, u32 by_group,
+                          u32 by_processors, float score_scale, u32 key0, u32 key1, u32 threshold,
+                          float drop_scale) {
     using Pass = ::Pass<K_ROWS, K_STEP, K_KEPT>;
     constexpr int TILES = Pass::TILES;
     // [KEYS] keys, later dK; [KEYS] values, later dV; then twice [K_TILE] queries, [K_TILE] dO, [K_TILE] lse and
@@ -246,15 +254,15 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
     constexpr int FIXED_BYTES = KEYS * Row::BYTES, TILE_BYTES = K_TILE * Row::BYTES;
     constexpr int STAGE_BYTES = 2 * TILE_BYTES + 2 * K_TILE * 4;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    Place place = place_of_block((seq_len + KEYS - 1) / KEYS);
+    int tiles = (seq_len + KEYS - 1) / KEYS;
+    Place place = place_of_block(tiles, by_tiles);
     // The queries' pass ended with the last sequences.
     place.sequence = batch - 1 - place.sequence;
     if (place.sequence < 0) return;
     int block_key = place.tile * KEYS;
-    int of_warp = (warp + turn_of_block(turning)) % WARPS * K_ROWS, warp_key = block_key + of_warp;
+    int of_warp = (warp + turn_of_block(by_processors)) % WARPS * K_ROWS, warp_key = block_key + of_warp;
 
-    int width = (heads + 2 * kv_heads) * HEAD_DIM, o_width = heads * HEAD_DIM;
-    int group = heads / kv_heads;
+    int heads = kv_heads * group, width = (heads + 2 * kv_heads) * HEAD_DIM, o_width = heads * HEAD_DIM;
     i64 first_row = i64(place.sequence) * seq_len;
     const bf16 *rows = packed + first_row * width;
     if (!CAUSAL) spans += first_row;
@@ -262,18 +270,17 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
     u32 fixed = shared_address(shared);
     auto copy_tile = [&](int head, int tile, int stage) {
         u32 to = fixed + 2 * FIXED_BYTES + stage * STAGE_BYTES;
-        int t = tile * K_TILE, there = seq_len - t;
-        Row::copy<K_TILE, THREADS>(to, rows + i64(t) * width + head * HEAD_DIM, width, there);
-        Row::copy<K_TILE, THREADS>(to + TILE_BYTES, d_o + (first_row + t) * o_width + head * HEAD_DIM, o_width, there);
-        for (int i = threadIdx.x; i < 2 * K_TILE; i += THREADS) {
-            int row = i % K_TILE;
-            const float *from = (i < K_TILE ? lse : delta) + first_row * heads + head;
-            copy_4(to + 2 * TILE_BYTES + i * 4, from + (row < there ? i64(t + row) * heads : 0), row < there);
-        }
+        int t = tile * K_TILE;
+        Row::copy<K_TILE, THREADS>(to, rows + head * HEAD_DIM, width, t, seq_len);
+        Row::copy<K_TILE, THREADS>(to + TILE_BYTES, d_o + first_row * o_width + head * HEAD_DIM, o_width, t, seq_len);
+        static_assert(2 * K_TILE == THREADS, "a thread copies one number");
+        t += threadIdx.x % K_TILE;
+        i64 at = (first_row + min(t, seq_len - 1)) * heads + head;
+        copy_4(to + 2 * TILE_BYTES + threadIdx.x * 4, (threadIdx.x < K_TILE ? lse : delta) + at, t < seq_len);
     };
-    i64 k_at = (first_row + block_key) * width + (heads + place.head) * HEAD_DIM;
-    Row::copy<KEYS, THREADS>(fixed, packed + k_at, width, seq_len - block_key);
-    Row::copy<KEYS, THREADS>(fixed + FIXED_BYTES, packed + k_at + kv_heads * HEAD_DIM, width, seq_len - block_key);
+    const bf16 *k_rows = rows + (heads + place.head) * HEAD_DIM;
+    Row::copy<KEYS, THREADS>(fixed, k_rows, width, block_key, seq_len);
+    Row::copy<KEYS, THREADS>(fixed + FIXED_BYTES, k_rows + kv_heads * HEAD_DIM, width, block_key, seq_len);
     Seen seers = seers_of_any(spans, block_key, block_key + KEYS, seq_len);
     int first_tile = seers.first / K_TILE, end_tile = (seers.end + K_TILE - 1) / K_TILE;
     int head = place.head * group, end_head = head + group, tile = first_tile, stage = 0;
@@ -325,16 +332,26 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                     Pass::multiply_rows(s, keys, queries, k);
                     Pass::multiply_rows(dp, values, d_outputs, k);
                 }
+                if (hides) {
+#pragma unroll
+                    for (int n = 0; n < K_STEP / 8; n++)
+#pragma unroll
+                        for (int j = 0; j < 2; j++) {
+                            Seen seen = sight.of(at + n * 8 + lane % 4 * 2 + j);
+#pragma unroll
+                            for (int i = 0; i < 2 * TILES; i++)
+                                if (!sees(seen, warp_key + i * 8 + lane / 4)) s[i / 2][n][i % 2 * 2 + j] = -infinity();
+                        }
+                }
 #pragma unroll
                 for (int n = 0; n < K_STEP / 8; n++) {
                     int column = n * 8 + lane % 4 * 2;
                     float2 lse = *reinterpret_cast<const float2 *>(stats + (in_tile + column) * 4);
 #pragma unroll
                     for (int j = 0; j < 2; j++) {
-                        float shift = shift_of(j == 0 ? lse.x : lse.y), dropped = j == 0 ? minus_delta[n].x : minus_delta[n].y;
-                        Seen seen = {0, 0};
+                        float shift = shift_of(j == 0 ? lse.x : lse.y);
+                        float dropped = j == 0 ? minus_delta[n].x : minus_delta[n].y;
                         u32 kept = 0;
-                        if (hides) seen = sight.of(at + column + j);
                         if (DROPOUT)
                             kept = __shfl_sync(FULL_WARP, kept_of_lane, at + column + j) >> (lane / 4 % 2 * 16 + lane / 8);
 #pragma unroll
@@ -343,7 +360,6 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                             for (int half = 0; half < 2; half++) {
                                 float &p = s[m][n][2 * half + j], &ds = dp[m][n][2 * half + j];
                                 p = exp2_fast(fmaf(p, scale, -shift));
-                                if (hides && !sees(seen, warp_key + m * 16 + half * 8 + lane / 4)) p = 0.0f;
                                 bool keeps = !DROPOUT || (kept >> (8 * m + 4 * half) & 1);
                                 ds = p * (keeps ? ds : dropped);
                                 p = keeps ? p : 0.0f;

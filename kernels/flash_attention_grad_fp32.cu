@@ -4,7 +4,7 @@
 // P of a score, relative to the lse of its query.
 __device__ __forceinline__ float probability(float score, float lse) { return expf(score - lse); }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 flash_attention_grad_queries_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
                                   const T *o,              // [batch·seq_len, heads·HEAD_DIM]
                                   const float *lse,        // [batch·seq_len, heads]
@@ -14,21 +14,19 @@ flash_attention_grad_queries_fp32(const T *packed,         // [batch·seq_len, (
                                   const u32 *dropout_step, // [1], with DROPOUT
                                   T *d_packed,             // = as packed, the queries' part
                                   float *delta,            // = [batch·seq_len, heads]: Σ dO∘O
-                                  int batch, int heads, int kv_heads, int seq_len, float score_scale, u32 key0,
-                                  u32 key1, u32 threshold, float drop_scale) {
+                                  int batch, int kv_heads, int group, int seq_len, u32 by_tiles, u32 by_group, float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale) {
     extern __shared__ __align__(16) float shared_floats[];
     float *queries = shared_floats, *d_outputs = queries + ROWS * STRIDE, *keys = d_outputs + ROWS * STRIDE;
     float *values = keys + COLUMNS * STRIDE, *square = values + COLUMNS * STRIDE;
     int tiles = (seq_len + ROWS - 1) / ROWS;
-    Place place = place_of_block(tiles);
+    Place place = place_of_block(tiles, by_tiles);
     if (place.sequence >= batch) return;
-    int t = (tiles - 1 - place.tile) * ROWS, x = thread_x(), y = thread_y(), lane = threadIdx.x % WARP;
+    int t = (tiles - 1 - place.tile) * ROWS, x = thread_x(), y = thread_y();
 
-    int width = (heads + 2 * kv_heads) * HEAD_DIM, o_width = heads * HEAD_DIM;
-    int kv_head = place.head / (heads / kv_heads);
+    int heads = kv_heads * group, width = (heads + 2 * kv_heads) * HEAD_DIM, o_width = heads * HEAD_DIM;
     i64 first_row = i64(place.sequence) * seq_len;
     const T *rows = packed + first_row * width;
-    const T *k_rows = rows + (heads + kv_head) * HEAD_DIM, *v_rows = k_rows + kv_heads * HEAD_DIM;
+    const T *k_rows = rows + (heads + divide(place.head, by_group)) * HEAD_DIM, *v_rows = k_rows + kv_heads * HEAD_DIM;
     if (!CAUSAL) spans += first_row;
     Drops drops = {key0, key1, threshold, drop_scale};
     Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[place.sequence] : 0, place.head, seq_len);
@@ -76,7 +74,7 @@ flash_attention_grad_queries_fp32(const T *packed,         // [batch·seq_len, (
             for (int j = 0; j < COLUMNS_EACH; j++) {
                 if (DROPOUT) {
                     int c = i * COLUMNS_EACH + j;
-                    u32 bits = __shfl_sync(FULL_WARP, kept, lane - x + c % 8);
+                    u32 bits = __shfl_sync(FULL_WARP, kept, threadIdx.x % WARP - x + c % 8);
                     dp[i][j] = is_kept(bits, c / 8, x) ? dp[i][j] * drop_scale : 0.0f;
                 }
                 bool visible = sees(seen[i], key + x + 8 * j);
@@ -93,7 +91,7 @@ flash_attention_grad_queries_fp32(const T *packed,         // [batch·seq_len, (
     store_rows(d_packed + (first_row + t) * width + place.head * HEAD_DIM, width, dq, factor, seq_len - t);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 flash_attention_grad_keys_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
                                const float *lse,        // [batch·seq_len, heads]
                                const T *d_o,            // [batch·seq_len, heads·HEAD_DIM]
@@ -102,17 +100,17 @@ flash_attention_grad_keys_fp32(const T *packed,         // [batch·seq_len, (hea
                                const u32 *sequences,    // [batch], with DROPOUT
                                const u32 *dropout_step, // [1], with DROPOUT
                                T *d_packed,             // = as packed, the keys' and the values' part
-                               int batch, int heads, int kv_heads, int seq_len, float score_scale, u32 key0, u32 key1,
-                               u32 threshold, float drop_scale) {
+                               int batch, int kv_heads, int group, int seq_len, u32 by_tiles, u32 by_group, float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale) {
     extern __shared__ __align__(16) float shared_floats[];
     float *keys = shared_floats, *values = keys + ROWS * STRIDE, *queries = values + ROWS * STRIDE;
     float *d_outputs = queries + COLUMNS * STRIDE, *p_square = d_outputs + COLUMNS * STRIDE;
     float *ds_square = p_square + ROWS * SQUARE_STRIDE;
-    Place place = place_of_block((seq_len + ROWS - 1) / ROWS);
+    int tiles = (seq_len + ROWS - 1) / ROWS;
+    Place place = place_of_block(tiles, by_tiles);
     if (place.sequence >= batch) return;
-    int key = place.tile * ROWS, x = thread_x(), y = thread_y(), lane = threadIdx.x % WARP;
+    int key = place.tile * ROWS, x = thread_x(), y = thread_y();
 
-    int width = (heads + 2 * kv_heads) * HEAD_DIM, o_width = heads * HEAD_DIM, group = heads / kv_heads;
+    int heads = kv_heads * group, width = (heads + 2 * kv_heads) * HEAD_DIM, o_width = heads * HEAD_DIM;
     i64 first_row = i64(place.sequence) * seq_len;
     if (!CAUSAL) spans += first_row;
     Drops drops = {key0, key1, threshold, drop_scale};

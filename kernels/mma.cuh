@@ -29,6 +29,20 @@ __device__ __forceinline__ float exp2_fast(float x) {
     return y;
 }
 
+// 1/x with a relative error of 2^-23, for x from 2^-126 on.
+__device__ __forceinline__ float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// The base-2 logarithm with an absolute error of 2^-22 (relative, far from 1).
+__device__ __forceinline__ float log2_fast(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // The top bit of either half, in all bits of that half.
 __device__ __forceinline__ u32 spread_signs(u32 x) {
     u32 y;
@@ -81,25 +95,26 @@ template <int DIM> struct Rows {
         return ((rows + offset(row, next)) ^ k % (LINE / 2) * 32) + k / (LINE / 2) * LINE * 16;
     }
 
-    // Copies COUNT rows, `stride` elements apart, with all THREADS of a block; those from `there` on become zero.
+    // Copies COUNT rows of a tensor, `stride` elements apart, from row `first` on, with all THREADS of a block. Rows from
+    // `end` on become zero.
     template <int COUNT, int THREADS>
-    static __device__ __forceinline__ void copy(u32 to, const bf16 *from, int stride, int there) {
+    static __device__ __forceinline__ void copy(u32 to, const bf16 *from, u32 stride, int first, int end) {
         // Neighbouring threads take the chunks of one line. All rows of a thread are permuted alike.
         constexpr int ROWS = THREADS / LINE;
         static_assert(COUNT % ROWS == 0 && ROWS % 8 == 0, "every thread copies as many chunks");
         // Read anew every time: nothing that follows from it shall wait in registers for the next copy.
-        int thread;
+        u32 thread;
         asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-        int first = thread / LINE, chunk = thread % LINE;
-        to += offset(first, chunk);
-        const bf16 *piece = from + i64(first) * stride + chunk * 8;
+        u32 row = thread / LINE, chunk = thread % LINE;
+        to += offset(row, chunk);
+        const char *column = reinterpret_cast<const char *>(from + chunk * 8);
 #pragma unroll
-        for (int row = 0; row < COUNT; row += ROWS) {
-            bool is_there = row + first < there;
+        for (int step = 0; step < COUNT; step += ROWS) {
+            int at = first + int(row) + step;
+            const char *piece = column + u64(u32(min(at, end - 1))) * (stride * 2);
 #pragma unroll
             for (int line = 0; line < CHUNKS; line += LINE)
-                copy_16(to + row * BYTES + line * 16, is_there ? piece + line * 8 : from, is_there);
-            piece += i64(ROWS) * stride;
+                copy_16(to + step * BYTES + line * 16, piece + line * 16, at < end);
         }
     }
 
@@ -128,22 +143,33 @@ template <int DIM> struct Rows {
                                                  unsigned char *scratch, bf16 *to, int stride, int there) {
         int lane = threadIdx.x % WARP;
         __syncwarp();
+        // As in `address`, all pieces share one address, but for a turn and constants.
+        u32 own = offset(lane / 4, 0) + lane % 4 * 4;
 #pragma unroll
-        for (int m = 0; m < TILES; m++)
+        for (int n = 0; n < CHUNKS; n++)
 #pragma unroll
-            for (int n = 0; n < DIM / 8; n++)
+            for (int m = 0; m < TILES; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     float by = factor[m][half];
-                    u32 offset = Rows::offset(m * 16 + half * 8 + lane / 4, n) + lane % 4 * 4;
-                    *reinterpret_cast<u32 *>(scratch + offset) = pack(c[m][n][2 * half] * by, c[m][n][2 * half + 1] * by);
+                    u32 at = (own ^ n % LINE * 16) + (m * 16 + half * 8) * BYTES + n / LINE * LINE * 16;
+                    *reinterpret_cast<u32 *>(scratch + at) = pack(c[m][n][2 * half] * by, c[m][n][2 * half + 1] * by);
                 }
         __syncwarp();
+        constexpr int ROWS = WARP / LINE;
+        int first = lane / LINE, chunk = lane % LINE;
+        to += i64(first) * stride + chunk * 8;
+        own = offset(first, chunk);
 #pragma unroll
-        for (int step = 0; step < TILES * 16 * CHUNKS / WARP; step++) {
-            int i = step * WARP + lane, row = i / CHUNKS, chunk = i % CHUNKS;
-            uint4 piece = *reinterpret_cast<const uint4 *>(scratch + Rows::offset(row, chunk));
-            if (row < there) *reinterpret_cast<uint4 *>(to + i64(row) * stride + chunk * 8) = piece;
+        for (int row = 0; row < TILES * 16; row += ROWS) {
+#pragma unroll
+            for (int line = 0; line < CHUNKS; line += LINE) {
+                // Rows that are 4 apart, as with lines of 8 chunks, are turned by 4 chunks.
+                u32 at = (own ^ row % 8 * 16) + row * BYTES + line * 16;
+                uint4 piece = *reinterpret_cast<const uint4 *>(scratch + at);
+                if (first + row < there) *reinterpret_cast<uint4 *>(to + line * 8) = piece;
+            }
+            to += i64(ROWS) * stride;
         }
     }
 };

@@ -7,6 +7,7 @@
 #include "attention.cuh"
 
 constexpr int THREADS = 128;
+constexpr int BLOCKS = 2;  // Of a multiprocessor at least: what leaves all of them enough registers.
 constexpr int ROWS_EACH = ROWS / 16, COLUMNS_EACH = COLUMNS / 8;
 constexpr int WIDTH = (HEAD_DIM + 31) / 32 * 32, WIDTHS_EACH = WIDTH / 32;
 constexpr int STRIDE = WIDTH + 4;            // Of rows: eight neighbours lie in different banks.
@@ -122,7 +123,7 @@ __device__ __forceinline__ u32 share_calls(int sharer, const Dropout &dropout, C
     constexpr int EACH = (CALLS + SHARERS - 1) / SHARERS;
     static_assert(EACH <= 4, "bits of a lane");
     u32 bits = 0;
-#pragma unroll
+#pragma unroll 1
     for (int c = 0; c < EACH; c++) bits = append_kept(bits, call(c * SHARERS + sharer), dropout.thresholds);
     return bits >> (16 - 4 * EACH);
 }

@@ -11,11 +11,18 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 5] =
-    [header!("activation"), header!("common"), header!("heads"), header!("mma"), header!("norm")];
+pub const HEADERS: [(&str, &str); 7] = [
+    header!("activation"),
+    header!("attention"),
+    header!("common"),
+    header!("heads"),
+    header!("mma"),
+    header!("norm"),
+    header!("tiles"),
+];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 26] = [
+pub const SOURCES: [(&str, &str); 28] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -26,7 +33,9 @@ pub const SOURCES: [(&str, &str); 26] = [
     source!("dropout"),
     source!("embedding"),
     source!("flash_attention"),
+    source!("flash_attention_fp32"),
     source!("flash_attention_grad"),
+    source!("flash_attention_grad_fp32"),
     source!("grad_norm"),
     source!("half"),
     source!("kv_cache"),

@@ -2,12 +2,13 @@
 
 use super::Attention;
 use super::backward::{Tensors, backward};
+use super::cuda;
 use super::forward::forward;
 use super::reference::Problem;
 use super::unfused::{Inputs, record};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Builder, Case, Cases, Cost, CpuNode, Op, Precision, Spec, TensorId, Vjp};
+use crate::ir::{Builder, Case, Cases, Cost, CpuNode, CudaNode, Op, Precision, Spec, TensorId, Vjp};
 
 /// `(packed [N, (H+2·KV)·dim], [spans [N·2] u32], [sequences [B] u32, step [1] u32])
 /// → (o [N, H·dim], lse [N, H] in the accumulator format)`.
@@ -17,7 +18,9 @@ use crate::ir::{Builder, Case, Cases, Cost, CpuNode, Op, Precision, Spec, Tensor
 #[derive(Clone, Copy, Debug)]
 pub struct FlashAttention(pub Attention);
 
-/// `(packed, o, lse, do [N, H·dim], then the same further inputs) → d_packed`.
+/// `(packed, o, lse, do [N, H·dim], then the same further inputs) → (d_packed, delta [N, H])`.
+///
+/// `delta` is the scratch of a GPU: `Σ do∘o` per row and head, left by its pass over queries for the one over keys.
 #[derive(Clone, Copy, Debug)]
 pub struct FlashAttentionGrad(pub Attention);
 
@@ -62,6 +65,10 @@ impl Op for FlashAttention {
             forward::<E>(&self.0, cx.pool, cx.input(0), &extras, cx.output(0), cx.output(1));
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        cuda::forward(&self.0, cx)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -109,7 +116,7 @@ impl Op for FlashAttentionGrad {
         {
             return Err(format!("o and do are {of_rows}, lse one number per row and head"));
         }
-        Ok(vec![packed.clone()])
+        Ok(vec![packed.clone(), lse.clone()])
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
@@ -129,6 +136,10 @@ impl Op for FlashAttentionGrad {
             backward(&self.0, cx.pool, tensors, &extras);
         });
         Ok(())
+    }
+
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        cuda::backward(&self.0, cx)
     }
 
     fn cases(&self, _precision: Precision) -> Cases {

@@ -4,6 +4,7 @@
 //! N = batch·seq_len rows; query head h uses key and value head h / (H/KV).
 
 mod backward;
+mod cuda;
 pub mod flash;
 mod forward;
 pub mod layout;
