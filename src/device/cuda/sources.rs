@@ -14,7 +14,7 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-const HEADERS: [(&str, &str); 7] = [
+pub const HEADERS: [(&str, &str); 7] = [
     header!("activation"),
     header!("attention"),
     header!("common"),
@@ -25,7 +25,7 @@ const HEADERS: [(&str, &str); 7] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-const SOURCES: [(&str, &str); 28] = [
+pub const SOURCES: [(&str, &str); 28] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),

@@ -53,6 +53,11 @@ impl Square {
     }
 }
 
+/// What kernels divide by `n` with: 2³²/n + 1, or 0 for 1.
+fn reciprocal(n: usize) -> Arg {
+    Arg::U32(if n <= 1 { 0 } else { ((1u64 << 32) / n as u64 + 1) as u32 })
+}
+
 /// An attention op about to be launched.
 struct Launch<'a> {
     attention: &'a Attention,
@@ -113,19 +118,17 @@ impl<'a> Launch<'a> {
         let tiles = seq_len.div_ceil(rows);
         let section = self.section(heads * tiles).max((self.batch * tiles).div_ceil(MOST_BLOCKS / 2));
         let sections = self.batch.div_ceil(section);
-        let section = self.batch.div_ceil(sections);
         let grid = Grid {
-            blocks: [heads, section, tiles * sections].map(|n| n as u32),
+            blocks: [heads, self.batch.div_ceil(sections), tiles * sections].map(|n| n as u32),
             threads: THREADS,
             shared: shared as u32,
         };
         let pointers = tensors.iter().chain(&self.extras).chain(outputs);
         let mut args: Vec<Arg> = pointers.map(|&p| p.into()).collect();
         args.extend([self.batch, all.kv, all.group(), seq_len].map(Arg::from));
-        args.extend([tiles, all.group()].map(|n| Arg::U32(reciprocal(n))));
+        args.extend([tiles, all.group()].map(reciprocal));
         if self.path == Path::TensorCores {
-            let processors = self.cx.queue.properties().processors.max(2) as u64;
-            args.push(Arg::U32(((1 << 32) / processors) as u32));
+            args.push(reciprocal(self.cx.queue.properties().processors));
         }
         args.push(Arg::F32(all.score_scale() as f32));
         let nothing = [Arg::U32(0), Arg::U32(0), Arg::U32(0), Arg::F32(1.0)];
@@ -154,15 +157,16 @@ pub(super) fn forward(attention: &Attention, cx: &CudaNode<'_>) -> Result<()> {
     let (heads, dim) = (attention.heads.query, attention.heads.dim);
     let (kernel, rows, shared) = match launch.path {
         Path::TensorCores => {
-            let dropout = attention.dropout.is_some();
+            let (dropout, plain) = (attention.dropout.is_some(), launch.is_plain());
+            let step = if dropout && dim > 32 { 16 } else { 32 };
             let (kept, blocks) = match dim {
                 32 => (usize::from(!dropout), 4),
-                64 => (4, 2),
-                96 => (4, 2),
+                64 => (usize::from(plain), 3),
+                96 => (3, 2),
                 _ => (0, 2),
             };
             let kernel = launch.kernel("flash_attention", "flash_attention");
-            let kernel = kernel.with("STEP", 32).with("KEPT", kept).with("BLOCKS", blocks);
+            let kernel = kernel.with("STEP", step).with("KEPT", kept).with("BLOCKS", blocks);
             (kernel, QUERIES, (QUERIES + 4 * KEYS) * 2 * dim)
         }
         Path::Fp32 => {
@@ -183,69 +187,81 @@ pub(super) fn backward(attention: &Attention, cx: &CudaNode<'_>) -> Result<()> {
     let heads = attention.heads;
     let [packed, o, lse, d_o] = [0, 1, 2, 3].map(|i| cx.input(i));
     let (d_packed, delta) = (cx.output(0), cx.output(1));
-    let cut = match launch.path {
-        Path::TensorCores => on_tensor_cores(&launch),
-        Path::Fp32 => in_fp32(&launch),
+    let [queries, keys] = match launch.path {
+        Path::TensorCores => launch.grad_on_tensor_cores(),
+        Path::Fp32 => launch.grad_in_fp32(),
     };
-    let [(queries, query_rows, query_shared), (keys, key_rows, key_shared)] = cut;
-    let of_queries = (heads.query, query_rows, query_shared);
-    launch.launch(queries, of_queries, &[packed, o, lse, d_o], &[d_packed, delta])?;
-    launch.launch(keys, (heads.kv, key_rows, key_shared), &[packed, lse, d_o, delta], &[d_packed])
+    let of_queries = (heads.query, queries.rows, queries.shared);
+    launch.launch(queries.kernel, of_queries, &[packed, o, lse, d_o], &[d_packed, delta])?;
+    let of_keys = (heads.kv, keys.rows, keys.shared);
+    launch.launch(keys.kernel, of_keys, &[packed, lse, d_o, delta], &[d_packed])
 }
 
-/// What `divide` of kernels/attention.cuh multiplies by in place of dividing by `n`: 2³² / n + 1, or 0 for 1.
-fn reciprocal(n: usize) -> u32 {
-    if n == 1 { 0 } else { ((1u64 << 32) / n as u64 + 1) as u32 }
+/// A kernel of the backward, the rows of its blocks and the bytes of their shared memory.
+struct Cut {
+    kernel: Kernel,
+    rows: usize,
+    shared: usize,
 }
 
-/// Kernels, rows of a block and bytes of its shared memory, of the passes over queries and over keys.
-type Cut = [(Kernel, usize, usize); 2];
+impl Launch<'_> {
+    /// Whether neither spans nor dropout need registers.
+    fn is_plain(&self) -> bool {
+        self.attention.mask == Mask::Causal && self.attention.dropout.is_none()
+    }
 
-fn on_tensor_cores(launch: &Launch<'_>) -> Cut {
-    let dim = launch.attention.heads.dim;
-    let pass = |rows, tile, step, kept, blocks| Pass { rows, tile, step, kept, blocks };
-    // The draws of dropout take the registers that would keep operands.
-    let dropout = launch.attention.dropout.is_some();
-    let (kept, key_step) = if dropout { (0, 16) } else { (2, 32) };
-    let (queries, keys) = match dim {
-        32 => (pass(32, 64, 32, kept, 3), pass(32, 64, 16, kept, 3)),
-        64 => (pass(32, 64, 32, 0, 2), pass(32, 64, key_step, 0, 2)),
-        96 => (pass(32, 64, 32, 0, 2), pass(16, 64, 32, 0, 2)),
-        _ => (pass(32, 32, 16, 0, 2), pass(16, 64, 32, 0, 2)),
-    };
-    let kernel = |entry| {
-        let kernel = launch.kernel("flash_attention_grad", entry);
-        let kernel = kernel.with("Q_ROWS", queries.rows).with("Q_TILE", queries.tile);
-        let kernel = kernel.with("Q_STEP", queries.step).with("Q_KEPT", queries.kept);
-        let kernel = kernel.with("Q_BLOCKS", queries.blocks).with("K_ROWS", keys.rows);
-        let kernel = kernel.with("K_TILE", keys.tile).with("K_STEP", keys.step);
-        kernel.with("K_KEPT", keys.kept).with("K_BLOCKS", keys.blocks)
-    };
-    // Two tensors of the block's own rows, and two stages of two tensors of others.
-    let shared = |pass: Pass| (2 * WARPS * pass.rows + 4 * pass.tile) * 2 * dim;
-    // A stage of queries has their lse and D as well.
-    let statistics = 2 * 2 * keys.tile * 4;
-    [
-        (kernel("flash_attention_grad_queries"), WARPS * queries.rows, shared(queries)),
-        (kernel("flash_attention_grad_keys"), WARPS * keys.rows, shared(keys) + statistics),
-    ]
-}
+    /// The passes over queries and over keys: steps, and what is kept, as large as registers allow on every
+    /// architecture.
+    fn grad_on_tensor_cores(&self) -> [Cut; 2] {
+        let dim = self.attention.heads.dim;
+        let (plain, dropout) = (self.is_plain(), self.attention.dropout.is_some());
+        // The compiler needs more registers for the consumer cards of the last generation.
+        let roomy = self.cx.queue.properties().capability.0 < 12;
+        let step = |wide: bool| if wide { 32 } else { 16 };
+        let kept = usize::from(plain);
+        let pass = |rows, tile, step, kept, blocks| Pass { rows, tile, step, kept, blocks };
+        let queries = match dim {
+            32 => pass(32, 64, step(plain), 2, 3),
+            64 | 96 => pass(32, 64, step(plain), 1, 2),
+            _ if dropout => pass(16, 32, 32, 0, 2),
+            _ => pass(32, 32, 16, 0, 2),
+        };
+        let keys = match dim {
+            32 => pass(32, 64, 16, kept, if dropout && self.attention.mask == Mask::Spans { 2 } else { 3 }),
+            64 => pass(32, 64, step(plain && roomy), 0, 2),
+            96 => pass(16, 64, step(plain), kept, 2),
+            _ => pass(16, 64, step(plain && roomy), 0, 2),
+        };
+        let cut = |entry, pass: Pass, statistics: usize| {
+            let kernel = self.kernel("flash_attention_grad", entry);
+            let kernel = kernel.with("Q_ROWS", queries.rows).with("Q_TILE", queries.tile);
+            let kernel = kernel.with("Q_STEP", queries.step).with("Q_KEPT", queries.kept);
+            let kernel = kernel.with("Q_BLOCKS", queries.blocks).with("K_ROWS", keys.rows);
+            let kernel = kernel.with("K_TILE", keys.tile).with("K_STEP", keys.step);
+            let kernel = kernel.with("K_KEPT", keys.kept).with("K_BLOCKS", keys.blocks);
+            let rows = WARPS * pass.rows;
+            // Two tensors of the block's own rows, and two stages of two tensors of others.
+            Cut { kernel, rows, shared: (2 * rows + 4 * pass.tile) * 2 * dim + statistics }
+        };
+        // A stage of queries has their lse and D as well.
+        let statistics = 2 * 2 * keys.tile * 4;
+        [cut("flash_attention_grad_queries", queries, 0), cut("flash_attention_grad_keys", keys, statistics)]
+    }
 
-fn in_fp32(launch: &Launch<'_>) -> Cut {
-    let dim = launch.attention.heads.dim;
-    let (rows, columns) = match dim {
-        ..=64 => (64, 32),
-        65..=128 => (32, 32),
-        _ => (16, 16),
-    };
-    let square = Square { rows, columns };
-    let kernel = |entry| {
-        let kernel = launch.kernel("flash_attention_grad_fp32", entry);
-        kernel.with("ROWS", rows).with("COLUMNS", columns)
-    };
-    let shared = |squares| square.shared(dim, 2 * rows + 2 * columns, squares);
-    [
-        (kernel("flash_attention_grad_queries_fp32"), rows, shared(1)),
-        (kernel("flash_attention_grad_keys_fp32"), rows, shared(2)),
-    ]
+    /// The passes over queries and over keys: squares as large as shared memory allows on every architecture.
+    fn grad_in_fp32(&self) -> [Cut; 2] {
+        let dim = self.attention.heads.dim;
+        let square = match dim {
+            ..=64 => Square { rows: 64, columns: 32 },
+            65..=128 => Square { rows: 32, columns: 32 },
+            _ => Square { rows: 16, columns: 16 },
+        };
+        let cut = |entry, squares| {
+            let kernel = self.kernel("flash_attention_grad_fp32", entry);
+            let kernel = kernel.with("ROWS", square.rows).with("COLUMNS", square.columns);
+            let shared = square.shared(dim, 2 * square.rows + 2 * square.columns, squares);
+            Cut { kernel, rows: square.rows, shared }
+        };
+        [cut("flash_attention_grad_queries_fp32", 1), cut("flash_attention_grad_keys_fp32", 2)]
+    }
 }
