@@ -1,12 +1,13 @@
 // Flash attention, forward, in bf16 on tensor cores: a block has 128 queries of a head, a warp 32 of them.
 //
-// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, BLOCKS (of a multiprocessor, for the compiler).
+// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, STEP (keys that a warp handles at once, 16 or 32), KEPT
+// (16-column pieces of queries that stay in registers), BLOCKS (of a multiprocessor, for the compiler).
 //
-// 32 queries per warp (two A for every B that is read) keep shared memory slower than tensor cores never, and steps of
-// 32 keys need few registers. With heads of 32 columns exponentials bound the kernel, 16 per cycle and multiprocessor
-// (256 cycles per step of a quarter of it, where products take 32·8 to 32·4): so it wants four blocks side by side,
-// which fill each other's gaps, and no step that the causal mask hides. Of the four warps of a block, which sit in four
-// quarters of the multiprocessor, the last has most to see; blocks that share a multiprocessor turn it.
+// With 32 queries to a warp, every B that is read from shared memory serves two products, and reading is not slower than
+// multiplying. Heads of 32 columns are bound by exponentials: a step of 32 keys takes a quarter of a multiprocessor 256
+// cycles for them, 32·4 to 32·8 for products and about 240 to issue everything. So small steps, which few registers
+// hold, let four blocks fill each other's gaps, and no step that the mask hides is begun. Of the four warps of a block,
+// which sit in the four quarters, the last sees most under the causal mask; blocks that share a multiprocessor turn it.
 #include "attention.cuh"
 #include "mma.cuh"
 

@@ -170,14 +170,14 @@ fn with_its_backward() {
     +  %54:bf16[8,16] = dropout(%52, batch.sequences, control.step) p=0.1 site=2  @blocks.0 ∇
     +  grads.blocks.0.out = linear_weight_grad(%14, %54, shadow.blocks.0.out)  @blocks.0 ∇
     +  %56:bf16[8,16] = linear_input_grad(%54, shadow.blocks.0.out)  @blocks.0 ∇
-    +  %57:bf16[8,32] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
-    +  %60:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %61:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
-    +  grads.blocks.0.qkv = linear_weight_grad(%7, %60, shadow.blocks.0.qkv)  @blocks.0 ∇
-    +  %63:bf16[8,16] = linear_input_grad(%60, shadow.blocks.0.qkv)  @blocks.0 ∇
-    +  %65:bf16[8,16], grads.blocks.0.attention_norm, %66:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %63) eps=1e-6  @embedding ∇
-    +  %67:bf16[8,16] = add(%52, %65)  @embedding ∇
-    +  %68:bf16[8,16] = dropout(%67, batch.sequences, control.step) p=0.1 site=0  @embedding ∇
-    +  grads.embedding, %70:u32[64], %71:u32[8], %72:u32[2,8], %73:f32[2,16] = embedding_grad(batch.tokens, %68, shadow.embedding)  @embedding ∇
+    +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+    +  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
+    +  grads.blocks.0.qkv = linear_weight_grad(%7, %61, shadow.blocks.0.qkv)  @blocks.0 ∇
+    +  %64:bf16[8,16] = linear_input_grad(%61, shadow.blocks.0.qkv)  @blocks.0 ∇
+    +  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6  @embedding ∇
+    +  %68:bf16[8,16] = add(%52, %66)  @embedding ∇
+    +  %69:bf16[8,16] = dropout(%68, batch.sequences, control.step) p=0.1 site=0  @embedding ∇
+    +  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, shadow.embedding)  @embedding ∇
     ");
 }
 
@@ -194,35 +194,35 @@ fn in_a_later_micro_step() {
     -  %33+0B, %40:bf16[8,50→64], %34+0B, grads.head = head_loss(%30+0B, shadow.head, batch.targets+0B) scale=2.0833333333333332e-2  @head
     -  control.loss = sum(%33) scale=2.0833333333333332e-2  @head
     -  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
-    -  grads.blocks.0.down = linear_weight_grad(%74, %45, shadow.blocks.0.down)  @blocks.0 ∇
-    -  grads.blocks.0.gate_up = linear_weight_grad(%75, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    -  grads.blocks.0.down = linear_weight_grad(%75, %45, shadow.blocks.0.down)  @blocks.0 ∇
+    -  grads.blocks.0.gate_up = linear_weight_grad(%76, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
     -  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
     -  grads.blocks.0.out = linear_weight_grad(%14, %54, shadow.blocks.0.out)  @blocks.0 ∇
-    -  %60:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %61:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
-    -  grads.blocks.0.qkv = linear_weight_grad(%77, %60, shadow.blocks.0.qkv)  @blocks.0 ∇
-    -  %65:bf16[8,16], grads.blocks.0.attention_norm, %66:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %63) eps=1e-6  @embedding ∇
-    -  grads.embedding, %70:u32[64], %71:u32[8], %72:u32[2,8], %73:f32[2,16] = embedding_grad(batch.tokens, %68, shadow.embedding)  @embedding ∇
+    -  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
+    -  grads.blocks.0.qkv = linear_weight_grad(%78, %61, shadow.blocks.0.qkv)  @blocks.0 ∇
+    -  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6  @embedding ∇
+    -  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, shadow.embedding)  @embedding ∇
     +program micro(first=false, last=false) (39 nodes)
      …
     +  %33+0B, %40:bf16[8,50→64], %34+0B, +grads.head = head_loss(%30+0B, shadow.head, batch.targets+0B) scale=2.0833333333333332e-2  @head
     +  +control.loss = sum(%33) scale=2.0833333333333332e-2  @head
     +  %43:bf16[8,16], +grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
      …
-    +  +grads.blocks.0.down = linear_weight_grad(%74, %45, shadow.blocks.0.down)  @blocks.0 ∇
+    +  +grads.blocks.0.down = linear_weight_grad(%75, %45, shadow.blocks.0.down)  @blocks.0 ∇
      …
-    +  +grads.blocks.0.gate_up = linear_weight_grad(%75, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    +  +grads.blocks.0.gate_up = linear_weight_grad(%76, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
      …
     +  %52:bf16[8,16], +grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
      …
     +  +grads.blocks.0.out = linear_weight_grad(%14, %54, shadow.blocks.0.out)  @blocks.0 ∇
      …
-    +  %60:bf16[8,32], +grads.blocks.0.q_norm, +grads.blocks.0.k_norm, %61:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
+    +  %61:bf16[8,32], +grads.blocks.0.q_norm, +grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
      …
-    +  +grads.blocks.0.qkv = linear_weight_grad(%77, %60, shadow.blocks.0.qkv)  @blocks.0 ∇
+    +  +grads.blocks.0.qkv = linear_weight_grad(%78, %61, shadow.blocks.0.qkv)  @blocks.0 ∇
      …
-    +  %65:bf16[8,16], +grads.blocks.0.attention_norm, %66:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %63) eps=1e-6  @embedding ∇
+    +  %66:bf16[8,16], +grads.blocks.0.attention_norm, %67:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6  @embedding ∇
      …
-    +  +grads.embedding, %70:u32[64], %71:u32[8], %72:u32[2,8], %73:f32[2,16] = embedding_grad(batch.tokens, %68, shadow.embedding)  @embedding ∇
+    +  +grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, shadow.embedding)  @embedding ∇
     ");
 }
 
@@ -233,21 +233,21 @@ fn recomputing_what_is_cheap() {
     -program micro(first=true, last=true) (35 nodes)
     -  grads.blocks.0.down = linear_weight_grad(%24, %45, shadow.blocks.0.down)  @blocks.0 ∇
     -  grads.blocks.0.gate_up = linear_weight_grad(%21, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
-    -  %57:bf16[8,32] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
-    -  grads.blocks.0.qkv = linear_weight_grad(%7, %60, shadow.blocks.0.qkv)  @blocks.0 ∇
+    -  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+    -  grads.blocks.0.qkv = linear_weight_grad(%7, %61, shadow.blocks.0.qkv)  @blocks.0 ∇
     +program micro(first=true, last=true) (39 nodes)
      …
-    +  %74:bf16[8,24→64] = swiglu(%23)  @blocks.0 ↻
-    +  grads.blocks.0.down = linear_weight_grad(%74, %45, shadow.blocks.0.down)  @blocks.0 ∇
+    +  %75:bf16[8,24→64] = swiglu(%23)  @blocks.0 ↻
+    +  grads.blocks.0.down = linear_weight_grad(%75, %45, shadow.blocks.0.down)  @blocks.0 ∇
      …
-    +  %75:bf16[8,16] = rms_norm(%20, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0 ↻
-    +  grads.blocks.0.gate_up = linear_weight_grad(%75, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    +  %76:bf16[8,16] = rms_norm(%20, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0 ↻
+    +  grads.blocks.0.gate_up = linear_weight_grad(%76, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
      …
-    +  %76:bf16[8,32] = qk_norm_rope(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
-    +  %57:bf16[8,32] = flash_attention_grad(%76, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+    +  %77:bf16[8,32] = qk_norm_rope(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
+    +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%77, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
      …
-    +  %77:bf16[8,16] = rms_norm(%5, params.blocks.0.attention_norm) eps=1e-6  @embedding ↻
-    +  grads.blocks.0.qkv = linear_weight_grad(%77, %60, shadow.blocks.0.qkv)  @blocks.0 ∇
+    +  %78:bf16[8,16] = rms_norm(%5, params.blocks.0.attention_norm) eps=1e-6  @embedding ↻
+    +  grads.blocks.0.qkv = linear_weight_grad(%78, %61, shadow.blocks.0.qkv)  @blocks.0 ∇
      …
     ");
 }
@@ -263,34 +263,34 @@ fn recomputing_blocks() {
     -  grads.blocks.0.gate_up = linear_weight_grad(%21, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
     -  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
     -  grads.blocks.0.out = linear_weight_grad(%14, %54, shadow.blocks.0.out)  @blocks.0 ∇
-    -  %57:bf16[8,32] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
-    -  %60:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %61:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
+    -  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+    -  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
     +program micro(first=true, last=true) (46 nodes)
      …
-    +  %74:bf16[8,32] = linear(%7, shadow.blocks.0.qkv)  @blocks.0 ↻
-    +  %75:bf16[8,32] = qk_norm_rope(%74, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
-    +  %76:bf16[8,16], %77:f32[8,2] = flash_attention(%75, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ↻
-    +  %78:bf16[8,16] = linear(%76, shadow.blocks.0.out)  @blocks.0 ↻
-    +  %79:bf16[8,16] = dropout(%78, batch.sequences, control.step) p=0.1 site=2  @blocks.0 ↻
-    +  %80:bf16[8,16], %81:bf16[8,16] = residual_norm(%5, %79, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0 ↻
-    +  %82:bf16[8,2,24→64] = linear(%81, shadow.blocks.0.gate_up)  @blocks.0 ↻
-    +  %83:bf16[8,24→64] = swiglu(%82)  @blocks.0 ↻
-    +  %84:bf16[8,16] = linear(%83, shadow.blocks.0.down)  @blocks.0 ↻
-    +  %85:bf16[8,16] = dropout(%84, batch.sequences, control.step) p=0.1 site=3  @blocks.0 ↻
-    +  %86:bf16[8,16], %87:bf16[8,16] = residual_norm(%80, %85, params.final_norm) eps=1e-6  @blocks.0 ↻
-    +  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%86, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
+    +  %75:bf16[8,32] = linear(%7, shadow.blocks.0.qkv)  @blocks.0 ↻
+    +  %76:bf16[8,32] = qk_norm_rope(%75, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
+    +  %77:bf16[8,16], %78:f32[8,2] = flash_attention(%76, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ↻
+    +  %79:bf16[8,16] = linear(%77, shadow.blocks.0.out)  @blocks.0 ↻
+    +  %80:bf16[8,16] = dropout(%79, batch.sequences, control.step) p=0.1 site=2  @blocks.0 ↻
+    +  %81:bf16[8,16], %82:bf16[8,16] = residual_norm(%5, %80, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0 ↻
+    +  %83:bf16[8,2,24→64] = linear(%82, shadow.blocks.0.gate_up)  @blocks.0 ↻
+    +  %84:bf16[8,24→64] = swiglu(%83)  @blocks.0 ↻
+    +  %85:bf16[8,16] = linear(%84, shadow.blocks.0.down)  @blocks.0 ↻
+    +  %86:bf16[8,16] = dropout(%85, batch.sequences, control.step) p=0.1 site=3  @blocks.0 ↻
+    +  %87:bf16[8,16], %88:bf16[8,16] = residual_norm(%81, %86, params.final_norm) eps=1e-6  @blocks.0 ↻
+    +  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%87, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
      …
-    +  grads.blocks.0.down = linear_weight_grad(%83, %45, shadow.blocks.0.down)  @blocks.0 ∇
+    +  grads.blocks.0.down = linear_weight_grad(%84, %45, shadow.blocks.0.down)  @blocks.0 ∇
      …
-    +  %48:bf16[8,2,24→64] = swiglu_grad(%82, %47)  @blocks.0 ∇
-    +  grads.blocks.0.gate_up = linear_weight_grad(%81, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    +  %48:bf16[8,2,24→64] = swiglu_grad(%83, %47)  @blocks.0 ∇
+    +  grads.blocks.0.gate_up = linear_weight_grad(%82, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
      …
-    +  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%80, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
+    +  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%81, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
      …
-    +  grads.blocks.0.out = linear_weight_grad(%76, %54, shadow.blocks.0.out)  @blocks.0 ∇
+    +  grads.blocks.0.out = linear_weight_grad(%77, %54, shadow.blocks.0.out)  @blocks.0 ∇
      …
-    +  %57:bf16[8,32] = flash_attention_grad(%75, %76, %77, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
-    +  %60:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %61:f32[1,16] = qk_norm_rope_grad(%74, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
+    +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%76, %77, %78, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+    +  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%75, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
      …
     ");
 }
@@ -397,6 +397,7 @@ fn with_its_memory() {
       1024+256   28..30 blocks.0.d_attended
          0+512   29..30 blocks.0.packed
        512+512   30..34 blocks.0.d_packed, blocks.0.d_qkv
+      1280+256   30..30 blocks.0.d_packed.1
          0+256   31..31 blocks.0.d_qkv.3
          0+256   32..33 embedding.normed
          0+256   34..36 blocks.0.d_normed, embedding.d_dropped
