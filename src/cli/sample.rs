@@ -11,7 +11,7 @@ use std::path::Path;
 pub struct Args {
     /// The run: its folder or name, or `latest`.
     pub run: String,
-    /// Keys to change, as `generation.key=value` or of execution (`engine.threads=1`).
+    /// Keys to change, as `generation.key=value` or of execution (`engine.threads=1`), or `training.dtype=fp32`.
     #[arg(value_name = "KEY=VALUE")]
     pub overrides: Vec<String>,
     /// What the texts begin with.

@@ -17,6 +17,9 @@ use crate::recipe::{self, Class};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The one key of training that sampling may change: weights are stored in fp32, whatever they were trained in.
+const DTYPE: &str = "training.dtype";
+
 /// What to write, with which run.
 #[derive(Clone, Debug)]
 pub struct SampleRequest {
@@ -24,7 +27,7 @@ pub struct SampleRequest {
     pub run: PathBuf,
     /// The step whose checkpoint is used; the newest good one without it.
     pub step: Option<u64>,
-    /// Keys to change, as `section.key=value`: those of `[generation]` and of execution.
+    /// Keys to change, as `section.key=value`: those of `[generation]` and of execution, and [`DTYPE`].
     pub overrides: Vec<String>,
 }
 
@@ -51,9 +54,11 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         std::iter::empty(),
     )?;
     let changes = recipe::diff(&trained.recipe, &resolved.recipe);
-    if let Some(change) = changes.iter().find(|change| change.class == Class::Training) {
+    if let Some(change) = changes.iter().find(|change| change.class == Class::Training && change.key != DTYPE)
+    {
         return Err(Error::usage(format!(
-            "{} is part of what the model was trained with ({}); sampling changes [generation] and how it is executed",
+            "{} is part of what the model was trained with ({}); sampling changes [generation], {DTYPE} and how it is \
+             executed",
             change.key, change.old
         )));
     }

@@ -31,6 +31,9 @@ fn greedy_text_is_the_same_every_time() {
     assert_eq!(drawn, sampled(&["--temperature", "1.5"]));
     assert_ne!(drawn, greedy);
     assert_ne!(drawn, sampled(&["--temperature", "1.5", "generation.seed=9"]));
+    // Weights are fp32; what they are multiplied in is a choice.
+    assert_eq!(drawn, sampled(&["--temperature", "1.5", "training.dtype=fp32"]));
+    assert!(sampled(&["--temperature", "0", "training.dtype=bf16"]).starts_with("Once upon a"));
 }
 
 #[test]

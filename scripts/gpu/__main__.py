@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Checks and measures xrun on a machine with a GPU, with nothing but the binary, python3 and torch.
+
+    python3 scripts/gpu --xrun target/release/xrun --out found                  # everything
+    python3 scripts/gpu --xrun ./xrun --out found --only bits,bench             # some of it
+    python3 scripts/gpu --xrun ./xrun --out found --only peer --sizes dim768    # one size
+    python3 scripts/gpu --xrun ./xrun --out found --limit peer=900              # seconds that a section may take
+
+    check      every case of every op on the GPU
+    bits       what must not change a bit does not: recompute, placement, poison, graphs, caches, kill -9 and resume
+    ops        every op of a recipe beside the card's own limits
+    bench      tokens per second in the steady state
+    peer       the same against the same model in PyTorch (scripts/torch_peer.py), in turns
+    step       loss, logits and gradients of a step against PyTorch from the same weights (scripts/torch_parity.py)
+    parity     150 steps in bf16 against fp32: the losses differ by at most 0.01
+    start      seconds to the first step, with and without caches
+    ways       placements, graphs and batching: speed, load and allocations
+    recompute  what it saves and costs
+    limits     what fits into 32 GiB, as planned, and what happens when memory runs out
+    recipes    two recipes for 300 steps, their text, and their export in transformers
+    sanitize   every case of every op under compute-sanitizer
+
+A section that runs out of its time is cut off, and the next one begins. --out receives `table.md`, `results.json` and a
+log per section; everything else is removed. Exits with 1 when something does not hold.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import exact
+import speed
+import ways
+from bench import Bench, OutOfTime, attempt
+from sizes import SIZES
+
+# Seconds that a section may take.
+LIMITS = {
+    "check": 300,
+    "bits": 240,
+    "ops": 120,
+    "bench": 400,
+    "peer": 900,
+    "step": 240,
+    "parity": 300,
+    "start": 90,
+    "ways": 120,
+    "recompute": 180,
+    "limits": 240,
+    "recipes": 240,
+    "sanitize": 1200,
+}
+SECTIONS: dict[str, Callable[[Bench], None]] = {
+    "check": exact.check,
+    "bits": exact.bits,
+    "ops": speed.ops,
+    "bench": speed.bench_all,
+    "peer": speed.peer,
+    "step": exact.step,
+    "parity": exact.parity,
+    "start": ways.start,
+    "ways": ways.ways,
+    "recompute": ways.recompute,
+    "limits": ways.limits,
+    "recipes": exact.recipes,
+    "sanitize": exact.sanitize,
+}
+
+
+def write(bench: Bench) -> str:
+    """Writes what was found so far; returns the table."""
+    rows = ["| section | what | found | |", "|---|---|---|---|"]
+    marks = {None: "", True: "holds", False: "**does not hold**"}
+    rows += [f"| {f.section} | {f.what} | {f.found.replace('|', '/')} | {marks[f.holds]} |" for f in bench.findings]
+    table = "\n".join(rows) + "\n"
+    (bench.out / "table.md").write_text(table)
+    (bench.out / "results.json").write_text(json.dumps([asdict(f) for f in bench.findings], indent=1) + "\n")
+    return table
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+
+    def listed(among: dict) -> Callable[[str], list[str]]:
+        def parse(text: str) -> list[str]:
+            unknown = [name for name in text.split(",") if name not in among]
+            if unknown:
+                raise argparse.ArgumentTypeError(f"{', '.join(unknown)}; there are {', '.join(among)}")
+            return text.split(",")
+
+        return parse
+
+    def limit(text: str) -> tuple[str, float]:
+        name, _, seconds = text.partition("=")
+        if name not in LIMITS:
+            raise argparse.ArgumentTypeError(f"{name}; there are {', '.join(LIMITS)}")
+        return name, float(seconds)
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--xrun", type=Path, required=True, help="the binary")
+    parser.add_argument("--out", type=Path, required=True, help="where results go")
+    parser.add_argument("--only", type=listed(SECTIONS), default=list(SECTIONS), help="sections, separated by commas")
+    parser.add_argument("--sizes", type=listed(SIZES), help="sizes of ops, bench and peer, separated by commas")
+    parser.add_argument("--limit", type=limit, action="append", default=[], metavar="SECTION=SECONDS")
+    parser.add_argument("--steps", type=int, default=200, help="steps of a training that is timed")
+    parser.add_argument("--best", action="store_true", help="only the mode of PyTorch that was the fastest before")
+    parser.add_argument("--turns", type=int, default=3, help="turns against PyTorch")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu tries this script out")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Runs the sections and prints the table."""
+    args = arguments()
+    limits = {**LIMITS, **dict(args.limit)}
+    args.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="xrun-gpu-") as work:
+        bench = Bench(args, Path(work))
+        for name in args.only:
+            bench.section, bench.deadline = name, time.monotonic() + limits[name]
+            bench.log().write_text("")
+            try:
+                attempt(bench, "the section", lambda name=name: SECTIONS[name](bench))
+            except OutOfTime:
+                bench.note("the section", f"not done after {limits[name]:.0f} s", False)
+            table = write(bench)
+            for results in Path(work).glob("results-*"):
+                shutil.rmtree(results)
+    print("\n" + table)
+    sys.exit(1 if any(finding.holds is False for finding in bench.findings) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What the sections share: the binary, its runs, and the findings."""
+
+import argparse
+import contextlib
+import csv
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parent.parent
+
+
+class OutOfTime(Exception):
+    """A section used up its seconds."""
+
+
+@dataclass
+class Finding:
+    """A row of the table. `holds` is None for what is only measured."""
+
+    section: str
+    what: str
+    found: str
+    holds: bool | None = None
+    numbers: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass
+class Run:
+    """A finished run's folder."""
+
+    path: Path
+
+    def summary(self) -> dict:
+        """What `summary.json` holds."""
+        return json.loads((self.path / "summary.json").read_text())
+
+    def timings(self, column: str) -> list[float]:
+        """A column of `timing.csv` in the steady state, without blanks."""
+        first = self.summary()["steady_state"]["first_step"]
+        with (self.path / "timing.csv").open() as file:
+            rows = [row for row in csv.DictReader(file) if row["step"] and int(row["step"]) >= first]
+        return [float(row[column]) for row in rows if row[column]]
+
+    def losses(self) -> list[float]:
+        """The training loss of every step."""
+        with (self.path / "metrics.csv").open() as file:
+            return [float(row["loss"]) for row in csv.DictReader(file)]
+
+    def digest(self) -> dict[str, str]:
+        """Hashes of what must not depend on how it was computed: metrics, and the last checkpoint's tensors."""
+        last = sorted((self.path / "checkpoint").glob("step-*"))[-1]
+        files = [self.path / "metrics.csv", last / "model.safetensors", last / "optimizer.safetensors"]
+        return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+class Bench:
+    """The binary, where it runs, and what was found so far."""
+
+    def __init__(self, args: argparse.Namespace, work: Path):
+        self.xrun: str = str(args.xrun.resolve())
+        self.device: str = args.device
+        self.out: Path = args.out
+        self.steps: int = args.steps
+        self.turns: int = args.turns
+        self.best: bool = args.best
+        self.sizes: list[str] | None = args.sizes
+        self.work = work
+        self.cache = work / "cache"
+        self.findings: list[Finding] = []
+        self.section = ""
+        self.deadline = 0.0
+        self.folders = 0
+
+    def note(self, what: str, found: str, holds: bool | None = None, **numbers: object) -> None:
+        """Adds a row to the table, and shows it."""
+        self.findings.append(Finding(self.section, what, found, holds, numbers))
+        print(f"{self.section:<7} {what}: {found}{verdict(holds)}", flush=True)
+
+    def left(self) -> float:
+        """Seconds that the section has left."""
+        seconds = self.deadline - time.monotonic()
+        if seconds <= 0:
+            raise OutOfTime
+        return seconds
+
+    def log(self) -> Path:
+        """The section's log."""
+        return self.out / f"{self.section}.log"
+
+    def start(self, command: list[str], cache: Path | None = None, **options: object) -> subprocess.Popen:
+        """Starts a command in a session of its own, so that it can be ended with all its children."""
+        env = {**os.environ, "XRUN_CACHE": str(cache or self.cache)}
+        return subprocess.Popen(command, env=env, start_new_session=True, **options)
+
+    def call(self, command: list[str], cache: Path | None = None, fails: bool = False) -> str:
+        """The output of a command that succeeds, or with `fails` exits with 1."""
+        code, output = self.outcome(command, cache)
+        if code not in ((0, 1) if fails else (0,)):
+            raise RuntimeError(f"exit {code}: {last_words(output)}")
+        return output
+
+    def outcome(self, command: list[str], cache: Path | None = None) -> tuple[int, str]:
+        """Runs a command to its end; returns its exit status, and its output, which goes to the log too."""
+        process = self.start(command, cache, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            output, _ = process.communicate(timeout=self.left())
+        except subprocess.TimeoutExpired:
+            end(process)
+            raise OutOfTime from None
+        with self.log().open("a") as log:
+            log.write(f"$ {' '.join(command)}\n{output}\n")
+        return process.returncode, output
+
+    def command(self, recipe: str | Path, keys: list[str], *options: str) -> tuple[list[str], Path]:
+        """A command that trains into a results folder of its own, and that folder."""
+        self.folders += 1
+        results = self.work / f"results-{self.folders}"
+        keys = [f"engine.device={self.device}", *keys]
+        return [self.xrun, "--results", str(results), "run", str(recipe), *keys, *options, "--quiet"], results
+
+    def keep(self, run: Run) -> None:
+        """Copies a run's small files to `kept` beside the table, with where and how it was made."""
+        results = run.path.parent.parent
+        self.call([self.xrun, "--results", str(results), "keep", run.path.name, "--to", str(self.out / "kept")])
+
+    def train(self, recipe: str | Path, keys: list[str], *options: str, cache: Path | None = None) -> Run:
+        """Trains, and returns the run."""
+        command, results = self.command(recipe, keys, *options)
+        self.call(command, cache)
+        return the_run(results)
+
+
+def last_words(output: str) -> str:
+    """Why a command failed, as far as it said so."""
+    lines = output.strip().splitlines() or [""]
+    return next((line for line in lines if line.startswith("error")), lines[-1])[:300]
+
+
+def the_run(results: Path) -> Run:
+    """The only run of a results folder."""
+    (summary,) = results.glob("*/*/summary.json")
+    return Run(summary.parent)
+
+
+def end(process: subprocess.Popen) -> None:
+    """Kills a process that `start` started, with its children."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def verdict(holds: bool | None) -> str:
+    """How a row of the table ends."""
+    return {None: "", True: ": holds", False: ": DOES NOT HOLD"}[holds]
+
+
+def attempt(bench: Bench, what: str, action: Callable[[], None]) -> None:
+    """Does one thing of a section; when it fails, the others still come."""
+    try:
+        action()
+    except (RuntimeError, ValueError, KeyError, OSError) as error:
+        bench.note(what, f"{type(error).__name__}: {error}", False)

@@ -1,0 +1,203 @@
+"""What must hold to the bit, or to a stated distance."""
+
+import contextlib
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench import SCRIPTS, Bench, OutOfTime, Run, attempt, end, the_run
+
+# FFN, vocabulary and batch are no multiples of what kernels like; dropout shows whether draws follow positions.
+SMALL = """
+[model]
+dim = 128
+n_layers = 3
+n_heads = 4
+n_kv_heads = 2
+head_dim = 32
+ffn_dim = 200
+dropout = 0.1
+[training]
+seq_len = 96
+local_batch_size = 5
+steps = 300
+dtype = "DTYPE"
+[lr_scheduler]
+warmup_steps = 20
+[data]
+train_tokens = 300_000
+[validation]
+interval = 100
+steps = 2
+"""
+
+
+def check(bench: Bench) -> None:
+    """Every case of every op."""
+    output = bench.call([bench.xrun, "ops", "check", "--device", bench.device])
+    bench.note("cases of all ops", output.strip().splitlines()[-1], True)
+
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+
+
+def sanitize(bench: Bench) -> None:
+    """Every case of every op under compute-sanitizer, its tools side by side."""
+    # Compiling kernels is not what the tools are to look at.
+    check(bench)
+    command = ["--print-limit", "20", "--error-exitcode", "99", bench.xrun, "ops", "check", "--device", bench.device]
+    started = {}
+    for tool in TOOLS:
+        log = (bench.out / f"sanitize-{tool}.log").open("w+")
+        started[tool] = (
+            bench.start(["compute-sanitizer", "--tool", tool, *command], stdout=log, stderr=subprocess.STDOUT),
+            log,
+        )
+    try:
+        for tool, (process, _) in started.items():
+            with contextlib.suppress(subprocess.TimeoutExpired, OutOfTime):
+                process.wait(timeout=bench.left())
+                said = (bench.out / f"sanitize-{tool}.log").read_text().splitlines()
+                summary = [line.strip("= ") for line in said if "SUMMARY" in line or " hold" in line]
+                bench.note(tool, f"exit {process.returncode}: {'; '.join(summary)[:200]}", process.returncode == 0)
+                continue
+            bench.note(tool, "did not end in time", False)
+    finally:
+        for process, log in started.values():
+            end(process)
+            log.close()
+
+
+def bits(bench: Bench) -> None:
+    """The same curve and the same tensors, however they are computed."""
+    for dtype in ("bf16", "fp32"):
+        recipe = bench.work / f"bits-{dtype}.toml"
+        recipe.write_text(SMALL.replace("DTYPE", dtype))
+        first = bench.train(recipe, [])
+        want = first.digest()
+        # The fastest algorithms of products are found by timing, so other runs take them over.
+        same = ["--algos-from", str(first.path)] if bench.device == "cuda" else []
+        bench.note(f"{dtype} first run", f"loss {first.losses()[-1]:.4f}", first.summary()["status"] == "ok")
+
+        def compare(what: str, run: Run, dtype: str = dtype, want: dict[str, str] = want) -> None:
+            have = run.digest()
+            other = [name for name in want if have[name] != want[name]]
+            bench.note(f"{dtype} {what}", f"{', '.join(other)} differ" if other else "the same bits", not other)
+
+        ways = {
+            "once more": [],
+            "no recompute": ["activation_checkpoint.mode=none"],
+            "full recompute": ["activation_checkpoint.mode=full"],
+            "dead memory poisoned": ["engine.poison=true"],
+            "caching, poisoned": ["engine.placement=caching", "engine.poison=true"],
+            "naive, poisoned": ["engine.placement=naive", "engine.poison=true"],
+        }
+        if bench.device == "cuda":
+            ways["no graphs"] = ["engine.cuda_graphs=false"]
+            ways["no graphs, full recompute"] = ["engine.cuda_graphs=false", "activation_checkpoint.mode=full"]
+        for what, keys in ways.items():
+            compare(what, bench.train(recipe, keys, *same))
+        compare("caches emptied", bench.train(recipe, [], *same, cache=bench.work / f"cache-{dtype}"))
+        compare("killed and resumed", killed_and_resumed(bench, recipe, same))
+
+
+def killed_and_resumed(bench: Bench, recipe: Path, options: list[str]) -> Run:
+    """A run that was killed between two of its checkpoints and went on."""
+    for _ in range(5):
+        command, results = bench.command(recipe, ["checkpoint.interval=25"], *options)
+        process = bench.start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None:
+            bench.left()
+            # Beyond the first checkpoints, well before the end.
+            rows = [len(file.read_text().splitlines()) for file in results.glob("*/*/metrics.csv")]
+            if any(count > 80 for count in rows):
+                break
+            time.sleep(0.002)
+        alive = process.poll() is None
+        end(process)
+        if alive:
+            bench.call([bench.xrun, "--results", str(results), "resume", "--quiet"])
+            return the_run(results)
+    raise RuntimeError("every run ended before it could be killed")
+
+
+def step(bench: Bench) -> None:
+    """One step of a small and of a real model, in the ways it can be computed, tensor by tensor."""
+    small = bench.work / "step.toml"
+    small.write_text(SMALL.replace("DTYPE", "bf16"))
+    ways = ([], ["engine.fused=false"], ["engine.attention=unfused"], ["activation_checkpoint.mode=full"])
+    trials = [(small, dtype, [*way, "model.dropout=0"]) for dtype in ("fp32", "bf16") for way in ways]
+    trials += [("dim768", dtype, ["data.train_tokens=500000"]) for dtype in ("fp32", "bf16")]
+    for recipe, dtype, keys in trials:
+        name = " ".join([Path(recipe).stem, dtype, *keys[:-1]])
+        attempt(bench, name, lambda r=recipe, d=dtype, k=keys, n=name: against_torch(bench, r, d, k, n))
+
+
+def against_torch(bench: Bench, recipe: str | Path, dtype: str, keys: list[str], name: str) -> None:
+    """The tensors of a step, beside PyTorch's."""
+    file = bench.work / "step.safetensors"
+    file.unlink(missing_ok=True)
+    keys = [f"engine.device={bench.device}", f"training.dtype={dtype}", *keys]
+    bench.call([bench.xrun, "inspect", str(recipe), *keys, "--to", str(file)])
+    script = [sys.executable, str(SCRIPTS / "torch_parity.py"), str(file), "--dtype", dtype, "--device", bench.device]
+    output = bench.call(script, fails=True)
+    found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    if not found:
+        raise RuntimeError(output.strip().splitlines()[-1])
+    beyond = [row["tensor"] for row in found if not row["holds"]]
+    share = statistics.median(row["ours"] / row["theirs"] for row in found[1:] if row["theirs"] > 0)
+    text = f"loss {found[0]['ours']:.1e} from f64, tensors {share:.2f} of PyTorch's distance (median)"
+    bench.note(name, text + (f"; too far: {', '.join(beyond)}" if beyond else ""), not beyond, tensors=found)
+
+
+def parity(bench: Bench) -> None:
+    """bf16 learns as fp32 does."""
+    losses = {}
+    for dtype in ("fp32", "tf32", "bf16"):
+        keys = [f"training.dtype={dtype}", "training.steps=150", "data.train_tokens=2000000", "validation.interval=0"]
+        run = bench.train("dim768", [*keys, "lr_scheduler.warmup_steps=20"])
+        shutil.rmtree(run.path / "checkpoint", ignore_errors=True)
+        losses[dtype] = run.losses()
+        if dtype == "fp32":
+            continue
+        wide, narrow = losses["fp32"], losses[dtype]
+        last = abs(narrow[-1] - wide[-1])
+        worst = max(abs(a - b) for a, b in zip(narrow, wide, strict=True))
+        found = (
+            f"loss {narrow[-1]:.4f} and {wide[-1]:.4f} at step 150: {last:.1e} apart, on the way at most {worst:.1e}"
+        )
+        bench.note(f"dim768 {dtype} against fp32", found, last <= 0.01, losses=losses)
+
+
+def recipes(bench: Bench) -> None:
+    """Whole recipes learn, write text, and load in transformers, which continues greedily with the same tokens."""
+    for name in ("v8-dim1024", "v9-full-stack"):
+        attempt(bench, name, lambda name=name: learn(bench, name))
+
+
+def learn(bench: Bench, name: str) -> None:
+    """300 steps of a recipe on one GPU, and its export."""
+    keys = ["parallelism.world_size=1", "training.steps=300", "data.train_tokens=4000000", "validation.interval=100"]
+    keys += ["generation.samples=1", "generation.prompt=Once upon a time", "generation.tokens=64"]
+    run = bench.train(name, keys)
+    bench.keep(run)
+    summary, losses = run.summary(), run.losses()
+    learned = summary["status"] == "ok" and losses[-1] < losses[0] / 2
+    text = f"loss {losses[0]:.3f} to {losses[-1]:.3f}, validation {summary['val_loss_over_floor']:.3f} of the floor"
+    bench.note(name, f"{text}, {summary['tok_s']:,.0f} tok/s: {summary['samples']!r}"[:400], learned)
+
+    results, folder, prompt = run.path.parent.parent, bench.work / f"export-{name}", "Once upon a time"
+    here = [bench.xrun, "--results", str(results)]
+    bench.call([*here, "export", run.path.name, "--to", str(folder)])
+    greedy = ["--prompt", prompt, "--temperature", "0", "--tokens", "32", "--samples", "1", "--json"]
+    ways = ["training.dtype=fp32", f"engine.device={bench.device}"]
+    ours = json.loads(bench.call([*here, "sample", run.path.name, *greedy, *ways]).splitlines()[-1])["text"]
+    script = [sys.executable, str(SCRIPTS / "check_export.py"), str(folder), "--prompt", prompt, "--tokens", "32"]
+    said = bench.call(script).splitlines()
+    theirs = next(line.split(maxsplit=1)[1] for line in said if line.startswith("text "))
+    bench.note(f"{name} export, 32 greedy tokens", repr(ours), repr(ours) == theirs)
+    shutil.rmtree(run.path / "checkpoint")

@@ -1,0 +1,57 @@
+"""The trainings that are timed."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Size:
+    """A training to time: a built-in recipe with keys changed, and the options that give PyTorch the same work."""
+
+    recipe: str
+    keys: tuple[str, ...]
+    peer: tuple[str, ...]
+    # What PyTorch is run with, best first by earlier measurements; none where it is not compared.
+    modes: tuple[tuple[str, ...], ...] = ()
+
+
+PADDED = ("--mode", "compile", "--pad")
+GRAPHS = ("--mode", "graphs", "--pad")
+SIZES = {
+    "dim384": Size("dim384", (), ("--model", "dim384"), (GRAPHS, PADDED)),
+    "dim768": Size("dim768", (), ("--model", "dim768"), (GRAPHS, PADDED)),
+    "dim1024": Size("v8-dim1024", (), ("--model", "dim1024"), (GRAPHS, PADDED)),
+    "dim768-batch64": Size(
+        "dim768", ("training.local_batch_size=64",), ("--model", "dim768", "--batch", "64"), (PADDED,)
+    ),
+    "dim768-heads64-seq512": Size(
+        "dim768",
+        ("model.n_heads=12", "model.head_dim=64", "training.seq_len=512", "training.local_batch_size=24"),
+        ("--model", "768,18,12,12,64,2048", "--seq", "512", "--batch", "24"),
+        (PADDED,),
+    ),
+    "dim1024-grouped-seq1024": Size(
+        "v8-dim1024",
+        (
+            "model.n_heads=8",
+            "model.n_kv_heads=4",
+            "model.head_dim=128",
+            "model.ffn_dim=2816",
+            "training.seq_len=1024",
+            "training.local_batch_size=16",
+        ),
+        ("--model", "1024,18,8,4,128,2816", "--seq", "1024", "--batch", "16"),
+        (PADDED,),
+    ),
+    "dim1024-recompute": Size(
+        "v8-dim1024", ("activation_checkpoint.mode=full",), ("--model", "dim1024", "--recompute"), (PADDED,)
+    ),
+    "dim768-tf32": Size("dim768", ("training.dtype=tf32",), ("--model", "dim768", "--precision", "tf32"), (PADDED,)),
+    "dim768-fp32": Size(
+        "dim768",
+        ("training.dtype=fp32", "training.local_batch_size=16"),
+        ("--model", "dim768", "--precision", "fp32", "--batch", "16"),
+        (PADDED,),
+    ),
+}
+# Compared unless --sizes says otherwise: compiling the peer takes the longest.
+COMPARED = ("dim384", "dim768", "dim1024")

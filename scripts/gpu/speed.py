@@ -1,0 +1,121 @@
+"""What is measured: tokens per second, alone and beside PyTorch."""
+
+import json
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+
+from bench import SCRIPTS, Bench, OutOfTime, attempt, end
+from sizes import COMPARED, SIZES, Size
+
+# So that few steps are enough.
+SHORT = "lr_scheduler.warmup_steps=2"
+
+
+def ops(bench: Bench) -> None:
+    """Where the time of a step goes."""
+    for name in bench.sizes or COMPARED:
+        attempt(bench, name, lambda name=name: profile(bench, name))
+
+
+def profile(bench: Bench, name: str) -> None:
+    """The table of a size, into a file."""
+    size = SIZES[name]
+    keys = [f"engine.device={bench.device}", *synthetic(size)]
+    (bench.out / f"ops-{name}.txt").write_text(bench.call([bench.xrun, "ops", "bench", size.recipe, *keys]))
+    bench.note(name, f"ops-{name}.txt")
+
+
+def synthetic(size: Size) -> list[str]:
+    """Keys for a training whose speed alone matters."""
+    keys = ["data.corpus=random", "data.tokenizer=gpt2", "data.train_tokens=4000000", "data.validation_tokens=32768"]
+    return [*keys, "validation.interval=0", "validation.steps=1", "generation.samples=0", SHORT, *size.keys]
+
+
+def speed(bench: Bench, size: Size) -> dict[str, float]:
+    """Tokens per second, step time and memory of a training."""
+    run = bench.train(size.recipe, [*synthetic(size), f"training.steps={bench.steps}", "metrics.warmup=20"])
+    summary = run.summary()
+    if summary["status"] != "ok" or summary["tok_s"] is None:
+        raise RuntimeError(f"the run is {summary['status']}: {summary['reason']}")
+    # A checkpoint is twelve bytes per parameter.
+    shutil.rmtree(run.path / "checkpoint", ignore_errors=True)
+    found = {"tok_s": summary["tok_s"], "step_ms": summary["steady_state"]["step_ms"]["median"]}
+    return {**found, "mfu_pct": summary["mfu_pct"], "memory_bytes": summary["memory"]["allocated_bytes"]}
+
+
+def bench_all(bench: Bench) -> None:
+    """Tokens per second of all sizes."""
+    for name in bench.sizes or SIZES:
+        attempt(bench, name, lambda name=name: measure(bench, name))
+
+
+def measure(bench: Bench, name: str) -> None:
+    """Tokens per second of a size, into the table."""
+    found = speed(bench, SIZES[name])
+    memory = f", {found['memory_bytes'] / 2**30:.2f} GiB" if found["memory_bytes"] else ""
+    mfu = f", MFU {found['mfu_pct']:.1f} %" if found["mfu_pct"] else ""
+    bench.note(name, f"{found['tok_s']:,.0f} tok/s, {found['step_ms']:.2f} ms{memory}{mfu}", **found)
+
+
+def peer(bench: Bench) -> None:
+    """xrun and PyTorch in turns."""
+    for name in bench.sizes or COMPARED:
+        for mode in SIZES[name].modes[: 1 if bench.best else None]:
+            attempt(bench, f"{name} {' '.join(mode[1:])}", lambda name=name, mode=mode: duel(bench, name, mode))
+
+
+def duel(bench: Bench, name: str, mode: tuple[str, ...]) -> None:
+    """Turns of one size against one mode of PyTorch, which compiles once and then waits for its turns."""
+    size = SIZES[name]
+    command = [sys.executable, str(SCRIPTS / "torch_peer.py"), "--turns", "--device", bench.device, *size.peer, *mode]
+    with bench.log().open("a") as log:
+        log.write(f"$ {' '.join(command)}\n")
+        log.flush()
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+        process = bench.start(command, text=True, **pipes)
+        try:
+            answer(bench, process)
+            ours, theirs = [], []
+            for _ in range(bench.turns):
+                ours.append(speed(bench, size)["tok_s"])
+                process.stdin.write("\n")
+                process.stdin.flush()
+                theirs.append(answer(bench, process)["tok_s"])
+        finally:
+            end(process)
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    ratio = statistics.median(ours) / statistics.median(theirs)
+    bench.note(
+        f"{name} {' '.join(mode[1:])}",
+        f"{statistics.median(ours):,.0f} against {statistics.median(theirs):,.0f} tok/s: "
+        f"{ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+        ours=ours,
+        theirs=theirs,
+    )
+
+
+def answer(bench: Bench, process: subprocess.Popen) -> dict:
+    """The next line of the peer. Cut off with the section's time."""
+    previous = signal.signal(signal.SIGALRM, out_of_time)
+    signal.setitimer(signal.ITIMER_REAL, bench.left())
+    try:
+        line = process.stdout.readline()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    if not line:
+        raise RuntimeError(f"the peer ended with {process.wait()}")
+    with bench.log().open("a") as log:
+        log.write(line)
+    found = json.loads(line)
+    if "error" in found:
+        raise RuntimeError(f"the peer is {found['error']}")
+    return found
+
+
+def out_of_time(_signal: int, _frame: object) -> None:
+    """Ends a wait."""
+    raise OutOfTime

@@ -1,0 +1,157 @@
+"""What ways of executing cost and save: placement, graphs, batching, recompute, memory limits, starting."""
+
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench import Bench, attempt, end, the_run
+from sizes import SIZES
+from speed import synthetic
+
+# How transient memory is had, how kernels are launched, and whether sequences go through together; with the steps that
+# are timed.
+WAYS = {
+    "arena, graph": ([], 200),
+    "arena": (["engine.cuda_graphs=false"], 200),
+    "caching": (["engine.placement=caching", "engine.cuda_graphs=false"], 200),
+    "naive": (["engine.placement=naive", "engine.cuda_graphs=false"], 200),
+    "looped, arena, graph": (["engine.batching=looped"], 60),
+    "looped, arena": (["engine.batching=looped", "engine.cuda_graphs=false"], 60),
+    "looped, naive": (["engine.batching=looped", "engine.placement=naive", "engine.cuda_graphs=false"], 60),
+}
+LIMIT = 32 << 30
+# A recipe, and what decides whether it fits into LIMIT.
+FITS = [
+    *(
+        ("dim768", [f"training.dtype={dtype}", f"training.local_batch_size={batch}"])
+        for dtype in ("fp32", "bf16")
+        for batch in (16, 32)
+    ),
+    *(
+        ("v8-dim1024", [f"activation_checkpoint.mode={mode}", f"training.local_batch_size={batch}"])
+        for batch in (32, 160)
+        for mode in ("none", "full")
+    ),
+]
+# Takes all of the card's memory but the given bytes, says so, and waits.
+HOLD = """
+import sys, torch
+free, _ = torch.cuda.mem_get_info()
+held = torch.empty(free - int(sys.argv[1]), dtype=torch.uint8, device="cuda")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def ways(bench: Bench) -> None:
+    """Placements, graphs and batching at a size where launching matters."""
+    for what, (keys, steps) in WAYS.items():
+        attempt(bench, what, lambda w=what, k=keys, s=steps: way(bench, w, k, s))
+
+
+def way(bench: Bench, what: str, keys: list[str], steps: int) -> None:
+    """Speed, load and allocations of one way."""
+    settings = [*synthetic(SIZES["dim384"]), f"training.steps={steps}", "metrics.warmup=20", *keys]
+    run = bench.train("dim384", settings)
+    summary = run.summary()
+    load, asked = run.timings("gpu_util_pct"), run.timings("driver_allocations")
+    reserved = run.timings("gpu_reserved_mib")
+    found = [f"{summary['tok_s']:,.0f} tok/s"]
+    found += [f"GPU busy {statistics.median(load):.0f} %"] if load else []
+    found += [f"{statistics.median(asked):.0f} driver allocations per step"] if asked else []
+    found += [f"{max(reserved):,.0f} MiB reserved"] if reserved else []
+    bench.note(what, ", ".join(found), tok_s=summary["tok_s"], load=load[-1:], allocations=asked[-1:])
+    bench.keep(run)
+
+
+def recompute(bench: Bench) -> None:
+    """What recompute saves and costs."""
+    for name in ("dim768", "v8-dim1024"):
+        attempt(bench, name, lambda name=name: modes(bench, name))
+
+
+def modes(bench: Bench, name: str) -> None:
+    """A recipe without recompute, and with it."""
+    size = SIZES[name.removeprefix("v8-")]
+    speeds, transients = {}, {}
+    for mode in ("none", "selective", "full"):
+        keys = [f"activation_checkpoint.mode={mode}", f"training.steps={bench.steps}", "metrics.warmup=20"]
+        run = bench.train(name, [*synthetic(size), *keys])
+        summary = run.summary()
+        speeds[mode] = summary["tok_s"]
+        # Weights, gradients, both moments and the bf16 copy are there either way.
+        state = summary["parameters"] * 18
+        transients[mode] = summary["memory"]["allocated_bytes"] - state
+    for mode in ("selective", "full"):
+        speed, memory = speeds[mode] / speeds["none"], transients[mode] / transients["none"]
+        text = f"{speeds[mode]:,.0f} against {speeds['none']:,.0f} tok/s: {speed:.3f}; transient memory {memory:.3f}"
+        good = speed >= 0.78 and memory <= 0.25 if mode == "full" else None
+        bench.note(f"{name} {mode}", text, good, speeds=speeds, transients=transients)
+
+
+def limits(bench: Bench) -> None:
+    """What fits under a limit runs, takes what was planned, and computes; what does not is refused before it begins."""
+    for recipe, keys in FITS:
+        what = " ".join([recipe, *(key.split("=")[1] for key in keys)])
+        attempt(bench, what, lambda r=recipe, k=keys, w=what: fits(bench, r, k, w))
+    attempt(bench, "memory that another process holds", lambda: held(bench))
+
+
+def fits(bench: Bench, recipe: str, keys: list[str], what: str) -> None:
+    """A recipe under the limit; where it is refused, without the limit, too."""
+    small = [*synthetic(SIZES["dim768"]), "training.steps=10", *keys]
+    command, results = bench.command(recipe, [*small, f"engine.memory_limit_gib={LIMIT >> 30}"])
+    code, output = bench.outcome(command)
+    if code == 0:
+        run = the_run(results)
+        memory = run.summary()["memory"]
+        found, planned = memory["allocated_bytes"], memory["planned_bytes"]
+        bench.note(what, f"fits: {found:,} bytes, planned {planned:,}", found == planned <= LIMIT)
+    elif "does not fit: the plan needs" in output:
+        run = bench.train(recipe, small)
+        found = run.summary()["memory"]["allocated_bytes"]
+        bench.note(what, f"refused; without the limit it takes {found:,} bytes", found > LIMIT)
+    else:
+        raise RuntimeError(output.strip().splitlines()[-1])
+    shutil.rmtree(run.path / "checkpoint", ignore_errors=True)
+
+
+def held(bench: Bench) -> None:
+    """The card has the memory, but another process took it: the run ends as `oom` and says what it had planned."""
+    process = bench.start([sys.executable, "-c", HOLD, str(4 << 30)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        process.stdout.readline()
+        command, results = bench.command("dim768", [*synthetic(SIZES["dim768"]), "training.steps=10"])
+        code, _ = bench.outcome(command)
+    finally:
+        end(process)
+    run = the_run(results)
+    reason = str(run.summary()["reason"])
+    said = run.summary()["status"] == "oom" and "The plan is" in reason and "local_batch_size" in reason
+    bench.note("memory that another process holds", f"exit {code}, {run.summary()['status']}: {reason}", said)
+
+
+def start(bench: Bench) -> None:
+    """Seconds from the command to the first step: from an empty cache, and from a full one."""
+    shutil.rmtree(bench.cache, ignore_errors=True)
+    for what, most in (("from an empty cache", 20.0), ("once more", 1.0)):
+        keys = [*synthetic(SIZES["dim768"]), "data.train_tokens=100000", "training.steps=400"]
+        command, results = bench.command("dim768", keys)
+        begun = time.monotonic()
+        process = bench.start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and not any(map(has_row, results.glob("*/*/metrics.csv"))):
+            bench.left()
+            time.sleep(0.005)
+        took = time.monotonic() - begun
+        if process.poll() is not None:
+            raise RuntimeError(f"ended with {process.returncode} before a step")
+        end(process)
+        bench.note(what, f"{took:.2f} s to the first step", took < most, seconds=took)
+
+
+def has_row(file: Path) -> bool:
+    """Whether a CSV has a row besides its header."""
+    return len(file.read_text().splitlines()) > 1
