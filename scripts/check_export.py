@@ -29,17 +29,20 @@ def main() -> int:
         print(f"{what}: {keys}", file=sys.stderr)
 
     config = model.config
-    print(f"architecture  {type(model).__name__}, {model.dtype}, {sum(p.numel() for p in model.parameters()):,} parameters")
+    count = sum(p.numel() for p in model.parameters())
+    print(f"architecture  {type(model).__name__}, {model.dtype}, {count:,} parameters")
     print(f"rope          {getattr(config, 'rope_parameters', None) or config.rope_theta}")
     print(f"end token     {tokenizer.eos_token!r} = {tokenizer.eos_token_id}, config {config.eos_token_id}")
 
-    ids = tokenizer.encode(args.prompt) or [config.eos_token_id]
+    # As in training, and as `xrun sample` does: a text stands behind the end of another one.
+    ids = [config.eos_token_id, *tokenizer.encode(args.prompt)]
     prompt = torch.tensor([ids])
     with torch.no_grad():
-        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=args.tokens, do_sample=False)
+        mask = torch.ones_like(prompt)
+        out = model.generate(prompt, attention_mask=mask, max_new_tokens=args.tokens, do_sample=False)
     tokens = out[0, len(ids):].tolist()
     print(f"greedy        {tokens}")
-    print(f"text          {tokenizer.decode(tokens)!r}")
+    print(f"text          {tokenizer.decode(tokens, skip_special_tokens=True)!r}")
     return 1 if problems else 0
 
 

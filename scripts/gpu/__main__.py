@@ -13,7 +13,7 @@
     peer       the same against the same model in PyTorch (scripts/torch_peer.py), in turns
     step       loss, logits and gradients of a step against PyTorch from the same weights (scripts/torch_parity.py)
     parity     150 steps in bf16 against fp32: the losses differ by at most 0.01
-    start      seconds to the first step, with and without caches
+    start      seconds until kernels are ready, with and without a cache
     ways       placements, graphs and batching: speed, load and allocations
     recompute  what it saves and costs
     limits     what fits into 32 GiB, as planned, and what happens when memory runs out

@@ -168,6 +168,19 @@ pub struct Sentences {
     pub parsed: usize,
 }
 
+/// How long the run's last process took to begin, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Startup {
+    /// To open or make the corpus, to plan, and to record the programs.
+    pub corpus_s: Option<f64>,
+    /// To open the GPU; blank on the CPU.
+    pub device_s: Option<f64>,
+    /// To compile or load every kernel and to choose algorithms for products; blank on the CPU.
+    pub kernels_s: Option<f64>,
+    /// To allocate memory and to set the parameters.
+    pub state_s: Option<f64>,
+}
+
 /// The summary of a run. Fields are blank (`null`) where nothing is known, never zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -201,6 +214,9 @@ pub struct Summary {
     pub floor: Option<f64>,
     /// The final held-out loss over the floor.
     pub val_loss_over_floor: Option<f64>,
+    /// How long it took to begin.
+    #[serde(default)]
+    pub startup: Startup,
     /// Wall time in this run over all its processes, in seconds: training, evaluation, saving and generation.
     pub wall_s: Option<f64>,
     /// Median tokens per second in the steady state.
@@ -245,6 +261,7 @@ impl Summary {
             val_loss: Losses::default(),
             floor: None,
             val_loss_over_floor: None,
+            startup: Startup::default(),
             wall_s: None,
             tok_s: None,
             mfu_pct: None,

@@ -44,6 +44,8 @@ pub struct Rank {
     engine: Engine,
     loader: Option<Loader>,
     done: u64,
+    /// How long kernels took to be ready; `None` on the CPU.
+    kernels_took: Option<Duration>,
     /// Steps that the device was given and whose results were not taken yet, the oldest first.
     under_way: VecDeque<UnderWay>,
 }
@@ -72,9 +74,12 @@ impl Rank {
         comm: Arc<dyn Communicator>,
     ) -> Result<Self> {
         let (device, execution) = (device.into(), plan.execution);
+        let mut kernels_took = None;
         if let Some(gpu) = device.gpu() {
+            let began = Instant::now();
             gpu.products().set_tf32(execution.tf32);
             prepare(&device, programs.sections())?;
+            kernels_took = Some(began.elapsed());
             gpu.lay_to(Part::Kernels);
             gpu.limit_memory(execution.memory_limit);
         }
@@ -94,7 +99,8 @@ impl Rank {
         engine.state.set_values(schedule, &schedule_table(&plan))?;
         initialize(&mut engine, plan.seed)?;
         let under_way = VecDeque::new();
-        let mut rank = Self { plan, programs, dataset, engine, loader: None, done: 0, under_way };
+        let mut rank =
+            Self { plan, programs, dataset, engine, loader: None, done: 0, kernels_took, under_way };
         rank.go_to(0)?;
         Ok(rank)
     }
@@ -102,6 +108,11 @@ impl Rank {
     /// Steps done.
     pub fn done(&self) -> u64 {
         self.done
+    }
+
+    /// How long kernels took to be compiled or loaded, and algorithms to be chosen; `None` on the CPU.
+    pub fn kernels_took(&self) -> Option<Duration> {
+        self.kernels_took
     }
 
     /// Steps given to the device and not reported yet.

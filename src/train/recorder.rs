@@ -10,7 +10,7 @@ use crate::plan::Plan;
 use crate::results::folder::{METRICS, TIMING};
 use crate::results::progress::Progress;
 use crate::results::rows::{self, RowWriter};
-use crate::results::summary::{Sample, Sentences};
+use crate::results::summary::{Sample, Sentences, Startup};
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, memory};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -257,6 +257,11 @@ impl Recorder {
     pub fn algorithms(&mut self, table: &Algorithms) -> Result<()> {
         self.meta.algorithms = Some(table.hash());
         atomic::write(&self.folder.path().join(super::run::ALGORITHMS), table.to_json().as_bytes())
+    }
+
+    /// How long it took to begin, for the summary.
+    pub(super) fn startup(&mut self, startup: Startup) {
+        self.summary.startup = startup;
     }
 
     /// Bytes that the engine really holds, for the summary. Call it while they are held.

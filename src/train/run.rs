@@ -20,10 +20,12 @@ use crate::recipe::{self, Resolved};
 use crate::results::atomic;
 use crate::results::progress::{Mode, Progress};
 use crate::results::provenance::{Cpu, Environment};
+use crate::results::summary::Startup;
 use crate::results::{RunFolder, Status, Summary, memory};
 use jiff::Timestamp;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// Where a run begins.
 #[derive(Debug)]
@@ -72,7 +74,9 @@ pub struct Ended {
 pub fn run(request: Request<'_>) -> Result<Ended> {
     let Request { mut resolved, results, progress, origin, algorithms_from } = request;
     let stop = Stop::on_signals()?;
+    let began = Instant::now();
     let (plan, programs, dataset) = prepare(&mut resolved)?;
+    let corpus_took = began.elapsed();
     let recipe_hash = resolved.hash();
     let start = start(&origin, &resolved, &plan, &programs, &dataset)?;
     let from_step = start.step();
@@ -140,7 +144,7 @@ pub fn run(request: Request<'_>) -> Result<Ended> {
         recorder.warn(&format!("this runs on the CPU, for {reason}"))?;
     }
     let recorder = Mutex::new(Some(recorder));
-    let begin = Begin { loaded: start.loaded.as_ref(), algorithms: algorithms.as_ref() };
+    let begin = Begin { corpus_took, loaded: start.loaded.as_ref(), algorithms: algorithms.as_ref() };
     let outcome = train_ranks(&plan, &programs, &dataset, &stop, begin, &recorder)
         .map_err(|e| explain_refusal(e, &plan, &programs));
     let recorder = recorder.into_inner().ok().flatten();
@@ -179,6 +183,7 @@ pub(super) const ALGORITHMS: &str = "algorithms.json";
 /// What ranks begin with besides the plan.
 #[derive(Clone, Copy, Debug)]
 struct Begin<'a> {
+    corpus_took: Duration,
     loaded: Option<&'a Loaded>,
     algorithms: Option<&'a Algorithms>,
 }
@@ -226,15 +231,27 @@ fn train_ranks(
             _ => None,
         };
         let body = || -> Result<Outcome> {
+            let began = Instant::now();
             let device = Device::open(plan.execution.gpu, Arc::clone(&pool))?;
             if let (Some(gpu), Some(table)) = (device.gpu(), begin.algorithms) {
                 gpu.products().adopt(table);
             }
+            let (device_took, on_gpu) = (began.elapsed(), device.gpu().is_some());
             let (plan, programs, dataset) = (Arc::clone(plan), Arc::clone(programs), Arc::clone(dataset));
             let watched = Arc::clone(&programs);
             let mut rank = Rank::new(Arc::clone(&plan), programs, dataset, device, comm)?;
             if let Some(loaded) = begin.loaded {
                 rank.restore(loaded)?;
+            }
+            if let Some(recorder) = &mut mine {
+                let kernels_took = rank.kernels_took();
+                let state_took = began.elapsed() - device_took - kernels_took.unwrap_or_default();
+                recorder.startup(Startup {
+                    corpus_s: Some(begin.corpus_took.as_secs_f64()),
+                    device_s: on_gpu.then_some(device_took.as_secs_f64()),
+                    kernels_s: kernels_took.map(|took| took.as_secs_f64()),
+                    state_s: Some(state_took.as_secs_f64()),
+                });
             }
             if let (Some(recorder), Some(gpu)) = (&mut mine, rank.engine().gpu()) {
                 recorder.algorithms(&gpu.algorithms())?;
