@@ -25,6 +25,8 @@ pub const TIMING: &str = "timing.csv";
 pub const SUMMARY: &str = "summary.json";
 /// Plain log lines.
 pub const LOG: &str = "log";
+/// How a GPU computed products.
+pub const ALGORITHMS: &str = "algorithms.json";
 /// Checkpoints.
 pub const CHECKPOINT: &str = "checkpoint";
 /// Pictures.

@@ -1,7 +1,9 @@
 //! Keeping a run: its small files, copied to where reports read them, with a manifest of their hashes.
 
 use super::atomic;
-use super::folder::{ENVIRONMENT, LOG, METRICS, PLOTS, RECIPE, RESOLVED, RunFolder, SUMMARY, TIMING, json};
+use super::folder::{
+    ALGORITHMS, ENVIRONMENT, LOG, METRICS, PLOTS, RECIPE, RESOLVED, RunFolder, SUMMARY, TIMING, json,
+};
 use crate::error::{Error, IoContext, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -95,7 +97,7 @@ impl KeptFile {
 /// The files to keep, in alphabetical order of their paths. Links are not followed.
 fn small_files(run: &Path) -> Result<Vec<String>> {
     let is_kept = |name: &str| {
-        [RECIPE, RESOLVED, ENVIRONMENT, METRICS, TIMING, SUMMARY, LOG].contains(&name)
+        [RECIPE, RESOLVED, ENVIRONMENT, METRICS, TIMING, SUMMARY, LOG, ALGORITHMS].contains(&name)
             || (name.starts_with("env-") && name.ends_with(".json"))
     };
     let is_plot = |name: &str| name.ends_with(".svg") || name.ends_with(".png");

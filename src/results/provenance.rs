@@ -4,6 +4,7 @@ use super::memory::kib_field;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Environment variables that change what a run does or how fast.
 const VARIABLES: [&str; 8] = [
@@ -119,6 +120,17 @@ pub struct System {
     pub host: Option<String>,
 }
 
+/// A command line with the program by its name: where it lies says nothing of a run.
+fn command(arguments: impl Iterator<Item = String>) -> Vec<String> {
+    let mut command: Vec<String> = arguments.collect();
+    if let Some(program) = command.first_mut()
+        && let Some(name) = Path::new(program.as_str()).file_name()
+    {
+        *program = name.to_string_lossy().into_owned();
+    }
+    command
+}
+
 impl Environment {
     /// Looks around. `threads` is the number of threads that the run computes with.
     pub fn detect(threads: usize, started: Timestamp) -> Self {
@@ -127,7 +139,7 @@ impl Environment {
             cpu: Cpu::detect(threads),
             gpu: None,
             system: System::detect(),
-            command: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
+            command: command(std::env::args_os().map(|argument| argument.to_string_lossy().into_owned())),
             variables: relevant(std::env::vars_os().map(|(name, value)| {
                 (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
             })),
@@ -267,6 +279,12 @@ mod tests {
             assert!(environment.cpu.logical_cores.unwrap() >= 1);
             assert_ne!(environment.system.host, host_name());
         }
+    }
+
+    #[test]
+    fn a_command_names_its_program_without_its_place() {
+        let arguments = ["/some/where/xrun", "run", "/a/recipe.toml"].map(str::to_owned);
+        assert_eq!(command(arguments.into_iter()), ["xrun", "run", "/a/recipe.toml"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::data::stories::judge;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::plan::Plan;
-use crate::results::folder::{METRICS, TIMING};
+use crate::results::folder::{ALGORITHMS, METRICS, TIMING};
 use crate::results::progress::Progress;
 use crate::results::rows::{self, RowWriter};
 use crate::results::summary::{Sample, Sentences, Startup};
@@ -256,7 +256,7 @@ impl Recorder {
     /// When the folder cannot be written.
     pub fn algorithms(&mut self, table: &Algorithms) -> Result<()> {
         self.meta.algorithms = Some(table.hash());
-        atomic::write(&self.folder.path().join(super::run::ALGORITHMS), table.to_json().as_bytes())
+        atomic::write(&self.folder.path().join(ALGORITHMS), table.to_json().as_bytes())
     }
 
     /// How long it took to begin, for the summary.

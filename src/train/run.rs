@@ -18,6 +18,7 @@ use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::recipe::{self, Resolved};
 use crate::results::atomic;
+use crate::results::folder::ALGORITHMS;
 use crate::results::progress::{Mode, Progress};
 use crate::results::provenance::{Cpu, Environment};
 use crate::results::summary::Startup;
@@ -176,9 +177,6 @@ const STORIES: &str = "stories";
 
 /// The name of the tokenizer in a run folder.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
-
-/// The name of the table of algorithms in a run folder.
-pub(super) const ALGORITHMS: &str = "algorithms.json";
 
 /// What ranks begin with besides the plan.
 #[derive(Clone, Copy, Debug)]

@@ -14,6 +14,9 @@ use std::path::Path;
 /// The code of products that our own plain kernel computes, for want of an algorithm of the library.
 const PLAIN: &str = "plain";
 
+/// Tables of known GPUs, measured by us: with them, two machines of one model compute with the same algorithms.
+const COMMITTED: [&str; 1] = [include_str!("../../../data/algorithms/nvidia-h200-130100.json")];
+
 /// How one product is computed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Algorithm {
@@ -93,14 +96,22 @@ impl Algorithms {
     /// When the file cannot be read or is no table.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).at("read", path)?;
-        let table: Self = serde_json::from_str(&text)
-            .map_err(|e| Error::usage(format!("{} is no table of algorithms: {e}", path.display())))?;
+        Self::parse(&text).map_err(|e| Error::usage(format!("{} {e}", path.display())))
+    }
+
+    /// A table from its JSON, or what is wrong with it.
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let table: Self =
+            serde_json::from_str(text).map_err(|e| format!("is no table of algorithms: {e}"))?;
         match table.products.iter().find(|(_, a)| !a.is_plain() && a.words().is_none()) {
             None => Ok(table),
-            Some((key, _)) => {
-                Err(Error::usage(format!("{}: the algorithm of `{key}` is damaged", path.display())))
-            }
+            Some((key, _)) => Err(format!("is damaged: the algorithm of `{key}`")),
         }
+    }
+
+    /// The table that comes with the program for a GPU model and a library version.
+    pub fn committed(gpu: &str, cublaslt: u64) -> Option<Self> {
+        COMMITTED.iter().filter_map(|text| Self::parse(text).ok()).find(|table| table.is_of(gpu, cublaslt))
     }
 
     /// The table as JSON.
@@ -141,7 +152,17 @@ mod tests {
         assert_eq!(Algorithms::read(file.path()).unwrap(), table);
         fs::write(file.path(), table.to_json().replace("ffffffffffffffff", "zz")).unwrap();
         let error = Algorithms::read(file.path()).unwrap_err();
-        assert!(error.message().contains("`bf16 1x2x3 nt f32` is damaged"), "{error}");
+        assert!(error.message().contains("is damaged: the algorithm of `bf16 1x2x3 nt f32`"), "{error}");
+    }
+
+    #[test]
+    fn committed_tables_are_whole_and_of_one_gpu_each() {
+        for text in COMMITTED {
+            let table = Algorithms::parse(text).unwrap();
+            assert!(!table.products.is_empty());
+            assert_eq!(Algorithms::committed(&table.gpu, table.cublaslt).as_ref(), Some(&table));
+            assert_eq!(Algorithms::committed(&table.gpu, table.cublaslt + 1), None);
+        }
     }
 
     #[test]

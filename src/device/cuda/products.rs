@@ -74,6 +74,9 @@ impl Products {
         if let Some(kept) = products.file().and_then(|path| Algorithms::read(&path).ok()) {
             products.adopt(&kept);
         }
+        if let Some(committed) = Algorithms::committed(&properties.name, cublaslt) {
+            products.adopt(&committed);
+        }
         Ok(products)
     }
 
