@@ -120,9 +120,7 @@ pub trait Op: Debug + Send + Sync {
     ///
     /// # Errors
     /// When the driver or a library refuses.
-    fn cuda(&self, _cx: &CudaNode<'_>) -> Result<()> {
-        Err(Error::failed(format!("{} has no CUDA implementation", self.name())))
-    }
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()>;
 
     /// What proves it at a precision: cases of its own, or the op whose gradient it is.
     fn cases(&self, precision: Precision) -> Cases;

@@ -54,6 +54,9 @@ struct Function {
 /// What a block may ask for without saying so beforehand.
 const SHARED_BY_DEFAULT: u32 = 48 * 1024;
 
+/// The largest count that kernels, which count in 31 bits, are given: a last block may count a little beyond it.
+const MAX_SIZE: usize = (1 << 31) - (1 << 20);
+
 /// What memory was asked from the driver.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ledger {
@@ -416,7 +419,7 @@ impl Queue for Gpu {
     fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
         let entry = kernel.entry;
         if let Some(size) = args.iter().find_map(|arg| match arg {
-            Arg::Size(size) => Some(*size).filter(|&size| i32::try_from(size).is_err()),
+            Arg::Size(size) => Some(*size).filter(|&size| size > MAX_SIZE),
             _ => None,
         }) {
             return Err(Error::failed(format!(
