@@ -4,11 +4,12 @@
 //! `metrics.csv` is deterministic; whatever is measured goes to `timing.csv` and `env.json`.
 
 pub mod atomic;
-
+pub mod comparison;
 pub mod find;
 pub mod folder;
 pub mod format;
 pub mod keep;
+pub mod ledger;
 pub mod memory;
 pub mod progress;
 pub mod provenance;
