@@ -238,7 +238,7 @@ impl Default for Data {
 pub struct Checkpoint {
     /// Steps between two checkpoints; 0 saves only at the end.
     pub interval: usize,
-    /// How many of the newest checkpoints stay.
+    /// How many of the newest checkpoints stay; with 0 none is saved.
     pub keep: usize,
     /// Whether to go on from the last one.
     pub resume: Resume,

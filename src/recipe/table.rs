@@ -302,9 +302,15 @@ pub static KEYS: &[Key] = &[
     )
     .unit("optimizer steps")
     .aliases(&["save_steps"]),
-    Key::new("checkpoint.keep", Bookkeeping, count(1, 1_000_000), "How many of the newest checkpoints stay.", "5")
-        .unit("checkpoints")
-        .aliases(&["keep_latest_k", "save_total_limit"]),
+    Key::new(
+        "checkpoint.keep",
+        Bookkeeping,
+        count(0, 1_000_000),
+        "How many of the newest checkpoints stay; 0 saves none at all, for runs that only measure.",
+        "5",
+    )
+    .unit("checkpoints")
+    .aliases(&["keep_latest_k", "save_total_limit"]),
     Key::new(
         "checkpoint.resume",
         Bookkeeping,

@@ -166,8 +166,16 @@ impl Recorder {
         Ok(())
     }
 
-    /// Saves a checkpoint. A save that fails leaves the earlier ones as they are, and training goes on, loudly.
+    /// Whether the run saves anything.
+    pub(super) fn saves(&self) -> bool {
+        self.plan.intervals.keep > 0
+    }
+
+    /// Saves a checkpoint, in a run that saves. A save that fails leaves the earlier ones as they are, and training goes on, loudly.
     pub(super) fn save(&mut self, rank: &Rank) -> Result<()> {
+        if !self.saves() {
+            return Ok(());
+        }
         let started = Instant::now();
         // A checkpoint must never be ahead of its rows.
         self.metrics.sync()?;

@@ -278,12 +278,13 @@ fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
             Ok(Ended { folder, summary, outcome: Ok(()) })
         }
         Ok(Outcome::Interrupted) => {
+            let saved = if recorder.saves() { "saved" } else { "with nothing saved (checkpoint.keep = 0)" };
             let (folder, summary) =
                 recorder.finish(Status::Interrupted, Some("stopped by a signal".into()))?;
             let error = Error::new(
                 Kind::Interrupted,
                 format!(
-                    "stopped by a signal after step {}, saved; `xrun resume {}` goes on",
+                    "stopped by a signal after step {}, {saved}; `xrun resume {}` goes on",
                     summary.steps,
                     folder.path().display()
                 ),

@@ -204,3 +204,16 @@ fn a_pipe_gets_plain_lines_and_quiet_means_quiet() {
     assert_eq!(quiet.stderr.lines().count(), 3);
     assert_eq!(place.runs().len(), 2);
 }
+
+#[test]
+fn a_run_that_only_measures_saves_nothing() {
+    let place = Place::new();
+    place.xrun(&["tiny.toml", "checkpoint.keep=0", "training.steps=12"]).succeeds();
+    let run = place.run();
+    assert_eq!(run.summary().status, Status::Ok);
+    assert_eq!(names(&run, "checkpoint"), set(&[]));
+    let timing: Vec<TimingRow> = read(&run.path.join("timing.csv")).unwrap();
+    assert!(timing.iter().all(|row| row.phase != Phase::Save));
+    let metrics: Vec<MetricsRow> = read(&run.path.join("metrics.csv")).unwrap();
+    assert_eq!(metrics.len(), 12);
+}
