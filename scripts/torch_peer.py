@@ -5,6 +5,7 @@
     torch_peer.py --model dim768 --pad --mode graphs --recompute
     torch_peer.py --model 768,18,12,12,64,2048 --seq 512 --batch 24 --precision fp32
     torch_peer.py --model dim384 --turns                           # waits; measures once per line on stdin
+    torch_peer.py --model dim384 --rows                            # a line per step, for `xrun compare --before-cmd`
 
 What a PyTorch user would write: fp32 masters, autocast to bf16, SDPA, RMSNorm and cross-entropy from torch.nn, fused
 AdamW, clipping by the global norm. Embedding and head are not tied. With --pad, FFN and vocabulary become multiples of
@@ -18,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -184,6 +186,31 @@ def measure(args: argparse.Namespace, step: Callable[[], Tensor]) -> dict[str, o
     }
 
 
+def rows(args: argparse.Namespace, step: Callable[[], Tensor]) -> None:
+    """A line per step, as `xrun compare` reads them. A GPU is not waited for: events between steps tell the times."""
+    if args.device == "cuda":
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(args.steps + 1)]
+        marks[0].record()
+    else:
+        marks = [time.perf_counter()]
+    losses = []
+    for i in range(args.steps):
+        # In graph mode the next step overwrites what this one returned.
+        losses.append(step().clone())
+        if args.device == "cuda":
+            marks[i + 1].record()
+        else:
+            marks.append(time.perf_counter())
+    if args.device == "cuda":
+        torch.cuda.synchronize()
+        times = [before.elapsed_time(after) for before, after in pairwise(marks)]
+    else:
+        times = [(after - before) * 1e3 for before, after in pairwise(marks)]
+    for i, (step_ms, loss) in enumerate(zip(times, losses, strict=True), 1):
+        tok_s = args.batch * args.seq / step_ms * 1e3
+        print(json.dumps({"step": i, "step_ms": step_ms, "tok_s": tok_s, "loss": loss.item()}), flush=True)
+
+
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -200,6 +227,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=12, help="steps before anything is measured")
     parser.add_argument("--steps", type=int, default=30, help="steps that are measured")
     parser.add_argument("--turns", action="store_true", help="measure once for every line on stdin")
+    parser.add_argument("--rows", action="store_true", help="a JSON line per measured step instead of one in all")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     return parser.parse_args()
 
@@ -220,6 +248,9 @@ def main() -> None:
         step = trainer(args, shape)
         for _ in range(args.warmup):
             loss = step()
+        if args.rows:
+            rows(args, step)
+            return
         if args.turns:
             say(ready=True, loss=round(loss.item(), 3))
         for _ in sys.stdin if args.turns else [None]:

@@ -114,7 +114,6 @@ def fits(bench: Bench, recipe: str, keys: list[str], what: str) -> None:
         bench.note(what, f"refused; without the limit it takes {found:,} bytes", found > LIMIT)
     else:
         raise RuntimeError(output.strip().splitlines()[-1])
-    shutil.rmtree(run.path / "checkpoint", ignore_errors=True)
 
 
 def held(bench: Bench) -> None:
@@ -137,7 +136,6 @@ def start(bench: Bench) -> None:
     shutil.rmtree(bench.cache, ignore_errors=True)
     for what, most in (("from an empty cache", 20.0), ("once more", 1.0)):
         run = bench.train("dim768", [*synthetic(SIZES["dim768"]), "training.steps=10"])
-        shutil.rmtree(run.path / "checkpoint")
         took = run.summary()["startup"]
         kernels = took["kernels_s"] or 0.0
         parts = ", ".join(f"{name.removesuffix('_s')} {seconds:.2f} s" for name, seconds in took.items() if seconds)
