@@ -34,6 +34,9 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         return print(&blocks::template(kind, args.select.as_deref().unwrap_or_default())?);
     }
     let pages = if args.files.is_empty() { blocks::pages(Path::new(""))? } else { args.files.clone() };
+    if pages.is_empty() {
+        return Err(Error::usage("there is no README.md and no docs/**/*.md here; name the pages"));
+    }
     let kept = results.join(KEPT);
     let (checked, problems) =
         if args.check { blocks::check(&pages, &kept)? } else { blocks::update(&pages, &kept)? };
@@ -49,7 +52,13 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let is_markup = problems.iter().any(|problem| problem.is_markup);
     let kind = if is_markup && !args.check { Kind::Usage } else { Kind::Regression };
     let said: Vec<String> = problems.iter().map(Problem::to_string).collect();
-    Err(Error::new(kind, format!("pages are not what kept runs make of them\n{}", said.join("\n"))))
+    let count = if said.len() == 1 { "1 problem".to_owned() } else { format!("{} problems", said.len()) };
+    let what = if args.check {
+        "pages are not what kept runs make of them"
+    } else {
+        "not every block can be rendered"
+    };
+    Err(Error::new(kind, format!("{what}: {count}\n{}", said.join("\n"))))
 }
 
 fn line(block: &Checked, is_check: bool, ages: &mut Ages) -> String {
@@ -70,6 +79,10 @@ struct Ages(BTreeMap<String, String>);
 impl Ages {
     fn of(&mut self, commit: &str) -> String {
         let age = || {
+            // What comes from a file must not become an option of git.
+            if !commit.chars().all(|c| c.is_ascii_hexdigit()) {
+                return commit.to_owned();
+            }
             let short = commit.get(..8).unwrap_or(commit);
             let range = format!("{commit}..HEAD");
             let git = Command::new("git").args(["rev-list", "--count", &range, "--"]).output();

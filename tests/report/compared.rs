@@ -94,6 +94,8 @@ fn everything_that_a_comparison_rests_on_is_verified() {
     touched.edit(&format!("{folder}/comparison.json"), "1.239", "1.339");
     touched
         .is_red(&["block `comparison` of `fused`", "comparison.json was changed since it was kept"], false);
+    // What is kept anew has no figures yet.
+    fs::remove_dir_all(touched.path(folder).join("plots")).unwrap();
     seal(&touched.path(folder), "fused", "20261122T000000Z-7d757a20");
     touched.is_red(&["is not what the block was made from"], true);
 
@@ -115,7 +117,7 @@ fn a_newer_comparison_and_unlike_sides_are_red() {
     let newer = place();
     let later = Comparison { id: "20261123T000000Z-7d757a20".to_owned(), ..comparison() };
     store(&newer, &later);
-    newer.is_red(&["a newer kept run matches: comparisons/fused/20261123"], true);
+    newer.is_red(&["a newer kept comparison matches: comparisons/fused/20261123"], true);
 
     let mut unlike = comparison();
     unlike.after.device = "NVIDIA H200".to_owned();

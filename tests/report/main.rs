@@ -50,6 +50,33 @@ fn pages_below_docs_are_found_and_link_upwards() {
 }
 
 #[test]
+fn results_may_lie_elsewhere() {
+    let place = Place::new();
+    fs::rename(place.path("results"), place.path("other")).unwrap();
+    place.page(&[TABLE]);
+    place.xrun(&["report", "--check"]).ended(3).says(&["no run `quickstart` is kept in results/kept"]);
+    let check = ["--results", "other", "report", "--check"];
+    place.xrun(&check).ended(3).says(&["mend: xrun report --results other README.md"]);
+    place.xrun(&["report", "--results", "other", "README.md"]).ended(0);
+    place.xrun(&check).ended(0);
+    assert!(place.text("README.md").contains("](other/kept/quickstart/"));
+    fs::remove_file(place.path("README.md")).unwrap();
+    place.xrun(&check).ended(2).says(&["no README.md"]);
+}
+
+#[test]
+fn a_run_in_another_folder_is_red() {
+    let place = Place::with_page(&[TABLE]);
+    fs::create_dir(place.path("results/kept/dim384")).unwrap();
+    fs::rename(place.kept(RUN), place.kept("dim384/20261121T093646Z-7d757a20")).unwrap();
+    place.edit("README.md", "select=\"quickstart\"", "select=\"dim384\"");
+    place.is_red(
+        &["dim384/20261121T093646Z-7d757a20 holds the run quickstart/20261121T093646Z-7d757a20"],
+        false,
+    );
+}
+
+#[test]
 fn a_new_block_is_printed_to_paste() {
     let place = Place::new();
     let block = place.xrun(&["report", "--new", "plot", "--select", "quickstart"]).ended(0).stdout;
@@ -77,7 +104,7 @@ fn a_digit_edited_in_a_block_is_red() {
     let start = page.find(TABLE).unwrap();
     let body = page[start..].find('\n').map(|end| start + end + 1).unwrap();
     let end = start + page[start..].find("<!-- xrun:end").unwrap();
-    let hash = blake3::hash(page[body..end].as_bytes()).to_hex();
+    let hash = blake3::hash(&page.as_bytes()[body..end]).to_hex();
     let closing = end + page[end..].find('\n').unwrap();
     let forged = format!("{}<!-- xrun:end hash=\"{hash}\" -->{}", &page[..end], &page[closing..]);
     fs::write(place.path("README.md"), forged).unwrap();

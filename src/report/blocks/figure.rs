@@ -1,11 +1,11 @@
 //! The figure of a comparison: every block of every turn, in the order in which they ran.
 
+use super::text::number;
 use crate::error::Result;
 use crate::report::chart::{self, Figure, Look, Panel, Series};
 use crate::report::series::{Points, Scale, pad};
 use crate::report::theme::{Hue, THEMES};
 use crate::results::comparison::{Comparison, Turn};
-use crate::results::format::short;
 use crate::results::steady::Spread;
 
 /// Half of the width of a turn, in turns.
@@ -37,7 +37,7 @@ pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, Strin
             y_name: "tokens per second".to_owned(),
             y: pad(range, Scale::Linear, 0.08, 0.08),
             scale: Scale::Linear,
-            y_label: short,
+            y_label: whole,
             series,
             marks: Vec::new(),
         }],
@@ -45,6 +45,11 @@ pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, Strin
         x: (0.5, comparison.turns.len() as f64 + 0.5),
     };
     Some(THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect())
+}
+
+/// All digits before the point: sides that differ little must not have the same label.
+fn whole(value: f64) -> String {
+    number(Some(value), if value.abs() < 100.0 { 2 } else { 0 })
 }
 
 /// The blocks of a turn side by side, as they ran.
@@ -60,4 +65,57 @@ fn median(index: usize, turn: &Turn) -> Points {
     let Some(spread) = Spread::of(turn.blocks.iter().copied()) else { return Points::new() };
     let end = middle + REACH;
     vec![(middle - REACH, spread.median), (end, spread.median), (end, f64::NAN)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::comparison::{Gate, Interval, Side, Verdict};
+
+    fn comparison(turns: Vec<Turn>) -> Comparison {
+        let side = || Side {
+            label: String::new(),
+            command: String::new(),
+            recipe_hash: None,
+            commit: None,
+            binary: None,
+            device: "cpu avx512".to_owned(),
+            measured: std::collections::BTreeMap::new(),
+        };
+        Comparison {
+            name: "fused".to_owned(),
+            id: "20261122T000000Z-7d757a20".to_owned(),
+            hypothesis: None,
+            predicts: None,
+            prediction_held: None,
+            before: side(),
+            after: side(),
+            changes: Vec::new(),
+            turns,
+            ratio: Some(Interval { estimate: 1.24, low: 1.22, high: 1.257 }),
+            min_effect: 0.01,
+            verdict: Verdict::Faster,
+            gate: Gate { tolerance: None, holds: None, found: String::new() },
+            contended: Vec::new(),
+            rule: String::new(),
+        }
+    }
+
+    fn turn(after: bool, around: f64, blocks: u32) -> Turn {
+        let blocks = (0..blocks).map(|block| around + f64::from(block * 7 % 20) * 40.0).collect();
+        Turn { after, run: None, status: "ok".to_owned(), blocks, metrics_hash: None, final_loss: None }
+    }
+
+    #[test]
+    fn every_block_is_a_dot_and_every_turn_has_a_median() {
+        let turns =
+            (0..6).map(|i| turn(i % 2 == 1, 20_000.0 + f64::from(i % 2) * 4000.0 + f64::from(i) * 90.0, 20));
+        let drawn = blocks(&comparison(turns.collect())).unwrap().unwrap();
+        assert_eq!(drawn.iter().map(|(theme, _)| *theme).collect::<Vec<_>>(), ["light", "dark"]);
+        for (theme, svg) in &drawn {
+            assert_eq!(svg.matches("<circle").count(), 6 * 20 + 2, "{theme}: blocks and the legend");
+            assert!(svg.contains("fused: before and after") && svg.contains("1.240 (1.220 to 1.257)"));
+        }
+        assert!(blocks(&comparison(vec![turn(false, 1.0, 0)])).is_none(), "nothing to draw");
+    }
 }

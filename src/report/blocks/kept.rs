@@ -16,6 +16,8 @@ pub struct Source {
     pub id: String,
     /// Where it lies.
     pub folder: PathBuf,
+    /// What it is by its manifest, as `RECIPE/RUN`.
+    pub named: String,
     /// BLAKE3 of its manifest.
     pub manifest: String,
     /// What differs from the manifest.
@@ -71,6 +73,7 @@ impl Source {
         Ok(Self {
             id: id(kept, folder),
             folder: folder.to_owned(),
+            named: format!("{}/{}", manifest.recipe, manifest.run),
             manifest: blake3::hash(&bytes).to_hex().to_string(),
             faults,
         })
@@ -99,12 +102,10 @@ impl KeptRun {
 
     /// The folder must be called what the run says that it is.
     fn compare_name(&mut self) {
-        let own = self.source.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if own != self.summary.run {
-            self.source.faults.push(Why::mended_by(
-                format!("{} holds the run {}", self.source.folder.display(), self.summary.run),
-                "give the folder its name back".to_owned(),
-            ));
+        let source = &self.source;
+        if source.named != source.id || source.folder.file_name() != Some(self.summary.run.as_ref()) {
+            let why = format!("{} holds the run {}", source.folder.display(), source.named);
+            self.source.faults.push(Why::mended_by(why, "give the folder its name back"));
         }
     }
 

@@ -1,10 +1,13 @@
 //! Pages: finding their blocks, rendering them, comparing them with what stands there, putting them in.
 
+use super::kept::Source;
 use super::markers::{self, Attributes, Block, END, FROM};
 use super::spec::{self, Kind, Spec};
+use super::sweep::SWEEPS;
 use super::{Rendered, Scene, Why, comparison, runs, sweep};
 use crate::error::{IoContext, Result};
 use crate::results::atomic;
+use crate::results::comparison::COMPARISONS;
 use std::path::{Path, PathBuf};
 
 /// Something wrong with a page.
@@ -100,12 +103,11 @@ pub fn check(pages: &[PathBuf], kept: &Path) -> Result<Found> {
         problems.append(&mut faults);
         for block in blocks {
             let whys = block.hard.iter().chain(&block.stale);
-            problems.extend(whys.map(|why| block.problem(page, why)));
+            problems.extend(whys.map(|why| block.problem(kept, page, why)));
             checked.push(block.checked(page, block.is_current(), false));
         }
     }
-    problems.sort_by(|a, b| (&a.page, a.line).cmp(&(&b.page, b.line)));
-    Ok((checked, problems))
+    Ok(in_order(pages, checked, problems))
 }
 
 /// Renders every block of the pages, and replaces pages and figures that change. A page with a wrong marker stays as it
@@ -123,7 +125,7 @@ pub fn update(pages: &[PathBuf], kept: &Path) -> Result<Found> {
         let mut new = text.clone();
         // From the last to the first, so that places before stay where they are.
         for block in blocks.iter().rev() {
-            problems.extend(block.hard.iter().map(|why| block.problem(page, why)));
+            problems.extend(block.hard.iter().map(|why| block.problem(kept, page, why)));
             let Some((body, closing)) = block.fresh.as_ref().filter(|_| is_sound) else {
                 checked.push(block.checked(page, block.is_current(), false));
                 continue;
@@ -141,12 +143,18 @@ pub fn update(pages: &[PathBuf], kept: &Path) -> Result<Found> {
             atomic::write(page, new.as_bytes())?;
         }
     }
-    let place = |page: &PathBuf| pages.iter().position(|other| other == page);
-    checked.sort_by_key(|block: &Checked| (place(&block.page), block.line));
-    problems.sort_by_key(|problem: &Problem| (place(&problem.page), problem.line));
-    Ok((checked, problems))
+    Ok(in_order(pages, checked, problems))
 }
 
+/// In the order of pages and lines.
+fn in_order(pages: &[PathBuf], mut checked: Vec<Checked>, mut problems: Vec<Problem>) -> Found {
+    let place = |page: &PathBuf| pages.iter().position(|other| other == page);
+    checked.sort_by_key(|block| (place(&block.page), block.line));
+    problems.sort_by_key(|problem| (place(&problem.page), problem.line));
+    (checked, problems)
+}
+
+/// Whether the file was not so before.
 fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<bool> {
     if std::fs::read(path).is_ok_and(|there| there == bytes) {
         return Ok(false);
@@ -162,7 +170,7 @@ fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<bool> {
 fn examine(page: &Path, text: &str, kept: &Path) -> (Vec<Examined>, Vec<Problem>) {
     let (blocks, faults) = markers::parse(text);
     let scene = Scene { kept, page: page.parent().unwrap_or(Path::new("")) };
-    let again = render_again(page);
+    let again = render_again(kept, page);
     let problem = |fault: markers::Fault| {
         let is_unclosed = fault.why.contains(&format!("has no `<!-- {END}"));
         let mend = if is_unclosed {
@@ -177,8 +185,11 @@ fn examine(page: &Path, text: &str, kept: &Path) -> (Vec<Examined>, Vec<Problem>
     (blocks.into_iter().map(|block| examine_block(&scene, text, block)).collect(), problems)
 }
 
-fn render_again(page: &Path) -> String {
-    format!("xrun report {}", page.display())
+/// The command that renders a page again.
+fn render_again(kept: &Path, page: &Path) -> String {
+    let results = kept.parent().filter(|results| *results != Path::new("results"));
+    let results = results.map_or(String::new(), |results| format!(" --results {}", results.display()));
+    format!("xrun report{results} {}", page.display())
 }
 
 fn render(scene: &Scene<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> {
@@ -291,16 +302,27 @@ fn changed_sources(block: &Block, rendered: &Rendered) -> Vec<Why> {
                 format!("git checkout -- {}, or if it was kept anew, render the block", source.folder.display()),
             )),
             Some(_) => {}
+            None if is_part(source, rendered) => {}
             None => {
                 let group = |id: &str| id.rsplit_once('/').map(|(group, _)| group.to_owned());
                 let mut others = embedded.iter().filter(|(id, _)| group(id) == group(&source.id));
-                let newer = others.all(|(id, _)| *id < source.id.as_str());
-                let what = if newer { "a newer kept run matches" } else { "a kept run matches that it does not show" };
-                whys.push(Why::stale(format!("{what}: {}", source.id)));
+                let is_newer = others.all(|(id, _)| *id < source.id.as_str());
+                let what = if source.id.starts_with(COMPARISONS) { "comparison" } else { "run" };
+                whys.push(Why::stale(if is_newer {
+                    format!("a newer kept {what} matches: {}", source.id)
+                } else {
+                    format!("a kept {what} matches that it does not show: {}", source.id)
+                }));
             }
         }
     }
     whys
+}
+
+/// Whether this is a run of a comparison or sweep, which says for itself what it rests on.
+fn is_part(source: &Source, rendered: &Rendered) -> bool {
+    let is_whole = |source: &Source| source.id.starts_with(COMPARISONS) || source.id.starts_with(SWEEPS);
+    !is_whole(source) && rendered.sources.iter().any(is_whole)
 }
 
 fn digits(hash: &str) -> &str {
@@ -357,13 +379,13 @@ impl Examined {
         }
     }
 
-    fn problem(&self, page: &Path, why: &Why) -> Problem {
+    fn problem(&self, kept: &Path, page: &Path, why: &Why) -> Problem {
         Problem {
             page: page.to_owned(),
             line: self.block.line,
             block: self.name.clone(),
             why: why.why.clone(),
-            mend: why.mend.clone().unwrap_or_else(|| render_again(page)),
+            mend: why.mend.clone().unwrap_or_else(|| render_again(kept, page)),
             is_markup: self.is_markup,
         }
     }
