@@ -86,6 +86,10 @@ fn a_sweep_that_was_touched_grown_or_mixed_is_red() {
     place.is_red(&["is not what the block was made from"], true);
     assert!(place.text("README.md").contains("| 256 | diverged | — | — | — | — |"));
 
+    grown[1].recipe = "dim384".to_owned();
+    store(&place, &grown);
+    place.is_red(&["unlike rows in one table", "training (quickstart, dim384)"], false);
+    grown[1].recipe = "quickstart".to_owned();
     grown[1].device = "NVIDIA H200".to_owned();
     store(&place, &grown);
     place.is_red(&["unlike rows in one table", "device (cpu avx512, NVIDIA H200)"], false);

@@ -44,6 +44,18 @@ pub fn of_run(run: &KeptRun) -> Row {
     Row { facts, complete: true }
 }
 
+/// What a table names as set or changed by itself: those keys, and what follows from them.
+pub fn named<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut across: Vec<String> = keys.into_iter().map(str::to_owned).collect();
+    let follows = [("data.", "corpus"), ("engine.device", "device"), ("parallelism.world_size", "device")];
+    for (key, aspect) in follows {
+        if across.iter().any(|name| name.starts_with(key)) {
+            across.push(aspect.to_owned());
+        }
+    }
+    across
+}
+
 /// Compares rows. What they differ in as a sentence, where the block's `across` allows it, and errors for the rest.
 pub fn compare(rows: &[Row], across: &[String]) -> (Option<String>, Vec<Why>) {
     let (mut said, mut unsaid) = (Vec::new(), Vec::new());
@@ -138,6 +150,8 @@ mod tests {
         assert!(covers(&["corpus".to_owned()], "data.corpus"));
         assert!(!covers(&["training".to_owned()], "corpus"));
         assert!(!covers(&["device".to_owned()], "build"));
+        assert_eq!(named(["data.corpus", "model.dim"]), ["data.corpus", "model.dim", "corpus"]);
+        assert_eq!(named(["engine.devices"]), ["engine.devices", "device"]);
         assert!(known("model").is_ok() && known("training.dtype").is_ok() && known("modle").is_err());
     }
 }

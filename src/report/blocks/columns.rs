@@ -12,7 +12,7 @@ struct Quantity(&'static str, &'static str, usize, f64);
 const MIB: f64 = (1 << 20) as f64;
 
 /// Names with a unit in them are those of the files.
-const QUANTITIES: [Quantity; 24] = [
+const QUANTITIES: [Quantity; 28] = [
     Quantity("tok_s", "tokens/s", 0, 1.0),
     Quantity("tok_s_p25", "tokens/s, lower quartile", 0, 1.0),
     Quantity("tok_s_p75", "tokens/s, upper quartile", 0, 1.0),
@@ -35,8 +35,12 @@ const QUANTITIES: [Quantity; 24] = [
     Quantity("besides_plan_mib", "besides the plan (MiB)", 1, 1.0),
     Quantity("planned_bytes", "planned (MiB)", 1, MIB),
     Quantity("allocated_bytes", "allocated (MiB)", 1, MIB),
-    Quantity("final_loss", "loss (nats/token)", 4, 1.0),
+    Quantity("peak_rss_bytes", "peak resident (MiB)", 1, MIB),
     Quantity("peak_mem_mib", "peak memory (MiB)", 1, 1.0),
+    Quantity("train_loss", "loss (nats/token)", 4, 1.0),
+    Quantity("data_wait_ms", "data wait (ms/step)", 3, 1.0),
+    Quantity("startup_s", "start (s)", 1, 1.0),
+    Quantity("power_w", "power (W)", 0, 1.0),
 ];
 
 /// Columns of runs that are words.

@@ -42,7 +42,7 @@ fn find(kept: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
         let names: Vec<String> = folders(&all).iter().map(|folder| kept::id(&all, folder)).collect();
         let near = did_you_mean(name, names.iter().map(String::as_str));
         let why = format!("no comparison `{name}` is kept in {}{near}", all.display());
-        vec![Why::mended_by(why, "keep one with `xrun compare`, or correct `select`")]
+        vec![Why::mended_by(why, format!("xrun keep {COMPARISONS}/{name}, or correct `select`"))]
     })
 }
 
@@ -122,13 +122,18 @@ fn kept_runs(scene: &Scene<'_>, comparison: &Comparison) -> Result<BTreeMap<Stri
 /// Both sides must be alike but for the change itself, which the comparison names.
 fn compare(comparison: &Comparison, runs: &[KeptRun], spec: &Spec) -> (Option<String>, Vec<Why>) {
     let changed = comparison.changes.iter().filter_map(|change| change.split(':').next());
-    let across: Vec<String> = spec.across.iter().cloned().chain(changed.map(str::to_owned)).collect();
+    let across: Vec<String> = spec.across.iter().cloned().chain(alike::named(changed)).collect();
+    // The device of an external command may be unknown.
     let side = |side: &Side| alike::Row {
-        facts: BTreeMap::from([("device".to_owned(), side.device.clone())]),
+        facts: Some(side.device.clone())
+            .filter(|device| !device.is_empty())
+            .map(|device| ("device".to_owned(), device))
+            .into_iter()
+            .collect(),
         complete: false,
     };
     let (mut sentence, mut faults) =
-        alike::compare(&[side(&comparison.before), side(&comparison.after)], &spec.across);
+        alike::compare(&[side(&comparison.before), side(&comparison.after)], &across);
     let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
     let (of_runs, faults_of_runs) = alike::compare(&rows, &across);
     sentence = of_runs.or(sentence);
@@ -212,7 +217,7 @@ fn findings(comparison: &Comparison) -> String {
     }
     if !comparison.changes.is_empty() {
         let changes: Vec<String> = comparison.changes.iter().map(|change| code(change)).collect();
-        lines.push(format!("Changed training keys: {}.", changes.join(", ")));
+        lines.push(format!("Changed keys: {}.", changes.join(", ")));
     }
     if !comparison.contended.is_empty() {
         let why: Vec<String> = comparison.contended.iter().map(|why| plain(why)).collect();

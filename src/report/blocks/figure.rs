@@ -70,35 +70,27 @@ fn median(index: usize, turn: &Turn) -> Points {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::comparison::{Gate, Interval, Side, Verdict};
+    use serde_json::json;
 
-    fn comparison(turns: Vec<Turn>) -> Comparison {
-        let side = || Side {
-            label: String::new(),
-            command: String::new(),
-            recipe_hash: None,
-            commit: None,
-            binary: None,
-            device: "cpu avx512".to_owned(),
-            measured: std::collections::BTreeMap::new(),
-        };
-        Comparison {
-            name: "fused".to_owned(),
-            id: "20261122T000000Z-7d757a20".to_owned(),
-            hypothesis: None,
-            predicts: None,
-            prediction_held: None,
-            before: side(),
-            after: side(),
-            changes: Vec::new(),
-            turns,
-            ratio: Some(Interval { estimate: 1.24, low: 1.22, high: 1.257 }),
-            min_effect: 0.01,
-            verdict: Verdict::Faster,
-            gate: Gate { tolerance: None, holds: None, found: String::new() },
-            contended: Vec::new(),
-            rule: String::new(),
-        }
+    fn comparison(turns: &[Turn]) -> Comparison {
+        let side = json!({ "label": "", "command": "", "device": "cpu avx512", "measured": {} });
+        let comparison = json!({
+            "name": "fused",
+            "id": "20261122T000000Z-7d757a20",
+            "before": side,
+            "after": side,
+            "changes": [],
+            "finished": true,
+            "turns": turns,
+            "ratio": { "estimate": 1.24, "low": 1.22, "high": 1.257 },
+            "min_effect": 0.01,
+            "verdict": "faster",
+            "gate": { "found": "" },
+            "contended": [],
+            "notes": [],
+            "rule": "",
+        });
+        serde_json::from_value(comparison).unwrap()
     }
 
     fn turn(after: bool, around: f64, blocks: u32) -> Turn {
@@ -108,14 +100,14 @@ mod tests {
 
     #[test]
     fn every_block_is_a_dot_and_every_turn_has_a_median() {
-        let turns =
-            (0..6).map(|i| turn(i % 2 == 1, 20_000.0 + f64::from(i % 2) * 4000.0 + f64::from(i) * 90.0, 20));
-        let drawn = blocks(&comparison(turns.collect())).unwrap().unwrap();
+        let around = |i: u32| 20_000.0 + f64::from(i % 2) * 4000.0 + f64::from(i) * 90.0;
+        let turns: Vec<Turn> = (0..6).map(|i| turn(i % 2 == 1, around(i), 20)).collect();
+        let drawn = blocks(&comparison(&turns)).unwrap().unwrap();
         assert_eq!(drawn.iter().map(|(theme, _)| *theme).collect::<Vec<_>>(), ["light", "dark"]);
         for (theme, svg) in &drawn {
             assert_eq!(svg.matches("<circle").count(), 6 * 20 + 2, "{theme}: blocks and the legend");
             assert!(svg.contains("fused: before and after") && svg.contains("1.240 (1.220 to 1.257)"));
         }
-        assert!(blocks(&comparison(vec![turn(false, 1.0, 0)])).is_none(), "nothing to draw");
+        assert!(blocks(&comparison(&[turn(false, 1.0, 0)])).is_none(), "nothing to draw");
     }
 }

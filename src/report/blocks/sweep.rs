@@ -34,12 +34,15 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
     rendered.commits = of_runs.commits;
 
     let settings: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
-    // Cells that train on different corpora because they set so say it in a column.
-    let mut across = spec.across.clone();
-    if settings.iter().any(|key| key.starts_with("data.")) {
-        across.push("corpus".to_owned());
+    // What cells set is a column.
+    let own = alike::named(settings.iter().map(|key| key.as_str()));
+    let across: Vec<String> = spec.across.iter().cloned().chain(own).collect();
+    let rows: Vec<alike::Row> = cells.iter().map(facts).collect();
+    let (differences, mut faults) = alike::compare(&rows, &across);
+    if faults.is_empty() {
+        let rows: Vec<alike::Row> = kept_runs.values().map(alike::of_run).collect();
+        faults = alike::compare(&rows, &across).1;
     }
-    let (differences, mut faults) = alike::compare(&cells.iter().map(facts).collect::<Vec<_>>(), &across);
     rendered.faults.append(&mut faults);
 
     let has_recipes = cells.iter().any(|cell| cell.recipe != cells[0].recipe);
@@ -49,7 +52,10 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
     headings.extend(["recipe hash", "run"].map(str::to_owned));
     let row = |cell: &Attempt| {
         let mut row: Vec<String> = has_recipes.then(|| plain(&cell.recipe)).into_iter().collect();
-        let setting = |key: &&String| cell.settings.get(*key).map_or(BLANK.to_owned(), |value| plain(value));
+        // Values are TOML, and quotes around a word say nothing to a reader.
+        let setting = |key: &&String| {
+            cell.settings.get(*key).map_or(BLANK.to_owned(), |value| plain(value.trim_matches('"')))
+        };
         row.extend(settings.iter().map(setting));
         row.extend(columns.iter().map(|column| of_cell(cell, column)));
         row.push(short_hash(&cell.recipe_hash, 8));
@@ -105,15 +111,14 @@ fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
     Ok((source, cells))
 }
 
-/// What cells must have in common. Their training keys are columns.
+/// What cells must have in common. Their training keys are columns; cells of other recipes may differ in any.
 fn facts(cell: &Attempt) -> alike::Row {
-    let mut facts = BTreeMap::from([
-        ("device".to_owned(), cell.device.clone()),
-        ("build".to_owned(), cell.build.clone()),
-    ]);
-    facts.extend(
-        cell.corpus_hash.as_ref().map(|hash| ("corpus".to_owned(), hash.get(..8).unwrap_or(hash).to_owned())),
-    );
+    let facts = [("device", &cell.device), ("build", &cell.build), ("training", &cell.recipe)];
+    let mut facts: BTreeMap<String, String> =
+        facts.into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
+    if let Some(hash) = &cell.corpus_hash {
+        facts.insert("corpus".to_owned(), hash.get(..8).unwrap_or(hash).to_owned());
+    }
     alike::Row { facts, complete: false }
 }
 
