@@ -20,7 +20,8 @@ const MAY_USE: [(&str, &[&str]); 17] = [
     ("model", &["plan", "exec", "passes", "ops", "ir", "device", "error"]),
     ("forecast", &["model", "plan", "exec", "passes", "ir", "device", "error"]),
     ("results", &["error"]),
-    ("report", &["results", "error"]),
+    // The names and classes of keys, for columns and for what makes two rows alike.
+    ("report", &["results", "recipe", "error"]),
     ("train", &["results", "forecast", "model", "plan", "data", "recipe", "exec", "ir", "device", "error"]),
     (
         "cli",

@@ -18,6 +18,7 @@ pub mod ls;
 pub mod ops;
 pub mod plan;
 pub mod profile;
+pub mod report;
 pub mod resume;
 pub mod run;
 pub mod sample;
@@ -66,6 +67,8 @@ pub enum Command {
     Ops(ops::Args),
     /// Print what a run will be: parameters, memory, time, whether it fits.
     Plan(plan::Args),
+    /// Fill the marked blocks of pages from kept runs, or check that they are as kept runs make them.
+    Report(report::Args),
     /// Go on with a run that did not finish.
     Resume(resume::Args),
     /// Train a recipe. `xrun RECIPE` is short for `xrun run RECIPE`.
@@ -90,6 +93,7 @@ pub fn dispatch(cli: Cli) -> Result<()> {
         Command::Profile(a) => profile::run(&a),
         Command::Ops(a) => ops::run(&a),
         Command::Plan(a) => plan::run(&a),
+        Command::Report(a) => report::run(&a, &cli.results),
         Command::Resume(a) => resume::run(&a, &cli.results),
         Command::Run(a) => run::run(&a, &cli.results),
         Command::Sample(a) => sample::run(&a, &cli.results),

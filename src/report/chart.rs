@@ -72,6 +72,8 @@ pub enum Look {
     Bold,
     /// In between, each point marked where there are few: what is measured now and then.
     Dotted,
+    /// Points alone, without a line: what has no order.
+    Dots,
 }
 
 /// A dashed line at a value, named right of the panel, where no data is.
@@ -129,9 +131,11 @@ fn legend(page: &Area<'_>, figure: &Figure, theme: &Theme) -> Result<()> {
     let mut x = LEFT;
     let y = 150;
     for series in figure.panels.iter().flat_map(|panel| &panel.series) {
-        let line = series.look.line(theme.hue(series.hue));
-        page.draw(&PathElement::new([(x, y), (x + 44, y)], line)).map_err(cannot_draw)?;
-        if series.look == Look::Dotted {
+        if series.look != Look::Dots {
+            let line = series.look.line(theme.hue(series.hue));
+            page.draw(&PathElement::new([(x, y), (x + 44, y)], line)).map_err(cannot_draw)?;
+        }
+        if matches!(series.look, Look::Dotted | Look::Dots) {
             page.draw(&Circle::new((x + 22, y), 7, theme.hue(series.hue).filled())).map_err(cannot_draw)?;
         }
         write(page, &series.name, (x + 58, y), Style::new(theme.ink))?;
@@ -183,12 +187,15 @@ fn draw_panel(
         let points = thin(&series.points, BUCKETS);
         for stretch in stretches(&points) {
             let placed: Points = stretch.iter().map(|&(x, y)| (x, place(y))).collect();
-            if placed.len() == 1 || (series.look == Look::Dotted && points.len() <= MAX_DOTS) {
+            let is_dotted = series.look == Look::Dotted && points.len() <= MAX_DOTS;
+            if placed.len() == 1 || is_dotted || series.look == Look::Dots {
                 for point in &placed {
                     plot.draw(&Circle::new(*point, 7, colour.filled())).map_err(cannot_draw)?;
                 }
             }
-            plot.draw(&PathElement::new(placed, series.look.line(colour))).map_err(cannot_draw)?;
+            if series.look != Look::Dots {
+                plot.draw(&PathElement::new(placed, series.look.line(colour))).map_err(cannot_draw)?;
+            }
         }
     }
     for mark in &panel.marks {
@@ -209,7 +216,7 @@ impl Look {
         match self {
             Look::Raw => colour.mix(0.4).stroke_width(2),
             Look::Bold => colour.stroke_width(5),
-            Look::Dotted => colour.stroke_width(3),
+            Look::Dotted | Look::Dots => colour.stroke_width(3),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! What is made from stored results, and from nothing else: pictures now, tables later.
+//! What is made from stored results, and from nothing else: pictures of runs, and blocks of pages.
 //!
 //! Everything here reads files of a run folder, so that it can be made again long after the run, on any machine.
 
+pub mod blocks;
 mod chart;
 pub mod plots;
 mod raster;

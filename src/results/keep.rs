@@ -85,7 +85,8 @@ pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
 }
 
 impl KeptFile {
-    fn of(path: &str, bytes: &[u8]) -> Self {
+    /// The entry of a file with this content.
+    pub fn of(path: &str, bytes: &[u8]) -> Self {
         Self {
             path: path.to_owned(),
             bytes: bytes.len() as u64,

@@ -1,0 +1,100 @@
+//! `xrun report`.
+
+use super::print;
+use crate::error::{Error, Kind, Result};
+use crate::report::blocks::{self, Checked, KINDS, Problem};
+use crate::results::folder::KEPT;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Arguments of `xrun report`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The pages [default: README.md and docs/**/*.md].
+    files: Vec<PathBuf>,
+    /// Change nothing; exit 3 when a block is not what kept runs make of it.
+    #[arg(long)]
+    check: bool,
+    /// Print an empty block to paste into a page.
+    #[arg(long, value_name = "KIND", value_parser = KINDS.map(|(kind, _)| kind), requires = "select", conflicts_with_all = ["check", "files"])]
+    new: Option<String>,
+    /// What the new block shows: names of recipes, runs, comparisons or sweeps.
+    #[arg(long, value_name = "NAMES", requires = "new")]
+    select: Option<String>,
+}
+
+/// Runs the command. Prints a line per block: where it is, whether it is current, how old its numbers are.
+///
+/// # Errors
+/// Exit 3 when a block is not current (with `--check`) or cannot be made current; exit 2 for a page that is written
+/// wrongly.
+pub fn run(args: &Args, results: &Path) -> Result<()> {
+    if let Some(kind) = &args.new {
+        return print(&blocks::template(kind, args.select.as_deref().unwrap_or_default())?);
+    }
+    let pages = if args.files.is_empty() { blocks::pages(Path::new(""))? } else { args.files.clone() };
+    if pages.is_empty() {
+        return Err(Error::usage("there is no README.md and no docs/**/*.md here; name the pages"));
+    }
+    let kept = results.join(KEPT);
+    let (checked, problems) =
+        if args.check { blocks::check(&pages, &kept)? } else { blocks::update(&pages, &kept)? };
+    let mut ages = Ages::default();
+    for block in &checked {
+        print(&format!("{}\n", line(block, args.check, &mut ages)))?;
+    }
+    if problems.is_empty() {
+        let what = if args.check { "current" } else { "written or current" };
+        eprintln!("{} blocks in {} pages are {what}", checked.len(), pages.len());
+        return Ok(());
+    }
+    let is_markup = problems.iter().any(|problem| problem.is_markup);
+    let kind = if is_markup && !args.check { Kind::Usage } else { Kind::Regression };
+    let said: Vec<String> = problems.iter().map(Problem::to_string).collect();
+    let count = if said.len() == 1 { "1 problem".to_owned() } else { format!("{} problems", said.len()) };
+    let what = if args.check {
+        "pages are not what kept runs make of them"
+    } else {
+        "not every block can be rendered"
+    };
+    Err(Error::new(kind, format!("{what}: {count}\n{}", said.join("\n"))))
+}
+
+fn line(block: &Checked, is_check: bool, ages: &mut Ages) -> String {
+    let state = match (is_check, block.is_current, block.is_changed) {
+        (_, false, _) => "not current",
+        (true, true, _) | (false, true, false) => "current",
+        (false, true, true) => "written",
+    };
+    let ages: Vec<String> = block.commits.iter().map(|commit| ages.of(commit)).collect();
+    let measured = if ages.is_empty() { String::new() } else { format!("; measured at {}", ages.join(", ")) };
+    format!("{}:{}: {}: {state}{measured}", block.page.display(), block.line, block.block)
+}
+
+/// How many commits ago numbers were measured, where git can tell. Old numbers are not wrong.
+#[derive(Default)]
+struct Ages(BTreeMap<String, String>);
+
+impl Ages {
+    fn of(&mut self, commit: &str) -> String {
+        let age = || {
+            // What comes from a file must not become an option of git.
+            if !commit.chars().all(|c| c.is_ascii_hexdigit()) {
+                return commit.to_owned();
+            }
+            let short = commit.get(..8).unwrap_or(commit);
+            let range = format!("{commit}..HEAD");
+            let git = Command::new("git").args(["rev-list", "--count", &range, "--"]).output();
+            let count = git.ok().filter(|output| output.status.success());
+            let count = count.and_then(|output| String::from_utf8(output.stdout).ok());
+            match count.as_deref().map(str::trim) {
+                Some("0") => format!("{short} (this commit)"),
+                Some("1") => format!("{short} (1 commit ago)"),
+                Some(count) => format!("{short} ({count} commits ago)"),
+                None => short.to_owned(),
+            }
+        };
+        self.0.entry(commit.to_owned()).or_insert_with(age).clone()
+    }
+}

@@ -1,0 +1,157 @@
+//! Whether the rows of a table may stand side by side: rows that differ in more than a block says are an error.
+
+use super::did_you_mean;
+use super::kept::KeptRun;
+use super::text::{code, plain};
+use super::{Why, provenance};
+use crate::recipe::{Class, KEYS, SECTIONS, find_path};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What rows may differ in besides keys and sections of recipes.
+const ASPECTS: [&str; 4] = ["device", "build", "corpus", "training"];
+
+/// What must be alike in all rows of a table.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Device class, build, corpus, and training keys by their paths.
+    pub facts: BTreeMap<String, String>,
+    /// Whether a missing fact means that it is unset, rather than unknown.
+    pub complete: bool,
+}
+
+/// An error unless rows may differ in this: an aspect, a section or a key of recipes.
+pub fn known(name: &str) -> Result<(), String> {
+    let sections = SECTIONS.iter().map(|(section, _)| *section);
+    if ASPECTS.contains(&name) || sections.clone().any(|section| section == name) || find_path(name).is_some()
+    {
+        return Ok(());
+    }
+    let candidates = ASPECTS.into_iter().chain(sections).chain(KEYS.iter().map(|key| key.path));
+    let near = did_you_mean(name, candidates);
+    Err(format!("`across` is {}, or a section or key of recipes, not `{name}`{near}", ASPECTS.join(", ")))
+}
+
+/// The facts of a run. A key that recipes no longer have counts as one that training depends on.
+pub fn of_run(run: &KeptRun) -> Row {
+    let is_training = |key: &str| find_path(key).is_none_or(|key| key.class == Class::Training);
+    let keys = run.resolved.iter().filter(|(key, _)| is_training(key));
+    let mut facts: BTreeMap<String, String> = keys.map(|(k, v)| (k.clone(), v.clone())).collect();
+    facts.insert("device".to_owned(), provenance::device(run));
+    let profiles = run.environments.iter().map(|e| e.build.profile.as_deref().unwrap_or("unknown"));
+    facts.insert("build".to_owned(), provenance::distinct(profiles));
+    let corpus = run.summary.corpus_hash.as_deref().unwrap_or("unknown");
+    facts.insert("corpus".to_owned(), corpus.get(..8).unwrap_or(corpus).to_owned());
+    Row { facts, complete: true }
+}
+
+/// What a table names as set or changed by itself: those keys, and what follows from them.
+pub fn named<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut across: Vec<String> = keys.into_iter().map(str::to_owned).collect();
+    let follows = [("data.", "corpus"), ("engine.device", "device"), ("parallelism.world_size", "device")];
+    for (key, aspect) in follows {
+        if across.iter().any(|name| name.starts_with(key)) {
+            across.push(aspect.to_owned());
+        }
+    }
+    across
+}
+
+/// Compares rows. What they differ in as a sentence, where the block's `across` allows it, and errors for the rest.
+pub fn compare(rows: &[Row], across: &[String]) -> (Option<String>, Vec<Why>) {
+    let (mut said, mut unsaid) = (Vec::new(), Vec::new());
+    let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.facts.keys()).collect();
+    for name in names {
+        let value = |row: &Row| match row.facts.get(name) {
+            Some(value) => Some(value.clone()),
+            None => row.complete.then(|| "unset".to_owned()),
+        };
+        let mut values: Vec<String> = Vec::new();
+        for value in rows.iter().filter_map(value) {
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        if values.len() > 1 {
+            let list = if covers(across, name) { &mut said } else { &mut unsaid };
+            list.push((name, values));
+        }
+    }
+    let sentence = (!said.is_empty()).then(|| {
+        let differing = said.iter().map(|(name, values)| {
+            let name = if ASPECTS.contains(&name.as_str()) { plain(name) } else { code(name) };
+            format!("{name} ({})", values.iter().map(|value| plain(value)).collect::<Vec<_>>().join(", "))
+        });
+        format!("Rows differ in {}.\n", differing.collect::<Vec<_>>().join(", "))
+    });
+    let why = (!unsaid.is_empty()).then(|| {
+        let differing: Vec<String> =
+            unsaid.iter().map(|(name, values)| format!("{name} ({})", values.join(", "))).collect();
+        let names: Vec<&str> = unsaid.iter().map(|(name, _)| name.as_str()).collect();
+        let across: Vec<&str> = across.iter().map(String::as_str).chain(names).collect();
+        Why::mended_by(
+            format!(
+                "unlike rows in one table, and the block does not say so: they differ in {}",
+                differing.join(", ")
+            ),
+            format!(
+                "select like ones, or write across=\"{}\" into the block's first line and render it",
+                across.join(",")
+            ),
+        )
+    });
+    (sentence, why.into_iter().collect())
+}
+
+/// Whether a block that says `across` allows rows to differ in this.
+fn covers(across: &[String], fact: &str) -> bool {
+    let section = fact.split_once('.').map(|(section, _)| section);
+    across.iter().any(|word| {
+        word == fact
+            || section == Some(word.as_str())
+            || match word.as_str() {
+                "training" => section.is_some(),
+                // Another corpus is another value of keys that name it.
+                "corpus" => section == Some("data"),
+                _ => false,
+            }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(facts: &[(&str, &str)]) -> Row {
+        let facts = facts.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Row { facts, complete: true }
+    }
+
+    #[test]
+    fn rows_that_differ_must_say_so() {
+        let rows = [
+            row(&[("device", "NVIDIA H200"), ("training.dtype", "bf16"), ("model.dim", "64"), ("x.y", "1")]),
+            row(&[("device", "cpu avx2"), ("training.dtype", "fp32"), ("model.dim", "64")]),
+        ];
+        let across = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let (said, why) = compare(&rows, &across(&["device"]));
+        assert_eq!(said.unwrap(), "Rows differ in device (NVIDIA H200, cpu avx2).\n");
+        assert!(why[0].why.contains("training.dtype (bf16, fp32), x.y (1, unset)"), "{why:?}");
+        assert!(why[0].mend.as_ref().unwrap().contains("across=\"device,training.dtype,x.y\""));
+        assert_eq!(compare(&rows, &across(&["device", "training"])).1, []);
+        assert_eq!(compare(&rows, &across(&["device", "training.dtype", "x"])).1, []);
+        assert_eq!(compare(&rows[..1], &[]), (None, Vec::new()));
+        let mut partial = rows;
+        partial[1] = Row { complete: false, ..row(&[("device", "NVIDIA H200")]) };
+        assert_eq!(compare(&partial, &[]), (None, Vec::new()), "what is unknown differs from nothing");
+    }
+
+    #[test]
+    fn another_corpus_may_be_named_by_its_keys() {
+        assert!(covers(&["corpus".to_owned()], "data.corpus"));
+        assert!(!covers(&["training".to_owned()], "corpus"));
+        assert!(!covers(&["device".to_owned()], "build"));
+        assert_eq!(named(["data.corpus", "model.dim"]), ["data.corpus", "model.dim", "corpus"]);
+        assert_eq!(named(["engine.devices"]), ["engine.devices", "device"]);
+        assert!(known("model").is_ok() && known("training.dtype").is_ok() && known("modle").is_err());
+    }
+}

@@ -1,0 +1,255 @@
+//! A kept before and after.
+
+use super::kept::{self, KeptRun, Source};
+use super::spec::Spec;
+use super::text::{BLANK, code, number, picture, plain, short_hash, table};
+use super::{Rendered, Scene, Why, alike, columns, did_you_mean, figure, provenance, runs};
+use crate::results::comparison::{COMPARISON, COMPARISONS, Comparison, Side};
+use crate::results::folder::PLOTS;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// What is compared first.
+const SPEED: &str = "tok_s";
+
+/// The comparisons that a block selects, the newest of each name.
+pub fn render(scene: &Scene<'_>, spec: &Spec, columns: Option<&[String]>) -> Result<Rendered, Vec<Why>> {
+    let mut rendered = Rendered::default();
+    for name in &spec.select {
+        let folder = find(scene.kept, name)?;
+        let one = one(scene, spec, columns, &folder)?;
+        if !rendered.text.is_empty() {
+            rendered.text.push('\n');
+        }
+        rendered.text += &one.text;
+        rendered.sources.extend(one.sources);
+        rendered.figures.extend(one.figures);
+        rendered.faults.extend(one.faults);
+        rendered.commits.extend(one.commits);
+    }
+    Ok(rendered)
+}
+
+/// The folder of the newest comparison `NAME`, or of `NAME/ID`.
+fn find(kept: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
+    let all = kept.join(COMPARISONS);
+    let folder = all.join(name);
+    if folder.join(COMPARISON).is_file() {
+        return Ok(folder);
+    }
+    let newest = folders(&folder).into_iter().rfind(|folder| folder.join(COMPARISON).is_file());
+    newest.ok_or_else(|| {
+        let names: Vec<String> = folders(&all).iter().map(|folder| kept::id(&all, folder)).collect();
+        let near = did_you_mean(name, names.iter().map(String::as_str));
+        let why = format!("no comparison `{name}` is kept in {}{near}", all.display());
+        vec![Why::mended_by(why, format!("xrun keep {COMPARISONS}/{name}, or correct `select`"))]
+    })
+}
+
+/// The folders in a folder, by name; none where there is no such folder.
+fn folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    folders.sort();
+    folders
+}
+
+fn one(
+    scene: &Scene<'_>,
+    spec: &Spec,
+    columns: Option<&[String]>,
+    folder: &Path,
+) -> Result<Rendered, Vec<Why>> {
+    let unreadable = |why: String| vec![Why::mended_by(why, kept::restore(folder))];
+    let source = Source::verify(scene.kept, folder).map_err(|e| unreadable(e.message().to_owned()))?;
+    if !source.faults.is_empty() {
+        return Err(source.faults);
+    }
+    let path = folder.join(COMPARISON);
+    let bytes =
+        std::fs::read(&path).map_err(|e| unreadable(format!("cannot read {}: {e}", path.display())))?;
+    let comparison: Comparison = serde_json::from_slice(&bytes)
+        .map_err(|e| unreadable(format!("{}:{}: not a comparison: {e}", path.display(), e.line())))?;
+
+    let kept_runs = kept_runs(scene, &comparison)?;
+    let runs: Vec<KeptRun> = kept_runs.values().cloned().collect();
+    let (differences, mut faults) = compare(&comparison, &runs, spec);
+    let mut rendered = runs::of(&runs);
+    rendered.faults.append(&mut faults);
+    rendered.sources.insert(0, source);
+    let sides = [&comparison.before, &comparison.after];
+    rendered.commits.extend(sides.iter().filter_map(|side| side.commit.clone()));
+
+    let mut text = heading(&comparison, scene, folder);
+    text += &measured_table(&comparison, columns)?;
+    text.push('\n');
+    text += &findings(&comparison);
+    text += &differences.map_or(String::new(), |sentence| format!("- {sentence}"));
+    text.push('\n');
+    if let Some(drawn) = figure::blocks(&comparison) {
+        let mut links = Vec::new();
+        for (theme, svg) in drawn.map_err(|e| vec![Why::stale(e.message())])? {
+            let path = folder.join(PLOTS).join(format!("blocks-{theme}.svg"));
+            links.push(scene.link(&path));
+            rendered.figures.push((path, svg));
+        }
+        if let [light, dark] = &links[..] {
+            let alt = format!("Tokens per second of {}, before and after, turn by turn", comparison.name);
+            text += &format!("{}\n", picture(&alt, light, dark));
+        }
+    }
+    text += &provenance_of(&comparison, &kept_runs, scene);
+    rendered.text = text;
+    Ok(rendered)
+}
+
+/// The kept runs of all turns, by `RECIPE/RUN`.
+fn kept_runs(scene: &Scene<'_>, comparison: &Comparison) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
+    let mut runs = BTreeMap::new();
+    for id in comparison.turns.iter().filter_map(|turn| turn.run.as_ref()) {
+        let folder = scene.kept.join(id);
+        if !folder.is_dir() {
+            let why = format!("its run {id} is not kept in {}", scene.kept.display());
+            return Err(vec![Why::mended_by(why, format!("xrun keep {id}"))]);
+        }
+        if !runs.contains_key(id) {
+            runs.insert(id.clone(), KeptRun::read(scene.kept, &folder)?);
+        }
+    }
+    Ok(runs)
+}
+
+/// Both sides must be alike but for the change itself, which the comparison names.
+fn compare(comparison: &Comparison, runs: &[KeptRun], spec: &Spec) -> (Option<String>, Vec<Why>) {
+    let changed = comparison.changes.iter().filter_map(|change| change.split(':').next());
+    let across: Vec<String> = spec.across.iter().cloned().chain(alike::named(changed)).collect();
+    // The device of an external command may be unknown.
+    let side = |side: &Side| alike::Row {
+        facts: Some(side.device.clone())
+            .filter(|device| !device.is_empty())
+            .map(|device| ("device".to_owned(), device))
+            .into_iter()
+            .collect(),
+        complete: false,
+    };
+    let (mut sentence, mut faults) =
+        alike::compare(&[side(&comparison.before), side(&comparison.after)], &across);
+    let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
+    let (of_runs, faults_of_runs) = alike::compare(&rows, &across);
+    sentence = of_runs.or(sentence);
+    if faults.is_empty() {
+        faults = faults_of_runs;
+    }
+    (sentence, faults)
+}
+
+fn heading(comparison: &Comparison, scene: &Scene<'_>, folder: &Path) -> String {
+    let link = scene.link(folder);
+    let verdict = comparison.verdict.as_str();
+    let mut text =
+        format!("**{}: {verdict}** ([{}]({link}))", plain(&comparison.name), plain(&comparison.id));
+    if let Some(hypothesis) = &comparison.hypothesis {
+        text += &format!("\n\n> {}", plain(hypothesis));
+    }
+    text + "\n\n"
+}
+
+/// What both sides measured.
+fn measured_table(comparison: &Comparison, columns: Option<&[String]>) -> Result<String, Vec<Why>> {
+    let (before, after) = (&comparison.before, &comparison.after);
+    let names: BTreeSet<&str> =
+        before.measured.keys().chain(after.measured.keys()).map(String::as_str).collect();
+    let shown: Vec<&str> = match columns {
+        Some(asked) => asked.iter().map(String::as_str).collect(),
+        None => [SPEED].into_iter().chain(names.iter().copied().filter(|name| *name != SPEED)).collect(),
+    };
+    if let Some(unknown) = shown.iter().find(|name| **name != SPEED && !names.contains(*name)) {
+        let near = did_you_mean(unknown, names.iter().copied());
+        let all = names.iter().copied().collect::<Vec<_>>().join(", ");
+        let why = format!("the comparison measured no `{unknown}`; it has {all}{near}");
+        return Err(vec![Why::mended_by(why, "correct `columns`")]);
+    }
+    let headings = ["median over the turns", ">before", ">after", ">after ÷ before"].map(str::to_owned);
+    let mut rows =
+        vec![vec![String::new(), plain(&before.label), plain(&after.label), "(95 % interval)".to_owned()]];
+    for name in shown {
+        let (b, a) = (before.measured.get(name).copied(), after.measured.get(name).copied());
+        let ratio = match (comparison.ratio, b, a) {
+            (Some(ratio), ..) if name == SPEED => format!(
+                "{} ({} to {})",
+                number(Some(ratio.estimate), 3),
+                number(Some(ratio.low), 3),
+                number(Some(ratio.high), 3)
+            ),
+            (_, Some(b), Some(a)) if name != SPEED && b != 0.0 => number(Some(a / b), 3),
+            _ => BLANK.to_owned(),
+        };
+        let heading = columns::heading(name).trim_start_matches('>').to_owned();
+        rows.push(vec![heading, columns::value(name, b), columns::value(name, a), ratio]);
+    }
+    Ok(table(&headings, &rows))
+}
+
+/// What follows, as a list.
+fn findings(comparison: &Comparison) -> String {
+    let effect = number(Some(comparison.min_effect * 100.0), 1);
+    let mut lines = vec![format!(
+        "Verdict: **{}**; differences below {effect} % do not count.",
+        comparison.verdict.as_str()
+    )];
+    let gate = &comparison.gate;
+    let holds = match gate.holds {
+        Some(true) => "holds",
+        Some(false) => "**fails**",
+        None => "could not be judged",
+    };
+    let allowed = gate.tolerance.map_or("the same bits asked for".to_owned(), |tolerance| {
+        format!("differences in loss up to {tolerance} allowed")
+    });
+    lines.push(format!("Loss gate {holds}: {} ({allowed}).", plain(&gate.found)));
+    if let Some(predicts) = &comparison.predicts {
+        let held = match comparison.prediction_held {
+            Some(true) => "held",
+            Some(false) => "**falsified**",
+            None => "not judged",
+        };
+        lines.push(format!("Prediction {}: {held}.", code(predicts)));
+    }
+    if !comparison.changes.is_empty() {
+        let changes: Vec<String> = comparison.changes.iter().map(|change| code(change)).collect();
+        lines.push(format!("Changed keys: {}.", changes.join(", ")));
+    }
+    if !comparison.contended.is_empty() {
+        let why: Vec<String> = comparison.contended.iter().map(|why| plain(why)).collect();
+        lines.push(format!("**Contended**: {}.", why.join("; ")));
+    }
+    let failed = comparison.turns.iter().filter(|turn| turn.status != "ok").count();
+    if failed > 0 {
+        lines.push(format!("{failed} of {} turns did not end as `ok`.", comparison.turns.len()));
+    }
+    lines.iter().map(|line| format!("- {line}\n")).collect()
+}
+
+/// Where each side's numbers come from.
+fn provenance_of(comparison: &Comparison, runs: &BTreeMap<String, KeptRun>, scene: &Scene<'_>) -> String {
+    let mut lines = Vec::new();
+    for (is_after, name, side) in [(false, "before", &comparison.before), (true, "after", &comparison.after)]
+    {
+        let of_side = comparison.turns.iter().filter(|turn| turn.after == is_after);
+        let of_side: Vec<&KeptRun> = of_side.filter_map(|turn| runs.get(turn.run.as_ref()?)).collect();
+        let mut line = format!("{name}: {}", code(&side.command));
+        if of_side.is_empty() {
+            line += &format!(", {}", plain(&side.device));
+            let hash = |what: &str, hash: &Option<String>| {
+                hash.as_ref().map_or(String::new(), |hash| format!(", {what} {}", short_hash(hash, 12)))
+            };
+            line += &hash("recipe", &side.recipe_hash);
+            line += &hash("commit", &side.commit);
+        }
+        lines.push(line);
+        lines.extend(of_side.iter().map(|run| provenance::line(run, scene)));
+    }
+    lines.push(format!("rule: {}", plain(&comparison.rule)));
+    let lines: Vec<String> = lines.iter().map(|line| format!("<sub>{line}</sub>")).collect();
+    lines.join("<br>\n") + "\n"
+}

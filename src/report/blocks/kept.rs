@@ -1,0 +1,186 @@
+//! What was kept: found by name, read, and verified against its manifest.
+
+use super::Why;
+use crate::error::{Error, IoContext, Result};
+use crate::results::folder::{ENVIRONMENT, PLOTS, RESOLVED, read_summary};
+use crate::results::keep::{KeptFile, MANIFEST, Manifest};
+use crate::results::provenance::Environment;
+use crate::results::summary::Summary;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// A kept folder, verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its path beneath the folder of kept things, with `/`.
+    pub id: String,
+    /// Where it lies.
+    pub folder: PathBuf,
+    /// What it is by its manifest, as `RECIPE/RUN`.
+    pub named: String,
+    /// BLAKE3 of its manifest.
+    pub manifest: String,
+    /// What differs from the manifest.
+    pub faults: Vec<Why>,
+}
+
+/// A kept run.
+#[derive(Clone, Debug)]
+pub struct KeptRun {
+    pub source: Source,
+    pub summary: Summary,
+    /// One per process of the run.
+    pub environments: Vec<Environment>,
+    /// Values of the resolved recipe by `section.key`; what is unset is not there.
+    pub resolved: BTreeMap<String, String>,
+}
+
+impl Source {
+    /// Reads the manifest of a kept folder and compares every file with it.
+    ///
+    /// # Errors
+    /// Without a manifest that can be read.
+    pub fn verify(kept: &Path, folder: &Path) -> Result<Self> {
+        let path = folder.join(MANIFEST);
+        let bytes = std::fs::read(&path).at("read", &path)?;
+        let manifest: Manifest = serde_json::from_slice(&bytes)
+            .map_err(|e| Error::failed(format!("{}:{}: not a manifest: {e}", path.display(), e.line())))?;
+        let mut faults = Vec::new();
+        for file in &manifest.files {
+            let path = folder.join(&file.path);
+            let why = match std::fs::read(&path) {
+                Err(e) => format!("{} cannot be read ({e}), but its manifest lists it", path.display()),
+                Ok(bytes) if KeptFile::of(&file.path, &bytes) != *file => {
+                    format!(
+                        "{} was changed since it was kept: its hash is not the manifest's",
+                        path.display()
+                    )
+                }
+                Ok(_) => continue,
+            };
+            faults.push(Why::mended_by(why, restore(&path)));
+        }
+        let listed: BTreeSet<&str> = manifest.files.iter().map(|file| file.path.as_str()).collect();
+        for name in files_below(folder)? {
+            // Figures of comparisons are drawn beside them later, and verified byte by byte.
+            let is_figure = name.starts_with(PLOTS) && !folder.join(RESOLVED).exists();
+            if name != MANIFEST && !is_figure && !listed.contains(name.as_str()) {
+                let path = folder.join(&name);
+                let why = format!("{} is not in the manifest: it was put there later", path.display());
+                faults.push(Why::mended_by(why, format!("rm {}", path.display())));
+            }
+        }
+        Ok(Self {
+            id: id(kept, folder),
+            folder: folder.to_owned(),
+            named: format!("{}/{}", manifest.recipe, manifest.run),
+            manifest: blake3::hash(&bytes).to_hex().to_string(),
+            faults,
+        })
+    }
+}
+
+impl KeptRun {
+    /// Reads and verifies a kept run.
+    ///
+    /// # Errors
+    /// When a file is missing or cannot be understood; the message names it.
+    pub fn read(kept: &Path, folder: &Path) -> Result<Self, Vec<Why>> {
+        let source = Source::verify(kept, folder).map_err(|e| unreadable(folder, &e))?;
+        let parts = (read_summary(folder), environments(folder), resolved(folder));
+        match parts {
+            (Ok(summary), Ok(environments), Ok(resolved)) => {
+                let mut run = Self { source, summary, environments, resolved };
+                run.compare_name();
+                Ok(run)
+            }
+            // What does not read was touched in most cases, and then that is what matters.
+            _ if !source.faults.is_empty() => Err(source.faults),
+            (Err(e), ..) | (_, Err(e), _) | (.., Err(e)) => Err(unreadable(folder, &e)),
+        }
+    }
+
+    /// The folder must be called what the run says that it is.
+    fn compare_name(&mut self) {
+        let source = &self.source;
+        if source.named != source.id || source.folder.file_name() != Some(self.summary.run.as_ref()) {
+            let why = format!("{} holds the run {}", source.folder.display(), source.named);
+            self.source.faults.push(Why::mended_by(why, "give the folder its name back"));
+        }
+    }
+
+    /// The run's name, which begins with its time.
+    pub fn name(&self) -> &str {
+        &self.summary.run
+    }
+
+    /// The environment of the process that began the run.
+    pub fn environment(&self) -> Option<&Environment> {
+        self.environments.first()
+    }
+
+    /// The recipe's name as the folder has it.
+    pub fn recipe(&self) -> &str {
+        self.source.id.split('/').next().unwrap_or_default()
+    }
+}
+
+/// A folder's path beneath the folder of kept things, with `/`.
+pub fn id(kept: &Path, folder: &Path) -> String {
+    let inside = folder.strip_prefix(kept).unwrap_or(folder);
+    inside.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/")
+}
+
+fn unreadable(folder: &Path, error: &Error) -> Vec<Why> {
+    vec![Why::mended_by(error.message(), restore(folder))]
+}
+
+/// The command that brings back what was kept.
+pub fn restore(path: &Path) -> String {
+    format!("git checkout -- {}", path.display())
+}
+
+fn environments(folder: &Path) -> Result<Vec<Environment>> {
+    let mut path = folder.join(ENVIRONMENT);
+    let mut found = Vec::new();
+    loop {
+        let text = std::fs::read(&path).at("read", &path)?;
+        found.push(serde_json::from_slice(&text).map_err(|e| {
+            Error::failed(format!("{}:{}: not an environment: {e}", path.display(), e.line()))
+        })?);
+        path = folder.join(format!("env-{}.json", found.len() + 1));
+        if !path.exists() {
+            return Ok(found);
+        }
+    }
+}
+
+/// The values of `resolved.toml` by `section.key`, as text.
+pub fn resolved(folder: &Path) -> Result<BTreeMap<String, String>> {
+    let path = folder.join(RESOLVED);
+    let text = std::fs::read_to_string(&path).at("read", &path)?;
+    let table: toml::Table = text
+        .parse()
+        .map_err(|e: toml::de::Error| Error::failed(format!("{}: {}", path.display(), e.message())))?;
+    let mut values = BTreeMap::new();
+    for (section, keys) in table {
+        for (key, value) in keys.as_table().into_iter().flatten() {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            values.insert(format!("{section}.{key}"), text);
+        }
+    }
+    Ok(values)
+}
+
+/// Regular files below a folder, as paths with `/`, sorted.
+fn files_below(folder: &Path) -> Result<Vec<String>> {
+    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(&next).at("read", &next)? {
+            let path = entry.at("read", &next)?.path();
+            if path.is_dir() { folders.push(path) } else { files.push(id(folder, &path)) }
+        }
+    }
+    files.sort();
+    Ok(files)
+}

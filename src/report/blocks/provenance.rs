@@ -1,0 +1,114 @@
+//! Where a number comes from: run, recipe, commit, device, driver, topology, date.
+
+use super::Scene;
+use super::kept::KeptRun;
+use super::text::{plain, short_hash};
+use crate::results::folder::RESOLVED;
+use crate::results::provenance::{Environment, Gpu};
+use std::collections::BTreeSet;
+
+/// Values without repetitions, in order, as `a then b`.
+pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> String {
+    let mut seen: Vec<&str> = Vec::new();
+    for value in values {
+        if !seen.contains(&value) {
+            seen.push(value);
+        }
+    }
+    seen.join(" then ")
+}
+
+/// The device class that a run was measured on, such as `NVIDIA H200`, `2 × NVIDIA H200` or `cpu avx512`.
+pub fn device(run: &KeptRun) -> String {
+    let ranks = run.resolved.get("parallelism.world_size").map_or("1", String::as_str);
+    let class = |environment: &Environment| match &environment.gpu {
+        Some(gpu) if ranks == "1" => gpu.name.clone(),
+        Some(gpu) => format!("{ranks} × {}", gpu.name),
+        None => format!("cpu {}", environment.cpu.instructions),
+    };
+    let classes: Vec<String> = run.environments.iter().map(class).collect();
+    distinct(classes.iter().map(String::as_str))
+}
+
+/// A link to a run's folder.
+pub fn link(run: &KeptRun, scene: &Scene<'_>) -> String {
+    format!("[{}]({})", run.name(), scene.link(&run.source.folder))
+}
+
+/// One line that says where a run's numbers come from.
+pub fn line(run: &KeptRun, scene: &Scene<'_>) -> String {
+    let hash = short_hash(&run.summary.recipe_hash, 8);
+    let resolved = scene.link(&run.source.folder.join(RESOLVED));
+    let mut parts = vec![format!("recipe [{hash}]({resolved})")];
+    if let Some(environment) = run.environment() {
+        let build = &environment.build;
+        parts.push(match (&build.commit, build.dirty) {
+            (Some(commit), Some(true)) => format!("commit {} with changes", short_hash(commit, 12)),
+            (Some(commit), _) => format!("commit {}", short_hash(commit, 12)),
+            (None, _) => "commit unknown".to_owned(),
+        });
+        parts.push(plain(build.profile.as_deref().unwrap_or("profile unknown")));
+        parts.push(plain(&device(run)));
+        match &environment.gpu {
+            Some(gpu) => parts.push(of_gpu(gpu)),
+            None => parts.push(of_cpu(environment)),
+        }
+        parts.push(environment.started.strftime("%Y-%m-%d").to_string());
+    }
+    if run.environments.len() > 1 {
+        parts.push(format!("resumed {}×", run.environments.len() - 1));
+    }
+    format!("{}: {}", link(run, scene), parts.join(", "))
+}
+
+/// The commits that a run was measured at.
+pub fn commits(run: &KeptRun) -> impl Iterator<Item = String> {
+    run.environments.iter().filter_map(|environment| environment.build.commit.clone())
+}
+
+fn of_gpu(gpu: &Gpu) -> String {
+    let or_unknown = |value: &Option<String>| value.as_deref().map_or("unknown".to_owned(), plain);
+    format!(
+        "driver {}, CUDA {}, topology {}",
+        or_unknown(&gpu.driver),
+        or_unknown(&gpu.cuda),
+        topology(gpu.topology.as_deref())
+    )
+}
+
+fn of_cpu(environment: &Environment) -> String {
+    let model = plain(environment.cpu.model.as_deref().unwrap_or("model unknown"));
+    let threads = environment.cpu.threads;
+    format!("{model}, {threads} thread{}, no GPU", if threads == 1 { "" } else { "s" })
+}
+
+/// How GPUs are joined: the words of the matrix off its diagonal.
+fn topology(matrix: Option<&[Vec<String>]>) -> String {
+    let cells = matrix.into_iter().flatten().flatten().map(String::as_str);
+    let words: BTreeSet<&str> = cells.filter(|word| *word != "X" && !word.is_empty()).collect();
+    match matrix {
+        Some(rows) if rows.len() > 1 => {
+            format!("{} GPUs by {}", rows.len(), plain(&words.into_iter().collect::<Vec<_>>().join(" and ")))
+        }
+        _ => "one GPU".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topology_is_its_links() {
+        let matrix = |rows: &[&[&str]]| -> Vec<Vec<String>> {
+            rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect()
+        };
+        assert_eq!(topology(None), "one GPU");
+        assert_eq!(topology(Some(&matrix(&[&["X", "NV18"], &["NV18", "X"]]))), "2 GPUs by NV18");
+    }
+
+    #[test]
+    fn what_changes_on_the_way_is_told() {
+        assert_eq!(distinct(["a", "a", "b", "a"].into_iter()), "a then b");
+    }
+}

@@ -1,0 +1,146 @@
+//! Tables and plots of kept runs.
+
+use super::columns::{self, Column};
+use super::kept::{self, KeptRun};
+use super::spec::Spec;
+use super::text::{picture, plain, table};
+use super::{Rendered, Scene, Why, alike, did_you_mean, provenance};
+use crate::results::find;
+use crate::results::folder::{PLOTS, RESOLVED};
+use crate::results::summary::Status;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The runs that a block selects: in the order of its names, newest first.
+pub fn select(scene: &Scene<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Vec<Why>> {
+    let all =
+        find::runs(scene.kept).map_err(|e| vec![Why::mended_by(e.message(), kept::restore(scene.kept))])?;
+    let mut chosen: Vec<PathBuf> = Vec::new();
+    for name in &spec.select {
+        let matching: Vec<&PathBuf> = all.iter().filter(|run| is_called(scene.kept, run, name)).collect();
+        if matching.is_empty() {
+            return Err(vec![nothing_kept(scene.kept, &all, name)]);
+        }
+        let mut taken: BTreeMap<&Path, usize> = BTreeMap::new();
+        let before = chosen.len();
+        for run in matching {
+            if !passes(run, &spec.filters)? {
+                continue;
+            }
+            let of_recipe = taken.entry(run.parent().unwrap_or(Path::new(""))).or_default();
+            *of_recipe += 1;
+            if spec.newest.is_none_or(|newest| *of_recipe <= newest) && !chosen.contains(run) {
+                chosen.push(run.clone());
+            }
+        }
+        if chosen.len() == before && taken.is_empty() {
+            let filters: Vec<String> =
+                spec.filters.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            let why = format!("no kept run of `{name}` has {}", filters.join(", "));
+            return Err(vec![Why::mended_by(why, "keep one with `xrun keep`, or correct `where`")]);
+        }
+    }
+    let mut runs = Vec::new();
+    for folder in chosen {
+        runs.push(KeptRun::read(scene.kept, &folder)?);
+    }
+    Ok(runs)
+}
+
+/// Whether a name means this run: its recipe's name, its own, or `RECIPE/RUN`.
+fn is_called(kept: &Path, run: &Path, name: &str) -> bool {
+    let id = kept::id(kept, run);
+    id == name || id.split('/').any(|part| part == name)
+}
+
+fn passes(run: &Path, filters: &[(String, String)]) -> Result<bool, Vec<Why>> {
+    if filters.is_empty() {
+        return Ok(true);
+    }
+    let unreadable = |e: crate::Error| vec![Why::mended_by(e.message(), kept::restore(&run.join(RESOLVED)))];
+    let resolved = kept::resolved(run).map_err(unreadable)?;
+    let same = |value: &String, wanted: &String| {
+        value == wanted
+            || matches!((value.parse::<f64>(), wanted.parse::<f64>()), (Ok(value), Ok(wanted)) if value == wanted)
+    };
+    Ok(filters.iter().all(|(key, wanted)| resolved.get(key).is_some_and(|value| same(value, wanted))))
+}
+
+fn nothing_kept(kept: &Path, all: &[PathBuf], name: &str) -> Why {
+    let ids: Vec<String> = all.iter().map(|run| kept::id(kept, run)).collect();
+    let near = did_you_mean(name, ids.iter().flat_map(|id| id.split('/').chain([id.as_str()])));
+    let why = format!("no run `{name}` is kept in {}{near}", kept.display());
+    Why::mended_by(why, format!("xrun keep {name}, or correct `select`"))
+}
+
+/// A table of runs.
+pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
+    let runs = select(scene, spec)?;
+    let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
+    let (differences, mut faults) = alike::compare(&rows, &spec.across);
+    let mut headings = vec!["recipe".to_owned()];
+    headings.extend(columns.iter().map(Column::heading));
+    headings.push("run".to_owned());
+    let cells = |run: &KeptRun| {
+        let mut cells = vec![plain(run.recipe())];
+        cells.extend(columns.iter().map(|column| columns::of_run(run, column)));
+        cells.push(format!("{}{}", provenance::link(run, scene), remark(run)));
+        cells
+    };
+    let mut text = table(&headings, &runs.iter().map(cells).collect::<Vec<_>>());
+    text.push('\n');
+    text += &footnotes(&runs, scene);
+    if let Some(differences) = differences {
+        text += &format!("\n{differences}");
+    }
+    let mut rendered = Rendered { text, ..of(&runs) };
+    rendered.faults.append(&mut faults);
+    Ok(rendered)
+}
+
+/// Pictures of runs, each with where it comes from.
+pub fn plot(scene: &Scene<'_>, spec: &Spec, plot: &str, alt: Option<&str>) -> Result<Rendered, Vec<Why>> {
+    let runs = select(scene, spec)?;
+    let mut text = String::new();
+    for run in &runs {
+        let file = |theme: &str| run.source.folder.join(PLOTS).join(format!("{plot}-{theme}.svg"));
+        let (light, dark) = (file("light"), file("dark"));
+        if let Some(missing) = [&light, &dark].into_iter().find(|path| !path.is_file()) {
+            let why = format!("there is no {}", missing.display());
+            return Err(vec![Why::mended_by(why, "plots are loss, throughput and schedule: correct `plot`")]);
+        }
+        let alt = alt.map_or_else(|| format!("{plot} of {} {}", run.recipe(), run.name()), str::to_owned);
+        text += &picture(&alt, &scene.link(&light), &scene.link(&dark));
+        text.push('\n');
+        text += &footnotes(std::slice::from_ref(run), scene);
+    }
+    Ok(Rendered { text, ..of(&runs) })
+}
+
+/// What a block of these runs rests on.
+pub fn of(runs: &[KeptRun]) -> Rendered {
+    Rendered {
+        faults: runs.iter().flat_map(|run| run.source.faults.clone()).collect(),
+        sources: runs.iter().map(|run| run.source.clone()).collect(),
+        commits: runs.iter().flat_map(provenance::commits).collect(),
+        ..Rendered::default()
+    }
+}
+
+/// One line per run.
+pub fn footnotes(runs: &[KeptRun], scene: &Scene<'_>) -> String {
+    let line = |run: &KeptRun| format!("<sub>{}</sub>", provenance::line(run, scene));
+    runs.iter().map(line).collect::<Vec<_>>().join("<br>\n") + "\n"
+}
+
+/// What a reader must know about a run whose numbers are not of a whole, undisturbed one.
+fn remark(run: &KeptRun) -> String {
+    let mut remarks = Vec::new();
+    if run.summary.status != Status::Ok {
+        remarks.push(run.summary.status.as_str());
+    }
+    if run.summary.gpu.as_ref().is_some_and(|gpu| gpu.contended == Some(true)) {
+        remarks.push("contended");
+    }
+    if remarks.is_empty() { String::new() } else { format!(" ({})", remarks.join(", ")) }
+}

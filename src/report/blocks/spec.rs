@@ -1,0 +1,187 @@
+//! What a block's opening marker asks for.
+
+use super::columns::{self, Column};
+use super::did_you_mean;
+use super::markers::{Attributes, END, OPEN};
+use crate::error::{Error, Result};
+
+/// The kinds of blocks, each with its attributes: those that must be there first.
+pub const KINDS: [(&str, &[&str]); 4] = [
+    ("runs", &["select", "columns", "newest", "where", "across"]),
+    ("plot", &["select", "plot", "newest", "where", "alt"]),
+    ("comparison", &["select", "columns", "across"]),
+    ("sweep", &["select", "columns", "across"]),
+];
+
+/// What a block shows.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub kind: Kind,
+    /// Names of recipes, runs, comparisons or sweeps.
+    pub select: Vec<String>,
+    /// How many runs of each recipe; `None` for all.
+    pub newest: Option<usize>,
+    /// Values of resolved keys that runs must have.
+    pub filters: Vec<(String, String)>,
+    /// In what the rows may differ.
+    pub across: Vec<String>,
+}
+
+/// The kind of a block, with what only that kind has.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    Runs { columns: Vec<Column> },
+    Plot { plot: String, alt: Option<String> },
+    Comparison { columns: Option<Vec<String>> },
+    Sweep { columns: Vec<Column> },
+}
+
+/// What a block is called in messages.
+pub fn name(attributes: &Attributes) -> String {
+    let get = |name: &str| attributes.iter().find(|(other, _)| other == name).map(|(_, value)| value);
+    match (get("kind"), get("select")) {
+        (Some(kind), Some(select)) => format!("block `{kind}` of `{select}`"),
+        (Some(kind), None) => format!("block `{kind}`"),
+        _ => "block".to_owned(),
+    }
+}
+
+/// An empty block to paste into a page.
+///
+/// # Errors
+/// When the block would not be understood.
+pub fn template(kind: &str, select: &str) -> Result<String> {
+    let plot = if kind == "plot" { " plot=\"loss\"" } else { "" };
+    let attributes = [("kind", kind), ("select", select)];
+    let mut attributes: Attributes = attributes.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec();
+    if kind == "plot" {
+        attributes.push(("plot".to_owned(), "loss".to_owned()));
+    }
+    Spec::parse(&attributes).map_err(Error::usage)?;
+    Ok(format!("<!-- {OPEN} kind=\"{kind}\" select=\"{select}\"{plot} -->\n<!-- {END} -->\n"))
+}
+
+impl Spec {
+    /// Reads the attributes of an opening marker; everything in them must be understood.
+    pub fn parse(attributes: &Attributes) -> Result<Self, String> {
+        let get = |name: &str| attributes.iter().find(|(other, _)| other == name).map(|(_, v)| v.as_str());
+        let kinds = KINDS.map(|(kind, _)| kind);
+        let kind = get("kind").ok_or_else(|| format!("no `kind`; there are {}", kinds.join(", ")))?;
+        let Some((_, allowed)) = KINDS.into_iter().find(|(name, _)| *name == kind) else {
+            let near = did_you_mean(kind, kinds);
+            return Err(format!("no kind `{kind}`; there are {}{near}", kinds.join(", ")));
+        };
+        for (name, value) in attributes.iter().filter(|(name, _)| name != "kind") {
+            if !allowed.contains(&name.as_str()) {
+                let near = did_you_mean(name, allowed.iter().copied());
+                return Err(format!(
+                    "`{kind}` has no attribute `{name}`; it has {}{near}",
+                    allowed.join(", ")
+                ));
+            }
+            if value.trim().is_empty() {
+                return Err(format!("`{name}` is empty"));
+            }
+        }
+        let select = list(get("select").ok_or("no `select`: what should the block show?")?);
+        if let Some(wrong) = select.iter().find(|name| name.split('/').any(|part| part.starts_with('.'))) {
+            return Err(format!("`{wrong}` is no name of something kept"));
+        }
+        let newest = match get("newest") {
+            None => Some(1),
+            Some("all") => None,
+            Some(count) => match count.parse() {
+                Ok(count) if count > 0 => Some(count),
+                _ => return Err(format!("`newest` is a number from 1, or `all`, not `{count}`")),
+            },
+        };
+        let filters = get("where").map_or(Ok(Vec::new()), filters)?;
+        let across = get("across").map_or(Vec::new(), list);
+        across.iter().try_for_each(|name| super::alike::known(name))?;
+        let kind = match kind {
+            "runs" => Kind::Runs { columns: columns::runs(get("columns"))? },
+            "plot" => Kind::Plot {
+                plot: get("plot").unwrap_or("loss").to_owned(),
+                alt: get("alt").map(str::to_owned),
+            },
+            "comparison" => Kind::Comparison { columns: get("columns").map(list) },
+            _ => Kind::Sweep { columns: columns::sweep(get("columns"))? },
+        };
+        Ok(Self { kind, select, newest, filters, across })
+    }
+}
+
+/// `a,b` as a list.
+fn list(text: &str) -> Vec<String> {
+    text.split(',').map(|item| item.trim().to_owned()).filter(|item| !item.is_empty()).collect()
+}
+
+/// `section.key=value,…`.
+fn filters(text: &str) -> Result<Vec<(String, String)>, String> {
+    let pair = |item: String| {
+        let (key, value) =
+            item.split_once('=').ok_or_else(|| format!("`where` is key=value, not `{item}`"))?;
+        Ok((columns::known_key(key.trim())?.to_owned(), value.trim().to_owned()))
+    };
+    list(text).into_iter().map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(pairs: &[(&str, &str)]) -> Result<Spec, String> {
+        Spec::parse(&pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+    }
+
+    #[test]
+    fn attributes_become_a_spec() {
+        let spec = parse(&[
+            ("kind", "runs"),
+            ("select", "a, b"),
+            ("newest", "3"),
+            ("where", "training.dtype=bf16"),
+            ("across", "device,training.dtype"),
+        ])
+        .unwrap();
+        assert_eq!(spec.select, ["a", "b"]);
+        assert_eq!(spec.newest, Some(3));
+        assert_eq!(spec.filters, [("training.dtype".to_owned(), "bf16".to_owned())]);
+        assert_eq!(spec.across.len(), 2);
+        assert_eq!(parse(&[("kind", "runs"), ("select", "a"), ("newest", "all")]).unwrap().newest, None);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named_with_what_was_meant() {
+        for (pairs, said) in [
+            (&[("select", "a")][..], "no `kind`; there are runs, plot, comparison, sweep"),
+            (&[("kind", "run"), ("select", "a")], "did you mean `runs`?"),
+            (&[("kind", "runs")], "no `select`"),
+            (&[("kind", "runs"), ("select", "")], "`select` is empty"),
+            (&[("kind", "runs"), ("select", "../x")], "no name"),
+            (&[("kind", "runs"), ("select", "a"), ("colums", "loss")], "did you mean `columns`?"),
+            (&[("kind", "plot"), ("select", "a"), ("columns", "loss")], "`plot` has no attribute `columns`"),
+            (&[("kind", "runs"), ("select", "a"), ("newest", "0")], "a number from 1"),
+            (&[("kind", "runs"), ("select", "a"), ("columns", "val_los")], "did you mean `val_loss`?"),
+            (
+                &[("kind", "runs"), ("select", "a"), ("columns", "training.dtpe")],
+                "did you mean `training.dtype`?",
+            ),
+            (&[("kind", "runs"), ("select", "a"), ("where", "training.dtype")], "key=value"),
+            (&[("kind", "runs"), ("select", "a"), ("across", "devise")], "did you mean `device`?"),
+        ] {
+            let why = parse(pairs).unwrap_err();
+            assert!(why.contains(said), "{pairs:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_template_is_an_empty_block_that_parses() {
+        for (kind, _) in KINDS {
+            let (blocks, faults) = super::super::markers::parse(&template(kind, "a").unwrap());
+            assert_eq!((blocks.len(), faults.len()), (1, 0));
+            Spec::parse(&blocks[0].attributes).unwrap();
+        }
+        assert!(template("runs", "").is_err() && template("x", "a").is_err());
+    }
+}

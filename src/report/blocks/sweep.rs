@@ -1,0 +1,147 @@
+//! A kept sweep: what the last line of each of its cells says.
+
+use super::columns::{self, Column};
+use super::kept::{self, KeptRun, Source};
+use super::spec::Spec;
+use super::text::{BLANK, code, plain, short_hash, table};
+use super::{Rendered, Scene, Why, alike, did_you_mean, provenance, runs};
+use crate::results::ledger::{Attempt, LEDGER};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The folder of sweeps in the folder of kept things.
+pub const SWEEPS: &str = "sweeps";
+
+/// A table of the cells of the selected sweeps.
+pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
+    let mut cells = Vec::new();
+    let mut rendered = Rendered::default();
+    for name in &spec.select {
+        let (source, mut found) = read(scene.kept, name)?;
+        rendered.sources.push(source);
+        cells.append(&mut found);
+    }
+    let mut kept_runs = BTreeMap::new();
+    for id in cells.iter().filter_map(|cell| cell.run.as_ref()) {
+        let folder = scene.kept.join(id);
+        if folder.is_dir() {
+            kept_runs.insert(id.clone(), KeptRun::read(scene.kept, &folder)?);
+        }
+    }
+    let of_runs = runs::of(&kept_runs.values().cloned().collect::<Vec<_>>());
+    rendered.sources.extend(of_runs.sources);
+    rendered.faults.extend(of_runs.faults);
+    rendered.commits = of_runs.commits;
+
+    let settings: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
+    // What cells set is a column.
+    let own = alike::named(settings.iter().map(|key| key.as_str()));
+    let across: Vec<String> = spec.across.iter().cloned().chain(own).collect();
+    let rows: Vec<alike::Row> = cells.iter().map(facts).collect();
+    let (differences, mut faults) = alike::compare(&rows, &across);
+    if faults.is_empty() {
+        let rows: Vec<alike::Row> = kept_runs.values().map(alike::of_run).collect();
+        faults = alike::compare(&rows, &across).1;
+    }
+    rendered.faults.append(&mut faults);
+
+    let has_recipes = cells.iter().any(|cell| cell.recipe != cells[0].recipe);
+    let mut headings: Vec<String> = has_recipes.then(|| "recipe".to_owned()).into_iter().collect();
+    headings.extend(settings.iter().map(|key| code(key)));
+    headings.extend(columns.iter().map(Column::heading));
+    headings.extend(["recipe hash", "run"].map(str::to_owned));
+    let row = |cell: &Attempt| {
+        let mut row: Vec<String> = has_recipes.then(|| plain(&cell.recipe)).into_iter().collect();
+        // Values are TOML, and quotes around a word say nothing to a reader.
+        let setting = |key: &&String| {
+            cell.settings.get(*key).map_or(BLANK.to_owned(), |value| plain(value.trim_matches('"')))
+        };
+        row.extend(settings.iter().map(setting));
+        row.extend(columns.iter().map(|column| of_cell(cell, column)));
+        row.push(short_hash(&cell.recipe_hash, 8));
+        row.push(match &cell.run {
+            None => BLANK.to_owned(),
+            Some(id) => kept_runs.get(id).map_or_else(|| plain(id), |run| provenance::link(run, scene)),
+        });
+        row
+    };
+    let mut text = table(&headings, &cells.iter().map(row).collect::<Vec<_>>());
+    text.push('\n');
+    text += &footnotes(&rendered.sources, &cells, scene);
+    let runs: Vec<KeptRun> = kept_runs.into_values().collect();
+    if !runs.is_empty() {
+        text += &format!("\n{}", runs::footnotes(&runs, scene));
+    }
+    text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
+    rendered.text = text;
+    Ok(rendered)
+}
+
+/// A kept sweep's manifest and the last line of each cell, in the order in which cells began.
+fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
+    let all = kept.join(SWEEPS);
+    let folder = all.join(name);
+    let path = folder.join(LEDGER);
+    if !path.is_file() {
+        let entries = std::fs::read_dir(&all).into_iter().flatten().flatten();
+        let names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        let near = did_you_mean(name, names.iter().map(String::as_str));
+        let why = format!("no sweep `{name}` is kept in {}{near}", all.display());
+        return Err(vec![Why::mended_by(why, "keep one with `xrun sweep`, or correct `select`")]);
+    }
+    let unreadable = |why: String| vec![Why::mended_by(why, kept::restore(&path))];
+    let source = Source::verify(kept, &folder).map_err(|e| unreadable(e.message().to_owned()))?;
+    if !source.faults.is_empty() {
+        return Err(source.faults);
+    }
+    let text = std::fs::read_to_string(&path)
+        .map_err(|e| unreadable(format!("cannot read {}: {e}", path.display())))?;
+    let mut cells: Vec<Attempt> = Vec::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let attempt: Attempt = serde_json::from_str(line)
+            .map_err(|e| unreadable(format!("{}:{}: not an attempt: {e}", path.display(), number + 1)))?;
+        match cells.iter_mut().find(|cell| cell.key == attempt.key) {
+            Some(cell) => *cell = attempt,
+            None => cells.push(attempt),
+        }
+    }
+    if cells.is_empty() {
+        return Err(unreadable(format!("{} has no lines", path.display())));
+    }
+    Ok((source, cells))
+}
+
+/// What cells must have in common. Their training keys are columns; cells of other recipes may differ in any.
+fn facts(cell: &Attempt) -> alike::Row {
+    let facts = [("device", &cell.device), ("build", &cell.build), ("training", &cell.recipe)];
+    let mut facts: BTreeMap<String, String> =
+        facts.into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
+    if let Some(hash) = &cell.corpus_hash {
+        facts.insert("corpus".to_owned(), hash.get(..8).unwrap_or(hash).to_owned());
+    }
+    alike::Row { facts, complete: false }
+}
+
+fn of_cell(cell: &Attempt, column: &Column) -> String {
+    let Column::Named(name) = column else { return BLANK.to_owned() };
+    match *name {
+        "status" => serde_json::to_value(cell.status)
+            .ok()
+            .and_then(|status| status.as_str().map(|status| status.replace('_', " ")))
+            .unwrap_or_default(),
+        "reason" => cell.reason.as_deref().map_or(BLANK.to_owned(), plain),
+        "contended" => columns::yes_or_no(cell.measured.contended),
+        name => columns::value(name, columns::of_measured(&cell.measured, name)),
+    }
+}
+
+fn footnotes(sources: &[Source], cells: &[Attempt], scene: &Scene<'_>) -> String {
+    let distinct = |values: BTreeSet<&str>| values.into_iter().map(plain).collect::<Vec<_>>().join(", ");
+    let devices = distinct(cells.iter().map(|cell| cell.device.as_str()).collect());
+    let builds = distinct(cells.iter().map(|cell| cell.build.as_str()).collect());
+    let sweeps = sources.iter().filter(|source| source.id.starts_with(SWEEPS));
+    let links: Vec<String> =
+        sweeps.map(|sweep| format!("[{}]({})", sweep.id, scene.link(&sweep.folder.join(LEDGER)))).collect();
+    let blanks = format!("{BLANK} was not measured");
+    format!("<sub>{}: xrun {builds}, {devices}; {blanks}</sub>\n", links.join(", "))
+}

@@ -1,0 +1,159 @@
+//! Blocks of comparisons.
+
+use crate::place::{NEWER, Place, RUN, seal};
+use serde_json::json;
+use std::fs;
+use xrun::results::comparison::Comparison;
+
+const BLOCK: &str = "kind=\"comparison\" select=\"fused\"";
+
+fn comparison() -> Comparison {
+    let side = |label: &str, tok_s: f64| {
+        json!({
+            "label": label,
+            "command": format!("quickstart engine.{label}"),
+            "recipe_hash": "7d757a20".repeat(8),
+            "commit": "d31aa781af6c293df7d27c669e05aa86672cacd9",
+            "binary": "0".repeat(64),
+            "device": "cpu avx512",
+            "measured": { "tok_s": tok_s, "step_ms": 2048e3 / tok_s },
+        })
+    };
+    let turn = |after: bool, run: &str, around: f64| {
+        let blocks: Vec<f64> = (0..20).map(|block| around + f64::from(block * 7 % 20) * 20.0).collect();
+        json!({
+            "after": after,
+            "run": run,
+            "status": "ok",
+            "blocks": blocks,
+            "metrics_hash": null,
+            "final_loss": 1.0675,
+        })
+    };
+    let comparison = json!({
+        "name": "fused",
+        "id": "20261122T000000Z-7d757a20",
+        "hypothesis": "Fewer passes over memory | are faster",
+        "predicts": "tok_s +10..+30%",
+        "prediction_held": false,
+        "before": side("fused=false", 20_000.0),
+        "after": side("fused=true", 24_779.7),
+        "changes": [],
+        "finished": true,
+        "turns": [
+            turn(false, RUN, 19_800.0),
+            turn(true, NEWER, 24_500.0),
+            turn(false, RUN, 19_900.0),
+            turn(true, NEWER, 24_600.0),
+        ],
+        "ratio": { "estimate": 1.239, "low": 1.221, "high": 1.2567 },
+        "min_effect": 0.01,
+        "verdict": "faster",
+        "gate": { "tolerance": null, "holds": true, "found": "the same bits" },
+        "contended": [],
+        "notes": [],
+        "rule": "bootstrap over blocks",
+    });
+    serde_json::from_value(comparison).unwrap()
+}
+
+/// Stores a comparison as the command would.
+fn store(place: &Place, comparison: &Comparison) {
+    let folder = place.kept("comparisons").join(&comparison.name).join(&comparison.id);
+    // What is kept anew has no figures yet.
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("comparison.json"), serde_json::to_vec_pretty(comparison).unwrap()).unwrap();
+    seal(&folder, &comparison.name, &comparison.id);
+}
+
+fn place() -> Place {
+    let place = Place::new();
+    place.keep_as(NEWER, &[]);
+    store(&place, &comparison());
+    place.page(&[BLOCK]);
+    place.xrun(&["report"]).ended(0);
+    place.xrun(&["report", "--check"]).ended(0);
+    place
+}
+
+#[test]
+fn a_comparison_shows_both_sides_the_verdict_and_what_it_rests_on() {
+    let page = place().text("README.md");
+    for text in [
+        "**fused: faster** ([20261122T000000Z-7d757a20](results/kept/comparisons/fused/20261122T000000Z-7d757a20))",
+        "> Fewer passes over memory \\| are faster",
+        "| tokens/s | 20,000 | 24,780 | 1.239 (1.221 to 1.257) |",
+        "| ms/step | 102.40 | 82.65 | 0.807 |",
+        "Verdict: **faster**; differences below 1.0 % do not count.",
+        "Loss gate holds: the same bits (the same bits asked for).",
+        "Prediction `tok_s +10..+30%`: **falsified**.",
+        "/plots/blocks-dark.svg",
+        "before: `quickstart engine.fused=false`",
+        "[20261221T093646Z-7d757a20](results/kept/quickstart/20261221T093646Z-7d757a20): recipe",
+    ] {
+        assert!(page.contains(text), "no `{text}` in:\n{page}");
+    }
+    assert_eq!(page.matches("xrun:from").count(), 3, "the comparison and both runs");
+}
+
+#[test]
+fn everything_that_a_comparison_rests_on_is_verified() {
+    let folder = "results/kept/comparisons/fused/20261122T000000Z-7d757a20";
+    let touched = place();
+    touched.edit(&format!("{folder}/comparison.json"), "1.239", "1.339");
+    touched
+        .is_red(&["block `comparison` of `fused`", "comparison.json was changed since it was kept"], false);
+    // What is kept anew has no figures yet.
+    fs::remove_dir_all(touched.path(folder).join("plots")).unwrap();
+    seal(&touched.path(folder), "fused", "20261122T000000Z-7d757a20");
+    touched.is_red(&["is not what the block was made from"], true);
+
+    let drawn = place();
+    drawn.edit(&format!("{folder}/plots/blocks-light.svg"), "<svg ", "<svg  ");
+    drawn.is_red(&["blocks-light.svg is not what its rows draw", "mend: xrun report README.md"], true);
+    fs::remove_file(drawn.path(folder).join("plots/blocks-dark.svg")).unwrap();
+    drawn.is_red(&["blocks-dark.svg is missing"], true);
+
+    let run = place();
+    run.edit(&format!("results/kept/{NEWER}/timing.csv"), "warmup", "warm-up");
+    run.is_red(&["timing.csv was changed since it was kept"], false);
+    fs::remove_dir_all(run.kept(NEWER)).unwrap();
+    run.is_red(&["its run quickstart/20261221T093646Z-7d757a20 is not kept", "mend: xrun keep"], false);
+}
+
+#[test]
+fn a_newer_comparison_and_unlike_sides_are_red() {
+    let newer = place();
+    let later = Comparison { id: "20261123T000000Z-7d757a20".to_owned(), ..comparison() };
+    store(&newer, &later);
+    newer.is_red(&["a newer kept comparison matches: comparisons/fused/20261123"], true);
+
+    let mut unlike = comparison();
+    unlike.after.device = "NVIDIA H200".to_owned();
+    let place = place();
+    store(&place, &unlike);
+    place.is_red(&["block `comparison` of `fused`: unlike", "device (cpu avx512, NVIDIA H200)"], false);
+    place.edit("README.md", BLOCK, &format!("{BLOCK} across=\"device\""));
+    place.xrun(&["report"]).ended(0);
+    assert!(place.text("README.md").contains("Rows differ in device (cpu avx512, NVIDIA H200)"));
+
+    // A comparison of devices says so by itself.
+    unlike.changes = vec!["engine.device: auto → cuda".to_owned()];
+    store(&place, &unlike);
+    place.page(&[BLOCK]);
+    place.xrun(&["report"]).ended(0);
+}
+
+#[test]
+fn a_changed_training_key_says_so_by_itself() {
+    let place = Place::new();
+    place.keep_as(NEWER, &[("resolved.toml", "dtype = \"fp32\"", "dtype = \"bf16\"")]);
+    store(&place, &comparison());
+    place.page(&[BLOCK]);
+    place.is_red(&["unlike", "training.dtype (fp32, bf16)"], false);
+    let named = Comparison { changes: vec!["training.dtype: fp32 → bf16".to_owned()], ..comparison() };
+    store(&place, &named);
+    place.xrun(&["report"]).ended(0);
+    assert!(place.text("README.md").contains("Changed keys: `training.dtype: fp32 → bf16`."));
+}

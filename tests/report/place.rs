@@ -1,0 +1,150 @@
+//! A folder with a page and kept runs, and the binary in it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use xrun::results::keep::{KeptFile, MANIFEST, Manifest};
+
+/// The kept run of the quickstart.
+pub const RUN: &str = "quickstart/20261121T093646Z-7d757a20";
+/// The same, as if it had been trained a month later.
+pub const NEWER: &str = "quickstart/20261221T093646Z-7d757a20";
+
+/// A temporary folder with the quickstart's kept run.
+pub struct Place(tempfile::TempDir);
+
+/// How a process ended.
+pub struct Done {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/kept");
+        copy(&kept.join(RUN), &place.kept(RUN));
+        place
+    }
+
+    /// With a page of these blocks, filled.
+    pub fn with_page(openings: &[&str]) -> Self {
+        let place = Self::new();
+        place.page(openings);
+        place.xrun(&["report"]).ended(0);
+        place.xrun(&["report", "--check"]).ended(0);
+        place
+    }
+
+    /// Writes the page with empty blocks.
+    pub fn page(&self, openings: &[&str]) {
+        let blocks = openings.iter().map(|attributes| {
+            format!("Before.\n\n<!-- xrun:report {attributes} -->\n<!-- xrun:end -->\n\nAfter.\n")
+        });
+        fs::write(self.path("README.md"), blocks.collect::<String>()).unwrap();
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn kept(&self, id: &str) -> PathBuf {
+        self.path("results/kept").join(id)
+    }
+
+    pub fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// Replaces the first occurrence of a text in a file; it must be there.
+    #[track_caller]
+    pub fn edit(&self, name: &str, from: &str, to: &str) {
+        let text = self.text(name);
+        assert!(text.contains(from), "no `{from}` in {name}:\n{text}");
+        fs::write(self.path(name), text.replacen(from, to, 1)).unwrap();
+    }
+
+    /// Keeps a copy of the run under another name, with its summary or environment changed.
+    pub fn keep_as(&self, id: &str, changes: &[(&str, &str, &str)]) {
+        copy(&self.kept(RUN), &self.kept(id));
+        let (recipe, run) = id.split_once('/').unwrap();
+        let name = |file: &str| format!("results/kept/{id}/{file}");
+        self.edit(&name("summary.json"), RUN.split_once('/').unwrap().1, run);
+        for (file, from, to) in changes {
+            self.edit(&name(file), from, to);
+        }
+        seal(&self.kept(id), recipe, run);
+    }
+
+    /// Runs the binary to its end.
+    pub fn xrun(&self, arguments: &[&str]) -> Done {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xrun"));
+        let output = command.args(arguments).current_dir(self.0.path()).env_clear().output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let done =
+            Done { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) };
+        assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
+        done
+    }
+
+    /// The check fails and says each of these, and rendering again does or does not mend it.
+    #[track_caller]
+    pub fn is_red(&self, said: &[&str], is_mended_by_rendering: bool) {
+        let page = self.text("README.md");
+        self.xrun(&["report", "--check"]).ended(3).says(said);
+        assert_eq!(self.text("README.md"), page, "a check changes nothing");
+        let again = self.xrun(&["report"]);
+        assert_eq!(again.code == Some(0), is_mended_by_rendering, "{}", again.stderr);
+        let checked = self.xrun(&["report", "--check"]);
+        assert_eq!(checked.code == Some(0), is_mended_by_rendering, "{}", checked.stderr);
+    }
+}
+
+impl Done {
+    #[track_caller]
+    pub fn ended(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// What was said on stderr holds each of these.
+    #[track_caller]
+    pub fn says(self, texts: &[&str]) -> Self {
+        for text in texts {
+            assert!(self.stderr.contains(text), "no `{text}` in:\n{}", self.stderr);
+        }
+        self
+    }
+}
+
+/// Writes the manifest of a kept folder anew.
+pub fn seal(folder: &Path, recipe: &str, run: &str) {
+    let mut files = Vec::new();
+    collect(folder, folder, &mut files);
+    files.retain(|file| file.path != MANIFEST);
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    let manifest = Manifest { recipe: recipe.to_owned(), run: run.to_owned(), files };
+    fs::write(folder.join(MANIFEST), serde_json::to_vec_pretty(&manifest).unwrap()).unwrap();
+}
+
+fn collect(root: &Path, folder: &Path, files: &mut Vec<KeptFile>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(root, &path, files);
+        } else {
+            let inside = path.strip_prefix(root).unwrap().to_str().unwrap();
+            files.push(KeptFile::of(inside, &fs::read(&path).unwrap()));
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let to = to.join(path.file_name().unwrap());
+        if path.is_dir() { copy(&path, &to) } else { fs::write(to, fs::read(&path).unwrap()).unwrap() }
+    }
+}

@@ -1,0 +1,96 @@
+//! Blocks of sweeps.
+
+use crate::place::{Place, RUN, seal};
+use std::collections::BTreeMap;
+use std::fs;
+use xrun::results::ledger::{Attempt, CellStatus, Measured};
+
+const BLOCK: &str = "kind=\"sweep\" select=\"widths\" columns=\"status,reason,tok_s,val_loss,allocated_mib\"";
+
+fn attempt(key: &str, dim: &str, status: CellStatus) -> Attempt {
+    Attempt {
+        key: key.to_owned(),
+        attempt: 1,
+        status,
+        reason: None,
+        recipe: "quickstart".to_owned(),
+        settings: BTreeMap::from([("model.dim".to_owned(), dim.to_owned())]),
+        recipe_hash: format!("{key}123456789"),
+        corpus_hash: Some("9c7f5e42".repeat(8)),
+        build: "0.1.0 d31aa781".to_owned(),
+        device: "cpu avx512".to_owned(),
+        run: None,
+        at: "2026-11-22T00:00:00Z".to_owned(),
+        measured: Measured::default(),
+    }
+}
+
+fn store(place: &Place, lines: &[Attempt]) {
+    let folder = place.kept("sweeps/widths");
+    fs::create_dir_all(&folder).unwrap();
+    let line = |attempt: &Attempt| serde_json::to_string(attempt).unwrap() + "\n";
+    fs::write(folder.join("ledger.jsonl"), lines.iter().map(line).collect::<String>()).unwrap();
+    seal(&folder, "widths", "");
+}
+
+fn lines() -> Vec<Attempt> {
+    let ok = Attempt {
+        run: Some(RUN.to_owned()),
+        measured: Measured {
+            tok_s: Some(24_779.7),
+            val_loss: Some(1.1169),
+            allocated_bytes: Some(77_831_424),
+            ..Measured::default()
+        },
+        ..attempt("aaa", "128", CellStatus::Ok)
+    };
+    let refused = Attempt {
+        reason: Some("needs 90 GiB | has 80".to_owned()),
+        corpus_hash: None,
+        ..attempt("bbb", "65536", CellStatus::PredictedOom)
+    };
+    vec![attempt("aaa", "128", CellStatus::Running), refused, ok]
+}
+
+#[test]
+fn cells_are_rows_and_blanks_are_no_zeros() {
+    let place = Place::new();
+    store(&place, &lines());
+    place.page(&[BLOCK]);
+    place.xrun(&["report"]).ended(0);
+    place.xrun(&["report", "--check"]).ended(0);
+    let page = place.text("README.md");
+    for text in [
+        "| `model.dim` | status | reason | tokens/s | val. loss (nats/token) | allocated (MiB) | recipe hash | run |",
+        "| 128 | ok | — | 24,780 | 1.1169 | 74.2 | `aaa12345` | [20261121T093646Z-7d757a20](results/kept/quickstart/",
+        "| 65536 | predicted oom | needs 90 GiB \\| has 80 | — | — | — | `bbb12345` | — |",
+        "[sweeps/widths](results/kept/sweeps/widths/ledger.jsonl): xrun 0.1.0 d31aa781, cpu avx512; — was not measured",
+    ] {
+        assert!(page.contains(text), "no `{text}` in:\n{page}");
+    }
+    assert!(page.find("| 128 |") < page.find("| 65536 |"), "cells keep their order");
+}
+
+#[test]
+fn a_sweep_that_was_touched_grown_or_mixed_is_red() {
+    let place = Place::new();
+    store(&place, &lines());
+    place.page(&[BLOCK]);
+    place.xrun(&["report"]).ended(0);
+    place.edit("results/kept/sweeps/widths/ledger.jsonl", "24779.7", "34779.7");
+    place.is_red(&["block `sweep` of `widths`", "ledger.jsonl was changed since it was kept"], false);
+
+    let mut grown = lines();
+    grown.push(attempt("ccc", "256", CellStatus::Diverged));
+    store(&place, &grown);
+    place.is_red(&["is not what the block was made from"], true);
+    assert!(place.text("README.md").contains("| 256 | diverged | — | — | — | — |"));
+
+    grown[1].recipe = "dim384".to_owned();
+    store(&place, &grown);
+    place.is_red(&["unlike rows in one table", "training (quickstart, dim384)"], false);
+    grown[1].recipe = "quickstart".to_owned();
+    grown[1].device = "NVIDIA H200".to_owned();
+    store(&place, &grown);
+    place.is_red(&["unlike rows in one table", "device (cpu avx512, NVIDIA H200)"], false);
+}
