@@ -23,6 +23,7 @@ pub mod plan;
 pub mod recipe;
 pub mod report;
 pub mod results;
+pub mod sweep;
 pub mod train;
 
 pub use error::{Error, Result};

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every module, and the modules it may use besides itself. A module stands below all that it may use.
-const MAY_USE: [(&str, &[&str]); 17] = [
+const MAY_USE: [(&str, &[&str]); 18] = [
     ("error", &[]),
     ("device", &["error"]),
     ("ir", &["device", "error"]),
@@ -23,11 +23,12 @@ const MAY_USE: [(&str, &[&str]); 17] = [
     // The names and classes of keys, for columns and for what makes two rows alike.
     ("report", &["results", "recipe", "error"]),
     ("train", &["results", "forecast", "model", "plan", "data", "recipe", "exec", "ir", "device", "error"]),
+    ("sweep", &["train", "results", "forecast", "model", "plan", "data", "recipe", "device", "error"]),
     (
         "cli",
         &[
-            "device", "train", "report", "results", "forecast", "check", "model", "plan", "data", "recipe",
-            "error",
+            "device", "sweep", "train", "report", "results", "forecast", "check", "model", "plan", "data",
+            "recipe", "error",
         ],
     ),
     // The binary and the root of the library.

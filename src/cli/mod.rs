@@ -23,6 +23,7 @@ pub mod resume;
 pub mod run;
 pub mod sample;
 pub mod schema;
+pub mod sweep;
 
 pub use arguments::spelled_out;
 
@@ -77,6 +78,8 @@ pub enum Command {
     Sample(sample::Args),
     /// Print the JSON schema of a recipe.
     Schema(schema::Args),
+    /// Run every combination of some values once; what is done already is not run again.
+    Sweep(sweep::Args),
 }
 
 /// Runs the parsed command.
@@ -98,6 +101,7 @@ pub fn dispatch(cli: Cli) -> Result<()> {
         Command::Run(a) => run::run(&a, &cli.results),
         Command::Sample(a) => sample::run(&a, &cli.results),
         Command::Schema(a) => schema::run(&a),
+        Command::Sweep(a) => sweep::run(&a, &cli.results),
     }
 }
 

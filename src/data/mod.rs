@@ -126,17 +126,7 @@ pub fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
     let corpus = Corpus::find(spec)?;
     let mut loaded = corpus.load(spec, &tokenizer)?;
     let vocab = tokenizer.vocab_size();
-    for (name, stream) in [("training", &loaded.train), ("held-out", &loaded.validation)] {
-        if stream.len() <= seq_len {
-            return Err(Error::usage(format!(
-                "corpus {}: the {name} split has {} tokens, and one window of seq_len {seq_len} takes {}; use a \
-                 larger corpus, another data.validation or a smaller training.seq_len",
-                spec.corpus,
-                stream.len(),
-                seq_len.saturating_add(1)
-            )));
-        }
-    }
+    check_window(spec, loaded.train.len(), loaded.validation.len(), seq_len)?;
     let mut hasher = blake3::Hasher::new();
     for stream in [&loaded.train, &loaded.validation] {
         let digest = stream.digest(vocab).map_err(|e| e.context(format!("corpus {}", spec.corpus)))?;
@@ -153,6 +143,24 @@ pub fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
         warnings: loaded.warnings,
         description: loaded.description,
     })
+}
+
+/// Refuses splits of `train` and `held_out` tokens that are shorter than one window of `seq_len + 1` tokens.
+///
+/// # Errors
+/// A usage error that names the split.
+pub fn check_window(spec: &Spec, train: usize, held_out: usize, seq_len: usize) -> Result<()> {
+    for (name, tokens) in [("training", train), ("held-out", held_out)] {
+        if tokens <= seq_len {
+            return Err(Error::usage(format!(
+                "corpus {}: the {name} split has {tokens} tokens, and one window of seq_len {seq_len} takes {}; use a \
+                 larger corpus, another data.validation or a smaller training.seq_len",
+                spec.corpus,
+                seq_len.saturating_add(1)
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Hands every token of both splits to `sink`, in order and as they are made, without holding the corpus in

@@ -28,7 +28,7 @@ pub use batch::{Batch, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS, batch};
 pub use json_schema::json_schema;
 pub use key::{Class, Interval, Key, Type, find, find_path, keys_of};
 pub use reference::reference_markdown;
-pub use resolved::{Change, Resolved, diff};
+pub use resolved::{Change, Resolved, diff, value_text};
 pub use schema::{
     ActivationCheckpoint, Checkpoint, Compare, Data, Engine, Generation, Job, LrScheduler, Metrics, Model,
     Optimizer, Parallelism, Recipe, Sweep, Training, ValidationRuns,
@@ -85,6 +85,22 @@ pub fn load_str(
     env: impl Iterator<Item = (String, String)>,
 ) -> Result<Resolved> {
     resolve(resolved::stem(path), Source::new(Origin::File(path.to_owned()), text), overrides, env)
+}
+
+/// The key and the value, as TOML text, of one `section.key=value`, checked as [`load`] checks it.
+///
+/// # Errors
+/// A usage error that points at what is wrong.
+pub fn setting(text: &str) -> Result<(&'static Key, String)> {
+    let mut layers = Layers::default();
+    layers.command_line(&[text.to_owned()]);
+    match layers.set.pop_first() {
+        Some((path, assignment)) if layers.problems.is_empty() => {
+            let key = find_path(path).expect("layers set keys of the table alone");
+            Ok((key, value_text(&assignment.value)))
+        }
+        _ => Err(diagnostic::error(&layers.problems)),
+    }
 }
 
 /// The process's variables that set keys of a recipe (`XRUN__SECTION__KEY`), for [`load`].

@@ -200,6 +200,11 @@ pub(super) fn values(recipe: &Recipe) -> Vec<(&'static Key, Option<String>)> {
     KEYS.iter().map(|key| (key, toml_text(&recipe[key.section()][key.name()]))).collect()
 }
 
+/// A value of a recipe as TOML text, the same for equal values however they were spelled.
+pub fn value_text(value: &Value) -> String {
+    serde_json::to_value(value).ok().as_ref().and_then(toml_text).unwrap_or_default()
+}
+
 /// A value in TOML on one line, with an exponent in small numbers; `None` for null.
 fn toml_text(value: &Json) -> Option<String> {
     Some(match value {

@@ -1,5 +1,6 @@
 //! The run folder: where everything of one run lies, held by one process at a time.
 
+use super::ledger::SWEEPS;
 use super::provenance::{Environment, host_name};
 use super::rows::{Cut, Row, RowWriter};
 use super::summary::Summary;
@@ -124,10 +125,7 @@ impl RunFolder {
     }
 
     fn with_lock(path: &Path, mut lock: File) -> Result<Self> {
-        let owner = Owner { pid: std::process::id(), host: host_name(), since: Timestamp::now() };
-        let file = path.join(LOCK);
-        lock.set_len(0).at("write", &file)?;
-        lock.write_all(&json(&owner)?).at("write", &file)?;
+        sign(&mut lock, path)?;
         atomic::clear_leftovers(path)?;
         if path.join(PLOTS).is_dir() {
             atomic::clear_leftovers(&path.join(PLOTS))?;
@@ -218,7 +216,26 @@ pub fn read_summary(run: &Path) -> Result<Summary> {
         .map_err(|e| Error::failed(format!("{}:{}: not a summary: {e}", path.display(), e.line())))
 }
 
-/// Locks a run folder, or says in words who holds it.
+/// Takes hold of any folder as a run does of its own, until the file is dropped.
+///
+/// # Errors
+/// When another process holds it, which the message names.
+pub fn lock(folder: &Path) -> Result<File> {
+    match try_lock(folder)? {
+        Ok(mut lock) => sign(&mut lock, folder).map(|()| lock),
+        Err(owner) => Err(Error::failed(format!("{} is in use by {owner}", folder.display()))),
+    }
+}
+
+/// Writes into a folder's lock who holds it.
+fn sign(lock: &mut File, folder: &Path) -> Result<()> {
+    let owner = Owner { pid: std::process::id(), host: host_name(), since: Timestamp::now() };
+    let file = folder.join(LOCK);
+    lock.set_len(0).at("write", &file)?;
+    lock.write_all(&json(&owner)?).at("write", &file)
+}
+
+/// Locks a folder, or says in words who holds it.
 ///
 /// The lock is the operating system's, so that it ends with the process however that ends.
 fn try_lock(run: &Path) -> Result<Result<File, String>> {
@@ -254,7 +271,10 @@ fn try_lock(run: &Path) -> Result<Result<File, String>> {
 fn folder_name(recipe: &str) -> Result<String> {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let name: String = recipe.chars().map(plain).collect();
-    if name == KEPT || name.trim_matches(['.', '-']).is_empty() || name.starts_with('.') {
+    if [KEPT, SWEEPS].contains(&name.as_str())
+        || name.trim_matches(['.', '-']).is_empty()
+        || name.starts_with('.')
+    {
         return Err(Error::usage(format!(
             "a recipe named `{recipe}` has no place in the results; rename its file"
         )));

@@ -3,11 +3,19 @@
 //! Lines are only ever added. An attempt is a line when it begins and one when it ends; one that never ended was killed
 //! with the sweep, and the next sweep says so in a line of its own. The table of a sweep is what its cells' last lines say.
 
+use crate::error::{Error, IoContext, Result};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
 /// The ledger's name in a results folder.
 pub const LEDGER: &str = "ledger.jsonl";
+
+/// The folder of sweeps in a results folder; no recipe may be called so.
+pub const SWEEPS: &str = "sweeps";
 
 /// A line of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,8 +73,9 @@ pub struct Measured {
 }
 
 /// How an attempt stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
 pub enum CellStatus {
     /// Under way.
     Running,
@@ -88,4 +97,215 @@ pub enum CellStatus {
     Failed,
     /// Left out: excluded, or no valid recipe.
     Skipped,
+}
+
+impl CellStatus {
+    /// The status as it stands in the file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CellStatus::Running => "running",
+            CellStatus::Ok => "ok",
+            CellStatus::Oom => "oom",
+            CellStatus::PredictedOom => "predicted_oom",
+            CellStatus::Diverged => "diverged",
+            CellStatus::Hang => "hang",
+            CellStatus::Timeout => "timeout",
+            CellStatus::Killed => "killed",
+            CellStatus::Failed => "failed",
+            CellStatus::Skipped => "skipped",
+        }
+    }
+
+    /// Whether a cell that stands so is done: a sweep does not run it again unless asked to.
+    pub fn is_final(self) -> bool {
+        !matches!(self, CellStatus::Running | CellStatus::Killed)
+    }
+}
+
+impl fmt::Display for CellStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A ledger as it stands, and the file to which lines are added.
+#[derive(Debug)]
+pub struct Ledger {
+    path: PathBuf,
+    file: Option<File>,
+    attempts: Vec<Attempt>,
+    /// The last line of each cell.
+    last: HashMap<String, usize>,
+    torn: Option<usize>,
+}
+
+impl Ledger {
+    /// Reads the ledger of a results folder; one that is not there has no lines.
+    ///
+    /// # Errors
+    /// A line that is damaged. What a crash left of the last line is passed over.
+    pub fn read(results: &Path) -> Result<Self> {
+        let path = results.join(LEDGER);
+        let bytes = match std::fs::read(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
+            bytes => bytes.at("read", &path)?,
+        };
+        // A line is whole when its end is there: it is written with it.
+        let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let mut attempts: Vec<Attempt> = Vec::new();
+        for (number, line) in bytes[..whole].split(|&byte| byte == b'\n').enumerate() {
+            if line.is_empty() {
+                continue;
+            }
+            attempts.push(serde_json::from_slice(line).map_err(|e| {
+                Error::failed(format!(
+                    "{}:{}: not a line of a ledger: {e}; mend or remove the line",
+                    path.display(),
+                    number + 1
+                ))
+            })?);
+        }
+        let torn = (whole < bytes.len()).then_some(whole);
+        let last = attempts.iter().enumerate().map(|(at, attempt)| (attempt.key.clone(), at)).collect();
+        Ok(Self { path, file: None, attempts, last, torn })
+    }
+
+    /// Opens the ledger of a results folder to add lines, and cuts off what a crash left of the last one. Whoever calls
+    /// it holds the folder of sweeps. Returns a warning where something was cut off.
+    ///
+    /// # Errors
+    /// As [`Ledger::read`], and when the file cannot be written.
+    pub fn open(results: &Path) -> Result<(Self, Option<String>)> {
+        let mut ledger = Self::read(results)?;
+        let file =
+            OpenOptions::new().append(true).create(true).open(&ledger.path).at("open", &ledger.path)?;
+        let warning = match ledger.torn.take() {
+            Some(whole) => {
+                file.set_len(whole as u64).and_then(|()| file.sync_data()).at("write", &ledger.path)?;
+                let line = ledger.attempts.len() + 1;
+                Some(format!(
+                    "{}:{line}: cut off a line that a crash left half written",
+                    ledger.path.display()
+                ))
+            }
+            None => None,
+        };
+        ledger.file = Some(file);
+        Ok((ledger, warning))
+    }
+
+    /// Adds a line. It is on the disk when this returns.
+    ///
+    /// # Errors
+    /// When it cannot be written, or the ledger was only read.
+    pub fn append(&mut self, attempt: Attempt) -> Result<()> {
+        let file = self.file.as_mut().ok_or_else(|| Error::failed("the ledger was opened to be read"))?;
+        let mut line =
+            serde_json::to_vec(&attempt).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
+        line.push(b'\n');
+        file.write_all(&line).and_then(|()| file.sync_data()).at("write", &self.path)?;
+        self.last.insert(attempt.key.clone(), self.attempts.len());
+        self.attempts.push(attempt);
+        Ok(())
+    }
+
+    /// All lines, the oldest first.
+    pub fn lines(&self) -> &[Attempt] {
+        &self.attempts
+    }
+
+    /// The last line of a cell: how it stands.
+    pub fn last(&self, key: &str) -> Option<&Attempt> {
+        self.last.get(key).map(|&at| &self.attempts[at])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(key: &str, status: CellStatus) -> Attempt {
+        Attempt {
+            key: key.to_owned(),
+            attempt: 1,
+            status,
+            reason: None,
+            recipe: "r".to_owned(),
+            settings: BTreeMap::from([("optimizer.lr".to_owned(), "0.001".to_owned())]),
+            recipe_hash: "h".to_owned(),
+            corpus_hash: None,
+            build: "b".to_owned(),
+            device: "d".to_owned(),
+            run: None,
+            at: "2026-01-02T03:04:05Z".to_owned(),
+            measured: Measured { loss: Some(1.5), ..Measured::default() },
+        }
+    }
+
+    /// A ledger of three lines, and its bytes.
+    fn three(results: &Path) -> Vec<u8> {
+        let (mut ledger, warning) = Ledger::open(results).unwrap();
+        assert_eq!(warning, None);
+        for (key, status) in
+            [("a", CellStatus::Running), ("b", CellStatus::Skipped), ("a", CellStatus::PredictedOom)]
+        {
+            ledger.append(attempt(key, status)).unwrap();
+        }
+        std::fs::read(results.join(LEDGER)).unwrap()
+    }
+
+    #[test]
+    fn the_last_line_of_a_cell_is_how_it_stands() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes = three(dir.path());
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(
+            text.contains("\"status\":\"predicted_oom\"") && text.contains("\"val_loss\":null"),
+            "{text}"
+        );
+        let ledger = Ledger::read(dir.path()).unwrap();
+        assert_eq!(ledger.lines().len(), 3);
+        assert_eq!(ledger.last("a"), Some(&attempt("a", CellStatus::PredictedOom)));
+        assert_eq!(ledger.last("c"), None);
+    }
+
+    #[test]
+    fn a_torn_last_line_is_cut_off_wherever_it_was_torn() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes = three(dir.path());
+        let path = dir.path().join(LEDGER);
+        let second = bytes[..bytes.len() - 1].iter().rposition(|&byte| byte == b'\n').unwrap() + 1;
+        for torn in [second + 1, (second + bytes.len()) / 2, bytes.len() - 1] {
+            std::fs::write(&path, &bytes[..torn]).unwrap();
+            assert_eq!(Ledger::read(dir.path()).unwrap().lines().len(), 2, "read without a change");
+            assert_eq!(std::fs::read(&path).unwrap(), bytes[..torn]);
+            let (mut ledger, warning) = Ledger::open(dir.path()).unwrap();
+            let warning = warning.expect("a warning");
+            assert!(warning.contains("ledger.jsonl:3: "), "{warning}");
+            assert_eq!(std::fs::read(&path).unwrap(), bytes[..second]);
+            ledger.append(attempt("a", CellStatus::PredictedOom)).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn a_damaged_line_is_named_and_nothing_is_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = String::from_utf8(three(dir.path())).unwrap();
+        let path = dir.path().join(LEDGER);
+        let damaged = text.replacen("\"skipped\"", "\"skip", 1);
+        std::fs::write(&path, &damaged).unwrap();
+        let error = Ledger::open(dir.path()).unwrap_err();
+        assert!(error.message().contains("ledger.jsonl:2: "), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged);
+    }
+
+    #[test]
+    fn a_status_reads_as_it_is_written() {
+        for status in <CellStatus as clap::ValueEnum>::value_variants() {
+            assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
+            let value = clap::ValueEnum::to_possible_value(status).unwrap();
+            assert_eq!(value.get_name(), status.as_str());
+        }
+    }
 }

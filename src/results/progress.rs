@@ -6,6 +6,7 @@ use super::summary::Summary;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How to show progress.
@@ -43,6 +44,10 @@ pub struct Progress {
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Event<'a> {
+    Begin {
+        run: &'a Path,
+        pid: u32,
+    },
     Step {
         #[serde(flatten)]
         row: &'a MetricsRow,
@@ -81,6 +86,13 @@ impl Progress {
 
     fn with_sink(sink: Sink, total_steps: u64, tokens_per_step: u64, floor: Option<f64>) -> Self {
         Self { sink, total_steps, tokens_per_step, floor, rate: None, last_val: None, last_line: None }
+    }
+
+    /// The run's folder is there. Programs are told which it is, and the process that works in it.
+    pub fn begin(&mut self, run: &Path) {
+        if let Sink::Json(out) = &mut self.sink {
+            say_json(out, &Event::Begin { run, pid: std::process::id() });
+        }
     }
 
     /// A step is done. `tok_s` is its speed in tokens per second over all ranks.
@@ -300,11 +312,14 @@ mod tests {
     fn json_lines_are_json() {
         let out = Shared::default();
         let mut progress = Progress::with_sink(Sink::Json(Box::new(out.clone())), 2, 1000, None);
+        progress.begin(Path::new("results/r/run"));
         progress.step(&MetricsRow { loss: f32::NAN, ..row(1, None) }, 500.0);
         progress.note("a \"note\"");
         progress.finish(&summary());
         let lines: Vec<serde_json::Value> =
             out.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines[0], json!({"event": "begin", "run": "results/r/run", "pid": std::process::id()}));
+        let lines = &lines[1..];
         assert_eq!(lines[0]["event"], "step");
         assert_eq!((&lines[0]["loss"], &lines[0]["eta_s"]), (&json!(null), &json!(2.0)));
         assert_eq!(lines[1]["text"], "a \"note\"");

@@ -106,6 +106,7 @@ pub fn run(request: Request<'_>) -> Result<Ended> {
             (folder, Summary::begin(&plan.name, &name, &recipe_hash, plan.steps as u64))
         }
     };
+    progress.begin(folder.path());
     folder.write_resolved(&resolved.to_toml())?;
     let gpu = plan.execution.gpu.map(provenance).transpose()?;
     folder.write_environment(&Environment {
@@ -335,7 +336,10 @@ fn failure(error: &Error) -> Status {
 }
 
 /// Refuses what the plan says cannot fit, before anything is allocated.
-fn check_fits(plan: &Plan, programs: &Programs) -> Result<()> {
+///
+/// # Errors
+/// [`Kind::DoesNotFit`], with the largest tensor and what to turn.
+pub fn check_fits(plan: &Plan, programs: &Programs) -> Result<()> {
     let card = plan.execution.gpu.map(|gpu| Gpu::properties_of(gpu).map(|p| p.memory_bytes)).transpose()?;
     let machine = memory::total_bytes().map(|b| b as usize);
     let (limit, whose) = match (plan.execution.memory_limit, card, machine) {
@@ -373,7 +377,7 @@ fn check_fits(plan: &Plan, programs: &Programs) -> Result<()> {
 }
 
 /// What the corpus says of itself once it is open.
-fn corpus_facts(dataset: &Dataset) -> Corpus {
+pub fn corpus_facts(dataset: &Dataset) -> Corpus {
     Corpus {
         vocab_size: dataset.tokenizer.vocab_size(),
         train_tokens: dataset.train.len(),

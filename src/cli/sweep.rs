@@ -1,0 +1,69 @@
+//! `xrun sweep`: every combination of some values, each run once.
+
+use super::print;
+use super::run::Show;
+use crate::error::{Error, Result};
+use crate::results::ledger::CellStatus;
+use crate::sweep::{self, Request};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Arguments of `xrun sweep`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The recipe: a file, or the name of a built-in one.
+    pub recipe: PathBuf,
+    /// Keys to sweep, as `section.key=value,value`; one value is set for every cell.
+    #[arg(value_name = "KEY=VALUES")]
+    pub arguments: Vec<String>,
+    /// Print the cells with their plans and run nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Cells at once on the CPU; a GPU has one at a time.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub jobs: u16,
+    /// Run cells again that ended so, such as failed,timeout.
+    #[arg(long, value_name = "STATUS", value_delimiter = ',')]
+    pub retry: Vec<CellStatus>,
+    /// End a cell that has no new row for so long; the time until the first row counts too.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub hang: Option<Duration>,
+    /// End a cell that takes longer.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// How progress is shown.
+    #[command(flatten)]
+    pub show: Show,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| "give a number of seconds above 0".to_owned())
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// As [`sweep::run`].
+pub fn run(args: &Args, results: &Path) -> Result<()> {
+    if args.retry.contains(&CellStatus::Running) {
+        return Err(Error::usage("--retry running: a cell that runs cannot be run again"));
+    }
+    let request = Request {
+        recipe: &args.recipe,
+        arguments: &args.arguments,
+        results,
+        jobs: args.jobs.into(),
+        retry: &args.retry,
+        hang: args.hang,
+        timeout: args.timeout,
+        progress: args.show.mode(),
+    };
+    if args.dry_run {
+        return print(&sweep::dry_run(&request, args.show.json)?);
+    }
+    sweep::run(&request)
+}

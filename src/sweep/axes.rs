@@ -1,0 +1,308 @@
+//! What a sweep varies: the recipe's `[sweep]` and the command line, and the points that they span.
+
+use crate::error::{Error, Result};
+use crate::recipe::{self, Key, Resolved, Type, find_path, value_text};
+use std::collections::BTreeMap;
+
+/// What is set, by key, as TOML text.
+pub type Settings = BTreeMap<String, String>;
+
+/// More cells than this are taken for a mistake.
+const MOST_CELLS: usize = 10_000;
+
+/// Arguments of the command line, by what they do.
+#[derive(Debug, Default)]
+pub struct Arguments {
+    /// Those that set keys of `[sweep]`, as written.
+    pub sweep: Vec<String>,
+    /// One value for a key, for every cell.
+    pub fixed: Settings,
+    /// Several values for a key.
+    pub axes: Vec<(String, Vec<String>)>,
+}
+
+impl Arguments {
+    /// Reads `section.key=value` and `section.key=value,value…`.
+    ///
+    /// # Errors
+    /// A usage error for whatever a recipe would not take, and for a key that is set twice.
+    pub fn read(arguments: &[String]) -> Result<Self> {
+        let mut read = Self::default();
+        for argument in arguments {
+            let (path, raw) = argument.split_once('=').unwrap_or((argument, ""));
+            let Some(key) = find_path(path.trim()).filter(|_| argument.contains('=')) else {
+                // What sets nothing, or no key: the recipe's own message.
+                recipe::setting(argument)?;
+                continue;
+            };
+            if key.section() == "sweep" {
+                recipe::setting(argument)?;
+                read.sweep.push(argument.clone());
+                continue;
+            }
+            let twice =
+                read.fixed.contains_key(key.path) || read.axes.iter().any(|(known, _)| known == key.path);
+            if twice {
+                return Err(Error::usage(format!("{} is set twice; keep one of them", key.path)));
+            }
+            let mut values = values(key, raw)?;
+            if values.len() == 1 {
+                read.fixed.insert(key.path.to_owned(), values.remove(0));
+            } else {
+                read.axes.push((key.path.to_owned(), values));
+            }
+        }
+        Ok(read)
+    }
+}
+
+/// The values that an argument gives a key, without repetitions.
+fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
+    let one = |text: &str| recipe::setting(&format!("{}={text}", key.path)).map(|(_, value)| value);
+    let is_a_list = matches!(key.kind, Type::Counts { .. } | Type::Pair(_));
+    let inside = raw.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let parts = match (split(raw).as_slice(), inside) {
+        ([_], Some(_)) if is_a_list && one(raw).is_ok() => return Ok(vec![one(raw)?]),
+        ([_], Some(inside)) => split(inside),
+        (parts, _) => parts.to_vec(),
+    };
+    let mut values = Vec::new();
+    for part in parts {
+        if part.trim().is_empty() {
+            return Err(Error::usage(format!(
+                "{}={raw} has an empty value; write {}={}, or put the text in quotes",
+                key.path, key.path, key.example
+            )));
+        }
+        let value = one(part.trim())?;
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    Ok(values)
+}
+
+/// The parts between commas that stand in no quotes and no brackets.
+fn split(text: &str) -> Vec<&str> {
+    let (mut depth, mut quote, mut escaped, mut start) = (0usize, None, false, 0);
+    let mut parts = Vec::new();
+    for (at, c) in text.char_indices() {
+        match (quote, c) {
+            _ if escaped => escaped = false,
+            (Some('"'), '\\') => escaped = true,
+            (Some(open), c) if c == open => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') if text[start..at].trim().is_empty() || depth > 0 => quote = Some(c),
+            (None, '[' | '{') => depth += 1,
+            (None, ']' | '}') => depth = depth.saturating_sub(1),
+            (None, ',') if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// A point of the grid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// What it sets: its coordinates, and what the command line sets for every cell.
+    pub settings: Settings,
+    /// The set of `sweep.exclude` that leaves it out.
+    pub excluded: Option<Settings>,
+}
+
+/// What a sweep varies.
+#[derive(Debug)]
+pub struct Axes {
+    /// Keys that vary, in the order of columns.
+    pub keys: Vec<String>,
+    /// All points, the last axis varying fastest.
+    pub points: Vec<Point>,
+}
+
+impl Axes {
+    /// The points of a recipe's `[sweep]` with the command line on top: an argument replaces the recipe's own values of
+    /// its key.
+    ///
+    /// # Errors
+    /// A usage error for an argument that names a key of `sweep.pairs`, or for more cells than anybody wants.
+    pub fn new(base: &Resolved, arguments: &Arguments) -> Result<Self> {
+        let sweep = &base.recipe.sweep;
+        let given = |key: &str| {
+            arguments.fixed.contains_key(key) || arguments.axes.iter().any(|(axis, _)| axis == key)
+        };
+        let pairs: Vec<Settings> = sweep.pairs.iter().map(texts).collect();
+        if let Some(key) = pairs.iter().flat_map(BTreeMap::keys).find(|key| given(key)) {
+            return Err(Error::usage(format!(
+                "{key} is in sweep.pairs of {}; leave the argument out, or replace the pairs with sweep.pairs=[…]",
+                base.name
+            )));
+        }
+        let from_recipe = sweep.grid.iter().filter(|(key, _)| !given(key)).map(|(key, values)| {
+            let values = values.as_array().map(Vec::as_slice).unwrap_or_default();
+            let mut texts: Vec<String> = Vec::new();
+            for text in values.iter().map(value_text) {
+                if !texts.contains(&text) {
+                    texts.push(text);
+                }
+            }
+            (key.clone(), texts)
+        });
+        let axes: Vec<(String, Vec<String>)> = from_recipe.chain(arguments.axes.iter().cloned()).collect();
+        let cells = axes.iter().try_fold(pairs.len().max(1), |n, (_, values)| n.checked_mul(values.len()));
+        if cells.is_none_or(|cells| cells > MOST_CELLS) {
+            return Err(Error::usage(format!("a sweep has at most {MOST_CELLS} cells; sweep fewer values")));
+        }
+        let mut keys: Vec<String> = Vec::new();
+        for key in pairs.iter().flat_map(BTreeMap::keys).chain(axes.iter().map(|(key, _)| key)) {
+            if !keys.contains(key) {
+                keys.push(key.clone());
+            }
+        }
+        let start = if pairs.is_empty() { vec![Settings::new()] } else { pairs };
+        let settings = axes.iter().fold(start, |points, (key, values)| {
+            let with = |point: &Settings, value: &String| {
+                let mut point = point.clone();
+                point.insert(key.clone(), value.clone());
+                point
+            };
+            points.iter().flat_map(|point| values.iter().map(move |value| with(point, value))).collect()
+        });
+        let exclude: Vec<Settings> = sweep.exclude.iter().map(texts).collect();
+        let written: Settings = base
+            .explain()
+            .into_iter()
+            .filter_map(|(key, value, _)| Some((key.path.to_owned(), value?)))
+            .collect();
+        let points = settings.into_iter().map(|mut settings: Settings| {
+            settings.extend(arguments.fixed.clone());
+            let agrees = |set: &&Settings| {
+                set.iter().all(|(key, value)| settings.get(key).or_else(|| written.get(key)) == Some(value))
+            };
+            let excluded = exclude.iter().find(agrees).cloned();
+            Point { settings, excluded }
+        });
+        Ok(Self { keys, points: points.collect() })
+    }
+}
+
+fn texts(table: &toml::Table) -> Settings {
+    table.iter().map(|(key, value)| (key.clone(), value_text(value))).collect()
+}
+
+/// A cell by what varies of it, in the order of columns.
+pub fn name_of(keys: &[String], settings: &Settings) -> String {
+    in_words(keys.iter().filter_map(|key| settings.get_key_value(key)))
+}
+
+/// Settings in words: `model.dim=64 optimizer.lr=0.001`.
+pub fn in_words<'a>(settings: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
+    settings.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn axes(text: &str, arguments: &[&str]) -> Result<Axes> {
+        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let arguments = Arguments::read(&arguments)?;
+        let base = recipe::load_str(Path::new("r.toml"), text, &arguments.sweep, std::iter::empty())?;
+        Axes::new(&base, &arguments)
+    }
+
+    fn points(text: &str, arguments: &[&str]) -> Vec<String> {
+        let axes = axes(text, arguments).unwrap();
+        let shown = |point: Point| {
+            let mark = if point.excluded.is_some() { " out" } else { "" };
+            in_words(&point.settings) + mark
+        };
+        axes.points.into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn pairs_times_grid_less_what_is_excluded() {
+        let text = r#"
+            [sweep]
+            grid = { "optimizer.lr" = [1e-3, 3e-3] }
+            pairs = [{ "model.dim" = 32, "model.n_heads" = 2 }, { "model.dim" = 64, "model.n_heads" = 4 }]
+            exclude = [{ "model.dim" = 64, "optimizer.lr" = 0.003 }]
+        "#;
+        let expected = [
+            "model.dim=32 model.n_heads=2 optimizer.lr=0.001",
+            "model.dim=32 model.n_heads=2 optimizer.lr=0.003",
+            "model.dim=64 model.n_heads=4 optimizer.lr=0.001",
+            "model.dim=64 model.n_heads=4 optimizer.lr=0.003 out",
+        ];
+        assert_eq!(points(text, &[]), expected);
+        assert_eq!(axes(text, &[]).unwrap().keys, ["model.dim", "model.n_heads", "optimizer.lr"]);
+        let more = points(text, &["training.seed=[1, 2]", "training.steps=5"]);
+        assert_eq!(more.len(), 8);
+        assert_eq!(
+            more[1],
+            "model.dim=32 model.n_heads=2 optimizer.lr=0.001 training.seed=2 training.steps=5"
+        );
+        assert_eq!(more.iter().filter(|point| point.ends_with(" out")).count(), 2);
+    }
+
+    #[test]
+    fn the_command_line_replaces_values_of_the_recipe() {
+        let text = "[sweep]\ngrid = { \"optimizer.lr\" = [1e-3, 3e-3] }";
+        assert_eq!(
+            points(text, &["optimizer.lr=1e-4,0.0001,2e-4"]),
+            ["optimizer.lr=0.0001", "optimizer.lr=0.0002"]
+        );
+        assert_eq!(points(text, &["optimizer.lr=1e-4"]), ["optimizer.lr=0.0001"]);
+        let exclude = "sweep.exclude=[{ \"optimizer.lr\" = 1e-3, \"training.steps\" = 7 }]";
+        assert_eq!(
+            points(text, &[exclude, "training.steps=7"]),
+            ["optimizer.lr=0.001 training.steps=7 out", "optimizer.lr=0.003 training.steps=7"]
+        );
+    }
+
+    #[test]
+    fn an_exclusion_sees_what_the_recipe_sets_itself() {
+        let text = "[training]\nsteps = 9\n[sweep]\ngrid = { \"training.seed\" = [1, 2] }\n\
+                    exclude = [{ \"training.steps\" = 9, \"training.seed\" = 2 }]";
+        assert_eq!(points(text, &[]), ["training.seed=1", "training.seed=2 out"]);
+    }
+
+    #[test]
+    fn commas_divide_outside_of_quotes_and_brackets() {
+        let read = |argument: &str| {
+            let read = Arguments::read(&[argument.to_owned()]).unwrap();
+            let axes = read.axes.into_iter().flat_map(|(_, values)| values);
+            axes.chain(read.fixed.into_values()).collect::<Vec<_>>()
+        };
+        assert_eq!(read("optimizer.betas=[0.9,0.95]"), ["[0.9, 0.95]"]);
+        assert_eq!(read("optimizer.betas=[0.9,0.95],[0.9,0.99]"), ["[0.9, 0.95]", "[0.9, 0.99]"]);
+        assert_eq!(read("optimizer.betas=[[0.9,0.95],[0.9,0.99]]"), ["[0.9, 0.95]", "[0.9, 0.99]"]);
+        assert_eq!(read("engine.devices=[0,1]"), ["[0, 1]"]);
+        assert_eq!(read("model.dim=[32, 64]"), ["32", "64"]);
+        assert_eq!(read("engine.placement=arena,naive"), ["\"arena\"", "\"naive\""]);
+        assert_eq!(read("generation.prompt=\"a, b\""), ["\"a, b\""]);
+        assert_eq!(read("generation.prompt=\"a, b\",it's"), ["\"a, b\"", "\"it's\""]);
+        assert_eq!(read("data.corpus=a.txt,b.txt"), ["\"a.txt\"", "\"b.txt\""]);
+        assert_eq!(read("model.n_heads=2"), ["2"]);
+    }
+
+    #[test]
+    fn what_no_recipe_takes_no_sweep_takes() {
+        let refused = |arguments: &[&str]| axes("", arguments).unwrap_err().message().to_owned();
+        assert!(refused(&["model.dimm=1,2"]).contains("did you mean model.dim?"));
+        assert!(refused(&["model.dim=1,x"]).contains("model.dim cannot be \"x\""));
+        assert!(refused(&["model.dim"]).contains("sets nothing"));
+        assert!(refused(&["model.dim=1,,2"]).contains("empty value"));
+        assert!(refused(&["model.dim=1,2", "model.d_model=3"]).contains("model.dim is set twice"));
+        let pairs = "[sweep]\npairs = [{ \"model.dim\" = 32 }]";
+        assert!(axes(pairs, &["model.dim=64"]).unwrap_err().message().contains("sweep.pairs"));
+        let seeds: Vec<String> = (0..102).map(|n| n.to_string()).collect();
+        let many = [format!("training.seed={}", seeds.join(",")), format!("data.seed={}", seeds.join(","))];
+        assert!(refused(&[&many[0], &many[1]]).contains("at most 10000 cells"));
+    }
+}

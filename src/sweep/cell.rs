@@ -1,0 +1,256 @@
+//! One cell of a sweep: its recipe, its plan, and the key by which the ledger knows it.
+
+use super::axes::{Point, Settings, in_words};
+use crate::data::{self, Spec};
+use crate::device::cuda::Gpu;
+use crate::error::{Error, Kind, Result};
+use crate::forecast::memory::peak_bytes;
+use crate::model::Programs;
+use crate::plan::{Corpus, Plan, data_spec};
+use crate::recipe::{self, Resolved};
+use crate::results::provenance::{Build, Cpu};
+use crate::train;
+use std::path::Path;
+
+/// A cell of a sweep.
+#[derive(Debug)]
+pub struct Cell {
+    /// What it sets on top of the recipe.
+    pub settings: Settings,
+    /// What makes two cells the same.
+    pub key: String,
+    /// Hash of its resolved recipe; blank where that is not valid.
+    pub recipe_hash: Option<String>,
+    /// Hash of its corpus; blank where it could not be opened.
+    pub corpus_hash: Option<String>,
+    /// The device class; blank where nothing is run.
+    pub device: Option<String>,
+    /// What is to be run, or why nothing is.
+    pub work: Result<Box<Work>, String>,
+}
+
+/// What a cell runs.
+#[derive(Debug)]
+pub struct Work {
+    /// Its plan.
+    pub plan: Plan,
+    /// Whether the recipe itself says which GPU.
+    pub device_is_set: bool,
+    /// Whether the recipe itself says how many threads.
+    pub threads_are_set: bool,
+}
+
+/// How a cell fits, by its plan.
+#[derive(Clone, Debug)]
+pub struct Fit {
+    /// Bytes of state and activations.
+    pub planned_bytes: u64,
+    /// Why it is refused.
+    pub refusal: Option<Error>,
+}
+
+impl Work {
+    /// The plan's memory, against what there is.
+    ///
+    /// # Errors
+    /// When the programs cannot be recorded, or the device does not answer.
+    pub fn fit(&self) -> Result<Fit> {
+        let programs = Programs::new(&self.plan)?;
+        let planned_bytes = peak_bytes(&self.plan, &programs) as u64;
+        let refusal = match train::check_fits(&self.plan, &programs) {
+            Err(e) if e.kind() == Kind::DoesNotFit => Some(e),
+            fits => fits.map(|()| None)?,
+        };
+        Ok(Fit { planned_bytes, refusal })
+    }
+}
+
+/// Corpora that were opened, so that each is read once.
+#[derive(Debug, Default)]
+pub struct Corpora(Vec<(Spec, Result<(String, Corpus)>)>);
+
+impl Corpora {
+    /// Hash and sizes of the corpus of a recipe.
+    fn open(&mut self, resolved: &Resolved) -> Result<(String, Corpus)> {
+        let spec = data_spec(resolved);
+        let at = self.0.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
+            // Windows of every length come later; the streams are the same for all.
+            let opened = data::open(&spec, 0).map(|set| (set.hash.clone(), train::corpus_facts(&set)));
+            self.0.push((spec.clone(), opened));
+            self.0.len() - 1
+        });
+        let (hash, corpus) = self.0[at].1.clone()?;
+        let seq_len = resolved.recipe.training.seq_len;
+        data::check_window(&spec, corpus.train_tokens, corpus.validation_tokens, seq_len)?;
+        Ok((hash, corpus))
+    }
+}
+
+impl Cell {
+    /// Resolves and plans a point. A point that is excluded, or whose recipe is not valid, has a reason instead of work.
+    pub fn new(recipe: &Path, name: &str, point: &Point, build: &str, corpora: &mut Corpora) -> Self {
+        let mut cell = Self {
+            settings: point.settings.clone(),
+            // Cells that are left out have keys of their own: another sweep may want to run the same point.
+            key: hash(&["left out", name, &in_words(&point.settings), build]),
+            recipe_hash: None,
+            corpus_hash: None,
+            device: None,
+            work: Err(String::new()),
+        };
+        if let Some(set) = &point.excluded {
+            cell.work = Err(format!("excluded: {}", in_words(set)));
+            return cell;
+        }
+        cell.work = cell.prepare(recipe, build, corpora).map_err(|e| headline(&e).to_owned());
+        cell
+    }
+
+    fn prepare(&mut self, recipe: &Path, build: &str, corpora: &mut Corpora) -> Result<Box<Work>> {
+        let mut resolved = resolve(recipe, &self.settings, &[])?;
+        train::make_paths_absolute(&mut resolved)?;
+        let recipe_hash = self.recipe_hash.insert(resolved.hash()).clone();
+        let (corpus_hash, corpus) = corpora.open(&resolved)?;
+        self.corpus_hash = Some(corpus_hash.clone());
+        let plan = Plan::new(&resolved, corpus)?;
+        let device = device_class(&plan)?;
+        self.key = hash(&[&recipe_hash, &corpus_hash, build, &device]);
+        self.device = Some(device);
+        let engine = &resolved.recipe.engine;
+        Ok(Box::new(Work {
+            plan,
+            device_is_set: engine.devices.is_some(),
+            threads_are_set: engine.threads.is_some(),
+        }))
+    }
+
+    /// The arguments that make the recipe this cell, with `more` on top.
+    pub fn arguments(&self, more: &[String]) -> Vec<String> {
+        let own = self.settings.iter().map(|(key, value)| format!("{key}={value}"));
+        own.chain(more.iter().cloned()).collect()
+    }
+
+    /// The hash of the recipe that a run of this cell has, with `more` on top.
+    ///
+    /// # Errors
+    /// When the recipe was changed and is no longer valid.
+    pub fn hash_of_run(&self, recipe: &Path, more: &[String]) -> Result<String> {
+        let mut resolved = resolve(recipe, &self.settings, more)?;
+        train::make_paths_absolute(&mut resolved)?;
+        Ok(resolved.hash())
+    }
+}
+
+/// The recipe with settings on top.
+fn resolve(recipe: &Path, settings: &Settings, more: &[String]) -> Result<Resolved> {
+    let own = settings.iter().map(|(key, value)| format!("{key}={value}"));
+    let overrides: Vec<String> = own.chain(more.iter().cloned()).collect();
+    recipe::load(recipe, &overrides, recipe::environment())
+}
+
+/// The first line of an error: what is wrong, without the place.
+pub fn headline(error: &Error) -> &str {
+    error.message().lines().next().unwrap_or_default()
+}
+
+/// The model of the GPU, or the CPU's instructions.
+fn device_class(plan: &Plan) -> Result<String> {
+    match plan.execution.gpu {
+        Some(gpu) => Gpu::properties_of(gpu).map(|properties| properties.name),
+        None => Ok(format!("cpu {}", Cpu::detect(plan.execution.threads).instructions)),
+    }
+}
+
+/// The program that runs the cells: version, commit and profile; where sources differ from the commit, or nobody
+/// knows, a hash of the binary too.
+pub fn build_name() -> String {
+    let build = Build::of_this_binary();
+    let commit = build.commit.as_deref().map_or("unknown", |commit| &commit[..commit.len().min(12)]);
+    let profile = build.profile.as_deref().and_then(|p| p.split(',').next()).unwrap_or("unknown");
+    let name = format!("{} {commit} {profile}", build.version);
+    if build.commit.is_some() && build.dirty == Some(false) {
+        return name;
+    }
+    let binary = std::env::current_exe().and_then(std::fs::read).unwrap_or_default();
+    format!("{name} binary {}", &blake3::hash(&binary).to_hex()[..12])
+}
+
+/// One hash over several texts.
+pub fn hash(parts: &[&str]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(part.as_bytes()).update(b"\0");
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TINY: &str = "[model]\ndim = 32\nn_heads = 2\nn_layers = 1\nffn_dim = 64\n[training]\nseq_len = 32\n\
+                        [data]\ntrain_tokens = 20_000\nvalidation_tokens = 600\n[engine]\ndevice = \"cpu\"\n";
+
+    fn cell(folder: &Path, settings: &[(&str, &str)], build: &str) -> Cell {
+        let recipe = folder.join("tiny.toml");
+        std::fs::write(&recipe, TINY).unwrap();
+        let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        Cell::new(&recipe, "tiny", &Point { settings, excluded: None }, build, &mut Corpora::default())
+    }
+
+    #[test]
+    fn a_key_changes_with_training_execution_corpus_and_build_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = |settings: &[(&str, &str)]| {
+            let cell = cell(dir.path(), settings, "build");
+            assert!(cell.work.is_ok(), "{:?}", cell.work);
+            cell.key
+        };
+        let base = key(&[]);
+        assert_eq!(base, key(&[]));
+        // Bookkeeping, and a default that is spelled out.
+        assert_eq!(base, key(&[("checkpoint.keep", "7"), ("metrics.interval", "3")]));
+        assert_eq!(base, key(&[("model.n_layers", "1")]));
+        for other in [
+            ("optimizer.lr", "0.5"),
+            ("training.seed", "9"),
+            ("engine.fused", "false"),
+            ("engine.memory_limit_gib", "4.0"),
+            ("data.seed", "5"),
+        ] {
+            assert_ne!(base, key(&[other]), "{other:?}");
+        }
+        assert_ne!(base, cell(dir.path(), &[], "another build").key);
+    }
+
+    #[test]
+    fn a_text_that_changed_is_another_corpus() {
+        let dir = tempfile::tempdir().unwrap();
+        let corpus = dir.path().join("corpus.txt");
+        let path = format!("{:?}", corpus.to_str().unwrap());
+        let key = |text: &str| {
+            std::fs::write(&corpus, text.repeat(300)).unwrap();
+            let cell = cell(dir.path(), &[("data.corpus", &path), ("data.tokenizer", "\"byte\"")], "build");
+            assert!(cell.work.is_ok(), "{:?}", cell.work);
+            cell.key
+        };
+        assert_ne!(key("one text "), key("two texts "));
+    }
+
+    #[test]
+    fn what_is_left_out_says_why_under_a_key_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let wrong = cell(dir.path(), &[("model.n_heads", "5")], "build");
+        let reason = wrong.work.unwrap_err();
+        assert!(reason.contains("heads") && !reason.contains('\n'), "{reason}");
+        let long = cell(dir.path(), &[("training.seq_len", "1024")], "build").work.unwrap_err();
+        assert!(long.contains("held-out split"), "{long}");
+        let good = cell(dir.path(), &[], "build");
+        let set = Settings::from([("model.dim".to_owned(), "32".to_owned())]);
+        let point = Point { settings: Settings::new(), excluded: Some(set) };
+        let recipe = dir.path().join("tiny.toml");
+        let excluded = Cell::new(&recipe, "tiny", &point, "build", &mut Corpora::default());
+        assert_eq!(excluded.work.as_ref().unwrap_err(), "excluded: model.dim=32");
+        assert_ne!(excluded.key, good.key);
+    }
+}

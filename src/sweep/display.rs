@@ -1,0 +1,212 @@
+//! How a sweep says how it goes: a live table on a terminal, plain lines in a pipe, JSON lines for programs.
+
+use super::axes::name_of;
+use super::child::Child;
+use crate::results::format::{duration, short};
+use crate::results::ledger::{Attempt, CellStatus};
+use crate::results::progress::Mode;
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+/// Shows a sweep. A closed stdout or stderr never ends it.
+pub struct Display {
+    sink: Sink,
+    /// The keys that vary, by which a cell is called.
+    keys: Vec<String>,
+    cells: usize,
+}
+
+enum Sink {
+    Live { all: MultiProgress, bar: ProgressBar, lines: BTreeMap<String, ProgressBar> },
+    Plain,
+    Json,
+    Quiet,
+}
+
+/// A line for programs.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+enum Event<'a> {
+    Cell {
+        /// Cells that are done.
+        done: usize,
+        /// All cells.
+        cells: usize,
+        #[serde(flatten)]
+        attempt: &'a Attempt,
+    },
+    Note {
+        text: &'a str,
+    },
+}
+
+impl Display {
+    /// A display of `cells` cells that are called by `keys`.
+    pub fn new(mode: Mode, keys: &[String], cells: usize) -> Self {
+        let sink = match mode {
+            Mode::Auto if std::io::stderr().is_terminal() => {
+                let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
+                let bar = all.add(ProgressBar::new(cells as u64).with_style(bar_style()));
+                Sink::Live { all, bar, lines: BTreeMap::new() }
+            }
+            Mode::Auto | Mode::Plain => Sink::Plain,
+            Mode::Json => Sink::Json,
+            Mode::Quiet => Sink::Quiet,
+        };
+        Self { sink, keys: keys.to_vec(), cells }
+    }
+
+    /// Says something on a line of its own.
+    pub fn note(&mut self, text: &str) {
+        match &mut self.sink {
+            Sink::Live { all, .. } => all.suspend(|| say(text)),
+            Sink::Plain => say(text),
+            Sink::Json => print(&Event::Note { text }),
+            Sink::Quiet => {}
+        }
+    }
+
+    /// As [`Display::note`], and in quiet mode too.
+    pub fn warn(&mut self, text: &str) {
+        match &mut self.sink {
+            Sink::Quiet => say(&format!("warning: {text}")),
+            _ => self.note(&format!("warning: {text}")),
+        }
+    }
+
+    /// A line was added to the ledger; `done` cells are done, and this one took so long.
+    pub fn line(&mut self, attempt: &Attempt, done: usize, took: Option<Duration>) {
+        if matches!(self.sink, Sink::Json) {
+            print(&Event::Cell { done, cells: self.cells, attempt });
+            return;
+        }
+        let name = self.name(attempt);
+        if attempt.status == CellStatus::Running {
+            if let Sink::Live { all, lines, .. } = &mut self.sink {
+                let line = all.add(ProgressBar::new_spinner().with_style(line_style()));
+                line.set_prefix(name);
+                lines.insert(attempt.key.clone(), line);
+            }
+            return;
+        }
+        let text = format!("[{done}/{}] {:<13} {name}{}", self.cells, attempt.status, outcome(attempt, took));
+        match &mut self.sink {
+            Sink::Live { all, bar, lines } => {
+                if let Some(line) = lines.remove(&attempt.key) {
+                    line.finish_and_clear();
+                    all.remove(&line);
+                }
+                bar.set_position(done as u64);
+                all.suspend(|| say(&text));
+            }
+            Sink::Plain => say(&text),
+            Sink::Json | Sink::Quiet => {}
+        }
+    }
+
+    /// How far an attempt is.
+    pub fn step(&mut self, key: &str, child: &Child) {
+        let (Sink::Live { lines, .. }, Some((step, steps, loss))) = (&self.sink, child.step) else { return };
+        if let Some(line) = lines.get(key) {
+            let loss = loss.map(|loss| format!("  loss {loss:.3}")).unwrap_or_default();
+            let gpu = child.gpu.map(|gpu| format!("  GPU {gpu}")).unwrap_or_default();
+            line.set_message(format!("{step}/{steps}{loss}{gpu}"));
+        }
+    }
+
+    /// The sweep is over.
+    pub fn finish(&mut self, text: &str) {
+        if let Sink::Live { bar, lines, .. } = &self.sink {
+            lines.values().for_each(ProgressBar::finish_and_clear);
+            bar.finish_and_clear();
+        }
+        match self.sink {
+            Sink::Quiet => say(text),
+            _ => self.note(text),
+        }
+    }
+
+    /// A cell in words: what varies of it.
+    fn name(&self, attempt: &Attempt) -> String {
+        match name_of(&self.keys, &attempt.settings) {
+            name if name.is_empty() => attempt.recipe.clone(),
+            name => name,
+        }
+    }
+}
+
+/// What came of an attempt, in words.
+fn outcome(attempt: &Attempt, took: Option<Duration>) -> String {
+    let measured = &attempt.measured;
+    let mut text = String::new();
+    if attempt.status == CellStatus::Ok {
+        text += &measured.loss.map(|loss| format!("  loss {loss:.3}")).unwrap_or_default();
+        text += &measured.val_loss.map(|loss| format!("  val {loss:.3}")).unwrap_or_default();
+        text += &measured.tok_s.map(|rate| format!("  {} tok/s", short(rate))).unwrap_or_default();
+    }
+    text += &took.map(|took| format!("  {}", duration(took.as_secs_f64()))).unwrap_or_default();
+    text += &attempt.reason.as_ref().map(|reason| format!("  {reason}")).unwrap_or_default();
+    text
+}
+
+fn bar_style() -> ProgressStyle {
+    // https://no-color.org: set and not empty means no colour.
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let bar = if plain { "{bar:20}" } else { "{bar:20.cyan/dim}" };
+    let template = format!("{bar} {{pos}}/{{len}} cells  {{elapsed}}");
+    ProgressStyle::with_template(&template)
+        .expect("the template is a constant that a test renders")
+        .progress_chars("━╸─")
+}
+
+fn line_style() -> ProgressStyle {
+    ProgressStyle::with_template("  {prefix}  {msg}").expect("the template is a constant that a test renders")
+}
+
+/// Writes a line to stderr. A reader that went away must not end a sweep.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+fn print(event: &Event<'_>) {
+    let text = serde_json::to_string(event).expect("an event has text keys and no map of others");
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_live_table_has_a_line_per_running_cell() {
+        let terminal = indicatif::InMemoryTerm::new(6, 100);
+        let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
+        let all = MultiProgress::with_draw_target(target);
+        let bar = all.add(ProgressBar::new(3).with_style(bar_style()));
+        let keys = vec!["model.dim".to_owned()];
+        let sink = Sink::Live { all, bar, lines: BTreeMap::new() };
+        let mut display = Display { sink, keys, cells: 3 };
+        let attempt: Attempt = serde_json::from_value(serde_json::json!({
+            "key": "k", "attempt": 1, "status": "running", "recipe": "r", "recipe_hash": "h", "build": "b",
+            "settings": {"model.dim": "64", "training.steps": "9"}, "device": "d", "at": "t", "measured": {}
+        }))
+        .unwrap();
+        display.line(&attempt, 1, None);
+        let Sink::Live { bar, lines, .. } = &display.sink else { unreachable!() };
+        lines["k"].set_message("3/9  loss 2.500");
+        lines["k"].force_draw();
+        bar.set_position(1);
+        bar.force_draw();
+        let shown = terminal.contents();
+        assert!(shown.contains("1/3 cells") && shown.contains("  model.dim=64  3/9  loss 2.500"), "{shown}");
+        display.line(&Attempt { status: CellStatus::Failed, ..attempt }, 2, None);
+        let Sink::Live { bar, .. } = &display.sink else { unreachable!() };
+        bar.force_draw();
+        let shown = terminal.contents();
+        assert!(shown.contains("2/3 cells") && !shown.contains("loss"), "{shown}");
+    }
+}

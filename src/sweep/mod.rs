@@ -1,0 +1,157 @@
+//! Sweeps: every cell of a grid run once, each in a process of its own, and a ledger that survives whatever happens.
+//!
+//! ```text
+//! recipe + arguments ─▶ axes ─▶ cells (resolved, planned, keyed) ─▶ schedule ─▶ child processes
+//!                                             ledger.jsonl ◀── one line per begin and end ──┘
+//! ```
+//!
+//! The ledger is the truth: what is done is what it says is done, and tables are made from it after every line.
+
+pub mod axes;
+pub mod cell;
+mod child;
+mod display;
+mod schedule;
+mod table;
+
+use crate::error::{IoContext, Result};
+use crate::forecast::format::{Column, Table, binary};
+use crate::recipe;
+use crate::results::folder;
+use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
+use crate::results::progress::Mode;
+use crate::train::Stop;
+use axes::{Arguments, Axes, name_of};
+use cell::{Cell, Corpora, build_name, headline};
+use child::{ATTEMPTS, Limits};
+use display::Display;
+use schedule::{Policy, Schedule};
+use serde_json::json;
+use std::path::Path;
+use std::time::Duration;
+use table::Tables;
+
+/// What to sweep, and how.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The recipe.
+    pub recipe: &'a Path,
+    /// `section.key=value`, or several values with commas between.
+    pub arguments: &'a [String],
+    /// The results folder.
+    pub results: &'a Path,
+    /// Cells at once on the CPU.
+    pub jobs: usize,
+    /// What a cell that is done is run again for.
+    pub retry: &'a [CellStatus],
+    /// The longest time without a new row.
+    pub hang: Option<Duration>,
+    /// The longest time that a cell may take.
+    pub timeout: Option<Duration>,
+    /// How progress is shown.
+    pub progress: Mode,
+}
+
+/// The cells of a sweep.
+struct Sweep {
+    name: String,
+    build: String,
+    axes: Axes,
+    cells: Vec<Cell>,
+}
+
+impl Sweep {
+    fn new(request: &Request<'_>) -> Result<Self> {
+        let arguments = Arguments::read(request.arguments)?;
+        let base = recipe::load(request.recipe, &arguments.sweep, recipe::environment())?;
+        let axes = Axes::new(&base, &arguments)?;
+        let build = build_name();
+        let mut corpora = Corpora::default();
+        let cell = |point| Cell::new(request.recipe, &base.name, point, &build, &mut corpora);
+        let cells = axes.points.iter().map(cell).collect();
+        Ok(Self { name: base.name, build, axes, cells })
+    }
+}
+
+/// Runs every cell that is not done.
+///
+/// # Errors
+/// A usage error for a wrong recipe or argument; a failure when another sweep works in the results folder, when a line
+/// of the ledger is damaged, and when a cell did not end well; [`Interrupted`](crate::error::Kind::Interrupted) after a
+/// signal.
+pub fn run(request: &Request<'_>) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    // Whoever comes second is told before corpora are opened.
+    let folder = request.results.join(SWEEPS);
+    let arguments = Arguments::read(request.arguments)?;
+    recipe::load(request.recipe, &arguments.sweep, recipe::environment())?;
+    std::fs::create_dir_all(&folder).at("create", &folder)?;
+    let _held = folder::lock(&folder)
+        .map_err(|e| e.context("another sweep writes the ledger; wait for it to end, or stop it"))?;
+    let ignored = folder.join(".gitignore");
+    std::fs::write(&ignored, format!("/lock\n/{ATTEMPTS}/\n")).at("write", &ignored)?;
+    let (ledger, warning) = Ledger::open(request.results)?;
+    let sweep = Sweep::new(request)?;
+    let mut display = Display::new(request.progress, &sweep.axes.keys, sweep.cells.len());
+    if let Some(warning) = warning {
+        display.warn(&warning);
+    }
+    let tables = Tables::new(request.results, &sweep.name, &sweep.axes, &sweep.cells)?;
+    let policy = Policy {
+        recipe: request.recipe,
+        name: &sweep.name,
+        results: request.results,
+        jobs: request.jobs,
+        retry: request.retry,
+        limits: Limits { hang: request.hang, timeout: request.timeout },
+        build: &sweep.build,
+    };
+    Schedule::new(&policy, &sweep.cells, ledger, tables, display).run(&stop)
+}
+
+/// The cells with their plans, as a table or as JSON lines. Nothing is run or written.
+///
+/// # Errors
+/// As [`run`], before anything is run.
+pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
+    let sweep = Sweep::new(request)?;
+    let ledger = Ledger::read(request.results)?;
+    let mut lines = String::new();
+    let mut table = Table::new(&[Column::Right, Column::Left, Column::Left, Column::Right, Column::Left]);
+    table.row(["", "CELL", "STATUS", "MEMORY", ""]);
+    for (at, cell) in sweep.cells.iter().enumerate() {
+        let last = ledger.last(&cell.key).map(|last| last.status);
+        let (planned, fits, reason) = match cell.work.as_ref().map(|work| work.fit()) {
+            Err(reason) => (None, None, Some(reason.clone())),
+            Ok(Err(e)) => (None, None, Some(headline(&e).to_owned())),
+            Ok(Ok(fit)) => {
+                let refusal = fit.refusal.as_ref().map(|e| headline(e).to_owned());
+                (Some(fit.planned_bytes), Some(refusal.is_none()), refusal)
+            }
+        };
+        let done = last.filter(|&status| status.is_final() && !request.retry.contains(&status));
+        let status = match (done, &cell.work, fits) {
+            (Some(done), ..) => format!("done: {done}"),
+            (None, Err(_), _) => CellStatus::Skipped.to_string(),
+            (None, Ok(_), Some(false)) => CellStatus::PredictedOom.to_string(),
+            (None, Ok(_), _) => "to run".to_owned(),
+        };
+        if as_json {
+            let row = json!({
+                "key": cell.key, "settings": cell.settings, "status": status, "planned_bytes": planned,
+                "fits": fits, "reason": reason,
+            });
+            lines += &format!("{row}\n");
+            continue;
+        }
+        table.row([
+            (at + 1).to_string(),
+            name_of(&sweep.axes.keys, &cell.settings),
+            status,
+            planned.map(|bytes| binary(bytes as usize)).unwrap_or_default(),
+            // What to turn is in the row of the ledger.
+            reason.as_deref().and_then(|reason| reason.split(';').next()).unwrap_or_default().to_owned(),
+        ]);
+    }
+    Ok(if as_json { lines } else { table.render(0) })
+}

@@ -1,0 +1,168 @@
+//! The tables of a sweep: `table.csv` and `table.md`, written again after every row of the ledger.
+
+use super::axes::Axes;
+use super::cell::{Cell, hash};
+use crate::error::{Error, IoContext, Result};
+use crate::results::atomic;
+use crate::results::ledger::{Ledger, SWEEPS};
+use std::path::{Path, PathBuf};
+
+/// The tables' names, without their endings.
+const TABLE: &str = "table";
+
+/// Where a sweep's tables are, and what their rows are of.
+#[derive(Debug)]
+pub struct Tables {
+    folder: PathBuf,
+    /// The keys that vary.
+    keys: Vec<String>,
+}
+
+const COLUMNS: [&str; 14] = [
+    "status",
+    "steps",
+    "loss",
+    "val_loss",
+    "tok_s",
+    "step_ms",
+    "mfu_pct",
+    "planned_mib",
+    "allocated_mib",
+    "contended",
+    "attempts",
+    "run",
+    "cell",
+    "reason",
+];
+
+/// Columns of `table.md`: those that people compare.
+const FOR_PEOPLE: [&str; 9] =
+    ["status", "steps", "loss", "val_loss", "tok_s", "step_ms", "mfu_pct", "planned_mib", "reason"];
+
+impl Tables {
+    /// The tables of the sweep that consists of these cells, in `RESULTS/sweeps/RECIPE-HASH8/`.
+    ///
+    /// # Errors
+    /// When the folder cannot be made.
+    pub fn new(results: &Path, recipe: &str, axes: &Axes, cells: &[Cell]) -> Result<Self> {
+        let keys: Vec<&str> = cells.iter().map(|cell| cell.key.as_str()).collect();
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+        let recipe: String = recipe.chars().map(plain).collect();
+        let folder = results.join(SWEEPS).join(format!("{recipe}-{}", &hash(&keys)[..8]));
+        std::fs::create_dir_all(&folder).at("create", &folder)?;
+        atomic::clear_leftovers(&folder)?;
+        Ok(Self { folder, keys: axes.keys.clone() })
+    }
+
+    /// The table for people.
+    pub fn for_people(&self) -> PathBuf {
+        self.folder.join(TABLE).with_extension("md")
+    }
+
+    /// Writes both tables from the ledger.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn write(&self, cells: &[Cell], ledger: &Ledger) -> Result<()> {
+        let rows: Vec<Vec<String>> = cells.iter().map(|cell| self.row(cell, ledger)).collect();
+        atomic::write(&self.folder.join(TABLE).with_extension("csv"), &self.csv(&rows)?)?;
+        atomic::write(&self.for_people(), self.markdown(&rows).as_bytes())
+    }
+
+    fn header(&self) -> Vec<&str> {
+        self.keys.iter().map(String::as_str).chain(COLUMNS).collect()
+    }
+
+    fn row(&self, cell: &Cell, ledger: &Ledger) -> Vec<String> {
+        let own = self.keys.iter().map(|key| cell.settings.get(key).cloned().unwrap_or_default());
+        let mut row: Vec<String> = own.collect();
+        let Some(last) = ledger.last(&cell.key) else {
+            row.resize(self.keys.len() + COLUMNS.len(), String::new());
+            row[self.keys.len() + 12] = short(&cell.key);
+            return row;
+        };
+        let measured = &last.measured;
+        let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
+        let mib = |bytes: Option<u64>| number(bytes.map(|bytes| bytes as f64 / f64::from(1 << 20)));
+        row.extend([
+            last.status.to_string(),
+            measured.steps.map(|steps| steps.to_string()).unwrap_or_default(),
+            number(measured.loss),
+            number(measured.val_loss),
+            number(measured.tok_s),
+            number(measured.step_ms),
+            number(measured.mfu_pct),
+            mib(measured.planned_bytes),
+            mib(measured.allocated_bytes),
+            measured.contended.map(|contended| contended.to_string()).unwrap_or_default(),
+            last.attempt.to_string(),
+            last.run.clone().unwrap_or_default(),
+            short(&cell.key),
+            last.reason.clone().unwrap_or_default(),
+        ]);
+        row
+    }
+
+    fn csv(&self, rows: &[Vec<String>]) -> Result<Vec<u8>> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let written = writer
+            .write_record(self.header())
+            .and_then(|()| rows.iter().try_for_each(|row| writer.write_record(row)));
+        written.map_err(|e| Error::failed(format!("cannot write a table: {e}")))?;
+        writer.into_inner().map_err(|e| Error::failed(format!("cannot write a table: {e}")))
+    }
+
+    fn markdown(&self, rows: &[Vec<String>]) -> String {
+        let header = self.header();
+        let shown: Vec<usize> = (0..header.len())
+            .filter(|&at| at < self.keys.len() || FOR_PEOPLE.contains(&header[at]))
+            // A column without a single value says nothing.
+            .filter(|&at| at < self.keys.len() || rows.iter().any(|row| !row[at].is_empty()))
+            .collect();
+        let line = |values: Vec<String>| format!("| {} |\n", values.join(" | "));
+        let mut text = line(shown.iter().map(|&at| header[at].to_owned()).collect());
+        text += &format!("|{}\n", "---|".repeat(shown.len()));
+        for row in rows {
+            text += &line(shown.iter().map(|&at| for_people(&row[at])).collect());
+        }
+        text
+    }
+}
+
+/// The first digits of a key, enough to find its lines in the ledger.
+fn short(key: &str) -> String {
+    key.chars().take(12).collect()
+}
+
+/// A value without what would break a table, and numbers with five digits.
+fn for_people(value: &str) -> String {
+    match value.parse::<f64>() {
+        Ok(number) if number.fract() != 0.0 && number.is_finite() => {
+            let digits = 4 - (number.abs().log10().floor() as i32).clamp(-4, 4);
+            // A learning rate stays as it was written.
+            if value.len() <= 7 { value.to_owned() } else { format!("{number:.*}", digits.max(0) as usize) }
+        }
+        _ => value.replace('\n', " ").replace('|', "\\|"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people_are_short() {
+        let cases = [
+            ("0.00003", "0.00003"),
+            ("6.270175933837891", "6.2702"),
+            ("139123.4567", "139123"),
+            ("1.12011718", "1.1201"),
+            ("30", "30"),
+            ("", ""),
+            ("\"a|b\"", "\"a\\|b\""),
+        ];
+        for (value, shown) in cases {
+            assert_eq!(for_people(value), shown);
+        }
+    }
+}

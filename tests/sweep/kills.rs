@@ -1,0 +1,169 @@
+//! kill -9 of a sweep at any moment, then the same command: every cell has exactly one completed row.
+
+use crate::grid::{STEPS, count, finals, left, lines, place, runs, table};
+use crate::place::{Place, Running};
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use xrun::results::ledger::{Attempt, CellStatus};
+
+/// Four sets by six seeds: two that train, one that diverges, one that does not fit.
+const SWEEP: &str = r#"
+[sweep]
+grid = { "training.seed" = [1, 2, 3, 4, 5, 6] }
+pairs = [
+    { "optimizer.lr" = 1e-3 },
+    { "optimizer.lr" = 3e-3 },
+    { "optimizer.lr" = 10.0 },
+    { "optimizer.lr" = 1e-3, "engine.memory_limit_gib" = 1e-4 },
+]
+"#;
+const CELLS: usize = 24;
+
+/// Attempts that have begun and not ended.
+fn open(lines: &[Attempt]) -> Vec<&Attempt> {
+    let mut open: BTreeMap<&str, &Attempt> = BTreeMap::new();
+    for line in lines {
+        match line.status {
+            CellStatus::Running => _ = open.insert(&line.key, line),
+            _ => _ = open.remove(line.key.as_str()),
+        }
+    }
+    open.into_values().collect()
+}
+
+/// Starts the sweep and kills it when `enough` of the ledger's lines; whatever runs then lives on.
+fn killed_when(place: &Place, enough: impl Fn(&[Attempt]) -> bool) -> Vec<Attempt> {
+    let mut sweep: Running = place.start(&["sweep", "grid.toml"]);
+    assert!(sweep.until(|| enough(&lines(place))), "the sweep ended before it was killed");
+    assert!(sweep.kill());
+    lines(place)
+}
+
+/// The number of the process that an attempt runs in, once its run has begun.
+fn process_of(place: &Place, attempt: &Attempt) -> Option<u64> {
+    let name = format!("results/sweeps/.attempts/{}-{}.jsonl", &attempt.key[..16], attempt.attempt);
+    let text = fs::read_to_string(place.path().join(name)).ok()?;
+    let mut events = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    events.find(|event| event["event"] == "begin")?["pid"].as_u64()
+}
+
+/// Whether the ledger has an attempt under way whose run has begun.
+fn has_begun(place: &Place, lines: &[Attempt]) -> bool {
+    open(lines).first().is_some_and(|attempt| process_of(place, attempt).is_some())
+}
+
+/// Whether a process could be sent a signal.
+fn sent(signal: &str, pid: u64) -> bool {
+    let kill = format!("kill -{signal} {pid}");
+    Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap().success()
+}
+
+#[test]
+fn a_sweep_killed_again_and_again_ends_with_one_row_per_cell() {
+    let place = place(SWEEP);
+
+    // With its run alive: the next sweep waits for that and takes its result.
+    let seen = killed_when(&place, |lines| count(lines, CellStatus::Ok) >= 2 && has_begun(&place, lines));
+    let orphan = open(&seen)[0].clone();
+
+    // With its run, which is killed too: that is seen, and the cell is tried again.
+    let mut victim = None;
+    for more in 1..=5 {
+        let done = count(&seen, CellStatus::Ok) + more;
+        let seen =
+            killed_when(&place, |lines| count(lines, CellStatus::Ok) >= done && has_begun(&place, lines));
+        let attempt = open(&seen)[0].clone();
+        if process_of(&place, &attempt).is_some_and(|pid| sent("KILL", pid)) {
+            victim = Some(attempt);
+            break;
+        }
+    }
+    let victim = victim.expect("a run is killed before it ends");
+
+    // Between the line that an attempt begins and its process, or just after.
+    let ran = count(&lines(&place), CellStatus::Ok);
+    killed_when(&place, |lines| count(lines, CellStatus::Ok) > ran && !open(lines).is_empty());
+
+    // With its run alive, which ends while nobody watches, and half a line written.
+    let seen =
+        killed_when(&place, |lines| count(lines, CellStatus::Diverged) >= 1 && has_begun(&place, lines));
+    let unwatched = open(&seen)[0].clone();
+    if let Some(pid) = process_of(&place, &unwatched) {
+        while sent("0", pid) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let ledger = place.path().join("results/ledger.jsonl");
+    let whole = fs::read(&ledger).unwrap();
+    fs::write(&ledger, [&whole[..], br#"{"key":"0123","att"#].concat()).unwrap();
+    place.xrun(&["sweep", "grid.toml"]).succeeds().says(&["cut off a line", "24 of 24 cells done"]);
+
+    let lines = lines(&place);
+    let finals = finals(&lines);
+    assert_eq!(finals.len(), CELLS);
+    for (key, rows) in &finals {
+        assert_eq!(rows.len(), 1, "{key}: {rows:?}");
+    }
+    assert!(open(&lines).is_empty());
+    for attempt in [orphan, unwatched] {
+        assert_eq!(finals[&attempt.key][0].attempt, attempt.attempt, "its result was taken");
+    }
+    assert!(finals[&victim.key][0].attempt > victim.attempt, "it was tried again");
+    let killed: Vec<_> = lines.iter().filter(|line| line.status == CellStatus::Killed).collect();
+    assert!(!killed.is_empty() && killed.iter().all(|line| line.reason.is_some()));
+    assert!(killed.iter().all(|line| finals[&line.key][0].attempt > line.attempt));
+
+    let counts = [CellStatus::Ok, CellStatus::Diverged, CellStatus::PredictedOom];
+    assert_eq!(counts.map(|status| count(&lines, status)), [12, 6, 6]);
+    // Nothing ran that the ledger does not know of: a run per attempt that began one.
+    assert_eq!(runs(&place), lines.iter().filter(|line| line.run.is_some()).count());
+    assert_eq!(left(&place), 0);
+
+    for row in table(&place, CELLS) {
+        let measured = ["steps", "loss", "val_loss", "tok_s", "step_ms", "mfu_pct", "allocated_mib"];
+        for column in measured {
+            assert_ne!(row[column].parse(), Ok(0.0), "{column} of {row:?}");
+        }
+        assert_eq!(row["mfu_pct"], "", "the CPU's peak is not known");
+        match row["status"].as_str() {
+            "ok" => {
+                assert_eq!(row["steps"], STEPS.to_string());
+                assert!(["loss", "val_loss", "run"].iter().all(|&column| !row[column].is_empty()), "{row:?}");
+                assert_eq!(row["planned_mib"], row["allocated_mib"]);
+            }
+            "diverged" => {
+                assert_eq!(row["optimizer.lr"], "10.0");
+                assert!(row["steps"].parse::<u64>().unwrap() < STEPS);
+                assert_eq!(row["val_loss"], "");
+            }
+            _ => {
+                assert_eq!(
+                    (row["status"].as_str(), &*row["engine.memory_limit_gib"]),
+                    ("predicted_oom", "0.0001")
+                );
+                assert!(measured.iter().all(|&column| row[column].is_empty()), "{row:?}");
+                assert!(!row["planned_mib"].is_empty() && row["run"].is_empty(), "{row:?}");
+                assert!(row["reason"].contains("does not fit"), "{row:?}");
+            }
+        }
+    }
+
+    // Once more: nothing is left to do.
+    let before = fs::read(&ledger).unwrap();
+    place.xrun(&["sweep", "grid.toml"]).succeeds().says(&["24 done, 0 to run"]);
+    assert_eq!(fs::read(&ledger).unwrap(), before);
+}
+
+#[test]
+fn a_damaged_line_is_named() {
+    let place = place("");
+    place.xrun(&["sweep", "grid.toml", "training.steps=2"]).succeeds();
+    let ledger = place.path().join("results/ledger.jsonl");
+    let text = fs::read_to_string(&ledger).unwrap();
+    let damaged = text.replacen("\"status\"", "\"sta", 1);
+    fs::write(&ledger, &damaged).unwrap();
+    place.xrun(&["sweep", "grid.toml", "training.steps=2"]).ended(1).says(&["ledger.jsonl:1: "]);
+    assert_eq!(fs::read_to_string(&ledger).unwrap(), damaged);
+}

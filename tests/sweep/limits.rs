@@ -1,0 +1,99 @@
+//! Cells that take too long, sweeps that are stopped, and two sweeps at once.
+
+use crate::grid::{count, lines, place, runs};
+use crate::place::{Place, Running};
+use xrun::results::ledger::{Attempt, CellStatus};
+
+/// More steps than anybody waits for.
+const LONG: &str = "training.steps=1000000";
+
+/// Starts a sweep of one long cell and waits for its first rows.
+fn under_way(place: &Place, more: &[&str]) -> Running {
+    let mut sweep = place.start(&[&["sweep", "grid.toml", LONG], more].concat());
+    let rows = || {
+        let runs = std::fs::read_dir(place.path().join("results/grid")).into_iter().flatten();
+        runs.flatten().any(|run| {
+            std::fs::read_to_string(run.path().join("metrics.csv")).is_ok_and(|text| text.lines().count() > 3)
+        })
+    };
+    assert!(sweep.until(rows));
+    sweep
+}
+
+fn last(place: &Place) -> Attempt {
+    lines(place).pop().unwrap()
+}
+
+#[test]
+fn a_cell_that_takes_too_long_is_stopped_and_retried_when_asked() {
+    let place = place("");
+    let limited = ["sweep", "grid.toml", LONG, "--timeout", "1.5"];
+    place.xrun(&limited).ended(1).says(&["timeout", "took more than 1.5 s", "--retry timeout"]);
+    let line = last(&place);
+    assert_eq!((line.status, line.attempt), (CellStatus::Timeout, 1));
+    assert!(line.measured.steps.unwrap() > 0 && line.measured.loss.is_some(), "what it measured is kept");
+    assert_eq!(line.measured.val_loss, None);
+
+    place.xrun(&limited).ended(1).says(&["1 done, 0 to run"]);
+    assert_eq!((lines(&place).len(), runs(&place)), (2, 1));
+    place.xrun(&[&limited[..], &["--retry", "oom,failed"]].concat()).ended(1).says(&["0 to run"]);
+    place.xrun(&[&limited[..], &["--retry", "oom,timeout"]].concat()).ended(1).says(&["1 to run"]);
+    let line = last(&place);
+    assert_eq!((line.status, line.attempt, runs(&place)), (CellStatus::Timeout, 2, 2));
+    assert_eq!(count(&lines(&place), CellStatus::Timeout), 2, "the first attempt stays visible");
+}
+
+#[test]
+fn a_cell_without_a_row_hangs() {
+    let place = place("");
+    // One step of many seconds, which no signal ends: only a kill does.
+    let endless = ["training.accumulation=100000", "training.steps=1"];
+    let arguments = [&["sweep", "grid.toml"], &endless[..], &["--hang", "1.5"]].concat();
+    place.xrun(&arguments).ended(1).says(&["hang", "no row for more than 1.5 s"]);
+    let line = last(&place);
+    assert_eq!((line.status, line.measured.steps, line.measured.loss), (CellStatus::Hang, None, None));
+
+    // Steps that come one after another do not.
+    let steady = ["sweep", "grid.toml", "training.steps=2000", "--hang", "20"];
+    place.xrun(&steady).succeeds();
+    assert_eq!(last(&place).status, CellStatus::Ok);
+}
+
+#[test]
+fn a_stopped_sweep_saves_its_cell_and_goes_on() {
+    let place = place("");
+    let sweep = under_way(&place, &["training.seed=1,2"]);
+    sweep.signal("TERM");
+    sweep.ends().ended(75).says(&["killed", "stopped by a signal with 0 of 2 cells done", "goes on"]);
+    let line = last(&place);
+    assert_eq!(line.status, CellStatus::Killed);
+    let run = place.path().join("results").join(line.run.unwrap());
+    assert_eq!(xrun::results::folder::read_summary(&run).unwrap().status, xrun::results::Status::Interrupted);
+    assert!(run.join("checkpoint/latest").exists());
+
+    let again = ["sweep", "grid.toml", LONG, "training.seed=1,2", "--timeout", "1"];
+    place.xrun(&again).ended(1).says(&["0 done, 2 to run"]);
+    let lines = lines(&place);
+    assert_eq!(count(&lines, CellStatus::Timeout), 2);
+    assert_eq!(lines.iter().filter(|line| line.key == last_key(&lines, 2)).count(), 2 + 2);
+}
+
+/// The cell that has an attempt of this number.
+fn last_key(lines: &[Attempt], attempt: u64) -> String {
+    lines.iter().find(|line| line.attempt == attempt).unwrap().key.clone()
+}
+
+#[test]
+fn a_second_sweep_is_refused_and_names_the_first() {
+    let place = place("");
+    let sweep = under_way(&place, &[]);
+    let before = lines(&place);
+    let owner = format!("in use by process {} on ", sweep.id());
+    place.xrun(&["sweep", "grid.toml", "training.steps=3"]).ended(1).says(&["another sweep", &owner]);
+    assert_eq!(lines(&place), before);
+    // To look is allowed.
+    let shown = place.xrun(&["sweep", "grid.toml", "training.steps=3", "--dry-run"]).succeeds();
+    assert!(shown.stdout.contains("to run"), "{}", shown.stdout);
+    sweep.signal("TERM");
+    sweep.ends().ended(75);
+}
