@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every module, and the modules it may use besides itself. A module stands below all that it may use.
-const MAY_USE: [(&str, &[&str]); 17] = [
+const MAY_USE: [(&str, &[&str]); 18] = [
     ("error", &[]),
     ("device", &["error"]),
     ("ir", &["device", "error"]),
@@ -22,11 +22,13 @@ const MAY_USE: [(&str, &[&str]); 17] = [
     ("results", &["error"]),
     ("report", &["results", "error"]),
     ("train", &["results", "forecast", "model", "plan", "data", "recipe", "exec", "ir", "device", "error"]),
+    // The signals of runs, and their way to make paths absolute.
+    ("compare", &["train", "results", "recipe", "error"]),
     (
         "cli",
         &[
-            "device", "train", "report", "results", "forecast", "check", "model", "plan", "data", "recipe",
-            "error",
+            "compare", "device", "train", "report", "results", "forecast", "check", "model", "plan", "data",
+            "recipe", "error",
         ],
     ),
     // The binary and the root of the library.
