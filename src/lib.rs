@@ -10,6 +10,7 @@
 
 pub mod check;
 pub mod cli;
+pub mod compare;
 pub mod data;
 pub mod device;
 pub mod error;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every module, and the modules it may use besides itself. A module stands below all that it may use.
-const MAY_USE: [(&str, &[&str]); 18] = [
+const MAY_USE: [(&str, &[&str]); 19] = [
     ("error", &[]),
     ("device", &["error"]),
     ("ir", &["device", "error"]),
@@ -24,11 +24,13 @@ const MAY_USE: [(&str, &[&str]); 18] = [
     ("report", &["results", "recipe", "error"]),
     ("train", &["results", "forecast", "model", "plan", "data", "recipe", "exec", "ir", "device", "error"]),
     ("sweep", &["train", "results", "forecast", "model", "plan", "data", "recipe", "device", "error"]),
+    // The signals of runs, and their way to make paths absolute.
+    ("compare", &["train", "results", "recipe", "error"]),
     (
         "cli",
         &[
-            "device", "sweep", "train", "report", "results", "forecast", "check", "model", "plan", "data",
-            "recipe", "error",
+            "compare", "device", "sweep", "train", "report", "results", "forecast", "check", "model", "plan",
+            "data", "recipe", "error",
         ],
     ),
     // The binary and the root of the library.

@@ -1,6 +1,7 @@
-//! `xrun keep`.
+//! `xrun keep`: a run, or a comparison with its runs.
 
 use crate::error::Result;
+use crate::results::comparison::Comparison;
 use crate::results::folder::KEPT;
 use crate::results::{find, keep};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 /// Arguments of `xrun keep`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: a folder, a run's name, a recipe's name for its newest run, or `latest`.
+    /// The run: a folder, a run's name, a recipe's name for its newest run, or `latest`. Or a comparison, with its runs:
+    /// a folder, its id, or `comparisons/NAME` for the newest one.
     run: String,
     /// Where kept runs go [default: RESULTS/kept].
     #[arg(long, value_name = "DIR")]
@@ -17,9 +19,22 @@ pub struct Args {
 
 /// Runs the command. Prints where the files are.
 pub fn run(args: &Args, results: &Path) -> Result<()> {
-    let run = find::find(results, &args.run)?;
     let to = args.to.clone().unwrap_or_else(|| results.join(KEPT));
-    let kept = keep::keep(&run, &to)?;
+    let (run, comparison) = (find::find(results, &args.run), find::find_comparison(results, &args.run)?);
+    let kept = match (run, comparison) {
+        // A recipe and its comparisons may share a name: then the run is meant.
+        (Ok(run), _) => keep::keep(&run, &to)?,
+        (Err(_), Some(comparison)) => {
+            for run in Comparison::read(&comparison)?.runs() {
+                // One of two stored runs may have been kept long ago, and not be here any more.
+                if results.join(run).is_dir() || !to.join(run).is_dir() {
+                    keep::keep(&find::find(results, run)?, &to)?;
+                }
+            }
+            keep::keep_comparison(&comparison, &to)?
+        }
+        (Err(error), None) => return Err(error),
+    };
     let bytes: u64 = kept.manifest.files.iter().map(|file| file.bytes).sum();
     let what = if kept.already { "already kept, unchanged" } else { "kept" };
     eprintln!("{what}: {} files, {} KiB", kept.manifest.files.len(), bytes.div_ceil(1024));

@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 mod arguments;
+pub mod compare;
 mod compile;
 pub mod completions;
 pub mod data;
@@ -46,6 +47,8 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Measure a before against an after, in turns: faster, slower, or no difference; and is the curve the same?
+    Compare(compare::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
     /// Tokenize a corpus to shards and print its statistics.
@@ -58,7 +61,7 @@ pub enum Command {
     Init(init::Args),
     /// Write the tensors of a recipe's first step, for comparison with another implementation.
     Inspect(inspect::Args),
-    /// Copy a run's small files to where reports read them.
+    /// Copy a run's small files, or a comparison's with its runs, to where reports read them.
     Keep(keep::Args),
     /// List the built-in recipes and the recipes here.
     Ls(ls::Args),
@@ -85,6 +88,7 @@ pub enum Command {
 /// Runs the parsed command.
 pub fn dispatch(cli: Cli) -> Result<()> {
     match cli.command {
+        Command::Compare(a) => compare::run(&a, &cli.results),
         Command::Completions(a) => completions::run(&a),
         Command::Data(a) => data::run(&a),
         Command::Doctor(a) => doctor::run(&a),

@@ -1,6 +1,7 @@
 //! The table as a JSON schema, for editors.
 
 use super::key::{Interval, Key, Type, keys_of};
+use super::prediction::PREDICTABLE;
 use super::schema::Recipe;
 use super::table::SECTIONS;
 use serde_json::{Map, Value, json};
@@ -89,6 +90,13 @@ fn fragment(kind: Type) -> Map<String, Value> {
         Type::FractionOrPath(interval) => {
             json!({"anyOf": [number(interval), {"type": "string", "minLength": 1}]})
         }
+        Type::Prediction => json!({
+            "type": "string",
+            "pattern": format!(
+                "^(faster|slower|no difference|({}) +[+-]?[0-9.]+\\.\\.[+-]?[0-9.]+%)$",
+                PREDICTABLE.join("|")
+            ),
+        }),
         Type::Settings => json!({"type": "object"}),
         Type::SettingsList => json!({"type": "array", "items": {"type": "object"}}),
         Type::Grid => json!({"type": "object", "additionalProperties": {"type": ["array", "object"]}}),

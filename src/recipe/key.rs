@@ -79,6 +79,8 @@ pub enum Type {
     Pair(Interval),
     /// A share within the interval, or a path.
     FractionOrPath(Interval),
+    /// A text that is a [`super::Prediction`].
+    Prediction,
     /// A table from keys to one value each.
     Settings,
     /// A list of such tables.
@@ -102,6 +104,9 @@ impl fmt::Display for Type {
             Self::Number(interval) => write!(f, "a number, {interval}"),
             Self::Pair(interval) => write!(f, "two numbers, each {interval}"),
             Self::FractionOrPath(interval) => write!(f, "a number, {interval}, or a path in quotes"),
+            Self::Prediction => f.write_str(
+                "\"faster\", \"slower\", \"no difference\", or a column with the range of its change, such as \"tok_s +30..+60%\"",
+            ),
             Self::Settings => f.write_str("a table of keys and values"),
             Self::SettingsList => f.write_str("a list of tables of keys and values"),
             Self::Grid => f.write_str("a table of keys and lists of values"),

@@ -283,7 +283,10 @@ impl Layer {
             self.problems.push(problem);
             return;
         };
-        let textual = matches!(known.kind, Type::Text | Type::NameOrPath(_) | Type::FractionOrPath(_));
+        let textual = matches!(
+            known.kind,
+            Type::Text | Type::NameOrPath(_) | Type::FractionOrPath(_) | Type::Prediction
+        );
         let bare = || Spanned::new(0..raw.len(), DeValue::String(raw.into()));
         let value = match DeValue::parse(raw) {
             Ok(value)

@@ -14,6 +14,7 @@ mod diagnostic;
 mod json_schema;
 mod key;
 mod layers;
+mod prediction;
 mod reference;
 mod resolved;
 mod schema;
@@ -27,6 +28,7 @@ mod values;
 pub use batch::{Batch, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS, batch};
 pub use json_schema::json_schema;
 pub use key::{Class, Interval, Key, Type, find, find_path, keys_of};
+pub use prediction::{PREDICTABLE, Predicted, Prediction};
 pub use reference::reference_markdown;
 pub use resolved::{Change, Resolved, diff, value_text};
 pub use schema::{
@@ -36,8 +38,8 @@ pub use schema::{
 pub use source::{Layer, Location, Source};
 pub use table::{KEYS, SECTIONS};
 pub use values::{
-    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Prediction, Recompute,
-    Resume, Validation, WorldSize,
+    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Recompute, Resume,
+    Validation, WorldSize,
 };
 
 use crate::error::{Error, Result};

@@ -3,9 +3,10 @@
 //! What a key means to a person, its bounds and its aliases stand in [`super::table`]; a test holds the two together.
 //! `Default` is the bottom layer of every recipe.
 
+use super::prediction::Prediction;
 use super::values::{
-    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Prediction, Recompute,
-    Resume, Validation, WorldSize,
+    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Recompute, Resume,
+    Validation, WorldSize,
 };
 use serde::{Deserialize, Serialize};
 
@@ -379,11 +380,11 @@ pub struct Compare {
     pub change: toml::Table,
     /// Why the change should matter.
     pub hypothesis: String,
-    /// The expected verdict.
+    /// The expected verdict, or the expected range of a measured column.
     pub predicts: Option<Prediction>,
     /// Runs of each side.
     pub repeats: usize,
-    /// Smallest relative difference in step time that counts.
+    /// Smallest relative difference in tokens per second that counts.
     pub min_effect: f64,
 }
 

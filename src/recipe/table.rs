@@ -8,8 +8,7 @@ use super::key::{
     Interval, Key, Type,
 };
 use super::values::{
-    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Prediction, Recompute,
-    Resume,
+    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Recompute, Resume,
 };
 use std::ops::Bound::{self, Excluded, Included};
 
@@ -475,9 +474,9 @@ pub static KEYS: &[Key] = &[
     Key::new(
         "compare.predicts",
         Bookkeeping,
-        Type::Word(Prediction::WORDS),
-        "The verdict expected of the changed side.",
-        "\"faster\"",
+        Type::Prediction,
+        "What is expected of the changed side: a verdict, or the change of a measured column.",
+        "\"tok_s +30..+60%\"",
     )
     .unset("no prediction"),
     Key::new("compare.repeats", Bookkeeping, count(1, 1000), "Runs of each side, in turn.", "5").unit("runs"),
@@ -485,7 +484,7 @@ pub static KEYS: &[Key] = &[
         "compare.min_effect",
         Bookkeeping,
         number(Included(0.0), Excluded(1.0)),
-        "Smallest relative difference in step time that counts.",
+        "Smallest relative difference in tokens per second that counts.",
         "0.02",
     )
     .unit("share"),

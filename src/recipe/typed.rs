@@ -1,6 +1,7 @@
 //! One value against the type of its key.
 
 use super::key::{Interval, Key, Type, find_path, nearest, nearest_key};
+use super::prediction::Prediction;
 use std::ops::Range;
 use toml::de::{DeArray, DeInteger, DeTable, DeValue};
 use toml::{Spanned, Value};
@@ -52,6 +53,10 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, Pr
             Err(refused(Refusal::new("empty")))
         }
         (Type::NameOrPath(_), DeValue::String(text)) => Ok(Value::String(text.to_string())),
+        (Type::Prediction, DeValue::String(text)) => match text.parse::<Prediction>() {
+            Ok(prediction) => Ok(Value::String(prediction.into())),
+            Err(reason) => Err(refused(Refusal::new("not a prediction").fix(reason))),
+        },
         (Type::Bool, DeValue::Boolean(flag)) => Ok(Value::Boolean(*flag)),
         (Type::Word(words), DeValue::String(text)) => word(words, text).map_err(refused),
         (Type::Count { min, max }, value) => whole(value, min, max).map_err(refused),

@@ -144,18 +144,6 @@ words! {
     }
 }
 
-words! {
-    /// What a comparison expects of the changed side.
-    Prediction {
-        /// More tokens per second.
-        Faster = "faster",
-        /// Fewer tokens per second.
-        Slower = "slower",
-        /// No difference beyond `min_effect`.
-        Same = "same",
-    }
-}
-
 /// Number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorldSize {

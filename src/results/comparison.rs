@@ -3,10 +3,17 @@
 //! A comparison lies in `RESULTS/comparisons/NAME/<UTC>-<hash8>/` (kept: in `RESULTS/kept/comparisons/…`, beside the kept
 //! runs that it names). It holds every block of every turn, so that the statistics can be done again from the file.
 
+use super::atomic;
+use super::folder::json;
+use crate::error::{Error, IoContext, Result};
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// The folder of comparisons in a results folder; no recipe may be called so.
 pub const COMPARISONS: &str = "comparisons";
+
+/// The folder of binaries that were compared, each under its BLAKE3, in a results folder; no recipe may be called so.
+pub const BINARIES: &str = "binaries";
 
 /// The file of a comparison in its folder.
 pub const COMPARISON: &str = "comparison.json";
@@ -22,14 +29,17 @@ pub struct Comparison {
     pub hypothesis: Option<String>,
     /// The prediction as it was written, such as `tok_s +30..+60%`.
     pub predicts: Option<String>,
-    /// Whether the prediction held; blank without one, or where the verdict is [`Verdict::Inconclusive`].
+    /// Whether the prediction held; blank without one, and where that cannot be said: times that are not comparable, a
+    /// column that a side lacks, or an inconclusive verdict with an interval that reaches over an end of the range.
     pub prediction_held: Option<bool>,
     /// The side that is measured against.
     pub before: Side,
     /// The changed side.
     pub after: Side,
-    /// Training keys that differ between the sides, as `key: before → after`.
+    /// Training and execution keys that differ between the sides, as `key: before → after`.
     pub changes: Vec<String>,
+    /// Whether all turns have run; false in the file that is written before the first one, and where a turn failed.
+    pub finished: bool,
     /// All turns, in the order in which they ran.
     pub turns: Vec<Turn>,
     /// Tokens per second, after over before; blank when a side has no steady state.
@@ -40,8 +50,11 @@ pub struct Comparison {
     pub verdict: Verdict,
     /// Whether the changed side learns the same.
     pub gate: Gate,
-    /// Why times may not be comparable: another process on the device, throttling, clocks that moved.
+    /// Why times are not comparable: another process on the GPU, throttling, clocks that moved, a run that never settled.
+    /// Any of these makes the verdict [`Verdict::Inconclusive`].
     pub contended: Vec<String>,
+    /// Remarks that do not change the verdict, as on the load of the CPU's other users.
+    pub notes: Vec<String>,
     /// How the interval and the verdict were found, in words.
     pub rule: String,
 }
@@ -72,7 +85,7 @@ pub struct Turn {
     pub after: bool,
     /// `RECIPE/RUN` of the stored run; blank for an external command, whose rows are in `turn-N.jsonl` beside this file.
     pub run: Option<String>,
-    /// How it ended.
+    /// How it ended: `ok`, or a word and the reason.
     pub status: String,
     /// Median tokens per second of consecutive blocks of steps in the steady state.
     pub blocks: Vec<f64>,
@@ -97,13 +110,13 @@ pub struct Interval {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The whole interval is above 1, and not inside ± the smallest difference.
+    /// The whole interval is above 1, and the estimate above 1 + the smallest difference.
     Faster,
-    /// The whole interval is below 1, and not inside ± the smallest difference.
+    /// The whole interval is below 1, and the estimate below 1 - the smallest difference.
     Slower,
-    /// The whole interval is inside ± the smallest difference.
+    /// The whole interval is inside 1 ± the smallest difference.
     NoDifference,
-    /// None of these, or the device was contended, or a turn failed.
+    /// None of these, or times are not comparable, or a turn failed.
     Inconclusive,
 }
 
@@ -122,10 +135,42 @@ impl Verdict {
 /// Whether the changed side learns what the other one learns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gate {
-    /// The largest difference in training loss that is allowed at any step; blank asks for the same bits.
+    /// The largest difference in training loss that is allowed at any step, in nats per token; blank asks for the same bits.
     pub tolerance: Option<f64>,
     /// Whether it held; blank when it could not be judged, as where losses of a side are missing.
     pub holds: Option<bool>,
     /// What was found, in words: `the same bits`, or where and by how much the curves part.
     pub found: String,
+}
+
+impl Comparison {
+    /// Writes `comparison.json` in the comparison's folder; a reader sees the old file or the new one.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        atomic::write(&folder.join(COMPARISON), &json(self)?)
+    }
+
+    /// Reads `comparison.json` from a comparison's folder.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is no comparison.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join(COMPARISON);
+        let text = std::fs::read(&path).at("read", &path)?;
+        serde_json::from_slice(&text)
+            .map_err(|e| Error::failed(format!("{}:{}: not a comparison: {e}", path.display(), e.line())))
+    }
+
+    /// The folders `RECIPE/RUN` of the runs that it rests on, each once.
+    pub fn runs(&self) -> Vec<&str> {
+        let mut runs: Vec<&str> = Vec::new();
+        for run in self.turns.iter().filter_map(|turn| turn.run.as_deref()) {
+            if !runs.contains(&run) {
+                runs.push(run);
+            }
+        }
+        runs
+    }
 }

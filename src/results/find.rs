@@ -1,5 +1,6 @@
 //! Finding runs below a results folder.
 
+use super::comparison::{COMPARISON, COMPARISONS};
 use super::folder::SUMMARY;
 use crate::error::{Error, IoContext, Result};
 use std::io::ErrorKind;
@@ -44,6 +45,32 @@ pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
         };
         Error::usage(format!("no run `{name}` in {}: {hint}", results.display()))
     })
+}
+
+/// The comparison that `name` means, if it is one: a comparison's folder, its id, `NAME/ID`, its name for the newest one, each
+/// of these after `comparisons/`, or `latest`.
+///
+/// # Errors
+/// When the results folder cannot be read.
+pub fn find_comparison(results: &Path, name: &str) -> Result<Option<PathBuf>> {
+    let path = Path::new(name);
+    if path.join(COMPARISON).is_file() {
+        return Ok(Some(path.to_owned()));
+    }
+    let root = results.join(COMPARISONS);
+    let path = path.strip_prefix(COMPARISONS).unwrap_or(path);
+    let mut found = Vec::new();
+    for folder in subfolders(&root)? {
+        found.extend(subfolders(&folder)?.into_iter().filter(|one| one.join(COMPARISON).is_file()));
+    }
+    found.sort_by_cached_key(|one| std::cmp::Reverse((age_key(one), one.clone())));
+    let means = |one: &PathBuf| {
+        name == LATEST
+            || one
+                .strip_prefix(&root)
+                .is_ok_and(|one| one == path || one.ends_with(path) || one.starts_with(path))
+    };
+    Ok(found.into_iter().find(means))
 }
 
 /// Time and number of a run's name `<UTC time>-<hash8>[-n]`; later runs have larger keys.

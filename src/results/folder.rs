@@ -1,5 +1,6 @@
 //! The run folder: where everything of one run lies, held by one process at a time.
 
+use super::comparison::{BINARIES, COMPARISONS};
 use super::ledger::SWEEPS;
 use super::provenance::{Environment, host_name};
 use super::rows::{Cut, Row, RowWriter};
@@ -62,25 +63,12 @@ impl RunFolder {
     /// `recipe` is the recipe's name; characters other than letters, digits, `.`, `_` and `-` become `-`. `hash8` is
     /// the beginning of the resolved recipe's hash, in hexadecimal.
     pub fn create(results: &Path, recipe: &str, hash8: &str, now: Timestamp) -> Result<Self> {
-        let parent = results.join(folder_name(recipe)?);
-        std::fs::create_dir_all(&parent).at("create", &parent)?;
-        let name = format!("{}-{hash8}", now.strftime("%Y%m%dT%H%M%SZ"));
-        for attempt in 1..=MAX_SAME_SECOND {
-            let path = match attempt {
-                1 => parent.join(&name),
-                n => parent.join(format!("{name}-{n}")),
-            };
-            match std::fs::create_dir(&path) {
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
-                made => made.at("create", &path)?,
-            }
-            let folder = Self::hold(&path)?;
-            // Wherever the results folder lies, what is large or local stays out of version control.
-            let ignored = format!("/{CHECKPOINT}/\n/{LOCK}\n");
-            std::fs::write(path.join(".gitignore"), ignored).at("write", &path)?;
-            return Ok(folder);
-        }
-        Err(Error::failed(format!("{} already holds {MAX_SAME_SECOND} runs named {name}", parent.display())))
+        let path = create_timed(&results.join(folder_name(recipe)?), hash8, now)?;
+        let folder = Self::hold(&path)?;
+        // Wherever the results folder lies, what is large or local stays out of version control.
+        let ignored = format!("/{CHECKPOINT}/\n/{LOCK}\n");
+        std::fs::write(path.join(".gitignore"), ignored).at("write", &path)?;
+        Ok(folder)
     }
 
     /// Takes hold of an existing run folder, to resume the run or to read it undisturbed.
@@ -267,14 +255,38 @@ fn try_lock(run: &Path) -> Result<Result<File, String>> {
     }
 }
 
+/// Makes `PARENT/<UTC time>-<hash8>[-n]/`, a folder that was not there before.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn create_timed(parent: &Path, hash8: &str, now: Timestamp) -> Result<PathBuf> {
+    std::fs::create_dir_all(parent).at("create", parent)?;
+    let name = format!("{}-{hash8}", now.strftime("%Y%m%dT%H%M%SZ"));
+    for attempt in 1..=MAX_SAME_SECOND {
+        let path = match attempt {
+            1 => parent.join(&name),
+            n => parent.join(format!("{name}-{n}")),
+        };
+        match std::fs::create_dir(&path) {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            made => {
+                made.at("create", &path)?;
+                return Ok(path);
+            }
+        }
+    }
+    Err(Error::failed(format!("{} already holds {MAX_SAME_SECOND} named {name}", parent.display())))
+}
+
 /// A recipe's name as a folder name.
-fn folder_name(recipe: &str) -> Result<String> {
+///
+/// # Errors
+/// For a name that nothing is left of, or that means something else in a results folder.
+pub fn folder_name(recipe: &str) -> Result<String> {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let name: String = recipe.chars().map(plain).collect();
-    if [KEPT, SWEEPS].contains(&name.as_str())
-        || name.trim_matches(['.', '-']).is_empty()
-        || name.starts_with('.')
-    {
+    let taken = [KEPT, SWEEPS, COMPARISONS, BINARIES].contains(&name.as_str());
+    if taken || name.trim_matches(['.', '-']).is_empty() || name.starts_with('.') {
         return Err(Error::usage(format!(
             "a recipe named `{recipe}` has no place in the results; rename its file"
         )));
@@ -414,7 +426,7 @@ mod tests {
     #[test]
     fn impossible_names_and_folders_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["", ".", "..", "kept", ".hidden", "///"] {
+        for name in ["", ".", "..", "kept", "comparisons", "binaries", ".hidden", "///"] {
             assert!(
                 RunFolder::create(dir.path(), name, "0123abcd", at("2026-11-02T03:04:05Z")).is_err(),
                 "{name}"

@@ -1,6 +1,7 @@
 //! Keeping a run: its small files, copied to where reports read them, with a manifest of their hashes.
 
 use super::atomic;
+use super::comparison::{COMPARISON, COMPARISONS};
 use super::folder::{
     ALGORITHMS, ENVIRONMENT, LOG, METRICS, PLOTS, RECIPE, RESOLVED, RunFolder, SUMMARY, TIMING, json,
 };
@@ -19,9 +20,9 @@ const MAX_LOG_BYTES: u64 = 256 << 10;
 /// `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The recipe's name.
+    /// The recipe's name, or the comparison's.
     pub recipe: String,
-    /// The run folder's name.
+    /// The run folder's name, or the comparison's id.
     pub run: String,
     /// The kept files, by path.
     pub files: Vec<KeptFile>,
@@ -58,10 +59,34 @@ pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
     let held = RunFolder::open(&run)?;
     let recipe = run.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
     let (parent, name) = (to.join(&recipe), held.name());
+    copy(&run, small_files(&run)?, &parent, recipe, name)
+}
+
+/// Copies a comparison's file, and the rows of its external command, to `to/comparisons/NAME/ID`, as [`keep`] does a run's.
+/// The runs that it names are kept apart.
+///
+/// # Errors
+/// When it was kept with other content, or a kept file was changed since.
+pub fn keep_comparison(comparison: &Path, to: &Path) -> Result<Kept> {
+    let comparison = std::path::absolute(comparison).at("find", comparison)?;
+    let last = |path: Option<&Path>| {
+        path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
+    };
+    let (name, id) = (last(comparison.parent()), last(Some(&comparison)));
+    let is_kept = |file: &str| file == COMPARISON || (file.starts_with("turn-") && file.ends_with(".jsonl"));
+    let mut files: Vec<String> = plain_files(&comparison)?.into_iter().map(|(file, _)| file).collect();
+    files.retain(|file| is_kept(file));
+    files.sort();
+    let parent = to.join(COMPARISONS).join(&name);
+    copy(&comparison, files, &parent, name, id)
+}
+
+/// Copies files of a folder to `parent/name` with a manifest.
+fn copy(from: &Path, files: Vec<String>, parent: &Path, recipe: String, name: String) -> Result<Kept> {
     let folder = parent.join(&name);
-    let contents = small_files(&run)?
+    let contents = files
         .into_iter()
-        .map(|path| Ok((std::fs::read(run.join(&path)).at("read", &run.join(&path))?, path)))
+        .map(|path| Ok((std::fs::read(from.join(&path)).at("read", &from.join(&path))?, path)))
         .collect::<Result<Vec<_>>>()?;
     let files = contents.iter().map(|(bytes, path)| KeptFile::of(path, bytes)).collect();
     let manifest = Manifest { recipe, run: name, files };
@@ -69,9 +94,9 @@ pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
         check_same(&folder, &manifest)?;
         return Ok(Kept { folder, manifest, already: true });
     }
-    std::fs::create_dir_all(&parent).at("create", &parent)?;
+    std::fs::create_dir_all(parent).at("create", parent)?;
     let staging =
-        tempfile::Builder::new().prefix(".keeping-").tempdir_in(&parent).at("create a folder in", &parent)?;
+        tempfile::Builder::new().prefix(".keeping-").tempdir_in(parent).at("create a folder in", parent)?;
     for (bytes, path) in &contents {
         write_durably(&staging.path().join(path), bytes)?;
     }
@@ -80,7 +105,7 @@ pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
     std::fs::set_permissions(staging.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .at("open to others", staging.path())?;
     std::fs::rename(staging.path(), &folder).at("create", &folder)?;
-    atomic::sync_folder(&parent)?;
+    atomic::sync_folder(parent)?;
     Ok(Kept { folder, manifest, already: false })
 }
 

@@ -94,22 +94,8 @@ pub struct SteadyState {
 /// whose median is more than 5 % away from it are dropped. If the whole first half is, the run never settled: then
 /// only that half is dropped and `settled` is false.
 pub fn steady_state(rows: &[TimingRow], warmup: usize) -> SteadyState {
-    let is_training = |row: &&TimingRow| matches!(row.phase, Phase::Train | Phase::Warmup);
-    let busy: HashSet<u64> = rows.iter().filter(|row| !is_training(row)).map(|row| row.step).collect();
-    let mut kept: Vec<&TimingRow> = Vec::new();
-    let (mut excluded_warmup, mut excluded_other_work) = (0, 0);
-    for (index, row) in rows.iter().filter(is_training).enumerate() {
-        if index < warmup || row.phase == Phase::Warmup {
-            excluded_warmup += 1;
-        } else if busy.contains(&row.step) || !row.step_ms.is_finite() {
-            excluded_other_work += 1;
-        } else {
-            kept.push(row);
-        }
-    }
-    let times: Vec<f64> = kept.iter().map(|row| row.step_ms).collect();
-    let (excluded_transient, settled) = transient(&times);
-    let kept = &kept[excluded_transient..];
+    let Selected { kept, excluded_warmup, excluded_other_work, excluded_transient, settled } =
+        select(rows, warmup);
     let median = |column: fn(&TimingRow) -> Option<f64>| {
         Spread::of(kept.iter().filter_map(|row| column(row))).map(|spread| spread.median)
     };
@@ -127,6 +113,41 @@ pub fn steady_state(rows: &[TimingRow], warmup: usize) -> SteadyState {
         hfu_pct: median(|row| row.hfu_pct),
         rule: rule(warmup),
     }
+}
+
+/// The rows of the steady state, in file order, and whether the step time settled; the rule is that of [`steady_state`].
+pub fn steady_rows(rows: &[TimingRow], warmup: usize) -> (Vec<&TimingRow>, Option<bool>) {
+    let selected = select(rows, warmup);
+    (selected.kept, selected.settled)
+}
+
+/// The rows of the steady state, and what was left out.
+struct Selected<'a> {
+    kept: Vec<&'a TimingRow>,
+    excluded_warmup: usize,
+    excluded_other_work: usize,
+    excluded_transient: usize,
+    settled: Option<bool>,
+}
+
+fn select(rows: &[TimingRow], warmup: usize) -> Selected<'_> {
+    let is_training = |row: &&TimingRow| matches!(row.phase, Phase::Train | Phase::Warmup);
+    let busy: HashSet<u64> = rows.iter().filter(|row| !is_training(row)).map(|row| row.step).collect();
+    let mut kept: Vec<&TimingRow> = Vec::new();
+    let (mut excluded_warmup, mut excluded_other_work) = (0, 0);
+    for (index, row) in rows.iter().filter(is_training).enumerate() {
+        if index < warmup || row.phase == Phase::Warmup {
+            excluded_warmup += 1;
+        } else if busy.contains(&row.step) || !row.step_ms.is_finite() {
+            excluded_other_work += 1;
+        } else {
+            kept.push(row);
+        }
+    }
+    let times: Vec<f64> = kept.iter().map(|row| row.step_ms).collect();
+    let (excluded_transient, settled) = transient(&times);
+    kept.drain(..excluded_transient);
+    Selected { kept, excluded_warmup, excluded_other_work, excluded_transient, settled }
 }
 
 /// How many leading samples belong to a transient, and whether the rest has settled.

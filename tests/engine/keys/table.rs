@@ -179,7 +179,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "sweep.exclude" => recorded("[{ \"model.n_layers\" = 8 }]"),
         "compare.change" => recorded("{ \"engine.fused\" = false }"),
         "compare.hypothesis" => recorded("fewer passes over memory"),
-        "compare.predicts" => recorded("faster"),
+        "compare.predicts" => recorded("tok_s +30..+60%"),
         "compare.repeats" => recorded("5"),
         "compare.min_effect" => recorded("0.02"),
         _ => None,

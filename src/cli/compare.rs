@@ -1,0 +1,119 @@
+//! `xrun compare`.
+
+use super::print;
+use crate::compare::{self, Asked, Compared, Request, Sides};
+use crate::error::{Error, Kind, Result};
+use crate::recipe::Prediction;
+use crate::results::comparison::Verdict;
+use std::path::{Path, PathBuf};
+
+/// Arguments of `xrun compare`.
+///
+/// Exit codes: 0 when both sides were measured, whatever the verdict, save for 3: the changed side is slower by more than
+/// the smallest difference that counts, or its curve failed the gate; 1 when a turn failed; 2 for a wrong command line or
+/// recipe.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The recipe of the side before: a file, or the name of a built-in one.
+    #[arg(conflicts_with = "runs")]
+    recipe: Option<PathBuf>,
+    /// The side after: another recipe, or changes as `section.key=value` [default: `compare.change` of the recipe].
+    #[arg(value_name = "RECIPE|KEY=VALUE")]
+    after: Vec<String>,
+    /// A key of both sides, as `section.key=value`.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    common: Vec<String>,
+    /// Compare stored runs instead: before and after, several of a side joined by commas. Nothing is run.
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["before_bin", "before_rev", "before_cmd", "common", "repeats"])]
+    runs: Option<Vec<String>>,
+    /// Run the side before with this binary of xrun.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["before_rev", "before_cmd"])]
+    before_bin: Option<PathBuf>,
+    /// Run the side before with this git commit of xrun, built here.
+    #[arg(long, value_name = "REV", conflicts_with = "before_cmd")]
+    before_rev: Option<String>,
+    /// Let a command be the side before; it prints {"step": 1, "tok_s": 81920, "loss": 6.9, "step_ms": 12.5} per step.
+    #[arg(long, value_name = "COMMAND")]
+    before_cmd: Option<String>,
+    /// Runs of each side [default: `compare.repeats`].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    repeats: Option<u64>,
+    /// Smallest relative difference in tokens per second that counts [default: `compare.min_effect`].
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    min_effect: Option<f64>,
+    /// How far the training losses may be apart at any step, in nats per token [default: by the change].
+    #[arg(long, value_name = "NATS", value_parser = nats)]
+    tolerance: Option<f64>,
+    /// Why the change should matter; stored before the first run [default: `compare.hypothesis`].
+    #[arg(long, value_name = "TEXT")]
+    hypothesis: Option<String>,
+    /// `faster`, `slower`, `no difference`, or a range such as `tok_s +30..+60%`; stored before the first run
+    /// [default: `compare.predicts`].
+    #[arg(long, value_name = "PREDICTION")]
+    predicts: Option<Prediction>,
+    /// What the comparison is called [default: as the recipe].
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Print the comparison as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|x| (0.0..1.0).contains(x))
+        .ok_or_else(|| "a share from 0 to below 1, such as 0.01".to_owned())
+}
+
+fn nats(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|x: &f64| x.is_finite() && *x >= 0.0)
+        .ok_or_else(|| "a number from 0 on, such as 0.01".to_owned())
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// As the sides' turns; exit 3 for a side after that is slower, or that fails the gate.
+pub fn run(args: &Args, results: &Path) -> Result<()> {
+    let asked = Asked {
+        recipe: args.recipe.clone(),
+        after: args.after.clone(),
+        common: args.common.clone(),
+        before_bin: args.before_bin.clone(),
+        before_rev: args.before_rev.clone(),
+        before_cmd: args.before_cmd.clone(),
+        runs: args.runs.as_deref().and_then(|runs| Some((runs.first()?.clone(), runs.get(1)?.clone()))),
+    };
+    let Compared { folder, comparison, failed } = compare::run(Request {
+        sides: Sides::new(&asked, results)?,
+        results,
+        name: args.name.clone(),
+        repeats: args.repeats.map(|n| n as usize),
+        min_effect: args.min_effect,
+        tolerance: args.tolerance,
+        hypothesis: args.hypothesis.clone(),
+        predicts: args.predicts.clone(),
+    })?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&comparison);
+        let text = text.map_err(|e| Error::failed(format!("cannot write the comparison as JSON: {e}")))?;
+        print(&(text + "\n"))?;
+    } else {
+        print(&compare::report(&comparison))?;
+    }
+    eprintln!("results in {}", folder.display());
+    let regression = |why: String| Err(Error::new(Kind::Regression, why));
+    if comparison.gate.holds == Some(false) {
+        return regression(format!("the loss gate fails: {}", comparison.gate.found));
+    }
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    match comparison.verdict {
+        Verdict::Slower => regression(compare::describe(&comparison)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,98 @@
+//! Rows of an external command: JSON objects, one per line, with the names of our own columns.
+//!
+//! ```text
+//! {"step": 1, "step_ms": 12.5, "tok_s": 81920, "loss": 6.91}
+//! ```
+//!
+//! `step` and `tok_s` are needed, `step_ms` and `loss` are welcome, anything else is passed over; so are objects without
+//! `step`, and lines that do not begin with `{`. Steps ascend.
+
+use super::gate::Point;
+use crate::error::{Error, Result};
+use crate::results::{Phase, TimingRow};
+use serde::Deserialize;
+
+/// What a command printed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Printed {
+    /// When its steps ran, as rows of `timing.csv` would say it.
+    pub timing: Vec<TimingRow>,
+    /// The losses that it told.
+    pub curve: Vec<Point>,
+    /// The lines that were rows, for the file beside the comparison.
+    pub lines: String,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    step: Option<u64>,
+    step_ms: Option<f64>,
+    tok_s: Option<f64>,
+    loss: Option<f64>,
+}
+
+/// Reads what a command printed.
+///
+/// # Errors
+/// For a line that begins like a row and is none, a row without `tok_s`, steps that do not ascend, and no row at all.
+pub fn read(stdout: &str) -> Result<Printed> {
+    let mut printed = Printed::default();
+    let mut wall_s = 0.0;
+    for (number, line) in stdout.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with('{')) {
+        let wrong =
+            |why: String| Err(Error::failed(format!("line {} of the command is no row: {why}", number + 1)));
+        let row: Row = match serde_json::from_str(line) {
+            Ok(row) => row,
+            Err(e) => return wrong(e.to_string()),
+        };
+        let Some(step) = row.step else { continue };
+        let Some(tok_s) = row.tok_s.filter(|x| x.is_finite() && *x > 0.0) else {
+            return wrong("it has no tok_s above 0".to_owned());
+        };
+        if printed.timing.last().is_some_and(|last| last.step >= step) {
+            return wrong(format!("step {step} does not ascend"));
+        }
+        // Only ratios of step times matter, so without one its inverse speed does.
+        let step_ms = row.step_ms.filter(|x| x.is_finite() && *x > 0.0).unwrap_or(1e6 / tok_s);
+        wall_s += step_ms / 1e3;
+        printed
+            .timing
+            .push(TimingRow { tok_s: Some(tok_s), ..TimingRow::of(step, Phase::Train, wall_s, step_ms) });
+        printed.curve.extend(row.loss.map(|loss| Point::new(step, loss)));
+        printed.lines += line.trim();
+        printed.lines.push('\n');
+    }
+    if printed.timing.is_empty() {
+        return Err(Error::failed(
+            "the command printed no rows: it has to print lines such as {\"step\": 1, \"tok_s\": 81920, \"loss\": 6.91}",
+        ));
+    }
+    Ok(printed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_among_other_lines() {
+        let printed = read(
+            "compiling\n{\"event\": \"note\"}\n{\"step\":1,\"tok_s\":100,\"step_ms\":20.0,\"loss\":3}\n \
+             {\"step\": 2, \"tok_s\": 200.0, \"more\": [1]}\ndone\n",
+        )
+        .unwrap();
+        assert_eq!(printed.timing.iter().map(|row| row.step).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(printed.timing[1].step_ms, 5000.0);
+        assert_eq!(printed.curve, [Point::new(1, 3.0)]);
+        assert_eq!(printed.lines.lines().count(), 2);
+    }
+
+    #[test]
+    fn what_is_no_row_is_named() {
+        let error = |text: &str| read(text).unwrap_err().message().to_owned();
+        assert!(error("hello\n").contains("printed no rows"));
+        assert!(error("{\"step\":1,\"tok_s\":100}\n{\"step\": 2,\n").contains("line 2"));
+        assert!(error("{\"step\":1}\n").contains("no tok_s"));
+        assert!(error("{\"step\":2,\"tok_s\":1}\n{\"step\":2,\"tok_s\":1}\n").contains("does not ascend"));
+    }
+}

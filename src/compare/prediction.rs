@@ -1,0 +1,87 @@
+//! Whether a prediction, written down before the first turn, held.
+
+use crate::recipe::{Predicted, Prediction};
+use crate::results::comparison::{Comparison, Verdict};
+
+/// Whether `prediction` held by what `comparison` found; `None` where that cannot be said.
+///
+/// A word is held against the verdict, and stays open where that is inconclusive. A range of `tok_s` is held against the
+/// ratio: its estimate decides, except where the verdict is inconclusive; then the whole interval has to lie inside the
+/// range, or outside. A range of another column is held against the medians of both sides. Nothing is said of speed where
+/// times are not comparable.
+pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
+    let comparable = comparison.finished && comparison.contended.is_empty();
+    let verdict = Some(comparison.verdict).filter(|verdict| comparable && *verdict != Verdict::Inconclusive);
+    match &prediction.of {
+        Predicted::Faster => verdict.map(|verdict| verdict == Verdict::Faster),
+        Predicted::Slower => verdict.map(|verdict| verdict == Verdict::Slower),
+        Predicted::NoDifference => verdict.map(|verdict| verdict == Verdict::NoDifference),
+        Predicted::Range { column, low, high } if column == "tok_s" => {
+            let ratio = comparison.ratio.filter(|_| comparable)?;
+            let within = |x: f64| (*low..=*high).contains(&(x - 1.0));
+            let apart = ratio.high - 1.0 < *low || ratio.low - 1.0 > *high;
+            match verdict {
+                Some(_) => Some(within(ratio.estimate)),
+                None if within(ratio.low) && within(ratio.high) => Some(true),
+                None if apart => Some(false),
+                None => None,
+            }
+        }
+        Predicted::Range { column, low, high } => {
+            let timed = ["step_ms", "data_wait_ms", "mfu_pct", "hfu_pct", "startup_s", "wall_s"];
+            if timed.contains(&column.as_str()) && !comparable {
+                return None;
+            }
+            let before = comparison.before.measured.get(column).filter(|before| **before != 0.0)?;
+            let after = comparison.after.measured.get(column)?;
+            Some((*low..=*high).contains(&(after / before - 1.0)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::tests::comparison;
+    use crate::results::comparison::Interval;
+
+    fn said(text: &str, verdict: Verdict, [low, estimate, high]: [f64; 3]) -> Option<bool> {
+        let mut comparison = comparison();
+        comparison.verdict = verdict;
+        comparison.ratio = Some(Interval { estimate, low, high });
+        held(&text.parse().unwrap(), &comparison)
+    }
+
+    #[test]
+    fn words_are_held_against_the_verdict() {
+        let faster = [1.1, 1.2, 1.3];
+        assert_eq!(said("faster", Verdict::Faster, faster), Some(true));
+        assert_eq!(said("slower", Verdict::Faster, faster), Some(false));
+        assert_eq!(said("no difference", Verdict::NoDifference, [0.999, 1.0, 1.001]), Some(true));
+        assert_eq!(said("faster", Verdict::Inconclusive, [0.9, 1.2, 1.5]), None);
+    }
+
+    #[test]
+    fn ranges_are_held_against_the_ratio() {
+        assert_eq!(said("tok_s +10..+30%", Verdict::Faster, [1.05, 1.2, 1.35]), Some(true));
+        assert_eq!(said("tok_s +30..+60%", Verdict::Faster, [1.05, 1.2, 1.35]), Some(false));
+        assert_eq!(said("tok_s -5..+5%", Verdict::Inconclusive, [0.96, 1.0, 1.04]), Some(true));
+        assert_eq!(said("tok_s -5..+5%", Verdict::Inconclusive, [0.9, 1.0, 1.04]), None);
+        assert_eq!(said("tok_s +30..+60%", Verdict::Inconclusive, [0.9, 1.0, 1.1]), Some(false));
+    }
+
+    #[test]
+    fn other_columns_are_held_against_the_medians() {
+        let mut found = comparison();
+        found.before.measured.insert("allocated_bytes".into(), 100.0);
+        found.after.measured.insert("allocated_bytes".into(), 70.0);
+        let held = |text: &str, found: &Comparison| super::held(&text.parse().unwrap(), found);
+        assert_eq!(held("allocated_bytes -40..-20%", &found), Some(true));
+        assert_eq!(held("allocated_bytes -20..-10%", &found), Some(false));
+        assert_eq!(held("peak_rss_bytes -40..-20%", &found), None);
+        found.contended.push("another process computed on the GPU".into());
+        assert_eq!(held("allocated_bytes -40..-20%", &found), Some(true), "bytes are no times");
+        assert_eq!(held("faster", &found), None);
+        assert_eq!(held("tok_s -50..+50%", &found), None);
+    }
+}

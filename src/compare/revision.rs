@@ -1,0 +1,72 @@
+//! The binary of another commit: checked out beside the sources, and built from its lock file.
+
+use crate::error::{Error, IoContext, Result};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A binary and the commit that it is of.
+#[derive(Clone, Debug)]
+pub struct Built {
+    /// Where it is.
+    pub binary: PathBuf,
+    /// The whole hash of the commit.
+    pub commit: String,
+}
+
+/// Builds xrun as of `rev` in the git repository of the current folder, with `cargo build --release --locked`.
+///
+/// The sources lie in a temporary folder while it lasts; what the build makes stays in `target/compare`, so that the next
+/// commit compiles fast and the binary of the working tree is left alone.
+///
+/// # Errors
+/// Exit 2 outside a git repository, and for a commit that it does not have; 1 when git or cargo fails.
+pub fn build(rev: &str) -> Result<Built> {
+    let top = git(Path::new("."), &["rev-parse", "--show-toplevel"]).map_err(|e| {
+        Error::usage(format!("--before-rev needs the git repository of xrun: {}", e.message()))
+    })?;
+    let top = PathBuf::from(top);
+    let commit = git(&top, &["rev-parse", "--verify", "--end-of-options", &format!("{rev}^{{commit}}")])
+        .map_err(|e| Error::usage(format!("there is no commit `{rev}`: {}", e.message())))?;
+    let folder = tempfile::Builder::new().prefix("xrun-compare-").tempdir();
+    let folder = folder.map_err(|e| Error::failed(format!("cannot make a temporary folder: {e}")))?;
+    let sources = folder.path().join("sources");
+    let place = sources.to_string_lossy().into_owned();
+    git(&top, &["worktree", "add", "--detach", &place, &commit])?;
+    let built = cargo(&sources, &top.join("target/compare"));
+    // The folder goes in any case; what git remembers of it is pruned by its next garbage collection at the latest.
+    let _ = git(&top, &["worktree", "remove", "--force", &place]);
+    Ok(Built { binary: built?, commit })
+}
+
+fn cargo(sources: &Path, target: &Path) -> Result<PathBuf> {
+    eprintln!("building {} …", sources.display());
+    // Progress goes to stderr, where it belongs; stdout is for data.
+    let status = Command::new("cargo")
+        .args(["build", "--release", "--locked", "--bin", "xrun", "--target-dir"])
+        .arg(target)
+        .current_dir(sources)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()
+        .map_err(|e| Error::failed(format!("cannot start cargo: {e}")))?;
+    if !status.success() {
+        return Err(Error::failed(format!("cargo build of the commit before: {status}")));
+    }
+    let binary = target.join("release").join(format!("xrun{}", std::env::consts::EXE_SUFFIX));
+    binary.canonicalize().at("find", &binary)
+}
+
+/// What git prints, without the last newline.
+fn git(folder: &Path, arguments: &[&str]) -> Result<String> {
+    let output = Command::new("git")
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| Error::failed(format!("cannot start git: {e}")))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(Error::failed(format!("git {}: {}", arguments.join(" "), said.trim())));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+}

@@ -1,0 +1,159 @@
+//! A comparison for people: a compact table and the verdict in a sentence.
+
+use super::measured::Columns;
+use crate::results::comparison::{Comparison, Interval, Turn, Verdict};
+use crate::results::format::{duration, short};
+use std::fmt::Write;
+
+/// What a turn measured, in a line.
+pub(super) fn turn(turn: &Turn, columns: &Columns) -> String {
+    let mut parts = Vec::new();
+    parts.extend(columns.get("tok_s").map(|speed| format!("{} tok/s", short(*speed))));
+    parts.extend(turn.final_loss.map(|loss| format!("training loss {loss:.4}")));
+    parts.extend(columns.get("wall_s").map(|seconds| duration(*seconds)));
+    parts.join(", ")
+}
+
+/// The table and the sentences.
+pub fn report(comparison: &Comparison) -> String {
+    let mut text = table(comparison);
+    text.push('\n');
+    for change in &comparison.changes {
+        let _ = writeln!(text, "changed     {change}");
+    }
+    if let Some(hypothesis) = &comparison.hypothesis {
+        let _ = writeln!(text, "hypothesis  {hypothesis}");
+    }
+    let _ = writeln!(text, "verdict     {}", describe(comparison));
+    let gate = match comparison.gate.holds {
+        Some(true) => "holds",
+        Some(false) => "FAILS",
+        None => "open",
+    };
+    let _ = writeln!(text, "loss gate   {gate}: {}", comparison.gate.found);
+    if let Some(predicts) = &comparison.predicts {
+        let held = match comparison.prediction_held {
+            Some(true) => "held",
+            Some(false) => "falsified",
+            None => "open",
+        };
+        let _ = writeln!(text, "prediction  `{predicts}`: {held}");
+    }
+    for reason in &comparison.contended {
+        let _ = writeln!(text, "contended   {reason}");
+    }
+    for note in &comparison.notes {
+        let _ = writeln!(text, "note        {note}");
+    }
+    text
+}
+
+/// The verdict in a sentence.
+pub fn describe(comparison: &Comparison) -> String {
+    let Some(Interval { estimate, low, high }) = comparison.ratio else {
+        let why =
+            if comparison.finished { "no side-by-side speeds" } else { "not every turn ran to its end" };
+        return format!("{}: {why}", comparison.verdict.as_str());
+    };
+    let percent = |ratio: f64| format!("{:+.1} %", 100.0 * (ratio - 1.0));
+    let sizes = format!("{} tok/s (95 %: {} to {})", percent(estimate), percent(low), percent(high));
+    let effect = 100.0 * comparison.min_effect;
+    let why = match comparison.verdict {
+        Verdict::Inconclusive if !comparison.contended.is_empty() => {
+            ", but times are not comparable".to_owned()
+        }
+        Verdict::Inconclusive if low <= 1.0 && high >= 1.0 => {
+            format!(
+                ", which may be more or less than nothing, and is not known to ±{effect} %; more --repeats narrow it"
+            )
+        }
+        Verdict::Inconclusive => {
+            format!(", which may be more or less than ±{effect} %; more --repeats narrow it")
+        }
+        Verdict::NoDifference => format!(", within ±{effect} %"),
+        Verdict::Faster | Verdict::Slower => String::new(),
+    };
+    format!("{}: {sizes}{why}", comparison.verdict.as_str())
+}
+
+/// Columns of both sides with their change.
+fn table(comparison: &Comparison) -> String {
+    let Comparison { before, after, turns, .. } = comparison;
+    let count = |side: bool| turns.iter().filter(|turn| turn.after == side).count().to_string();
+    let mut rows = vec![
+        [String::new(), before.label.clone(), after.label.clone(), "change".to_owned()],
+        ["turns".to_owned(), count(false), count(true), String::new()],
+    ];
+    let mut names: Vec<&String> = before.measured.keys().chain(after.measured.keys()).collect();
+    names.sort();
+    names.dedup();
+    // What a comparison is about comes first.
+    names.sort_by_key(|name| {
+        [&"tok_s", &"step_ms", &"train_loss"].iter().position(|first| *first == name).unwrap_or(9)
+    });
+    for name in names {
+        let value = |side: &Columns| side.get(name).map_or("-".to_owned(), |value| shown(name, *value));
+        let change = match (before.measured.get(name), after.measured.get(name)) {
+            (Some(old), Some(new)) if *old != 0.0 => format!("{:+.1} %", 100.0 * (new / old - 1.0)),
+            _ => String::new(),
+        };
+        rows.push([name.clone(), value(&before.measured), value(&after.measured), change]);
+    }
+    let widths: Vec<usize> =
+        (0..4).map(|c| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = format!("{:<width$}", row[0], width = widths[0]);
+        for (cell, width) in row.iter().zip(&widths).skip(1) {
+            let _ = write!(line, "  {cell:>width$}");
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// A value with as many digits as its column has meaning.
+fn shown(name: &str, value: f64) -> String {
+    match name {
+        "train_loss" | "val_loss" => format!("{value:.4}"),
+        "tok_s" => format!("{value:.0}"),
+        _ if name.ends_with("_bytes") => format!("{:.1} MiB", value / f64::from(1 << 20)),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::tests::comparison;
+
+    #[test]
+    fn a_report_says_verdict_gate_and_prediction() {
+        let mut found = comparison();
+        found.ratio = Some(Interval { estimate: 0.9, low: 0.88, high: 0.92 });
+        found.verdict = Verdict::Slower;
+        found.before.measured.insert("tok_s".into(), 1000.0);
+        found.after.measured.insert("tok_s".into(), 900.0);
+        found.predicts = Some("faster".into());
+        found.prediction_held = Some(false);
+        found.gate.holds = Some(true);
+        found.gate.found = "the same bits over 3 steps".into();
+        let text = report(&found);
+        assert!(text.contains("slower: -10.0 % tok/s (95 %: -12.0 % to -8.0 %)"), "{text}");
+        assert!(text.contains("holds: the same bits"), "{text}");
+        assert!(text.contains("`faster`: falsified"), "{text}");
+        let speeds = text.lines().find(|line| line.starts_with("tok_s")).unwrap();
+        assert_eq!(speeds.split_whitespace().collect::<Vec<_>>(), ["tok_s", "1000", "900", "-10.0", "%"]);
+    }
+
+    #[test]
+    fn an_open_verdict_says_why() {
+        let mut found = comparison();
+        assert!(describe(&found).contains("inconclusive"));
+        found.ratio = Some(Interval { estimate: 1.0, low: 0.9, high: 1.1 });
+        assert!(describe(&found).contains("more --repeats"));
+        found.contended.push("x".into());
+        assert!(describe(&found).contains("not comparable"));
+    }
+}

@@ -1,0 +1,232 @@
+//! `xrun compare` from outside: what it runs, what it stores, what it says, and how it ends.
+#![cfg(unix)]
+
+#[path = "../run/place.rs"]
+#[allow(dead_code)]
+mod place;
+
+use place::{Done, Place};
+use serde_json::Value;
+use std::path::PathBuf;
+use xrun::results::comparison::{COMPARISON, Comparison, Verdict};
+
+/// Runs of a fraction of a second: enough steps for blocks, and few enough that 50 of them take no time.
+const SHORT: [&str; 10] = [
+    "--set=training.steps=24",
+    "--set=model.dropout=0",
+    "--set=metrics.warmup=2",
+    "--set=checkpoint.interval=0",
+    "--set=validation.interval=0",
+    "--set=generation.samples=0",
+    "--set=generation.interval=0",
+    "--set=training.local_batch_size=2",
+    "--set=training.seq_len=16",
+    "--set=data.train_tokens=5_000",
+];
+
+/// The binary's answer to `xrun compare ARGUMENTS` on short runs, two of each side.
+fn compare(place: &Place, arguments: &[&str]) -> Done {
+    let repeats = ["--repeats", "2"];
+    place.xrun(&[&["compare"], arguments, &SHORT, &repeats].concat())
+}
+
+/// The folders of comparisons, in order of their names.
+fn folders(place: &Place) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(place.path().join("results/comparisons"))
+        .into_iter()
+        .flatten()
+        .flat_map(|name| std::fs::read_dir(name.unwrap().path()).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    folders.sort();
+    folders
+}
+
+/// The one comparison here.
+fn comparison(place: &Place) -> (PathBuf, Comparison) {
+    let mut folders = folders(place);
+    assert_eq!(folders.len(), 1, "{folders:?}");
+    let folder = folders.remove(0);
+    let comparison = Comparison::read(&folder).unwrap();
+    (folder, comparison)
+}
+
+/// What short runs on a busy machine may find: only the gate and what is stored are certain.
+#[track_caller]
+fn measured(done: Done) -> Done {
+    let slower = done.code == Some(3) && done.stderr.contains("error: slower");
+    assert!(done.code == Some(0) || slower, "stdout:\n{}\nstderr:\n{}", done.stdout, done.stderr);
+    done
+}
+
+#[test]
+fn a_change_of_how_it_is_computed_keeps_the_bits() {
+    let place = Place::new();
+    let arguments =
+        ["tiny.toml", "engine.placement=naive", "--hypothesis", "asking costs", "--predicts", "slower"];
+    let done = measured(compare(&place, &arguments));
+    let (folder, found) = comparison(&place);
+    assert_eq!(found.turns.iter().map(|turn| turn.after).collect::<Vec<_>>(), [false, true, true, false]);
+    assert_eq!(place.runs().len(), 4, "every turn is a stored run");
+    assert!(found.turns.iter().all(|turn| turn.status == "ok" && turn.blocks.len() == 10));
+    assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
+    assert_eq!(found.changes, ["engine.placement: \"arena\" → \"naive\""]);
+    assert_eq!(found.hypothesis.as_deref(), Some("asking costs"));
+    assert_eq!(found.predicts.as_deref(), Some("slower"));
+    assert!(found.finished && found.ratio.is_some());
+    assert_eq!(found.before.binary, found.after.binary);
+    assert!(found.before.device.starts_with("cpu "), "{}", found.before.device);
+    assert!(
+        found.before.measured.contains_key("tok_s") && found.after.measured.contains_key("allocated_bytes")
+    );
+    for text in
+        ["verdict", "loss gate   holds: the same bits", "prediction  `slower`", "hypothesis  asking costs"]
+    {
+        assert!(done.stdout.contains(text), "no `{text}` in\n{}", done.stdout);
+    }
+
+    // Keeping it keeps its runs.
+    let id = folder.file_name().unwrap().to_str().unwrap();
+    place.xrun(&["keep", id]).succeeds();
+    let kept = place.path().join("results/kept");
+    assert!(kept.join("comparisons/tiny").join(id).join(COMPARISON).is_file());
+    assert!(kept.join("comparisons/tiny").join(id).join("manifest.json").is_file());
+    for turn in &found.turns {
+        assert!(kept.join(turn.run.as_ref().unwrap()).join("metrics.csv").is_file());
+    }
+    place.xrun(&["keep", id]).succeeds().says(&["already kept"]);
+
+    // Stored runs are compared without new ones.
+    let names: Vec<&str> = found.turns.iter().map(|turn| turn.run.as_deref().unwrap()).collect();
+    let (before, after) = (format!("{},{}", names[0], names[3]), format!("{},{}", names[1], names[2]));
+    let done = measured(place.xrun(&["compare", "--runs", &before, &after, "--json"]));
+    assert_eq!(place.runs().len(), 4);
+    let again: Comparison = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(again.ratio, found.ratio, "the same blocks");
+    assert_eq!(again.gate.holds, Some(true));
+    assert_eq!(again.changes, found.changes);
+    assert!(again.notes[0].contains("not interleaved"), "{:?}", again.notes);
+}
+
+#[test]
+fn what_is_expected_is_stored_before_the_first_run() {
+    let place = Place::new();
+    let found = place.path().join("seen.json");
+    // The side before copies what is stored when it begins.
+    let script = format!(
+        "[ -e {0} ] || cp results/comparisons/*/*/{COMPARISON} {0}; i=0; while [ $i -lt 20 ]; do i=$((i+1)); \
+         echo \"{{\\\"step\\\": $i, \\\"tok_s\\\": 1e9, \\\"loss\\\": 3}}\"; done",
+        found.display()
+    );
+    place.write("before.sh", script.as_bytes());
+    let arguments =
+        ["tiny.toml", "--before-cmd", "sh before.sh", "--hypothesis", "H", "--predicts", "tok_s -99.9..-10%"];
+    let done = compare(&place, &arguments).ended(3).says(&["slower"]);
+    let first: Comparison = serde_json::from_slice(&std::fs::read(&found).unwrap()).unwrap();
+    assert_eq!(
+        (first.hypothesis.as_deref(), first.predicts.as_deref()),
+        (Some("H"), Some("tok_s -99.9..-10%"))
+    );
+    assert!(first.turns.is_empty() && first.ratio.is_none() && !first.finished);
+    assert_eq!(first.verdict, Verdict::Inconclusive);
+
+    // The command is a side like another: rows beside the comparison, a gate that is for the user to set.
+    let (folder, found) = comparison(&place);
+    assert_eq!(found.verdict, Verdict::Slower);
+    assert_eq!(found.prediction_held, Some(false), "it is a billion times slower");
+    assert_eq!(std::fs::read_to_string(folder.join("turn-1.jsonl")).unwrap().lines().count(), 20);
+    assert_eq!((found.turns[0].run.as_deref(), found.turns[0].final_loss), (None, Some(3.0)));
+    assert!(found.turns[1].run.is_some());
+    assert_eq!(found.before.device, found.after.device);
+    assert_eq!(found.gate.holds, None);
+    assert!(found.gate.found.contains("--tolerance"), "{}", found.gate.found);
+    assert!(done.stdout.contains("falsified"), "{}", done.stdout);
+}
+
+#[test]
+fn another_curve_fails_the_gate_or_stays_open() {
+    let place = Place::new();
+    let arguments = ["tiny.toml", "optimizer.lr=0.1", "--tolerance", "0.001", "--json"];
+    let done = compare(&place, &arguments).ended(3).says(&["the loss gate fails"]);
+    let found: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(found["gate"]["holds"], false);
+    assert_eq!(found["gate"]["tolerance"], 0.001);
+    let turns = found["turns"].as_array().unwrap();
+    let runs: Vec<&str> = turns.iter().map(|turn| turn["run"].as_str().unwrap()).collect();
+
+    // Without a tolerance nobody has said how much another learning rate may differ.
+    let done = measured(place.xrun(&["compare", "--runs", runs[0], runs[1]]));
+    assert!(
+        done.stdout.contains("loss gate   open") && done.stdout.contains("one run before"),
+        "{}",
+        done.stdout
+    );
+}
+
+#[test]
+fn two_binaries_are_stored_and_compared() {
+    let place = Place::new();
+    let binary = env!("CARGO_BIN_EXE_xrun");
+    measured(compare(&place, &["tiny.toml", "--before-bin", binary]));
+    let (_, found) = comparison(&place);
+    assert_eq!(found.before.binary, found.after.binary, "it is the same one");
+    let stored: Vec<_> = std::fs::read_dir(place.path().join("results/binaries")).unwrap().collect();
+    assert_eq!(stored.len(), 1);
+    let name = stored[0].as_ref().unwrap().file_name();
+    assert_eq!(Some(name.to_str().unwrap()), found.before.binary.as_deref());
+    assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
+    assert_eq!(found.before.label, binary);
+}
+
+#[test]
+fn the_change_may_stand_in_the_recipe() {
+    let place = Place::new();
+    let recipe = place::RECIPE.to_owned()
+        + "[compare]\nchange = { \"activation_checkpoint.mode\" = \"none\" }\nhypothesis = \"less to do\"\nrepeats = 1\n";
+    place.write("told.toml", recipe.as_bytes());
+    measured(place.xrun(&[&["compare", "told.toml", "--name", "mine"], &SHORT[..]].concat()));
+    let (folder, found) = comparison(&place);
+    assert_eq!(folder.parent().unwrap().file_name().unwrap(), "mine");
+    assert_eq!(found.turns.len(), 2);
+    assert_eq!(found.hypothesis.as_deref(), Some("less to do"));
+    assert_eq!(found.after.label, "activation_checkpoint.mode=\"none\"");
+    assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
+}
+
+#[test]
+fn turns_that_fail_end_the_comparison() {
+    let place = Place::new();
+    compare(&place, &["tiny.toml", "--before-cmd", "exit 7"])
+        .ended(1)
+        .says(&["turn 1, before", "exit status: 7"]);
+    compare(&place, &["tiny.toml", "--before-cmd", "echo hello"]).ended(1).says(&["printed no rows"]);
+    for folder in folders(&place) {
+        let found = Comparison::read(&folder).unwrap();
+        assert!(!found.finished && found.verdict == Verdict::Inconclusive);
+        assert!(found.turns[0].status.starts_with("failed: "), "{}", found.turns[0].status);
+    }
+}
+
+#[test]
+fn wrong_questions_are_refused_before_anything_runs() {
+    let place = Place::new();
+    let refused = |arguments: &[&str], says: &str| {
+        place.xrun(arguments).ended(2).says(&[says]);
+    };
+    refused(&["compare", "tiny.toml"], "nothing differs");
+    refused(&["compare"], "--runs");
+    refused(&["compare", "tiny.toml", "engine.fuse=false"], "engine.fused");
+    refused(&["compare", "tiny.toml", "missing.toml"], "missing.toml");
+    refused(&["compare", "--runs", "a", "b"], "no run `a`");
+    refused(
+        &["compare", "tiny.toml", "engine.fused=false", "--predicts", "speed +1..+2%"],
+        "no measured column",
+    );
+    refused(&["compare", "tiny.toml", "engine.fused=false", "--tolerance=-1"], "a number from 0 on");
+    refused(&["compare", "tiny.toml", "--before-rev", "HEAD"], "git repository");
+    refused(
+        &["compare", "tiny.toml", "engine.fused=false", "--set", "compare.predicts=quick"],
+        "compare.predicts",
+    );
+    assert!(!place.path().join("results").exists());
+}
