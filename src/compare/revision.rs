@@ -32,6 +32,7 @@ pub fn build(rev: &str) -> Result<Built> {
     let sources = folder.path().join("sources");
     let place = sources.to_string_lossy().into_owned();
     git(&top, &["worktree", "add", "--detach", &place, &commit])?;
+    eprintln!("building {rev} ({commit}) …");
     let built = cargo(&sources, &top.join("target/compare"));
     // The folder goes in any case; what git remembers of it is pruned by its next garbage collection at the latest.
     let _ = git(&top, &["worktree", "remove", "--force", &place]);
@@ -39,7 +40,6 @@ pub fn build(rev: &str) -> Result<Built> {
 }
 
 fn cargo(sources: &Path, target: &Path) -> Result<PathBuf> {
-    eprintln!("building {} …", sources.display());
     // Progress goes to stderr, where it belongs; stdout is for data.
     let status = Command::new("cargo")
         .args(["build", "--release", "--locked", "--bin", "xrun", "--target-dir"])

@@ -111,7 +111,14 @@ impl Sides {
             external(command)
         } else {
             let (program, name) = match (&asked.before_bin, &asked.before_rev) {
-                (Some(binary), _) => (binary.clone(), Some(binary.display().to_string())),
+                (Some(binary), _) if !binary.is_file() => {
+                    return Err(Error::usage(format!("there is no binary {}", binary.display())));
+                }
+                (Some(binary), _) => {
+                    // Where it lies says nothing to a reader of results; which one it is, its hash does.
+                    let file = binary.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                    (binary.clone(), Some(format!("{file} ({})", &hash_of(binary)?[..8])))
+                }
                 (None, Some(rev)) => {
                     let built = revision::build(rev)?;
                     (built.binary, Some(format!("{rev} ({})", &built.commit[..built.commit.len().min(8)])))

@@ -8,6 +8,7 @@ mod place;
 use place::{Done, Place};
 use serde_json::Value;
 use std::path::PathBuf;
+use std::process::Command;
 use xrun::results::comparison::{COMPARISON, Comparison, Verdict};
 
 /// Runs of a fraction of a second: enough steps for blocks, and few enough that 50 of them take no time.
@@ -173,9 +174,10 @@ fn two_binaries_are_stored_and_compared() {
     let stored: Vec<_> = std::fs::read_dir(place.path().join("results/binaries")).unwrap().collect();
     assert_eq!(stored.len(), 1);
     let name = stored[0].as_ref().unwrap().file_name();
-    assert_eq!(Some(name.to_str().unwrap()), found.before.binary.as_deref());
+    assert_eq!(name.to_str(), found.before.binary.as_deref());
     assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
-    assert_eq!(found.before.label, binary);
+    let hash = found.before.binary.unwrap();
+    assert_eq!(found.before.label, format!("xrun ({})", &hash[..8]));
 }
 
 #[test]
@@ -224,9 +226,60 @@ fn wrong_questions_are_refused_before_anything_runs() {
     );
     refused(&["compare", "tiny.toml", "engine.fused=false", "--tolerance=-1"], "a number from 0 on");
     refused(&["compare", "tiny.toml", "--before-rev", "HEAD"], "git repository");
+    refused(&["compare", "tiny.toml", "--before-bin", "nowhere"], "no binary nowhere");
     refused(
         &["compare", "tiny.toml", "engine.fused=false", "--set", "compare.predicts=quick"],
         "compare.predicts",
     );
     assert!(!place.path().join("results").exists());
+}
+
+/// A git repository whose `xrun` is a program that calls the real one: building that takes a second.
+#[test]
+fn a_commit_is_built_and_compared() {
+    let place = Place::new();
+    let main = format!(
+        "fn main() {{ let done = std::process::Command::new({:?}).args(std::env::args_os().skip(1)).status(); \
+         std::process::exit(done.ok().and_then(|s| s.code()).unwrap_or(1)) }}",
+        env!("CARGO_BIN_EXE_xrun")
+    );
+    place.write("src/main.rs", main.as_bytes());
+    place.write(
+        "Cargo.toml",
+        b"[package]\nname = \"xrun\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[workspace]\n",
+    );
+    place.write("Cargo.lock", b"version = 4\n\n[[package]]\nname = \"xrun\"\nversion = \"0.0.0\"\n");
+    let git = |arguments: &[&str]| {
+        let identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"];
+        let done =
+            Command::new("git").args(identity).args(arguments).current_dir(place.path()).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    };
+    git(&["init", "--quiet"]);
+    git(&["add", "src", "Cargo.toml", "Cargo.lock"]);
+    git(&["commit", "--quiet", "-m", "one"]);
+    let commit = git(&["rev-parse", "HEAD"]);
+    let run = |rev: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xrun"));
+        command.args(["compare", "tiny.toml", "--before-rev", rev, "--repeats", "1"]).args(SHORT);
+        command.current_dir(place.path()).output().unwrap()
+    };
+    let done = run("HEAD");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(matches!(done.status.code(), Some(0 | 3)), "{said}");
+    let (_, found) = comparison(&place);
+    assert_ne!(found.before.binary, found.after.binary);
+    assert_eq!(found.before.label, format!("HEAD ({})", &commit[..8]));
+    assert_eq!(
+        std::fs::read_dir(place.path().join("results/binaries")).unwrap().count(),
+        2,
+        "both are stored"
+    );
+    assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
+    assert_eq!(git(&["worktree", "list"]).lines().count(), 1, "nothing is left of the checkout");
+
+    let done = run("no-such-commit");
+    assert_eq!(done.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("no commit `no-such-commit`"));
 }
