@@ -1,6 +1,7 @@
 //! One cell of a sweep: its recipe, its plan, and the key by which the ledger knows it.
 
 use super::axes::{Point, Settings, in_words};
+use super::place::Place;
 use crate::data::{self, Spec};
 use crate::device::cuda::Gpu;
 use crate::error::{Error, Kind, Result};
@@ -25,19 +26,19 @@ pub struct Cell {
     pub corpus_hash: Option<String>,
     /// The device class; blank where nothing is run.
     pub device: Option<String>,
+    /// Whether the sweep itself leaves it out.
+    pub excluded: bool,
     /// What is to be run, or why nothing is.
-    pub work: Result<Box<Work>, String>,
+    pub work: Result<Box<Work>>,
 }
 
 /// What a cell runs.
 #[derive(Debug)]
 pub struct Work {
+    /// Its recipe.
+    pub resolved: Resolved,
     /// Its plan.
     pub plan: Plan,
-    /// Whether the recipe itself says which GPU.
-    pub device_is_set: bool,
-    /// Whether the recipe itself says how many threads.
-    pub threads_are_set: bool,
 }
 
 /// How a cell fits, by its plan.
@@ -50,6 +51,15 @@ pub struct Fit {
 }
 
 impl Work {
+    /// The hash of the recipe that a run at this place has.
+    pub fn hash_at(&self, place: Place) -> String {
+        let mut resolved = self.resolved.clone();
+        let engine = &mut resolved.recipe.engine;
+        engine.devices = place.device.map(|device| vec![device]).or_else(|| engine.devices.take());
+        engine.threads = place.threads.or(engine.threads);
+        resolved.hash()
+    }
+
     /// The plan's memory, against what there is.
     ///
     /// # Errors
@@ -96,18 +106,18 @@ impl Cell {
             recipe_hash: None,
             corpus_hash: None,
             device: None,
-            work: Err(String::new()),
+            excluded: point.excluded.is_some(),
+            work: Err(Error::usage("")),
         };
-        if let Some(set) = &point.excluded {
-            cell.work = Err(format!("excluded: {}", in_words(set)));
-            return cell;
-        }
-        cell.work = cell.prepare(recipe, build, corpora).map_err(|e| headline(&e).to_owned());
+        cell.work = match &point.excluded {
+            Some(set) => Err(Error::usage(format!("excluded: {}", in_words(set)))),
+            None => cell.prepare(recipe, build, corpora),
+        };
         cell
     }
 
     fn prepare(&mut self, recipe: &Path, build: &str, corpora: &mut Corpora) -> Result<Box<Work>> {
-        let mut resolved = resolve(recipe, &self.settings, &[])?;
+        let mut resolved = recipe::load(recipe, &self.arguments(Place::default()), recipe::environment())?;
         train::make_paths_absolute(&mut resolved)?;
         let recipe_hash = self.recipe_hash.insert(resolved.hash()).clone();
         let (corpus_hash, corpus) = corpora.open(&resolved)?;
@@ -116,36 +126,14 @@ impl Cell {
         let device = device_class(&plan)?;
         self.key = hash(&[&recipe_hash, &corpus_hash, build, &device]);
         self.device = Some(device);
-        let engine = &resolved.recipe.engine;
-        Ok(Box::new(Work {
-            plan,
-            device_is_set: engine.devices.is_some(),
-            threads_are_set: engine.threads.is_some(),
-        }))
+        Ok(Box::new(Work { resolved, plan }))
     }
 
-    /// The arguments that make the recipe this cell, with `more` on top.
-    pub fn arguments(&self, more: &[String]) -> Vec<String> {
+    /// The arguments that make the recipe this cell at a place.
+    pub fn arguments(&self, place: Place) -> Vec<String> {
         let own = self.settings.iter().map(|(key, value)| format!("{key}={value}"));
-        own.chain(more.iter().cloned()).collect()
+        own.chain(place.arguments()).collect()
     }
-
-    /// The hash of the recipe that a run of this cell has, with `more` on top.
-    ///
-    /// # Errors
-    /// When the recipe was changed and is no longer valid.
-    pub fn hash_of_run(&self, recipe: &Path, more: &[String]) -> Result<String> {
-        let mut resolved = resolve(recipe, &self.settings, more)?;
-        train::make_paths_absolute(&mut resolved)?;
-        Ok(resolved.hash())
-    }
-}
-
-/// The recipe with settings on top.
-fn resolve(recipe: &Path, settings: &Settings, more: &[String]) -> Result<Resolved> {
-    let own = settings.iter().map(|(key, value)| format!("{key}={value}"));
-    let overrides: Vec<String> = own.chain(more.iter().cloned()).collect();
-    recipe::load(recipe, &overrides, recipe::environment())
 }
 
 /// The first line of an error: what is wrong, without the place.
@@ -224,6 +212,24 @@ mod tests {
     }
 
     #[test]
+    fn a_place_is_in_the_recipe_of_the_run_and_not_in_the_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let cell = cell(dir.path(), &[], "build");
+        let work = cell.work.as_ref().unwrap();
+        assert_eq!(Some(work.hash_at(Place::default())), cell.recipe_hash);
+        let place = Place { threads: Some(3), ..Place::default() };
+        let arguments = cell.arguments(place);
+        assert_eq!(arguments, ["engine.threads=3"]);
+        let mut run = recipe::load(&dir.path().join("tiny.toml"), &arguments, std::iter::empty()).unwrap();
+        train::make_paths_absolute(&mut run).unwrap();
+        assert_eq!(work.hash_at(place), run.hash());
+        assert_ne!(Some(run.hash()), cell.recipe_hash);
+        let place = Place { gpu: Some(2), device: Some(2), threads: None };
+        assert_eq!(cell.arguments(place), ["engine.devices=[2]"]);
+        assert_ne!(Some(work.hash_at(place)), cell.recipe_hash);
+    }
+
+    #[test]
     fn a_text_that_changed_is_another_corpus() {
         let dir = tempfile::tempdir().unwrap();
         let corpus = dir.path().join("corpus.txt");
@@ -241,16 +247,17 @@ mod tests {
     fn what_is_left_out_says_why_under_a_key_of_its_own() {
         let dir = tempfile::tempdir().unwrap();
         let wrong = cell(dir.path(), &[("model.n_heads", "5")], "build");
-        let reason = wrong.work.unwrap_err();
+        let error = wrong.work.unwrap_err();
+        let reason = headline(&error);
         assert!(reason.contains("heads") && !reason.contains('\n'), "{reason}");
         let long = cell(dir.path(), &[("training.seq_len", "1024")], "build").work.unwrap_err();
-        assert!(long.contains("held-out split"), "{long}");
+        assert!(long.message().contains("held-out split"), "{long}");
         let good = cell(dir.path(), &[], "build");
         let set = Settings::from([("model.dim".to_owned(), "32".to_owned())]);
         let point = Point { settings: Settings::new(), excluded: Some(set) };
         let recipe = dir.path().join("tiny.toml");
         let excluded = Cell::new(&recipe, "tiny", &point, "build", &mut Corpora::default());
-        assert_eq!(excluded.work.as_ref().unwrap_err(), "excluded: model.dim=32");
+        assert_eq!(excluded.work.as_ref().unwrap_err().message(), "excluded: model.dim=32");
         assert_ne!(excluded.key, good.key);
     }
 }

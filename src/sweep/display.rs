@@ -85,10 +85,15 @@ impl Display {
         }
         let name = self.name(attempt);
         if attempt.status == CellStatus::Running {
-            if let Sink::Live { all, lines, .. } = &mut self.sink {
-                let line = all.add(ProgressBar::new_spinner().with_style(line_style()));
-                line.set_prefix(name);
-                lines.insert(attempt.key.clone(), line);
+            match &mut self.sink {
+                Sink::Live { all, lines, .. } => {
+                    let line = all.add(ProgressBar::new_spinner().with_style(line_style()));
+                    line.set_prefix(name);
+                    lines.insert(attempt.key.clone(), line);
+                }
+                // Whoever reads a log of cells that take hours wants to know which one it is.
+                Sink::Plain => say(&format!("[{done}/{}] {:<13} {name}", self.cells, attempt.status)),
+                Sink::Json | Sink::Quiet => {}
             }
             return;
         }

@@ -7,10 +7,11 @@
 //!
 //! The ledger is the truth: what is done is what it says is done, and tables are made from it after every line.
 
-pub mod axes;
-pub mod cell;
+mod axes;
+mod cell;
 mod child;
 mod display;
+mod place;
 mod schedule;
 mod table;
 
@@ -68,7 +69,13 @@ impl Sweep {
         let build = build_name();
         let mut corpora = Corpora::default();
         let cell = |point| Cell::new(request.recipe, &base.name, point, &build, &mut corpora);
-        let cells = axes.points.iter().map(cell).collect();
+        let mut cells: Vec<Cell> = axes.points.iter().map(cell).collect();
+        // What is wrong with every cell is wrong with the command.
+        if cells.iter().all(|cell| cell.work.is_err())
+            && let Some(wrong) = cells.iter().position(|cell| !cell.excluded)
+        {
+            cells.swap_remove(wrong).work?;
+        }
         Ok(Self { name: base.name, build, axes, cells })
     }
 }
@@ -81,17 +88,14 @@ impl Sweep {
 /// signal.
 pub fn run(request: &Request<'_>) -> Result<()> {
     let stop = Stop::on_signals()?;
-    // Whoever comes second is told before corpora are opened.
+    let sweep = Sweep::new(request)?;
     let folder = request.results.join(SWEEPS);
-    let arguments = Arguments::read(request.arguments)?;
-    recipe::load(request.recipe, &arguments.sweep, recipe::environment())?;
     std::fs::create_dir_all(&folder).at("create", &folder)?;
     let _held = folder::lock(&folder)
         .map_err(|e| e.context("another sweep writes the ledger; wait for it to end, or stop it"))?;
     let ignored = folder.join(".gitignore");
     std::fs::write(&ignored, format!("/lock\n/{ATTEMPTS}/\n")).at("write", &ignored)?;
     let (ledger, warning) = Ledger::open(request.results)?;
-    let sweep = Sweep::new(request)?;
     let mut display = Display::new(request.progress, &sweep.axes.keys, sweep.cells.len());
     if let Some(warning) = warning {
         display.warn(&warning);
@@ -122,7 +126,7 @@ pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
     for (at, cell) in sweep.cells.iter().enumerate() {
         let last = ledger.last(&cell.key).map(|last| last.status);
         let (planned, fits, reason) = match cell.work.as_ref().map(|work| work.fit()) {
-            Err(reason) => (None, None, Some(reason.clone())),
+            Err(e) => (None, None, Some(headline(e).to_owned())),
             Ok(Err(e)) => (None, None, Some(headline(&e).to_owned())),
             Ok(Ok(fit)) => {
                 let refusal = fit.refusal.as_ref().map(|e| headline(e).to_owned());

@@ -1,8 +1,9 @@
 //! The loop of a sweep: attempts of earlier sweeps first, then every cell that is not done, on whatever device is free.
 
-use super::cell::{Cell, Work};
+use super::cell::{Cell, Work, headline};
 use super::child::{ATTEMPTS, Child, Limits, Order, Verdict};
 use super::display::Display;
+use super::place::Place;
 use super::table::Tables;
 use crate::device::cuda;
 use crate::error::{Error, IoContext, Kind, Result};
@@ -135,10 +136,11 @@ impl<'a> Schedule<'a> {
                 continue;
             }
             let status = self.ledger.last(&cell.key).map(|last| last.status);
-            if let Err(reason) = &cell.work {
+            if let Err(e) = &cell.work {
                 if status != Some(CellStatus::Skipped) {
-                    let line = self.attempt_of(cell, CellStatus::Skipped, Some(reason.clone()));
-                    self.append(line, None)?;
+                    let line = self.attempt_of(cell, CellStatus::Skipped, Some(headline(e).to_owned()));
+                    self.ledger.append(line.clone())?;
+                    self.display.line(&line, self.done(), None);
                 }
                 continue;
             }
@@ -174,38 +176,19 @@ impl<'a> Schedule<'a> {
                 self.waiting.remove(at);
                 continue;
             };
-            let Some(more) = self.place(work) else {
+            let taken: Vec<Option<usize>> = self.running.iter().map(|(_, child)| child.gpu).collect();
+            let Some(place) = Place::find(work, &taken, self.gpus, self.policy.jobs) else {
                 at += 1;
                 continue;
             };
             self.waiting.remove(at);
-            self.begin(cell, work, more)?;
+            self.begin(cell, work, place)?;
         }
         Ok(())
     }
 
-    /// The GPU that a cell gets now and what its recipe is told; `None` while it has to wait.
-    fn place(&self, work: &Work) -> Option<(Option<usize>, Vec<String>)> {
-        let taken = |gpu: usize| self.running.iter().any(|(_, child)| child.gpu == Some(gpu));
-        if let Some(first) = work.plan.execution.gpu {
-            if work.device_is_set {
-                return (!taken(first)).then(|| (Some(first), Vec::new()));
-            }
-            let free = (0..self.gpus).find(|&gpu| !taken(gpu))?;
-            return Some((Some(free), vec![format!("engine.devices=[{free}]")]));
-        }
-        let busy = self.running.iter().filter(|(_, child)| child.gpu.is_none()).count();
-        if busy >= self.policy.jobs {
-            return None;
-        }
-        let threads = (work.plan.execution.threads / self.policy.jobs).max(1);
-        let divided = self.policy.jobs > 1 && !work.threads_are_set;
-        Some((None, if divided { vec![format!("engine.threads={threads}")] } else { Vec::new() }))
-    }
-
     /// Starts an attempt at a cell, unless its plan says that it cannot fit.
-    fn begin(&mut self, cell: &Cell, work: &Work, place: (Option<usize>, Vec<String>)) -> Result<()> {
-        let (gpu, more) = place;
+    fn begin(&mut self, cell: &Cell, work: &Work, place: Place) -> Result<()> {
         let fit = match work.fit() {
             Ok(fit) => fit,
             Err(e) => {
@@ -220,21 +203,14 @@ impl<'a> Schedule<'a> {
             line.reason = Some(refusal.message().to_owned());
             return self.append(line, None);
         }
-        line.recipe_hash = match cell.hash_of_run(self.policy.recipe, &more) {
-            Ok(hash) => hash,
-            Err(e) => {
-                line.status = CellStatus::Failed;
-                line.reason = Some(e.message().to_owned());
-                return self.append(line, None);
-            }
-        };
+        line.recipe_hash = work.hash_at(place);
         // The line comes first: a process that nobody knows of would never be found again.
         self.append(line.clone(), None)?;
         let order = Order {
             results: self.policy.results,
             recipe: self.policy.recipe,
-            arguments: &cell.arguments(&more),
-            gpu,
+            arguments: &cell.arguments(place),
+            gpu: place.gpu,
             recipe_hash: &line.recipe_hash,
         };
         match Child::start(&line.key, line.attempt, &order) {

@@ -123,7 +123,12 @@ impl Tables {
         let mut text = line(shown.iter().map(|&at| header[at].to_owned()).collect());
         text += &format!("|{}\n", "---|".repeat(shown.len()));
         for row in rows {
-            text += &line(shown.iter().map(|&at| for_people(&row[at])).collect());
+            let value = |at: usize| match header[at] {
+                // What to turn, after the semicolon, is in the other table.
+                "reason" => for_people(row[at].split(';').next().unwrap_or_default()),
+                _ => for_people(&row[at]),
+            };
+            text += &line(shown.iter().map(|&at| value(at)).collect());
         }
         text
     }

@@ -81,9 +81,27 @@ fn a_dry_run_writes_nothing() {
 fn wrong_commands_are_refused_before_anything_is_written() {
     let place = place("");
     place.xrun(&["sweep", "grid.toml", "model.dimm=1,2"]).ended(2).says(&["did you mean model.dim?"]);
+    // What is wrong with every cell is shown with its place.
+    let everywhere = ["sweep", "grid.toml", "model.n_heads=3,5", "training.seed=1,2"];
+    place.xrun(&everywhere).ended(2).says(&["does not divide into 3 heads", "model.n_heads=3", "^"]);
     place.xrun(&["sweep", "none.toml"]).ended(2).says(&["cannot read the recipe none.toml"]);
     place.xrun(&["sweep", "grid.toml", "--retry", "bad"]).ended(2);
     place.xrun(&["sweep", "grid.toml", "--retry", "running"]).ended(2).says(&["running"]);
     place.xrun(&["sweep", "grid.toml", "--hang", "0"]).ended(2).says(&["above 0"]);
     assert!(!place.path().join("results").exists());
+}
+
+#[test]
+fn a_recipe_that_is_edited_meanwhile_is_noticed() {
+    let place = place("");
+    let sweep = ["sweep", "grid.toml", "training.seed=1,2", "training.steps=1500"];
+    let mut running = place.start(&sweep);
+    assert!(running.until(|| runs(&place) == 1));
+    let recipe = place.path().join("grid.toml");
+    let edited =
+        std::fs::read_to_string(&recipe).unwrap().replace("weight_decay = 10.0", "weight_decay = 9.0");
+    std::fs::write(&recipe, edited).unwrap();
+    running.ends().ended(1).says(&["1 ok, 1 failed", "the recipe was changed while the sweep ran"]);
+    // The edited recipe has cells of its own.
+    place.xrun(&sweep).succeeds().says(&["2 to run"]);
 }
