@@ -185,7 +185,8 @@ fn json_lines_are_all_that_stdout_carries() {
         done.stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
     let of = |event: &str| lines.iter().filter(|line| line["event"] == event).count();
     assert_eq!((of("step"), of("finish")), (4, 1), "{}", done.stdout);
-    assert_eq!(of("step") + of("finish") + of("note"), lines.len());
+    assert_eq!(of("step") + of("finish") + of("note") + 1, lines.len());
+    assert_eq!(lines[0]["event"], "begin");
     assert_eq!(lines.last().unwrap()["summary"], place.run().json("summary.json"));
     let stopped = place.xrun(&["tiny.toml", "--json", "optimizer.lr=-1.0"]).ended(2);
     assert_eq!(stopped.stdout, "");
