@@ -1,6 +1,7 @@
 //! The command line: one thin file per subcommand.
 
 use crate::error::{Error, Result};
+use crate::train;
 use clap::{Parser, Subcommand};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ pub mod run;
 pub mod sample;
 pub mod schema;
 pub mod sweep;
+mod worker;
 
 pub use arguments::spelled_out;
 
@@ -83,6 +85,9 @@ pub enum Command {
     Schema(schema::Args),
     /// Run every combination of some values once; what is done already is not run again.
     Sweep(sweep::Args),
+    /// A rank of a run whose launcher is `process`; xrun starts it.
+    #[command(hide = true, name = train::launch::process::WORKER)]
+    Worker,
 }
 
 /// Runs the parsed command.
@@ -106,6 +111,7 @@ pub fn dispatch(cli: Cli) -> Result<()> {
         Command::Sample(a) => sample::run(&a, &cli.results),
         Command::Schema(a) => schema::run(&a),
         Command::Sweep(a) => sweep::run(&a, &cli.results),
+        Command::Worker => worker::run(),
     }
 }
 

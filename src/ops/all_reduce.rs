@@ -30,10 +30,10 @@ impl Op for AllReduce {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let len = cx.output_spec(0).elements();
+        let (len, name) = (cx.output_spec(0).elements(), &cx.program.tensor(cx.node.outputs[0]).name);
         match cx.output_spec(0).dtype {
-            DType::F32 => cx.comm.all_reduce_sum_f32(cx.output::<f32>(0).slice(0, len)),
-            DType::F64 => cx.comm.all_reduce_sum_f64(cx.output::<f64>(0).slice(0, len)),
+            DType::F32 => cx.comm.all_reduce_sum_f32(name, cx.output::<f32>(0).slice(0, len)),
+            DType::F64 => cx.comm.all_reduce_sum_f64(name, cx.output::<f64>(0).slice(0, len)),
             other => Err(Error::failed(format!("all_reduce of {other}"))),
         }
     }

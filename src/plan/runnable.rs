@@ -2,7 +2,7 @@
 
 use crate::device::cuda;
 use crate::error::Result;
-use crate::recipe::{Device, Dtype, Launcher, Resolved, WorldSize};
+use crate::recipe::{Device, Dtype, Resolved, WorldSize};
 
 /// The GPU that a recipe runs on; `None` is the CPU. Refuses what the recipe asks for and this machine or this version
 /// does not have; nothing is ignored.
@@ -11,13 +11,6 @@ use crate::recipe::{Device, Dtype, Launcher, Resolved, WorldSize};
 /// A usage error that points at the key.
 pub(super) fn choose_gpu(resolved: &Resolved) -> Result<Option<usize>> {
     let recipe = &resolved.recipe;
-    if recipe.parallelism.launcher != Launcher::Thread {
-        return Err(resolved.error(
-            &["parallelism.launcher"],
-            format!("parallelism.launcher = \"{}\" is not in this version", recipe.parallelism.launcher),
-            "set parallelism.launcher = \"thread\"",
-        ));
-    }
     let usable = match recipe.engine.device {
         Device::Cpu => Err("engine.device = \"cpu\"".to_string()),
         Device::Auto | Device::Cuda => cuda::usable(),
@@ -25,6 +18,16 @@ pub(super) fn choose_gpu(resolved: &Resolved) -> Result<Option<usize>> {
     match usable {
         Ok(count) => on_gpu(resolved, count).map(Some),
         Err(reason) => on_cpu(resolved, &reason).map(|()| None),
+    }
+}
+
+/// How many ranks `parallelism.world_size = "auto"` means on this machine: one per GPU, and the CPU is one device.
+pub fn devices(resolved: &Resolved) -> usize {
+    let engine = &resolved.recipe.engine;
+    match (engine.device, &engine.devices) {
+        (Device::Cpu, _) => 1,
+        (_, Some(named)) => named.len(),
+        (Device::Auto | Device::Cuda, None) => cuda::usable().unwrap_or(1),
     }
 }
 

@@ -86,7 +86,7 @@ fn the_cache_changes_nothing() {
     let mut rank =
         Rank::new(Arc::clone(&plan), programs, Arc::clone(&dataset), Arc::clone(&pool), Arc::new(Alone))
             .unwrap();
-    rank.restore(&loaded).unwrap();
+    rank.restore(loaded.meta().step, Some(&loaded)).unwrap();
     let expected = rank.evaluate().unwrap();
 
     let (state, section) = generator(&plan).unwrap();
