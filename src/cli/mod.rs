@@ -36,7 +36,12 @@ pub use arguments::spelled_out;
     name = "xrun",
     version,
     about,
-    override_usage = "xrun RECIPE [KEY=VALUE]...\n       xrun <COMMAND>"
+    override_usage = "xrun RECIPE [KEY=VALUE]...\n       xrun <COMMAND>",
+    after_help = "To begin:\n  \
+        xrun quickstart           train a small model on generated stories\n  \
+        xrun sample latest        let the newest run write\n  \
+        xrun init mine.toml       start a recipe of your own\n  \
+        xrun COMMAND --help       what a command does and takes"
 )]
 pub struct Cli {
     /// Where run folders go.
@@ -63,7 +68,7 @@ pub enum Command {
     Init(init::Args),
     /// Write the tensors of a recipe's first step, for comparison with another implementation.
     Inspect(inspect::Args),
-    /// Copy a run's small files, or a comparison's with its runs, to where reports read them.
+    /// Copy a run's small files, a comparison's with its runs, or a sweep's rows to where reports read them.
     Keep(keep::Args),
     /// List the built-in recipes and the recipes here.
     Ls(ls::Args),

@@ -1,5 +1,6 @@
 //! `xrun run RECIPE`, or `xrun RECIPE`.
 
+use super::arguments::nearest_command;
 use crate::error::{Error, Result};
 use crate::recipe::{self, Resume};
 use crate::report::plots;
@@ -55,7 +56,8 @@ impl Show {
 /// # Errors
 /// As [`train::run`].
 pub fn run(args: &Args, results: &Path) -> Result<()> {
-    let mut resolved = recipe::load(&args.recipe, &args.overrides, recipe::environment())?;
+    let loaded = recipe::load(&args.recipe, &args.overrides, recipe::environment());
+    let mut resolved = loaded.map_err(|e| or_a_command(e, &args.recipe))?;
     train::make_paths_absolute(&mut resolved)?;
     let launch = Launch::of(&mut resolved, std::env::vars())?;
     let origin = match resolved.recipe.checkpoint.resume {
@@ -88,6 +90,17 @@ pub fn start(launch: Launch, request: Request) -> Result<()> {
         finish(request, &party, &stop)
     } else {
         train::follow(request.resolved, &party, &stop)
+    }
+}
+
+/// The error, with the command that a word which is no recipe was probably meant for: `xrun sampel` is `xrun run sampel`.
+fn or_a_command(error: Error, recipe: &Path) -> Error {
+    let word = recipe.to_str().filter(|word| !word.contains(['.', '/']) && !recipe.exists());
+    match word.and_then(nearest_command) {
+        Some(command) => {
+            Error::new(error.kind(), format!("{}\nor did you mean `xrun {command}`?", error.message()))
+        }
+        None => error,
     }
 }
 
