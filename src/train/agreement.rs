@@ -42,7 +42,7 @@ pub(super) fn agree(comm: &dyn Communicator, step: u64, mine: Word) -> Result<Ag
     let met = comm.gather(&format!("the end of step {step}"), bytemuck::bytes_of(&mine).to_vec())?;
     let words: Vec<Word> = met
         .parts()
-        .map(|part| bytemuck::try_pod_read_unaligned(part))
+        .map(bytemuck::try_pod_read_unaligned)
         .collect::<Result<_, _>>()
         .map_err(|e| Error::failed(format!("a rank's word at the end of step {step}: {e}")))?;
     let slowest = words.iter().enumerate().max_by_key(|(rank, word)| (word.busy, std::cmp::Reverse(*rank)));

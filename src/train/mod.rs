@@ -3,6 +3,7 @@
 mod agreement;
 pub mod checkpoint;
 pub mod export;
+mod fault;
 mod gauges;
 mod generate;
 mod init;

@@ -1,6 +1,7 @@
 //! One rank of a run: its engine, its share of the data, a step.
 
 use super::agreement::{Word, agree};
+use super::fault;
 use super::generate::generate;
 use super::init::initialize;
 use super::restore::{BUFFERS, restore, share, views};
@@ -176,7 +177,9 @@ impl Rank {
     /// When data or a rank is lost.
     pub fn launch_step(&mut self) -> Result<()> {
         let micro_steps = self.plan.batch.micro_steps;
-        self.comm.now(self.done + self.under_way() as u64 + 1, Activity::Steps);
+        let step = self.done + self.under_way() as u64 + 1;
+        self.comm.now(step, Activity::Steps);
+        fault::strike(self.comm.rank(), step)?;
         let mut batches = Vec::with_capacity(micro_steps);
         let mut data_wait = Duration::ZERO;
         let programs = Arc::clone(&self.programs);

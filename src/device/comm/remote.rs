@@ -23,6 +23,7 @@ struct Ending(Mutex<End>);
 
 #[derive(Default)]
 struct End {
+    left: bool,
     error: Option<Error>,
     hooks: Vec<Hook>,
 }
@@ -52,7 +53,11 @@ impl Remote {
         let ending = Arc::new(Ending::default());
         let ends = Arc::clone(&ending);
         let lost = Error::failed(format!("{far_end} is gone: the line to it was closed"));
-        let listen = move || ends.end(&listen(reading, &sender, &stop).unwrap_or(lost));
+        let listen = move || match listen(reading, &sender, &stop) {
+            // Once this rank owes nobody an answer, the others may close the line.
+            None if ends.lock().left => {}
+            error => ends.end(&error.unwrap_or(lost)),
+        };
         std::thread::Builder::new().name("xrun-line".to_owned()).spawn(listen).map_err(failed)?;
         Ok(Self { rank, world, line: Mutex::new(line), outcomes: Mutex::new(outcomes), ending })
     }
@@ -118,6 +123,7 @@ impl Communicator for Remote {
     }
 
     fn now(&self, step: u64, activity: Activity) {
+        self.ending.lock().left = activity == Activity::Left;
         // A line that is down shows at the next meeting.
         let _ = self.send(&Up::Now { step, activity }, &[]);
     }

@@ -4,8 +4,11 @@ use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+/// A group, its ranks, and who serves those at the ends of lines.
+type Ranks = (Arc<Group>, Vec<Arc<dyn Communicator>>, Option<Hub>);
+
 /// Groups of four: threads, and ranks at the ends of lines.
-fn groups() -> Vec<(Arc<Group>, Vec<Arc<dyn Communicator>>, Option<Hub>)> {
+fn groups() -> Vec<Ranks> {
     let group = Group::new(4);
     let local = |rank| -> Arc<dyn Communicator> { Arc::new(group.local(rank)) };
     let threads = (Arc::clone(&group), (0..4).map(local).collect(), None);
@@ -13,7 +16,7 @@ fn groups() -> Vec<(Arc<Group>, Vec<Arc<dyn Communicator>>, Option<Hub>)> {
 }
 
 /// A group with `locals` ranks of its own process; the others are at the ends of lines.
-fn lines(locals: usize) -> (Arc<Group>, Vec<Arc<dyn Communicator>>, Option<Hub>) {
+fn lines(locals: usize) -> Ranks {
     let group = Group::new(4);
     let mut ranks: Vec<Arc<dyn Communicator>> = Vec::new();
     (0..locals).for_each(|rank| ranks.push(Arc::new(group.local(rank))));

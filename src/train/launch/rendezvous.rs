@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! rank → 0   Hello   { version, job, rank, world, nonce }
-//! 0 → rank   Answer  { nonce, proof of the secret over both nonces }       or Refused { why, final }
+//! 0 → rank   Known   { nonce, proof of the secret over both nonces }       or Refused { why, final }
 //! rank → 0   Proof   { proof of the secret over both nonces and the rank }
 //! 0 → rank   Welcome                                                       or Refused { why, final }
 //! ```
@@ -37,7 +37,7 @@ struct Hello {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
-    Answer { nonce: [u8; 16], proof: [u8; 32] },
+    Known { nonce: [u8; 16], proof: [u8; 32] },
     Refused { why: String, for_good: bool },
     Welcome,
 }
@@ -155,7 +155,6 @@ fn resolve(place: &Place, port: u16) -> Result<Vec<SocketAddr>> {
 }
 
 /// Receives whoever came. The outer error is of a stranger, the inner one of a rank that cannot belong to this run.
-#[allow(clippy::type_complexity)]
 fn receive(
     stream: TcpStream,
     place: &Place,
@@ -180,7 +179,7 @@ fn receive(
     }
     let nonce = nonce().map_err(|e| e.to_string())?;
     let proof = secret.proof("rank 0", hello.nonce, nonce, 0);
-    line.send(&Answer::Answer { nonce, proof }, &[]).map_err(text)?;
+    line.send(&Answer::Known { nonce, proof }, &[]).map_err(text)?;
     let (proof, _) = line.receive::<Proof>().map_err(text)?;
     let expected = secret.proof("rank", nonce, hello.nonce, hello.rank);
     // Hashes compare in constant time.
@@ -238,7 +237,6 @@ pub fn join(place: &Place, secret: &Secret, patience: Duration) -> Result<Line> 
 }
 
 /// Tries one address. The outer error is worth another try, the inner one is not.
-#[allow(clippy::type_complexity)]
 fn knock(address: SocketAddr, place: &Place, secret: &Secret) -> Result<Result<Line>, String> {
     let text = |e: io::Error| e.to_string();
     let stream = TcpStream::connect_timeout(&address, A_WORD).map_err(text)?;
@@ -253,7 +251,7 @@ fn knock(address: SocketAddr, place: &Place, secret: &Secret) -> Result<Result<L
                 return Ok(Err(Error::usage(format!("rank 0 refused rank {rank}: {why}"))));
             }
             Answer::Refused { why, .. } => return Err(why),
-            Answer::Answer { nonce, proof } => {
+            Answer::Known { nonce, proof } => {
                 let expected = secret.proof("rank 0", mine, nonce, 0);
                 if blake3::Hash::from(proof) != blake3::Hash::from(expected) {
                     return Err(format!("who listens at {address} does not know the secret"));

@@ -1,0 +1,152 @@
+//! A rank that dies, hangs, or finds no memory: the run ends soon, says which and where, and leaves nobody behind.
+
+use crate::party::{LAUNCHERS, Launcher, Member, Party, SOON, are_gone, signal};
+use crate::place::Place;
+use std::time::Duration;
+use xrun::results::Status;
+
+/// Long enough to be struck in the middle.
+const LONG: [&str; 4] =
+    ["tiny.toml", "training.steps=100000", "generation.interval=0", "validation.interval=0"];
+
+fn long(launcher: Launcher, place: &Place, more: &[&str], variables: &[(&str, &str)]) -> Party {
+    launcher.start(place, 3, &[&LONG[..], more].concat(), variables)
+}
+
+/// What the run says of its end: on stderr, and in its summary.
+#[track_caller]
+fn says(place: &Place, party: &Party, status: Status, texts: &[&str]) {
+    let summary = place.run().summary();
+    assert_eq!(summary.status, status, "{}", party.said());
+    let reason = summary.reason.unwrap_or_default();
+    for text in texts {
+        assert!(party.said().contains(text), "no `{text}` in\n{}", party.said());
+        assert!(reason.contains(text), "no `{text}` in {reason}");
+    }
+}
+
+#[test]
+fn a_panic_ends_all_and_is_named() {
+    for launcher in LAUNCHERS {
+        let place = Place::new();
+        let party = long(launcher, &place, &[], &[("XRUN_FAULT", "panic 1 6")]).ends();
+        assert!(party.members.iter().all(|member| member.code == Some(1)), "{launcher:?}: {}", party.said());
+        says(&place, &party, Status::Failed, &["rank 1 at step 6: panicked: XRUN_FAULT asked for it"]);
+        assert_eq!(place.run().rows(), 5, "what was trained is written");
+    }
+}
+
+#[test]
+fn a_rank_without_memory_is_a_status() {
+    for launcher in LAUNCHERS {
+        let place = Place::new();
+        let party = long(launcher, &place, &[], &[("XRUN_FAULT", "oom 2 4")]).ends();
+        assert_eq!(party.members[0].code, Some(4), "{launcher:?}: {}", party.said());
+        says(&place, &party, Status::Oom, &["rank 2 at step 4: out of memory"]);
+    }
+}
+
+#[test]
+fn a_killed_rank_ends_the_others() {
+    for launcher in [Launcher::Process, Launcher::Env] {
+        let place = Place::new();
+        let mut party = long(launcher, &place, &[], &[]);
+        party.trained(&place, 3);
+        let all = party.processes();
+        signal(party.process_of(1), "KILL");
+        let party = party.ends_within(SOON);
+        are_gone(&all, SOON);
+        assert_eq!(party.members[0].code, Some(1), "{launcher:?}: {}", party.said());
+        says(&place, &party, Status::Failed, &["rank 1 at step "]);
+    }
+}
+
+#[test]
+fn a_killed_rank_0_ends_the_others() {
+    for launcher in [Launcher::Process, Launcher::Env] {
+        let place = Place::new();
+        let mut party = long(launcher, &place, &[], &[]);
+        party.trained(&place, 3);
+        let all = party.processes();
+        signal(party.process_of(0), "KILL");
+        let party = party.ends_within(SOON);
+        are_gone(&all, SOON);
+        let said = party.said();
+        match launcher {
+            Launcher::Process => {
+                assert!(said.contains("rank 0 at step ") && said.contains("signal 9"), "{said}")
+            }
+            _ => assert!(said.contains("rank 0 is gone"), "{said}"),
+        }
+        // Killed as a run of one rank may be: what it saved is there, and can be resumed.
+        assert_eq!(place.run().summary().status, Status::Running);
+    }
+}
+
+#[test]
+fn a_rank_that_hangs_is_found_and_named() {
+    for launcher in LAUNCHERS {
+        for rank in [2, 0] {
+            let place = Place::new();
+            let fault = format!("hang {rank} 5");
+            let party = long(launcher, &place, &["parallelism.timeout_s=1"], &[("XRUN_FAULT", &fault)]);
+            let all = party.processes();
+            let party = party.ends_within(2 * SOON);
+            are_gone(&all, SOON);
+            let found = format!("no sign of rank {rank} for ");
+            says(&place, &party, Status::Failed, &[&found, "at step 5. The others: rank ", "waits in "]);
+        }
+    }
+}
+
+/// A process that the system stopped does not even read its line.
+#[test]
+fn a_stopped_process_is_found_and_ended() {
+    for launcher in [Launcher::Process, Launcher::Env] {
+        let place = Place::new();
+        let mut party = long(launcher, &place, &["parallelism.timeout_s=1"], &[]);
+        party.trained(&place, 3);
+        let all = party.processes();
+        let stopped = party.process_of(1);
+        signal(stopped, "STOP");
+        if launcher == Launcher::Env {
+            // Its own launcher would end it; here nobody does.
+            let mut others: Vec<Member> = Vec::new();
+            std::mem::swap(&mut others, &mut party.members);
+            let of_the_stopped = others.remove(1);
+            party.members = others;
+            let party = party.ends_within(2 * SOON);
+            assert!(party.said().contains("no sign of rank 1 for "), "{}", party.said());
+            drop(Party { launcher, members: vec![of_the_stopped] });
+        } else {
+            let party = party.ends_within(2 * SOON);
+            says(&place, &party, Status::Failed, &["no sign of rank 1 for "]);
+        }
+        are_gone(&all, SOON);
+    }
+}
+
+#[test]
+fn children_end_with_their_parent() {
+    for name in ["KILL", "ABRT"] {
+        let place = Place::new();
+        let mut party = long(Launcher::Process, &place, &[], &[]);
+        party.trained(&place, 3);
+        let all = party.processes();
+        assert_eq!(all.len(), 4);
+        signal(party.members[0].id(), name);
+        are_gone(&all, SOON);
+    }
+}
+
+/// A child that is stopped when its parent dies cannot see its line end; the system ends it.
+#[test]
+fn even_a_stopped_child_ends_with_its_parent() {
+    let place = Place::new();
+    let mut party = long(Launcher::Process, &place, &[], &[]);
+    party.trained(&place, 3);
+    let all = party.processes();
+    signal(party.process_of(2), "STOP");
+    signal(party.members[0].id(), "KILL");
+    are_gone(&all, SOON + Duration::from_secs(1));
+}

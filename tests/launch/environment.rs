@@ -1,0 +1,148 @@
+//! What launchers say in the environment, and what happens when they contradict themselves.
+
+use crate::party::{Launcher, Member, port};
+use crate::place::Place;
+
+const QUICK: [&str; 3] = ["tiny.toml", "training.steps=4", "generation.samples=0"];
+
+const SLURM: [(&str, &str); 5] = [
+    ("SLURM_PROCID", "0"),
+    ("SLURM_NTASKS", "4"),
+    ("SLURM_LOCALID", "0"),
+    ("SLURM_JOB_ID", "1"),
+    ("SLURM_NNODES", "1"),
+];
+
+fn env(place: &Place, more: &[&str], variables: &[(&str, &str)]) -> Member {
+    let mut member =
+        Member::start(place, &[&QUICK[..], &["parallelism.launcher=env"], more].concat(), variables);
+    member.ends();
+    member
+}
+
+#[test]
+fn a_plain_run_inside_an_allocation_is_local() {
+    let place = Place::new();
+    let mut member = Member::start(&place, &QUICK, &[&SLURM[..], &[("RANK", "3")]].concat());
+    member.ends();
+    assert_eq!(member.code, Some(0), "{}", member.stderr);
+    assert_eq!(place.run().rows(), 4);
+}
+
+#[test]
+fn incomplete_sets_are_refused_before_anything_is_written() {
+    let place = Place::new();
+    for (variables, says) in [
+        (vec![], "no launcher's variables are set"),
+        (
+            vec![("RANK", "0"), ("WORLD_SIZE", "2")],
+            "torchrun are incomplete: LOCAL_RANK, MASTER_ADDR, MASTER_PORT",
+        ),
+        (vec![("OMPI_COMM_WORLD_RANK", "0")], "Open MPI are incomplete"),
+        (SLURM[..2].to_vec(), "Slurm are incomplete: SLURM_LOCALID, SLURM_JOB_ID"),
+    ] {
+        let member = env(&place, &[], &variables);
+        assert_eq!(member.code, Some(2), "{}", member.stderr);
+        assert!(member.stderr.contains(says), "{}", member.stderr);
+    }
+    let one =
+        [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1"), ("OMPI_COMM_WORLD_LOCAL_RANK", "0")];
+    let member = env(&place, &["parallelism.world_size=2"], &one);
+    assert_eq!(member.code, Some(2));
+    assert!(member.stderr.contains("Open MPI started 1 ranks, and the recipe wants 2"), "{}", member.stderr);
+    assert!(!place.path().join("results").exists());
+}
+
+#[test]
+fn the_launcher_is_named_and_so_is_what_was_passed_over() {
+    let place = Place::new();
+    let one =
+        [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1"), ("OMPI_COMM_WORLD_LOCAL_RANK", "0")];
+    let member = env(&place, &["parallelism.world_size=auto"], &[&one[..], &SLURM].concat());
+    assert_eq!(member.code, Some(0), "{}", member.stderr);
+    let log = place.run().text("log");
+    assert!(log.contains("rank 0 of 1, started by Open MPI"), "{log}");
+    assert!(log.contains("ignored: SLURM_PROCID (Slurm) is set too"), "{log}");
+    assert!(place.run().text("resolved.toml").contains("world_size = 1"));
+}
+
+/// Slurm's and Open MPI's ranks find each other without an address on one machine.
+#[test]
+fn ranks_of_one_machine_need_no_address() {
+    for names in [
+        ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID"],
+        ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_NAMESPACE"],
+    ] {
+        let place = Place::new();
+        let job = format!("{}", port());
+        let start = |rank: &'static str| {
+            let variables = [(names[0], rank), (names[1], "2"), (names[2], rank), (names[3], job.as_str())];
+            let local = [("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
+            let arguments =
+                [&QUICK[..], &["parallelism.launcher=env", "parallelism.world_size=auto"]].concat();
+            let more = if names[0].starts_with("OMPI") { &local[..] } else { &[] };
+            Member::start(&place, &arguments, &[&variables[..], more].concat())
+        };
+        let mut members = [start("0"), start("1")];
+        members.iter_mut().for_each(Member::ends);
+        for member in &members {
+            assert_eq!(member.code, Some(0), "{}", member.stderr);
+        }
+        assert!(place.run().path.join("logs/rank-1.log").is_file());
+    }
+}
+
+fn torchrun<'a>(rank: &'a str, world: &'a str, port: &'a str) -> Vec<(&'a str, &'a str)> {
+    vec![
+        ("RANK", rank),
+        ("LOCAL_RANK", rank),
+        ("WORLD_SIZE", world),
+        ("MASTER_ADDR", "localhost"),
+        ("MASTER_PORT", port),
+    ]
+}
+
+/// Every process ends with an error that says what the two disagree about.
+#[test]
+fn ranks_that_contradict_each_other_are_errors() {
+    let arguments = [&QUICK[..], &["parallelism.launcher=env", "parallelism.world_size=auto"]].concat();
+    for (second, says) in [(("1", "3"), "one of 3 ranks"), (("0", "2"), "cannot listen")] {
+        let place = Place::new();
+        let port = port().to_string();
+        let soon = [&arguments[..], &["parallelism.timeout_s=2"]].concat();
+        let mut members = [
+            Member::start(&place, &soon, &torchrun("0", "2", &port)),
+            Member::start(&place, &soon, &torchrun(second.0, second.1, &port)),
+        ];
+        members.iter_mut().for_each(Member::ends);
+        let said: String = members.iter().map(|member| member.stderr.as_str()).collect();
+        assert!(members.iter().all(|member| !matches!(member.code, Some(0) | None)), "{said}");
+        // Two that both are rank 0 listen at two ports, and nobody comes to either.
+        assert!(said.contains(says) || said.contains("of 2 ranks, 1 did not come"), "{said}");
+        assert!(place.runs().is_empty());
+    }
+}
+
+#[test]
+fn ranks_with_other_recipes_are_errors() {
+    let place = Place::new();
+    let port = port().to_string();
+    let start = |rank: &'static str, lr: &'static str| {
+        let own = ["parallelism.launcher=env", "parallelism.world_size=2", lr];
+        Member::start(&place, &[&QUICK[..], &own].concat(), &torchrun(rank, "2", &port))
+    };
+    let mut members = [start("0", "optimizer.lr=0.001"), start("1", "optimizer.lr=0.002")];
+    members.iter_mut().for_each(Member::ends);
+    let said: String = members.iter().map(|member| member.stderr.as_str()).collect();
+    assert!(members.iter().all(|member| member.code == Some(2)), "{said}");
+    assert!(said.contains("another recipe than rank 0: optimizer.lr = 0.002 (0.001 on rank 0)"), "{said}");
+}
+
+#[test]
+fn workers_are_not_for_people() {
+    let place = Place::new();
+    let mut member = Member::start(&place, &["worker"], &[]);
+    member.ends();
+    assert_eq!(member.code, Some(2));
+    let _ = Launcher::Process;
+}

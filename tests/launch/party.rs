@@ -1,0 +1,222 @@
+//! All processes of a run, whoever starts them.
+
+use crate::place::{Place, Run};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long a run may take to end after a fault, by its specification; a busy machine gets twice as long.
+pub const SOON: Duration = Duration::from_secs(10);
+
+/// Who starts the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    Thread,
+    Process,
+    /// As torchrun does: one process per rank, each told its place.
+    Env,
+}
+
+pub const LAUNCHERS: [Launcher; 3] = [Launcher::Thread, Launcher::Process, Launcher::Env];
+
+/// A process with what it says.
+pub struct Member {
+    child: Child,
+    pub code: Option<i32>,
+    pub stderr: String,
+}
+
+/// The processes that were started here; all are killed when this is dropped.
+pub struct Party {
+    pub launcher: Launcher,
+    pub members: Vec<Member>,
+}
+
+impl Launcher {
+    /// Starts a recipe or another command on `world` ranks.
+    pub fn start(self, place: &Place, world: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Party {
+        let world_size = format!("parallelism.world_size={world}");
+        let word = match self {
+            Launcher::Thread => "thread",
+            Launcher::Process => "process",
+            Launcher::Env => "env",
+        };
+        let launcher = format!("parallelism.launcher={word}");
+        let arguments = [arguments, &[&world_size, &launcher]].concat();
+        let of = |more: &[(&str, &str)]| Member::start(place, &arguments, &[variables, more].concat());
+        let members = match self {
+            Launcher::Thread | Launcher::Process => vec![of(&[])],
+            Launcher::Env => {
+                let (world_text, port) = (world.to_string(), port().to_string());
+                let ranks = (0..world).map(|rank| {
+                    let rank = rank.to_string();
+                    of(&[
+                        ("RANK", &rank),
+                        ("LOCAL_RANK", &rank),
+                        ("WORLD_SIZE", &world_text),
+                        ("LOCAL_WORLD_SIZE", &world_text),
+                        ("MASTER_ADDR", "127.0.0.1"),
+                        ("MASTER_PORT", &port),
+                    ])
+                });
+                ranks.collect()
+            }
+        };
+        Party { launcher: self, members }
+    }
+
+    /// Trains a recipe to its end.
+    #[track_caller]
+    pub fn trains(self, place: &Place, world: usize, arguments: &[&str]) {
+        let party = self.start(place, world, arguments, &[]).ends();
+        for (number, member) in party.members.iter().enumerate() {
+            assert_eq!(member.code, Some(0), "{self:?}, process {number}:\n{}", member.stderr);
+        }
+    }
+}
+
+/// A port that is free now.
+pub fn port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+impl Member {
+    pub fn start(place: &Place, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xrun"));
+        command.args(arguments).current_dir(place.path()).env_clear().envs(variables.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        Self { child: command.spawn().unwrap(), code: None, stderr: String::new() }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the end.
+    pub fn ends(&mut self) {
+        use std::io::Read;
+        let mut text = Vec::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_end(&mut text).unwrap();
+        }
+        self.stderr += &String::from_utf8(text).unwrap();
+        self.code = self.child.wait().unwrap().code();
+    }
+
+    pub fn is_over(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+}
+
+impl Party {
+    /// Waits for the end of all.
+    pub fn ends(mut self) -> Self {
+        self.members.iter_mut().for_each(Member::ends);
+        self
+    }
+
+    /// Waits for the end of all but the one whose fate is known.
+    pub fn ends_within(mut self, limit: Duration) -> Self {
+        let began = Instant::now();
+        while !self.members.iter_mut().all(Member::is_over) {
+            assert!(began.elapsed() < limit, "{:?} lives on after {limit:?}", self.launcher);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.ends()
+    }
+
+    /// The process that has rank `rank`; with threads, the one process.
+    pub fn process_of(&self, rank: usize) -> u32 {
+        match self.launcher {
+            Launcher::Thread => self.members[0].id(),
+            Launcher::Process => children_of(self.members[0].id())[rank],
+            Launcher::Env => self.members[rank].id(),
+        }
+    }
+
+    /// All processes of the run.
+    pub fn processes(&self) -> Vec<u32> {
+        let started = self.members.iter().map(Member::id);
+        started.flat_map(|id| std::iter::once(id).chain(children_of(id))).collect()
+    }
+
+    /// Waits until the run at `place` has rows of this many steps.
+    #[track_caller]
+    pub fn trained(&mut self, place: &Place, steps: usize) -> Run {
+        let began = Instant::now();
+        loop {
+            if let Some(run) = place.runs().pop().filter(|run| run.rows() >= steps) {
+                return run;
+            }
+            for member in &mut self.members {
+                if member.is_over() {
+                    member.ends();
+                    panic!("it ended before step {steps}:\n{}", member.stderr);
+                }
+            }
+            assert!(began.elapsed() < PATIENCE, "nothing came of it");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What all processes said.
+    pub fn said(&self) -> String {
+        self.members.iter().map(|member| member.stderr.as_str()).collect()
+    }
+}
+
+impl Drop for Party {
+    fn drop(&mut self) {
+        for member in &mut self.members {
+            let _ = member.child.kill();
+            let _ = member.child.wait();
+        }
+    }
+}
+
+/// The children of a process, in the order in which they were started.
+pub fn children_of(process: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+    let mut children: Vec<u32> =
+        children.unwrap_or_default().split_whitespace().map(|id| id.parse().unwrap()).collect();
+    children.sort_unstable();
+    children
+}
+
+/// Waits until none of these processes is there any more.
+#[track_caller]
+pub fn are_gone(processes: &[u32], limit: Duration) {
+    let began = Instant::now();
+    let lives = |id: &&u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        // A zombie is gone: its parent has not looked yet.
+        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+    };
+    while let Some(id) = processes.iter().find(lives) {
+        assert!(began.elapsed() < limit, "process {id} lives on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Sends a signal by its name.
+pub fn signal(process: u32, name: &str) {
+    let kill = format!("kill -{name} {process}");
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
+}
+
+/// The parameters, moments and rows of two runs are the same bits.
+#[track_caller]
+pub fn same_bits(a: &Run, b: &Run, what: &str) {
+    use xrun::train::checkpoint::first_difference;
+    assert_eq!(a.text("metrics.csv"), b.text("metrics.csv"), "{what}");
+    assert_eq!(first_difference(&a.newest(), &b.newest()).unwrap(), None, "{what}");
+}
+
+/// The rows of `metrics.csv`.
+pub fn metrics(run: &Run) -> Vec<xrun::results::MetricsRow> {
+    xrun::results::rows::read(Path::new(&run.path.join("metrics.csv"))).unwrap()
+}

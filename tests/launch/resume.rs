@@ -1,0 +1,46 @@
+//! A checkpoint of one number of ranks goes on with another.
+
+use crate::party::{LAUNCHERS, Launcher, metrics};
+use crate::place::Place;
+
+/// Sixty steps of a global batch of eight.
+const GLOBAL: [&str; 5] = [
+    "training.steps=60",
+    "training.global_batch_size=8",
+    "training.local_batch_size=2",
+    "generation.interval=0",
+    "validation.interval=10",
+];
+
+#[test]
+fn a_checkpoint_goes_on_with_other_ranks() {
+    let recipe = [&["tiny.toml", "--quiet"], &GLOBAL[..]].concat();
+    let whole = Place::new();
+    Launcher::Thread.trains(&whole, 4, &recipe);
+    let expected = metrics(&whole.run());
+    for launcher in LAUNCHERS {
+        for world in [1, 2] {
+            let place = Place::new();
+            launcher.trains(&place, 4, &[&recipe[..], &["checkpoint.keep=100"]].concat());
+            let run = place.run();
+            run.forget_after(30);
+            launcher.trains(&place, world, &["resume", run.name(), "training.local_batch_size=2"]);
+            let found = metrics(&place.run());
+            assert_eq!(found.len(), expected.len());
+            for (a, b) in expected.iter().zip(&found) {
+                // The same tokens in the same order: another batch would lie far off.
+                assert_eq!((a.step, a.tokens_seen), (b.step, b.tokens_seen));
+                let apart = ((a.loss - b.loss) / a.loss).abs();
+                assert!(
+                    apart <= 1e-5,
+                    "{launcher:?}, {world} ranks, step {}: {} or {}",
+                    a.step,
+                    a.loss,
+                    b.loss
+                );
+            }
+            let log = place.run().text("log");
+            assert!(log.contains("changed: parallelism.world_size"), "{log}");
+        }
+    }
+}

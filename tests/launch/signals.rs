@@ -1,0 +1,50 @@
+//! Signals: all ranks stop after the same step, whichever process was told, and what they saved goes on.
+
+use crate::party::{LAUNCHERS, Launcher, SOON, are_gone, same_bits, signal};
+use crate::place::Place;
+use xrun::results::Status;
+
+const LONG: [&str; 4] =
+    ["tiny.toml", "training.steps=400", "generation.interval=0", "validation.interval=50"];
+
+#[test]
+fn a_signal_to_any_process_saves_one_step_and_goes_on() {
+    let whole = Place::new();
+    Launcher::Thread.trains(&whole, 2, &LONG);
+    for launcher in LAUNCHERS {
+        for last in [false, true] {
+            let place = Place::new();
+            let mut party = launcher.start(&place, 2, &LONG, &[]);
+            party.trained(&place, 3);
+            // The last process: with an external launcher, that of rank 1, which rank 0 hears of in the meeting of a step.
+            let told = if last { party.members.len() - 1 } else { 0 };
+            signal(party.members[told].id(), "TERM");
+            let party = party.ends_within(SOON);
+            assert_eq!(party.members[0].code, Some(75), "{launcher:?}: {}", party.said());
+            let run = place.run();
+            let summary = run.summary();
+            assert_eq!(summary.status, Status::Interrupted);
+            assert_eq!((run.newest().meta().step, run.rows() as u64), (summary.steps, summary.steps));
+            let name = run.name().to_owned();
+            launcher.trains(&place, 2, &["resume", &name]);
+            same_bits(&place.run(), &whole.run(), &format!("{launcher:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_second_signal_leaves_nobody_behind() {
+    let place = Place::new();
+    // A step of many seconds.
+    let slow = ["tiny.toml", "training.accumulation=100000", "data.train_tokens=200000"];
+    let mut party = Launcher::Process.start(&place, 2, &slow, &[]);
+    party.trained(&place, 0);
+    let all = party.processes();
+    signal(party.members[0].id(), "TERM");
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(!party.members[0].is_over(), "the first signal lets the step end");
+    signal(party.members[0].id(), "TERM");
+    let party = party.ends_within(SOON);
+    assert_eq!(party.members[0].code, Some(143), "{}", party.said());
+    are_gone(&all, SOON);
+}
