@@ -17,7 +17,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// How long a stranger may take over a word of the handshake.
-const A_WORD: Duration = Duration::from_secs(5);
+const A_WORD: Duration = Duration::from_secs(2);
 
 /// Pause between two tries to reach rank 0.
 const PAUSE: Duration = Duration::from_millis(50);
