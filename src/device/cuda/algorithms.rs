@@ -100,7 +100,10 @@ impl Algorithms {
     }
 
     /// A table from its JSON, or what is wrong with it.
-    fn parse(text: &str) -> std::result::Result<Self, String> {
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> std::result::Result<Self, String> {
         let table: Self =
             serde_json::from_str(text).map_err(|e| format!("is no table of algorithms: {e}"))?;
         match table.products.iter().find(|(_, a)| !a.is_plain() && a.words().is_none()) {

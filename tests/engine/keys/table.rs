@@ -118,6 +118,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
 
         "parallelism.world_size" => program("4", false),
         "parallelism.launcher" => refused("process", "not in this version"),
+        "parallelism.reduction" => talk("grouped", true),
         "parallelism.bucket_mib" => talk("0.001", true),
         "parallelism.overlap" => talk("false", true),
 
