@@ -1,10 +1,12 @@
 //! The one error type: a message for a person, and the exit code that a script sees.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 
 /// What kind of failure this is; decides the exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// The run itself failed: exit 1.
     Failed,

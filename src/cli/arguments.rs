@@ -1,12 +1,12 @@
-//! Two shorthands of the command line, spelled out before it is parsed.
+//! Shorthands of the command line, spelled out before it is parsed; and a command that was probably meant.
 
 use super::Cli;
 use clap::CommandFactory;
 use std::ffi::OsString;
 
-/// `xrun RECIPE …` becomes `xrun run RECIPE …`, and `--section.key=value` becomes `section.key=value`.
+/// `xrun RECIPE …` becomes `xrun run RECIPE …`; `--section.key=value` and `--section.key value` become `section.key=value`.
 pub fn spelled_out(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = arguments.into_iter().map(without_dashes).collect();
+    let mut arguments = without_dashes(arguments);
     if let Some(at) = first_word(&arguments)
         && !is_subcommand(&arguments[at])
     {
@@ -15,15 +15,35 @@ pub fn spelled_out(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsStrin
     arguments
 }
 
-/// `--a.b=c` as `a.b=c`; anything else as it is.
-fn without_dashes(argument: OsString) -> OsString {
-    let key_value = argument.to_str().and_then(|text| text.strip_prefix("--")).filter(|text| {
-        text.split_once('=').is_some_and(|(key, _)| key.contains('.') && !key.contains(char::is_whitespace))
-    });
-    match key_value {
-        Some(text) => text.into(),
-        None => argument,
+/// `--a.b=c` and `--a.b c` as `a.b=c`; anything else as it is.
+fn without_dashes(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments = arguments.into_iter().peekable();
+    let mut spelled = Vec::new();
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_str().and_then(|text| text.strip_prefix("--")).unwrap_or_default();
+        let key = text.split_once('=').map_or(text, |(key, _)| key);
+        let is_key = key.contains('.') && !key.contains(char::is_whitespace);
+        spelled.push(match arguments.peek() {
+            _ if !is_key => argument,
+            _ if key.len() < text.len() => text.into(),
+            Some(value) if !value.to_string_lossy().starts_with("--") => {
+                let mut assignment = OsString::from(format!("{text}="));
+                assignment.push(value);
+                arguments.next();
+                assignment
+            }
+            _ => argument,
+        });
     }
+    spelled
+}
+
+/// The subcommand that is spelled most like `word`, if any is like it.
+pub fn nearest_command(word: &str) -> Option<String> {
+    let command = Cli::command();
+    let names = command.get_subcommands().map(|known| known.get_name().to_owned());
+    let scored = names.map(|name| (strsim::osa_distance(word, &name), name));
+    scored.min().filter(|(distance, name)| *distance <= 2 && *distance < name.len() / 2).map(|(_, name)| name)
 }
 
 /// The index of the first argument that is neither an option nor an option's value.
@@ -66,6 +86,21 @@ mod tests {
     #[test]
     fn dashes_before_a_key_are_dropped() {
         assert_eq!(spelled("xrun a.toml --training.steps=2"), "xrun run a.toml training.steps=2");
+        assert_eq!(spelled("xrun a.toml --training.steps 2 -q"), "xrun run a.toml training.steps=2 -q");
+        assert_eq!(spelled("xrun a.toml --optimizer.lr -1"), "xrun run a.toml optimizer.lr=-1");
+        assert_eq!(spelled("xrun a.toml --model.qk_norm --json"), "xrun run a.toml --model.qk_norm --json");
+        assert_eq!(spelled("xrun a.toml --model.qk_norm"), "xrun run a.toml --model.qk_norm");
         assert_eq!(spelled("xrun sample r --prompt=a.b=c"), "xrun sample r --prompt=a.b=c");
+    }
+    #[test]
+    fn a_misspelt_command_has_a_nearest_one() {
+        for (word, meant) in
+            [("sampel", "sample"), ("reprot", "report"), ("comapre", "compare"), ("int", "init")]
+        {
+            assert_eq!(nearest_command(word).as_deref(), Some(meant));
+        }
+        for word in ["mine", "quickstrat", "dim38", ""] {
+            assert_eq!(nearest_command(word), None, "{word}");
+        }
     }
 }

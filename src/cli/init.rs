@@ -4,7 +4,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::recipe::{self, builtin};
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun init`.
 #[derive(clap::Args, Debug)]
@@ -43,15 +43,16 @@ pub fn run(args: &Args) -> Result<()> {
             }
             _ => Error::usage(format!("cannot write {}: {e}", path.display())),
         })?;
-    file.write_all(copy(name, text).as_bytes()).at("write", path)?;
+    file.write_all(copy(name, text, path).as_bytes()).at("write", path)?;
     // Read back, so that what is written is known to load from where it stands.
     recipe::load(path, &[], std::iter::empty())?;
     eprintln!("wrote {} from {name}; to run it: xrun {}", path.display(), path.display());
     Ok(())
 }
 
-/// The text of the new recipe.
-fn copy(name: &str, text: &str) -> String {
+/// The text of the new recipe. Where the original says how it is run, the copy says it of itself.
+fn copy(name: &str, text: &str, path: &Path) -> String {
+    let text = text.replace(&format!("xrun {name}\n"), &format!("xrun {}\n", path.display()));
     format!(
         "# Started from the built-in recipe {name}. Every key: xrun schema, or docs/recipes.md.\n\
          # What is left out keeps its default. To change a value for one run: xrun RECIPE optimizer.lr=1e-3\n\
@@ -62,7 +63,6 @@ fn copy(name: &str, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     #[test]
     fn every_built_in_recipe_can_be_started_from() {

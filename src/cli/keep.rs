@@ -1,16 +1,18 @@
-//! `xrun keep`: a run, or a comparison with its runs.
+//! `xrun keep`: a run, a comparison with its runs, or the rows of a sweep.
 
 use crate::error::Result;
+use crate::forecast::format::plural;
 use crate::results::comparison::Comparison;
 use crate::results::folder::KEPT;
 use crate::results::{find, keep};
+use crate::sweep;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun keep`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The run: a folder, a run's name, a recipe's name for its newest run, or `latest`. Or a comparison, with its runs:
-    /// a folder, its id, or `comparisons/NAME` for the newest one.
+    /// a folder, its id, or `comparisons/NAME` for the newest one. Or the rows of a sweep: `sweeps/NAME`.
     run: String,
     /// Where kept runs go [default: RESULTS/kept].
     #[arg(long, value_name = "DIR")]
@@ -33,11 +35,15 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
             }
             keep::keep_comparison(&comparison, &to)?
         }
-        (Err(error), None) => return Err(error),
+        (Err(error), None) => match sweep::find(results, &args.run)? {
+            Some(folder) => sweep::keep(results, &folder, &to)?,
+            None => return Err(error),
+        },
     };
     let bytes: u64 = kept.manifest.files.iter().map(|file| file.bytes).sum();
     let what = if kept.already { "already kept, unchanged" } else { "kept" };
-    eprintln!("{what}: {} files, {} KiB", kept.manifest.files.len(), bytes.div_ceil(1024));
+    let files = kept.manifest.files.len();
+    eprintln!("{what}: {files} file{}, {} KiB", plural(files), bytes.div_ceil(1024));
     println!("{}", kept.folder.display());
     Ok(())
 }

@@ -2,20 +2,21 @@
 
 use super::print;
 use crate::error::{IoContext, Result};
-use crate::recipe::{self, builtin};
+use crate::recipe::{self, SECTIONS, builtin};
 use std::path::{Path, PathBuf};
 
-/// Where `xrun ls` looks for recipes, besides the binary.
+/// Where `xrun ls` looks for recipes, besides the binary and the current folder.
 const FOLDER: &str = "recipes";
 
 /// Arguments of `xrun ls`.
 #[derive(clap::Args, Debug)]
 pub struct Args {}
 
-/// Prints a table of the built-in recipes and of `recipes/*.toml`: what to pass to `xrun`, and the description.
+/// Prints a table of the built-in recipes, of those in the current folder and of `recipes/*.toml`: what to pass to `xrun`,
+/// and the description.
 ///
 /// # Errors
-/// When `recipes/` is there and cannot be listed. A recipe that cannot be read is a row that says so.
+/// When a folder is there and cannot be listed. A recipe that cannot be read is a row that says so.
 pub fn run(_args: &Args) -> Result<()> {
     let row = |recipe: String, from: &str, resolved| [recipe, from.to_owned(), describe(resolved)];
     let mut rows = vec![["RECIPE", "FROM", "DESCRIPTION"].map(str::to_owned)];
@@ -26,7 +27,9 @@ pub fn run(_args: &Args) -> Result<()> {
             recipe::load_str(Path::new(name), text, &[], no_env()),
         ));
     }
-    for path in recipes_in(Path::new(FOLDER))? {
+    // Other programs keep their settings in `*.toml` of the current folder too.
+    let here = toml_files_in(Path::new("."))?.into_iter().filter(|path| is_recipe(path));
+    for path in here.chain(toml_files_in(Path::new(FOLDER))?) {
         rows.push(row(path.display().to_string(), "file", recipe::load(&path, &[], no_env())));
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -53,14 +56,29 @@ fn describe(resolved: Result<recipe::Resolved>) -> String {
     }
 }
 
-/// The recipes in `folder`, sorted; none where there is no such folder.
-fn recipes_in(folder: &Path) -> Result<Vec<PathBuf>> {
+/// Whether a file has a line that only recipes have, right or wrong as it may be otherwise: `extends`, or the header of a
+/// section.
+fn is_recipe(path: &Path) -> bool {
+    let is_header = |line: &str| {
+        let name = line.strip_prefix('[').and_then(|line| line.split_once(']')).map(|(name, _)| name.trim());
+        name.is_some_and(|name| SECTIONS.iter().any(|(section, _)| *section == name))
+    };
+    let is_extends =
+        |line: &str| line.strip_prefix("extends").is_some_and(|rest| rest.trim_start().starts_with('='));
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().map(str::trim_start).any(|line| is_header(line) || is_extends(line))
+}
+
+/// The `*.toml` in `folder`, sorted; none where there is no such folder.
+fn toml_files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Ok(Vec::new());
     }
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).at("list", folder)? {
         let path = entry.at("list", folder)?.path();
+        // As one would write it: without `./`.
+        let path = path.strip_prefix(".").map(Path::to_owned).unwrap_or(path);
         if path.is_file() && path.extension().is_some_and(|ending| ending == "toml") {
             paths.push(path);
         }

@@ -2,6 +2,7 @@
 
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
+use crate::train;
 use clap::{Parser, Subcommand};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ pub mod run;
 pub mod sample;
 pub mod schema;
 pub mod sweep;
+mod worker;
 
 pub use arguments::spelled_out;
 
@@ -35,7 +37,12 @@ pub use arguments::spelled_out;
     name = "xrun",
     version,
     about,
-    override_usage = "xrun RECIPE [KEY=VALUE]...\n       xrun <COMMAND>"
+    override_usage = "xrun RECIPE [KEY=VALUE]...\n       xrun <COMMAND>",
+    after_help = "To begin:\n  \
+        xrun quickstart           train a small model on generated stories\n  \
+        xrun sample latest        let the newest run write\n  \
+        xrun init mine.toml       start a recipe of your own\n  \
+        xrun COMMAND --help       what a command does and takes"
 )]
 pub struct Cli {
     /// Where run folders go.
@@ -62,7 +69,7 @@ pub enum Command {
     Init(init::Args),
     /// Write the tensors of a recipe's first step, for comparison with another implementation.
     Inspect(inspect::Args),
-    /// Copy a run's small files, or a comparison's with its runs, to where reports read them.
+    /// Copy a run's small files, a comparison's with its runs, or a sweep's rows to where reports read them.
     Keep(keep::Args),
     /// List the built-in recipes and the recipes here.
     Ls(ls::Args),
@@ -84,6 +91,9 @@ pub enum Command {
     Schema(schema::Args),
     /// Run every combination of some values once; what is done already is not run again.
     Sweep(sweep::Args),
+    /// A rank of a run whose launcher is `process`; xrun starts it.
+    #[command(hide = true, name = train::launch::process::WORKER)]
+    Worker,
 }
 
 /// Runs the parsed command.
@@ -112,6 +122,7 @@ pub fn dispatch(cli: Cli) -> Result<()> {
         Command::Sample(a) => sample::run(&a, &cli.results),
         Command::Schema(a) => schema::run(&a),
         Command::Sweep(a) => sweep::run(&a, &cli.results),
+        Command::Worker => worker::run(),
     }
 }
 

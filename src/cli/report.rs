@@ -2,6 +2,7 @@
 
 use super::print;
 use crate::error::{Error, Kind, Result};
+use crate::forecast::format::plural;
 use crate::report::blocks::{self, Checked, KINDS, Problem};
 use crate::results::folder::KEPT;
 use std::collections::BTreeMap;
@@ -46,7 +47,9 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     }
     if problems.is_empty() {
         let what = if args.check { "current" } else { "written or current" };
-        eprintln!("{} blocks in {} pages are {what}", checked.len(), pages.len());
+        let (blocks, pages) = (checked.len(), pages.len());
+        let are = if blocks == 1 { "is" } else { "are" };
+        eprintln!("{blocks} block{} in {pages} page{} {are} {what}", plural(blocks), plural(pages));
         return Ok(());
     }
     let is_markup = problems.iter().any(|problem| problem.is_markup);

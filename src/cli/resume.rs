@@ -1,10 +1,11 @@
 //! `xrun resume [RUN]`.
 
-use super::run::{Show, finish};
+use super::run::{Show, start};
 use crate::error::{Error, Result};
 use crate::recipe;
 use crate::results::folder::{RESOLVED, read_summary};
 use crate::results::{RunFolder, find};
+use crate::train::launch::Launch;
 use crate::train::{Origin, Request};
 use std::path::Path;
 
@@ -34,20 +35,17 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         Some((first, rest)) if !first.contains('=') => (Some(first), rest),
         _ => (None, args.words.as_slice()),
     };
-    let folder = match named {
-        Some(name) => RunFolder::open(&find::find(results, name)?)?,
+    let path = match named {
+        Some(name) => find::find(results, name)?,
         None => RunFolder::newest_unfinished(results)?
+            .map(|folder| folder.path().to_owned())
             .ok_or_else(|| Error::usage(format!("no unfinished run in {}", results.display())))?,
     };
-    let path = folder.path().to_owned();
     let mut resolved = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty())?;
     resolved.name = read_summary(&path)?.recipe;
-    let origin = if args.fork {
-        drop(folder);
-        Origin::Fork(path)
-    } else {
-        Origin::Resume(folder)
-    };
+    let launch = Launch::of(&mut resolved, std::env::vars())?;
+    let origin = if args.fork { Origin::Fork(path) } else { Origin::Resume(path) };
     let algorithms_from = args.algos_from.as_deref().map(|run| find::find(results, run)).transpose()?;
-    finish(Request { resolved, results, progress: args.show.mode(), origin, algorithms_from })
+    let (results, progress, command) = (results.to_owned(), args.show.mode(), std::env::args().collect());
+    start(launch, Request { resolved, results, progress, origin, algorithms_from, command })
 }

@@ -1,12 +1,17 @@
 //! `xrun run RECIPE`, or `xrun RECIPE`.
 
+use super::arguments::nearest_command;
 use crate::error::{Error, Result};
 use crate::recipe::{self, Resume};
 use crate::report::plots;
 use crate::results::progress::Mode;
 use crate::results::{RunFolder, find};
-use crate::train::{self, Ended, Origin, Request};
+use crate::train::launch::environment::SECRET;
+use crate::train::launch::rendezvous::Secret;
+use crate::train::launch::{Launch, Party, process};
+use crate::train::{self, Ended, Origin, Request, Stop};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Arguments of `xrun run`.
 #[derive(clap::Args, Debug)]
@@ -51,23 +56,61 @@ impl Show {
 /// # Errors
 /// As [`train::run`].
 pub fn run(args: &Args, results: &Path) -> Result<()> {
-    let mut resolved = recipe::load(&args.recipe, &args.overrides, recipe::environment())?;
+    let loaded = recipe::load(&args.recipe, &args.overrides, recipe::environment());
+    let mut resolved = loaded.map_err(|e| or_a_command(e, &args.recipe))?;
     train::make_paths_absolute(&mut resolved)?;
+    let launch = Launch::of(&mut resolved, std::env::vars())?;
     let origin = match resolved.recipe.checkpoint.resume {
-        Resume::Never => Origin::Fresh,
-        Resume::Auto => unfinished(results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume),
+        Resume::Auto if launch.leads() => {
+            unfinished(results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume)
+        }
+        Resume::Auto | Resume::Never => Origin::Fresh,
     };
     let algorithms_from = args.algos_from.as_deref().map(|run| find::find(results, run)).transpose()?;
-    finish(Request { resolved, results, progress: args.show.mode(), origin, algorithms_from })
+    let (results, progress, command) = (results.to_owned(), args.show.mode(), std::env::args().collect());
+    start(launch, Request { resolved, results, progress, origin, algorithms_from, command })
+}
+
+/// Trains with the ranks that `launch` says.
+///
+/// # Errors
+/// As [`train::run`], and when ranks do not find each other.
+pub fn start(launch: Launch, request: Request) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let patience = Duration::from_secs_f64(request.resolved.recipe.parallelism.timeout_s);
+    let party = match launch {
+        Launch::Threads(world) => Party::threads(world, patience)?,
+        Launch::Processes(world) => return process::supervise(&request, world, patience, &stop),
+        Launch::Member(place) => {
+            let secret = Secret::of(std::env::var(SECRET).ok().as_deref(), &place.address)?;
+            Party::of_launcher(&place, &secret, patience, &stop)?
+        }
+    };
+    if party.leads() {
+        finish(request, &party, &stop)
+    } else {
+        train::follow(request.resolved, &party, &stop)
+    }
+}
+
+/// The error, with the command that a word which is no recipe was probably meant for: `xrun sampel` is `xrun run sampel`.
+fn or_a_command(error: Error, recipe: &Path) -> Error {
+    let word = recipe.to_str().filter(|word| !word.contains(['.', '/']) && !recipe.exists());
+    match word.and_then(nearest_command) {
+        Some(command) => {
+            Error::new(error.kind(), format!("{}\nor did you mean `xrun {command}`?", error.message()))
+        }
+        None => error,
+    }
 }
 
 /// The newest unfinished run of a recipe with this hash. One that somebody works on is an error: a second run beside it
 /// is not what `checkpoint.resume = "auto"` asks for.
-fn unfinished(results: &Path, recipe_hash: &str) -> Result<Option<RunFolder>> {
+fn unfinished(results: &Path, recipe_hash: &str) -> Result<Option<PathBuf>> {
     for path in find::runs(results)? {
         let summary = crate::results::folder::read_summary(&path)?;
         if summary.recipe_hash == recipe_hash && summary.status.is_unfinished() {
-            return RunFolder::open(&path).map(Some);
+            return RunFolder::open(&path).map(|_| Some(path));
         }
     }
     Ok(None)
@@ -77,8 +120,8 @@ fn unfinished(results: &Path, recipe_hash: &str) -> Result<Option<RunFolder>> {
 ///
 /// # Errors
 /// As [`train::run`], and the outcome of the run.
-pub fn finish(request: Request<'_>) -> Result<()> {
-    let Ended { folder, outcome, .. } = train::run(request)?;
+pub fn finish(request: Request, party: &Party, stop: &Stop) -> Result<()> {
+    let Ended { folder, outcome, .. } = train::run(request, party, stop)?;
     let drawn = plots::render(folder.path());
     outcome?;
     drawn.map_err(|e| Error::failed(format!("the run is complete, its plots are not: {e}")))?;

@@ -1,4 +1,4 @@
-//! `xrun sample RUN`.
+//! `xrun sample [RUN]`.
 
 use super::print;
 use crate::error::Result;
@@ -9,11 +9,10 @@ use std::path::Path;
 /// Arguments of `xrun sample`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: its folder or name, or `latest`.
-    pub run: String,
-    /// Keys to change, as `generation.key=value` or of execution (`engine.threads=1`), or `training.dtype=fp32`.
-    #[arg(value_name = "KEY=VALUE")]
-    pub overrides: Vec<String>,
+    /// The run: its folder or name, or `latest` (which it is without one). And then keys to change, as
+    /// `generation.key=value` or of execution (`engine.threads=1`), or `training.dtype=fp32`.
+    #[arg(value_name = "RUN | KEY=VALUE")]
+    pub words: Vec<String>,
     /// What the texts begin with.
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
@@ -39,6 +38,10 @@ pub struct Args {
 /// # Errors
 /// As [`sample`].
 pub fn run(args: &Args, results: &Path) -> Result<()> {
+    let (run, keys) = match args.words.split_first() {
+        Some((first, rest)) if !first.contains('=') => (first.as_str(), rest),
+        _ => (find::LATEST, args.words.as_slice()),
+    };
     let mut overrides = Vec::new();
     let mut set = |key: &str, value: Option<String>| {
         overrides.extend(value.map(|value| format!("generation.{key}={value}")));
@@ -48,8 +51,8 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     set("samples", args.samples.map(|n| n.to_string()));
     set("tokens", args.tokens.map(|n| n.to_string()));
     set("temperature", args.temperature.map(|t| format!("{t:?}")));
-    overrides.extend(args.overrides.iter().cloned());
-    let request = SampleRequest { run: find::find(results, &args.run)?, step: args.checkpoint, overrides };
+    overrides.extend(keys.iter().cloned());
+    let request = SampleRequest { run: find::find(results, run)?, step: args.checkpoint, overrides };
     let (generation, texts) = sample(&request)?;
     for text in texts {
         if args.json {

@@ -219,7 +219,14 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut Sink<'_>) -> Result<Fe
 
 fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut Sink<'_>) -> Result<Fed> {
     let mut documents = Documents::open(path, spec.document_separator.as_deref())?;
-    let warnings = std::mem::take(&mut documents.warnings);
+    let mut warnings = std::mem::take(&mut documents.warnings);
+    if spec.tokenizer == "stories" {
+        warnings.push(
+            "the tokenizer stories knows the words of the generated stories alone and takes other text apart, mostly byte by \
+             byte; for a text of your own, set data.tokenizer to gpt2 or byte"
+                .to_owned(),
+        );
+    }
     let count = documents.len();
     let files = text_files(path)?.len();
     let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });

@@ -31,10 +31,10 @@ impl Op for AllReduce {
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         (0..self.like.len()).try_for_each(|k| {
-            let len = cx.output_spec(k).elements();
+            let (len, name) = (cx.output_spec(k).elements(), &cx.program.tensor(cx.node.outputs[k]).name);
             match cx.output_spec(k).dtype {
-                DType::F32 => cx.comm.all_reduce_sum_f32(cx.output::<f32>(k).slice(0, len)),
-                DType::F64 => cx.comm.all_reduce_sum_f64(cx.output::<f64>(k).slice(0, len)),
+                DType::F32 => cx.comm.all_reduce_sum_f32(name, cx.output::<f32>(k).slice(0, len)),
+                DType::F64 => cx.comm.all_reduce_sum_f64(name, cx.output::<f64>(k).slice(0, len)),
                 other => Err(Error::failed(format!("all_reduce of {other}"))),
             }
         })

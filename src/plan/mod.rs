@@ -6,6 +6,7 @@ mod runnable;
 mod schedule;
 
 pub use corpus::{corpus_of, data_spec};
+pub use runnable::devices;
 pub use schedule::Schedule;
 
 use crate::device::DType;

@@ -11,14 +11,6 @@ use crate::recipe::{Device, Dtype, Launcher, Resolved, WorldSize};
 /// # Errors
 /// A usage error that points at the key.
 pub(super) fn choose_gpus(resolved: &Resolved) -> Result<Vec<usize>> {
-    let recipe = &resolved.recipe;
-    if recipe.parallelism.launcher != Launcher::Thread {
-        return Err(resolved.error(
-            &["parallelism.launcher"],
-            format!("parallelism.launcher = \"{}\" is not in this version", recipe.parallelism.launcher),
-            "set parallelism.launcher = \"thread\"",
-        ));
-    }
     match usable(resolved) {
         Ok(count) => {
             let gpus = gpus_of_ranks(resolved, count)?;
@@ -53,6 +45,16 @@ pub(super) fn choose_gpu(resolved: &Resolved) -> Result<Option<usize>> {
     }
 }
 
+/// How many ranks `parallelism.world_size = "auto"` means on this machine: one per GPU, and the CPU is one device.
+pub fn devices(resolved: &Resolved) -> usize {
+    let engine = &resolved.recipe.engine;
+    match (engine.device, &engine.devices) {
+        (Device::Cpu, _) => 1,
+        (_, Some(named)) => named.len(),
+        (Device::Auto | Device::Cuda, None) => cuda::usable().unwrap_or(1),
+    }
+}
+
 /// The number of GPUs that a recipe may use, or why it uses none.
 fn usable(resolved: &Resolved) -> Result<usize, String> {
     match resolved.recipe.engine.device {
@@ -71,6 +73,8 @@ fn gpus_of_ranks(resolved: &Resolved, count: usize) -> Result<Vec<usize>> {
         WorldSize::Auto => count,
         WorldSize::Fixed(world) => world,
     };
+    // Of ranks that somebody else has started, others may be on other machines.
+    let world = if recipe.parallelism.launcher == Launcher::Env { world.min(count) } else { world };
     if world > count {
         return Err(resolved.error(
             &["parallelism.world_size"],

@@ -190,6 +190,8 @@ pub struct Parallelism {
     pub bucket_mib: f64,
     /// Reduce while the backward pass still runs.
     pub overlap: bool,
+    /// Seconds without a sign of a rank after which the run is ended; also how long ranks wait for each other at the start.
+    pub timeout_s: f64,
 }
 
 impl Default for Parallelism {
@@ -200,6 +202,7 @@ impl Default for Parallelism {
             reduction: Reduction::Bucketed,
             bucket_mib: 25.0,
             overlap: true,
+            timeout_s: 600.0,
         }
     }
 }

@@ -252,6 +252,14 @@ pub static KEYS: &[Key] = &[
     .aliases(&["bucket_cap_mb"]),
     Key::new("parallelism.overlap", Execution, Type::Bool, "Reduce while the backward pass still runs.", "false"),
     Key::new(
+        "parallelism.timeout_s",
+        Bookkeeping,
+        number(Excluded(0.0), Included(1e9)),
+        "Time without a sign of a rank after which the run is ended, and in which ranks have to find each other.",
+        "60.0",
+    )
+    .unit("s"),
+    Key::new(
         "data.corpus",
         Training,
         Type::NameOrPath(&["stories", "random"]),

@@ -22,7 +22,7 @@ const MAX_LOG_BYTES: u64 = 256 << 10;
 pub struct Manifest {
     /// The recipe's name, or the comparison's.
     pub recipe: String,
-    /// The run folder's name, or the comparison's id.
+    /// The run folder's name, the comparison's id, or the sweep's name.
     pub run: String,
     /// The kept files, by path.
     pub files: Vec<KeptFile>,
@@ -83,11 +83,19 @@ pub fn keep_comparison(comparison: &Path, to: &Path) -> Result<Kept> {
 
 /// Copies files of a folder to `parent/name` with a manifest.
 fn copy(from: &Path, files: Vec<String>, parent: &Path, recipe: String, name: String) -> Result<Kept> {
-    let folder = parent.join(&name);
     let contents = files
         .into_iter()
         .map(|path| Ok((std::fs::read(from.join(&path)).at("read", &from.join(&path))?, path)))
         .collect::<Result<Vec<_>>>()?;
+    store(contents, parent, recipe, name)
+}
+
+/// Writes contents, each with its path, to `parent/name` with a manifest, as [`keep`] does a run's.
+///
+/// # Errors
+/// When it was kept with other content, or a kept file was changed since.
+pub fn store(contents: Vec<(Vec<u8>, String)>, parent: &Path, recipe: String, name: String) -> Result<Kept> {
+    let folder = parent.join(&name);
     let files = contents.iter().map(|(bytes, path)| KeptFile::of(path, bytes)).collect();
     let manifest = Manifest { recipe, run: name, files };
     if folder.exists() {
@@ -180,7 +188,7 @@ fn check_same(folder: &Path, manifest: &Manifest) -> Result<()> {
         serde_json::from_slice(&text).map_err(|e| refuse(format!("its {MANIFEST} is damaged ({e})")))?;
     let only_in = |a: &Manifest, b: &Manifest| a.files.iter().find(|file| !b.files.contains(file)).cloned();
     if let Some(file) = only_in(manifest, &kept).or_else(|| only_in(&kept, manifest)) {
-        return Err(refuse(format!("the run's {} is not what was kept", file.path)));
+        return Err(refuse(format!("its {} is not what was kept", file.path)));
     }
     for file in &kept.files {
         let bytes = std::fs::read(folder.join(&file.path)).unwrap_or_default();

@@ -67,7 +67,7 @@ impl Work {
     pub fn fit(&self) -> Result<Fit> {
         let programs = Programs::new(&self.plan)?;
         let planned_bytes = peak_bytes(&self.plan, &programs) as u64;
-        let refusal = match train::check_fits(&self.plan, &programs) {
+        let refusal = match train::check_fits(&self.plan, &programs, self.plan.batch.world) {
             Err(e) if e.kind() == Kind::DoesNotFit => Some(e),
             fits => fits.map(|()| None)?,
         };

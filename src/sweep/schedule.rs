@@ -7,6 +7,7 @@ use super::place::Place;
 use super::table::Tables;
 use crate::device::cuda;
 use crate::error::{Error, IoContext, Kind, Result};
+use crate::forecast::format::plural;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured, SWEEPS};
 use crate::train::Stop;
 use jiff::Timestamp;
@@ -159,9 +160,10 @@ impl<'a> Schedule<'a> {
         let open = self.waiting.len() + self.running.len();
         let done = self.done();
         self.display.note(&format!(
-            "{}: {} cells, {done} done, {open} to run; rows in {}",
+            "{}: {} cell{}, {done} done, {open} to run; rows in {}",
             self.policy.name,
             self.cells.len(),
+            plural(self.cells.len()),
             self.tables.for_people().display()
         ));
         Ok(())
@@ -300,7 +302,8 @@ impl<'a> Schedule<'a> {
         let (done, cells) = (self.done(), self.cells.len());
         let table = self.tables.for_people();
         self.display.finish(&format!(
-            "{done} of {cells} cells done: {}; {}",
+            "{done} of {cells} cell{} done: {}; {}",
+            plural(cells),
             words.join(", "),
             table.display()
         ));

@@ -8,7 +8,7 @@ use crate::results::ledger::{Ledger, SWEEPS};
 use std::path::{Path, PathBuf};
 
 /// The tables' names, without their endings.
-const TABLE: &str = "table";
+pub const TABLE: &str = "table";
 
 /// Where a sweep's tables are, and what their rows are of.
 #[derive(Debug)]

@@ -105,19 +105,11 @@ impl Gauges {
     }
 }
 
-/// What `env.json` says of a GPU that a run is alone on.
-///
-/// # Errors
-/// When the driver does not know it.
-pub(super) fn provenance(ordinal: usize) -> Result<provenance::Gpu> {
-    provenance_of(&[ordinal])
-}
-
 /// What `env.json` says of the GPUs of a run's ranks: of the first one, how they are joined, and how they exchange.
 ///
 /// # Errors
 /// When the driver does not know the first one.
-pub(super) fn provenance_of(ordinals: &[usize]) -> Result<provenance::Gpu> {
+pub(super) fn provenance(ordinals: &[usize]) -> Result<provenance::Gpu> {
     let ordinal = ordinals.first().copied().unwrap_or_default();
     let properties = Gpu::properties_of(ordinal)?;
     let several = ordinals.len() > 1;

@@ -2,6 +2,7 @@
 
 use super::checkpoint::TensorView;
 use super::checkpoint::{fs::DiskFs, tensor_file};
+use super::launch::Party;
 use super::rank::Rank;
 use super::run::prepare;
 use crate::device::Device;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 /// As [`super::run`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no other
 /// implementation drops alike.
 pub fn inspect(mut resolved: Resolved, to: &Path) -> Result<f64> {
-    let (plan, programs, dataset) = prepare(&mut resolved)?;
+    let (plan, programs, dataset) = prepare(&mut resolved, &Party::alone())?;
     if plan.batch.world > 1 || plan.batch.micro_steps > 1 || plan.model.dropout > 0.0 {
         return Err(Error::usage(
             "one step of one rank is inspected, without dropout: set parallelism.world_size=1, training.accumulation=1 \

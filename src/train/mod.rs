@@ -1,15 +1,18 @@
 //! Training: one loop, for every number of ranks and every launcher.
 
+mod agreement;
 pub mod checkpoint;
 pub mod export;
 mod gauges;
 mod generate;
 mod init;
 mod inspect;
-mod launch;
+pub mod launch;
 mod profile;
 mod rank;
+mod ranks;
 mod recorder;
+mod restore;
 mod resume;
 mod run;
 mod sample;
@@ -22,10 +25,11 @@ pub use launch::launch;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
-pub use run::{Ended, Origin, Request, check_fits, corpus_facts, make_paths_absolute, run};
+pub use run::{Ended, Origin, Request, check_fits, corpus_facts, follow, make_paths_absolute, run};
 pub use sample::{SampleRequest, sample};
 pub use stop::Stop;
 
+use crate::device::comm::Activity;
 use crate::error::Result;
 use crate::exec::BadTensor;
 use crate::plan::Plan;
@@ -75,7 +79,9 @@ pub fn train(
             }
             rank.launch_step()?;
         }
-        let report = rank.finish_step()?;
+        // One rank's signal stops all of them, at the same step: the last that was given to a device.
+        let report = rank.finish_step(stop.asked())?;
+        stopping |= report.stop;
         if let Some(bad) = report.bad {
             return Ok(Outcome::Diverged { step: report.step, bad });
         }
@@ -92,10 +98,9 @@ pub fn train(
                 recorder.evaluated(step, started.elapsed())?;
             }
         }
-        // One rank's signal stops all of them, at the same step: the last that was given to a device.
-        stopping |= comm.all_reduce_max(u64::from(stop.asked()))? > 0;
         let at_rest = rank.under_way() == 0;
         if let Some(recorder) = &mut recorder {
+            comm.now(step, Activity::Writes);
             recorder.row(&report, val_loss)?;
             // Saving comes last: a run that goes on from here does nothing of this step again.
             if due(plan.intervals.generation, step, steps) {

@@ -1,5 +1,6 @@
 //! Where the time of a step goes.
 
+use super::launch::Party;
 use super::rank::Rank;
 use super::run::prepare;
 use crate::device::Device;
@@ -90,7 +91,7 @@ struct Collected {
 /// # Errors
 /// As [`super::run`]; several ranks are refused, for their waits would be measured as work.
 pub fn profile(mut resolved: Resolved, request: ProfileRequest) -> Result<Profile> {
-    let (plan, programs, dataset) = prepare(&mut resolved)?;
+    let (plan, programs, dataset) = prepare(&mut resolved, &Party::alone())?;
     if plan.batch.world > 1 {
         return Err(Error::usage("a profile is of one rank; set parallelism.world_size=1"));
     }
@@ -156,7 +157,7 @@ fn whole_steps(rank: &mut Rank, steps: usize) -> Result<Duration> {
                 rank.launch_step()?;
                 launched += 1;
             }
-            rank.finish_step()?;
+            rank.finish_step(false)?;
         }
         Ok(started.elapsed())
     };

@@ -2,21 +2,21 @@
 
 mod share;
 
+use super::agreement::{Word, agree};
 use super::generate::generate;
-use super::init::{initialize, refresh_shadow};
+use super::init::initialize;
+use super::restore::{BUFFERS, restore, share, views};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
-use crate::device::comm::Communicator;
+use crate::device::Device;
+use crate::device::comm::{Activity, Communicator, Timed};
 use crate::device::cuda::Part;
-use crate::device::{DType, Device};
 use crate::error::{Error, Result};
 use crate::exec::{BadOutput, BadTensor, Communicated, Engine, Section, Snapshot};
-use crate::ir::{Node, Param, Program, SlotId};
+use crate::ir::{Node, Program};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
 use crate::train::checkpoint::{Loaded, TensorView};
-use safetensors::Dtype;
 use share::{meet, prepare_alike};
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,6 +38,10 @@ pub struct StepReport {
     pub communicated: Option<Communicated>,
     /// The first tensor that was not finite; then nothing was updated.
     pub bad: Option<BadTensor>,
+    /// Whether a rank was asked to stop.
+    pub stop: bool,
+    /// The rank that was busy the longest; `None` where a rank is alone.
+    pub slowest: Option<usize>,
 }
 
 /// One rank. A run of one rank is the same code with a communicator that has nobody to talk to.
@@ -47,6 +51,10 @@ pub struct Rank {
     programs: Arc<Programs>,
     dataset: Arc<Dataset>,
     engine: Engine,
+    /// The other ranks, and how long they were waited for.
+    comm: Arc<Timed>,
+    /// When the last step ended for all.
+    agreed: Instant,
     loader: Option<Loader>,
     done: u64,
     /// How long kernels took to be ready; `None` on the CPU.
@@ -92,10 +100,12 @@ impl Rank {
             }
             gpu.limit_memory(execution.memory_limit);
         }
+        let comm = Arc::new(Timed::new(comm));
+        let others: Arc<dyn Communicator> = Arc::<Timed>::clone(&comm);
         let mut engine = Engine::new(
             device,
             &programs.state,
-            comm,
+            others,
             execution.placement,
             programs.arena_bytes(),
             execution.poison,
@@ -108,8 +118,9 @@ impl Rank {
         engine.state.set_values(schedule, &schedule_table(&plan))?;
         initialize(&mut engine, plan.seed)?;
         let under_way = VecDeque::new();
+        let (loader, agreed, done) = (None, Instant::now(), 0);
         let mut rank =
-            Self { plan, programs, dataset, engine, loader: None, done: 0, kernels_took, under_way };
+            Self { plan, programs, dataset, engine, comm, agreed, loader, done, kernels_took, under_way };
         rank.go_to(0)?;
         Ok(rank)
     }
@@ -141,7 +152,7 @@ impl Rank {
 
     /// The communicator.
     pub fn comm(&self) -> Arc<dyn Communicator> {
-        Arc::clone(&self.engine.comm)
+        Arc::<Timed>::clone(&self.comm)
     }
 
     fn go_to(&mut self, done: u64) -> Result<()> {
@@ -174,6 +185,7 @@ impl Rank {
     /// When data or a rank is lost.
     pub fn launch_step(&mut self) -> Result<()> {
         let micro_steps = self.plan.batch.micro_steps;
+        self.comm.now(self.done + self.under_way() as u64 + 1, Activity::Steps);
         let mut batches = Vec::with_capacity(micro_steps);
         let mut data_wait = Duration::ZERO;
         let programs = Arc::clone(&self.programs);
@@ -198,14 +210,17 @@ impl Rank {
 
     /// Takes the results of the oldest step under way. Where the loss or a gradient is not finite, nothing was updated,
     /// then or in the steps given after it, and the step is replayed with a check after every node to name the first
-    /// bad tensor. (Ranks that do not exchange gradients each decide for themselves whether to update, and stop
+    /// bad tensor. `stop` says whether this rank was asked to stop, which the report says of all. (Ranks that do not exchange gradients each decide for themselves whether to update, and stop
     /// together.)
     ///
     /// # Errors
     /// When no step is under way, or a rank is lost.
-    pub fn finish_step(&mut self) -> Result<StepReport> {
+    pub fn finish_step(&mut self, stop: bool) -> Result<StepReport> {
         let oldest = self.under_way.pop_front();
         let mut oldest = oldest.ok_or_else(|| Error::failed("no step is under way"))?;
+        if self.engine.gpu().is_some() {
+            self.comm.now(self.done + 1, Activity::Waits);
+        }
         self.engine.open(&mut oldest.snapshot)?;
         let layout = Arc::clone(self.engine.state.layout());
         let number = |tensor: &str| oldest.snapshot.number(&layout, tensor);
@@ -218,10 +233,17 @@ impl Rank {
             data_wait: oldest.data_wait,
             communicated: self.engine.communication(),
             bad: None,
+            stop,
+            slowest: None,
         };
-        let bad = u64::from(number("bad")? != 0.0);
+        let bad = number("bad")? != 0.0;
+        let busy = self.agreed.elapsed().saturating_sub(self.comm.take());
         // Ranks that do not exchange gradients do not see the same ones, and stop together all the same.
-        if self.engine.comm.all_reduce_max(bad)? > 0 {
+        let agreement = agree(&*self.comm, step, Word::new(bad, stop, busy))?;
+        self.agreed = Instant::now();
+        self.comm.take();
+        (report.stop, report.slowest) = (agreement.stop, agreement.slowest);
+        if agreement.bad {
             self.under_way.clear();
             report.bad = Some(self.find_bad(&oldest.batches)?);
         } else {
@@ -236,7 +258,7 @@ impl Rank {
     /// As [`Rank::launch_step`] and [`Rank::finish_step`].
     pub fn train_step(&mut self) -> Result<StepReport> {
         self.launch_step()?;
-        self.finish_step()
+        self.finish_step(false)
     }
 
     /// Trains one step and hands every node of it with its time to `see`.
@@ -288,7 +310,9 @@ impl Rank {
             let bad = self.engine.find_bad(section(at))?;
             found = found.or(bad.map(|bad| Place { section: at, bad }));
         }
-        let earliest = self.engine.comm.all_reduce_max(found.map_or(0, |place| place.urgency()))?;
+        let earliest = self
+            .comm
+            .all_reduce_max("the search for the bad tensor", found.map_or(0, |place| place.urgency()))?;
         let place = Place::of_urgency(earliest).ok_or_else(|| {
             Error::failed(
                 "a step was not finite, and its replay was: the machine computes differently each time",
@@ -326,12 +350,13 @@ impl Rank {
         let limit = self.plan.intervals.validation_steps.saturating_mul(self.plan.batch.micro_steps);
         let mut sums = [0.0f64, 0.0];
         for batch in ValidationBatches::new(&dataset, self.spec(), limit)? {
+            self.comm.now(self.done, Activity::Evaluates);
             self.upload(&batch)?;
             self.engine.run_all(&[&programs.evaluate])?;
             sums[0] += self.number("control.eval_loss")?;
             sums[1] += batch.counted() as f64;
         }
-        self.engine.comm.all_reduce_sum_f64(&mut sums)?;
+        self.comm.all_reduce_sum_f64("the end of the evaluation", &mut sums)?;
         Ok(sums[0] / sums[1])
     }
 
@@ -373,18 +398,7 @@ impl Rank {
 
     /// The tensors of state buffers, unpadded, with a prefix each.
     pub(super) fn tensors_of(&self, buffers: &[(&str, &str)]) -> Vec<TensorView<'_>> {
-        let layout = self.engine.state.layout();
-        let mut tensors = Vec::new();
-        for (buffer, prefix) in buffers {
-            for param in &layout.params {
-                let Some(slot) = layout.slot(&format!("{buffer}.{}", param.name)) else { continue };
-                let (state, shape) = (&self.engine.state, param.spec.shape.clone());
-                let read = move || Ok(Cow::Owned(unpadded(param, &state.read::<u8>(slot)?)));
-                let dtype = if param.spec.dtype == DType::F64 { Dtype::F64 } else { Dtype::F32 };
-                tensors.push(TensorView::lazy(format!("{prefix}{}", param.name), dtype, shape, read));
-            }
-        }
-        tensors
+        views(&self.engine, buffers)
     }
 
     /// Ends a run that went well, on every rank: waits for the device and for the others, holds the ranks' parameters
@@ -401,7 +415,8 @@ impl Rank {
         let parameters = self.engine.state.slot("params.flat")?;
         let digest = blake3::hash(&self.engine.state.read::<u8>(parameters)?);
         let mine = digest.as_bytes().iter().take(8).fold(0, |sum, &byte| sum << 8 | u64::from(byte));
-        let (most, least) = (comm.all_reduce_max(mine)?, !comm.all_reduce_max(!mine)?);
+        let (most, least) =
+            (comm.all_reduce_max("parameters", mine)?, !comm.all_reduce_max("parameters", !mine)?);
         if self.plan.execution.communicate && most != least {
             return Err(Error::failed(
                 "ranks ended with other parameters than each other: a device or the way between devices computes wrong, \
@@ -414,13 +429,16 @@ impl Rank {
         }
     }
 
-    /// Takes over the state of a checkpoint.
+    /// Takes over the state after `step`, which rank 0 reads from a checkpoint.
     ///
     /// # Errors
-    /// When a tensor is missing or has another shape.
-    pub fn restore(&mut self, loaded: &Loaded) -> Result<()> {
-        restore(&mut self.engine, loaded, &BUFFERS)?;
-        self.go_to(loaded.meta().step)
+    /// When a tensor is missing or has another shape, or a rank is lost.
+    pub fn restore(&mut self, step: u64, loaded: Option<&Loaded>) -> Result<()> {
+        if let Some(loaded) = loaded {
+            restore(&mut self.engine, loaded, &BUFFERS)?;
+        }
+        share(&mut self.engine, &*self.comm)?;
+        self.go_to(step)
     }
 }
 
@@ -448,44 +466,6 @@ impl Place {
         let bad = BadOutput { node: bits(14, 28), output: bits(2, 12), value: Self::VALUES[bits(0, 2) % 3] };
         (urgency > 0).then_some(Self { section: bits(42, 22), bad })
     }
-}
-
-/// The state buffers that a checkpoint holds, and the prefix of their tensors' names.
-const BUFFERS: [(&str, &str); 3] = [("params", ""), ("m", "adam.m."), ("v", "adam.v.")];
-
-/// Reads the parameters of a checkpoint, without the moments, into an engine that only generates.
-///
-/// # Errors
-/// When a tensor is missing or has another shape.
-pub fn restore_parameters(engine: &mut Engine, loaded: &Loaded) -> Result<()> {
-    restore(engine, loaded, &BUFFERS[..1])
-}
-
-fn restore(engine: &mut Engine, loaded: &Loaded, buffers: &[(&str, &str)]) -> Result<()> {
-    let layout = Arc::clone(engine.state.layout());
-    for (buffer, prefix) in buffers {
-        for param in &layout.params {
-            let slot: SlotId = engine.state.slot(&format!("{buffer}.{}", param.name))?;
-            let bytes = loaded.read(&format!("{prefix}{}", param.name), &param.spec.shape)?;
-            let size = param.spec.dtype.size();
-            let mut memory = vec![0u8; param.spec.bytes()];
-            for (from, at, len) in param.spec.runs() {
-                memory[at * size..(at + len) * size]
-                    .copy_from_slice(&bytes[from * size..(from + len) * size]);
-            }
-            engine.state.write(slot, &memory)?;
-        }
-    }
-    refresh_shadow(engine)
-}
-
-fn unpadded(param: &Param, bytes: &[u8]) -> Vec<u8> {
-    let size = param.spec.dtype.size();
-    let mut out = Vec::with_capacity(param.spec.logical_elements() * size);
-    for (_, at, len) in param.spec.runs() {
-        out.extend_from_slice(&bytes[at * size..(at + len) * size]);
-    }
-    out
 }
 
 #[cfg(test)]

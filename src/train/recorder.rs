@@ -12,6 +12,7 @@ use crate::results::progress::Progress;
 use crate::results::rows::{self, RowWriter};
 use crate::results::summary::{Sample, Sentences, Startup};
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, memory};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -101,6 +102,11 @@ impl Recorder {
             judge,
             gauges: None,
         })
+    }
+
+    /// The run's folder.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Says something to whoever watches, and to the log.

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::model::Programs;
 use crate::plan::Plan;
 use crate::recipe::{self, Class, Resolved};
-use crate::results::folder::RESOLVED;
+use crate::results::folder::{CHECKPOINT, RESOLVED, read_summary};
 use std::path::Path;
 
 /// Where a run begins, and what a person is told of it.
@@ -43,21 +43,21 @@ pub(super) fn start(
     let mut start = Start::default();
     match origin {
         Origin::Fresh => {}
-        Origin::Resume(folder) => {
-            start.loaded = checkpoint::newest(&folder.checkpoints()?)?;
+        Origin::Resume(run) => {
+            start.loaded = checkpoint::newest(&run.join(CHECKPOINT))?;
             // A run without a checkpoint is still the run that its folder says.
             let (before, corpus_hash) = match &start.loaded {
                 Some(loaded) => (recipe_of(loaded)?, Some(loaded.meta().corpus_hash.clone())),
                 None => {
-                    let written = folder.path().join(RESOLVED);
-                    (recipe::load(&written, &[], std::iter::empty())?, folder.summary()?.corpus_hash)
+                    let written = run.join(RESOLVED);
+                    (recipe::load(&written, &[], std::iter::empty())?, read_summary(run)?.corpus_hash)
                 }
             };
-            let place = start.loaded.as_ref().map_or(folder.path(), Loaded::path);
+            let place = start.loaded.as_ref().map_or(run.as_path(), Loaded::path);
             start.changes = changes(&before, corpus_hash.as_deref(), resolved, dataset, place)?;
         }
         Origin::Fork(run) => {
-            let loaded = checkpoint::newest(&run.join("checkpoint"))?
+            let loaded = checkpoint::newest(&run.join(CHECKPOINT))?
                 .ok_or_else(|| Error::usage(format!("{} has no checkpoint to fork from", run.display())))?;
             check_fork(&loaded, plan, programs)?;
             start.loaded = Some(loaded);

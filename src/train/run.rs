@@ -1,15 +1,13 @@
 //! A whole run: corpus, plan, folder, ranks, summary.
 
-use super::checkpoint::{END_TOKEN_ID, Loaded, Meta};
-use super::gauges::{Gauges, provenance};
-use super::launch::launch;
-use super::rank::Rank;
+use super::checkpoint::{END_TOKEN_ID, Meta};
+use super::gauges::provenance;
+use super::launch::{LastWords, Party};
+use super::ranks::{Crew, Lead, train_ranks};
 use super::recorder::{Parts, Recorder};
 use super::resume::start;
-use super::{Outcome, Stop, train};
+use super::{Outcome, Stop};
 use crate::data::{self, Dataset};
-use crate::device::Device;
-use crate::device::cpu::Pool;
 use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::error::{Error, Kind, Result};
 use crate::forecast::format::binary;
@@ -18,40 +16,43 @@ use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::recipe::{self, Resolved};
 use crate::results::atomic;
-use crate::results::folder::ALGORITHMS;
+use crate::results::folder::{ALGORITHMS, SUMMARY, read_summary};
 use crate::results::progress::{Mode, Progress};
 use crate::results::provenance::{Cpu, Environment};
-use crate::results::summary::Startup;
 use crate::results::{RunFolder, Status, Summary, memory};
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Where a run begins.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Origin {
     /// At step 0, in a new folder.
     Fresh,
-    /// Where this folder's newest good checkpoint ends.
-    Resume(RunFolder),
+    /// Where the newest good checkpoint of this run ends, in its folder.
+    Resume(PathBuf),
     /// Where the newest good checkpoint of another run ends, in a new folder, with training keys changed.
     Fork(PathBuf),
 }
 
 /// What to run.
-#[derive(Debug)]
-pub struct Request<'a> {
+#[derive(Clone, Debug)]
+pub struct Request {
     /// The recipe.
     pub resolved: Resolved,
     /// Where run folders go.
-    pub results: &'a Path,
+    pub results: PathBuf,
     /// How progress is shown.
     pub progress: Mode,
     /// Where it begins.
     pub origin: Origin,
     /// A run whose choices of matrix-product algorithms are taken over.
     pub algorithms_from: Option<PathBuf>,
+    /// The command line that asked for it.
+    pub command: Vec<String>,
 }
 
 /// A run that is over, well or not.
@@ -66,17 +67,50 @@ pub struct Ended {
     pub outcome: Result<()>,
 }
 
-/// Trains a recipe to its end, or to a signal. A run that is finished already stays as it is.
+/// Trains a recipe to its end, or to a signal, with the ranks of `party`, of which rank 0 is one. A run that is finished
+/// already stays as it is.
 ///
 /// # Errors
 /// Before anything is written: exit 2 for a recipe or corpus that is wrong, or that is not of the run to go on with,
 /// 4 for one that does not fit. What happens once the run's folder is open ends in [`Ended`] and the summary, unless
 /// the folder cannot be written.
-pub fn run(request: Request<'_>) -> Result<Ended> {
-    let Request { mut resolved, results, progress, origin, algorithms_from } = request;
-    let stop = Stop::on_signals()?;
+pub fn run(request: Request, party: &Party, stop: &Stop) -> Result<Ended> {
+    let words = LastWords::when_ended(party.first());
+    let ended = lead(request, party, stop, &words);
+    if let Err(e) = &ended {
+        // Ranks of other processes wait for the beginning.
+        party.first().abort(e);
+    }
+    words.not_needed();
+    ended
+}
+
+/// Takes part in a run whose rank 0 is in another process; returns once it is over.
+///
+/// # Errors
+/// As [`run`], for this process's ranks.
+pub fn follow(mut resolved: Resolved, party: &Party, stop: &Stop) -> Result<()> {
+    let words = LastWords::when_ended(party.first());
+    let trained = prepare(&mut resolved, party).and_then(|(plan, programs, dataset)| {
+        let crew = Crew { resolved, plan, programs, dataset, stop: stop.clone() };
+        train_ranks(party, &crew, None)
+    });
+    if let Err(e) = &trained {
+        party.first().abort(e);
+    }
+    words.not_needed();
+    trained.map(|_| ())
+}
+
+fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Result<Ended> {
+    let Request { mut resolved, results, progress, origin, algorithms_from, command } = request;
+    // Whoever else works on the run is found before a corpus is opened.
+    let opened = match &origin {
+        Origin::Resume(path) => Some(RunFolder::open(path)?),
+        Origin::Fresh | Origin::Fork(_) => None,
+    };
     let began = Instant::now();
-    let (plan, programs, dataset) = prepare(&mut resolved)?;
+    let (plan, programs, dataset) = prepare(&mut resolved, party)?;
     let corpus_took = began.elapsed();
     let recipe_hash = resolved.hash();
     let start = start(&origin, &resolved, &plan, &programs, &dataset)?;
@@ -84,9 +118,9 @@ pub fn run(request: Request<'_>) -> Result<Ended> {
     let algorithms = algorithms(&origin, algorithms_from.as_deref(), &plan)?;
     let mut progress =
         Progress::new(progress, plan.steps as u64, plan.batch.tokens_per_step() as u64, plan.corpus.floor);
-    let resumed = matches!(origin, Origin::Resume(_));
-    let (folder, mut summary) = match origin {
-        Origin::Resume(folder) => {
+    let resumed = opened.is_some();
+    let (folder, mut summary) = match opened {
+        Some(folder) => {
             let mut summary = folder.summary()?;
             if summary.status == Status::Ok && from_step == plan.steps as u64 {
                 progress.note(&format!(
@@ -99,8 +133,8 @@ pub fn run(request: Request<'_>) -> Result<Ended> {
             summary.recipe_hash.clone_from(&recipe_hash);
             (folder, summary)
         }
-        Origin::Fresh | Origin::Fork(_) => {
-            let folder = RunFolder::create(results, &plan.name, &recipe_hash[..8], Timestamp::now())?;
+        None => {
+            let folder = RunFolder::create(&results, &plan.name, &recipe_hash[..8], Timestamp::now())?;
             folder.write_recipe(&as_written(&resolved))?;
             let name = folder.name();
             (folder, Summary::begin(&plan.name, &name, &recipe_hash, plan.steps as u64))
@@ -108,9 +142,11 @@ pub fn run(request: Request<'_>) -> Result<Ended> {
     };
     progress.begin(folder.path());
     folder.write_resolved(&resolved.to_toml())?;
-    let gpu = plan.execution.gpu.map(provenance).transpose()?;
+    let gpus: Vec<usize> = plan.execution.gpus().collect();
+    let gpu = (!gpus.is_empty()).then(|| provenance(&gpus)).transpose()?;
     folder.write_environment(&Environment {
         gpu,
+        command,
         ..Environment::detect(plan.execution.threads, Timestamp::now())
     })?;
     atomic::write(&folder.path().join(TOKENIZER), dataset.tokenizer.to_json().as_bytes())?;
@@ -145,22 +181,46 @@ pub fn run(request: Request<'_>) -> Result<Ended> {
     {
         recorder.warn(&format!("this runs on the CPU, for {reason}"))?;
     }
+    for note in &party.notes {
+        recorder.note(note)?;
+    }
+    let folder = recorder.folder().to_owned();
+    let path = folder.clone();
+    words.leave(move |error| mark_failed(&path, error));
     let recorder = Mutex::new(Some(recorder));
-    let begin = Begin { corpus_took, loaded: start.loaded.as_ref(), algorithms: algorithms.as_ref() };
-    let outcome = train_ranks(&plan, &programs, &dataset, &stop, begin, &recorder)
-        .map_err(|e| explain_refusal(e, &plan, &programs));
+    let crew = Crew { resolved, plan, programs, dataset, stop: stop.clone() };
+    let (loaded, algorithms) = (start.loaded.as_ref(), algorithms.as_ref());
+    let lead = Lead { recorder: &recorder, folder, corpus_took, from_step, loaded, algorithms };
+    let outcome =
+        train_ranks(party, &crew, Some(&lead)).map_err(|e| explain_refusal(e, &crew.plan, &crew.programs));
     let recorder = recorder.into_inner().ok().flatten();
     let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
     conclude(recorder, outcome)
 }
 
+/// Writes down how a run ended whose rank 0 cannot do so itself. What cannot be written is said on stderr, by the caller.
+fn mark_failed(folder: &Path, error: &Error) {
+    if let Ok(mut summary) = read_summary(folder) {
+        (summary.status, summary.reason) = (failure(error), Some(error.message().to_owned()));
+        if let Ok(text) = serde_json::to_vec_pretty(&summary) {
+            let _ = atomic::write(&folder.join(SUMMARY), &text);
+        }
+    }
+}
+
 /// Opens the corpus, plans, records the programs, and refuses what does not fit. Paths become absolute.
-pub(super) fn prepare(resolved: &mut Resolved) -> Result<(Arc<Plan>, Arc<Programs>, Arc<Dataset>)> {
+pub(super) fn prepare(
+    resolved: &mut Resolved,
+    party: &Party,
+) -> Result<(Arc<Plan>, Arc<Programs>, Arc<Dataset>)> {
     make_paths_absolute(resolved)?;
     let dataset = data::open(&data_spec(resolved), resolved.recipe.training.seq_len)?;
-    let plan = Plan::new(resolved, corpus_facts(&dataset))?;
+    let mut plan = Plan::new(resolved, corpus_facts(&dataset))?;
+    if resolved.recipe.engine.threads.is_none() {
+        plan.execution.threads = (plan.execution.threads / party.processes_on_machine()).max(1);
+    }
     let programs = Programs::new(&plan)?;
-    check_fits(&plan, &programs)?;
+    check_fits(&plan, &programs, party.on_machine())?;
     Ok((Arc::new(plan), Arc::new(programs), Arc::new(dataset)))
 }
 
@@ -179,21 +239,12 @@ const STORIES: &str = "stories";
 /// The name of the tokenizer in a run folder.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
-/// What ranks begin with besides the plan.
-#[derive(Clone, Copy, Debug)]
-struct Begin<'a> {
-    corpus_took: Duration,
-    loaded: Option<&'a Loaded>,
-    algorithms: Option<&'a Algorithms>,
-}
-
 /// The table of algorithms that a run takes over: that of the run named, or its own where it goes on. Both sides of a
 /// comparison, and both halves of a resumed run, compute with the same.
 fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Option<Algorithms>> {
     let Some(gpu) = plan.execution.gpu else { return Ok(None) };
     let own = match origin {
-        Origin::Resume(folder) => Some(folder.path()),
-        Origin::Fork(run) => Some(run.as_path()),
+        Origin::Resume(run) | Origin::Fork(run) => Some(run.as_path()),
         Origin::Fresh => None,
     };
     let table = match (from, own.map(|run| run.join(ALGORITHMS))) {
@@ -212,63 +263,6 @@ fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Optio
         )));
     }
     Ok(Some(table))
-}
-
-/// Runs the loop on every rank; rank 0 borrows the recorder.
-fn train_ranks(
-    plan: &Arc<Plan>,
-    programs: &Arc<Programs>,
-    dataset: &Arc<Dataset>,
-    stop: &Stop,
-    begin: Begin<'_>,
-    recorder: &Mutex<Option<Recorder>>,
-) -> Result<Outcome> {
-    let pool = Arc::new(Pool::new(plan.execution.threads)?);
-    launch(plan.batch.world, |comm| {
-        let mut mine = match comm.rank() {
-            0 => recorder.lock().ok().and_then(|mut r| r.take()),
-            _ => None,
-        };
-        let body = || -> Result<Outcome> {
-            let began = Instant::now();
-            let device = Device::open(plan.execution.gpu, Arc::clone(&pool))?;
-            if let (Some(gpu), Some(table)) = (device.gpu(), begin.algorithms) {
-                gpu.products().adopt(table);
-            }
-            let (device_took, on_gpu) = (began.elapsed(), device.gpu().is_some());
-            let (plan, programs, dataset) = (Arc::clone(plan), Arc::clone(programs), Arc::clone(dataset));
-            let watched = Arc::clone(&programs);
-            let mut rank = Rank::new(Arc::clone(&plan), programs, dataset, device, comm)?;
-            if let Some(loaded) = begin.loaded {
-                rank.restore(loaded)?;
-            }
-            if let Some(recorder) = &mut mine {
-                let kernels_took = rank.kernels_took();
-                let state_took = began.elapsed() - device_took - kernels_took.unwrap_or_default();
-                recorder.startup(Startup {
-                    corpus_s: Some(begin.corpus_took.as_secs_f64()),
-                    device_s: on_gpu.then_some(device_took.as_secs_f64()),
-                    kernels_s: kernels_took.map(|took| took.as_secs_f64()),
-                    state_s: Some(state_took.as_secs_f64()),
-                });
-            }
-            if let (Some(recorder), Some(gpu)) = (&mut mine, rank.engine().gpu()) {
-                recorder.algorithms(&gpu.algorithms())?;
-                recorder.watch(Gauges::new(&plan, &watched, rank.engine()));
-            }
-            let outcome = train(&mut rank, &plan, stop, mine.as_mut())?;
-            if let Some(recorder) = &mut mine {
-                let engine = rank.engine();
-                recorder.allocated((engine.state.bytes() + engine.transient().0) as u64);
-            }
-            Ok(outcome)
-        };
-        let trained = body();
-        if let (Some(mine), Ok(mut place)) = (mine, recorder.lock()) {
-            *place = Some(mine);
-        }
-        trained
-    })
 }
 
 /// Turns the end of the loop into a summary and an exit code.
@@ -335,11 +329,11 @@ fn failure(error: &Error) -> Status {
     if error.kind() == Kind::DoesNotFit { Status::Oom } else { Status::Failed }
 }
 
-/// Refuses what the plan says cannot fit, before anything is allocated.
+/// Refuses what the plan says cannot fit, before anything is allocated. `ranks` are those that share this machine.
 ///
 /// # Errors
 /// [`Kind::DoesNotFit`], with the largest tensor and what to turn.
-pub fn check_fits(plan: &Plan, programs: &Programs) -> Result<()> {
+pub fn check_fits(plan: &Plan, programs: &Programs, ranks: usize) -> Result<()> {
     let card = plan.execution.gpu.map(|gpu| Gpu::properties_of(gpu).map(|p| p.memory_bytes)).transpose()?;
     let machine = memory::total_bytes().map(|b| b as usize);
     let (limit, whose) = match (plan.execution.memory_limit, card, machine) {
@@ -348,9 +342,10 @@ pub fn check_fits(plan: &Plan, programs: &Programs) -> Result<()> {
         (None, None, Some(machine)) => (machine, "this machine's memory"),
         (None, None, None) => return Ok(()),
     };
-    // Ranks are threads of this process, each with its own state and arena.
+    // On the CPU, ranks share the machine's memory, each with its own state and arena.
     let per_rank = peak_bytes(plan, programs);
-    let planned = per_rank.saturating_mul(if whose.starts_with("engine") { 1 } else { plan.batch.world });
+    let shared = plan.execution.memory_limit.is_none() && card.is_none();
+    let planned = per_rank.saturating_mul(if shared { ranks } else { 1 });
     if planned <= limit {
         return Ok(());
     }

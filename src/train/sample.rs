@@ -2,7 +2,7 @@
 
 use super::checkpoint::{self, Loaded};
 use super::generate::generate;
-use super::rank::restore_parameters;
+use super::restore::restore_parameters;
 use super::resume::recipe_of;
 use super::run::TOKENIZER;
 use crate::data::Tokenizer;

@@ -19,7 +19,7 @@ fn schema_prints_json_and_nothing_else() {
 }
 
 #[test]
-fn ls_lists_built_in_recipes_and_those_in_the_folder() {
+fn ls_lists_built_in_recipes_and_those_here() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir(folder.path().join("recipes")).expect("creates");
     fs::write(
@@ -28,17 +28,23 @@ fn ls_lists_built_in_recipes_and_those_in_the_folder() {
     )
     .expect("writes");
     fs::write(folder.path().join("recipes/broken.toml"), "[modell]\n").expect("writes");
+    fs::write(folder.path().join("near.toml"), "[training]\nsteps = 5\n").expect("writes");
+    fs::write(folder.path().join("wrong.toml"), "extends = \"dim383\"\n").expect("writes");
+    // The settings of another program are no recipe.
+    fs::write(folder.path().join("Cargo.toml"), "[package]\nname = \"extends\"\n").expect("writes");
     let assert = xrun().arg("ls").current_dir(folder.path()).assert().success().stderr("");
-    insta::assert_snapshot!(String::from_utf8_lossy(&assert.get_output().stdout), @r"
+    insta::assert_snapshot!(String::from_utf8_lossy(&assert.get_output().stdout), @r#"
     RECIPE               FROM      DESCRIPTION
     quickstart           built-in  small model on generated stories, for a CPU
     dim384               built-in  width 384, 12 layers, GPT-2 tokens, bf16
     dim768               built-in  width 768, 18 layers, GPT-2 tokens, bf16
     v8-dim1024           built-in  width 1024, 18 layers, feed-forward 2730, GPT-2 tokens, bf16
     v9-full-stack        built-in  dim768 with grouped queries, dropout, accumulation and full recompute
+    near.toml            file
+    wrong.toml           file      (wrong: there is no built-in recipe "dim383")
     recipes/broken.toml  file      (wrong: there is no section [modell])
     recipes/mine.toml    file      my own
-    ");
+    "#);
 }
 
 #[test]
@@ -51,6 +57,9 @@ fn init_writes_a_recipe_once() {
         .stderr(predicate::str::contains("xrun my.toml"));
     let text = fs::read_to_string(folder.path().join("my.toml")).expect("written");
     assert!(text.contains("[model]\ndim = 384\n"), "{text}");
+    init(&["small.toml"]).success();
+    let small = fs::read_to_string(folder.path().join("small.toml")).expect("written");
+    assert!(small.contains("#     xrun small.toml\n") && !small.contains("xrun quickstart"), "{small}");
     init(&["my.toml"]).code(2).stderr(predicate::str::contains("is there already"));
     init(&["other.toml", "--from", "dim348"])
         .code(2)

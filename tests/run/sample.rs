@@ -18,6 +18,19 @@ fn sampled(more: &[&str]) -> String {
 }
 
 #[test]
+fn without_a_run_the_newest_one_writes() {
+    let results = UNINTERRUPTED.path().join("results");
+    let text = ["--results", results.to_str().unwrap(), "sample", "--temperature", "0"];
+    let greedy = Place::new().xrun(&text).succeeds().stdout;
+    let few = Place::new().xrun(&[&text[..], &["generation.tokens=2"]].concat()).succeeds().stdout;
+    assert!(
+        few.len() < greedy.len() && greedy.starts_with(few.trim_end()),
+        "{few} is no beginning of {greedy}"
+    );
+    Place::new().xrun(&["sample"]).ended(2).says(&["no runs yet"]);
+}
+
+#[test]
 fn greedy_text_is_the_same_every_time() {
     let greedy = sampled(&["--temperature", "0"]);
     assert!(greedy.starts_with("Once upon a"), "{greedy}");
@@ -86,7 +99,7 @@ fn the_cache_changes_nothing() {
     let mut rank =
         Rank::new(Arc::clone(&plan), programs, Arc::clone(&dataset), Arc::clone(&pool), Arc::new(Alone))
             .unwrap();
-    rank.restore(&loaded).unwrap();
+    rank.restore(loaded.meta().step, Some(&loaded)).unwrap();
     let expected = rank.evaluate().unwrap();
 
     let (state, section) = generator(&plan).unwrap();

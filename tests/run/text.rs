@@ -56,6 +56,19 @@ fn literal_end_tokens_are_noticed() {
 }
 
 #[test]
+fn words_of_the_stories_for_other_text_are_noticed() {
+    let place = Place::new();
+    let text: String = (0..200).map(story).collect();
+    place.write("book.txt", text.as_bytes());
+    let warning = "set data.tokenizer to gpt2 or byte";
+    for (tokenizer, is_told) in [("stories", true), ("byte", false)] {
+        let (_, said) =
+            trained(&place, 2, &["data.corpus=book.txt", &format!("data.tokenizer={tokenizer}"), "--quiet"]);
+        assert_eq!(said.contains(warning), is_told, "{tokenizer}: {said}");
+    }
+}
+
+#[test]
 fn json_lines_and_folders_train() {
     let place = Place::new();
     let lines: String =

@@ -25,6 +25,7 @@ fn ten_wrong_recipes_are_shown_where_they_are_wrong() {
         done.says(&[&format!("wrong.toml:{line}:"), said]);
     }
     place.xrun(&["missing.toml"]).ended(2).says(&["missing.toml"]);
+    place.xrun(&["sampel", "latest"]).ended(2).says(&["or did you mean `xrun sample`?"]);
     place.xrun(&["tiny.toml", "model.dim=0"]).ended(2).says(&["command line:1:"]);
     assert!(!place.path().join("results").exists());
 }

@@ -2,6 +2,7 @@
 #![cfg(unix)]
 
 mod grid;
+mod keep;
 mod kills;
 mod limits;
 mod status;

@@ -96,14 +96,14 @@ impl Algorithms {
     /// When the file cannot be read or is no table.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).at("read", path)?;
-        Self::parse(&text).map_err(|e| Error::usage(format!("{} {e}", path.display())))
+        Self::from_json(&text).map_err(|e| Error::usage(format!("{} {e}", path.display())))
     }
 
-    /// A table from its JSON, or what is wrong with it.
+    /// A table from its JSON.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn parse(text: &str) -> std::result::Result<Self, String> {
+    pub fn from_json(text: &str) -> std::result::Result<Self, String> {
         let table: Self =
             serde_json::from_str(text).map_err(|e| format!("is no table of algorithms: {e}"))?;
         match table.products.iter().find(|(_, a)| !a.is_plain() && a.words().is_none()) {
@@ -114,7 +114,10 @@ impl Algorithms {
 
     /// The table that comes with the program for a GPU model and a library version.
     pub fn committed(gpu: &str, cublaslt: u64) -> Option<Self> {
-        COMMITTED.iter().filter_map(|text| Self::parse(text).ok()).find(|table| table.is_of(gpu, cublaslt))
+        COMMITTED
+            .iter()
+            .filter_map(|text| Self::from_json(text).ok())
+            .find(|table| table.is_of(gpu, cublaslt))
     }
 
     /// The table as JSON.
@@ -161,7 +164,7 @@ mod tests {
     #[test]
     fn committed_tables_are_whole_and_of_one_gpu_each() {
         for text in COMMITTED {
-            let table = Algorithms::parse(text).unwrap();
+            let table = Algorithms::from_json(text).unwrap();
             assert!(!table.products.is_empty());
             assert_eq!(Algorithms::committed(&table.gpu, table.cublaslt).as_ref(), Some(&table));
             assert_eq!(Algorithms::committed(&table.gpu, table.cublaslt + 1), None);

@@ -87,7 +87,7 @@ fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
         let names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
         let near = did_you_mean(name, names.iter().map(String::as_str));
         let why = format!("no sweep `{name}` is kept in {}{near}", all.display());
-        return Err(vec![Why::mended_by(why, "keep one with `xrun sweep`, or correct `select`")]);
+        return Err(vec![Why::mended_by(why, "keep one with `xrun keep sweeps/NAME`, or correct `select`")]);
     }
     let unreadable = |why: String| vec![Why::mended_by(why, kept::restore(&path))];
     let source = Source::verify(kept, &folder).map_err(|e| unreadable(e.message().to_owned()))?;

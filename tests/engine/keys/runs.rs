@@ -4,6 +4,7 @@ use super::strs;
 use crate::harness::{Setup, TINY, recipe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use xrun::cli::run::{Args, Show};
 use xrun::model::Programs;
 use xrun::passes::Block;
@@ -14,11 +15,15 @@ use xrun::results::provenance::Environment;
 use xrun::results::rows::{self, Row};
 use xrun::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow};
 use xrun::train::checkpoint::steps;
-use xrun::train::{self, Origin, Request};
+use xrun::train::launch::{Launch, Party};
+use xrun::train::{self, Origin, Request, Stop};
 use xrun::{Error, Result};
 
 /// What is enough for files: four steps of one block.
 const SMALL: [&str; 3] = ["training.steps=4", "model.n_layers=1", "training.local_batch_size=8"];
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A temporary folder, in memory where there is one.
 pub fn scratch() -> tempfile::TempDir {
@@ -27,14 +32,19 @@ pub fn scratch() -> tempfile::TempDir {
 
 /// Trains settings into a folder of `results`.
 pub fn start(settings: &[String], results: &Path) -> Result<(RunFolder, Summary)> {
-    let resolved = recipe(&strs(settings))?;
-    let ended = train::run(Request {
+    let mut resolved = recipe(&strs(settings))?;
+    let Launch::Threads(world) = Launch::of(&mut resolved, std::iter::empty())? else {
+        panic!("only the binary starts processes")
+    };
+    let request = Request {
         resolved,
-        results,
+        results: results.to_owned(),
         progress: Mode::Quiet,
         origin: Origin::Fresh,
         algorithms_from: None,
-    })?;
+        command: Vec::new(),
+    };
+    let ended = train::run(request, &Party::threads(world, PATIENCE)?, &Stop::default())?;
     ended.outcome.map(|()| (ended.folder, ended.summary))
 }
 
@@ -153,6 +163,34 @@ pub fn resumes(before: &[String], after: &[String]) -> std::result::Result<(), S
         (Ok(2), Ok(1)) => Ok(()),
         other => Err(format!("number of runs: {other:?}")),
     }
+}
+
+/// The binary starts a process per rank, which write the same bits. (The environment of an external launcher is given by
+/// the tests of launching.)
+pub fn launches(before: &[String], after: &[String]) -> std::result::Result<(), String> {
+    let run = |settings: &[String]| -> std::result::Result<(bool, Vec<u8>), String> {
+        let place = scratch();
+        std::fs::write(place.path().join("tiny.toml"), TINY).map_err(|e| e.to_string())?;
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_xrun"));
+        command.arg("tiny.toml").args(small(settings)).arg("--quiet").current_dir(place.path()).env_clear();
+        let child = command.stderr(std::process::Stdio::piped()).spawn().map_err(|e| e.to_string())?;
+        let process = format!("process {},", child.id());
+        let done = child.wait_with_output().map_err(|e| e.to_string())?;
+        if !done.status.success() {
+            return Err(String::from_utf8_lossy(&done.stderr).into_owned());
+        }
+        let run =
+            xrun::results::find::runs(&place.path().join("results")).map_err(|e| e.to_string())?.remove(0);
+        let log = std::fs::read_to_string(run.join("logs/rank-1.log")).unwrap_or_default();
+        let own = !log.is_empty() && !log.contains(&process);
+        Ok((own, std::fs::read(run.join(METRICS)).map_err(|e| e.to_string())?))
+    };
+    let several = !before.iter().any(|setting| setting == "parallelism.world_size=1");
+    let (threads, processes) = (run(before)?, run(after)?);
+    if threads.0 || processes.0 != several {
+        return Err("rank 1 is not where it should be".to_owned());
+    }
+    if threads.1 == processes.1 { Ok(()) } else { Err("other bits".to_owned()) }
 }
 
 /// The progress of a run has fewer lines.

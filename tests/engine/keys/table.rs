@@ -117,10 +117,11 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "activation_checkpoint.mode" => program("none", true),
 
         "parallelism.world_size" => program("4", false),
-        "parallelism.launcher" => refused("process", "not in this version"),
+        "parallelism.launcher" => on(&[], "process", [Special(runs::launches); 2]),
         "parallelism.reduction" => talk("grouped", true),
         "parallelism.bucket_mib" => talk("0.001", true),
         "parallelism.overlap" => talk("false", true),
+        "parallelism.timeout_s" => recorded("60.0"),
 
         "data.corpus" => curve("stories"),
         "data.tokenizer" => curve("stories"),

@@ -17,7 +17,7 @@ use cudarc::driver::sys::CUstream;
 use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 use std::ffi::c_char;
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ pub struct Nccl {
     rank: usize,
     world: usize,
     /// Held during every call, so that none begins while the communicator ends.
-    calls: Mutex<()>,
+    calls: Arc<Mutex<()>>,
     life: Mutex<Life>,
 }
 
@@ -79,7 +79,7 @@ impl Nccl {
             unsafe { (api.init_rank)(&raw mut handle, world as i32, id, rank as i32, &raw mut config) };
         api.check(status, &format!("join {world} GPUs as rank {rank}"))?;
         let life = Life { handle: Some(Handle(handle)), parted: false, aborted: None, ending: None };
-        Ok(Self { api, rank, world, calls: Mutex::default(), life: Mutex::new(life) })
+        Ok(Self { api, rank, world, calls: Arc::default(), life: Mutex::new(life) })
     }
 
     /// This rank, from 0.
@@ -141,7 +141,7 @@ impl Nccl {
     }
 
     /// Makes this rank's collectives end, those that a GPU waits in included, and all later calls fail with this reason.
-    /// Any thread may call it; it returns soon.
+    /// Any thread may call it; it returns at once.
     pub fn abort(&self, reason: &str) {
         let handle = {
             let mut life = lock(&self.life);
@@ -149,19 +149,7 @@ impl Nccl {
             life.handle.take()
         };
         let Some(handle) = handle else { return };
-        // A call that is under way may use the communicator for a moment more; one that hangs is what this is to end.
-        let began = Instant::now();
-        let calm = loop {
-            if let Ok(calm) = self.calls.try_lock() {
-                break Some(calm);
-            }
-            if began.elapsed() > GRACE {
-                break None;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        lock(&self.life).ending = end(self.api.abort, handle);
-        drop(calm);
+        lock(&self.life).ending = end(self.api.abort, handle, Arc::clone(&self.calls));
     }
 
     /// Ends a rank's part: [`Nccl::abort`], unless all ranks have parted. Call it before memory is freed, which waits for
@@ -200,7 +188,8 @@ impl Nccl {
     pub(super) fn close(&self) -> bool {
         let mut life = lock(&self.life);
         if let Some(handle) = life.handle.take() {
-            life.ending = end(if life.parted { self.api.destroy } else { self.api.abort }, handle);
+            let by = if life.parted { self.api.destroy } else { self.api.abort };
+            life.ending = end(by, handle, Arc::clone(&self.calls));
         }
         let Some(ending) = life.ending.take() else { return true };
         let began = Instant::now();
@@ -229,8 +218,17 @@ fn unique_id(api: &Api) -> Result<UniqueId> {
 }
 
 /// Ends a communicator in a thread of its own. Where none can be had, it stays until the process ends.
-fn end(by: OfComm, handle: Handle) -> Option<JoinHandle<()>> {
+fn end(by: OfComm, handle: Handle, calls: Arc<Mutex<()>>) -> Option<JoinHandle<()>> {
     let body = move || {
+        // A call that is under way may use the communicator for a moment more; one that hangs is what this is to end.
+        let began = Instant::now();
+        let _calm = loop {
+            match calls.try_lock() {
+                Ok(calm) => break Some(calm),
+                Err(_) if began.elapsed() > GRACE => break None,
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
         // The whole of it moves here, not the pointer inside, which belongs to no thread.
         let handle: Handle = handle;
         // SAFETY: the handle was taken out of its communicator, so no further call gets it. Nobody is left to hear of a

@@ -1,0 +1,13 @@
+//! `xrun worker`: a rank of a run whose launcher is `process`. The parent starts it; nobody else does.
+
+use super::run::finish;
+use crate::train::launch::process;
+use crate::train::{follow, launch::Party};
+
+/// Runs the rank; never returns.
+pub fn run() -> ! {
+    process::work(|request, party: &Party, stop| match party.leads() {
+        true => finish(request, party, stop),
+        false => follow(request.resolved, party, stop),
+    })
+}

@@ -1,0 +1,137 @@
+//! The group's end of the lines to ranks in other processes.
+
+use super::Deposit;
+use super::group::Group;
+use super::line::{Down, Line, Up};
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Serves the ranks at the ends of lines: two threads each, one that reads, and one that waits in meetings for it.
+pub struct Hub {
+    lines: Vec<Arc<Mutex<Line>>>,
+    last_words: Arc<LastWords>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+/// What ranks left behind, by rank.
+type LastWords = Mutex<BTreeMap<usize, Vec<u8>>>;
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").field("lines", &self.lines.len()).finish()
+    }
+}
+
+/// What is done when the line to a rank ends before the rank said that it was done.
+pub type Lost = Arc<dyn Fn(usize) + Send + Sync>;
+
+impl Hub {
+    /// Begins to serve.
+    ///
+    /// # Errors
+    /// When no thread or handle can be had.
+    pub fn serve(group: &Arc<Group>, lines: Vec<(usize, Line)>, lost: Lost) -> Result<Self> {
+        let failed = |e: std::io::Error| Error::failed(format!("cannot serve ranks: {e}"));
+        let (mut writing, mut readers) = (Vec::new(), Vec::new());
+        let last_words: Arc<LastWords> = Arc::default();
+        for (rank, line) in lines {
+            let reading = line.another().map_err(failed)?;
+            let line = Arc::new(Mutex::new(line));
+            let told = Arc::clone(&line);
+            group.on_abort(Box::new(move |error| {
+                let ended = Down::Ended { kind: error.kind(), reason: error.message().to_owned() };
+                // A rank that does not read its line must not keep the others from being told. One that is gone needs no
+                // word.
+                std::thread::spawn(move || drop(send(&told, &ended, &[])));
+            }));
+            let (sender, brought) = channel();
+            let spawn = |what: &str, body: Box<dyn FnOnce() + Send>| {
+                std::thread::Builder::new().name(format!("xrun-{what}-{rank}")).spawn(body).map_err(failed)
+            };
+            let (here, lost, words) = (Arc::clone(group), Arc::clone(&lost), Arc::clone(&last_words));
+            let reader = spawn("line", Box::new(move || read(&here, rank, reading, &sender, &lost, &words)))?;
+            readers.push(reader);
+            let (here, line_of_worker) = (Arc::clone(group), Arc::clone(&line));
+            spawn("meets", Box::new(move || attend(&here, rank, &brought, &line_of_worker)))?;
+            writing.push(line);
+        }
+        Ok(Self { lines: writing, last_words, readers })
+    }
+
+    /// How a rank said that it ended, once all lines are closed by the ranks.
+    pub fn last_words(mut self, rank: usize) -> Option<Vec<u8>> {
+        for reader in self.readers.drain(..) {
+            // A reader that panicked has said so already.
+            let _ = reader.join();
+        }
+        self.last_words.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank)
+    }
+
+    /// Asks every rank to save and stop.
+    pub fn ask_to_stop(&self) {
+        for line in &self.lines {
+            let _ = send(line, &Down::Stop, &[]);
+        }
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        for line in &self.lines {
+            line.lock().unwrap_or_else(PoisonError::into_inner).close();
+        }
+    }
+}
+
+fn send(line: &Mutex<Line>, header: &Down, body: &[&[u8]]) -> std::io::Result<()> {
+    line.lock().unwrap_or_else(PoisonError::into_inner).send(header, body)
+}
+
+/// Takes what a rank says until its line ends.
+fn read(
+    group: &Group,
+    rank: usize,
+    mut line: Line,
+    brought: &Sender<(String, Deposit)>,
+    lost: &Lost,
+    words: &LastWords,
+) {
+    loop {
+        match line.receive::<Up>() {
+            Ok((Up::Meet { meeting, kind }, body)) => match Deposit::of(kind, body) {
+                Ok(deposit) => drop(brought.send((meeting, deposit))),
+                Err(e) => group.abort_by(rank, &Error::failed(e.to_string())),
+            },
+            Ok((Up::Now { step, activity }, _)) => group.now(rank, step, activity),
+            Ok((Up::LastWords, said)) => {
+                words.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, said);
+            }
+            Ok((Up::Abort { kind, reason }, _)) => group.abort_by(rank, &Error::new(kind, reason)),
+            Err(e) => {
+                if e.kind() == std::io::ErrorKind::InvalidData {
+                    group.abort_by(rank, &Error::failed(e.to_string()));
+                } else if !group.has_left(rank) {
+                    lost(rank);
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// Goes to meetings in a rank's place, and tells it what came of them.
+fn attend(group: &Group, rank: usize, brought: &Receiver<(String, Deposit)>, line: &Mutex<Line>) {
+    while let Ok((meeting, deposit)) = brought.recv() {
+        // Whoever ends a run tells every line.
+        let Ok(outcome) = group.meet(rank, &meeting, deposit) else { return };
+        let body = outcome.body();
+        let lengths = body.iter().map(|part| part.len() as u64).collect();
+        if send(line, &Down::Outcome { kind: outcome.kind(), lengths }, &body).is_err() {
+            return;
+        }
+    }
+}

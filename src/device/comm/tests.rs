@@ -1,0 +1,183 @@
+//! Meetings of ranks of one process and of several.
+
+use super::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// Groups of four: threads, and ranks at the ends of lines.
+fn groups() -> Vec<(Arc<Group>, Vec<Arc<dyn Communicator>>, Option<Hub>)> {
+    let group = Group::new(4);
+    let local = |rank| -> Arc<dyn Communicator> { Arc::new(group.local(rank)) };
+    let threads = (Arc::clone(&group), (0..4).map(local).collect(), None);
+    vec![threads, lines(0), lines(1)]
+}
+
+/// A group with `locals` ranks of its own process; the others are at the ends of lines.
+fn lines(locals: usize) -> (Arc<Group>, Vec<Arc<dyn Communicator>>, Option<Hub>) {
+    let group = Group::new(4);
+    let mut ranks: Vec<Arc<dyn Communicator>> = Vec::new();
+    (0..locals).for_each(|rank| ranks.push(Arc::new(group.local(rank))));
+    let mut ends = Vec::new();
+    for rank in locals..4 {
+        let (here, there) = pair();
+        ends.push((rank, here));
+        ranks.push(Arc::new(Remote::new(rank, 4, there, "the group", || {}).unwrap()));
+    }
+    let lost = Arc::downgrade(&group);
+    let lost: hub::Lost = Arc::new(move |rank| {
+        lost.upgrade().into_iter().for_each(|group| group.abort_by(rank, &Error::failed("gone")));
+    });
+    let hub = Hub::serve(&group, ends, lost).unwrap();
+    (group, ranks, Some(hub))
+}
+
+fn pair() -> (Line, Line) {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let there = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (Line::Tcp(listener.accept().unwrap().0), Line::Tcp(there))
+}
+
+/// Runs `body` on every rank and returns what each returned.
+fn on_all<T: Send>(ranks: &[Arc<dyn Communicator>], body: impl Fn(&dyn Communicator) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let body = &body;
+        let threads: Vec<_> = ranks.iter().map(|rank| scope.spawn(move || body(&**rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn sums_maxima_and_bytes_agree_on_every_rank() {
+    for (_, ranks, _hub) in groups() {
+        on_all(&ranks, |comm| {
+            for round in 0..30u32 {
+                let mut values = vec![comm.rank() as f32 + round as f32; 1000];
+                comm.all_reduce_sum_f32("gradients", &mut values).unwrap();
+                assert!(values.iter().all(|x| *x == 6.0 + 4.0 * round as f32));
+                let mut values = [0.5 * comm.rank() as f64];
+                comm.all_reduce_sum_f64("loss", &mut values).unwrap();
+                assert_eq!(values, [3.0]);
+                assert_eq!(comm.all_reduce_max("largest", comm.rank() as u64).unwrap(), 3);
+                let all = comm.gather("names", vec![comm.rank() as u8; comm.rank()]).unwrap();
+                assert_eq!(all.parts().collect::<Vec<_>>(), [&[][..], &[1], &[2, 2], &[3, 3, 3]]);
+                let first = comm.broadcast("table", vec![comm.rank() as u8 + 7]).unwrap();
+                assert_eq!(first, [7]);
+            }
+        });
+    }
+}
+
+/// Added in rank order, 1 is lost in 1e8 before -1e8 comes; in other orders it is not.
+#[test]
+fn sums_are_added_in_rank_order_wherever_ranks_are() {
+    for (_, ranks, _hub) in groups() {
+        for _ in 0..20 {
+            let sums = on_all(&ranks, |comm| {
+                let mut values = [[1e8f32, 1.0, -1e8, 0.25][comm.rank()]];
+                comm.all_reduce_sum_f32("order", &mut values).unwrap();
+                values[0]
+            });
+            assert_eq!(sums, [0.25; 4]);
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_ends_the_run_ends_the_others() {
+    for (group, ranks, _hub) in groups() {
+        let told = Arc::new(AtomicUsize::new(0));
+        for rank in &ranks {
+            let told = Arc::clone(&told);
+            rank.on_abort(Box::new(move |error| {
+                assert!(error.message().ends_with("out of memory"), "{error}");
+                told.fetch_add(1, Ordering::SeqCst);
+            }));
+        }
+        let errors = on_all(&ranks, |comm| match comm.rank() {
+            3 => {
+                comm.now(7, Activity::Steps);
+                comm.abort(&Error::does_not_fit("out of memory"));
+                String::new()
+            }
+            _ => {
+                let error = comm.barrier("the end").unwrap_err();
+                assert_eq!(error.kind(), crate::error::Kind::DoesNotFit);
+                error.message().to_owned()
+            }
+        });
+        for error in &errors[..3] {
+            assert_eq!(error, "another rank stopped the run: rank 3 at step 7: out of memory");
+        }
+        assert_eq!(group.ended().unwrap().message(), "rank 3 at step 7: out of memory");
+        assert!(ranks[0].barrier("later").is_err(), "it stays ended");
+        let late = Arc::clone(&told);
+        ranks[1].on_abort(Box::new(move |_| {
+            late.fetch_add(1, Ordering::SeqCst);
+        }));
+        assert_eq!(told.load(Ordering::SeqCst), 5);
+    }
+}
+
+#[test]
+fn a_line_that_ends_is_a_rank_that_is_gone() {
+    let (_, mut ranks, _hub) = lines(1);
+    drop(ranks.pop());
+    let errors = on_all(&ranks, |comm| comm.barrier("the end").unwrap_err().message().to_owned());
+    assert_eq!(errors, ["another rank stopped the run: rank 3: gone"; 3]);
+}
+
+#[test]
+fn a_rank_that_is_done_may_go() {
+    let (group, mut ranks, _hub) = lines(1);
+    let gone = ranks.pop().unwrap();
+    gone.now(5, Activity::Left);
+    drop(gone);
+    assert!(!group.wait_for_end(std::time::Duration::from_millis(100)), "{:?}", group.ended());
+}
+
+#[test]
+fn who_serves_is_missed_when_it_is_gone() {
+    let (_, ranks, hub) = lines(0);
+    drop(hub);
+    let errors = on_all(&ranks, |comm| comm.barrier("the end").unwrap_err().message().to_owned());
+    assert!(errors.iter().all(|e| e.contains("gone")), "{errors:?}");
+}
+
+#[test]
+fn ranks_at_different_meetings_are_told_so() {
+    for (_, ranks, _hub) in groups() {
+        let errors = on_all(&ranks, |comm| {
+            let meeting = if comm.rank() == 2 { "the end of step 4" } else { "the end of step 3" };
+            comm.barrier(meeting).unwrap_err().message().to_owned()
+        });
+        assert!(errors.iter().all(|e| e.contains("step 3") && e.contains("step 4")), "{errors:?}");
+    }
+    for (_, ranks, _hub) in groups() {
+        let errors = on_all(&ranks, |comm| {
+            let mut values = vec![0.0; 1 + comm.rank() / 3];
+            comm.all_reduce_sum_f32("gradients", &mut values).unwrap_err().message().to_owned()
+        });
+        assert!(errors.iter().all(|e| e.contains("different things at gradients")), "{errors:?}");
+    }
+}
+
+#[test]
+fn whoever_serves_can_ask_to_stop() {
+    let (here, there) = pair();
+    let (sender, asked) = std::sync::mpsc::channel();
+    let _rank = Remote::new(0, 1, there, "the group", move || sender.send(()).unwrap()).unwrap();
+    let hub = Hub::serve(&Group::new(1), vec![(0, here)], Arc::new(|_| {})).unwrap();
+    hub.ask_to_stop();
+    asked.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
+}
+
+#[test]
+fn what_is_no_frame_ends_the_run_and_takes_no_memory() {
+    use std::io::Write;
+    let (here, mut there) = pair();
+    let group = Group::new(1);
+    let _hub = Hub::serve(&group, vec![(0, here)], Arc::new(|_| {})).unwrap();
+    there.write_all(&[0xff; 12]).unwrap();
+    assert!(group.wait_for_end(std::time::Duration::from_secs(30)));
+    assert!(group.ended().unwrap().message().contains("no frame"), "{:?}", group.ended());
+}

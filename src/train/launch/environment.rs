@@ -1,0 +1,300 @@
+//! What an external launcher says in the environment: torchrun, Open MPI, Slurm.
+
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// The secret that ranks on several machines share.
+pub const SECRET: &str = "XRUN_SECRET";
+
+/// The port at which ranks meet, where it is not found from the launcher's.
+pub const PORT: &str = "XRUN_PORT";
+
+/// A process's place in a run, as its launcher gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The launcher's name.
+    pub launcher: &'static str,
+    /// This rank, from 0.
+    pub rank: usize,
+    /// The number of ranks.
+    pub world: usize,
+    /// This rank among those of its machine.
+    pub local_rank: usize,
+    /// Ranks of this machine.
+    pub local_world: usize,
+    /// The machine of rank 0.
+    pub address: String,
+    /// Where ranks meet on it.
+    pub port: u16,
+    /// What tells this run from others of the same launcher.
+    pub job: String,
+    /// Variables of other launchers, which were passed over.
+    pub ignored: Vec<String>,
+}
+
+/// The variables of a launcher.
+struct Set {
+    launcher: &'static str,
+    rank: &'static str,
+    world: &'static str,
+    local_rank: &'static str,
+    local_world: &'static str,
+    /// Others without which it is not complete.
+    needs: &'static [&'static str],
+    job: &'static [&'static str],
+}
+
+/// In order of precedence.
+const SETS: [Set; 3] = [
+    Set {
+        launcher: "torchrun",
+        rank: "RANK",
+        world: "WORLD_SIZE",
+        local_rank: "LOCAL_RANK",
+        local_world: "LOCAL_WORLD_SIZE",
+        needs: &["MASTER_ADDR", "MASTER_PORT"],
+        job: &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
+    },
+    Set {
+        launcher: "Open MPI",
+        rank: "OMPI_COMM_WORLD_RANK",
+        world: "OMPI_COMM_WORLD_SIZE",
+        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+        local_world: "OMPI_COMM_WORLD_LOCAL_SIZE",
+        needs: &[],
+        job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
+    },
+    Set {
+        launcher: "Slurm",
+        rank: "SLURM_PROCID",
+        world: "SLURM_NTASKS",
+        local_rank: "SLURM_LOCALID",
+        local_world: "SLURM_NTASKS_PER_NODE",
+        needs: &["SLURM_JOB_ID"],
+        job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
+    },
+];
+
+impl Set {
+    /// What is missing of it; none where it is not there at all.
+    fn missing(&self, of: &Variables) -> Option<Vec<&'static str>> {
+        let own = [self.rank, self.world, self.local_rank];
+        let all: Vec<&'static str> = own.into_iter().chain(self.needs.iter().copied()).collect();
+        let there = own.iter().any(|name| of.get(name).is_some());
+        there.then(|| all.into_iter().filter(|name| of.get(name).is_none()).collect())
+    }
+}
+
+/// Variables with a value.
+struct Variables(BTreeMap<String, String>);
+
+impl Variables {
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.trim().is_empty())
+    }
+
+    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let parsed = text.trim().parse();
+        parsed
+            .map(Some)
+            .map_err(|_| Error::usage(format!("{name} = `{text}` is not a number that it can be")))
+    }
+
+    fn needed<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
+        self.number(name)?.ok_or_else(|| Error::usage(format!("{name} is not set")))
+    }
+}
+
+/// Reads the place of this process from variables: the first complete set in the order torchrun, Open MPI, Slurm.
+///
+/// # Errors
+/// Where no set is complete, with what is missing; where numbers contradict each other.
+pub fn read(variables: impl IntoIterator<Item = (String, String)>) -> Result<Place> {
+    let variables = Variables(variables.into_iter().collect());
+    let found: Vec<(&Set, Vec<&str>)> =
+        SETS.iter().filter_map(|set| Some((set, set.missing(&variables)?))).collect();
+    let Some((set, _)) = found.iter().find(|(_, missing)| missing.is_empty()) else {
+        return Err(Error::usage(match found.first() {
+            Some((set, missing)) => format!(
+                "the variables of {} are incomplete: {} missing. Start xrun with `torchrun --no-python`, `mpirun` or `srun`, \
+                 or set parallelism.launcher = \"process\"",
+                set.launcher,
+                missing.join(", ")
+            ),
+            None => "parallelism.launcher = \"env\", and no launcher's variables are set (RANK and WORLD_SIZE of torchrun, \
+                     OMPI_COMM_WORLD_RANK of Open MPI, SLURM_PROCID of Slurm). Start xrun with one of them, or set \
+                     parallelism.launcher = \"process\""
+                .to_owned(),
+        }));
+    };
+    let ignored = found.iter().filter(|(other, _)| other.launcher != set.launcher);
+    let ignored = ignored.map(|(other, _)| format!("{} ({})", other.rank, other.launcher)).collect();
+    place(set, &variables, ignored)
+}
+
+fn place(set: &Set, variables: &Variables, ignored: Vec<String>) -> Result<Place> {
+    let (rank, world): (usize, usize) = (variables.needed(set.rank)?, variables.needed(set.world)?);
+    let local_rank: usize = variables.needed(set.local_rank)?;
+    if world == 0 || rank >= world {
+        return Err(Error::usage(format!("{} = {rank} is no rank of {} = {world}", set.rank, set.world)));
+    }
+    let job: Vec<&str> = set.job.iter().filter_map(|name| variables.get(name)).collect();
+    let job = format!("{} {}", set.launcher, job.join(" "));
+    let local_world = match variables.number(set.local_world)? {
+        Some(local_world) => local_world,
+        // Slurm says it only where it was asked for as many on every machine.
+        None if nodes(variables)? == 1 => world,
+        None => local_rank + 1,
+    };
+    if local_world == 0 || local_rank >= local_world || local_world > world {
+        return Err(Error::usage(format!(
+            "{} = {local_rank} is no rank of {local_world} on this machine, of {world} in all",
+            set.local_rank
+        )));
+    }
+    let address = match variables.get("MASTER_ADDR") {
+        Some(address) => address.to_owned(),
+        None if local_world == world => "127.0.0.1".to_owned(),
+        None if set.launcher == "Slurm" => first_host(variables)?,
+        None => {
+            return Err(Error::usage(format!(
+                "{} started ranks on several machines, and MASTER_ADDR does not name that of rank 0",
+                set.launcher
+            )));
+        }
+    };
+    let port = match (variables.number::<u16>(PORT)?, variables.number::<u16>("MASTER_PORT")?) {
+        (Some(port), _) => port,
+        // The launcher itself may listen at its port; ours come after it.
+        (None, Some(port)) => port.checked_add(1).unwrap_or(port - PORTS),
+        (None, None) => from_job(&job),
+    };
+    let launcher = set.launcher;
+    Ok(Place { launcher, rank, world, local_rank, local_world, address, port, job, ignored })
+}
+
+/// Ports that are tried, beginning with the one of a place.
+pub const PORTS: u16 = 8;
+
+/// A port that all ranks of a job find, and those of another job hardly.
+fn from_job(job: &str) -> u16 {
+    let hash = blake3::hash(job.as_bytes());
+    let number = u16::from_le_bytes([hash.as_bytes()[0], hash.as_bytes()[1]]);
+    20_000 + number % 20_000 / PORTS * PORTS
+}
+
+fn nodes(variables: &Variables) -> Result<usize> {
+    Ok(variables.number("SLURM_NNODES")?.or(variables.number("SLURM_JOB_NUM_NODES")?).unwrap_or(1))
+}
+
+/// The first machine of Slurm's list, such as `gpu[07-09,12],login` for `gpu07`.
+fn first_host(variables: &Variables) -> Result<String> {
+    let names = ["SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"];
+    let list = names.iter().find_map(|name| variables.get(name));
+    let list = list.ok_or_else(|| {
+        Error::usage("Slurm started ranks on several machines and names none: set MASTER_ADDR")
+    })?;
+    let Some((prefix, rest)) = list.split_once('[').filter(|(prefix, _)| !prefix.contains(',')) else {
+        return Ok(list.split(',').next().unwrap_or(list).to_owned());
+    };
+    let first = rest.split([',', '-', ']']).next().unwrap_or_default();
+    let after = rest.split_once(']').map_or("", |(_, after)| after.split(',').next().unwrap_or_default());
+    Ok(format!("{prefix}{first}{after}"))
+}
+
+/// Whether ranks that meet at this address are all on one machine.
+pub fn is_loopback(address: &str) -> bool {
+    address == "localhost" || address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &[(&str, &str)]) -> Result<Place> {
+        read(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    }
+
+    const TORCHRUN: [(&str, &str); 7] = [
+        ("RANK", "3"),
+        ("WORLD_SIZE", "4"),
+        ("LOCAL_RANK", "1"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "10.0.0.7"),
+        ("MASTER_PORT", "29500"),
+        ("TORCHELASTIC_RUN_ID", "a"),
+    ];
+    const OMPI: [(&str, &str); 4] = [
+        ("OMPI_COMM_WORLD_RANK", "1"),
+        ("OMPI_COMM_WORLD_SIZE", "2"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+    ];
+    const SLURM: [(&str, &str); 6] = [
+        ("SLURM_PROCID", "5"),
+        ("SLURM_NTASKS", "8"),
+        ("SLURM_LOCALID", "1"),
+        ("SLURM_JOB_ID", "77"),
+        ("SLURM_NNODES", "2"),
+        ("SLURM_STEP_NODELIST", "gpu[07-09,12],login"),
+    ];
+
+    #[test]
+    fn each_launcher_is_understood() {
+        let place = of(&TORCHRUN).unwrap();
+        assert_eq!((place.rank, place.world, place.local_rank, place.local_world), (3, 4, 1, 2));
+        assert_eq!((place.address.as_str(), place.port), ("10.0.0.7", 29501));
+        let place = of(&OMPI).unwrap();
+        assert_eq!((place.launcher, place.rank, place.world), ("Open MPI", 1, 2));
+        assert_eq!(place.address, "127.0.0.1");
+        assert_eq!(place.port, of(&OMPI).unwrap().port);
+        let place = of(&SLURM).unwrap();
+        assert_eq!((place.launcher, place.rank, place.world, place.local_rank), ("Slurm", 5, 8, 1));
+        assert_eq!(place.address, "gpu07");
+    }
+
+    #[test]
+    fn the_first_complete_set_wins_and_lower_ones_are_named() {
+        let all = [&TORCHRUN[..], &OMPI, &SLURM].concat();
+        let place = of(&all).unwrap();
+        assert_eq!(place.launcher, "torchrun");
+        assert_eq!(place.ignored, ["OMPI_COMM_WORLD_RANK (Open MPI)", "SLURM_PROCID (Slurm)"]);
+        let partial = [&TORCHRUN[..1], &OMPI, &SLURM].concat();
+        let place = of(&partial).unwrap();
+        assert_eq!((place.launcher, place.ignored.len()), ("Open MPI", 2));
+    }
+
+    #[test]
+    fn what_is_incomplete_or_contradicts_itself_is_refused() {
+        let error = |pairs: &[(&str, &str)]| of(pairs).unwrap_err().message().to_owned();
+        assert!(error(&[]).contains("no launcher's variables"));
+        let said = error(&TORCHRUN[..3]);
+        assert!(said.contains("torchrun are incomplete: MASTER_ADDR, MASTER_PORT missing"), "{said}");
+        let mut wrong = TORCHRUN;
+        wrong[0].1 = "4";
+        assert!(error(&wrong).contains("RANK = 4 is no rank of WORLD_SIZE = 4"));
+        wrong[0].1 = "x";
+        assert!(error(&wrong).contains("RANK = `x`"));
+        let mut wrong = OMPI;
+        wrong[3].1 = "1";
+        assert!(error(&wrong).contains("no rank of 1 on this machine"));
+        let several: Vec<_> = OMPI
+            .into_iter()
+            .map(|(k, v)| (k, if v == "2" && k.ends_with("D_SIZE") { "4" } else { v }))
+            .collect();
+        assert!(error(&several).contains("MASTER_ADDR"));
+    }
+
+    #[test]
+    fn lists_of_machines_begin_with_the_first() {
+        let first = |list: &str| {
+            first_host(&Variables([("SLURM_NODELIST".to_owned(), list.to_owned())].into())).unwrap()
+        };
+        assert_eq!(first("node1,node2"), "node1");
+        assert_eq!(first("gpu[3,5]"), "gpu3");
+        assert_eq!(first("a[08-10]-ib,b1"), "a08-ib");
+        assert_eq!(first("login,gpu[1-2]"), "login");
+    }
+}

@@ -1,0 +1,278 @@
+//! A run as one child process per rank: the parent starts them, watches, passes signals on, and ends what is left.
+//!
+//! A child's stdin is its line to the parent. Its first frame, [`Birth`], is there before the child is, so nothing has to
+//! be found: no file, no port. A child whose parent is gone sees the line end, and ends.
+
+use super::{Party, last_words::GRACE};
+use crate::device::comm::{Communicator, Group, Hub, Line, Lost, Remote, Watchdog};
+use crate::error::{Error, Kind, Result};
+use crate::recipe;
+use crate::results::progress::Mode;
+use crate::train::{Origin, Request, Stop};
+use serde::{Deserialize, Serialize};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The subcommand of children; nobody else calls it.
+pub const WORKER: &str = "worker";
+
+/// Variables that children get; anything else stays with the parent.
+const ALLOWED: [&str; 22] = [
+    "CUDA_CACHE_PATH",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "COLUMNS",
+    "CONDA_PREFIX",
+    "HOME",
+    "LANG",
+    "LD_LIBRARY_PATH",
+    "NO_COLOR",
+    "NVIDIA_VISIBLE_DEVICES",
+    "PATH",
+    "RUST_BACKTRACE",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "VIRTUAL_ENV",
+    "XDG_CACHE_HOME",
+    "XRUN_CACHE",
+    "XRUN_CUDA_PATH",
+];
+
+/// Beginnings of names of variables that children get.
+const ALLOWED_BEGINNINGS: [&str; 3] = ["LC_", "NCCL_", "XRUN_FAULT"];
+
+/// How often the parent looks after its children.
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long a child may live on after it closed its line, and after the run was ended.
+const PATIENCE_WITH_THE_LOST: Duration = Duration::from_secs(1);
+
+/// What a child is born with.
+#[derive(Debug, Serialize, Deserialize)]
+struct Birth {
+    rank: usize,
+    world: usize,
+    order: Order,
+}
+
+/// A [`Request`] that can be sent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Order {
+    name: String,
+    recipe: String,
+    as_written: Vec<(PathBuf, String)>,
+    results: PathBuf,
+    progress: Mode,
+    origin: Origin,
+    algorithms_from: Option<PathBuf>,
+    command: Vec<String>,
+}
+
+impl Order {
+    fn of(request: &Request) -> Self {
+        let Request { resolved, results, progress, origin, algorithms_from, command } = request.clone();
+        Self {
+            name: resolved.name.clone(),
+            recipe: resolved.to_toml(),
+            as_written: resolved.as_written,
+            results,
+            progress,
+            origin,
+            algorithms_from,
+            command,
+        }
+    }
+
+    fn into_request(self) -> Result<Request> {
+        let Self { name, recipe, as_written, results, progress, origin, algorithms_from, command } = self;
+        let mut resolved = recipe::load_str(name.as_ref(), &recipe, &[], std::iter::empty())?;
+        (resolved.name, resolved.as_written) = (name, as_written);
+        Ok(Request { resolved, results, progress, origin, algorithms_from, command })
+    }
+}
+
+/// How rank 0 ended, as it tells its parent in a last meeting with itself.
+#[derive(Debug, Serialize, Deserialize)]
+struct LastMessage {
+    kind: Option<Kind>,
+    message: String,
+}
+
+/// Runs a request on `world` child processes, and returns as rank 0 did. No child outlives this.
+///
+/// # Errors
+/// As the run of rank 0; when a child cannot be started or dies, with its rank and its last step.
+pub fn supervise(request: &Request, world: usize, patience: Duration, stop: &Stop) -> Result<()> {
+    let group = Group::new(world);
+    let mut children = Children::start(request, world)?;
+    let closed: Arc<Mutex<Vec<(usize, Instant)>>> = Arc::default();
+    let lost: Lost = Arc::new({
+        let closed = Arc::clone(&closed);
+        move |rank| closed.lock().unwrap_or_else(PoisonError::into_inner).push((rank, Instant::now()))
+    });
+    let hub = Hub::serve(&group, std::mem::take(&mut children.lines), lost)?;
+    let _watchdog =
+        Watchdog::over(&group, patience).map_err(|e| Error::failed(format!("cannot watch ranks: {e}")))?;
+    let (mut asked, mut ended_at) = (false, None);
+    while !children.look(&group)? {
+        if stop.asked() && !asked {
+            asked = true;
+            hub.ask_to_stop();
+        }
+        for (rank, since) in closed.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            if since.elapsed() > PATIENCE_WITH_THE_LOST && children.lives(*rank) {
+                group.abort_by(*rank, &Error::failed("closed its line and lives on"));
+            }
+        }
+        match ended_at {
+            None if group.ended().is_some() => ended_at = Some(Instant::now()),
+            Some(at) if Instant::elapsed(&at) > GRACE + PATIENCE_WITH_THE_LOST => children.kill(),
+            _ => {}
+        }
+        std::thread::sleep(INTERVAL);
+    }
+    match hub.last_words(0) {
+        Some(words) => match serde_json::from_slice::<LastMessage>(&words) {
+            Ok(LastMessage { kind: None, .. }) => Ok(()),
+            Ok(LastMessage { kind: Some(kind), message }) => Err(Error::new(kind, message)),
+            Err(e) => Err(Error::failed(format!("rank 0's last words: {e}"))),
+        },
+        None => Err(group.ended().unwrap_or_else(|| Error::failed("rank 0 ended without a word"))),
+    }
+}
+
+/// The processes of all ranks.
+struct Children {
+    children: Vec<(Child, Option<ExitStatus>)>,
+    lines: Vec<(usize, Line)>,
+}
+
+impl Children {
+    fn start(request: &Request, world: usize) -> Result<Self> {
+        let failed = |rank: usize, e: std::io::Error| Error::failed(format!("cannot start rank {rank}: {e}"));
+        let program =
+            std::env::current_exe().map_err(|e| Error::failed(format!("cannot find xrun itself: {e}")))?;
+        let mut all = Self { children: Vec::with_capacity(world), lines: Vec::with_capacity(world) };
+        for rank in 0..world {
+            let (ours, theirs) = UnixStream::pair().map_err(|e| failed(rank, e))?;
+            let mut line = Line::Unix(ours);
+            let child = Command::new(&program)
+                .arg(WORKER)
+                .env_clear()
+                .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_allowed)))
+                .stdin(Stdio::from(OwnedFd::from(theirs)))
+                // What a terminal sends goes to the parent, which passes it on once.
+                .process_group(0)
+                .spawn()
+                .map_err(|e| failed(rank, e))?;
+            all.children.push((child, None));
+            let birth = Birth { rank, world, order: Order::of(request) };
+            line.send(&birth, &[]).map_err(|e| failed(rank, e))?;
+            all.lines.push((rank, line));
+        }
+        Ok(all)
+    }
+
+    /// Looks who has ended, and ends the run of all where one ended badly; whether all have ended.
+    fn look(&mut self, group: &Group) -> Result<bool> {
+        for (rank, (child, status)) in self.children.iter_mut().enumerate() {
+            if status.is_some() {
+                continue;
+            }
+            *status =
+                child.try_wait().map_err(|e| Error::failed(format!("cannot wait for rank {rank}: {e}")))?;
+            if let Some(status) = status.filter(|status| !status.success()) {
+                // One that ended because of an error has said so, and is not the first to be heard of here.
+                group.abort_by(rank, &Error::failed(describe(status)));
+            }
+        }
+        Ok(self.children.iter().all(|(_, status)| status.is_some()))
+    }
+
+    fn lives(&self, rank: usize) -> bool {
+        self.children[rank].1.is_none()
+    }
+
+    fn kill(&mut self) {
+        for (child, status) in &mut self.children {
+            if status.is_none() {
+                // An error means that it has just ended.
+                let _ = child.kill();
+            }
+        }
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        self.kill();
+        for (child, _) in &mut self.children {
+            let _ = child.wait();
+        }
+    }
+}
+
+fn is_allowed(name: &str) -> bool {
+    ALLOWED.contains(&name) || ALLOWED_BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(9), _) => {
+            "its process was killed (signal 9); if nobody did so, the machine may be short of memory: see \
+                         `dmesg`"
+                .to_owned()
+        }
+        (Some(signal), _) => format!("its process was ended by signal {signal}"),
+        (None, Some(code)) => format!("its process ended with exit code {code} and said nothing"),
+        (None, None) => "its process ended".to_owned(),
+    }
+}
+
+/// What a child does: runs its rank of what its parent asked for. Never returns.
+pub fn work(run: impl FnOnce(Request, &Party, &Stop) -> Result<()>) -> ! {
+    let result = born().and_then(|(request, party, stop)| {
+        let result = run(request, &party, &stop);
+        let (kind, message) = match &result {
+            Ok(()) => (None, String::new()),
+            Err(e) => (Some(e.kind()), e.message().to_owned()),
+        };
+        let words = serde_json::to_vec(&LastMessage { kind, message }).unwrap_or_default();
+        party.first().last_words(&words);
+        result
+    });
+    // The parent says what there is to say.
+    std::process::exit(result.map_or_else(|e| e.kind().exit_code().into(), |()| 0))
+}
+
+/// Takes up the line that a child is born with.
+fn born() -> Result<(Request, Party, Stop)> {
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+    let stdin = stdin.map_err(|e| Error::failed(format!("cannot take up the line to the launcher: {e}")))?;
+    let mut line = Line::Unix(UnixStream::from(stdin));
+    let (birth, _) = line
+        .receive::<Birth>()
+        .map_err(|e| Error::usage(format!("`xrun {WORKER}` is started by xrun itself (no birth: {e})")))?;
+    #[cfg(target_os = "linux")]
+    {
+        // A rank that hangs does not see its line end; the system ends it with its parent all the same.
+        let killed = rustix::process::Signal::KILL;
+        rustix::process::set_parent_process_death_signal(Some(killed))
+            .map_err(|e| Error::failed(format!("cannot ask to end with the launcher: {e}")))?;
+    }
+    let stop = Stop::on_signals()?;
+    let asked = stop.clone();
+    let remote = Remote::new(birth.rank, birth.world, line, "the launcher", move || asked.ask())?;
+    let comm: Arc<dyn Communicator> = Arc::new(remote);
+    let party = Party::member(comm, birth.world, birth.rank);
+    Ok((birth.order.into_request()?, party, stop))
+}

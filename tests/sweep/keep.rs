@@ -1,0 +1,56 @@
+//! A sweep that is kept, and shown in a page.
+
+use crate::grid::{lines, place};
+use std::fs;
+
+#[test]
+fn the_rows_of_a_sweep_are_kept_and_shown() {
+    let place = place("");
+    place.xrun(&["keep", "sweeps/grid"]).ended(2).says(&["no run `sweeps/grid`"]);
+    place.xrun(&["sweep", "grid.toml", "training.seed=1,2"]).succeeds();
+    // Another sweep's rows stay out.
+    place.xrun(&["sweep", "grid.toml", "model.dim=8,32"]).succeeds();
+    let sweeps = fs::read_dir(place.path().join("results/sweeps")).unwrap();
+    let names = sweeps.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let of_seeds = |name: &String| {
+        let table = fs::read_to_string(place.path().join("results/sweeps").join(name).join("table.csv"));
+        table.is_ok_and(|table| table.starts_with("training.seed,"))
+    };
+    let name = names.into_iter().find(of_seeds).unwrap();
+
+    let kept = place.xrun(&["keep", &name]).succeeds();
+    assert_eq!(kept.stdout, format!("results/kept/sweeps/{name}\n"));
+    place.xrun(&["keep", &format!("sweeps/{name}")]).succeeds().says(&["already kept"]);
+    place.xrun(&["keep", &format!("results/sweeps/{name}")]).succeeds().says(&["already kept"]);
+    let path = place.path().join(kept.stdout.trim()).join("ledger.jsonl");
+    let expected: Vec<String> =
+        lines(&place)[..4].iter().map(|line| serde_json::to_string(line).unwrap()).collect();
+    assert_eq!(fs::read_to_string(path).unwrap().lines().collect::<Vec<_>>(), expected);
+
+    place.write(
+        "page.md",
+        place.xrun(&["report", "--new", "sweep", "--select", &name]).succeeds().stdout.as_bytes(),
+    );
+    place.xrun(&["report", "page.md"]).succeeds();
+    let page = fs::read_to_string(place.path().join("page.md")).unwrap();
+    assert!(page.contains("| 1 | ok |") && page.contains("| 2 | ok |"), "{page}");
+    assert!(!page.contains("model.dim"), "{page}");
+    place.xrun(&["report", "--check", "page.md"]).succeeds().says(&["1 block in 1 page is current"]);
+
+    // By the recipe's name it is the newest one, which is the other.
+    let newest = place.xrun(&["keep", "sweeps/grid"]).succeeds().stdout;
+    assert!(newest != kept.stdout && newest.starts_with("results/kept/sweeps/grid-"), "{newest}");
+}
+
+#[test]
+fn a_sweep_with_open_cells_is_not_kept() {
+    let place = place("");
+    place.xrun(&["sweep", "grid.toml", "training.seed=1,2"]).succeeds();
+    // As if it had been killed during its last cell.
+    let ledger = place.path().join("results/ledger.jsonl");
+    let text = fs::read_to_string(&ledger).unwrap();
+    let began: Vec<&str> = text.lines().take(3).collect();
+    fs::write(&ledger, began.join("\n") + "\n").unwrap();
+    place.xrun(&["keep", "sweeps/grid"]).ended(1).says(&["1 of the 2 cells", "run the sweep to its end"]);
+    assert!(!place.path().join("results/kept").exists());
+}
