@@ -259,8 +259,10 @@ impl Drop for Gpu {
         // SAFETY: the context is alive.
         unsafe { sys::cuCtxSetCurrent(self.context) };
         // NCCL comes first, for kernels may wait in it for a rank that is gone. Where it does not end, it still uses the
-        // context.
-        if self.link.get().is_some_and(|link| !link.close()) {
+        // context. The events of the link go with it, while there is a context.
+        if let Some(link) = self.link.take()
+            && !link.close()
+        {
             return;
         }
         // SAFETY: nothing else holds the handles: graphs and buffers keep the GPU alive.

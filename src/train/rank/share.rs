@@ -1,7 +1,7 @@
 //! What all ranks take over from rank 0 before the first step.
 
 use crate::device::Device;
-use crate::device::comm::Communicator;
+use crate::device::comm::{Communicator, STOPPED_BY_ANOTHER};
 use crate::device::cuda::nccl::UniqueId;
 use crate::device::cuda::{Algorithms, Gpu};
 use crate::error::{Error, Result};
@@ -52,7 +52,8 @@ pub(super) fn meet(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
         let nccl = Arc::downgrade(nccl);
         comm.on_abort(Box::new(move |error| {
             if let Some(nccl) = nccl.upgrade() {
-                nccl.abort(error.message());
+                // What a rank says that ends for this alone must not look like the cause.
+                nccl.abort(&format!("{STOPPED_BY_ANOTHER}: {}", error.message()));
             }
         }));
     }
