@@ -6,6 +6,7 @@
     torch_peer.py --model 768,18,12,12,64,2048 --seq 512 --batch 24 --precision fp32
     torch_peer.py --model dim384 --turns                           # waits; measures once per line on stdin
     torch_peer.py --model dim384 --rows                            # a line per step, for `xrun compare --before-cmd`
+    torchrun --nproc_per_node 4 torch_peer.py --model dim768       # DDP: --batch sequences on each of 4 GPUs
 
 What a PyTorch user would write: fp32 masters, autocast to bf16, SDPA, RMSNorm and cross-entropy from torch.nn, fused
 AdamW, clipping by the global norm. Embedding and head are not tied. With --pad, FFN and vocabulary become multiples of
@@ -14,6 +15,7 @@ AdamW, clipping by the global norm. Embedding and head are not tied. With --pad,
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -22,12 +24,17 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 VOCAB = 50_257
 EPS = 1e-6
+# What torchrun says; one process where nobody says anything.
+RANK, LOCAL_RANK = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 COMPILED = {"compile": "default", "graphs": "reduce-overhead", "autotune": "max-autotune"}
 
 
@@ -143,8 +150,14 @@ def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
     vectors = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=True)
-    network = model if args.mode == "eager" else torch.compile(model, mode=COMPILED[args.mode])
-    # Targets below the real vocabulary, padded or not.
+    network = model
+    if WORLD > 1:
+        views = {"static_graph": True, "gradient_as_bucket_view": True}
+        network = DistributedDataParallel(model, device_ids=[LOCAL_RANK], **views)
+    if args.mode != "eager":
+        network = torch.compile(network, mode=COMPILED[args.mode])
+    # Every rank has its own batches. Targets below the real vocabulary, padded or not.
+    torch.manual_seed(1 + RANK)
     windows = torch.randint(args.vocab, (16, args.batch, args.seq + 1), device=args.device)
     batches = [(w[:, :-1].contiguous(), w[:, 1:].contiguous()) for w in windows]
     taken = 0
@@ -158,7 +171,8 @@ def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        # DDP's gradients are views of its buckets, and stay.
+        optimizer.zero_grad(set_to_none=WORLD == 1)
         return loss.detach()
 
     return step
@@ -179,7 +193,7 @@ def measure(args: argparse.Namespace, step: Callable[[], Tensor]) -> dict[str, o
     seconds = timed(args.steps)
     single = statistics.median(timed(1) for _ in range(args.steps))
     return {
-        "tok_s": round(args.batch * args.seq / seconds),
+        "tok_s": round(WORLD * args.batch * args.seq / seconds),
         "step_ms": round(seconds * 1e3, 3),
         "single_step_ms": round(single * 1e3, 3),
         "peak_mib": round(torch.cuda.max_memory_allocated() / 2**20) if args.device == "cuda" else None,
@@ -207,8 +221,9 @@ def rows(args: argparse.Namespace, step: Callable[[], Tensor]) -> None:
     else:
         times = [(after - before) * 1e3 for before, after in pairwise(marks)]
     for i, (step_ms, loss) in enumerate(zip(times, losses, strict=True), 1):
-        tok_s = args.batch * args.seq / step_ms * 1e3
-        print(json.dumps({"step": i, "step_ms": step_ms, "tok_s": tok_s, "loss": loss.item()}), flush=True)
+        tok_s = WORLD * args.batch * args.seq / step_ms * 1e3
+        if RANK == 0:
+            print(json.dumps({"step": i, "step_ms": step_ms, "tok_s": tok_s, "loss": loss.item()}), flush=True)
 
 
 def arguments() -> argparse.Namespace:
@@ -242,8 +257,13 @@ def main() -> None:
     about = {key: value for key, value in vars(args).items() if key not in ("turns", "warmup", "device")}
 
     def say(**more: object) -> None:
-        print(json.dumps({**about, "torch": torch.__version__, **more}), flush=True)
+        if RANK > 0:
+            return
+        print(json.dumps({**about, "torch": torch.__version__, "world": WORLD, **more}), flush=True)
 
+    if WORLD > 1:
+        torch.cuda.set_device(LOCAL_RANK)
+        dist.init_process_group("nccl")
     try:
         step = trainer(args, shape)
         for _ in range(args.warmup):
@@ -257,6 +277,9 @@ def main() -> None:
             say(**measure(args, step))
     except torch.OutOfMemoryError:
         say(error="out of memory")
+    finally:
+        if WORLD > 1:
+            dist.destroy_process_group()
 
 
 if __name__ == "__main__":

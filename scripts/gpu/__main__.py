@@ -18,6 +18,7 @@
     recompute  what it saves and costs
     limits     what fits into 32 GiB, as planned, and what happens when memory runs out
     recipes    two recipes for 300 steps, their text, and their export in transformers
+    ranks      several GPUs: against one, ways of exchanging, and speed against DDP; nothing on a machine with one
     sanitize   every case of every op under compute-sanitizer
 
 A section that runs out of its time is cut off, and the next one begins. --out receives `table.md`, `results.json` and a
@@ -35,6 +36,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import exact
+import ranks
 import speed
 import ways
 from bench import Bench, OutOfTime, attempt
@@ -54,6 +56,7 @@ LIMITS = {
     "recompute": 180,
     "limits": 240,
     "recipes": 240,
+    "ranks": 3000,
     "sanitize": 1200,
 }
 SECTIONS: dict[str, Callable[[Bench], None]] = {
@@ -69,6 +72,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "recompute": ways.recompute,
     "limits": ways.limits,
     "recipes": exact.recipes,
+    "ranks": ranks.ranks,
     "sanitize": exact.sanitize,
 }
 

@@ -1,5 +1,6 @@
 //! The command line: one thin file per subcommand.
 
+use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
 use crate::train;
 use clap::{Parser, Subcommand};
@@ -97,6 +98,11 @@ pub enum Command {
 
 /// Runs the parsed command.
 pub fn dispatch(cli: Cli) -> Result<()> {
+    // Here is one thread yet. Only what trains in this process: other commands start programs of their own, which are not
+    // to find their environment changed.
+    if matches!(cli.command, Command::Run(_) | Command::Resume(_)) {
+        pin_environment();
+    }
     match cli.command {
         Command::Compare(a) => compare::run(&a, &cli.results),
         Command::Completions(a) => completions::run(&a),

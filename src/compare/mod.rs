@@ -339,7 +339,7 @@ fn side(planned: &Planned) -> Side {
 /// The class of device that a run was on.
 fn device(environment: &Environment) -> String {
     match &environment.gpu {
-        Some(gpu) => gpu.name.clone(),
+        Some(gpu) => gpu.class(),
         None => format!("cpu {}", environment.cpu.instructions),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::cpu::{Buffer, Pool};
 use super::cuda::Gpu;
-use super::cuda::gpu::DeviceBuffer;
+use super::cuda::buffer::DeviceBuffer;
 use crate::error::Result;
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -26,26 +26,40 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`].
     pub fn run_all(&mut self, sections: &[&Section]) -> Result<()> {
-        let Some(gpu) = self.gpu().filter(|_| self.graphs.on).cloned() else {
+        let Some(gpu) = self.gpu().cloned() else {
             return sections.iter().try_for_each(|section| self.run(section));
         };
         let names: Vec<&str> = sections.iter().map(|s| s.program.name.as_str()).collect();
         let name = names.join(" ");
+        if !self.graphs.on {
+            return self.run_measured(&name, sections, false);
+        }
         match self.graphs.known.get(&name) {
-            Some(Some(graph)) => return graph.launch(),
+            Some(Some(graph)) => {
+                graph.launch()?;
+                self.exchange.ran_again(&name);
+            }
             Some(None) => {
-                let graph = gpu.capture(|| sections.iter().try_for_each(|section| self.run(section)))?;
+                let graph = gpu.capture(|| self.run_measured(&name, sections, true))?;
                 graph.launch()?;
                 gpu.lay_to(Part::Graphs);
                 self.graphs.known.insert(name, Some(graph));
             }
             None => {
-                sections.iter().try_for_each(|section| self.run(section))?;
+                self.run_measured(&name, sections, false)?;
                 gpu.lay_to(Part::Kernels);
                 self.graphs.known.insert(name, None);
             }
         }
         Ok(())
+    }
+
+    /// Runs sections with the time of their collectives measured.
+    fn run_measured(&mut self, name: &str, sections: &[&Section], inside_graph: bool) -> Result<()> {
+        self.exchange.begin(name, inside_graph);
+        let ran = sections.iter().try_for_each(|section| self.run(section));
+        self.exchange.end(name);
+        ran
     }
 
     /// Nodes of all graphs captured so far: kernels, copies, fills.

@@ -1,12 +1,14 @@
 //! Walks programs on a device.
 
 mod bad;
+mod communication;
 mod graphs;
 mod memory;
 mod placement;
 mod transfer;
 
 pub use bad::{BadOutput, BadTensor};
+pub use communication::Communicated;
 pub use memory::StateMemory;
 pub use placement::{Arena, Caching, FreeLists, Naive, Placement, PlacementKind, size_class};
 pub use transfer::Snapshot;
@@ -16,8 +18,9 @@ use crate::device::cpu::{Address, Pool};
 use crate::device::cuda::{Collector, DevicePtr, Gpu, Queue};
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
-use crate::ir::{CpuNode, CudaNode, Home, Node, Program, Spec, State, TensorId};
+use crate::ir::{CpuNode, CudaNode, Home, Node, Phase, Program, Spec, State, TensorId};
 use crate::passes::MemoryPlan;
+use communication::Exchange;
 use graphs::Graphs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,6 +54,7 @@ pub struct Engine {
     placement: Box<dyn Placement>,
     poison: bool,
     graphs: Graphs,
+    exchange: Exchange,
     transfers: Transfers,
 }
 
@@ -60,7 +64,7 @@ impl Engine {
     /// With `poison`, memory is filled with NaN before a tensor is born and after it dies.
     ///
     /// # Errors
-    /// When the memory cannot be had.
+    /// When the memory cannot be had, or the ranks of a GPU have not met yet.
     pub fn new(
         device: impl Into<Device>,
         state: &Arc<State>,
@@ -72,6 +76,7 @@ impl Engine {
         let device = device.into();
         if let Some(gpu) = device.gpu() {
             gpu.make_current()?;
+            communication::check_met(gpu, &*comm)?;
         }
         let state = StateMemory::new(&device, Arc::clone(state))?;
         let placement: Box<dyn Placement> = match placement {
@@ -79,8 +84,8 @@ impl Engine {
             PlacementKind::Caching => Box::new(Caching::new(device.clone())),
             PlacementKind::Naive => Box::new(Naive::new(device.clone())),
         };
-        let (graphs, transfers) = (Graphs::default(), Transfers::default());
-        Ok(Self { state, comm, device, placement, poison, graphs, transfers })
+        let (graphs, exchange, transfers) = (Graphs::default(), Exchange::default(), Transfers::default());
+        Ok(Self { state, comm, device, placement, poison, graphs, exchange, transfers })
     }
 
     /// The worker threads of the CPU.
@@ -93,12 +98,15 @@ impl Engine {
         self.device.gpu()
     }
 
-    /// Runs all nodes of a section.
+    /// Runs all nodes of a section: on a GPU with other ranks, collectives beside the model where their nodes say so.
     ///
     /// # Errors
     /// When memory cannot be had, or a rank is lost.
     pub fn run(&mut self, section: &Section) -> Result<()> {
-        self.walk(section, |_| Ok(()))
+        self.exchange.apart(true);
+        let walked = self.walk(section, |_| Ok(()));
+        let rejoined = self.rejoin();
+        walked.and(rejoined)
     }
 
     /// Runs a section and returns the first output that is not finite. All of it is run, so that other ranks are not
@@ -160,8 +168,16 @@ impl Engine {
         (self.placement.reserved_bytes(), self.placement.system_allocations())
     }
 
+    /// Lets the model's stream go on after what runs beside it.
+    fn rejoin(&mut self) -> Result<()> {
+        match &self.device {
+            Device::Cpu(_) => Ok(()),
+            Device::Cuda(gpu, _) => self.exchange.rejoin(gpu),
+        }
+    }
+
     /// Walks the nodes in order, with births and deaths of their tensors, and shows each once it ran (on a GPU: once
-    /// it is in the queue).
+    /// it is in the queue, which is one unless [`Engine::run`] says otherwise, so that a node can be looked at).
     fn walk(&mut self, section: &Section, mut after: impl FnMut(&Ran<'_>) -> Result<()>) -> Result<()> {
         let (program, memory) = (&section.program, &section.memory);
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
@@ -193,7 +209,13 @@ impl Engine {
     }
 
     /// Runs a node, or puts it into the queue of the GPU.
-    fn issue(&self, program: &Program, node: &Node, inputs: &[Address], outputs: &[Address]) -> Result<()> {
+    fn issue(
+        &mut self,
+        program: &Program,
+        node: &Node,
+        inputs: &[Address],
+        outputs: &[Address],
+    ) -> Result<()> {
         match &self.device {
             Device::Cpu(pool) => {
                 let comm = &*self.comm;
@@ -204,11 +226,16 @@ impl Engine {
                     addresses.iter().map(|a| a.0.addr() as DevicePtr).collect()
                 };
                 let (inputs, outputs) = (numbers(inputs), numbers(outputs));
-                let queue: &dyn Queue = &**gpu;
-                let node_in_queue = CudaNode { program, node, inputs: &inputs, outputs: &outputs, queue };
-                node.op
-                    .cuda(&node_in_queue)
-                    .map_err(|e| e.context(format!("{} ({})", node.op.name(), node.scope)))
+                let put = |queue: &dyn Queue| {
+                    let in_queue = CudaNode { program, node, inputs: &inputs, outputs: &outputs, queue };
+                    let named = |e: Error| e.context(format!("{} ({})", node.op.name(), node.scope));
+                    node.op.cuda(&in_queue).map_err(named)
+                };
+                if node.phase == Phase::Communication && gpu.nccl().is_some() {
+                    self.exchange.put(gpu, program, node, put)
+                } else {
+                    put(&**gpu)
+                }
             }
         }
     }
@@ -226,6 +253,14 @@ impl Engine {
         match section.program.tensor(id).home {
             Home::View { of: base, offset } => Address(of(base, offset)),
             _ => Address(of(id, 0)),
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some(nccl) = self.gpu().and_then(|gpu| gpu.nccl()) {
+            nccl.leave();
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::device::DType;
 use crate::ir::state::ParamRequest;
 use crate::ir::{Init, Spec, State, StateBuilder};
 use crate::ops::adamw::SCHEDULE_WIDTH;
-use crate::passes::buckets::{Bucket, buckets};
+use crate::passes::buckets::{Bucket, Reduction, buckets};
 use crate::plan::Plan;
 
 /// The state of a plan, and the gradient buckets in it.
@@ -37,10 +37,14 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         ],
     );
     generation(plan, &mut builder);
-    let buckets = if plan.batch.world > 1 && plan.execution.communicate {
+    let communicates = plan.batch.world > 1 && plan.execution.communicate;
+    let buckets = if communicates && plan.execution.reduction == Reduction::Bucketed {
         let state = builder.state();
         let starts: Vec<(usize, usize)> = state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
-        buckets(&starts, state.flat_len, precision.master.size(), plan.execution.bucket_bytes)
+        // The head's gradient is complete before the backward of the blocks begins, unless it is the embedding's too.
+        let head_first = !plan.model.tie_embeddings;
+        let bytes = plan.execution.bucket_bytes;
+        buckets(&starts, state.flat_len, precision.master.size(), bytes, head_first)
     } else {
         Vec::new()
     };

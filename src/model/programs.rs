@@ -13,7 +13,7 @@ use crate::ops::all_reduce::AllReduce;
 use crate::ops::grad_norm::GradNorm;
 use crate::ops::sum::Sum;
 use crate::passes::buckets::Bucket;
-use crate::passes::{differentiate, insert_all_reduces, recompute, unfuse};
+use crate::passes::{Reduction, append_group, differentiate, insert_all_reduces, recompute, unfuse};
 use crate::plan::Plan;
 use std::sync::Arc;
 
@@ -120,7 +120,13 @@ fn micro_step(
     let seeds = loss_views(&program, losses);
     let program = differentiate(program, &seeds, first)?;
     let program = recompute(program, plan.execution.recompute)?;
-    if last { insert_all_reduces(program, buckets, plan.execution.overlap) } else { Ok(program) }
+    if !last || plan.batch.world == 1 || !plan.execution.communicate {
+        return Ok(program);
+    }
+    match plan.execution.reduction {
+        Reduction::Bucketed => insert_all_reduces(program, buckets, plan.execution.overlap),
+        Reduction::Grouped => append_group(program),
+    }
 }
 
 /// The forward of a micro-step as it is recorded, and the tensor of its losses.
@@ -162,7 +168,7 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     b.set_phase(Phase::Communication);
     let loss = b.state("control.loss")?;
     if plan.batch.world > 1 {
-        let op = AllReduce { like: b.spec(loss).clone() };
+        let op = AllReduce { like: vec![b.spec(loss).clone()] };
         b.emit_into("loss", Arc::new(op), &[], &[Out::Into(loss, Mode::Add)])?;
     }
     b.set_phase(Phase::Optimizer);

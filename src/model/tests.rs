@@ -295,7 +295,8 @@ fn recomputing_blocks() {
     ");
 }
 
-/// Where gradients are written, and where they are exchanged: right after the last of a bucket, or at the end.
+/// Where gradients are written, and where they are exchanged: right after the last of a bucket, which for the head's own
+/// is before the backward, or at the end.
 #[test]
 fn with_all_reduces() {
     let passes = Passes::new(&[]);
@@ -320,13 +321,13 @@ fn with_all_reduces() {
         text
     };
     assert_snapshot!(exchange(true), @r"
-    grads.bucket.0: 0..2176, head, final_norm, blocks.0.down
-    grads.bucket.1: 2176..4224, blocks.0.gate_up
+    grads.bucket.0: 0..1024, head
+    grads.bucket.1: 1024..4224, final_norm, blocks.0.down, blocks.0.gate_up
     grads.bucket.2: 4224..6528, blocks.0.ffn_norm, blocks.0.out, blocks.0.k_norm, blocks.0.q_norm, blocks.0.qkv, blocks.0.attention_norm, embedding
     grads.head by head_loss on Main
+    grads.bucket.0 by all_reduce on Communication
     grads.final_norm by rms_norm_grad on Main
     grads.blocks.0.down by linear_weight_grad on Main
-    grads.bucket.0 by all_reduce on Communication
     grads.blocks.0.gate_up by linear_weight_grad on Main
     grads.bucket.1 by all_reduce on Communication
     grads.blocks.0.ffn_norm by rms_norm_grad on Main
@@ -338,8 +339,8 @@ fn with_all_reduces() {
     grads.bucket.2 by all_reduce on Communication
     ");
     assert_snapshot!(exchange(false), @r"
-    grads.bucket.0: 0..2176, head, final_norm, blocks.0.down
-    grads.bucket.1: 2176..4224, blocks.0.gate_up
+    grads.bucket.0: 0..1024, head
+    grads.bucket.1: 1024..4224, final_norm, blocks.0.down, blocks.0.gate_up
     grads.bucket.2: 4224..6528, blocks.0.ffn_norm, blocks.0.out, blocks.0.k_norm, blocks.0.q_norm, blocks.0.qkv, blocks.0.attention_norm, embedding
     grads.head by head_loss on Main
     grads.final_norm by rms_norm_grad on Main

@@ -1,15 +1,15 @@
-//! Sums a state tensor over ranks, in place.
+//! Sums state tensors over ranks, in place.
 
 use crate::device::DType;
 use crate::error::{Error, Result};
 use crate::ir::{Cases, Cost, CpuNode, CudaNode, Op, Precision, Spec};
 
-/// `x ← Σ_ranks x`, added in rank order. Its output goes into the tensor with `Mode::Add`, which here means that the
-/// old value takes part.
+/// `x ← Σ_ranks x` of every output: on the CPU added in rank order, on GPUs in the order that NCCL is pinned to, all of
+/// them in one group. Its outputs go into the tensors with `Mode::Add`, which here means that the old value takes part.
 #[derive(Clone, Debug)]
 pub struct AllReduce {
-    /// The tensor's spec.
-    pub like: Spec,
+    /// The tensors' specs.
+    pub like: Vec<Spec>,
 }
 
 impl Op for AllReduce {
@@ -18,11 +18,11 @@ impl Op for AllReduce {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        if inputs.is_empty() { Ok(vec![self.like.clone()]) } else { Err("takes no input".into()) }
+        if inputs.is_empty() { Ok(self.like.clone()) } else { Err("takes no input".into()) }
     }
 
     fn cost(&self, _inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        Cost { product_flops: 0.0, bytes: 2.0 * outputs[0].bytes() as f64 }
+        Cost { product_flops: 0.0, bytes: outputs.iter().map(|s| 2.0 * s.bytes() as f64).sum() }
     }
 
     fn accumulates(&self, _output: usize) -> bool {
@@ -30,27 +30,36 @@ impl Op for AllReduce {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let (len, name) = (cx.output_spec(0).elements(), &cx.program.tensor(cx.node.outputs[0]).name);
-        match cx.output_spec(0).dtype {
-            DType::F32 => cx.comm.all_reduce_sum_f32(name, cx.output::<f32>(0).slice(0, len)),
-            DType::F64 => cx.comm.all_reduce_sum_f64(name, cx.output::<f64>(0).slice(0, len)),
-            other => Err(Error::failed(format!("all_reduce of {other}"))),
-        }
+        (0..self.like.len()).try_for_each(|k| {
+            let (len, name) = (cx.output_spec(k).elements(), &cx.program.tensor(cx.node.outputs[k]).name);
+            match cx.output_spec(k).dtype {
+                DType::F32 => cx.comm.all_reduce_sum_f32(name, cx.output::<f32>(k).slice(0, len)),
+                DType::F64 => cx.comm.all_reduce_sum_f64(name, cx.output::<f64>(k).slice(0, len)),
+                other => Err(Error::failed(format!("all_reduce of {other}"))),
+            }
+        })
     }
 
-    /// A rank on a GPU is alone, and keeps its value: plans refuse several.
-    fn cuda(&self, _cx: &CudaNode<'_>) -> Result<()> {
-        Ok(())
+    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+        if let Some(other) = self.like.iter().map(|spec| spec.dtype).find(|dtype| *dtype != DType::F32) {
+            return Err(Error::failed(format!("all_reduce of {other}")));
+        }
+        let tensor = |k| (cx.output(k), cx.output_spec(k).elements());
+        let tensors: Vec<_> = (0..self.like.len()).map(tensor).collect();
+        cx.queue.all_reduce_sum(&tensors)
     }
 
     /// Alone, a rank keeps its value; sums over ranks are proven by the tests of communicators and of ranks.
     fn cases(&self, precision: Precision) -> Cases {
         use crate::ir::{Case, Fill, Mode};
-        let spec = Spec::new([1000], precision.master);
-        let case = Case::new("one rank", AllReduce { like: spec }, vec![], |inputs| inputs.to_vec())
-            .differentiable(&[])
-            .upstream(&[])
-            .outputs(vec![(Mode::Add, Fill::Normal(0.0, 1.0))]);
-        Cases::Own(vec![case])
+        let case = |name, lengths: &[usize]| {
+            let like: Vec<Spec> = lengths.iter().map(|&len| Spec::new([len], precision.master)).collect();
+            let outputs = vec![(Mode::Add, Fill::Normal(0.0, 1.0)); like.len()];
+            Case::new(name, AllReduce { like }, vec![], |inputs| inputs.to_vec())
+                .differentiable(&[])
+                .upstream(&[])
+                .outputs(outputs)
+        };
+        Cases::Own(vec![case("one rank", &[1000]), case("one rank, a group", &[64, 1, 1000])])
     }
 }

@@ -51,7 +51,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         }),
         Box::new(add::Add),
         Box::new(advance::Advance),
-        Box::new(all_reduce::AllReduce { like: Spec::new([1], DType::F32) }),
+        Box::new(all_reduce::AllReduce { like: vec![Spec::new([1], DType::F32)] }),
         Box::new(attention::FlashAttention(ATTENTION)),
         Box::new(attention::FlashAttentionGrad(ATTENTION)),
         Box::new(attention::unfused::AttentionScores { heads: HEADS, seq_len: 1 }),

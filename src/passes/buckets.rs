@@ -1,9 +1,18 @@
-//! Inserts the all-reduce of each gradient bucket where backward completes it.
+//! Inserts the all-reduces of gradients: of each bucket where backward completes it, or of all tensors in a group.
 
 use crate::error::Result;
 use crate::ir::{Builder, Home, Mode, Out, Phase, Program, Stream};
 use crate::ops::all_reduce::AllReduce;
 use std::sync::Arc;
+
+/// How gradients are reduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    /// In ranges of the flat gradient, see [`insert_all_reduces`].
+    Bucketed,
+    /// Parameter by parameter in one group, see [`append_group`].
+    Grouped,
+}
 
 /// A contiguous range of the flat gradient that is reduced by one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,18 +26,21 @@ pub struct Bucket {
 }
 
 /// Cuts the flat gradient at parameter borders into buckets of at least `bytes` (the last may be smaller). Zero
-/// makes one bucket per parameter.
+/// makes one bucket per parameter. With `first_alone`, the first parameter is a bucket by itself, whatever its size:
+/// what is complete before the backward of the blocks need not wait for them.
 pub fn buckets(
     params: &[(usize, usize)],
     flat_len: usize,
     element_bytes: usize,
     bytes: usize,
+    first_alone: bool,
 ) -> Vec<Bucket> {
     let mut buckets = Vec::new();
     let mut start = 0;
     for (i, _) in params.iter().enumerate() {
         let end = params.get(i + 1).map_or(flat_len, |next| next.0);
-        if (end - start) * element_bytes >= bytes || end == flat_len {
+        let full = (end - start) * element_bytes >= bytes || (i == 0 && first_alone);
+        if full || end == flat_len {
             buckets.push(Bucket { slot: format!("grads.bucket.{}", buckets.len()), start, len: end - start });
             start = end;
         }
@@ -55,11 +67,29 @@ pub fn insert_all_reduces(program: Program, buckets: &[Bucket], overlap: bool) -
                 builder.set_phase(Phase::Communication);
                 builder.set_stream(if overlap { Stream::Communication } else { Stream::Main });
                 let slot = builder.state(&bucket.slot)?;
-                let op = AllReduce { like: builder.spec(slot).clone() };
+                let op = AllReduce { like: vec![builder.spec(slot).clone()] };
                 builder.emit_into("all_reduce", Arc::new(op), &[], &[Out::Into(slot, Mode::Add)])?;
             }
         }
     }
+    Ok(builder.finish())
+}
+
+/// Appends one all-reduce of every parameter's gradient, all in one group, on the main stream: what bucketed reduction
+/// is held against.
+///
+/// # Errors
+/// When the op refuses them.
+pub fn append_group(program: Program) -> Result<Program> {
+    let slots: Vec<_> = program.state.params.iter().map(|param| param.grad).collect();
+    let mut builder = Builder::resume(program);
+    builder.set_scope("gradients");
+    builder.set_phase(Phase::Communication);
+    builder.set_stream(Stream::Main);
+    let tensors: Vec<_> = slots.into_iter().map(|slot| builder.state_slot(slot)).collect();
+    let like = tensors.iter().map(|&tensor| builder.spec(tensor).clone()).collect();
+    let outs: Vec<_> = tensors.into_iter().map(|tensor| Out::Into(tensor, Mode::Add)).collect();
+    builder.emit_into("all_reduce", Arc::new(AllReduce { like }), &[], &outs)?;
     Ok(builder.finish())
 }
 

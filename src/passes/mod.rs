@@ -9,7 +9,7 @@ pub mod recompute;
 pub mod unfuse;
 
 pub use autodiff::differentiate;
-pub use buckets::insert_all_reduces;
+pub use buckets::{Reduction, append_group, insert_all_reduces};
 pub use memory::{Block, MemoryPlan};
 pub use recompute::{Recompute, recompute};
 pub use unfuse::unfuse;

@@ -12,7 +12,7 @@ pub use schedule::Schedule;
 use crate::device::DType;
 use crate::exec::PlacementKind;
 use crate::ir::Precision;
-use crate::passes::Recompute;
+use crate::passes::{Recompute, Reduction};
 
 /// Dimensions that products like are multiples of this; vocabulary and FFN width are padded to it in memory.
 pub const PADDING: usize = 64;
@@ -154,10 +154,12 @@ pub struct AdamW {
 }
 
 /// How the step is executed: nothing here changes the curve.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
-    /// The GPU that it runs on; `None` is the CPU.
+    /// The GPU of the first rank of this machine; `None`: all ranks run on the CPU.
     pub gpu: Option<usize>,
+    /// The GPUs of the ranks after it.
+    pub peers: Vec<usize>,
     /// Worker threads of the CPU.
     pub threads: usize,
     /// Whether fp32 products run on tensor cores with their inputs rounded to TF32.
@@ -176,12 +178,26 @@ pub struct Execution {
     pub recompute: Recompute,
     /// Smallest size of a gradient bucket in bytes; 0: one per parameter.
     pub bucket_bytes: usize,
+    /// How gradients are reduced.
+    pub reduction: Reduction,
     /// Reduce gradients while backward goes on.
     pub overlap: bool,
     /// Whether gradients are reduced at all.
     pub communicate: bool,
     /// Most bytes that the engine may hold.
     pub memory_limit: Option<usize>,
+}
+
+impl Execution {
+    /// The GPUs of this machine's ranks, in the order of ranks; none: the CPU.
+    pub fn gpus(&self) -> impl Iterator<Item = usize> + '_ {
+        self.gpu.into_iter().chain(self.peers.iter().copied())
+    }
+
+    /// The GPU of a rank, counted from 0 on this machine; `None` is the CPU.
+    pub fn gpu_of(&self, local_rank: usize) -> Option<usize> {
+        self.gpus().nth(local_rank)
+    }
 }
 
 /// How often things happen besides steps, in steps; 0 means only at the end.

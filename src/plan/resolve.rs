@@ -1,6 +1,6 @@
 //! Recipe to plan.
 
-use super::runnable::choose_gpu;
+use super::runnable::{choose_gpu, choose_gpus};
 use super::{
     AdamW, AttentionKind, Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Sampling, Scaling,
     Schedule,
@@ -11,7 +11,8 @@ use crate::exec::PlacementKind;
 use crate::ir::Precision;
 use crate::passes;
 use crate::recipe::{
-    Attention, BATCH_KEYS, Batching, Communication, Dtype, Placement, Recompute, Resolved, WorldSize, batch,
+    Attention, BATCH_KEYS, Batching, Communication, Dtype, Placement, Recompute, Reduction, Resolved,
+    WorldSize, batch,
 };
 
 impl Plan {
@@ -21,6 +22,14 @@ impl Plan {
     /// A usage error that points at the recipe, for what contradicts itself, is too large to be counted, or cannot be
     /// done here.
     pub fn new(resolved: &Resolved, corpus: Corpus) -> Result<Plan> {
+        Self::on(resolved, corpus, &choose_gpus(resolved)?)
+    }
+
+    /// As [`Plan::new`], for one process beside a run, however many ranks the run has: on one GPU or the CPU.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn for_one_process(resolved: &Resolved, corpus: Corpus) -> Result<Plan> {
         let gpu = choose_gpu(resolved)?;
         let mut plan = Self::anywhere(resolved, corpus)?;
         plan.execution.gpu = gpu;
@@ -32,11 +41,16 @@ impl Plan {
     /// # Errors
     /// As [`Plan::new`], but for what cannot be done here.
     pub fn anywhere(resolved: &Resolved, corpus: Corpus) -> Result<Plan> {
+        Self::on(resolved, corpus, &[])
+    }
+
+    /// The plan for these GPUs, one per rank; for none, that of the CPU.
+    fn on(resolved: &Resolved, corpus: Corpus, gpus: &[usize]) -> Result<Plan> {
         let recipe = &resolved.recipe;
         let world = match recipe.parallelism.world_size {
             WorldSize::Fixed(world) => world,
             // One rank per device, and the CPU is one device.
-            WorldSize::Auto => 1,
+            WorldSize::Auto => gpus.len().max(1),
         };
         let batch = plan_batch(resolved, world)?;
         let model = plan_model(resolved, &corpus);
@@ -67,7 +81,7 @@ impl Plan {
                 decay: recipe.lr_scheduler.decay,
                 decay_ratio: recipe.lr_scheduler.decay_ratio,
             },
-            execution: plan_execution(resolved),
+            execution: plan_execution(resolved, gpus),
             intervals: Intervals {
                 validation: recipe.validation.interval,
                 validation_steps: recipe.validation.steps,
@@ -133,12 +147,13 @@ fn plan_batch(resolved: &Resolved, world: usize) -> Result<Batch> {
     })
 }
 
-fn plan_execution(resolved: &Resolved) -> Execution {
+fn plan_execution(resolved: &Resolved, gpus: &[usize]) -> Execution {
     let engine = &resolved.recipe.engine;
     let parallelism = &resolved.recipe.parallelism;
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     Execution {
-        gpu: None,
+        gpu: gpus.first().copied(),
+        peers: gpus.iter().skip(1).copied().collect(),
         threads: engine.threads.unwrap_or(available),
         tf32: resolved.recipe.training.dtype == Dtype::Tf32,
         placement: match engine.placement {
@@ -159,6 +174,10 @@ fn plan_execution(resolved: &Resolved) -> Execution {
             Recompute::None => passes::Recompute::None,
         },
         bucket_bytes: (parallelism.bucket_mib * f64::from(1 << 20)) as usize,
+        reduction: match parallelism.reduction {
+            Reduction::Bucketed => passes::Reduction::Bucketed,
+            Reduction::Grouped => passes::Reduction::Grouped,
+        },
         overlap: parallelism.overlap,
         communicate: engine.communication == Communication::On,
         memory_limit: engine.memory_limit_gib.map(|gib| (gib * f64::from(1 << 30)) as usize),

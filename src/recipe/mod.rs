@@ -38,8 +38,8 @@ pub use schema::{
 pub use source::{Layer, Location, Source};
 pub use table::{KEYS, SECTIONS};
 pub use values::{
-    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Recompute, Resume,
-    Validation, WorldSize,
+    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Recompute, Reduction,
+    Resume, Validation, WorldSize,
 };
 
 use crate::error::{Error, Result};

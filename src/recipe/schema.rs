@@ -5,8 +5,8 @@
 
 use super::prediction::Prediction;
 use super::values::{
-    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Recompute, Resume,
-    Validation, WorldSize,
+    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Recompute, Reduction,
+    Resume, Validation, WorldSize,
 };
 use serde::{Deserialize, Serialize};
 
@@ -184,6 +184,8 @@ pub struct Parallelism {
     pub world_size: WorldSize,
     /// How ranks are started.
     pub launcher: Launcher,
+    /// How gradients are reduced.
+    pub reduction: Reduction,
     /// MiB of gradients per all-reduce.
     pub bucket_mib: f64,
     /// Reduce while the backward pass still runs.
@@ -197,6 +199,7 @@ impl Default for Parallelism {
         Self {
             world_size: WorldSize::Fixed(1),
             launcher: Launcher::Thread,
+            reduction: Reduction::Bucketed,
             bucket_mib: 25.0,
             overlap: true,
             timeout_s: 600.0,

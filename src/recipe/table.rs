@@ -8,7 +8,8 @@ use super::key::{
     Interval, Key, Type,
 };
 use super::values::{
-    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Recompute, Resume,
+    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Recompute, Reduction,
+    Resume,
 };
 use std::ops::Bound::{self, Excluded, Included};
 
@@ -234,10 +235,17 @@ pub static KEYS: &[Key] = &[
         "\"env\"",
     ),
     Key::new(
+        "parallelism.reduction",
+        Execution,
+        Type::Word(Reduction::WORDS),
+        "Gradients in buckets, each reduced where the backward pass completes it, or every parameter by itself, in one group at the end.",
+        "\"grouped\"",
+    ),
+    Key::new(
         "parallelism.bucket_mib",
         Execution,
         number(Excluded(0.0), Included(65_536.0)),
-        "Gradients per all-reduce.",
+        "Gradients per all-reduce, at least; those of the head are sent by themselves, first.",
         "50.0",
     )
     .unit("MiB")

@@ -81,6 +81,16 @@ words! {
 }
 
 words! {
+    /// How gradients are reduced over ranks.
+    Reduction {
+        /// In ranges of at least `bucket_mib`, each where the backward pass completes it.
+        Bucketed = "bucketed",
+        /// Every parameter by itself, all in one group after the backward pass.
+        Grouped = "grouped",
+    }
+}
+
+words! {
     /// Whether a run goes on from the last checkpoint.
     Resume {
         /// Always start afresh.

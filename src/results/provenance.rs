@@ -98,8 +98,55 @@ pub struct Gpu {
     pub nvrtc: Option<String>,
     /// The version of the library of matrix products.
     pub cublaslt: Option<String>,
-    /// How the GPUs that the process sees are joined, in the words of `nvidia-smi topo -m`; blank for one.
+    /// How the GPUs of the run are joined, in the words of `nvidia-smi topo -m`; blank for one.
     pub topology: Option<Vec<Vec<String>>>,
+    /// How the GPUs of the run exchanged; blank for one.
+    #[serde(default)]
+    pub nccl: Option<Nccl>,
+}
+
+/// The library of collectives, and how it was told to work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nccl {
+    /// GPUs that exchanged, on this machine.
+    pub ranks: usize,
+    /// The library's version.
+    pub version: Option<String>,
+    /// The algorithm; blank where the library chose.
+    pub algorithm: Option<String>,
+    /// The protocol; blank where the library chose.
+    pub protocol: Option<String>,
+    /// Blocks of a GPU that took part in a call; blank where the library chose.
+    pub channels: Option<u32>,
+    /// Whether the user set any of the library's variables to something else than it would have been.
+    pub set_by_user: bool,
+    /// The library's other variables that were set.
+    pub variables: BTreeMap<String, String>,
+}
+
+impl Gpu {
+    /// The class of device: the model, and for several how many and how they are joined, such as
+    /// `2 × NVIDIA H200 by NV18`.
+    pub fn class(&self) -> String {
+        let Some(nccl) = &self.nccl else { return self.name.clone() };
+        let joined = self.joined().map(|words| format!(" by {words}")).unwrap_or_default();
+        format!("{} × {}{joined}", nccl.ranks, self.name)
+    }
+
+    /// How the GPUs are joined: a word where all pairs are alike, else every word with its number of pairs. Blank where
+    /// it is not known, and for one.
+    pub fn joined(&self) -> Option<String> {
+        let mut pairs: BTreeMap<&str, usize> = BTreeMap::new();
+        for (at, row) in self.topology.iter().flatten().enumerate() {
+            for word in row.iter().skip(at + 1) {
+                *pairs.entry(word).or_default() += 1;
+            }
+        }
+        let alone = pairs.len() == 1;
+        let named =
+            pairs.iter().map(|(word, n)| if alone { (*word).to_owned() } else { format!("{n} {word}") });
+        Some(named.collect::<Vec<_>>().join(" and ")).filter(|words| !words.is_empty())
+    }
 }
 
 /// A hash that tells things apart without naming them.
@@ -264,6 +311,21 @@ mod tests {
         );
         assert_eq!(build.commit.is_some(), build.dirty.is_some(), "a repository tells both or neither");
         assert!(build.commit.is_none_or(|commit| commit.len() == 40));
+    }
+
+    #[test]
+    fn gpus_that_are_joined_otherwise_are_another_class() {
+        let gpu = |words: &[&str]| {
+            let topology = words.iter().map(|row| row.split(' ').map(str::to_owned).collect()).collect();
+            let nccl = Nccl { ranks: words.len(), ..Nccl::default() };
+            Gpu { name: "H".into(), topology: Some(topology), nccl: Some(nccl), ..Gpu::default() }
+        };
+        assert_eq!(Gpu { name: "H".into(), ..Gpu::default() }.class(), "H");
+        assert_eq!(gpu(&["X NV18", "NV18 X"]).class(), "2 × H by NV18");
+        assert_eq!(gpu(&["X SYS", "SYS X"]).class(), "2 × H by SYS");
+        assert_eq!(gpu(&["X NV4 SYS", "NV4 X SYS", "SYS SYS X"]).class(), "3 × H by 1 NV4 and 2 SYS");
+        let unknown = Gpu { topology: None, ..gpu(&["X NV4", "NV4 X"]) };
+        assert_eq!(unknown.class(), "2 × H");
     }
 
     #[test]

@@ -88,6 +88,11 @@ pub struct TimingRow {
     pub throttle: Option<String>,
     /// Hardware FLOPs utilization: products really run, recomputation included, in percent of the device's peak.
     pub hfu_pct: Option<f64>,
+    /// Time of the step's collectives on the GPU of rank 0, waiting for other ranks inside them included, in
+    /// milliseconds; blank for one rank, on the CPU, and where it could not be told.
+    pub communication_ms: Option<f64>,
+    /// The part of `communication_ms` in which the GPU did nothing else.
+    pub exposed_communication_ms: Option<f64>,
 }
 
 impl TimingRow {
@@ -116,6 +121,8 @@ impl TimingRow {
             temperature_c: None,
             throttle: None,
             hfu_pct: None,
+            communication_ms: None,
+            exposed_communication_ms: None,
         }
     }
 }
@@ -161,6 +168,8 @@ impl Row for TimingRow {
         "temperature_c",
         "throttle",
         "hfu_pct",
+        "communication_ms",
+        "exposed_communication_ms",
     ];
 
     fn step(&self) -> u64 {

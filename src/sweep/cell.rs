@@ -52,10 +52,10 @@ pub struct Fit {
 
 impl Work {
     /// The hash of the recipe that a run at this place has.
-    pub fn hash_at(&self, place: Place) -> String {
+    pub fn hash_at(&self, place: &Place) -> String {
         let mut resolved = self.resolved.clone();
         let engine = &mut resolved.recipe.engine;
-        engine.devices = place.device.map(|device| vec![device]).or_else(|| engine.devices.take());
+        engine.devices = place.told.then(|| place.gpus.clone()).or_else(|| engine.devices.take());
         engine.threads = place.threads.or(engine.threads);
         resolved.hash()
     }
@@ -117,7 +117,7 @@ impl Cell {
     }
 
     fn prepare(&mut self, recipe: &Path, build: &str, corpora: &mut Corpora) -> Result<Box<Work>> {
-        let mut resolved = recipe::load(recipe, &self.arguments(Place::default()), recipe::environment())?;
+        let mut resolved = recipe::load(recipe, &self.arguments(&Place::default()), recipe::environment())?;
         train::make_paths_absolute(&mut resolved)?;
         let recipe_hash = self.recipe_hash.insert(resolved.hash()).clone();
         let (corpus_hash, corpus) = corpora.open(&resolved)?;
@@ -130,7 +130,7 @@ impl Cell {
     }
 
     /// The arguments that make the recipe this cell at a place.
-    pub fn arguments(&self, place: Place) -> Vec<String> {
+    pub fn arguments(&self, place: &Place) -> Vec<String> {
         let own = self.settings.iter().map(|(key, value)| format!("{key}={value}"));
         own.chain(place.arguments()).collect()
     }
@@ -141,10 +141,14 @@ pub fn headline(error: &Error) -> &str {
     error.message().lines().next().unwrap_or_default()
 }
 
-/// The model of the GPU, or the CPU's instructions.
+/// The model of the GPU, with the number of GPUs where it is not one, or the CPU's instructions.
 fn device_class(plan: &Plan) -> Result<String> {
     match plan.execution.gpu {
-        Some(gpu) => Gpu::properties_of(gpu).map(|properties| properties.name),
+        Some(gpu) => {
+            let name = Gpu::properties_of(gpu)?.name;
+            let count = plan.execution.gpus().count();
+            Ok(if count > 1 { format!("{count} × {name}") } else { name })
+        }
         None => Ok(format!("cpu {}", Cpu::detect(plan.execution.threads).instructions)),
     }
 }
@@ -216,17 +220,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cell = cell(dir.path(), &[], "build");
         let work = cell.work.as_ref().unwrap();
-        assert_eq!(Some(work.hash_at(Place::default())), cell.recipe_hash);
+        assert_eq!(Some(work.hash_at(&Place::default())), cell.recipe_hash);
         let place = Place { threads: Some(3), ..Place::default() };
-        let arguments = cell.arguments(place);
+        let arguments = cell.arguments(&place);
         assert_eq!(arguments, ["engine.threads=3"]);
         let mut run = recipe::load(&dir.path().join("tiny.toml"), &arguments, std::iter::empty()).unwrap();
         train::make_paths_absolute(&mut run).unwrap();
-        assert_eq!(work.hash_at(place), run.hash());
+        assert_eq!(work.hash_at(&place), run.hash());
         assert_ne!(Some(run.hash()), cell.recipe_hash);
-        let place = Place { gpu: Some(2), device: Some(2), threads: None };
-        assert_eq!(cell.arguments(place), ["engine.devices=[2]"]);
-        assert_ne!(Some(work.hash_at(place)), cell.recipe_hash);
+        let place = Place { gpus: vec![2], told: true, threads: None };
+        assert_eq!(cell.arguments(&place), ["engine.devices=[2]"]);
+        assert_ne!(Some(work.hash_at(&place)), cell.recipe_hash);
     }
 
     #[test]

@@ -38,8 +38,8 @@ pub struct Order<'a> {
     pub recipe: &'a Path,
     /// Its arguments.
     pub arguments: &'a [String],
-    /// The GPU that it has to itself.
-    pub gpu: Option<usize>,
+    /// The GPUs that it has to itself.
+    pub gpus: &'a [usize],
     /// The hash that its resolved recipe must have.
     pub recipe_hash: &'a str,
 }
@@ -53,8 +53,8 @@ pub struct Child {
     out: File,
     /// What was read of a line that has no end yet.
     partial: Vec<u8>,
-    /// The GPU that it has to itself.
-    pub gpu: Option<usize>,
+    /// The GPUs that it has to itself.
+    pub gpus: Vec<usize>,
     recipe_hash: String,
     /// `RECIPE/RUN`, once there is one.
     pub run: Option<String>,
@@ -101,7 +101,7 @@ pub struct Verdict {
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Line {
     Attempt {
-        gpu: Option<usize>,
+        gpus: Vec<usize>,
         recipe_hash: String,
     },
     Begin {
@@ -149,7 +149,7 @@ impl Child {
             }
         })?;
         out.set_len(0).at("write", &files.out)?;
-        let line = Line::Attempt { gpu: order.gpu, recipe_hash: order.recipe_hash.to_owned() };
+        let line = Line::Attempt { gpus: order.gpus.to_vec(), recipe_hash: order.recipe_hash.to_owned() };
         let text =
             serde_json::to_string(&line).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
         writeln!(out, "{text}").at("write", &files.out)?;
@@ -171,7 +171,7 @@ impl Child {
         Ok(Self {
             process: Some(process),
             pid: Some(pid),
-            gpu: order.gpu,
+            gpus: order.gpus.to_vec(),
             recipe_hash: order.recipe_hash.to_owned(),
             ..Self::watch(files, Instant::now())?
         })
@@ -199,7 +199,7 @@ impl Child {
             files,
             out,
             partial: Vec::new(),
-            gpu: None,
+            gpus: Vec::new(),
             recipe_hash: String::new(),
             run: None,
             pid: None,
@@ -296,8 +296,8 @@ impl Child {
         let lines = std::mem::replace(&mut self.partial, rest);
         for line in lines.split(|&byte| byte == b'\n') {
             match serde_json::from_slice(line) {
-                Ok(Line::Attempt { gpu, recipe_hash }) => {
-                    self.gpu = gpu;
+                Ok(Line::Attempt { gpus, recipe_hash }) => {
+                    self.gpus = gpus;
                     self.recipe_hash = recipe_hash;
                 }
                 Ok(Line::Begin { run, pid }) => {

@@ -117,7 +117,8 @@ impl Display {
         let (Sink::Live { lines, .. }, Some((step, steps, loss))) = (&self.sink, child.step) else { return };
         if let Some(line) = lines.get(key) {
             let loss = loss.map(|loss| format!("  loss {loss:.3}")).unwrap_or_default();
-            let gpu = child.gpu.map(|gpu| format!("  GPU {gpu}")).unwrap_or_default();
+            let names: Vec<String> = child.gpus.iter().map(ToString::to_string).collect();
+            let gpu = if names.is_empty() { String::new() } else { format!("  GPU {}", names.join("+")) };
             line.set_message(format!("{step}/{steps}{loss}{gpu}"));
         }
     }

@@ -178,19 +178,19 @@ impl<'a> Schedule<'a> {
                 self.waiting.remove(at);
                 continue;
             };
-            let taken: Vec<Option<usize>> = self.running.iter().map(|(_, child)| child.gpu).collect();
+            let taken: Vec<Vec<usize>> = self.running.iter().map(|(_, child)| child.gpus.clone()).collect();
             let Some(place) = Place::find(work, &taken, self.gpus, self.policy.jobs) else {
                 at += 1;
                 continue;
             };
             self.waiting.remove(at);
-            self.begin(cell, work, place)?;
+            self.begin(cell, work, &place)?;
         }
         Ok(())
     }
 
     /// Starts an attempt at a cell, unless its plan says that it cannot fit.
-    fn begin(&mut self, cell: &Cell, work: &Work, place: Place) -> Result<()> {
+    fn begin(&mut self, cell: &Cell, work: &Work, place: &Place) -> Result<()> {
         let fit = match work.fit() {
             Ok(fit) => fit,
             Err(e) => {
@@ -212,7 +212,7 @@ impl<'a> Schedule<'a> {
             results: self.policy.results,
             recipe: self.policy.recipe,
             arguments: &cell.arguments(place),
-            gpu: place.gpu,
+            gpus: &place.gpus,
             recipe_hash: &line.recipe_hash,
         };
         match Child::start(&line.key, line.attempt, &order) {

@@ -1,6 +1,7 @@
 //! What is read from a GPU while a run trains, as rows and the summary want it.
 
 use crate::device::cuda::libraries::Nvidia;
+use crate::device::cuda::nccl::Pinned;
 use crate::device::cuda::products::WORKSPACE;
 use crate::device::cuda::versions::version;
 use crate::device::cuda::{Gpu, Part, Queue, Watch, nvml};
@@ -104,13 +105,14 @@ impl Gauges {
     }
 }
 
-/// What `env.json` says of a GPU.
+/// What `env.json` says of the GPUs of a run's ranks: of the first one, how they are joined, and how they exchange.
 ///
 /// # Errors
-/// When the driver does not know it.
-pub(super) fn provenance(ordinal: usize) -> Result<provenance::Gpu> {
+/// When the driver does not know the first one.
+pub(super) fn provenance(ordinals: &[usize]) -> Result<provenance::Gpu> {
+    let ordinal = ordinals.first().copied().unwrap_or_default();
     let properties = Gpu::properties_of(ordinal)?;
-    let count = Gpu::count();
+    let several = ordinals.len() > 1;
     Ok(provenance::Gpu {
         ordinal,
         uuid: Gpu::uuid_of(ordinal).map(|uuid| provenance::anonymous(&uuid)),
@@ -121,7 +123,15 @@ pub(super) fn provenance(ordinal: usize) -> Result<provenance::Gpu> {
         cuda: Gpu::driver_version().map(|(major, minor)| format!("{major}.{minor}")),
         nvrtc: version(Nvidia::Nvrtc),
         cublaslt: version(Nvidia::CublasLt),
-        topology: (count > 1).then(|| nvml::topology(count)).flatten(),
+        topology: several.then(|| nvml::topology(ordinals)).flatten(),
+        nccl: several.then(|| nccl(ordinals.len())),
         name: properties.name,
     })
+}
+
+/// How this many GPUs exchange.
+fn nccl(ranks: usize) -> provenance::Nccl {
+    let Pinned { algorithm, protocol, channels, set_by_user, variables } = Pinned::now();
+    let version = version(Nvidia::Nccl);
+    provenance::Nccl { ranks, version, algorithm, protocol, channels, set_by_user, variables }
 }

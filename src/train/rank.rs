@@ -1,5 +1,7 @@
 //! One rank of a run: its engine, its share of the data, a step.
 
+mod share;
+
 use super::agreement::{Word, agree};
 use super::fault;
 use super::generate::generate;
@@ -10,11 +12,12 @@ use crate::device::Device;
 use crate::device::comm::{Activity, Communicator, Timed};
 use crate::device::cuda::Part;
 use crate::error::{Error, Result};
-use crate::exec::{BadOutput, BadTensor, Engine, Section, Snapshot, prepare};
+use crate::exec::{BadOutput, BadTensor, Communicated, Engine, Section, Snapshot};
 use crate::ir::{Node, Program};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
 use crate::train::checkpoint::{Loaded, TensorView};
+use share::{meet, prepare_alike};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +35,8 @@ pub struct StepReport {
     pub lr: f64,
     /// Time spent waiting for the loader.
     pub data_wait: Duration,
+    /// What collectives took; `None` for a rank alone, on the CPU, and where it could not be told any more.
+    pub communicated: Option<Communicated>,
     /// The first tensor that was not finite; then nothing was updated.
     pub bad: Option<BadTensor>,
     /// Whether a rank was asked to stop.
@@ -82,14 +87,18 @@ impl Rank {
         device: impl Into<Device>,
         comm: Arc<dyn Communicator>,
     ) -> Result<Self> {
-        let (device, execution) = (device.into(), plan.execution);
+        let (device, execution) = (device.into(), plan.execution.clone());
         let mut kernels_took = None;
         if let Some(gpu) = device.gpu() {
             let began = Instant::now();
             gpu.products().set_tf32(execution.tf32);
-            prepare(&device, programs.sections())?;
+            prepare_alike(&device, &programs, &*comm)?;
             kernels_took = Some(began.elapsed());
             gpu.lay_to(Part::Kernels);
+            if comm.world() > 1 {
+                meet(gpu, &*comm)?;
+                gpu.lay_to(Part::Rest);
+            }
             gpu.limit_memory(execution.memory_limit);
         }
         let comm = Arc::new(Timed::new(comm));
@@ -225,6 +234,7 @@ impl Rank {
             grad_norm: number("grad_norm")? as f32,
             lr: self.plan.schedule.at(step as usize),
             data_wait: oldest.data_wait,
+            communicated: self.engine.communication(),
             bad: None,
             stop,
             slowest: None,
@@ -392,6 +402,34 @@ impl Rank {
     /// The tensors of state buffers, unpadded, with a prefix each.
     pub(super) fn tensors_of(&self, buffers: &[(&str, &str)]) -> Vec<TensorView<'_>> {
         views(&self.engine, buffers)
+    }
+
+    /// Ends a run that went well, on every rank: waits for the device and for the others, holds the ranks' parameters
+    /// against each other, and lets the GPUs part in peace. A rank on a GPU that is dropped without it aborts what the
+    /// others wait in.
+    ///
+    /// # Errors
+    /// When a rank is lost, or ranks that exchange gradients hold different parameters.
+    pub fn part(&self) -> Result<()> {
+        let comm = &self.engine.comm;
+        if comm.world() == 1 {
+            return Ok(());
+        }
+        let parameters = self.engine.state.slot("params.flat")?;
+        let digest = blake3::hash(&self.engine.state.read::<u8>(parameters)?);
+        let mine = digest.as_bytes().iter().take(8).fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+        let (most, least) =
+            (comm.all_reduce_max("parameters", mine)?, !comm.all_reduce_max("parameters", !mine)?);
+        if self.plan.execution.communicate && most != least {
+            return Err(Error::failed(
+                "ranks ended with other parameters than each other: a device or the way between devices computes wrong, \
+                 for all of them add the same gradients",
+            ));
+        }
+        match self.engine.gpu() {
+            Some(gpu) => gpu.part(),
+            None => Ok(()),
+        }
     }
 
     /// Takes over the state after `step`, which rank 0 reads from a checkpoint.

@@ -136,7 +136,16 @@ fn train_rank(
     let plan = &crew.plan;
     let beginning = begin(comm, crew, lead)?;
     let mut log = RankLog::open(&beginning.folder, comm.rank());
-    let gpu = plan.execution.gpu.map(|first| first + party.place_on_machine(comm.rank()));
+    let place = party.place_on_machine(comm.rank());
+    let gpu = plan.execution.gpu_of(place);
+    if gpu.is_none() && plan.execution.gpu.is_some() {
+        return Err(Error::usage(format!(
+            "rank {} is the {}th of its machine, which has {} GPUs for ranks: every rank needs one of its own",
+            comm.rank(),
+            place + 1,
+            plan.execution.gpus().count()
+        )));
+    }
     let device = Device::open(gpu, Arc::clone(pool))?;
     if let (Some(gpu), Some(json)) = (device.gpu(), &beginning.algorithms) {
         gpu.products().adopt(&Algorithms::from_json(json).map_err(Error::failed)?);
@@ -179,6 +188,7 @@ fn train_rank(
         recorder.allocated((engine.state.bytes() + engine.transient().0) as u64);
     }
     comm.barrier("the end of the run")?;
+    rank.part()?;
     comm.now(rank.done(), Activity::Left);
     Ok(outcome)
 }

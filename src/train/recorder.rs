@@ -144,6 +144,8 @@ impl Recorder {
             tflops_per_device: Some(per_device * flops / 1e12),
             mfu_pct: utilization.map(|(mfu, _)| mfu),
             hfu_pct: utilization.map(|(_, hfu)| hfu),
+            communication_ms: report.communicated.map(|c| c.total.as_secs_f64() * 1e3),
+            exposed_communication_ms: report.communicated.map(|c| c.exposed.as_secs_f64() * 1e3),
             ..row
         })
     }

@@ -142,7 +142,8 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
     };
     progress.begin(folder.path());
     folder.write_resolved(&resolved.to_toml())?;
-    let gpu = plan.execution.gpu.map(provenance).transpose()?;
+    let gpus: Vec<usize> = plan.execution.gpus().collect();
+    let gpu = (!gpus.is_empty()).then(|| provenance(&gpus)).transpose()?;
     folder.write_environment(&Environment {
         gpu,
         command,

@@ -70,9 +70,9 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         validation_tokens: 0,
         floor: None,
     };
-    let plan = Plan::new(&resolved, corpus)?;
+    let plan = Plan::for_one_process(&resolved, corpus)?;
     let (state, section) = generator(&plan)?;
-    let execution = plan.execution;
+    let execution = &plan.execution;
     let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
     prepare(&device, [&section])?;
     let mut engine = Engine::new(

@@ -85,7 +85,7 @@ impl Setup {
 
     /// An engine of one rank with initialized parameters, before its first step.
     pub fn engine(&self) -> Engine {
-        let execution = self.plan.execution;
+        let execution = &self.plan.execution;
         let pool = Arc::new(Pool::new(execution.threads).unwrap());
         let arena = self.programs.arena_bytes();
         let (placement, poison) = (execution.placement, execution.poison);

@@ -4,9 +4,12 @@ use crate::harness::{Setup, Trained};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
+use xrun::device::cpu::Pool;
 use xrun::exec::BadTensor;
+use xrun::ir::{Home, SlotId, Stream, TensorId};
 use xrun::passes::buckets::buckets;
 use xrun::plan::Plan;
+use xrun::train::{Rank, launch};
 
 const STEPS: usize = 6;
 const BASE: [&str; 3] = ["parallelism.world_size=2", "model.dropout=0.2", "training.accumulation=2"];
@@ -27,7 +30,11 @@ fn buckets_and_overlap_change_no_bit() {
         let trained = base.train(STEPS);
         assert_eq!(trained[1].difference(&trained[0]), None);
         let params = base.programs.state.params.len();
-        for (bytes, fewest, most) in [(0, params, params), (8192, 3, params - 1), (usize::MAX, 1, 1)] {
+        // The head's gradient is sent by itself, where the model has a head of its own.
+        let largest = if tied.ends_with("true") { 1 } else { 2 };
+        for (bytes, fewest, most) in
+            [(0, params, params), (8192, 3, params - 1), (usize::MAX, largest, largest)]
+        {
             for overlap in [true, false] {
                 let setup = Setup::planned(&overrides, |plan| {
                     plan.execution.bucket_bytes = bytes;
@@ -46,18 +53,69 @@ fn buckets_and_overlap_change_no_bit() {
     }
 }
 
-/// Every element of the flat gradient is in exactly one bucket, in order.
+/// One group of all parameters' gradients after the backward: the same sums, whatever else runs.
+#[test]
+fn a_group_of_all_tensors_gives_the_same_bits() {
+    let bucketed = Setup::new(&BASE).train(STEPS);
+    let grouped = Setup::new(&[&BASE[..], &["parallelism.reduction=grouped"]].concat());
+    let last = &grouped.programs.micro_step(1, 2).program;
+    let groups: Vec<_> = last.nodes.iter().filter(|n| n.op.name() == "all_reduce").collect();
+    let params = grouped.programs.state.params.len();
+    assert_eq!(groups.iter().map(|n| n.outputs.len()).collect::<Vec<_>>(), [params]);
+    assert_eq!(last.nodes.last().map(|n| n.op.name()), Some("all_reduce"));
+    assert!(grouped.programs.state.slot("grads.bucket.0").is_none());
+    for (rank, bucketed) in grouped.train(STEPS).iter().zip(&bucketed) {
+        assert_eq!(rank.difference(bucketed), None);
+    }
+}
+
+/// What runs beside the model touches the state alone, is complete before, and is written by nothing after it.
+#[test]
+fn what_runs_beside_the_model_is_left_alone() {
+    let setup = Setup::new(&BASE);
+    let program = &setup.programs.micro_step(1, 2).program;
+    let in_state = |id: &TensorId| match program.tensor(program.base(*id)).home {
+        Home::State(slot) => Some(slot),
+        _ => None,
+    };
+    let (mut beside, layout) = (0, &program.state);
+    for (at, node) in program.nodes.iter().enumerate().filter(|(_, n)| n.stream == Stream::Communication) {
+        beside += 1;
+        let slots: Vec<_> = node.inputs.iter().chain(&node.outputs).map(in_state).collect();
+        assert!(slots.iter().all(Option::is_some), "{} touches the arena", node.op.name());
+        let overlaps = |a: SlotId, b: SlotId| {
+            let (a, b) = (layout.get(a), layout.get(b));
+            a.buffer == b.buffer
+                && a.offset < b.offset + b.spec.bytes()
+                && b.offset < a.offset + a.spec.bytes()
+        };
+        for later in &program.nodes[at + 1..] {
+            let touched = later.inputs.iter().chain(&later.outputs).filter_map(in_state);
+            for slot in touched {
+                let shared = slots.iter().flatten().any(|&sent| overlaps(sent, slot));
+                assert!(!shared, "{} touches {}", later.op.name(), layout.get(slot).name);
+            }
+        }
+    }
+    assert!(beside > 1);
+}
+
+/// Every element of the flat gradient is in exactly one bucket, in order, and the first may be a bucket by itself.
 #[test]
 fn buckets_cover_the_gradient() {
     let state = &Setup::new(&BASE).programs.state;
     let starts: Vec<(usize, usize)> = state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
     for bytes in [0, 1, 4096, 50_000, usize::MAX] {
-        let mut end = 0;
-        for bucket in buckets(&starts, state.flat_len, 4, bytes) {
-            assert_eq!(bucket.start, end);
-            end += bucket.len;
+        for first_alone in [false, true] {
+            let mut end = 0;
+            let buckets = buckets(&starts, state.flat_len, 4, bytes, first_alone);
+            for bucket in &buckets {
+                assert_eq!(bucket.start, end);
+                end += bucket.len;
+            }
+            assert_eq!(end, state.flat_len, "{bytes} bytes");
+            assert!(!first_alone || buckets[0].len == starts[1].0, "{bytes} bytes");
         }
-        assert_eq!(end, state.flat_len, "{bytes} bytes");
     }
 }
 
@@ -69,6 +127,24 @@ fn without_communication_every_rank_is_alone() {
     assert_eq!(apart[0].curve[0].0.to_bits(), together[0].curve[0].0.to_bits());
     assert!(apart[0].distance(&together[0]) > 1e-3);
     assert!(apart[0].distance(&apart[1]) > 1e-3);
+}
+
+#[test]
+fn ranks_that_end_with_other_parameters_say_so() {
+    let setup = Setup::new(&BASE);
+    let end = |factor: f64| {
+        let pool = Arc::new(Pool::new(2).unwrap());
+        launch(2, |comm| {
+            let mut plan = Plan::clone(&setup.plan);
+            plan.schedule.lr *= if comm.rank() == 1 { factor } else { 1.0 };
+            let (programs, dataset) = (Arc::clone(&setup.programs), Arc::clone(&setup.dataset));
+            let mut rank = Rank::new(Arc::new(plan), programs, dataset, Arc::clone(&pool), comm)?;
+            rank.train_step()?;
+            rank.part()
+        })
+    };
+    assert_eq!(end(1.0), Ok(()));
+    assert!(end(2.0).unwrap_err().message().contains("other parameters"));
 }
 
 /// Trains with another learning rate on rank 1, or fails where that hangs.

@@ -81,7 +81,7 @@ impl Subject {
         let mut plan = Plan::new(&recipe, corpus).unwrap();
         change(&mut plan);
         let programs = Programs::new(&plan).unwrap();
-        let execution = plan.execution;
+        let execution = plan.execution.clone();
         let pool = Arc::new(Pool::new(execution.threads).unwrap());
         let mut engine = Engine::new(
             pool,

@@ -121,7 +121,11 @@ fn a_rank_that_ends_the_run_ends_the_others() {
         // Who is at the end of a line hears of it a moment later.
         let began = Instant::now();
         while told.load(Ordering::SeqCst) < 5 {
-            assert!(began.elapsed() < Duration::from_secs(60), "{} of 5 were told", told.load(Ordering::SeqCst));
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "{} of 5 were told",
+                told.load(Ordering::SeqCst)
+            );
             thread::sleep(Duration::from_millis(1));
         }
     }

@@ -1,34 +1,37 @@
-//! One GPU: its context, its stream, its memory, and the queue that ops put their work into.
+//! One GPU: its context, its kernels, its libraries, and what they take.
 
 use super::algorithms::Algorithms;
+use super::buffer::{Ledger, allocate, memory_info};
 use super::compiler::{Compiler, Unit, units};
-use super::driver::{self, Event, Pinned, check};
+use super::driver::{self, check};
 use super::libraries::Nvidia;
 use super::products::{Products, WORKSPACE};
-use super::queue::{Arg, Asked, DevicePtr, Grid, Kernel, Product, Properties, Queue};
+use super::queue::{Asked, DevicePtr, Kernel, Properties};
+use super::ranks::Link;
 use super::usage::{Account, Mark, Part, Usage};
 use super::watch::Before;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use std::collections::HashMap;
-use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// One GPU. Work put into it runs in order, beside the CPU.
 #[derive(Debug)]
 pub struct Gpu {
-    properties: Properties,
+    pub(super) properties: Properties,
     ordinal: usize,
     device: sys::CUdevice,
-    context: sys::CUcontext,
-    stream: sys::CUstream,
+    pub(super) context: sys::CUcontext,
+    pub(super) stream: sys::CUstream,
+    /// The way to the other ranks; unset for one that is alone.
+    pub(super) link: OnceLock<Link>,
     compiler: Compiler,
     modules: Mutex<HashMap<Unit, Module>>,
     functions: Mutex<HashMap<Kernel, Function>>,
-    products: Products,
+    pub(super) products: Products,
     workspace: DevicePtr,
-    ledger: Mutex<Ledger>,
+    pub(super) ledger: Mutex<Ledger>,
     before: Before,
     account: Mutex<Account>,
 }
@@ -43,32 +46,16 @@ unsafe impl Sync for Gpu {}
 struct Module(sys::CUmodule);
 
 #[derive(Clone, Debug)]
-struct Function {
-    handle: sys::CUfunction,
+pub(super) struct Function {
+    pub(super) handle: sys::CUfunction,
     /// The sizes of its parameters.
-    parameters: Arc<[usize]>,
+    pub(super) parameters: Arc<[usize]>,
     /// The dynamic shared memory that it may ask for as it stands.
     shared: u32,
 }
 
 /// What a block may ask for without saying so beforehand.
 const SHARED_BY_DEFAULT: u32 = 48 * 1024;
-
-/// The largest count that kernels, which count in 31 bits, are given: a last block may count a little beyond it.
-const MAX_SIZE: usize = (1 << 31) - (1 << 20);
-
-/// What memory was asked from the driver.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Ledger {
-    /// Bytes held now.
-    pub held: usize,
-    /// The most bytes held at once.
-    pub most: usize,
-    /// How often memory was asked for.
-    pub allocations: usize,
-    /// Bytes that may be held; `None`: all there is.
-    pub limit: Option<usize>,
-}
 
 impl Gpu {
     /// How many GPUs there are: none without a driver.
@@ -134,6 +121,7 @@ impl Gpu {
             device,
             context,
             stream,
+            link: OnceLock::new(),
             compiler,
             modules: Mutex::default(),
             functions: Mutex::default(),
@@ -210,105 +198,6 @@ impl Gpu {
         &self.before
     }
 
-    /// Allocates memory; its contents are whatever was there.
-    ///
-    /// # Errors
-    /// [`Kind::DoesNotFit`](crate::error::Kind::DoesNotFit) when the driver or the limit refuses.
-    pub fn allocate(self: &Arc<Self>, bytes: usize) -> Result<DeviceBuffer> {
-        let mut ledger = lock(&self.ledger);
-        if let Some(limit) = ledger.limit.filter(|&limit| ledger.held.saturating_add(bytes) > limit) {
-            return Err(Error::does_not_fit(format!(
-                "{bytes} bytes more than the {} held would exceed engine.memory_limit_gib ({limit} bytes)",
-                ledger.held
-            )));
-        }
-        self.make_current()?;
-        let address = allocate(bytes)
-            .map_err(|e| e.context(format!("beside the {} bytes held on the GPU", ledger.held)))?;
-        ledger.held += bytes;
-        ledger.most = ledger.most.max(ledger.held);
-        ledger.allocations += 1;
-        Ok(DeviceBuffer { gpu: Arc::clone(self), address, bytes })
-    }
-
-    /// Pins host memory for copies.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn pin(&self, bytes: usize) -> Result<Pinned> {
-        self.make_current()?;
-        Pinned::new(bytes)
-    }
-
-    /// A new event, not yet recorded.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn event(&self) -> Result<Event> {
-        self.make_current()?;
-        Event::new()
-    }
-
-    /// Puts an event into the stream. Inside a graph it is recorded at every launch of it.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn record(&self, event: &Event, inside_graph: bool) -> Result<()> {
-        let flag = if inside_graph {
-            sys::CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as u32
-        } else {
-            sys::CUevent_record_flags_enum::CU_EVENT_RECORD_DEFAULT as u32
-        };
-        // SAFETY: event and stream exist.
-        check(unsafe { sys::cuEventRecordWithFlags(event.0, self.stream, flag) }, "record an event")
-    }
-
-    /// Waits until everything is done.
-    ///
-    /// # Errors
-    /// When work failed.
-    pub fn synchronize(&self) -> Result<()> {
-        // SAFETY: the stream exists.
-        check(unsafe { sys::cuStreamSynchronize(self.stream) }, "finish work on the GPU")
-    }
-
-    /// Copies from pinned memory when the stream comes to it.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn upload(&self, to: DevicePtr, from: &Pinned, bytes: usize) -> Result<()> {
-        assert!(bytes <= from.bytes().len());
-        // SAFETY: the pinned memory holds that many bytes and, by the engine's ring, outlives the copy.
-        let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.address(), bytes, self.stream) };
-        check(status, "copy to the GPU")
-    }
-
-    /// Copies into pinned memory when the stream comes to it.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn download(&self, to: &mut Pinned, from: DevicePtr, bytes: usize) -> Result<()> {
-        assert!(bytes <= to.bytes().len());
-        // SAFETY: as `upload`.
-        let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to.address(), from, bytes, self.stream) };
-        check(status, "copy from the GPU")
-    }
-
-    /// Bytes of memory that is alive, after all work put in so far.
-    ///
-    /// # Errors
-    /// When the work failed.
-    pub fn read(&self, from: DevicePtr, bytes: usize) -> Result<Vec<u8>> {
-        let mut copy = vec![0u8; bytes];
-        if bytes > 0 {
-            self.synchronize()?;
-            // SAFETY: the executor asks for outputs of a node, which are alive, and the buffer takes as many bytes.
-            let status = unsafe { sys::cuMemcpyDtoH_v2(copy.as_mut_ptr().cast(), from, bytes) };
-            check(status, "read memory of the GPU")?;
-        }
-        Ok(copy)
-    }
-
     /// Compiles and loads the kernels and chooses the algorithms of what programs ask for, all at once.
     ///
     /// # Errors
@@ -337,7 +226,7 @@ impl Gpu {
         Ok(module)
     }
 
-    fn function(&self, kernel: Kernel, shared: u32) -> Result<Function> {
+    pub(super) fn function(&self, kernel: Kernel, shared: u32) -> Result<Function> {
         let known = lock(&self.functions).get(&kernel).cloned();
         if let Some(function) = known.filter(|f| f.shared >= shared) {
             return Ok(function);
@@ -363,42 +252,21 @@ impl Gpu {
         lock(&self.functions).insert(kernel, function.clone());
         Ok(function)
     }
-
-    /// Captures what `work` puts into the stream as a graph; nothing runs yet.
-    ///
-    /// # Errors
-    /// That of `work`, or when the driver refuses.
-    pub fn capture(self: &Arc<Self>, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
-        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream exists and is not being captured.
-        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) }, "begin a graph")?;
-        let worked = work();
-        let mut graph = null_mut();
-        // SAFETY: the capture was begun above; it is ended also when the work failed.
-        let ended = check(unsafe { sys::cuStreamEndCapture(self.stream, &raw mut graph) }, "end a graph");
-        worked?;
-        ended?;
-        let (mut nodes, mut executable) = (0usize, null_mut());
-        // SAFETY: the graph was made above; its executable form is independent of it.
-        unsafe {
-            sys::cuGraphGetNodes(graph, null_mut(), &raw mut nodes);
-            let made = check(sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0), "make a graph");
-            sys::cuGraphDestroy(graph);
-            made?;
-        }
-        Ok(Graph { gpu: Arc::clone(self), executable, nodes })
-    }
-
-    pub(super) fn stream(&self) -> sys::CUstream {
-        self.stream
-    }
 }
 
 impl Drop for Gpu {
     fn drop(&mut self) {
+        // SAFETY: the context is alive.
+        unsafe { sys::cuCtxSetCurrent(self.context) };
+        // NCCL comes first, for kernels may wait in it for a rank that is gone. Where it does not end, it still uses the
+        // context. The events of the link go with it, while there is a context.
+        if let Some(link) = self.link.take()
+            && !link.close()
+        {
+            return;
+        }
         // SAFETY: nothing else holds the handles: graphs and buffers keep the GPU alive.
         unsafe {
-            sys::cuCtxSetCurrent(self.context);
             sys::cuStreamSynchronize(self.stream);
             for module in lock(&self.modules).values() {
                 sys::cuModuleUnload(module.0);
@@ -409,235 +277,6 @@ impl Drop for Gpu {
             sys::cuDevicePrimaryCtxRelease_v2(self.device);
         }
     }
-}
-
-impl Queue for Gpu {
-    fn properties(&self) -> &Properties {
-        &self.properties
-    }
-
-    fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
-        let entry = kernel.entry;
-        if let Some(size) = args.iter().find_map(|arg| match arg {
-            Arg::Size(size) => Some(*size).filter(|&size| size > MAX_SIZE),
-            _ => None,
-        }) {
-            return Err(Error::failed(format!(
-                "kernel {entry} counts with 31 bits, and a tensor of this plan has a size of {size}; \
-                 make training.local_batch_size smaller"
-            )));
-        }
-        let function = self.function(kernel, grid.shared)?;
-        // The driver reads as many arguments as the kernel has parameters, and as many bytes of each.
-        if !args.iter().map(Arg::size).eq(function.parameters.iter().copied()) {
-            return Err(Error::failed(format!(
-                "kernel {entry} takes {} parameters of {:?} bytes, and is launched with {args:?}",
-                function.parameters.len(),
-                function.parameters
-            )));
-        }
-        let mut values: Vec<u64> = args.iter().map(|arg| arg.bits()).collect();
-        let mut pointers: Vec<*mut c_void> =
-            values.iter_mut().map(|v| std::ptr::from_mut(v).cast()).collect();
-        let [x, y, z] = grid.blocks;
-        // SAFETY: the arguments are in the order and of the types of the kernel, which its one launch site holds; the
-        // addresses are of tensors that the executor keeps alive for the node.
-        let status = unsafe {
-            sys::cuLaunchKernel(
-                function.handle,
-                x,
-                y,
-                z,
-                grid.threads,
-                1,
-                1,
-                grid.shared,
-                self.stream,
-                pointers.as_mut_ptr(),
-                null_mut(),
-            )
-        };
-        check(status, &format!("launch {entry} with {grid:?}"))
-    }
-
-    fn product(&self, product: &Product) -> Result<()> {
-        self.products.run(self, product)
-    }
-
-    fn fill(&self, address: DevicePtr, byte: u8, bytes: usize) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: the caller's range is inside memory that it holds.
-        check(unsafe { sys::cuMemsetD8Async(address, byte, bytes, self.stream) }, "fill memory")
-    }
-
-    fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: the caller's ranges are inside memory that it holds, and do not overlap.
-        check(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) }, "copy memory")
-    }
-}
-
-impl Arg {
-    /// Bytes of the parameter that it is for.
-    fn size(&self) -> usize {
-        match self {
-            Arg::Ptr(_) | Arg::U64(_) => 8,
-            Arg::U32(_) | Arg::Size(_) | Arg::F32(_) => 4,
-        }
-    }
-
-    /// The argument's bits, in the low bytes.
-    fn bits(&self) -> u64 {
-        match *self {
-            Arg::Ptr(value) | Arg::U64(value) => value,
-            Arg::U32(value) => u64::from(value),
-            Arg::Size(value) => value as u64,
-            Arg::F32(value) => u64::from(value.to_bits()),
-        }
-    }
-}
-
-/// Memory of a GPU. Freed when dropped, which waits for the GPU.
-#[derive(Debug)]
-pub struct DeviceBuffer {
-    gpu: Arc<Gpu>,
-    address: DevicePtr,
-    bytes: usize,
-}
-
-impl DeviceBuffer {
-    /// Its first byte.
-    pub fn address(&self) -> DevicePtr {
-        self.address
-    }
-
-    /// Its length.
-    pub fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
-    /// Sets bytes, in the order of the stream.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn fill(&self, offset: usize, byte: u8, bytes: usize) -> Result<()> {
-        assert!(offset + bytes <= self.bytes);
-        self.gpu.fill(self.address + offset as u64, byte, bytes)
-    }
-
-    /// Reads bytes after all work put in so far.
-    ///
-    /// # Errors
-    /// When the work failed.
-    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
-        assert!(offset + to.len() <= self.bytes);
-        if to.is_empty() {
-            return Ok(());
-        }
-        self.gpu.make_current()?;
-        self.gpu.synchronize()?;
-        // SAFETY: the range is inside the buffer, and the slice takes as many bytes.
-        let status =
-            unsafe { sys::cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), self.address + offset as u64, to.len()) };
-        check(status, "read memory of the GPU")
-    }
-
-    /// Writes bytes after all work put in so far.
-    ///
-    /// # Errors
-    /// When the work failed.
-    pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
-        assert!(offset + from.len() <= self.bytes);
-        if from.is_empty() {
-            return Ok(());
-        }
-        self.gpu.make_current()?;
-        self.gpu.synchronize()?;
-        // SAFETY: the range is inside the buffer, and the slice has as many bytes.
-        let status =
-            unsafe { sys::cuMemcpyHtoD_v2(self.address + offset as u64, from.as_ptr().cast(), from.len()) };
-        check(status, "write memory of the GPU")
-    }
-}
-
-impl Drop for DeviceBuffer {
-    fn drop(&mut self) {
-        if self.bytes > 0 {
-            // SAFETY: allocated by `allocate`; the driver waits for work on it.
-            unsafe {
-                sys::cuCtxSetCurrent(self.gpu.context);
-                sys::cuMemFree_v2(self.address);
-            }
-        }
-        lock(&self.gpu.ledger).held -= self.bytes;
-    }
-}
-
-/// Work that was captured once and is launched as a whole.
-#[derive(Debug)]
-pub struct Graph {
-    gpu: Arc<Gpu>,
-    executable: sys::CUgraphExec,
-    nodes: usize,
-}
-
-// SAFETY: as for `Gpu`.
-unsafe impl Send for Graph {}
-// SAFETY: as for `Gpu`.
-unsafe impl Sync for Graph {}
-
-impl Graph {
-    /// Puts the whole graph into the stream.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn launch(&self) -> Result<()> {
-        // SAFETY: the executable graph and the stream exist.
-        check(unsafe { sys::cuGraphLaunch(self.executable, self.gpu.stream) }, "launch a graph")
-    }
-
-    /// How many kernels, copies and fills it holds.
-    pub fn nodes(&self) -> usize {
-        self.nodes
-    }
-}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        // SAFETY: made by `capture`; the driver waits for a launch under way.
-        unsafe {
-            sys::cuCtxSetCurrent(self.gpu.context);
-            sys::cuGraphExecDestroy(self.executable);
-        }
-    }
-}
-
-/// Asks the driver for memory in the current context.
-fn allocate(bytes: usize) -> Result<DevicePtr> {
-    let mut address = 0;
-    if bytes > 0 {
-        // SAFETY: the address of a pointer to be filled in.
-        let status = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
-        check(status, &format!("allocate {bytes} bytes"))?;
-    }
-    Ok(address)
-}
-
-/// Free bytes and all bytes of the card whose context is current.
-fn memory_info() -> Result<(usize, usize)> {
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: addresses of integers; the context is current.
-    check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "ask for free memory")?;
-    Ok((free, total))
 }
 
 /// Refuses a GPU that is not there.
@@ -676,6 +315,6 @@ fn properties(ordinal: usize) -> Result<(sys::CUdevice, Properties)> {
     Ok((device, properties))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,22 +3,29 @@
 //! Libraries are found when a run needs them: a binary built without CUDA runs on a machine with it.
 
 pub mod algorithms;
+pub mod buffer;
 pub mod compiler;
 pub mod doctor;
 pub mod driver;
 pub mod gpu;
+mod graph;
 pub mod libraries;
 pub mod limits;
+pub mod nccl;
 pub mod nvml;
 pub mod products;
 pub mod queue;
+mod ranks;
 pub mod sources;
+mod stream;
 pub mod usage;
 pub mod versions;
 pub mod watch;
 
 pub use algorithms::{Algorithm, Algorithms};
-pub use gpu::{Gpu, Graph};
+pub use gpu::Gpu;
+pub use graph::Graph;
+pub use nccl::Nccl;
 pub use queue::{Arg, Asked, Collector, DevicePtr, Grid, Kernel, Operand, Product, Properties, Queue};
 pub use usage::{Part, Usage};
 pub use watch::{Interval, Seen, Watch};

@@ -134,17 +134,18 @@ pub(super) fn named_processes(device: &Device<'_>) -> Option<Vec<Process>> {
 const LINKS: u32 = 18;
 
 /// How GPUs are joined, as `nvidia-smi topo -m` calls it: `NV18` (links of NVLink), `PIX`, `PXB`, `PHB`, `NODE`, `SYS`, `X`
-/// for one and itself. By CUDA's numbers; `None` where NVML does not know all of them.
-pub fn topology(count: usize) -> Option<Vec<Vec<String>>> {
-    let device = |ordinal| find(driver::device(ordinal).ok()?.0);
-    let devices: Vec<Device<'_>> = (0..count).map(device).collect::<Option<_>>()?;
+/// for one and itself. Of GPUs by CUDA's numbers, in their order; `None` where NVML does not know all of them.
+pub fn topology(ordinals: &[usize]) -> Option<Vec<Vec<String>>> {
+    let device = |ordinal: usize| find(driver::device(ordinal).ok()?.0);
+    let devices: Vec<Device<'_>> = ordinals.iter().map(|&ordinal| device(ordinal)).collect::<Option<_>>()?;
+    let count = devices.len();
     let links: Vec<Links> = devices.iter().map(Links::of).collect();
     let joined = |a: usize, b: usize| -> Option<String> {
         if a == b {
             return Some("X".to_owned());
         }
         match links[a].towards(&links[b]) {
-            0 => devices[a].topology_common_ancestor(device(b)?).ok().map(|l| level(&l).to_owned()),
+            0 => devices[a].topology_common_ancestor(device(ordinals[b])?).ok().map(|l| level(&l).to_owned()),
             n => Some(format!("NV{n}")),
         }
     };

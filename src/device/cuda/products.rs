@@ -1,8 +1,9 @@
 //! Matrix products through cuBLASLt, with algorithms from a table.
 
 use super::algorithms::{Algorithm, Algorithms, key};
+use super::buffer::DeviceBuffer;
 use super::driver::Event;
-use super::gpu::{DeviceBuffer, Gpu};
+use super::gpu::Gpu;
 use super::libraries::Nvidia;
 use super::queue::{
     Arg, DevicePtr, Grid, Kernel, Operand, Product, ProductShape, Properties, Queue, plain_product,
@@ -207,7 +208,7 @@ impl Products {
                 algorithm,
                 self.workspace as *mut c_void,
                 WORKSPACE,
-                gpu.stream().cast(),
+                gpu.stream.cast(),
             )
         }
     }

@@ -237,6 +237,12 @@ pub trait Queue {
     /// # Errors
     /// When the driver refuses.
     fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()>;
+    /// Replaces tensors of f32, given as addresses and lengths, by their sums over ranks, all of them in one group. A
+    /// rank that is alone keeps its values.
+    ///
+    /// # Errors
+    /// When a rank is lost, or NCCL refuses.
+    fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()>;
 }
 
 /// A product without its addresses: what an algorithm is chosen for.
@@ -347,6 +353,10 @@ impl Queue for Collector {
     }
 
     fn copy(&self, _to: DevicePtr, _from: DevicePtr, _bytes: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn all_reduce_sum(&self, _tensors: &[(DevicePtr, usize)]) -> Result<()> {
         Ok(())
     }
 }

@@ -5,7 +5,6 @@ use super::kept::KeptRun;
 use super::text::{plain, short_hash};
 use crate::results::folder::RESOLVED;
 use crate::results::provenance::{Environment, Gpu};
-use std::collections::BTreeSet;
 
 /// Values without repetitions, in order, as `a then b`.
 pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> String {
@@ -18,12 +17,10 @@ pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> String {
     seen.join(" then ")
 }
 
-/// The device class that a run was measured on, such as `NVIDIA H200`, `2 × NVIDIA H200` or `cpu avx512`.
+/// The device class that a run was measured on, such as `NVIDIA H200`, `2 × NVIDIA H200 by NV18` or `cpu avx512`.
 pub fn device(run: &KeptRun) -> String {
-    let ranks = run.resolved.get("parallelism.world_size").map_or("1", String::as_str);
     let class = |environment: &Environment| match &environment.gpu {
-        Some(gpu) if ranks == "1" => gpu.name.clone(),
-        Some(gpu) => format!("{ranks} × {}", gpu.name),
+        Some(gpu) => gpu.class(),
         None => format!("cpu {}", environment.cpu.instructions),
     };
     let classes: Vec<String> = run.environments.iter().map(class).collect();
@@ -68,12 +65,7 @@ pub fn commits(run: &KeptRun) -> impl Iterator<Item = String> {
 
 fn of_gpu(gpu: &Gpu) -> String {
     let or_unknown = |value: &Option<String>| value.as_deref().map_or("unknown".to_owned(), plain);
-    format!(
-        "driver {}, CUDA {}, topology {}",
-        or_unknown(&gpu.driver),
-        or_unknown(&gpu.cuda),
-        topology(gpu.topology.as_deref())
-    )
+    format!("driver {}, CUDA {}, topology {}", or_unknown(&gpu.driver), or_unknown(&gpu.cuda), topology(gpu))
 }
 
 fn of_cpu(environment: &Environment) -> String {
@@ -82,14 +74,10 @@ fn of_cpu(environment: &Environment) -> String {
     format!("{model}, {threads} thread{}, no GPU", if threads == 1 { "" } else { "s" })
 }
 
-/// How GPUs are joined: the words of the matrix off its diagonal.
-fn topology(matrix: Option<&[Vec<String>]>) -> String {
-    let cells = matrix.into_iter().flatten().flatten().map(String::as_str);
-    let words: BTreeSet<&str> = cells.filter(|word| *word != "X" && !word.is_empty()).collect();
-    match matrix {
-        Some(rows) if rows.len() > 1 => {
-            format!("{} GPUs by {}", rows.len(), plain(&words.into_iter().collect::<Vec<_>>().join(" and ")))
-        }
+/// How the GPUs of a run are joined.
+fn topology(gpu: &Gpu) -> String {
+    match (&gpu.topology, gpu.joined()) {
+        (Some(rows), Some(words)) if rows.len() > 1 => format!("{} GPUs by {}", rows.len(), plain(&words)),
         _ => "one GPU".to_owned(),
     }
 }
@@ -100,11 +88,12 @@ mod tests {
 
     #[test]
     fn a_topology_is_its_links() {
-        let matrix = |rows: &[&[&str]]| -> Vec<Vec<String>> {
+        let rows = |rows: &[&[&str]]| -> Vec<Vec<String>> {
             rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect()
         };
-        assert_eq!(topology(None), "one GPU");
-        assert_eq!(topology(Some(&matrix(&[&["X", "NV18"], &["NV18", "X"]]))), "2 GPUs by NV18");
+        assert_eq!(topology(&Gpu::default()), "one GPU");
+        let matrix = rows(&[&["X", "NV18"], &["NV18", "X"]]);
+        assert_eq!(topology(&Gpu { topology: Some(matrix), ..Gpu::default() }), "2 GPUs by NV18");
     }
 
     #[test]

@@ -118,6 +118,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
 
         "parallelism.world_size" => program("4", false),
         "parallelism.launcher" => on(&[], "process", [Special(runs::launches); 2]),
+        "parallelism.reduction" => talk("grouped", true),
         "parallelism.bucket_mib" => talk("0.001", true),
         "parallelism.overlap" => talk("false", true),
         "parallelism.timeout_s" => recorded("60.0"),

@@ -131,7 +131,7 @@ pub fn examine() -> Report {
         compiles_for,
         libraries,
         cards_on_the_bus: cards_on_the_bus(Path::new("/sys/bus/pci/devices")),
-        topology: (count > 1).then(|| nvml::topology(count)).flatten(),
+        topology: (count > 1).then(|| nvml::topology(&(0..count).collect::<Vec<_>>())).flatten(),
         gpus,
         cache: Cache::look(cache_folder()),
         shared_memory_bytes: std::fs::read_to_string("/proc/mounts").ok().and_then(|m| shared_memory(&m)),

@@ -1,0 +1,214 @@
+"""Several GPUs: what must hold for any number of ranks, and how fast they are together."""
+
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from bench import SCRIPTS, Bench, Run, attempt
+from sizes import COMPARED, SIZES, Size
+from speed import synthetic
+
+LAUNCHERS = ("thread", "process")
+# Both sides of a comparison take the same global batch; dropout shows whether draws follow the sequences.
+SPLIT = """
+[model]
+dim = 128
+n_layers = 3
+n_heads = 4
+n_kv_heads = 2
+head_dim = 32
+ffn_dim = 200
+dropout = 0.1
+[training]
+seq_len = 96
+global_batch_size = 32
+steps = 20
+dtype = "DTYPE"
+[optimizer]
+lr = 1e-3
+[lr_scheduler]
+warmup_steps = 4
+[data]
+train_tokens = 300_000
+[validation]
+interval = 10
+steps = 2
+[parallelism]
+bucket_mib = 0.1
+"""
+# Against one rank: the first loss, any of the 20 losses (both relative), and the parameters after them.
+BOUNDS = {"fp32": (1e-6, 1e-5, 1e-3), "bf16": (1e-6, 2e-3, 1e-3)}
+
+
+def worlds() -> list[int]:
+    """Numbers of ranks to try here, from two."""
+    return [world for world in (2, 4, 8) if world <= torch.cuda.device_count()]
+
+
+def launch(world: int, launcher: str = "thread") -> list[str]:
+    """Keys of a run of several ranks."""
+    return [f"parallelism.world_size={world}", f"parallelism.launcher={launcher}"]
+
+
+def ranks(bench: Bench) -> None:
+    """Gates, then speed."""
+    if not worlds():
+        bench.note("all", f"{torch.cuda.device_count()} GPU: nothing to exchange")
+        return
+    for dtype in BOUNDS:
+        recipe = bench.work / f"ranks-{dtype}.toml"
+        recipe.write_text(SPLIT.replace("DTYPE", dtype))
+        alone = bench.train(recipe, launch(1))
+        for world in worlds():
+            attempt(
+                bench,
+                f"{dtype} {world} ranks",
+                lambda r=recipe, d=dtype, w=world, a=alone: gates(bench, r, d, w, a),
+            )
+    for name in bench.sizes or COMPARED:
+        for world in [1, *worlds()]:
+            attempt(bench, f"{name} {world} ranks", lambda n=name, w=world: speeds(bench, n, w))
+
+
+def gates(bench: Bench, recipe: Path, dtype: str, world: int, alone: Run) -> None:
+    """Ranks against one rank, and the ways of exchanging against each other.
+
+    A run whose ranks end with other parameters than each other fails by itself.
+    """
+    run = bench.train(recipe, launch(world))
+    same = ["--algos-from", str(run.path)]
+    losses = list(zip(run.losses(), alone.losses(), strict=True))
+    apart = [abs(a - b) / abs(b) for a, b in losses]
+    distance = parameters_apart(run, alone)
+    first, any_step, parameters = BOUNDS[dtype]
+    holds = apart[0] <= first and max(apart) <= any_step and distance <= parameters
+    found = f"first loss {apart[0]:.1e}, any {max(apart):.1e}, parameters {distance:.1e} from one rank's"
+    bench.note(f"{dtype} {world} ranks against one", found, holds, losses=losses, distance=distance)
+
+    want = run.digest()
+    # Where a bucket begins decides in which order a ring adds its ranks: of two, there is one order.
+    rounding = world > 2
+    ways = {
+        "once more": ([], False),
+        "without overlap": (["parallelism.overlap=false"], False),
+        "no graphs": (["engine.cuda_graphs=false"], False),
+        "caching, no graphs": (["engine.placement=caching", "engine.cuda_graphs=false"], False),
+        "naive, no graphs": (["engine.placement=naive", "engine.cuda_graphs=false"], False),
+        "poisoned": (["engine.poison=true"], False),
+        "a bucket per parameter": (["parallelism.bucket_mib=0.00001"], rounding),
+        "buckets of 25 MiB": (["parallelism.bucket_mib=25"], rounding),
+        "one bucket": (["parallelism.bucket_mib=65536"], rounding),
+        "grouped": (["parallelism.reduction=grouped"], rounding),
+        "accumulated": (["training.accumulation=2"], True),
+        "processes": (launch(world, "process"), False),
+    }
+    for what, (keys, rounds) in ways.items():
+        attempt(
+            bench,
+            f"{dtype} {world} ranks, {what}",
+            lambda k=keys, r=rounds, w=what: way(bench, recipe, [*launch(world), *k], same, run, want, r, dtype, w),
+        )
+
+
+def way(
+    bench: Bench,
+    recipe: Path,
+    keys: list[str],
+    same: list[str],
+    first: Run,
+    want: dict[str, str],
+    rounds: bool,
+    dtype: str,
+    what: str,
+) -> None:
+    """One way of exchanging: the same bits, or, where the order of additions differs, the bounds against one rank."""
+    # A key that is named twice is wrong; the later one is meant.
+    unique = {key.split("=")[0]: key for key in keys}
+    run = bench.train(recipe, list(unique.values()), *same)
+    name = f"{dtype} {unique['parallelism.world_size'].split('=')[1]} ranks, {what}"
+    if rounds:
+        apart = [abs(a - b) / abs(b) for a, b in zip(run.losses(), first.losses(), strict=True)]
+        holds = apart[0] <= BOUNDS[dtype][0] and max(apart) <= BOUNDS[dtype][1]
+        bench.note(name, f"first loss {apart[0]:.1e}, any {max(apart):.1e} apart", holds)
+        return
+    have = run.digest()
+    other = [file for file in want if have[file] != want[file]]
+    bench.note(name, f"{', '.join(other)} differ" if other else "the same bits", not other)
+
+
+def parameters_apart(run: Run, other: Run) -> float:
+    """How far the parameters of two runs are apart, relative to their norm."""
+    squares = [0.0, 0.0]
+    for (name, a), (_, b) in zip(tensors(run), tensors(other), strict=True):
+        if a.shape != b.shape:
+            raise ValueError(f"{name} has {a.numel()} and {b.numel()} numbers")
+        squares[0] += (a - b).double().square().sum().item()
+        squares[1] += b.double().square().sum().item()
+    return (squares[0] / squares[1]) ** 0.5
+
+
+def tensors(run: Run) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters of the last checkpoint, flat, by name."""
+    last = sorted((run.path / "checkpoint").glob("step-*"))[-1]
+    data = bytearray((last / "model.safetensors").read_bytes())
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    for name in sorted(name for name in header if name != "__metadata__"):
+        begin, end = header[name]["data_offsets"]
+        numbers = torch.frombuffer(data, dtype=torch.float32, count=(end - begin) // 4, offset=8 + length + begin)
+        yield name, numbers
+
+
+def speeds(bench: Bench, name: str, world: int) -> None:
+    """Tokens per second of a size on some GPUs, every GPU with the recipe's batch: ours as threads and as processes,
+    without exchange, and PyTorch's DDP."""
+    size = SIZES[name]
+    found: dict[str, dict[str, float | None]] = {}
+    trials = {launcher: launch(world, launcher) for launcher in LAUNCHERS}
+    if world > 1:
+        trials["thread, no exchange"] = [*launch(world), "engine.communication=off"]
+        trials["thread, no overlap"] = [*launch(world), "parallelism.overlap=false"]
+        trials["thread, grouped"] = [*launch(world), "parallelism.reduction=grouped"]
+    else:
+        del trials["process"]
+    for what, keys in trials.items():
+        attempt(bench, f"{name} × {world}, {what}", lambda w=what, k=keys: found.update({w: ours(bench, size, k)}))
+    attempt(bench, f"{name} × {world}, DDP", lambda: found.update({"DDP": peer(bench, size, world)}))
+    theirs = found.get("DDP", {}).get("tok_s")
+    for what, row in found.items():
+        ratio = f", {row['tok_s'] / theirs:.2f} of DDP's" if theirs and what != "DDP" else ""
+        sent = row.get("communication_ms")
+        exposed = f", exchange {sent:.2f} ms, {row['exposed_communication_ms']:.2f} of it felt" if sent else ""
+        text = f"{row['tok_s']:,.0f} tok/s, {row['step_ms']:.2f} ms{exposed}{ratio}"
+        bench.note(f"{name} × {world}, {what}", text, world=world, size=name, **row)
+
+
+def ours(bench: Bench, size: Size, keys: list[str]) -> dict[str, float | None]:
+    """A training: speed, and what its collectives took."""
+    settings = [*synthetic(size), f"training.steps={bench.steps}", "metrics.warmup=20", *keys]
+    run = bench.train(size.recipe, settings)
+    summary = run.summary()
+    if summary["status"] != "ok" or summary["tok_s"] is None:
+        raise RuntimeError(f"the run is {summary['status']}: {summary['reason']}")
+    row: dict[str, float | None] = {
+        "tok_s": summary["tok_s"],
+        "step_ms": summary["steady_state"]["step_ms"]["median"],
+    }
+    for column in ("communication_ms", "exposed_communication_ms"):
+        times = run.timings(column)
+        row[column] = statistics.median(times) if times else None
+    return row
+
+
+def peer(bench: Bench, size: Size, world: int) -> dict[str, float | None]:
+    """The same model in PyTorch, a process per GPU."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world)]
+    command += [str(SCRIPTS / "torch_peer.py"), *size.peer, "--mode", "compile", "--pad"]
+    lines = [line for line in bench.call(command).splitlines() if line.startswith("{")]
+    answer = json.loads(lines[-1])
+    if "error" in answer:
+        raise RuntimeError(f"the peer is {answer['error']}")
+    return {"tok_s": answer["tok_s"], "step_ms": answer["step_ms"]}

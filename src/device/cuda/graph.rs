@@ -1,0 +1,74 @@
+//! CUDA graphs: work that is captured once and launched as a whole.
+
+use super::driver::check;
+use super::gpu::Gpu;
+use crate::error::Result;
+use cudarc::driver::sys;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+impl Gpu {
+    /// Captures what `work` puts into the stream as a graph; nothing runs yet.
+    ///
+    /// # Errors
+    /// That of `work`, or when the driver refuses.
+    pub fn capture(self: &Arc<Self>, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
+        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream exists and is not being captured.
+        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) }, "begin a graph")?;
+        let worked = work();
+        let mut graph = null_mut();
+        // SAFETY: the capture was begun above; it is ended also when the work failed.
+        let ended = check(unsafe { sys::cuStreamEndCapture(self.stream, &raw mut graph) }, "end a graph");
+        worked?;
+        ended?;
+        let (mut nodes, mut executable) = (0usize, null_mut());
+        // SAFETY: the graph was made above; its executable form is independent of it.
+        unsafe {
+            sys::cuGraphGetNodes(graph, null_mut(), &raw mut nodes);
+            let made = check(sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0), "make a graph");
+            sys::cuGraphDestroy(graph);
+            made?;
+        }
+        Ok(Graph { gpu: Arc::clone(self), executable, nodes })
+    }
+}
+
+/// Work that was captured once and is launched as a whole.
+#[derive(Debug)]
+pub struct Graph {
+    gpu: Arc<Gpu>,
+    executable: sys::CUgraphExec,
+    nodes: usize,
+}
+
+// SAFETY: as for `Gpu`.
+unsafe impl Send for Graph {}
+// SAFETY: as for `Gpu`.
+unsafe impl Sync for Graph {}
+
+impl Graph {
+    /// Puts the whole graph into the stream.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn launch(&self) -> Result<()> {
+        // SAFETY: the executable graph and the stream exist.
+        check(unsafe { sys::cuGraphLaunch(self.executable, self.gpu.stream) }, "launch a graph")
+    }
+
+    /// How many kernels, copies and fills it holds.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: made by `capture`; the driver waits for a launch under way.
+        unsafe {
+            sys::cuCtxSetCurrent(self.gpu.context);
+            sys::cuGraphExecDestroy(self.executable);
+        }
+    }
+}

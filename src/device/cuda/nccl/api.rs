@@ -1,0 +1,234 @@
+//! NCCL's functions, looked up by name in the library that was found.
+//!
+//! cudarc looks for `libnccl.so`, and what a machine has is `libnccl.so.2`, so only its types are used. A status comes
+//! back as a number: a newer library may know more of them than its header did.
+
+use crate::device::cuda::libraries::{Nvidia, PATH_VARIABLE};
+use crate::error::{Error, Result};
+use cudarc::nccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
+use libloading::os::unix::Library;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+pub(super) type Status = c_int;
+
+/// The statuses that are no failures: done, and (of an asynchronous call) not done yet.
+const SUCCESS: Status = 0;
+const IN_PROGRESS: Status = 7;
+
+/// What a communicator is made with: the beginning of NCCL's own structure as of 2.18. A newer library takes what lies
+/// behind it as not set, by the version that stands in it.
+#[repr(C)]
+pub(super) struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+    cluster_size: c_int,
+    min_channels: c_int,
+    max_channels: c_int,
+    network: *const c_char,
+    split_share: c_int,
+    /// Padding in 2.18, a field later.
+    traffic_class: c_int,
+}
+
+impl Config {
+    const NOT_SET: c_int = c_int::MIN;
+
+    /// Calls return when their work is in the stream. With `channels`, as many blocks of the GPU take part in every call.
+    pub(super) fn new(channels: Option<u32>) -> Self {
+        let channels = channels.map_or(Self::NOT_SET, |n| n as c_int);
+        Self {
+            size: size_of::<Self>(),
+            magic: 0xcafe_beef,
+            version: 21_800,
+            blocking: 1,
+            cluster_size: Self::NOT_SET,
+            min_channels: channels,
+            max_channels: channels,
+            network: std::ptr::null(),
+            split_share: Self::NOT_SET,
+            traffic_class: Self::NOT_SET,
+        }
+    }
+}
+
+// SAFETY: signatures as in NCCL's header; they have not changed since 2.14. Whoever calls one gives it what the header
+// asks for: a communicator that is alive, memory of its GPU with as many elements, a stream of that GPU.
+type InitRank = unsafe extern "C" fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut Config) -> Status;
+// SAFETY: as above.
+pub(super) type OfComm = unsafe extern "C" fn(ncclComm_t) -> Status;
+// SAFETY: as above.
+type AsyncError = unsafe extern "C" fn(ncclComm_t, *mut Status) -> Status;
+// SAFETY: as above.
+type AllReduce = unsafe extern "C" fn(
+    *const c_void,
+    *mut c_void,
+    usize,
+    ncclDataType_t,
+    ncclRedOp_t,
+    ncclComm_t,
+    cudaStream_t,
+) -> Status;
+// SAFETY: as above.
+type Broadcast = unsafe extern "C" fn(
+    *const c_void,
+    *mut c_void,
+    usize,
+    ncclDataType_t,
+    c_int,
+    ncclComm_t,
+    cudaStream_t,
+) -> Status;
+
+// SAFETY: as above.
+type MakeId = unsafe extern "C" fn(*mut ncclUniqueId) -> Status;
+// SAFETY: as above.
+type Group = unsafe extern "C" fn() -> Status;
+// SAFETY: as above.
+type StatusText = unsafe extern "C" fn(Status) -> *const c_char;
+// SAFETY: as above.
+type CommText = unsafe extern "C" fn(ncclComm_t) -> *const c_char;
+
+/// The functions that the engine calls.
+#[derive(Debug)]
+pub(super) struct Api {
+    pub(super) unique_id: MakeId,
+    pub(super) init_rank: InitRank,
+    pub(super) destroy: OfComm,
+    pub(super) abort: OfComm,
+    pub(super) async_error: AsyncError,
+    pub(super) all_reduce: AllReduce,
+    pub(super) broadcast: Broadcast,
+    pub(super) group_start: Group,
+    pub(super) group_end: Group,
+    error_string: StatusText,
+    last_error: CommText,
+}
+
+impl Api {
+    /// The library, opened once per process.
+    ///
+    /// # Errors
+    /// When it is missing or too old: how to get it.
+    pub(super) fn get() -> Result<&'static Self> {
+        static API: OnceLock<std::result::Result<Api, String>> = OnceLock::new();
+        let found = API.get_or_init(|| {
+            let path = Nvidia::Nccl.open().ok_or_else(missing)?;
+            Self::of(path).map_err(|symbol| {
+                format!(
+                    "NCCL at {} has no {symbol}: it is older than 2.14; try: {}",
+                    path.display(),
+                    Nvidia::Nccl.remedy()
+                )
+            })
+        });
+        found.as_ref().map_err(|why| Error::failed(why.clone()))
+    }
+
+    /// The functions of the library at `path`, or the name of one that it does not have.
+    fn of(path: &Path) -> std::result::Result<Self, String> {
+        // SAFETY: NCCL is open already, so opening it again runs nothing.
+        let library = unsafe { Library::new(path) }.map_err(|e| format!("way to be opened ({e})"))?;
+        macro_rules! named {
+            ($name:literal) => {
+                // SAFETY: the field that takes the function has its type, as in NCCL's header.
+                *unsafe { library.get(concat!($name, "\0").as_bytes()) }.map_err(|_| $name.to_owned())?
+            };
+        }
+        let api = Self {
+            unique_id: named!("ncclGetUniqueId"),
+            init_rank: named!("ncclCommInitRankConfig"),
+            destroy: named!("ncclCommDestroy"),
+            abort: named!("ncclCommAbort"),
+            async_error: named!("ncclCommGetAsyncError"),
+            all_reduce: named!("ncclAllReduce"),
+            broadcast: named!("ncclBroadcast"),
+            group_start: named!("ncclGroupStart"),
+            group_end: named!("ncclGroupEnd"),
+            error_string: named!("ncclGetErrorString"),
+            last_error: named!("ncclGetLastError"),
+        };
+        // The functions stay valid for as long as the library is open: to the end of the process.
+        std::mem::forget(library);
+        Ok(api)
+    }
+
+    /// Turns a status into an error that says what was being done, and why NCCL would not.
+    pub(super) fn check(&self, status: Status, doing: &str) -> Result<()> {
+        if status == SUCCESS || status == IN_PROGRESS {
+            return Ok(());
+        }
+        // SAFETY: both functions give the address of a text that NCCL keeps, or null; a null communicator asks for the
+        // last error of this thread.
+        let [what, detail] =
+            unsafe { [(self.error_string)(status), (self.last_error)(null_mut())] }.map(|text| {
+                // SAFETY: as above, and the text ends in zero.
+                let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) });
+                text.map(|text| text.to_string_lossy().trim().to_owned()).unwrap_or_default()
+            });
+        Err(Error::failed(explained(status, doing, &what, &detail)))
+    }
+}
+
+fn missing() -> String {
+    format!(
+        "ranks on several GPUs talk through NCCL, which is not found; try: {}. Its folder can be given in {PATH_VARIABLE}",
+        Nvidia::Nccl.remedy()
+    )
+}
+
+/// An error's text: what NCCL says, and what to do next.
+fn explained(status: Status, doing: &str, what: &str, detail: &str) -> String {
+    let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+    let next = match status {
+        // An error of CUDA, of the system, or inside NCCL.
+        1..=3 => {
+            "NCCL_DEBUG=WARN makes NCCL tell more; a container often wants more shared memory (--shm-size=1g)"
+        }
+        // A call that NCCL does not understand.
+        4 | 5 => "ranks may have met in different calls; NCCL_DEBUG=WARN makes NCCL tell more",
+        6 => "another rank or the way to it is lost; its own error says why",
+        _ => "NCCL_DEBUG=WARN makes NCCL tell more",
+    };
+    format!("cannot {doing}: NCCL says {what}{detail}. {next}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_call_what_nccl_says_and_the_next_step() {
+        let text = explained(2, "join 4 GPUs", "unhandled system error", "Call to bind failed");
+        assert!(
+            text.starts_with("cannot join 4 GPUs: NCCL says unhandled system error: Call to bind failed. ")
+        );
+        assert!(text.contains("NCCL_DEBUG=WARN") && text.contains("--shm-size"));
+        assert!(explained(6, "x", "remote", "").contains("another rank"));
+        assert!(explained(99, "x", "unknown", "").ends_with("NCCL_DEBUG=WARN makes NCCL tell more"));
+    }
+
+    #[test]
+    fn a_missing_library_is_an_error_that_names_the_package() {
+        assert!(missing().contains("pip install nvidia-nccl-cu13") && missing().contains(PATH_VARIABLE));
+        match (Nvidia::Nccl.open(), Api::get()) {
+            (None, Err(e)) => assert_eq!(e.message(), missing()),
+            (Some(_), Ok(_)) => {}
+            (path, api) => panic!("{path:?}: {:?}", api.err()),
+        }
+        assert_eq!(Api::of(Path::new("/dev/null")).unwrap_err().split(' ').next(), Some("way"));
+    }
+
+    /// What NCCL 2.18 calls the size of its configuration, so that it reads what is meant.
+    #[test]
+    fn a_configuration_is_laid_out_as_nccl_has_it() {
+        assert_eq!(size_of::<Config>(), 48);
+        assert_eq!(std::mem::offset_of!(Config, network), 32);
+        assert_eq!(Config::new(Some(8)).min_channels, 8);
+        assert_eq!(Config::new(None).max_channels, Config::NOT_SET);
+    }
+}

@@ -1,0 +1,61 @@
+//! What all ranks take over from rank 0 before the first step.
+
+use crate::device::Device;
+use crate::device::comm::{Communicator, STOPPED_BY_ANOTHER};
+use crate::device::cuda::nccl::UniqueId;
+use crate::device::cuda::{Algorithms, Gpu};
+use crate::error::{Error, Result};
+use crate::exec::prepare;
+use crate::model::Programs;
+use std::sync::Arc;
+
+/// Where ranks meet for rank 0's table.
+const TABLE: &str = "the algorithms of matrix products";
+
+/// Compiles the kernels of all programs and chooses the algorithms of products: rank 0 does, and the others take over its
+/// table, since what is fastest by a hair may be another one on another card, and has other bits.
+///
+/// # Errors
+/// When a kernel does not compile, or ranks are on different GPUs or libraries.
+pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Communicator) -> Result<()> {
+    let Some(gpu) = device.gpu().filter(|_| comm.world() > 1) else {
+        return prepare(device, programs.sections());
+    };
+    if comm.rank() == 0 {
+        prepare(device, programs.sections())?;
+        return comm.broadcast(TABLE, gpu.algorithms().to_json().into_bytes()).map(|_| ());
+    }
+    let text = String::from_utf8_lossy(&comm.broadcast(TABLE, Vec::new())?).into_owned();
+    let table = Algorithms::from_json(&text).map_err(|e| Error::failed(format!("what rank 0 sent {e}")))?;
+    if !gpu.products().adopt(&table) {
+        return Err(Error::failed(format!(
+            "rank {} is on {}, and rank 0 on {} with cuBLASLt {}: ranks need one model of GPU and one version",
+            comm.rank(),
+            gpu.algorithms().gpu,
+            table.gpu,
+            table.cublaslt
+        )));
+    }
+    prepare(device, programs.sections())
+}
+
+/// Joins the GPUs of all ranks; the end of the run of any rank ends what they wait in.
+///
+/// # Errors
+/// As [`Gpu::join`].
+pub(super) fn meet(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
+    gpu.join(comm.rank(), comm.world(), |id| {
+        let bytes = comm.broadcast("the id of NCCL", id.map(Vec::from).unwrap_or_default())?;
+        UniqueId::try_from(bytes).map_err(|_| Error::failed("rank 0 sent no id of NCCL"))
+    })?;
+    if let Some(nccl) = gpu.nccl() {
+        let nccl = Arc::downgrade(nccl);
+        comm.on_abort(Box::new(move |error| {
+            if let Some(nccl) = nccl.upgrade() {
+                // What a rank says that ends for this alone must not look like the cause.
+                nccl.abort(&format!("{STOPPED_BY_ANOTHER}: {}", error.message()));
+            }
+        }));
+    }
+    Ok(())
+}
