@@ -4,6 +4,7 @@ use super::checkpoint::{Loaded, TensorView};
 use super::init::refresh_shadow;
 use crate::device::DType;
 use crate::device::comm::Communicator;
+use crate::device::cuda::DevicePtr;
 use crate::error::{Error, Result};
 use crate::exec::Engine;
 use crate::ir::{Param, SlotId};
@@ -44,7 +45,8 @@ pub(super) fn restore(engine: &mut Engine, loaded: &Loaded, buffers: &[(&str, &s
     refresh_shadow(engine)
 }
 
-/// Gives every rank the parameters and moments of rank 0, which alone may see the checkpoint.
+/// Gives every rank the parameters and moments of rank 0, which alone may see the checkpoint: between GPUs directly, else
+/// over the host.
 ///
 /// # Errors
 /// When a rank is lost, or plans another model.
@@ -71,6 +73,9 @@ pub(super) fn share(engine: &mut Engine, comm: &dyn Communicator) -> Result<()> 
                 engine.state.write(slot, &bytes)?;
             }
         }
+    }
+    if let Some(gpu) = engine.gpu() {
+        gpu.synchronize()?;
     }
     refresh_shadow(engine)
 }

@@ -180,7 +180,9 @@ fn receive(
     let nonce = nonce().map_err(|e| e.to_string())?;
     let proof = secret.proof("rank 0", hello.nonce, nonce, 0);
     line.send(&Answer::Known { nonce, proof }, &[]).map_err(text)?;
-    let (proof, _) = line.receive::<Proof>().map_err(text)?;
+    let closed =
+        |e: io::Error| format!("rank {} left without a proof ({e}): it has another {SECRET}", hello.rank);
+    let (proof, _) = line.receive::<Proof>().map_err(closed)?;
     let expected = secret.proof("rank", nonce, hello.nonce, hello.rank);
     // Hashes compare in constant time.
     if blake3::Hash::from(proof.proof) != blake3::Hash::from(expected) {
@@ -212,24 +214,33 @@ fn receive(
 /// When it does not answer within `patience`, or refuses.
 pub fn join(place: &Place, secret: &Secret, patience: Duration) -> Result<Line> {
     let deadline = Instant::now() + patience;
-    let mut last = "nobody listens".to_owned();
+    // What somebody said there tells more than that nobody answered.
+    let (mut silent, mut said) = ("nobody listens".to_owned(), None);
     loop {
         for port in ports(place) {
             for address in resolve(place, port)? {
-                match knock(address, place, secret) {
+                let stream = match TcpStream::connect_timeout(&address, A_WORD) {
+                    Ok(stream) => stream,
+                    Err(e) => {
+                        silent = e.to_string();
+                        continue;
+                    }
+                };
+                match knock(stream, place, secret) {
                     Ok(Ok(line)) => return Ok(line),
                     Ok(Err(refused)) => return Err(refused),
-                    Err(why) => last = why,
+                    Err(why) => said = Some(why),
                 }
             }
         }
         if Instant::now() > deadline {
             return Err(Error::failed(format!(
-                "rank {} did not find rank 0 at {}:{} within {} s: {last}",
+                "rank {} did not find rank 0 at {}:{} within {} s: {}",
                 place.rank,
                 place.address,
                 place.port,
-                patience.as_secs_f64()
+                patience.as_secs_f64(),
+                said.unwrap_or(silent)
             )));
         }
         std::thread::sleep(PAUSE);
@@ -237,9 +248,8 @@ pub fn join(place: &Place, secret: &Secret, patience: Duration) -> Result<Line> 
 }
 
 /// Tries one address. The outer error is worth another try, the inner one is not.
-fn knock(address: SocketAddr, place: &Place, secret: &Secret) -> Result<Result<Line>, String> {
+fn knock(stream: TcpStream, place: &Place, secret: &Secret) -> Result<Result<Line>, String> {
     let text = |e: io::Error| e.to_string();
-    let stream = TcpStream::connect_timeout(&address, A_WORD).map_err(text)?;
     let mut line = prepare(stream).map_err(text)?;
     let mine = nonce().map_err(|e| e.to_string())?;
     let (rank, world) = (place.rank, place.world);
@@ -254,7 +264,7 @@ fn knock(address: SocketAddr, place: &Place, secret: &Secret) -> Result<Result<L
             Answer::Known { nonce, proof } => {
                 let expected = secret.proof("rank 0", mine, nonce, 0);
                 if blake3::Hash::from(proof) != blake3::Hash::from(expected) {
-                    return Err(format!("who listens at {address} does not know the secret"));
+                    return Err(format!("who listens there has another {SECRET}"));
                 }
                 line.send(&Proof { proof: secret.proof("rank", nonce, mine, rank) }, &[]).map_err(text)?;
             }
@@ -277,6 +287,8 @@ fn prepare(stream: TcpStream) -> io::Result<Line> {
         sockopt::set_tcp_keepidle(&stream, Duration::from_secs(2))?;
         sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1))?;
         sockopt::set_tcp_keepcnt(&stream, 3)?;
+        // Probes are not sent while words are under way that nobody confirms.
+        sockopt::set_tcp_user_timeout(&stream, 5000)?;
     }
     let line = Line::Tcp(stream);
     line.limit(Some(A_WORD))?;
