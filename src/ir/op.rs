@@ -176,6 +176,13 @@ impl<'a> CpuNode<'a> {
         view.slice(0, view.len())
     }
 
+    /// The memory of input `i`, padding included. No op that reads bytes declares an alias of them.
+    pub fn input_bytes(&self, i: usize) -> &'a [u8] {
+        // SAFETY: as `input`; bytes have no alignment, and nothing writes them meanwhile.
+        let view: View<'a, u8> = unsafe { View::new(self.inputs[i].0, self.input_spec(i).bytes()) };
+        view.slice(0, view.len())
+    }
+
     /// Output `i` as numbers of type `E`, padding included.
     pub fn output<E: Elem>(&self, i: usize) -> ViewMut<'a, E> {
         let spec = self.output_spec(i);

@@ -37,7 +37,9 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         ],
     );
     generation(plan, &mut builder);
-    let buckets = if plan.batch.world > 1 && plan.execution.communicate {
+    let buckets = if plan.exchanges() {
+        let count = builder.state().params.len();
+        builder.group("replicas", &[("fingerprints", Spec::new([count, 4], DType::U32))]);
         let state = builder.state();
         let starts: Vec<(usize, usize)> = state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
         buckets(&starts, state.flat_len, precision.master.size(), plan.execution.bucket_bytes)

@@ -435,6 +435,20 @@ fn the_other_sections() {
       %28+0B, %33:bf16[8,50→64] = head_loss(%25+0B, shadow.head, batch.targets+0B) without gradients  @head
       control.eval_loss = sum(%28) scale=1e0  @head
     ");
+    assert_snapshot!(programs.replicas.unwrap().program, @r"
+    program replicas (11 nodes)
+      replicas.fingerprints+0B = fingerprint(params.head)  @head ⇄
+      replicas.fingerprints+16B = fingerprint(params.final_norm)  @final_norm ⇄
+      replicas.fingerprints+32B = fingerprint(params.blocks.0.down)  @blocks.0.down ⇄
+      replicas.fingerprints+48B = fingerprint(params.blocks.0.gate_up)  @blocks.0.gate_up ⇄
+      replicas.fingerprints+64B = fingerprint(params.blocks.0.ffn_norm)  @blocks.0.ffn_norm ⇄
+      replicas.fingerprints+80B = fingerprint(params.blocks.0.out)  @blocks.0.out ⇄
+      replicas.fingerprints+96B = fingerprint(params.blocks.0.k_norm)  @blocks.0.k_norm ⇄
+      replicas.fingerprints+112B = fingerprint(params.blocks.0.q_norm)  @blocks.0.q_norm ⇄
+      replicas.fingerprints+128B = fingerprint(params.blocks.0.qkv)  @blocks.0.qkv ⇄
+      replicas.fingerprints+144B = fingerprint(params.blocks.0.attention_norm)  @blocks.0.attention_norm ⇄
+      replicas.fingerprints+160B = fingerprint(params.embedding)  @embedding ⇄
+    ");
     assert_snapshot!(programs.generate.unwrap().program, @r"
     program generate (13 nodes)
       %2:bf16[2,16] = embedding(generation.tokens, shadow.embedding)  @embedding

@@ -10,6 +10,7 @@ pub mod copy;
 pub mod cross_entropy;
 pub mod dropout;
 pub mod embedding;
+pub mod fingerprint;
 pub mod grad_norm;
 pub mod half;
 pub mod head_loss;
@@ -79,6 +80,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(cross_entropy::CrossEntropyGrad),
         Box::new(embedding::Embedding),
         Box::new(embedding::EmbeddingGrad),
+        Box::new(fingerprint::Fingerprint),
         Box::new(half::Half { index: 0 }),
         Box::new(half::HalfGrad { index: 0 }),
         Box::new(head_loss::HeadLoss { scale: 1.0, gradients: true }),

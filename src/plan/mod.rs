@@ -197,6 +197,8 @@ pub struct Intervals {
     pub keep: usize,
     /// Samples.
     pub generation: usize,
+    /// Comparison of the replicas of all ranks.
+    pub check: usize,
     /// Rows and progress.
     pub metrics: usize,
     /// Steps that never count as steady state.
@@ -264,6 +266,11 @@ impl Plan {
     /// The format of activations.
     pub fn stream(&self) -> DType {
         self.precision.stream
+    }
+
+    /// Whether ranks exchange gradients, and so hold the same parameters.
+    pub fn exchanges(&self) -> bool {
+        self.batch.world > 1 && self.execution.communicate
     }
 
     /// How often the corpus is passed over.

@@ -74,6 +74,7 @@ impl Plan {
                 checkpoint: recipe.checkpoint.interval,
                 keep: recipe.checkpoint.keep,
                 generation: recipe.generation.interval,
+                check: recipe.parallelism.check_interval,
                 metrics: recipe.metrics.interval,
                 warmup: recipe.metrics.warmup,
             },

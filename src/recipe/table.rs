@@ -244,6 +244,14 @@ pub static KEYS: &[Key] = &[
     .aliases(&["bucket_cap_mb"]),
     Key::new("parallelism.overlap", Execution, Type::Bool, "Reduce while the backward pass still runs.", "false"),
     Key::new(
+        "parallelism.check_interval",
+        Bookkeeping,
+        count(0, MAX_STEPS),
+        "Distance of two comparisons of the parameters of all ranks; 0 compares only before saves and at the end.",
+        "1000",
+    )
+    .unit("optimizer steps"),
+    Key::new(
         "parallelism.timeout_s",
         Bookkeeping,
         number(Excluded(0.0), Included(1e9)),

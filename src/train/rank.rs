@@ -3,6 +3,7 @@
 use super::agreement::{Word, agree};
 use super::generate::generate;
 use super::init::initialize;
+use super::replicas;
 use super::restore::{BUFFERS, restore, share, views};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
 use crate::device::Device;
@@ -139,6 +140,11 @@ impl Rank {
     /// The engine, for measurements.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// The engine, for who changes its state from outside.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
     }
 
     /// The communicator.
@@ -348,6 +354,23 @@ impl Rank {
         }
         self.comm.all_reduce_sum_f64("the end of the evaluation", &mut sums)?;
         Ok(sums[0] / sums[1])
+    }
+
+    /// Whether this rank's parameters are to be those of every other rank.
+    pub fn holds_a_replica(&self) -> bool {
+        self.programs.replicas.is_some()
+    }
+
+    /// Sees that the parameters of all ranks have the same bits. Ranks that do not exchange gradients have nothing to
+    /// compare, nor has a rank alone.
+    ///
+    /// # Errors
+    /// When a rank is lost, or replicas have drifted apart: every rank names the tensor and the ranks.
+    pub fn check_replicas(&mut self) -> Result<()> {
+        let programs = Arc::clone(&self.programs);
+        let Some(section) = &programs.replicas else { return Ok(()) };
+        self.comm.now(self.done, Activity::Evaluates);
+        replicas::check(&mut self.engine, section, self.done)
     }
 
     /// Texts by the model as it is; none where the plan asks for none.

@@ -7,4 +7,5 @@ mod keys;
 mod learning;
 mod memory;
 mod ranks;
+mod replicas;
 mod splits;
