@@ -191,6 +191,13 @@ impl<'a> CpuNode<'a> {
         unsafe { ViewMut::new(self.outputs[i].0.cast(), spec.elements()) }
     }
 
+    /// The memory of output `i`, padding included, for an op of one task.
+    pub fn output_bytes(&self, i: usize) -> &'a mut [u8] {
+        // SAFETY: as `output`; bytes have no alignment.
+        let view: ViewMut<'a, u8> = unsafe { ViewMut::new(self.outputs[i].0, self.output_spec(i).bytes()) };
+        view.slice(0, view.len())
+    }
+
     /// Output `i` as unsigned integers.
     pub fn output_u32(&self, i: usize) -> ViewMut<'a, u32> {
         let spec = self.output_spec(i);

@@ -4,7 +4,9 @@ use crate::device::DType;
 use crate::ir::state::ParamRequest;
 use crate::ir::{Init, Spec, State, StateBuilder};
 use crate::ops::adamw::SCHEDULE_WIDTH;
+use crate::ops::embedding::DealtRows;
 use crate::passes::buckets::{Bucket, buckets};
+use crate::passes::exchange::pays;
 use crate::plan::Plan;
 
 /// The state of a plan, and the gradient buckets in it.
@@ -41,8 +43,14 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         let count = builder.state().params.len();
         builder.group("replicas", &[("fingerprints", Spec::new([count, 4], DType::U32))]);
         let state = builder.state();
-        let starts: Vec<(usize, usize)> = state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
-        buckets(&starts, state.flat_len, precision.master.size(), plan.execution.bucket_bytes)
+        let mut starts: Vec<(usize, usize)> =
+            state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
+        let mut end = state.flat_len;
+        // The embedding lies last. What is exchanged by rows is in no bucket.
+        if let Some((start, _)) = starts.pop_if(|_| dealt_rows(plan).is_some()) {
+            end = start;
+        }
+        buckets(&starts, end, precision.master.size(), plan.execution.bucket_bytes)
     } else {
         Vec::new()
     };
@@ -51,6 +59,19 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         builder.flat_range("grads", name, bucket.start, bucket.len);
     }
     (builder.finish(), buckets)
+}
+
+/// How the rows lie by which ranks exchange the gradient of the embedding, `None` where they all-reduce it: with several
+/// micro-steps, whose rows would all have to be kept; with tied embeddings, where the head's gradient is in every row;
+/// and where it takes fewer bytes.
+pub(super) fn dealt_rows(plan: &Plan) -> Option<DealtRows> {
+    let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
+    let by_rows = plan.execution.embedding_exchange
+        && plan.exchanges()
+        && plan.batch.micro_steps == 1
+        && !plan.model.tie_embeddings
+        && pays(plan.batch.world, plan.batch.rows(), plan.precision.stream, &table);
+    by_rows.then_some(DealtRows { ranks: plan.batch.world, sequence: plan.batch.seq_len })
 }
 
 /// The state of a program that only generates: parameters, and what generation needs.

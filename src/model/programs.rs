@@ -14,7 +14,7 @@ use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::GradNorm;
 use crate::ops::sum::Sum;
 use crate::passes::buckets::Bucket;
-use crate::passes::{differentiate, insert_all_reduces, recompute, unfuse};
+use crate::passes::{differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
 use crate::plan::Plan;
 use std::sync::Arc;
 
@@ -124,7 +124,10 @@ fn micro_step(
     }
     let seeds = loss_views(&program, losses);
     let program = differentiate(program, &seeds, first)?;
-    let program = recompute(program, plan.execution.recompute)?;
+    let mut program = recompute(program, plan.execution.recompute)?;
+    if let (Some(dealt), Some(embedding)) = (layout::dealt_rows(plan), state.param("embedding")) {
+        program = exchange_rows(program, embedding.grad, dealt)?;
+    }
     if last { insert_all_reduces(program, buckets, plan.execution.overlap) } else { Ok(program) }
 }
 

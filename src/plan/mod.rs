@@ -178,6 +178,8 @@ pub struct Execution {
     pub bucket_bytes: usize,
     /// Reduce gradients while backward goes on.
     pub overlap: bool,
+    /// Whether ranks may exchange the gradient of the embedding by its rows.
+    pub embedding_exchange: bool,
     /// Whether gradients are reduced at all.
     pub communicate: bool,
     /// Most bytes that the engine may hold.

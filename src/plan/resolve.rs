@@ -161,6 +161,7 @@ fn plan_execution(resolved: &Resolved) -> Execution {
         },
         bucket_bytes: (parallelism.bucket_mib * f64::from(1 << 20)) as usize,
         overlap: parallelism.overlap,
+        embedding_exchange: parallelism.embedding_exchange,
         communicate: engine.communication == Communication::On,
         memory_limit: engine.memory_limit_gib.map(|gib| (gib * f64::from(1 << 30)) as usize),
     }

@@ -244,6 +244,13 @@ pub static KEYS: &[Key] = &[
     .aliases(&["bucket_cap_mb"]),
     Key::new("parallelism.overlap", Execution, Type::Bool, "Reduce while the backward pass still runs.", "false"),
     Key::new(
+        "parallelism.embedding_exchange",
+        Execution,
+        Type::Bool,
+        "Exchange the rows of the embedding's gradient where that takes fewer bytes than to reduce all of it.",
+        "false",
+    ),
+    Key::new(
         "parallelism.check_interval",
         Bookkeeping,
         count(0, MAX_STEPS),

@@ -1,6 +1,7 @@
 //! The engine as a whole, on models of a few thousand parameters: gradients, learning, bits, ranks, memory, keys.
 
 mod bits;
+mod exchange;
 mod gradient;
 mod harness;
 mod keys;

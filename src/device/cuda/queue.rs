@@ -237,6 +237,11 @@ pub trait Queue {
     /// # Errors
     /// When the driver refuses.
     fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()>;
+    /// Gives every rank the `bytes` at `from` of all ranks: at `to`, rank after rank.
+    ///
+    /// # Errors
+    /// When the library refuses, or a rank is lost.
+    fn all_gather(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()>;
 }
 
 /// A product without its addresses: what an algorithm is chosen for.
@@ -347,6 +352,10 @@ impl Queue for Collector {
     }
 
     fn copy(&self, _to: DevicePtr, _from: DevicePtr, _bytes: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn all_gather(&self, _to: DevicePtr, _from: DevicePtr, _bytes: usize) -> Result<()> {
         Ok(())
     }
 }
