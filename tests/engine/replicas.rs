@@ -1,6 +1,7 @@
 //! Ranks compare their parameters, and a run whose replicas have drifted apart ends.
 
 use crate::harness::Setup;
+use crate::keys::runs::{scratch, start};
 use std::sync::Arc;
 use xrun::Result;
 use xrun::train::Rank;
@@ -48,4 +49,19 @@ fn who_has_no_replica_compares_nothing() {
         assert!(Setup::new(overrides).programs.replicas.is_none(), "{overrides:?}");
         assert_eq!(with_spoilt(overrides, 0, "embedding", 0), None, "{overrides:?}");
     }
+}
+
+/// The summary of a run whose replicas differ by design says so.
+#[test]
+fn a_run_without_communication_is_marked() {
+    let notes = |more: &[&str]| {
+        let settings: Vec<String> =
+            ["training.steps=3"].iter().chain(more).map(ToString::to_string).collect();
+        start(&settings, scratch().path()).unwrap().1.notes
+    };
+    let marked =
+        |notes: &[String]| notes.iter().any(|note| note.contains("nothing of this run may be exported"));
+    assert!(marked(&notes(&["parallelism.world_size=2", "engine.communication=off"])));
+    assert!(!marked(&notes(&["parallelism.world_size=2"])));
+    assert!(!marked(&notes(&["parallelism.world_size=1", "engine.communication=off"])));
 }
