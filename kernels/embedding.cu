@@ -51,9 +51,20 @@ __device__ void find_places(Sorting &s) {
     __syncthreads();
 }
 
+// How rows of a batch lie that was dealt to ranks, a sequence to each in turn: rank after rank.
+struct Dealt {
+    int ranks, sequence, rows_of_rank;
+    __device__ __forceinline__ int place(int row) const {
+        if (ranks == 1) return row;
+        int s = row / sequence;
+        return s % ranks * rows_of_rank + s / ranks * sequence + row % sequence;
+    }
+};
+
 // Moves positions from `from` (null: the order of the text) to `to`, sorted by one digit of their tokens, stably; with
 // `sorted`, writes the tokens along. A warp takes a share of neighbours.
-__device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u32 *to, u32 *sorted, int n, int shift) {
+__device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u32 *to, u32 *sorted, int n, int shift,
+                              const Dealt &dealt) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int share = (n + SORT_WARPS * WARP - 1) / (SORT_WARPS * WARP) * WARP;
     int begin = min(n, warp * share), end = min(n, begin + share);
@@ -62,7 +73,7 @@ __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u3
     // Integers: any order gives the same counts.
 #pragma unroll SORT_BATCH
     for (int i = begin + lane; i < end; i += WARP) {
-        u32 token = tokens[from ? from[i] : i];
+        u32 token = tokens[from ? from[i] : dealt.place(i)];
         atomicAdd(&s.counts[warp][token >> shift & (DIGITS - 1)], 1u);
     }
     __syncthreads();
@@ -73,7 +84,7 @@ __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u3
 #pragma unroll
         for (int b = 0; b < SORT_BATCH; b++) {
             int i = base + b * WARP + lane;
-            position[b] = i >= end ? 0 : from ? from[i] : i;
+            position[b] = i >= end ? 0 : from ? from[i] : dealt.place(i);
             token[b] = tokens[position[b]];
         }
 #pragma unroll
@@ -98,16 +109,19 @@ constexpr int SORT_THREADS = SORT_WARPS * WARP;
 constexpr int ZEROS = 8; // Accesses of a thread that clears.
 
 // Block 0: order[n], the positions sorted by token, and sorted[n], their tokens, by `passes` digits of a token;
-// spare[n] is scratch. The other blocks meanwhile clear dw[zeros], which takes longer.
+// spare[n] is scratch. Rows of `ranks` ranks are in the order of the global batch. The other blocks meanwhile clear dw[zeros], which takes longer.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, float *dw, int n, int passes, u64 zeros) {
+embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, float *dw, int n, int passes,
+               int ranks, int sequence, u64 zeros) {
     __shared__ Sorting s;
     if (blockIdx.x == 0) {
+        Dealt dealt = {ranks, sequence, n / ranks};
         const u32 *from = nullptr;
         for (int pass = 0; pass < passes; pass++) {
             // Back and forth, so that the last pass ends in `order`.
             u32 *to = (passes - 1 - pass) % 2 == 0 ? order : spare;
-            sort_by_digit(s, tokens, from, to, pass + 1 == passes ? sorted : nullptr, n, pass * DIGIT_BITS);
+            sort_by_digit(s, tokens, from, to, pass + 1 == passes ? sorted : nullptr, n, pass * DIGIT_BITS,
+                          dealt);
             from = to;
         }
         return;

@@ -412,6 +412,14 @@ fn the_command_says_what_is_wrong() {
     xrun_export(&run, &to, &[]).code(2).stderr(contains("qk_norm is false"));
     xrun_export(&run, &to, &["--checkpoint", "10"]).code(2).stderr(contains("there are: 20"));
     xrun_export(&run, &to, &["--dtype", "fp8"]).code(2);
+    let apart = at.path().join("apart");
+    let recipe = format!("{RECIPE}[parallelism]\nworld_size = 2\n[engine]\ncommunication = \"off\"\n");
+    run_folder(&apart, &recipe);
+    xrun_export(&apart, &to, &[]).code(2).stderr(contains("engine.communication = \"off\""));
+    assert!(!to.exists());
+    let alone = at.path().join("alone");
+    run_folder(&alone, &recipe.replace("world_size = 2", "world_size = 1"));
+    xrun_export(&alone, &at.path().join("of one rank"), &[]).success();
     fs::remove_file(run.join("tokenizer.json")).unwrap();
     xrun_export(&run, &to, &[]).code(2).stderr(contains("tokenizer.json"));
     let no_seq = at.path().join("no_seq");

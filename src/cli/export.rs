@@ -1,6 +1,7 @@
 //! `xrun export`.
 
 use crate::error::{Error, IoContext, Result};
+use crate::recipe::{Communication, WorldSize};
 use crate::results::find;
 use crate::train::checkpoint::{self, Loaded};
 use crate::train::export::{self, Dtype, ExportModel};
@@ -40,7 +41,9 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let path = run.join("tokenizer.json");
     let tokenizer_json =
         fs::read_to_string(&path).at("read", &path).map_err(|e| Error::usage(e.message()))?;
-    let model = model(&checkpoint, &tokenizer_json, args.dtype)?;
+    let recipe = recipe(&checkpoint)?;
+    recipe.check()?;
+    let model = model(recipe, &checkpoint, &tokenizer_json, args.dtype)?;
     export::write(&args.to, &model, &checkpoint, &tokenizer_json)?;
     eprintln!("exported {} to {}", checkpoint.path().display(), args.to.display());
     Ok(())
@@ -64,6 +67,10 @@ fn open(run: &Path, step: Option<u64>) -> Result<Loaded> {
 struct Recipe {
     model: ModelKeys,
     training: TrainingKeys,
+    #[serde(default)]
+    parallelism: ParallelismKeys,
+    #[serde(default)]
+    engine: EngineKeys,
 }
 
 #[derive(Deserialize)]
@@ -85,11 +92,40 @@ struct TrainingKeys {
     seq_len: usize,
 }
 
+#[derive(Default, Deserialize)]
+struct ParallelismKeys {
+    world_size: Option<WorldSize>,
+}
+
+#[derive(Default, Deserialize)]
+struct EngineKeys {
+    communication: Option<Communication>,
+}
+
+impl Recipe {
+    /// Refuses what no export should be made of.
+    fn check(&self) -> Result<()> {
+        let alone = self.parallelism.world_size == Some(WorldSize::Fixed(1));
+        if alone || self.engine.communication != Some(Communication::Off) {
+            return Ok(());
+        }
+        Err(Error::usage(
+            "this run trained with engine.communication = \"off\": each rank went its own way on its share of the data, and \
+             the checkpoint holds rank 0 alone. Such a run measures time; train with engine.communication = \"on\" to export",
+        ))
+    }
+}
+
+/// The recipe that a checkpoint carries.
+fn recipe(checkpoint: &Loaded) -> Result<Recipe> {
+    toml::from_str(&checkpoint.meta().resolved_recipe_toml).map_err(|e| {
+        Error::failed(format!("the recipe in {} cannot be used: {e}", checkpoint.path().display()))
+    })
+}
+
 /// The model's numbers: from the recipe that the checkpoint carries, and from the embedding the vocabulary.
-fn model(checkpoint: &Loaded, tokenizer_json: &str, dtype: Dtype) -> Result<ExportModel> {
+fn model(recipe: Recipe, checkpoint: &Loaded, tokenizer_json: &str, dtype: Dtype) -> Result<ExportModel> {
     let at = checkpoint.path().display();
-    let recipe: Recipe = toml::from_str(&checkpoint.meta().resolved_recipe_toml)
-        .map_err(|e| Error::failed(format!("the recipe in {at} cannot be used: {e}")))?;
     let Some(&[vocab_size, _]) = checkpoint.shape("embedding") else {
         return Err(Error::failed(format!("{at} has no embedding of two dimensions")));
     };

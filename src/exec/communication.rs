@@ -10,9 +10,9 @@
 use super::Engine;
 use crate::device::comm::Communicator;
 use crate::device::cuda::driver::Event;
-use crate::device::cuda::{Gpu, Queue};
+use crate::device::cuda::{DevicePtr, Gpu, Queue};
 use crate::error::{Error, Result};
-use crate::ir::{Home, Node, Program, Stream};
+use crate::ir::{Home, Node, Program, SlotId, Stream};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -153,6 +153,17 @@ impl Exchange {
 }
 
 impl Engine {
+    /// Replaces a tensor of the state by that of rank 0, from GPU to GPU; false on the CPU, where nothing is done.
+    ///
+    /// # Errors
+    /// When a rank is lost, or NCCL refuses.
+    pub fn take_from_rank_0(&self, slot: SlotId) -> Result<bool> {
+        let Some(gpu) = self.gpu() else { return Ok(false) };
+        let bytes = self.state.layout().get(slot).spec.bytes();
+        gpu.take_from_rank_0(self.state.address(slot).addr() as DevicePtr, bytes)?;
+        Ok(true)
+    }
+
     /// What the collectives of the last step took; `None` for a rank alone and on the CPU, and where the device is
     /// already at those of the next step.
     pub fn communication(&self) -> Option<Communicated> {

@@ -176,12 +176,26 @@ impl<'a> CpuNode<'a> {
         view.slice(0, view.len())
     }
 
+    /// The memory of input `i`, padding included. No op that reads bytes declares an alias of them.
+    pub fn input_bytes(&self, i: usize) -> &'a [u8] {
+        // SAFETY: as `input`; bytes have no alignment, and nothing writes them meanwhile.
+        let view: View<'a, u8> = unsafe { View::new(self.inputs[i].0, self.input_spec(i).bytes()) };
+        view.slice(0, view.len())
+    }
+
     /// Output `i` as numbers of type `E`, padding included.
     pub fn output<E: Elem>(&self, i: usize) -> ViewMut<'a, E> {
         let spec = self.output_spec(i);
         assert_eq!(spec.dtype, E::DTYPE, "{} output {i}", self.node.op.name());
         // SAFETY: as `input`; the node is the only one that runs, and its tasks write disjoint ranges.
         unsafe { ViewMut::new(self.outputs[i].0.cast(), spec.elements()) }
+    }
+
+    /// The memory of output `i`, padding included, for an op of one task.
+    pub fn output_bytes(&self, i: usize) -> &'a mut [u8] {
+        // SAFETY: as `output`; bytes have no alignment.
+        let view: ViewMut<'a, u8> = unsafe { ViewMut::new(self.outputs[i].0, self.output_spec(i).bytes()) };
+        view.slice(0, view.len())
     }
 
     /// Output `i` as unsigned integers.

@@ -4,7 +4,9 @@ use crate::device::DType;
 use crate::ir::state::ParamRequest;
 use crate::ir::{Init, Spec, State, StateBuilder};
 use crate::ops::adamw::SCHEDULE_WIDTH;
+use crate::ops::embedding::DealtRows;
 use crate::passes::buckets::{Bucket, Reduction, buckets};
+use crate::passes::exchange::pays;
 use crate::plan::Plan;
 
 /// The state of a plan, and the gradient buckets in it.
@@ -37,14 +39,22 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         ],
     );
     generation(plan, &mut builder);
-    let communicates = plan.batch.world > 1 && plan.execution.communicate;
-    let buckets = if communicates && plan.execution.reduction == Reduction::Bucketed {
+    if plan.exchanges() {
+        let count = builder.state().params.len();
+        builder.group("replicas", &[("fingerprints", Spec::new([count, 4], DType::U32))]);
+    }
+    let buckets = if plan.exchanges() && plan.execution.reduction == Reduction::Bucketed {
         let state = builder.state();
-        let starts: Vec<(usize, usize)> = state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
+        let mut starts: Vec<(usize, usize)> =
+            state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
+        let mut end = state.flat_len;
+        // The embedding lies last. What is exchanged by rows is in no bucket.
+        if let Some((start, _)) = starts.pop_if(|_| dealt_rows(plan).is_some()) {
+            end = start;
+        }
         // The head's gradient is complete before the backward of the blocks begins, unless it is the embedding's too.
         let head_first = !plan.model.tie_embeddings;
-        let bytes = plan.execution.bucket_bytes;
-        buckets(&starts, state.flat_len, precision.master.size(), bytes, head_first)
+        buckets(&starts, end, precision.master.size(), plan.execution.bucket_bytes, head_first)
     } else {
         Vec::new()
     };
@@ -53,6 +63,21 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         builder.flat_range("grads", name, bucket.start, bucket.len);
     }
     (builder.finish(), buckets)
+}
+
+/// How the rows lie by which ranks exchange the gradient of the embedding, `None` where they all-reduce it: in a
+/// group with all others, which is there to be compared with; with several
+/// micro-steps, whose rows would all have to be kept; with tied embeddings, where the head's gradient is in every row;
+/// and where it takes fewer bytes.
+pub(super) fn dealt_rows(plan: &Plan) -> Option<DealtRows> {
+    let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
+    let by_rows = plan.execution.embedding_exchange
+        && plan.exchanges()
+        && plan.execution.reduction == Reduction::Bucketed
+        && plan.batch.micro_steps == 1
+        && !plan.model.tie_embeddings
+        && pays(plan.batch.world, plan.batch.rows(), plan.precision.stream, &table);
+    by_rows.then_some(DealtRows { ranks: plan.batch.world, sequence: plan.batch.seq_len })
 }
 
 /// The state of a program that only generates: parameters, and what generation needs.

@@ -10,10 +10,13 @@ use crate::ir::{Builder, Home, Mode, Out, Phase, Program, State, TensorId};
 use crate::ops::adamw::{AdamW, SCHEDULE_WIDTH, Segment, schedule_row};
 use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;
+use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::GradNorm;
 use crate::ops::sum::Sum;
 use crate::passes::buckets::Bucket;
-use crate::passes::{Reduction, append_group, differentiate, insert_all_reduces, recompute, unfuse};
+use crate::passes::{
+    Reduction, append_group, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse,
+};
 use crate::plan::Plan;
 use std::sync::Arc;
 
@@ -31,6 +34,8 @@ pub struct Programs {
     pub evaluate: Section,
     /// One token of every sample; absent without samples.
     pub generate: Option<Section>,
+    /// A fingerprint of every parameter, for ranks to compare; absent where they are not held alike.
+    pub replicas: Option<Section>,
 }
 
 impl Programs {
@@ -49,7 +54,9 @@ impl Programs {
         let evaluate = Section::new(evaluation(plan, &state)?);
         let generate =
             if plan.generation.samples > 0 { Some(Section::new(generation(plan, &state)?)) } else { None };
-        Ok(Self { step_end: Section::new(step_end(plan, &state)?), state, micro, evaluate, generate })
+        let replicas = if plan.exchanges() { Some(Section::new(fingerprints(&state)?)) } else { None };
+        let step_end = Section::new(step_end(plan, &state)?);
+        Ok(Self { state, micro, step_end, evaluate, generate, replicas })
     }
 
     /// The variant of micro-step `i` of `of`.
@@ -65,6 +72,7 @@ impl Programs {
         let mut all: Vec<&Section> = self.micro.iter().map(|(_, section)| section).collect();
         all.extend([&self.step_end, &self.evaluate]);
         all.extend(&self.generate);
+        all.extend(&self.replicas);
         all
     }
 
@@ -97,8 +105,7 @@ pub fn generator(plan: &Plan) -> Result<(Arc<State>, Section)> {
 
 /// The variants that occur: the last one differs from the others only where it communicates.
 fn variants(plan: &Plan) -> Vec<(bool, bool)> {
-    let communicates = plan.batch.world > 1 && plan.execution.communicate;
-    match (plan.batch.micro_steps, communicates) {
+    match (plan.batch.micro_steps, plan.exchanges()) {
         (1, _) => vec![(true, true)],
         (_, false) => vec![(true, false), (false, false)],
         (2, true) => vec![(true, false), (false, true)],
@@ -119,8 +126,11 @@ fn micro_step(
     }
     let seeds = loss_views(&program, losses);
     let program = differentiate(program, &seeds, first)?;
-    let program = recompute(program, plan.execution.recompute)?;
-    if !last || plan.batch.world == 1 || !plan.execution.communicate {
+    let mut program = recompute(program, plan.execution.recompute)?;
+    if let (Some(dealt), Some(embedding)) = (layout::dealt_rows(plan), state.param("embedding")) {
+        program = exchange_rows(program, embedding.grad, dealt)?;
+    }
+    if !last || !plan.exchanges() {
         return Ok(program);
     }
     match plan.execution.reduction {
@@ -227,6 +237,20 @@ fn generation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let normed = transformer.trunk(&mut b)?;
     transformer.logits(&mut b, normed)?;
     if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
+}
+
+/// The fingerprint of every master, a row each, in the order of the parameters.
+fn fingerprints(state: &Arc<State>) -> Result<Program> {
+    let mut b = Builder::new("replicas", Arc::clone(state));
+    b.set_phase(Phase::Communication);
+    let all = b.state("replicas.fingerprints")?;
+    for (row, param) in state.params.iter().enumerate() {
+        b.scoped(param.name.as_str(), |b| {
+            let (master, to) = (b.state(&format!("params.{}", param.name))?, b.rows(all, row, 1)?);
+            b.emit_into("fingerprint", Arc::new(Fingerprint), &[master], &[Out::Into(to, Mode::Write)])
+        })?;
+    }
+    Ok(b.finish())
 }
 
 /// The schedule of all steps as the optimizer reads it: a row per step, row 0 unused.

@@ -7,16 +7,19 @@ use super::programs::{Programs, loss_views, record};
 use crate::ir::vjp::Upstream;
 use crate::ir::{Builder, Program, State, TensorId};
 use crate::ops::copy::Copy;
+use crate::ops::embedding::DealtRows;
 use crate::ops::head_loss::HeadLoss;
 use crate::ops::sum::SumGrad;
 use crate::passes::buckets::Bucket;
-use crate::passes::{MemoryPlan, Recompute, differentiate, insert_all_reduces, recompute, unfuse};
+use crate::passes::{
+    MemoryPlan, Recompute, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse,
+};
 use crate::plan::{Corpus, Plan};
 use crate::recipe;
 use insta::assert_snapshot;
 use std::sync::Arc;
 
-/// Two ranks, grouped queries, dropout, a padded vocabulary and FFN width, bf16.
+/// Two ranks that reduce every gradient, grouped queries, dropout, a padded vocabulary and FFN width, bf16.
 const RECIPE: &str = r#"
 [model]
 dim = 16
@@ -36,6 +39,7 @@ dtype = "bf16"
 [parallelism]
 world_size = 2
 bucket_mib = 0.006
+embedding_exchange = false
 
 [generation]
 samples = 2
@@ -48,6 +52,9 @@ fn plan(overrides: &[&str]) -> Plan {
         Corpus { vocab_size: 50, train_tokens: 1000, exact: true, validation_tokens: 100, floor: None };
     Plan::new(&resolved, corpus).unwrap()
 }
+
+/// Ranks exchange rows of the embedding.
+const BY_ROWS: &str = "parallelism.embedding_exchange=true";
 
 /// A micro-step that is both first and last, pass by pass.
 struct Passes {
@@ -70,6 +77,11 @@ impl Passes {
     fn differentiated(&self, program: Program) -> Program {
         let seeds = loss_views(&program, self.losses);
         differentiate(program, &seeds, true).unwrap()
+    }
+
+    fn exchanged(&self, program: Program) -> Program {
+        let slot = self.state.param("embedding").unwrap().grad;
+        exchange_rows(program, slot, layout::dealt_rows(&self.plan).unwrap()).unwrap()
     }
 
     fn recomputed(&self, policy: Recompute) -> Program {
@@ -358,6 +370,24 @@ fn with_all_reduces() {
     ");
 }
 
+/// The embedding's rows and their tokens are gathered and summed by every rank; its gradient is in no bucket.
+#[test]
+fn with_exchanged_rows() {
+    let passes = Passes::new(&[BY_ROWS]);
+    let before = passes.recomputed(Recompute::Selective);
+    assert_snapshot!(changes(&before, &passes.exchanged(before.clone())), @r"
+    -program micro(first=true, last=true) (39 nodes)
+    -  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, shadow.embedding)  @embedding ∇
+    +program micro(first=true, last=true) (41 nodes)
+     …
+    +  %79:u32[16] = gather_rows(batch.tokens) ranks=2  @embedding ⇄
+    +  %80:bf16[16,16] = gather_rows(%69) ranks=2  @embedding ⇄
+    +  grads.embedding, %81:u32[64], %82:u32[16], %83:u32[2,16], %84:f32[2,16] = embedding_grad(%79, %80, shadow.embedding) ranks=2 sequence=4  @embedding ∇
+    ");
+    let ends: Vec<usize> = passes.buckets.iter().map(|b| b.start + b.len).collect();
+    assert_eq!(ends.last(), Some(&passes.state.param("embedding").unwrap().start));
+}
+
 /// Every block of transient memory: offset, size, the nodes between which it lives, the tensors in it.
 #[test]
 fn with_its_memory() {
@@ -436,6 +466,20 @@ fn the_other_sections() {
       %28+0B, %33:bf16[8,50→64] = head_loss(%25+0B, shadow.head, batch.targets+0B) without gradients  @head
       control.eval_loss = sum(%28) scale=1e0  @head
     ");
+    assert_snapshot!(programs.replicas.unwrap().program, @r"
+    program replicas (11 nodes)
+      replicas.fingerprints+0B = fingerprint(params.head)  @head ⇄
+      replicas.fingerprints+16B = fingerprint(params.final_norm)  @final_norm ⇄
+      replicas.fingerprints+32B = fingerprint(params.blocks.0.down)  @blocks.0.down ⇄
+      replicas.fingerprints+48B = fingerprint(params.blocks.0.gate_up)  @blocks.0.gate_up ⇄
+      replicas.fingerprints+64B = fingerprint(params.blocks.0.ffn_norm)  @blocks.0.ffn_norm ⇄
+      replicas.fingerprints+80B = fingerprint(params.blocks.0.out)  @blocks.0.out ⇄
+      replicas.fingerprints+96B = fingerprint(params.blocks.0.k_norm)  @blocks.0.k_norm ⇄
+      replicas.fingerprints+112B = fingerprint(params.blocks.0.q_norm)  @blocks.0.q_norm ⇄
+      replicas.fingerprints+128B = fingerprint(params.blocks.0.qkv)  @blocks.0.qkv ⇄
+      replicas.fingerprints+144B = fingerprint(params.blocks.0.attention_norm)  @blocks.0.attention_norm ⇄
+      replicas.fingerprints+160B = fingerprint(params.embedding)  @embedding ⇄
+    ");
     assert_snapshot!(programs.generate.unwrap().program, @r"
     program generate (13 nodes)
       %2:bf16[2,16] = embedding(generation.tokens, shadow.embedding)  @embedding
@@ -454,14 +498,35 @@ fn the_other_sections() {
     ");
 }
 
+/// A gradient that an embedding does not make alone cannot be exchanged by its rows.
+#[test]
+fn a_shared_gradient_is_not_exchanged() {
+    for overrides in
+        [["model.tie_embeddings=true"], ["training.accumulation=2"], ["parallelism.world_size=1"]]
+    {
+        assert_eq!(layout::dealt_rows(&plan(&[&overrides[..], &[BY_ROWS]].concat())), None, "{overrides:?}");
+    }
+    let passes = Passes::new(&["model.tie_embeddings=true"]);
+    let slot = passes.state.param("embedding").unwrap().grad;
+    let dealt = DealtRows { ranks: 2, sequence: 4 };
+    let error = exchange_rows(passes.recomputed(Recompute::Selective), slot, dealt).unwrap_err();
+    assert_snapshot!(error, @"program micro(first=true, last=true): the gradient to exchange is not of an embedding alone");
+}
+
 /// The passes above, in this order, are what a plan's programs are made by.
 #[test]
 fn the_passes_make_the_program() {
-    let passes = Passes::new(&[]);
-    let program = insert_all_reduces(passes.recomputed(Recompute::Selective), &passes.buckets, true).unwrap();
-    let programs = Programs::new(&passes.plan).unwrap();
-    assert_eq!(programs.micro.len(), 1);
-    assert_eq!(programs.micro[0].1.program.to_string(), program.to_string());
+    for by_rows in [false, true] {
+        let passes = if by_rows { Passes::new(&[BY_ROWS]) } else { Passes::new(&[]) };
+        let mut program = passes.recomputed(Recompute::Selective);
+        if by_rows {
+            program = passes.exchanged(program);
+        }
+        let program = insert_all_reduces(program, &passes.buckets, true).unwrap();
+        let programs = Programs::new(&passes.plan).unwrap();
+        assert_eq!(programs.micro.len(), 1);
+        assert_eq!(programs.micro[0].1.program.to_string(), program.to_string());
+    }
 }
 
 /// A gradient that nobody provides is found before anything runs, and named.

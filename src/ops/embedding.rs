@@ -15,12 +15,38 @@ pub struct Embedding;
 /// its shape alone.
 ///
 /// A stable counting sort lists the positions of every token in `order`, up to `ends[token]`. Each row of `dW` is then
-/// the sum of its own positions in the order of the text: the same bits for any number of threads.
+/// the sum of its own positions in the order of the text: the same bits for any number of threads. Where rows are of
+/// several ranks, the order is that of the global batch: the same for any number of ranks.
 ///
 /// On a GPU, where one frequent token must occupy many blocks, pieces of [`PIECE`] sorted positions are summed, and the
 /// sums of a token that reaches over several (`edges`) are added up in their order.
 #[derive(Clone, Copy, Debug)]
-pub struct EmbeddingGrad;
+pub struct EmbeddingGrad(pub DealtRows);
+
+/// How the rows of a batch lie that was dealt to ranks, a sequence to each in turn: rank after rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DealtRows {
+    /// How many ranks there are.
+    pub ranks: usize,
+    /// Rows of a sequence.
+    pub sequence: usize,
+}
+
+impl DealtRows {
+    /// Rows of one rank, which lie in order.
+    pub const OF_ONE: Self = Self { ranks: 1, sequence: 1 };
+
+    /// Where row `row` of the global batch, of `rows`, lies.
+    fn place(self, row: usize, rows: usize) -> usize {
+        let (sequence, inside) = (row / self.sequence, row % self.sequence);
+        sequence % self.ranks * (rows / self.ranks) + sequence / self.ranks * self.sequence + inside
+    }
+}
+
+impl EmbeddingGrad {
+    /// Its name.
+    pub const NAME: &'static str = "embedding_grad";
+}
 
 /// Tasks that the vocabulary is cut into.
 const TASKS: usize = 64;
@@ -44,7 +70,7 @@ impl Op for Embedding {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let (tokens, w, dy) = (v.input(0), v.input(1), v.grad(0)?);
-        v.backward(EmbeddingGrad, &[tokens, dy, w], &[1]).map(drop)
+        v.backward(EmbeddingGrad(DealtRows::OF_ONE), &[tokens, dy, w], &[1]).map(drop)
     }
 
     /// Reads the rows that are looked up, not the table.
@@ -107,8 +133,9 @@ fn kernel(entry: &'static str, x: &Spec) -> Kernel {
     Kernel::new("embedding", entry).with_type("T", x.dtype).with("VEC", vector_width(x.width(), x.dtype))
 }
 
-/// Sorts positions by token, stably: `order` up to `ends[t]`, from `ends[t - 1]`, lists those of token `t`.
-fn sort(tokens: &[u32], ends: &mut [u32], order: &mut [u32]) {
+/// Sorts positions by token: `order` up to `ends[t]`, from `ends[t - 1]`, lists those of token `t` in the order of the
+/// global batch.
+fn sort(tokens: &[u32], dealt: DealtRows, ends: &mut [u32], order: &mut [u32]) {
     ends.fill(0);
     for &token in tokens {
         ends[token as usize] += 1;
@@ -117,16 +144,23 @@ fn sort(tokens: &[u32], ends: &mut [u32], order: &mut [u32]) {
     for end in &mut *ends {
         start += std::mem::replace(end, start);
     }
-    for (position, &token) in (0..).zip(tokens) {
-        let next = &mut ends[token as usize];
-        order[*next as usize] = position;
+    for position in (0..tokens.len()).map(|row| dealt.place(row, tokens.len())) {
+        let next = &mut ends[tokens[position] as usize];
+        order[*next as usize] = position as u32;
         *next += 1;
     }
 }
 
 impl Op for EmbeddingGrad {
     fn name(&self) -> &'static str {
-        "embedding_grad"
+        Self::NAME
+    }
+
+    fn attributes(&self) -> String {
+        match self.0 {
+            DealtRows { ranks: 1, .. } => String::new(),
+            DealtRows { ranks, sequence } => format!("ranks={ranks} sequence={sequence}"),
+        }
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -134,6 +168,9 @@ impl Op for EmbeddingGrad {
         let x = Embedding.infer(&[tokens.clone(), w.clone()])?;
         if x[0].alloc != dy.alloc || x[0].dtype != dy.dtype {
             return Err("dy is [N, d] in the format of W".into());
+        }
+        if !tokens.alloc[0].is_multiple_of(self.0.ranks * self.0.sequence) {
+            return Err("every rank has as many whole sequences".into());
         }
         let index = |len: usize| Spec::new([len], DType::U32);
         let (n, master) = (tokens.alloc[0], w.dtype.accumulator());
@@ -154,7 +191,7 @@ impl Op for EmbeddingGrad {
         let tokens = cx.input_u32(0);
         let (v, d) = (cx.output_spec(0).rows(), cx.output_spec(0).width());
         let (ends, order) = (cx.output_u32(1).slice(0, v), cx.output_u32(2).slice(0, tokens.len()));
-        sort(tokens, ends, order);
+        sort(tokens, self.0, ends, order);
         let (ends, order, add) = (&*ends, &*order, cx.adds(0));
         dispatch_float!(cx.input_spec(1).dtype, E => {
             type A = <E as Elem>::Acc;
@@ -194,7 +231,8 @@ impl Op for EmbeddingGrad {
         let passes = bits.div_ceil(DIGIT_BITS).max(1) as usize;
         let zeros = if cx.adds(0) { 0 } else { dw.elements() };
         let args = [tokens, order, sorted.into(), spare.into(), sums, n.into(), passes.into()];
-        let args = [&args[..], &[Arg::U64(zeros as u64)]].concat();
+        let dealt = [self.0.ranks.into(), self.0.sequence.into()];
+        let args = [&args[..], &dealt, &[Arg::U64(zeros as u64)]].concat();
         let blocks = 1 + zeros.div_ceil(CLEARED);
         cx.queue.launch(kernel("embedding_sort", dy), Grid::new(blocks, SORT_THREADS), &args)?;
 
@@ -207,9 +245,47 @@ impl Op for EmbeddingGrad {
         cx.queue.launch(kernel("embedding_join", dy), pieces, &args)
     }
 
-    fn cases(&self, _precision: Precision) -> Cases {
-        Cases::GradientOf("embedding")
+    /// Rows of one rank are proven by the gradient of the embedding. These are of several, in an order that the sums
+    /// show: 1 is lost beside 2¹⁰⁰, unless that is gone again before.
+    fn cases(&self, precision: Precision) -> Cases {
+        let case = |ranks: usize, sequence: usize, [n, v, d]: [usize; 3], rows: Fill| {
+            let dealt = DealtRows { ranks, sequence };
+            let inputs = vec![
+                (Spec::new([n], DType::U32), Fill::Below(v as u32)),
+                (Spec::new([n, d], precision.stream), rows),
+                (Spec::new([v, d], precision.stream), Fill::Normal(0.0, 1.0)),
+            ];
+            let name = format!("ranks{ranks} sequence{sequence} n{n} v{v} d{d}");
+            Case::new(name, EmbeddingGrad(dealt), inputs, move |i| reference(dealt, i))
+                .differentiable(&[])
+                .upstream(&[])
+                .depth(n)
+        };
+        let (big, normal) = (2f64.powi(100), Fill::Normal(0.0, 1.0));
+        // Memory holds sequences 0 and 2, then 1 and 3.
+        let order = Fill::Values(vec![big, 1.0, -big, 1.0]);
+        Cases::Own(vec![
+            case(2, 1, [4, 1, 1], order),
+            case(2, 16, [256, 50, 16], normal.clone()),
+            case(3, 5, [300, 300, 24], normal.clone()),
+            case(4, 8, [1024, 7, 8], normal),
+        ])
     }
+}
+
+/// Adds row after row of the global batch. Of the outputs only the gradient is compared.
+fn reference(dealt: DealtRows, i: &[Array]) -> Vec<Array> {
+    let (tokens, rows, d) = (&i[0].data, &i[1].data, i[2].width());
+    let mut dw = Array::zeros(&i[2].shape);
+    let per_rank = tokens.len() / dealt.ranks;
+    for index in 0..tokens.len() / dealt.sequence {
+        let (rank, j) = (index % dealt.ranks, index / dealt.ranks);
+        for row in rank * per_rank + j * dealt.sequence..rank * per_rank + (j + 1) * dealt.sequence {
+            let to = &mut dw.data[tokens[row] as usize * d..][..d];
+            to.iter_mut().zip(&rows[row * d..]).for_each(|(sum, dy)| *sum += dy);
+        }
+    }
+    vec![dw, Array::zeros(&[0]), Array::zeros(&[0]), Array::zeros(&[0]), Array::zeros(&[0])]
 }
 
 #[cfg(test)]
@@ -221,7 +297,7 @@ mod tests {
         #[test]
         fn sorting_lists_each_token_in_text_order(tokens in prop::collection::vec(0u32..9, 0..60)) {
             let (mut ends, mut order) = (vec![7; 9], vec![7; tokens.len()]);
-            sort(&tokens, &mut ends, &mut order);
+            sort(&tokens, DealtRows::OF_ONE, &mut ends, &mut order);
             let mut start = 0;
             for token in 0..9u32 {
                 let end = ends[token as usize] as usize;

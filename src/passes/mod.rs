@@ -1,15 +1,17 @@
 //! Program to program: everything that happens between recording a model and running it, in one visible order.
 //!
-//! unfuse (ablation) → autodiff → recompute → buckets → memory. `plan` calls them; each prints and is tested alone.
+//! unfuse (ablation) → autodiff → recompute → exchange → buckets → memory. `plan` calls them; each prints and is tested alone.
 
 pub mod autodiff;
 pub mod buckets;
+pub mod exchange;
 pub mod memory;
 pub mod recompute;
 pub mod unfuse;
 
 pub use autodiff::differentiate;
 pub use buckets::{Reduction, append_group, insert_all_reduces};
+pub use exchange::exchange_rows;
 pub use memory::{Block, MemoryPlan};
 pub use recompute::{Recompute, recompute};
 pub use unfuse::unfuse;

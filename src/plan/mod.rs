@@ -182,6 +182,8 @@ pub struct Execution {
     pub reduction: Reduction,
     /// Reduce gradients while backward goes on.
     pub overlap: bool,
+    /// Whether ranks may exchange the gradient of the embedding by its rows.
+    pub embedding_exchange: bool,
     /// Whether gradients are reduced at all.
     pub communicate: bool,
     /// Most bytes that the engine may hold.
@@ -213,6 +215,8 @@ pub struct Intervals {
     pub keep: usize,
     /// Samples.
     pub generation: usize,
+    /// Comparison of the replicas of all ranks.
+    pub check: usize,
     /// Rows and progress.
     pub metrics: usize,
     /// Steps that never count as steady state.
@@ -280,6 +284,11 @@ impl Plan {
     /// The format of activations.
     pub fn stream(&self) -> DType {
         self.precision.stream
+    }
+
+    /// Whether ranks exchange gradients, and so hold the same parameters.
+    pub fn exchanges(&self) -> bool {
+        self.batch.world > 1 && self.execution.communicate
     }
 
     /// How often the corpus is passed over.

@@ -88,6 +88,7 @@ impl Plan {
                 checkpoint: recipe.checkpoint.interval,
                 keep: recipe.checkpoint.keep,
                 generation: recipe.generation.interval,
+                check: recipe.parallelism.check_interval,
                 metrics: recipe.metrics.interval,
                 warmup: recipe.metrics.warmup,
             },
@@ -179,6 +180,7 @@ fn plan_execution(resolved: &Resolved, gpus: &[usize]) -> Execution {
             Reduction::Grouped => passes::Reduction::Grouped,
         },
         overlap: parallelism.overlap,
+        embedding_exchange: parallelism.embedding_exchange,
         communicate: engine.communication == Communication::On,
         memory_limit: engine.memory_limit_gib.map(|gib| (gib * f64::from(1 << 30)) as usize),
     }

@@ -190,6 +190,10 @@ pub struct Parallelism {
     pub bucket_mib: f64,
     /// Reduce while the backward pass still runs.
     pub overlap: bool,
+    /// Exchange the rows of the embedding's gradient where that takes fewer bytes than to reduce all of it.
+    pub embedding_exchange: bool,
+    /// Steps between two comparisons of the parameters of all ranks; 0 compares only before saves and at the end.
+    pub check_interval: usize,
     /// Seconds without a sign of a rank after which the run is ended; also how long ranks wait for each other at the start.
     pub timeout_s: f64,
 }
@@ -202,6 +206,8 @@ impl Default for Parallelism {
             reduction: Reduction::Bucketed,
             bucket_mib: 25.0,
             overlap: true,
+            embedding_exchange: true,
+            check_interval: 100,
             timeout_s: 600.0,
         }
     }

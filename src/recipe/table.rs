@@ -244,13 +244,28 @@ pub static KEYS: &[Key] = &[
     Key::new(
         "parallelism.bucket_mib",
         Execution,
-        number(Excluded(0.0), Included(65_536.0)),
-        "Gradients per all-reduce, at least; those of the head are sent by themselves, first.",
+        number(Included(0.0), Included(65_536.0)),
+        "Gradients per all-reduce, at least; those of the head are sent by themselves, first. 0 reduces parameter by parameter.",
         "50.0",
     )
     .unit("MiB")
     .aliases(&["bucket_cap_mb"]),
     Key::new("parallelism.overlap", Execution, Type::Bool, "Reduce while the backward pass still runs.", "false"),
+    Key::new(
+        "parallelism.embedding_exchange",
+        Execution,
+        Type::Bool,
+        "Exchange the rows of the embedding's gradient where that takes fewer bytes than to reduce all of it.",
+        "false",
+    ),
+    Key::new(
+        "parallelism.check_interval",
+        Bookkeeping,
+        count(0, MAX_STEPS),
+        "Distance of two comparisons of the parameters of all ranks; 0 compares only before saves and at the end.",
+        "1000",
+    )
+    .unit("optimizer steps"),
     Key::new(
         "parallelism.timeout_s",
         Bookkeeping,

@@ -13,6 +13,7 @@ mod profile;
 mod rank;
 mod ranks;
 mod recorder;
+mod replicas;
 mod restore;
 mod resume;
 mod run;
@@ -69,13 +70,15 @@ pub fn train(
     let steps = plan.steps as u64;
     let intervals = [plan.intervals.validation, plan.intervals.generation, plan.intervals.checkpoint];
     let pauses_after = |step| intervals.iter().any(|&interval| due(interval, step, steps));
+    let replicas = rank.holds_a_replica();
+    let compares_after = |step| replicas && due(plan.intervals.check, step, steps);
     let mut stopping = false;
     let mut started = Instant::now();
     while rank.done() < steps {
         // A device may be given steps ahead, but none past a step after which its state is looked at.
         while rank.under_way() < rank.steps_ahead() && !stopping {
             let last = rank.done() + rank.under_way() as u64;
-            if rank.under_way() > 0 && pauses_after(last) {
+            if rank.under_way() > 0 && (pauses_after(last) || compares_after(last)) {
                 break;
             }
             rank.launch_step()?;
@@ -103,13 +106,18 @@ pub fn train(
         if let Some(recorder) = &mut recorder {
             comm.now(step, Activity::Writes);
             recorder.row(&report, val_loss)?;
-            // Saving comes last: a run that goes on from here does nothing of this step again.
             if due(plan.intervals.generation, step, steps) {
                 recorder.generate(rank)?;
             }
-            if (stopping && at_rest) || due(plan.intervals.checkpoint, step, steps) {
-                recorder.save(rank)?;
-            }
+        }
+        let saves = (stopping && at_rest) || due(plan.intervals.checkpoint, step, steps);
+        if compares_after(step) || (saves && plan.intervals.keep > 0) {
+            rank.check_replicas()?;
+        }
+        // Saving comes last: a run that goes on from here does nothing of this step again.
+        if let Some(recorder) = recorder.as_mut().filter(|_| saves) {
+            comm.now(step, Activity::Writes);
+            recorder.save(rank)?;
         }
         if stopping && at_rest && step < steps {
             return Ok(Outcome::Interrupted);

@@ -6,6 +6,7 @@ use super::agreement::{Word, agree};
 use super::fault;
 use super::generate::generate;
 use super::init::initialize;
+use super::replicas;
 use super::restore::{BUFFERS, restore, share, views};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
 use crate::device::Device;
@@ -149,6 +150,11 @@ impl Rank {
     /// The engine, for measurements.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// The engine, for who changes its state from outside.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
     }
 
     /// The communicator.
@@ -363,6 +369,23 @@ impl Rank {
         Ok(sums[0] / sums[1])
     }
 
+    /// Whether this rank's parameters are to be those of every other rank.
+    pub fn holds_a_replica(&self) -> bool {
+        self.programs.replicas.is_some()
+    }
+
+    /// Sees that the parameters of all ranks have the same bits. Ranks that do not exchange gradients have nothing to
+    /// compare, nor has a rank alone.
+    ///
+    /// # Errors
+    /// When a rank is lost, or replicas have drifted apart: every rank names the tensor and the ranks.
+    pub fn check_replicas(&mut self) -> Result<()> {
+        let programs = Arc::clone(&self.programs);
+        let Some(section) = &programs.replicas else { return Ok(()) };
+        self.comm.now(self.done, Activity::Evaluates);
+        replicas::check(&mut self.engine, section, self.done)
+    }
+
     /// Texts by the model as it is; none where the plan asks for none.
     ///
     /// # Errors
@@ -404,32 +427,13 @@ impl Rank {
         views(&self.engine, buffers)
     }
 
-    /// Ends a run that went well, on every rank: waits for the device and for the others, holds the ranks' parameters
-    /// against each other, and lets the GPUs part in peace. A rank on a GPU that is dropped without it aborts what the
-    /// others wait in.
+    /// Ends a run that went well, on every rank, once all of them have come to their end: waits for the device, and lets the
+    /// GPUs part in peace. A rank on a GPU that is dropped without it aborts what the others wait in.
     ///
     /// # Errors
-    /// When a rank is lost, or ranks that exchange gradients hold different parameters.
+    /// When work of the device failed.
     pub fn part(&self) -> Result<()> {
-        let comm = &self.engine.comm;
-        if comm.world() == 1 {
-            return Ok(());
-        }
-        let parameters = self.engine.state.slot("params.flat")?;
-        let digest = blake3::hash(&self.engine.state.read::<u8>(parameters)?);
-        let mine = digest.as_bytes().iter().take(8).fold(0, |sum, &byte| sum << 8 | u64::from(byte));
-        let (most, least) =
-            (comm.all_reduce_max("parameters", mine)?, !comm.all_reduce_max("parameters", !mine)?);
-        if self.plan.execution.communicate && most != least {
-            return Err(Error::failed(
-                "ranks ended with other parameters than each other: a device or the way between devices computes wrong, \
-                 for all of them add the same gradients",
-            ));
-        }
-        match self.engine.gpu() {
-            Some(gpu) => gpu.part(),
-            None => Ok(()),
-        }
+        self.engine.gpu().map_or(Ok(()), |gpu| gpu.part())
     }
 
     /// Takes over the state after `step`, which rank 0 reads from a checkpoint.

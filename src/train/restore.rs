@@ -4,7 +4,6 @@ use super::checkpoint::{Loaded, TensorView};
 use super::init::refresh_shadow;
 use crate::device::DType;
 use crate::device::comm::Communicator;
-use crate::device::cuda::DevicePtr;
 use crate::error::{Error, Result};
 use crate::exec::Engine;
 use crate::ir::{Param, SlotId};
@@ -58,6 +57,9 @@ pub(super) fn share(engine: &mut Engine, comm: &dyn Communicator) -> Result<()> 
     for (buffer, _) in BUFFERS {
         for param in &layout.params {
             let slot = engine.state.slot(&format!("{buffer}.{}", param.name))?;
+            if engine.take_from_rank_0(slot)? {
+                continue;
+            }
             let mine =
                 if comm.rank() == 0 { engine.state.read::<u8>(slot)?.into_owned() } else { Vec::new() };
             let bytes = comm.broadcast(&format!("{buffer}.{}", param.name), mine)?;

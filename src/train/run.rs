@@ -153,6 +153,10 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
     describe(&mut summary, &plan, &programs, &dataset);
     let changed = |change: &String| format!("after step {from_step} with {change}");
     summary.notes.extend(start.changes.iter().map(changed));
+    let apart = plan.batch.world > 1 && !plan.execution.communicate;
+    if apart && !summary.notes.iter().any(|note| note == APART) {
+        summary.notes.push(APART.to_owned());
+    }
 
     let mut recorder = Recorder::new(Parts {
         meta: meta(&resolved, &recipe_hash, &plan, &dataset),
@@ -197,6 +201,9 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
     let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
     conclude(recorder, outcome)
 }
+
+/// What the summary of a run says whose ranks do not exchange gradients.
+const APART: &str = "communication off: replicas differ, nothing of this run may be exported";
 
 /// Writes down how a run ended whose rank 0 cannot do so itself. What cannot be written is said on stderr, by the caller.
 fn mark_failed(folder: &Path, error: &Error) {

@@ -110,18 +110,26 @@ impl Setup {
 
     /// As [`Setup::train`], each rank with a plan of its own.
     pub fn train_with(&self, steps: usize, plan: impl Fn(usize) -> Arc<Plan> + Sync) -> Vec<Trained> {
+        self.on_ranks(plan, |rank| Trained::new(rank, steps)).unwrap()
+    }
+
+    /// Does something on every rank, each with a plan of its own; what came of it, in rank order.
+    pub fn on_ranks<T: Send>(
+        &self,
+        plan: impl Fn(usize) -> Arc<Plan> + Sync,
+        body: impl Fn(&mut Rank) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
         let pool = Arc::new(Pool::new(self.plan.execution.threads).unwrap());
-        let trained = Mutex::new(BTreeMap::new());
+        let results = Mutex::new(BTreeMap::new());
         launch(self.plan.batch.world, |comm| {
             let number = comm.rank();
             let (programs, dataset) = (Arc::clone(&self.programs), Arc::clone(&self.dataset));
             let mut rank = Rank::new(plan(number), programs, dataset, Arc::clone(&pool), comm)?;
-            let result = Trained::new(&mut rank, steps)?;
-            trained.lock().unwrap_or_else(PoisonError::into_inner).insert(number, result);
+            let result = body(&mut rank)?;
+            results.lock().unwrap_or_else(PoisonError::into_inner).insert(number, result);
             Ok(())
-        })
-        .unwrap();
-        trained.into_inner().unwrap().into_values().collect()
+        })?;
+        Ok(results.into_inner().unwrap().into_values().collect())
     }
 
     /// Everything that decides what runs and where it lies, as text.

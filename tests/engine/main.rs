@@ -1,10 +1,12 @@
 //! The engine as a whole, on models of a few thousand parameters: gradients, learning, bits, ranks, memory, keys.
 
 mod bits;
+mod exchange;
 mod gradient;
 mod harness;
 mod keys;
 mod learning;
 mod memory;
 mod ranks;
+mod replicas;
 mod splits;

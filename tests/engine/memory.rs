@@ -18,6 +18,7 @@ fn planned_is_allocated_to_the_byte() {
         &["activation_checkpoint.mode=full", "training.accumulation=2"],
         &["engine.fused=false", "engine.attention=unfused", "model.dropout=0.1"],
         &["parallelism.world_size=2", "model.tie_embeddings=true"],
+        &["parallelism.world_size=3", "training.dtype=bf16"],
     ] {
         let setup = Setup::new(overrides);
         for rank in setup.train(2) {

@@ -129,24 +129,6 @@ fn without_communication_every_rank_is_alone() {
     assert!(apart[0].distance(&apart[1]) > 1e-3);
 }
 
-#[test]
-fn ranks_that_end_with_other_parameters_say_so() {
-    let setup = Setup::new(&BASE);
-    let end = |factor: f64| {
-        let pool = Arc::new(Pool::new(2).unwrap());
-        launch(2, |comm| {
-            let mut plan = Plan::clone(&setup.plan);
-            plan.schedule.lr *= if comm.rank() == 1 { factor } else { 1.0 };
-            let (programs, dataset) = (Arc::clone(&setup.programs), Arc::clone(&setup.dataset));
-            let mut rank = Rank::new(Arc::new(plan), programs, dataset, Arc::clone(&pool), comm)?;
-            rank.train_step()?;
-            rank.part()
-        })
-    };
-    assert_eq!(end(1.0), Ok(()));
-    assert!(end(2.0).unwrap_err().message().contains("other parameters"));
-}
-
 /// Trains with another learning rate on rank 1, or fails where that hangs.
 fn with_rate_of_rank_1(overrides: &[&str], lr: f64) -> Vec<Trained> {
     let setup = Setup::new(&[&BASE[..], overrides].concat());

@@ -243,6 +243,11 @@ pub trait Queue {
     /// # Errors
     /// When a rank is lost, or NCCL refuses.
     fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()>;
+    /// Gives every rank the `bytes` at `from` of all ranks: at `to`, rank after rank. A rank that is alone copies its own.
+    ///
+    /// # Errors
+    /// When the library refuses, or a rank is lost.
+    fn all_gather(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()>;
 }
 
 /// A product without its addresses: what an algorithm is chosen for.
@@ -357,6 +362,10 @@ impl Queue for Collector {
     }
 
     fn all_reduce_sum(&self, _tensors: &[(DevicePtr, usize)]) -> Result<()> {
+        Ok(())
+    }
+
+    fn all_gather(&self, _to: DevicePtr, _from: DevicePtr, _bytes: usize) -> Result<()> {
         Ok(())
     }
 }

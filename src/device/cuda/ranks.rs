@@ -171,4 +171,8 @@ impl Queue for Beside<'_> {
     fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()> {
         self.link.nccl.all_reduce_sum(tensors, self.link.stream)
     }
+
+    fn all_gather(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
+        self.link.nccl.all_gather(to, from, bytes, self.link.stream)
+    }
 }

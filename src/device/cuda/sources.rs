@@ -25,7 +25,7 @@ pub const HEADERS: [(&str, &str); 7] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 28] = [
+pub const SOURCES: [(&str, &str); 29] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -35,6 +35,7 @@ pub const SOURCES: [(&str, &str); 28] = [
     source!("cross_entropy"),
     source!("dropout"),
     source!("embedding"),
+    source!("fingerprint"),
     source!("flash_attention"),
     source!("flash_attention_fp32"),
     source!("flash_attention_grad"),

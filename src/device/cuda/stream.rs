@@ -157,6 +157,13 @@ impl Queue for Gpu {
     fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()> {
         self.link.get().map_or(Ok(()), |link| link.nccl().all_reduce_sum(tensors, self.stream))
     }
+
+    fn all_gather(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
+        match self.link.get() {
+            Some(link) => link.nccl().all_gather(to, from, bytes, self.stream),
+            None => self.copy(to, from, bytes),
+        }
+    }
 }
 
 /// Puts an event into a stream. Inside a graph it is recorded at every launch of it.

@@ -1,7 +1,7 @@
 //! The schema test: changing any key changes what runs, what comes out, or what is written down, on every launch
 //! path; or it is refused. A key without a case fails.
 
-mod runs;
+pub mod runs;
 mod table;
 
 use crate::harness::{Setup, Trained};

@@ -8,6 +8,7 @@ use std::time::Duration;
 use xrun::cli::run::{Args, Show};
 use xrun::model::Programs;
 use xrun::passes::Block;
+use xrun::plan::Plan;
 use xrun::recipe::Class;
 use xrun::results::folder::{CHECKPOINT, ENVIRONMENT, METRICS, RESOLVED, SUMMARY, TIMING, read_summary};
 use xrun::results::progress::Mode;
@@ -16,7 +17,7 @@ use xrun::results::rows::{self, Row};
 use xrun::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow};
 use xrun::train::checkpoint::steps;
 use xrun::train::launch::{Launch, Party};
-use xrun::train::{self, Origin, Request, Stop};
+use xrun::train::{self, Origin, Rank, Request, Stop};
 use xrun::{Error, Result};
 
 /// What is enough for files: four steps of one block.
@@ -191,6 +192,29 @@ pub fn launches(before: &[String], after: &[String]) -> std::result::Result<(), 
         return Err("rank 1 is not where it should be".to_owned());
     }
     if threads.1 == processes.1 { Ok(()) } else { Err("other bits".to_owned()) }
+}
+
+/// Ranks that drift apart are stopped after the step at which they are compared, or at the end.
+pub fn compares(before: &[String], after: &[String]) -> std::result::Result<(), String> {
+    let ended = |settings: &[String]| {
+        let setup = Setup::new(&strs(&small(settings)));
+        let mut other = Plan::clone(&setup.plan);
+        other.schedule.lr *= 2.0;
+        let other = Arc::new(other);
+        let of = |number| Arc::clone(if number == 1 { &other } else { &setup.plan });
+        let run = |rank: &mut Rank| train::train(rank, &setup.plan, &Stop::default(), None).map(|_| ());
+        setup.on_ranks(of, run).err().map(|e| e.message().to_owned())
+    };
+    let world = Setup::new(&strs(before)).plan.batch.world;
+    let step = |error: &Option<String>| -> Option<String> {
+        let (_, rest) = error.as_ref()?.split_once("differs between rank 0 and rank 1 after step ")?;
+        Some(rest.split_once(": replicas have drifted apart")?.0.to_owned())
+    };
+    match (world, ended(before), ended(after)) {
+        (1, None, None) => Ok(()),
+        (2, a, b) if step(&a).as_deref() == Some("4") && step(&b).as_deref() == Some("3") => Ok(()),
+        other => Err(format!("ranks that drift apart: {other:?}")),
+    }
 }
 
 /// The progress of a run has fewer lines.

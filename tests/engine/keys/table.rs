@@ -121,6 +121,8 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "parallelism.reduction" => talk("grouped", true),
         "parallelism.bucket_mib" => talk("0.001", true),
         "parallelism.overlap" => talk("false", true),
+        "parallelism.embedding_exchange" => talk("false", false),
+        "parallelism.check_interval" => on(&[], "3", [Special(runs::compares); 2]),
         "parallelism.timeout_s" => recorded("60.0"),
 
         "data.corpus" => curve("stories"),

@@ -73,6 +73,15 @@ type AllReduce = unsafe extern "C" fn(
     ncclComm_t,
     cudaStream_t,
 ) -> Status;
+// SAFETY: as above; the memory that is written has as many elements as all ranks give.
+type AllGather = unsafe extern "C" fn(
+    *const c_void,
+    *mut c_void,
+    usize,
+    ncclDataType_t,
+    ncclComm_t,
+    cudaStream_t,
+) -> Status;
 // SAFETY: as above.
 type Broadcast = unsafe extern "C" fn(
     *const c_void,
@@ -102,6 +111,7 @@ pub(super) struct Api {
     pub(super) abort: OfComm,
     pub(super) async_error: AsyncError,
     pub(super) all_reduce: AllReduce,
+    pub(super) all_gather: AllGather,
     pub(super) broadcast: Broadcast,
     pub(super) group_start: Group,
     pub(super) group_end: Group,
@@ -146,6 +156,7 @@ impl Api {
             abort: named!("ncclCommAbort"),
             async_error: named!("ncclCommGetAsyncError"),
             all_reduce: named!("ncclAllReduce"),
+            all_gather: named!("ncclAllGather"),
             broadcast: named!("ncclBroadcast"),
             group_start: named!("ncclGroupStart"),
             group_end: named!("ncclGroupEnd"),

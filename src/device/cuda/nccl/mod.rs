@@ -116,6 +116,21 @@ impl Nccl {
         })
     }
 
+    /// Gives every rank the `bytes` at `from` of all ranks, at `to`, rank after rank.
+    pub(super) fn all_gather(
+        &self,
+        to: DevicePtr,
+        from: DevicePtr,
+        bytes: usize,
+        stream: CUstream,
+    ) -> Result<()> {
+        let (to, from) = (to as *mut std::ffi::c_void, from as *const std::ffi::c_void);
+        self.call("gather from all ranks", |api, comm| {
+            // SAFETY: as for sums; where it is gathered to, there is room for all ranks.
+            unsafe { (api.all_gather)(from, to, bytes, ncclDataType_t::ncclUint8, comm, stream.cast()) }
+        })
+    }
+
     /// Replaces bytes by those of rank 0.
     pub(super) fn broadcast(&self, address: DevicePtr, bytes: usize, stream: CUstream) -> Result<()> {
         let at = address as *mut std::ffi::c_void;

@@ -1,0 +1,78 @@
+//! Sums the gradient of the embedding over ranks by its rows.
+//!
+//! The gradient of the embedding is the last that backward completes, so that nothing is left to hide its all-reduce
+//! behind. But it is zero where no token of the batch is: ranks that give each other their tokens and the rows of the
+//! gradient that belong to them can all make the same sum, in the order in which one rank would add the whole batch.
+
+use crate::device::DType;
+use crate::error::{Error, Result};
+use crate::ir::{Builder, Home, Mode, Node, Out, Phase, Program, SlotId, Spec};
+use crate::ops::embedding::{DealtRows, EmbeddingGrad};
+use crate::ops::gather_rows::GatherRows;
+use std::sync::Arc;
+
+/// Whether each rank sends fewer bytes when ranks exchange `rows` rows and their tokens each, in the format of
+/// activations, than when they all-reduce the gradient of `table`.
+///
+/// In a ring, a gather sends what a rank has to all but one of the others in turn, and an all-reduce sends every part of
+/// the table twice: `(ranks − 1)·rows·(dim·bytes + 4)` against `2·(ranks − 1)/ranks·table`.
+pub fn pays(ranks: usize, rows: usize, stream: DType, table: &Spec) -> bool {
+    let row = table.width() * stream.size() + DType::U32.size();
+    ranks > 1 && ranks * rows * row < 2 * table.bytes()
+}
+
+/// Replaces the one node that writes the gradient at `slot` by a gather of its rows over ranks and their sum.
+///
+/// # Errors
+/// When no embedding alone makes that gradient.
+pub fn exchange_rows(program: Program, slot: SlotId, dealt: DealtRows) -> Result<Program> {
+    let mut b = Builder::resume(program);
+    let nodes = b.take_nodes();
+    let writes = |b: &Builder, node: &Node| {
+        node.outputs.iter().any(|&out| b.program().tensor(out).home == Home::State(slot))
+    };
+    let writers: Vec<usize> = (0..nodes.len()).filter(|&at| writes(&b, &nodes[at])).collect();
+    let sum = |node: &Node| node.op.name() == EmbeddingGrad::NAME && node.modes[0] == Mode::Write;
+    let [at] = writers[..] else { return Err(not_alone(&b)) };
+    if !sum(&nodes[at]) {
+        return Err(not_alone(&b));
+    }
+    for (position, node) in nodes.into_iter().enumerate() {
+        if position != at {
+            b.push(node);
+            continue;
+        }
+        let gather = GatherRows { ranks: dealt.ranks };
+        b.set_scope(&node.scope);
+        b.set_phase(Phase::Communication);
+        let tokens = b.emit1("tokens_of_all", gather, &[node.inputs[0]])?;
+        let rows = b.emit1("rows_of_all", gather, &[node.inputs[1]])?;
+        b.set_phase(node.phase);
+        let out = Out::Into(node.outputs[0], Mode::Write);
+        b.emit_into("sum_of_all", Arc::new(EmbeddingGrad(dealt)), &[tokens, rows, node.inputs[2]], &[out])?;
+    }
+    Ok(b.finish())
+}
+
+fn not_alone(b: &Builder) -> Error {
+    Error::failed(format!(
+        "program {}: the gradient to exchange is not of an embedding alone",
+        b.program().name
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 64 rows of 16 numbers: 2 · 64 · 16 · 4 bytes, against 16 · 2 + 4 for each row of a rank.
+    #[test]
+    fn few_rows_pay() {
+        let table = Spec::padded([50, 16], [64, 16], DType::F32);
+        let most = |ranks: usize, stream| (0..).take_while(|&rows| pays(ranks, rows, stream, &table)).count();
+        assert_eq!(most(2, DType::Bf16), 8192usize.div_ceil(2 * 36));
+        assert_eq!(most(8, DType::Bf16), 8192usize.div_ceil(8 * 36));
+        assert_eq!(most(2, DType::F32), 8192usize.div_ceil(2 * 68));
+        assert_eq!(most(1, DType::Bf16), 0, "a rank alone");
+    }
+}

@@ -1,0 +1,115 @@
+//! Whether the parameters of all ranks have the same bits.
+//!
+//! Ranks start alike, add the same gradients in the same order and update alike, so their parameters never differ, unless
+//! memory, a link or a program is wrong. What is compared is a fingerprint of each master, 16 bytes from each rank.
+
+use crate::device::comm::Outcome;
+use crate::error::{Error, Result};
+use crate::exec::{Engine, Section};
+use crate::ir::State;
+use std::collections::BTreeMap;
+
+/// Bytes of a fingerprint.
+const BYTES: usize = 16;
+
+/// Takes the fingerprints of this rank's parameters and compares them with those of all.
+///
+/// # Errors
+/// When a rank is lost, or parameters differ; every rank says the same.
+pub(super) fn check(engine: &mut Engine, section: &Section, step: u64) -> Result<()> {
+    engine.run(section)?;
+    let mine = engine.state.read::<u8>(engine.state.slot("replicas.fingerprints")?)?.into_owned();
+    let all = engine.comm.gather(&format!("the comparison of replicas after step {step}"), mine)?;
+    match verdict(engine.state.layout(), &all) {
+        None => Ok(()),
+        Some(verdict) => Err(Error::failed(format!(
+            "{verdict} after step {step}: replicas have drifted apart. Memory, a GPU or a link gave wrong bits, or xrun has \
+             a bug. `xrun resume` goes on from the last checkpoint, in which they were alike; if the same rank drifts again, \
+             leave its device out, and with parallelism.check_interval = 1 the first step of it is named"
+        ))),
+    }
+}
+
+/// The first parameter that is not the same on all ranks, and where it differs; `None` where there is none.
+fn verdict(layout: &State, all: &Outcome) -> Option<String> {
+    let parts: Vec<&[u8]> = all.parts().collect();
+    let of = |rank: usize, row: usize| parts[rank].get(row * BYTES..(row + 1) * BYTES);
+    let mut differing =
+        (0..layout.params.len()).filter(|&row| (1..parts.len()).any(|rank| of(rank, row) != of(0, row)));
+    let first = differing.next()?;
+    let more = match differing.count() {
+        0 => String::new(),
+        1 => " (and one tensor more)".to_owned(),
+        more => format!(" (and {more} tensors more)"),
+    };
+    let mut alike: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for rank in 0..parts.len() {
+        alike.entry(of(rank, first)).or_default().push(rank);
+    }
+    let mut groups: Vec<Vec<usize>> = alike.into_values().collect();
+    groups.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
+    let name = &layout.params[first].name;
+    // Where most ranks agree, the others are to blame; else nobody can say who is.
+    Some(if 2 * groups[0].len() > parts.len() {
+        let mut blamed = groups[1..].concat();
+        blamed.sort_unstable();
+        format!("{name}{more} differs on {} from {}", named(&blamed), named(&groups[0]))
+    } else {
+        let groups: Vec<String> = groups.iter().map(|ranks| named(ranks)).collect();
+        format!("{name}{more} differs between {}", groups.join(" and "))
+    })
+}
+
+fn named(ranks: &[usize]) -> String {
+    let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::DType;
+    use crate::ir::state::ParamRequest;
+    use crate::ir::{Init, Precision, StateBuilder};
+
+    /// The verdict where each rank has these fingerprints, a number for each parameter.
+    fn of(ranks: &[[u8; 3]]) -> Option<String> {
+        let requests = ["head", "blocks.0.qkv", "embedding"].map(|name| ParamRequest {
+            name: name.to_owned(),
+            shape: vec![1],
+            alloc: vec![1],
+            init: Init::Ones,
+            in_products: false,
+        });
+        let state = StateBuilder::new(Precision::of(DType::F32), &requests, false).finish();
+        let bytes = |numbers: &[u8; 3]| numbers.iter().flat_map(|&n| [n; BYTES]).collect();
+        verdict(&state, &Outcome::Bytes(ranks.iter().map(bytes).collect()))
+    }
+
+    #[test]
+    fn the_minority_is_to_blame() {
+        let says = |ranks: &[[u8; 3]]| of(ranks).unwrap_or_default();
+        assert_eq!(of(&[[1, 2, 3]; 4]), None);
+        assert_eq!(says(&[[1, 2, 3], [1, 2, 4]]), "embedding differs between rank 0 and rank 1");
+        assert_eq!(
+            says(&[[1, 2, 3], [1, 9, 3], [1, 2, 3]]),
+            "blocks.0.qkv differs on rank 1 from ranks 0, 2"
+        );
+        assert_eq!(
+            says(&[[7, 2, 4], [1, 2, 3], [1, 2, 3]]),
+            "head (and one tensor more) differs on rank 0 from ranks 1, 2"
+        );
+        assert_eq!(
+            says(&[[3, 3, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3], [2, 2, 3]]),
+            "head (and one tensor more) differs on ranks 0, 4 from ranks 1, 2, 3"
+        );
+        assert_eq!(
+            says(&[[1, 1, 1], [2, 2, 2], [2, 2, 2], [1, 1, 1]]),
+            "head (and 2 tensors more) differs between ranks 0, 3 and ranks 1, 2"
+        );
+        assert_eq!(
+            says(&[[1, 2, 3], [2, 2, 3], [3, 2, 3]]),
+            "head differs between rank 0 and rank 1 and rank 2"
+        );
+    }
+}
