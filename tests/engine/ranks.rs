@@ -4,12 +4,10 @@ use crate::harness::{Setup, Trained};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use xrun::device::cpu::Pool;
 use xrun::exec::BadTensor;
 use xrun::ir::{Home, SlotId, Stream, TensorId};
 use xrun::passes::buckets::buckets;
 use xrun::plan::Plan;
-use xrun::train::{Rank, launch};
 
 const STEPS: usize = 6;
 const BASE: [&str; 3] = ["parallelism.world_size=2", "model.dropout=0.2", "training.accumulation=2"];
