@@ -118,7 +118,9 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
 
         "parallelism.world_size" => program("4", false),
         "parallelism.launcher" => on(&[], "process", [Special(runs::launches); 2]),
-        "parallelism.reduction" => talk("grouped", true),
+        "parallelism.reduction" => {
+            on(&["parallelism.embedding_exchange=false"], "grouped", [Alone, Program { same_bits: true }])
+        }
         "parallelism.bucket_mib" => talk("0.001", true),
         "parallelism.overlap" => talk("false", true),
         "parallelism.embedding_exchange" => talk("false", false),
