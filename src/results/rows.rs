@@ -88,11 +88,13 @@ pub struct TimingRow {
     pub throttle: Option<String>,
     /// Hardware FLOPs utilization: products really run, recomputation included, in percent of the device's peak.
     pub hfu_pct: Option<f64>,
-    /// Time of the step's collectives on the GPU of rank 0, waiting for other ranks inside them included, in
-    /// milliseconds; blank for one rank, on the CPU, and where it could not be told.
+    /// Time of the step's collectives on rank 0, waiting for other ranks inside them included, in milliseconds; blank for
+    /// one rank, and where it could not be told.
     pub communication_ms: Option<f64>,
-    /// The part of `communication_ms` in which the GPU did nothing else.
+    /// The part of `communication_ms` in which the device did nothing else.
     pub exposed_communication_ms: Option<f64>,
+    /// The rank that waited least for others; blank for one rank.
+    pub slowest_rank: Option<u64>,
 }
 
 impl TimingRow {
@@ -123,6 +125,7 @@ impl TimingRow {
             hfu_pct: None,
             communication_ms: None,
             exposed_communication_ms: None,
+            slowest_rank: None,
         }
     }
 }
@@ -170,6 +173,7 @@ impl Row for TimingRow {
         "hfu_pct",
         "communication_ms",
         "exposed_communication_ms",
+        "slowest_rank",
     ];
 
     fn step(&self) -> u64 {

@@ -230,6 +230,10 @@ pub struct Summary {
     pub steady_state: Option<SteadyState>,
     /// Memory by plan and by measurement.
     pub memory: Memory,
+    /// In how much of the time each rank did not wait for others, in percent, after the warm-up of the last process; empty
+    /// for one rank.
+    #[serde(default)]
+    pub rank_busy_pct: Vec<f64>,
     /// The GPU; `None` on the CPU.
     #[serde(default)]
     pub gpu: Option<Gpu>,
@@ -268,6 +272,7 @@ impl Summary {
             hfu_pct: None,
             steady_state: None,
             memory: Memory::default(),
+            rank_busy_pct: Vec::new(),
             gpu: None,
             samples: Vec::new(),
             sentences: None,

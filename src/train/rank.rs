@@ -42,6 +42,8 @@ pub struct StepReport {
     pub bad: Option<BadTensor>,
     /// Whether a rank was asked to stop.
     pub stop: bool,
+    /// Which part of the step each rank did not wait for others; none where a rank is alone.
+    pub busy: Vec<f64>,
     /// The rank that was busy the longest; `None` where a rank is alone.
     pub slowest: Option<usize>,
 }
@@ -193,6 +195,11 @@ impl Rank {
     pub fn launch_step(&mut self) -> Result<()> {
         let micro_steps = self.plan.batch.micro_steps;
         let step = self.done + self.under_way() as u64 + 1;
+        if self.under_way.is_empty() {
+            // What lies between steps is not of this one.
+            self.agreed = Instant::now();
+            self.comm.take();
+        }
         self.comm.now(step, Activity::Steps);
         fault::strike(self.comm.rank(), step)?;
         let mut batches = Vec::with_capacity(micro_steps);
@@ -240,18 +247,19 @@ impl Rank {
             grad_norm: number("grad_norm")? as f32,
             lr: self.plan.schedule.at(step as usize),
             data_wait: oldest.data_wait,
-            communicated: self.engine.communication(),
+            communicated: self.communicated(),
             bad: None,
             stop,
+            busy: Vec::new(),
             slowest: None,
         };
         let bad = number("bad")? != 0.0;
-        let busy = self.agreed.elapsed().saturating_sub(self.comm.take());
+        let waited = report.communicated.map_or(Duration::ZERO, |communicated| communicated.exposed);
         // Ranks that do not exchange gradients do not see the same ones, and stop together all the same.
-        let agreement = agree(&*self.comm, step, Word::new(bad, stop, busy))?;
+        let agreement = agree(&*self.comm, step, Word::new(bad, stop, self.agreed.elapsed(), waited))?;
         self.agreed = Instant::now();
         self.comm.take();
-        (report.stop, report.slowest) = (agreement.stop, agreement.slowest);
+        (report.stop, report.busy, report.slowest) = (agreement.stop, agreement.busy, agreement.slowest);
         if agreement.bad {
             self.under_way.clear();
             report.bad = Some(self.find_bad(&oldest.batches)?);
@@ -259,6 +267,16 @@ impl Rank {
             self.done = step;
         }
         Ok(report)
+    }
+
+    /// What the collectives of the step took: on the CPU, the time in meetings, which nothing hides.
+    fn communicated(&self) -> Option<Communicated> {
+        let waited = self.comm.take();
+        match self.engine.gpu() {
+            Some(_) => self.engine.communication(),
+            None if self.comm.world() > 1 => Some(Communicated { total: waited, exposed: waited }),
+            None => None,
+        }
     }
 
     /// Trains one step: gives it to the device and waits for it.

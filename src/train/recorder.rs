@@ -35,6 +35,8 @@ pub struct Recorder {
     planned_bytes: u64,
     judge: bool,
     gauges: Option<Gauges>,
+    /// Sums over steps of the part in which each rank was busy.
+    busy: Vec<f64>,
 }
 
 /// What a recorder is made of.
@@ -101,6 +103,7 @@ impl Recorder {
             planned_bytes,
             judge,
             gauges: None,
+            busy: Vec::new(),
         })
     }
 
@@ -134,6 +137,10 @@ impl Recorder {
         let phase = if self.steps_here <= self.plan.intervals.warmup { Phase::Warmup } else { Phase::Train };
         self.tok_s = self.plan.batch.tokens_per_step() as f64 / took.as_secs_f64();
         let flops = self.plan.model.flops_per_token(self.plan.batch.seq_len);
+        if phase == Phase::Train {
+            self.busy.resize(report.busy.len(), 0.0);
+            self.busy.iter_mut().zip(&report.busy).for_each(|(sum, busy)| *sum += busy);
+        }
         let row = self.timing_row(report.step, phase, took);
         let per_device = self.tok_s / self.plan.batch.world as f64;
         let utilization = self.gauges.as_ref().and_then(|g| g.utilization(per_device * flops, took));
@@ -146,6 +153,7 @@ impl Recorder {
             hfu_pct: utilization.map(|(_, hfu)| hfu),
             communication_ms: report.communicated.map(|c| c.total.as_secs_f64() * 1e3),
             exposed_communication_ms: report.communicated.map(|c| c.exposed.as_secs_f64() * 1e3),
+            slowest_rank: report.slowest.map(|rank| rank as u64),
             ..row
         })
     }
@@ -250,6 +258,8 @@ impl Recorder {
         self.summary.reason = reason;
         self.summary.measure(&metrics, &timing, self.plan.intervals.warmup);
         self.summary.memory.peak_rss_bytes = memory::peak_rss_bytes();
+        let counted = self.steps_here.saturating_sub(self.plan.intervals.warmup).max(1) as f64;
+        self.summary.rank_busy_pct = self.busy.iter().map(|sum| 100.0 * sum / counted).collect();
         if let Some(gauges) = &self.gauges {
             let gpu = gauges.summary().after(self.summary.gpu.as_ref());
             if let Some(reason) = gpu.contended_because.as_ref().filter(|_| gpu.contended == Some(true)) {
