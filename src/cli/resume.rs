@@ -4,8 +4,8 @@ use super::run::{Show, start};
 use crate::error::{Error, Result};
 use crate::recipe;
 use crate::results::folder::{RESOLVED, read_summary};
-use crate::results::{RunFolder, find};
-use crate::train::launch::Launch;
+use crate::results::{RunFolder, find, provenance};
+use crate::train::launch::{Launch, environment};
 use crate::train::{Origin, Request};
 use std::path::Path;
 
@@ -43,9 +43,9 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     };
     let mut resolved = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty())?;
     resolved.name = read_summary(&path)?.recipe;
-    let launch = Launch::of(&mut resolved, std::env::vars())?;
+    let launch = Launch::of(&mut resolved, environment::variables())?;
     let origin = if args.fork { Origin::Fork(path) } else { Origin::Resume(path) };
     let algorithms_from = args.algos_from.as_deref().map(|run| find::find(results, run)).transpose()?;
-    let (results, progress, command) = (results.to_owned(), args.show.mode(), std::env::args().collect());
+    let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
     start(launch, Request { resolved, results, progress, origin, algorithms_from, command })
 }

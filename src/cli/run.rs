@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use crate::recipe::{self, Resume};
 use crate::report::plots;
 use crate::results::progress::Mode;
-use crate::results::{RunFolder, find};
-use crate::train::launch::environment::SECRET;
+use crate::results::{RunFolder, find, provenance};
+use crate::train::launch::environment::{self, SECRET};
 use crate::train::launch::rendezvous::Secret;
 use crate::train::launch::{Launch, Party, process};
 use crate::train::{self, Ended, Origin, Request, Stop};
@@ -59,7 +59,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let loaded = recipe::load(&args.recipe, &args.overrides, recipe::environment());
     let mut resolved = loaded.map_err(|e| or_a_command(e, &args.recipe))?;
     train::make_paths_absolute(&mut resolved)?;
-    let launch = Launch::of(&mut resolved, std::env::vars())?;
+    let launch = Launch::of(&mut resolved, environment::variables())?;
     let origin = match resolved.recipe.checkpoint.resume {
         Resume::Auto if launch.leads() => {
             unfinished(results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume)
@@ -67,7 +67,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         Resume::Auto | Resume::Never => Origin::Fresh,
     };
     let algorithms_from = args.algos_from.as_deref().map(|run| find::find(results, run)).transpose()?;
-    let (results, progress, command) = (results.to_owned(), args.show.mode(), std::env::args().collect());
+    let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
     start(launch, Request { resolved, results, progress, origin, algorithms_from, command })
 }
 

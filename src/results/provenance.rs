@@ -167,6 +167,11 @@ pub struct System {
     pub host: Option<String>,
 }
 
+/// The command line of this process, with the program by its name.
+pub fn this_command() -> Vec<String> {
+    command(std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()))
+}
+
 /// A command line with the program by its name: where it lies says nothing of a run.
 fn command(arguments: impl Iterator<Item = String>) -> Vec<String> {
     let mut command: Vec<String> = arguments.collect();
@@ -186,7 +191,7 @@ impl Environment {
             cpu: Cpu::detect(threads),
             gpu: None,
             system: System::detect(),
-            command: command(std::env::args_os().map(|argument| argument.to_string_lossy().into_owned())),
+            command: this_command(),
             variables: relevant(std::env::vars_os().map(|(name, value)| {
                 (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
             })),

@@ -100,6 +100,16 @@ fn dropout_acts_and_stays_alive_across_evaluations() {
     }
 }
 
+/// Who reads a result sees the command that was given, and not the one by which a parent starts its children.
+#[test]
+fn every_launcher_tells_the_command() {
+    for launcher in LAUNCHERS {
+        let (_kept, run) = trained(launcher, 2, &[]);
+        let command = run.json("env.json")["command"].clone();
+        assert_eq!((&command[0], &command[1]), (&"xrun".into(), &"tiny.toml".into()), "{launcher:?}");
+    }
+}
+
 /// Everything at once, as in the recipe of that name, at a size for tests.
 #[test]
 fn the_full_stack_on_every_path() {

@@ -146,6 +146,7 @@ fn the_environment_is_told() {
     for of in [&env["build"]["rustc"], &env["build"]["crates"]["gemm"], &env["cpu"]["instructions"]] {
         assert!(of.is_string(), "{env}");
     }
+    assert_eq!(env["command"][0], "xrun", "where the program lies says nothing of a run");
     assert_eq!(env["command"][2], "checkpoint.keep=10");
 }
 

@@ -40,7 +40,9 @@ fn pair() -> (Line, Line) {
     let there = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (here, _) = listener.accept().unwrap();
     // As in a rendezvous: small frames are not held back.
-    [&here, &there].map(|end| end.set_nodelay(true).unwrap());
+    for end in [&here, &there] {
+        end.set_nodelay(true).unwrap();
+    }
     (Line::Tcp(here), Line::Tcp(there))
 }
 

@@ -107,6 +107,12 @@ impl Variables {
     }
 }
 
+/// This process's variables; those that are no text are nobody's here.
+pub fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
 /// Reads the place of this process from variables: the first complete set in the order torchrun, Open MPI, Slurm.
 ///
 /// # Errors

@@ -22,19 +22,13 @@ use std::time::{Duration, Instant};
 pub const WORKER: &str = "worker";
 
 /// Variables that children get; anything else stays with the parent.
-const ALLOWED: [&str; 22] = [
-    "CUDA_CACHE_PATH",
-    "CUDA_DEVICE_ORDER",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "CUDA_VISIBLE_DEVICES",
+const ALLOWED: [&str; 14] = [
     "COLUMNS",
     "CONDA_PREFIX",
     "HOME",
     "LANG",
     "LD_LIBRARY_PATH",
     "NO_COLOR",
-    "NVIDIA_VISIBLE_DEVICES",
     "PATH",
     "RUST_BACKTRACE",
     "TERM",
@@ -43,12 +37,11 @@ const ALLOWED: [&str; 22] = [
     "USER",
     "VIRTUAL_ENV",
     "XDG_CACHE_HOME",
-    "XRUN_CACHE",
-    "XRUN_CUDA_PATH",
 ];
 
-/// Beginnings of names of variables that children get.
-const ALLOWED_BEGINNINGS: [&str; 3] = ["LC_", "NCCL_", "XRUN_FAULT"];
+/// Beginnings of names of variables that children get: what their libraries read, and what says where to find them.
+const ALLOWED_BEGINNINGS: [&str; 7] =
+    ["CUDA_", "LC_", "NCCL_", "NVIDIA_", "XRUN_CACHE", "XRUN_CUDA_PATH", "XRUN_FAULT"];
 
 /// How often the parent looks after its children.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -275,4 +268,34 @@ fn born() -> Result<(Request, Party, Stop)> {
     let comm: Arc<dyn Communicator> = Arc::new(remote);
     let party = Party::member(comm, birth.world, birth.rank);
     Ok((birth.order.into_request()?, party, stop))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_get_what_libraries_read_and_no_secrets() {
+        for name in ["PATH", "CUDA_VISIBLE_DEVICES", "NCCL_ALGO", "XRUN_CACHE", "LC_ALL"] {
+            assert!(is_allowed(name), "{name}");
+        }
+        for name in [
+            "XRUN_SECRET",
+            "AWS_SECRET_ACCESS_KEY",
+            "RANK",
+            "SLURM_PROCID",
+            "XRUN__TRAINING__STEPS",
+            "LD_PRELOAD",
+        ] {
+            assert!(!is_allowed(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_end_is_described_by_its_cause() {
+        let of = |status| describe(ExitStatus::from_raw(status));
+        assert!(of(9).contains("was killed (signal 9)"));
+        assert!(of(11).contains("ended by signal 11"));
+        assert!(of(7 << 8).contains("exit code 7"));
+    }
 }
