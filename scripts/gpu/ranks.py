@@ -98,10 +98,12 @@ def gates(bench: Bench, recipe: Path, dtype: str, world: int, alone: Run) -> Non
         "caching, no graphs": (["engine.placement=caching", "engine.cuda_graphs=false"], False),
         "naive, no graphs": (["engine.placement=naive", "engine.cuda_graphs=false"], False),
         "poisoned": (["engine.poison=true"], False),
-        "a bucket per parameter": (["parallelism.bucket_mib=0.00001"], rounding),
+        "a bucket per parameter": (["parallelism.bucket_mib=0"], rounding),
         "buckets of 25 MiB": (["parallelism.bucket_mib=25"], rounding),
         "one bucket": (["parallelism.bucket_mib=65536"], rounding),
-        "grouped": (["parallelism.reduction=grouped"], rounding),
+        # Rows of the embedding's gradient are added in another order than sums over them.
+        "embedding reduced whole": (["parallelism.embedding_exchange=false"], True),
+        "grouped": (["parallelism.reduction=grouped"], True),
         "accumulated": (["training.accumulation=2"], True),
         "processes": (launch(world, "process"), False),
     }
@@ -172,6 +174,8 @@ def speeds(bench: Bench, name: str, world: int) -> None:
         trials["thread, no exchange"] = [*launch(world), "engine.communication=off"]
         trials["thread, no overlap"] = [*launch(world), "parallelism.overlap=false"]
         trials["thread, grouped"] = [*launch(world), "parallelism.reduction=grouped"]
+        trials["thread, per parameter"] = [*launch(world), "parallelism.bucket_mib=0"]
+        trials["thread, embedding whole"] = [*launch(world), "parallelism.embedding_exchange=false"]
     else:
         del trials["process"]
     for what, keys in trials.items():
