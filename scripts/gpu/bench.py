@@ -55,7 +55,7 @@ class Run:
 
     def digest(self) -> dict[str, str]:
         """Hashes of what must not depend on how it was computed: metrics, and the last checkpoint's tensors."""
-        last = sorted((self.path / "checkpoint").glob("step-*"))[-1]
+        last = max((self.path / "checkpoint").glob("step-*"))
         files = [self.path / "metrics.csv", last / "model.safetensors", last / "optimizer.safetensors"]
         return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 

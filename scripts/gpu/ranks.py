@@ -154,7 +154,7 @@ def parameters_apart(run: Run, other: Run) -> float:
 
 def tensors(run: Run) -> Iterator[tuple[str, torch.Tensor]]:
     """The parameters of the last checkpoint, flat, by name."""
-    last = sorted((run.path / "checkpoint").glob("step-*"))[-1]
+    last = max((run.path / "checkpoint").glob("step-*"))
     data = bytearray((last / "model.safetensors").read_bytes())
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
