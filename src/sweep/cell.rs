@@ -11,6 +11,8 @@ use crate::plan::{Corpus, Plan, data_spec};
 use crate::recipe::{self, Resolved};
 use crate::results::provenance::{Build, Cpu};
 use crate::train;
+use crate::train::launch::process::this_program;
+use crate::train::launch::{Launch, environment};
 use std::path::Path;
 
 /// A cell of a sweep.
@@ -119,6 +121,8 @@ impl Cell {
     fn prepare(&mut self, recipe: &Path, build: &str, corpora: &mut Corpora) -> Result<Box<Work>> {
         let mut resolved = recipe::load(recipe, &self.arguments(&Place::default()), recipe::environment())?;
         train::make_paths_absolute(&mut resolved)?;
+        // As the run itself does before anything is hashed.
+        Launch::of(&mut resolved, environment::variables())?;
         let recipe_hash = self.recipe_hash.insert(resolved.hash()).clone();
         let (corpus_hash, corpus) = corpora.open(&resolved)?;
         self.corpus_hash = Some(corpus_hash.clone());
@@ -163,7 +167,7 @@ pub fn build_name() -> String {
     if build.commit.is_some() && build.dirty == Some(false) {
         return name;
     }
-    let binary = std::env::current_exe().and_then(std::fs::read).unwrap_or_default();
+    let binary = this_program().ok().and_then(|(running, _)| std::fs::read(running).ok()).unwrap_or_default();
     format!("{name} binary {}", &blake3::hash(&binary).to_hex()[..12])
 }
 

@@ -7,6 +7,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::results::folder::{METRICS, TIMING, read_summary};
 use crate::results::ledger::{CellStatus, Measured, SWEEPS};
 use crate::results::{Status, Summary};
+use crate::train::launch::process::this_program;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -388,14 +389,6 @@ impl Child {
 fn name_of(run: &Path) -> Option<String> {
     let recipe = run.parent()?.file_name()?.to_str()?;
     Some(format!("{recipe}/{}", run.file_name()?.to_str()?))
-}
-
-/// This binary, and what to call it. Linux knows the very file that runs, even where a new one was built in its place.
-fn this_program() -> Result<(PathBuf, PathBuf)> {
-    let path =
-        std::env::current_exe().map_err(|e| Error::failed(format!("cannot find this program: {e}")))?;
-    let running = PathBuf::from("/proc/self/exe");
-    Ok((if running.exists() { running } else { path.clone() }, path))
 }
 
 /// Asks a process to stop, or ends it.

@@ -203,10 +203,13 @@ fn findings(comparison: &Comparison) -> String {
         Some(false) => "**fails**",
         None => "could not be judged",
     };
-    let allowed = gate.tolerance.map_or("the same bits asked for".to_owned(), |tolerance| {
-        format!("differences in loss up to {tolerance} allowed")
-    });
-    lines.push(format!("Loss gate {holds}: {} ({allowed}).", plain(&gate.found)));
+    let allowed = match (gate.holds, gate.tolerance) {
+        (_, Some(tolerance)) => format!(" (differences in loss up to {tolerance} allowed)"),
+        (Some(_), None) => " (the same bits asked for)".to_owned(),
+        // Nobody has said what may differ.
+        (None, None) => String::new(),
+    };
+    lines.push(format!("Loss gate {holds}: {}{allowed}.", plain(&gate.found)));
     if let Some(predicts) = &comparison.predicts {
         let held = match comparison.prediction_held {
             Some(true) => "held",

@@ -152,13 +152,13 @@ struct Children {
 impl Children {
     fn start(request: &Request, world: usize) -> Result<Self> {
         let failed = |rank: usize, e: std::io::Error| Error::failed(format!("cannot start rank {rank}: {e}"));
-        let program =
-            std::env::current_exe().map_err(|e| Error::failed(format!("cannot find xrun itself: {e}")))?;
+        let (program, shown) = this_program()?;
         let mut all = Self { children: Vec::with_capacity(world), lines: Vec::with_capacity(world) };
         for rank in 0..world {
             let (ours, theirs) = UnixStream::pair().map_err(|e| failed(rank, e))?;
             let mut line = Line::Unix(ours);
             let child = Command::new(&program)
+                .arg0(&shown)
                 .arg(WORKER)
                 .env_clear()
                 .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_allowed)))
@@ -212,6 +212,17 @@ impl Drop for Children {
             let _ = child.wait();
         }
     }
+}
+
+/// This binary, and what to call it. Linux knows the very file that runs, even where a new one was built in its place.
+///
+/// # Errors
+/// When the system does not tell.
+pub fn this_program() -> Result<(PathBuf, PathBuf)> {
+    let path =
+        std::env::current_exe().map_err(|e| Error::failed(format!("cannot find this program: {e}")))?;
+    let running = PathBuf::from("/proc/self/exe");
+    Ok((if running.exists() { running } else { path.clone() }, path))
 }
 
 fn is_allowed(name: &str) -> bool {
