@@ -1,11 +1,6 @@
 //! `xrun compare` from outside: what it runs, what it stores, what it says, and how it ends.
-#![cfg(unix)]
 
-#[path = "../run/place.rs"]
-#[allow(dead_code)]
-mod place;
-
-use place::{Done, Place};
+use crate::place::{self, Done, Place};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;

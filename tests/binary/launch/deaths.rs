@@ -1,6 +1,6 @@
 //! A rank that dies, hangs, or finds no memory: the run ends soon, says which and where, and leaves nobody behind.
 
-use crate::party::{LAUNCHERS, Launcher, Member, Party, SOON, are_gone, signal};
+use super::party::{LAUNCHERS, Launcher, Member, Party, SOON, are_gone, signal};
 use crate::place::Place;
 use std::time::Duration;
 use xrun::results::Status;

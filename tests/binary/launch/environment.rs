@@ -1,6 +1,6 @@
 //! What launchers say in the environment, and what happens when they contradict themselves.
 
-use crate::party::{Launcher, Member, port};
+use super::party::{Launcher, Member, port};
 use crate::place::Place;
 
 const QUICK: [&str; 3] = ["tiny.toml", "training.steps=4", "generation.samples=0"];

@@ -1,6 +1,6 @@
 //! What several ranks compute, on every launch path.
 
-use crate::party::{LAUNCHERS, Launcher, metrics, same_bits};
+use super::party::{LAUNCHERS, Launcher, metrics, same_bits};
 use crate::place::{Place, Run};
 use xrun::train::checkpoint::Loaded;
 

@@ -1,6 +1,6 @@
 //! A checkpoint of one number of ranks goes on with another.
 
-use crate::party::{LAUNCHERS, Launcher, metrics};
+use super::party::{LAUNCHERS, Launcher, metrics};
 use crate::place::Place;
 
 /// Sixty steps of a global batch of eight.

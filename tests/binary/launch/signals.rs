@@ -1,6 +1,6 @@
 //! Signals: all ranks stop after the same step, whichever process was told, and what they saved goes on.
 
-use crate::party::{LAUNCHERS, Launcher, SOON, are_gone, same_bits, signal};
+use super::party::{LAUNCHERS, Launcher, SOON, are_gone, same_bits, signal};
 use crate::place::Place;
 use xrun::results::Status;
 

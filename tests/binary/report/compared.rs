@@ -1,6 +1,6 @@
 //! Blocks of comparisons.
 
-use crate::place::{NEWER, Place, RUN, seal};
+use super::place::{NEWER, Place, RUN, seal};
 use serde_json::json;
 use std::fs;
 use xrun::results::comparison::Comparison;

@@ -1,5 +1,6 @@
 //! A folder with a page and kept runs, and the binary in it.
 
+use crate::place::Done;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,13 +13,6 @@ pub const NEWER: &str = "quickstart/20261221T093646Z-7d757a20";
 
 /// A temporary folder with the quickstart's kept run.
 pub struct Place(tempfile::TempDir);
-
-/// How a process ended.
-pub struct Done {
-    pub code: Option<i32>,
-    pub stdout: String,
-    pub stderr: String,
-}
 
 impl Place {
     pub fn new() -> Self {
@@ -98,23 +92,6 @@ impl Place {
         assert_eq!(again.code == Some(0), is_mended_by_rendering, "{}", again.stderr);
         let checked = self.xrun(&["report", "--check"]);
         assert_eq!(checked.code == Some(0), is_mended_by_rendering, "{}", checked.stderr);
-    }
-}
-
-impl Done {
-    #[track_caller]
-    pub fn ended(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
-        self
-    }
-
-    /// What was said on stderr holds each of these.
-    #[track_caller]
-    pub fn says(self, texts: &[&str]) -> Self {
-        for text in texts {
-            assert!(self.stderr.contains(text), "no `{text}` in:\n{}", self.stderr);
-        }
-        self
     }
 }
 

@@ -1,6 +1,6 @@
 //! Blocks of sweeps.
 
-use crate::place::{Place, RUN, seal};
+use super::place::{Place, RUN, seal};
 use std::collections::BTreeMap;
 use std::fs;
 use xrun::results::ledger::{Attempt, CellStatus, Measured};

@@ -1,12 +1,10 @@
 //! The binary from outside: runs that end, are killed, stopped, resumed, damaged; what they leave; what they refuse.
-#![cfg(unix)]
 
 mod damage;
 mod doctor;
 mod export;
 mod failures;
 mod kills;
-mod place;
 mod results;
 mod resume;
 mod sample;

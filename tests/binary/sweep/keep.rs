@@ -1,6 +1,6 @@
 //! A sweep that is kept, and shown in a page.
 
-use crate::grid::{lines, place};
+use super::grid::{lines, place};
 use std::fs;
 
 #[test]

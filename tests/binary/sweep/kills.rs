@@ -1,6 +1,6 @@
 //! kill -9 of a sweep at any moment, then the same command: every cell has exactly one completed row.
 
-use crate::grid::{STEPS, count, finals, left, lines, place, runs, table};
+use super::grid::{STEPS, count, finals, left, lines, place, runs, table};
 use crate::place::{Place, Running};
 use std::collections::BTreeMap;
 use std::fs;

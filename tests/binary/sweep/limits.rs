@@ -1,6 +1,6 @@
 //! Cells that take too long, sweeps that are stopped, and two sweeps at once.
 
-use crate::grid::{count, lines, place, runs};
+use super::grid::{count, lines, place, runs};
 use crate::place::{Place, Running};
 use xrun::results::ledger::{Attempt, CellStatus};
 

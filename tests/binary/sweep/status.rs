@@ -1,6 +1,6 @@
 //! What is shared, left out, failed, shown, and shown to programs.
 
-use crate::grid::{count, lines, place, runs, table};
+use super::grid::{count, lines, place, runs, table};
 use serde_json::Value;
 use xrun::results::ledger::CellStatus;
 
@@ -28,6 +28,17 @@ fn overlapping_grids_share_rows() {
     // Training is, and so is execution.
     place.xrun(&["sweep", "grid.toml", "training.seed=1", "engine.fused=false"]).succeeds();
     assert_eq!(runs(&place), 5);
+}
+
+/// A world size that is left open is settled in the cell as it is in the run.
+#[test]
+fn cells_may_leave_the_world_size_open() {
+    let place = place("");
+    let sweep = ["sweep", "grid.toml", "parallelism.world_size=auto", "training.seed=1,2"];
+    place.xrun(&sweep).succeeds().says(&["2 of 2 cells done: 2 ok"]);
+    place.xrun(&sweep).succeeds().says(&["0 to run"]);
+    // One rank is what the CPU has: the row of a plain cell.
+    place.xrun(&["sweep", "grid.toml", "training.seed=1"]).succeeds().says(&["0 to run"]);
 }
 
 #[test]

@@ -1,0 +1,10 @@
+//! The binary from outside, as a person or a launcher uses it: what it runs, leaves, says and refuses, and how it ends.
+#![cfg(unix)]
+
+mod compare;
+#[cfg(target_os = "linux")]
+mod launch;
+mod place;
+mod report;
+mod run;
+mod sweep;
