@@ -15,10 +15,29 @@ use std::path::{Path, PathBuf};
 /// Points of a smoothed curve; more do not show.
 const SMOOTH_POINTS: usize = 1000;
 
-/// Draws `plots/{loss,throughput,schedule}-{light,dark}.{svg,png}` in a run folder from its `metrics.csv`,
-/// `timing.csv` and `summary.json`, and returns their paths. A figure without a row to show is left out. The same
-/// files give the same bytes.
-pub fn render(run: &Path) -> Result<Vec<PathBuf>> {
+/// A figure of a run in one theme.
+#[derive(Debug)]
+pub struct Picture {
+    /// `loss`, `throughput` or `schedule`.
+    pub name: &'static str,
+    /// `light` or `dark`.
+    pub theme: &'static str,
+    pub svg: String,
+}
+
+impl Picture {
+    /// Its path beneath the run folder.
+    pub fn file(&self, extension: &str) -> String {
+        format!("{PLOTS}/{}-{}.{extension}", self.name, self.theme)
+    }
+}
+
+/// Draws the figures of a run, in both themes, from its `metrics.csv`, `timing.csv` and `summary.json`. A figure without a
+/// row to show is left out. The same files give the same bytes.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn draw(run: &Path) -> Result<Vec<Picture>> {
     let summary = read_summary(run)?;
     let metrics: Vec<MetricsRow> = rows::read(&run.join(METRICS))?;
     let timing_path = run.join(TIMING);
@@ -28,18 +47,30 @@ pub fn render(run: &Path) -> Result<Vec<PathBuf>> {
         ("throughput", throughput(&summary, &timing)),
         ("schedule", schedule(&summary, &metrics)),
     ];
+    let mut pictures = Vec::new();
+    for (name, figure) in figures.iter().filter_map(|(name, figure)| Some((name, figure.as_ref()?))) {
+        for theme in &THEMES {
+            pictures.push(Picture { name, theme: theme.name, svg: chart::svg(figure, theme)? });
+        }
+    }
+    Ok(pictures)
+}
+
+/// Writes what [`draw`] draws into the run folder as `plots/NAME-THEME.{svg,png}`, and returns the paths.
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub fn render(run: &Path) -> Result<Vec<PathBuf>> {
+    let pictures = draw(run)?;
     let folder = run.join(PLOTS);
     std::fs::create_dir_all(&folder).at("create", &folder)?;
     let mut paths = Vec::new();
-    for (name, figure) in figures.iter().filter_map(|(name, figure)| Some((name, figure.as_ref()?))) {
-        for theme in &THEMES {
-            let svg = chart::svg(figure, theme)?;
-            let png = raster::png(&svg)?;
-            for (extension, bytes) in [("svg", svg.as_bytes()), ("png", &png)] {
-                let path = folder.join(format!("{name}-{}.{extension}", theme.name));
-                atomic::write(&path, bytes)?;
-                paths.push(path);
-            }
+    for picture in &pictures {
+        let png = raster::png(&picture.svg)?;
+        for (extension, bytes) in [("svg", picture.svg.as_bytes()), ("png", &png)] {
+            let path = run.join(picture.file(extension));
+            atomic::write(&path, bytes)?;
+            paths.push(path);
         }
     }
     Ok(paths)

@@ -3,7 +3,7 @@
 use super::atomic;
 use super::comparison::{COMPARISON, COMPARISONS};
 use super::folder::{
-    ALGORITHMS, ENVIRONMENT, LOG, METRICS, PLOTS, RECIPE, RESOLVED, RunFolder, SUMMARY, TIMING, json,
+    ALGORITHMS, ENVIRONMENT, LOG, METRICS, RECIPE, RESOLVED, RunFolder, SUMMARY, TIMING, json,
 };
 use crate::error::{Error, IoContext, Result};
 use serde::{Deserialize, Serialize};
@@ -50,8 +50,8 @@ pub struct Kept {
     pub already: bool,
 }
 
-/// Copies a run's recipe, environment, rows, summary, plots, and its log if small, to `to/RECIPE/RUN`. The copy
-/// appears whole or not at all. Keeping the same run again changes nothing.
+/// Copies a run's recipe, environment, rows, summary, and its log if small, to `to/RECIPE/RUN`; plots are drawn from
+/// these where a page shows them. The copy appears whole or not at all. Keeping the same run again changes nothing.
 ///
 /// Errors: the run is in use; it was kept with other content, or a kept file was changed since.
 pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
@@ -134,17 +134,11 @@ fn small_files(run: &Path) -> Result<Vec<String>> {
         [RECIPE, RESOLVED, ENVIRONMENT, METRICS, TIMING, SUMMARY, LOG, ALGORITHMS].contains(&name)
             || (name.starts_with("env-") && name.ends_with(".json"))
     };
-    let is_plot = |name: &str| name.ends_with(".svg") || name.ends_with(".png");
     let mut paths: Vec<String> = plain_files(run)?
         .into_iter()
         .filter(|(name, bytes)| is_kept(name) && (name != LOG || *bytes <= MAX_LOG_BYTES))
         .map(|(name, _)| name)
         .collect();
-    let plots = run.join(PLOTS);
-    if plots.is_dir() {
-        let pictures = plain_files(&plots)?.into_iter().filter(|(name, _)| is_plot(name));
-        paths.extend(pictures.map(|(name, _)| format!("{PLOTS}/{name}")));
-    }
     paths.sort();
     Ok(paths)
 }
@@ -212,8 +206,9 @@ mod tests {
         folder.write_summary(&Summary::begin("r", &folder.name(), "0123abcd", 1)).unwrap();
         folder.log(&"x".repeat(log_bytes)).unwrap();
         std::fs::write(folder.checkpoints().unwrap().join("model.safetensors"), "large").unwrap();
-        std::fs::create_dir(folder.path().join(PLOTS)).unwrap();
+        std::fs::create_dir(folder.path().join("plots")).unwrap();
         std::fs::write(folder.path().join("plots/loss-dark.svg"), "<svg/>").unwrap();
+        std::fs::write(folder.path().join("env.json"), "{}").unwrap();
         folder.path().to_owned()
     }
 
@@ -226,7 +221,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (run, to) = (run(dir.path(), 10), dir.path().join("kept"));
         let kept = keep(&run, &to).unwrap();
-        assert_eq!(names(&kept), ["log", "plots/loss-dark.svg", "recipe.toml", "summary.json"]);
+        assert_eq!(names(&kept), ["env.json", "log", "recipe.toml", "summary.json"]);
         assert_eq!(kept.folder, to.join("r").join("20261102T030405Z-0123abcd"));
         assert!(!kept.already);
         for file in &kept.manifest.files {
@@ -244,7 +239,7 @@ mod tests {
     fn large_logs_stay() {
         let dir = tempfile::tempdir().unwrap();
         let kept = keep(&run(dir.path(), 300 << 10), &dir.path().join("kept")).unwrap();
-        assert_eq!(names(&kept), ["plots/loss-dark.svg", "recipe.toml", "summary.json"]);
+        assert_eq!(names(&kept), ["env.json", "recipe.toml", "summary.json"]);
     }
 
     #[test]
@@ -252,10 +247,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (run, to) = (run(dir.path(), 10), dir.path().join("kept"));
         let kept = keep(&run, &to).unwrap();
-        std::fs::write(run.join("plots/loss-dark.png"), "new").unwrap();
+        std::fs::write(run.join("env.json"), "new").unwrap();
         let error = keep(&run, &to).unwrap_err();
-        assert!(error.message().contains("plots/loss-dark.png is not what was kept"), "{error}");
-        std::fs::remove_file(run.join("plots/loss-dark.png")).unwrap();
+        assert!(error.message().contains("env.json is not what was kept"), "{error}");
+        std::fs::write(run.join("env.json"), "{}").unwrap();
         std::fs::write(kept.folder.join("recipe.toml"), "[edited]\n").unwrap();
         let error = keep(&run, &to).unwrap_err();
         assert!(error.message().contains("its recipe.toml was changed"), "{error}");

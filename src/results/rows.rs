@@ -205,7 +205,7 @@ impl<R: Row> RowWriter<R> {
     /// Starts a new file with its header. An existing file is an error.
     pub fn create(path: &Path) -> Result<Self> {
         let mut file = OpenOptions::new().write(true).create_new(true).open(path).at("create", path)?;
-        file.write_all(&header::<R>()).at("write", path)?;
+        file.write_all(&header(R::COLUMNS)).at("write", path)?;
         Ok(Self { file, path: path.to_owned(), row: PhantomData })
     }
 
@@ -222,14 +222,14 @@ impl<R: Row> RowWriter<R> {
             .open(path)
             .at("open", path)?;
         let bytes = std::fs::read(path).at("read", path)?;
-        let header = header::<R>();
+        let header = header(R::COLUMNS);
         let mut kept = header.len();
         let mut cut = Cut { last: None, rows_kept: 0, bytes_cut: 0 };
         if header.starts_with(&bytes) && bytes.len() < header.len() {
             file.set_len(0).at("truncate", path)?;
             file.write_all(&header).at("write", path)?;
         } else {
-            for row in scan::<R>(path, &bytes)? {
+            for row in scan::<R>(path, &bytes, R::COLUMNS)? {
                 if row.row.step() > step {
                     break;
                 }
@@ -257,10 +257,14 @@ impl<R: Row> RowWriter<R> {
     }
 }
 
-/// All whole rows of a file. A torn last row, as a killed run leaves it, is left out.
+/// All whole rows of a file. A torn last row, as a killed run leaves it, is left out. New columns are only ever appended: a
+/// file that lacks the last ones is of an older version, and its rows have blanks there.
 pub fn read<R: Row>(path: &Path) -> Result<Vec<R>> {
     let bytes = std::fs::read(path).at("read", path)?;
-    Ok(scan::<R>(path, &bytes)?.into_iter().map(|r| r.row).collect())
+    let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
+    let older = (1..R::COLUMNS.len()).find(|n| R::COLUMNS[..*n].join(",").as_bytes() == first);
+    let columns = &R::COLUMNS[..older.unwrap_or(R::COLUMNS.len())];
+    Ok(scan::<R>(path, &bytes, columns)?.into_iter().map(|r| r.row).collect())
 }
 
 /// A parsed row and the offset in bytes of the line after it.
@@ -270,8 +274,8 @@ struct Scanned<R> {
 }
 
 /// Parses the whole lines of a file, checking the header and that steps never fall.
-fn scan<R: Row>(path: &Path, bytes: &[u8]) -> Result<Vec<Scanned<R>>> {
-    let header = header::<R>();
+fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &[&str]) -> Result<Vec<Scanned<R>>> {
+    let header = header(columns);
     if !bytes.starts_with(&header) {
         let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
         let shown: String = String::from_utf8_lossy(first).chars().take(120).collect();
@@ -286,7 +290,7 @@ fn scan<R: Row>(path: &Path, bytes: &[u8]) -> Result<Vec<Scanned<R>>> {
     while let Some(length) = bytes[start..].iter().position(|b| *b == b'\n') {
         let (line, end) = (&bytes[start..start + length], start + length + 1);
         let number = rows.len() + 2;
-        match decode::<R>(line) {
+        match decode::<R>(line, columns) {
             Ok(row) => {
                 if let Some(last) = rows.last().filter(|last| last.row.step() > row.step()) {
                     return Err(Error::failed(format!(
@@ -310,8 +314,8 @@ fn scan<R: Row>(path: &Path, bytes: &[u8]) -> Result<Vec<Scanned<R>>> {
 }
 
 /// The header line, newline included.
-fn header<R: Row>() -> Vec<u8> {
-    let mut line = R::COLUMNS.join(",").into_bytes();
+fn header(columns: &[&str]) -> Vec<u8> {
+    let mut line = columns.join(",").into_bytes();
     line.push(b'\n');
     line
 }
@@ -323,19 +327,19 @@ fn encode<R: Row>(row: &R) -> Result<Vec<u8>> {
     writer.into_inner().map_err(|e| Error::failed(e.to_string()))
 }
 
-fn decode<R: Row>(line: &[u8]) -> Result<R, String> {
+fn decode<R: Row>(line: &[u8], columns: &[&str]) -> Result<R, String> {
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(line);
     let mut record = csv::StringRecord::new();
     match reader.read_record(&mut record) {
-        Ok(true) if record.len() == R::COLUMNS.len() => {}
-        Ok(_) => return Err(format!("{} columns, not {}", record.len(), R::COLUMNS.len())),
+        Ok(true) if record.len() == columns.len() => {}
+        Ok(_) => return Err(format!("{} columns, not {}", record.len(), columns.len())),
         Err(e) => return Err(e.to_string()),
     }
-    let columns = csv::StringRecord::from(R::COLUMNS.to_vec());
-    record.deserialize(Some(&columns)).map_err(|e| match e.kind() {
+    let names = csv::StringRecord::from(columns.to_vec());
+    record.deserialize(Some(&names)).map_err(|e| match e.kind() {
         csv::ErrorKind::Deserialize { err, .. } => {
             match err.field().and_then(|i| Some((i, record.get(i as usize)?))) {
-                Some((i, value)) => format!("{} is `{value}`: {}", R::COLUMNS[i as usize], err.kind()),
+                Some((i, value)) => format!("{} is `{value}`: {}", columns[i as usize], err.kind()),
                 None => err.to_string(),
             }
         }

@@ -62,8 +62,8 @@ impl Source {
         }
         let listed: BTreeSet<&str> = manifest.files.iter().map(|file| file.path.as_str()).collect();
         for name in files_below(folder)? {
-            // Figures of comparisons are drawn beside them later, and verified byte by byte.
-            let is_figure = name.starts_with(PLOTS) && !folder.join(RESOLVED).exists();
+            // Figures are drawn beside what they show when a block needs them, and verified byte by byte.
+            let is_figure = name.starts_with(PLOTS);
             if name != MANIFEST && !is_figure && !listed.contains(name.as_str()) {
                 let path = folder.join(&name);
                 let why = format!("{} is not in the manifest: it was put there later", path.display());

@@ -5,8 +5,9 @@ use super::kept::{self, KeptRun};
 use super::spec::Spec;
 use super::text::{picture, plain, table};
 use super::{Rendered, Scene, Why, alike, did_you_mean, provenance};
+use crate::report::plots;
 use crate::results::find;
-use crate::results::folder::{PLOTS, RESOLVED};
+use crate::results::folder::RESOLVED;
 use crate::results::summary::Status;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -101,20 +102,27 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
 /// Pictures of runs, each with where it comes from.
 pub fn plot(scene: &Scene<'_>, spec: &Spec, plot: &str, alt: Option<&str>) -> Result<Rendered, Vec<Why>> {
     let runs = select(scene, spec)?;
-    let mut text = String::new();
+    let mut rendered = of(&runs);
     for run in &runs {
-        let file = |theme: &str| run.source.folder.join(PLOTS).join(format!("{plot}-{theme}.svg"));
-        let (light, dark) = (file("light"), file("dark"));
-        if let Some(missing) = [&light, &dark].into_iter().find(|path| !path.is_file()) {
-            let why = format!("there is no {}", missing.display());
-            return Err(vec![Why::mended_by(why, "plots are loss, throughput and schedule: correct `plot`")]);
+        let folder = &run.source.folder;
+        let drawn =
+            plots::draw(folder).map_err(|e| vec![Why::mended_by(e.message(), kept::restore(folder))])?;
+        let mut links = Vec::new();
+        for picture in drawn.into_iter().filter(|picture| picture.name == plot) {
+            let path = folder.join(picture.file("svg"));
+            links.push(scene.link(&path));
+            rendered.figures.push((path, picture.svg));
         }
+        let [light, dark] = &links[..] else {
+            let why = format!("{} has no rows for a plot `{plot}`", folder.display());
+            return Err(vec![Why::mended_by(why, "plots are loss, throughput and schedule: correct `plot`")]);
+        };
         let alt = alt.map_or_else(|| format!("{plot} of {} {}", run.recipe(), run.name()), str::to_owned);
-        text += &picture(&alt, &scene.link(&light), &scene.link(&dark));
-        text.push('\n');
-        text += &footnotes(std::slice::from_ref(run), scene);
+        rendered.text += &picture(&alt, light, dark);
+        rendered.text.push('\n');
+        rendered.text += &footnotes(std::slice::from_ref(run), scene);
     }
-    Ok(Rendered { text, ..of(&runs) })
+    Ok(rendered)
 }
 
 /// What a block of these runs rests on.

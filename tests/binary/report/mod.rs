@@ -124,8 +124,8 @@ fn a_touched_file_of_a_run_is_red() {
         false,
     );
     let place = Place::with_page(&[PLOT]);
-    fs::remove_file(place.kept(RUN).join("plots/loss-light.png")).unwrap();
-    place.is_red(&["loss-light.png cannot be read"], false);
+    fs::remove_file(place.kept(RUN).join("timing.csv")).unwrap();
+    place.is_red(&["timing.csv cannot be read"], false);
     let place = Place::with_page(&[PLOT]);
     fs::write(place.kept(RUN).join("env-2.json"), place.text(&format!("results/kept/{RUN}/env.json")))
         .unwrap();
@@ -256,7 +256,7 @@ fn markers_that_are_wrong_are_red_and_the_page_stays() {
             "no run `quikstart` is kept in results/kept; did you mean `quickstart`?",
         ),
         ("kind=\"runs\" select=\"quickstart\" columns=\"tokps\"", "no column `tokps`"),
-        ("kind=\"plot\" select=\"quickstart\" plot=\"los\"", "plots/los-light.svg"),
+        ("kind=\"plot\" select=\"quickstart\" plot=\"los\"", "no rows for a plot `los`"),
         (
             "kind=\"runs\" select=\"quickstart\" where=\"training.dtype=bf16\"",
             "no kept run of `quickstart` has training.dtype=bf16",

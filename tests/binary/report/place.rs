@@ -99,7 +99,8 @@ impl Place {
 pub fn seal(folder: &Path, recipe: &str, run: &str) {
     let mut files = Vec::new();
     collect(folder, folder, &mut files);
-    files.retain(|file| file.path != MANIFEST);
+    // Pictures are no part of what is kept: blocks draw them.
+    files.retain(|file| file.path != MANIFEST && !file.path.starts_with("plots/"));
     files.sort_by(|a, b| a.path.cmp(&b.path));
     let manifest = Manifest { recipe: recipe.to_owned(), run: run.to_owned(), files };
     fs::write(folder.join(MANIFEST), serde_json::to_vec_pretty(&manifest).unwrap()).unwrap();
