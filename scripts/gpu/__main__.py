@@ -18,7 +18,10 @@
     recompute  what it saves and costs
     limits     what fits into 32 GiB, as planned, and what happens when memory runs out
     recipes    two recipes for 300 steps, their text, and their export in transformers
-    ranks      several GPUs: against one, ways of exchanging, and speed against DDP; nothing on a machine with one
+    ranks      several GPUs: against one, and ways of exchanging; this and the next three do nothing on a machine with one
+    stack      several GPUs: a resume on one, and everything at once
+    scaling    several GPUs: speed, what the exchange costs, and PyTorch's DDP
+    deaths     several GPUs: ranks that die, hang, find no memory or are told to stop
     sanitize   every case of every op under compute-sanitizer
 
 A section that runs out of its time is cut off, and the next one begins. --out receives `table.md`, `results.json` and a
@@ -35,6 +38,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+import deaths
 import exact
 import ranks
 import speed
@@ -56,7 +60,10 @@ LIMITS = {
     "recompute": 180,
     "limits": 240,
     "recipes": 240,
-    "ranks": 3000,
+    "ranks": 600,
+    "stack": 240,
+    "scaling": 2400,
+    "deaths": 300,
     "sanitize": 1200,
 }
 SECTIONS: dict[str, Callable[[Bench], None]] = {
@@ -73,6 +80,9 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "limits": ways.limits,
     "recipes": exact.recipes,
     "ranks": ranks.ranks,
+    "stack": ranks.stack,
+    "scaling": ranks.scaling,
+    "deaths": deaths.deaths,
     "sanitize": exact.sanitize,
 }
 

@@ -48,10 +48,14 @@ class Run:
             rows = [row for row in csv.DictReader(file) if row["step"] and int(row["step"]) >= first]
         return [float(row[column]) for row in rows if row[column]]
 
+    def column(self, name: str) -> list[str]:
+        """A column of `metrics.csv`."""
+        with (self.path / "metrics.csv").open() as file:
+            return [row[name] for row in csv.DictReader(file)]
+
     def losses(self) -> list[float]:
         """The training loss of every step."""
-        with (self.path / "metrics.csv").open() as file:
-            return [float(row["loss"]) for row in csv.DictReader(file)]
+        return [float(loss) for loss in self.column("loss")]
 
     def digest(self) -> dict[str, str]:
         """Hashes of what must not depend on how it was computed: metrics, and the last checkpoint's tensors."""
@@ -94,9 +98,11 @@ class Bench:
         """The section's log."""
         return self.out / f"{self.section}.log"
 
-    def start(self, command: list[str], cache: Path | None = None, **options: object) -> subprocess.Popen:
+    def start(
+        self, command: list[str], cache: Path | None = None, variables: dict[str, str] | None = None, **options: object
+    ) -> subprocess.Popen:
         """Starts a command in a session of its own, so that it can be ended with all its children."""
-        env = {**os.environ, "XRUN_CACHE": str(cache or self.cache)}
+        env = {**os.environ, "XRUN_CACHE": str(cache or self.cache), **(variables or {})}
         return subprocess.Popen(command, env=env, start_new_session=True, **options)
 
     def call(self, command: list[str], cache: Path | None = None, fails: bool = False) -> str:

@@ -2,12 +2,14 @@
 
 import json
 import statistics
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from bench import SCRIPTS, Bench, Run, attempt
+from bench import SCRIPTS, Bench, Run, attempt, the_run
 from sizes import COMPARED, SIZES, Size
 from speed import synthetic
 
@@ -43,9 +45,10 @@ bucket_mib = 0.1
 BOUNDS = {"fp32": (1e-6, 1e-6, 1e-3), "bf16": (1e-6, 2e-3, 1e-3)}
 
 
-def worlds() -> list[int]:
+def worlds(bench: Bench) -> list[int]:
     """Numbers of ranks to try here, from two."""
-    return [world for world in (2, 4, 8) if world <= torch.cuda.device_count()]
+    devices = torch.cuda.device_count() if bench.device == "cuda" else 2
+    return [world for world in (2, 4, 8) if world <= devices]
 
 
 def launch(world: int, launcher: str = "thread") -> list[str]:
@@ -54,23 +57,72 @@ def launch(world: int, launcher: str = "thread") -> list[str]:
 
 
 def ranks(bench: Bench) -> None:
-    """Gates, then speed."""
-    if not worlds():
-        bench.note("all", f"{torch.cuda.device_count()} GPU: nothing to exchange")
-        return
+    """What must hold, with every number of ranks."""
     for dtype in BOUNDS:
         recipe = bench.work / f"ranks-{dtype}.toml"
         recipe.write_text(SPLIT.replace("DTYPE", dtype))
         alone = bench.train(recipe, launch(1))
-        for world in worlds():
+        for world in worlds(bench):
             attempt(
                 bench,
                 f"{dtype} {world} ranks",
                 lambda r=recipe, d=dtype, w=world, a=alone: gates(bench, r, d, w, a),
             )
+
+
+def stack(bench: Bench) -> None:
+    """A run that goes on with fewer ranks, and everything at once on all of them."""
+    for world in worlds(bench):
+        attempt(bench, f"{world} ranks, resumed on 1", lambda w=world: fewer(bench, w))
+    for world in worlds(bench)[-1:]:
+        attempt(bench, f"v9-full-stack, {world} ranks", lambda w=world: full_stack(bench, w))
+
+
+def scaling(bench: Bench) -> None:
+    """How fast sizes are on some GPUs."""
     for name in bench.sizes or COMPARED:
-        for world in [1, *worlds()]:
-            attempt(bench, f"{name} {world} ranks", lambda n=name, w=world: speeds(bench, n, w))
+        for world in [1, *worlds(bench)]:
+            attempt(bench, f"{name} × {world}", lambda n=name, w=world: speeds(bench, n, w))
+
+
+def fewer(bench: Bench, world: int) -> None:
+    """A run that is told to stop, and goes on with one rank: the same tokens, and the curve of one that went on with all."""
+    recipe = bench.work / "fewer.toml"
+    recipe.write_text(SPLIT.replace("DTYPE", "fp32").replace("steps = 20", "steps = 400"))
+    whole = bench.train(recipe, launch(world))
+    command, results = bench.command(recipe, launch(world))
+    process = bench.start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while sum(file.read_text().count("\n") for file in results.glob("*/*/metrics.csv")) < 100:
+        bench.left()
+        if process.poll() is not None:
+            raise RuntimeError("it ended before it could be told to stop")
+        time.sleep(0.002)
+    process.terminate()
+    process.wait()
+    stopped = the_run(results)
+    at = stopped.summary()["steps"]
+    command = [bench.xrun, "--results", str(results), "resume", "--quiet", "parallelism.world_size=1"]
+    bench.call([*command, "training.local_batch_size=32"])
+    run = the_run(results)
+    same = run.column("tokens_seen") == whole.column("tokens_seen")
+    pairs = list(zip(run.losses(), whole.losses(), strict=True))[at : at + 20]
+    apart = max(abs(a - b) / abs(b) for a, b in pairs)
+    found = f"stopped at step {at} of 400; the 20 losses after it lie within {apart:.1e} of {world} ranks'"
+    bench.note(f"{world} ranks, resumed on 1", found, same and 0 < at < 380 and apart <= 1e-5, losses=pairs)
+
+
+def full_stack(bench: Bench, world: int) -> None:
+    """Grouped queries, dropout, accumulation and full recompute on all ranks, for 300 steps."""
+    keys = ["training.steps=300", "data.train_tokens=4000000", "validation.interval=100", "generation.samples=1"]
+    keys += ["generation.prompt=Once upon a time", "generation.tokens=64", *launch(world)]
+    keys += ["training.accumulation=2", f"training.global_batch_size={16 * world}"]
+    run = bench.train("v9-full-stack", keys)
+    bench.keep(run)
+    summary, losses = run.summary(), run.losses()
+    learned = summary["status"] == "ok" and losses[-1] < losses[0] / 2
+    text = f"loss {losses[0]:.3f} to {losses[-1]:.3f}, validation {summary['val_loss_over_floor']:.3f} of the floor"
+    found = f"{text}, {summary['tok_s']:,.0f} tok/s: {summary['samples']!r}"
+    bench.note(f"v9-full-stack, {world} ranks", found[:400], learned)
 
 
 def gates(bench: Bench, recipe: Path, dtype: str, world: int, alone: Run) -> None:
@@ -173,9 +225,6 @@ def speeds(bench: Bench, name: str, world: int) -> None:
     if world > 1:
         trials["thread, no exchange"] = [*launch(world), "engine.communication=off"]
         trials["thread, no overlap"] = [*launch(world), "parallelism.overlap=false"]
-        trials["thread, grouped"] = [*launch(world), "parallelism.reduction=grouped"]
-        trials["thread, per parameter"] = [*launch(world), "parallelism.bucket_mib=0"]
-        trials["thread, embedding whole"] = [*launch(world), "parallelism.embedding_exchange=false"]
     else:
         del trials["process"]
     for what, keys in trials.items():
@@ -194,6 +243,7 @@ def ours(bench: Bench, size: Size, keys: list[str]) -> dict[str, float | None]:
     """A training: speed, and what its collectives took."""
     settings = [*synthetic(size), f"training.steps={bench.steps}", "metrics.warmup=20", *keys]
     run = bench.train(size.recipe, settings)
+    bench.keep(run)
     summary = run.summary()
     if summary["status"] != "ok" or summary["tok_s"] is None:
         raise RuntimeError(f"the run is {summary['status']}: {summary['reason']}")

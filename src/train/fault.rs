@@ -31,13 +31,17 @@ pub(super) fn strike(rank: usize, step: u64) -> Result<()> {
     let read =
         || std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| parse(&text)).transpose();
     match FAULT.get_or_init(read).clone()? {
-        Some(fault) if (fault.rank, fault.step) == (rank, step) => match fault.kind {
-            Kind::Panic => panic!("{VARIABLE} asked for it"),
-            Kind::Oom => Err(Error::does_not_fit(format!("out of memory, as {VARIABLE} asked"))),
-            Kind::Hang => loop {
-                std::thread::park();
-            },
-        },
+        Some(fault) if (fault.rank, fault.step) == (rank, step) => {
+            // Said when it happens: from here on, whoever measures counts the seconds.
+            eprintln!("{VARIABLE} strikes rank {rank} before step {step}");
+            match fault.kind {
+                Kind::Panic => panic!("{VARIABLE} asked for it"),
+                Kind::Oom => Err(Error::does_not_fit(format!("out of memory, as {VARIABLE} asked"))),
+                Kind::Hang => loop {
+                    std::thread::park();
+                },
+            }
+        }
         _ => Ok(()),
     }
 }

@@ -121,3 +121,22 @@ fn what_is_not_text_is_told_by_line() {
     let message = load(&path, &[]).expect_err("too long").message().to_owned();
     assert!(message.contains("1048577 bytes"), "{message}");
 }
+
+#[test]
+fn recipes_of_the_log_ask_a_question() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/known-issues");
+    let recipes: Vec<PathBuf> =
+        fs::read_dir(folder).expect("recipes").map(|entry| entry.expect("a file").path()).collect();
+    assert!(recipes.len() > 12, "{recipes:?}");
+    for path in recipes {
+        let compare = load(&path, &[]).unwrap_or_else(|e| panic!("{e}")).recipe.compare;
+        let beside_a_command = path.file_name().expect("a name").to_string_lossy().starts_with("torch-");
+        assert_eq!(compare.change.is_empty(), beside_a_command, "{}: what is compared?", path.display());
+        assert!(!compare.hypothesis.is_empty() && compare.predicts.is_some(), "{}", path.display());
+        // The changed side is valid too.
+        let change = |(key, value): (&String, &toml::Value)| format!("{key}={value}");
+        let change: Vec<String> = compare.change.iter().map(change).collect();
+        let change: Vec<&str> = change.iter().map(String::as_str).collect();
+        load(&path, &change).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
