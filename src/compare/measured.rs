@@ -18,6 +18,10 @@ pub fn of(summary: &Summary) -> Columns {
         ("tok_s", summary.tok_s),
         ("step_ms", steady.and_then(|s| s.step_ms).map(|spread| spread.median)),
         ("data_wait_ms", steady.and_then(|s| s.data_wait_ms)),
+        ("communication_ms", steady.and_then(|s| s.communication_ms)),
+        ("exposed_communication_ms", steady.and_then(|s| s.exposed_communication_ms)),
+        ("gpu_util_pct", steady.and_then(|s| s.gpu_util_pct)),
+        ("driver_allocations", steady.and_then(|s| s.driver_allocations)),
         ("mfu_pct", summary.mfu_pct),
         ("hfu_pct", summary.hfu_pct),
         ("planned_bytes", bytes(summary.memory.planned_bytes)),
@@ -53,6 +57,10 @@ mod tests {
         let row = TimingRow {
             tok_s: Some(10.0),
             data_wait_ms: Some(0.1),
+            communication_ms: Some(1.0),
+            exposed_communication_ms: Some(0.2),
+            gpu_util_pct: Some(90.0),
+            driver_allocations: Some(3),
             ..TimingRow::of(1, Phase::Train, 1.0, 100.0)
         };
         summary.measure(&[], &[row], 0);

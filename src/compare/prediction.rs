@@ -28,8 +28,9 @@ pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
             }
         }
         Predicted::Range { column, low, high } => {
-            let timed = ["step_ms", "data_wait_ms", "mfu_pct", "hfu_pct", "startup_s", "wall_s"];
-            if timed.contains(&column.as_str()) && !comparable {
+            // Of counts and losses a disturbed run says as much as any other.
+            let timed = ["_ms", "_pct", "_s"].iter().any(|unit| column.ends_with(unit));
+            if timed && !comparable {
                 return None;
             }
             let before = comparison.before.measured.get(column).filter(|before| **before != 0.0)?;

@@ -82,6 +82,18 @@ pub struct SteadyState {
     /// Median hardware FLOPs utilization in percent; blank where the device's peak is unknown.
     #[serde(default)]
     pub hfu_pct: Option<f64>,
+    /// Median time of a step's collectives on rank 0, in milliseconds; blank with one rank.
+    #[serde(default)]
+    pub communication_ms: Option<f64>,
+    /// Median of the part of it in which the device did nothing else, in milliseconds; blank with one rank.
+    #[serde(default)]
+    pub exposed_communication_ms: Option<f64>,
+    /// Median share of time in which the GPU of rank 0 ran some kernel, in percent; blank without a GPU.
+    #[serde(default)]
+    pub gpu_util_pct: Option<f64>,
+    /// Median requests for memory to the driver in a step; blank without a GPU.
+    #[serde(default)]
+    pub driver_allocations: Option<f64>,
     /// The rule, in words.
     pub rule: String,
 }
@@ -111,6 +123,10 @@ pub fn steady_state(rows: &[TimingRow], warmup: usize) -> SteadyState {
         data_wait_ms: median(|row| row.data_wait_ms),
         mfu_pct: median(|row| row.mfu_pct),
         hfu_pct: median(|row| row.hfu_pct),
+        communication_ms: median(|row| row.communication_ms),
+        exposed_communication_ms: median(|row| row.exposed_communication_ms),
+        gpu_util_pct: median(|row| row.gpu_util_pct),
+        driver_allocations: median(|row| row.driver_allocations.map(|count| count as f64)),
         rule: rule(warmup),
     }
 }

@@ -12,7 +12,7 @@ struct Quantity(&'static str, &'static str, usize, f64);
 const MIB: f64 = (1 << 20) as f64;
 
 /// Names with a unit in them are those of the files.
-const QUANTITIES: [Quantity; 28] = [
+const QUANTITIES: [Quantity; 32] = [
     Quantity("tok_s", "tokens/s", 0, 1.0),
     Quantity("tok_s_p25", "tokens/s, lower quartile", 0, 1.0),
     Quantity("tok_s_p75", "tokens/s, upper quartile", 0, 1.0),
@@ -33,12 +33,16 @@ const QUANTITIES: [Quantity; 28] = [
     Quantity("allocated_mib", "allocated (MiB)", 1, 1.0),
     Quantity("peak_rss_mib", "peak resident (MiB)", 1, 1.0),
     Quantity("besides_plan_mib", "besides the plan (MiB)", 1, 1.0),
+    Quantity("data_wait_ms", "data wait (ms/step)", 3, 1.0),
+    Quantity("communication_ms", "collectives (ms/step)", 2, 1.0),
+    Quantity("exposed_communication_ms", "collectives, exposed (ms/step)", 2, 1.0),
+    Quantity("gpu_util_pct", "GPU busy (%)", 0, 1.0),
+    Quantity("driver_allocations", "driver allocations per step", 0, 1.0),
     Quantity("planned_bytes", "planned (MiB)", 1, MIB),
     Quantity("allocated_bytes", "allocated (MiB)", 1, MIB),
     Quantity("peak_rss_bytes", "peak resident (MiB)", 1, MIB),
     Quantity("peak_mem_mib", "peak memory (MiB)", 1, 1.0),
     Quantity("train_loss", "loss (nats/token)", 4, 1.0),
-    Quantity("data_wait_ms", "data wait (ms/step)", 3, 1.0),
     Quantity("startup_s", "start (s)", 1, 1.0),
     Quantity("power_w", "power (W)", 0, 1.0),
 ];
@@ -50,7 +54,7 @@ const WORDS: [&str; 2] = ["status", "contended"];
 const SWEEP_WORDS: [&str; 3] = ["status", "reason", "contended"];
 
 /// Quantities that a summary has.
-const OF_RUNS: std::ops::Range<usize> = 0..20;
+const OF_RUNS: std::ops::Range<usize> = 0..25;
 
 /// Quantities that a ledger has.
 const OF_SWEEPS: [&str; 8] =
@@ -156,6 +160,11 @@ pub fn of_run(run: &KeptRun, column: &Column) -> String {
         "planned_mib" => mib(summary.memory.planned_bytes),
         "allocated_mib" => mib(summary.memory.allocated_bytes),
         "peak_rss_mib" => mib(summary.memory.peak_rss_bytes),
+        "data_wait_ms" => steady.and_then(|s| s.data_wait_ms),
+        "communication_ms" => steady.and_then(|s| s.communication_ms),
+        "exposed_communication_ms" => steady.and_then(|s| s.exposed_communication_ms),
+        "gpu_util_pct" => steady.and_then(|s| s.gpu_util_pct),
+        "driver_allocations" => steady.and_then(|s| s.driver_allocations),
         "besides_plan_mib" => summary.memory.besides_plan_bytes.map(|bytes| bytes as f64 / MIB),
         "status" => return summary.status.as_str().to_owned(),
         "contended" => return yes_or_no(summary.gpu.as_ref().and_then(|gpu| gpu.contended)),
