@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench import SCRIPTS, Bench, OutOfTime, Run, attempt, end, the_run
@@ -43,39 +44,48 @@ def check(bench: Bench) -> None:
 
 
 NOT_OURS = ("cutlass", "cublas", "nvjet", "gemm", "splitK")
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
+PROCESSES = 14
 
 
 def sanitize(bench: Bench) -> None:
-    """Every case of every op under compute-sanitizer, its tools side by side."""
+    """Every case of every op under compute-sanitizer, op by op and many side by side: what did not end in time is named."""
     # Compiling kernels is not what the tools are to look at.
-    check(bench)
-    command = ["--print-limit", "20", "--error-exitcode", "99"]
+    output = bench.call([bench.xrun, "ops", "check", "--device", bench.device, "--verbose"])
+    ops = sorted({line.split()[2] for line in output.splitlines() if line.startswith("ok ")})
+    ended: dict[str, dict[str, str]] = {tool: {} for tool in TOOLS}
+    logs = bench.out / "sanitize"
+    logs.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        for tool in TOOLS:
+            for op in ops:
+                pool.submit(sanitize_op, bench, tool, op, logs / f"{tool}-{op}.log", ended[tool])
+    for tool, found in ended.items():
+        bad = {op: said for op, said in found.items() if said}
+        late = [op for op in ops if op not in found]
+        text = f"{len(found) - len(bad)} of {len(ops)} ops without a finding"
+        text += "".join(f"; {op}: {said}" for op, said in bad.items())
+        text += f"; not done in time: {', '.join(late)}" if late else ""
+        bench.note(tool, text, not bad and not late)
+
+
+def sanitize_op(bench: Bench, tool: str, op: str, log: Path, ended: dict[str, str]) -> None:
+    """The cases of an op, and of those whose names contain its name, under a tool; what the tool found goes into `ended`."""
+    command = ["compute-sanitizer", "--tool", tool, "--print-limit", "20", "--error-exitcode", "99"]
     # The driver says how many parameters a kernel has by refusing to tell of one more: an API error that is meant.
     command += ["--report-api-errors", "no"]
     # Products are NVIDIA's own kernels.
     command += [word for name in NOT_OURS for word in ("--kernel-name-exclude", f"kns={name}")]
-    command += [bench.xrun, "ops", "check", "--device", bench.device]
-    started = {}
-    for tool in TOOLS:
-        log = (bench.out / f"sanitize-{tool}.log").open("w+")
-        started[tool] = (
-            bench.start(["compute-sanitizer", "--tool", tool, *command], stdout=log, stderr=subprocess.STDOUT),
-            log,
-        )
-    try:
-        for tool, (process, _) in started.items():
-            with contextlib.suppress(subprocess.TimeoutExpired, OutOfTime):
-                process.wait(timeout=bench.left())
-                said = (bench.out / f"sanitize-{tool}.log").read_text().splitlines()
-                summary = [line.strip("= ") for line in said if "SUMMARY" in line or " hold" in line]
-                bench.note(tool, f"exit {process.returncode}: {'; '.join(summary)[:200]}", process.returncode == 0)
-                continue
-            bench.note(tool, "did not end in time", False)
-    finally:
-        for process, log in started.values():
+    command += [bench.xrun, "ops", "check", "--device", bench.device, op]
+    with contextlib.suppress(OutOfTime, subprocess.TimeoutExpired), log.open("w") as file:
+        limit = bench.left()
+        process = bench.start(command, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            code = process.wait(timeout=limit)
+        finally:
             end(process)
-            log.close()
+        said = [line.strip("= ") for line in log.read_text().splitlines() if "SUMMARY" in line]
+        ended[op] = "" if code == 0 else f"exit {code}, {'; '.join(said)[:200]}"
 
 
 def bits(bench: Bench) -> None:

@@ -24,14 +24,14 @@ LIMIT = 32 << 30
 # A recipe, and what decides whether it fits into LIMIT.
 FITS = [
     *(
-        ("dim768", [f"training.dtype={dtype}", f"training.local_batch_size={batch}"])
-        for dtype in ("fp32", "bf16")
-        for batch in (16, 32)
+        ("v8-dim1024", [f"activation_checkpoint.mode={mode}", f"training.local_batch_size={batch}"])
+        for batch in (160, 32)
+        for mode in ("full", "none")
     ),
     *(
-        ("v8-dim1024", [f"activation_checkpoint.mode={mode}", f"training.local_batch_size={batch}"])
-        for batch in (32, 160)
-        for mode in ("none", "full")
+        ("dim768", [f"training.dtype={dtype}", f"training.local_batch_size={batch}"])
+        for dtype in ("bf16", "fp32")
+        for batch in (32, 16)
     ),
 ]
 # Takes all of the card's memory but the given bytes, says so, and waits.
@@ -92,10 +92,10 @@ def modes(bench: Bench, name: str) -> None:
 
 def limits(bench: Bench) -> None:
     """What fits under a limit runs, takes what was planned, and computes; what does not is refused before it begins."""
+    attempt(bench, "memory that another process holds", lambda: held(bench))
     for recipe, keys in FITS:
         what = " ".join([recipe, *(key.split("=")[1] for key in keys)])
         attempt(bench, what, lambda r=recipe, k=keys, w=what: fits(bench, r, k, w))
-    attempt(bench, "memory that another process holds", lambda: held(bench))
 
 
 def fits(bench: Bench, recipe: str, keys: list[str], what: str) -> None:

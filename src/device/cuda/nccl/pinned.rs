@@ -43,6 +43,8 @@ impl Pinned {
     fn of(variables: impl Iterator<Item = (String, String)>) -> Self {
         let mut set: BTreeMap<String, String> =
             variables.filter(|(name, value)| name.starts_with(PREFIX) && !value.is_empty()).collect();
+        // Container images say what they installed under a name that NCCL does not read.
+        set.remove("NCCL_VERSION");
         let [algorithm, protocol] = CHOICES.map(|(name, _)| set.remove(name));
         let chosen = [&algorithm, &protocol];
         let ours = CHOICES.iter().zip(chosen).all(|((_, choice), value)| value.as_deref() == Some(choice));
@@ -88,7 +90,8 @@ mod tests {
 
     #[test]
     fn what_the_user_sets_is_told_from_what_is_pinned() {
-        let ours = of(&[("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple"), ("HOME", "/root")]);
+        let image = ("NCCL_VERSION", "2.28.3-1");
+        let ours = of(&[("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple"), ("HOME", "/root"), image]);
         assert!(!ours.set_by_user && ours.variables.is_empty());
         assert_eq!((ours.algorithm.as_deref(), ours.protocol.as_deref()), (Some("Ring"), Some("Simple")));
         assert!(of(&[("NCCL_ALGO", "Tree"), ("NCCL_PROTO", "Simple")]).set_by_user);
