@@ -175,7 +175,7 @@ def parity(bench: Bench) -> None:
     losses = {}
     for dtype in ("fp32", "tf32", "bf16"):
         keys = [f"training.dtype={dtype}", "training.steps=150", "data.train_tokens=2000000", "validation.interval=0"]
-        run = bench.train("dim768", [*keys, "lr_scheduler.warmup_steps=20", "checkpoint.keep=0"])
+        run = bench.train("dim768", [*keys, "checkpoint.keep=0"])
         losses[dtype] = run.losses()
         if dtype == "fp32":
             continue

@@ -98,7 +98,7 @@ fn one(
             text += &format!("{}\n", picture(&alt, light, dark));
         }
     }
-    text += &provenance_of(&comparison, &kept_runs, scene);
+    text += &provenance_of(&comparison, &kept_runs, scene, folder);
     rendered.text = text;
     Ok(rendered)
 }
@@ -234,7 +234,12 @@ fn findings(comparison: &Comparison) -> String {
 }
 
 /// Where each side's numbers come from.
-fn provenance_of(comparison: &Comparison, runs: &BTreeMap<String, KeptRun>, scene: &Scene<'_>) -> String {
+fn provenance_of(
+    comparison: &Comparison,
+    runs: &BTreeMap<String, KeptRun>,
+    scene: &Scene<'_>,
+    folder: &Path,
+) -> String {
     let mut lines = Vec::new();
     for (is_after, name, side) in [(false, "before", &comparison.before), (true, "after", &comparison.after)]
     {
@@ -250,9 +255,10 @@ fn provenance_of(comparison: &Comparison, runs: &BTreeMap<String, KeptRun>, scen
             line += &hash("commit", &side.commit);
         }
         lines.push(line);
-        lines.extend(of_side.iter().map(|run| provenance::line(run, scene)));
+        lines.extend(provenance::lines(of_side, scene));
     }
-    lines.push(format!("rule: {}", plain(&comparison.rule)));
+    lines
+        .push(format!("blocks, interval and rule: [{COMPARISON}]({})", scene.link(&folder.join(COMPARISON))));
     let lines: Vec<String> = lines.iter().map(|line| format!("<sub>{line}</sub>")).collect();
     lines.join("<br>\n") + "\n"
 }

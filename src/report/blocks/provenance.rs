@@ -32,11 +32,27 @@ pub fn link(run: &KeptRun, scene: &Scene<'_>) -> String {
     format!("[{}]({})", run.name(), scene.link(&run.source.folder))
 }
 
-/// One line that says where a run's numbers come from.
-pub fn line(run: &KeptRun, scene: &Scene<'_>) -> String {
-    let hash = short_hash(&run.summary.recipe_hash, 8);
-    let resolved = scene.link(&run.source.folder.join(RESOLVED));
-    let mut parts = vec![format!("recipe [{hash}]({resolved})")];
+/// Lines that say where runs' numbers come from; runs of the same origin share one.
+pub fn lines<'a>(runs: impl IntoIterator<Item = &'a KeptRun>, scene: &Scene<'_>) -> Vec<String> {
+    let mut groups: Vec<((String, String), Vec<&KeptRun>)> = Vec::new();
+    for run in runs {
+        let origin = origin(run);
+        match groups.iter_mut().find(|(known, _)| *known == origin) {
+            Some((_, of_origin)) => of_origin.push(run),
+            None => groups.push((origin, vec![run])),
+        }
+    }
+    let line = |((hash, origin), runs): &((String, String), Vec<&KeptRun>)| {
+        let links: Vec<String> = runs.iter().map(|run| link(run, scene)).collect();
+        let resolved = scene.link(&runs[0].source.folder.join(RESOLVED));
+        format!("{}: recipe [{}]({resolved}), {origin}", links.join(", "), short_hash(hash, 8))
+    };
+    groups.iter().map(line).collect()
+}
+
+/// What a run was made from and on, besides its recipe; runs of different recipes are of different origin.
+fn origin(run: &KeptRun) -> (String, String) {
+    let mut parts = Vec::new();
     if let Some(environment) = run.environment() {
         let build = &environment.build;
         parts.push(match (&build.commit, build.dirty) {
@@ -55,7 +71,7 @@ pub fn line(run: &KeptRun, scene: &Scene<'_>) -> String {
     if run.environments.len() > 1 {
         parts.push(format!("resumed {}×", run.environments.len() - 1));
     }
-    format!("{}: {}", link(run, scene), parts.join(", "))
+    (run.summary.recipe_hash.clone(), parts.join(", "))
 }
 
 /// The commits that a run was measured at.

@@ -135,10 +135,10 @@ pub fn of(runs: &[KeptRun]) -> Rendered {
     }
 }
 
-/// One line per run.
+/// Where runs come from, a line per origin.
 pub fn footnotes(runs: &[KeptRun], scene: &Scene<'_>) -> String {
-    let line = |run: &KeptRun| format!("<sub>{}</sub>", provenance::line(run, scene));
-    runs.iter().map(line).collect::<Vec<_>>().join("<br>\n") + "\n"
+    let lines = provenance::lines(runs, scene).into_iter().map(|line| format!("<sub>{line}</sub>"));
+    lines.collect::<Vec<_>>().join("<br>\n") + "\n"
 }
 
 /// What a reader must know about a run whose numbers are not of a whole, undisturbed one.
