@@ -184,6 +184,8 @@ pub struct Execution {
     pub overlap: bool,
     /// Whether ranks may exchange the gradient of the embedding by its rows.
     pub embedding_exchange: bool,
+    /// Blocks of a GPU that take part in a collective; `None` leaves it to NCCL.
+    pub channels: Option<usize>,
     /// Whether gradients are reduced at all.
     pub communicate: bool,
     /// Most bytes that the engine may hold.

@@ -181,6 +181,7 @@ fn plan_execution(resolved: &Resolved, gpus: &[usize]) -> Execution {
         },
         overlap: parallelism.overlap,
         embedding_exchange: parallelism.embedding_exchange,
+        channels: parallelism.channels,
         communicate: engine.communication == Communication::On,
         memory_limit: engine.memory_limit_gib.map(|gib| (gib * f64::from(1 << 30)) as usize),
     }

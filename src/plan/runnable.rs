@@ -112,6 +112,13 @@ fn on_cpu(resolved: &Resolved, reason: &str) -> Result<()> {
             "leave engine.devices out",
         ));
     }
+    if recipe.parallelism.channels.is_some() {
+        return Err(resolved.error(
+            &["parallelism.channels"],
+            format!("channels are NCCL's, which joins GPUs, and the run is on the CPU: {reason}"),
+            "leave parallelism.channels out",
+        ));
+    }
     if recipe.engine.cuda_graphs == Some(true) {
         return Err(resolved.error(
             &["engine.cuda_graphs"],

@@ -132,6 +132,13 @@ fn engine(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
             ));
         }
     }
+    if engine.device == Device::Cpu && resolved.recipe.parallelism.channels.is_some() {
+        found.push(resolved.diagnostic(
+            &["parallelism.channels", "engine.device"],
+            "channels are NCCL's, which joins GPUs",
+            "leave parallelism.channels out, or set engine.device = \"cuda\"",
+        ));
+    }
     if engine.cuda_graphs == Some(true) {
         if engine.device == Device::Cpu {
             found.push(resolved.diagnostic(

@@ -192,6 +192,8 @@ pub struct Parallelism {
     pub overlap: bool,
     /// Exchange the rows of the embedding's gradient where that takes fewer bytes than to reduce all of it.
     pub embedding_exchange: bool,
+    /// Blocks of a GPU that take part in a collective; unset leaves it to NCCL.
+    pub channels: Option<usize>,
     /// Steps between two comparisons of the parameters of all ranks; 0 compares only before saves and at the end.
     pub check_interval: usize,
     /// Seconds without a sign of a rank after which the run is ended; also how long ranks wait for each other at the start.
@@ -207,6 +209,7 @@ impl Default for Parallelism {
             bucket_mib: 25.0,
             overlap: true,
             embedding_exchange: true,
+            channels: None,
             check_interval: 100,
             timeout_s: 600.0,
         }

@@ -259,6 +259,16 @@ pub static KEYS: &[Key] = &[
         "false",
     ),
     Key::new(
+        "parallelism.channels",
+        Execution,
+        count(1, 64),
+        "Blocks of a GPU that take part in a collective: fewer leave more of the GPU to the backward pass beside them.",
+        "8",
+    )
+    .unit("channels")
+    .unset("NCCL chooses")
+    .aliases(&["nccl_max_nchannels"]),
+    Key::new(
         "parallelism.check_interval",
         Bookkeeping,
         count(0, MAX_STEPS),

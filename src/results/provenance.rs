@@ -117,7 +117,7 @@ pub struct Nccl {
     /// The protocol; blank where the library chose.
     pub protocol: Option<String>,
     /// Blocks of a GPU that took part in a call; blank where the library chose.
-    pub channels: Option<u32>,
+    pub channels: Option<usize>,
     /// Whether the user set any of the library's variables to something else than it would have been.
     pub set_by_user: bool,
     /// The library's other variables that were set.

@@ -105,11 +105,12 @@ impl Gauges {
     }
 }
 
-/// What `env.json` says of the GPUs of a run's ranks: of the first one, how they are joined, and how they exchange.
+/// What `env.json` says of the GPUs of a run's ranks: of the first one, how they are joined, and how they exchange, with as
+/// many channels as the recipe says.
 ///
 /// # Errors
 /// When the driver does not know the first one.
-pub(super) fn provenance(ordinals: &[usize]) -> Result<provenance::Gpu> {
+pub(super) fn provenance(ordinals: &[usize], channels: Option<usize>) -> Result<provenance::Gpu> {
     let ordinal = ordinals.first().copied().unwrap_or_default();
     let properties = Gpu::properties_of(ordinal)?;
     let several = ordinals.len() > 1;
@@ -124,14 +125,14 @@ pub(super) fn provenance(ordinals: &[usize]) -> Result<provenance::Gpu> {
         nvrtc: version(Nvidia::Nvrtc),
         cublaslt: version(Nvidia::CublasLt),
         topology: several.then(|| nvml::topology(ordinals)).flatten(),
-        nccl: several.then(|| nccl(ordinals.len())),
+        nccl: several.then(|| nccl(ordinals.len(), channels)),
         name: properties.name,
     })
 }
 
 /// How this many GPUs exchange.
-fn nccl(ranks: usize) -> provenance::Nccl {
-    let Pinned { algorithm, protocol, channels, set_by_user, variables } = Pinned::now();
+fn nccl(ranks: usize, channels: Option<usize>) -> provenance::Nccl {
+    let Pinned { algorithm, protocol, set_by_user, variables } = Pinned::now();
     let version = version(Nvidia::Nccl);
     provenance::Nccl { ranks, version, algorithm, protocol, channels, set_by_user, variables }
 }

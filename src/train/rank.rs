@@ -99,7 +99,7 @@ impl Rank {
             kernels_took = Some(began.elapsed());
             gpu.lay_to(Part::Kernels);
             if comm.world() > 1 {
-                meet(gpu, &*comm)?;
+                meet(gpu, &*comm, execution.channels)?;
                 gpu.lay_to(Part::Rest);
             }
             gpu.limit_memory(execution.memory_limit);

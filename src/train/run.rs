@@ -143,7 +143,7 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
     progress.begin(folder.path());
     folder.write_resolved(&resolved.to_toml())?;
     let gpus: Vec<usize> = plan.execution.gpus().collect();
-    let gpu = (!gpus.is_empty()).then(|| provenance(&gpus)).transpose()?;
+    let gpu = (!gpus.is_empty()).then(|| provenance(&gpus, plan.execution.channels)).transpose()?;
     folder.write_environment(&Environment {
         gpu,
         command,

@@ -43,7 +43,8 @@ impl Link {
 impl Gpu {
     /// Meets the GPUs of the other ranks. Every rank calls this once, and when all have just been heard of, for NCCL waits
     /// for those that do not come. `share` carries the id by which they find each other: rank 0 gives it `Some` to be
-    /// sent, the others ask with `None` for what rank 0 sent.
+    /// sent, the others ask with `None` for what rank 0 sent. With `channels`, as many blocks of the GPU take part in every
+    /// collective; without, as many as NCCL chooses.
     ///
     /// # Errors
     /// When NCCL is missing (how to get it), `share` fails, or NCCL cannot join the GPUs.
@@ -51,11 +52,12 @@ impl Gpu {
         &self,
         rank: usize,
         world: usize,
+        channels: Option<usize>,
         share: impl FnOnce(Option<UniqueId>) -> Result<UniqueId>,
     ) -> Result<()> {
         self.make_current()?;
         let (mut least, mut most, mut stream) = (0, 0, null_mut());
-        let nccl = Arc::new(Nccl::join(rank, world, share)?);
+        let nccl = Arc::new(Nccl::join(rank, world, channels, share)?);
         let flag = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: addresses of what is filled in; the context is current. What other ranks wait for goes first where both
         // streams have work.

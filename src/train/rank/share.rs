@@ -43,8 +43,8 @@ pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Com
 ///
 /// # Errors
 /// As [`Gpu::join`].
-pub(super) fn meet(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
-    gpu.join(comm.rank(), comm.world(), |id| {
+pub(super) fn meet(gpu: &Gpu, comm: &dyn Communicator, channels: Option<usize>) -> Result<()> {
+    gpu.join(comm.rank(), comm.world(), channels, |id| {
         let bytes = comm.broadcast("the id of NCCL", id.map(Vec::from).unwrap_or_default())?;
         UniqueId::try_from(bytes).map_err(|_| Error::failed("rank 0 sent no id of NCCL"))
     })?;

@@ -39,7 +39,7 @@ impl Config {
     const NOT_SET: c_int = c_int::MIN;
 
     /// Calls return when their work is in the stream. With `channels`, as many blocks of the GPU take part in every call.
-    pub(super) fn new(channels: Option<u32>) -> Self {
+    pub(super) fn new(channels: Option<usize>) -> Self {
         let channels = channels.map_or(Self::NOT_SET, |n| n as c_int);
         Self {
             size: size_of::<Self>(),

@@ -61,6 +61,7 @@ impl Nccl {
     /// Meets the other ranks; every rank calls this, with the context of its GPU current. `share` carries the id: rank 0
     /// gives it `Some` to be sent, the others ask with `None` for what rank 0 sent.
     ///
+    /// With `channels`, as many blocks of the GPU take part in every collective; without, as many as NCCL chooses.
     /// NCCL waits for ranks that do not come, so call it when all of them have just been heard of.
     ///
     /// # Errors
@@ -68,12 +69,13 @@ impl Nccl {
     pub(super) fn join(
         rank: usize,
         world: usize,
+        channels: Option<usize>,
         share: impl FnOnce(Option<UniqueId>) -> Result<UniqueId>,
     ) -> Result<Self> {
         let api = Api::get()?;
         let mine = (rank == 0).then(|| unique_id(api)).transpose()?;
         let id = ncclUniqueId { internal: share(mine)?.map(|byte| byte as c_char) };
-        let (mut handle, mut config) = (null_mut(), Config::new(pinned::CHANNELS));
+        let (mut handle, mut config) = (null_mut(), Config::new(channels));
         // SAFETY: addresses of a handle to be filled in and of a configuration as NCCL has it; the context is current.
         let status =
             unsafe { (api.init_rank)(&raw mut handle, world as i32, id, rank as i32, &raw mut config) };
@@ -270,7 +272,7 @@ mod tests {
             return;
         }
         let error =
-            Nccl::join(0, 1, |id| id.ok_or_else(|| Error::failed("rank 0 makes the id"))).unwrap_err();
+            Nccl::join(0, 1, None, |id| id.ok_or_else(|| Error::failed("rank 0 makes the id"))).unwrap_err();
         match Nvidia::Nccl.open() {
             None => assert!(error.message().contains("pip install nvidia-nccl-cu13"), "{error}"),
             Some(_) => assert!(error.message().contains("NCCL says"), "{error}"),

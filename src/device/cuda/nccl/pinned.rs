@@ -10,9 +10,6 @@ use std::env;
 /// tensor and the number of channels alone, and whole chunks, which carry most per second.
 const CHOICES: [(&str, &str); 2] = [("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple")];
 
-/// Blocks of a GPU that take part in a call; `None` leaves it to NCCL, which takes as many as the links need.
-pub(super) const CHANNELS: Option<u32> = None;
-
 /// What every variable of NCCL begins with.
 const PREFIX: &str = "NCCL_";
 
@@ -23,8 +20,6 @@ pub struct Pinned {
     pub algorithm: Option<String>,
     /// The protocol; `None` where NCCL chose.
     pub protocol: Option<String>,
-    /// Channels of every call; `None` where NCCL chose.
-    pub channels: Option<u32>,
     /// Whether the user set any of NCCL's variables to something else than it would have been.
     pub set_by_user: bool,
     /// NCCL's other variables that were set.
@@ -48,13 +43,7 @@ impl Pinned {
         let [algorithm, protocol] = CHOICES.map(|(name, _)| set.remove(name));
         let chosen = [&algorithm, &protocol];
         let ours = CHOICES.iter().zip(chosen).all(|((_, choice), value)| value.as_deref() == Some(choice));
-        Self {
-            algorithm,
-            protocol,
-            channels: CHANNELS,
-            set_by_user: !ours || !set.is_empty(),
-            variables: set,
-        }
+        Self { algorithm, protocol, set_by_user: !ours || !set.is_empty(), variables: set }
     }
 }
 
