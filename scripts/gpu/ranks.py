@@ -227,9 +227,17 @@ def speeds(bench: Bench, name: str, world: int) -> None:
         trials["thread, no overlap"] = [*launch(world), "parallelism.overlap=false"]
     else:
         del trials["process"]
-    for what, keys in trials.items():
-        attempt(bench, f"{name} × {world}, {what}", lambda w=what, k=keys: found.update({w: ours(bench, size, k)}))
-    attempt(bench, f"{name} × {world}, DDP", lambda: found.update({"DDP": peer(bench, size, world)}))
+    try:
+        for what, keys in trials.items():
+            attempt(bench, f"{name} × {world}, {what}", lambda w=what, k=keys: found.update({w: ours(bench, size, k)}))
+        attempt(bench, f"{name} × {world}, DDP", lambda: found.update({"DDP": peer(bench, size, world)}))
+    finally:
+        # What was measured before the time ran out counts.
+        compared(bench, name, world, found)
+
+
+def compared(bench: Bench, name: str, world: int, found: dict[str, dict[str, float | None]]) -> None:
+    """Trials beside DDP, into the table."""
     theirs = found.get("DDP", {}).get("tok_s")
     for what, row in found.items():
         ratio = f", {row['tok_s'] / theirs:.2f} of DDP's" if theirs and what != "DDP" else ""
