@@ -5,7 +5,8 @@
 //! model goes on, and gives memory of the arena to other tensors: so such a node touches the state alone.
 //!
 //! Events around every collective, and one where the model comes to wait, tell how long they took and how much of that the
-//! model felt. A graph records them again at every launch.
+//! model felt. A graph records them again at every launch, and from then on the driver tells nothing of the time before: so
+//! steps that are under way together take turns with events of their own.
 
 use super::Engine;
 use crate::device::comm::Communicator;
@@ -36,8 +37,8 @@ pub(super) struct Exchange {
     measuring: Option<Stamps>,
     /// The events of everything that was run, by name.
     known: HashMap<String, Stamps>,
-    /// What was run last that had collectives.
-    last: Option<String>,
+    /// What was run last that had collectives, by turns.
+    last: HashMap<usize, String>,
 }
 
 /// Events of a piece of work, in the order in which it needs them. Running it again uses them again.
@@ -120,16 +121,16 @@ impl Exchange {
     }
 
     /// The work of this name was issued.
-    pub(super) fn end(&mut self, name: &str) {
+    pub(super) fn end(&mut self, name: &str, turn: usize) {
         let Some(stamps) = self.measuring.take().filter(|stamps| !stamps.spans.is_empty()) else { return };
         self.known.insert(name.to_owned(), stamps);
-        self.ran_again(name);
+        self.ran_again(name, turn);
     }
 
     /// The work of this name was launched again.
-    pub(super) fn ran_again(&mut self, name: &str) {
-        if self.known.contains_key(name) && self.last.as_deref() != Some(name) {
-            self.last = Some(name.to_owned());
+    pub(super) fn ran_again(&mut self, name: &str, turn: usize) {
+        if self.known.contains_key(name) && self.last.get(&turn).is_none_or(|last| last != name) {
+            self.last.insert(turn, name.to_owned());
         }
     }
 
@@ -164,10 +165,10 @@ impl Engine {
         Ok(true)
     }
 
-    /// What the collectives of the last step took; `None` for a rank alone and on the CPU, and where the device is
-    /// already at those of the next step.
-    pub fn communication(&self) -> Option<Communicated> {
-        let stamps = self.exchange.known.get(self.exchange.last.as_ref()?)?;
+    /// What the collectives of the last step of a turn took; `None` for a rank alone and on the CPU, and where the device is
+    /// already at those of the turn's next step.
+    pub fn communication(&self, turn: usize) -> Option<Communicated> {
+        let stamps = self.exchange.known.get(self.exchange.last.get(&turn)?)?;
         let since = |from: usize, to: usize| stamps.events[to].since(&stamps.events[from]).ok();
         summed(&stamps.spans, since)
     }
@@ -230,6 +231,19 @@ mod tests {
         assert_eq!(found, Communicated { total: ms(6500), exposed: ms(1500) });
         let hidden = summed(&[Span::Beside(0, 1), Span::Wait(1, 4)], since).unwrap();
         assert_eq!(hidden, Communicated { total: ms(2000), exposed: Duration::ZERO });
+    }
+
+    #[test]
+    fn every_turn_has_its_own_last_work() {
+        let mut exchange = Exchange::default();
+        for name in ["step 0", "step 1", "first 1"] {
+            exchange.known.insert(name.to_owned(), Stamps::default());
+        }
+        exchange.ran_again("step 0", 0);
+        exchange.ran_again("first 1", 1);
+        exchange.ran_again("step 1", 1);
+        exchange.ran_again("without collectives 0", 0);
+        assert_eq!((&*exchange.last[&0], &*exchange.last[&1]), ("step 0", "step 1"));
     }
 
     #[test]

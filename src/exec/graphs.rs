@@ -21,32 +21,33 @@ impl Engine {
         self.graphs.on = on && self.gpu().is_some();
     }
 
-    /// Runs sections one after the other: as one graph where graphs are on, from the second time.
+    /// Runs sections one after the other: as one graph where graphs are on, from the second time. Every `turn` has graphs and
+    /// events of its own, so that what one of them measured can be read while others are under way.
     ///
     /// # Errors
     /// As [`Engine::run`].
-    pub fn run_all(&mut self, sections: &[&Section]) -> Result<()> {
+    pub fn run_all(&mut self, sections: &[&Section], turn: usize) -> Result<()> {
         let Some(gpu) = self.gpu().cloned() else {
             return sections.iter().try_for_each(|section| self.run(section));
         };
         let names: Vec<&str> = sections.iter().map(|s| s.program.name.as_str()).collect();
-        let name = names.join(" ");
+        let name = format!("{} {turn}", names.join(" "));
         if !self.graphs.on {
-            return self.run_measured(&name, sections, false);
+            return self.run_measured(&name, turn, sections, false);
         }
         match self.graphs.known.get(&name) {
             Some(Some(graph)) => {
                 graph.launch()?;
-                self.exchange.ran_again(&name);
+                self.exchange.ran_again(&name, turn);
             }
             Some(None) => {
-                let graph = gpu.capture(|| self.run_measured(&name, sections, true))?;
+                let graph = gpu.capture(|| self.run_measured(&name, turn, sections, true))?;
                 graph.launch()?;
                 gpu.lay_to(Part::Graphs);
                 self.graphs.known.insert(name, Some(graph));
             }
             None => {
-                self.run_measured(&name, sections, false)?;
+                self.run_measured(&name, turn, sections, false)?;
                 gpu.lay_to(Part::Kernels);
                 self.graphs.known.insert(name, None);
             }
@@ -55,16 +56,17 @@ impl Engine {
     }
 
     /// Runs sections with the time of their collectives measured.
-    fn run_measured(&mut self, name: &str, sections: &[&Section], inside_graph: bool) -> Result<()> {
+    fn run_measured(
+        &mut self,
+        name: &str,
+        turn: usize,
+        sections: &[&Section],
+        inside_graph: bool,
+    ) -> Result<()> {
         self.exchange.begin(name, inside_graph);
         let ran = sections.iter().try_for_each(|section| self.run(section));
-        self.exchange.end(name);
+        self.exchange.end(name, turn);
         ran
-    }
-
-    /// Nodes of all graphs captured so far: kernels, copies, fills.
-    pub fn graph_nodes(&self) -> usize {
-        self.graphs.known.values().flatten().map(Graph::nodes).sum()
     }
 
     /// Runs a section with an event after every node, and reads the times between them. Inside a graph, where the

@@ -202,6 +202,7 @@ impl Rank {
         }
         self.comm.now(step, Activity::Steps);
         fault::strike(self.comm.rank(), step)?;
+        let turn = self.turn(step);
         let mut batches = Vec::with_capacity(micro_steps);
         let mut data_wait = Duration::ZERO;
         let programs = Arc::clone(&self.programs);
@@ -212,9 +213,9 @@ impl Rank {
             self.upload(&batches[micro])?;
             let section = programs.micro_step(micro, micro_steps);
             if micro + 1 == micro_steps {
-                self.engine.run_all(&[section, &programs.step_end])?;
+                self.engine.run_all(&[section, &programs.step_end], turn)?;
             } else {
-                self.engine.run_all(&[section])?;
+                self.engine.run_all(&[section], turn)?;
             }
         }
         let layout = self.engine.state.layout();
@@ -247,7 +248,7 @@ impl Rank {
             grad_norm: number("grad_norm")? as f32,
             lr: self.plan.schedule.at(step as usize),
             data_wait: oldest.data_wait,
-            communicated: self.communicated(),
+            communicated: self.communicated(step),
             bad: None,
             stop,
             busy: Vec::new(),
@@ -269,11 +270,17 @@ impl Rank {
         Ok(report)
     }
 
+    /// The turn of a step among those that are under way together; without other ranks, nothing is measured that they
+    /// could take from each other.
+    fn turn(&self, step: u64) -> usize {
+        if self.comm.world() > 1 { (step % STEPS_AHEAD as u64) as usize } else { 0 }
+    }
+
     /// What the collectives of the step took: on the CPU, the time in meetings, which nothing hides.
-    fn communicated(&self) -> Option<Communicated> {
+    fn communicated(&self, step: u64) -> Option<Communicated> {
         let waited = self.comm.take();
         match self.engine.gpu() {
-            Some(_) => self.engine.communication(),
+            Some(_) => self.engine.communication(self.turn(step)),
             None if self.comm.world() > 1 => Some(Communicated { total: waited, exposed: waited }),
             None => None,
         }
@@ -379,7 +386,7 @@ impl Rank {
         for batch in ValidationBatches::new(&dataset, self.spec(), limit)? {
             self.comm.now(self.done, Activity::Evaluates);
             self.upload(&batch)?;
-            self.engine.run_all(&[&programs.evaluate])?;
+            self.engine.run_all(&[&programs.evaluate], 0)?;
             sums[0] += self.number("control.eval_loss")?;
             sums[1] += batch.counted() as f64;
         }

@@ -22,15 +22,14 @@ impl Gpu {
         let ended = check(unsafe { sys::cuStreamEndCapture(self.stream, &raw mut graph) }, "end a graph");
         worked?;
         ended?;
-        let (mut nodes, mut executable) = (0usize, null_mut());
+        let mut executable = null_mut();
         // SAFETY: the graph was made above; its executable form is independent of it.
         unsafe {
-            sys::cuGraphGetNodes(graph, null_mut(), &raw mut nodes);
             let made = check(sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0), "make a graph");
             sys::cuGraphDestroy(graph);
             made?;
         }
-        Ok(Graph { gpu: Arc::clone(self), executable, nodes })
+        Ok(Graph { gpu: Arc::clone(self), executable })
     }
 }
 
@@ -39,7 +38,6 @@ impl Gpu {
 pub struct Graph {
     gpu: Arc<Gpu>,
     executable: sys::CUgraphExec,
-    nodes: usize,
 }
 
 // SAFETY: as for `Gpu`.
@@ -55,11 +53,6 @@ impl Graph {
     pub fn launch(&self) -> Result<()> {
         // SAFETY: the executable graph and the stream exist.
         check(unsafe { sys::cuGraphLaunch(self.executable, self.gpu.stream) }, "launch a graph")
-    }
-
-    /// How many kernels, copies and fills it holds.
-    pub fn nodes(&self) -> usize {
-        self.nodes
     }
 }
 
