@@ -38,6 +38,8 @@ pub fn lines<'a>(runs: impl IntoIterator<Item = &'a KeptRun>, scene: &Scene<'_>)
     for run in runs {
         let origin = origin(run);
         match groups.iter_mut().find(|(known, _)| *known == origin) {
+            // A run that stands for several turns is named once.
+            Some((_, of_origin)) if of_origin.iter().any(|other| other.source.id == run.source.id) => {}
             Some((_, of_origin)) => of_origin.push(run),
             None => groups.push((origin, vec![run])),
         }

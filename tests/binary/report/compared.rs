@@ -95,6 +95,7 @@ fn a_comparison_shows_both_sides_the_verdict_and_what_it_rests_on() {
         assert!(page.contains(text), "no `{text}` in:\n{page}");
     }
     assert_eq!(page.matches("xrun:from").count(), 3, "the comparison and both runs");
+    assert_eq!(page.matches(&format!("](results/kept/{NEWER}):")).count(), 1, "a run of two turns, once");
 }
 
 #[test]

@@ -182,6 +182,19 @@ fn a_newer_run_is_red_until_it_is_shown() {
 }
 
 #[test]
+fn runs_of_one_origin_share_a_line() {
+    let place = Place::new();
+    place.keep_as(NEWER, &[]);
+    place.page(&["kind=\"runs\" select=\"quickstart\" newest=\"all\""]);
+    place.xrun(&["report"]).ended(0);
+    let page = place.text("README.md");
+    assert!(page.contains(&format!(
+        "(results/kept/{NEWER}), [20261121T093646Z-7d757a20](results/kept/{RUN}): recipe"
+    )));
+    assert_eq!(page.matches("commit `").count(), 1, "{page}");
+}
+
+#[test]
 fn unlike_rows_are_red_until_the_block_says_so() {
     let all = "kind=\"runs\" select=\"quickstart\" newest=\"all\"";
     let place = Place::with_page(&[all]);
