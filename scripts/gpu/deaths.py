@@ -22,6 +22,8 @@ FAULTS = {
     "kill -9": (1, "rank"),
     "SIGTERM": (75, "interrupted"),
 }
+# Those that come from outside.
+SIGNALS = {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM}
 LAUNCHERS = ("thread", "process", "env")
 
 
@@ -51,7 +53,7 @@ def death(bench: Bench, recipe: Path, launcher: str, world: int, fault: str, wha
     with bench.log().open("a") as log:
         log.write(f"$ {' '.join(command)} # {what}\n")
     said = bench.work / "said"
-    variables = {} if fault in ("kill -9", "SIGTERM") else {"XRUN_FAULT": f"{fault} {world - 1} 40"}
+    variables = {} if fault in SIGNALS else {"XRUN_FAULT": f"{fault} {world - 1} 40"}
     members = []
     try:
         with said.open("w") as file:
@@ -106,14 +108,14 @@ def strike(
         if any(member.poll() is not None for member in members):
             raise RuntimeError(f"it ended by itself: {said.read_text()[-300:]}")
         rows = [file.read_text().count("\n") for file in results.glob("*/*/metrics.csv")]
-        if fault not in ("kill -9", "SIGTERM"):
+        if fault not in SIGNALS:
             if STRIKES in said.read_text():
                 return time.monotonic()
         elif rows and rows[0] > 5:
             last = members[-1].pid
             # The launcher is told to stop; of its workers, the last is killed.
             workers = children(last) if launcher == "process" and fault == "kill -9" else [last]
-            os.kill(max(workers), signal.SIGKILL if fault == "kill -9" else signal.SIGTERM)
+            os.kill(max(workers), SIGNALS[fault])
             return time.monotonic()
         time.sleep(0.005)
 

@@ -43,6 +43,8 @@ def check(bench: Bench) -> None:
     bench.note("cases of all ops", output.strip().splitlines()[-1], True)
 
 
+# What recipes that learn go on with.
+PROMPT = "Once upon a time"
 NOT_OURS = ("cutlass", "cublas", "nvjet", "gemm", "splitK")
 TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
 PROCESSES = 14
@@ -57,9 +59,14 @@ def sanitize(bench: Bench) -> None:
     logs = bench.out / "sanitize"
     logs.mkdir(exist_ok=True)
     with ThreadPoolExecutor(PROCESSES) as pool:
-        for tool in TOOLS:
-            for op in ops:
-                pool.submit(sanitize_op, bench, tool, op, logs / f"{tool}-{op}.log", ended[tool])
+        tasks = [
+            pool.submit(sanitize_op, bench, tool, op, logs / f"{tool}-{op}.log", ended[tool])
+            for tool in TOOLS
+            for op in ops
+        ]
+    for task in tasks:
+        # Running out of time is told below; anything else is an error.
+        task.result()
     for tool, found in ended.items():
         bad = {op: said for op, said in found.items() if said}
         late = [op for op in ops if op not in found]
@@ -194,24 +201,29 @@ def recipes(bench: Bench) -> None:
         attempt(bench, name, lambda name=name: learn(bench, name))
 
 
-def learn(bench: Bench, name: str) -> None:
-    """300 steps of a recipe on one GPU, and its export."""
-    keys = ["parallelism.world_size=1", "training.steps=300", "data.train_tokens=4000000", "validation.interval=100"]
-    keys += ["generation.samples=1", "generation.prompt=Once upon a time", "generation.tokens=64"]
-    run = bench.train(name, keys)
+def learned(bench: Bench, name: str, keys: list[str], what: str) -> Run:
+    """300 steps of a recipe, kept: it learns, and writes a text."""
+    settings = ["training.steps=300", "data.train_tokens=4000000", "validation.interval=100"]
+    settings += ["generation.samples=1", f"generation.prompt={PROMPT}", "generation.tokens=64"]
+    run = bench.train(name, [*settings, *keys])
     bench.keep(run)
     summary, losses = run.summary(), run.losses()
-    learned = summary["status"] == "ok" and losses[-1] < losses[0] / 2
+    holds = summary["status"] == "ok" and losses[-1] < losses[0] / 2
     text = f"loss {losses[0]:.3f} to {losses[-1]:.3f}, validation {summary['val_loss_over_floor']:.3f} of the floor"
-    bench.note(name, f"{text}, {summary['tok_s']:,.0f} tok/s: {summary['samples']!r}"[:400], learned)
+    bench.note(what, f"{text}, {summary['tok_s']:,.0f} tok/s: {summary['samples']!r}"[:400], holds)
+    return run
 
-    results, folder, prompt = run.path.parent.parent, bench.work / f"export-{name}", "Once upon a time"
+
+def learn(bench: Bench, name: str) -> None:
+    """A recipe on one GPU, and its export."""
+    run = learned(bench, name, ["parallelism.world_size=1"], name)
+    results, folder = run.path.parent.parent, bench.work / f"export-{name}"
     here = [bench.xrun, "--results", str(results)]
     bench.call([*here, "export", run.path.name, "--to", str(folder)])
-    greedy = ["--prompt", prompt, "--temperature", "0", "--tokens", "32", "--samples", "1", "--json"]
+    greedy = ["--prompt", PROMPT, "--temperature", "0", "--tokens", "32", "--samples", "1", "--json"]
     ways = ["training.dtype=fp32", f"engine.device={bench.device}"]
     ours = json.loads(bench.call([*here, "sample", run.path.name, *greedy, *ways]).splitlines()[-1])["text"]
-    script = [sys.executable, str(SCRIPTS / "check_export.py"), str(folder), "--prompt", prompt, "--tokens", "32"]
+    script = [sys.executable, str(SCRIPTS / "check_export.py"), str(folder), "--prompt", PROMPT, "--tokens", "32"]
     said = bench.call(script).splitlines()
     theirs = next(line.split(maxsplit=1)[1] for line in said if line.startswith("text "))
     bench.note(f"{name} export, 32 greedy tokens", repr(ours), repr(ours) == theirs)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from bench import SCRIPTS, Bench, Run, attempt, the_run
+from exact import learned
 from sizes import COMPARED, SIZES, Size
 from speed import synthetic
 
@@ -112,17 +113,9 @@ def fewer(bench: Bench, world: int) -> None:
 
 
 def full_stack(bench: Bench, world: int) -> None:
-    """Grouped queries, dropout, accumulation and full recompute on all ranks, for 300 steps."""
-    keys = ["training.steps=300", "data.train_tokens=4000000", "validation.interval=100", "generation.samples=1"]
-    keys += ["generation.prompt=Once upon a time", "generation.tokens=64", *launch(world)]
-    keys += ["training.accumulation=2", f"training.global_batch_size={16 * world}"]
-    run = bench.train("v9-full-stack", keys)
-    bench.keep(run)
-    summary, losses = run.summary(), run.losses()
-    learned = summary["status"] == "ok" and losses[-1] < losses[0] / 2
-    text = f"loss {losses[0]:.3f} to {losses[-1]:.3f}, validation {summary['val_loss_over_floor']:.3f} of the floor"
-    found = f"{text}, {summary['tok_s']:,.0f} tok/s: {summary['samples']!r}"
-    bench.note(f"v9-full-stack, {world} ranks", found[:400], learned)
+    """Grouped queries, dropout, accumulation and full recompute on all ranks."""
+    keys = [*launch(world), "training.accumulation=2", f"training.global_batch_size={16 * world}"]
+    learned(bench, "v9-full-stack", keys, f"v9-full-stack, {world} ranks")
 
 
 def gates(bench: Bench, recipe: Path, dtype: str, world: int, alone: Run) -> None:

@@ -2,6 +2,7 @@
 
 use super::statistics::median;
 use crate::results::Summary;
+use crate::results::steady::SteadyState;
 use std::collections::BTreeMap;
 
 /// Named columns, with units in the names; what was not measured is not there.
@@ -9,19 +10,13 @@ pub type Columns = BTreeMap<String, f64>;
 
 /// What a run's summary says, under the names that predictions use.
 pub fn of(summary: &Summary) -> Columns {
-    let steady = summary.steady_state.as_ref();
+    let steady = summary.steady_state.iter().flat_map(SteadyState::medians);
     let startup = &summary.startup;
     let parts = [startup.corpus_s, startup.device_s, startup.kernels_s, startup.state_s];
     let started = parts.iter().any(Option::is_some);
     let bytes = |bytes: Option<u64>| bytes.map(|b| b as f64);
     let columns = [
         ("tok_s", summary.tok_s),
-        ("step_ms", steady.and_then(|s| s.step_ms).map(|spread| spread.median)),
-        ("data_wait_ms", steady.and_then(|s| s.data_wait_ms)),
-        ("communication_ms", steady.and_then(|s| s.communication_ms)),
-        ("exposed_communication_ms", steady.and_then(|s| s.exposed_communication_ms)),
-        ("gpu_util_pct", steady.and_then(|s| s.gpu_util_pct)),
-        ("driver_allocations", steady.and_then(|s| s.driver_allocations)),
         ("mfu_pct", summary.mfu_pct),
         ("hfu_pct", summary.hfu_pct),
         ("planned_bytes", bytes(summary.memory.planned_bytes)),
@@ -32,7 +27,7 @@ pub fn of(summary: &Summary) -> Columns {
         ("train_loss", summary.train_loss.last.map(|at| f64::from(at.loss))),
         ("val_loss", summary.val_loss.last.map(|at| f64::from(at.loss))),
     ];
-    columns.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    columns.into_iter().chain(steady).filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
 /// The median of every column over the turns that have it.

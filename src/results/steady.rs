@@ -98,6 +98,20 @@ pub struct SteadyState {
     pub rule: String,
 }
 
+impl SteadyState {
+    /// Medians of a step, under the names of their columns in `timing.csv`.
+    pub fn medians(&self) -> [(&'static str, Option<f64>); 6] {
+        [
+            ("step_ms", self.step_ms.map(|spread| spread.median)),
+            ("data_wait_ms", self.data_wait_ms),
+            ("communication_ms", self.communication_ms),
+            ("exposed_communication_ms", self.exposed_communication_ms),
+            ("gpu_util_pct", self.gpu_util_pct),
+            ("driver_allocations", self.driver_allocations),
+        ]
+    }
+}
+
 /// Finds the steady state in the rows of `timing.csv`, in file order.
 ///
 /// Left out are: the first `warmup` training steps and every step a process marked as its warm-up (a resumed run warms

@@ -137,14 +137,13 @@ pub fn of_run(run: &KeptRun, column: &Column) -> String {
     };
     let summary = &run.summary;
     let steady = summary.steady_state.as_ref();
-    let (tok_s, step_ms) = (steady.and_then(|s| s.tok_s), steady.and_then(|s| s.step_ms));
+    let tok_s = steady.and_then(|s| s.tok_s);
     let whole = |value: Option<u64>| value.map(|value| value as f64);
     let mib = |value: Option<u64>| whole(value).map(|bytes| bytes / MIB);
     let shown = match name {
         "tok_s" => summary.tok_s,
         "tok_s_p25" => tok_s.map(|spread| spread.p25),
         "tok_s_p75" => tok_s.map(|spread| spread.p75),
-        "step_ms" => step_ms.map(|spread| spread.median),
         "mfu_pct" => summary.mfu_pct,
         "hfu_pct" => summary.hfu_pct,
         "loss" => summary.train_loss.last.map(|at| at.loss.into()),
@@ -160,15 +159,10 @@ pub fn of_run(run: &KeptRun, column: &Column) -> String {
         "planned_mib" => mib(summary.memory.planned_bytes),
         "allocated_mib" => mib(summary.memory.allocated_bytes),
         "peak_rss_mib" => mib(summary.memory.peak_rss_bytes),
-        "data_wait_ms" => steady.and_then(|s| s.data_wait_ms),
-        "communication_ms" => steady.and_then(|s| s.communication_ms),
-        "exposed_communication_ms" => steady.and_then(|s| s.exposed_communication_ms),
-        "gpu_util_pct" => steady.and_then(|s| s.gpu_util_pct),
-        "driver_allocations" => steady.and_then(|s| s.driver_allocations),
         "besides_plan_mib" => summary.memory.besides_plan_bytes.map(|bytes| bytes as f64 / MIB),
         "status" => return summary.status.as_str().to_owned(),
         "contended" => return yes_or_no(summary.gpu.as_ref().and_then(|gpu| gpu.contended)),
-        _ => None,
+        _ => steady.and_then(|s| s.medians().into_iter().find(|(median, _)| *median == name)?.1),
     };
     value(name, shown)
 }
