@@ -38,6 +38,8 @@ pub struct Figure {
     pub x_name: String,
     /// The range of x.
     pub x: (f64, f64),
+    /// Where x is marked; `None` for whole round numbers.
+    pub x_at: Option<Vec<f64>>,
 }
 
 /// A panel: series over a y axis.
@@ -172,12 +174,14 @@ fn draw_panel(
         .map_err(cannot_draw)?;
     // There is no step between two steps.
     let whole = |tick: &f64| tick.fract() == 0.0;
-    for tick in ticks(figure.x.0, figure.x.1, Scale::Linear, 8).into_iter().filter(whole) {
+    let round = || ticks(figure.x.0, figure.x.1, Scale::Linear, 8).into_iter().filter(whole).collect();
+    for tick in figure.x_at.clone().unwrap_or_else(round) {
         let (x, _) = plot.map_coordinate(&(tick, place(panel.y.0)));
         page.draw(&PathElement::new([(x, bottom), (x, bottom + 9)], theme.axis.stroke_width(2)))
             .map_err(cannot_draw)?;
         if is_last {
-            write(page, &short(tick), (x, bottom + 30), Style::new(theme.muted).anchor(HPos::Center))?;
+            let label = if figure.x_at.is_some() { tick.to_string() } else { short(tick) };
+            write(page, &label, (x, bottom + 30), Style::new(theme.muted).anchor(HPos::Center))?;
         }
     }
     write(page, &panel.y_name, (LEFT, top - 28), Style::new(theme.muted))?;

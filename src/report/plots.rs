@@ -110,6 +110,7 @@ fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
         }],
         x_name: "step".into(),
         x,
+        x_at: None,
     })
 }
 
@@ -152,6 +153,7 @@ fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
         }],
         x_name: "step".into(),
         x,
+        x_at: None,
     })
 }
 
@@ -194,6 +196,7 @@ fn schedule(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
         ],
         x_name: "step".into(),
         x,
+        x_at: None,
     })
 }
 

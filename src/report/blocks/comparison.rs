@@ -4,7 +4,7 @@ use super::kept::{self, KeptRun, Source};
 use super::spec::Spec;
 use super::text::{BLANK, code, number, picture, plain, short_hash, table};
 use super::{Rendered, Scene, Why, alike, columns, did_you_mean, figure, provenance, runs};
-use crate::results::comparison::{COMPARISON, COMPARISONS, Comparison, Side};
+use crate::results::comparison::{COMPARISON, COMPARISONS, Comparison, Interval, Side};
 use crate::results::folder::PLOTS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -32,18 +32,28 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: Option<&[String]>) -> Res
 
 /// The folder of the newest comparison `NAME`, or of `NAME/ID`.
 fn find(kept: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
+    Ok(find_all(kept, name)?.swap_remove(0))
+}
+
+/// The folders of comparisons `NAME`, newest first, or of `NAME/ID`; one at least.
+pub fn find_all(kept: &Path, name: &str) -> Result<Vec<PathBuf>, Vec<Why>> {
     let all = kept.join(COMPARISONS);
     let folder = all.join(name);
     if folder.join(COMPARISON).is_file() {
-        return Ok(folder);
+        return Ok(vec![folder]);
     }
-    let newest = folders(&folder).into_iter().rfind(|folder| folder.join(COMPARISON).is_file());
-    newest.ok_or_else(|| {
+    let found = folders(&folder).into_iter().rev().filter(|folder| folder.join(COMPARISON).is_file());
+    let found: Vec<PathBuf> = found.collect();
+    if found.is_empty() {
         let names: Vec<String> = folders(&all).iter().map(|folder| kept::id(&all, folder)).collect();
         let near = did_you_mean(name, names.iter().map(String::as_str));
         let why = format!("no comparison `{name}` is kept in {}{near}", all.display());
-        vec![Why::mended_by(why, format!("xrun keep {COMPARISONS}/{name}, or correct `select`"))]
-    })
+        return Err(vec![Why::mended_by(
+            why,
+            format!("xrun keep {COMPARISONS}/{name}, or correct `select`"),
+        )]);
+    }
+    Ok(found)
 }
 
 /// The folders in a folder, by name; none where there is no such folder.
@@ -54,12 +64,8 @@ fn folders(folder: &Path) -> Vec<PathBuf> {
     folders
 }
 
-fn one(
-    scene: &Scene<'_>,
-    spec: &Spec,
-    columns: Option<&[String]>,
-    folder: &Path,
-) -> Result<Rendered, Vec<Why>> {
+/// A kept comparison, verified and read.
+pub fn read(scene: &Scene<'_>, folder: &Path) -> Result<(Source, Comparison), Vec<Why>> {
     let unreadable = |why: String| vec![Why::mended_by(why, kept::restore(folder))];
     let source = Source::verify(scene.kept, folder).map_err(|e| unreadable(e.message().to_owned()))?;
     if !source.faults.is_empty() {
@@ -68,9 +74,18 @@ fn one(
     let path = folder.join(COMPARISON);
     let bytes =
         std::fs::read(&path).map_err(|e| unreadable(format!("cannot read {}: {e}", path.display())))?;
-    let comparison: Comparison = serde_json::from_slice(&bytes)
+    let comparison = serde_json::from_slice(&bytes)
         .map_err(|e| unreadable(format!("{}:{}: not a comparison: {e}", path.display(), e.line())))?;
+    Ok((source, comparison))
+}
 
+fn one(
+    scene: &Scene<'_>,
+    spec: &Spec,
+    columns: Option<&[String]>,
+    folder: &Path,
+) -> Result<Rendered, Vec<Why>> {
+    let (source, comparison) = read(scene, folder)?;
     let kept_runs = kept_runs(scene, &comparison)?;
     let runs: Vec<KeptRun> = kept_runs.values().cloned().collect();
     let (differences, mut faults) = compare(&comparison, &runs, spec);
@@ -104,7 +119,7 @@ fn one(
 }
 
 /// The kept runs of all turns, by `RECIPE/RUN`.
-fn kept_runs(scene: &Scene<'_>, comparison: &Comparison) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
+pub fn kept_runs(scene: &Scene<'_>, comparison: &Comparison) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
     let mut runs = BTreeMap::new();
     for id in comparison.turns.iter().filter_map(|turn| turn.run.as_ref()) {
         let folder = scene.kept.join(id);
@@ -175,12 +190,7 @@ fn measured_table(comparison: &Comparison, columns: Option<&[String]>) -> Result
     for name in shown {
         let (b, a) = (before.measured.get(name).copied(), after.measured.get(name).copied());
         let ratio = match (comparison.ratio, b, a) {
-            (Some(ratio), ..) if name == SPEED => format!(
-                "{} ({} to {})",
-                number(Some(ratio.estimate), 3),
-                number(Some(ratio.low), 3),
-                number(Some(ratio.high), 3)
-            ),
+            (Some(ratio), ..) if name == SPEED => interval(&ratio),
             (_, Some(b), Some(a)) if name != SPEED && b != 0.0 => number(Some(a / b), 3),
             _ => BLANK.to_owned(),
         };
@@ -188,6 +198,30 @@ fn measured_table(comparison: &Comparison, columns: Option<&[String]>) -> Result
         rows.push(vec![heading, columns::value(name, b), columns::value(name, a), ratio]);
     }
     Ok(table(&headings, &rows))
+}
+
+/// An estimate with its interval.
+pub fn interval(ratio: &Interval) -> String {
+    let [estimate, low, high] = [ratio.estimate, ratio.low, ratio.high].map(|value| number(Some(value), 3));
+    format!("{estimate} ({low} to {high})")
+}
+
+/// Whether both sides learn the same.
+pub fn gate(comparison: &Comparison) -> &'static str {
+    match comparison.gate.holds {
+        Some(true) => "holds",
+        Some(false) => "**fails**",
+        None => "could not be judged",
+    }
+}
+
+/// What came of a prediction.
+pub fn held(comparison: &Comparison) -> &'static str {
+    match comparison.prediction_held {
+        Some(true) => "held",
+        Some(false) => "**falsified**",
+        None => "not judged",
+    }
 }
 
 /// What follows, as a list.
@@ -198,25 +232,15 @@ fn findings(comparison: &Comparison) -> String {
         comparison.verdict.as_str()
     )];
     let gate = &comparison.gate;
-    let holds = match gate.holds {
-        Some(true) => "holds",
-        Some(false) => "**fails**",
-        None => "could not be judged",
-    };
     let allowed = match (gate.holds, gate.tolerance) {
         (_, Some(tolerance)) => format!(" (differences in loss up to {tolerance} allowed)"),
         (Some(_), None) => " (the same bits asked for)".to_owned(),
         // Nobody has said what may differ.
         (None, None) => String::new(),
     };
-    lines.push(format!("Loss gate {holds}: {}{allowed}.", plain(&gate.found)));
+    lines.push(format!("Loss gate {}: {}{allowed}.", self::gate(comparison), plain(&gate.found)));
     if let Some(predicts) = &comparison.predicts {
-        let held = match comparison.prediction_held {
-            Some(true) => "held",
-            Some(false) => "**falsified**",
-            None => "not judged",
-        };
-        lines.push(format!("Prediction {}: {held}.", code(predicts)));
+        lines.push(format!("Prediction {}: {}.", code(predicts), held(comparison)));
     }
     if !comparison.changes.is_empty() {
         let changes: Vec<String> = comparison.changes.iter().map(|change| code(change)).collect();

@@ -1,11 +1,13 @@
-//! The figure of a comparison: every block of every turn, in the order in which they ran.
+//! Figures of comparisons: every block of every turn of one, in the order in which they ran, and several by the value of a key.
 
+use super::series::Member;
 use super::text::number;
 use crate::error::Result;
-use crate::report::chart::{self, Figure, Look, Panel, Series};
+use crate::report::chart::{self, Figure, Look, Mark, Panel, Series};
 use crate::report::series::{Points, Scale, pad};
 use crate::report::theme::{Hue, THEMES};
 use crate::results::comparison::{Comparison, Turn};
+use crate::results::format::short;
 use crate::results::steady::Spread;
 
 /// Half of the width of a turn, in turns.
@@ -43,8 +45,66 @@ pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, Strin
         }],
         x_name: "turn".to_owned(),
         x: (0.5, comparison.turns.len() as f64 + 0.5),
+        x_at: None,
     };
     Some(THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect())
+}
+
+/// Both sides of comparisons by the value of a key above, and their ratios with 95 % intervals below, by theme.
+pub fn series(members: &[Member], over: &str) -> Result<Vec<(&'static str, String)>> {
+    let points = |value: &dyn Fn(&Comparison) -> Option<f64>| -> Points {
+        members.iter().filter_map(|member| Some((member.at, value(&member.comparison)?))).collect()
+    };
+    let before = points(&|comparison| comparison.before.measured.get("tok_s").copied());
+    let after = points(&|comparison| comparison.after.measured.get("tok_s").copied());
+    let fastest = before.iter().chain(&after).map(|point| point.1).fold(0.0, f64::max);
+    let ratios = points(&|comparison| comparison.ratio.map(|ratio| ratio.estimate));
+    let ranges = members.iter().filter_map(|member| Some((member.at, member.comparison.ratio?)));
+    let bars: Points =
+        ranges.flat_map(|(at, ratio)| [(at, ratio.low), (at, ratio.high), (at, f64::NAN)]).collect();
+    let ends = bars.iter().map(|point| point.1).filter(|end| end.is_finite());
+    let (low, high) = ends.fold((1.0_f64, 1.0_f64), |(low, high), end| (low.min(end), high.max(end)));
+    let (first, last) = members.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), member| {
+        (low.min(member.at), high.max(member.at))
+    });
+    let x = pad((first, last), Scale::Linear, 0.08, 0.08);
+    let mut at: Vec<f64> = members.iter().map(|member| member.at).collect();
+    at.dedup();
+    let one = |name: &str, hue, look, points| Series { name: name.to_owned(), hue, look, points };
+    let mut names: Vec<&str> = members.iter().map(|member| member.comparison.name.as_str()).collect();
+    names.dedup();
+    let figure = Figure {
+        title: format!("{}: before and after", names.join(", ")),
+        subtitle: format!("by {over}"),
+        panels: vec![
+            Panel {
+                y_name: "tokens per second".to_owned(),
+                y: (0.0, pad((0.0, fastest), Scale::Linear, 0.0, 0.1).1),
+                scale: Scale::Linear,
+                y_label: short,
+                series: vec![
+                    one("before", Hue::Blue, Look::Dotted, before),
+                    one("after", Hue::Orange, Look::Dotted, after),
+                ],
+                marks: Vec::new(),
+            },
+            Panel {
+                y_name: "after ÷ before".to_owned(),
+                y: pad((low, high), Scale::Linear, 0.15, 0.1),
+                scale: Scale::Linear,
+                y_label: whole,
+                series: vec![
+                    one("ratio", Hue::Purple, Look::Dots, ratios),
+                    one("its 95 % interval", Hue::Purple, Look::Bold, bars),
+                ],
+                marks: vec![Mark { value: 1.0, name: "equal", label: "1".to_owned(), from_x: x.0 }],
+            },
+        ],
+        x_name: over.to_owned(),
+        x,
+        x_at: Some(at),
+    };
+    THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect()
 }
 
 /// All digits before the point: sides that differ little must not have the same label.

@@ -16,6 +16,7 @@ mod markers;
 mod pages;
 mod provenance;
 mod runs;
+mod series;
 mod spec;
 mod sweep;
 mod text;

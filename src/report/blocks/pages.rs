@@ -4,7 +4,7 @@ use super::kept::Source;
 use super::markers::{self, Attributes, Block, END, FROM};
 use super::spec::{self, Kind, Spec};
 use super::sweep::SWEEPS;
-use super::{Rendered, Scene, Why, comparison, runs, sweep};
+use super::{Rendered, Scene, Why, comparison, runs, series, sweep};
 use crate::error::{IoContext, Result};
 use crate::results::atomic;
 use crate::results::comparison::COMPARISONS;
@@ -197,6 +197,7 @@ fn render(scene: &Scene<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> {
         Kind::Runs { columns } => runs::render(scene, spec, columns),
         Kind::Plot { plot, alt } => runs::plot(scene, spec, plot, alt.as_deref()),
         Kind::Comparison { columns } => comparison::render(scene, spec, columns.as_deref()),
+        Kind::Series { over, alt } => series::render(scene, spec, over, alt.as_deref()),
         Kind::Sweep { columns } => sweep::render(scene, spec, columns),
     }
 }

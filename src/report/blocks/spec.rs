@@ -6,10 +6,11 @@ use super::markers::{Attributes, END, OPEN};
 use crate::error::{Error, Result};
 
 /// The kinds of blocks, each with its attributes: those that must be there first.
-pub const KINDS: [(&str, &[&str]); 4] = [
+pub const KINDS: [(&str, &[&str]); 5] = [
     ("runs", &["select", "columns", "newest", "where", "across"]),
     ("plot", &["select", "plot", "newest", "where", "alt"]),
     ("comparison", &["select", "columns", "across"]),
+    ("series", &["select", "over", "across", "alt"]),
     ("sweep", &["select", "columns", "across"]),
 ];
 
@@ -33,6 +34,7 @@ pub enum Kind {
     Runs { columns: Vec<Column> },
     Plot { plot: String, alt: Option<String> },
     Comparison { columns: Option<Vec<String>> },
+    Series { over: &'static str, alt: Option<String> },
     Sweep { columns: Vec<Column> },
 }
 
@@ -51,14 +53,17 @@ pub fn name(attributes: &Attributes) -> String {
 /// # Errors
 /// When the block would not be understood.
 pub fn template(kind: &str, select: &str) -> Result<String> {
-    let plot = if kind == "plot" { " plot=\"loss\"" } else { "" };
-    let attributes = [("kind", kind), ("select", select)];
-    let mut attributes: Attributes = attributes.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec();
-    if kind == "plot" {
-        attributes.push(("plot".to_owned(), "loss".to_owned()));
-    }
+    let more = match kind {
+        "plot" => Some(("plot", "loss")),
+        "series" => Some(("over", "parallelism.world_size")),
+        _ => None,
+    };
+    let attributes = [("kind", kind), ("select", select)].into_iter().chain(more);
+    let attributes: Attributes =
+        attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     Spec::parse(&attributes).map_err(Error::usage)?;
-    Ok(format!("<!-- {OPEN} kind=\"{kind}\" select=\"{select}\"{plot} -->\n<!-- {END} -->\n"))
+    let written: String = attributes.iter().map(|(name, value)| format!(" {name}=\"{value}\"")).collect();
+    Ok(format!("<!-- {OPEN}{written} -->\n<!-- {END} -->\n"))
 }
 
 impl Spec {
@@ -105,6 +110,11 @@ impl Spec {
                 alt: get("alt").map(str::to_owned),
             },
             "comparison" => Kind::Comparison { columns: get("columns").map(list) },
+            "series" => {
+                let over = get("over")
+                    .ok_or("no `over`: by which key of recipes should comparisons be put in order?")?;
+                Kind::Series { over: columns::known_key(over.trim())?, alt: get("alt").map(str::to_owned) }
+            }
             _ => Kind::Sweep { columns: columns::sweep(get("columns"))? },
         };
         Ok(Self { kind, select, newest, filters, across })
@@ -154,7 +164,7 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_named_with_what_was_meant() {
         for (pairs, said) in [
-            (&[("select", "a")][..], "no `kind`; there are runs, plot, comparison, sweep"),
+            (&[("select", "a")][..], "no `kind`; there are runs, plot, comparison, series, sweep"),
             (&[("kind", "run"), ("select", "a")], "did you mean `runs`?"),
             (&[("kind", "runs")], "no `select`"),
             (&[("kind", "runs"), ("select", "")], "`select` is empty"),
@@ -162,6 +172,8 @@ mod tests {
             (&[("kind", "runs"), ("select", "a"), ("colums", "loss")], "did you mean `columns`?"),
             (&[("kind", "plot"), ("select", "a"), ("columns", "loss")], "`plot` has no attribute `columns`"),
             (&[("kind", "runs"), ("select", "a"), ("newest", "0")], "a number from 1"),
+            (&[("kind", "series"), ("select", "a")], "no `over`"),
+            (&[("kind", "series"), ("select", "a"), ("over", "model.din")], "did you mean `model.dim`?"),
             (&[("kind", "runs"), ("select", "a"), ("columns", "val_los")], "did you mean `val_loss`?"),
             (
                 &[("kind", "runs"), ("select", "a"), ("columns", "training.dtpe")],

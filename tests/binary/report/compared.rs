@@ -156,3 +156,61 @@ fn a_changed_training_key_says_so_by_itself() {
     place.xrun(&["report"]).ended(0);
     assert!(place.text("README.md").contains("Changed keys: `training.dtype: fp32 → bf16`."));
 }
+
+/// A place with comparisons of widths 128 and 256, the wider one kept first and kept again.
+fn widths() -> Place {
+    const WIDER: &str = "quickstart/20261220T093646Z-7d757a20";
+    let place = place();
+    place.keep_as(WIDER, &[("resolved.toml", "dim = 128", "dim = 256")]);
+    for (id, after) in [("20261120T000000Z-7d757a20", 11_000.0), ("20261121T000000Z-7d757a20", 12_000.0)] {
+        let mut wider = Comparison { id: id.to_owned(), ..comparison() };
+        wider.turns.iter_mut().for_each(|turn| turn.run = Some(WIDER.to_owned()));
+        wider.after.measured.insert("tok_s".to_owned(), after);
+        store(&place, &wider);
+    }
+    place.page(&["kind=\"series\" select=\"fused\" over=\"model.dim\""]);
+    place
+}
+
+#[test]
+fn a_series_has_the_newest_comparison_at_each_value() {
+    let place = widths();
+    place.xrun(&["report"]).ended(0);
+    place.xrun(&["report", "--check"]).ended(0);
+    let page = place.text("README.md");
+    let row = |id: &str, rest: &str| format!("| [fused](results/kept/comparisons/fused/{id}) | {rest}");
+    let rows = [
+        row("20261122T000000Z-7d757a20", "128 | 20,000 | 24,780 | 1.239 (1.221 to 1.257) | faster | holds |"),
+        row("20261121T000000Z-7d757a20", "256 | 20,000 | 12,000 | 1.239 (1.221 to 1.257) | faster | holds |"),
+    ];
+    let places: Vec<usize> =
+        rows.iter().map(|row| page.find(row).unwrap_or_else(|| panic!("{row}\n{page}"))).collect();
+    assert!(places[0] < places[1], "in the order of the key");
+    assert!(!page.contains("20261120T000000Z"), "an older one at the same value");
+    assert!(page.contains("`tok_s +10..+30%`: **falsified**"));
+    let figure = place.text("results/kept/comparisons/plots/fused-over-model.dim-light.svg");
+    assert!(figure.contains("by model.dim") && page.contains("plots/fused-over-model.dim-dark.svg"));
+}
+
+#[test]
+fn a_series_is_red_when_it_grows_or_is_touched_or_has_no_numbers() {
+    let grown = widths();
+    grown.xrun(&["report"]).ended(0);
+    store(&grown, &Comparison { id: "20261124T000000Z-7d757a20".to_owned(), ..comparison() });
+    grown.is_red(&["block `series` of `fused`", "a newer kept comparison matches"], true);
+
+    let touched = widths();
+    touched.xrun(&["report"]).ended(0);
+    touched.edit(
+        "results/kept/comparisons/fused/20261121T000000Z-7d757a20/comparison.json",
+        "12000",
+        "13000",
+    );
+    touched.is_red(&["comparison.json was changed since it was kept"], false);
+
+    let words = widths();
+    words.page(&["kind=\"series\" select=\"fused\" over=\"training.dtype\""]);
+    words.is_red(&["training.dtype has to be a number", "`fp32`"], false);
+    words.page(&["kind=\"series\" select=\"fusd\" over=\"model.dim\""]);
+    words.is_red(&["no comparison `fusd`", "did you mean `fused`?"], false);
+}

@@ -1,0 +1,140 @@
+//! Kept comparisons in the order of a key: how a ratio goes with the number of GPUs, the width, the batch.
+
+use super::kept::{KeptRun, Source};
+use super::spec::Spec;
+use super::text::{BLANK, code, number, picture, plain, table};
+use super::{Rendered, Scene, Why, alike, comparison, figure, provenance, runs};
+use crate::results::comparison::{COMPARISONS, Comparison, Side};
+use crate::results::folder::PLOTS;
+use std::path::PathBuf;
+
+/// A comparison at a value of the key.
+pub struct Member {
+    /// The key's value.
+    pub at: f64,
+    pub comparison: Comparison,
+    source: Source,
+    /// The kept runs of its turns.
+    runs: Vec<KeptRun>,
+}
+
+/// A table of the newest comparison of each name at each value of `over`, and a picture of them.
+pub fn render(
+    scene: &Scene<'_>,
+    spec: &Spec,
+    over: &'static str,
+    alt: Option<&str>,
+) -> Result<Rendered, Vec<Why>> {
+    let mut members: Vec<Member> = Vec::new();
+    for name in &spec.select {
+        // Newest first: what is there already is newer.
+        for folder in comparison::find_all(scene.kept, name)? {
+            let member = member(scene, folder, over)?;
+            let is_newest = |m: &Member| m.at != member.at || m.comparison.name != member.comparison.name;
+            if members.iter().all(is_newest) {
+                members.push(member);
+            }
+        }
+    }
+    // Stable: at one value in the order of the block's names.
+    members.sort_by(|a, b| a.at.total_cmp(&b.at));
+
+    let all_runs: Vec<KeptRun> = members.iter().flat_map(|member| member.runs.clone()).collect();
+    let mut rendered = runs::of(&all_runs);
+    rendered.sources.splice(0..0, members.iter().map(|member| member.source.clone()));
+    let (differences, faults) = unlike(&members, spec, over);
+    rendered.faults.extend(faults);
+
+    let mut text = rows(scene, &members, over);
+    text.push('\n');
+    let named = format!("{}-over-{over}", spec.select.join("+").replace('/', "-"));
+    let mut links = Vec::new();
+    for (theme, svg) in figure::series(&members, over).map_err(|e| vec![Why::stale(e.message())])? {
+        let path = scene.kept.join(COMPARISONS).join(PLOTS).join(format!("{named}-{theme}.svg"));
+        links.push(scene.link(&path));
+        rendered.figures.push((path, svg));
+    }
+    if let [light, dark] = &links[..] {
+        let said = format!("Tokens per second before and after, and their ratio, by {over}");
+        text += &format!("{}\n", picture(alt.unwrap_or(&said), light, dark));
+    }
+    text += &origins(scene, &members, &all_runs);
+    text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
+    rendered.text = text;
+    Ok(rendered)
+}
+
+/// Reads a comparison, and the key's value in its first kept run, of the changed side where that has one.
+fn member(scene: &Scene<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<Why>> {
+    let (source, comparison) = comparison::read(scene, &folder)?;
+    let mut runs = comparison::kept_runs(scene, &comparison)?;
+    let mut turns: Vec<_> = comparison.turns.iter().collect();
+    turns.sort_by_key(|turn| !turn.after);
+    let first = turns.iter().filter_map(|turn| turn.run.as_ref()).find_map(|id| runs.get(id));
+    let value = first.and_then(|run| run.resolved.get(over));
+    let Some(at) = value.and_then(|value| value.parse::<f64>().ok()).filter(|at| at.is_finite()) else {
+        let has = value.map_or("none".to_owned(), |value| code(value));
+        let why = format!("{over} has to be a number in every comparison; {} has {has}", source.id);
+        return Err(vec![Why::mended_by(why, "correct `over` or `select`")]);
+    };
+    let runs = std::mem::take(&mut runs).into_values().collect();
+    Ok(Member { at, comparison, source, runs })
+}
+
+/// All runs must be alike but for the key, and what their comparisons change.
+fn unlike(members: &[Member], spec: &Spec, over: &str) -> (Option<String>, Vec<Why>) {
+    let changes = members.iter().flat_map(|member| &member.comparison.changes);
+    let changed = changes.filter_map(|change| change.split(':').next()).chain([over]);
+    let across: Vec<String> = spec.across.iter().cloned().chain(alike::named(changed)).collect();
+    let rows: Vec<alike::Row> = members.iter().flat_map(|member| &member.runs).map(alike::of_run).collect();
+    alike::compare(&rows, &across)
+}
+
+fn rows(scene: &Scene<'_>, members: &[Member], over: &str) -> String {
+    let over = format!(">{}", code(over));
+    let headings = [
+        "comparison",
+        &over,
+        ">before (tokens/s)",
+        ">after (tokens/s)",
+        ">after ÷ before (95 % interval)",
+        "verdict",
+        "loss gate",
+        "prediction",
+    ];
+    let row = |member: &Member| {
+        let found = &member.comparison;
+        let speed = |side: &Side| number(side.measured.get("tok_s").copied(), 0);
+        let prediction =
+            found.predicts.as_ref().map(|said| format!("{}: {}", code(said), comparison::held(found)));
+        let whole = if member.at.fract() == 0.0 { 0 } else { 3 };
+        vec![
+            format!("[{}]({})", plain(&found.name), scene.link(&member.source.folder)),
+            number(Some(member.at), whole),
+            speed(&found.before),
+            speed(&found.after),
+            found.ratio.as_ref().map_or(BLANK.to_owned(), comparison::interval),
+            found.verdict.as_str().to_owned(),
+            comparison::gate(found).to_owned(),
+            prediction.unwrap_or_else(|| BLANK.to_owned()),
+        ]
+    };
+    table(&headings.map(str::to_owned), &members.iter().map(row).collect::<Vec<_>>())
+}
+
+/// What was run on both sides, and where the runs come from.
+fn origins(scene: &Scene<'_>, members: &[Member], all_runs: &[KeptRun]) -> String {
+    let mut lines = Vec::new();
+    for (is_after, word) in [(false, "before"), (true, "after")] {
+        for Member { comparison, .. } in members {
+            let side = if is_after { &comparison.after } else { &comparison.before };
+            let is_external = side.recipe_hash.is_none();
+            let device = if is_external { format!(", {}", plain(&side.device)) } else { String::new() };
+            lines.push(format!("{word}: {}{device}", code(&side.command)));
+        }
+    }
+    lines.dedup();
+    lines.extend(provenance::lines(all_runs, scene));
+    let lines: Vec<String> = lines.iter().map(|line| format!("<sub>{line}</sub>")).collect();
+    lines.join("<br>\n") + "\n"
+}
