@@ -14,12 +14,12 @@ from ranks import SPLIT, launch, worlds
 SOON = 5.0
 TIMEOUT = 2.0
 STRIKES = "XRUN_FAULT strikes"
-# How a rank ends, the exit status of the run, and what it says.
+# How a rank ends, the exit status of the run, and what it says; of one that did not end as it was told, also its number.
 FAULTS = {
     "panic": (1, "panicked"),
     "oom": (4, "out of memory"),
     "hang": (1, "no sign of rank"),
-    "kill -9": (1, "rank"),
+    "kill -9": (1, "its process"),
     "SIGTERM": (75, "interrupted"),
 }
 # Those that come from outside.
@@ -79,6 +79,7 @@ def death(bench: Bench, recipe: Path, launcher: str, world: int, fault: str, wha
     summary = run.summary()
     reason = summary["reason"] or ""
     names = wanted in f"{text} {summary['status']} {reason}"
+    names = names and (fault == "SIGTERM" or f"rank {world - 1}" in reason)
     soon = SOON + (TIMEOUT if fault == "hang" else 0)
     taken = [after - had for had, after in zip(before, memory(bench), strict=True)]
     holds = members[0].returncode == code and left == 0 and seconds <= soon and names and max(taken, default=0) <= 0
