@@ -153,7 +153,7 @@ def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
     network = model
     if WORLD > 1:
         views = {"static_graph": True, "gradient_as_bucket_view": True}
-        network = DistributedDataParallel(model, device_ids=[LOCAL_RANK], **views)
+        network = DistributedDataParallel(model, device_ids=[LOCAL_RANK] if args.device == "cuda" else None, **views)
     if args.mode != "eager":
         network = torch.compile(network, mode=COMPILED[args.mode])
     # Every rank has its own batches. Targets below the real vocabulary, padded or not.
@@ -263,8 +263,9 @@ def main() -> None:
         print(json.dumps({**about, "torch": torch.__version__, "world": WORLD, **more}), flush=True)
 
     if WORLD > 1:
-        torch.cuda.set_device(LOCAL_RANK)
-        dist.init_process_group("nccl")
+        if args.device == "cuda":
+            torch.cuda.set_device(LOCAL_RANK)
+        dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
     try:
         step = trainer(args, shape)
         for _ in range(args.warmup):

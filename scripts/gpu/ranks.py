@@ -1,18 +1,17 @@
 """Several GPUs: what must hold for any number of ranks, and how fast they are together."""
 
 import json
+import os
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from bench import SCRIPTS, Bench, Run, attempt, the_run
+from bench import SCRIPTS, Bench, Run, attempt, last_words, the_run
 from exact import learned
 from sizes import COMPARED, SIZES, Size
-from speed import synthetic
 
 LAUNCHERS = ("thread", "process")
 # Both sides of a comparison take the same global batch; dropout shows whether draws follow the sequences.
@@ -210,23 +209,52 @@ def tensors(run: Run) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def speeds(bench: Bench, name: str, world: int) -> None:
-    """Tokens per second of a size on some GPUs, every GPU with the recipe's batch: ours as threads and as processes,
-    without exchange, and PyTorch's DDP."""
+    """Tokens per second of a size on some GPUs, every GPU with the recipe's batch: threads in turns with PyTorch's DDP,
+    then processes, no exchange, and exchange after the backward."""
     size = SIZES[name]
     found: dict[str, dict[str, float | None]] = {}
-    trials = {launcher: launch(world, launcher) for launcher in LAUNCHERS}
+    trials = {}
     if world > 1:
+        trials["process"] = launch(world, "process")
         trials["thread, no exchange"] = [*launch(world), "engine.communication=off"]
         trials["thread, no overlap"] = [*launch(world), "parallelism.overlap=false"]
-    else:
-        del trials["process"]
     try:
+        attempt(bench, f"{name} × {world}, DDP", lambda: found.update(beside_ddp(bench, name, world)))
         for what, keys in trials.items():
             attempt(bench, f"{name} × {world}, {what}", lambda w=what, k=keys: found.update({w: ours(bench, size, k)}))
-        attempt(bench, f"{name} × {world}, DDP", lambda: found.update({"DDP": peer(bench, size, world)}))
     finally:
         # What was measured before the time ran out counts.
         compared(bench, name, world, found)
+
+
+def recipe_of(size: Size) -> str:
+    """The recipe that is compared with DDP."""
+    return os.path.relpath(SCRIPTS.parent / f"recipes/known-issues/torch-ddp-{size.recipe}.toml")
+
+
+def beside_ddp(bench: Bench, name: str, world: int) -> dict[str, dict[str, float | None]]:
+    """Threads and PyTorch's DDP, a process per GPU, in turns; the comparison is kept."""
+    size = SIZES[name]
+    peer = f"python3 -m torch.distributed.run --standalone --nproc_per_node {world} scripts/torch_peer.py"
+    peer = f"{peer} {' '.join(size.peer)} --mode compile --pad --rows --warmup 20 --steps 100"
+    results = bench.work / f"ddp-{size.recipe}-{world}"
+    keys = [f"parallelism.world_size={world}", f"engine.device={bench.device}"]
+    command = [bench.xrun, "--results", str(results), "compare", recipe_of(size)]
+    command += [word for key in keys for word in ("--set", key)]
+    code, output = bench.outcome([*command, "--before-cmd", peer])
+    # 3 is a verdict.
+    if code not in (0, 3):
+        raise RuntimeError(f"exit {code}: {last_words(output)}")
+    (file,) = results.glob("comparisons/*/*/comparison.json")
+    bench.call([bench.xrun, "--results", str(results), "keep", str(file.parent), "--to", str(bench.out / "kept")])
+    comparison = json.loads(file.read_text())
+    if (ratio := comparison["ratio"]) is None:
+        raise RuntimeError("; ".join(comparison["contended"]) or "no ratio")
+    text = f"{ratio['estimate']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f}), {comparison['verdict']}"
+    bench.note(f"{name} × {world}, thread beside DDP", text)
+    columns = ("tok_s", "step_ms", "communication_ms", "exposed_communication_ms")
+    sides = {"DDP": comparison["before"]["measured"], "thread": comparison["after"]["measured"]}
+    return {what: {column: side.get(column) for column in columns} for what, side in sides.items()}
 
 
 def compared(bench: Bench, name: str, world: int, found: dict[str, dict[str, float | None]]) -> None:
@@ -242,8 +270,7 @@ def compared(bench: Bench, name: str, world: int, found: dict[str, dict[str, flo
 
 def ours(bench: Bench, size: Size, keys: list[str]) -> dict[str, float | None]:
     """A training: speed, and what its collectives took."""
-    settings = [*synthetic(size), f"training.steps={bench.steps}", "metrics.warmup=20", *keys]
-    run = bench.train(size.recipe, settings)
+    run = bench.train(recipe_of(size), keys)
     bench.keep(run)
     summary = run.summary()
     if summary["status"] != "ok" or summary["tok_s"] is None:
@@ -256,14 +283,3 @@ def ours(bench: Bench, size: Size, keys: list[str]) -> dict[str, float | None]:
         times = run.timings(column)
         row[column] = statistics.median(times) if times else None
     return row
-
-
-def peer(bench: Bench, size: Size, world: int) -> dict[str, float | None]:
-    """The same model in PyTorch, a process per GPU."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world)]
-    command += [str(SCRIPTS / "torch_peer.py"), *size.peer, "--mode", "compile", "--pad"]
-    lines = [line for line in bench.call(command).splitlines() if line.startswith("{")]
-    answer = json.loads(lines[-1])
-    if "error" in answer:
-        raise RuntimeError(f"the peer is {answer['error']}")
-    return {"tok_s": answer["tok_s"], "step_ms": answer["step_ms"]}
