@@ -11,8 +11,8 @@ struct Quantity(&'static str, &'static str, usize, f64);
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// Names with a unit in them are those of the files.
-const QUANTITIES: [Quantity; 32] = [
+/// Those that a run's summary has. Names with a unit in them are those of the files.
+const OF_RUNS: [Quantity; 25] = [
     Quantity("tok_s", "tokens/s", 0, 1.0),
     Quantity("tok_s_p25", "tokens/s, lower quartile", 0, 1.0),
     Quantity("tok_s_p75", "tokens/s, upper quartile", 0, 1.0),
@@ -38,6 +38,10 @@ const QUANTITIES: [Quantity; 32] = [
     Quantity("exposed_communication_ms", "collectives, exposed (ms/step)", 2, 1.0),
     Quantity("gpu_util_pct", "GPU busy (%)", 0, 1.0),
     Quantity("driver_allocations", "driver allocations per step", 0, 1.0),
+];
+
+/// Those that only comparisons have.
+const OF_COMPARISONS: [Quantity; 7] = [
     Quantity("planned_bytes", "planned (MiB)", 1, MIB),
     Quantity("allocated_bytes", "allocated (MiB)", 1, MIB),
     Quantity("peak_rss_bytes", "peak resident (MiB)", 1, MIB),
@@ -52,9 +56,6 @@ const WORDS: [&str; 2] = ["status", "contended"];
 
 /// Columns of a sweep that are words.
 const SWEEP_WORDS: [&str; 3] = ["status", "reason", "contended"];
-
-/// Quantities that a summary has.
-const OF_RUNS: std::ops::Range<usize> = 0..25;
 
 /// Quantities that a ledger has.
 const OF_SWEEPS: [&str; 8] =
@@ -79,10 +80,13 @@ impl Column {
     }
 }
 
+fn quantity(name: &str) -> Option<&'static Quantity> {
+    OF_RUNS.iter().chain(&OF_COMPARISONS).find(|quantity| quantity.0 == name)
+}
+
 /// The heading of a quantity, with its unit; an unknown one is its own.
 pub fn heading(name: &str) -> String {
-    let known = QUANTITIES.iter().find(|quantity| quantity.0 == name);
-    match known {
+    match quantity(name) {
         Some(quantity) => format!(">{}", quantity.1),
         None if SWEEP_WORDS.contains(&name) => name.to_owned(),
         None => format!(">{}", code(name)),
@@ -91,7 +95,7 @@ pub fn heading(name: &str) -> String {
 
 /// A quantity as it is shown.
 pub fn value(name: &str, value: Option<f64>) -> String {
-    match QUANTITIES.iter().find(|quantity| quantity.0 == name) {
+    match quantity(name) {
         Some(Quantity(_, _, places, per)) => number(value.map(|value| value / per), *places),
         None => number(value, 3),
     }
@@ -99,8 +103,7 @@ pub fn value(name: &str, value: Option<f64>) -> String {
 
 /// The columns of a table of runs: those asked for, or the customary ones.
 pub fn runs(asked: Option<&str>) -> Result<Vec<Column>, String> {
-    let names: Vec<&'static str> =
-        QUANTITIES[OF_RUNS].iter().map(|quantity| quantity.0).chain(WORDS).collect();
+    let names: Vec<&'static str> = OF_RUNS.iter().map(|quantity| quantity.0).chain(WORDS).collect();
     choose(asked.unwrap_or("tok_s,loss,val_loss"), &names, true)
 }
 
