@@ -17,6 +17,8 @@ use serde::Deserialize;
 pub struct Printed {
     /// When its steps ran, as rows of `timing.csv` would say it.
     pub timing: Vec<TimingRow>,
+    /// Whether every row told its `step_ms`; where not, times follow from `tok_s` up to a factor.
+    pub tells_step_ms: bool,
     /// The losses that it told.
     pub curve: Vec<Point>,
     /// The lines that were rows, for the file beside the comparison.
@@ -36,14 +38,22 @@ struct Row {
 /// # Errors
 /// For a line that begins like a row and is none, a row without `tok_s`, steps that do not ascend, and no row at all.
 pub fn read(stdout: &str) -> Result<Printed> {
-    let mut printed = Printed::default();
+    let mut printed = Printed { tells_step_ms: true, ..Printed::default() };
     let mut wall_s = 0.0;
     for (number, line) in stdout.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with('{')) {
         let wrong =
             |why: String| Err(Error::failed(format!("line {} of the command is no row: {why}", number + 1)));
         let row: Row = match serde_json::from_str(line) {
             Ok(row) => row,
-            Err(e) => return wrong(e.to_string()),
+            Err(e) => {
+                let said: String = line.trim().chars().take(120).collect();
+                let hint = if line.contains("NaN") || line.contains("Infinity") {
+                    "; JSON has no NaN: print null"
+                } else {
+                    ""
+                };
+                return wrong(format!("{e}, in `{said}`{hint}"));
+            }
         };
         let Some(step) = row.step else { continue };
         let Some(tok_s) = row.tok_s.filter(|x| x.is_finite() && *x > 0.0) else {
@@ -53,7 +63,9 @@ pub fn read(stdout: &str) -> Result<Printed> {
             return wrong(format!("step {step} does not ascend"));
         }
         // Only ratios of step times matter, so without one its inverse speed does.
-        let step_ms = row.step_ms.filter(|x| x.is_finite() && *x > 0.0).unwrap_or(1e6 / tok_s);
+        let told = row.step_ms.filter(|x| x.is_finite() && *x > 0.0);
+        printed.tells_step_ms &= told.is_some();
+        let step_ms = told.unwrap_or(1e6 / tok_s);
         wall_s += step_ms / 1e3;
         printed
             .timing
@@ -83,6 +95,7 @@ mod tests {
         .unwrap();
         assert_eq!(printed.timing.iter().map(|row| row.step).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(printed.timing[1].step_ms, 5000.0);
+        assert!(!printed.tells_step_ms, "that of the second row follows from its speed");
         assert_eq!(printed.curve, [Point::new(1, 3.0)]);
         assert_eq!(printed.lines.lines().count(), 2);
     }
@@ -92,6 +105,7 @@ mod tests {
         let error = |text: &str| read(text).unwrap_err().message().to_owned();
         assert!(error("hello\n").contains("printed no rows"));
         assert!(error("{\"step\":1,\"tok_s\":100}\n{\"step\": 2,\n").contains("line 2"));
+        assert!(error("{\"step\":1,\"tok_s\":100,\"loss\":NaN}\n").contains("print null"));
         assert!(error("{\"step\":1}\n").contains("no tok_s"));
         assert!(error("{\"step\":2,\"tok_s\":1}\n{\"step\":2,\"tok_s\":1}\n").contains("does not ascend"));
     }

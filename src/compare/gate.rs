@@ -94,13 +94,19 @@ impl Expected {
         if all_same(before) && all_same(after) {
             return self.gate(Some(true), format!("the same bits over {} steps", first.len()));
         }
-        let worst = after.iter().filter_map(|curve| widest(first, curve));
-        let Some(worst) = worst.reduce(|a, b| if farther(&b, &a) { b } else { a }) else {
+        let Some(worst) = widest_of(first, after) else {
             return self.gate(None, "not judged: the sides have no step in common".to_owned());
         };
-        let Apart { step, difference, before: old, after: new } = worst;
-        let found =
-            format!("at most {difference:.3e} apart, at step {step}: {old:.5} before, {new:.5} after");
+        let same_side = widest_of(first, &before[1..]).filter(|apart| farther(apart, &worst));
+        let Apart { step, difference, before: old, after: new, steps } = same_side.as_ref().unwrap_or(&worst);
+        let (among, sides) = match same_side {
+            Some(_) => ("the turns before alone are ", format!("{old:.5} and {new:.5}")),
+            None => ("", format!("{old:.5} before, {new:.5} after")),
+        };
+        let plural = if *steps == 1 { "" } else { "s" };
+        let found = format!(
+            "{among}at most {difference:.3e} apart over {steps} step{plural}, at step {step}: {sides}"
+        );
         match self {
             Self::Bits if all_same(before) => self.gate(Some(false), format!("not the same bits: {}", parting(first, after, &found))),
             Self::Bits => self.gate(
@@ -108,8 +114,9 @@ impl Expected {
                 format!("not the same bits, not even among the turns before: {found}"),
             ),
             Self::Within(tolerance) => {
-                let verb = if difference <= tolerance { "within" } else { "beyond" };
-                self.gate(Some(difference <= tolerance), format!("{found}; {verb} {tolerance}"))
+                let holds = *difference <= tolerance;
+                let verb = if holds { "within" } else { "beyond" };
+                self.gate(Some(holds), format!("{found}; {verb} {tolerance}"))
             }
             Self::Unknown => self.gate(
                 None,
@@ -134,6 +141,8 @@ struct Apart {
     difference: f64,
     before: f64,
     after: f64,
+    /// How many steps both curves have.
+    steps: usize,
 }
 
 /// The step, among those that both curves have, at which the losses differ most; a loss that is not finite on one side alone
@@ -144,9 +153,20 @@ fn widest(before: &[Point], after: &[Point]) -> Option<Apart> {
         let old = *known.get(&point.step)?;
         let difference = (point.loss - old).abs();
         let difference = if difference.is_finite() { difference } else { f64::INFINITY };
-        Some(Apart { step: point.step, difference, before: old, after: point.loss })
+        Some(Apart { step: point.step, difference, before: old, after: point.loss, steps: 1 })
     };
-    after.iter().filter_map(apart).reduce(|a, b| if farther(&b, &a) { b } else { a })
+    // Counts the steps on the way.
+    let farthest = |a: Apart, b: Apart| {
+        let steps = a.steps + 1;
+        Apart { steps, ..if farther(&b, &a) { b } else { a } }
+    };
+    after.iter().filter_map(apart).reduce(farthest)
+}
+
+/// The widest distance of any of the curves.
+fn widest_of(first: &[Point], curves: &[Vec<Point>]) -> Option<Apart> {
+    let apart = curves.iter().filter_map(|curve| widest(first, curve));
+    apart.reduce(|a, b| if farther(&b, &a) { b } else { a })
 }
 
 fn farther(a: &Apart, b: &Apart) -> bool {
@@ -188,6 +208,19 @@ mod tests {
         assert_eq!(Expected::of(None, &[], false, true), Expected::Unknown);
         let changes = [change("optimizer.lr", Class::Training)];
         assert_eq!(Expected::of(Some(0.1), &changes, true, false), Expected::Within(0.1));
+    }
+
+    #[test]
+    fn turns_before_that_part_fail_a_tolerance_too() {
+        let (steady, astray) = (curve(&[3.0, 2.0]), curve(&[3.0, 2.6]));
+        let gate = Expected::Within(0.5).judge(&[steady.clone(), astray], &[curve(&[3.0, 2.1])]);
+        assert_eq!(gate.holds, Some(false));
+        let said =
+            "the turns before alone are at most 6.000e-1 apart over 2 steps, at step 2: 2.00000 and 2.60000";
+        assert!(gate.found.starts_with(said), "{}", gate.found);
+        let gate = Expected::Within(0.5).judge(&[steady.clone(), steady], &[curve(&[3.1])]);
+        assert_eq!(gate.holds, Some(true));
+        assert!(gate.found.contains("over 1 step,"), "what was compared is said: {}", gate.found);
     }
 
     #[test]

@@ -30,6 +30,7 @@ use gate::Expected;
 use jiff::Timestamp;
 use sides::{Planned, Program};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use turns::{Setting, Taken, order};
 
@@ -181,7 +182,8 @@ impl<'a> Experiment<'a> {
         let count = order.len();
         for (index, after) in order.into_iter().enumerate() {
             let side = if after { &self.sides.after } else { &self.sides.before };
-            eprintln!("turn {} of {count}, {}: {}", index + 1, word(after), side.label);
+            let _ =
+                writeln!(std::io::stderr(), "turn {} of {count}, {}: {}", index + 1, word(after), side.label);
             let algorithms = self.taken.iter().find_map(|taken| taken.algorithms.clone());
             let setting = Setting {
                 results: self.results,
@@ -191,7 +193,7 @@ impl<'a> Experiment<'a> {
             };
             let taken = Taken::run(&side.program, side.binary.as_deref(), index + 1, after, setting)?;
             if taken.failed.is_none() {
-                eprintln!("  {}", text::turn(&taken.turn, &taken.columns));
+                let _ = writeln!(std::io::stderr(), "  {}", text::turn(&taken.turn, &taken.columns));
             }
             self.add(taken)?;
             if stop.asked() && index + 1 < count {

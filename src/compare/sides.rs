@@ -249,6 +249,10 @@ fn external(command: &str) -> Planned {
 fn stored(results: &Path, names: &str) -> Result<Planned> {
     let runs: Vec<PathBuf> =
         names.split(',').map(|name| find::find(results, name.trim())).collect::<Result<_>>()?;
+    if let Some(twice) = runs.iter().enumerate().find_map(|(at, run)| runs[..at].contains(run).then_some(run))
+    {
+        return Err(Error::usage(format!("{} is named twice on one side: it is one run", twice.display())));
+    }
     let first = runs.first().ok_or_else(|| Error::usage("--runs names two sides"))?;
     let resolved = load_stored(first)?;
     for other in &runs[1..] {

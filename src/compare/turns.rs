@@ -256,7 +256,9 @@ fn external(command: &str, number: usize, after: bool, set: Setting<'_>) -> Resu
     let middle =
         |column: fn(&TimingRow) -> Option<f64>| median(steady.iter().filter_map(|row| column(row)).collect());
     taken.columns.insert("tok_s".to_owned(), middle(|row| row.tok_s));
-    taken.columns.insert("step_ms".to_owned(), middle(|row| Some(row.step_ms)));
+    if printed.tells_step_ms {
+        taken.columns.insert("step_ms".to_owned(), middle(|row| Some(row.step_ms)));
+    }
     taken.columns.retain(|_, value| value.is_finite());
     taken.turn.final_loss = printed.curve.last().map(|point| point.loss);
     if let Some(loss) = taken.turn.final_loss {

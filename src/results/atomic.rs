@@ -10,8 +10,11 @@ const TEMPORARY: &str = ".writing-";
 
 /// Replaces `path` with `bytes`: temporary file beside it, fsync, rename, fsync of the folder.
 ///
-/// A reader, and a crash at any moment, sees the old content or the new one.
+/// A reader, and a crash at any moment, sees the old content or the new one. A link stays a link: what it points to is
+/// replaced. A file that was there keeps its permissions.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let path = target.as_path();
     let folder = parent(path);
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY).suffix(".tmp");
@@ -20,6 +23,9 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
     let mut file = builder.tempfile_in(folder).at("create a temporary file in", folder)?;
     file.write_all(bytes).at("write", path)?;
+    if let Ok(there) = std::fs::metadata(path) {
+        file.as_file().set_permissions(there.permissions()).at("write", path)?;
+    }
     file.as_file().sync_all().at("write", path)?;
     file.persist(path).map_err(|e| e.error).at("replace", path)?;
     sync_folder(folder)
@@ -56,6 +62,21 @@ fn parent(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_a_link_and_permissions_stay() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real.md"), dir.path().join("link.md"));
+        std::fs::write(&real, "old").unwrap();
+        std::fs::set_permissions(&real, PermissionsExt::from_mode(0o600)).unwrap();
+        symlink("real.md", &link).unwrap();
+        write(&link, b"new").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read(&real).unwrap(), b"new");
+        assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o600);
+    }
 
     #[test]
     fn replaces_whole_files_and_leaves_nothing_beside_them() {

@@ -26,6 +26,9 @@ pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
     if path.join(SUMMARY).is_file() {
         return Ok(path.to_owned());
     }
+    if name.is_empty() {
+        return Err(Error::usage("a run's name is empty; `latest` is the newest run"));
+    }
     let runs = runs(results)?;
     let means = |run: &&PathBuf| {
         name == LATEST
@@ -59,6 +62,9 @@ pub fn find_comparison(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     }
     let root = results.join(COMPARISONS);
     let path = path.strip_prefix(COMPARISONS).unwrap_or(path);
+    if path.as_os_str().is_empty() {
+        return Ok(None);
+    }
     let mut found = Vec::new();
     for folder in subfolders(&root)? {
         found.extend(subfolders(&folder)?.into_iter().filter(|one| one.join(COMPARISON).is_file()));

@@ -136,7 +136,18 @@ pub struct Ledger {
     attempts: Vec<Attempt>,
     /// The last line of each cell.
     last: HashMap<String, usize>,
-    torn: Option<usize>,
+    tail: Tail,
+}
+
+/// How the file of a ledger ends.
+#[derive(Clone, Copy, Debug)]
+enum Tail {
+    /// With the end of a line.
+    Ended,
+    /// With a line that lacks its end.
+    Open,
+    /// With a part of a line, from this byte.
+    Torn(usize),
 }
 
 impl Ledger {
@@ -165,9 +176,18 @@ impl Ledger {
                 ))
             })?);
         }
-        let torn = (whole < bytes.len()).then_some(whole);
+        // No part of a line is a line by itself, so that one which reads lacks its end alone, as editors leave it.
+        let rest = &bytes[whole..];
+        let tail = match serde_json::from_slice(rest) {
+            _ if rest.is_empty() => Tail::Ended,
+            Ok(attempt) => {
+                attempts.push(attempt);
+                Tail::Open
+            }
+            Err(_) => Tail::Torn(whole),
+        };
         let last = attempts.iter().enumerate().map(|(at, attempt)| (attempt.key.clone(), at)).collect();
-        Ok(Self { path, file: None, attempts, last, torn })
+        Ok(Self { path, file: None, attempts, last, tail })
     }
 
     /// Opens the ledger of a results folder to add lines, and cuts off what a crash left of the last one. Whoever calls
@@ -177,10 +197,10 @@ impl Ledger {
     /// As [`Ledger::read`], and when the file cannot be written.
     pub fn open(results: &Path) -> Result<(Self, Option<String>)> {
         let mut ledger = Self::read(results)?;
-        let file =
+        let mut file =
             OpenOptions::new().append(true).create(true).open(&ledger.path).at("open", &ledger.path)?;
-        let warning = match ledger.torn.take() {
-            Some(whole) => {
+        let warning = match std::mem::replace(&mut ledger.tail, Tail::Ended) {
+            Tail::Torn(whole) => {
                 file.set_len(whole as u64).and_then(|()| file.sync_data()).at("write", &ledger.path)?;
                 let line = ledger.attempts.len() + 1;
                 Some(format!(
@@ -188,7 +208,11 @@ impl Ledger {
                     ledger.path.display()
                 ))
             }
-            None => None,
+            Tail::Open => {
+                file.write_all(b"\n").and_then(|()| file.sync_data()).at("write", &ledger.path)?;
+                None
+            }
+            Tail::Ended => None,
         };
         ledger.file = Some(file);
         Ok((ledger, warning))
@@ -275,7 +299,7 @@ mod tests {
         let bytes = three(dir.path());
         let path = dir.path().join(LEDGER);
         let second = bytes[..bytes.len() - 1].iter().rposition(|&byte| byte == b'\n').unwrap() + 1;
-        for torn in [second + 1, (second + bytes.len()) / 2, bytes.len() - 1] {
+        for torn in [second + 1, (second + bytes.len()) / 2, bytes.len() - 2] {
             std::fs::write(&path, &bytes[..torn]).unwrap();
             assert_eq!(Ledger::read(dir.path()).unwrap().lines().len(), 2, "read without a change");
             assert_eq!(std::fs::read(&path).unwrap(), bytes[..torn]);
@@ -286,6 +310,17 @@ mod tests {
             ledger.append(attempt("a", CellStatus::PredictedOom)).unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), bytes);
         }
+    }
+
+    #[test]
+    fn a_last_line_without_its_end_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes = three(dir.path());
+        let path = dir.path().join(LEDGER);
+        std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        let (ledger, warning) = Ledger::open(dir.path()).unwrap();
+        assert_eq!((ledger.lines().len(), warning), (3, None));
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
     }
 
     #[test]

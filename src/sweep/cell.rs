@@ -8,7 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::forecast::memory::peak_bytes;
 use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
-use crate::recipe::{self, Resolved};
+use crate::recipe::{self, Recipe, Resolved};
 use crate::results::provenance::{Build, Cpu};
 use crate::train;
 use crate::train::launch::process::this_program;
@@ -128,7 +128,7 @@ impl Cell {
         self.corpus_hash = Some(corpus_hash.clone());
         let plan = Plan::new(&resolved, corpus)?;
         let device = device_class(&plan)?;
-        self.key = hash(&[&recipe_hash, &corpus_hash, build, &device]);
+        self.key = hash(&[&recipe_hash, &corpus_hash, build, &device, &measuring(&resolved)]);
         self.device = Some(device);
         Ok(Box::new(Work { resolved, plan }))
     }
@@ -138,6 +138,12 @@ impl Cell {
         let own = self.settings.iter().map(|(key, value)| format!("{key}={value}"));
         own.chain(place.arguments()).collect()
     }
+}
+
+/// Bookkeeping keys that leave the training alone and yet change what a row says of it.
+fn measuring(resolved: &Resolved) -> String {
+    let Recipe { validation, metrics, .. } = &resolved.recipe;
+    format!("{} {} {}", validation.interval, validation.steps, metrics.warmup)
 }
 
 /// The first line of an error: what is wrong, without the place.

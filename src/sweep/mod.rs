@@ -93,10 +93,11 @@ pub fn run(request: &Request<'_>) -> Result<()> {
     let sweep = Sweep::new(request)?;
     let folder = request.results.join(SWEEPS);
     std::fs::create_dir_all(&folder).at("create", &folder)?;
-    let _held = folder::lock(&folder)
-        .map_err(|e| e.context("another sweep writes the ledger; wait for it to end, or stop it"))?;
+    // Before the lock, so that a folder that cannot be written says so by itself.
     let ignored = folder.join(".gitignore");
     std::fs::write(&ignored, format!("/lock\n/{ATTEMPTS}/\n")).at("write", &ignored)?;
+    let _held = folder::lock(&folder)
+        .map_err(|e| e.context("another sweep writes the ledger; wait for it to end, or stop it"))?;
     let (ledger, warning) = Ledger::open(request.results)?;
     let mut display = Display::new(request.progress, &sweep.axes.keys, sweep.cells.len());
     if let Some(warning) = warning {

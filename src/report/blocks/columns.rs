@@ -47,7 +47,7 @@ const OF_COMPARISONS: [Quantity; 7] = [
     Quantity("peak_rss_bytes", "peak resident (MiB)", 1, MIB),
     Quantity("peak_mem_mib", "peak memory (MiB)", 1, 1.0),
     Quantity("train_loss", "loss (nats/token)", 4, 1.0),
-    Quantity("startup_s", "start (s)", 1, 1.0),
+    Quantity("startup_s", "start (s)", 2, 1.0),
     Quantity("power_w", "power (W)", 0, 1.0),
 ];
 

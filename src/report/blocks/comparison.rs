@@ -215,6 +215,12 @@ pub fn gate(comparison: &Comparison) -> &'static str {
     }
 }
 
+/// The keys that differ between the sides; `None` where none does.
+pub fn changed(comparison: &Comparison) -> Option<String> {
+    let changes: Vec<String> = comparison.changes.iter().map(|change| code(change)).collect();
+    (!changes.is_empty()).then(|| changes.join(", "))
+}
+
 /// What came of a prediction.
 pub fn held(comparison: &Comparison) -> &'static str {
     match comparison.prediction_held {
@@ -242,9 +248,10 @@ fn findings(comparison: &Comparison) -> String {
     if let Some(predicts) = &comparison.predicts {
         lines.push(format!("Prediction {}: {}.", code(predicts), held(comparison)));
     }
-    if !comparison.changes.is_empty() {
-        let changes: Vec<String> = comparison.changes.iter().map(|change| code(change)).collect();
-        lines.push(format!("Changed keys: {}.", changes.join(", ")));
+    lines.extend(changed(comparison).map(|changes| format!("Changed keys: {changes}.")));
+    lines.extend(comparison.notes.iter().map(|note| format!("Note: {}.", plain(note))));
+    if !comparison.finished {
+        lines.push(format!("**Not finished**: it ended after {} turns.", comparison.turns.len()));
     }
     if !comparison.contended.is_empty() {
         let why: Vec<String> = comparison.contended.iter().map(|why| plain(why)).collect();

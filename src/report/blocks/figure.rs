@@ -52,8 +52,25 @@ pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, Strin
 
 /// Both sides of comparisons by the value of a key above, and their ratios with 95 % intervals below, by theme.
 pub fn series(members: &[Member], over: &str) -> Result<Vec<(&'static str, String)>> {
+    let mut names: Vec<&str> = Vec::new();
+    for Member { comparison, .. } in members {
+        if !names.contains(&comparison.name.as_str()) {
+            names.push(&comparison.name);
+        }
+    }
+    // A line per name, with a gap after it; where every name has one point, one line shows how they go.
+    let is_line = members.len() > names.len();
     let points = |value: &dyn Fn(&Comparison) -> Option<f64>| -> Points {
-        members.iter().filter_map(|member| Some((member.at, value(&member.comparison)?))).collect()
+        let of = |name: &str| -> Points {
+            let named = members.iter().filter(|member| member.comparison.name == name);
+            let gap = is_line.then_some((f64::NAN, f64::NAN));
+            named.filter_map(|member| Some((member.at, value(&member.comparison)?))).chain(gap).collect()
+        };
+        if is_line {
+            names.iter().flat_map(|name| of(name)).collect()
+        } else {
+            members.iter().filter_map(|member| Some((member.at, value(&member.comparison)?))).collect()
+        }
     };
     let before = points(&|comparison| comparison.before.measured.get("tok_s").copied());
     let after = points(&|comparison| comparison.after.measured.get("tok_s").copied());
@@ -71,8 +88,6 @@ pub fn series(members: &[Member], over: &str) -> Result<Vec<(&'static str, Strin
     let mut at: Vec<f64> = members.iter().map(|member| member.at).collect();
     at.dedup();
     let one = |name: &str, hue, look, points| Series { name: name.to_owned(), hue, look, points };
-    let mut names: Vec<&str> = members.iter().map(|member| member.comparison.name.as_str()).collect();
-    names.dedup();
     let figure = Figure {
         title: format!("{}: before and after", names.join(", ")),
         subtitle: format!("by {over}"),

@@ -8,6 +8,9 @@ use crate::results::comparison::{COMPARISONS, Comparison, Side};
 use crate::results::folder::PLOTS;
 use std::path::PathBuf;
 
+/// Characters of a figure's name that say what was selected.
+const LONGEST: usize = 80;
+
 /// A comparison at a value of the key.
 pub struct Member {
     /// The key's value.
@@ -47,7 +50,15 @@ pub fn render(
 
     let mut text = rows(scene, &members, over);
     text.push('\n');
-    let named = format!("{}-over-{over}", spec.select.join("+").replace('/', "-"));
+    let selected = spec.select.join("+").replace('/', "-");
+    // A name that is too long for a file is told apart by its hash.
+    let selected = match selected.char_indices().nth(LONGEST) {
+        Some((end, _)) => {
+            format!("{}-{}", &selected[..end], &blake3::hash(selected.as_bytes()).to_hex()[..8])
+        }
+        None => selected,
+    };
+    let named = format!("{selected}-over-{over}");
     let mut links = Vec::new();
     for (theme, svg) in figure::series(&members, over).map_err(|e| vec![Why::stale(e.message())])? {
         let path = scene.kept.join(COMPARISONS).join(PLOTS).join(format!("{named}-{theme}.svg"));
@@ -90,6 +101,11 @@ fn unlike(members: &[Member], spec: &Spec, over: &str) -> (Option<String>, Vec<W
     alike::compare(&rows, &across)
 }
 
+/// A value of the key: with commas where it is whole, else as short as it can be written.
+fn key_value(value: f64) -> String {
+    if value.fract() == 0.0 { number(Some(value), 0) } else { value.to_string() }
+}
+
 fn rows(scene: &Scene<'_>, members: &[Member], over: &str) -> String {
     let over = format!(">{}", code(over));
     let headings = [
@@ -101,22 +117,23 @@ fn rows(scene: &Scene<'_>, members: &[Member], over: &str) -> String {
         "verdict",
         "loss gate",
         "prediction",
+        "changed keys",
     ];
     let row = |member: &Member| {
         let found = &member.comparison;
         let speed = |side: &Side| number(side.measured.get("tok_s").copied(), 0);
         let prediction =
             found.predicts.as_ref().map(|said| format!("{}: {}", code(said), comparison::held(found)));
-        let whole = if member.at.fract() == 0.0 { 0 } else { 3 };
         vec![
             format!("[{}]({})", plain(&found.name), scene.link(&member.source.folder)),
-            number(Some(member.at), whole),
+            key_value(member.at),
             speed(&found.before),
             speed(&found.after),
             found.ratio.as_ref().map_or(BLANK.to_owned(), comparison::interval),
             found.verdict.as_str().to_owned(),
             comparison::gate(found).to_owned(),
             prediction.unwrap_or_else(|| BLANK.to_owned()),
+            comparison::changed(found).unwrap_or_else(|| BLANK.to_owned()),
         ]
     };
     table(&headings.map(str::to_owned), &members.iter().map(row).collect::<Vec<_>>())

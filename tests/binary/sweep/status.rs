@@ -25,9 +25,10 @@ fn overlapping_grids_share_rows() {
     let shared = ["sweep", "grid.toml", "training.seed=4", "checkpoint.keep=1,2"];
     place.xrun(&shared).succeeds().says(&["bookkeeping", "1 to run", "2 of 2 cells done"]);
     assert_eq!(runs(&place), 4);
-    // Training is, and so is execution.
+    // Training is, and so is execution, and what changes what is measured.
     place.xrun(&["sweep", "grid.toml", "training.seed=1", "engine.fused=false"]).succeeds();
-    assert_eq!(runs(&place), 5);
+    place.xrun(&["sweep", "grid.toml", "training.seed=1", "validation.steps=2"]).succeeds();
+    assert_eq!(runs(&place), 6);
 }
 
 /// A world size that is left open is settled in the cell as it is in the run.
