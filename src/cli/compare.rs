@@ -1,6 +1,6 @@
 //! `xrun compare`.
 
-use super::print;
+use super::{print, tell};
 use crate::compare::{self, Asked, Compared, Request, Sides};
 use crate::error::{Error, Kind, Result};
 use crate::recipe::Prediction;
@@ -104,7 +104,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     } else {
         print(&compare::report(&comparison))?;
     }
-    eprintln!("results in {}", folder.display());
+    tell(&format!("results in {}", folder.display()));
     let regression = |why: String| Err(Error::new(Kind::Regression, why));
     if comparison.gate.holds == Some(false) {
         return regression(format!("the loss gate fails: {}", comparison.gate.found));

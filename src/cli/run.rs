@@ -1,7 +1,8 @@
 //! `xrun run RECIPE`, or `xrun RECIPE`.
 
 use super::arguments::nearest_command;
-use crate::error::{Error, Result};
+use super::tell;
+use crate::error::{Error, Kind, Result};
 use crate::recipe::{self, Resume};
 use crate::report::plots;
 use crate::results::progress::Mode;
@@ -9,7 +10,7 @@ use crate::results::{RunFolder, find, provenance};
 use crate::train::launch::environment::{self, SECRET};
 use crate::train::launch::rendezvous::Secret;
 use crate::train::launch::{Launch, Party, process};
-use crate::train::{self, Ended, Origin, Request, Stop};
+use crate::train::{self, Ended, Origin, Outcome, Request, Stop};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -89,7 +90,19 @@ pub fn start(launch: Launch, request: Request) -> Result<()> {
     if party.leads() {
         finish(request, &party, &stop)
     } else {
-        train::follow(request.resolved, &party, &stop)
+        ended(train::follow(request.resolved, &party, &stop)?)
+    }
+}
+
+/// How a rank ends whose run is written down by another process, so that a script around it knows.
+fn ended(outcome: Outcome) -> Result<()> {
+    match outcome {
+        Outcome::Finished => Ok(()),
+        Outcome::Interrupted => Err(Error::new(Kind::Interrupted, "stopped by a signal; rank 0 has saved")),
+        Outcome::Diverged { step, bad } => Err(Error::failed(format!(
+            "diverged: step {step} was not taken: {} holds {}",
+            bad.tensor, bad.value
+        ))),
     }
 }
 
@@ -125,6 +138,6 @@ pub fn finish(request: Request, party: &Party, stop: &Stop) -> Result<()> {
     let drawn = plots::render(folder.path());
     outcome?;
     drawn.map_err(|e| Error::failed(format!("the run is complete, its plots are not: {e}")))?;
-    eprintln!("results in {}", folder.path().display());
+    tell(&format!("results in {}", folder.path().display()));
     Ok(())
 }

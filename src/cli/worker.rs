@@ -8,6 +8,7 @@ use crate::train::{follow, launch::Party};
 pub fn run() -> ! {
     process::work(|request, party: &Party, stop| match party.leads() {
         true => finish(request, party, stop),
-        false => follow(request.resolved, party, stop),
+        // How the run ended is rank 0's to say.
+        false => follow(request.resolved, party, stop).map(drop),
     })
 }

@@ -36,7 +36,7 @@ pub use schema::{
     Optimizer, Parallelism, Recipe, Sweep, Training, ValidationRuns,
 };
 pub use source::{Layer, Location, Source};
-pub use table::{KEYS, SECTIONS};
+pub use table::{KEYS, MAX_RANKS, SECTIONS};
 pub use values::{
     Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Recompute, Reduction,
     Resume, Validation, WorldSize,

@@ -16,7 +16,7 @@ use std::ops::Bound::{self, Excluded, Included};
 /// Largest seed: what a TOML integer holds.
 const MAX_SEED: u64 = i64::MAX as u64;
 const MAX_STEPS: u64 = 1_000_000_000;
-const MAX_RANKS: u64 = 65_536;
+pub const MAX_RANKS: u64 = 65_536;
 const MAX_TOKENS: u64 = 1_000_000_000_000;
 
 const fn count(min: u64, max: u64) -> Type {

@@ -89,7 +89,7 @@ pub fn run(request: Request, party: &Party, stop: &Stop) -> Result<Ended> {
 ///
 /// # Errors
 /// As [`run`], for this process's ranks.
-pub fn follow(mut resolved: Resolved, party: &Party, stop: &Stop) -> Result<()> {
+pub fn follow(mut resolved: Resolved, party: &Party, stop: &Stop) -> Result<Outcome> {
     let words = LastWords::when_ended(party.first());
     let trained = prepare(&mut resolved, party).and_then(|(plan, programs, dataset)| {
         let crew = Crew { resolved, plan, programs, dataset, stop: stop.clone() };
@@ -99,7 +99,7 @@ pub fn follow(mut resolved: Resolved, party: &Party, stop: &Stop) -> Result<()> 
         party.first().abort(e);
     }
     words.not_needed();
-    trained.map(|_| ())
+    trained
 }
 
 fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Result<Ended> {

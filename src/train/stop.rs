@@ -1,26 +1,42 @@
-//! SIGINT and SIGTERM: the first asks the run to save and stop, the second ends it at once.
+//! SIGINT and SIGTERM: the first asks the run to save and stop, a second one later ends it at once.
 
 use crate::error::{Error, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Signals that follow the first one sooner are the same wish: `timeout` sends one to the process and one to its group.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// Whether somebody asked the run to stop.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Listens to the process's signals.
+    /// Listens to the process's signals, from a thread of its own.
     ///
     /// # Errors
-    /// When the system refuses the handlers.
+    /// When the system refuses the handlers or the thread.
     pub fn on_signals() -> Result<Self> {
         let stop = Self::default();
-        for (signal, code) in [(signal_hook::consts::SIGINT, 130), (signal_hook::consts::SIGTERM, 143)] {
-            // Order matters: the first signal finds the flag down and only raises it, the second finds it up.
-            signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&stop.0))
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop.0)))
-                .map_err(|e| Error::failed(format!("cannot listen to signals: {e}")))?;
-        }
+        let refused = |e: std::io::Error| Error::failed(format!("cannot listen to signals: {e}"));
+        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(refused)?;
+        let asked = stop.clone();
+        let listen = move || {
+            let mut first: Option<Instant> = None;
+            for signal in signals.forever() {
+                asked.ask();
+                // What another rank asked for is no signal to this process.
+                if first.get_or_insert_with(Instant::now).elapsed() >= AGAIN {
+                    let _ = writeln!(std::io::stderr(), "a second signal: nothing more is saved");
+                    signal_hook::low_level::exit(128 + signal);
+                }
+            }
+        };
+        std::thread::Builder::new().name("xrun-signals".to_owned()).spawn(listen).map_err(refused)?;
         Ok(stop)
     }
 

@@ -14,10 +14,13 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most bytes of a header.
 const MAX_HEADER: u32 = 1 << 20;
+
+/// Most bytes of a word of a handshake, which has no body.
+const MAX_WORD: u32 = 1 << 16;
 
 /// Most bytes of a body: more than the gradients of any model that fits a GPU.
 const MAX_BODY: u64 = 1 << 40;
@@ -100,6 +103,45 @@ impl Line {
         let header = self.exactly(u64::from(header_bytes))?;
         let header = serde_json::from_slice(&header).map_err(|e| no_frame(e.to_string()))?;
         Ok((header, self.exactly(body_bytes)?))
+    }
+
+    /// Receives a short frame without a body, from somebody who may be a stranger.
+    ///
+    /// # Errors
+    /// As [`Line::receive`], and when it is not whole at `deadline`, however slowly it comes.
+    pub fn receive_word<T: DeserializeOwned>(&mut self, deadline: Instant) -> io::Result<T> {
+        let mut head = [0; 12];
+        self.fill(&mut head, deadline)?;
+        let [a, b, c, d, body @ ..] = head;
+        let (bytes, body) = (u32::from_le_bytes([a, b, c, d]), u64::from_le_bytes(body));
+        if bytes > MAX_WORD || body > 0 {
+            return Err(no_frame(format!("a word of {bytes} + {body} bytes")));
+        }
+        let mut word = vec![0; bytes as usize];
+        self.fill(&mut word, deadline)?;
+        serde_json::from_slice(&word).map_err(|e| no_frame(e.to_string()))
+    }
+
+    fn fill(&mut self, mut buffer: &mut [u8], deadline: Instant) -> io::Result<()> {
+        while !buffer.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "it took too long over a word"));
+            }
+            self.limit(Some(left))?;
+            match self.read(buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => buffer = &mut buffer[read..],
+                // At the deadline, or before it for a signal: the clock decides.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+                    ) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
     }
 
     /// Memory grows with what comes, not with what was announced.

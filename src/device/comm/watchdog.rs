@@ -27,8 +27,13 @@ impl Watchdog {
         let group = Arc::clone(group);
         let interval = (patience / 10).clamp(Duration::from_millis(20), Duration::from_secs(1));
         let watch = move || {
+            let (mut looked, mut slept) = (Instant::now(), Duration::ZERO);
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                if let Some(reason) = verdict(&group.all_whereabouts(), Instant::now(), patience) {
+                // A process that was stopped, and goes on, heard nothing meanwhile: that is nobody's silence.
+                let overslept = looked.elapsed().saturating_sub(2 * interval);
+                slept = if overslept.is_zero() { slept.saturating_sub(interval) } else { slept + overslept };
+                looked = Instant::now();
+                if let Some(reason) = verdict(&group.all_whereabouts(), Instant::now(), patience + slept) {
                     group.abort(&Error::failed(reason));
                     return;
                 }

@@ -1,6 +1,7 @@
 //! What an external launcher says in the environment: torchrun, Open MPI, Slurm.
 
 use crate::error::{Error, Result};
+use crate::recipe::MAX_RANKS;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -146,11 +147,16 @@ fn place(set: &Set, variables: &Variables, ignored: Vec<String>) -> Result<Place
     if world == 0 || rank >= world {
         return Err(Error::usage(format!("{} = {rank} is no rank of {} = {world}", set.rank, set.world)));
     }
+    if world as u64 > MAX_RANKS {
+        return Err(Error::usage(format!("{} = {world}: there may be {MAX_RANKS} ranks", set.world)));
+    }
     let job: Vec<&str> = set.job.iter().filter_map(|name| variables.get(name)).collect();
     let job = format!("{} {}", set.launcher, job.join(" "));
-    let local_world = match variables.number(set.local_world)? {
+    let local_world = match variables.number::<usize>(set.local_world)? {
+        // Slurm says it only where it was asked for as many on every machine, and then also of smaller steps of that job.
+        _ if set.launcher == "Slurm" && nodes(variables)? == 1 => world,
+        Some(local_world) if set.launcher == "Slurm" => local_world.min(world),
         Some(local_world) => local_world,
-        // Slurm says it only where it was asked for as many on every machine.
         None if nodes(variables)? == 1 => world,
         None => local_rank + 1,
     };
@@ -177,6 +183,9 @@ fn place(set: &Set, variables: &Variables, ignored: Vec<String>) -> Result<Place
         (None, Some(port)) => port.checked_add(1).unwrap_or(port - PORTS),
         (None, None) => from_job(&job),
     };
+    // Jobs of one launcher may all have the same name, and neighbouring ports.
+    let met = |name: &str| variables.get(name).unwrap_or_default();
+    let job = format!("{job} {}:{}", met("MASTER_ADDR"), met("MASTER_PORT"));
     let launcher = set.launcher;
     Ok(Place { launcher, rank, world, local_rank, local_world, address, port, job, ignored })
 }

@@ -137,13 +137,13 @@ impl Party {
         }
         let (on_machine, local_rank) = (place.local_world, place.local_rank);
         if place.rank > 0 {
-            let line = rendezvous::join(place, secret, patience)?;
+            let line = rendezvous::join(place, secret, patience, stop)?;
             let stop = stop.clone();
             let comm = Remote::new(place.rank, place.world, line, "rank 0", move || stop.ask())?;
             return Ok(Self::member(Arc::new(comm), on_machine, local_rank));
         }
         let group = Group::new(place.world);
-        let lines = rendezvous::listen(place, secret, patience)?;
+        let lines = rendezvous::listen(place, secret, patience, stop)?;
         let lost = Arc::downgrade(&group);
         let gone = "its process is gone: the line to it was closed";
         let lost: Lost = Arc::new(move |rank| {

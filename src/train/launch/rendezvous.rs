@@ -10,7 +10,8 @@
 
 use super::environment::{PORTS, Place, SECRET, is_loopback};
 use crate::device::comm::Line;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
+use crate::train::Stop;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -90,8 +91,8 @@ fn nonce() -> Result<[u8; 16]> {
 /// Waits, as rank 0, for all other ranks; the lines to them, each with its rank.
 ///
 /// # Errors
-/// When no port is free, ranks do not come within `patience`, or two contradict each other.
-pub fn listen(place: &Place, secret: &Secret, patience: Duration) -> Result<Vec<(usize, Line)>> {
+/// When no port is free, ranks do not come within `patience`, two contradict each other, or a stop is asked for.
+pub fn listen(place: &Place, secret: &Secret, patience: Duration, stop: &Stop) -> Result<Vec<(usize, Line)>> {
     let listener = bind(place)?;
     let deadline = Instant::now() + patience;
     let mut lines: Vec<(usize, Line)> = Vec::new();
@@ -107,6 +108,7 @@ pub fn listen(place: &Place, secret: &Secret, patience: Duration) -> Result<Vec<
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE / 5),
             Err(e) => return Err(Error::failed(format!("cannot listen for ranks: {e}"))),
         }
+        unless_stopped(stop)?;
         if Instant::now() > deadline {
             let missing = (1..place.world).filter(|rank| lines.iter().all(|(found, _)| found != rank));
             let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
@@ -122,6 +124,14 @@ pub fn listen(place: &Place, secret: &Secret, patience: Duration) -> Result<Vec<
         }
     }
     Ok(lines)
+}
+
+/// Nothing has begun that could be saved.
+fn unless_stopped(stop: &Stop) -> Result<()> {
+    match stop.asked() {
+        true => Err(Error::new(Kind::Interrupted, "stopped by a signal before all ranks had come")),
+        false => Ok(()),
+    }
 }
 
 fn bind(place: &Place) -> Result<TcpListener> {
@@ -164,7 +174,7 @@ fn receive(
     let text = |e: io::Error| e.to_string();
     stream.set_nonblocking(false).map_err(text)?;
     let mut line = prepare(stream).map_err(text)?;
-    let (hello, _) = line.receive::<Hello>().map_err(text)?;
+    let hello: Hello = line.receive_word(Instant::now() + A_WORD).map_err(text)?;
     let refuse = |line: &mut Line, why: String, for_good: bool| {
         let refused = Answer::Refused { why: why.clone(), for_good };
         let _ = line.send(&refused, &[]);
@@ -182,7 +192,7 @@ fn receive(
     line.send(&Answer::Known { nonce, proof }, &[]).map_err(text)?;
     let closed =
         |e: io::Error| format!("rank {} left without a proof ({e}): it has another {SECRET}", hello.rank);
-    let (proof, _) = line.receive::<Proof>().map_err(closed)?;
+    let proof: Proof = line.receive_word(Instant::now() + A_WORD).map_err(closed)?;
     let expected = secret.proof("rank", nonce, hello.nonce, hello.rank);
     // Hashes compare in constant time.
     if blake3::Hash::from(proof.proof) != blake3::Hash::from(expected) {
@@ -211,8 +221,8 @@ fn receive(
 /// Finds rank 0 and joins it.
 ///
 /// # Errors
-/// When it does not answer within `patience`, or refuses.
-pub fn join(place: &Place, secret: &Secret, patience: Duration) -> Result<Line> {
+/// When it does not answer within `patience`, or refuses, or a stop is asked for.
+pub fn join(place: &Place, secret: &Secret, patience: Duration, stop: &Stop) -> Result<Line> {
     let deadline = Instant::now() + patience;
     // What somebody said there tells more than that nobody answered.
     let (mut silent, mut said) = ("nobody listens".to_owned(), None);
@@ -243,6 +253,7 @@ pub fn join(place: &Place, secret: &Secret, patience: Duration) -> Result<Line> 
                 said.unwrap_or(silent)
             )));
         }
+        unless_stopped(stop)?;
         std::thread::sleep(PAUSE);
     }
 }
@@ -256,7 +267,7 @@ fn knock(stream: TcpStream, place: &Place, secret: &Secret) -> Result<Result<Lin
     let hello = Hello { version: VERSION.to_owned(), job: place.job.clone(), rank, world, nonce: mine };
     line.send(&hello, &[]).map_err(text)?;
     loop {
-        match line.receive::<Answer>().map_err(text)?.0 {
+        match line.receive_word(Instant::now() + A_WORD).map_err(text)? {
             Answer::Refused { why, for_good: true } => {
                 return Ok(Err(Error::usage(format!("rank 0 refused rank {rank}: {why}"))));
             }
@@ -331,13 +342,15 @@ mod tests {
         patience: Duration,
     ) -> (Result<Vec<usize>>, Vec<Result<()>>) {
         let zero = std::thread::spawn(move || {
-            listen(&zero, &secret("s"), patience)
+            listen(&zero, &secret("s"), patience, &Stop::default())
                 .map(|lines| lines.into_iter().map(|(rank, _)| rank).collect())
         });
         let others: Vec<_> = others
             .into_iter()
             .map(|(place, text)| {
-                std::thread::spawn(move || join(&place, &secret(text), patience).map(|_| ()))
+                std::thread::spawn(move || {
+                    join(&place, &secret(text), patience, &Stop::default()).map(|_| ())
+                })
             })
             .collect();
         (zero.join().unwrap(), others.into_iter().map(|other| other.join().unwrap()).collect())
@@ -388,6 +401,48 @@ mod tests {
         let (found, joined) = meet(place(0, 2, second), vec![(stranger, "s")], soon);
         assert!(found.unwrap_err().message().contains("another run"));
         assert!(joined[0].as_ref().unwrap_err().message().contains("did not find rank 0"));
+    }
+
+    #[test]
+    fn a_stranger_who_takes_its_time_holds_nobody_up() {
+        use std::io::Write;
+        let port = port();
+        let drip = move || {
+            let deadline = Instant::now() + PATIENCE;
+            let mut stream = loop {
+                match TcpStream::connect(("127.0.0.1", port)) {
+                    Ok(stream) => break stream,
+                    Err(e) => assert!(Instant::now() < deadline, "{e}"),
+                }
+            };
+            // Announces a long word, and sends it byte by byte until nobody wants it any more.
+            let announced = [&1000_u32.to_le_bytes()[..], &0_u64.to_le_bytes()].concat();
+            let mut sent = stream.write_all(&announced);
+            while sent.is_ok() && Instant::now() < deadline {
+                std::thread::sleep(A_WORD / 8);
+                sent = stream.write_all(b" ");
+            }
+            sent.is_err()
+        };
+        let stranger = std::thread::spawn(drip);
+        let (found, joined) = meet(place(0, 2, port), vec![(place(1, 2, port), "s")], PATIENCE);
+        assert_eq!(found.unwrap(), [1]);
+        assert!(joined[0].is_ok());
+        assert!(stranger.join().unwrap(), "it was sent away");
+    }
+
+    #[test]
+    fn a_stop_ends_the_wait() {
+        let stop = Stop::default();
+        stop.ask();
+        let port = port();
+        let waits = [
+            listen(&place(0, 2, port), &secret("s"), PATIENCE, &stop).map(|_| ()),
+            join(&place(1, 2, port), &secret("s"), PATIENCE, &stop).map(|_| ()),
+        ];
+        for ended in waits {
+            assert_eq!(ended.unwrap_err().kind(), Kind::Interrupted);
+        }
     }
 
     #[test]

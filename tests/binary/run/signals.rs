@@ -12,7 +12,7 @@ fn stopped(signal: &str, more: &[&str]) -> (Place, Done) {
         let place = Place::new();
         let mut running = place.start(&[&["tiny.toml"], &LONG[..], more].concat());
         if running.until(|| place.runs().first().is_some_and(|run| run.rows() > 0)) {
-            running.signal(signal);
+            signal.split(' ').for_each(|signal| running.signal(signal));
             let done = running.ends();
             if done.code != Some(0) {
                 return (place, done);
@@ -49,6 +49,12 @@ fn interrupt_saves_and_resumes() {
     is_stopped_and_resumable("INT", &[]);
 }
 
+/// As `timeout` does, which signals its child and then the group that it is in.
+#[test]
+fn signals_at_once_are_one_wish() {
+    is_stopped_and_resumable("TERM TERM INT", &[]);
+}
+
 #[test]
 fn two_ranks_stop_at_the_same_step() {
     is_stopped_and_resumable(
@@ -66,7 +72,7 @@ fn twice(first: &str, second: &str) -> (Option<i32>, Run, Place) {
         place.runs().first().is_some_and(|run| run.path.join("log").metadata().is_ok_and(|log| log.len() > 0))
     }));
     running.signal(first);
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    std::thread::sleep(std::time::Duration::from_millis(600));
     assert!(!running.is_over(), "the first signal lets the step end");
     running.signal(second);
     let code = running.ends().code;
