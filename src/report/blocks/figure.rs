@@ -52,25 +52,13 @@ pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, Strin
 
 /// Both sides of comparisons by the value of a key above, and their ratios with 95 % intervals below, by theme.
 pub fn series(members: &[Member], over: &str) -> Result<Vec<(&'static str, String)>> {
-    let mut names: Vec<&str> = Vec::new();
-    for Member { comparison, .. } in members {
-        if !names.contains(&comparison.name.as_str()) {
-            names.push(&comparison.name);
-        }
-    }
-    // A line per name, with a gap after it; where every name has one point, one line shows how they go.
-    let is_line = members.len() > names.len();
+    let lines = lines(members);
     let points = |value: &dyn Fn(&Comparison) -> Option<f64>| -> Points {
-        let of = |name: &str| -> Points {
-            let named = members.iter().filter(|member| member.comparison.name == name);
-            let gap = is_line.then_some((f64::NAN, f64::NAN));
-            named.filter_map(|member| Some((member.at, value(&member.comparison)?))).chain(gap).collect()
+        let of = |line: &Vec<&Member>| -> Points {
+            let points = line.iter().filter_map(|member| Some((member.at, value(&member.comparison)?)));
+            points.chain([(f64::NAN, f64::NAN)]).collect()
         };
-        if is_line {
-            names.iter().flat_map(|name| of(name)).collect()
-        } else {
-            members.iter().filter_map(|member| Some((member.at, value(&member.comparison)?))).collect()
-        }
+        lines.iter().flat_map(of).collect()
     };
     let before = points(&|comparison| comparison.before.measured.get("tok_s").copied());
     let after = points(&|comparison| comparison.after.measured.get("tok_s").copied());
@@ -87,6 +75,8 @@ pub fn series(members: &[Member], over: &str) -> Result<Vec<(&'static str, Strin
     let x = pad((first, last), Scale::Linear, 0.08, 0.08);
     let mut at: Vec<f64> = members.iter().map(|member| member.at).collect();
     at.dedup();
+    let mut names: Vec<&str> = lines.concat().iter().map(|member| member.comparison.name.as_str()).collect();
+    names.dedup();
     let one = |name: &str, hue, look, points| Series { name: name.to_owned(), hue, look, points };
     let figure = Figure {
         title: format!("{}: before and after", names.join(", ")),
@@ -120,6 +110,18 @@ pub fn series(members: &[Member], over: &str) -> Result<Vec<(&'static str, Strin
         x_at: Some(at),
     };
     THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect()
+}
+
+/// What one line joins: the comparisons of a name, or all of them where each has a name of its own.
+fn lines(members: &[Member]) -> Vec<Vec<&Member>> {
+    let mut lines: Vec<Vec<&Member>> = Vec::new();
+    for member in members {
+        match lines.iter_mut().find(|line| line[0].comparison.name == member.comparison.name) {
+            Some(line) => line.push(member),
+            None => lines.push(vec![member]),
+        }
+    }
+    if lines.iter().all(|line| line.len() == 1) { vec![lines.concat()] } else { lines }
 }
 
 /// All digits before the point: sides that differ little must not have the same label.
