@@ -1,10 +1,11 @@
 //! `xrun compare`.
 
-use super::{print, tell};
+use super::print;
 use crate::compare::{self, Asked, Compared, Request, Sides};
 use crate::error::{Error, Kind, Result};
 use crate::recipe::Prediction;
 use crate::results::comparison::Verdict;
+use crate::results::progress::tell;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun compare`.

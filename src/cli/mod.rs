@@ -126,11 +126,6 @@ pub fn dispatch(cli: Cli) -> Result<()> {
     }
 }
 
-/// Writes a line to stderr; a reader that has gone away is not an error.
-pub(crate) fn tell(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
-}
-
 /// Writes data to stdout; a reader that has gone away (`xrun schema | head`) is not an error.
 pub(crate) fn print(text: &str) -> Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {

@@ -1,16 +1,15 @@
 //! `xrun run RECIPE`, or `xrun RECIPE`.
 
 use super::arguments::nearest_command;
-use super::tell;
 use crate::error::{Error, Kind, Result};
 use crate::recipe::{self, Resume};
 use crate::report::plots;
-use crate::results::progress::Mode;
+use crate::results::progress::{Mode, tell};
 use crate::results::{RunFolder, find, provenance};
 use crate::train::launch::environment::{self, SECRET};
 use crate::train::launch::rendezvous::Secret;
 use crate::train::launch::{Launch, Party, process};
-use crate::train::{self, Ended, Origin, Outcome, Request, Stop};
+use crate::train::{self, Ended, Origin, Outcome, Request, Stop, not_taken};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -98,11 +97,10 @@ pub fn start(launch: Launch, request: Request) -> Result<()> {
 fn ended(outcome: Outcome) -> Result<()> {
     match outcome {
         Outcome::Finished => Ok(()),
-        Outcome::Interrupted => Err(Error::new(Kind::Interrupted, "stopped by a signal; rank 0 has saved")),
-        Outcome::Diverged { step, bad } => Err(Error::failed(format!(
-            "diverged: step {step} was not taken: {} holds {}",
-            bad.tensor, bad.value
-        ))),
+        Outcome::Interrupted => {
+            Err(Error::new(Kind::Interrupted, "stopped by a signal; rank 0 says what is saved"))
+        }
+        Outcome::Diverged { step, bad } => Err(Error::failed(format!("diverged: {}", not_taken(step, &bad)))),
     }
 }
 

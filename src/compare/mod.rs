@@ -24,13 +24,13 @@ use crate::error::{Error, Kind, Result};
 use crate::recipe::Prediction;
 use crate::results::comparison::{COMPARISONS, Comparison, Side, Verdict};
 use crate::results::folder::{create_timed, folder_name};
+use crate::results::progress::tell;
 use crate::results::provenance::{Build, Environment};
 use crate::train::Stop;
 use gate::Expected;
 use jiff::Timestamp;
 use sides::{Planned, Program};
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use turns::{Setting, Taken, order};
 
@@ -182,8 +182,7 @@ impl<'a> Experiment<'a> {
         let count = order.len();
         for (index, after) in order.into_iter().enumerate() {
             let side = if after { &self.sides.after } else { &self.sides.before };
-            let _ =
-                writeln!(std::io::stderr(), "turn {} of {count}, {}: {}", index + 1, word(after), side.label);
+            tell(&format!("turn {} of {count}, {}: {}", index + 1, word(after), side.label));
             let algorithms = self.taken.iter().find_map(|taken| taken.algorithms.clone());
             let setting = Setting {
                 results: self.results,
@@ -193,7 +192,7 @@ impl<'a> Experiment<'a> {
             };
             let taken = Taken::run(&side.program, side.binary.as_deref(), index + 1, after, setting)?;
             if taken.failed.is_none() {
-                let _ = writeln!(std::io::stderr(), "  {}", text::turn(&taken.turn, &taken.columns));
+                tell(&format!("  {}", text::turn(&taken.turn, &taken.columns)));
             }
             self.add(taken)?;
             if stop.asked() && index + 1 < count {

@@ -219,6 +219,11 @@ fn live_line(total_steps: u64) -> ProgressBar {
     ProgressBar::with_draw_target(Some(total_steps), ProgressDrawTarget::stderr()).with_style(style)
 }
 
+/// Writes a line to stderr; a reader that has gone away is not an error.
+pub fn tell(text: &str) {
+    say(&mut std::io::stderr(), text);
+}
+
 /// Writes a line. A reader that went away must not end a training run.
 fn say(out: &mut dyn Write, text: &str) {
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());

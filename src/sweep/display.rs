@@ -4,7 +4,7 @@ use super::axes::name_of;
 use super::child::Child;
 use crate::results::format::{duration, short};
 use crate::results::ledger::{Attempt, CellStatus};
-use crate::results::progress::Mode;
+use crate::results::progress::{Mode, tell};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -62,8 +62,8 @@ impl Display {
     /// Says something on a line of its own.
     pub fn note(&mut self, text: &str) {
         match &mut self.sink {
-            Sink::Live { all, .. } => all.suspend(|| say(text)),
-            Sink::Plain => say(text),
+            Sink::Live { all, .. } => all.suspend(|| tell(text)),
+            Sink::Plain => tell(text),
             Sink::Json => print(&Event::Note { text }),
             Sink::Quiet => {}
         }
@@ -72,7 +72,7 @@ impl Display {
     /// As [`Display::note`], and in quiet mode too.
     pub fn warn(&mut self, text: &str) {
         match &mut self.sink {
-            Sink::Quiet => say(&format!("warning: {text}")),
+            Sink::Quiet => tell(&format!("warning: {text}")),
             _ => self.note(&format!("warning: {text}")),
         }
     }
@@ -92,7 +92,7 @@ impl Display {
                     lines.insert(attempt.key.clone(), line);
                 }
                 // Whoever reads a log of cells that take hours wants to know which one it is.
-                Sink::Plain => say(&format!("[{done}/{}] {:<13} {name}", self.cells, attempt.status)),
+                Sink::Plain => tell(&format!("[{done}/{}] {:<13} {name}", self.cells, attempt.status)),
                 Sink::Json | Sink::Quiet => {}
             }
             return;
@@ -105,9 +105,9 @@ impl Display {
                     all.remove(&line);
                 }
                 bar.set_position(done as u64);
-                all.suspend(|| say(&text));
+                all.suspend(|| tell(&text));
             }
-            Sink::Plain => say(&text),
+            Sink::Plain => tell(&text),
             Sink::Json | Sink::Quiet => {}
         }
     }
@@ -130,7 +130,7 @@ impl Display {
             bar.finish_and_clear();
         }
         match self.sink {
-            Sink::Quiet => say(text),
+            Sink::Quiet => tell(text),
             _ => self.note(text),
         }
     }
@@ -170,11 +170,6 @@ fn bar_style() -> ProgressStyle {
 
 fn line_style() -> ProgressStyle {
     ProgressStyle::with_template("  {prefix}  {msg}").expect("the template is a constant that a test renders")
-}
-
-/// Writes a line to stderr. A reader that went away must not end a sweep.
-fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 fn print(event: &Event<'_>) {

@@ -27,7 +27,9 @@ pub use launch::launch;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
-pub use run::{Ended, Origin, Request, check_fits, corpus_facts, follow, make_paths_absolute, run};
+pub use run::{
+    Ended, Origin, Request, check_fits, corpus_facts, follow, make_paths_absolute, not_taken, run,
+};
 pub use sample::{SampleRequest, sample};
 pub use stop::Stop;
 

@@ -10,6 +10,7 @@ use super::{Outcome, Stop};
 use crate::data::{self, Dataset};
 use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::error::{Error, Kind, Result};
+use crate::exec::BadTensor;
 use crate::forecast::format::binary;
 use crate::forecast::memory::peak_bytes;
 use crate::model::Programs;
@@ -272,6 +273,11 @@ fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Optio
     Ok(Some(table))
 }
 
+/// Why a run diverged.
+pub fn not_taken(step: u64, bad: &BadTensor) -> String {
+    format!("step {step} was not taken: {} ({}) holds {}", bad.tensor, bad.op, bad.value)
+}
+
 /// Turns the end of the loop into a summary and an exit code.
 fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
     match ended {
@@ -294,8 +300,7 @@ fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
             Ok(Ended { folder, summary, outcome: Err(error) })
         }
         Ok(Outcome::Diverged { step, bad }) => {
-            let reason =
-                format!("step {step} was not taken: {} ({}) holds {}", bad.tensor, bad.op, bad.value);
+            let reason = not_taken(step, &bad);
             let (folder, summary) = recorder.finish(Status::Diverged, Some(reason.clone()))?;
             let error = Error::failed(format!(
                 "diverged: {reason}; the parameters are those of step {}. See {}; a lower optimizer.lr or a longer \

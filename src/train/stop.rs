@@ -1,9 +1,9 @@
 //! SIGINT and SIGTERM: the first asks the run to save and stop, a second one later ends it at once.
 
 use crate::error::{Error, Result};
+use crate::results::progress::tell;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ impl Stop {
                 asked.ask();
                 // What another rank asked for is no signal to this process.
                 if first.get_or_insert_with(Instant::now).elapsed() >= AGAIN {
-                    let _ = writeln!(std::io::stderr(), "a second signal: nothing more is saved");
+                    tell("a second signal: nothing more is saved");
                     signal_hook::low_level::exit(128 + signal);
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::kept::{self, KeptRun, Source};
 use super::spec::Spec;
-use super::text::{BLANK, code, number, picture, plain, short_hash, table};
+use super::text::{BLANK, code, number, plain, short_hash, table};
 use super::{Rendered, Scene, Why, alike, columns, did_you_mean, figure, provenance, runs};
 use crate::results::comparison::{COMPARISON, COMPARISONS, Comparison, Interval, Side};
 use crate::results::folder::PLOTS;
@@ -102,16 +102,9 @@ fn one(
     text += &differences.map_or(String::new(), |sentence| format!("- {sentence}"));
     text.push('\n');
     if let Some(drawn) = figure::blocks(&comparison) {
-        let mut links = Vec::new();
-        for (theme, svg) in drawn.map_err(|e| vec![Why::stale(e.message())])? {
-            let path = folder.join(PLOTS).join(format!("blocks-{theme}.svg"));
-            links.push(scene.link(&path));
-            rendered.figures.push((path, svg));
-        }
-        if let [light, dark] = &links[..] {
-            let alt = format!("Tokens per second of {}, before and after, turn by turn", comparison.name);
-            text += &format!("{}\n", picture(&alt, light, dark));
-        }
+        let drawn = drawn.map_err(|e| vec![Why::stale(e.message())])?;
+        let alt = format!("Tokens per second of {}, before and after, turn by turn", comparison.name);
+        text += &rendered.show(scene, &folder.join(PLOTS).join("blocks"), drawn, &alt);
     }
     text += &provenance_of(&comparison, &kept_runs, scene, folder);
     rendered.text = text;

@@ -84,3 +84,25 @@ struct Rendered {
     /// Commits that its numbers were measured at.
     commits: Vec<String>,
 }
+
+impl Rendered {
+    /// Adds a figure, `STEM-THEME.svg` per theme, and returns what shows it.
+    fn show(
+        &mut self,
+        scene: &Scene<'_>,
+        stem: &std::path::Path,
+        drawn: Vec<(&str, String)>,
+        alt: &str,
+    ) -> String {
+        let mut links = Vec::new();
+        for (theme, svg) in drawn {
+            let path = std::path::PathBuf::from(format!("{}-{theme}.svg", stem.display()));
+            links.push(scene.link(&path));
+            self.figures.push((path, svg));
+        }
+        match &links[..] {
+            [light, dark] => format!("{}\n", text::picture(alt, light, dark)),
+            _ => String::new(),
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::kept::{KeptRun, Source};
 use super::spec::Spec;
-use super::text::{BLANK, code, number, picture, plain, table};
+use super::text::{BLANK, code, number, plain, table};
 use super::{Rendered, Scene, Why, alike, comparison, figure, provenance, runs};
 use crate::results::comparison::{COMPARISONS, Comparison, Side};
 use crate::results::folder::PLOTS;
@@ -59,16 +59,10 @@ pub fn render(
         None => selected,
     };
     let named = format!("{selected}-over-{over}");
-    let mut links = Vec::new();
-    for (theme, svg) in figure::series(&members, over).map_err(|e| vec![Why::stale(e.message())])? {
-        let path = scene.kept.join(COMPARISONS).join(PLOTS).join(format!("{named}-{theme}.svg"));
-        links.push(scene.link(&path));
-        rendered.figures.push((path, svg));
-    }
-    if let [light, dark] = &links[..] {
-        let said = format!("Tokens per second before and after, and their ratio, by {over}");
-        text += &format!("{}\n", picture(alt.unwrap_or(&said), light, dark));
-    }
+    let drawn = figure::series(&members, over).map_err(|e| vec![Why::stale(e.message())])?;
+    let said = format!("Tokens per second before and after, and their ratio, by {over}");
+    let stem = scene.kept.join(COMPARISONS).join(PLOTS).join(named);
+    text += &rendered.show(scene, &stem, drawn, alt.unwrap_or(&said));
     text += &origins(scene, &members, &all_runs);
     text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
     rendered.text = text;
@@ -78,7 +72,7 @@ pub fn render(
 /// Reads a comparison, and the key's value in its first kept run, of the changed side where that has one.
 fn member(scene: &Scene<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<Why>> {
     let (source, comparison) = comparison::read(scene, &folder)?;
-    let mut runs = comparison::kept_runs(scene, &comparison)?;
+    let runs = comparison::kept_runs(scene, &comparison)?;
     let mut turns: Vec<_> = comparison.turns.iter().collect();
     turns.sort_by_key(|turn| !turn.after);
     let first = turns.iter().filter_map(|turn| turn.run.as_ref()).find_map(|id| runs.get(id));
@@ -88,8 +82,7 @@ fn member(scene: &Scene<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<
         let why = format!("{over} has to be a number in every comparison; {} has {has}", source.id);
         return Err(vec![Why::mended_by(why, "correct `over` or `select`")]);
     };
-    let runs = std::mem::take(&mut runs).into_values().collect();
-    Ok(Member { at, comparison, source, runs })
+    Ok(Member { at, runs: runs.into_values().collect(), comparison, source })
 }
 
 /// All runs must be alike but for the key, and what their comparisons change.
