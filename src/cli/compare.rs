@@ -1,11 +1,10 @@
 //! `xrun compare`.
 
-use super::print;
+use super::{print, tell};
 use crate::compare::{self, Asked, Compared, Request, Sides};
 use crate::error::{Error, Kind, Result};
 use crate::recipe::Prediction;
 use crate::results::comparison::Verdict;
-use crate::results::progress::tell;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun compare`.

@@ -1,5 +1,6 @@
 //! `xrun export`.
 
+use super::tell;
 use crate::error::{Error, IoContext, Result};
 use crate::recipe::{Communication, WorldSize};
 use crate::results::find;
@@ -36,7 +37,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let run = if run.join("checkpoint").is_dir() { run.to_owned() } else { find::find(results, &args.run)? };
     let checkpoint = open(&run, args.checkpoint)?;
     for warning in checkpoint.warnings() {
-        eprintln!("warning: {warning}");
+        tell(&format!("warning: {warning}"));
     }
     let path = run.join("tokenizer.json");
     let tokenizer_json =
@@ -45,7 +46,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     recipe.check()?;
     let model = model(recipe, &checkpoint, &tokenizer_json, args.dtype)?;
     export::write(&args.to, &model, &checkpoint, &tokenizer_json)?;
-    eprintln!("exported {} to {}", checkpoint.path().display(), args.to.display());
+    tell(&format!("exported {} to {}", checkpoint.path().display(), args.to.display()));
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! `xrun init`.
 
+use super::tell;
 use crate::error::{Error, IoContext, Result};
 use crate::recipe::{self, builtin};
 use std::fs::OpenOptions;
@@ -46,7 +47,7 @@ pub fn run(args: &Args) -> Result<()> {
     file.write_all(copy(name, text, path).as_bytes()).at("write", path)?;
     // Read back, so that what is written is known to load from where it stands.
     recipe::load(path, &[], std::iter::empty())?;
-    eprintln!("wrote {} from {name}; to run it: xrun {}", path.display(), path.display());
+    tell(&format!("wrote {} from {name}; to run it: xrun {}", path.display(), path.display()));
     Ok(())
 }
 

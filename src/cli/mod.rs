@@ -29,6 +29,7 @@ pub mod schema;
 pub mod sweep;
 mod worker;
 
+pub use crate::results::progress::tell;
 pub use arguments::spelled_out;
 
 /// A declarative experiment runner for training language models.

@@ -1,6 +1,7 @@
 //! The binary of another commit: checked out beside the sources, and built from its lock file.
 
 use crate::error::{Error, IoContext, Result};
+use crate::results::progress::tell;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -32,7 +33,7 @@ pub fn build(rev: &str) -> Result<Built> {
     let sources = folder.path().join("sources");
     let place = sources.to_string_lossy().into_owned();
     git(&top, &["worktree", "add", "--detach", &place, &commit])?;
-    eprintln!("building {rev} ({commit}) …");
+    tell(&format!("building {rev} ({commit}) …"));
     let built = cargo(&sources, &top.join("target/compare"));
     // The folder goes in any case; what git remembers of it is pruned by its next garbage collection at the latest.
     let _ = git(&top, &["worktree", "remove", "--force", &place]);

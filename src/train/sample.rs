@@ -14,6 +14,7 @@ use crate::exec::{Engine, prepare};
 use crate::model::generator;
 use crate::plan::{Corpus, Generation, Plan};
 use crate::recipe::{self, Class};
+use crate::results::progress::tell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         })?,
     };
     for warning in loaded.warnings() {
-        eprintln!("warning: {warning}");
+        tell(&format!("warning: {warning}"));
     }
     let trained = recipe_of(&loaded)?;
     let resolved = recipe::load_str(

@@ -2,6 +2,7 @@
 
 use crate::device::comm::Communicator;
 use crate::error::Error;
+use crate::results::progress::tell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -61,7 +62,7 @@ impl LastWords {
         }
         // Of several processes, that of rank 0 speaks for all.
         if rank == 0 {
-            eprintln!("error: {error}");
+            tell(&format!("error: {error}"));
         }
         std::process::exit(error.kind().exit_code().into());
     }
