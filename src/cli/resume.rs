@@ -1,6 +1,6 @@
 //! `xrun resume [RUN]`.
 
-use super::run::{Show, start};
+use super::run::{Show, algorithms_from, start};
 use crate::error::{Error, Result};
 use crate::recipe;
 use crate::results::folder::{RESOLVED, read_summary};
@@ -38,14 +38,23 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let path = match named {
         Some(name) => find::find(results, name)?,
         None => RunFolder::newest_unfinished(results)?
-            .map(|folder| folder.path().to_owned())
             .ok_or_else(|| Error::usage(format!("no unfinished run in {}", results.display())))?,
     };
     let mut resolved = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty())?;
     resolved.name = read_summary(&path)?.recipe;
     let launch = Launch::of(&mut resolved, environment::variables())?;
+    if let (None, Launch::Member(place)) = (named, &launch)
+        && place.world > 1
+    {
+        return Err(Error::usage(format!(
+            "each of {} ranks would look for the newest unfinished run by itself, and they may find different ones; the \
+             newest now is {}: give all of them that name, or another",
+            place.world,
+            path.display()
+        )));
+    }
     let origin = if args.fork { Origin::Fork(path) } else { Origin::Resume(path) };
-    let algorithms_from = args.algos_from.as_deref().map(|run| find::find(results, run)).transpose()?;
+    let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), results)?;
     let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
     start(launch, Request { resolved, results, progress, origin, algorithms_from, command })
 }

@@ -1,11 +1,12 @@
 //! `xrun run RECIPE`, or `xrun RECIPE`.
 
 use super::arguments::nearest_command;
+use super::tell;
 use crate::error::{Error, Kind, Result};
-use crate::recipe::{self, Resume};
+use crate::recipe;
 use crate::report::plots;
-use crate::results::progress::{Mode, tell};
-use crate::results::{RunFolder, find, provenance};
+use crate::results::progress::Mode;
+use crate::results::{find, provenance};
 use crate::train::launch::environment::{self, SECRET};
 use crate::train::launch::rendezvous::Secret;
 use crate::train::launch::{Launch, Party, process};
@@ -60,15 +61,17 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let mut resolved = loaded.map_err(|e| or_a_command(e, &args.recipe))?;
     train::make_paths_absolute(&mut resolved)?;
     let launch = Launch::of(&mut resolved, environment::variables())?;
-    let origin = match resolved.recipe.checkpoint.resume {
-        Resume::Auto if launch.leads() => {
-            unfinished(results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume)
-        }
-        Resume::Auto | Resume::Never => Origin::Fresh,
-    };
-    let algorithms_from = args.algos_from.as_deref().map(|run| find::find(results, run)).transpose()?;
+    let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), results)?;
     let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
-    start(launch, Request { resolved, results, progress, origin, algorithms_from, command })
+    start(launch, Request { resolved, results, progress, origin: Origin::Fresh, algorithms_from, command })
+}
+
+/// The run whose choices of algorithms are taken over. Rank 0 alone reads it: other machines may not have it.
+///
+/// # Errors
+/// When there is no such run.
+pub fn algorithms_from(launch: &Launch, named: Option<&str>, results: &Path) -> Result<Option<PathBuf>> {
+    named.filter(|_| launch.leads()).map(|run| find::find(results, run)).transpose()
 }
 
 /// Trains with the ranks that `launch` says.
@@ -113,18 +116,6 @@ fn or_a_command(error: Error, recipe: &Path) -> Error {
         }
         None => error,
     }
-}
-
-/// The newest unfinished run of a recipe with this hash. One that somebody works on is an error: a second run beside it
-/// is not what `checkpoint.resume = "auto"` asks for.
-fn unfinished(results: &Path, recipe_hash: &str) -> Result<Option<PathBuf>> {
-    for path in find::runs(results)? {
-        let summary = crate::results::folder::read_summary(&path)?;
-        if summary.recipe_hash == recipe_hash && summary.status.is_unfinished() {
-            return RunFolder::open(&path).map(|_| Some(path));
-        }
-    }
-    Ok(None)
 }
 
 /// Trains, then draws the plots from the run's files, however it ended.

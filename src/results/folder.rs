@@ -85,18 +85,15 @@ impl RunFolder {
         Self::hold(path)
     }
 
-    /// The newest run below `results` that could be taken further and that nobody holds.
-    pub fn newest_unfinished(results: &Path) -> Result<Option<Self>> {
+    /// The newest run below `results` that could be taken further and that nobody holds. Several may look at once.
+    pub fn newest_unfinished(results: &Path) -> Result<Option<PathBuf>> {
         for path in find::runs(results)? {
             if !read_summary(&path)?.status.is_unfinished() {
                 continue;
             }
-            if let Ok(lock) = try_lock(&path)? {
-                let folder = Self::with_lock(&path, lock)?;
-                // It may have been finished between the first look and the lock.
-                if folder.summary()?.status.is_unfinished() {
-                    return Ok(Some(folder));
-                }
+            // It may have been finished between the first look and the second.
+            if !is_held(&path)? && read_summary(&path)?.status.is_unfinished() {
+                return Ok(Some(path));
             }
         }
         Ok(None)
@@ -255,6 +252,21 @@ fn try_lock(run: &Path) -> Result<Result<File, String>> {
     }
 }
 
+/// Whether a process holds a folder. Those that look do not stand in each other's way.
+fn is_held(run: &Path) -> Result<bool> {
+    let path = run.join(LOCK);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(e).at("open", &path),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(e)) => Err(e).at("lock", &path),
+    }
+}
+
 /// Makes `PARENT/<UTC time>-<hash8>[-n]/`, a folder that was not there before.
 ///
 /// # Errors
@@ -395,10 +407,10 @@ mod tests {
         create(dir.path(), "a", "2026-11-04T00:00:00Z", Status::Diverged);
         let held = create(dir.path(), "a", "2026-11-05T00:00:00Z", Status::Running);
         let found = RunFolder::newest_unfinished(dir.path()).unwrap().unwrap();
-        assert_eq!(found.path(), expected);
-        drop((held, found));
-        let newest = RunFolder::newest_unfinished(dir.path()).unwrap().unwrap();
-        assert!(newest.name().starts_with("20261105"));
+        assert_eq!(found, expected);
+        let path = held.path().to_owned();
+        drop(held);
+        assert_eq!(RunFolder::newest_unfinished(dir.path()).unwrap(), Some(path));
     }
 
     #[test]

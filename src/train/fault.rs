@@ -3,6 +3,7 @@
 //! `XRUN_FAULT="KIND RANK STEP"` strikes a rank before it begins a step; KIND is `panic`, `hang` or `oom`.
 
 use crate::error::{Error, Result};
+use crate::results::progress::tell;
 use std::sync::OnceLock;
 
 /// The variable.
@@ -22,18 +23,41 @@ enum Kind {
     Oom,
 }
 
+/// What the variable asks for.
+fn asked() -> Result<Option<Fault>> {
+    static FAULT: OnceLock<Result<Option<Fault>>> = OnceLock::new();
+    let read =
+        || std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| parse(&text)).transpose();
+    FAULT.get_or_init(read).clone()
+}
+
+/// Refuses a fault that would never strike, which would look like one that was survived.
+///
+/// # Errors
+/// When the variable names a rank or step that this run does not have, or says nothing that can be done.
+pub(super) fn check(world: usize, done: u64, steps: u64) -> Result<()> {
+    match asked()? {
+        Some(Fault { rank, step, .. }) if rank >= world || step <= done || step > steps => {
+            Err(Error::usage(format!(
+                "{VARIABLE} is to strike rank {rank} before step {step}, and this run has ranks 0 to {} and steps {} to \
+                 {steps}",
+                world - 1,
+                done + 1
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Strikes where the variable says so.
 ///
 /// # Errors
 /// The fault, if it is one that is returned; a variable that says nothing that can be done.
 pub(super) fn strike(rank: usize, step: u64) -> Result<()> {
-    static FAULT: OnceLock<Result<Option<Fault>>> = OnceLock::new();
-    let read =
-        || std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| parse(&text)).transpose();
-    match FAULT.get_or_init(read).clone()? {
+    match asked()? {
         Some(fault) if (fault.rank, fault.step) == (rank, step) => {
             // Said when it happens: from here on, whoever measures counts the seconds.
-            eprintln!("{VARIABLE} strikes rank {rank} before step {step}");
+            tell(&format!("{VARIABLE} strikes rank {rank} before step {step}"));
             match fault.kind {
                 Kind::Panic => panic!("{VARIABLE} asked for it"),
                 Kind::Oom => Err(Error::does_not_fit(format!("out of memory, as {VARIABLE} asked"))),

@@ -8,7 +8,8 @@ use crate::model::Programs;
 use crate::plan::Plan;
 use crate::recipe::{self, Class, Resolved};
 use crate::results::folder::{CHECKPOINT, RESOLVED, read_summary};
-use std::path::Path;
+use crate::results::{RunFolder, find};
+use std::path::{Path, PathBuf};
 
 /// Where a run begins, and what a person is told of it.
 #[derive(Debug, Default)]
@@ -68,6 +69,21 @@ pub(super) fn start(
         start.warnings.extend(other_engine(loaded, plan));
     }
     Ok(start)
+}
+
+/// The newest unfinished run of a recipe with this hash. One that somebody works on is an error: a second run beside it
+/// is not what `checkpoint.resume = "auto"` asks for.
+///
+/// # Errors
+/// As [`RunFolder::open`].
+pub(super) fn unfinished(results: &Path, recipe_hash: &str) -> Result<Option<PathBuf>> {
+    for path in find::runs(results)? {
+        let summary = read_summary(&path)?;
+        if summary.recipe_hash == recipe_hash && summary.status.is_unfinished() {
+            return RunFolder::open(&path).map(|_| Some(path));
+        }
+    }
+    Ok(None)
 }
 
 /// The recipe that a checkpoint was trained with.

@@ -2,11 +2,11 @@
 
 use super::checkpoint::{END_TOKEN_ID, Meta};
 use super::gauges::provenance;
-use super::launch::{LastWords, Party};
+use super::launch::{LastWords, Party, process};
 use super::ranks::{Crew, Lead, train_ranks};
 use super::recorder::{Parts, Recorder};
-use super::resume::start;
-use super::{Outcome, Stop};
+use super::resume::{start, unfinished};
+use super::{Outcome, Stop, fault};
 use crate::data::{self, Dataset};
 use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::error::{Error, Kind, Result};
@@ -31,7 +31,7 @@ use std::time::Instant;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// At step 0, in a new folder.
+    /// At step 0, in a new folder; or in that of this recipe's newest unfinished run, where it says so.
     Fresh,
     /// Where the newest good checkpoint of this run ends, in its folder.
     Resume(PathBuf),
@@ -93,6 +93,7 @@ pub fn run(request: Request, party: &Party, stop: &Stop) -> Result<Ended> {
 pub fn follow(mut resolved: Resolved, party: &Party, stop: &Stop) -> Result<Outcome> {
     let words = LastWords::when_ended(party.first());
     let trained = prepare(&mut resolved, party).and_then(|(plan, programs, dataset)| {
+        fault::check(plan.batch.world, 0, plan.steps as u64)?;
         let crew = Crew { resolved, plan, programs, dataset, stop: stop.clone() };
         train_ranks(party, &crew, None)
     });
@@ -105,6 +106,13 @@ pub fn follow(mut resolved: Resolved, party: &Party, stop: &Stop) -> Result<Outc
 
 fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Result<Ended> {
     let Request { mut resolved, results, progress, origin, algorithms_from, command } = request;
+    let origin = match origin {
+        Origin::Fresh if resolved.recipe.checkpoint.resume == recipe::Resume::Auto => {
+            make_paths_absolute(&mut resolved)?;
+            unfinished(&results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume)
+        }
+        asked => asked,
+    };
     // Whoever else works on the run is found before a corpus is opened.
     let opened = match &origin {
         Origin::Resume(path) => Some(RunFolder::open(path)?),
@@ -116,6 +124,7 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
     let recipe_hash = resolved.hash();
     let start = start(&origin, &resolved, &plan, &programs, &dataset)?;
     let from_step = start.step();
+    fault::check(plan.batch.world, from_step, plan.steps as u64)?;
     let algorithms = algorithms(&origin, algorithms_from.as_deref(), &plan)?;
     let mut progress =
         Progress::new(progress, plan.steps as u64, plan.batch.tokens_per_step() as u64, plan.corpus.floor);
@@ -192,6 +201,7 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
     let folder = recorder.folder().to_owned();
     let path = folder.clone();
     words.leave(move |error| mark_failed(&path, error));
+    process::writes_to(party, folder.clone());
     let recorder = Mutex::new(Some(recorder));
     let crew = Crew { resolved, plan, programs, dataset, stop: stop.clone() };
     let (loaded, algorithms) = (start.loaded.as_ref(), algorithms.as_ref());
@@ -206,8 +216,8 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
 /// What the summary of a run says whose ranks do not exchange gradients.
 const APART: &str = "communication off: replicas differ, nothing of this run may be exported";
 
-/// Writes down how a run ended whose rank 0 cannot do so itself. What cannot be written is said on stderr, by the caller.
-fn mark_failed(folder: &Path, error: &Error) {
+/// Writes down how a run ended whose rank 0 cannot do so itself. Where that fails, the caller's error on stderr remains.
+pub(super) fn mark_failed(folder: &Path, error: &Error) {
     if let Ok(mut summary) = read_summary(folder) {
         (summary.status, summary.reason) = (failure(error), Some(error.message().to_owned()));
         if let Ok(text) = serde_json::to_vec_pretty(&summary) {

@@ -247,6 +247,10 @@ impl Communicator for Local {
         self.group.abort_by(self.rank, error);
     }
 
+    fn ended(&self) -> Option<Error> {
+        self.group.ended()
+    }
+
     fn on_abort(&self, hook: Hook) {
         self.group.on_abort(hook);
     }

@@ -87,6 +87,13 @@ impl Drop for Hub {
     }
 }
 
+/// Tells a rank, which has joined already, that there will be no run.
+pub fn turn_away(mut line: Line, why: &Error) {
+    let ended = Down::Ended { kind: why.kind(), reason: why.message().to_owned() };
+    // One that is gone needs no word.
+    let _ = line.send(&ended, &[]);
+}
+
 fn send(line: &Mutex<Line>, header: &Down, body: &[&[u8]]) -> std::io::Result<()> {
     line.lock().unwrap_or_else(PoisonError::into_inner).send(header, body)
 }

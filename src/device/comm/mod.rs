@@ -17,7 +17,7 @@ mod timed;
 mod watchdog;
 
 pub use group::{Group, Local};
-pub use hub::{Hub, Lost};
+pub use hub::{Hub, Lost, turn_away};
 pub use line::Line;
 pub use remote::Remote;
 pub use timed::Timed;
@@ -50,6 +50,8 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     fn last_words(&self, _words: &[u8]) {}
     /// Makes the calls of all other ranks, pending and future, fail with this reason and of this kind.
     fn abort(&self, error: &Error);
+    /// Why the run of all ranks was ended, where it was.
+    fn ended(&self) -> Option<Error>;
     /// What to do when any rank ends the run; at once where one did. It is called from another thread, and must not wait.
     fn on_abort(&self, hook: Hook);
 
@@ -243,6 +245,9 @@ impl Communicator for Alone {
     }
     fn now(&self, _step: u64, _activity: Activity) {}
     fn abort(&self, _error: &Error) {}
+    fn ended(&self) -> Option<Error> {
+        None
+    }
     fn on_abort(&self, _hook: Hook) {}
 }
 

@@ -137,6 +137,10 @@ impl Communicator for Remote {
         self.ending.end(error);
     }
 
+    fn ended(&self) -> Option<Error> {
+        self.ending.lock().error.clone()
+    }
+
     fn on_abort(&self, hook: Hook) {
         let mut end = self.ending.lock();
         match end.error.clone() {

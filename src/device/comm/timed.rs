@@ -53,6 +53,10 @@ impl Communicator for Timed {
         self.inner.abort(error);
     }
 
+    fn ended(&self) -> Option<Error> {
+        self.inner.ended()
+    }
+
     fn on_abort(&self, hook: Hook) {
         self.inner.on_abort(hook);
     }

@@ -178,6 +178,11 @@ fn place(set: &Set, variables: &Variables, ignored: Vec<String>) -> Result<Place
         }
     };
     let port = match (variables.number::<u16>(PORT)?, variables.number::<u16>("MASTER_PORT")?) {
+        (Some(0), _) | (None, Some(0)) => {
+            return Err(Error::usage(format!(
+                "{PORT} or MASTER_PORT = 0: ranks have to know where they meet; give all the same port"
+            )));
+        }
         (Some(port), _) => port,
         // The launcher itself may listen at its port; ours come after it.
         (None, Some(port)) => port.checked_add(1).unwrap_or(port - PORTS),
@@ -290,6 +295,9 @@ mod tests {
         let mut wrong = TORCHRUN;
         wrong[0].1 = "4";
         assert!(error(&wrong).contains("RANK = 4 is no rank of WORLD_SIZE = 4"));
+        let mut nowhere = TORCHRUN;
+        nowhere[5].1 = "0";
+        assert!(error(&nowhere).contains("MASTER_PORT = 0"));
         wrong[0].1 = "x";
         assert!(error(&wrong).contains("RANK = `x`"));
         let mut wrong = OMPI;

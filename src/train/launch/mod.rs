@@ -87,7 +87,6 @@ pub struct Party {
     first_on_machine: usize,
     /// What a person should know of how the ranks were found.
     pub notes: Vec<String>,
-    group: Option<Arc<Group>>,
     // Fields are dropped in order: first nobody watches, then lines are closed.
     _watchdog: Option<Watchdog>,
     _hub: Option<Hub>,
@@ -160,13 +159,12 @@ impl Party {
     fn of(ranks: Vec<Arc<dyn Communicator>>) -> Self {
         let on_machine = ranks.len();
         let (first_on_machine, notes) = (0, Vec::new());
-        Self { ranks, on_machine, first_on_machine, notes, group: None, _watchdog: None, _hub: None }
+        Self { ranks, on_machine, first_on_machine, notes, _watchdog: None, _hub: None }
     }
 
     fn watch(&mut self, group: &Arc<Group>, patience: Duration) -> Result<()> {
         let watchdog = Watchdog::over(group, patience);
         self._watchdog = Some(watchdog.map_err(|e| Error::failed(format!("cannot watch ranks: {e}")))?);
-        self.group = Some(Arc::clone(group));
         Ok(())
     }
 
@@ -233,7 +231,7 @@ impl Party {
     /// What the first rank returned, or why the run was ended.
     fn first_cause<T>(&self, results: Vec<Result<T>>) -> Result<T> {
         if results.iter().any(Result::is_err)
-            && let Some(error) = self.group.as_ref().and_then(|group| group.ended())
+            && let Some(error) = self.first().ended()
         {
             return Err(error);
         }

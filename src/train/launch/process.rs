@@ -8,6 +8,7 @@ use crate::device::comm::{Communicator, Group, Hub, Line, Lost, Remote, Watchdog
 use crate::error::{Error, Kind, Result};
 use crate::recipe;
 use crate::results::progress::Mode;
+use crate::train::run::mark_failed;
 use crate::train::{Origin, Request, Stop};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
@@ -93,11 +94,23 @@ impl Order {
     }
 }
 
-/// How rank 0 ended, as it tells its parent in a last meeting with itself.
+/// What rank 0 leaves its parent; the newest word counts.
 #[derive(Debug, Serialize, Deserialize)]
-struct LastMessage {
-    kind: Option<Kind>,
-    message: String,
+#[serde(rename_all = "snake_case")]
+enum LastWord {
+    /// Where its run is written: whoever outlives it says there how it ended.
+    At { folder: PathBuf },
+    /// It came to its own end: well, or with an error.
+    Ended { kind: Option<Kind>, message: String },
+}
+
+/// Tells a parent, if there is one, where the run is written.
+pub fn writes_to(party: &Party, folder: PathBuf) {
+    leave(party, &LastWord::At { folder });
+}
+
+fn leave(party: &Party, word: &LastWord) {
+    party.first().last_words(&serde_json::to_vec(word).unwrap_or_default());
 }
 
 /// Runs a request on `world` child processes, and returns as rank 0 did. No child outlives this.
@@ -133,13 +146,17 @@ pub fn supervise(request: &Request, world: usize, patience: Duration, stop: &Sto
         }
         std::thread::sleep(INTERVAL);
     }
-    match hub.last_words(0) {
-        Some(words) => match serde_json::from_slice::<LastMessage>(&words) {
-            Ok(LastMessage { kind: None, .. }) => Ok(()),
-            Ok(LastMessage { kind: Some(kind), message }) => Err(Error::new(kind, message)),
-            Err(e) => Err(Error::failed(format!("rank 0's last words: {e}"))),
-        },
-        None => Err(group.ended().unwrap_or_else(|| Error::failed("rank 0 ended without a word"))),
+    let words = hub.last_words(0).map(|words| serde_json::from_slice(&words));
+    let words = words.transpose().map_err(|e| Error::failed(format!("rank 0's last words: {e}")))?;
+    let cause = || group.ended().unwrap_or_else(|| Error::failed("rank 0 ended without a word"));
+    match words {
+        Some(LastWord::Ended { kind: None, .. }) => Ok(()),
+        Some(LastWord::Ended { kind: Some(kind), message }) => Err(Error::new(kind, message)),
+        Some(LastWord::At { folder }) => {
+            mark_failed(&folder, &cause());
+            Err(cause())
+        }
+        None => Err(cause()),
     }
 }
 
@@ -250,8 +267,7 @@ pub fn work(run: impl FnOnce(Request, &Party, &Stop) -> Result<()>) -> ! {
             Ok(()) => (None, String::new()),
             Err(e) => (Some(e.kind()), e.message().to_owned()),
         };
-        let words = serde_json::to_vec(&LastMessage { kind, message }).unwrap_or_default();
-        party.first().last_words(&words);
+        leave(&party, &LastWord::Ended { kind, message });
         result
     });
     // The parent says what there is to say.

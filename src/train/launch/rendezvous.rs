@@ -9,7 +9,7 @@
 //! ```
 
 use super::environment::{PORTS, Place, SECRET, is_loopback};
-use crate::device::comm::Line;
+use crate::device::comm::{Line, turn_away};
 use crate::error::{Error, Kind, Result};
 use crate::train::Stop;
 use serde::{Deserialize, Serialize};
@@ -93,13 +93,30 @@ fn nonce() -> Result<[u8; 16]> {
 /// # Errors
 /// When no port is free, ranks do not come within `patience`, two contradict each other, or a stop is asked for.
 pub fn listen(place: &Place, secret: &Secret, patience: Duration, stop: &Stop) -> Result<Vec<(usize, Line)>> {
+    let mut lines = Vec::new();
+    match gather(&mut lines, place, secret, patience, stop) {
+        Ok(()) => Ok(lines),
+        Err(e) => {
+            lines.into_iter().for_each(|(_, line)| turn_away(line, &e));
+            Err(e)
+        }
+    }
+}
+
+/// Waits until `lines` has all other ranks.
+fn gather(
+    lines: &mut Vec<(usize, Line)>,
+    place: &Place,
+    secret: &Secret,
+    patience: Duration,
+    stop: &Stop,
+) -> Result<()> {
     let listener = bind(place)?;
     let deadline = Instant::now() + patience;
-    let mut lines: Vec<(usize, Line)> = Vec::new();
     let mut refused = Vec::new();
     while lines.len() + 1 < place.world {
         match listener.accept() {
-            Ok((stream, from)) => match receive(stream, place, secret, &lines) {
+            Ok((stream, from)) => match receive(stream, place, secret, lines) {
                 Ok(Ok(line)) => lines.push(line),
                 Ok(Err(contradiction)) => return Err(contradiction),
                 // Others may knock at a port by mistake; one of ours comes again.
@@ -123,7 +140,7 @@ pub fn listen(place: &Place, secret: &Secret, patience: Duration, stop: &Stop) -
             )));
         }
     }
-    Ok(lines)
+    Ok(())
 }
 
 /// Nothing has begun that could be saved.
@@ -365,6 +382,20 @@ mod tests {
         found.sort_unstable();
         assert_eq!(found, [1, 2, 3]);
         assert!(joined.iter().all(Result::is_ok), "{joined:?}");
+    }
+
+    #[test]
+    fn those_who_came_are_told_who_did_not() {
+        use crate::device::comm::{Communicator, Remote};
+        let port = port();
+        let zero = std::thread::spawn(move || {
+            listen(&place(0, 3, port), &secret("s"), Duration::from_secs(1), &Stop::default()).map(|_| ())
+        });
+        let line = join(&place(1, 3, port), &secret("s"), PATIENCE, &Stop::default()).unwrap();
+        let one = Remote::new(1, 3, line, "rank 0", || {}).unwrap();
+        assert!(zero.join().unwrap().unwrap_err().message().contains("of 3 ranks, 2 did not come"));
+        let told = one.barrier("the beginning").unwrap_err();
+        assert!(told.message().contains("of 3 ranks, 2 did not come"), "{told}");
     }
 
     #[test]

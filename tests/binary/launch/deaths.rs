@@ -31,7 +31,9 @@ fn a_panic_ends_all_and_is_named() {
         let place = Place::new();
         let party = long(launcher, &place, &[], &[("XRUN_FAULT", "panic 1 6")]).ends();
         assert!(party.members.iter().all(|member| member.code == Some(1)), "{launcher:?}: {}", party.said());
-        says(&place, &party, Status::Failed, &["rank 1 at step 6: panicked: XRUN_FAULT asked for it"]);
+        let cause = "rank 1 at step 6: panicked: XRUN_FAULT asked for it";
+        says(&place, &party, Status::Failed, &[cause]);
+        assert_eq!(place.run().summary().reason.as_deref(), Some(cause), "{launcher:?}");
         assert_eq!(place.run().rows(), 5, "what was trained is written");
     }
 }
@@ -43,6 +45,18 @@ fn a_rank_without_memory_is_a_status() {
         let party = long(launcher, &place, &[], &[("XRUN_FAULT", "oom 2 4")]).ends();
         assert_eq!(party.members[0].code, Some(4), "{launcher:?}: {}", party.said());
         says(&place, &party, Status::Oom, &["rank 2 at step 4: out of memory"]);
+    }
+}
+
+/// A fault that never strikes would look like one that was survived.
+#[test]
+fn a_fault_that_cannot_strike_is_refused() {
+    for fault in ["panic 3 6", "panic 1 0", "panic 1 100001"] {
+        let place = Place::new();
+        let party = long(Launcher::Thread, &place, &[], &[("XRUN_FAULT", fault)]).ends();
+        assert_eq!(party.members[0].code, Some(2), "{}", party.said());
+        assert!(party.said().contains("ranks 0 to 2 and steps 1 to 100000"), "{}", party.said());
+        assert!(place.runs().is_empty());
     }
 }
 
@@ -73,13 +87,14 @@ fn a_killed_rank_0_ends_the_others() {
         are_gone(&all, SOON);
         let said = party.said();
         match launcher {
-            Launcher::Process => {
-                assert!(said.contains("rank 0 at step ") && said.contains("signal 9"), "{said}")
+            // Its parent outlives it, and writes down how it ended.
+            Launcher::Process => says(&place, &party, Status::Failed, &["rank 0 at step ", "signal 9"]),
+            // Killed as a run of one rank may be: what it saved is there, and can be resumed.
+            _ => {
+                assert!(said.contains("rank 0 is gone"), "{said}");
+                assert_eq!(place.run().summary().status, Status::Running);
             }
-            _ => assert!(said.contains("rank 0 is gone"), "{said}"),
         }
-        // Killed as a run of one rank may be: what it saved is there, and can be resumed.
-        assert_eq!(place.run().summary().status, Status::Running);
     }
 }
 

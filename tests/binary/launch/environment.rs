@@ -1,6 +1,6 @@
 //! What launchers say in the environment, and what happens when they contradict themselves.
 
-use super::party::{Launcher, Member, port};
+use super::party::{Launcher, Member, SOON, port};
 use crate::place::Place;
 
 const QUICK: [&str; 3] = ["tiny.toml", "training.steps=4", "generation.samples=0"];
@@ -136,6 +136,37 @@ fn ranks_with_other_recipes_are_errors() {
     let said: String = members.iter().map(|member| member.stderr.as_str()).collect();
     assert!(members.iter().all(|member| member.code == Some(2)), "{said}");
     assert!(said.contains("another recipe than rank 0: optimizer.lr = 0.002 (0.001 on rank 0)"), "{said}");
+}
+
+/// What rank 0 finds out for itself, it says to all: here, that somebody works on the run that it would go on with.
+#[test]
+fn others_hear_why_rank_0_does_not_begin() {
+    let place = Place::new();
+    let long = ["tiny.toml", "training.steps=100000", "validation.interval=0", "checkpoint.resume=auto"];
+    let mut first = Launcher::Env.start(&place, 2, &long, &[]);
+    first.trained(&place, 2);
+    let second = Launcher::Env.start(&place, 2, &long, &[]).ends_within(SOON);
+    for member in &second.members {
+        assert_eq!(member.code, Some(1), "{}", member.stderr);
+        assert!(member.stderr.contains("is in use by process"), "{}", member.stderr);
+    }
+    assert_eq!(place.runs().len(), 1);
+}
+
+/// Every rank would look by itself.
+#[test]
+fn several_ranks_need_the_name_of_the_run_to_resume() {
+    let place = Place::new();
+    let failed = Launcher::Env.start(&place, 2, &["tiny.toml"], &[("XRUN_FAULT", "panic 0 3")]).ends();
+    assert_eq!(failed.members[0].code, Some(1), "{}", failed.said());
+    let party = Launcher::Env.start(&place, 2, &["resume"], &[]).ends();
+    let run = place.run();
+    let name = run.path.file_name().unwrap().to_str().unwrap();
+    for member in &party.members {
+        assert_eq!(member.code, Some(2), "{}", member.stderr);
+        assert!(member.stderr.contains(name), "{}", member.stderr);
+    }
+    Launcher::Env.trains(&place, 2, &["resume", name]);
 }
 
 #[test]
