@@ -38,8 +38,13 @@ impl Pool {
         match count {
             0 => {}
             1 => run(0),
-            _ => self.workers.install(|| (0..count).into_par_iter().with_max_len(1).for_each(run)),
+            _ => self.spread(count, &run),
         }
+    }
+
+    /// Not generic: a copy of what spreads work for each of a hundred loops is a quarter of what there is to compile.
+    fn spread(&self, count: usize, run: &(dyn Fn(usize) + Sync)) {
+        self.workers.install(|| (0..count).into_par_iter().with_max_len(1).for_each(run));
     }
 
     /// Runs `task(start, len)` over `total` items in runs of `run` items (the last may be shorter).
