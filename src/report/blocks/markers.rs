@@ -61,7 +61,8 @@ pub fn parse(page: &str) -> (Vec<Block>, Vec<Fault>) {
     let (mut blocks, mut faults) = (Vec::new(), Vec::new());
     let mut open: Option<Block> = None;
     let mut fence: Option<&str> = None;
-    let (mut at, mut line) = (0, 1);
+    // A mark of the encoding is not part of the first line.
+    let (mut at, mut line) = (if page.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 }, 1);
     while at < page.len() {
         let end = page[at..].find('\n').map_or(page.len(), |newline| at + newline + 1);
         let text = page[at..end].trim_end();
@@ -85,6 +86,13 @@ pub fn parse(page: &str) -> (Vec<Block>, Vec<Fault>) {
     }
     if let Some(block) = open {
         faults.push(unclosed(&block, "before the end of the file"));
+    }
+    let has_ours = !(blocks.is_empty() && faults.is_empty());
+    if let Some(end) = page.find("\r\n").filter(|_| has_ours) {
+        let line = 1 + page[..end].matches('\n').count();
+        let why =
+            "this line ends with CRLF, and blocks are compared byte by byte: save the page with LF alone";
+        faults.push(Fault { line, why: why.to_owned() });
     }
     faults.sort_by_key(|fault| fault.line);
     (blocks, faults)
@@ -218,6 +226,14 @@ mod tests {
         let (_, faults) = parse(page);
         assert_eq!(faults.len(), 1, "{faults:?}");
         (faults[0].line, faults[0].why.clone())
+    }
+
+    #[test]
+    fn ends_of_lines_and_marks_of_encodings_are_no_riddle() {
+        let page = "\u{feff}<!-- xrun:report kind=\"runs\" -->\n<!-- xrun:end -->\n";
+        assert_eq!(blocks(page).len(), 1);
+        assert_eq!(fault("a\n<!-- xrun:report -->\r\n<!-- xrun:end -->\r\n").0, 2);
+        assert_eq!(parse("no block\r\n"), (Vec::new(), Vec::new()));
     }
 
     #[test]
