@@ -18,9 +18,10 @@
     recompute  what it saves and costs
     limits     what fits into 32 GiB, as planned, and what happens when memory runs out
     recipes    two recipes for 300 steps, their text, and their export in transformers
-    ranks      several GPUs: against one, and ways of exchanging; this and the next three do nothing on a machine with one
+    ranks      several GPUs: against one, and ways of exchanging; this and the next four do nothing on a machine with one
     stack      several GPUs: a resume on one, and everything at once
     scaling    several GPUs: speed, what the exchange costs, and PyTorch's DDP
+    launchers  several GPUs, or the CPU: torchrun, mpirun, an allocation, two network namespaces; those that are installed
     deaths     several GPUs: ranks that die, hang, find no memory or are told to stop
     sanitize   every case of every op under compute-sanitizer
 
@@ -40,6 +41,7 @@ from pathlib import Path
 
 import deaths
 import exact
+import launchers
 import ranks
 import speed
 import ways
@@ -63,6 +65,7 @@ LIMITS = {
     "ranks": 600,
     "stack": 240,
     "scaling": 2400,
+    "launchers": 300,
     "deaths": 300,
     "sanitize": 1200,
 }
@@ -82,6 +85,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "ranks": ranks.ranks,
     "stack": ranks.stack,
     "scaling": ranks.scaling,
+    "launchers": launchers.launchers,
     "deaths": deaths.deaths,
     "sanitize": exact.sanitize,
 }
