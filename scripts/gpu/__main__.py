@@ -4,6 +4,7 @@
     python3 scripts/gpu --xrun target/release/xrun --out found                  # everything
     python3 scripts/gpu --xrun ./xrun --out found --only bits,bench             # some of it
     python3 scripts/gpu --xrun ./xrun --out found --only peer --sizes dim768    # one size
+    python3 scripts/gpu --xrun ./xrun --out found --only ranks --worlds 8       # eight GPUs alone
     python3 scripts/gpu --xrun ./xrun --out found --limit peer=900              # seconds that a section may take
 
     check      every case of every op on the GPU
@@ -120,11 +121,20 @@ def arguments() -> argparse.Namespace:
             raise argparse.ArgumentTypeError(f"{name}; there are {', '.join(LIMITS)}")
         return name, float(seconds)
 
+    def worlds(text: str) -> list[int]:
+        found = [int(word) for word in text.split(",")]
+        if min(found) < 2:
+            raise argparse.ArgumentTypeError("there is nothing to exchange below 2 ranks")
+        return found
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xrun", type=Path, required=True, help="the binary")
     parser.add_argument("--out", type=Path, required=True, help="where results go")
     parser.add_argument("--only", type=listed(SECTIONS), default=list(SECTIONS), help="sections, separated by commas")
     parser.add_argument("--sizes", type=listed(SIZES), help="sizes of ops, bench and peer, separated by commas")
+    parser.add_argument(
+        "--worlds", type=worlds, help="numbers of ranks, separated by commas [2, 4, 8: as many as GPUs]"
+    )
     parser.add_argument("--limit", type=limit, action="append", default=[], metavar="SECTION=SECONDS")
     parser.add_argument("--steps", type=int, default=200, help="steps of a training that is timed")
     parser.add_argument("--best", action="store_true", help="only the mode of PyTorch that was the fastest before")

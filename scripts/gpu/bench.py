@@ -75,6 +75,7 @@ class Bench:
         self.turns: int = args.turns
         self.best: bool = args.best
         self.sizes: list[str] | None = args.sizes
+        self.worlds: list[int] | None = args.worlds
         self.work = work
         self.cache = work / "cache"
         self.findings: list[Finding] = []

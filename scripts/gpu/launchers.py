@@ -21,7 +21,7 @@ PORT = 29517
 
 def launchers(bench: Bench) -> None:
     """Every launcher that is installed, on as many ranks as there are GPUs, or four on the CPU."""
-    world = 4 if bench.device == "cpu" else max(worlds(bench), default=1)
+    world = 4 if bench.device == "cpu" and not bench.worlds else max(worlds(bench), default=1)
     if world == 1:
         bench.note("all", "one GPU: nothing to launch")
         return

@@ -47,6 +47,8 @@ BOUNDS = {"fp32": (1e-6, 1e-6, 1e-3), "bf16": (1e-6, 2e-3, 1e-3)}
 
 def worlds(bench: Bench) -> list[int]:
     """Numbers of ranks to try here, from two."""
+    if bench.worlds:
+        return bench.worlds
     devices = torch.cuda.device_count() if bench.device == "cuda" else 2
     return [world for world in (2, 4, 8) if world <= devices]
 
