@@ -42,7 +42,7 @@ impl Pool {
         }
     }
 
-    /// Not generic: a copy of what spreads work for each of a hundred loops is a quarter of what there is to compile.
+    /// Not generic: a copy of what spreads work for each of a hundred loops is a fifth of what there is to compile.
     fn spread(&self, count: usize, run: &(dyn Fn(usize) + Sync)) {
         self.workers.install(|| (0..count).into_par_iter().with_max_len(1).for_each(run));
     }
