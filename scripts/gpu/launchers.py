@@ -28,7 +28,8 @@ def launchers(bench: Bench) -> None:
     recipe = bench.work / "launchers.toml"
     recipe.write_text(SPLIT.replace("DTYPE", "fp32"))
     threads = bench.train(recipe, [*launch(world), *processors(bench)])
-    want, table = threads.digest(), ["--algos-from", str(threads.path)]
+    want = threads.digest()
+    table = ["--algos-from", str(threads.path)] if bench.device == "cuda" else []
     torchrun = [*TORCHRUN, "--standalone", "--nproc-per-node", str(world)]
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(world)]
     trials = {
@@ -45,13 +46,9 @@ def launchers(bench: Bench) -> None:
         if shutil.which(prefix[0]) is None:
             bench.note(what, f"{prefix[0]} is not installed")
             continue
-        attempt(
-            bench,
-            what,
-            lambda w=what, p=prefix, k=keys, s=says: started(
-                bench, recipe, table, w, p, [*k, *processors(bench)], s, want
-            ),
-        )
+        command, results = bench.command(recipe, [*keys, *processors(bench)], *table)
+        run = [*prefix, *command]
+        attempt(bench, what, lambda w=what, c=run, r=results, s=says: started(bench, w, c, r, s, want))
     attempt(bench, "two hosts", lambda: two_hosts(bench, recipe, world, want))
 
 
@@ -60,19 +57,9 @@ def processors(bench: Bench) -> list[str]:
     return ["engine.threads=1"] if bench.device == "cpu" else []
 
 
-def started(
-    bench: Bench,
-    recipe: Path,
-    table: list[str],
-    what: str,
-    prefix: list[str],
-    keys: list[str],
-    says: list[str],
-    want: dict[str, str],
-) -> None:
-    """A run behind a launcher's command."""
-    command, results = bench.command(recipe, keys, *(table if bench.device == "cuda" else []))
-    bench.call([*prefix, *command])
+def started(bench: Bench, what: str, command: list[str], results: Path, says: list[str], want: dict[str, str]) -> None:
+    """A run that a launcher's command starts."""
+    bench.call(command)
     compared(bench, what, results, says, want)
 
 

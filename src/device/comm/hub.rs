@@ -43,7 +43,7 @@ impl Hub {
             let line = Arc::new(Mutex::new(line));
             let told = Arc::clone(&line);
             group.on_abort(Box::new(move |error| {
-                let ended = Down::Ended { kind: error.kind(), reason: error.message().to_owned() };
+                let ended = Down::ended(error);
                 // A rank that does not read its line must not keep the others from being told. One that is gone needs no
                 // word.
                 std::thread::spawn(move || drop(send(&told, &ended, &[])));
@@ -89,9 +89,8 @@ impl Drop for Hub {
 
 /// Tells a rank, which has joined already, that there will be no run.
 pub fn turn_away(mut line: Line, why: &Error) {
-    let ended = Down::Ended { kind: why.kind(), reason: why.message().to_owned() };
     // One that is gone needs no word.
-    let _ = line.send(&ended, &[]);
+    let _ = line.send(&Down::ended(why), &[]);
 }
 
 fn send(line: &Mutex<Line>, header: &Down, body: &[&[u8]]) -> std::io::Result<()> {

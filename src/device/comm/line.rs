@@ -7,7 +7,7 @@
 //! Both ends are the same binary on machines of one byte order, which the handshake of who connects has to see to.
 
 use super::{Activity, Deposit, Outcome};
-use crate::error::Kind as ErrorKind;
+use crate::error::{Error, Kind as ErrorKind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
@@ -196,6 +196,13 @@ pub(super) enum Down {
     Ended { kind: ErrorKind, reason: String },
     /// Somebody asks the run to save and stop.
     Stop,
+}
+
+impl Down {
+    /// The run is ended, and why.
+    pub(super) fn ended(why: &Error) -> Self {
+        Self::Ended { kind: why.kind(), reason: why.message().to_owned() }
+    }
 }
 
 /// What a body holds.

@@ -23,6 +23,7 @@ mod text;
 
 pub use pages::{Checked, Problem, check, pages, update};
 pub use spec::{KINDS, template};
+use std::path::{Path, PathBuf};
 
 /// Why a block is not right, and the command that mends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,17 +57,17 @@ fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -
 #[derive(Clone, Copy, Debug)]
 struct Scene<'a> {
     /// The folder of kept things.
-    kept: &'a std::path::Path,
+    kept: &'a Path,
     /// The folder of the page.
-    page: &'a std::path::Path,
+    page: &'a Path,
 }
 
 impl Scene<'_> {
     /// A path as a link from the page.
-    fn link(&self, to: &std::path::Path) -> String {
-        let absolute = |path: &std::path::Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    fn link(&self, to: &Path) -> String {
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         // The empty path is the current folder, which `absolute` refuses.
-        text::link(&absolute(&std::path::Path::new(".").join(self.page)), &absolute(to))
+        text::link(&absolute(&Path::new(".").join(self.page)), &absolute(to))
     }
 }
 
@@ -78,7 +79,7 @@ struct Rendered {
     /// What it was made from.
     sources: Vec<kept::Source>,
     /// Figures that belong to it, with what must be in them.
-    figures: Vec<(std::path::PathBuf, String)>,
+    figures: Vec<(PathBuf, String)>,
     /// Why it must not be used.
     faults: Vec<Why>,
     /// Commits that its numbers were measured at.
@@ -87,16 +88,10 @@ struct Rendered {
 
 impl Rendered {
     /// Adds a figure, `STEM-THEME.svg` per theme, and returns what shows it.
-    fn show(
-        &mut self,
-        scene: &Scene<'_>,
-        stem: &std::path::Path,
-        drawn: Vec<(&str, String)>,
-        alt: &str,
-    ) -> String {
+    fn show(&mut self, scene: &Scene<'_>, stem: &Path, drawn: Vec<(&str, String)>, alt: &str) -> String {
         let mut links = Vec::new();
         for (theme, svg) in drawn {
-            let path = std::path::PathBuf::from(format!("{}-{theme}.svg", stem.display()));
+            let path = PathBuf::from(format!("{}-{theme}.svg", stem.display()));
             links.push(scene.link(&path));
             self.figures.push((path, svg));
         }
