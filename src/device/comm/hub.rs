@@ -5,14 +5,23 @@ use super::group::Group;
 use super::line::{Down, Line, Up};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long who leaves waits until all have been told why. A word of a few bytes takes none of it, but for a rank that does
+/// not read.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Serves the ranks at the ends of lines: two threads each, one that reads, and one that waits in meetings for it.
 pub struct Hub {
-    lines: Vec<Arc<Mutex<Line>>>,
+    group: Arc<Group>,
+    lines: Arc<Lines>,
+    /// The lines once more: closed, they wake whoever writes on them.
+    closing: Vec<Line>,
     last_words: Arc<LastWords>,
     readers: Vec<JoinHandle<()>>,
 }
@@ -22,7 +31,7 @@ type LastWords = Mutex<BTreeMap<usize, Vec<u8>>>;
 
 impl fmt::Debug for Hub {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub").field("lines", &self.lines.len()).finish()
+        f.debug_struct("Hub").field("lines", &self.closing.len()).finish()
     }
 }
 
@@ -36,18 +45,12 @@ impl Hub {
     /// When no thread or handle can be had.
     pub fn serve(group: &Arc<Group>, lines: Vec<(usize, Line)>, lost: Lost) -> Result<Self> {
         let failed = |e: std::io::Error| Error::failed(format!("cannot serve ranks: {e}"));
-        let (mut writing, mut readers) = (Vec::new(), Vec::new());
+        let (mut writing, mut closing, mut readers) = (Vec::new(), Vec::new(), Vec::new());
         let last_words: Arc<LastWords> = Arc::default();
         for (rank, line) in lines {
             let reading = line.another().map_err(failed)?;
+            closing.push(line.another().map_err(failed)?);
             let line = Arc::new(Mutex::new(line));
-            let told = Arc::clone(&line);
-            group.on_abort(Box::new(move |error| {
-                let ended = Down::ended(error);
-                // A rank that does not read its line must not keep the others from being told. One that is gone needs no
-                // word.
-                std::thread::spawn(move || drop(send(&told, &ended, &[])));
-            }));
             let (sender, brought) = channel();
             let spawn = |what: &str, body: Box<dyn FnOnce() + Send>| {
                 std::thread::Builder::new().name(format!("xrun-{what}-{rank}")).spawn(body).map_err(failed)
@@ -59,7 +62,10 @@ impl Hub {
             spawn("meets", Box::new(move || attend(&here, rank, &brought, &line_of_worker)))?;
             writing.push(line);
         }
-        Ok(Self { lines: writing, last_words, readers })
+        let lines = Arc::new(Lines { lines: writing, telling: Mutex::default() });
+        let told = Arc::clone(&lines);
+        group.on_abort(Box::new(move |error| told.tell(error)));
+        Ok(Self { group: Arc::clone(group), lines, closing, last_words, readers })
     }
 
     /// How a rank said that it ended, once all lines are closed by the ranks.
@@ -73,16 +79,56 @@ impl Hub {
 
     /// Asks every rank to save and stop.
     pub fn ask_to_stop(&self) {
-        for line in &self.lines {
-            let _ = send(line, &Down::Stop, &[]);
-        }
+        self.lines.say(&Down::Stop);
     }
 }
 
 impl Drop for Hub {
+    /// Who ends a run and leaves must not close the lines before the others know why.
     fn drop(&mut self) {
+        if let Some(error) = self.group.ended() {
+            self.lines.tell(&error);
+            self.lines.wait(FAREWELL);
+        }
+        self.closing.iter().for_each(Line::close);
+    }
+}
+
+/// The lines to write on.
+struct Lines {
+    lines: Vec<Arc<Mutex<Line>>>,
+    /// Once all are being told that the run is ended: closed when all have been.
+    telling: Mutex<Option<Receiver<Infallible>>>,
+}
+
+impl Lines {
+    /// Says something to every rank, each on a thread of its own: one that does not read its line must not keep the others
+    /// from hearing. What is returned closes when all are done with it.
+    fn say(&self, word: &Down) -> Receiver<Infallible> {
+        let (says, said) = channel();
         for line in &self.lines {
-            line.lock().unwrap_or_else(PoisonError::into_inner).close();
+            let (line, word, says) = (Arc::clone(line), word.clone(), says.clone());
+            let body = move || {
+                // One that is gone needs no word.
+                let _ = send(&line, &word, &[]);
+                drop(says);
+            };
+            // Without a thread it goes unsaid; the rank sees its line end.
+            let _ = std::thread::Builder::new().name("xrun-says".to_owned()).spawn(body);
+        }
+        said
+    }
+
+    /// Begins to tell every rank, once, that the run is ended.
+    fn tell(&self, why: &Error) {
+        let mut telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        telling.get_or_insert_with(|| self.say(&Down::ended(why)));
+    }
+
+    /// Waits until every rank has been told, at most this long.
+    fn wait(&self, patience: Duration) {
+        if let Some(told) = &*self.telling.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = told.recv_timeout(patience);
         }
     }
 }

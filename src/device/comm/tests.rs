@@ -144,6 +144,41 @@ fn a_line_that_ends_is_a_rank_that_is_gone() {
     assert_eq!(errors, ["another rank stopped the run: rank 3: gone"; 3]);
 }
 
+/// Who ends a run closes the lines and goes; the words that say why must have been sent by then.
+#[test]
+fn everybody_hears_why_before_the_lines_are_closed() {
+    for _ in 0..50 {
+        let (group, ranks, hub) = lines(1);
+        group.abort(&Error::failed("the run is in use"));
+        drop(hub);
+        let errors =
+            on_all(&ranks[1..], |comm| comm.barrier("the beginning").unwrap_err().message().to_owned());
+        assert_eq!(errors, ["another rank stopped the run: the run is in use"; 3]);
+    }
+}
+
+/// A process that was stopped takes in nothing: what is being sent to it is neither finished nor given up.
+#[test]
+fn a_rank_that_does_not_read_keeps_nobody_from_leaving() {
+    let (here, mut there) = pair();
+    let group = Group::new(2);
+    let hub = Hub::serve(&group, vec![(1, here)], Arc::new(|_| {})).unwrap();
+    let much = vec![0.0f32; 16 << 20];
+    let header = line::Up::Meet { meeting: "gradients".to_owned(), kind: line::Kind::SumF32 };
+    thread::scope(|scope| {
+        let bringing = scope.spawn(|| there.send(&header, &[bytemuck::cast_slice(&much)]));
+        group.local(0).all_reduce_sum_f32("gradients", &mut much.clone()).unwrap();
+        bringing.join().unwrap().unwrap();
+    });
+    group.abort(&Error::failed("no sign of rank 1"));
+    let (sender, gone) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        drop(hub);
+        let _ = sender.send(());
+    });
+    gone.recv_timeout(Duration::from_secs(30)).expect("the hub waits for a rank that does not read");
+}
+
 #[test]
 fn a_rank_that_is_done_may_go() {
     let (group, mut ranks, _hub) = lines(1);
