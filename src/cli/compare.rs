@@ -1,17 +1,18 @@
 //! `xrun compare`.
 
-use super::{print, tell};
+use super::{print, seconds, tell};
 use crate::compare::{self, Asked, Compared, Request, Sides};
 use crate::error::{Error, Kind, Result};
 use crate::recipe::Prediction;
 use crate::results::comparison::Verdict;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Arguments of `xrun compare`.
 ///
 /// Exit codes: 0 when both sides were measured, whatever the verdict, save for 3: the changed side is slower by more than
-/// the smallest difference that counts, or its curve failed the gate; 1 when a turn failed; 2 for a wrong command line or
-/// recipe.
+/// the smallest difference that counts, or its curve failed the gate; 1 when a turn failed or took too long; 2 for a wrong
+/// command line or recipe; 75 when a signal stopped it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The recipe of the side before: a file, or the name of a built-in one.
@@ -54,6 +55,9 @@ pub struct Args {
     /// What the comparison is called [default: as the recipe].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// End a turn that takes longer, and with it the comparison.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "runs")]
+    timeout: Option<Duration>,
     /// Print the comparison as JSON.
     #[arg(long)]
     json: bool,
@@ -96,6 +100,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         tolerance: args.tolerance,
         hypothesis: args.hypothesis.clone(),
         predicts: args.predicts.clone(),
+        timeout: args.timeout,
     })?;
     if args.json {
         let text = serde_json::to_string_pretty(&comparison);

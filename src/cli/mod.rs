@@ -6,6 +6,7 @@ use crate::train;
 use clap::{Parser, Subcommand};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 mod arguments;
 pub mod compare;
@@ -125,6 +126,15 @@ pub fn dispatch(cli: Cli) -> Result<()> {
         Command::Sweep(a) => sweep::run(&a, &cli.results),
         Command::Worker => worker::run(),
     }
+}
+
+/// A duration on the command line, in seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| "give a number of seconds above 0".to_owned())
 }
 
 /// Writes data to stdout; a reader that has gone away (`xrun schema | head`) is not an error.

@@ -1,7 +1,7 @@
 //! `xrun sweep`: every combination of some values, each run once.
 
-use super::print;
 use super::run::Show;
+use super::{print, seconds};
 use crate::error::{Error, Result};
 use crate::results::ledger::CellStatus;
 use crate::sweep::{self, Request};
@@ -34,14 +34,6 @@ pub struct Args {
     /// How progress is shown.
     #[command(flatten)]
     pub show: Show,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| "give a number of seconds above 0".to_owned())
 }
 
 /// Runs the command.

@@ -6,6 +6,7 @@
 //!                       └─▶ curves ─▶ gate          └─▶ prediction
 //! ```
 
+mod child;
 mod external;
 mod gate;
 mod load;
@@ -27,11 +28,13 @@ use crate::results::folder::{create_timed, folder_name};
 use crate::results::progress::tell;
 use crate::results::provenance::{Build, Environment};
 use crate::train::Stop;
+use child::Patience;
 use gate::Expected;
 use jiff::Timestamp;
 use sides::{Planned, Program};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use turns::{Setting, Taken, order};
 
 /// Clocks of one side's turns that are farther apart than this share make its speeds incomparable.
@@ -62,6 +65,8 @@ pub struct Request<'a> {
     pub hypothesis: Option<String>,
     /// What is expected; unset means what the recipe says.
     pub predicts: Option<Prediction>,
+    /// How long a turn may take.
+    pub timeout: Option<Duration>,
 }
 
 /// A comparison that is over.
@@ -102,6 +107,7 @@ struct Experiment<'a> {
     warmup: usize,
     expected: Expected,
     predicts: Option<Prediction>,
+    timeout: Option<Duration>,
     comparison: Comparison,
     taken: Vec<Taken>,
 }
@@ -109,7 +115,8 @@ struct Experiment<'a> {
 impl<'a> Experiment<'a> {
     /// Makes the comparison's folder, and writes down what is asked and expected before anything runs.
     fn begin(request: Request<'a>) -> Result<Self> {
-        let Request { sides, results, name, repeats, min_effect, tolerance, hypothesis, predicts } = request;
+        let Request { sides, results, name, repeats, min_effect, tolerance, hypothesis, predicts, timeout } =
+            request;
         let recipe = sides.recipe().ok_or_else(|| Error::usage("neither side has a recipe"))?;
         let asked = recipe.recipe.compare.clone();
         let warmup = recipe.recipe.metrics.warmup;
@@ -153,6 +160,7 @@ impl<'a> Experiment<'a> {
             warmup,
             expected,
             predicts,
+            timeout,
             comparison,
             taken: Vec::new(),
         })
@@ -189,6 +197,7 @@ impl<'a> Experiment<'a> {
                 folder: &self.folder,
                 warmup: self.warmup,
                 algorithms_from: algorithms.as_deref(),
+                patience: Patience { timeout: self.timeout, stop },
             };
             let taken = Taken::run(&side.program, side.binary.as_deref(), index + 1, after, setting)?;
             if taken.failed.is_none() {

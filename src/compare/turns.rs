@@ -1,5 +1,6 @@
 //! A turn of one side: a fresh process, and what it left.
 
+use super::child::{self, Over, Patience, Stderr};
 use super::external;
 use super::gate::Point;
 use super::load::Load;
@@ -13,7 +14,7 @@ use crate::results::provenance::Environment;
 use crate::results::steady::steady_rows;
 use crate::results::{MetricsRow, Status, TimingRow, atomic, rows};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Lines of a failed process's complaint that are shown.
 const SHOWN_LINES: usize = 12;
@@ -54,6 +55,8 @@ pub struct Setting<'a> {
     pub warmup: usize,
     /// A run whose choices of matrix-product algorithms are taken over.
     pub algorithms_from: Option<&'a Path>,
+    /// How long a turn may take.
+    pub patience: Patience<'a>,
 }
 
 /// The order of `repeats` turns of each side, `true` for after: A B B A A B B A … As in plain alternation each pair has both
@@ -189,30 +192,34 @@ fn xrun(binary: &Path, arguments: &[String], after: bool, set: Setting<'_>) -> R
     if let Some(run) = set.algorithms_from {
         command.arg("--algos-from").arg(std::path::absolute(run).at("find", run)?);
     }
-    let output = command.stdin(Stdio::null()).output().at("start", binary)?;
-    let stdout = String::from_utf8_lossy(&output.stdout);
+    let over = child::run(&mut command, Stderr::Taken, set.patience)?;
     let run =
-        stdout.lines().rev().find_map(finished).map(|(recipe, run)| -> Result<PathBuf> {
+        over.stdout.lines().rev().find_map(finished).map(|(recipe, run)| -> Result<PathBuf> {
             Ok(set.results.join(folder_name(&recipe)?).join(run))
         });
     let mut taken = match run {
         Some(run) => Taken::stored(&run?, after)?,
         None => Taken::empty(after, None),
     };
-    if !output.status.success() || taken.turn.run.is_none() {
-        let kind = match output.status.code() {
-            Some(2) => Kind::Usage,
-            Some(4) => Kind::DoesNotFit,
-            Some(75) => Kind::Interrupted,
-            _ => Kind::Failed,
-        };
-        let error = Error::new(kind, complaint(&output.stderr, &output.status.to_string()));
+    if !over.status.success() || taken.turn.run.is_none() {
+        let error = why_it_failed(&over);
         if taken.failed.is_none() {
             taken.fail("failed", error.clone());
         }
         taken.failed = Some(error);
     }
     Ok(taken)
+}
+
+/// Why a run of xrun ended as it did not have to.
+fn why_it_failed(over: &Over) -> Error {
+    let kind = match over.status.code() {
+        Some(2) => Kind::Usage,
+        Some(4) => Kind::DoesNotFit,
+        Some(75) => Kind::Interrupted,
+        _ => Kind::Failed,
+    };
+    over.cut.clone().unwrap_or_else(|| Error::new(kind, complaint(&over.stderr, &over.status.to_string())))
 }
 
 /// Recipe and run of the line that ends `xrun run --json`.
@@ -223,9 +230,8 @@ fn finished(line: &str) -> Option<(String, String)> {
 }
 
 /// The end of what a process said before it failed.
-fn complaint(stderr: &[u8], status: &str) -> String {
-    let text = String::from_utf8_lossy(stderr);
-    let lines: Vec<&str> = text.trim().lines().collect();
+fn complaint(stderr: &str, status: &str) -> String {
+    let lines: Vec<&str> = stderr.trim().lines().collect();
     let shown = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
     match shown.is_empty() {
         true => status.to_owned(),
@@ -235,15 +241,14 @@ fn complaint(stderr: &[u8], status: &str) -> String {
 
 /// A command for the shell. Its rows go to `turn-N.jsonl` beside the comparison.
 fn external(command: &str, number: usize, after: bool, set: Setting<'_>) -> Result<Taken> {
-    let output =
-        Command::new("sh").args(["-c", command]).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|e| Error::failed(format!("cannot start `{command}`: {e}")))?;
+    let over = child::run(Command::new("sh").args(["-c", command]), Stderr::Shown, set.patience)?;
     let mut taken = Taken::empty(after, None);
-    if !output.status.success() {
-        taken.fail("failed", Error::failed(format!("`{command}`: {}", output.status)));
+    if !over.status.success() {
+        let error = over.cut.unwrap_or_else(|| Error::failed(over.status.to_string()));
+        taken.fail("failed", error.context(format!("`{command}`")));
         return Ok(taken);
     }
-    let printed = match external::read(&String::from_utf8_lossy(&output.stdout)) {
+    let printed = match external::read(&over.stdout) {
         Ok(printed) => printed,
         Err(error) => {
             taken.fail("failed", error);
@@ -296,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_complaint_is_the_end_of_what_was_said() {
-        assert_eq!(complaint(b"error: no\n", "exit status: 2"), "exit status: 2: no");
-        assert_eq!(complaint(b"", "signal: 9"), "signal: 9");
+        assert_eq!(complaint("error: no\n", "exit status: 2"), "exit status: 2: no");
+        assert_eq!(complaint("", "signal: 9"), "signal: 9");
     }
 }

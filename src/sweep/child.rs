@@ -8,6 +8,7 @@ use crate::results::folder::{METRICS, TIMING, read_summary};
 use crate::results::ledger::{CellStatus, Measured, SWEEPS};
 use crate::results::{Status, Summary};
 use crate::train::launch::process::this_program;
+use crate::train::signal_group;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -269,11 +270,11 @@ impl Child {
         };
         if !ending.asked && !patience.is_zero() {
             ending.asked = true;
-            signal(pid, false);
+            signal_group(pid, false);
         }
         if !ending.killed && ending.since.elapsed() >= patience {
             ending.killed = true;
-            signal(pid, true);
+            signal_group(pid, true);
         }
     }
 
@@ -389,24 +390,6 @@ impl Child {
 fn name_of(run: &Path) -> Option<String> {
     let recipe = run.parent()?.file_name()?.to_str()?;
     Some(format!("{recipe}/{}", run.file_name()?.to_str()?))
-}
-
-/// Asks a process to stop, or ends it.
-#[cfg(unix)]
-fn signal(pid: u32, at_once: bool) {
-    use rustix::process::{Pid, Signal, kill_process};
-    let signal = if at_once { Signal::KILL } else { Signal::TERM };
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // One that is gone needs no signal.
-        let _ = kill_process(pid, signal);
-    }
-}
-
-#[cfg(not(unix))]
-fn signal(pid: u32, at_once: bool) {
-    if at_once {
-        let _ = Command::new("taskkill").args(["/F", "/PID", &pid.to_string()]).status();
-    }
 }
 
 /// What a summary says that belongs in the ledger. What was not measured is blank.

@@ -31,7 +31,7 @@ pub use run::{
     Ended, Origin, Request, check_fits, corpus_facts, follow, make_paths_absolute, not_taken, run,
 };
 pub use sample::{SampleRequest, sample};
-pub use stop::Stop;
+pub use stop::{Stop, signal_group};
 
 use crate::device::comm::Activity;
 use crate::error::Result;

@@ -1,4 +1,5 @@
-//! SIGINT and SIGTERM: the first asks the run to save and stop, a second one later ends it at once.
+//! SIGINT and SIGTERM: the first asks the run to save and stop, a second one later ends it at once. Here they are heard, and
+//! sent to runs in processes of their own.
 
 use crate::error::{Error, Result};
 use crate::results::progress::tell;
@@ -48,5 +49,26 @@ impl Stop {
     /// Whether a stop was asked for.
     pub fn asked(&self) -> bool {
         self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Asks the processes of a group to save and stop, or ends them at once. `leader` was started as the first of its group.
+#[cfg(unix)]
+pub fn signal_group(leader: u32, at_once: bool) {
+    use rustix::process::{Pid, Signal, kill_process_group};
+    let signal = if at_once { Signal::KILL } else { Signal::TERM };
+    // Group 1 would be everybody.
+    if let Some(leader) = i32::try_from(leader).ok().filter(|&leader| leader > 1).and_then(Pid::from_raw) {
+        // One that is gone needs no signal.
+        let _ = kill_process_group(leader, signal);
+    }
+}
+
+/// Ends a process and its children. Here they cannot be asked.
+#[cfg(not(unix))]
+pub fn signal_group(leader: u32, at_once: bool) {
+    if at_once {
+        let _ =
+            std::process::Command::new("taskkill").args(["/F", "/T", "/PID", &leader.to_string()]).status();
     }
 }

@@ -1,9 +1,10 @@
 //! `xrun compare` from outside: what it runs, what it stores, what it says, and how it ends.
 
-use crate::place::{self, Done, Place};
+use crate::place::{self, Done, Place, SOON, are_gone};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
+use xrun::results::Status;
 use xrun::results::comparison::{COMPARISON, Comparison, Verdict};
 
 /// Runs of a fraction of a second: enough steps for blocks, and few enough that 50 of them take no time.
@@ -204,6 +205,55 @@ fn turns_that_fail_end_the_comparison() {
     }
 }
 
+/// Two processes that would go on for hours; the second one's number goes to a file.
+const ENDLESS: &str = "sleep 5000 & echo $! > sleeper; wait";
+
+/// Waits until the endless command runs; the number of its sleeper.
+fn sleeper(place: &Place, running: &mut place::Running) -> u32 {
+    let number = || std::fs::read_to_string(place.path().join("sleeper")).unwrap_or_default();
+    assert!(running.until(|| number().ends_with('\n')));
+    number().trim().parse().unwrap()
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_ended_with_what_it_started() {
+    let place = Place::new();
+    let arguments = ["compare", "tiny.toml", "--before-cmd", ENDLESS, "--timeout", "1.5"];
+    let mut running = place.start(&arguments);
+    let sleeper = sleeper(&place, &mut running);
+    running.ends().ended(1).says(&["turn 1, before", "took more than 1.5 s"]);
+    are_gone(&[sleeper], SOON);
+    let (_, found) = comparison(&place);
+    assert!(!found.finished && found.turns[0].status.contains("took more than 1.5 s"), "{:?}", found.turns);
+}
+
+#[test]
+fn a_run_that_takes_too_long_is_ended() {
+    let place = Place::new();
+    let long = ["tiny.toml", "engine.fused=false", "--set=training.steps=100000", "--timeout=1"];
+    place.xrun(&[&["compare"], &long[..]].concat()).ended(1).says(&["turn 1, before", "took more than 1 s"]);
+}
+
+/// Whoever ends a comparison may know its process alone.
+#[test]
+fn a_signal_ends_the_turn_under_way() {
+    let command = ["compare", "tiny.toml", "--before-cmd", ENDLESS];
+    let place = Place::new();
+    let mut running = place.start(&command);
+    let sleeper = sleeper(&place, &mut running);
+    running.signal("TERM");
+    running.ends().ended(75).says(&["turn 1, before", "stopped by a signal"]);
+    are_gone(&[sleeper], SOON);
+
+    let place = Place::new();
+    let own = ["compare", "tiny.toml", "engine.fused=false", "--set=training.steps=100000"];
+    let mut running = place.start(&own);
+    assert!(running.until(|| place.runs().first().is_some_and(|run| run.rows() > 0)));
+    running.signal("INT");
+    running.ends().ended(75).says(&["turn 1, before", "stopped by a signal"]);
+    assert_eq!(place.run().summary().status, Status::Interrupted);
+}
+
 #[test]
 fn wrong_questions_are_refused_before_anything_runs() {
     let place = Place::new();
@@ -220,6 +270,7 @@ fn wrong_questions_are_refused_before_anything_runs() {
         "no measured column",
     );
     refused(&["compare", "tiny.toml", "engine.fused=false", "--tolerance=-1"], "a number from 0 on");
+    refused(&["compare", "tiny.toml", "engine.fused=false", "--timeout=0"], "seconds above 0");
     refused(&["compare", "tiny.toml", "--before-rev", "HEAD"], "git repository");
     refused(&["compare", "tiny.toml", "--before-bin", "nowhere"], "no binary nowhere");
     refused(

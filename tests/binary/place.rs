@@ -14,6 +14,9 @@ use xrun::train::checkpoint::{self, Loaded};
 /// Steps of [`RECIPE`].
 pub const STEPS: u64 = 30;
 
+/// How long a run may take to end after a fault, by its specification; a busy machine gets twice as long.
+pub const SOON: Duration = Duration::from_secs(10);
+
 /// A run of a second with six saves; evaluations and samples fall on saves and between them.
 pub const RECIPE: &str = r#"
 [model]
@@ -323,5 +326,20 @@ fn copy(from: &Path, to: &Path) {
         let path = to.join(path.strip_prefix(from).unwrap());
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();
+    }
+}
+
+/// Waits until none of these processes is there any more.
+#[track_caller]
+pub fn are_gone(processes: &[u32], limit: Duration) {
+    let began = Instant::now();
+    let lives = |id: &&u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        // A zombie is gone: its parent has not looked yet.
+        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+    };
+    while let Some(id) = processes.iter().find(lives) {
+        assert!(began.elapsed() < limit, "process {id} lives on");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -341,7 +341,8 @@ mod tests {
             local_world: world,
             address: "127.0.0.1".to_owned(),
             port,
-            job: "job".to_owned(),
+            // Tests run at once, and ports lie close together.
+            job: format!("at {port}"),
             ignored: Vec::new(),
         }
     }

@@ -1,7 +1,7 @@
 //! A rank that dies, hangs, or finds no memory: the run ends soon, says which and where, and leaves nobody behind.
 
-use super::party::{LAUNCHERS, Launcher, Member, Party, SOON, are_gone, signal};
-use crate::place::Place;
+use super::party::{LAUNCHERS, Launcher, Member, Party, signal};
+use crate::place::{Place, SOON, are_gone};
 use std::time::Duration;
 use xrun::results::Status;
 

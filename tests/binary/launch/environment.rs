@@ -1,7 +1,7 @@
 //! What launchers say in the environment, and what happens when they contradict themselves.
 
-use super::party::{Launcher, Member, SOON, port};
-use crate::place::Place;
+use super::party::{Launcher, Member, port};
+use crate::place::{Place, SOON};
 
 const QUICK: [&str; 3] = ["tiny.toml", "training.steps=4", "generation.samples=0"];
 

@@ -9,9 +9,6 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long a run may take to end after a fault, by its specification; a busy machine gets twice as long.
-pub const SOON: Duration = Duration::from_secs(10);
-
 /// Who starts the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
@@ -185,21 +182,6 @@ pub fn children_of(process: u32) -> Vec<u32> {
         children.unwrap_or_default().split_whitespace().map(|id| id.parse().unwrap()).collect();
     children.sort_unstable();
     children
-}
-
-/// Waits until none of these processes is there any more.
-#[track_caller]
-pub fn are_gone(processes: &[u32], limit: Duration) {
-    let began = Instant::now();
-    let lives = |id: &&u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        // A zombie is gone: its parent has not looked yet.
-        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
-    };
-    while let Some(id) = processes.iter().find(lives) {
-        assert!(began.elapsed() < limit, "process {id} lives on");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Sends a signal by its name.

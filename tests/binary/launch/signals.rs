@@ -1,7 +1,7 @@
 //! Signals: all ranks stop after the same step, whichever process was told, and what they saved goes on.
 
-use super::party::{LAUNCHERS, Launcher, SOON, are_gone, same_bits, signal};
-use crate::place::Place;
+use super::party::{LAUNCHERS, Launcher, same_bits, signal};
+use crate::place::{Place, SOON, are_gone};
 use xrun::results::Status;
 
 const LONG: [&str; 4] =
