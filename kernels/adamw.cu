@@ -43,7 +43,7 @@ __device__ __forceinline__ void store_streaming(float *to, const float (&from)[V
     __stcs(reinterpret_cast<float4 *>(to), make_float4(from[0], from[1], from[2], from[3]));
 }
 
-// (params, m, v, shadow)[n] ← AdamW(grads[n]) with row step[1] of schedule[steps, 4]: 1 - lr·decay, lr / (1 - β1^t),
+// (params, m, v, shadow)[n] ← AdamW(grads[n]) with row step[1] of schedule[steps + 1, 4]: 1 - lr·decay, lr / (1 - β1^t),
 // √(1 - β2^t), lr. Nothing changes where bad[1] is set. Without HAS_SHADOW, `shadow` is not written.
 extern "C" __global__ void __launch_bounds__(THREADS)
 adamw(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad, float *params,

@@ -27,7 +27,7 @@
     sanitize   every case of every op under compute-sanitizer
 
 A section that runs out of its time is cut off, and the next one begins. --out receives `table.md`, `results.json` and a
-log per section; everything else is removed. Exits with 1 when something does not hold.
+log per section, and in `kept` the runs that are worth keeping; everything else is removed. Exits with 1 when something does not hold.
 """
 
 import argparse

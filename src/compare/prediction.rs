@@ -8,9 +8,12 @@ use crate::results::comparison::{Comparison, Verdict};
 /// A word is held against the verdict, and stays open where that is inconclusive. A range of `tok_s` is held against the
 /// ratio: its estimate decides, except where the verdict is inconclusive; then the whole interval has to lie inside the
 /// range, or outside. A range of another column is held against the medians of both sides. Nothing is said of speed where
-/// times are not comparable.
+/// times are not comparable, and nothing at all of a comparison that did not come to its end.
 pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
-    let comparable = comparison.finished && comparison.contended.is_empty();
+    if !comparison.finished {
+        return None;
+    }
+    let comparable = comparison.contended.is_empty();
     let verdict = Some(comparison.verdict).filter(|verdict| comparable && *verdict != Verdict::Inconclusive);
     match &prediction.of {
         Predicted::Faster => verdict.map(|verdict| verdict == Verdict::Faster),
@@ -84,5 +87,11 @@ mod tests {
         assert_eq!(held("allocated_bytes -40..-20%", &found), Some(true), "bytes are no times");
         assert_eq!(held("faster", &found), None);
         assert_eq!(held("tok_s -50..+50%", &found), None);
+        found.finished = false;
+        assert_eq!(
+            held("allocated_bytes -40..-20%", &found),
+            None,
+            "a side may have been measured in other turns"
+        );
     }
 }

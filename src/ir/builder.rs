@@ -1,7 +1,6 @@
 //! Records programs.
 
 use super::{Home, Mode, Node, Op, Phase, Program, SlotId, Spec, State, Stream, Tensor, TensorId};
-use crate::device::DType;
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -243,11 +242,6 @@ impl Builder {
         let dot = if self.scope.is_empty() { "" } else { "." };
         let name = format!("{}{dot}{name}", self.scope.join("."));
         self.add_tensor(Tensor { name, spec, home: Home::Transient })
-    }
-
-    /// The format of activations.
-    pub fn stream_dtype(&self) -> DType {
-        self.program.state.precision.stream
     }
 
     fn add_tensor(&mut self, tensor: Tensor) -> TensorId {

@@ -65,10 +65,10 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     (builder.finish(), buckets)
 }
 
-/// How the rows lie by which ranks exchange the gradient of the embedding, `None` where they all-reduce it: in a
-/// group with all others, which is there to be compared with; with several
-/// micro-steps, whose rows would all have to be kept; with tied embeddings, where the head's gradient is in every row;
-/// and where it takes fewer bytes.
+/// How the rows lie by which ranks exchange the gradient of the embedding; `None` where they all-reduce it instead: with
+/// `parallelism.embedding_exchange = false`; in a group with all others, which is there to be compared with; with several
+/// micro-steps, whose rows would all have to be kept; with tied embeddings, where the head's gradient is in every row; and
+/// where an all-reduce sends fewer bytes.
 pub(super) fn dealt_rows(plan: &Plan) -> Option<DealtRows> {
     let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
     let by_rows = plan.execution.embedding_exchange

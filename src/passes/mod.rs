@@ -1,6 +1,7 @@
 //! Program to program: everything that happens between recording a model and running it, in one visible order.
 //!
-//! unfuse (ablation) → autodiff → recompute → exchange → buckets → memory. `plan` calls them; each prints and is tested alone.
+//! unfuse (ablation) → autodiff → recompute → exchange → buckets → memory. `model` calls them, and `exec` the last;
+//! each prints and is tested alone.
 
 pub mod autodiff;
 pub mod buckets;

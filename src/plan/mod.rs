@@ -153,7 +153,7 @@ pub struct AdamW {
     pub max_norm: f64,
 }
 
-/// How the step is executed: nothing here changes the curve.
+/// How the step is executed. All but `tf32` and `communicate` leave the curve as it is, up to rounding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
     /// The GPU of the first rank of this machine; `None`: all ranks run on the CPU.
@@ -204,7 +204,7 @@ impl Execution {
     }
 }
 
-/// How often things happen besides steps, in steps; 0 means only at the end.
+/// How often things happen besides steps, in steps; of those that are intervals, 0 means only at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intervals {
     /// Evaluation.
@@ -219,7 +219,7 @@ pub struct Intervals {
     pub generation: usize,
     /// Comparison of the replicas of all ranks.
     pub check: usize,
-    /// Rows and progress.
+    /// Progress; rows are written every step.
     pub metrics: usize,
     /// Steps that never count as steady state.
     pub warmup: usize,

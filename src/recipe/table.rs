@@ -17,7 +17,8 @@ use std::ops::Bound::{self, Excluded, Included};
 const MAX_SEED: u64 = i64::MAX as u64;
 const MAX_STEPS: u64 = 1_000_000_000;
 pub const MAX_RANKS: u64 = 65_536;
-const MAX_TOKENS: u64 = 1_000_000_000_000;
+/// Of a generated corpus, which lies in memory: 16 GiB of ids.
+const MAX_TOKENS: u64 = 1 << 32;
 
 const fn count(min: u64, max: u64) -> Type {
     Type::Count { min, max }
@@ -471,7 +472,7 @@ pub static KEYS: &[Key] = &[
     ),
     Key::new(
         "engine.communication",
-        Execution,
+        Training,
         Type::Word(Communication::WORDS),
         "Whether ranks exchange gradients; off measures what the exchange costs, and trains nothing useful.",
         "\"off\"",

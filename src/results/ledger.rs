@@ -1,6 +1,7 @@
 //! `ledger.jsonl`: every attempt at every cell of every sweep in a results folder, one JSON object per line.
 //!
-//! Lines are only ever added. An attempt is a line when it begins and one when it ends; one that never ended was killed
+//! Lines are only ever added. An attempt is a line when it begins and one when it ends, and one alone where nothing was
+//! started; one that never ended was killed
 //! with the sweep, and the next sweep says so in a line of its own. The table of a sweep is what its cells' last lines say.
 
 use crate::error::{Error, IoContext, Result};
@@ -20,7 +21,8 @@ pub const SWEEPS: &str = "sweeps";
 /// A line of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// What makes two cells the same: hash over training and execution keys, corpus, build and device class.
+    /// What makes two cells the same: hash over the keys that change what is trained or measured, corpus, build and
+    /// device class.
     pub key: String,
     /// Number of the attempt at this cell, from 1.
     pub attempt: u64,

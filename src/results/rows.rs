@@ -35,6 +35,8 @@ pub enum Phase {
     Train,
     /// An evaluation on the held-out text.
     Eval,
+    /// Comparing the parameters of all ranks.
+    Check,
     /// Writing a checkpoint.
     Save,
     /// Generating text.
@@ -68,7 +70,7 @@ pub struct TimingRow {
     pub rss_mib: Option<f64>,
     /// Peak resident memory of the process so far, in MiB.
     pub peak_mem_mib: Option<f64>,
-    /// How often memory was asked from the driver since the row before; blank on the CPU, as are all that follow.
+    /// How often memory was asked from the driver since the row before; blank on the CPU, as is what follows up to `hfu_pct`.
     pub driver_allocations: Option<u64>,
     /// Device memory that tensors use: the state, and the arena or the most transient tensors alive at once, in MiB.
     pub gpu_allocated_mib: Option<f64>,

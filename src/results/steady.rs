@@ -4,7 +4,7 @@ use super::rows::{Phase, TimingRow};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
-/// Blocks into which the samples are cut to look for a transient at the start.
+/// A block in which a transient at the start is looked for is this part of the samples, rounded down.
 const BLOCKS: usize = 20;
 /// With fewer samples a block median says nothing, and no transient is looked for.
 const MIN_SAMPLES: usize = 40;
@@ -200,9 +200,9 @@ fn transient(times: &[f64]) -> (usize, Option<bool>) {
 fn rule(warmup: usize) -> String {
     format!(
         "training steps, without the first {warmup} (and the first {warmup} after a resume), without steps that also \
-         evaluated, saved or generated, and without a transient: of {BLOCKS} blocks, leading ones whose median is more \
-         than {:.0} % from the median of the later half (looked for from {MIN_SAMPLES} steps on); quantiles are \
-         linearly interpolated",
+         evaluated, compared ranks, saved or generated, and without a transient: of blocks of 1/{BLOCKS} of the rest, \
+         leading ones whose median is more than {:.0} % from the median of the later half (looked for from \
+         {MIN_SAMPLES} steps on); quantiles are linearly interpolated",
         TOLERANCE * 100.0
     )
 }
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn warmup_and_steps_with_other_work_are_left_out() {
         let mut rows = training([900.0, 800.0, 100.0, 100.0, 500.0, 100.0]);
-        rows.insert(5, row(5, Phase::Eval, 9000.0));
+        rows.insert(5, row(5, Phase::Check, 9000.0));
         rows.push(row(7, Phase::Warmup, 700.0));
         rows.push(row(8, Phase::Train, 100.0));
         let steady = steady_state(&rows, 2);

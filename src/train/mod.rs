@@ -114,7 +114,11 @@ pub fn train(
         }
         let saves = (stopping && at_rest) || due(plan.intervals.checkpoint, step, steps);
         if compares_after(step) || (saves && plan.intervals.keep > 0) {
+            started = Instant::now();
             rank.check_replicas()?;
+            if let Some(recorder) = recorder.as_mut().filter(|_| replicas) {
+                recorder.compared(step, started.elapsed())?;
+            }
         }
         // Saving comes last: a run that goes on from here does nothing of this step again.
         if let Some(recorder) = recorder.as_mut().filter(|_| saves) {
@@ -124,7 +128,7 @@ pub fn train(
         if stopping && at_rest && step < steps {
             return Ok(Outcome::Interrupted);
         }
-        if pauses_after(step) {
+        if pauses_after(step) || compares_after(step) {
             started = Instant::now();
         }
     }

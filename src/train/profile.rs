@@ -134,9 +134,8 @@ pub fn profile(mut resolved: Resolved, request: ProfileRequest) -> Result<Profil
     let step = whole_steps(&mut rank, request.steps)?;
     let mut ops: Vec<OpTime> = ops
         .into_iter()
-        .map(|((phase, op, shapes), mut c)| {
-            c.steps.sort();
-            let time = c.steps[c.steps.len() / 2];
+        .map(|((phase, op, shapes), c)| {
+            let time = median(c.steps);
             let budget = limits.map(|_| Duration::from_secs_f64(c.budget));
             let (product_flops, bytes) = (c.product_flops, c.bytes);
             OpTime { op, phase, shapes, calls: c.calls, time, product_flops, bytes, budget }
@@ -144,6 +143,13 @@ pub fn profile(mut resolved: Resolved, request: ProfileRequest) -> Result<Profil
         .collect();
     ops.sort_by_key(|t| std::cmp::Reverse(t.time));
     Ok(Profile { ops, step, tokens, limits, spans })
+}
+
+/// The middle of some times; of two in the middle, their mean.
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    let half = times.len() / 2;
+    if times.len().is_multiple_of(2) { (times[half - 1] + times[half]) / 2 } else { times[half] }
 }
 
 /// The mean time of steps as they are trained, after some that warm up.
@@ -172,4 +178,16 @@ fn shapes(program: &Program, node: &Node) -> String {
         ids.iter().map(|&id| program.spec(id).to_string()).collect::<Vec<_>>().join(" ")
     };
     format!("{} → {}", list(&node.inputs), list(&node.outputs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_is_between_two() {
+        let of = |times: &[u64]| median(times.iter().copied().map(Duration::from_millis).collect());
+        assert_eq!(of(&[9, 1, 4, 2]), Duration::from_millis(3));
+        assert_eq!(of(&[9, 1, 4]), Duration::from_millis(4));
+    }
 }

@@ -36,7 +36,7 @@ pub struct StepReport {
     pub lr: f64,
     /// Time spent waiting for the loader.
     pub data_wait: Duration,
-    /// What collectives took; `None` for a rank alone, on the CPU, and where it could not be told any more.
+    /// What collectives took; `None` for a rank alone, and where it could not be told any more.
     pub communicated: Option<Communicated>,
     /// The first tensor that was not finite; then nothing was updated.
     pub bad: Option<BadTensor>,
@@ -407,7 +407,7 @@ impl Rank {
     pub fn check_replicas(&mut self) -> Result<()> {
         let programs = Arc::clone(&self.programs);
         let Some(section) = &programs.replicas else { return Ok(()) };
-        self.comm.now(self.done, Activity::Evaluates);
+        self.comm.now(self.done, Activity::Compares);
         replicas::check(&mut self.engine, section, self.done)
     }
 

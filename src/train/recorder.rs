@@ -53,7 +53,6 @@ pub struct Parts {
     pub progress: Progress,
     /// The step that the run goes on from.
     pub from_step: u64,
-    /// Bytes of state and transient tensors.
     /// Whether the folder has the rows of the steps before.
     pub resumed: bool,
     /// Bytes of state and arena.
@@ -161,6 +160,12 @@ impl Recorder {
     /// The held-out text was evaluated in `took`.
     pub(super) fn evaluated(&mut self, step: u64, took: Duration) -> Result<()> {
         let row = self.timing_row(step, Phase::Eval, took);
+        self.timing.append(&row)
+    }
+
+    /// The ranks compared their parameters in `took`.
+    pub(super) fn compared(&mut self, step: u64, took: Duration) -> Result<()> {
+        let row = self.timing_row(step, Phase::Check, took);
         self.timing.append(&row)
     }
 

@@ -168,6 +168,8 @@ pub enum Activity {
     Waits,
     /// Evaluates.
     Evaluates,
+    /// Compares its parameters with those of the others.
+    Compares,
     /// Writes: rows, samples, a checkpoint.
     Writes,
     /// Is done, and owes nobody an answer.
@@ -182,6 +184,7 @@ impl Activity {
             Activity::Steps => "computes",
             Activity::Waits => "waits for its GPU",
             Activity::Evaluates => "evaluates",
+            Activity::Compares => "compares parameters",
             Activity::Writes => "writes results",
             Activity::Left => "is done",
         }

@@ -41,14 +41,12 @@ const OF_RUNS: [Quantity; 25] = [
 ];
 
 /// Those that only comparisons have.
-const OF_COMPARISONS: [Quantity; 7] = [
+const OF_COMPARISONS: [Quantity; 5] = [
     Quantity("planned_bytes", "planned (MiB)", 1, MIB),
     Quantity("allocated_bytes", "allocated (MiB)", 1, MIB),
     Quantity("peak_rss_bytes", "peak resident (MiB)", 1, MIB),
-    Quantity("peak_mem_mib", "peak memory (MiB)", 1, 1.0),
     Quantity("train_loss", "loss (nats/token)", 4, 1.0),
     Quantity("startup_s", "start (s)", 2, 1.0),
-    Quantity("power_w", "power (W)", 0, 1.0),
 ];
 
 /// Columns of runs that are words.

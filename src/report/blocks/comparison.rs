@@ -219,7 +219,7 @@ pub fn held(comparison: &Comparison) -> &'static str {
     match comparison.prediction_held {
         Some(true) => "held",
         Some(false) => "**falsified**",
-        None => "not judged",
+        None => "open",
     }
 }
 

@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! rank → 0   Hello   { version, job, rank, world, nonce }
-//! 0 → rank   Known   { nonce, proof of the secret over both nonces }       or Refused { why, final }
+//! 0 → rank   Known   { nonce, proof of the secret over both nonces }       or Refused { why, for_good }
 //! rank → 0   Proof   { proof of the secret over both nonces and the rank }
-//! 0 → rank   Welcome                                                       or Refused { why, final }
+//! 0 → rank   Welcome                                                       or Refused { why, for_good }
 //! ```
 
 use super::environment::{PORTS, Place, SECRET, is_loopback};

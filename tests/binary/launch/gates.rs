@@ -2,6 +2,7 @@
 
 use super::party::{LAUNCHERS, Launcher, metrics, same_bits};
 use crate::place::{Place, Run};
+use xrun::results::{Phase, TimingRow};
 use xrun::train::checkpoint::Loaded;
 
 /// Twenty steps of the recipe with a global batch that splits into up to four.
@@ -151,4 +152,18 @@ fn the_full_stack_on_every_path() {
         }
         before = Some((place, run));
     }
+}
+
+/// A comparison of replicas has a row of its own, and the step after it does not pay for it.
+#[test]
+fn comparisons_of_ranks_are_timed_by_themselves() {
+    let checks = |world, more: &[&str]| -> Vec<u64> {
+        let more = [&["parallelism.check_interval=8", "checkpoint.interval=0"], more].concat();
+        let (_place, run) = trained(Launcher::Thread, world, &more);
+        let rows: Vec<TimingRow> = xrun::results::rows::read(&run.path.join("timing.csv")).unwrap();
+        rows.iter().filter(|row| row.phase == Phase::Check).map(|row| row.step).collect()
+    };
+    assert_eq!(checks(2, &[]), [8, 16, 20]);
+    assert!(checks(1, &[]).is_empty(), "a rank alone has nothing to compare");
+    assert!(checks(2, &["engine.communication=off"]).is_empty(), "ranks that do not exchange differ");
 }

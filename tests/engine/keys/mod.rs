@@ -87,7 +87,8 @@ fn check(key: &Key, case: &Case, world: usize) -> Result<(), String> {
     };
     let shows = case.shows(world);
     match (key.class, shows) {
-        (Class::Training, Shows::Curve) | (Class::Execution, Shows::Alone | Shows::Program { .. }) => {}
+        (Class::Training, Shows::Curve | Shows::Alone) => {}
+        (Class::Execution, Shows::Alone | Shows::Program { .. }) => {}
         (Class::Execution, Shows::Memory | Shows::Written(_) | Shows::Refused(..) | Shows::Special(_)) => {}
         (Class::Bookkeeping, Shows::Written(_) | Shows::Recorded | Shows::Special(_)) => {}
         (class, shows) => return Err(format!("{shows:?} does not suit a key of the {class} class")),

@@ -178,7 +178,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "engine.fused" => program("false", false),
         "engine.attention" => program("unfused", false),
         "engine.batching" => program("looped", false),
-        "engine.communication" => talk("off", false),
+        "engine.communication" => on(&[], "off", [Alone, Curve]),
         "engine.poison" => on(&[], "true", [Special(runs::poisons); 2]),
 
         "sweep.grid" => recorded("{ \"optimizer.lr\" = [1e-3, 3e-3] }"),

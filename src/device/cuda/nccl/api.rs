@@ -62,8 +62,6 @@ type InitRank = unsafe extern "C" fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int
 // SAFETY: as above.
 pub(super) type OfComm = unsafe extern "C" fn(ncclComm_t) -> Status;
 // SAFETY: as above.
-type AsyncError = unsafe extern "C" fn(ncclComm_t, *mut Status) -> Status;
-// SAFETY: as above.
 type AllReduce = unsafe extern "C" fn(
     *const c_void,
     *mut c_void,
@@ -109,7 +107,6 @@ pub(super) struct Api {
     pub(super) init_rank: InitRank,
     pub(super) destroy: OfComm,
     pub(super) abort: OfComm,
-    pub(super) async_error: AsyncError,
     pub(super) all_reduce: AllReduce,
     pub(super) all_gather: AllGather,
     pub(super) broadcast: Broadcast,
@@ -154,7 +151,6 @@ impl Api {
             init_rank: named!("ncclCommInitRankConfig"),
             destroy: named!("ncclCommDestroy"),
             abort: named!("ncclCommAbort"),
-            async_error: named!("ncclCommGetAsyncError"),
             all_reduce: named!("ncclAllReduce"),
             all_gather: named!("ncclAllGather"),
             broadcast: named!("ncclBroadcast"),

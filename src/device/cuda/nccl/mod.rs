@@ -142,21 +142,6 @@ impl Nccl {
         })
     }
 
-    /// What went wrong beside the calls, as when the way to another rank is lost: for whoever watches a run. Kernels that
-    /// wait for a lost rank wait until [`Nccl::abort`].
-    ///
-    /// # Errors
-    /// That, or that the communicator was aborted.
-    pub fn health(&self) -> Result<()> {
-        // A call under way tells its own errors, and may take long.
-        let Ok(_calm) = self.calls.try_lock() else { return Ok(()) };
-        let mut found = 0;
-        // SAFETY: the communicator is alive while calls are held off; the address of a number.
-        let status = unsafe { (self.api.async_error)(self.handle()?, &raw mut found) };
-        self.api.check(status, "ask for errors")?;
-        self.api.check(found, &format!("go on (rank {} of {})", self.rank, self.world))
-    }
-
     /// Makes this rank's collectives end, those that a GPU waits in included, and all later calls fail with this reason.
     /// Any thread may call it; it returns at once.
     pub fn abort(&self, reason: &str) {
