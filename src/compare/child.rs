@@ -2,10 +2,11 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::train::{Stop, signal_group};
-use std::fs::File;
-use std::io::{Read, Seek};
+use std::fs::OpenOptions;
+use std::io::Read;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::NamedTempFile;
 
 /// How long a process that was asked to stop may take to do so.
 const GRACE: Duration = Duration::from_secs(10);
@@ -51,13 +52,17 @@ pub enum Stderr {
 pub fn run(command: &mut Command, stderr: Stderr, patience: Patience<'_>) -> Result<Over> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let failed = |what: &str, e: std::io::Error| Error::failed(format!("cannot {what} {shown}: {e}"));
-    // Files, since a pipe stays open for as long as anybody has its end, however long ago the process went.
-    let file = || tempfile::tempfile().map_err(|e| failed("keep what is printed by", e));
-    let (mut out, mut err) = (file()?, file()?);
-    let another = |file: &File| file.try_clone().map_err(|e| failed("keep what is printed by", e));
-    command.stdin(Stdio::null()).stdout(another(&out)?);
+    // Files, since a pipe stays open for as long as anybody has its end, however long ago the process went. Each side has
+    // its own place in them.
+    let file = || NamedTempFile::new().map_err(|e| failed("keep what is printed by", e));
+    let (out, err) = (file()?, file()?);
+    let writer = |file: &NamedTempFile| {
+        let opened = OpenOptions::new().append(true).open(file.path());
+        opened.map_err(|e| failed("keep what is printed by", e))
+    };
+    command.stdin(Stdio::null()).stdout(writer(&out)?);
     if stderr == Stderr::Taken {
-        command.stderr(another(&err)?);
+        command.stderr(writer(&err)?);
     }
     #[cfg(unix)]
     {
@@ -66,6 +71,8 @@ pub fn run(command: &mut Command, stderr: Stderr, patience: Patience<'_>) -> Res
         command.process_group(0);
     }
     let mut process = command.spawn().map_err(|e| failed("start", e))?;
+    // A second signal ends this process at once, and that one with it.
+    let _tied = patience.stop.tie(process.id());
     let began = Instant::now();
     let mut cut: Option<(Error, Instant)> = None;
     let status = loop {
@@ -88,13 +95,15 @@ pub fn run(command: &mut Command, stderr: Stderr, patience: Patience<'_>) -> Res
         // What it started may have heard nothing of it.
         signal_group(process.id(), true);
     }
-    let text = |file: &mut File| -> Result<String> {
+    let text = |file: NamedTempFile| -> Result<String> {
         let mut bytes = Vec::new();
-        let read = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+        // Whoever it left behind may go on printing.
+        let so_far = file.as_file().metadata().map(|file| file.len());
+        let read = so_far.and_then(|bytes_so_far| file.as_file().take(bytes_so_far).read_to_end(&mut bytes));
         read.map_err(|e| failed("read what was printed by", e))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
-    Ok(Over { status, stdout: text(&mut out)?, stderr: text(&mut err)?, cut: cut.map(|(why, _)| why) })
+    Ok(Over { status, stdout: text(out)?, stderr: text(err)?, cut: cut.map(|(why, _)| why) })
 }
 
 impl Patience<'_> {

@@ -255,9 +255,13 @@ impl Child {
     }
 
     fn end(&mut self, cause: Cause) {
-        if self.ending.is_none() {
-            self.ending = Some(Ending { cause, since: Instant::now(), asked: false, killed: false });
-        }
+        let asked = match self.ending {
+            None => false,
+            // One that was asked to stop may hang over it.
+            Some(Ending { cause: Cause::Stopped, .. }) if cause != Cause::Stopped => true,
+            Some(_) => return,
+        };
+        self.ending = Some(Ending { cause, since: Instant::now(), asked, killed: false });
     }
 
     /// Sends the signals that are due. One that hangs finishes no step, so it is not asked first.

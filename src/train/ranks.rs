@@ -18,7 +18,7 @@ use crate::recipe::{self, Class, Resolved};
 use crate::results::summary::Startup;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What every rank of a process has before it begins.
@@ -54,6 +54,8 @@ struct Beginning {
     from_step: u64,
     /// Whether there is a state to share.
     restored: bool,
+    /// Whether nothing is left to train.
+    finished: bool,
     /// The table of matrix-product algorithms that all ranks compute with.
     algorithms: Option<String>,
 }
@@ -67,6 +69,7 @@ impl Beginning {
             folder: lead.folder.clone(),
             from_step: lead.from_step,
             restored: lead.loaded.is_some(),
+            finished: false,
             algorithms: lead.algorithms.map(Algorithms::to_json),
         }
     }
@@ -113,15 +116,28 @@ pub(super) fn train_ranks(party: &Party, crew: &Crew, lead: Option<&Lead<'_>>) -
     let pool = Arc::new(Pool::new(crew.plan.execution.threads)?);
     party.run(|comm| {
         let lead = lead.filter(|_| comm.rank() == 0);
-        let mut recorder = lead.and_then(|lead| lead.recorder.lock().ok()?.take());
-        let trained = train_rank(party, crew, lead, &pool, &comm, recorder.as_mut());
-        if let Some(lead) = lead
-            && let Ok(mut place) = lead.recorder.lock()
-        {
-            *place = recorder;
-        }
-        trained
+        let mut loan = lead.map(|lead| Loan::of(lead.recorder));
+        let recorder = loan.as_mut().and_then(|loan| loan.recorder.as_mut());
+        train_rank(party, crew, lead, &pool, &comm, recorder)
     })
+}
+
+/// A recorder that goes back to its place, also where its borrower panics.
+struct Loan<'a> {
+    place: &'a Mutex<Option<Recorder>>,
+    recorder: Option<Recorder>,
+}
+
+impl<'a> Loan<'a> {
+    fn of(place: &'a Mutex<Option<Recorder>>) -> Self {
+        Self { place, recorder: place.lock().unwrap_or_else(PoisonError::into_inner).take() }
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = self.recorder.take();
+    }
 }
 
 fn train_rank(
@@ -134,7 +150,11 @@ fn train_rank(
 ) -> Result<Outcome> {
     let began = Instant::now();
     let plan = &crew.plan;
-    let beginning = begin(comm, crew, lead)?;
+    let beginning = begin(comm, crew, lead.map(|lead| Beginning::of(crew, lead)))?;
+    if beginning.finished {
+        comm.now(beginning.from_step, Activity::Left);
+        return Ok(Outcome::Finished);
+    }
     let mut log = RankLog::open(&beginning.folder, comm.rank());
     let place = party.place_on_machine(comm.rank());
     let gpu = plan.execution.gpu_of(place);
@@ -193,10 +213,33 @@ fn train_rank(
     Ok(outcome)
 }
 
-/// Hears from rank 0 what is trained, and sees that it is the same here.
-fn begin(comm: &Arc<dyn Communicator>, crew: &Crew, lead: Option<&Lead<'_>>) -> Result<Beginning> {
+/// Tells the ranks of a run that all its steps are trained.
+///
+/// # Errors
+/// When a rank is lost, or would train something else.
+pub(super) fn dismiss(party: &Party, crew: &Crew, folder: &Path) -> Result<()> {
+    let steps = crew.plan.steps as u64;
+    party.run(|comm| {
+        let said = (comm.rank() == 0).then(|| Beginning {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            recipe: crew.resolved.to_toml(),
+            corpus_hash: crew.dataset.hash.clone(),
+            folder: folder.to_owned(),
+            from_step: steps,
+            restored: false,
+            finished: true,
+            algorithms: None,
+        });
+        begin(&comm, crew, said)?;
+        comm.now(steps, Activity::Left);
+        Ok(())
+    })
+}
+
+/// Hears from rank 0 what is trained, and sees that it is the same here. Rank 0 says it.
+fn begin(comm: &Arc<dyn Communicator>, crew: &Crew, said: Option<Beginning>) -> Result<Beginning> {
     comm.now(0, Activity::Begins);
-    let mine = lead.map(|lead| serde_json::to_vec(&Beginning::of(crew, lead))).transpose();
+    let mine = said.map(|said| serde_json::to_vec(&said)).transpose();
     let mine = mine.map_err(|e| Error::failed(format!("the beginning: {e}")))?.unwrap_or_default();
     let told = comm.broadcast("the beginning", mine)?;
     let beginning: Beginning =

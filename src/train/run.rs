@@ -3,7 +3,7 @@
 use super::checkpoint::{END_TOKEN_ID, Meta};
 use super::gauges::provenance;
 use super::launch::{LastWords, Party, process};
-use super::ranks::{Crew, Lead, train_ranks};
+use super::ranks::{Crew, Lead, dismiss, train_ranks};
 use super::recorder::{Parts, Recorder};
 use super::resume::{start, unfinished};
 use super::{Outcome, Stop, fault};
@@ -24,8 +24,9 @@ use crate::results::{RunFolder, Status, Summary, memory};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Where a run begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,6 +139,8 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
                      trains further, in a new run",
                     folder.path().display()
                 ));
+                let crew = Crew { resolved, plan, programs, dataset, stop: stop.clone() };
+                dismiss(party, &crew, folder.path())?;
                 return Ok(Ended { folder, summary, outcome: Ok(()) });
             }
             summary.recipe_hash.clone_from(&recipe_hash);
@@ -216,14 +219,24 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
 /// What the summary of a run says whose ranks do not exchange gradients.
 const APART: &str = "communication off: replicas differ, nothing of this run may be exported";
 
+/// How long writing down how a run ended may take: what a run hangs on may be the disk.
+const LAST_WRITE: Duration = Duration::from_secs(2);
+
 /// Writes down how a run ended whose rank 0 cannot do so itself. Where that fails, the caller's error on stderr remains.
 pub(super) fn mark_failed(folder: &Path, error: &Error) {
-    if let Ok(mut summary) = read_summary(folder) {
-        (summary.status, summary.reason) = (failure(error), Some(error.message().to_owned()));
-        if let Ok(text) = serde_json::to_vec_pretty(&summary) {
-            let _ = atomic::write(&folder.join(SUMMARY), &text);
+    let (folder, error) = (folder.to_owned(), error.clone());
+    let (writes, written) = channel::<()>();
+    std::thread::spawn(move || {
+        let running = read_summary(&folder).ok().filter(|summary| summary.status == Status::Running);
+        if let Some(mut summary) = running {
+            (summary.status, summary.reason) = (failure(&error), Some(error.message().to_owned()));
+            if let Ok(text) = serde_json::to_vec_pretty(&summary) {
+                let _ = atomic::write(&folder.join(SUMMARY), &text);
+            }
         }
-    }
+        drop(writes);
+    });
+    let _ = written.recv_timeout(LAST_WRITE);
 }
 
 /// Opens the corpus, plans, records the programs, and refuses what does not fit. Paths become absolute.

@@ -6,7 +6,7 @@ use crate::results::progress::tell;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Signals that follow the first one sooner are the same wish: `timeout` sends one to the process and one to its group.
@@ -14,7 +14,24 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 /// Whether somebody asked the run to stop.
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct Stop(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    asked: AtomicBool,
+    /// The leader of a group of processes that end with this one; 0 for none.
+    tied: AtomicU32,
+}
+
+/// Until this is dropped, a second signal ends a group of processes with this one.
+#[derive(Debug)]
+pub struct Tied<'a>(&'a Stop);
+
+impl Drop for Tied<'_> {
+    fn drop(&mut self) {
+        self.0.0.tied.store(0, Ordering::SeqCst);
+    }
+}
 
 impl Stop {
     /// Listens to the process's signals, from a thread of its own.
@@ -33,6 +50,7 @@ impl Stop {
                 // What another rank asked for is no signal to this process.
                 if first.get_or_insert_with(Instant::now).elapsed() >= AGAIN {
                     tell("a second signal: nothing more is saved");
+                    signal_group(asked.0.tied.load(Ordering::SeqCst), true);
                     signal_hook::low_level::exit(128 + signal);
                 }
             }
@@ -43,12 +61,18 @@ impl Stop {
 
     /// Asks for a stop from within the process.
     pub fn ask(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.0.asked.store(true, Ordering::SeqCst);
     }
 
     /// Whether a stop was asked for.
     pub fn asked(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        self.0.asked.load(Ordering::SeqCst)
+    }
+
+    /// Lets a second signal end the processes of this group too, for whoever waits for them.
+    pub fn tie(&self, leader: u32) -> Tied<'_> {
+        self.0.tied.store(leader, Ordering::SeqCst);
+        Tied(self)
     }
 }
 

@@ -234,6 +234,36 @@ fn a_run_that_takes_too_long_is_ended() {
     place.xrun(&[&["compare"], &long[..]].concat()).ended(1).says(&["turn 1, before", "took more than 1 s"]);
 }
 
+/// A second signal ends a command that does not listen to the first.
+#[test]
+fn a_second_signal_leaves_no_turn_behind() {
+    let place = Place::new();
+    let deaf = format!("trap '' TERM; {ENDLESS}");
+    let mut running = place.start(&["compare", "tiny.toml", "--before-cmd", &deaf]);
+    let sleeper = sleeper(&place, &mut running);
+    running.signal("INT");
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    assert!(!running.is_over(), "the command was asked, and does not listen");
+    running.signal("INT");
+    running.ends().ended(130);
+    are_gone(&[sleeper], SOON);
+}
+
+/// What a command leaves behind may go on printing: rows that were printed before its end are all read.
+#[test]
+fn rows_are_whole_whoever_prints_beside_them() {
+    let place = Place::new();
+    let row = r#"{"step": '$i', "tok_s": 1000, "step_ms": 5}"#;
+    let command = format!(
+        "(i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo beside; sleep 0.001; done) & \
+         i=0; while [ $i -lt 300 ]; do i=$((i+1)); echo '{row}'; done"
+    );
+    measured(compare(&place, &["tiny.toml", "--before-cmd", &command]));
+    let (folder, _) = comparison(&place);
+    let rows = std::fs::read_to_string(folder.join("turn-1.jsonl")).unwrap();
+    assert_eq!(rows.lines().count(), 300);
+}
+
 /// Whoever ends a comparison may know its process alone.
 #[test]
 fn a_signal_ends_the_turn_under_way() {

@@ -140,7 +140,7 @@ impl Group {
     }
 
     /// Whether a rank said that it is done.
-    pub(super) fn has_left(&self, rank: usize) -> bool {
+    pub fn has_left(&self, rank: usize) -> bool {
         self.lock().ranks[rank].activity == Activity::Left
     }
 

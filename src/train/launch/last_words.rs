@@ -57,12 +57,12 @@ impl LastWords {
         if self.0.done.swap(true, Ordering::SeqCst) {
             return;
         }
-        if let Some(will) = self.0.will.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            will(error);
-        }
         // Of several processes, that of rank 0 speaks for all.
         if rank == 0 {
             tell(&format!("error: {error}"));
+        }
+        if let Some(will) = self.0.will.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            will(error);
         }
         std::process::exit(error.kind().exit_code().into());
     }

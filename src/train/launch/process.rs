@@ -129,6 +129,7 @@ pub fn supervise(request: &Request, world: usize, patience: Duration, stop: &Sto
     let _watchdog =
         Watchdog::over(&group, patience).map_err(|e| Error::failed(format!("cannot watch ranks: {e}")))?;
     let (mut asked, mut ended_at) = (false, None);
+    let over = |children: &Children| group.ended().is_some() || !children.lives(0);
     while !children.look(&group)? {
         if stop.asked() && !asked {
             asked = true;
@@ -140,7 +141,8 @@ pub fn supervise(request: &Request, world: usize, patience: Duration, stop: &Sto
             }
         }
         match ended_at {
-            None if group.ended().is_some() => ended_at = Some(Instant::now()),
+            // Ended, or done: rank 0 has no more to say, and the others nothing to wait for.
+            None if over(&children) => ended_at = Some(Instant::now()),
             Some(at) if Instant::elapsed(&at) > GRACE + PATIENCE_WITH_THE_LOST => children.kill(),
             _ => {}
         }
@@ -200,7 +202,8 @@ impl Children {
             }
             *status =
                 child.try_wait().map_err(|e| Error::failed(format!("cannot wait for rank {rank}: {e}")))?;
-            if let Some(status) = status.filter(|status| !status.success()) {
+            // How a process ends whose rank is done says nothing of the run.
+            if let Some(status) = status.filter(|status| !status.success() && !group.has_left(rank)) {
                 // One that ended because of an error has said so, and is not the first to be heard of here.
                 group.abort_by(rank, &Error::failed(describe(status)));
             }

@@ -253,7 +253,7 @@ pub fn join(place: &Place, secret: &Secret, patience: Duration, stop: &Stop) -> 
                         continue;
                     }
                 };
-                match knock(stream, place, secret) {
+                match knock(stream, place, secret, deadline) {
                     Ok(Ok(line)) => return Ok(line),
                     Ok(Err(refused)) => return Err(refused),
                     Err(why) => said = Some(why),
@@ -276,15 +276,22 @@ pub fn join(place: &Place, secret: &Secret, patience: Duration, stop: &Stop) -> 
 }
 
 /// Tries one address. The outer error is worth another try, the inner one is not.
-fn knock(stream: TcpStream, place: &Place, secret: &Secret) -> Result<Result<Line>, String> {
+fn knock(
+    stream: TcpStream,
+    place: &Place,
+    secret: &Secret,
+    deadline: Instant,
+) -> Result<Result<Line>, String> {
     let text = |e: io::Error| e.to_string();
     let mut line = prepare(stream).map_err(text)?;
     let mine = nonce().map_err(|e| e.to_string())?;
     let (rank, world) = (place.rank, place.world);
     let hello = Hello { version: VERSION.to_owned(), job: place.job.clone(), rank, world, nonce: mine };
     line.send(&hello, &[]).map_err(text)?;
+    // Once it is known who is there, that it is slow is no reason to come again: it may count this rank already.
+    let mut patience = Instant::now() + A_WORD;
     loop {
-        match line.receive_word(Instant::now() + A_WORD).map_err(text)? {
+        match line.receive_word(patience).map_err(text)? {
             Answer::Refused { why, for_good: true } => {
                 return Ok(Err(Error::usage(format!("rank 0 refused rank {rank}: {why}"))));
             }
@@ -295,6 +302,7 @@ fn knock(stream: TcpStream, place: &Place, secret: &Secret) -> Result<Result<Lin
                     return Err(format!("who listens there has another {SECRET}"));
                 }
                 line.send(&Proof { proof: secret.proof("rank", nonce, mine, rank) }, &[]).map_err(text)?;
+                patience = deadline.max(Instant::now() + A_WORD);
             }
             Answer::Welcome => {
                 line.limit(None).map_err(text)?;

@@ -1,7 +1,7 @@
 //! A checkpoint of one number of ranks goes on with another.
 
 use super::party::{LAUNCHERS, Launcher, metrics};
-use crate::place::Place;
+use crate::place::{Place, SOON};
 
 /// Sixty steps of a global batch of eight.
 const GLOBAL: [&str; 5] = [
@@ -42,5 +42,22 @@ fn a_checkpoint_goes_on_with_other_ranks() {
             let log = place.run().text("log");
             assert!(log.contains("changed: parallelism.world_size"), "{log}");
         }
+    }
+}
+
+/// As a job does that is started once too often: nothing is left to do, on every rank, at once.
+#[test]
+fn a_finished_run_stays_as_it_is_on_every_path() {
+    for launcher in LAUNCHERS {
+        let place = Place::new();
+        launcher.trains(&place, 2, &["tiny.toml", "--quiet"]);
+        let run = place.run();
+        let before = run.text("summary.json");
+        let party = launcher.start(&place, 2, &["resume", run.name()], &[]).ends_within(SOON);
+        for member in &party.members {
+            assert_eq!(member.code, Some(0), "{launcher:?}: {}", party.said());
+        }
+        assert!(party.said().contains("is finished: all 30 steps are trained"), "{}", party.said());
+        assert_eq!(run.text("summary.json"), before);
     }
 }

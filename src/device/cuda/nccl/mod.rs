@@ -145,13 +145,12 @@ impl Nccl {
     /// Makes this rank's collectives end, those that a GPU waits in included, and all later calls fail with this reason.
     /// Any thread may call it; it returns at once.
     pub fn abort(&self, reason: &str) {
-        let handle = {
-            let mut life = lock(&self.life);
-            life.aborted.get_or_insert_with(|| reason.to_owned());
-            life.handle.take()
-        };
-        let Some(handle) = handle else { return };
-        lock(&self.life).ending = end(self.api.abort, handle, Arc::clone(&self.calls));
+        // Whoever finds no communicator any more has to find its end.
+        let mut life = lock(&self.life);
+        life.aborted.get_or_insert_with(|| reason.to_owned());
+        if let Some(handle) = life.handle.take() {
+            life.ending = end(self.api.abort, handle, Arc::clone(&self.calls));
+        }
     }
 
     /// Ends a rank's part: [`Nccl::abort`], unless all ranks have parted. Call it before memory is freed, which waits for
