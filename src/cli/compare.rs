@@ -40,10 +40,10 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     repeats: Option<u64>,
     /// Smallest relative difference in tokens per second that counts [default: `compare.min_effect`].
-    #[arg(long, value_name = "SHARE", value_parser = share)]
+    #[arg(long, value_name = "SHARE", value_parser = share, allow_negative_numbers = true)]
     min_effect: Option<f64>,
     /// How far the training losses may be apart at any step, in nats per token [default: by the change].
-    #[arg(long, value_name = "NATS", value_parser = nats)]
+    #[arg(long, value_name = "NATS", value_parser = nats, allow_negative_numbers = true)]
     tolerance: Option<f64>,
     /// Why the change should matter; stored before the first run [default: `compare.hypothesis`].
     #[arg(long, value_name = "TEXT")]
@@ -56,7 +56,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// End a turn that takes longer, and with it the comparison.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "runs")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, conflicts_with = "runs")]
     timeout: Option<Duration>,
     /// Print the comparison as JSON.
     #[arg(long)]

@@ -26,13 +26,13 @@ pub struct Args {
     #[arg(long, value_name = "SHARE|PATH", default_value = "0.1")]
     validation: String,
     /// Tokens per shard.
-    #[arg(long, value_name = "N", default_value_t = SHARD_TOKENS, value_parser = shard_tokens)]
+    #[arg(long, value_name = "N", default_value_t = SHARD_TOKENS, value_parser = count)]
     shard_tokens: usize,
     /// Tokens to generate, for a generated corpus.
-    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = count)]
     train_tokens: usize,
     /// Held-out tokens to generate, for a generated corpus.
-    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = count)]
     validation_tokens: usize,
     /// Seed of the generator and of the choice of held-out documents.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -42,7 +42,8 @@ pub struct Args {
     json: bool,
 }
 
-fn shard_tokens(text: &str) -> Result<usize, String> {
+/// A number of tokens, with or without `_` between digits.
+fn count(text: &str) -> Result<usize, String> {
     match text.replace('_', "").parse::<usize>() {
         Ok(n) if (1..=u32::MAX as usize).contains(&n) => Ok(n),
         _ => Err(format!("give a number of tokens within 1 and {}", u32::MAX)),

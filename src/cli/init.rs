@@ -3,6 +3,7 @@
 use super::tell;
 use crate::error::{Error, IoContext, Result};
 use crate::recipe::{self, builtin};
+use crate::results::folder::folder_name;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -33,6 +34,7 @@ pub fn run(args: &Args) -> Result<()> {
             path.with_extension("toml").display()
         )));
     }
+    folder_name(&path.file_stem().unwrap_or_default().to_string_lossy())?;
     let mut file =
         OpenOptions::new().write(true).create_new(true).open(path).map_err(|e| match e.kind() {
             ErrorKind::AlreadyExists => Error::usage(format!(

@@ -20,7 +20,7 @@ pub struct Args {
     pub overrides: Vec<String>,
     /// Steps before the measurement.
     #[arg(long, default_value_t = 3)]
-    pub warmup: usize,
+    pub warmup: u16,
     /// Steps measured; the table shows medians.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     pub steps: u16,
@@ -50,7 +50,8 @@ pub fn bench(args: &Args) -> Result<()> {
 
 fn measure(args: &Args, by_shape: bool) -> Result<()> {
     let resolved = recipe::load(&args.recipe, &args.overrides, recipe::environment())?;
-    let request = ProfileRequest { warmup: args.warmup, steps: usize::from(args.steps), by_shape };
+    let request =
+        ProfileRequest { warmup: usize::from(args.warmup), steps: usize::from(args.steps), by_shape };
     let found = profile(resolved, request)?;
     if let Some(path) = &args.trace {
         std::fs::write(path, trace(&found)).at("write", path)?;

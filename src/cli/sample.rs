@@ -16,14 +16,14 @@ pub struct Args {
     /// What the texts begin with.
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// How many texts.
-    #[arg(long, value_name = "N")]
-    pub samples: Option<usize>,
+    /// How many texts [default: as the run's own recipe, and 1 where that has none].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub samples: Option<u32>,
     /// Tokens of each, after the prompt.
     #[arg(long, value_name = "N")]
     pub tokens: Option<usize>,
     /// 0 takes the likeliest token.
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f64>,
     /// The step whose checkpoint is used; the newest good one without it.
     #[arg(long, value_name = "STEP")]

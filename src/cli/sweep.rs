@@ -26,10 +26,10 @@ pub struct Args {
     #[arg(long, value_name = "STATUS", value_delimiter = ',')]
     pub retry: Vec<CellStatus>,
     /// End a cell that has no new row for so long; the time until the first row counts too.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub hang: Option<Duration>,
     /// End a cell that takes longer.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
     /// How progress is shown.
     #[command(flatten)]

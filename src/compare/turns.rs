@@ -128,6 +128,18 @@ impl Taken {
             taken.contended.push(gpu.contended_because.clone().unwrap_or_else(|| "contended".to_owned()));
         }
         taken.turn.final_loss = taken.curve.last().map(|point| point.loss);
+        let reached = taken.curve.last().map_or(0, |point| point.step);
+        if summary.status == Status::Ok && reached != summary.steps {
+            let why = format!(
+                "{} ends at step {reached}, and the run trained {} steps: rows were lost",
+                run.join(METRICS).display(),
+                summary.steps
+            );
+            taken.fail("failed", Error::failed(why));
+        } else if summary.status == Status::Ok && taken.turn.blocks.is_empty() && !run.join(TIMING).is_file()
+        {
+            taken.fail("failed", Error::failed(format!("{} is not there", run.join(TIMING).display())));
+        }
         if summary.status != Status::Ok {
             let reason = summary.reason.unwrap_or_else(|| "its process ended without saying why".to_owned());
             taken.diverged = summary.status == Status::Diverged;
@@ -219,6 +231,9 @@ fn why_it_failed(over: &Over) -> Error {
         Some(75) => Kind::Interrupted,
         _ => Kind::Failed,
     };
+    if over.status.success() && over.cut.is_none() {
+        return Error::failed("it ended well and left no run; is it a binary of xrun?");
+    }
     over.cut.clone().unwrap_or_else(|| Error::new(kind, complaint(&over.stderr, &over.status.to_string())))
 }
 

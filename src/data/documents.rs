@@ -31,8 +31,10 @@ impl Source {
         Ok(Self { path, map: Some(map) })
     }
 
+    /// What is in it, without the mark of its encoding that some editors put first.
     fn bytes(&self) -> &[u8] {
-        self.map.as_deref().unwrap_or_default()
+        let all = self.map.as_deref().unwrap_or_default();
+        all.strip_prefix(b"\xef\xbb\xbf").unwrap_or(all)
     }
 
     /// The file as text. Line numbers in the error count from 1.

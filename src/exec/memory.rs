@@ -151,7 +151,7 @@ impl StateMemory {
         assert_eq!(values.len(), spec.logical_elements());
         let size = spec.dtype.size();
         let mut bytes = vec![0; spec.bytes()];
-        for (i, &v) in spec.logical_indices().into_iter().zip(values) {
+        for (i, &v) in spec.logical_places().zip(values) {
             let to = &mut bytes[i * size..(i + 1) * size];
             match spec.dtype {
                 DType::U32 => to.copy_from_slice(&(v as u32).to_ne_bytes()),

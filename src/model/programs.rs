@@ -256,7 +256,8 @@ fn fingerprints(state: &Arc<State>) -> Result<Program> {
 /// The schedule of all steps as the optimizer reads it: a row per step, row 0 unused.
 pub fn schedule_table(plan: &Plan) -> Vec<f64> {
     let betas = (plan.optimizer.beta1, plan.optimizer.beta2);
-    let mut table = vec![0.0; SCHEDULE_WIDTH];
+    let mut table = Vec::with_capacity((plan.steps + 1) * SCHEDULE_WIDTH);
+    table.resize(SCHEDULE_WIDTH, 0.0);
     for t in 1..=plan.steps {
         table.extend(schedule_row(plan.schedule.at(t), plan.optimizer.weight_decay, betas, t as u64));
     }

@@ -63,12 +63,13 @@ pub fn load(
         Some((name, text)) => Source::new(Origin::BuiltIn(name), text),
         None => {
             let text = layers::read(path).map_err(|reason| {
-                let names = builtin::names().collect::<Vec<_>>().join(", ");
-                Error::usage(format!(
-                    "cannot read the recipe {}: {reason}{}\nbuilt in are {names}; `xrun init` writes a copy of one",
-                    path.display(),
-                    layers::beside(path),
-                ))
+                let mut text = format!("cannot read the recipe {}: {reason}", path.display());
+                if !path.exists() {
+                    let names = builtin::names().collect::<Vec<_>>().join(", ");
+                    text += &layers::beside(path);
+                    text += &format!("\nbuilt in are {names}; `xrun init` writes a copy of one");
+                }
+                Error::usage(text)
             })?;
             Source::new(Origin::File(path.to_owned()), text)
         }

@@ -15,6 +15,8 @@ use std::ops::Bound::{self, Excluded, Included};
 
 /// Largest seed: what a TOML integer holds.
 const MAX_SEED: u64 = i64::MAX as u64;
+/// Of a training, whose schedule lies in memory: 1.5 GiB of rows.
+const MAX_TRAINING: u64 = 100_000_000;
 const MAX_STEPS: u64 = 1_000_000_000;
 pub const MAX_RANKS: u64 = 65_536;
 /// Of a generated corpus, which lies in memory: 16 GiB of ids.
@@ -137,7 +139,7 @@ pub static KEYS: &[Key] = &[
     .unit("micro steps")
     .unset("follows from the batch sizes; 1 without both")
     .aliases(&["gradient_accumulation_steps", "grad_accumulation_steps"]),
-    Key::new("training.steps", Training, count(1, MAX_STEPS), "Length of the training.", "20_000")
+    Key::new("training.steps", Training, count(1, MAX_TRAINING), "Length of the training.", "20_000")
         .unit("optimizer steps")
         .aliases(&["max_steps", "num_steps"]),
     Key::new(

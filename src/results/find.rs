@@ -1,10 +1,11 @@
 //! Finding runs below a results folder.
 
 use super::comparison::{COMPARISON, COMPARISONS};
-use super::folder::SUMMARY;
+use super::folder::{RECIPE, SUMMARY, folder_name};
 use crate::error::{Error, IoContext, Result};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// The word for the newest run.
 pub const LATEST: &str = "latest";
@@ -30,8 +31,12 @@ pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
         return Err(Error::usage("a run's name is empty; `latest` is the newest run"));
     }
     let runs = runs(results)?;
+    // A recipe's name, as its folder is called.
+    let folder = folder_name(name).ok();
     let means = |run: &&PathBuf| {
+        let of_recipe = run.parent().and_then(Path::file_name).and_then(|recipe| recipe.to_str());
         name == LATEST
+            || of_recipe.is_some_and(|recipe| folder.as_deref() == Some(recipe))
             || run
                 .strip_prefix(results)
                 .is_ok_and(|run| run == path || run.ends_with(path) || run.starts_with(path))
@@ -79,12 +84,14 @@ pub fn find_comparison(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     Ok(found.into_iter().find(means))
 }
 
-/// Time and number of a run's name `<UTC time>-<hash8>[-n]`; later runs have larger keys.
-fn age_key(run: &Path) -> (String, u64) {
+/// Time and number of a run's name `<UTC time>-<hash8>[-n]`, and between them, for runs of one second, when its recipe was
+/// written; later runs have larger keys.
+fn age_key(run: &Path) -> (String, Option<SystemTime>, u64) {
     let name = run.file_name().unwrap_or_default().to_string_lossy();
     let mut parts = name.splitn(3, '-');
     let time = parts.next().unwrap_or_default().to_owned();
-    (time, parts.nth(1).and_then(|number| number.parse().ok()).unwrap_or(1))
+    let written = std::fs::metadata(run.join(RECIPE)).and_then(|file| file.modified()).ok();
+    (time, written, parts.nth(1).and_then(|number| number.parse().ok()).unwrap_or(1))
 }
 
 fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -126,6 +133,15 @@ mod tests {
         let found = |name: &str| find(dir.path(), name).unwrap();
         assert_eq!(found(LATEST), tenth);
         assert_eq!(found("b"), other);
+        // Of two that began in one second, the later one.
+        let [first, last] = ["c/20260103T000000Z-ffffffff", "c/20260103T000000Z-00000000"].map(run);
+        for (age, run) in [(9, &first), (3, &last)] {
+            let recipe = std::fs::File::create(run.join(RECIPE)).unwrap();
+            recipe.set_modified(SystemTime::now() - std::time::Duration::from_secs(age)).unwrap();
+        }
+        assert_eq!(found("c"), last);
+        let [first, last] = [first, last].map(|run| std::fs::remove_dir_all(run).is_ok());
+        assert!(first && last);
         assert_eq!(found("20260101T000000Z-aaaaaaaa"), old);
         assert_eq!(found("a/20260102T000000Z-aaaaaaaa-2"), second);
         assert_eq!(found(&old.to_string_lossy()), old);

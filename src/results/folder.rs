@@ -300,7 +300,8 @@ pub fn folder_name(recipe: &str) -> Result<String> {
     let taken = [KEPT, SWEEPS, COMPARISONS, BINARIES].contains(&name.as_str());
     if taken || name.trim_matches(['.', '-']).is_empty() || name.starts_with('.') {
         return Err(Error::usage(format!(
-            "a recipe named `{recipe}` has no place in the results; rename its file"
+            "`{recipe}` names no folder in the results: a name has a letter from a to z or a digit, begins without a dot, and \
+             is none of {KEPT}, {SWEEPS}, {COMPARISONS} and {BINARIES}; choose another one"
         )));
     }
     Ok(name)

@@ -67,6 +67,7 @@ impl Sweep {
     fn new(request: &Request<'_>) -> Result<Self> {
         let arguments = Arguments::read(request.arguments)?;
         let base = recipe::load(request.recipe, &arguments.sweep, recipe::environment())?;
+        folder::folder_name(&base.name)?;
         let axes = Axes::new(&base, &arguments)?;
         let build = build_name();
         let mut corpora = Corpora::default();

@@ -7,6 +7,23 @@ use crate::exec::{Engine, Section};
 use crate::ir::SlotId;
 use crate::plan::{Generation, Sampling};
 
+/// The tokens that every text begins with, the end token first.
+///
+/// # Errors
+/// When they do not leave room for a token in the model's context.
+pub fn prompt(generation: &Generation, tokenizer: &Tokenizer, seq_len: usize) -> Result<Vec<u32>> {
+    let mut prompt = vec![tokenizer.end_token()];
+    prompt.extend(tokenizer.encode(&generation.prompt)?);
+    if prompt.len() >= seq_len {
+        return Err(Error::usage(format!(
+            "the prompt takes {} tokens with its end token, and the model's context is training.seq_len = {seq_len}; \
+             shorten generation.prompt",
+            prompt.len()
+        )));
+    }
+    Ok(prompt)
+}
+
 /// Writes `generation.samples` texts that begin with the prompt; returns what was written, without the prompt.
 ///
 /// A text ends at the end token, after `generation.tokens` tokens, or where the model's context of `seq_len` ends.
@@ -20,14 +37,7 @@ pub fn generate(
     generation: &Generation,
     seq_len: usize,
 ) -> Result<Vec<String>> {
-    let mut prompt = vec![tokenizer.end_token()];
-    prompt.extend(tokenizer.encode(&generation.prompt)?);
-    if prompt.len() >= seq_len {
-        return Err(Error::usage(format!(
-            "the prompt takes {} tokens with its end token, and the model's context is {seq_len}; shorten it",
-            prompt.len()
-        )));
-    }
+    let prompt = prompt(generation, tokenizer, seq_len)?;
     let slots = Slots::new(engine)?;
     let mut texts: Vec<Vec<u32>> = vec![Vec::new(); generation.samples];
     let mut current = vec![prompt[0]; generation.samples];

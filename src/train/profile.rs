@@ -1,7 +1,7 @@
 //! Where the time of a step goes.
 
 use super::launch::Party;
-use super::rank::Rank;
+use super::rank::{Rank, STEPS_AHEAD};
 use super::run::prepare;
 use crate::device::Device;
 use crate::device::comm::Alone;
@@ -91,6 +91,10 @@ struct Collected {
 /// # Errors
 /// As [`super::run`]; several ranks are refused, for their waits would be measured as work.
 pub fn profile(mut resolved: Resolved, request: ProfileRequest) -> Result<Profile> {
+    // The schedule has a row per step, and takes part in every step that is measured.
+    let needed = request.warmup.saturating_add(2 * request.steps + STEPS_AHEAD + 1);
+    let training = &mut resolved.recipe.training;
+    training.steps = training.steps.max(needed);
     let (plan, programs, dataset) = prepare(&mut resolved, &Party::alone())?;
     if plan.batch.world > 1 {
         return Err(Error::usage("a profile is of one rank; set parallelism.world_size=1"));

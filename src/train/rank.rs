@@ -76,7 +76,7 @@ struct UnderWay {
 }
 
 /// Steps that a GPU is given ahead, so that it never waits for the CPU to look at a loss.
-const STEPS_AHEAD: usize = 3;
+pub(super) const STEPS_AHEAD: usize = 3;
 
 impl Rank {
     /// A rank with its memory allocated and parameters initialized.

@@ -2,6 +2,7 @@
 
 use super::checkpoint::{END_TOKEN_ID, Meta};
 use super::gauges::provenance;
+use super::generate::prompt;
 use super::launch::{LastWords, Party, process};
 use super::ranks::{Crew, Lead, dismiss, train_ranks};
 use super::recorder::{Parts, Recorder};
@@ -17,10 +18,10 @@ use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::recipe::{self, Resolved};
 use crate::results::atomic;
-use crate::results::folder::{ALGORITHMS, SUMMARY, read_summary};
+use crate::results::folder::{ALGORITHMS, METRICS, SUMMARY, read_summary};
 use crate::results::progress::{Mode, Progress};
 use crate::results::provenance::{Cpu, Environment};
-use crate::results::{RunFolder, Status, Summary, memory};
+use crate::results::{MetricsRow, RunFolder, Status, Summary, memory, rows};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -171,6 +172,11 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
         summary.notes.push(APART.to_owned());
     }
 
+    let lost = match (resumed, &start.loaded) {
+        // Rows that cannot be read say so when the recorder opens them.
+        (true, None) => rows::read::<MetricsRow>(&folder.path().join(METRICS)).map_or(0, |rows| rows.len()),
+        _ => 0,
+    };
     let mut recorder = Recorder::new(Parts {
         meta: meta(&resolved, &recipe_hash, &plan, &dataset),
         plan: Arc::clone(&plan),
@@ -185,6 +191,11 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
     recorder.note(&format!("{}: {}", plan.name, dataset.description))?;
     for warning in dataset.warnings.iter().chain(&start.warnings) {
         recorder.warn(warning)?;
+    }
+    if lost > 0 {
+        recorder.warn(&format!(
+            "there is no checkpoint to go on from: this begins anew, and drops {lost} rows"
+        ))?;
     }
     for change in &start.changes {
         recorder.note(&format!("changed: {change}"))?;
@@ -250,6 +261,10 @@ pub(super) fn prepare(
     if resolved.recipe.engine.threads.is_none() {
         plan.execution.threads = (plan.execution.threads / party.processes_on_machine()).max(1);
     }
+    if plan.generation.samples > 0 {
+        // At the end of a training it would be too late to say so.
+        prompt(&plan.generation, &dataset.tokenizer, plan.batch.seq_len)?;
+    }
     let programs = Programs::new(&plan)?;
     check_fits(&plan, &programs, party.on_machine())?;
     Ok((Arc::new(plan), Arc::new(programs), Arc::new(dataset)))
@@ -309,17 +324,16 @@ fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
             Ok(Ended { folder, summary, outcome: Ok(()) })
         }
         Ok(Outcome::Interrupted) => {
-            let saved = if recorder.saves() { "saved" } else { "with nothing saved (checkpoint.keep = 0)" };
+            let saves = recorder.saves();
             let (folder, summary) =
                 recorder.finish(Status::Interrupted, Some("stopped by a signal".into()))?;
-            let error = Error::new(
-                Kind::Interrupted,
-                format!(
-                    "stopped by a signal after step {}, {saved}; `xrun resume {}` goes on",
-                    summary.steps,
-                    folder.path().display()
-                ),
-            );
+            let (steps, path) = (summary.steps, folder.path().display());
+            let then = match saves {
+                true => format!("saved; `xrun resume {path}` goes on"),
+                false => "with nothing saved (checkpoint.keep = 0): a resume begins anew".to_owned(),
+            };
+            let error =
+                Error::new(Kind::Interrupted, format!("stopped by a signal after step {steps}, {then}"));
             Ok(Ended { folder, summary, outcome: Err(error) })
         }
         Ok(Outcome::Diverged { step, bad }) => {

@@ -48,7 +48,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         tell(&format!("warning: {warning}"));
     }
     let trained = recipe_of(&loaded)?;
-    let resolved = recipe::load_str(
+    let mut resolved = recipe::load_str(
         Path::new("the checkpoint's recipe"),
         &loaded.meta().resolved_recipe_toml,
         &request.overrides,
@@ -62,6 +62,11 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
              executed",
             change.key, change.old
         )));
+    }
+    // Whoever calls for text wants one, also of a run that wrote none.
+    let samples = &mut resolved.recipe.generation.samples;
+    if *samples == 0 && !request.overrides.iter().any(|set| set.starts_with("generation.samples")) {
+        *samples = 1;
     }
     let tokenizer = Tokenizer::open(&request.run.join(TOKENIZER).to_string_lossy())?;
     let corpus = Corpus {

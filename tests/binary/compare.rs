@@ -205,6 +205,23 @@ fn turns_that_fail_end_the_comparison() {
     }
 }
 
+/// A file that was cut off says less than its run did.
+#[test]
+fn a_run_that_lost_rows_is_not_compared() {
+    let place = Place::new();
+    for lr in ["1e-3", "1e-2"] {
+        place.xrun(&["tiny.toml", &format!("optimizer.lr={lr}")]).succeeds();
+    }
+    let runs = place.runs();
+    let text = runs[1].text("metrics.csv");
+    let cut: Vec<&str> = text.lines().take(19).collect();
+    place.write(runs[1].path.join("metrics.csv").to_str().unwrap(), (cut.join("\n") + "\n").as_bytes());
+    place
+        .xrun(&["compare", "--runs", runs[0].name(), runs[1].name()])
+        .ended(1)
+        .says(&["metrics.csv ends at step 18", "trained 30 steps"]);
+}
+
 /// Two processes that would go on for hours; the second one's number goes to a file.
 const ENDLESS: &str = "sleep 5000 & echo $! > sleeper; wait";
 

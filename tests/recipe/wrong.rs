@@ -160,7 +160,7 @@ steps = 1e4
     2 | steps = 1e4
       |         ^^^ not a whole number
       |
-      = help: training.steps is a whole number from 1 to 1000000000; write 10000
+      = help: training.steps is a whole number from 1 to 100000000; write 10000
     "###);
 }
 

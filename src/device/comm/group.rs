@@ -164,11 +164,8 @@ impl Group {
     /// As [`Group::abort`], for what happened to a rank: it is named, with its step.
     pub fn abort_by(&self, rank: usize, error: &Error) {
         let state = self.lock();
-        let at = match state.ranks[rank].step {
-            0 => format!("rank {rank}"),
-            step => format!("rank {rank} at step {step}"),
-        };
-        let _ = self.end(state, error.clone().context(at));
+        let error = of_rank(rank, state.ranks[rank].step, error);
+        let _ = self.end(state, error);
     }
 
     /// Why the run was ended.
@@ -212,6 +209,14 @@ impl State {
     fn check(&self) -> Result<()> {
         self.ended.as_ref().map_or(Ok(()), |error| Err(stopped(error)))
     }
+}
+
+/// What happened to a rank, with its number and step.
+pub(super) fn of_rank(rank: usize, step: u64, error: &Error) -> Error {
+    error.clone().context(match step {
+        0 => format!("rank {rank}"),
+        step => format!("rank {rank} at step {step}"),
+    })
 }
 
 /// The error of a rank that ends because the run was ended.

@@ -1,6 +1,6 @@
 //! A rank whose group is in another process.
 
-use super::group::stopped;
+use super::group::{of_rank, stopped};
 use super::line::{Down, Line, Up};
 use super::{Activity, Communicator, Deposit, Hook, Outcome};
 use crate::error::{Error, Result};
@@ -24,6 +24,7 @@ struct Ending(Mutex<End>);
 #[derive(Default)]
 struct End {
     left: bool,
+    step: u64,
     error: Option<Error>,
     hooks: Vec<Hook>,
 }
@@ -123,7 +124,9 @@ impl Communicator for Remote {
     }
 
     fn now(&self, step: u64, activity: Activity) {
-        self.ending.lock().left = activity == Activity::Left;
+        let mut end = self.ending.lock();
+        (end.left, end.step) = (activity == Activity::Left, step);
+        drop(end);
         // A line that is down shows at the next meeting.
         let _ = self.send(&Up::Now { step, activity }, &[]);
     }
@@ -134,7 +137,9 @@ impl Communicator for Remote {
 
     fn abort(&self, error: &Error) {
         let _ = self.send(&Up::Abort { kind: error.kind(), reason: error.message().to_owned() }, &[]);
-        self.ending.end(error);
+        // As the group will call it, which may hear of it later than this rank looks.
+        let step = self.ending.lock().step;
+        self.ending.end(&of_rank(self.rank, step, error));
     }
 
     fn ended(&self) -> Option<Error> {

@@ -93,9 +93,25 @@ impl Loaded {
 /// A damaged one is passed over for the one before it, and [`Loaded::warnings`] says so. It is an error when there
 /// are checkpoints but none is whole: starting over would look like a resume. Nothing is written to the disk.
 pub fn newest(dir: &Path) -> Result<Option<Loaded>> {
-    let candidates = candidates(dir)?;
+    let mut before = candidates(dir)?;
+    for _ in 0..LOOKS {
+        let found = newest_of(dir, &before);
+        let now = candidates(dir)?;
+        if now == before || matches!(&found, Ok(Some(loaded)) if loaded.warnings.is_empty()) {
+            return found;
+        }
+        before = now;
+    }
+    newest_of(dir, &before)
+}
+
+/// How often checkpoints are looked at anew that a run under way replaces meanwhile.
+const LOOKS: usize = 5;
+
+/// [`newest`] of those that were found.
+fn newest_of(dir: &Path, candidates: &BTreeMap<u64, PathBuf>) -> Result<Option<Loaded>> {
     let mut warnings = Vec::new();
-    warnings.extend(missing_latest(dir, &candidates));
+    warnings.extend(missing_latest(dir, candidates));
     let unusable = |path: &Path, e: Error| format!("checkpoint {} cannot be used: {e}", path.display());
     let mut by_serial = BTreeMap::new();
     for (&step, path) in candidates.iter().rev() {

@@ -49,3 +49,26 @@ fn what_does_not_fit_leaves_nothing_behind() {
     ]);
     assert!(!place.path().join("results").exists());
 }
+
+/// Said at the end, it would cost the whole training.
+#[test]
+fn a_prompt_beyond_the_context_is_refused_at_once() {
+    let place = Place::new();
+    let long = format!("generation.prompt='{}'", "long ".repeat(40));
+    place.xrun(&["tiny.toml", "generation.samples=1", &long]).ended(2).says(&[
+        "the prompt takes",
+        "training.seq_len = 32",
+        "shorten generation.prompt",
+    ]);
+    assert!(place.runs().is_empty());
+}
+
+/// A profile measures more steps than a short recipe trains.
+#[test]
+fn a_short_recipe_is_profiled_too() {
+    let place = Place::new();
+    let short = ["tiny.toml", "training.steps=2", "lr_scheduler.warmup_steps=1"];
+    let table = place.xrun(&[&["profile"], &short[..]].concat()).succeeds().stdout;
+    assert!(table.contains("adamw"), "{table}");
+    place.xrun(&[&["ops", "bench"], &short[..], &["--steps", "3"]].concat()).succeeds();
+}

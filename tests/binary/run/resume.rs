@@ -174,6 +174,36 @@ fn there_may_be_nothing_to_resume() {
     place.xrun(&["resume", "nothing"]).ended(2).says(&["no run `nothing`", "there are no runs yet"]);
 }
 
+/// Rows without a checkpoint, as in a folder from version control: what is dropped is said.
+#[test]
+fn a_run_without_checkpoints_begins_anew_and_says_so() {
+    let place = Place::killed_after(20);
+    let run = place.run();
+    std::fs::remove_dir_all(run.checkpoints()).unwrap();
+    let rows = run.rows();
+    assert!(rows > 0);
+    let dropped = format!("begins anew, and drops {rows} rows");
+    place.xrun(&["resume", "--quiet"]).succeeds().says(&["warning: ", &dropped]);
+    run.ended_as_uninterrupted();
+}
+
+/// Names that no folder can have are refused where they are given, and a recipe is found by the name that it has.
+#[test]
+fn names_lead_to_folders() {
+    let place = Place::new();
+    let recipe = std::fs::read(place.path().join("tiny.toml")).unwrap();
+    for name in ["\u{65e5}\u{672c}.toml", "kept.toml"] {
+        place.xrun(&["init", name]).ended(2).says(&["names no folder in the results"]);
+        place.write(name, &recipe);
+        let sweep = ["sweep", name, "optimizer.lr=1e-3,1e-2"];
+        place.xrun(&sweep).ended(2).says(&["names no folder in the results", "a letter from a to z"]);
+    }
+    assert!(!place.path().join("results").exists());
+    place.write("my run.toml", &recipe);
+    place.xrun(&["my run.toml", "training.steps=2"]).succeeds();
+    place.xrun(&["sample", "my run", "--samples", "1"]).succeeds();
+}
+
 #[test]
 fn a_checkpoint_of_another_processor_is_told() {
     let place = Place::killed_after(20);

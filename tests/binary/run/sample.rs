@@ -30,6 +30,17 @@ fn without_a_run_the_newest_one_writes() {
     Place::new().xrun(&["sample"]).ended(2).says(&["no runs yet"]);
 }
 
+/// A recipe that asks for no text by itself is the default.
+#[test]
+fn a_run_that_wrote_nothing_writes_when_asked() {
+    let place = Place::new();
+    place.xrun(&["tiny.toml", "training.steps=2", "generation.samples=0"]).succeeds();
+    let text = place.xrun(&["sample", "--prompt", "Once", "--tokens", "4"]).succeeds().stdout;
+    assert!(text.starts_with("Once"), "{text}");
+    place.xrun(&["sample", "--samples", "0"]).ended(2);
+    place.xrun(&["sample", "--temperature", "-1"]).ended(2).says(&["generation.temperature"]);
+}
+
 #[test]
 fn greedy_text_is_the_same_every_time() {
     let greedy = sampled(&["--temperature", "0"]);
@@ -65,7 +76,7 @@ fn what_cannot_be_sampled_is_a_usage_error() {
     let run = UNINTERRUPTED.run();
     let long = "Once upon a time there was a cat. ".repeat(20);
     for (arguments, text) in [
-        (&["--prompt", long.as_str()][..], "the model's context is 32"),
+        (&["--prompt", long.as_str()][..], "the model's context is training.seq_len = 32"),
         (&["model.dim=64"], "model.dim is part of what the model was trained with (32)"),
         (&["generation.samples=0"], "asks for no text"),
         (&["--temperature=-1"], "generation.temperature cannot be -1"),
