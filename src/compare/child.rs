@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::train::{Stop, signal_group};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -52,17 +52,12 @@ pub enum Stderr {
 pub fn run(command: &mut Command, stderr: Stderr, patience: Patience<'_>) -> Result<Over> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let failed = |what: &str, e: std::io::Error| Error::failed(format!("cannot {what} {shown}: {e}"));
-    // Files, since a pipe stays open for as long as anybody has its end, however long ago the process went. Each side has
-    // its own place in them.
-    let file = || NamedTempFile::new().map_err(|e| failed("keep what is printed by", e));
-    let (out, err) = (file()?, file()?);
-    let writer = |file: &NamedTempFile| {
-        let opened = OpenOptions::new().append(true).open(file.path());
-        opened.map_err(|e| failed("keep what is printed by", e))
-    };
-    command.stdin(Stdio::null()).stdout(writer(&out)?);
+    // Files, since a pipe stays open for as long as anybody has its end, however long ago the process went.
+    let file = || printed_to().map_err(|e| failed("keep what is printed by", e));
+    let ((out, to_out), (err, to_err)) = (file()?, file()?);
+    command.stdin(Stdio::null()).stdout(to_out);
     if stderr == Stderr::Taken {
-        command.stderr(writer(&err)?);
+        command.stderr(to_err);
     }
     #[cfg(unix)]
     {
@@ -95,15 +90,21 @@ pub fn run(command: &mut Command, stderr: Stderr, patience: Patience<'_>) -> Res
         // What it started may have heard nothing of it.
         signal_group(process.id(), true);
     }
-    let text = |file: NamedTempFile| -> Result<String> {
+    let text = |file: File| -> Result<String> {
         let mut bytes = Vec::new();
         // Whoever it left behind may go on printing.
-        let so_far = file.as_file().metadata().map(|file| file.len());
-        let read = so_far.and_then(|bytes_so_far| file.as_file().take(bytes_so_far).read_to_end(&mut bytes));
+        let so_far = file.metadata().map(|file| file.len());
+        let read = so_far.and_then(|length| file.take(length).read_to_end(&mut bytes));
         read.map_err(|e| failed("read what was printed by", e))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     Ok(Over { status, stdout: text(out)?, stderr: text(err)?, cut: cut.map(|(why, _)| why) })
+}
+
+/// A file to read from and to print to, each with a place of its own in it. It has no name, and goes with both.
+fn printed_to() -> std::io::Result<(File, File)> {
+    let named = NamedTempFile::new()?;
+    Ok((named.reopen()?, OpenOptions::new().append(true).open(named.path())?))
 }
 
 impl Patience<'_> {
