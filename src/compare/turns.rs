@@ -129,18 +129,19 @@ impl Taken {
         }
         taken.turn.final_loss = taken.curve.last().map(|point| point.loss);
         let reached = taken.curve.last().map_or(0, |point| point.step);
-        if summary.status == Status::Ok && reached != summary.steps {
-            let why = format!(
-                "{} ends at step {reached}, and the run trained {} steps: rows were lost",
-                run.join(METRICS).display(),
-                summary.steps
-            );
-            taken.fail("failed", Error::failed(why));
-        } else if summary.status == Status::Ok && taken.turn.blocks.is_empty() && !run.join(TIMING).is_file()
-        {
-            taken.fail("failed", Error::failed(format!("{} is not there", run.join(TIMING).display())));
-        }
-        if summary.status != Status::Ok {
+        if summary.status == Status::Ok {
+            let (metrics, timing) = (run.join(METRICS), run.join(TIMING));
+            if reached != summary.steps {
+                let why = format!(
+                    "{} ends at step {reached}, and the run trained {} steps: rows were lost",
+                    metrics.display(),
+                    summary.steps
+                );
+                taken.fail("failed", Error::failed(why));
+            } else if !timing.is_file() {
+                taken.fail("failed", Error::failed(format!("{} is not there", timing.display())));
+            }
+        } else {
             let reason = summary.reason.unwrap_or_else(|| "its process ended without saying why".to_owned());
             taken.diverged = summary.status == Status::Diverged;
             taken.fail(summary.status.as_str(), Error::failed(reason));
@@ -231,10 +232,13 @@ fn why_it_failed(over: &Over) -> Error {
         Some(75) => Kind::Interrupted,
         _ => Kind::Failed,
     };
-    if over.status.success() && over.cut.is_none() {
-        return Error::failed("it ended well and left no run; is it a binary of xrun?");
+    match &over.cut {
+        Some(why) => why.clone(),
+        None if over.status.success() => {
+            Error::failed("it ended well and left no run; is it a binary of xrun?")
+        }
+        None => Error::new(kind, complaint(&over.stderr, &over.status.to_string())),
     }
-    over.cut.clone().unwrap_or_else(|| Error::new(kind, complaint(&over.stderr, &over.status.to_string())))
 }
 
 /// Recipe and run of the line that ends `xrun run --json`.

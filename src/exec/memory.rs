@@ -121,7 +121,7 @@ impl StateMemory {
     /// When work on the device failed.
     pub fn values(&self, slot: SlotId) -> Result<Vec<f64>> {
         let all = self.padded_values(slot)?;
-        Ok(self.layout.get(slot).spec.logical_indices().into_iter().map(|i| all[i]).collect())
+        Ok(self.layout.get(slot).spec.logical_indices().map(|i| all[i]).collect())
     }
 
     /// The values of a slot widened to f64, padding included.
@@ -136,7 +136,7 @@ impl StateMemory {
     pub fn padding_is_zero(&self, slot: SlotId) -> Result<bool> {
         let spec = &self.layout.get(slot).spec;
         let mut padding = vec![true; spec.elements()];
-        spec.logical_indices().into_iter().for_each(|i| padding[i] = false);
+        spec.logical_indices().for_each(|i| padding[i] = false);
         Ok(self.padded_values(slot)?.iter().zip(padding).all(|(value, padding)| !padding || *value == 0.0))
     }
 
@@ -151,7 +151,7 @@ impl StateMemory {
         assert_eq!(values.len(), spec.logical_elements());
         let size = spec.dtype.size();
         let mut bytes = vec![0; spec.bytes()];
-        for (i, &v) in spec.logical_places().zip(values) {
+        for (i, &v) in spec.logical_indices().zip(values) {
             let to = &mut bytes[i * size..(i + 1) * size];
             match spec.dtype {
                 DType::U32 => to.copy_from_slice(&(v as u32).to_ne_bytes()),

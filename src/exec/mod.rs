@@ -156,7 +156,7 @@ impl Engine {
             let spec = ran.output_spec(k);
             if spec.dtype != DType::U32 {
                 let all = memory::widened_bytes(spec.dtype, &ran.output_bytes(k)?);
-                values = Some(spec.logical_indices().into_iter().map(|i| all[i]).collect());
+                values = Some(spec.logical_indices().map(|i| all[i]).collect());
             }
             Ok(())
         })?;

@@ -77,13 +77,8 @@ impl Spec {
     }
 
     /// For every element of the shape, in row-major order, its place in memory.
-    pub fn logical_places(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn logical_indices(&self) -> impl Iterator<Item = usize> + '_ {
         self.runs().flat_map(|(_, at, len)| at..at + len)
-    }
-
-    /// [`Spec::logical_places`] as a list.
-    pub fn logical_indices(&self) -> Vec<usize> {
-        self.logical_places().collect()
     }
 
     /// The last dimension in memory (1 for a scalar).

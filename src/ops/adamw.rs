@@ -32,9 +32,9 @@ pub struct Segment {
 
 /// `(params, m, v, shadow) ← AdamW(grads, …)`, in place.
 ///
-/// Inputs: grads `[n]`, schedule `[steps + 1, 4]` (row 0 is not read), step `[1]`, clip `[1]`, bad `[1]`. Outputs, all updated in place:
-/// params, m, v `[n]`, and shadow `[n]` where the stream is narrower than the master. Nothing changes where `bad` is
-/// not zero.
+/// Inputs: grads `[n]`, schedule `[steps + 1, 4]` (row 0 is not read), step `[1]`, clip `[1]`, bad `[1]`. Outputs, all
+/// updated in place: params, m, v `[n]`, and shadow `[n]` where the stream is narrower than the master. Nothing changes
+/// where `bad` is not zero.
 #[derive(Clone, Debug)]
 pub struct AdamW {
     /// Decay of the first moment.

@@ -124,7 +124,7 @@ impl Op for Fingerprint {
 fn reference(spec: &Spec, x: &Array) -> Array {
     let size = spec.dtype.size();
     let mut memory = vec![0; spec.bytes().next_multiple_of(WORD)];
-    for (from, at) in spec.logical_indices().into_iter().enumerate() {
+    for (from, at) in spec.logical_indices().enumerate() {
         let value = x.data[from];
         let bytes: &[u8] = match spec.dtype {
             DType::U32 => &(value as u32).to_le_bytes(),

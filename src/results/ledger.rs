@@ -1,8 +1,8 @@
 //! `ledger.jsonl`: every attempt at every cell of every sweep in a results folder, one JSON object per line.
 //!
 //! Lines are only ever added. An attempt is a line when it begins and one when it ends, and one alone where nothing was
-//! started; one that never ended was killed
-//! with the sweep, and the next sweep says so in a line of its own. The table of a sweep is what its cells' last lines say.
+//! started; one that never ended was killed with the sweep, and the next sweep says so in a line of its own. The table of a
+//! sweep is what its cells' last lines say.
 
 use crate::error::{Error, IoContext, Result};
 use serde::{Deserialize, Serialize};

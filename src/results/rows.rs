@@ -70,7 +70,8 @@ pub struct TimingRow {
     pub rss_mib: Option<f64>,
     /// Peak resident memory of the process so far, in MiB.
     pub peak_mem_mib: Option<f64>,
-    /// How often memory was asked from the driver since the row before; blank on the CPU, as is what follows up to `hfu_pct`.
+    /// How often memory was asked from the driver since the row before; blank on the CPU, as is what follows up to
+    /// `hfu_pct`.
     pub driver_allocations: Option<u64>,
     /// Device memory that tensors use: the state, and the arena or the most transient tensors alive at once, in MiB.
     pub gpu_allocated_mib: Option<f64>,
@@ -191,6 +192,8 @@ pub struct Cut<R> {
     pub last: Option<R>,
     /// Rows kept.
     pub rows_kept: usize,
+    /// Whole rows removed.
+    pub rows_cut: usize,
     /// Bytes removed from the end of the file.
     pub bytes_cut: u64,
 }
@@ -226,12 +229,14 @@ impl<R: Row> RowWriter<R> {
         let bytes = std::fs::read(path).at("read", path)?;
         let header = header(R::COLUMNS);
         let mut kept = header.len();
-        let mut cut = Cut { last: None, rows_kept: 0, bytes_cut: 0 };
+        let mut cut = Cut { last: None, rows_kept: 0, rows_cut: 0, bytes_cut: 0 };
         if header.starts_with(&bytes) && bytes.len() < header.len() {
             file.set_len(0).at("truncate", path)?;
             file.write_all(&header).at("write", path)?;
         } else {
-            for row in scan::<R>(path, &bytes, R::COLUMNS)? {
+            let rows = scan::<R>(path, &bytes, R::COLUMNS)?;
+            let whole = rows.len();
+            for row in rows {
                 if row.row.step() > step {
                     break;
                 }
@@ -239,6 +244,7 @@ impl<R: Row> RowWriter<R> {
                 cut.last = Some(row.row);
                 cut.rows_kept += 1;
             }
+            cut.rows_cut = whole - cut.rows_kept;
             cut.bytes_cut = (bytes.len() - kept) as u64;
             file.set_len(kept as u64).at("truncate", path)?;
         }

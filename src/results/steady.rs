@@ -231,6 +231,8 @@ mod tests {
         for (got, want) in got.iter().zip([1.4, 2.0, 3.0, 4.0, 7.6, 2.0]) {
             assert!((got - want).abs() < 1e-12, "{spread:?}");
         }
+        assert_eq!(Spread::of([9.0, 1.0, 4.0, 2.0]).unwrap().median, 3.0, "of two in the middle, their mean");
+        assert_eq!(Spread::of([9.0, 1.0, 4.0]).unwrap().median, 4.0);
         assert_eq!(Spread::of([f64::NAN]), None);
     }
 

@@ -113,10 +113,10 @@ pub fn train(
             }
         }
         let saves = (stopping && at_rest) || due(plan.intervals.checkpoint, step, steps);
-        if compares_after(step) || (saves && plan.intervals.keep > 0) {
+        if compares_after(step) || (replicas && saves && plan.intervals.keep > 0) {
             started = Instant::now();
             rank.check_replicas()?;
-            if let Some(recorder) = recorder.as_mut().filter(|_| replicas) {
+            if let Some(recorder) = &mut recorder {
                 recorder.compared(step, started.elapsed())?;
             }
         }

@@ -10,6 +10,7 @@ use crate::device::cuda::limits::{self, Limits};
 use crate::error::{Error, Result};
 use crate::ir::{Node, Phase, Program};
 use crate::recipe::Resolved;
+use crate::results::steady::Spread;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -139,7 +140,8 @@ pub fn profile(mut resolved: Resolved, request: ProfileRequest) -> Result<Profil
     let mut ops: Vec<OpTime> = ops
         .into_iter()
         .map(|((phase, op, shapes), c)| {
-            let time = median(c.steps);
+            let times = Spread::of(c.steps.iter().map(Duration::as_secs_f64));
+            let time = Duration::from_secs_f64(times.map_or(0.0, |times| times.median));
             let budget = limits.map(|_| Duration::from_secs_f64(c.budget));
             let (product_flops, bytes) = (c.product_flops, c.bytes);
             OpTime { op, phase, shapes, calls: c.calls, time, product_flops, bytes, budget }
@@ -147,13 +149,6 @@ pub fn profile(mut resolved: Resolved, request: ProfileRequest) -> Result<Profil
         .collect();
     ops.sort_by_key(|t| std::cmp::Reverse(t.time));
     Ok(Profile { ops, step, tokens, limits, spans })
-}
-
-/// The middle of some times; of two in the middle, their mean.
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    let half = times.len() / 2;
-    if times.len().is_multiple_of(2) { (times[half - 1] + times[half]) / 2 } else { times[half] }
 }
 
 /// The mean time of steps as they are trained, after some that warm up.
@@ -182,16 +177,4 @@ fn shapes(program: &Program, node: &Node) -> String {
         ids.iter().map(|&id| program.spec(id).to_string()).collect::<Vec<_>>().join(" ")
     };
     format!("{} → {}", list(&node.inputs), list(&node.outputs))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_of_an_even_number_is_between_two() {
-        let of = |times: &[u64]| median(times.iter().copied().map(Duration::from_millis).collect());
-        assert_eq!(of(&[9, 1, 4, 2]), Duration::from_millis(3));
-        assert_eq!(of(&[9, 1, 4]), Duration::from_millis(4));
-    }
 }

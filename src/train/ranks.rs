@@ -61,16 +61,25 @@ struct Beginning {
 }
 
 impl Beginning {
-    fn of(crew: &Crew, lead: &Lead<'_>) -> Self {
+    /// Of a run in `folder` whose first `from_step` steps are done.
+    fn new(crew: &Crew, folder: &Path, from_step: u64) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             recipe: crew.resolved.to_toml(),
             corpus_hash: crew.dataset.hash.clone(),
-            folder: lead.folder.clone(),
-            from_step: lead.from_step,
-            restored: lead.loaded.is_some(),
+            folder: folder.to_owned(),
+            from_step,
+            restored: false,
             finished: false,
+            algorithms: None,
+        }
+    }
+
+    fn of(crew: &Crew, lead: &Lead<'_>) -> Self {
+        Self {
+            restored: lead.loaded.is_some(),
             algorithms: lead.algorithms.map(Algorithms::to_json),
+            ..Self::new(crew, &lead.folder, lead.from_step)
         }
     }
 
@@ -220,16 +229,8 @@ fn train_rank(
 pub(super) fn dismiss(party: &Party, crew: &Crew, folder: &Path) -> Result<()> {
     let steps = crew.plan.steps as u64;
     party.run(|comm| {
-        let said = (comm.rank() == 0).then(|| Beginning {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            recipe: crew.resolved.to_toml(),
-            corpus_hash: crew.dataset.hash.clone(),
-            folder: folder.to_owned(),
-            from_step: steps,
-            restored: false,
-            finished: true,
-            algorithms: None,
-        });
+        let said =
+            (comm.rank() == 0).then(|| Beginning { finished: true, ..Beginning::new(crew, folder, steps) });
         begin(&comm, crew, said)?;
         comm.now(steps, Activity::Left);
         Ok(())

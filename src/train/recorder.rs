@@ -86,7 +86,7 @@ impl Recorder {
         summary.reason = None;
         folder.write_summary(&summary)?;
         let wall_before = cut.last.map_or(0.0, |row| row.wall_s);
-        Ok(Self {
+        let mut recorder = Self {
             folder,
             plan,
             metrics,
@@ -103,7 +103,14 @@ impl Recorder {
             judge,
             gauges: None,
             busy: Vec::new(),
-        })
+        };
+        if from_step == 0 && kept.rows_cut > 0 {
+            recorder.warn(&format!(
+                "there is no checkpoint to go on from: this begins anew, and drops {} rows",
+                kept.rows_cut
+            ))?;
+        }
+        Ok(recorder)
     }
 
     /// The run's folder.

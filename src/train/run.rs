@@ -18,10 +18,10 @@ use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::recipe::{self, Resolved};
 use crate::results::atomic;
-use crate::results::folder::{ALGORITHMS, METRICS, SUMMARY, read_summary};
+use crate::results::folder::{ALGORITHMS, SUMMARY, read_summary};
 use crate::results::progress::{Mode, Progress};
 use crate::results::provenance::{Cpu, Environment};
-use crate::results::{MetricsRow, RunFolder, Status, Summary, memory, rows};
+use crate::results::{RunFolder, Status, Summary, memory};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -172,11 +172,6 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
         summary.notes.push(APART.to_owned());
     }
 
-    let lost = match (resumed, &start.loaded) {
-        // Rows that cannot be read say so when the recorder opens them.
-        (true, None) => rows::read::<MetricsRow>(&folder.path().join(METRICS)).map_or(0, |rows| rows.len()),
-        _ => 0,
-    };
     let mut recorder = Recorder::new(Parts {
         meta: meta(&resolved, &recipe_hash, &plan, &dataset),
         plan: Arc::clone(&plan),
@@ -191,11 +186,6 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
     recorder.note(&format!("{}: {}", plan.name, dataset.description))?;
     for warning in dataset.warnings.iter().chain(&start.warnings) {
         recorder.warn(warning)?;
-    }
-    if lost > 0 {
-        recorder.warn(&format!(
-            "there is no checkpoint to go on from: this begins anew, and drops {lost} rows"
-        ))?;
     }
     for change in &start.changes {
         recorder.note(&format!("changed: {change}"))?;

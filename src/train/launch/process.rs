@@ -129,7 +129,6 @@ pub fn supervise(request: &Request, world: usize, patience: Duration, stop: &Sto
     let _watchdog =
         Watchdog::over(&group, patience).map_err(|e| Error::failed(format!("cannot watch ranks: {e}")))?;
     let (mut asked, mut ended_at) = (false, None);
-    let over = |children: &Children| group.ended().is_some() || !children.lives(0);
     while !children.look(&group)? {
         if stop.asked() && !asked {
             asked = true;
@@ -142,7 +141,7 @@ pub fn supervise(request: &Request, world: usize, patience: Duration, stop: &Sto
         }
         match ended_at {
             // Ended, or done: rank 0 has no more to say, and the others nothing to wait for.
-            None if over(&children) => ended_at = Some(Instant::now()),
+            None if group.ended().is_some() || !children.lives(0) => ended_at = Some(Instant::now()),
             Some(at) if Instant::elapsed(&at) > GRACE + PATIENCE_WITH_THE_LOST => children.kill(),
             _ => {}
         }
