@@ -1,6 +1,6 @@
 //! Parameters by part, and what a token costs.
 
-use crate::ir::State;
+use crate::ir::{Role, State, Sublayer};
 use crate::plan::{Model, Plan};
 use serde::Serialize;
 
@@ -20,30 +20,27 @@ pub struct Parameters {
     pub ffn: usize,
     /// All norms.
     pub norms: usize,
-    /// The blocks: everything but embedding, head and final norm.
+    /// *Core parameters*: everything but embedding and head.
     pub core: usize,
     /// All of them.
     pub total: usize,
 }
 
 impl Parameters {
-    /// Counts the parameters of a state by their names.
+    /// Counts the parameters of a state by their roles.
     pub fn new(state: &State) -> Self {
-        let mut parts = Self::default();
+        let (core, total) = (state.core_parameter_count(), state.parameter_count());
+        let mut parts = Self { core, total, ..Self::default() };
         for param in &state.params {
             let count = param.spec.logical_elements();
-            let part = match param.name.rsplit('.').next().unwrap_or_default() {
-                "embedding" => &mut parts.embedding,
-                "head" => &mut parts.head,
-                "qkv" | "out" => &mut parts.attention,
-                "gate_up" | "down" => &mut parts.ffn,
-                _ => &mut parts.norms,
+            let part = match param.role {
+                Role::Embedding => &mut parts.embedding,
+                Role::Head => &mut parts.head,
+                Role::Matrix(Sublayer::Attention) => &mut parts.attention,
+                Role::Matrix(Sublayer::FeedForward) => &mut parts.ffn,
+                Role::Vector => &mut parts.norms,
             };
             *part += count;
-            parts.total += count;
-            if param.name.starts_with("blocks.") {
-                parts.core += count;
-            }
         }
         parts
     }

@@ -57,7 +57,7 @@ impl Forecast {
         table.row(["feed-forward".into(), thousands(p.ffn), share(p.ffn)]);
         table.row(["norms".into(), thousands(p.norms), share(p.norms)]);
         table.row(["total".into(), thousands(p.total), share(p.total)]);
-        table.row(["core (blocks only)".into(), thousands(p.core), share(p.core)]);
+        table.row(["core (non-embedding)".into(), thousands(p.core), share(p.core)]);
         write!(f, "Parameters\n{}", table.render(2))?;
         match &self.remark {
             Some(remark) => writeln!(f, "  {remark}\n"),

@@ -19,6 +19,7 @@ pub enum Out {
 pub struct Builder {
     program: Program,
     scope: Vec<String>,
+    block: Option<usize>,
     phase: Phase,
     stream: Stream,
     state_tensors: HashMap<SlotId, TensorId>,
@@ -42,7 +43,14 @@ impl Builder {
                 _ => None,
             })
             .collect();
-        Self { program, scope: Vec::new(), phase: Phase::Forward, stream: Stream::Main, state_tensors }
+        Self {
+            program,
+            scope: Vec::new(),
+            block: None,
+            phase: Phase::Forward,
+            stream: Stream::Main,
+            state_tensors,
+        }
     }
 
     /// The program so far.
@@ -80,9 +88,26 @@ impl Builder {
         result
     }
 
-    /// Sets the whole scope, as a pass does that records next to an existing node.
-    pub fn set_scope(&mut self, scope: &str) {
+    /// Records the block of index `block` inside a scope: its nodes carry the index.
+    ///
+    /// # Errors
+    /// What `body` returns.
+    pub fn in_block<T>(
+        &mut self,
+        block: usize,
+        scope: impl Into<String>,
+        body: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let outside = self.block.replace(block);
+        let result = self.scoped(scope, body);
+        self.block = outside;
+        result
+    }
+
+    /// Sets the whole scope, and the block of the nodes that follow, as a pass does that records next to a node.
+    pub fn set_scope(&mut self, scope: &str, block: Option<usize>) {
         self.scope = if scope.is_empty() { Vec::new() } else { vec![scope.to_string()] };
+        self.block = block;
     }
 
     /// Sets the phase of the nodes that follow.
@@ -201,6 +226,7 @@ impl Builder {
             outputs: outputs.clone(),
             modes,
             scope: scope.into(),
+            block: self.block,
             phase: self.phase,
             stream: self.stream,
         });

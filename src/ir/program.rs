@@ -79,8 +79,10 @@ pub struct Node {
     pub outputs: Vec<TensorId>,
     /// How it writes each output.
     pub modes: Vec<Mode>,
-    /// Scope, such as `blocks.0`.
+    /// Scope, such as `blocks.0`: for people, who read it in listings and messages.
     pub scope: Arc<str>,
+    /// Index of the block that it belongs to, counted from the input; `None` outside the blocks.
+    pub block: Option<usize>,
     /// Part of the step.
     pub phase: Phase,
     /// Queue.

@@ -3,7 +3,7 @@
 //! State is planned before any program. Parameters lie in flat buffers, in the order in which their gradients become
 //! ready, so that buckets of gradients are contiguous ranges. Training, evaluation and generation programs share it.
 
-use super::Spec;
+use super::{Role, Spec};
 use crate::device::DType;
 use crate::device::cpu::buffer::ALIGNMENT;
 use std::collections::BTreeMap;
@@ -73,6 +73,10 @@ pub struct Param {
     pub spec: Spec,
     /// How it starts.
     pub init: Init,
+    /// Role in the model.
+    pub role: Role,
+    /// Index of the block that it belongs to, counted from the input; `None` outside the blocks.
+    pub block: Option<usize>,
     /// Whether weight decay applies (matrices: yes; norm weights: no).
     pub decay: bool,
     /// First element in each flat buffer.
@@ -125,9 +129,18 @@ impl State {
         self.buffers.iter().map(|b| b.bytes).sum()
     }
 
-    /// Trained elements, padding excluded.
+    /// Number of trained elements, padding excluded.
     pub fn parameter_count(&self) -> usize {
-        self.params.iter().map(|p| p.spec.logical_elements()).sum()
+        self.count(|_| true)
+    }
+
+    /// Number of *core parameters*: trained elements outside the embedding and the head, padding excluded.
+    pub fn core_parameter_count(&self) -> usize {
+        self.count(|p| p.role.is_core())
+    }
+
+    fn count(&self, counts: impl Fn(&Param) -> bool) -> usize {
+        self.params.iter().filter(|p| counts(p)).map(|p| p.spec.logical_elements()).sum()
     }
 }
 
@@ -148,8 +161,10 @@ pub struct ParamRequest {
     pub alloc: Vec<usize>,
     /// How it starts.
     pub init: Init,
-    /// Whether products read it (and so a shadow, in bf16). Norm weights are read as masters.
-    pub in_products: bool,
+    /// Role in the model. Matrices are read in the format of activations, vectors as masters.
+    pub role: Role,
+    /// Index of the block that it belongs to, counted from the input; `None` outside the blocks.
+    pub block: Option<usize>,
 }
 
 impl StateBuilder {
@@ -200,14 +215,16 @@ impl StateBuilder {
             }
         }
         for (r, start) in requests.iter().zip(starts) {
-            let read_from = if precision.has_shadow() && r.in_products { "shadow" } else { "params" };
+            let read_from = if precision.has_shadow() && r.role.is_matrix() { "shadow" } else { "params" };
             let slot = |kind: &str| self.state.by_name[&format!("{kind}.{}", r.name)];
             let (read, grad) = (slot(read_from), slot(if training { "grads" } else { "params" }));
             self.state.params.push(Param {
                 name: r.name.clone(),
                 spec: Spec::padded(r.shape.clone(), r.alloc.clone(), precision.master),
                 init: r.init,
-                decay: r.shape.len() > 1,
+                role: r.role,
+                block: r.block,
+                decay: r.role.is_matrix(),
                 start,
                 read,
                 grad,
@@ -238,6 +255,8 @@ impl StateBuilder {
             name: read.to_string(),
             spec: self.state.get(read_slot).spec.clone(),
             init: Init::Ones,
+            role: Role::Vector,
+            block: None,
             decay: false,
             start: 0,
             read: read_slot,

@@ -2,7 +2,7 @@
 
 use crate::device::DType;
 use crate::ir::state::ParamRequest;
-use crate::ir::{Init, Spec, State, StateBuilder};
+use crate::ir::{Init, Role, Spec, State, StateBuilder, Sublayer};
 use crate::ops::adamw::SCHEDULE_WIDTH;
 use crate::ops::embedding::DealtRows;
 use crate::passes::buckets::{Bucket, Reduction, buckets};
@@ -53,7 +53,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
             end = start;
         }
         // The head's gradient is complete before the backward of the blocks begins, unless it is the embedding's too.
-        let head_first = !plan.model.tie_embeddings;
+        let head_first = state.params.first().is_some_and(|param| param.role == Role::Head);
         buckets(&starts, end, precision.master.size(), plan.execution.bucket_bytes, head_first)
     } else {
         Vec::new()
@@ -113,44 +113,55 @@ fn params(plan: &Plan) -> Vec<ParamRequest> {
     // stream start smaller by √(2·layers), as in GPT-2.
     let scale = |fan_in: usize| 1.0 / (3.0 * fan_in as f64).sqrt();
     let residual = |fan_in: usize| scale(fan_in) / (2.0 * m.n_layers as f64).sqrt();
-    let matrix = |name: String, shape: Vec<usize>, alloc: Vec<usize>, std: f64| ParamRequest {
-        name,
+    let matrix = |name: &str, role: Role, shape: Vec<usize>, std: f64| ParamRequest {
+        name: name.to_owned(),
+        alloc: shape.clone(),
         shape,
-        alloc,
         init: Init::Normal(std),
-        in_products: true,
+        role,
+        block: None,
     };
-    let plain = |name: String, out: usize, input: usize, std: f64| {
-        matrix(name, vec![out, input], vec![out, input], std)
-    };
-    let norm = |name: String, width: usize| ParamRequest {
-        name,
+    let norm = |name: &str, width: usize| ParamRequest {
+        name: name.to_owned(),
         shape: vec![width],
         alloc: vec![width],
         init: Init::Ones,
-        in_products: false,
+        role: Role::Vector,
+        block: None,
     };
-    let (d, vocab) = (m.dim, vec![m.padded_vocab(), m.dim]);
+    let vocabulary = |name: &str, role: Role| ParamRequest {
+        alloc: vec![m.padded_vocab(), m.dim],
+        ..matrix(name, role, vec![m.vocab_size, m.dim], scale(m.dim))
+    };
+    let (d, heads) = (m.dim, m.n_heads * m.head_dim);
+    let (ffn, ffn_alloc) = (m.ffn_dim, m.padded_ffn());
+    let (attention, feed_forward) = (Role::Matrix(Sublayer::Attention), Role::Matrix(Sublayer::FeedForward));
+    let block = || {
+        let down = matrix("down", feed_forward, vec![d, ffn], residual(ffn));
+        let gate_up = matrix("gate_up", feed_forward, vec![2, ffn, d], scale(d));
+        let mut params = vec![
+            ParamRequest { alloc: vec![d, ffn_alloc], ..down },
+            ParamRequest { alloc: vec![2, ffn_alloc, d], ..gate_up },
+            norm("ffn_norm", d),
+            matrix("out", attention, vec![d, heads], residual(heads)),
+        ];
+        if m.qk_norm {
+            params.extend([norm("k_norm", m.head_dim), norm("q_norm", m.head_dim)]);
+        }
+        params
+            .extend([matrix("qkv", attention, vec![m.qkv_width(), d], scale(d)), norm("attention_norm", d)]);
+        params
+    };
     let mut params = Vec::new();
     if !m.tie_embeddings {
-        params.push(matrix("head".into(), vec![m.vocab_size, d], vocab.clone(), scale(d)));
+        params.push(vocabulary("head", Role::Head));
     }
-    params.push(norm("final_norm".into(), d));
+    params.push(norm("final_norm", d));
     for i in (0..m.n_layers).rev() {
-        let name = |part: &str| format!("blocks.{i}.{part}");
-        let (ffn, ffn_alloc) = (m.ffn_dim, m.padded_ffn());
-        let heads = m.n_heads * m.head_dim;
-        params.push(matrix(name("down"), vec![d, ffn], vec![d, ffn_alloc], residual(ffn)));
-        params.push(matrix(name("gate_up"), vec![2, ffn, d], vec![2, ffn_alloc, d], scale(d)));
-        params.push(norm(name("ffn_norm"), d));
-        params.push(plain(name("out"), d, heads, residual(heads)));
-        if m.qk_norm {
-            params.push(norm(name("k_norm"), m.head_dim));
-            params.push(norm(name("q_norm"), m.head_dim));
-        }
-        params.push(plain(name("qkv"), m.qkv_width(), d, scale(d)));
-        params.push(norm(name("attention_norm"), d));
+        let named =
+            |p: ParamRequest| ParamRequest { name: format!("blocks.{i}.{}", p.name), block: Some(i), ..p };
+        params.extend(block().into_iter().map(named));
     }
-    params.push(matrix("embedding".into(), vec![m.vocab_size, d], vocab, scale(d)));
+    params.push(vocabulary("embedding", Role::Embedding));
     params
 }

@@ -6,7 +6,7 @@ use crate::device::cuda::Collector;
 use crate::error::{Error, Result};
 use crate::exec::{Section, collect};
 use crate::ir::vjp::Upstream;
-use crate::ir::{Builder, Home, Mode, Out, Phase, Program, State, TensorId};
+use crate::ir::{Builder, Home, Mode, Out, Phase, Program, Role, State, TensorId};
 use crate::ops::adamw::{AdamW, SCHEDULE_WIDTH, Segment, schedule_row};
 use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;
@@ -127,7 +127,8 @@ fn micro_step(
     let seeds = loss_views(&program, losses);
     let program = differentiate(program, &seeds, first)?;
     let mut program = recompute(program, plan.execution.recompute)?;
-    if let (Some(dealt), Some(embedding)) = (layout::dealt_rows(plan), state.param("embedding")) {
+    let embedding = state.params.iter().find(|param| param.role == Role::Embedding);
+    if let (Some(dealt), Some(embedding)) = (layout::dealt_rows(plan), embedding) {
         program = exchange_rows(program, embedding.grad, dealt)?;
     }
     if !last || !plan.exchanges() {

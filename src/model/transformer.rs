@@ -68,7 +68,8 @@ impl<'a> Transformer<'a> {
             b.emit1("normed", RmsNorm { eps }, &[residual, weight])
         })?;
         for i in 0..m.n_layers {
-            (residual, normed) = b.scoped(format!("blocks.{i}"), |b| self.block(b, i, residual, normed))?;
+            (residual, normed) =
+                b.in_block(i, format!("blocks.{i}"), |b| self.block(b, i, residual, normed))?;
         }
         Ok(normed)
     }

@@ -73,7 +73,7 @@ impl Autodiff {
             return Ok(());
         }
         let sinks: Vec<Sink> = node.inputs.iter().map(|&i| self.sink(i)).collect();
-        self.builder.set_scope(&node.scope);
+        self.builder.set_scope(&node.scope, node.block);
         let mut vjp = Vjp::new(&mut self.builder, node, &upstream, sinks.clone());
         node.op.vjp(&mut vjp)?;
         let given = vjp.into_given();

@@ -63,7 +63,7 @@ pub fn insert_all_reduces(program: Program, buckets: &[Bucket], overlap: bool) -
         for (bucket, &complete) in buckets.iter().zip(&complete_at) {
             let due = if overlap { complete } else { last };
             if due == at {
-                builder.set_scope("gradients");
+                builder.set_scope("gradients", None);
                 builder.set_phase(Phase::Communication);
                 builder.set_stream(if overlap { Stream::Communication } else { Stream::Main });
                 let slot = builder.state(&bucket.slot)?;
@@ -83,7 +83,7 @@ pub fn insert_all_reduces(program: Program, buckets: &[Bucket], overlap: bool) -
 pub fn append_group(program: Program) -> Result<Program> {
     let slots: Vec<_> = program.state.params.iter().map(|param| param.grad).collect();
     let mut builder = Builder::resume(program);
-    builder.set_scope("gradients");
+    builder.set_scope("gradients", None);
     builder.set_phase(Phase::Communication);
     builder.set_stream(Stream::Main);
     let tensors: Vec<_> = slots.into_iter().map(|slot| builder.state_slot(slot)).collect();

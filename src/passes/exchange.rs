@@ -43,7 +43,7 @@ pub fn exchange_rows(program: Program, slot: SlotId, dealt: DealtRows) -> Result
             continue;
         }
         let gather = GatherRows { ranks: dealt.ranks };
-        b.set_scope(&node.scope);
+        b.set_scope(&node.scope, node.block);
         b.set_phase(Phase::Communication);
         let tokens = b.emit1("tokens_of_all", gather, &[node.inputs[0]])?;
         let rows = b.emit1("rows_of_all", gather, &[node.inputs[1]])?;

@@ -63,7 +63,7 @@ impl Rewriter<'_> {
         let Some(producer) = self.producers[id.0] else { return Ok(id) };
         let node = self.nodes[producer].clone();
         let output = node.outputs.iter().position(|&o| o == id).unwrap_or_default();
-        self.builder.set_scope(&node.scope);
+        self.builder.set_scope(&node.scope, node.block);
         self.builder.set_phase(Phase::Recompute);
         self.builder.set_stream(node.stream);
         let others_kept = node.outputs.iter().all(|o| *o == id || !self.dropped.contains(o));
@@ -77,7 +77,7 @@ impl Rewriter<'_> {
         for &input in &node.inputs {
             inputs.push(self.available(input)?);
         }
-        self.builder.set_scope(&node.scope);
+        self.builder.set_scope(&node.scope, node.block);
         let name = self.builder.program().tensor(id).name.rsplit('.').next().unwrap_or_default().to_string();
         let outputs = self.builder.emit_into(&name, node.op, &inputs, &[])?;
         for (&old, &new) in node.outputs.iter().zip(&outputs) {
@@ -99,12 +99,12 @@ fn dropped(program: &Program, policy: Recompute) -> HashSet<TensorId> {
         .collect();
     let reads = |phase: Phase| {
         let nodes = program.nodes.iter().filter(move |n| n.phase == phase);
-        nodes.flat_map(|n| n.inputs.iter().map(move |&i| (i, &n.scope)))
+        nodes.flat_map(|n| n.inputs.iter().map(move |&i| (i, n.block)))
     };
     let backward: HashSet<TensorId> = reads(Phase::Backward).map(|(id, _)| id).collect();
-    let mut readers: HashMap<TensorId, Vec<&str>> = HashMap::new();
-    for (id, scope) in reads(Phase::Forward) {
-        readers.entry(id).or_default().push(scope);
+    let mut readers: HashMap<TensorId, Vec<Option<usize>>> = HashMap::new();
+    for (id, block) in reads(Phase::Forward) {
+        readers.entry(id).or_default().push(block);
     }
     let mut dropped = HashSet::new();
     for node in program.nodes.iter().filter(|n| n.phase == Phase::Forward) {
@@ -127,8 +127,8 @@ fn dropped(program: &Program, policy: Recompute) -> HashSet<TensorId> {
                 }
                 Recompute::Full => {
                     let crosses =
-                        readers.get(&id).is_some_and(|r| r.iter().any(|scope| *scope != &*node.scope));
-                    node.scope.starts_with("blocks.") && (cheap || !crosses)
+                        readers.get(&id).is_some_and(|r| r.iter().any(|block| *block != node.block));
+                    node.block.is_some() && (cheap || !crosses)
                 }
             };
             if drop {

@@ -15,7 +15,7 @@ pub fn unfuse(program: Program) -> Result<Program> {
     pending.reverse();
     let mut done = Vec::new();
     while let Some(node) = pending.pop() {
-        builder.set_scope(&node.scope);
+        builder.set_scope(&node.scope, node.block);
         builder.set_phase(node.phase);
         builder.set_stream(node.stream);
         match node.op.unfused(&mut builder, &node.inputs)? {

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use crate::device::DType;
     use crate::ir::state::ParamRequest;
-    use crate::ir::{Init, Precision, StateBuilder};
+    use crate::ir::{Init, Precision, Role, StateBuilder};
 
     /// The verdict where each rank has these fingerprints, a number for each parameter.
     fn of(ranks: &[[u8; 3]]) -> Option<String> {
@@ -79,7 +79,8 @@ mod tests {
             shape: vec![1],
             alloc: vec![1],
             init: Init::Ones,
-            in_products: false,
+            role: Role::Vector,
+            block: None,
         });
         let state = StateBuilder::new(Precision::of(DType::F32), &requests, false).finish();
         let bytes = |numbers: &[u8; 3]| numbers.iter().flat_map(|&n| [n; BYTES]).collect();

@@ -422,14 +422,9 @@ pub fn corpus_facts(dataset: &Dataset) -> Corpus {
 }
 
 fn describe(summary: &mut Summary, plan: &Plan, programs: &Programs, dataset: &Dataset) {
-    let of = |names: &[&str]| -> usize {
-        let params = programs.state.params.iter().filter(|p| names.contains(&p.name.as_str()));
-        params.map(|p| p.spec.logical_elements()).sum()
-    };
-    let all = programs.state.parameter_count();
     summary.steps_planned = plan.steps as u64;
-    summary.parameters = Some(all as u64);
-    summary.parameters_core = Some((all - of(&["embedding", "head"])) as u64);
+    summary.parameters = Some(programs.state.parameter_count() as u64);
+    summary.parameters_core = Some(programs.state.core_parameter_count() as u64);
     summary.corpus_hash = Some(dataset.hash.clone());
     summary.floor = dataset.floor;
     summary.memory.planned_bytes = Some(peak_bytes(plan, programs) as u64);

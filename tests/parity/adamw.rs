@@ -8,7 +8,7 @@ use xrun::device::comm::Alone;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, PlacementKind, Section};
 use xrun::ir::state::ParamRequest;
-use xrun::ir::{Builder, Init, Mode, Out, Precision, Spec, State, StateBuilder};
+use xrun::ir::{Builder, Init, Mode, Out, Precision, Role, Spec, State, StateBuilder};
 use xrun::ops::adamw::{AdamW, SCHEDULE_WIDTH, Segment, schedule_row};
 use xrun::plan::Schedule;
 use xrun::recipe::Decay;
@@ -95,14 +95,16 @@ fn table() -> Vec<f64> {
 }
 
 fn state() -> State {
-    let request = |name: &str, shape: Vec<usize>| ParamRequest {
+    let request = |name: &str, shape: Vec<usize>, role: Role| ParamRequest {
         name: name.to_string(),
         alloc: shape.clone(),
         shape,
         init: Init::Ones,
-        in_products: false,
+        role,
+        block: None,
     };
-    let params = [request("matrix", vec![4, COUNTS[0] / 4]), request("vector", vec![COUNTS[1]])];
+    let matrix = request("matrix", vec![4, COUNTS[0] / 4], Role::Head);
+    let params = [matrix, request("vector", vec![COUNTS[1]], Role::Vector)];
     let mut builder = StateBuilder::new(Precision::of(DType::F32), &params, true);
     builder.group(
         "control",

@@ -12,13 +12,13 @@ fn the_report_of_a_tiny_plan() {
     quickstart: fp32, flash attention, selective recompute
 
     Parameters
-      embedding           16,352   39.4 %
-      head                16,352   39.4 %
-      attention            4,096    9.9 %
-      feed-forward         4,608   11.1 %
-      norms                  128    0.3 %
-      total               41,536  100.0 %
-      core (blocks only)   8,800   21.2 %
+      embedding             16,352   39.4 %
+      head                  16,352   39.4 %
+      attention              4,096    9.9 %
+      feed-forward           4,608   11.1 %
+      norms                    128    0.3 %
+      total                 41,536  100.0 %
+      core (non-embedding)   8,832   21.3 %
       79 % of the parameters are embedding and head: a small model on a vocabulary of 511 is mostly embedding
 
     FLOPs per token  151.87 kFLOP, forward and backward

@@ -1,0 +1,35 @@
+//! The role of a trained tensor in its model: what counts, forecasts and optimizers look at instead of names.
+
+/// Role of a trained tensor. Optimizers group parameters by it, and forecasts count by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The table of token vectors.
+    Embedding,
+    /// The projection to the vocabulary. A model whose head is its embedding has no parameter of this role.
+    Head,
+    /// A weight matrix inside a block, possibly several stacked in one tensor.
+    Matrix(Sublayer),
+    /// Weight or bias of a norm: one number per feature.
+    Vector,
+}
+
+/// Sublayer of a block that a matrix belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sublayer {
+    /// Query, key, value and output projections.
+    Attention,
+    /// The feed-forward layer.
+    FeedForward,
+}
+
+impl Role {
+    /// Returns true if products or lookups read the tensor, in the format of activations. Vectors are read as masters.
+    pub fn is_matrix(self) -> bool {
+        self != Self::Vector
+    }
+
+    /// Returns true if the tensor counts as a *core parameter*: one that is neither in the embedding nor in the head.
+    pub fn is_core(self) -> bool {
+        !matches!(self, Self::Embedding | Self::Head)
+    }
+}
