@@ -16,6 +16,7 @@ pub mod device;
 pub mod error;
 pub mod exec;
 pub mod forecast;
+pub mod format;
 pub mod ir;
 pub mod model;
 pub mod ops;

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every module, and the modules it may use besides itself. A module stands below all that it may use.
-const MAY_USE: [(&str, &[&str]); 19] = [
+const MAY_USE: [(&str, &[&str]); 20] = [
     ("error", &[]),
+    ("format", &[]),
     ("device", &["error"]),
     ("ir", &["device", "error"]),
     ("ops", &["ir", "device", "error"]),
@@ -18,19 +19,28 @@ const MAY_USE: [(&str, &[&str]); 19] = [
     // Formats, and the policies that a recipe chooses among.
     ("plan", &["recipe", "data", "exec", "passes", "ir", "device", "error"]),
     ("model", &["plan", "exec", "passes", "ops", "ir", "device", "error"]),
-    ("forecast", &["model", "plan", "exec", "passes", "ir", "device", "error"]),
-    ("results", &["error"]),
+    ("forecast", &["model", "plan", "exec", "passes", "ir", "device", "format", "error"]),
+    ("results", &["format", "error"]),
     // The names and classes of keys, for columns and for what makes two rows alike.
-    ("report", &["results", "recipe", "error"]),
-    ("train", &["results", "forecast", "model", "plan", "data", "recipe", "exec", "ir", "device", "error"]),
-    ("sweep", &["train", "results", "forecast", "model", "plan", "data", "recipe", "device", "error"]),
+    ("report", &["results", "recipe", "format", "error"]),
+    (
+        "train",
+        &[
+            "results", "forecast", "model", "plan", "data", "recipe", "exec", "ir", "device", "format",
+            "error",
+        ],
+    ),
+    (
+        "sweep",
+        &["train", "results", "forecast", "model", "plan", "data", "recipe", "device", "format", "error"],
+    ),
     // The signals of runs, and their way to make paths absolute.
-    ("compare", &["train", "results", "recipe", "error"]),
+    ("compare", &["train", "results", "recipe", "format", "error"]),
     (
         "cli",
         &[
             "compare", "device", "sweep", "train", "report", "results", "forecast", "check", "model", "plan",
-            "data", "recipe", "error",
+            "data", "recipe", "format", "error",
         ],
     ),
     // The binary and the root of the library.

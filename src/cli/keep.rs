@@ -2,7 +2,7 @@
 
 use super::tell;
 use crate::error::Result;
-use crate::forecast::format::plural;
+use crate::format::plural;
 use crate::results::comparison::Comparison;
 use crate::results::folder::KEPT;
 use crate::results::{find, keep};

@@ -2,9 +2,9 @@
 
 use super::print;
 use crate::error::{Error, Result};
-use crate::forecast::format::{Column, Table, binary};
 use crate::forecast::listing::listing;
 use crate::forecast::{Budget, FitRow, Forecast, Hardware, fit_local_batch, fit_table, hardware};
+use crate::format::{Column, Table, binary};
 use crate::model::Programs;
 use crate::plan::{Plan, corpus_of};
 use crate::recipe::{self, Batching, Resolved};

@@ -2,7 +2,7 @@
 
 use super::{print, tell};
 use crate::error::{Error, Kind, Result};
-use crate::forecast::format::plural;
+use crate::format::plural;
 use crate::report::blocks::{self, Checked, KINDS, Problem};
 use crate::results::folder::KEPT;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! A comparison for people: a compact table and the verdict in a sentence.
 
 use super::measured::Columns;
+use crate::format::{short, wall_time};
 use crate::results::comparison::{Comparison, Interval, Turn, Verdict};
-use crate::results::format::{duration, short};
 use std::fmt::Write;
 
 /// What a turn measured, in a line.
@@ -10,7 +10,7 @@ pub(super) fn turn(turn: &Turn, columns: &Columns) -> String {
     let mut parts = Vec::new();
     parts.extend(columns.get("tok_s").map(|speed| format!("{} tok/s", short(*speed))));
     parts.extend(turn.final_loss.map(|loss| format!("training loss {loss:.4}")));
-    parts.extend(columns.get("wall_s").map(|seconds| duration(*seconds)));
+    parts.extend(columns.get("wall_s").map(|seconds| wall_time(*seconds)));
     parts.join(", ")
 }
 

@@ -1,8 +1,8 @@
 //! Programs as `xrun plan --program` prints them: every node with what it makes, where that lies and how long it lives.
 
-use super::format::{Column, Table, binary, plural, thousands};
 use crate::error::{Error, Result};
 use crate::exec::Section;
+use crate::format::{Column, Table, binary, plural, thousands};
 use crate::ir::TensorId;
 use crate::model::Programs;
 

@@ -3,7 +3,6 @@
 //! Reads the plan and the engine's own programs and memory plans; allocates no tensor.
 
 pub mod fit;
-pub mod format;
 pub mod hardware;
 pub mod listing;
 pub mod memory;

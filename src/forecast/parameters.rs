@@ -58,7 +58,7 @@ impl Parameters {
                 "{:.0} % of the parameters are embedding and head: a small model on a vocabulary of {} is mostly \
                  embedding",
                 100.0 * share,
-                super::format::thousands(model.vocab_size)
+                crate::format::thousands(model.vocab_size)
             )
         })
     }
@@ -78,7 +78,7 @@ pub struct Flops {
 impl Flops {
     /// The FLOPs of a plan.
     pub fn new(plan: &Plan) -> Self {
-        let n = super::format::thousands;
+        let n = crate::format::thousands;
         let m = &plan.model;
         let (l, d, h, kv, hd) = (m.n_layers, n(m.dim), m.n_heads, m.n_kv_heads, m.head_dim);
         Self {

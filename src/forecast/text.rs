@@ -1,9 +1,9 @@
 //! The forecast as text.
 
-use super::format::Column::{Left, Right};
-use super::format::{Table, binary, duration, metric, percent, plural, thousands};
 use super::{Budget, FitRow, Forecast, Memory, StepTime, Verdict};
 use crate::device::DType;
+use crate::format::Column::{Left, Right};
+use crate::format::{Table, binary, duration, metric, percent, plural, thousands};
 use crate::passes::Recompute;
 use crate::plan::{AttentionKind, Plan};
 use std::fmt;

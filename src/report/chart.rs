@@ -4,7 +4,7 @@ use super::raster::{FAMILY, text_width};
 use super::series::{Points, Scale, stretches, thin, ticks};
 use super::theme::{Hue, Theme};
 use crate::error::{Error, Result};
-use crate::results::format::short;
+use crate::format::short;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};

@@ -7,7 +7,6 @@ pub mod atomic;
 pub mod comparison;
 pub mod find;
 pub mod folder;
-pub mod format;
 pub mod keep;
 pub mod ledger;
 pub mod memory;

@@ -1,8 +1,8 @@
 //! How a run says how it goes: one live line on a terminal, plain lines in a pipe, JSON lines for programs.
 
-use super::format::{duration, short};
 use super::rows::MetricsRow;
 use super::summary::Summary;
+use crate::format::{short, wall_time};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 use std::io::{IsTerminal, Write};
@@ -164,7 +164,7 @@ impl Progress {
         parts.extend(self.floor.map(|floor| format!("floor {floor:.3}")));
         parts.extend(self.rate.map(|rate| format!("{} tok/s", short(rate))));
         let remaining = eta_s.filter(|_| row.step < self.total_steps);
-        parts.extend(remaining.map(|seconds| format!("ETA {}", duration(seconds))));
+        parts.extend(remaining.map(|seconds| format!("ETA {}", wall_time(seconds))));
         parts.join("  ")
     }
 }
@@ -179,7 +179,7 @@ pub fn outcome(summary: &Summary) -> String {
         short(summary.tokens_seen as f64)
     );
     if let Some(seconds) = summary.wall_s {
-        text += &format!(" in {}", duration(seconds));
+        text += &format!(" in {}", wall_time(seconds));
     }
     if let Some(rate) = summary.tok_s {
         text += &format!(", {} tok/s", short(rate));

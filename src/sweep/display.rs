@@ -2,7 +2,7 @@
 
 use super::axes::name_of;
 use super::child::Child;
-use crate::results::format::{duration, short};
+use crate::format::{short, wall_time};
 use crate::results::ledger::{Attempt, CellStatus};
 use crate::results::progress::{Mode, tell};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -153,7 +153,7 @@ fn outcome(attempt: &Attempt, took: Option<Duration>) -> String {
         text += &measured.val_loss.map(|loss| format!("  val {loss:.3}")).unwrap_or_default();
         text += &measured.tok_s.map(|rate| format!("  {} tok/s", short(rate))).unwrap_or_default();
     }
-    text += &took.map(|took| format!("  {}", duration(took.as_secs_f64()))).unwrap_or_default();
+    text += &took.map(|took| format!("  {}", wall_time(took.as_secs_f64()))).unwrap_or_default();
     text += &attempt.reason.as_ref().map(|reason| format!("  {reason}")).unwrap_or_default();
     text
 }

@@ -17,7 +17,7 @@ mod schedule;
 mod table;
 
 use crate::error::{IoContext, Result};
-use crate::forecast::format::{Column, Table, binary};
+use crate::format::{Column, Table, binary};
 use crate::recipe;
 use crate::results::folder;
 use crate::results::ledger::{CellStatus, Ledger, SWEEPS};

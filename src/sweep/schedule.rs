@@ -7,7 +7,7 @@ use super::place::Place;
 use super::table::Tables;
 use crate::device::cuda;
 use crate::error::{Error, IoContext, Kind, Result};
-use crate::forecast::format::plural;
+use crate::format::plural;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured, SWEEPS};
 use crate::train::Stop;
 use jiff::Timestamp;

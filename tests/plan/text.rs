@@ -1,9 +1,9 @@
 //! What a person reads.
 
 use crate::{TINY, device, forecast, plan, programs};
-use xrun::forecast::format::thousands;
 use xrun::forecast::hardware;
 use xrun::forecast::listing::listing;
+use xrun::format::thousands;
 
 #[test]
 fn the_report_of_a_tiny_plan() {

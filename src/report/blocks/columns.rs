@@ -2,7 +2,8 @@
 
 use super::did_you_mean;
 use super::kept::KeptRun;
-use super::text::{BLANK, code, number, plain};
+use super::text::{code, plain};
+use crate::format::{BLANK, decimal};
 use crate::recipe::{KEYS, find_path};
 use crate::results::ledger::Measured;
 
@@ -94,8 +95,8 @@ pub fn heading(name: &str) -> String {
 /// A quantity as it is shown.
 pub fn value(name: &str, value: Option<f64>) -> String {
     match quantity(name) {
-        Some(Quantity(_, _, places, per)) => number(value.map(|value| value / per), *places),
-        None => number(value, 3),
+        Some(Quantity(_, _, places, per)) => decimal(value.map(|value| value / per), *places),
+        None => decimal(value, 3),
     }
 }
 

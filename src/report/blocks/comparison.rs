@@ -2,8 +2,9 @@
 
 use super::kept::{self, KeptRun, Source};
 use super::spec::Spec;
-use super::text::{BLANK, code, number, plain, short_hash, table};
+use super::text::{code, plain, short_hash, table};
 use super::{Rendered, Scene, Why, alike, columns, did_you_mean, figure, provenance, runs};
+use crate::format::{BLANK, decimal};
 use crate::results::comparison::{COMPARISON, COMPARISONS, Comparison, Interval, Side};
 use crate::results::folder::PLOTS;
 use std::collections::{BTreeMap, BTreeSet};
@@ -184,7 +185,7 @@ fn measured_table(comparison: &Comparison, columns: Option<&[String]>) -> Result
         let (b, a) = (before.measured.get(name).copied(), after.measured.get(name).copied());
         let ratio = match (comparison.ratio, b, a) {
             (Some(ratio), ..) if name == SPEED => interval(&ratio),
-            (_, Some(b), Some(a)) if name != SPEED && b != 0.0 => number(Some(a / b), 3),
+            (_, Some(b), Some(a)) if name != SPEED && b != 0.0 => decimal(Some(a / b), 3),
             _ => BLANK.to_owned(),
         };
         let heading = columns::heading(name).trim_start_matches('>').to_owned();
@@ -195,7 +196,7 @@ fn measured_table(comparison: &Comparison, columns: Option<&[String]>) -> Result
 
 /// An estimate with its interval.
 pub fn interval(ratio: &Interval) -> String {
-    let [estimate, low, high] = [ratio.estimate, ratio.low, ratio.high].map(|value| number(Some(value), 3));
+    let [estimate, low, high] = [ratio.estimate, ratio.low, ratio.high].map(|value| decimal(Some(value), 3));
     format!("{estimate} ({low} to {high})")
 }
 
@@ -225,7 +226,7 @@ pub fn held(comparison: &Comparison) -> &'static str {
 
 /// What follows, as a list.
 fn findings(comparison: &Comparison) -> String {
-    let effect = number(Some(comparison.min_effect * 100.0), 1);
+    let effect = decimal(Some(comparison.min_effect * 100.0), 1);
     let mut lines = vec![format!(
         "Verdict: **{}**; differences below {effect} % do not count.",
         comparison.verdict.as_str()

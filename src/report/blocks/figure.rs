@@ -1,13 +1,12 @@
 //! Figures of comparisons: every block of every turn of one, in the order in which they ran, and several by the value of a key.
 
 use super::series::Member;
-use super::text::number;
 use crate::error::Result;
+use crate::format::{decimal, short};
 use crate::report::chart::{self, Figure, Look, Mark, Panel, Series};
 use crate::report::series::{Points, Scale, pad};
 use crate::report::theme::{Hue, THEMES};
 use crate::results::comparison::{Comparison, Turn};
-use crate::results::format::short;
 use crate::results::steady::Spread;
 
 /// Half of the width of a turn, in turns.
@@ -126,7 +125,7 @@ fn lines(members: &[Member]) -> Vec<Vec<&Member>> {
 
 /// All digits before the point: sides that differ little must not have the same label.
 fn whole(value: f64) -> String {
-    number(Some(value), if value.abs() < 100.0 { 2 } else { 0 })
+    decimal(Some(value), if value.abs() < 100.0 { 2 } else { 0 })
 }
 
 /// The blocks of a turn side by side, as they ran.

@@ -2,8 +2,9 @@
 
 use super::kept::{KeptRun, Source};
 use super::spec::Spec;
-use super::text::{BLANK, code, number, plain, table};
+use super::text::{code, plain, table};
 use super::{Rendered, Scene, Why, alike, comparison, figure, provenance, runs};
+use crate::format::{BLANK, decimal};
 use crate::results::comparison::{COMPARISONS, Comparison, Side};
 use crate::results::folder::PLOTS;
 use std::path::PathBuf;
@@ -96,7 +97,7 @@ fn unlike(members: &[Member], spec: &Spec, over: &str) -> (Option<String>, Vec<W
 
 /// A value of the key: with commas where it is whole, else as short as it can be written.
 fn key_value(value: f64) -> String {
-    if value.fract() == 0.0 { number(Some(value), 0) } else { value.to_string() }
+    if value.fract() == 0.0 { decimal(Some(value), 0) } else { value.to_string() }
 }
 
 fn rows(scene: &Scene<'_>, members: &[Member], over: &str) -> String {
@@ -114,7 +115,7 @@ fn rows(scene: &Scene<'_>, members: &[Member], over: &str) -> String {
     ];
     let row = |member: &Member| {
         let found = &member.comparison;
-        let speed = |side: &Side| number(side.measured.get("tok_s").copied(), 0);
+        let speed = |side: &Side| decimal(side.measured.get("tok_s").copied(), 0);
         let prediction =
             found.predicts.as_ref().map(|said| format!("{}: {}", code(said), comparison::held(found)));
         vec![

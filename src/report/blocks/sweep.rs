@@ -3,8 +3,9 @@
 use super::columns::{self, Column};
 use super::kept::{self, KeptRun, Source};
 use super::spec::Spec;
-use super::text::{BLANK, code, plain, short_hash, table};
+use super::text::{code, plain, short_hash, table};
 use super::{Rendered, Scene, Why, alike, did_you_mean, provenance, runs};
+use crate::format::BLANK;
 use crate::results::ledger::{Attempt, LEDGER};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

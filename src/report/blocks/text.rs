@@ -1,35 +1,7 @@
-//! Pieces of Markdown: numbers, cells, links, tables.
+//! Pieces of Markdown: cells, links, tables.
 
+use crate::format::BLANK;
 use std::path::{Component, Path};
-
-/// What stands where nothing was measured.
-pub const BLANK: &str = "—";
-
-/// A number with `places` decimals and commas between thousands; [`BLANK`] where there is none.
-pub fn number(value: Option<f64>, places: usize) -> String {
-    let Some(value) = value else { return BLANK.to_owned() };
-    if !value.is_finite() {
-        return value.to_string();
-    }
-    let text = format!("{:.places$}", value.abs());
-    let (whole, decimals) = text.split_once('.').map_or((text.as_str(), None), |(w, d)| (w, Some(d)));
-    let mut out = String::new();
-    // A zero after rounding has no sign.
-    if value < 0.0 && text.chars().any(|c| c.is_ascii_digit() && c != '0') {
-        out.push('-');
-    }
-    for (index, digit) in whole.chars().enumerate() {
-        if index > 0 && (whole.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    if let Some(decimals) = decimals {
-        out.push('.');
-        out.push_str(decimals);
-    }
-    out
-}
 
 /// Text of a file as Markdown text: one line that opens nothing.
 pub fn plain(text: &str) -> String {
@@ -90,24 +62,6 @@ pub fn picture(alt: &str, light: &str, dark: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_have_commas_and_blanks_stay_blank() {
-        for (value, places, text) in [
-            (Some(0.0), 0, "0"),
-            (Some(999.4), 0, "999"),
-            (Some(999.6), 0, "1,000"),
-            (Some(24_779.669), 0, "24,780"),
-            (Some(1_234_567.891), 2, "1,234,567.89"),
-            (Some(-1234.5), 1, "-1,234.5"),
-            (Some(-0.001), 2, "0.00"),
-            (Some(1.06755), 4, "1.0675"),
-            (Some(f64::NAN), 1, "NaN"),
-            (None, 3, "—"),
-        ] {
-            assert_eq!(number(value, places), text);
-        }
-    }
 
     #[test]
     fn links_lead_from_the_page_to_the_file() {
