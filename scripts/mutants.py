@@ -4,7 +4,7 @@
     scripts/mutants.py [--only PART] [--work DIR]
 
 A mutant replaces one expression or statement of an op: a sign is flipped, a comparison turned around, a factor
-negated, an index moved. All of them are compiled into one copy of the tree, each behind a switch that an environment
+negated, an index moved, a result made NaN or not written at all. All of them are compiled into one copy of the tree, each behind a switch that an environment
 variable turns on, so that one build serves all. For every mutant the checks of the ops are run (`cargo test --lib
 check::`), then, if it is still alive, their unit tests, then the engine's tests. The first that fails kills it.
 
@@ -67,6 +67,7 @@ MUTANTS = [
     ("dropout.rs", "*factor = if ", "u32::from(u16::from_le(draw)) < self.threshold",
      "u32::from(u16::from_le(draw)) >= self.threshold"),
     ("dropout.rs", "|(x, f)| ", "*x *= *f", "*x *= -*f"),
+    ("dropout.rs", "", "y.store(r * width, &row);", "();"),
     ("dropout.rs", "65536.0 / f64::from(", "65536 - threshold", "65536 + threshold"),
     ("embedding.rs", "|(sum, dy)| ", "*sum += dy.up()", "*sum -= dy.up()"),
     ("embedding.rs", "w.slice(", "token as usize * d", "(token as usize + 1) * d % w.len()"),
@@ -100,6 +101,8 @@ MUTANTS = [
     ("rms_norm.rs", "", "dot(x, x) / self.count + self.eps", "dot(x, x) / self.count - self.eps"),
     ("rms_norm.rs", "*dw = ", "dy.fma(*x * s, *dw)", "dy.fma(-(*x * s), *dw)"),
     ("rms_norm.rs", "g.fma(s, ", "-(*x * pull)", "*x * pull"),
+    ("rms_norm.rs", "*y = E::down(", "*x * s * *w", "*x * s * *w * <<E as crate::device::Elem>::Acc as crate::device::Real>::of(f64::NAN)"),
+    ("rms_norm.rs", "", "dx.store(r * d, x_row);", "();"),
     ("rope.rs", "(*x, *y) = (", "*x * *c - *y * *s", "*x * *c + *y * *s"),
     ("rope.rs", "(*x, *y) = (*x * *c + *y * *s, ", "*y * *c - *x * *s", "*y * *c + *x * *s"),
     ("rope.rs", "theta.powf(", "-2.0 * i as f64 / dim as f64", "2.0 * i as f64 / dim as f64"),
@@ -108,6 +111,7 @@ MUTANTS = [
     ("silu.rs", "s * ", "x.fma(A::ONE - s, A::ONE)", "x.fma(A::ONE + s, A::ONE)"),
     ("softmax.rs", "[0] = ", "shift + sum.ln()", "shift - sum.ln()"),
     ("softmax.rs", "*dp = ", "*p * (*dp - mean)", "*p * (*dp + mean)"),
+    ("softmax.rs", "", "ds.store(r * t, &row);", "();"),
     ("sum.rs", "Acc::of(", "before + self.scale * total(x)", "before - self.scale * total(x)"),
     ("sum.rs", "E::down(", "A::of(self.scale) * d_total", "-A::of(self.scale) * d_total"),
     ("swiglu.rs", "*y = E::down(", "gate * sigmoid(gate) * up.up()", "-gate * sigmoid(gate) * up.up()"),

@@ -1,6 +1,7 @@
 //! One global batch, split over ranks, micro-steps and products: the same training, up to the order of sums.
 
 use crate::harness::{Setup, Trained, relative};
+use xrun::check::worst;
 use xrun::device::DType;
 use xrun::ir::Precision;
 
@@ -40,7 +41,7 @@ fn train_in(overrides: &[&str], format: Option<DType>) -> Trained {
 /// held-out loss at the end, of the parameters at the end.
 fn differences(a: &Trained, b: &Trained) -> [f64; 5] {
     let losses: Vec<f64> = a.losses().iter().zip(b.losses()).map(|(a, b)| relative(*a, b)).collect();
-    let all = losses.iter().copied().fold(0.0, f64::max);
+    let all = worst(losses.iter().copied());
     let norm = |run: &Trained| f64::from(run.curve[0].1);
     [losses[0], relative(norm(a), norm(b)), all, relative(a.val_loss, b.val_loss), a.distance(b)]
 }

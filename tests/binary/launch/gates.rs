@@ -2,6 +2,7 @@
 
 use super::party::{LAUNCHERS, Launcher, metrics, same_bits};
 use crate::place::{Place, Run};
+use xrun::check::worst;
 use xrun::results::{Phase, TimingRow};
 use xrun::train::checkpoint::Loaded;
 
@@ -41,7 +42,8 @@ fn losses(run: &Run) -> Vec<f64> {
 }
 
 fn furthest(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| ((a - b) / a).abs()).fold(0.0, f64::max)
+    assert_eq!(a.len(), b.len());
+    worst(a.iter().zip(b).map(|(a, b)| ((a - b) / a).abs()))
 }
 
 /// N ranks against one over 20 steps, dropout on: the same masks, the same batches, sums in another order. And all

@@ -1,0 +1,292 @@
+//! Every op holds in every format; a faulty op fails.
+
+use super::*;
+use crate::device::{Elem, Real};
+use crate::dispatch_float;
+use crate::ir::{Cases, CpuNode, CudaNode, Op, Vjp};
+use rayon::prelude::*;
+
+fn all_hold(dtype: DType) {
+    let precision = Precision::of(dtype);
+    let failures: Vec<String> = crate::ops::cases(precision)
+        .par_iter()
+        .flat_map_iter(|case| match check(case, precision, &Target::Cpu) {
+            Ok(findings) => findings
+                .into_iter()
+                .filter(|f| !f.holds())
+                .map(|f| format!("{} [{}] {}: {:.3e} > {:.3e}", f.op, f.case, f.mode, f.error, f.bound))
+                .collect::<Vec<_>>(),
+            Err(e) => vec![format!("{case:?}: {e}")],
+        })
+        .collect();
+    assert!(failures.is_empty(), "{} findings\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn every_case_holds_in_f64() {
+    all_hold(DType::F64);
+}
+
+#[test]
+fn every_case_holds_in_f32() {
+    all_hold(DType::F32);
+}
+
+#[test]
+fn every_case_holds_in_bf16() {
+    all_hold(DType::Bf16);
+}
+
+/// A backward op is proven only if a case of its forward really records it.
+#[test]
+fn every_gradient_op_is_recorded_by_its_forward() {
+    let precision = Precision::of(DType::F64);
+    for op in crate::ops::all() {
+        let Cases::GradientOf(forward) = op.cases(precision) else { continue };
+        let recorded = crate::ops::cases(precision).iter().filter(|c| c.op.name() == forward).any(|case| {
+            let bench = Bench::new(case, precision, Target::Cpu.device(1).unwrap()).unwrap();
+            bench.program().nodes.iter().any(|n| n.op.name() == op.name())
+        });
+        assert!(recorded, "no case of {forward} records {}", op.name());
+    }
+}
+
+/// An error planted into [`Square`] or its gradient.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    None,
+    /// Leaves the output as it was.
+    WritesNothing,
+    /// Stores this value instead of the right one, at one element.
+    Stores {
+        value: f64,
+        element: usize,
+    },
+    /// Changes the sign of one element.
+    Negates {
+        element: usize,
+    },
+}
+
+/// `y = x²` with a planted fault.
+#[derive(Clone, Copy, Debug)]
+struct Square {
+    forward: Fault,
+    gradient: Fault,
+    /// Whether the f64 implementation has the fault too. A GPU kernel is compared with a correct f64 CPU run.
+    faulty_in_f64: bool,
+    /// Elements that the plain reference returns.
+    reference_len: usize,
+    /// Outputs that the plain reference returns.
+    reference_outputs: usize,
+}
+
+/// `dx = 2·x·dy` from `(x, dy)`.
+#[derive(Clone, Copy, Debug)]
+struct SquareGrad(Square);
+
+/// Elements of the tensor: many more than a gradient check perturbs one by one.
+const LEN: usize = 3000;
+
+/// An element that no single-element probe perturbs, and whose gradient is not among the small ones: an error of
+/// an element near zero is no error of the tensor, in a narrow format.
+fn unprobed() -> usize {
+    let case = planted_case(Square::CORRECT, Precision::of(DType::Bf16));
+    let data = Data::new(&case).unwrap();
+    let probes: Vec<usize> =
+        directions(&case.name, 0, LEN).iter().filter(|d| d.len() == 1).map(|d| d[0].0).collect();
+    let large = |i: &usize| data.inputs[0][*i].abs() > 1.0 && data.seeds[0][*i].abs() > 1.0;
+    (0..LEN).filter(large).find(|i| !probes.contains(i)).unwrap()
+}
+
+fn planted_case(op: Square, precision: Precision) -> Case {
+    let Cases::Own(mut cases) = op.cases(precision) else { unreachable!("square has cases of its own") };
+    cases.remove(0)
+}
+
+impl Square {
+    const CORRECT: Self = Self {
+        forward: Fault::None,
+        gradient: Fault::None,
+        faulty_in_f64: false,
+        reference_len: LEN,
+        reference_outputs: 1,
+    };
+
+    fn fault_in(self, fault: Fault, dtype: DType) -> Fault {
+        if dtype == DType::F64 && !self.faulty_in_f64 { Fault::None } else { fault }
+    }
+}
+
+/// Writes `f(i)` to every element of output 0, except where the fault says otherwise.
+fn store<E: Elem>(cx: &CpuNode<'_>, fault: Fault, f: impl Fn(usize) -> f64) {
+    if fault == Fault::WritesNothing {
+        return;
+    }
+    let add = cx.adds(0);
+    let y = cx.output::<E>(0);
+    for (i, y) in y.slice(0, LEN).iter_mut().enumerate() {
+        let value = match fault {
+            Fault::Stores { value, element } if i == element => value,
+            Fault::Negates { element } if i == element => -f(i),
+            _ => f(i),
+        };
+        let before = if add { y.up() } else { E::Acc::ZERO };
+        *y = E::down(before + E::Acc::of(value));
+    }
+}
+
+impl Op for Square {
+    fn name(&self) -> &'static str {
+        "square"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        Ok(inputs.to_vec())
+    }
+
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        let (x, dy) = (v.input(0), v.grad(0)?);
+        v.backward(SquareGrad(*self), &[x, dy], &[0]).map(drop)
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        dispatch_float!(cx.output_spec(0).dtype, E => {
+            let x = cx.input::<E>(0);
+            let x = x.slice(0, LEN);
+            store::<E>(cx, self.fault_in(self.forward, E::DTYPE), |i| (x[i].up() * x[i].up()).to_f64());
+        });
+        Ok(())
+    }
+
+    fn cuda(&self, _cx: &CudaNode<'_>) -> Result<()> {
+        Err(Error::failed("square runs on the CPU alone"))
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let x = (Spec::new([LEN], precision.stream), Fill::Normal(0.0, 1.0));
+        let (len, outputs) = (self.reference_len, self.reference_outputs);
+        Cases::Own(vec![Case::new("planted", *self, vec![x], move |inputs: &[Array]| {
+            let y = Array { shape: vec![len], data: inputs[0].data[..len].iter().map(|x| x * x).collect() };
+            vec![y; outputs]
+        })])
+    }
+}
+
+impl Op for SquareGrad {
+    fn name(&self) -> &'static str {
+        "square_grad"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        Ok(inputs[..1].to_vec())
+    }
+
+    fn accumulates(&self, _output: usize) -> bool {
+        true
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        dispatch_float!(cx.output_spec(0).dtype, E => {
+            let (x, dy) = (cx.input::<E>(0), cx.input::<E>(1));
+            let (x, dy) = (x.slice(0, LEN), dy.slice(0, LEN));
+            store::<E>(cx, self.0.fault_in(self.0.gradient, E::DTYPE), |i| 2.0 * x[i].up().to_f64() * dy[i].up().to_f64());
+        });
+        Ok(())
+    }
+
+    fn cuda(&self, _cx: &CudaNode<'_>) -> Result<()> {
+        Err(Error::failed("square_grad runs on the CPU alone"))
+    }
+
+    fn cases(&self, _precision: Precision) -> Cases {
+        Cases::GradientOf("square")
+    }
+}
+
+/// The modes in which the op's case fails, in one format. An error counts as a failure named `error`.
+fn failing_modes(op: Square, dtype: DType) -> Vec<&'static str> {
+    let precision = Precision::of(dtype);
+    match check(&planted_case(op, precision), precision, &Target::Cpu) {
+        Ok(findings) => findings.iter().filter(|f| !f.holds()).map(|f| f.mode).collect(),
+        Err(_) => vec!["error"],
+    }
+}
+
+const FORMATS: [DType; 3] = [DType::F64, DType::F32, DType::Bf16];
+
+/// Asserts that a faulty op fails in `mode` in every format, and in the narrow formats also beside a correct f64.
+fn assert_caught(op: Square, mode: &str) {
+    for dtype in FORMATS {
+        for faulty_in_f64 in [true, false] {
+            if dtype == DType::F64 && !faulty_in_f64 {
+                continue;
+            }
+            // A gradient that is equally wrong in f64 is found by the finite differences of the f64 run.
+            if mode == "gradient" && dtype != DType::F64 && faulty_in_f64 {
+                continue;
+            }
+            let op = Square { faulty_in_f64, ..op };
+            let modes = failing_modes(op, dtype);
+            assert!(modes.contains(&mode), "{dtype}: {op:?} fails in {modes:?}, not in {mode}");
+        }
+    }
+}
+
+#[test]
+fn a_correct_op_holds() {
+    for dtype in FORMATS {
+        assert_eq!(failing_modes(Square::CORRECT, dtype), Vec::<&str>::new(), "{dtype}");
+    }
+}
+
+#[test]
+fn an_op_that_writes_nothing_fails() {
+    assert_caught(Square { forward: Fault::WritesNothing, ..Square::CORRECT }, "forward");
+}
+
+#[test]
+fn nan_and_infinity_in_one_element_fail() {
+    for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let forward = Fault::Stores { value, element: unprobed() };
+        assert_caught(Square { forward, ..Square::CORRECT }, "forward");
+    }
+}
+
+#[test]
+fn a_wrong_element_fails() {
+    assert_caught(Square { forward: Fault::Negates { element: unprobed() }, ..Square::CORRECT }, "forward");
+}
+
+#[test]
+fn a_gradient_that_writes_nothing_fails() {
+    let op = Square { gradient: Fault::WritesNothing, ..Square::CORRECT };
+    assert_caught(op, "gradient");
+}
+
+/// At an element that single-element probes miss, and at the first one that they perturb: finite probes after it must
+/// not hide it.
+#[test]
+fn nan_infinity_and_a_wrong_element_of_a_gradient_fail() {
+    let first_probe = directions("planted", 0, LEN)[0][0].0;
+    for element in [unprobed(), first_probe] {
+        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let gradient = Fault::Stores { value, element };
+            assert_caught(Square { gradient, ..Square::CORRECT }, "gradient");
+        }
+        let gradient = Fault::Negates { element };
+        assert_caught(Square { gradient, ..Square::CORRECT }, "gradient");
+    }
+}
+
+#[test]
+fn an_output_of_another_length_than_the_reference_fails() {
+    assert_caught(Square { reference_len: LEN - 1, ..Square::CORRECT }, "forward");
+}
+
+#[test]
+fn another_number_of_outputs_than_the_reference_fails() {
+    for reference_outputs in [0, 2] {
+        assert_caught(Square { reference_outputs, ..Square::CORRECT }, "forward");
+    }
+}
