@@ -9,6 +9,7 @@
 //! ```
 
 pub mod check;
+pub mod checkpoint;
 pub mod cli;
 pub mod compare;
 pub mod data;
@@ -22,6 +23,7 @@ pub mod model;
 pub mod ops;
 pub mod passes;
 pub mod plan;
+pub mod ranks;
 pub mod recipe;
 pub mod report;
 pub mod results;

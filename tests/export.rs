@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use xrun::checkpoint::{DiskFs, END_TOKEN_ID, Fs, Meta, Snapshot, Store, SyncWrite, TensorView};
 use xrun::error::Kind;
-use xrun::train::checkpoint::{DiskFs, END_TOKEN_ID, Fs, Meta, Snapshot, Store, SyncWrite, TensorView};
 use xrun::train::export::{Dtype, ExportModel, Weights, write, write_on};
 use xrun::{Error, Result};
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every module, and the modules it may use besides itself. A module stands below all that it may use.
-const MAY_USE: [(&str, &[&str]); 20] = [
+const MAY_USE: [(&str, &[&str]); 22] = [
     ("error", &[]),
     ("format", &[]),
     ("device", &["error"]),
@@ -21,26 +21,57 @@ const MAY_USE: [(&str, &[&str]); 20] = [
     ("model", &["plan", "exec", "passes", "ops", "ir", "device", "error"]),
     ("forecast", &["model", "plan", "exec", "passes", "ir", "device", "format", "error"]),
     ("results", &["format", "error"]),
+    ("checkpoint", &["error"]),
+    // The launcher keys of a recipe, and the line on stderr before a process is ended.
+    ("ranks", &["results", "plan", "recipe", "device", "error"]),
     // The names and classes of keys, for columns and for what makes two rows alike.
     ("report", &["results", "recipe", "format", "error"]),
     (
         "train",
         &[
-            "results", "forecast", "model", "plan", "data", "recipe", "exec", "ir", "device", "format",
+            "ranks",
+            "checkpoint",
+            "results",
+            "forecast",
+            "model",
+            "plan",
+            "data",
+            "recipe",
+            "exec",
+            "ir",
+            "device",
+            "format",
             "error",
         ],
     ),
     (
         "sweep",
-        &["train", "results", "forecast", "model", "plan", "data", "recipe", "device", "format", "error"],
+        &[
+            "train", "ranks", "results", "forecast", "model", "plan", "data", "recipe", "device", "format",
+            "error",
+        ],
     ),
     // The signals of runs, and their way to make paths absolute.
-    ("compare", &["train", "results", "recipe", "format", "error"]),
+    ("compare", &["train", "ranks", "results", "recipe", "format", "error"]),
     (
         "cli",
         &[
-            "compare", "device", "sweep", "train", "report", "results", "forecast", "check", "model", "plan",
-            "data", "recipe", "format", "error",
+            "compare",
+            "device",
+            "sweep",
+            "train",
+            "ranks",
+            "checkpoint",
+            "report",
+            "results",
+            "forecast",
+            "check",
+            "model",
+            "plan",
+            "data",
+            "recipe",
+            "format",
+            "error",
         ],
     ),
     // The binary and the root of the library.

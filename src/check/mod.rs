@@ -9,7 +9,7 @@ mod errors;
 
 pub use errors::worst;
 
-use crate::device::comm::Alone;
+use crate::device::communicator::Alone;
 use crate::device::cpu::Pool;
 use crate::device::cuda::{Collector, Gpu, Queue};
 use crate::device::philox::philox;

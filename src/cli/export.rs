@@ -1,10 +1,10 @@
 //! `xrun export`.
 
 use super::tell;
+use crate::checkpoint::{self, Loaded};
 use crate::error::{Error, IoContext, Result};
 use crate::recipe::{Communication, WorldSize};
 use crate::results::find;
-use crate::train::checkpoint::{self, Loaded};
 use crate::train::export::{self, Dtype, ExportModel};
 use serde::Deserialize;
 use std::fs;

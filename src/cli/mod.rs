@@ -2,7 +2,7 @@
 
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
-use crate::train;
+use crate::ranks;
 use clap::{Parser, Subcommand};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -94,7 +94,7 @@ pub enum Command {
     /// Run every combination of some values once; what is done already is not run again.
     Sweep(sweep::Args),
     /// A rank of a run whose launcher is `process`; xrun starts it.
-    #[command(hide = true, name = train::launch::process::WORKER)]
+    #[command(hide = true, name = ranks::process::WORKER)]
     Worker,
 }
 

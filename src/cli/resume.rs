@@ -2,10 +2,10 @@
 
 use super::run::{Show, algorithms_from, start};
 use crate::error::{Error, Result};
+use crate::ranks::{Launch, environment};
 use crate::recipe;
 use crate::results::folder::{RESOLVED, read_summary};
 use crate::results::{RunFolder, find, provenance};
-use crate::train::launch::{Launch, environment};
 use crate::train::{Origin, Request};
 use std::path::Path;
 

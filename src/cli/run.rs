@@ -3,14 +3,14 @@
 use super::arguments::nearest_command;
 use super::tell;
 use crate::error::{Error, Kind, Result};
+use crate::ranks::environment::{self, SECRET};
+use crate::ranks::rendezvous::Secret;
+use crate::ranks::{Launch, Party, Stop, process};
 use crate::recipe;
 use crate::report::plots;
 use crate::results::progress::Mode;
 use crate::results::{find, provenance};
-use crate::train::launch::environment::{self, SECRET};
-use crate::train::launch::rendezvous::Secret;
-use crate::train::launch::{Launch, Party, process};
-use crate::train::{self, Ended, Origin, Outcome, Request, Stop, not_taken};
+use crate::train::{self, Ended, Origin, Outcome, Request, WorkerRequest, not_taken};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -83,7 +83,10 @@ pub fn start(launch: Launch, request: Request) -> Result<()> {
     let patience = Duration::from_secs_f64(request.resolved.recipe.parallelism.timeout_s);
     let party = match launch {
         Launch::Threads(world) => Party::threads(world, patience)?,
-        Launch::Processes(world) => return process::supervise(&request, world, patience, &stop),
+        Launch::Processes(world) => {
+            let request = WorkerRequest::from_request(&request);
+            return process::supervise(&request, world, patience, &stop, train::mark_failed);
+        }
         Launch::Member(place) => {
             let secret = Secret::of(std::env::var(SECRET).ok().as_deref(), &place.address)?;
             Party::of_launcher(&place, &secret, patience, &stop)?

@@ -1,7 +1,7 @@
 //! The process of a turn: what it prints, and an end for one that takes too long.
 
 use crate::error::{Error, Kind, Result};
-use crate::train::{Stop, signal_group};
+use crate::ranks::{Stop, signal_group};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::process::{Command, ExitStatus, Stdio};

@@ -22,12 +22,12 @@ pub use sides::{Asked, Sides};
 pub use text::{describe, report};
 
 use crate::error::{Error, Kind, Result};
+use crate::ranks::Stop;
 use crate::recipe::Prediction;
 use crate::results::comparison::{COMPARISONS, Comparison, Side, Verdict};
 use crate::results::folder::{create_timed, folder_name};
 use crate::results::progress::tell;
 use crate::results::provenance::{Build, Environment};
-use crate::train::Stop;
 use child::Patience;
 use gate::Expected;
 use jiff::Timestamp;

@@ -2,7 +2,7 @@
 //!
 //! Nothing here knows of programs or models; `unsafe` lives here and, later, in kernel launches.
 
-pub mod comm;
+pub mod communicator;
 pub mod cpu;
 pub mod cuda;
 pub mod dtype;

@@ -9,7 +9,7 @@
 //! steps that are under way together take turns with events of their own.
 
 use super::Engine;
-use crate::device::comm::Communicator;
+use crate::device::communicator::Communicator;
 use crate::device::cuda::driver::Event;
 use crate::device::cuda::{DevicePtr, Gpu, Queue};
 use crate::error::{Error, Result};

@@ -13,7 +13,7 @@ pub use memory::StateMemory;
 pub use placement::{Arena, Caching, FreeLists, Naive, Placement, PlacementKind, size_class};
 pub use transfer::Snapshot;
 
-use crate::device::comm::Communicator;
+use crate::device::communicator::Communicator;
 use crate::device::cpu::{Address, Pool};
 use crate::device::cuda::{Collector, DevicePtr, Gpu, Queue};
 use crate::device::{DType, Device};

@@ -1,7 +1,7 @@
 //! What an operation is.
 
 use super::{Builder, Cases, Mode, Node, Precision, Program, Spec, TensorId, Vjp};
-use crate::device::comm::Communicator;
+use crate::device::communicator::Communicator;
 use crate::device::cpu::{Address, Pool, View, ViewMut};
 use crate::device::cuda::{DevicePtr, Operand, Product, Queue};
 use crate::device::{DType, Elem};

@@ -8,11 +8,11 @@ use crate::error::{Error, Kind, Result};
 use crate::forecast::memory::peak_bytes;
 use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
+use crate::ranks::process::this_program;
+use crate::ranks::{Launch, environment};
 use crate::recipe::{self, Recipe, Resolved};
 use crate::results::provenance::{Build, Cpu};
 use crate::train;
-use crate::train::launch::process::this_program;
-use crate::train::launch::{Launch, environment};
 use std::path::Path;
 
 /// A cell of a sweep.

@@ -4,11 +4,11 @@
 //! process that has the file open, so the next sweep sees whether an attempt still lives, and reads on from where it is.
 
 use crate::error::{Error, IoContext, Result};
+use crate::ranks::process::this_program;
+use crate::ranks::signal_group;
 use crate::results::folder::{METRICS, TIMING, read_summary};
 use crate::results::ledger::{CellStatus, Measured, SWEEPS};
 use crate::results::{Status, Summary};
-use crate::train::launch::process::this_program;
-use crate::train::signal_group;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};

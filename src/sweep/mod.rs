@@ -18,11 +18,11 @@ mod table;
 
 use crate::error::{IoContext, Result};
 use crate::format::{Column, Table, binary};
+use crate::ranks::Stop;
 use crate::recipe;
 use crate::results::folder;
 use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
 use crate::results::progress::Mode;
-use crate::train::Stop;
 use axes::{Arguments, Axes, name_of};
 use cell::{Cell, Corpora, build_name, headline};
 use child::{ATTEMPTS, Limits};

@@ -1,6 +1,6 @@
 //! What ranks tell each other at the end of a step, in one meeting.
 
-use crate::device::comm::Communicator;
+use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
 use bytemuck::{Pod, Zeroable};
 use std::time::Duration;
@@ -65,7 +65,8 @@ pub(super) fn agree(comm: &dyn Communicator, step: u64, mine: Word) -> Result<Ag
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::comm::{Alone, Group};
+    use crate::device::communicator::Alone;
+    use crate::ranks::Group;
 
     #[test]
     fn one_rank_speaks_for_all() {

@@ -4,8 +4,8 @@
 //! It appears whole or not at all. Weights go into one `model.safetensors` whatever their size: splitting is a
 //! convenience of hosts with a limit per file, and every reader of the format takes one file.
 
-use super::checkpoint::tensor_file;
-use super::checkpoint::{ADAM_M, ADAM_V, DiskFs, Fs, Loaded, TensorView, write_synced};
+use crate::checkpoint::tensor_file;
+use crate::checkpoint::{ADAM_M, ADAM_V, DiskFs, Fs, Loaded, TensorView, write_synced};
 use crate::error::{Error, IoContext, Result};
 use half::bf16;
 use safetensors::Dtype as StoredDtype;

@@ -1,14 +1,13 @@
 //! The tensors of one step, for comparison with another implementation.
 
-use super::checkpoint::TensorView;
-use super::checkpoint::{fs::DiskFs, tensor_file};
-use super::launch::Party;
 use super::rank::Rank;
 use super::run::prepare;
+use crate::checkpoint::{DiskFs, TensorView, tensor_file};
 use crate::device::Device;
-use crate::device::comm::Alone;
+use crate::device::communicator::Alone;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
+use crate::ranks::Party;
 use crate::recipe::Resolved;
 use safetensors::Dtype;
 use std::borrow::Cow;

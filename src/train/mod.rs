@@ -1,14 +1,11 @@
 //! Training: one loop, for every number of ranks and every launcher.
 
 mod agreement;
-pub mod checkpoint;
 pub mod export;
-mod fault;
 mod gauges;
 mod generate;
 mod init;
 mod inspect;
-pub mod launch;
 mod profile;
 mod rank;
 mod ranks;
@@ -18,25 +15,26 @@ mod restore;
 mod resume;
 mod run;
 mod sample;
-mod stop;
+mod worker_request;
 
 pub use generate::choose;
 pub use init::{initialize, refresh_shadow};
 pub use inspect::inspect;
-pub use launch::launch;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
 pub use run::{
-    Ended, Origin, Request, check_fits, corpus_facts, follow, make_paths_absolute, not_taken, run,
+    Ended, Origin, Request, check_fits, corpus_facts, follow, make_paths_absolute, mark_failed, not_taken,
+    run,
 };
 pub use sample::{SampleRequest, sample};
-pub use stop::{Stop, signal_group};
+pub use worker_request::WorkerRequest;
 
-use crate::device::comm::Activity;
+use crate::device::communicator::Activity;
 use crate::error::Result;
 use crate::exec::BadTensor;
 use crate::plan::Plan;
+use crate::ranks::Stop;
 use std::time::Instant;
 
 /// How a training loop ended.

@@ -1,14 +1,14 @@
 //! Where the time of a step goes.
 
-use super::launch::Party;
 use super::rank::{Rank, STEPS_AHEAD};
 use super::run::prepare;
 use crate::device::Device;
-use crate::device::comm::Alone;
+use crate::device::communicator::Alone;
 use crate::device::cpu::Pool;
 use crate::device::cuda::limits::{self, Limits};
 use crate::error::{Error, Result};
 use crate::ir::{Node, Phase, Program};
+use crate::ranks::Party;
 use crate::recipe::Resolved;
 use crate::results::steady::Spread;
 use std::collections::BTreeMap;

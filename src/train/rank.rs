@@ -3,21 +3,21 @@
 mod share;
 
 use super::agreement::{Word, agree};
-use super::fault;
 use super::generate::generate;
 use super::init::initialize;
 use super::replicas;
 use super::restore::{BUFFERS, restore, share, views};
+use crate::checkpoint::{Loaded, TensorView};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
 use crate::device::Device;
-use crate::device::comm::{Activity, Communicator, Timed};
+use crate::device::communicator::{Activity, Communicator};
 use crate::device::cuda::Part;
 use crate::error::{Error, Result};
 use crate::exec::{BadOutput, BadTensor, Communicated, Engine, Section, Snapshot};
 use crate::ir::{Node, Program};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
-use crate::train::checkpoint::{Loaded, TensorView};
+use crate::ranks::{Timed, fault};
 use share::{meet, prepare_alike};
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,19 +1,19 @@
 //! The ranks of this process, from the first word to the last step.
 
-use super::checkpoint::Loaded;
 use super::gauges::Gauges;
-use super::launch::Party;
 use super::rank::Rank;
 use super::recorder::Recorder;
-use super::{Outcome, Stop, train};
+use super::{Outcome, train};
+use crate::checkpoint::Loaded;
 use crate::data::Dataset;
 use crate::device::Device;
-use crate::device::comm::{Activity, Communicator};
+use crate::device::communicator::{Activity, Communicator};
 use crate::device::cpu::Pool;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::model::Programs;
 use crate::plan::Plan;
+use crate::ranks::{Party, Stop};
 use crate::recipe::{self, Class, Resolved};
 use crate::results::summary::Startup;
 use serde::{Deserialize, Serialize};

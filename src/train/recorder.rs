@@ -1,8 +1,8 @@
 //! What rank 0 writes while a run trains: rows, progress, checkpoints, samples.
 
-use super::checkpoint::{Meta, Snapshot, Store};
 use super::gauges::Gauges;
 use super::rank::{Rank, StepReport};
+use crate::checkpoint::{Meta, Snapshot, Store};
 use crate::data::stories::judge;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};

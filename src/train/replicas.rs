@@ -3,7 +3,7 @@
 //! Ranks start alike, add the same gradients in the same order and update alike, so their parameters never differ, unless
 //! memory, a link or a program is wrong. What is compared is a fingerprint of each master, 16 bytes from each rank.
 
-use crate::device::comm::Outcome;
+use crate::device::communicator::Outcome;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section};
 use crate::ir::State;

@@ -1,9 +1,9 @@
 //! The state of a checkpoint: into an engine, and from rank 0 to the others.
 
-use super::checkpoint::{Loaded, TensorView};
 use super::init::refresh_shadow;
+use crate::checkpoint::{Loaded, TensorView};
 use crate::device::DType;
-use crate::device::comm::Communicator;
+use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::exec::Engine;
 use crate::ir::{Param, SlotId};

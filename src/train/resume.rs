@@ -1,7 +1,7 @@
 //! Where a run begins: at step 0, or at a checkpoint that belongs to it.
 
-use super::checkpoint::{self, Loaded};
 use super::run::{Origin, engine_name};
+use crate::checkpoint::{self, Loaded};
 use crate::data::Dataset;
 use crate::error::{Error, Result};
 use crate::model::Programs;

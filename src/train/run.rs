@@ -1,13 +1,12 @@
 //! A whole run: corpus, plan, folder, ranks, summary.
 
-use super::checkpoint::{END_TOKEN_ID, Meta};
+use super::Outcome;
 use super::gauges::provenance;
 use super::generate::prompt;
-use super::launch::{LastWords, Party, process};
 use super::ranks::{Crew, Lead, dismiss, train_ranks};
 use super::recorder::{Parts, Recorder};
 use super::resume::{start, unfinished};
-use super::{Outcome, Stop, fault};
+use crate::checkpoint::{END_TOKEN_ID, Meta};
 use crate::data::{self, Dataset};
 use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::error::{Error, Kind, Result};
@@ -16,6 +15,7 @@ use crate::forecast::memory::peak_bytes;
 use crate::format::binary;
 use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
+use crate::ranks::{LastWords, Party, Stop, fault, process};
 use crate::recipe::{self, Resolved};
 use crate::results::atomic;
 use crate::results::folder::{ALGORITHMS, SUMMARY, read_summary};
@@ -224,7 +224,7 @@ const APART: &str = "communication off: replicas differ, nothing of this run may
 const LAST_WRITE: Duration = Duration::from_secs(2);
 
 /// Writes down how a run ended whose rank 0 cannot do so itself. Where that fails, the caller's error on stderr remains.
-pub(super) fn mark_failed(folder: &Path, error: &Error) {
+pub fn mark_failed(folder: &Path, error: &Error) {
     let (folder, error) = (folder.to_owned(), error.clone());
     let (writes, written) = channel::<()>();
     std::thread::spawn(move || {

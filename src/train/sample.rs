@@ -1,13 +1,13 @@
 //! Text from a trained run.
 
-use super::checkpoint::{self, Loaded};
 use super::generate::generate;
 use super::restore::restore_parameters;
 use super::resume::recipe_of;
 use super::run::TOKENIZER;
+use crate::checkpoint::{self, Loaded};
 use crate::data::Tokenizer;
 use crate::device::Device;
-use crate::device::comm::Alone;
+use crate::device::communicator::Alone;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, prepare};

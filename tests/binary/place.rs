@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+use xrun::checkpoint::{self, Loaded};
 use xrun::results::folder::read_summary;
 use xrun::results::{Status, Summary};
-use xrun::train::checkpoint::{self, Loaded};
 
 /// Steps of [`RECIPE`].
 pub const STEPS: u64 = 30;

@@ -5,7 +5,7 @@ use crate::state::{State, newest_of, scratch};
 use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
-use xrun::train::checkpoint::newest;
+use xrun::checkpoint::newest;
 
 const FILES: [&str; 3] = ["model.safetensors", "optimizer.safetensors", "manifest.json"];
 

@@ -4,7 +4,7 @@ use crate::faulty_fs::{EIO, ENOSPC, EROFS, Fault, FaultyFs};
 use crate::state::{State, newest_of, scratch};
 use std::fs;
 use std::path::Path;
-use xrun::train::checkpoint::{Saved, Store, newest};
+use xrun::checkpoint::{Saved, Store, newest};
 
 const FAULTS: [Fault; 8] = [
     Fault::Once(ENOSPC),

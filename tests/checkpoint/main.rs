@@ -8,7 +8,7 @@ mod state;
 use state::{State, newest_of};
 use std::fs;
 use std::path::{Path, PathBuf};
-use xrun::train::checkpoint::{Store, at_step, first_difference, newest, steps};
+use xrun::checkpoint::{Store, at_step, first_difference, newest, steps};
 
 /// Saves the states in order, keeping all, and returns the checkpoint folder.
 fn saved(at: &Path, states: &[&State]) -> PathBuf {
@@ -125,7 +125,7 @@ fn a_new_checkpoint_that_does_not_read_back_costs_no_old_one() {
 
 #[test]
 fn tensors_that_cannot_be_stored_are_refused_and_leave_nothing() {
-    use xrun::train::checkpoint::{Snapshot, TensorView};
+    use xrun::checkpoint::{Snapshot, TensorView};
     let at = tempfile::tempdir().unwrap();
     let old = State::new(1, 1);
     let dir = saved(at.path(), &[&old]);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use xrun::train::checkpoint::{Meta, Snapshot, TensorView, hash_of, newest};
+use xrun::checkpoint::{Meta, Snapshot, TensorView, hash_of, newest};
 
 /// A training state in which every value depends on the tag.
 pub struct State {

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use xrun::data::{self, Dataset};
-use xrun::device::comm::Alone;
+use xrun::device::communicator::Alone;
 use xrun::device::cpu::Pool;
 use xrun::exec::{BadTensor, Engine};
 use xrun::model::{Programs, schedule_table};
 use xrun::plan::{Corpus, Plan, data_spec};
+use xrun::ranks::launch;
 use xrun::recipe::Resolved;
-use xrun::train::{Rank, initialize, launch};
+use xrun::train::{Rank, initialize};
 use xrun::{Result, recipe};
 
 /// Two blocks, grouped queries, a vocabulary and an FFN width that are padded, documents within windows.

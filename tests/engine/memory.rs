@@ -3,7 +3,7 @@
 use crate::harness::Setup;
 use std::sync::Arc;
 use xrun::device::DType;
-use xrun::device::comm::Alone;
+use xrun::device::communicator::Alone;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, PlacementKind, Section};
 use xrun::ir::{Builder, Mode, Out, Precision, Spec, State, StateBuilder};

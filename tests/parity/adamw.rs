@@ -4,7 +4,7 @@ use crate::fixture::Fixture;
 use crate::formula;
 use std::sync::Arc;
 use xrun::device::DType;
-use xrun::device::comm::Alone;
+use xrun::device::communicator::Alone;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, PlacementKind, Section};
 use xrun::ir::state::ParamRequest;

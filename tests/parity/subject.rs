@@ -2,7 +2,7 @@
 
 use crate::formula;
 use std::sync::Arc;
-use xrun::device::comm::Alone;
+use xrun::device::communicator::Alone;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::ir::Precision;

@@ -2,7 +2,7 @@
 
 use super::reference::Problem;
 use super::*;
-use crate::device::comm::Alone;
+use crate::device::communicator::Alone;
 use crate::device::cpu::Pool;
 use crate::device::philox::philox;
 use crate::exec::{Engine, PlacementKind, Section};

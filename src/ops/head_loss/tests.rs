@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::check::{ATOL, EPSILON, RTOL};
-use crate::device::comm::Alone;
+use crate::device::communicator::Alone;
 use crate::device::cpu::Pool;
 use crate::device::philox::philox;
 use crate::exec::{Engine, PlacementKind, Section};

@@ -1,7 +1,7 @@
 //! What all ranks take over from rank 0 before the first step.
 
 use crate::device::Device;
-use crate::device::comm::{Communicator, STOPPED_BY_ANOTHER};
+use crate::device::communicator::{Communicator, STOPPED_BY_ANOTHER};
 use crate::device::cuda::nccl::UniqueId;
 use crate::device::cuda::{Algorithms, Gpu};
 use crate::error::{Error, Result};

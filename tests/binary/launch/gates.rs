@@ -3,8 +3,8 @@
 use super::party::{LAUNCHERS, Launcher, metrics, same_bits};
 use crate::place::{Place, Run};
 use xrun::check::worst;
+use xrun::checkpoint::Loaded;
 use xrun::results::{Phase, TimingRow};
-use xrun::train::checkpoint::Loaded;
 
 /// Twenty steps of the recipe with a global batch that splits into up to four.
 const GATE: [&str; 6] = [

@@ -193,7 +193,7 @@ pub fn signal(process: u32, name: &str) {
 /// The parameters, moments and rows of two runs are the same bits.
 #[track_caller]
 pub fn same_bits(a: &Run, b: &Run, what: &str) {
-    use xrun::train::checkpoint::first_difference;
+    use xrun::checkpoint::first_difference;
     assert_eq!(a.text("metrics.csv"), b.text("metrics.csv"), "{what}");
     assert_eq!(first_difference(&a.newest(), &b.newest()).unwrap(), None, "{what}");
 }

@@ -1,8 +1,8 @@
 //! Runs that cannot end well: values that are not finite, plans that do not fit.
 
 use crate::place::Place;
+use xrun::checkpoint;
 use xrun::results::Status;
-use xrun::train::checkpoint;
 
 #[test]
 fn a_run_that_diverges_stops_before_the_update() {

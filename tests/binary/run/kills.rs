@@ -110,7 +110,7 @@ fn in_the_middle_of_saves() {
 
 /// The newest step with a checkpoint folder, in saves.
 fn saved(run: &Run) -> u64 {
-    let steps = xrun::train::checkpoint::steps(&run.checkpoints()).unwrap_or_default();
+    let steps = xrun::checkpoint::steps(&run.checkpoints()).unwrap_or_default();
     steps.last().map_or(0, |step| step / 5)
 }
 

@@ -2,9 +2,9 @@
 
 use crate::place::{Place, STEPS, UNINTERRUPTED};
 use std::path::Path;
+use xrun::checkpoint::{Meta, Snapshot, Store, TensorView};
 use xrun::recipe;
 use xrun::results::rows::{MetricsRow, read};
-use xrun::train::checkpoint::{Meta, Snapshot, Store, TensorView};
 
 #[test]
 fn a_changed_training_key_is_refused_by_name() {

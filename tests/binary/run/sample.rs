@@ -3,7 +3,7 @@
 use crate::place::{Place, UNINTERRUPTED};
 use std::sync::Arc;
 use xrun::data::{self, IGNORED, LoaderSpec, ValidationBatches};
-use xrun::device::comm::Alone;
+use xrun::device::communicator::Alone;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::model::{Programs, generator};

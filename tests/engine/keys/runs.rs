@@ -5,19 +5,20 @@ use crate::harness::{Setup, TINY, recipe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use xrun::checkpoint::steps;
 use xrun::cli::run::{Args, Show};
 use xrun::model::Programs;
 use xrun::passes::Block;
 use xrun::plan::Plan;
+use xrun::ranks::Stop;
+use xrun::ranks::{Launch, Party};
 use xrun::recipe::Class;
 use xrun::results::folder::{CHECKPOINT, ENVIRONMENT, METRICS, RESOLVED, SUMMARY, TIMING, read_summary};
 use xrun::results::progress::Mode;
 use xrun::results::provenance::Environment;
 use xrun::results::rows::{self, Row};
 use xrun::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow};
-use xrun::train::checkpoint::steps;
-use xrun::train::launch::{Launch, Party};
-use xrun::train::{self, Origin, Rank, Request, Stop};
+use xrun::train::{self, Origin, Rank, Request};
 use xrun::{Error, Result};
 
 /// What is enough for files: four steps of one block.

@@ -1,7 +1,7 @@
 //! Finds ranks that hang: alive, and no sign of them for longer than the recipe allows.
 
-use super::Activity;
 use super::group::{Group, Whereabouts};
+use crate::device::communicator::Activity;
 use crate::error::Error;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -127,7 +127,8 @@ mod tests {
         let dog = Watchdog::over(&group, Duration::from_millis(60)).unwrap();
         group.now(1, 3, Activity::Steps);
         let waiting = group.local(0);
-        let error = super::super::Communicator::barrier(&waiting, "the end of step 3").unwrap_err();
+        let error =
+            crate::device::communicator::Communicator::barrier(&waiting, "the end of step 3").unwrap_err();
         assert!(error.message().contains("no sign of rank 1"), "{error}");
         assert!(error.message().contains("rank 0 waits in the end of step 3"), "{error}");
         drop(dog);

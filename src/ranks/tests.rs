@@ -1,6 +1,10 @@
 //! Meetings of ranks of one process and of several.
 
-use super::*;
+use super::connection::{Kind, Up};
+use super::{Group, Hub, Line, Lost, Remote};
+use crate::device::communicator::{Activity, Communicator};
+use crate::error::Error;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,7 +32,7 @@ fn lines(locals: usize) -> Ranks {
         ranks.push(Arc::new(Remote::new(rank, 4, there, "the group", || {}).unwrap()));
     }
     let lost = Arc::downgrade(&group);
-    let lost: hub::Lost = Arc::new(move |rank| {
+    let lost: Lost = Arc::new(move |rank| {
         lost.upgrade().into_iter().for_each(|group| group.abort_by(rank, &Error::failed("gone")));
     });
     let hub = Hub::serve(&group, ends, lost).unwrap();
@@ -164,7 +168,7 @@ fn a_rank_that_does_not_read_keeps_nobody_from_leaving() {
     let group = Group::new(2);
     let hub = Hub::serve(&group, vec![(1, here)], Arc::new(|_| {})).unwrap();
     let much = vec![0.0f32; 16 << 20];
-    let header = line::Up::Meet { meeting: "gradients".to_owned(), kind: line::Kind::SumF32 };
+    let header = Up::Meet { meeting: "gradients".to_owned(), kind: Kind::SumF32 };
     thread::scope(|scope| {
         let bringing = scope.spawn(|| there.send(&header, &[bytemuck::cast_slice(&much)]));
         group.local(0).all_reduce_sum_f32("gradients", &mut much.clone()).unwrap();

@@ -1,6 +1,6 @@
 //! What a process does when the run was ended and it does not come to its own end.
 
-use crate::device::comm::Communicator;
+use crate::device::communicator::Communicator;
 use crate::error::Error;
 use crate::results::progress::tell;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,18 +3,15 @@
 //! A child's stdin is its line to the parent. Its first frame, [`Birth`], is there before the child is, so nothing has to
 //! be found: no file, no port. A child whose parent is gone sees the line end, and ends.
 
-use super::{Party, last_words::GRACE};
-use crate::device::comm::{Communicator, Group, Hub, Line, Lost, Remote, Watchdog};
+use super::{Group, Hub, Line, Lost, Party, Remote, Stop, Watchdog, exit_guard::GRACE};
+use crate::device::communicator::Communicator;
 use crate::error::{Error, Kind, Result};
-use crate::recipe;
-use crate::results::progress::Mode;
-use crate::train::run::mark_failed;
-use crate::train::{Origin, Request, Stop};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -52,46 +49,10 @@ const PATIENCE_WITH_THE_LOST: Duration = Duration::from_secs(1);
 
 /// What a child is born with.
 #[derive(Debug, Serialize, Deserialize)]
-struct Birth {
+struct Birth<R> {
     rank: usize,
     world: usize,
-    order: Order,
-}
-
-/// A [`Request`] that can be sent.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Order {
-    name: String,
-    recipe: String,
-    as_written: Vec<(PathBuf, String)>,
-    results: PathBuf,
-    progress: Mode,
-    origin: Origin,
-    algorithms_from: Option<PathBuf>,
-    command: Vec<String>,
-}
-
-impl Order {
-    fn of(request: &Request) -> Self {
-        let Request { resolved, results, progress, origin, algorithms_from, command } = request.clone();
-        Self {
-            name: resolved.name.clone(),
-            recipe: resolved.to_toml(),
-            as_written: resolved.as_written,
-            results,
-            progress,
-            origin,
-            algorithms_from,
-            command,
-        }
-    }
-
-    fn into_request(self) -> Result<Request> {
-        let Self { name, recipe, as_written, results, progress, origin, algorithms_from, command } = self;
-        let mut resolved = recipe::load_str(name.as_ref(), &recipe, &[], std::iter::empty())?;
-        (resolved.name, resolved.as_written) = (name, as_written);
-        Ok(Request { resolved, results, progress, origin, algorithms_from, command })
-    }
+    request: R,
 }
 
 /// What rank 0 leaves its parent; the newest word counts.
@@ -113,11 +74,18 @@ fn leave(party: &Party, word: &LastWord) {
     party.first().last_words(&serde_json::to_vec(word).unwrap_or_default());
 }
 
-/// Runs a request on `world` child processes, and returns as rank 0 did. No child outlives this.
+/// Runs a request on `world` child processes, and returns as rank 0 did. No child outlives this. `mark_failed` writes down, in
+/// the folder of the run, how it ended where rank 0 could not.
 ///
 /// # Errors
 /// As the run of rank 0; when a child cannot be started or dies, with its rank and its last step.
-pub fn supervise(request: &Request, world: usize, patience: Duration, stop: &Stop) -> Result<()> {
+pub fn supervise(
+    request: &impl Serialize,
+    world: usize,
+    patience: Duration,
+    stop: &Stop,
+    mark_failed: impl Fn(&Path, &Error),
+) -> Result<()> {
     let group = Group::new(world);
     let mut children = Children::start(request, world)?;
     let closed: Arc<Mutex<Vec<(usize, Instant)>>> = Arc::default();
@@ -168,7 +136,7 @@ struct Children {
 }
 
 impl Children {
-    fn start(request: &Request, world: usize) -> Result<Self> {
+    fn start(request: &impl Serialize, world: usize) -> Result<Self> {
         let failed = |rank: usize, e: std::io::Error| Error::failed(format!("cannot start rank {rank}: {e}"));
         let (program, shown) = this_program()?;
         let mut all = Self { children: Vec::with_capacity(world), lines: Vec::with_capacity(world) };
@@ -186,7 +154,7 @@ impl Children {
                 .spawn()
                 .map_err(|e| failed(rank, e))?;
             all.children.push((child, None));
-            let birth = Birth { rank, world, order: Order::of(request) };
+            let birth = Birth { rank, world, request };
             line.send(&birth, &[]).map_err(|e| failed(rank, e))?;
             all.lines.push((rank, line));
         }
@@ -262,8 +230,8 @@ fn describe(status: ExitStatus) -> String {
 }
 
 /// What a child does: runs its rank of what its parent asked for. Never returns.
-pub fn work(run: impl FnOnce(Request, &Party, &Stop) -> Result<()>) -> ! {
-    let result = born().and_then(|(request, party, stop)| {
+pub fn work<R: DeserializeOwned>(run: impl FnOnce(R, &Party, &Stop) -> Result<()>) -> ! {
+    let result = born::<R>().and_then(|(request, party, stop)| {
         let result = run(request, &party, &stop);
         let (kind, message) = match &result {
             Ok(()) => (None, String::new()),
@@ -277,12 +245,12 @@ pub fn work(run: impl FnOnce(Request, &Party, &Stop) -> Result<()>) -> ! {
 }
 
 /// Takes up the line that a child is born with.
-fn born() -> Result<(Request, Party, Stop)> {
+fn born<R: DeserializeOwned>() -> Result<(R, Party, Stop)> {
     let stdin = std::io::stdin().as_fd().try_clone_to_owned();
     let stdin = stdin.map_err(|e| Error::failed(format!("cannot take up the line to the launcher: {e}")))?;
     let mut line = Line::Unix(UnixStream::from(stdin));
     let (birth, _) = line
-        .receive::<Birth>()
+        .receive::<Birth<R>>()
         .map_err(|e| Error::usage(format!("`xrun {WORKER}` is started by xrun itself (no birth: {e})")))?;
     #[cfg(target_os = "linux")]
     {
@@ -296,7 +264,7 @@ fn born() -> Result<(Request, Party, Stop)> {
     let remote = Remote::new(birth.rank, birth.world, line, "the launcher", move || asked.ask())?;
     let comm: Arc<dyn Communicator> = Arc::new(remote);
     let party = Party::member(comm, birth.world, birth.rank);
-    Ok((birth.order.into_request()?, party, stop))
+    Ok((birth.request, party, stop))
 }
 
 #[cfg(test)]

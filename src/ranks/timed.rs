@@ -1,6 +1,6 @@
 //! How long a rank waits for others.
 
-use super::{Activity, Communicator, Deposit, Hook, Outcome};
+use crate::device::communicator::{Activity, Communicator, Deposit, Hook, Outcome};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,8 @@
 //! Where ranks meet: whoever comes last computes, all collect, and everybody's whereabouts are known.
 
-use super::{Activity, Communicator, Deposit, Hook, Outcome, STOPPED_BY_ANOTHER, reduce};
+use crate::device::communicator::{
+    Activity, Communicator, Deposit, Hook, Outcome, STOPPED_BY_ANOTHER, reduce,
+};
 use crate::error::{Error, Result};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -8,20 +8,13 @@
 //!
 //! Whatever the launcher, a rank gets a [`Communicator`] and runs the same loop.
 
-pub mod environment;
-mod last_words;
-pub mod process;
-pub mod rendezvous;
-
-pub use last_words::LastWords;
-
-use super::Stop;
-use crate::device::comm::{Alone, Communicator, Group, Hub, Lost, Remote, STOPPED_BY_ANOTHER, Watchdog};
+use super::environment::{self, Place};
+use super::rendezvous::{self, Secret};
+use super::{Group, Hub, Lost, Remote, Stop, Watchdog};
+use crate::device::communicator::{Alone, Communicator, STOPPED_BY_ANOTHER};
 use crate::error::{Error, Result};
 use crate::plan;
 use crate::recipe::{Launcher, Resolved, WorldSize};
-use environment::Place;
-use rendezvous::Secret;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +108,7 @@ impl Party {
 
     /// One rank of several, the others in other processes; `on_machine` of them on this machine, of which it is number
     /// `place`.
-    fn member(comm: Arc<dyn Communicator>, on_machine: usize, place: usize) -> Self {
+    pub(super) fn member(comm: Arc<dyn Communicator>, on_machine: usize, place: usize) -> Self {
         Self { on_machine, first_on_machine: place, ..Self::of(vec![comm]) }
     }
 
@@ -280,7 +273,7 @@ const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::comm::Activity;
+    use crate::device::communicator::Activity;
 
     #[test]
     fn the_rank_that_fails_is_named_and_nobody_waits() {

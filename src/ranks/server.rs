@@ -1,8 +1,8 @@
 //! The group's end of the lines to ranks in other processes.
 
-use super::Deposit;
+use super::connection::{Down, Line, Up};
 use super::group::Group;
-use super::line::{Down, Line, Up};
+use crate::device::communicator::Deposit;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::convert::Infallible;

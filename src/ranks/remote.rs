@@ -1,8 +1,8 @@
 //! A rank whose group is in another process.
 
+use super::connection::{Down, Line, Up};
 use super::group::{of_rank, stopped};
-use super::line::{Down, Line, Up};
-use super::{Activity, Communicator, Deposit, Hook, Outcome};
+use crate::device::communicator::{Activity, Communicator, Deposit, Hook, Outcome};
 use crate::error::{Error, Result};
 use std::fmt;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -6,7 +6,7 @@
 //!
 //! Both ends are the same binary on machines of one byte order, which the handshake of who connects has to see to.
 
-use super::{Activity, Deposit, Outcome};
+use crate::device::communicator::{Activity, Deposit, Outcome};
 use crate::error::{Error, Kind as ErrorKind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

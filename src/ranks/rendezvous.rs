@@ -9,9 +9,8 @@
 //! ```
 
 use super::environment::{PORTS, Place, SECRET, is_loopback};
-use crate::device::comm::{Line, turn_away};
+use super::{Line, Stop, turn_away};
 use crate::error::{Error, Kind, Result};
-use crate::train::Stop;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -395,7 +394,8 @@ mod tests {
 
     #[test]
     fn those_who_came_are_told_who_did_not() {
-        use crate::device::comm::{Communicator, Remote};
+        use crate::device::communicator::Communicator;
+        use crate::ranks::Remote;
         let port = port();
         let zero = std::thread::spawn(move || {
             listen(&place(0, 3, port), &secret("s"), Duration::from_secs(1), &Stop::default()).map(|_| ())

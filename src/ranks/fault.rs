@@ -35,7 +35,7 @@ fn asked() -> Result<Option<Fault>> {
 ///
 /// # Errors
 /// When the variable names a rank or step that this run does not have, or says nothing that can be done.
-pub(super) fn check(world: usize, done: u64, steps: u64) -> Result<()> {
+pub fn check(world: usize, done: u64, steps: u64) -> Result<()> {
     match asked()? {
         Some(Fault { rank, step, .. }) if rank >= world || step <= done || step > steps => {
             Err(Error::usage(format!(
@@ -53,7 +53,7 @@ pub(super) fn check(world: usize, done: u64, steps: u64) -> Result<()> {
 ///
 /// # Errors
 /// The fault, if it is one that is returned; a variable that says nothing that can be done.
-pub(super) fn strike(rank: usize, step: u64) -> Result<()> {
+pub fn strike(rank: usize, step: u64) -> Result<()> {
     match asked()? {
         Some(fault) if (fault.rank, fault.step) == (rank, step) => {
             // Said when it happens: from here on, whoever measures counts the seconds.

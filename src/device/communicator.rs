@@ -9,20 +9,6 @@
 //! Every rank comes to the same meetings in the same order. Wherever ranks are, one [`Group`] adds in rank order, so
 //! sums have the same bits whoever came first and however ranks were started.
 
-mod group;
-mod hub;
-mod line;
-mod remote;
-mod timed;
-mod watchdog;
-
-pub use group::{Group, Local};
-pub use hub::{Hub, Lost, turn_away};
-pub use line::Line;
-pub use remote::Remote;
-pub use timed::Timed;
-pub use watchdog::Watchdog;
-
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -199,7 +185,7 @@ fn mixed_up(meeting: &str) -> Error {
 ///
 /// # Errors
 /// When ranks brought different things, or as many values as others did not.
-fn reduce(meeting: &str, deposits: Vec<Deposit>) -> Result<Outcome> {
+pub fn reduce(meeting: &str, deposits: Vec<Deposit>) -> Result<Outcome> {
     let mut deposits = deposits.into_iter();
     let first = deposits.next().ok_or_else(|| Error::failed("a meeting of no ranks"))?;
     let mut outcome = match first {
@@ -253,6 +239,3 @@ impl Communicator for Alone {
     }
     fn on_abort(&self, _hook: Hook) {}
 }
-
-#[cfg(test)]
-mod tests;
