@@ -1,81 +1,75 @@
-//! Imports point one way, and `unsafe` stays where it is allowed, with its reason above it.
+//! Imports point one way, between rooms and between the files of a room, and `unsafe` stays where it is allowed, with
+//! its reason above it.
+//!
+//! A room is a module at the root of the crate (`src/ranks/`, `src/error.rs`). Sources are parsed with `syn`; code under
+//! `#[cfg(test)]` is left out. An import is any path that leads out of its file: in a `use`, in an expression, a type or
+//! the arguments of a macro, from `crate::`, `xrun::`, `super::` or `self::`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
-/// Every module, and the modules it may use besides itself. A module stands below all that it may use.
-const MAY_USE: [(&str, &[&str]); 22] = [
-    ("error", &[]),
-    ("format", &[]),
-    ("device", &["error"]),
-    ("ir", &["device", "error"]),
-    ("ops", &["ir", "device", "error"]),
-    ("passes", &["ops", "ir", "device", "error"]),
-    ("exec", &["passes", "ir", "device", "error"]),
-    ("check", &["exec", "passes", "ops", "ir", "device", "error"]),
-    ("recipe", &["error"]),
-    ("data", &["error"]),
+#[path = "layers/graph.rs"]
+mod graph;
+#[path = "layers/source.rs"]
+mod source;
+
+use graph::Graph;
+use source::Source;
+
+/// Every room, and the rooms it may use besides itself. A room stands below all that it may use.
+const MAY_USE: &[(&str, &str)] = &[
+    ("error", ""),
+    ("format", ""),
+    ("device", "error"),
+    ("ir", "device error"),
+    ("ops", "ir device error"),
+    ("passes", "ops ir device error"),
+    ("exec", "passes ir device error"),
+    ("check", "exec passes ops ir device error"),
+    ("recipe", "error"),
+    ("data", "error"),
     // Formats, and the policies that a recipe chooses among.
-    ("plan", &["recipe", "data", "exec", "passes", "ir", "device", "error"]),
-    ("model", &["plan", "exec", "passes", "ops", "ir", "device", "error"]),
-    ("forecast", &["model", "plan", "exec", "passes", "ir", "device", "format", "error"]),
-    ("results", &["format", "error"]),
-    ("checkpoint", &["error"]),
+    ("plan", "recipe data exec passes ir device error"),
+    ("model", "plan exec passes ops ir device error"),
+    ("forecast", "model plan exec passes ir device format error"),
+    ("results", "format error"),
+    ("checkpoint", "error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
-    ("ranks", &["results", "plan", "recipe", "device", "error"]),
+    ("ranks", "results plan recipe device error"),
     // The names and classes of keys, for columns and for what makes two rows alike.
-    ("report", &["results", "recipe", "format", "error"]),
-    (
-        "train",
-        &[
-            "ranks",
-            "checkpoint",
-            "results",
-            "forecast",
-            "model",
-            "plan",
-            "data",
-            "recipe",
-            "exec",
-            "ir",
-            "device",
-            "format",
-            "error",
-        ],
-    ),
-    (
-        "sweep",
-        &[
-            "train", "ranks", "results", "forecast", "model", "plan", "data", "recipe", "device", "format",
-            "error",
-        ],
-    ),
-    // The signals of runs, and their way to make paths absolute.
-    ("compare", &["train", "ranks", "results", "recipe", "format", "error"]),
+    ("report", "results recipe format error"),
+    ("train", "ranks checkpoint results forecast model plan data recipe exec ir device format error"),
+    ("sweep", "train ranks results forecast model plan data recipe device format error"),
+    // The signals of runs, and the absolute paths of a recipe.
+    ("compare", "train ranks results recipe format error"),
     (
         "cli",
-        &[
-            "compare",
-            "device",
-            "sweep",
-            "train",
-            "ranks",
-            "checkpoint",
-            "report",
-            "results",
-            "forecast",
-            "check",
-            "model",
-            "plan",
-            "data",
-            "recipe",
-            "format",
-            "error",
-        ],
+        "compare device sweep train ranks checkpoint report results forecast check model plan data recipe format error",
     ),
     // The binary and the root of the library.
-    ("main", &["cli", "error"]),
+    ("main", "cli results error"),
+];
+
+/// Returns the table as sets of rooms.
+fn rooms<'a>(table: &[(&'a str, &'a str)]) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
+    table.iter().map(|(room, uses)| (*room, uses.split_whitespace().collect())).collect()
+}
+
+/// Folders inside which files may still import each other in a circle. The list only shrinks: one without a circle fails.
+const CIRCLES: &[&str] = &[
+    "cli",
+    "data",
+    "device/cuda",
+    "exec",
+    "forecast",
+    "ir",
+    "recipe",
+    "report/blocks",
+    "results",
+    "sweep",
+    "train",
 ];
 
 /// Where `unsafe` may stand, and why.
@@ -86,26 +80,10 @@ const UNSAFE: [(&str, &str); 4] = [
     ("data/shard.rs", "a file is mapped"),
 ];
 
-/// A source file: its path below `src`, and its text without comments, texts and tests.
-struct Source {
-    path: String,
-    code: String,
-    lines: Vec<String>,
-}
+/// Every source file below `src`, read once.
+static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(read_sources);
 
-impl Source {
-    /// The top-level module that it belongs to.
-    fn module(&self) -> &str {
-        let first = self.path.split('/').next().unwrap_or_default();
-        first.strip_suffix(".rs").unwrap_or(first)
-    }
-
-    fn is_test(&self) -> bool {
-        self.path.ends_with("/tests.rs")
-    }
-}
-
-fn sources() -> Vec<Source> {
+fn read_sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();
     let mut folders = vec![root.clone()];
@@ -117,8 +95,7 @@ fn sources() -> Vec<Source> {
             } else if path.extension().is_some_and(|e| e == "rs") {
                 let text = fs::read_to_string(&path).unwrap();
                 let relative = path.strip_prefix(&root).unwrap().to_string_lossy().replace('\\', "/");
-                let lines = text.lines().map(str::to_owned).collect();
-                found.push(Source { path: relative, code: without_tests(&plain(&text)), lines });
+                found.push(Source::parse(&relative, &text));
             }
         }
     }
@@ -127,170 +104,76 @@ fn sources() -> Vec<Source> {
     found
 }
 
-/// The code with comments and the inside of texts blanked; lines stay where they are.
-fn plain(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let chars: Vec<char> = text.chars().collect();
-    let mut at = 0;
-    let blank = |c: char| if c == '\n' { '\n' } else { ' ' };
-    while at < chars.len() {
-        let rest = &chars[at..];
-        let len = if rest.starts_with(&['/', '/']) {
-            rest.iter().position(|&c| c == '\n').unwrap_or(rest.len())
-        } else if let Some(hashes) = raw_text(&chars, at) {
-            let close: Vec<char> = std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
-            let body = 2 + hashes;
-            let end = rest[body..].windows(close.len()).position(|w| w == close);
-            end.map_or(rest.len(), |end| body + end + close.len())
-        } else if rest[0] == '"' {
-            let mut end = 1;
-            while end < rest.len() && rest[end] != '"' {
-                end += if rest[end] == '\\' { 2 } else { 1 };
-            }
-            (end + 1).min(rest.len())
-        } else if rest[0] == '\'' && rest.get(1) == Some(&'\\') {
-            rest.iter().skip(3).position(|&c| c == '\'').map_or(1, |end| end + 4)
-        } else if rest[0] == '\'' && rest.get(2) == Some(&'\'') {
-            3
-        } else {
-            out.push(rest[0]);
-            at += 1;
-            continue;
-        };
-        out.extend(rest[..len].iter().map(|&c| blank(c)));
-        at += len;
-    }
-    out
-}
-
-/// The number of hashes of a raw text that begins at `at`.
-fn raw_text(chars: &[char], at: usize) -> Option<usize> {
-    let inside_a_word = at > 0 && (chars[at - 1].is_alphanumeric() || chars[at - 1] == '_');
-    if chars[at] != 'r' || inside_a_word {
-        return None;
-    }
-    let hashes = chars[at + 1..].iter().take_while(|&&c| c == '#').count();
-    (chars.get(at + 1 + hashes) == Some(&'"')).then_some(hashes)
-}
-
-/// Plain code without what stands under `#[cfg(test)]`: an item up to its closing brace or semicolon.
-fn without_tests(code: &str) -> String {
-    let mut out = code.to_owned();
-    while let Some(start) = out.find("#[cfg(test)]") {
-        let mut depth = 0usize;
-        let mut end = out.len();
-        for (i, c) in out[start..].char_indices() {
-            match c {
-                '{' => depth += 1,
-                '}' => depth = depth.saturating_sub(1),
-                _ => continue,
-            }
-            if depth == 0 {
-                end = start + i + 1;
-                break;
-            }
-        }
-        if let Some(semicolon) = out[start..end].find(';')
-            && !out[start..start + semicolon].contains('{')
-        {
-            end = start + semicolon + 1;
-        }
-        let blank: String = out[start..end].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
-        out.replace_range(start..end, &blank);
-    }
-    out
-}
-
-/// The top-level modules that plain code names after `crate::` or `xrun::`, also in braces.
-fn uses(code: &str) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for root in ["crate::", "xrun::"] {
-        for (at, _) in code.match_indices(root) {
-            let before = code[..at].chars().next_back();
-            if before.is_some_and(|c| c.is_alphanumeric() || c == '_') {
-                continue;
-            }
-            let rest = &code[at + root.len()..];
-            match rest.strip_prefix('{') {
-                Some(list) => found.extend(first_words(list)),
-                None => _ = found.insert(word(rest)),
-            };
+/// Imports that the table does not allow, as `file uses room`.
+fn wrong_arrows(graph: &Graph, allowed: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<String> {
+    let mut wrong = BTreeSet::new();
+    for (file, used) in graph.room_imports() {
+        match allowed.get(source::room(&file)) {
+            None => _ = wrong.insert(format!("{file} is in no room of the table")),
+            Some(rooms) if used == source::room(&file) || rooms.contains(used.as_str()) => {}
+            Some(_) => _ = wrong.insert(format!("{file} uses {used}")),
         }
     }
-    found.remove("");
-    found
+    wrong.into_iter().collect()
 }
 
-fn word(text: &str) -> String {
-    text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
-}
-
-/// The first word of each entry of a list that ends at its closing brace.
-fn first_words(list: &str) -> Vec<String> {
-    let mut depth = 0;
-    let mut words = vec![word(list)];
-    for (i, c) in list.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            ',' if depth == 0 => words.push(word(&list[i + 1..])),
-            _ => {}
+/// Splits circles into those inside a folder of `excused`, by folder, and all others.
+fn split_excused<'a>(circles: &[Vec<String>], excused: &[&'a str]) -> (BTreeSet<&'a str>, Vec<String>) {
+    let (mut known, mut new) = (BTreeSet::new(), Vec::new());
+    for circle in circles {
+        let inside = |folder: &&&str| circle.iter().all(|file| file.starts_with(&format!("{folder}/")));
+        match excused.iter().find(inside) {
+            Some(folder) => _ = known.insert(*folder),
+            None => new.push(circle.join(", ")),
         }
     }
-    words
+    (known, new)
 }
 
 #[test]
 fn imports_point_one_way() {
-    let allowed: BTreeMap<&str, &[&str]> = MAY_USE.into_iter().collect();
-    // What stands at the root for everybody: the error's short names, and the macro over number formats.
-    let shared = ["Error", "Result", "dispatch_float"];
-    let mut wrong = Vec::new();
-    for source in sources().iter().filter(|s| s.path != "lib.rs" && !s.is_test()) {
-        let Some(allowed) = allowed.get(source.module()) else {
-            wrong.push(format!("{} is in no module of the table", source.path));
-            continue;
-        };
-        for used in uses(&source.code) {
-            let known = used == source.module() || shared.contains(&used.as_str());
-            if !known && !allowed.contains(&used.as_str()) {
-                wrong.push(format!("{} uses {used}", source.path));
-            }
-        }
-    }
+    let allowed = rooms(MAY_USE);
+    let wrong = wrong_arrows(&Graph::new(&SOURCES), &allowed);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The table itself has no circle, and names every module of the library.
+/// The table itself has no circle, and names every room of the library.
 #[test]
 fn the_table_is_an_order() {
-    let allowed: BTreeMap<&str, &[&str]> = MAY_USE.into_iter().collect();
+    let allowed = rooms(MAY_USE);
     let mut below: BTreeSet<&str> = BTreeSet::new();
     while below.len() < allowed.len() {
         let next =
             allowed.iter().find(|(m, uses)| !below.contains(*m) && uses.iter().all(|u| below.contains(u)));
         below.insert(next.unwrap_or_else(|| panic!("a circle above {below:?}")).0);
     }
-    let root = sources().into_iter().find(|s| s.path == "lib.rs").unwrap();
-    for line in root.code.lines().filter_map(|line| line.strip_prefix("pub mod ")) {
-        assert!(allowed.contains_key(line.trim_end_matches(';')), "{line} is not in the table");
-    }
+    let found: BTreeSet<&str> =
+        SOURCES.iter().map(|s| source::room(&s.path)).filter(|r| *r != "lib").collect();
+    assert_eq!(found, allowed.into_keys().collect(), "the rooms of src and those of the table");
+}
+
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    let circles = Graph::new(&SOURCES).circles();
+    let (known, new) = split_excused(&circles, CIRCLES);
+    assert!(new.is_empty(), "circles of imports:\n{}", new.join("\n"));
+    let gone: Vec<_> = CIRCLES.iter().filter(|folder| !known.contains(**folder)).collect();
+    assert!(gone.is_empty(), "excused, and without a circle: {gone:?}");
 }
 
 #[test]
 fn unsafe_stays_where_it_is_allowed_and_says_why() {
     let mut wrong = Vec::new();
     let mut used = BTreeSet::new();
-    for source in sources() {
-        for (number, line) in source.code.lines().enumerate().filter(|(_, line)| has_word(line, "unsafe")) {
-            let place = format!("{}:{}", source.path, number + 1);
+    for source in SOURCES.iter() {
+        for site in &source.unsafes {
+            let place = format!("{}:{}", source.path, site.line);
             match UNSAFE.iter().find(|(allowed, _)| source.path.starts_with(allowed)) {
                 Some((allowed, _)) => _ = used.insert(allowed),
                 None => wrong.push(format!("{place}: unsafe is not allowed here")),
             }
-            let says = if line.contains("unsafe fn") { "# Safety" } else { "SAFETY:" };
-            if !documented(&source.lines, number, says) {
+            let says = if site.declares { "# Safety" } else { "SAFETY:" };
+            if !source.documented(site.line, says) {
                 wrong.push(format!("{place}: no {says} above it"));
             }
         }
@@ -300,29 +183,105 @@ fn unsafe_stays_where_it_is_allowed_and_says_why() {
     assert!(needless.is_empty(), "allowed and not used: {needless:?}");
 }
 
-fn has_word(line: &str, word: &str) -> bool {
-    line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == word)
+/// The graph of a planted tree of files.
+fn planted(files: &[(&str, &str)]) -> Graph {
+    Graph::new(&files.iter().map(|(path, text)| Source::parse(path, text)).collect::<Vec<_>>())
 }
 
-/// Whether the comment above a line says so; attributes and the beginning of the statement may stand between.
-fn documented(lines: &[String], number: usize, says: &str) -> bool {
-    let mut above = lines[..number].iter().rev().map(|line| line.trim());
-    let comment = |line: &&str| line.starts_with("//");
-    let skipped = |line: &&str| line.starts_with("#[") || (!line.is_empty() && !line.ends_with([';', '}']));
-    let first = above.by_ref().find(|line| comment(line) || !skipped(line));
-    first.into_iter().chain(above).take_while(comment).any(|line| line.contains(says))
+const LIB: (&str, &str) = ("lib.rs", "pub mod low; pub mod high;");
+
+#[test]
+fn an_upward_arrow_is_caught_wherever_it_stands() {
+    let allowed = rooms(&[("low", ""), ("high", "low")]);
+    let upward = [
+        "use crate::high::Top;",
+        "use crate::{high::Top, low};",
+        "use super::high;",
+        "fn f() { crate::high::top(); }",
+        "type T = Vec<crate::high::Top>;",
+        "fn f() { println!(\"{}\", crate::high::top()); }",
+        "use crate as root; fn f() { root::high::top(); }",
+        "pub mod inner { use super::super::high::Top; }",
+        "use xrun::high::Top;",
+    ];
+    for text in upward {
+        let graph = planted(&[LIB, ("low.rs", text), ("high.rs", "pub struct Top; pub fn top() {}")]);
+        assert_eq!(wrong_arrows(&graph, &allowed), ["low.rs uses high"], "{text}");
+    }
+    let harmless = [
+        "// use crate::high::Top;",
+        "const TEXT: &str = \"crate::high::top()\"; fn f() { println!(\"crate::high::top()\"); }",
+        "#[cfg(test)] mod tests { use crate::high::Top; }",
+        "#[cfg(test)] use crate::high::Top;",
+        "/// See [`crate::high::Top`].\nfn f() {}",
+    ];
+    for text in harmless {
+        let graph = planted(&[LIB, ("low.rs", text), ("high.rs", "use crate::low::f;")]);
+        assert!(wrong_arrows(&graph, &allowed).is_empty(), "{text}");
+        assert!(graph.circles().is_empty(), "{text}");
+    }
 }
 
 #[test]
-fn the_reading_of_sources_is_right() {
-    let code =
-        plain("use crate::ir::{Op}; // crate::cli\nlet s = \"crate::cli\"; let c = '\"'; crate::ops::add();");
-    assert_eq!(uses(&code), BTreeSet::from(["ir".to_owned(), "ops".to_owned()]));
-    let code = "use crate::{error::Error, ir::{Op, Spec},\n    train};";
-    assert_eq!(uses(code), BTreeSet::from(["error".to_owned(), "ir".to_owned(), "train".to_owned()]));
-    let tests = without_tests("a\n#[cfg(test)]\nmod t {\n  fn f() {}\n}\n#[cfg(test)]\nmod u;\nb");
-    assert_eq!(tests.split_whitespace().collect::<Vec<_>>(), ["a", "b"]);
-    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-    assert!(documented(&lines("// SAFETY: so\n// and so\nlet x =\nunsafe {}"), 3, "SAFETY:"));
-    assert!(!documented(&lines("// SAFETY: so\nlet y = 1;\nunsafe {}"), 2, "SAFETY:"));
+fn a_circle_is_caught_through_facades_and_bodies() {
+    let root = ("lib.rs", "pub mod room;");
+    let facade = ("room/mod.rs", "mod a; mod b; pub use a::A; pub use b::{self, B as Bee};");
+    let two = "room/a.rs, room/b.rs";
+    let circles = [
+        ("use super::b::B; pub struct A;", "use super::a::A; pub struct B;", two),
+        // The names of the facade lead to the files behind it.
+        ("use super::Bee; pub struct A;", "use crate::room::A; pub struct B;", two),
+        ("pub struct A; fn f() { super::b::g(); }", "pub fn g() { vec![super::A]; } pub struct B;", two),
+        ("use super::*; pub struct A; fn f() -> Bee { Bee }", "use super::a::A; pub struct B;", two),
+    ];
+    for (a, b, circle) in circles {
+        let graph = planted(&[root, facade, ("room/a.rs", a), ("room/b.rs", b)]);
+        assert_eq!(split_excused(&graph.circles(), &[]).1, [circle], "{a} | {b}");
+        assert!(split_excused(&graph.circles(), &["room"]).1.is_empty(), "it may be excused by its folder");
+    }
+    // A file that needs code of its parent, which needs the file.
+    let parent = ("room/mod.rs", "mod a; mod b; pub use b::B; pub fn run() { a::step(); }");
+    let graph = planted(&[
+        root,
+        parent,
+        ("room/a.rs", "pub fn step() { super::run(); }"),
+        ("room/b.rs", "pub struct B;"),
+    ]);
+    assert_eq!(split_excused(&graph.circles(), &[]).1, ["room/a.rs, room/mod.rs"]);
+    // A facade alone is none, nor is a test.
+    let graph = planted(&[
+        root,
+        facade,
+        ("room/a.rs", "use super::Bee; pub struct A;"),
+        ("room/b.rs", "pub struct B; #[cfg(test)] mod tests { use super::super::A; }"),
+    ]);
+    assert!(graph.circles().is_empty());
+}
+
+#[test]
+fn unsafe_code_is_found_with_its_comment() {
+    let text = "// SAFETY: so\n// and so\nlet x =\nunsafe {};";
+    let source = Source::parse("x.rs", &format!("fn f() {{\n{text}\n}}"));
+    assert_eq!(
+        source.unsafes.iter().map(|site| (site.line, site.declares)).collect::<Vec<_>>(),
+        [(5, false)]
+    );
+    assert!(source.documented(5, "SAFETY:"));
+    let source = Source::parse("x.rs", "fn f() {\n// SAFETY: so\nlet y = 1;\nunsafe {}\n}");
+    assert!(!source.documented(4, "SAFETY:"));
+    let declared =
+        "/// # Safety\n/// Never.\n#[inline]\npub unsafe fn f() {}\n// SAFETY: so\nunsafe impl Send for X {}";
+    let source = Source::parse("x.rs", declared);
+    assert_eq!(
+        source.unsafes.iter().map(|site| (site.line, site.declares)).collect::<Vec<_>>(),
+        [(4, true), (6, false)]
+    );
+    assert!(source.documented(4, "# Safety") && source.documented(6, "SAFETY:"));
+    let source = Source::parse(
+        "x.rs",
+        "// unsafe\nconst T: &str = \"unsafe\";\n#[cfg(test)]\nmod t { fn f() { unsafe {} } }",
+    );
+    assert!(source.unsafes.is_empty());
+    let source = Source::parse("x.rs", "fn f() { call!(unsafe { g() }) }");
+    assert_eq!(source.unsafes.len(), 1, "also in the arguments of a macro");
 }
