@@ -23,6 +23,7 @@ pub mod model;
 pub mod ops;
 pub mod passes;
 pub mod plan;
+pub mod policy;
 pub mod ranks;
 pub mod recipe;
 pub mod report;

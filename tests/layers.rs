@@ -22,31 +22,31 @@ use source::Source;
 const MAY_USE: &[(&str, &str)] = &[
     ("error", ""),
     ("format", ""),
+    ("policy", ""),
     ("device", "error"),
     ("ir", "device error"),
     ("ops", "ir device error"),
-    ("passes", "ops ir device error"),
-    ("exec", "passes ir device error"),
-    ("check", "exec passes ops ir device error"),
-    ("recipe", "error"),
+    ("passes", "ops ir device policy error"),
+    ("exec", "passes ir device policy error"),
+    ("check", "exec passes ops ir device policy error"),
+    ("recipe", "policy error"),
     ("data", "error"),
-    // Formats, and the policies that a recipe chooses among.
-    ("plan", "recipe data exec passes ir device error"),
-    ("model", "plan exec passes ops ir device error"),
-    ("forecast", "model plan exec passes ir device format error"),
+    ("plan", "recipe data device policy error"),
+    ("model", "plan exec passes ops ir device policy error"),
+    ("forecast", "model plan exec passes ir device policy format error"),
     ("results", "format error"),
     ("checkpoint", "error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
-    ("ranks", "results plan recipe device error"),
+    ("ranks", "results plan recipe device policy error"),
     // The names and classes of keys, for columns and for what makes two rows alike.
     ("report", "results recipe format error"),
-    ("train", "ranks checkpoint results forecast model plan data recipe exec ir device format error"),
+    ("train", "ranks checkpoint results forecast model plan data recipe exec ir device policy format error"),
     ("sweep", "train ranks results forecast model plan data recipe device format error"),
     // The signals of runs, and the absolute paths of a recipe.
     ("compare", "train ranks results recipe format error"),
     (
         "cli",
-        "compare device sweep train ranks checkpoint report results forecast check model plan data recipe format error",
+        "compare device sweep train ranks checkpoint report results forecast check model plan data recipe policy format error",
     ),
     // The binary and the root of the library.
     ("main", "cli results error"),

@@ -15,13 +15,14 @@ use crate::device::cuda::{Collector, Gpu, Queue};
 use crate::device::philox::philox;
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
-use crate::exec::{self, Engine, PlacementKind, Section};
+use crate::exec::{self, Engine, Section};
 use crate::ir::vjp::Upstream;
 use crate::ir::{
     Array, Builder, Case, Cases, Fill, Mode, Out, Precision, Program, SlotId, Spec, State, StateBuilder,
 };
 use crate::ops::copy::Copy;
 use crate::passes::differentiate;
+use crate::policy::Placement;
 use errors::{forward_bound, gradient_bound, same_bits, worst_output, worst_tensor};
 use std::fmt;
 use std::sync::Arc;
@@ -173,7 +174,7 @@ impl Bench {
         let (both, again) = (backward(true)?, backward(false)?);
         let sections = [Some(&forward), both.as_ref(), again.as_ref()];
         let arena = sections.into_iter().flatten().map(|s| s.memory.arena_bytes).max().unwrap_or_default();
-        let engine = Engine::new(device, &state, Arc::new(Alone), PlacementKind::Arena, arena, true)?;
+        let engine = Engine::new(device, &state, Arc::new(Alone), Placement::Arena, arena, true)?;
         let slot = |name: String| state.slot(&name);
         let outputs = (0..output_specs(case)?.len()).map(|k| slot(format!("out.{k}"))).collect();
         Ok(Self {

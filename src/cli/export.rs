@@ -3,7 +3,8 @@
 use super::tell;
 use crate::checkpoint::{self, Loaded};
 use crate::error::{Error, IoContext, Result};
-use crate::recipe::{Communication, WorldSize};
+use crate::policy::Communication;
+use crate::recipe::WorldSize;
 use crate::results::find;
 use crate::train::export::{self, Dtype, ExportModel};
 use serde::Deserialize;

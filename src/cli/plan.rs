@@ -7,7 +7,8 @@ use crate::forecast::{Budget, FitRow, Forecast, Hardware, fit_local_batch, fit_t
 use crate::format::{Column, Table, binary};
 use crate::model::Programs;
 use crate::plan::{Plan, corpus_of};
-use crate::recipe::{self, Batching, Resolved};
+use crate::policy::Batching;
+use crate::recipe::{self, Resolved};
 use serde_json::json;
 use std::path::PathBuf;
 

@@ -49,3 +49,24 @@ impl fmt::Display for DType {
         })
     }
 }
+
+/// The formats of a program's activations and of its masters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Precision {
+    /// Activations and the weights that products read.
+    pub stream: DType,
+    /// Masters, moments, gradients, norm weights, statistics: the stream's accumulator format.
+    pub master: DType,
+}
+
+impl Precision {
+    /// The precision whose activations are stored as `stream`.
+    pub fn of(stream: DType) -> Self {
+        Self { stream, master: stream.accumulator() }
+    }
+
+    /// True where products read a rounded copy of the masters.
+    pub fn has_shadow(self) -> bool {
+        self.stream != self.master
+    }
+}

@@ -10,6 +10,6 @@ pub mod elem;
 pub mod machine;
 pub mod philox;
 
-pub use dtype::DType;
+pub use dtype::{DType, Precision};
 pub use elem::{Elem, Real};
 pub use machine::{Device, Memory};

@@ -10,7 +10,7 @@ mod transfer;
 pub use bad::{BadOutput, BadTensor};
 pub use communication::Communicated;
 pub use memory::StateMemory;
-pub use placement::{Arena, Caching, FreeLists, Naive, Placement, PlacementKind, size_class};
+pub use placement::{Arena, BlockAllocator, Caching, FreeLists, Naive, size_class};
 pub use transfer::Snapshot;
 
 use crate::device::communicator::Communicator;
@@ -20,6 +20,7 @@ use crate::device::{DType, Device};
 use crate::error::{Error, Result};
 use crate::ir::{CpuNode, CudaNode, Home, Node, Phase, Program, Spec, State, TensorId};
 use crate::passes::MemoryPlan;
+use crate::policy::Placement;
 use communication::Exchange;
 use graphs::Graphs;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ pub struct Engine {
     /// The other ranks.
     pub comm: Arc<dyn Communicator>,
     device: Device,
-    placement: Box<dyn Placement>,
+    placement: Box<dyn BlockAllocator>,
     poison: bool,
     graphs: Graphs,
     exchange: Exchange,
@@ -69,7 +70,7 @@ impl Engine {
         device: impl Into<Device>,
         state: &Arc<State>,
         comm: Arc<dyn Communicator>,
-        placement: PlacementKind,
+        placement: Placement,
         arena_bytes: usize,
         poison: bool,
     ) -> Result<Self> {
@@ -79,10 +80,10 @@ impl Engine {
             communication::check_met(gpu, &*comm)?;
         }
         let state = StateMemory::new(&device, Arc::clone(state))?;
-        let placement: Box<dyn Placement> = match placement {
-            PlacementKind::Arena => Box::new(Arena::new(&device, arena_bytes)?),
-            PlacementKind::Caching => Box::new(Caching::new(device.clone())),
-            PlacementKind::Naive => Box::new(Naive::new(device.clone())),
+        let placement: Box<dyn BlockAllocator> = match placement {
+            Placement::Arena => Box::new(Arena::new(&device, arena_bytes)?),
+            Placement::Caching => Box::new(Caching::new(device.clone())),
+            Placement::Naive => Box::new(Naive::new(device.clone())),
         };
         let (graphs, exchange, transfers) = (Graphs::default(), Exchange::default(), Transfers::default());
         Ok(Self { state, comm, device, placement, poison, graphs, exchange, transfers })

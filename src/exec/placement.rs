@@ -4,19 +4,8 @@ use crate::device::{Device, Memory};
 use crate::error::Result;
 use std::collections::{BTreeMap, HashMap};
 
-/// Which [`Placement`] to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PlacementKind {
-    /// One allocation, planned ahead.
-    Arena,
-    /// Freed blocks are kept in lists by size and reused.
-    Caching,
-    /// Every block is asked from the system and returned.
-    Naive,
-}
-
 /// Gives memory to blocks between their birth and their death.
-pub trait Placement: std::fmt::Debug + Send {
+pub trait BlockAllocator: std::fmt::Debug + Send {
     /// A block is born.
     ///
     /// # Errors
@@ -58,7 +47,7 @@ impl Arena {
     }
 }
 
-impl Placement for Arena {
+impl BlockAllocator for Arena {
     fn begin(&mut self, block: usize, bytes: usize, offset: usize) -> Result<()> {
         assert!(offset + bytes <= self.memory.len(), "the arena was sized by the largest section");
         self.offsets.insert(block, offset);
@@ -149,7 +138,7 @@ impl Caching {
     }
 }
 
-impl Placement for Caching {
+impl BlockAllocator for Caching {
     fn begin(&mut self, block: usize, bytes: usize, _offset: usize) -> Result<()> {
         let buffer = self.lists.take(bytes, |bytes| self.device.allocate(bytes))?;
         self.alive.insert(block, buffer);
@@ -196,7 +185,7 @@ impl Naive {
     }
 }
 
-impl Placement for Naive {
+impl BlockAllocator for Naive {
     fn begin(&mut self, block: usize, bytes: usize, _offset: usize) -> Result<()> {
         self.alive.insert(block, self.device.allocate(bytes)?);
         self.allocations += 1;

@@ -5,12 +5,11 @@
 use super::memory::peak_bytes;
 use super::{Budget, StepTime};
 use crate::device::DType;
+use crate::device::Precision;
 use crate::error::Result;
-use crate::exec::PlacementKind;
-use crate::ir::Precision;
 use crate::model::Programs;
-use crate::passes::Recompute;
-use crate::plan::{AttentionKind, Plan};
+use crate::plan::Plan;
+use crate::policy::{Attention, Placement, Recompute};
 use serde::Serialize;
 
 /// The largest value that `training.local_batch_size` takes.
@@ -44,14 +43,13 @@ pub struct FitRow {
 /// When an op refuses the plan's numbers.
 pub fn fit_local_batch(plan: &Plan, budget: &Budget) -> Result<Vec<FitRow>> {
     let full = if plan.execution.tf32 { "tf32" } else { "fp32" };
-    let modes = [(Recompute::None, "none"), (Recompute::Selective, "selective"), (Recompute::Full, "full")];
     let mut rows = Vec::new();
     for (stream, dtype) in [(DType::Bf16, "bf16"), (DType::F32, full)] {
-        for (mode, recompute) in modes {
+        for mode in [Recompute::None, Recompute::Selective, Recompute::Full] {
             let mut plan = plan.clone();
             plan.precision = Precision::of(stream);
             plan.execution.recompute = mode;
-            rows.push(fit_row(&plan, budget, dtype, recompute)?);
+            rows.push(fit_row(&plan, budget, dtype, mode.word())?);
         }
     }
     Ok(rows)
@@ -172,13 +170,13 @@ fn single_changes(start: &Changed) -> Vec<Changed> {
 }
 
 fn to_arena(from: &Changed) -> Option<Changed> {
-    (from.plan.execution.placement != PlacementKind::Arena)
-        .then(|| from.with("engine.placement=arena", |p| p.execution.placement = PlacementKind::Arena))
+    (from.plan.execution.placement != Placement::Arena)
+        .then(|| from.with("engine.placement=arena", |p| p.execution.placement = Placement::Arena))
 }
 
 fn to_flash(from: &Changed) -> Option<Changed> {
-    (from.plan.execution.attention != AttentionKind::Flash)
-        .then(|| from.with("engine.attention=flash", |p| p.execution.attention = AttentionKind::Flash))
+    (from.plan.execution.attention != Attention::Flash)
+        .then(|| from.with("engine.attention=flash", |p| p.execution.attention = Attention::Flash))
 }
 
 fn to_fused(from: &Changed) -> Option<Changed> {

@@ -1,10 +1,11 @@
 //! Where the memory of one rank goes, to the byte: the engine's own layout and memory plans, read back.
 
-use crate::exec::{FreeLists, PlacementKind, Section};
+use crate::exec::{FreeLists, Section};
 use crate::ir::Program;
 use crate::model::Programs;
 use crate::passes::{Block, MemoryPlan};
 use crate::plan::Plan;
+use crate::policy::Placement;
 use serde::Serialize;
 use std::convert::Infallible;
 
@@ -108,7 +109,7 @@ impl Memory {
                 .map(|b| Named { name: b.name.clone(), bytes: b.bytes })
                 .collect(),
             state_bytes: programs.state.bytes(),
-            placement: word(plan.execution.placement),
+            placement: plan.execution.placement.word(),
             transient_bytes: transient,
             arena_bytes: programs.arena_bytes(),
             caching_bytes: caching_bytes(&sections),
@@ -124,19 +125,11 @@ pub fn peak_bytes(plan: &Plan, programs: &Programs) -> usize {
     programs.state.bytes() + transient_bytes(plan.execution.placement, &programs.sections())
 }
 
-fn transient_bytes(placement: PlacementKind, sections: &[&Section]) -> usize {
+fn transient_bytes(placement: Placement, sections: &[&Section]) -> usize {
     match placement {
-        PlacementKind::Arena => sections.iter().map(|s| s.memory.arena_bytes).max().unwrap_or(0),
-        PlacementKind::Caching => caching_bytes(sections),
-        PlacementKind::Naive => live_bytes(sections),
-    }
-}
-
-fn word(placement: PlacementKind) -> &'static str {
-    match placement {
-        PlacementKind::Arena => "arena",
-        PlacementKind::Caching => "caching",
-        PlacementKind::Naive => "naive",
+        Placement::Arena => sections.iter().map(|s| s.memory.arena_bytes).max().unwrap_or(0),
+        Placement::Caching => caching_bytes(sections),
+        Placement::Naive => live_bytes(sections),
     }
 }
 

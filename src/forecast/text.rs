@@ -4,8 +4,8 @@ use super::{Budget, FitRow, Forecast, Memory, StepTime, Verdict};
 use crate::device::DType;
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, binary, duration, metric, percent, plural, thousands};
-use crate::passes::Recompute;
-use crate::plan::{AttentionKind, Plan};
+use crate::plan::Plan;
+use crate::policy::Recompute;
 use std::fmt;
 
 /// How a plan is executed, in a few words.
@@ -15,14 +15,10 @@ pub(super) fn execution(plan: &Plan) -> String {
         _ if plan.execution.tf32 => "tf32",
         _ => "fp32",
     };
-    let attention = match plan.execution.attention {
-        AttentionKind::Flash => "flash attention",
-        AttentionKind::Unfused => "unfused attention",
-    };
+    let attention = format!("{} attention", plan.execution.attention);
     let recompute = match plan.execution.recompute {
-        Recompute::None => "no recompute",
-        Recompute::Selective => "selective recompute",
-        Recompute::Full => "full recompute",
+        Recompute::None => "no recompute".to_owned(),
+        mode => format!("{mode} recompute"),
     };
     let fused = if plan.execution.fused { "" } else { ", unfused ops" };
     format!("{dtype}, {attention}, {recompute}{fused}")

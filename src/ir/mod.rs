@@ -19,5 +19,7 @@ pub use op::{Cost, CpuNode, CudaNode, MayAlias, Op};
 pub use program::{Home, Mode, Node, Phase, Program, Stream, Tensor, TensorId};
 pub use role::{Role, Sublayer};
 pub use spec::Spec;
-pub use state::{Init, Param, Precision, SlotId, State, StateBuilder};
+pub use state::{Init, Param, SlotId, State, StateBuilder};
 pub use vjp::Vjp;
+
+pub use crate::device::Precision;

@@ -4,30 +4,9 @@
 //! ready, so that buckets of gradients are contiguous ranges. Training, evaluation and generation programs share it.
 
 use super::{Role, Spec};
-use crate::device::DType;
+use crate::device::Precision;
 use crate::device::cpu::buffer::ALIGNMENT;
 use std::collections::BTreeMap;
-
-/// The formats of a program's activations and of its masters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Precision {
-    /// Activations and the weights that products read.
-    pub stream: DType,
-    /// Masters, moments, gradients, norm weights, statistics: the stream's accumulator format.
-    pub master: DType,
-}
-
-impl Precision {
-    /// The precision whose activations are stored as `stream`.
-    pub fn of(stream: DType) -> Self {
-        Self { stream, master: stream.accumulator() }
-    }
-
-    /// True where products read a rounded copy of the masters.
-    pub fn has_shadow(self) -> bool {
-        self.stream != self.master
-    }
-}
 
 /// Identifies a [`Slot`] of a [`State`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

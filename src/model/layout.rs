@@ -5,9 +5,10 @@ use crate::ir::state::ParamRequest;
 use crate::ir::{Init, Role, Spec, State, StateBuilder, Sublayer};
 use crate::ops::adamw::SCHEDULE_WIDTH;
 use crate::ops::embedding::DealtRows;
-use crate::passes::buckets::{Bucket, Reduction, buckets};
+use crate::passes::buckets::{Bucket, buckets};
 use crate::passes::exchange::pays;
 use crate::plan::Plan;
+use crate::policy::Reduction;
 
 /// The state of a plan, and the gradient buckets in it.
 pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {

@@ -14,10 +14,9 @@ use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::GradNorm;
 use crate::ops::sum::Sum;
 use crate::passes::buckets::Bucket;
-use crate::passes::{
-    Reduction, append_group, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse,
-};
+use crate::passes::{append_group, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
 use crate::plan::Plan;
+use crate::policy::Reduction;
 use std::sync::Arc;
 
 /// The programs of a plan over one state and one transient arena.

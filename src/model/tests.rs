@@ -11,10 +11,9 @@ use crate::ops::embedding::DealtRows;
 use crate::ops::head_loss::HeadLoss;
 use crate::ops::sum::SumGrad;
 use crate::passes::buckets::Bucket;
-use crate::passes::{
-    MemoryPlan, Recompute, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse,
-};
+use crate::passes::{MemoryPlan, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
 use crate::plan::{Corpus, Plan};
+use crate::policy::Recompute;
 use crate::recipe;
 use insta::assert_snapshot;
 use std::sync::Arc;

@@ -14,7 +14,8 @@ use crate::ops::residual_norm::ResidualNorm;
 use crate::ops::rms_norm::RmsNorm;
 use crate::ops::rope::Rope;
 use crate::ops::swiglu::Swiglu;
-use crate::plan::{AttentionKind, Plan};
+use crate::plan::Plan;
+use crate::policy;
 use std::sync::Arc;
 
 /// What a program is for.
@@ -144,8 +145,8 @@ impl<'a> Transformer<'a> {
         };
         let inputs = Inputs { packed, spans, counters };
         match self.plan.execution.attention {
-            AttentionKind::Flash => Ok(b.emit("attended", FlashAttention(attention), &inputs.list())?[0]),
-            AttentionKind::Unfused => attention_unfused(b, attention, inputs),
+            policy::Attention::Flash => Ok(b.emit("attended", FlashAttention(attention), &inputs.list())?[0]),
+            policy::Attention::Unfused => attention_unfused(b, attention, inputs),
         }
     }
 

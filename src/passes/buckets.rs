@@ -5,15 +5,6 @@ use crate::ir::{Builder, Home, Mode, Out, Phase, Program, Stream};
 use crate::ops::all_reduce::AllReduce;
 use std::sync::Arc;
 
-/// How gradients are reduced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reduction {
-    /// In ranges of the flat gradient, see [`insert_all_reduces`].
-    Bucketed,
-    /// Parameter by parameter in one group, see [`append_group`].
-    Grouped,
-}
-
 /// A contiguous range of the flat gradient that is reduced by one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {

@@ -11,8 +11,8 @@ pub mod recompute;
 pub mod unfuse;
 
 pub use autodiff::differentiate;
-pub use buckets::{Reduction, append_group, insert_all_reduces};
+pub use buckets::{append_group, insert_all_reduces};
 pub use exchange::exchange_rows;
 pub use memory::{Block, MemoryPlan};
-pub use recompute::{Recompute, recompute};
+pub use recompute::recompute;
 pub use unfuse::unfuse;

@@ -4,18 +4,8 @@
 
 use crate::error::Result;
 use crate::ir::{Builder, Home, Node, Phase, Program, TensorId};
+use crate::policy::Recompute;
 use std::collections::{HashMap, HashSet};
-
-/// What is not kept for the backward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Recompute {
-    /// Everything is kept.
-    None,
-    /// What ops call cheap to recompute, where what it is made of is kept anyway.
-    Selective,
-    /// Everything inside a block: only what passes from block to block is kept.
-    Full,
-}
 
 /// Rewrites the backward of a program to read recomputed tensors.
 ///

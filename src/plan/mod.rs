@@ -9,10 +9,8 @@ pub use corpus::{corpus_of, data_spec};
 pub use runnable::devices;
 pub use schedule::Schedule;
 
-use crate::device::DType;
-use crate::exec::PlacementKind;
-use crate::ir::Precision;
-use crate::passes::{Recompute, Reduction};
+use crate::device::{DType, Precision};
+use crate::policy::{Attention, Placement, Recompute, Reduction};
 
 /// Dimensions that products like are multiples of this; vocabulary and FFN width are padded to it in memory.
 pub const PADDING: usize = 64;
@@ -129,15 +127,6 @@ impl Batch {
     }
 }
 
-/// How attention is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttentionKind {
-    /// Blocks of keys with an online softmax; no T × T tensor.
-    Flash,
-    /// Scores, probabilities and dropout as tensors.
-    Unfused,
-}
-
 /// The update rule's constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
@@ -165,7 +154,7 @@ pub struct Execution {
     /// Whether fp32 products run on tensor cores with their inputs rounded to TF32.
     pub tf32: bool,
     /// Where transient tensors lie.
-    pub placement: PlacementKind,
+    pub placement: Placement,
     /// On a GPU, replay steps as CUDA graphs.
     pub cuda_graphs: bool,
     /// Fill dead memory with NaN.
@@ -173,7 +162,7 @@ pub struct Execution {
     /// Fused ops, or their smaller parts.
     pub fused: bool,
     /// How attention is computed.
-    pub attention: AttentionKind,
+    pub attention: Attention,
     /// What runs again instead of being kept.
     pub recompute: Recompute,
     /// Smallest size of a gradient bucket in bytes; 0: one per parameter.

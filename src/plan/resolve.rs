@@ -2,18 +2,12 @@
 
 use super::runnable::{choose_gpu, choose_gpus};
 use super::{
-    AdamW, AttentionKind, Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Sampling, Scaling,
-    Schedule,
+    AdamW, Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Sampling, Scaling, Schedule,
 };
-use crate::device::DType;
+use crate::device::{DType, Precision};
 use crate::error::Result;
-use crate::exec::PlacementKind;
-use crate::ir::Precision;
-use crate::passes;
-use crate::recipe::{
-    Attention, BATCH_KEYS, Batching, Communication, Dtype, Placement, Recompute, Reduction, Resolved,
-    WorldSize, batch,
-};
+use crate::policy::{Batching, Communication, Placement, TrainingDtype};
+use crate::recipe::{BATCH_KEYS, Resolved, WorldSize, batch};
 
 impl Plan {
     /// Derives every number of a recipe for a corpus, to run it here.
@@ -55,8 +49,8 @@ impl Plan {
         let batch = plan_batch(resolved, world)?;
         let model = plan_model(resolved, &corpus);
         let stream = match recipe.training.dtype {
-            Dtype::Bf16 => DType::Bf16,
-            Dtype::Fp32 | Dtype::Tf32 => DType::F32,
+            TrainingDtype::Bf16 => DType::Bf16,
+            TrainingDtype::Fp32 | TrainingDtype::Tf32 => DType::F32,
         };
         let plan = Plan {
             name: resolved.name.clone(),
@@ -156,29 +150,15 @@ fn plan_execution(resolved: &Resolved, gpus: &[usize]) -> Execution {
         gpu: gpus.first().copied(),
         peers: gpus.iter().skip(1).copied().collect(),
         threads: engine.threads.unwrap_or(available),
-        tf32: resolved.recipe.training.dtype == Dtype::Tf32,
-        placement: match engine.placement {
-            Placement::Arena => PlacementKind::Arena,
-            Placement::Caching => PlacementKind::Caching,
-            Placement::Naive => PlacementKind::Naive,
-        },
+        tf32: resolved.recipe.training.dtype == TrainingDtype::Tf32,
+        placement: engine.placement,
         cuda_graphs: engine.cuda_graphs.unwrap_or(engine.placement == Placement::Arena),
         poison: engine.poison,
         fused: engine.fused,
-        attention: match engine.attention {
-            Attention::Flash => AttentionKind::Flash,
-            Attention::Unfused => AttentionKind::Unfused,
-        },
-        recompute: match resolved.recipe.activation_checkpoint.mode {
-            Recompute::Selective => passes::Recompute::Selective,
-            Recompute::Full => passes::Recompute::Full,
-            Recompute::None => passes::Recompute::None,
-        },
+        attention: engine.attention,
+        recompute: resolved.recipe.activation_checkpoint.mode,
         bucket_bytes: (parallelism.bucket_mib * f64::from(1 << 20)) as usize,
-        reduction: match parallelism.reduction {
-            Reduction::Bucketed => passes::Reduction::Bucketed,
-            Reduction::Grouped => passes::Reduction::Grouped,
-        },
+        reduction: parallelism.reduction,
         overlap: parallelism.overlap,
         embedding_exchange: parallelism.embedding_exchange,
         channels: parallelism.channels,

@@ -3,7 +3,8 @@
 use crate::device::cuda;
 use crate::device::cuda::libraries::Nvidia;
 use crate::error::Result;
-use crate::recipe::{Device, Dtype, Launcher, Resolved, WorldSize};
+use crate::policy::{DeviceChoice, Launcher, TrainingDtype};
+use crate::recipe::{Resolved, WorldSize};
 
 /// The GPUs that a recipe's ranks run on, in their order; none: the CPU. Refuses what the recipe asks for and this machine
 /// or this version does not have; nothing is ignored.
@@ -49,17 +50,17 @@ pub(super) fn choose_gpu(resolved: &Resolved) -> Result<Option<usize>> {
 pub fn devices(resolved: &Resolved) -> usize {
     let engine = &resolved.recipe.engine;
     match (engine.device, &engine.devices) {
-        (Device::Cpu, _) => 1,
+        (DeviceChoice::Cpu, _) => 1,
         (_, Some(named)) => named.len(),
-        (Device::Auto | Device::Cuda, None) => cuda::usable().unwrap_or(1),
+        (DeviceChoice::Auto | DeviceChoice::Cuda, None) => cuda::usable().unwrap_or(1),
     }
 }
 
 /// The number of GPUs that a recipe may use, or why it uses none.
 fn usable(resolved: &Resolved) -> Result<usize, String> {
     match resolved.recipe.engine.device {
-        Device::Cpu => Err("engine.device = \"cpu\"".to_string()),
-        Device::Auto | Device::Cuda => cuda::usable(),
+        DeviceChoice::Cpu => Err("engine.device = \"cpu\"".to_string()),
+        DeviceChoice::Auto | DeviceChoice::Cuda => cuda::usable(),
     }
 }
 
@@ -98,7 +99,7 @@ fn known_gpu(resolved: &Resolved, gpu: usize, count: usize) -> Result<usize> {
 
 fn on_cpu(resolved: &Resolved, reason: &str) -> Result<()> {
     let recipe = &resolved.recipe;
-    if recipe.engine.device == Device::Cuda {
+    if recipe.engine.device == DeviceChoice::Cuda {
         return Err(resolved.error(
             &["engine.device"],
             format!("engine.device = \"cuda\", and {reason}"),
@@ -126,7 +127,7 @@ fn on_cpu(resolved: &Resolved, reason: &str) -> Result<()> {
             "leave engine.cuda_graphs out",
         ));
     }
-    if recipe.training.dtype == Dtype::Tf32 {
+    if recipe.training.dtype == TrainingDtype::Tf32 {
         return Err(resolved.error(
             &["training.dtype"],
             format!("training.dtype = \"tf32\" is a mode of NVIDIA's tensor cores, and the run is on the CPU: {reason}"),

@@ -1,6 +1,6 @@
 //! The learning rate over steps.
 
-use crate::recipe::Decay;
+use crate::policy::Decay;
 
 /// Warm-up, then a decay to a share of the peak.
 #[derive(Clone, Copy, Debug, PartialEq)]

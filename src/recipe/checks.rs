@@ -3,7 +3,8 @@
 use super::batch::{self, batch};
 use super::diagnostic::Diagnostic;
 use super::resolved::Resolved;
-use super::values::{Decay, Device, Placement, WorldSize};
+use super::values::WorldSize;
+use crate::policy::{Decay, DeviceChoice, Placement};
 
 /// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
 const MAX_ROWS: usize = i32::MAX as usize;
@@ -115,7 +116,7 @@ fn schedule(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
 fn engine(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
     let engine = &resolved.recipe.engine;
     if let Some(devices) = &engine.devices {
-        if engine.device == Device::Cpu {
+        if engine.device == DeviceChoice::Cpu {
             found.push(resolved.diagnostic(
                 &["engine.devices", "engine.device"],
                 "engine.devices chooses among GPUs, and the run is on the CPU",
@@ -132,7 +133,7 @@ fn engine(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
             ));
         }
     }
-    if engine.device == Device::Cpu && resolved.recipe.parallelism.channels.is_some() {
+    if engine.device == DeviceChoice::Cpu && resolved.recipe.parallelism.channels.is_some() {
         found.push(resolved.diagnostic(
             &["parallelism.channels", "engine.device"],
             "channels are NCCL's, which joins GPUs",
@@ -140,7 +141,7 @@ fn engine(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
         ));
     }
     if engine.cuda_graphs == Some(true) {
-        if engine.device == Device::Cpu {
+        if engine.device == DeviceChoice::Cpu {
             found.push(resolved.diagnostic(
                 &["engine.cuda_graphs", "engine.device"],
                 "there are no CUDA graphs on the CPU",

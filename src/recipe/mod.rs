@@ -37,10 +37,7 @@ pub use schema::{
 };
 pub use source::{Layer, Location, Source};
 pub use table::{KEYS, MAX_RANKS, SECTIONS};
-pub use values::{
-    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Recompute, Reduction,
-    Resume, Validation, WorldSize,
-};
+pub use values::{Validation, WorldSize};
 
 use crate::error::{Error, Result};
 use layers::Layers;

@@ -4,9 +4,10 @@
 //! `Default` is the bottom layer of every recipe.
 
 use super::prediction::Prediction;
-use super::values::{
-    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Recompute, Reduction,
-    Resume, Validation, WorldSize,
+use super::values::{Validation, WorldSize};
+use crate::policy::{
+    Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Placement, Recompute, Reduction,
+    Resume, TrainingDtype,
 };
 use serde::{Deserialize, Serialize};
 
@@ -100,7 +101,7 @@ pub struct Training {
     /// Optimizer steps.
     pub steps: usize,
     /// Precision of activations and products.
-    pub dtype: Dtype,
+    pub dtype: TrainingDtype,
     /// Largest global L2 norm of the gradient; 0 turns clipping off.
     pub max_norm: f64,
     /// Seed of initialization, sampling order and dropout.
@@ -115,7 +116,7 @@ impl Default for Training {
             global_batch_size: None,
             accumulation: None,
             steps: 1000,
-            dtype: Dtype::Fp32,
+            dtype: TrainingDtype::Fp32,
             max_norm: 1.0,
             seed: 0,
         }
@@ -339,7 +340,7 @@ impl Default for Metrics {
 #[serde(default, deny_unknown_fields)]
 pub struct Engine {
     /// CPU or GPU.
-    pub device: Device,
+    pub device: DeviceChoice,
     /// Indices of the GPUs to use; unset means the first `world_size`.
     pub devices: Option<Vec<usize>>,
     /// CPU threads; unset means all.
@@ -365,7 +366,7 @@ pub struct Engine {
 impl Default for Engine {
     fn default() -> Self {
         Self {
-            device: Device::Auto,
+            device: DeviceChoice::Auto,
             devices: None,
             threads: None,
             memory_limit_gib: None,

@@ -7,9 +7,9 @@ use super::key::{
     Class::{Bookkeeping, Execution, Training},
     Interval, Key, Type,
 };
-use super::values::{
-    Attention, Batching, Communication, Decay, Device, Dtype, Launcher, Placement, Recompute, Reduction,
-    Resume,
+use crate::policy::{
+    Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Placement, Recompute, Reduction,
+    Resume, TrainingDtype,
 };
 use std::ops::Bound::{self, Excluded, Included};
 
@@ -145,7 +145,7 @@ pub static KEYS: &[Key] = &[
     Key::new(
         "training.dtype",
         Training,
-        Type::Word(Dtype::WORDS),
+        Type::Word(TrainingDtype::WORDS),
         "Precision of activations and products; master weights stay in fp32.",
         "\"bf16\"",
     )
@@ -432,7 +432,7 @@ pub static KEYS: &[Key] = &[
     Key::new(
         "engine.device",
         Execution,
-        Type::Word(Device::WORDS),
+        Type::Word(DeviceChoice::WORDS),
         "Where to run; `\"auto\"` takes the GPU where there is one.",
         "\"cpu\"",
     ),

@@ -6,11 +6,12 @@ use crate::device::cuda::products::WORKSPACE;
 use crate::device::cuda::versions::version;
 use crate::device::cuda::{Gpu, Part, Queue, Watch, nvml};
 use crate::error::Result;
-use crate::exec::{Engine, PlacementKind};
+use crate::exec::Engine;
 use crate::forecast::hardware;
 use crate::forecast::time::{product_flops, product_peak};
 use crate::model::Programs;
 use crate::plan::Plan;
+use crate::policy::Placement;
 use crate::results::summary::{self, BesidesPlan};
 use crate::results::{TimingRow, provenance};
 use std::sync::Arc;
@@ -40,8 +41,8 @@ impl Gauges {
         let limits = hardware::by_driver_name(&gpu.properties().name).and_then(|device| device.limits);
         let most_alive = || programs.sections().iter().map(|s| s.memory.peak.1).max().unwrap_or(0);
         let transient = match plan.execution.placement {
-            PlacementKind::Arena => engine.transient().0,
-            PlacementKind::Caching | PlacementKind::Naive => most_alive(),
+            Placement::Arena => engine.transient().0,
+            Placement::Caching | Placement::Naive => most_alive(),
         };
         Some(Self {
             watch: Watch::start(&gpu),

@@ -15,8 +15,9 @@ use crate::forecast::memory::peak_bytes;
 use crate::format::binary;
 use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
+use crate::policy::{DeviceChoice, Resume};
 use crate::ranks::{LastWords, Party, Stop, fault, process};
-use crate::recipe::{self, Resolved};
+use crate::recipe::Resolved;
 use crate::results::atomic;
 use crate::results::folder::{ALGORITHMS, SUMMARY, read_summary};
 use crate::results::progress::{Mode, Progress};
@@ -109,7 +110,7 @@ pub fn follow(mut resolved: Resolved, party: &Party, stop: &Stop) -> Result<Outc
 fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Result<Ended> {
     let Request { mut resolved, results, progress, origin, algorithms_from, command } = request;
     let origin = match origin {
-        Origin::Fresh if resolved.recipe.checkpoint.resume == recipe::Resume::Auto => {
+        Origin::Fresh if resolved.recipe.checkpoint.resume == Resume::Auto => {
             make_paths_absolute(&mut resolved)?;
             unfinished(&results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume)
         }
@@ -194,7 +195,7 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
         recorder.note(&format!("going on from step {from_step} ({})", loaded.path().display()))?;
     }
     if let (None, Err(reason)) = (plan.execution.gpu, cuda::usable())
-        && resolved.recipe.engine.device == recipe::Device::Auto
+        && resolved.recipe.engine.device == DeviceChoice::Auto
         && cuda::libraries::Nvidia::Driver.open().is_some()
     {
         recorder.warn(&format!("this runs on the CPU, for {reason}"))?;

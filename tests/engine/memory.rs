@@ -5,11 +5,12 @@ use std::sync::Arc;
 use xrun::device::DType;
 use xrun::device::communicator::Alone;
 use xrun::device::cpu::Pool;
-use xrun::exec::{Engine, PlacementKind, Section};
+use xrun::exec::{Engine, Section};
 use xrun::ir::{Builder, Mode, Out, Precision, Spec, State, StateBuilder};
 use xrun::ops::copy::Copy;
 use xrun::ops::scale::Scale;
 use xrun::passes::MemoryPlan;
+use xrun::policy::Placement;
 
 #[test]
 fn planned_is_allocated_to_the_byte() {
@@ -77,7 +78,7 @@ fn state() -> Arc<State> {
 }
 
 /// Runs a section on x = 1, 2, … and returns y.
-fn run(section: &Section, placement: PlacementKind, poison: bool) -> Vec<f64> {
+fn run(section: &Section, placement: Placement, poison: bool) -> Vec<f64> {
     let pool = Arc::new(Pool::new(1).unwrap());
     let state = &section.program.state;
     let arena = section.memory.arena_bytes;
@@ -98,7 +99,7 @@ fn poison_shows_a_read_of_what_was_never_written() {
     b.emit_into("half", Arc::new(Copy), &[from], &[Out::Into(to, Mode::Write)]).unwrap();
     b.emit_into("y", Arc::new(Copy), &[buffer], &[Out::Into(y, Mode::Write)]).unwrap();
     let section = Section::new(b.finish());
-    for placement in [PlacementKind::Arena, PlacementKind::Caching, PlacementKind::Naive] {
+    for placement in [Placement::Arena, Placement::Caching, Placement::Naive] {
         assert_eq!(run(&section, placement, false), [1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0]);
         let poisoned = run(&section, placement, true);
         assert_eq!(poisoned[..WIDTH / 2], [1.0, 2.0, 3.0, 4.0]);
@@ -117,11 +118,11 @@ fn poison_shows_a_wrong_memory_plan() {
     b.emit_into("y", Arc::new(Copy), &[twice], &[Out::Into(y, Mode::Write)]).unwrap();
     let mut section = Section::new(b.finish());
     let doubled: Vec<f64> = (1..=WIDTH).map(|v| 2.0 * v as f64).collect();
-    assert_eq!(run(&section, PlacementKind::Arena, true), doubled, "a right plan is not disturbed");
+    assert_eq!(run(&section, Placement::Arena, true), doubled, "a right plan is not disturbed");
 
     let offset = section.memory.blocks[0].offset;
     section.memory.blocks[1].offset = offset;
     let quietly_wrong: Vec<f64> = (1..=WIDTH).map(|v| 10.0 * v as f64).collect();
-    assert_eq!(run(&section, PlacementKind::Arena, false), quietly_wrong);
-    assert!(run(&section, PlacementKind::Arena, true).iter().all(|v| v.is_nan()));
+    assert_eq!(run(&section, Placement::Arena, false), quietly_wrong);
+    assert!(run(&section, Placement::Arena, true).iter().all(|v| v.is_nan()));
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use xrun::device::DType;
 use xrun::device::communicator::Alone;
 use xrun::device::cpu::Pool;
-use xrun::exec::{Engine, PlacementKind, Section};
+use xrun::exec::{Engine, Section};
 use xrun::ir::state::ParamRequest;
 use xrun::ir::{Builder, Init, Mode, Out, Precision, Role, Spec, State, StateBuilder};
 use xrun::ops::adamw::{AdamW, SCHEDULE_WIDTH, Segment, schedule_row};
 use xrun::plan::Schedule;
-use xrun::recipe::Decay;
+use xrun::policy::{Decay, Placement};
 
 const STEPS: usize = 1000;
 /// Numbers that decay, and numbers that do not.
@@ -29,7 +29,7 @@ fn every_step_within_two_ulp() {
     let state = Arc::new(state());
     let section = section(&state);
     let mut engine =
-        Engine::new(Arc::new(Pool::new(1).unwrap()), &state, Arc::new(Alone), PlacementKind::Naive, 0, false)
+        Engine::new(Arc::new(Pool::new(1).unwrap()), &state, Arc::new(Alone), Placement::Naive, 0, false)
             .unwrap();
     set(&mut engine, "control.clip", &[1.0]);
     set(&mut engine, "control.schedule", &table());

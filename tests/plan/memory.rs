@@ -4,7 +4,7 @@ use crate::{TINY, device, forecast, plan, programs};
 use std::sync::Arc;
 use xrun::device::Device;
 use xrun::device::cpu::Pool;
-use xrun::exec::{Caching, Naive, Placement, Section};
+use xrun::exec::{BlockAllocator, Caching, Naive, Section};
 
 const MODES: [&str; 3] = ["none", "selective", "full"];
 
@@ -32,7 +32,7 @@ fn numbers_are_those_of_the_programs() {
 }
 
 /// Walks sections the way the executor does; returns the most that was reserved.
-fn walk(placement: &mut dyn Placement, sections: &[&Section]) -> usize {
+fn walk(placement: &mut dyn BlockAllocator, sections: &[&Section]) -> usize {
     let mut most = 0;
     for memory in sections.iter().map(|s| &s.memory) {
         for at in 0..memory.births.len() {

@@ -5,12 +5,13 @@ use super::*;
 use crate::device::communicator::Alone;
 use crate::device::cpu::Pool;
 use crate::device::philox::philox;
-use crate::exec::{Engine, PlacementKind, Section};
+use crate::exec::{Engine, Section};
 use crate::ir::vjp::Upstream;
 use crate::ir::{Builder, Mode, Op, Out, Precision, State, StateBuilder, TensorId};
 use crate::ops::copy::Copy;
 use crate::ops::kv_cache::{CacheAppend, CachedAttention};
 use crate::passes::{differentiate, unfuse};
+use crate::policy::Placement;
 use std::sync::Arc;
 
 /// How attention is recorded.
@@ -32,7 +33,7 @@ fn noise(count: usize, stream: u32) -> Vec<f64> {
 fn engine(state: &Arc<State>, sections: &[&Section]) -> Engine {
     let arena = sections.iter().map(|s| s.memory.arena_bytes).max().unwrap_or(0);
     let pool = Arc::new(Pool::new(2).unwrap());
-    Engine::new(pool, state, Arc::new(Alone), PlacementKind::Arena, arena, true).unwrap()
+    Engine::new(pool, state, Arc::new(Alone), Placement::Arena, arena, true).unwrap()
 }
 
 /// Output and gradient of the packed rows. `sequences` says which sequences of the data of [`noise`] are computed.

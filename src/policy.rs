@@ -1,0 +1,161 @@
+//! Choices among named alternatives that recipe, plan, passes and executor share.
+//!
+//! Each enum is defined here once, with the word that a recipe uses for every variant. Serde reads and writes those words,
+//! `Display` prints them, and the table of recipe keys lists them through `WORDS`.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Defines an enum whose variants are the words that a recipe may use.
+macro_rules! policy {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum $name {
+            $($(#[$doc])* #[serde(rename = $word)] $variant),+
+        }
+
+        impl $name {
+            /// The words of all variants, in the order of declaration.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            /// Every variant, in the order of declaration.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// Returns the word that a recipe uses for this variant.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word),+
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+    };
+}
+
+policy! {
+    /// Precision of activations and matrix products; master weights and moments stay in fp32.
+    TrainingDtype {
+        /// bfloat16 activations, fp32 accumulation.
+        Bf16 = "bf16",
+        /// IEEE single precision throughout.
+        Fp32 = "fp32",
+        /// fp32 storage, products with TF32 inputs where the device has them.
+        Tf32 = "tf32",
+    }
+}
+
+policy! {
+    /// Shape of the learning-rate schedule after the warm-up.
+    Decay {
+        /// Half a cosine from the peak to the minimum.
+        Cosine = "cosine",
+        /// A straight line from the peak to the minimum.
+        Linear = "linear",
+        /// Warm-up, stable, decay: constant, then linear over the last `decay_ratio` of the steps.
+        Wsd = "wsd",
+    }
+}
+
+policy! {
+    /// Activations that the backward pass recomputes instead of keeping.
+    Recompute {
+        /// Outputs of cheap ops (norms, SwiGLU, rotary embedding, casts) whose inputs are kept anyway.
+        Selective = "selective",
+        /// Everything inside a block: only what passes from block to block is kept.
+        Full = "full",
+        /// Nothing: every activation is kept.
+        None = "none",
+    }
+}
+
+policy! {
+    /// How the ranks of a run are started.
+    Launcher {
+        /// As threads of this process.
+        Thread = "thread",
+        /// One child process per rank.
+        Process = "process",
+        /// By an external launcher (torchrun, srun, mpirun), whose environment variables give rank and world size.
+        Env = "env",
+    }
+}
+
+policy! {
+    /// How gradients are reduced over ranks.
+    Reduction {
+        /// In contiguous ranges of at least `bucket_mib`, each as soon as the backward pass completes it.
+        Bucketed = "bucketed",
+        /// Parameter by parameter, all in one group after the backward pass.
+        Grouped = "grouped",
+    }
+}
+
+policy! {
+    /// Resuming from the last checkpoint of an earlier run.
+    Resume {
+        /// Always start a new run.
+        Never = "never",
+        /// Resume the newest unfinished run of this recipe, if there is one.
+        Auto = "auto",
+    }
+}
+
+policy! {
+    /// Where a recipe asks to run.
+    DeviceChoice {
+        /// On GPUs where there are any, else on the CPU.
+        Auto = "auto",
+        /// On the CPU.
+        Cpu = "cpu",
+        /// On NVIDIA GPUs.
+        Cuda = "cuda",
+    }
+}
+
+policy! {
+    /// How transient tensors get their memory. The results have the same bits for all.
+    Placement {
+        /// One allocation, every offset planned ahead.
+        Arena = "arena",
+        /// Freed blocks are kept in lists by size class and reused.
+        Caching = "caching",
+        /// One system allocation per tensor, returned when the tensor dies.
+        Naive = "naive",
+    }
+}
+
+policy! {
+    /// How attention is computed.
+    Attention {
+        /// Blocks of keys with an online softmax; no T × T tensor.
+        Flash = "flash",
+        /// Scores, probabilities and dropout as tensors.
+        Unfused = "unfused",
+    }
+}
+
+policy! {
+    /// How the sequences of a batch reach the matrix products.
+    Batching {
+        /// All rows in one product.
+        Batched = "batched",
+        /// One sequence after another.
+        Looped = "looped",
+    }
+}
+
+policy! {
+    /// Exchange of gradients between ranks; `off` measures what the exchange costs.
+    Communication {
+        /// Gradients are summed over ranks.
+        On = "on",
+        /// Each rank keeps its own gradients.
+        Off = "off",
+    }
+}
