@@ -222,6 +222,23 @@ fn an_upward_arrow_is_caught_wherever_it_stands() {
     }
 }
 
+/// Ops speak to `device::gpu`; which vendor's GPU it is, they cannot know.
+#[test]
+fn no_vendor_of_gpus_stands_in_ops() {
+    let vendor = ["cuda", "cudarc", "nccl", "cublas", "nvrtc", "nvidia", "nvml"];
+    let free = ["ops/", "ir/", "passes/", "device/gpu/"];
+    let mut wrong = Vec::new();
+    for source in sources().iter().filter(|s| free.iter().any(|room| s.path.starts_with(room))) {
+        let text = format!("{}\n{}", source.path, source.code).to_lowercase();
+        for (number, line) in text.lines().enumerate() {
+            if let Some(name) = vendor.iter().find(|name| line.contains(*name)) {
+                wrong.push(format!("{}:{number} names {name}", source.path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn a_circle_is_caught_through_facades_and_bodies() {
     let root = ("lib.rs", "pub mod room;");

@@ -7,6 +7,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod dtype;
 pub mod elem;
+pub mod gpu;
 pub mod machine;
 pub mod philox;
 

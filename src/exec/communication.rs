@@ -10,8 +10,9 @@
 
 use super::Engine;
 use crate::device::communicator::Communicator;
+use crate::device::cuda::Gpu;
 use crate::device::cuda::driver::Event;
-use crate::device::cuda::{DevicePtr, Gpu, Queue};
+use crate::device::gpu::{DevicePtr, Queue};
 use crate::error::{Error, Result};
 use crate::ir::{Home, Node, Program, SlotId, Stream};
 use std::collections::HashMap;

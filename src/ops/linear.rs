@@ -4,11 +4,11 @@
 //! keep them. Products run over the allocated sizes: padding is zero on both sides, so it stays zero.
 
 use crate::device::cpu::matmul::{Matrix, product};
-use crate::device::cuda::Operand;
+use crate::device::gpu::Operand;
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, CudaNode, Fill, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
 
 /// `y[N, out…] = x[N, in] · W[out…, in]ᵀ`.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,7 @@ impl Op for Linear {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (n, o, i) = sizes(cx.input_spec(0), cx.input_spec(1));
         let (a, b) = (Operand::plain(cx.input(0)), Operand::transposed(cx.input(1)));
         cx.product((n, o, i), a, b, 0)
@@ -144,7 +144,7 @@ impl Op for LinearInputGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (n, o, i) = sizes(cx.output_spec(0), cx.input_spec(1));
         let (a, b) = (Operand::plain(cx.input(0)), Operand::plain(cx.input(1)));
         cx.product((n, i, o), a, b, 0)
@@ -187,7 +187,7 @@ impl Op for LinearWeightGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (n, o, i) = sizes(cx.input_spec(0), cx.output_spec(0));
         let (a, b) = (Operand::transposed(cx.input(1)), Operand::plain(cx.input(0)));
         cx.product((o, i, n), a, b, 0)

@@ -4,7 +4,8 @@ use crate::device::cuda::libraries::Nvidia;
 use crate::device::cuda::nccl::Pinned;
 use crate::device::cuda::products::WORKSPACE;
 use crate::device::cuda::versions::version;
-use crate::device::cuda::{Gpu, Part, Queue, Watch, nvml};
+use crate::device::cuda::{Gpu, Part, Watch, nvml};
+use crate::device::gpu::Queue;
 use crate::error::Result;
 use crate::exec::Engine;
 use crate::forecast::hardware;
@@ -120,7 +121,7 @@ pub(super) fn provenance(ordinals: &[usize], channels: Option<usize>) -> Result<
         uuid: Gpu::uuid_of(ordinal).map(|uuid| provenance::anonymous(&uuid)),
         architecture: properties.architecture(),
         memory_bytes: properties.memory_bytes as u64,
-        processors: properties.processors,
+        processors: properties.sm_count,
         driver: nvml::driver_version(),
         cuda: Gpu::driver_version().map(|(major, minor)| format!("{major}.{minor}")),
         nvrtc: version(Nvidia::Nvrtc),

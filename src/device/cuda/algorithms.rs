@@ -4,7 +4,7 @@
 //! it. So a choice is data: it is kept on disk for the next run, written into the run's folder, and taken from there
 //! by a resume and by both sides of a comparison.
 
-use super::queue::ProductShape;
+use crate::device::gpu::ProductShape;
 use crate::error::{Error, IoContext, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

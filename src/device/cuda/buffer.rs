@@ -2,7 +2,7 @@
 
 use super::driver::check;
 use super::gpu::{Gpu, lock};
-use super::queue::{DevicePtr, Queue};
+use crate::device::gpu::{DevicePtr, Queue};
 use crate::error::{Error, Result};
 use cudarc::driver::sys;
 use std::sync::Arc;

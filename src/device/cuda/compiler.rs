@@ -1,8 +1,8 @@
 //! Compiles kernels with NVRTC, each once per machine: results are kept on disk.
 
 use super::libraries::Nvidia;
-use super::queue::Kernel;
 use super::sources::{headers, source};
+use crate::device::gpu::Kernel;
 use crate::error::{Error, IoContext, Result};
 use cudarc::nvrtc::sys;
 use rayon::prelude::*;

@@ -6,10 +6,10 @@ use super::compiler::{Compiler, Unit, units};
 use super::driver::{self, check};
 use super::libraries::Nvidia;
 use super::products::{Products, WORKSPACE};
-use super::queue::{Asked, DevicePtr, Kernel, Properties};
 use super::ranks::Link;
 use super::usage::{Account, Mark, Part, Usage};
 use super::watch::Before;
+use crate::device::gpu::{DevicePtr, Kernel, Properties, Requests};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use std::collections::HashMap;
@@ -202,16 +202,16 @@ impl Gpu {
     ///
     /// # Errors
     /// When a kernel does not compile, or no algorithm serves a product.
-    pub fn prepare(self: &Arc<Self>, asked: &Asked) -> Result<()> {
+    pub fn prepare(self: &Arc<Self>, requests: &Requests) -> Result<()> {
         let missing: Vec<Unit> = {
             let modules = lock(&self.modules);
-            units(&asked.kernels).into_iter().filter(|unit| !modules.contains_key(unit)).collect()
+            units(&requests.kernels).into_iter().filter(|unit| !modules.contains_key(unit)).collect()
         };
         let codes = self.compiler.compile_all(&missing)?;
         for (unit, code) in missing.into_iter().zip(codes) {
             self.load(unit, &code)?;
         }
-        self.products.prepare(self, &asked.products)
+        self.products.prepare(self, &requests.products)
     }
 
     /// The algorithms in use, to be kept with a run.
@@ -300,9 +300,9 @@ fn properties(ordinal: usize) -> Result<(sys::CUdevice, Properties)> {
             of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? as u32,
             of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)? as u32,
         ),
-        processors: of(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        sm_count: of(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         shared_per_block: of(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
-        shared_per_processor: of(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+        shared_per_sm: of(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
         l2_bytes: of(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
         memory_bytes,
     };

@@ -1,8 +1,8 @@
 //! What a card really does at best, measured on it: the scale for every op.
 
 use super::gpu::Gpu;
-use super::queue::{Operand, Product, Queue};
 use crate::device::DType;
+use crate::device::gpu::{Operand, Product, Queue};
 use crate::error::Result;
 use std::collections::BTreeSet;
 use std::sync::Arc;

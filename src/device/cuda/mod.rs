@@ -14,7 +14,6 @@ pub mod limits;
 pub mod nccl;
 pub mod nvml;
 pub mod products;
-pub mod queue;
 mod ranks;
 pub mod sources;
 mod stream;
@@ -26,7 +25,6 @@ pub use algorithms::{Algorithm, Algorithms};
 pub use gpu::Gpu;
 pub use graph::Graph;
 pub use nccl::Nccl;
-pub use queue::{Arg, Asked, Collector, DevicePtr, Grid, Kernel, Operand, Product, Properties, Queue};
 pub use usage::{Part, Usage};
 pub use watch::{Interval, Seen, Watch};
 

@@ -5,10 +5,10 @@ use super::buffer::DeviceBuffer;
 use super::driver::Event;
 use super::gpu::Gpu;
 use super::libraries::Nvidia;
-use super::queue::{
-    Arg, DevicePtr, Grid, Kernel, Operand, Product, ProductShape, Properties, Queue, plain_product,
-};
 use crate::device::DType;
+use crate::device::gpu::{
+    Arg, DevicePtr, Grid, Kernel, Operand, Product, ProductShape, Properties, Queue, fallback_kernel,
+};
 use crate::error::{Error, Result};
 use cudarc::cublaslt::sys::{self, cublasStatus_t};
 use std::collections::{BTreeSet, HashMap};
@@ -169,7 +169,7 @@ impl Products {
                 worked(status, &format!("multiply {}", key(&product.shape(), false)))
             }
             Some(Ready::Plain) => {
-                let (kernel, grid, args) = plain_product(product);
+                let (kernel, grid, args) = fallback_kernel(product);
                 gpu.launch(kernel, grid, &args)
             }
             None => {

@@ -4,12 +4,11 @@
 //! begins after what was put into the model's stream before it ([`Gpu::fork`]), and the model goes on after it
 //! ([`Gpu::rejoin`]).
 
-use super::Arg;
 use super::driver::{Event, check};
 use super::gpu::Gpu;
 use super::nccl::{Nccl, UniqueId};
-use super::queue::{DevicePtr, Grid, Kernel, Product, Properties, Queue};
 use super::stream::record;
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, Product, Properties, Queue};
 use crate::error::{Error, Result};
 use cudarc::driver::sys;
 use std::ptr::null_mut;

@@ -2,7 +2,7 @@
 
 use super::driver::{Event, Pinned, check};
 use super::gpu::Gpu;
-use super::queue::{Arg, DevicePtr, Grid, Kernel, Product, Properties, Queue};
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, Product, Properties, Queue};
 use crate::error::{Error, Result};
 use cudarc::driver::sys;
 use std::ffi::c_void;
@@ -175,24 +175,4 @@ pub(super) fn record(stream: sys::CUstream, event: &Event, inside_graph: bool) -
     };
     // SAFETY: event and stream exist.
     check(unsafe { sys::cuEventRecordWithFlags(event.0, stream, flag) }, "record an event")
-}
-
-impl Arg {
-    /// Bytes of the parameter that it is for.
-    fn size(&self) -> usize {
-        match self {
-            Arg::Ptr(_) | Arg::U64(_) => 8,
-            Arg::U32(_) | Arg::Size(_) | Arg::F32(_) => 4,
-        }
-    }
-
-    /// The argument's bits, in the low bytes.
-    fn bits(&self) -> u64 {
-        match *self {
-            Arg::Ptr(value) | Arg::U64(value) => value,
-            Arg::U32(value) => u64::from(value),
-            Arg::Size(value) => value as u64,
-            Arg::F32(value) => u64::from(value.to_bits()),
-        }
-    }
 }

@@ -12,12 +12,12 @@ use super::sum::SumGrad;
 use super::with_gradient::{WithGradient, require_one};
 use crate::device::cpu::matmul::product;
 use crate::device::cpu::{Matrix, View};
-use crate::device::cuda::Operand;
+use crate::device::gpu::Operand;
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{
-    Array, Builder, Case, Cases, Cost, CpuNode, CudaNode, Fill, Mode, Op, Precision, Spec, TensorId, Vjp,
+    Array, Builder, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec, TensorId, Vjp,
 };
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ impl Op for HeadLoss {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let spec = cx.output_spec(1);
         let (rows, width, d) = (spec.rows(), spec.width(), cx.input_spec(1).width());
         let [x, w, targets] = [0, 1, 2].map(|i| cx.input(i));

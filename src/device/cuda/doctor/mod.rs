@@ -143,7 +143,7 @@ pub fn examine() -> Report {
 
 /// Compiles the smallest kernel for an architecture, or for Hopper where there is no GPU.
 fn trial(capability: Option<(u32, u32)>) -> Result<(), String> {
-    let properties = super::Properties::of_architecture(capability.unwrap_or((9, 0)));
+    let properties = crate::device::gpu::Properties::of_architecture(capability.unwrap_or((9, 0)));
     super::compiler::trial(&properties.architecture()).map_err(|e| e.message().to_owned())
 }
 

@@ -10,7 +10,7 @@ mod pinned;
 
 pub use pinned::{Pinned, pin_environment};
 
-use super::queue::DevicePtr;
+use crate::device::gpu::DevicePtr;
 use crate::error::{Error, Result};
 use api::{Api, Config, OfComm};
 use cudarc::driver::sys::CUstream;
