@@ -58,19 +58,8 @@ fn rooms<'a>(table: &[(&'a str, &'a str)]) -> BTreeMap<&'a str, BTreeSet<&'a str
 }
 
 /// Folders inside which files may still import each other in a circle. The list only shrinks: one without a circle fails.
-const CIRCLES: &[&str] = &[
-    "cli",
-    "data",
-    "device/cuda",
-    "exec",
-    "forecast",
-    "ir",
-    "recipe",
-    "report/blocks",
-    "results",
-    "sweep",
-    "train",
-];
+const CIRCLES: &[&str] =
+    &["cli", "data", "exec", "forecast", "ir", "recipe", "report/blocks", "results", "sweep", "train"];
 
 /// Where `unsafe` may stand, and why.
 const UNSAFE: [(&str, &str); 4] = [
@@ -222,16 +211,18 @@ fn an_upward_arrow_is_caught_wherever_it_stands() {
     }
 }
 
-/// Ops speak to `device::gpu`; which vendor's GPU it is, they cannot know.
+/// Ops speak to `device::gpu`, and do not know whose GPU it is.
 #[test]
 fn no_vendor_of_gpus_stands_in_ops() {
-    let vendor = ["cuda", "cudarc", "nccl", "cublas", "nvrtc", "nvidia", "nvml"];
+    let vendor = ["cuda", "nccl", "cublas", "nvrtc", "nvidia", "nvml"];
     let free = ["ops/", "ir/", "passes/", "device/gpu/"];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut wrong = Vec::new();
-    for source in sources().iter().filter(|s| free.iter().any(|room| s.path.starts_with(room))) {
-        let text = format!("{}\n{}", source.path, source.code).to_lowercase();
-        for (number, line) in text.lines().enumerate() {
-            if let Some(name) = vendor.iter().find(|name| line.contains(*name)) {
+    for source in SOURCES.iter().filter(|s| free.iter().any(|room| s.path.starts_with(room))) {
+        let text = fs::read_to_string(root.join(&source.path)).unwrap();
+        for (number, line) in std::iter::once(source.path.as_str()).chain(text.lines()).enumerate() {
+            let code = line.split("//").next().unwrap_or_default().to_lowercase();
+            if let Some(name) = vendor.iter().find(|name| code.contains(*name)) {
                 wrong.push(format!("{}:{number} names {name}", source.path));
             }
         }

@@ -6,7 +6,7 @@
 //! and seeing what binds them.
 
 use super::hardware::Limits;
-use crate::device::DType;
+use crate::device::{DType, ProductPrecision};
 use crate::exec::Section;
 use crate::ir::Phase;
 use crate::model::Programs;
@@ -102,7 +102,7 @@ const PHASES: [(Phase, &str); 5] = [
 pub fn product_peak(plan: &Plan, limits: &Limits) -> (&'static str, f64) {
     match plan.stream() {
         DType::Bf16 => ("bf16", limits.bf16),
-        _ if plan.execution.tf32 => ("tf32", limits.tf32),
+        _ if plan.execution.products == ProductPrecision::Tf32 => ("tf32", limits.tf32),
         _ => ("fp32", limits.fp32),
     }
 }

@@ -1,6 +1,7 @@
 //! A node as an op sees it on a GPU.
 
 use super::{Mode, Node, Program, Spec};
+use crate::device::ProductPrecision;
 use crate::device::gpu::{DevicePtr, Operand, Product, Queue};
 use crate::error::Result;
 
@@ -55,6 +56,7 @@ impl<'a> GpuNode<'a> {
         a: Operand,
         b: Operand,
         output: usize,
+        precision: ProductPrecision,
     ) -> Result<()> {
         self.queue.product(&Product {
             m,
@@ -66,6 +68,7 @@ impl<'a> GpuNode<'a> {
             input: self.input_spec(0).dtype,
             output: self.output_spec(output).dtype,
             accumulate: self.adds(output),
+            precision,
         })
     }
 }

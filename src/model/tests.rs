@@ -4,6 +4,7 @@
 
 use super::layout;
 use super::programs::{Programs, loss_views, record};
+use crate::device::ProductPrecision;
 use crate::ir::vjp::Upstream;
 use crate::ir::{Builder, Program, State, TensorId};
 use crate::ops::copy::Copy;
@@ -553,7 +554,12 @@ fn a_missing_gradient_is_an_error_of_the_plan() {
         let (head, targets) = (b.param("head").unwrap(), b.state("batch.targets").unwrap());
         let (tokens, table) = (b.state("batch.tokens").unwrap(), b.param("embedding").unwrap());
         let x = b.emit1("x", crate::ops::embedding::Embedding, &[tokens, table]).unwrap();
-        b.emit1("losses", HeadLoss { scale: 1.0, gradients: false }, &[x, head, targets]).unwrap()
+        b.emit1(
+            "losses",
+            HeadLoss { scale: 1.0, gradients: false, products: ProductPrecision::Native },
+            &[x, head, targets],
+        )
+        .unwrap()
     });
     assert_snapshot!(untrained, @"head_loss in : recorded without gradients, so it cannot be trained through");
 }

@@ -9,7 +9,7 @@ pub use corpus::{corpus_of, data_spec};
 pub use runnable::devices;
 pub use schedule::Schedule;
 
-use crate::device::{DType, Precision};
+use crate::device::{DType, Precision, ProductPrecision};
 use crate::policy::{Attention, Placement, Recompute, Reduction};
 
 /// Dimensions that products like are multiples of this; vocabulary and FFN width are padded to it in memory.
@@ -142,7 +142,7 @@ pub struct AdamW {
     pub max_norm: f64,
 }
 
-/// How the step is executed. All but `tf32` and `communicate` leave the curve as it is, up to rounding.
+/// How the step is executed. All but `products` and `communicate` leave the curve as it is, up to rounding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
     /// The GPU of the first rank of this machine; `None`: all ranks run on the CPU.
@@ -151,8 +151,8 @@ pub struct Execution {
     pub peers: Vec<usize>,
     /// Worker threads of the CPU.
     pub threads: usize,
-    /// Whether fp32 products run on tensor cores with their inputs rounded to TF32.
-    pub tf32: bool,
+    /// Precision of matrix products.
+    pub products: ProductPrecision,
     /// Where transient tensors lie.
     pub placement: Placement,
     /// On a GPU, replay steps as CUDA graphs.

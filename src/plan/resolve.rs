@@ -4,7 +4,7 @@ use super::runnable::{choose_gpu, choose_gpus};
 use super::{
     AdamW, Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Sampling, Scaling, Schedule,
 };
-use crate::device::{DType, Precision};
+use crate::device::{DType, Precision, ProductPrecision};
 use crate::error::Result;
 use crate::policy::{Batching, Communication, Placement, TrainingDtype};
 use crate::recipe::{BATCH_KEYS, Resolved, WorldSize, batch};
@@ -150,7 +150,10 @@ fn plan_execution(resolved: &Resolved, gpus: &[usize]) -> Execution {
         gpu: gpus.first().copied(),
         peers: gpus.iter().skip(1).copied().collect(),
         threads: engine.threads.unwrap_or(available),
-        tf32: resolved.recipe.training.dtype == TrainingDtype::Tf32,
+        products: match resolved.recipe.training.dtype {
+            TrainingDtype::Tf32 => ProductPrecision::Tf32,
+            TrainingDtype::Fp32 | TrainingDtype::Bf16 => ProductPrecision::Native,
+        },
         placement: engine.placement,
         cuda_graphs: engine.cuda_graphs.unwrap_or(engine.placement == Placement::Arena),
         poison: engine.poison,

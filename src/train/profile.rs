@@ -102,10 +102,7 @@ pub fn profile(mut resolved: Resolved, request: ProfileRequest) -> Result<Profil
     }
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
     let limits = match device.gpu() {
-        Some(gpu) => {
-            gpu.products().set_tf32(plan.execution.tf32);
-            Some(limits::measure(gpu, plan.precision.stream)?)
-        }
+        Some(gpu) => Some(limits::measure(gpu, plan.precision.stream, plan.execution.products)?),
         None => None,
     };
     let tokens = plan.batch.tokens_per_step();

@@ -290,13 +290,13 @@ fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Optio
         _ => return Ok(None),
     };
     let name = Gpu::properties_of(gpu)?.name;
-    if from.is_some() && !table.is_of(&name, cuda::products::library_version()) {
+    if from.is_some() && !table.is_for(&name, cuda::library_version()) {
         return Err(Error::usage(format!(
             "the algorithms to take over are of {} with cuBLASLt {}, and this is {name} with {}: they mean nothing here. \
              Leave --algos-from out",
             table.gpu,
             table.cublaslt,
-            cuda::products::library_version()
+            cuda::library_version()
         )));
     }
     Ok(Some(table))

@@ -5,9 +5,9 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
 use xrun::Result;
-use xrun::device::DType;
 use xrun::device::cuda::sources::source;
 use xrun::device::gpu::{Arg, DevicePtr, Grid, Kernel, Operand, Product, Properties, Queue};
+use xrun::device::{DType, ProductPrecision};
 use xrun::ir::{Cases, CpuNode, GpuNode, Home, Node, Op, Precision, Program, Spec, TensorId};
 use xrun::model::Programs;
 use xrun::plan::{Plan, corpus_of};
@@ -27,6 +27,7 @@ struct FakeQueue<'a> {
     /// Addresses that were written or may have been.
     touched: RefCell<Vec<DevicePtr>>,
     calls: Cell<usize>,
+    precisions: RefCell<Vec<ProductPrecision>>,
     problems: RefCell<Vec<String>>,
 }
 
@@ -84,6 +85,7 @@ impl Queue for FakeQueue<'_> {
     fn product(&self, product: &Product) -> Result<()> {
         self.calls.set(self.calls.get() + 1);
         let Product { m, n, k, a, b, c, input, output, .. } = *product;
+        self.precisions.borrow_mut().push(product.precision);
         self.operand("A", a, m * k, input);
         self.operand("B", b, k * n, input);
         self.access("the result of a product", c, m * n * output.size(), true);
@@ -144,27 +146,55 @@ fn tensors(program: &Program) -> Vec<Tensor> {
     program.tensors.iter().enumerate().map(tensor).collect()
 }
 
-/// Puts a node into a queue and returns the problems that were found.
-fn check(program: &Program, node: &Node, tensors: &[Tensor], properties: &Properties) -> Vec<String> {
+/// Returns a queue for one node, and its addresses: those of the inputs and those of the outputs.
+fn queue<'a>(
+    node: &Node,
+    tensors: &[Tensor],
+    properties: &'a Properties,
+) -> (FakeQueue<'a>, [Vec<DevicePtr>; 2]) {
     let named = |ids: &[TensorId]| ids.iter().map(|id| tensors[id.0].clone()).collect::<Vec<_>>();
     let (inputs, outputs) = (named(&node.inputs), named(&node.outputs));
-    let starts = |tensors: &[Tensor]| tensors.iter().map(|t| t.memory.start).collect::<Vec<_>>();
-    let addresses = (starts(&inputs), starts(&outputs));
-    let (touched, problems) = (RefCell::default(), RefCell::default());
-    let queue = FakeQueue { properties, inputs, outputs, touched, calls: Cell::new(0), problems };
-    node.op
-        .gpu(&GpuNode { program, node, inputs: &addresses.0, outputs: &addresses.1, queue: &queue })
-        .unwrap_or_else(|e| panic!("{} ({}): {e}", node.op.name(), node.scope));
+    let addresses = [&inputs, &outputs].map(|tensors| tensors.iter().map(|t| t.memory.start).collect());
+    let queue = FakeQueue {
+        properties,
+        inputs,
+        outputs,
+        touched: RefCell::default(),
+        calls: Cell::new(0),
+        precisions: RefCell::default(),
+        problems: RefCell::default(),
+    };
+    (queue, addresses)
+}
+
+/// Puts a node into a queue.
+fn put(program: &Program, node: &Node, queue: &FakeQueue<'_>, [inputs, outputs]: &[Vec<DevicePtr>; 2]) {
+    let node = GpuNode { program, node, inputs, outputs, queue };
+    node.node.op.gpu(&node).unwrap_or_else(|e| panic!("{} ({}): {e}", node.node.op.name(), node.node.scope));
+}
+
+/// Puts a node into a queue and returns the problems that were found.
+fn check(program: &Program, node: &Node, tensors: &[Tensor], properties: &Properties) -> Vec<String> {
+    let (queue, addresses) = queue(node, tensors, properties);
+    put(program, node, &queue, &addresses);
     if queue.calls.get() == 0 {
         queue.problem("puts nothing into the queue");
     }
-    for output in &queue.outputs {
+    // Scratch that only the CPU uses may be left alone.
+    for (output, &id) in queue.outputs.iter().zip(&node.outputs).filter(|(_, id)| is_used(program, **id)) {
         if !queue.touched.borrow().iter().any(|address| output.memory.contains(address)) {
             queue.problem(format!("never names its output {}", output.name));
         }
     }
     let context = |problem| format!("{}: {} ({}): {problem}", program.name, node.op.name(), node.scope);
     queue.problems.into_inner().into_iter().map(context).collect()
+}
+
+/// Returns true if a tensor is read by a node, or outlives the program.
+fn is_used(program: &Program, id: TensorId) -> bool {
+    let base = program.base(id);
+    let reads = |node: &Node| node.inputs.iter().any(|&input| program.base(input) == base);
+    !matches!(program.tensor(base).home, Home::Transient) || program.nodes.iter().any(reads)
 }
 
 fn check_all(programs: &Programs, properties: &Properties) {
@@ -203,6 +233,31 @@ fn every_node_of_a_model_puts_work_on_its_own_tensors_into_the_queue() {
             check_all(&programs, &Properties::of_architecture(architecture));
         }
     }
+}
+
+#[test]
+fn the_precision_of_products_is_printed_and_reaches_the_queue() {
+    let [fp32, tf32] = ["fp32", "tf32"].map(|dtype| programs(&[&format!("training.dtype={dtype}")]));
+    let properties = Properties::of_architecture((9, 0));
+    for (programs, precision) in [(&fp32, ProductPrecision::Native), (&tf32, ProductPrecision::Tf32)] {
+        for section in programs.sections() {
+            let tensors = tensors(&section.program);
+            let mut products = 0;
+            for node in &section.program.nodes {
+                let (queue, addresses) = queue(node, &tensors, &properties);
+                put(&section.program, node, &queue, &addresses);
+                let precisions = queue.precisions.into_inner();
+                assert!(precisions.iter().all(|p| *p == precision), "{}: {precisions:?}", node.op.name());
+                let printed = node.op.attributes().contains("products=tf32");
+                assert_eq!(printed, !precisions.is_empty() && precision == ProductPrecision::Tf32);
+                products += precisions.len();
+            }
+            assert!(products > 0 || section.program.name.contains("step_end"), "{}", section.program.name);
+        }
+    }
+    let printed = |programs: &Programs| programs.evaluate.program.to_string();
+    assert_ne!(printed(&fp32), printed(&tf32));
+    assert_eq!(printed(&fp32), printed(&tf32).replace(" products=tf32", ""));
 }
 
 /// An op with an output that it never writes.

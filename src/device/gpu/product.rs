@@ -1,7 +1,7 @@
 //! Matrix products as ops ask for them.
 
 use super::{Arg, DevicePtr, Grid, Kernel};
-use crate::device::DType;
+use crate::device::{DType, ProductPrecision};
 
 /// A factor of a [`Product`], row-major and contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub struct Product {
     pub output: DType,
     /// True if the product is added to the contents of C.
     pub accumulate: bool,
+    /// Precision of the factors.
+    pub precision: ProductPrecision,
 }
 
 /// A product without its addresses: the key by which an algorithm is chosen.
@@ -66,6 +68,8 @@ pub struct ProductShape {
     pub output: DType,
     /// True if the product is added to the contents of C.
     pub accumulate: bool,
+    /// Precision of the factors.
+    pub precision: ProductPrecision,
 }
 
 impl Product {
@@ -80,6 +84,7 @@ impl Product {
             input: self.input,
             output: self.output,
             accumulate: self.accumulate,
+            precision: self.precision,
         }
     }
 }

@@ -3,9 +3,12 @@
 mod problems;
 mod text;
 
+use super::cache::cache_folder;
+use super::driver;
+use super::gpu::Gpu;
 use super::libraries::Nvidia;
-use super::nvml::{self, Process};
-use super::{Gpu, cache_folder, driver, versions};
+use super::monitor::nvml::{self, Process};
+use super::monitor::versions;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
