@@ -1,12 +1,11 @@
 //! Plans: a recipe with every number derived and checked, the only thing that the engine sees.
 
 mod corpus;
+mod devices;
 mod resolve;
-mod runnable;
 mod schedule;
 
 pub use corpus::{corpus_of, data_spec};
-pub use runnable::devices;
 pub use schedule::Schedule;
 
 use crate::device::{DType, Precision};

@@ -40,6 +40,15 @@ impl Source {
         }
     }
 
+    /// What tells it from other texts of the same name.
+    pub(super) fn id(&self) -> String {
+        match &self.origin {
+            Origin::Env(variable) => variable.clone(),
+            Origin::CommandLine => self.text.clone(),
+            Origin::File(_) | Origin::BuiltIn(_) => self.name(),
+        }
+    }
+
     /// The folder that paths in this text are relative to; empty for the current one.
     pub(super) fn folder(&self) -> &Path {
         match &self.origin {

@@ -1,7 +1,9 @@
 //! One value against the type of its key.
 
-use super::key::{Interval, Key, Type, find_path, nearest, nearest_key};
+use super::key::{Interval, Key, Type};
+use super::lookup::{find_path, nearest_key};
 use super::prediction::Prediction;
+use crate::suggest::nearest;
 use std::ops::Range;
 use toml::de::{DeArray, DeInteger, DeTable, DeValue};
 use toml::{Spanned, Value};
