@@ -1,6 +1,7 @@
 //! Shorthands of the command line, spelled out before it is parsed; and a command that was probably meant.
 
 use super::Cli;
+use crate::suggest::nearest;
 use clap::CommandFactory;
 use std::ffi::OsString;
 
@@ -38,12 +39,10 @@ fn without_dashes(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString
     spelled
 }
 
-/// The subcommand that is spelled most like `word`, if any is like it.
+/// Returns the subcommand most similar to a misspelt `word`.
 pub fn nearest_command(word: &str) -> Option<String> {
     let command = Cli::command();
-    let names = command.get_subcommands().map(|known| known.get_name().to_owned());
-    let scored = names.map(|name| (strsim::osa_distance(word, &name), name));
-    scored.min().filter(|(distance, name)| *distance <= 2 && *distance < name.len() / 2).map(|(_, name)| name)
+    nearest(word, command.get_subcommands().map(|known| known.get_name())).map(str::to_owned)
 }
 
 /// The index of the first argument that is neither an option nor an option's value.

@@ -1,5 +1,6 @@
 //! `xrun ops compile`: every kernel, for GPUs that need not be here.
 
+use crate::machine::Machine;
 use super::print;
 use crate::check::ask_cases;
 use crate::device::cuda::compiler::{Compiler, Resources, Unit, units};
@@ -85,8 +86,8 @@ fn asked(properties: Properties, recipes: &[String]) -> Result<Vec<Unit>> {
     for name in recipes {
         for dtype in ["bf16", "fp32"] {
             let overrides = [format!("training.dtype={dtype}"), "parallelism.world_size=1".to_string()];
-            let resolved = recipe::load(Path::new(name), &overrides, std::iter::empty())?;
-            let plan = Plan::anywhere(&resolved, corpus_of(&resolved)?)?;
+            let recipe = recipe::load(Path::new(name), &overrides, std::iter::empty(), &Machine::none())?;
+            let plan = Plan::new(&recipe, &corpus_of(&recipe)?, &Machine::none())?;
             Programs::new(&plan)?.ask(&collector)?;
         }
     }

@@ -1,5 +1,6 @@
 //! `xrun ls`.
 
+use crate::machine::Machine;
 use super::print;
 use crate::error::{IoContext, Result};
 use crate::recipe::{self, SECTIONS, builtin};
@@ -18,19 +19,20 @@ pub struct Args {}
 /// # Errors
 /// When a folder is there and cannot be listed. A recipe that cannot be read is a row that says so.
 pub fn run(_args: &Args) -> Result<()> {
+    let machine = Machine::none();
     let row = |recipe: String, from: &str, resolved| [recipe, from.to_owned(), describe(resolved)];
     let mut rows = vec![["RECIPE", "FROM", "DESCRIPTION"].map(str::to_owned)];
     for (name, text) in builtin::RECIPES {
         rows.push(row(
             (*name).to_owned(),
             "built-in",
-            recipe::load_str(Path::new(name), text, &[], no_env()),
+            recipe::load_str(Path::new(name), text, &[], no_env(), &machine),
         ));
     }
     // Other programs keep their settings in `*.toml` of the current folder too.
     let here = toml_files_in(Path::new("."))?.into_iter().filter(|path| is_recipe(path));
     for path in here.chain(toml_files_in(Path::new(FOLDER))?) {
-        rows.push(row(path.display().to_string(), "file", recipe::load(&path, &[], no_env())));
+        rows.push(row(path.display().to_string(), "file", recipe::load(&path, &[], no_env(), &machine)));
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths = (width(0), width(1));
@@ -49,9 +51,9 @@ fn no_env() -> impl Iterator<Item = (String, String)> {
 }
 
 /// The description, or the first line of what is wrong.
-fn describe(resolved: Result<recipe::Resolved>) -> String {
+fn describe(resolved: Result<recipe::Recipe>) -> String {
     match resolved {
-        Ok(resolved) => resolved.recipe.job.description.split_whitespace().collect::<Vec<_>>().join(" "),
+        Ok(resolved) => resolved.values().job.description.split_whitespace().collect::<Vec<_>>().join(" "),
         Err(e) => format!("(wrong: {})", e.message().lines().next().unwrap_or_default()),
     }
 }

@@ -57,13 +57,14 @@ impl Show {
 /// # Errors
 /// As [`train::run`].
 pub fn run(args: &Args, results: &Path) -> Result<()> {
-    let loaded = recipe::load(&args.recipe, &args.overrides, recipe::environment());
-    let mut resolved = loaded.map_err(|e| or_a_command(e, &args.recipe))?;
-    train::make_paths_absolute(&mut resolved)?;
-    let launch = Launch::of(&mut resolved, environment::variables())?;
+    let machine = environment::machine();
+    let loaded = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &machine);
+    let resolved = loaded.map_err(|e| or_a_command(e, &args.recipe))?;
+    let launch = Launch::of(&resolved, environment::variables())?;
     let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), results)?;
     let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
-    start(launch, Request { resolved, results, progress, origin: Origin::Fresh, algorithms_from, command })
+    let origin = Origin::Fresh;
+    start(launch, Request { resolved, machine, results, progress, origin, algorithms_from, command })
 }
 
 /// The run whose choices of algorithms are taken over. Rank 0 alone reads it: other machines may not have it.
@@ -80,7 +81,7 @@ pub fn algorithms_from(launch: &Launch, named: Option<&str>, results: &Path) -> 
 /// As [`train::run`], and when ranks do not find each other.
 pub fn start(launch: Launch, request: Request) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let patience = Duration::from_secs_f64(request.resolved.recipe.parallelism.timeout_s);
+    let patience = Duration::from_secs_f64(request.resolved.values().parallelism.timeout_s);
     let party = match launch {
         Launch::Threads(world) => Party::threads(world, patience)?,
         Launch::Processes(world) => {
@@ -95,7 +96,7 @@ pub fn start(launch: Launch, request: Request) -> Result<()> {
     if party.leads() {
         finish(request, &party, &stop)
     } else {
-        ended(train::follow(request.resolved, &party, &stop)?)
+        ended(train::follow(request.resolved, &request.machine, &party, &stop)?)
     }
 }
 

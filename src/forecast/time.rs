@@ -5,7 +5,7 @@
 //! small shapes are not in it, so a real step is slower unless streams overlap; what it is good for is comparing plans,
 //! and seeing what binds them.
 
-use super::hardware::Limits;
+use crate::machine::Limits;
 use crate::device::DType;
 use crate::exec::Section;
 use crate::ir::Phase;

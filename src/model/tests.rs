@@ -2,6 +2,7 @@
 //!
 //! Passes are shown as differences: `+` for a line that is new, `-` for one that is gone, `…` for what stays.
 
+use crate::machine::Machine;
 use super::layout;
 use super::programs::{Programs, loss_views, record};
 use crate::ir::vjp::Upstream;
@@ -46,10 +47,10 @@ samples = 2
 
 fn plan(overrides: &[&str]) -> Plan {
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-    let resolved = recipe::load_str("one.toml".as_ref(), RECIPE, &overrides, std::iter::empty()).unwrap();
+    let resolved = recipe::load_str("one.toml".as_ref(), RECIPE, &overrides, std::iter::empty(), &Machine::here()).unwrap();
     let corpus =
         Corpus { vocab_size: 50, train_tokens: 1000, exact: true, validation_tokens: 100, floor: None };
-    Plan::new(&resolved, corpus).unwrap()
+    Plan::new(&resolved, &corpus, &Machine::here()).unwrap()
 }
 
 /// Ranks exchange rows of the embedding.

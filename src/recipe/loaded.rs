@@ -1,21 +1,17 @@
 //! A loaded recipe: frozen, checked, and aware of where each value came from.
 
-use super::batch::{Batch, batch};
-use super::checks;
+use super::batch::{self, Batch, batch};
 use super::diagnostic::{self, Diagnostic};
 use super::key::{Class, Key};
-use super::layers::Layers;
 use super::merge::Merged;
 use super::schema::{SECTIONS, Values};
 use super::settle::settle;
 use super::source::{Layer, Location};
 use super::toml_text::values;
-use super::values::WorldSize;
 use crate::error::{Error, Result};
-use crate::machine::{Gpus, Machine};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A complete, checked recipe. Nothing changes after it is loaded.
 ///
@@ -38,56 +34,32 @@ pub struct Recipe {
 /// A recipe on its way to another process, which must not settle it again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StoredRecipe {
-    name: String,
+    pub(super) name: String,
     /// What was written, with absolute paths, in TOML.
-    written: String,
-    world_size: usize,
-    files: Vec<(PathBuf, String)>,
+    pub(super) written: String,
+    pub(super) world_size: usize,
+    pub(super) files: Vec<(PathBuf, String)>,
 }
 
 impl Recipe {
-    /// Merges checked layers, settles them for a machine and checks that they go together.
-    pub(super) fn new(name: String, layers: Layers, machine: &Machine) -> Result<Self> {
-        let files = layers.files.iter().map(|f| (PathBuf::from(f.name()), f.text.clone())).collect();
-        Self::from_merged(name, files, Merged::new(layers.documents), |written| {
-            super::settle::world_size(written, machine)
-        })
-        .and_then(|recipe| recipe.checked(machine))
-    }
-
-    fn from_merged(
+    /// Settles merged layers with the world size that `world_size` finds.
+    pub(super) fn new(
         name: String,
         files: Vec<(PathBuf, String)>,
         merged: Merged,
-        world_size: impl FnOnce(&Values) -> usize,
+        world_size: impl FnOnce(&Values) -> Option<usize>,
     ) -> Result<Self> {
         let written = merged.values()?;
         let world_size = world_size(&written);
         let settled = settle(&written, &merged, world_size)?;
+        let world_size = world_size.unwrap_or(1);
         let batch = batch(&written.training, world_size);
         Ok(Self { name, written, settled, world_size, batch, files, merged })
     }
 
-    fn checked(self, machine: &Machine) -> Result<Self> {
-        let open = self.written.parallelism.world_size == WorldSize::Auto && machine.gpus == Gpus::Unknown;
-        let problems = checks::contradictions(&self, open);
-        if problems.is_empty() { Ok(self) } else { Err(diagnostic::error(&problems)) }
-    }
-
-    /// This recipe with `section.key=value` arguments on top, settled for `machine`.
-    ///
-    /// # Errors
-    /// As [`super::load`].
-    pub fn with_overrides(&self, overrides: &[String], machine: &Machine) -> Result<Self> {
-        let mut layers = Layers::default();
-        layers.command_line(overrides);
-        if !layers.problems.is_empty() {
-            return Err(diagnostic::error(&layers.problems));
-        }
-        let merged = self.merged.with(layers.documents);
-        let world_size = |written: &Values| super::settle::world_size(written, machine);
-        Self::from_merged(self.name.clone(), self.files.clone(), merged, world_size)
-            .and_then(|recipe| recipe.checked(machine))
+    /// Its layers.
+    pub(super) fn merged(&self) -> &Merged {
+        &self.merged
     }
 
     /// This recipe under another name.
@@ -116,7 +88,7 @@ impl Recipe {
         &self.files
     }
 
-    /// Number of ranks.
+    /// Number of ranks; 1 where the recipe leaves it to a machine of which nothing is known.
     pub fn world_size(&self) -> usize {
         self.world_size
     }
@@ -128,7 +100,7 @@ impl Recipe {
     pub fn batch(&self) -> Result<Batch> {
         self.batch.clone().map_err(|reason| {
             self.error(
-                &super::BATCH_KEYS,
+                &batch::KEYS,
                 reason,
                 "global = local · accumulation · world; leave one of them unset",
             )
@@ -222,21 +194,6 @@ impl Recipe {
     }
 }
 
-impl StoredRecipe {
-    /// Reads the recipe back: the same values, hash and files.
-    ///
-    /// # Errors
-    /// When it is not one that [`Recipe::to_stored`] made.
-    pub fn load(self) -> Result<Recipe> {
-        let mut layers = Layers::default();
-        layers.files(super::text_source(Path::new(&self.name), &self.written));
-        if !layers.problems.is_empty() {
-            return Err(diagnostic::error(&layers.problems));
-        }
-        Recipe::from_merged(self.name, self.files, Merged::new(layers.documents), |_| self.world_size)
-    }
-}
-
 /// Values as TOML, section by section; unset keys are comments.
 fn to_toml(recipe: &Values) -> String {
     let mut text = String::new();
@@ -252,9 +209,4 @@ fn to_toml(recipe: &Values) -> String {
         }
     }
     text
-}
-
-/// The name of a recipe: its file name without the ending.
-pub(super) fn stem(path: &Path) -> String {
-    path.file_stem().map_or_else(|| "recipe".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }

@@ -11,21 +11,23 @@ use crate::machine::{Gpus, Machine};
 use crate::policy::{DeviceChoice, Launcher};
 use std::path::Path;
 
-/// Returns the number of ranks: for `"auto"`, that of the external launcher, or one per GPU; the CPU is one device.
-pub(super) fn world_size(values: &Values, machine: &Machine) -> usize {
+/// Returns the number of ranks: for `"auto"`, that of the external launcher, or one per GPU; the CPU is one device. `None`
+/// for `"auto"` on a machine of which nothing is known.
+pub(super) fn world_size(values: &Values, machine: &Machine) -> Option<usize> {
     let launched = machine.launched_world.filter(|_| values.parallelism.launcher == Launcher::Env);
     match (values.parallelism.world_size, launched) {
-        (WorldSize::Fixed(world), _) | (WorldSize::Auto, Some(world)) => world,
+        (WorldSize::Fixed(world), _) | (WorldSize::Auto, Some(world)) => Some(world),
         (WorldSize::Auto, None) => devices(values, &machine.gpus),
     }
 }
 
-fn devices(values: &Values, gpus: &Gpus) -> usize {
+fn devices(values: &Values, gpus: &Gpus) -> Option<usize> {
     match (values.engine.device, &values.engine.devices, gpus) {
-        (DeviceChoice::Cpu, ..) => 1,
-        (_, Some(named), _) => named.len(),
-        (_, None, Gpus::Found(models)) => models.len(),
-        (_, None, Gpus::Unusable(_) | Gpus::Assumed(_) | Gpus::Unknown) => 1,
+        (DeviceChoice::Cpu, ..) => Some(1),
+        (_, Some(named), _) => Some(named.len()),
+        (_, None, Gpus::Found(models)) => Some(models.len()),
+        (_, None, Gpus::Unusable(_) | Gpus::Assumed(_)) => Some(1),
+        (_, None, Gpus::Unknown) => None,
     }
 }
 
@@ -34,7 +36,7 @@ fn devices(values: &Values, gpus: &Gpus) -> usize {
 ///
 /// # Errors
 /// When the current directory is gone.
-pub(super) fn settle(written: &Values, layers: &Merged, world_size: usize) -> Result<Values> {
+pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize>) -> Result<Values> {
     let absolute = |key: &'static str, value: &str| -> Result<String> {
         if is_name(find_path(key), value) {
             return Ok(value.to_owned());
@@ -45,7 +47,7 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: usize) -> Re
         Ok(path.to_string_lossy().into_owned())
     };
     let mut settled = written.clone();
-    settled.parallelism.world_size = WorldSize::Fixed(world_size);
+    settled.parallelism.world_size = world_size.map_or(WorldSize::Auto, WorldSize::Fixed);
     settled.data.corpus = absolute("data.corpus", &written.data.corpus)?;
     settled.data.tokenizer = absolute("data.tokenizer", &written.data.tokenizer)?;
     if let Validation::Path(file) = &written.data.validation {

@@ -7,7 +7,7 @@ use crate::device::cuda::versions::version;
 use crate::device::cuda::{Gpu, Part, Queue, Watch, nvml};
 use crate::error::Result;
 use crate::exec::Engine;
-use crate::forecast::hardware;
+use crate::machine::hardware;
 use crate::forecast::time::{product_flops, product_peak};
 use crate::model::Programs;
 use crate::plan::Plan;

@@ -24,7 +24,7 @@ pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
 pub use run::{
-    Ended, Origin, Request, check_fits, corpus_facts, follow, make_paths_absolute, mark_failed, not_taken,
+    Ended, Origin, Request, corpus_facts, follow, mark_failed, not_taken,
     run,
 };
 pub use sample::{SampleRequest, sample};

@@ -1,5 +1,6 @@
 //! The model of the fixtures in xrun, as a run would build it: recipe, plan, programs, engine.
 
+use xrun::machine::Machine;
 use crate::formula;
 use std::sync::Arc;
 use xrun::device::communicator::Alone;
@@ -70,7 +71,8 @@ impl Subject {
     fn with(overrides: &[&str], change: impl FnOnce(&mut Plan)) -> Self {
         let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
         let recipe =
-            xrun::recipe::load_str("parity.toml".as_ref(), RECIPE, &overrides, std::iter::empty()).unwrap();
+            xrun::recipe::load_str("parity.toml".as_ref(), RECIPE, &overrides, std::iter::empty(), &Machine::here())
+                .unwrap();
         let corpus = Corpus {
             vocab_size: VOCAB,
             train_tokens: 10_000,
@@ -78,7 +80,7 @@ impl Subject {
             validation_tokens: 1_000,
             floor: None,
         };
-        let mut plan = Plan::new(&recipe, corpus).unwrap();
+        let mut plan = Plan::new(&recipe, &corpus, &Machine::here()).unwrap();
         change(&mut plan);
         let programs = Programs::new(&plan).unwrap();
         let execution = plan.execution.clone();

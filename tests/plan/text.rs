@@ -1,7 +1,7 @@
 //! What a person reads.
 
 use crate::{TINY, device, forecast, plan, programs};
-use xrun::forecast::hardware;
+use xrun::machine::hardware;
 use xrun::forecast::listing::listing;
 use xrun::format::thousands;
 

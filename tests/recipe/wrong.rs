@@ -1,5 +1,6 @@
 //! Wrong recipes, and exactly what is said about each.
 
+use xrun::machine::Machine;
 use std::path::Path;
 use xrun::error::Kind;
 use xrun::recipe;
@@ -8,7 +9,8 @@ use xrun::recipe;
 fn wrong(text: &str, overrides: &[&str], env: &[(&str, &str)]) -> String {
     let overrides: Vec<String> = overrides.iter().map(|o| (*o).to_owned()).collect();
     let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    let error = recipe::load_str(Path::new("wrong.toml"), text, &overrides, env).expect_err("a wrong recipe");
+    let error = recipe::load_str(Path::new("wrong.toml"), text, &overrides, env, &Machine::none())
+        .expect_err("a wrong recipe");
     assert_eq!(error.kind(), Kind::Usage);
     error.message().to_owned()
 }

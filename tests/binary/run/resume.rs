@@ -1,5 +1,6 @@
 //! What may be resumed, as what: the same run, a run with other execution, a fork, or nothing.
 
+use xrun::machine::Machine;
 use crate::place::{Place, STEPS, UNINTERRUPTED};
 use std::path::Path;
 use xrun::checkpoint::{Meta, Snapshot, Store, TensorView};
@@ -77,7 +78,7 @@ fn changed_execution_is_accepted_and_told() {
         run.ended_as_uninterrupted();
         let summary = run.summary();
         assert_eq!(summary.notes, [format!("after step 20 with {text}")]);
-        let resolved = recipe::load(&run.path.join("resolved.toml"), &[], std::iter::empty()).unwrap();
+        let resolved = recipe::load(&run.path.join("resolved.toml"), &[], std::iter::empty(), &Machine::none()).unwrap();
         assert_eq!(resolved.hash(), summary.recipe_hash);
         assert_eq!(run.json("env-2.json")["command"][3], change);
     }

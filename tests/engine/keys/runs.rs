@@ -1,5 +1,6 @@
 //! Whole runs with their folders, for keys that show in what is written down.
 
+use xrun::machine::Machine;
 use super::strs;
 use crate::harness::{Setup, TINY, recipe};
 use std::path::{Path, PathBuf};
@@ -34,12 +35,13 @@ pub fn scratch() -> tempfile::TempDir {
 
 /// Trains settings into a folder of `results`.
 pub fn start(settings: &[String], results: &Path) -> Result<(RunFolder, Summary)> {
-    let mut resolved = recipe(&strs(settings))?;
-    let Launch::Threads(world) = Launch::of(&mut resolved, std::iter::empty())? else {
+    let resolved = recipe(&strs(settings))?;
+    let Launch::Threads(world) = Launch::of(&resolved, std::iter::empty())? else {
         panic!("only the binary starts processes")
     };
     let request = Request {
         resolved,
+        machine: Machine::here(),
         results: results.to_owned(),
         progress: Mode::Quiet,
         origin: Origin::Fresh,
