@@ -31,6 +31,7 @@ fn similarity(word: &str, candidate: &str) -> f64 {
     let part = word.len() > 2 && format!("_{candidate}_").contains(&format!("_{word}_"));
     let covered = if part { 0.9 + 0.1 * word.len() as f64 / candidate.len() as f64 } else { 0.0 };
     // One edit in a word as short as `dim` gives a low Jaro-Winkler score.
-    let one_edit = if word.len() > 2 && strsim::osa_distance(&word, &candidate) == 1 { THRESHOLD } else { 0.0 };
+    let one_edit =
+        if word.len() > 2 && strsim::osa_distance(&word, &candidate) == 1 { THRESHOLD } else { 0.0 };
     strsim::jaro_winkler(&word, &candidate).max(covered).max(one_edit)
 }

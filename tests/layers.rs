@@ -42,7 +42,10 @@ const MAY_USE: &[(&str, &str)] = &[
     ("ranks", "results recipe machine device policy error"),
     // The names and classes of keys, for columns and for what makes two rows alike.
     ("report", "results recipe suggest format error"),
-    ("train", "ranks checkpoint results forecast model plan data recipe machine exec ir device policy format error"),
+    (
+        "train",
+        "ranks checkpoint results forecast model plan data recipe machine exec ir device policy format error",
+    ),
     ("sweep", "train ranks results forecast model plan data recipe machine device format error"),
     // The signals of runs, and the absolute paths of a recipe.
     ("compare", "train ranks results recipe machine format error"),
@@ -60,18 +63,8 @@ fn rooms<'a>(table: &[(&'a str, &'a str)]) -> BTreeMap<&'a str, BTreeSet<&'a str
 }
 
 /// Folders inside which files may still import each other in a circle. The list only shrinks: one without a circle fails.
-const CIRCLES: &[&str] = &[
-    "cli",
-    "data",
-    "device/cuda",
-    "exec",
-    "forecast",
-    "ir",
-    "report/blocks",
-    "results",
-    "sweep",
-    "train",
-];
+const CIRCLES: &[&str] =
+    &["cli", "data", "device/cuda", "exec", "forecast", "ir", "report/blocks", "results", "sweep", "train"];
 
 /// Where `unsafe` may stand, and why.
 const UNSAFE: [(&str, &str); 4] = [

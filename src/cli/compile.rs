@@ -1,11 +1,11 @@
 //! `xrun ops compile`: every kernel, for GPUs that need not be here.
 
-use crate::machine::Machine;
 use super::print;
 use crate::check::ask_cases;
 use crate::device::cuda::compiler::{Compiler, Resources, Unit, units};
 use crate::device::cuda::{Collector, Properties};
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::{Plan, corpus_of};
 use crate::recipe;

@@ -1,8 +1,8 @@
 //! `xrun init`.
 
-use crate::machine::Machine;
 use super::tell;
 use crate::error::{Error, IoContext, Result};
+use crate::machine::Machine;
 use crate::recipe::{self, builtin};
 use crate::results::folder::folder_name;
 use std::fs::OpenOptions;

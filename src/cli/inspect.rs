@@ -1,8 +1,8 @@
 //! `xrun inspect`.
 
-use crate::machine::Machine;
 use super::print;
 use crate::error::Result;
+use crate::machine::Machine;
 use crate::recipe;
 use crate::train::inspect;
 use std::path::PathBuf;

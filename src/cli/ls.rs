@@ -1,8 +1,8 @@
 //! `xrun ls`.
 
-use crate::machine::Machine;
 use super::print;
 use crate::error::{IoContext, Result};
+use crate::machine::Machine;
 use crate::recipe::{self, SECTIONS, builtin};
 use std::path::{Path, PathBuf};
 

@@ -4,8 +4,8 @@ use super::print;
 use crate::error::{Error, Result};
 use crate::forecast::listing::listing;
 use crate::forecast::{Budget, FitRow, Forecast, fit_local_batch, fit_table};
-use crate::machine::Machine;
 use crate::format::{Column, Table, binary};
+use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::{Plan, corpus_of};
 use crate::policy::Batching;
@@ -125,8 +125,7 @@ fn fit(resolved: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bo
     match nothing {
         Some((budget, _)) => Err(Error::does_not_fit(format!(
             "not even one sequence of {} fits on {}",
-            plan.name,
-            budget.name
+            plan.name, budget.name
         ))),
         None => Ok(()),
     }

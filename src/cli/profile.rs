@@ -1,8 +1,8 @@
 //! `xrun profile RECIPE`, and `xrun ops bench RECIPE`.
 
-use crate::machine::Machine;
 use super::print;
 use crate::error::{IoContext, Result};
+use crate::machine::Machine;
 use crate::recipe;
 use crate::train::{OpTime, Profile, ProfileRequest, profile};
 use serde_json::json;

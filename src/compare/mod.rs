@@ -120,7 +120,7 @@ impl<'a> Experiment<'a> {
         let recipe = sides.recipe().ok_or_else(|| Error::usage("neither side has a recipe"))?;
         let asked = recipe.values().compare.clone();
         let warmup = recipe.values().metrics.warmup;
-        let name = folder_name(&name.unwrap_or_else(|| recipe.name.clone()))?;
+        let name = folder_name(&name.unwrap_or_else(|| recipe.name().to_owned()))?;
         let hypothesis = hypothesis.or(Some(asked.hypothesis)).filter(|text| !text.is_empty());
         let predicts = predicts.or(asked.predicts);
         let min_effect = min_effect.unwrap_or(asked.min_effect);

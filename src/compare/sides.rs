@@ -1,13 +1,12 @@
 //! What the two sides are: from what was asked for to two programs that can take turns.
 
-use crate::machine::Machine;
 use super::revision;
 use crate::error::{Error, IoContext, Result};
+use crate::machine::Machine;
 use crate::recipe::{self, Change, Recipe, find_path};
 use crate::results::comparison::BINARIES;
 use crate::results::folder::RESOLVED;
 use crate::results::{atomic, find};
-use crate::train;
 use std::path::{Path, PathBuf};
 
 /// What is compared, as it was asked for.

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::device::{DType, Precision};
 use crate::error::Result;
-use crate::policy::{Batching, Communication, Placement, TrainingDtype};
 use crate::machine::Machine;
+use crate::policy::{Batching, Communication, Placement, TrainingDtype};
 use crate::recipe::{Recipe, Values};
 
 impl Plan {

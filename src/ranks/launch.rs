@@ -35,10 +35,7 @@ impl Launch {
     ///
     /// # Errors
     /// Where a launcher's variables are incomplete, or its world is not the recipe's.
-    pub fn of(
-        resolved: &Recipe,
-        variables: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Self> {
+    pub fn of(resolved: &Recipe, variables: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
         let place = match resolved.values().parallelism.launcher {
             Launcher::Env => Some(environment::read(variables)?),
             Launcher::Thread | Launcher::Process => None,

@@ -18,7 +18,11 @@ const MAX_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// A diagnostic at `span` for a recipe that is missing, unreadable or in the chain already.
-pub(super) fn follow(chain: &[Arc<Source>], name: &str, span: &Range<usize>) -> Result<Arc<Source>, Diagnostic> {
+pub(super) fn follow(
+    chain: &[Arc<Source>],
+    name: &str,
+    span: &Range<usize>,
+) -> Result<Arc<Source>, Diagnostic> {
     let from = chain.last().expect("a chain starts with the recipe itself");
     let wrong = |title: String, label: &str, help: String| {
         Err(Diagnostic::new(title, help).mark(from, span.clone(), label))

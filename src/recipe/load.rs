@@ -99,7 +99,8 @@ fn resolve(
     layers.environment(env);
     layers.command_line(overrides);
     let files = layers.files.iter().map(|f| (PathBuf::from(f.name()), f.text.clone())).collect();
-    let recipe = Recipe::new(name, files, Merged::new(checked(layers)?), |values| world_size(values, machine))?;
+    let recipe =
+        Recipe::new(name, files, Merged::new(checked(layers)?), |values| world_size(values, machine))?;
     without_contradictions(recipe)
 }
 

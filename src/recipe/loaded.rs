@@ -99,11 +99,7 @@ impl Recipe {
     /// A usage error where a world size that was `"auto"` does not divide the batch.
     pub fn batch(&self) -> Result<Batch> {
         self.batch.clone().map_err(|reason| {
-            self.error(
-                &batch::KEYS,
-                reason,
-                "global = local · accumulation · world; leave one of them unset",
-            )
+            self.error(&batch::KEYS, reason, "global = local · accumulation · world; leave one of them unset")
         })
     }
 

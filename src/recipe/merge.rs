@@ -26,7 +26,8 @@ pub(super) struct Merged {
 impl Merged {
     /// Merges the defaults and `documents`, of which the last wins.
     pub fn new(documents: Vec<Document>) -> Self {
-        let figment = documents.iter().fold(Figment::from(Defaults), |figment, document| figment.merge(document));
+        let figment =
+            documents.iter().fold(Figment::from(Defaults), |figment, document| figment.merge(document));
         Self { figment, documents }
     }
 
@@ -76,7 +77,8 @@ impl Merged {
             .into_iter()
             .map(|e| {
                 let path = e.path.join(".");
-                let diagnostic = Diagnostic::new(format!("{path}: {}", e.kind), "`xrun schema` prints every key");
+                let diagnostic =
+                    Diagnostic::new(format!("{path}: {}", e.kind), "`xrun schema` prints every key");
                 match e.metadata.as_ref().and_then(|metadata| self.located(&path, metadata)) {
                     Some(at) => diagnostic.mark(&at.source, at.value.clone(), ""),
                     None => diagnostic,
@@ -94,7 +96,8 @@ fn dict<'a>(values: impl Iterator<Item = (&'a str, String)>) -> Map<Profile, Dic
         let (section, key) = path.split_once('.').expect("every path of the table is section.name");
         sections.entry(section).or_default().insert(key.to_owned(), text.into());
     }
-    Profile::Default.collect(sections.into_iter().map(|(name, keys)| (name.to_owned(), keys.into())).collect())
+    Profile::Default
+        .collect(sections.into_iter().map(|(name, keys)| (name.to_owned(), keys.into())).collect())
 }
 
 /// The bottom layer: the default of every key that has one.
@@ -155,8 +158,13 @@ mod tests {
         let top = "[sweep.grid]\n\"training.seed\" = [3, 1, 2]\n\"model.dim\" = [32, 16]\n\
                    [compare]\nchange = { \"model.n_layers\" = 2 }\n";
         let values = merged(base, top, &["optimizer.betas=[0.3, 0.4]"]).values().unwrap();
-        let grid: Vec<(&str, String)> = values.sweep.grid.iter().map(|(k, v)| (k.as_str(), v.to_string())).collect();
-        assert_eq!(grid, [("training.seed", "[3, 1, 2]".into()), ("model.dim", "[32, 16]".into())], "in order");
+        let grid: Vec<(&str, String)> =
+            values.sweep.grid.iter().map(|(k, v)| (k.as_str(), v.to_string())).collect();
+        assert_eq!(
+            grid,
+            [("training.seed", "[3, 1, 2]".into()), ("model.dim", "[32, 16]".into())],
+            "in order"
+        );
         assert_eq!(values.compare.change.keys().collect::<Vec<_>>(), ["model.n_layers"]);
         assert_eq!(values.compare.repeats, 7, "other keys of the section stay");
         assert_eq!(values.optimizer.betas, [0.3, 0.4]);
@@ -166,7 +174,8 @@ mod tests {
     fn every_value_passes_through_figment_unchanged() {
         for key in KEYS {
             let mut layers = Layers::default();
-            layers.files(Source::new(Origin::File("x.toml".into()), format!("{} = {}", key.path, key.example)));
+            layers
+                .files(Source::new(Origin::File("x.toml".into()), format!("{} = {}", key.path, key.example)));
             let written = &layers.documents[0].set[key.path].value;
             assert_eq!(parse_value(&value_text(written)).as_ref(), Ok(written), "{}", key.path);
         }

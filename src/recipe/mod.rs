@@ -36,14 +36,14 @@ pub use batch::{Batch, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS};
 pub use diff::{Change, diff};
 pub use json_schema::json_schema;
 pub use key::{Class, Interval, Key, Type};
-pub use lookup::{find, find_path, keys_of};
-pub use prediction::{PREDICTABLE, Predicted, Prediction};
 pub use load::{environment, load, load_str, setting};
 pub use loaded::{Recipe, StoredRecipe};
+pub use lookup::{find, find_path, keys_of};
+pub use prediction::{PREDICTABLE, Predicted, Prediction};
 pub use reference::reference_markdown;
 pub use schema::{
-    ActivationCheckpoint, Checkpoint, Compare, Data, Engine, Generation, Job, KEYS, LrScheduler, MAX_RANKS, Metrics,
-    Model, Optimizer, Parallelism, SECTIONS, Sweep, Training, ValidationRuns, Values,
+    ActivationCheckpoint, Checkpoint, Compare, Data, Engine, Generation, Job, KEYS, LrScheduler, MAX_RANKS,
+    Metrics, Model, Optimizer, Parallelism, SECTIONS, Sweep, Training, ValidationRuns, Values,
 };
 pub use source::{Layer, Location, Source};
 pub use toml_text::value_text;

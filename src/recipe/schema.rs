@@ -17,8 +17,8 @@ use super::key::{Interval, Type};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
-    Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Placement, Recompute, Reduction, Resume,
-    TrainingDtype,
+    Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Placement, Recompute, Reduction,
+    Resume, TrainingDtype,
 };
 use std::ops::Bound::{self, Excluded, Included};
 

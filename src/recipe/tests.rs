@@ -101,7 +101,8 @@ fn every_key_can_be_set_from_every_layer() {
             |extra: &str| company(key).iter().copied().chain([extra]).map(str::to_owned).collect::<Vec<_>>();
         for overrides in [with(&argument), with(&flag)] {
             let resolved =
-                load_str(Path::new("test.toml"), "", &overrides, std::iter::empty(), &Machine::none()).expect(key.path);
+                load_str(Path::new("test.toml"), "", &overrides, std::iter::empty(), &Machine::none())
+                    .expect(key.path);
             assert_eq!(resolved.written(), expected.written(), "{argument}");
             assert!(matches!(resolved.layer(key.path), Layer::CommandLine { .. }));
         }

@@ -39,7 +39,7 @@ fn json_as_toml(value: &Json) -> Option<String> {
         }
         Json::Object(table) if table.is_empty() => "{}".to_owned(),
         Json::Object(table) => {
-            let entry = |(k, v)| Some(format!("{} = {}", quote(k), json_as_toml(v)?));
+            let entry = |(k, v): (&String, &Json)| Some(format!("{} = {}", quote(k), json_as_toml(v)?));
             format!("{{ {} }}", table.iter().filter_map(entry).collect::<Vec<_>>().join(", "))
         }
     })

@@ -52,7 +52,8 @@ mod tests {
     /// A cell that is planned for GPUs, or for the CPU with 8 threads.
     fn work(engine: &str, gpus: &[usize]) -> Work {
         let text = format!("[engine]\n{engine}");
-        let resolved = recipe::load_str(Path::new("r.toml"), &text, &[], std::iter::empty(), &Machine::none()).unwrap();
+        let resolved =
+            recipe::load_str(Path::new("r.toml"), &text, &[], std::iter::empty(), &Machine::none()).unwrap();
         let corpus = Corpus {
             vocab_size: 256,
             train_tokens: 1 << 20,

@@ -1,6 +1,5 @@
 //! The tensors of one step, for comparison with another implementation.
 
-use crate::machine::Machine;
 use super::rank::Rank;
 use super::run::prepare;
 use crate::checkpoint::{DiskFs, TensorView, tensor_file};
@@ -8,6 +7,7 @@ use crate::device::Device;
 use crate::device::communicator::Alone;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::ranks::Party;
 use crate::recipe::Recipe;
 use safetensors::Dtype;

@@ -1,6 +1,5 @@
 //! Where the time of a step goes.
 
-use crate::machine::Machine;
 use super::rank::{Rank, STEPS_AHEAD};
 use super::run::prepare;
 use crate::device::Device;
@@ -9,6 +8,7 @@ use crate::device::cpu::Pool;
 use crate::device::cuda::limits::{self, Limits};
 use crate::error::{Error, Result};
 use crate::ir::{Node, Phase, Program};
+use crate::machine::Machine;
 use crate::ranks::Party;
 use crate::recipe::Recipe;
 use crate::results::steady::Spread;

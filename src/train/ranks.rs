@@ -1,6 +1,5 @@
 //! The ranks of this process, from the first word to the last step.
 
-use crate::machine::Machine;
 use super::gauges::Gauges;
 use super::rank::Rank;
 use super::recorder::Recorder;
@@ -12,6 +11,7 @@ use crate::device::communicator::{Activity, Communicator};
 use crate::device::cpu::Pool;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::Plan;
 use crate::ranks::{Party, Stop};
@@ -95,14 +95,13 @@ impl Beginning {
         }
         // Where a file lies may differ between machines; what is in it may not, which the next check sees.
         let place = |key: &str| ["data.corpus", "data.tokenizer", "data.validation"].contains(&key);
-        let theirs =
-            recipe::load_str(
-                Path::new("the recipe of rank 0"),
-                &self.recipe,
-                &[],
-                std::iter::empty(),
-                &Machine::none(),
-            )?;
+        let theirs = recipe::load_str(
+            Path::new("the recipe of rank 0"),
+            &self.recipe,
+            &[],
+            std::iter::empty(),
+            &Machine::none(),
+        )?;
         let changes = recipe::diff(theirs.values(), crew.resolved.values()).into_iter();
         let differ = changes.filter(|change| change.class != Class::Bookkeeping && !place(change.key));
         let differ: Vec<String> = differ

@@ -1,10 +1,10 @@
 //! Where a run begins: at step 0, or at a checkpoint that belongs to it.
 
-use crate::machine::Machine;
 use super::run::{Origin, engine_name};
 use crate::checkpoint::{self, Loaded};
 use crate::data::Dataset;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::Plan;
 use crate::recipe::{self, Class, Recipe};
@@ -52,7 +52,10 @@ pub(super) fn start(
                 Some(loaded) => (recipe_of(loaded)?, Some(loaded.meta().corpus_hash.clone())),
                 None => {
                     let written = run.join(RESOLVED);
-                    (recipe::load(&written, &[], std::iter::empty(), &Machine::none())?, read_summary(run)?.corpus_hash)
+                    (
+                        recipe::load(&written, &[], std::iter::empty(), &Machine::none())?,
+                        read_summary(run)?.corpus_hash,
+                    )
                 }
             };
             let place = start.loaded.as_ref().map_or(run.as_path(), Loaded::path);

@@ -1,6 +1,5 @@
 //! Text from a trained run.
 
-use crate::machine::Machine;
 use super::generate::generate;
 use super::restore::restore_parameters;
 use super::resume::recipe_of;
@@ -12,6 +11,7 @@ use crate::device::communicator::Alone;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, prepare};
+use crate::machine::Machine;
 use crate::model::generator;
 use crate::plan::{Corpus, Generation, Plan};
 use crate::recipe::{self, Class};

@@ -1,12 +1,12 @@
 //! What the tests share: from a recipe to a trained state, on any number of ranks, through the public interface.
 
-use xrun::machine::Machine;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use xrun::data::{self, Dataset};
 use xrun::device::communicator::Alone;
 use xrun::device::cpu::Pool;
 use xrun::exec::{BadTensor, Engine};
+use xrun::machine::Machine;
 use xrun::model::{Programs, schedule_table};
 use xrun::plan::{Corpus, Plan, data_spec};
 use xrun::ranks::launch;

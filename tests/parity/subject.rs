@@ -1,12 +1,12 @@
 //! The model of the fixtures in xrun, as a run would build it: recipe, plan, programs, engine.
 
-use xrun::machine::Machine;
 use crate::formula;
 use std::sync::Arc;
 use xrun::device::communicator::Alone;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::ir::Precision;
+use xrun::machine::Machine;
 use xrun::model::{Programs, schedule_table};
 use xrun::plan::{Corpus, Plan};
 use xrun::train::refresh_shadow;
@@ -70,9 +70,14 @@ impl Subject {
 
     fn with(overrides: &[&str], change: impl FnOnce(&mut Plan)) -> Self {
         let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-        let recipe =
-            xrun::recipe::load_str("parity.toml".as_ref(), RECIPE, &overrides, std::iter::empty(), &Machine::here())
-                .unwrap();
+        let recipe = xrun::recipe::load_str(
+            "parity.toml".as_ref(),
+            RECIPE,
+            &overrides,
+            std::iter::empty(),
+            &Machine::here(),
+        )
+        .unwrap();
         let corpus = Corpus {
             vocab_size: VOCAB,
             train_tokens: 10_000,

@@ -1,7 +1,7 @@
 //! The tables and examples of docs/recipes.md are those of the program.
 
-use xrun::machine::Machine;
 use std::path::Path;
+use xrun::machine::Machine;
 use xrun::recipe;
 
 const BEGIN: &str = "<!-- reference: generated from the table of keys -->\n";

@@ -1,9 +1,9 @@
 //! Recipes on disk: chains, paths, and what is said when a file is not there or not text.
 
-use xrun::machine::Machine;
 use std::fs;
 use std::path::{Path, PathBuf};
 use xrun::error::Result;
+use xrun::machine::Machine;
 use xrun::recipe::{self, Layer, Recipe};
 
 fn write(folder: &Path, name: &str, text: &str) -> PathBuf {

@@ -1,8 +1,8 @@
 //! Wrong recipes, and exactly what is said about each.
 
-use xrun::machine::Machine;
 use std::path::Path;
 use xrun::error::Kind;
+use xrun::machine::Machine;
 use xrun::recipe;
 
 /// The message for a recipe that has to be refused.

@@ -21,9 +21,9 @@ mod spec;
 mod sweep;
 mod text;
 
+use crate::suggest::nearest;
 pub use pages::{Checked, Problem, check, pages, update};
 pub use spec::{KINDS, template};
-use crate::suggest::nearest;
 use std::path::{Path, PathBuf};
 
 /// Why a block is not right, and the command that mends it.

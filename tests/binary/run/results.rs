@@ -1,8 +1,8 @@
 //! The results folder and what is said while a run goes on.
 
-use xrun::machine::Machine;
 use crate::place::{Place, RECIPE, Run, STEPS, UNINTERRUPTED};
 use std::collections::BTreeSet;
+use xrun::machine::Machine;
 use xrun::recipe;
 use xrun::results::Status;
 use xrun::results::rows::{MetricsRow, Phase, TimingRow, read};
@@ -67,7 +67,8 @@ fn the_resolved_recipe_is_the_run() {
     );
     place.xrun(&["recipes/tiny.toml", "training.steps=4"]).succeeds();
     let run = place.run();
-    let resolved = recipe::load(&run.path.join("resolved.toml"), &[], std::iter::empty(), &Machine::none()).unwrap();
+    let resolved =
+        recipe::load(&run.path.join("resolved.toml"), &[], std::iter::empty(), &Machine::none()).unwrap();
     let summary = run.summary();
     assert_eq!(resolved.hash(), summary.recipe_hash);
     assert_eq!(run.newest().meta().recipe_hash, summary.recipe_hash);

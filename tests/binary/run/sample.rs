@@ -1,12 +1,12 @@
 //! Text from a trained run, and that the cache of keys and values gives what the whole sequence gives.
 
-use xrun::machine::Machine;
 use crate::place::{Place, UNINTERRUPTED};
 use std::sync::Arc;
 use xrun::data::{self, IGNORED, LoaderSpec, ValidationBatches};
 use xrun::device::communicator::Alone;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
+use xrun::machine::Machine;
 use xrun::model::{Programs, generator};
 use xrun::plan::{Corpus, Plan, data_spec};
 use xrun::recipe;
@@ -96,7 +96,9 @@ fn the_cache_changes_nothing() {
     let loaded = run.newest();
     // Two sequences at once, so that neither reads the other's cache.
     let changes = ["generation.samples=2", "training.local_batch_size=2"].map(str::to_owned);
-    let resolved = recipe::load(&run.path.join("resolved.toml"), &changes, std::iter::empty(), &Machine::here()).unwrap();
+    let resolved =
+        recipe::load(&run.path.join("resolved.toml"), &changes, std::iter::empty(), &Machine::here())
+            .unwrap();
     let dataset = Arc::new(data::open(&data_spec(&resolved), resolved.values().training.seq_len).unwrap());
     let corpus = Corpus {
         vocab_size: dataset.tokenizer.vocab_size(),

@@ -1,6 +1,5 @@
 //! Whole runs with their folders, for keys that show in what is written down.
 
-use xrun::machine::Machine;
 use super::strs;
 use crate::harness::{Setup, TINY, recipe};
 use std::path::{Path, PathBuf};
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use xrun::checkpoint::steps;
 use xrun::cli::run::{Args, Show};
+use xrun::machine::Machine;
 use xrun::model::Programs;
 use xrun::passes::Block;
 use xrun::plan::Plan;
