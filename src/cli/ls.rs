@@ -6,7 +6,7 @@ use crate::machine::Machine;
 use crate::recipe::{self, SECTIONS, builtin};
 use std::path::{Path, PathBuf};
 
-/// Where `xrun ls` looks for recipes, besides the binary and the current folder.
+/// Folder that `xrun ls` searches for recipes, besides the binary and the current folder.
 const FOLDER: &str = "recipes";
 
 /// Arguments of `xrun ls`.
@@ -45,7 +45,7 @@ pub fn run(_args: &Args) -> Result<()> {
     print(&(lines.join("\n") + "\n"))
 }
 
-/// A list shows recipes as they stand: the environment of one run is not part of them.
+/// Recipes are listed as written, without the environment.
 fn no_env() -> impl Iterator<Item = (String, String)> {
     std::iter::empty()
 }
@@ -58,8 +58,7 @@ fn describe(resolved: Result<recipe::Recipe>) -> String {
     }
 }
 
-/// Whether a file has a line that only recipes have, right or wrong as it may be otherwise: `extends`, or the header of a
-/// section.
+/// Returns true if a file has a line that only recipes have, valid or not: `extends`, or the header of a section.
 fn is_recipe(path: &Path) -> bool {
     let is_header = |line: &str| {
         let name = line.strip_prefix('[').and_then(|line| line.split_once(']')).map(|(name, _)| name.trim());

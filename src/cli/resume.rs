@@ -18,7 +18,7 @@ pub struct Args {
     /// Start a new run from the checkpoint, so that training keys or the corpus may change.
     #[arg(long)]
     pub fork: bool,
-    /// Take over the choices of matrix-product algorithms of this run (a GPU's bits depend on them).
+    /// Use the matrix-product algorithms that this run chose (the bits of a GPU run depend on them).
     #[arg(long, value_name = "RUN")]
     pub algos_from: Option<String>,
     /// How progress is shown.

@@ -1,4 +1,4 @@
-//! Plans: a recipe with every number derived and checked, the only thing that the engine sees.
+//! Plans: a recipe with every number derived and checked. The engine sees the plan alone.
 
 mod corpus;
 mod devices;
@@ -11,17 +11,17 @@ pub use schedule::Schedule;
 use crate::device::{DType, Precision};
 use crate::policy::{Attention, Placement, Recompute, Reduction};
 
-/// Dimensions that products like are multiples of this; vocabulary and FFN width are padded to it in memory.
+/// Matrix products are fastest on multiples of this; vocabulary and FFN width are padded to it in memory.
 pub const PADDING: usize = 64;
 
-/// What is known of the corpus before it is read.
+/// Facts about the corpus that are known before it is read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Corpus {
-    /// Entries of the tokenizer.
+    /// Vocabulary size of the tokenizer.
     pub vocab_size: usize,
     /// Tokens to train on.
     pub train_tokens: usize,
-    /// Whether that is a count rather than an estimate.
+    /// True if that is a count, false if it is an estimate.
     pub exact: bool,
     /// Tokens held out.
     pub validation_tokens: usize,
@@ -32,7 +32,7 @@ pub struct Corpus {
 /// The model's dimensions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// Entries of the tokenizer.
+    /// Vocabulary size of the tokenizer.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub dim: usize,
@@ -46,30 +46,30 @@ pub struct Model {
     pub head_dim: usize,
     /// Width of the gated feed-forward layer.
     pub ffn_dim: usize,
-    /// Probability of dropping, everywhere.
+    /// Dropout probability, the same at every site.
     pub dropout: f64,
-    /// Whether queries and keys are normalized per head.
+    /// Normalize queries and keys per head.
     pub qk_norm: bool,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
     /// Added to the mean square in norms.
     pub norm_eps: f64,
-    /// Whether the head is the embedding.
+    /// Use the embedding matrix as the head.
     pub tie_embeddings: bool,
 }
 
 impl Model {
-    /// The vocabulary in memory.
+    /// Returns the vocabulary size in memory, with padding.
     pub fn padded_vocab(&self) -> usize {
         self.vocab_size.next_multiple_of(PADDING)
     }
 
-    /// The FFN width in memory.
+    /// Returns the FFN width in memory, with padding.
     pub fn padded_ffn(&self) -> usize {
         self.ffn_dim.next_multiple_of(PADDING)
     }
 
-    /// Width of a row of queries, keys and values.
+    /// Returns the width of a packed row of queries, keys and values.
     pub fn qkv_width(&self) -> usize {
         (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
     }
@@ -84,19 +84,19 @@ impl Model {
     }
 }
 
-/// What stays the same when the number of ranks changes.
+/// The batch size that stays the same when the number of ranks changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scaling {
-    /// The batch per rank: more ranks, a larger global batch.
+    /// Weak scaling: the batch per rank stays, so more ranks make a larger global batch.
     Weak,
-    /// The global batch.
+    /// Strong scaling: the global batch stays.
     Strong,
 }
 
 /// Sequences per step, and how they are split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Ranks.
+    /// Number of ranks.
     pub world: usize,
     /// Sequences per rank and micro-step, as the recipe says.
     pub local: usize,
@@ -106,21 +106,21 @@ pub struct Batch {
     pub global: usize,
     /// Tokens per sequence.
     pub seq_len: usize,
-    /// What stays when the world changes.
+    /// The batch size that stays when the number of ranks changes.
     pub scaling: Scaling,
-    /// Sequences that one program handles: `local`, or 1 when batching is looped.
+    /// Sequences per execution of the program: `local`, or 1 when batching is looped.
     pub micro: usize,
-    /// How often the program runs per step.
+    /// Executions of the program per step.
     pub micro_steps: usize,
 }
 
 impl Batch {
-    /// Tokens per step over all ranks.
+    /// Returns the tokens per step over all ranks.
     pub fn tokens_per_step(&self) -> usize {
         self.global * self.seq_len
     }
 
-    /// Rows of one program.
+    /// Returns the rows (sequences · tokens) of one execution of the program.
     pub fn rows(&self) -> usize {
         self.micro * self.seq_len
     }
@@ -141,7 +141,7 @@ pub struct AdamW {
     pub max_norm: f64,
 }
 
-/// How the step is executed. All but `tf32` and `communicate` leave the curve as it is, up to rounding.
+/// Execution of a step. All but `tf32` and `communicate` leave the curve as it is, up to rounding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
     /// The GPU of the first rank of this machine; `None`: all ranks run on the CPU.
@@ -150,33 +150,33 @@ pub struct Execution {
     pub peers: Vec<usize>,
     /// Worker threads of the CPU.
     pub threads: usize,
-    /// Whether fp32 products run on tensor cores with their inputs rounded to TF32.
+    /// Run fp32 products on tensor cores, with their inputs rounded to TF32.
     pub tf32: bool,
-    /// Where transient tensors lie.
+    /// Memory of transient tensors.
     pub placement: Placement,
     /// On a GPU, replay steps as CUDA graphs.
     pub cuda_graphs: bool,
     /// Fill dead memory with NaN.
     pub poison: bool,
-    /// Fused ops, or their smaller parts.
+    /// Run fused ops; false expands them into smaller ones.
     pub fused: bool,
-    /// How attention is computed.
+    /// Implementation of attention.
     pub attention: Attention,
-    /// What runs again instead of being kept.
+    /// Activations that the backward pass recomputes.
     pub recompute: Recompute,
     /// Smallest size of a gradient bucket in bytes; 0: one per parameter.
     pub bucket_bytes: usize,
-    /// How gradients are reduced.
+    /// Reduction of gradients over ranks.
     pub reduction: Reduction,
-    /// Reduce gradients while backward goes on.
+    /// Reduce gradients while the backward pass still runs.
     pub overlap: bool,
-    /// Whether ranks may exchange the gradient of the embedding by its rows.
+    /// Let ranks exchange only the rows of the embedding's gradient that batches touch.
     pub embedding_exchange: bool,
-    /// Blocks of a GPU that take part in a collective; `None` leaves it to NCCL.
+    /// Thread blocks of a GPU that take part in a collective; `None` leaves it to NCCL.
     pub channels: Option<usize>,
-    /// Whether gradients are reduced at all.
+    /// Reduce gradients over ranks.
     pub communicate: bool,
-    /// Most bytes that the engine may hold.
+    /// Memory limit of the engine, in bytes.
     pub memory_limit: Option<usize>,
 }
 
@@ -192,50 +192,50 @@ impl Execution {
     }
 }
 
-/// How often things happen besides steps, in steps; of those that are intervals, 0 means only at the end.
+/// Steps between events of a run; an interval of 0 means only at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intervals {
-    /// Evaluation.
+    /// Steps between evaluations.
     pub validation: usize,
     /// Batches per evaluation; 0: the whole held-out set.
     pub validation_steps: usize,
-    /// Checkpoints.
+    /// Steps between checkpoints.
     pub checkpoint: usize,
-    /// Checkpoints kept.
+    /// Number of newest checkpoints to keep.
     pub keep: usize,
-    /// Samples.
+    /// Steps between generations of samples.
     pub generation: usize,
-    /// Comparison of the replicas of all ranks.
+    /// Steps between comparisons of the replicas of all ranks.
     pub check: usize,
-    /// Progress; rows are written every step.
+    /// Steps between progress lines; `metrics.csv` has a row for every step.
     pub metrics: usize,
-    /// Steps that never count as steady state.
+    /// First steps, which never count as steady state.
     pub warmup: usize,
 }
 
-/// Text that the model writes during and after training.
+/// Samples that the model generates during and after training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generation {
-    /// Texts.
+    /// Number of samples.
     pub samples: usize,
-    /// Tokens of each, after the prompt.
+    /// New tokens per sample.
     pub tokens: usize,
-    /// What they begin with.
+    /// Prompt that every sample continues.
     pub prompt: String,
-    /// How tokens are chosen.
+    /// Sampling of tokens.
     pub sampling: Sampling,
 }
 
-/// How a token is chosen from logits.
+/// Sampling of a token from logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Divides logits; 0 takes the likeliest.
+    /// Divides the logits; 0 takes the most likely token.
     pub temperature: f64,
-    /// Likeliest tokens considered; 0: all.
+    /// Number of most likely tokens considered; 0: all.
     pub top_k: usize,
     /// Probability mass considered; 1: all.
     pub top_p: f64,
-    /// Seed of the draws.
+    /// Seed of the sampling.
     pub seed: u64,
 }
 
@@ -252,17 +252,17 @@ pub struct Plan {
     pub steps: usize,
     /// Seed of initialization, order of data and dropout.
     pub seed: u64,
-    /// Formats.
+    /// Number formats.
     pub precision: Precision,
-    /// Whether tokens see other documents of their window.
+    /// Let tokens attend to other documents of their window.
     pub cross_documents: bool,
     /// Update rule.
     pub optimizer: AdamW,
     /// Learning rate.
     pub schedule: Schedule,
-    /// How it is executed.
+    /// Execution of a step.
     pub execution: Execution,
-    /// When things happen.
+    /// Steps between events.
     pub intervals: Intervals,
     /// Samples.
     pub generation: Generation,
@@ -271,17 +271,17 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The format of activations.
+    /// Returns the format of activations.
     pub fn stream(&self) -> DType {
         self.precision.stream
     }
 
-    /// Whether ranks exchange gradients, and so hold the same parameters.
+    /// Returns true if ranks exchange gradients, and so hold the same parameters.
     pub fn exchanges(&self) -> bool {
         self.batch.world > 1 && self.execution.communicate
     }
 
-    /// How often the corpus is passed over.
+    /// Returns the number of passes over the corpus.
     pub fn passes(&self) -> f64 {
         self.steps as f64 * self.batch.tokens_per_step() as f64 / self.corpus.train_tokens.max(1) as f64
     }

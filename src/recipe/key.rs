@@ -91,7 +91,7 @@ pub enum Type {
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Text => f.write_str("a text in quotes"),
+            Self::Text => f.write_str("a string in quotes"),
             Self::NameOrPath(names) => write!(f, "{} or a path, in quotes", quoted(names)),
             Self::Bool => f.write_str("true or false"),
             Self::Word(words) => write!(f, "one of {}", quoted(words)),

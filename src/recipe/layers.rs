@@ -143,7 +143,7 @@ impl Layer {
                         "extends names one recipe",
                         "write extends = \"dim384\" or \"other.toml\"",
                     )
-                    .mark(source, value.span(), "not a text"),
+                    .mark(source, value.span(), "not a string"),
                 ),
                 (section, value) if SECTIONS.iter().any(|(known, _)| *known == section) => match value {
                     DeValue::Table(table) => self.section(source, section, table),
@@ -173,7 +173,7 @@ impl Layer {
             last_line = Some(line);
             let help = match e.message() {
                 "duplicate key" => "a key is set once: keep one of them",
-                _ => "a recipe has [sections] with lines `key = value`; texts stand in quotes",
+                _ => "a recipe has [sections] with lines `key = value`; strings stand in quotes",
             };
             let title = format!("not TOML: {}", e.message());
             self.problems.push(Diagnostic::new(title, help).mark(source, span, ""));
@@ -218,7 +218,7 @@ impl Layer {
                 value
             }
             Ok(_) => bare(),
-            // What starts as a quoted text and is not one is a mistake, not a text with a quote in it.
+            // A value that starts like a quoted string and is not one is a mistake, not a string with a quote in it.
             Err(e) if textual && raw.trim_start().starts_with(['"', '\'']) => {
                 let span = e.span().unwrap_or(0..raw.len());
                 self.problems.push(

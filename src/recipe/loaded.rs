@@ -35,7 +35,7 @@ pub struct Recipe {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StoredRecipe {
     pub(super) name: String,
-    /// What was written, with absolute paths, in TOML.
+    /// The values as written, with absolute paths, in TOML.
     pub(super) written: String,
     pub(super) world_size: usize,
     pub(super) files: Vec<(PathBuf, String)>,
@@ -108,7 +108,7 @@ impl Recipe {
         self.batch.as_ref().map(|batch| *batch).map_err(String::as_str)
     }
 
-    /// Where `key` was set, unless it has its default value.
+    /// Returns the place that sets `key`; `None` for a default.
     pub fn locate(&self, key: &str) -> Option<&Location> {
         self.merged.locate(key)
     }
@@ -158,7 +158,7 @@ impl Recipe {
         to_toml(&self.settled)
     }
 
-    /// What was written, with absolute paths.
+    /// Returns the values that the hash covers: as written, with absolute paths.
     fn hashed(&self) -> Values {
         let mut hashed = self.settled.clone();
         hashed.parallelism.world_size = self.written.parallelism.world_size;

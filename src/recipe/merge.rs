@@ -54,7 +54,7 @@ impl Merged {
         })
     }
 
-    /// Where the value of `key` was set; `None` for a default.
+    /// Returns the place that sets `key`; `None` for a default.
     pub fn locate(&self, key: &str) -> Option<&Location> {
         let metadata = self.figment.find_metadata(key)?;
         self.located(key, metadata)
