@@ -1,9 +1,38 @@
 //! What a recipe says of its data, for the data layer and for plans that do not read it.
 
-use super::Corpus;
 use crate::data::{self, GENERATED, Spec};
 use crate::error::Result;
 use crate::recipe::{Recipe, Validation};
+
+/// Facts about the corpus that are known before it is read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Corpus {
+    /// Vocabulary size of the tokenizer.
+    pub vocab_size: usize,
+    /// Tokens to train on.
+    pub train_tokens: usize,
+    /// True if that is a count, false if it is an estimate.
+    pub exact: bool,
+    /// Tokens held out.
+    pub validation_tokens: usize,
+    /// The lowest loss that any model can reach on the held-out tokens, in nats per token, where it is known.
+    pub floor: Option<f64>,
+}
+
+/// The update rule's constants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the denominator.
+    pub eps: f64,
+    /// Decoupled weight decay of matrices.
+    pub weight_decay: f64,
+    /// Largest global gradient norm; 0 does not clip.
+    pub max_norm: f64,
+}
 
 /// Most held-out tokens that are generated to compute the floor. A longer held-out set gets the floor of its beginning.
 const MOST_GENERATED: usize = 1 << 18;

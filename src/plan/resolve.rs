@@ -1,14 +1,12 @@
 //! Recipe to plan.
 
 use super::devices::choose_gpus;
-use super::{
-    AdamW, Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Sampling, Scaling, Schedule,
-};
+use super::{AdamW, Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Schedule};
 use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::policy::{Batching, Communication, Placement, TrainingDtype};
-use crate::recipe::{Recipe, Values};
+use crate::policy::TrainingDtype;
+use crate::recipe::Recipe;
 
 impl Plan {
     /// Derives every number of a recipe for a corpus and a machine. Reads nothing else.
@@ -19,8 +17,8 @@ impl Plan {
     pub fn new(recipe: &Recipe, corpus: &Corpus, machine: &Machine) -> Result<Plan> {
         let values = recipe.values();
         let gpus = choose_gpus(recipe, machine)?;
-        let batch = plan_batch(recipe)?;
-        let model = plan_model(recipe, corpus);
+        let batch = Batch::from_recipe(recipe)?;
+        let model = Model::from_recipe(recipe, corpus);
         let stream = match values.training.dtype {
             TrainingDtype::Bf16 => DType::Bf16,
             TrainingDtype::Fp32 | TrainingDtype::Tf32 => DType::F32,
@@ -48,91 +46,13 @@ impl Plan {
                 decay: values.lr_scheduler.decay,
                 decay_ratio: values.lr_scheduler.decay_ratio,
             },
-            execution: plan_execution(recipe, &gpus, machine),
-            intervals: Intervals {
-                validation: values.validation.interval,
-                validation_steps: values.validation.steps,
-                checkpoint: values.checkpoint.interval,
-                keep: values.checkpoint.keep,
-                generation: values.generation.interval,
-                check: values.parallelism.check_interval,
-                metrics: values.metrics.interval,
-                warmup: values.metrics.warmup,
-            },
-            generation: Generation {
-                samples: values.generation.samples,
-                tokens: values.generation.tokens,
-                prompt: values.generation.prompt.clone(),
-                sampling: Sampling {
-                    temperature: values.generation.temperature,
-                    top_k: values.generation.top_k,
-                    top_p: values.generation.top_p,
-                    seed: values.generation.seed,
-                },
-            },
+            execution: Execution::from_recipe(recipe, &gpus, machine),
+            intervals: Intervals::from_values(values),
+            generation: Generation::from_values(&values.generation),
             corpus: corpus.clone(),
         };
         check_size(recipe, &plan)?;
         Ok(plan)
-    }
-}
-
-fn plan_model(recipe: &Recipe, corpus: &Corpus) -> Model {
-    let m = &recipe.values().model;
-    Model {
-        vocab_size: corpus.vocab_size,
-        dim: m.dim,
-        n_layers: m.n_layers,
-        n_heads: m.n_heads,
-        n_kv_heads: m.n_kv_heads.unwrap_or(m.n_heads),
-        head_dim: m.head_dim.unwrap_or(m.dim / m.n_heads),
-        ffn_dim: m.ffn_dim,
-        dropout: m.dropout,
-        qk_norm: m.qk_norm,
-        rope_theta: m.rope_theta,
-        norm_eps: m.norm_eps,
-        tie_embeddings: m.tie_embeddings,
-    }
-}
-
-fn plan_batch(recipe: &Recipe) -> Result<Batch> {
-    let training = &recipe.values().training;
-    let split = recipe.batch()?;
-    let looped = recipe.values().engine.batching == Batching::Looped;
-    let (micro, micro_steps) =
-        if looped { (1, split.local * split.accumulation) } else { (split.local, split.accumulation) };
-    Ok(Batch {
-        world: recipe.world_size(),
-        local: split.local,
-        accumulation: split.accumulation,
-        global: split.global,
-        seq_len: training.seq_len,
-        scaling: if training.global_batch_size.is_some() { Scaling::Strong } else { Scaling::Weak },
-        micro,
-        micro_steps,
-    })
-}
-
-fn plan_execution(recipe: &Recipe, gpus: &[usize], machine: &Machine) -> Execution {
-    let Values { engine, parallelism, training, activation_checkpoint, .. } = recipe.values();
-    Execution {
-        gpu: gpus.first().copied(),
-        peers: gpus.iter().skip(1).copied().collect(),
-        threads: engine.threads.unwrap_or_else(|| (machine.threads / machine.processes).max(1)),
-        tf32: training.dtype == TrainingDtype::Tf32,
-        placement: engine.placement,
-        cuda_graphs: engine.cuda_graphs.unwrap_or(engine.placement == Placement::Arena),
-        poison: engine.poison,
-        fused: engine.fused,
-        attention: engine.attention,
-        recompute: activation_checkpoint.mode,
-        bucket_bytes: (parallelism.bucket_mib * f64::from(1 << 20)) as usize,
-        reduction: parallelism.reduction,
-        overlap: parallelism.overlap,
-        embedding_exchange: parallelism.embedding_exchange,
-        channels: parallelism.channels,
-        communicate: engine.communication == Communication::On,
-        memory_limit: engine.memory_limit_gib.map(|gib| (gib * f64::from(1 << 30)) as usize),
     }
 }
 
