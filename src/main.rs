@@ -2,10 +2,10 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use xrun::cli::{Cli, dispatch, spelled_out, tell};
+use xrun::cli::{Cli, dispatch, normalize_args, tell};
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse_from(spelled_out(std::env::args_os()))) {
+    match dispatch(Cli::parse_from(normalize_args(std::env::args_os()))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             tell(&format!("error: {e}"));

@@ -5,6 +5,7 @@ use crate::check::collect_cases;
 use crate::device::cuda::compiler::{Compiler, Resources, Unit, units};
 use crate::device::gpu::{Collector, Properties};
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::{Plan, corpus_of};
 use crate::recipe;
@@ -85,8 +86,8 @@ fn collected_units(properties: Properties, recipes: &[String]) -> Result<Vec<Uni
     for name in recipes {
         for dtype in ["bf16", "fp32"] {
             let overrides = [format!("training.dtype={dtype}"), "parallelism.world_size=1".to_string()];
-            let resolved = recipe::load(Path::new(name), &overrides, std::iter::empty())?;
-            let plan = Plan::anywhere(&resolved, corpus_of(&resolved)?)?;
+            let recipe = recipe::load(Path::new(name), &overrides, std::iter::empty(), &Machine::none())?;
+            let plan = Plan::new(&recipe, &corpus_of(&recipe)?, &Machine::none())?;
             Programs::new(&plan)?.collect(&collector)?;
         }
     }

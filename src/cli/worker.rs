@@ -11,7 +11,7 @@ pub fn run() -> ! {
         match party.leads() {
             true => finish(request, party, stop),
             // How the run ended is rank 0's to say.
-            false => follow(request.resolved, party, stop).map(drop),
+            false => follow(request.resolved, &request.machine, party, stop).map(drop),
         }
     })
 }

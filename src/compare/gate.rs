@@ -4,21 +4,6 @@ use crate::recipe::{Change, Class};
 use crate::results::MetricsRow;
 use crate::results::comparison::Gate;
 
-/// Execution keys whose change leaves every bit of the curve as it was, on a given machine with a given table of
-/// matrix-product algorithms. The others may round otherwise: with more than two ranks on GPUs, where a bucket begins
-/// decides in which order ranks are added.
-const SAME_BITS: [&str; 9] = [
-    "activation_checkpoint.mode",
-    "engine.cuda_graphs",
-    "engine.devices",
-    "engine.memory_limit_gib",
-    "engine.placement",
-    "engine.poison",
-    "engine.threads",
-    "parallelism.launcher",
-    "parallelism.overlap",
-];
-
 /// What may lie between two curves that differ by rounding alone, in nats per token, where no tolerance is stated.
 const ROUNDING: f64 = 0.01;
 
@@ -64,7 +49,7 @@ impl Expected {
         match tolerance {
             Some(tolerance) => Self::Within(tolerance),
             None if external || class(Class::Training) => Self::Unknown,
-            None if same_program && changes.iter().all(keeps_bits) => Self::Bits,
+            None if same_program && changes.iter().all(Change::keeps_bits) => Self::Bits,
             None => Self::Within(ROUNDING),
         }
     }
@@ -124,11 +109,6 @@ impl Expected {
             ),
         }
     }
-}
-
-/// Whether a change leaves the bits as they were. Bookkeeping keys never touch the training curve.
-fn keeps_bits(change: &Change) -> bool {
-    change.class == Class::Bookkeeping || SAME_BITS.contains(&change.key)
 }
 
 fn same_bits(a: &[Point], b: &[Point]) -> bool {
@@ -225,8 +205,8 @@ mod tests {
 
     #[test]
     fn every_key_that_promises_bits_is_an_execution_key() {
-        for path in SAME_BITS {
-            assert_eq!(crate::recipe::find_path(path).unwrap().class, Class::Execution, "{path}");
+        for key in crate::recipe::KEYS.iter().filter(|key| key.same_bits) {
+            assert_eq!(key.class, Class::Execution, "{}", key.path);
         }
     }
 

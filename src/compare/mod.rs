@@ -118,9 +118,9 @@ impl<'a> Experiment<'a> {
         let Request { sides, results, name, repeats, min_effect, tolerance, hypothesis, predicts, timeout } =
             request;
         let recipe = sides.recipe().ok_or_else(|| Error::usage("neither side has a recipe"))?;
-        let asked = recipe.recipe.compare.clone();
-        let warmup = recipe.recipe.metrics.warmup;
-        let name = folder_name(&name.unwrap_or_else(|| recipe.name.clone()))?;
+        let asked = recipe.values().compare.clone();
+        let warmup = recipe.values().metrics.warmup;
+        let name = folder_name(&name.unwrap_or_else(|| recipe.name().to_owned()))?;
         let hypothesis = hypothesis.or(Some(asked.hypothesis)).filter(|text| !text.is_empty());
         let predicts = predicts.or(asked.predicts);
         let min_effect = min_effect.unwrap_or(asked.min_effect);
@@ -338,7 +338,7 @@ fn side(planned: &Planned) -> Side {
     Side {
         label: planned.label.clone(),
         command: planned.command.clone(),
-        recipe_hash: planned.resolved.as_ref().map(crate::recipe::Resolved::hash),
+        recipe_hash: planned.resolved.as_ref().map(crate::recipe::Recipe::hash),
         commit: own,
         binary: planned.binary.clone(),
         device: String::new(),

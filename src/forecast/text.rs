@@ -270,7 +270,7 @@ pub fn fit_table(rows: &[FitRow], budget: &Budget) -> String {
         0 => String::new(),
         reserve => format!(", after {} set aside for driver and libraries", binary(reserve as usize)),
     };
-    let mut text = format!("Largest training.local_batch_size on {}{room}{aside}\n", budget.name());
+    let mut text = format!("Largest training.local_batch_size on {}{room}{aside}\n", budget.name);
     let mut table = Table::new(&[Left, Left, Right, Right, Right, Right]);
     table.row(["dtype", "recompute", "sequences", "tokens", "peak", "predicted tok/s"]);
     for row in rows {

@@ -5,10 +5,10 @@
 //! small shapes are not in it, so a real step is slower unless streams overlap; what it is good for is comparing plans,
 //! and seeing what binds them.
 
-use super::hardware::Limits;
 use crate::device::{DType, ProductPrecision};
 use crate::exec::Section;
 use crate::ir::Phase;
+use crate::machine::Limits;
 use crate::model::Programs;
 use crate::plan::Plan;
 use serde::Serialize;

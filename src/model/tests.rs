@@ -7,6 +7,7 @@ use super::programs::{Programs, loss_views, record};
 use crate::device::ProductPrecision;
 use crate::ir::vjp::Upstream;
 use crate::ir::{Builder, Program, State, TensorId};
+use crate::machine::Machine;
 use crate::ops::copy::Copy;
 use crate::ops::embedding::DealtRows;
 use crate::ops::head_loss::HeadLoss;
@@ -47,10 +48,12 @@ samples = 2
 
 fn plan(overrides: &[&str]) -> Plan {
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-    let resolved = recipe::load_str("one.toml".as_ref(), RECIPE, &overrides, std::iter::empty()).unwrap();
+    let resolved =
+        recipe::load_str("one.toml".as_ref(), RECIPE, &overrides, std::iter::empty(), &Machine::here())
+            .unwrap();
     let corpus =
         Corpus { vocab_size: 50, train_tokens: 1000, exact: true, validation_tokens: 100, floor: None };
-    Plan::new(&resolved, corpus).unwrap()
+    Plan::new(&resolved, &corpus, &Machine::here()).unwrap()
 }
 
 /// Ranks exchange rows of the embedding.

@@ -1,6 +1,7 @@
 //! What an external launcher says in the environment: torchrun, Open MPI, Slurm.
 
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::recipe::MAX_RANKS;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -112,6 +113,11 @@ impl Variables {
 pub fn variables() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+/// Probes the machine that runs this process, with the world size that its launcher has set, if any.
+pub fn machine() -> Machine {
+    Machine::here().with_launched_world(read(variables()).ok().map(|place| place.world))
 }
 
 /// Reads the place of this process from variables: the first complete set in the order torchrun, Open MPI, Slurm.

@@ -13,9 +13,8 @@ use super::rendezvous::{self, Secret};
 use super::{Group, Hub, Lost, Remote, Stop, Watchdog};
 use crate::device::communicator::{Alone, Communicator, STOPPED_BY_ANOTHER};
 use crate::error::{Error, Result};
-use crate::plan;
 use crate::policy::Launcher;
-use crate::recipe::{Resolved, WorldSize};
+use crate::recipe::Recipe;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,23 +31,16 @@ pub enum Launch {
 }
 
 impl Launch {
-    /// Reads how to launch, and settles a world size that was left open. Only `launcher = "env"` looks at `variables`.
+    /// Reads how to launch. Only `launcher = "env"` looks at `variables`.
     ///
     /// # Errors
     /// Where a launcher's variables are incomplete, or its world is not the recipe's.
-    pub fn of(
-        resolved: &mut Resolved,
-        variables: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Self> {
-        let place = match resolved.recipe.parallelism.launcher {
+    pub fn of(resolved: &Recipe, variables: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        let place = match resolved.values().parallelism.launcher {
             Launcher::Env => Some(environment::read(variables)?),
             Launcher::Thread | Launcher::Process => None,
         };
-        let found = place.as_ref().map_or_else(|| plan::devices(resolved), |place| place.world);
-        let world = match resolved.recipe.parallelism.world_size {
-            WorldSize::Auto => found,
-            WorldSize::Fixed(world) => world,
-        };
+        let world = resolved.world_size();
         if let Some(place) = place.as_ref().filter(|place| place.world != world) {
             return Err(resolved.error(
                 &["parallelism.world_size"],
@@ -56,8 +48,7 @@ impl Launch {
                 "set parallelism.world_size = \"auto\", or start as many",
             ));
         }
-        resolved.recipe.parallelism.world_size = WorldSize::Fixed(world);
-        Ok(match (place, resolved.recipe.parallelism.launcher) {
+        Ok(match (place, resolved.values().parallelism.launcher) {
             (Some(place), _) => Self::Member(place),
             (None, Launcher::Process) => Self::Processes(world),
             (None, _) => Self::Threads(world),

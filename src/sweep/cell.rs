@@ -5,12 +5,14 @@ use super::place::Place;
 use crate::data::{self, Spec};
 use crate::device::cuda::Gpu;
 use crate::error::{Error, Kind, Result};
+use crate::forecast::check_fits;
 use crate::forecast::memory::peak_bytes;
+use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::ranks::process::this_program;
 use crate::ranks::{Launch, environment};
-use crate::recipe::{self, Recipe, Resolved};
+use crate::recipe::{self, Recipe, Values};
 use crate::results::provenance::{Build, Cpu};
 use crate::train;
 use std::path::Path;
@@ -38,9 +40,22 @@ pub struct Cell {
 #[derive(Debug)]
 pub struct Work {
     /// Its recipe.
-    pub resolved: Resolved,
+    pub resolved: Recipe,
     /// Its plan.
     pub plan: Plan,
+    /// The machine that it is planned for.
+    pub machine: Machine,
+}
+
+/// The recipe of a sweep, of which every cell is a variant.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The file, or the name of a built-in recipe.
+    pub path: &'a Path,
+    /// Its name.
+    pub name: &'a str,
+    /// The machine that cells are run on.
+    pub machine: &'a Machine,
 }
 
 /// How a cell fits, by its plan.
@@ -54,22 +69,21 @@ pub struct Fit {
 
 impl Work {
     /// The hash of the recipe that a run at this place has.
-    pub fn hash_at(&self, place: &Place) -> String {
-        let mut resolved = self.resolved.clone();
-        let engine = &mut resolved.recipe.engine;
-        engine.devices = place.told.then(|| place.gpus.clone()).or_else(|| engine.devices.take());
-        engine.threads = place.threads.or(engine.threads);
-        resolved.hash()
-    }
-
-    /// The plan's memory, against what there is.
     ///
     /// # Errors
-    /// When the programs cannot be recorded, or the device does not answer.
+    /// When the place's arguments are not valid, which they always are.
+    pub fn hash_at(&self, place: &Place) -> Result<String> {
+        self.resolved.hash_with(&place.arguments().collect::<Vec<_>>())
+    }
+
+    /// Judges whether the plan fits the machine that it is for.
+    ///
+    /// # Errors
+    /// When the programs cannot be recorded.
     pub fn fit(&self) -> Result<Fit> {
         let programs = Programs::new(&self.plan)?;
         let planned_bytes = peak_bytes(&self.plan, &programs) as u64;
-        let refusal = match train::check_fits(&self.plan, &programs, self.plan.batch.world) {
+        let refusal = match check_fits(&self.plan, &programs, &self.machine) {
             Err(e) if e.kind() == Kind::DoesNotFit => Some(e),
             fits => fits.map(|()| None)?,
         };
@@ -83,7 +97,7 @@ pub struct Corpora(Vec<(Spec, Result<(String, Corpus)>)>);
 
 impl Corpora {
     /// Hash and sizes of the corpus of a recipe.
-    fn open(&mut self, resolved: &Resolved) -> Result<(String, Corpus)> {
+    fn open(&mut self, resolved: &Recipe) -> Result<(String, Corpus)> {
         let spec = data_spec(resolved);
         let at = self.0.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
             // Windows of every length come later; the streams are the same for all.
@@ -92,7 +106,7 @@ impl Corpora {
             self.0.len() - 1
         });
         let (hash, corpus) = self.0[at].1.clone()?;
-        let seq_len = resolved.recipe.training.seq_len;
+        let seq_len = resolved.values().training.seq_len;
         data::check_window(&spec, corpus.train_tokens, corpus.validation_tokens, seq_len)?;
         Ok((hash, corpus))
     }
@@ -100,11 +114,11 @@ impl Corpora {
 
 impl Cell {
     /// Resolves and plans a point. A point that is excluded, or whose recipe is not valid, has a reason instead of work.
-    pub fn new(recipe: &Path, name: &str, point: &Point, build: &str, corpora: &mut Corpora) -> Self {
+    pub fn new(recipe: &Source<'_>, point: &Point, build: &str, corpora: &mut Corpora) -> Self {
         let mut cell = Self {
             settings: point.settings.clone(),
             // Cells that are left out have keys of their own: another sweep may want to run the same point.
-            key: hash(&["left out", name, &in_words(&point.settings), build]),
+            key: hash(&["left out", recipe.name, &in_words(&point.settings), build]),
             recipe_hash: None,
             corpus_hash: None,
             device: None,
@@ -118,19 +132,19 @@ impl Cell {
         cell
     }
 
-    fn prepare(&mut self, recipe: &Path, build: &str, corpora: &mut Corpora) -> Result<Box<Work>> {
-        let mut resolved = recipe::load(recipe, &self.arguments(&Place::default()), recipe::environment())?;
-        train::make_paths_absolute(&mut resolved)?;
-        // As the run itself does before anything is hashed.
-        Launch::of(&mut resolved, environment::variables())?;
+    fn prepare(&mut self, recipe: &Source<'_>, build: &str, corpora: &mut Corpora) -> Result<Box<Work>> {
+        let arguments = self.arguments(&Place::default());
+        let machine = recipe.machine.clone();
+        let resolved = recipe::load(recipe.path, &arguments, recipe::environment(), &machine)?;
+        Launch::of(&resolved, environment::variables())?;
         let recipe_hash = self.recipe_hash.insert(resolved.hash()).clone();
         let (corpus_hash, corpus) = corpora.open(&resolved)?;
         self.corpus_hash = Some(corpus_hash.clone());
-        let plan = Plan::new(&resolved, corpus)?;
+        let plan = Plan::new(&resolved, &corpus, &machine)?;
         let device = device_class(&plan)?;
         self.key = hash(&[&recipe_hash, &corpus_hash, build, &device, &measuring(&resolved)]);
         self.device = Some(device);
-        Ok(Box::new(Work { resolved, plan }))
+        Ok(Box::new(Work { resolved, plan, machine }))
     }
 
     /// The arguments that make the recipe this cell at a place.
@@ -141,8 +155,8 @@ impl Cell {
 }
 
 /// Bookkeeping keys that leave the training alone and yet change what a row says of it.
-fn measuring(resolved: &Resolved) -> String {
-    let Recipe { validation, metrics, .. } = &resolved.recipe;
+fn measuring(resolved: &Recipe) -> String {
+    let Values { validation, metrics, .. } = resolved.values();
     format!("{} {} {}", validation.interval, validation.steps, metrics.warmup)
 }
 
@@ -197,7 +211,9 @@ mod tests {
         let recipe = folder.join("tiny.toml");
         std::fs::write(&recipe, TINY).unwrap();
         let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-        Cell::new(&recipe, "tiny", &Point { settings, excluded: None }, build, &mut Corpora::default())
+        let machine = Machine::here();
+        let source = Source { path: &recipe, name: "tiny", machine: &machine };
+        Cell::new(&source, &Point { settings, excluded: None }, build, &mut Corpora::default())
     }
 
     #[test]
@@ -230,17 +246,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cell = cell(dir.path(), &[], "build");
         let work = cell.work.as_ref().unwrap();
-        assert_eq!(Some(work.hash_at(&Place::default())), cell.recipe_hash);
+        let hash_at = |place: &Place| work.hash_at(place).unwrap();
+        assert_eq!(Some(hash_at(&Place::default())), cell.recipe_hash);
         let place = Place { threads: Some(3), ..Place::default() };
         let arguments = cell.arguments(&place);
         assert_eq!(arguments, ["engine.threads=3"]);
-        let mut run = recipe::load(&dir.path().join("tiny.toml"), &arguments, std::iter::empty()).unwrap();
-        train::make_paths_absolute(&mut run).unwrap();
-        assert_eq!(work.hash_at(&place), run.hash());
+        let path = dir.path().join("tiny.toml");
+        let run = recipe::load(&path, &arguments, std::iter::empty(), &Machine::here()).unwrap();
+        assert_eq!(hash_at(&place), run.hash());
         assert_ne!(Some(run.hash()), cell.recipe_hash);
         let place = Place { gpus: vec![2], told: true, threads: None };
         assert_eq!(cell.arguments(&place), ["engine.devices=[2]"]);
-        assert_ne!(Some(work.hash_at(&place)), cell.recipe_hash);
+        assert_ne!(Some(hash_at(&place)), cell.recipe_hash);
     }
 
     #[test]
@@ -270,7 +287,9 @@ mod tests {
         let set = Settings::from([("model.dim".to_owned(), "32".to_owned())]);
         let point = Point { settings: Settings::new(), excluded: Some(set) };
         let recipe = dir.path().join("tiny.toml");
-        let excluded = Cell::new(&recipe, "tiny", &point, "build", &mut Corpora::default());
+        let machine = Machine::none();
+        let source = Source { path: &recipe, name: "tiny", machine: &machine };
+        let excluded = Cell::new(&source, &point, "build", &mut Corpora::default());
         assert_eq!(excluded.work.as_ref().unwrap_err().message(), "excluded: model.dim=32");
         assert_ne!(excluded.key, good.key);
     }

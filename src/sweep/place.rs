@@ -17,7 +17,7 @@ impl Place {
     /// Where a cell can run now; `None` while it has to wait. `taken` has the GPUs of every run under way, none for one on
     /// the CPU.
     pub fn find(work: &Work, taken: &[Vec<usize>], gpus: usize, jobs: usize) -> Option<Self> {
-        let engine = &work.resolved.recipe.engine;
+        let engine = &work.resolved.values().engine;
         let execution = &work.plan.execution;
         let free = |gpu: &usize| !taken.iter().flatten().any(|taken| taken == gpu);
         let wanted: Vec<usize> = execution.gpus().collect();
@@ -44,6 +44,7 @@ impl Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Machine;
     use crate::plan::{Corpus, Plan};
     use crate::recipe;
     use std::path::Path;
@@ -51,7 +52,8 @@ mod tests {
     /// A cell that is planned for GPUs, or for the CPU with 8 threads.
     fn work(engine: &str, gpus: &[usize]) -> Work {
         let text = format!("[engine]\n{engine}");
-        let resolved = recipe::load_str(Path::new("r.toml"), &text, &[], std::iter::empty()).unwrap();
+        let resolved =
+            recipe::load_str(Path::new("r.toml"), &text, &[], std::iter::empty(), &Machine::none()).unwrap();
         let corpus = Corpus {
             vocab_size: 256,
             train_tokens: 1 << 20,
@@ -59,11 +61,11 @@ mod tests {
             validation_tokens: 1 << 12,
             floor: None,
         };
-        let mut plan = Plan::anywhere(&resolved, corpus).unwrap();
+        let mut plan = Plan::new(&resolved, &corpus, &Machine::none()).unwrap();
         plan.execution.gpu = gpus.first().copied();
         plan.execution.peers = gpus.iter().skip(1).copied().collect();
         plan.execution.threads = 8;
-        Work { resolved, plan }
+        Work { resolved, plan, machine: Machine::none() }
     }
 
     fn on(gpus: &[usize], told: bool) -> Option<Place> {

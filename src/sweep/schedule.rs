@@ -205,7 +205,7 @@ impl<'a> Schedule<'a> {
             line.reason = Some(refusal.message().to_owned());
             return self.append(line, None);
         }
-        line.recipe_hash = work.hash_at(place);
+        line.recipe_hash = work.hash_at(place)?;
         // The line comes first: a process that nobody knows of would never be found again.
         self.append(line.clone(), None)?;
         let order = Order {

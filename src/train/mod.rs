@@ -23,10 +23,7 @@ pub use inspect::inspect;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
-pub use run::{
-    Ended, Origin, Request, check_fits, corpus_facts, follow, make_paths_absolute, mark_failed, not_taken,
-    run,
-};
+pub use run::{Ended, Origin, Request, corpus_facts, follow, mark_failed, not_taken, run};
 pub use sample::{SampleRequest, sample};
 pub use worker_request::WorkerRequest;
 

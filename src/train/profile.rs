@@ -8,8 +8,9 @@ use crate::device::cpu::Pool;
 use crate::device::cuda::limits::{self, Limits};
 use crate::error::{Error, Result};
 use crate::ir::{Node, Phase, Program};
+use crate::machine::Machine;
 use crate::ranks::Party;
-use crate::recipe::Resolved;
+use crate::recipe::Recipe;
 use crate::results::steady::Spread;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,12 +92,12 @@ struct Collected {
 ///
 /// # Errors
 /// As [`super::run`]; several ranks are refused, for their waits would be measured as work.
-pub fn profile(mut resolved: Resolved, request: ProfileRequest) -> Result<Profile> {
+pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> Result<Profile> {
     // The schedule has a row per step, and takes part in every step that is measured.
     let needed = request.warmup.saturating_add(2 * request.steps + STEPS_AHEAD + 1);
-    let training = &mut resolved.recipe.training;
-    training.steps = training.steps.max(needed);
-    let (plan, programs, dataset) = prepare(&mut resolved, &Party::alone())?;
+    let steps = recipe.values().training.steps.max(needed);
+    let recipe = recipe.with_overrides(&[format!("training.steps={steps}")], machine)?;
+    let (plan, programs, dataset) = prepare(&recipe, machine, &Party::alone())?;
     if plan.batch.world > 1 {
         return Err(Error::usage("a profile is of one rank; set parallelism.world_size=1"));
     }

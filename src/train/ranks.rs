@@ -11,10 +11,11 @@ use crate::device::communicator::{Activity, Communicator};
 use crate::device::cpu::Pool;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::Plan;
 use crate::ranks::{Party, Stop};
-use crate::recipe::{self, Class, Resolved};
+use crate::recipe::{self, Class, Recipe};
 use crate::results::summary::Startup;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 /// What every rank of a process has before it begins.
 #[derive(Clone, Debug)]
 pub(super) struct Crew {
-    pub resolved: Resolved,
+    pub resolved: Recipe,
     pub plan: Arc<Plan>,
     pub programs: Arc<Programs>,
     pub dataset: Arc<Dataset>,
@@ -94,9 +95,14 @@ impl Beginning {
         }
         // Where a file lies may differ between machines; what is in it may not, which the next check sees.
         let place = |key: &str| ["data.corpus", "data.tokenizer", "data.validation"].contains(&key);
-        let theirs =
-            recipe::load_str(Path::new("the recipe of rank 0"), &self.recipe, &[], std::iter::empty())?;
-        let changes = recipe::diff(&theirs.recipe, &crew.resolved.recipe).into_iter();
+        let theirs = recipe::load_str(
+            Path::new("the recipe of rank 0"),
+            &self.recipe,
+            &[],
+            std::iter::empty(),
+            &Machine::none(),
+        )?;
+        let changes = recipe::diff(theirs.values(), crew.resolved.values()).into_iter();
         let differ = changes.filter(|change| change.class != Class::Bookkeeping && !place(change.key));
         let differ: Vec<String> = differ
             .map(|change| format!("{} = {} ({} on rank 0)", change.key, change.new, change.old))

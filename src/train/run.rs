@@ -12,12 +12,14 @@ use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::error::{Error, Kind, Result};
 use crate::exec::BadTensor;
 use crate::forecast::memory::peak_bytes;
+use crate::forecast::{SMALLER, check_fits};
 use crate::format::binary;
+use crate::machine::{Gpus, Machine};
 use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::policy::{DeviceChoice, Resume};
 use crate::ranks::{LastWords, Party, Stop, fault, process};
-use crate::recipe::Resolved;
+use crate::recipe::Recipe;
 use crate::results::atomic;
 use crate::results::folder::{ALGORITHMS, SUMMARY, read_summary};
 use crate::results::progress::{Mode, Progress};
@@ -46,7 +48,9 @@ pub enum Origin {
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The recipe.
-    pub resolved: Resolved,
+    pub resolved: Recipe,
+    /// The machine that it runs on.
+    pub machine: Machine,
     /// Where run folders go.
     pub results: PathBuf,
     /// How progress is shown.
@@ -93,9 +97,9 @@ pub fn run(request: Request, party: &Party, stop: &Stop) -> Result<Ended> {
 ///
 /// # Errors
 /// As [`run`], for this process's ranks.
-pub fn follow(mut resolved: Resolved, party: &Party, stop: &Stop) -> Result<Outcome> {
+pub fn follow(resolved: Recipe, machine: &Machine, party: &Party, stop: &Stop) -> Result<Outcome> {
     let words = LastWords::when_ended(party.first());
-    let trained = prepare(&mut resolved, party).and_then(|(plan, programs, dataset)| {
+    let trained = prepare(&resolved, machine, party).and_then(|(plan, programs, dataset)| {
         fault::check(plan.batch.world, 0, plan.steps as u64)?;
         let crew = Crew { resolved, plan, programs, dataset, stop: stop.clone() };
         train_ranks(party, &crew, None)
@@ -108,10 +112,9 @@ pub fn follow(mut resolved: Resolved, party: &Party, stop: &Stop) -> Result<Outc
 }
 
 fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Result<Ended> {
-    let Request { mut resolved, results, progress, origin, algorithms_from, command } = request;
+    let Request { resolved, machine, results, progress, origin, algorithms_from, command } = request;
     let origin = match origin {
-        Origin::Fresh if resolved.recipe.checkpoint.resume == Resume::Auto => {
-            make_paths_absolute(&mut resolved)?;
+        Origin::Fresh if resolved.values().checkpoint.resume == Resume::Auto => {
             unfinished(&results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume)
         }
         asked => asked,
@@ -122,9 +125,9 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
         Origin::Fresh | Origin::Fork(_) => None,
     };
     let began = Instant::now();
-    let (plan, programs, dataset) = prepare(&mut resolved, party)?;
+    let (plan, programs, dataset) = prepare(&resolved, &machine, party)?;
     let corpus_took = began.elapsed();
-    let recipe_hash = resolved.hash();
+    let mut recipe_hash = resolved.hash();
     let start = start(&origin, &resolved, &plan, &programs, &dataset)?;
     let from_step = start.step();
     fault::check(plan.batch.world, from_step, plan.steps as u64)?;
@@ -145,7 +148,13 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
                 dismiss(party, &crew, folder.path())?;
                 return Ok(Ended { folder, summary, outcome: Ok(()) });
             }
-            summary.recipe_hash.clone_from(&recipe_hash);
+            // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed, the hash stays that
+            // of the recipe as written.
+            if start.changes.is_empty() {
+                recipe_hash.clone_from(&summary.recipe_hash);
+            } else {
+                summary.recipe_hash.clone_from(&recipe_hash);
+            }
             (folder, summary)
         }
         None => {
@@ -177,7 +186,7 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
         meta: meta(&resolved, &recipe_hash, &plan, &dataset),
         plan: Arc::clone(&plan),
         planned_bytes: peak_bytes(&plan, &programs) as u64,
-        judge: resolved.recipe.data.corpus == STORIES,
+        judge: resolved.values().data.corpus == STORIES,
         progress,
         folder,
         summary,
@@ -194,8 +203,8 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
     if let Some(loaded) = &start.loaded {
         recorder.note(&format!("going on from step {from_step} ({})", loaded.path().display()))?;
     }
-    if let (None, Err(reason)) = (plan.execution.gpu, cuda::usable())
-        && resolved.recipe.engine.device == DeviceChoice::Auto
+    if let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus)
+        && resolved.values().engine.device == DeviceChoice::Auto
         && cuda::libraries::Nvidia::Driver.open().is_some()
     {
         recorder.warn(&format!("this runs on the CPU, for {reason}"))?;
@@ -241,33 +250,22 @@ pub fn mark_failed(folder: &Path, error: &Error) {
     let _ = written.recv_timeout(LAST_WRITE);
 }
 
-/// Opens the corpus, plans, records the programs, and refuses what does not fit. Paths become absolute.
+/// Opens the corpus, plans, records the programs, and refuses what does not fit.
 pub(super) fn prepare(
-    resolved: &mut Resolved,
+    recipe: &Recipe,
+    machine: &Machine,
     party: &Party,
 ) -> Result<(Arc<Plan>, Arc<Programs>, Arc<Dataset>)> {
-    make_paths_absolute(resolved)?;
-    let dataset = data::open(&data_spec(resolved), resolved.recipe.training.seq_len)?;
-    let mut plan = Plan::new(resolved, corpus_facts(&dataset))?;
-    if resolved.recipe.engine.threads.is_none() {
-        plan.execution.threads = (plan.execution.threads / party.processes_on_machine()).max(1);
-    }
+    let machine = machine.clone().with_ranks(party.on_machine(), party.processes_on_machine());
+    let dataset = data::open(&data_spec(recipe), recipe.values().training.seq_len)?;
+    let plan = Plan::new(recipe, &corpus_facts(&dataset), &machine)?;
     if plan.generation.samples > 0 {
         // At the end of a training it would be too late to say so.
         prompt(&plan.generation, &dataset.tokenizer, plan.batch.seq_len)?;
     }
     let programs = Programs::new(&plan)?;
-    check_fits(&plan, &programs, party.on_machine())?;
+    check_fits(&plan, &programs, &machine)?;
     Ok((Arc::new(plan), Arc::new(programs), Arc::new(dataset)))
-}
-
-/// Makes the paths in a recipe absolute. A run's recipe hash is that of the recipe after this, so that it is the hash
-/// of `resolved.toml` too, and recipes in two folders that name two files alike are not taken for one.
-///
-/// # Errors
-/// When the current directory is gone.
-pub fn make_paths_absolute(resolved: &mut Resolved) -> Result<()> {
-    resolved.make_paths_absolute(&[&data::GENERATED[..], &data::tokenizer::BUILT_IN[..]].concat())
 }
 
 /// The corpus whose grammar can tell whether a sentence is one of its own.
@@ -360,55 +358,9 @@ fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
     ))
 }
 
-/// What to turn where memory is short.
-const SMALLER: &str = "Smaller: training.local_batch_size with more training.accumulation, or \
-                       activation_checkpoint.mode=full";
-
 /// How a run that ended by an error is reported.
 fn failure(error: &Error) -> Status {
     if error.kind() == Kind::DoesNotFit { Status::Oom } else { Status::Failed }
-}
-
-/// Refuses what the plan says cannot fit, before anything is allocated. `ranks` are those that share this machine.
-///
-/// # Errors
-/// [`Kind::DoesNotFit`], with the largest tensor and what to turn.
-pub fn check_fits(plan: &Plan, programs: &Programs, ranks: usize) -> Result<()> {
-    let card = plan.execution.gpu.map(|gpu| Gpu::properties_of(gpu).map(|p| p.memory_bytes)).transpose()?;
-    let machine = memory::total_bytes().map(|b| b as usize);
-    let (limit, whose) = match (plan.execution.memory_limit, card, machine) {
-        (Some(limit), _, _) => (limit, "engine.memory_limit_gib"),
-        (None, Some(card), _) => (card, "the GPU's memory"),
-        (None, None, Some(machine)) => (machine, "this machine's memory"),
-        (None, None, None) => return Ok(()),
-    };
-    // On the CPU, ranks share the machine's memory, each with its own state and arena.
-    let per_rank = peak_bytes(plan, programs);
-    let shared = plan.execution.memory_limit.is_none() && card.is_none();
-    let planned = per_rank.saturating_mul(if shared { ranks } else { 1 });
-    if planned <= limit {
-        return Ok(());
-    }
-    let section = programs.sections().into_iter().max_by_key(|s| s.memory.arena_bytes);
-    let largest = section.and_then(|s| {
-        let block = *s.memory.holders_of_peak().first()?;
-        let tensor = s.program.tensor(*block.tensors.first()?);
-        Some(format!(
-            "; the largest tensor at the peak is {} {} ({})",
-            tensor.name,
-            tensor.spec,
-            binary(block.bytes)
-        ))
-    });
-    Err(Error::does_not_fit(format!(
-        "does not fit: the plan needs {} (state {}, activations {}), and {whose} is {}{}. \
-         {SMALLER}",
-        binary(planned),
-        binary(programs.state.bytes()),
-        binary(per_rank - programs.state.bytes()),
-        binary(limit),
-        largest.unwrap_or_default()
-    )))
 }
 
 /// What the corpus says of itself once it is open.
@@ -438,7 +390,7 @@ pub(super) fn engine_name(plan: &Plan) -> String {
     plan.execution.gpu.map_or_else(cpu, |gpu| cuda::describe(gpu).unwrap_or_else(|e| e.message().to_string()))
 }
 
-fn meta(resolved: &Resolved, recipe_hash: &str, plan: &Plan, dataset: &Dataset) -> Meta {
+fn meta(resolved: &Recipe, recipe_hash: &str, plan: &Plan, dataset: &Dataset) -> Meta {
     Meta {
         step: 0,
         tokens_seen: 0,
@@ -456,10 +408,10 @@ fn meta(resolved: &Resolved, recipe_hash: &str, plan: &Plan, dataset: &Dataset) 
 }
 
 /// The files of a recipe as written, the outermost first.
-fn as_written(resolved: &Resolved) -> String {
+fn as_written(resolved: &Recipe) -> String {
     let mut text = String::new();
-    for (path, written) in &resolved.as_written {
-        if resolved.as_written.len() > 1 {
+    for (path, written) in resolved.files() {
+        if resolved.files().len() > 1 {
             text += &format!("# ---- {}\n", path.display());
         }
         text += written;
