@@ -19,6 +19,7 @@ pub mod exec;
 pub mod forecast;
 pub mod format;
 pub mod ir;
+pub mod metrics;
 pub mod model;
 pub mod ops;
 pub mod passes;

@@ -23,27 +23,30 @@ const MAY_USE: &[(&str, &str)] = &[
     ("error", ""),
     ("format", ""),
     ("policy", ""),
+    // The table of metrics: columns, headings, units.
+    ("metrics", ""),
     ("device", "error"),
     ("ir", "device error"),
     ("ops", "ir device error"),
     ("passes", "ops ir device policy error"),
     ("exec", "passes ir device policy error"),
     ("check", "exec passes ops ir device policy error"),
-    ("recipe", "policy error"),
+    // The names that predictions may use.
+    ("recipe", "metrics policy error"),
     ("data", "error"),
     ("plan", "recipe data device policy error"),
     ("model", "plan exec passes ops ir device policy error"),
     ("forecast", "model plan exec passes ir device policy format error"),
-    ("results", "format error"),
+    ("results", "metrics format error"),
     ("checkpoint", "error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
     ("ranks", "results plan recipe device policy error"),
     // The names and classes of keys, for columns and for what makes two rows alike.
-    ("report", "results recipe format error"),
+    ("report", "results recipe metrics format error"),
     ("train", "ranks checkpoint results forecast model plan data recipe exec ir device policy format error"),
-    ("sweep", "train ranks results forecast model plan data recipe device format error"),
+    ("sweep", "train ranks results metrics forecast model plan data recipe device format error"),
     // The signals of runs, and the absolute paths of a recipe.
-    ("compare", "train ranks results recipe format error"),
+    ("compare", "train ranks results recipe metrics format error"),
     (
         "cli",
         "compare device sweep train ranks checkpoint report results forecast check model plan data recipe policy format error",

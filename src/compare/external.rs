@@ -12,6 +12,12 @@ use crate::error::{Error, Result};
 use crate::results::{Phase, TimingRow};
 use serde::Deserialize;
 
+/// The column of the speed, which commands have to print.
+const SPEED: &str = "tok_s";
+
+/// The column of the step time.
+const STEP_TIME: &str = "step_ms";
+
 /// What a command printed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Printed {
@@ -23,6 +29,13 @@ pub struct Printed {
     pub curve: Vec<Point>,
     /// The lines that were rows, for the file beside the comparison.
     pub lines: String,
+}
+
+impl Printed {
+    /// The columns that the command measured, speed first.
+    pub fn columns(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(SPEED).chain(self.tells_step_ms.then_some(STEP_TIME))
+    }
 }
 
 #[derive(Deserialize)]
@@ -69,7 +82,7 @@ pub fn read(stdout: &str) -> Result<Printed> {
         wall_s += step_ms / 1e3;
         printed
             .timing
-            .push(TimingRow { tok_s: Some(tok_s), ..TimingRow::of(step, Phase::Train, wall_s, step_ms) });
+            .push(TimingRow { tok_s: Some(tok_s), ..TimingRow::timed(step, Phase::Train, wall_s, step_ms) });
         printed.curve.extend(row.loss.map(|loss| Point::new(step, loss)));
         printed.lines += line.trim();
         printed.lines.push('\n');

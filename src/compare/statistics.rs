@@ -5,6 +5,7 @@
 //! what the interval rests on is how these values scatter.
 
 use crate::results::comparison::{Interval, Verdict};
+use crate::results::quantiles::median;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -45,17 +46,12 @@ pub fn blocks(steps: &[f64]) -> Option<Vec<f64>> {
     }
     let length = steps.len() / count;
     let used = &steps[steps.len() - count * length..];
-    Some(used.chunks_exact(length).map(|block| median(block.to_vec())).collect())
+    Some(used.chunks_exact(length).map(middle).collect())
 }
 
-/// The middle value, or the mean of the two in the middle; NaN for none.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => 0.5 * (values[n / 2 - 1] + values[n / 2]),
-    }
+/// The median; NaN for no values.
+fn middle(values: &[f64]) -> f64 {
+    median(values.iter().copied()).unwrap_or(f64::NAN)
 }
 
 /// After over before, with its 95 % interval. Each side is a list of runs, each run a list of blocks. `None` when a side has
@@ -108,7 +104,7 @@ impl Estimate {
         if runs.is_empty() || !runs.iter().all(usable) {
             return None;
         }
-        let values: Vec<f64> = runs.iter().map(|run| median(run.clone()).ln()).collect();
+        let values: Vec<f64> = runs.iter().map(|run| middle(run).ln()).collect();
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         match runs {
@@ -125,9 +121,8 @@ impl Estimate {
 /// The variance of the logarithm of the median of a run's blocks, by resampling them.
 fn resampled(blocks: &[f64]) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
-    let medians: Vec<f64> = (0..RESAMPLES)
-        .map(|_| median(blocks.iter().map(|_| blocks[below(&mut rng, blocks.len())]).collect()).ln())
-        .collect();
+    let mut resample = || blocks.iter().map(|_| blocks[below(&mut rng, blocks.len())]).collect::<Vec<_>>();
+    let medians: Vec<f64> = (0..RESAMPLES).map(|_| middle(&resample()).ln()).collect();
     variance(&medians)
 }
 

@@ -2,6 +2,8 @@
 
 use super::measured::Columns;
 use crate::format::{short, wall_time};
+use crate::metrics;
+use crate::results::columns;
 use crate::results::comparison::{Comparison, Interval, Turn, Verdict};
 use std::fmt::Write;
 
@@ -113,13 +115,13 @@ fn table(comparison: &Comparison) -> String {
     text
 }
 
-/// A value with as many digits as its column has meaning.
+/// A value with the digits and the unit of its column.
 fn shown(name: &str, value: f64) -> String {
-    match name {
-        "train_loss" | "val_loss" => format!("{value:.4}"),
-        "tok_s" => format!("{value:.0}"),
-        _ if name.ends_with("_bytes") => format!("{:.1} MiB", value / f64::from(1 << 20)),
-        _ => format!("{value:.3}"),
+    match metrics::find(name) {
+        // The name says bytes.
+        Some(metric) if metric.unit == "MiB" => format!("{} MiB", columns::shown(metric, value)),
+        Some(metric) => columns::shown(metric, value),
+        None => format!("{value:.3}"),
     }
 }
 

@@ -4,13 +4,15 @@ use super::child::{self, Over, Patience, Stderr};
 use super::external;
 use super::gate::Point;
 use super::load::Load;
-use super::measured::{self, Columns};
+use super::measured::Columns;
 use super::sides::{Program, hash_of};
-use super::statistics::{blocks, median};
+use super::statistics::blocks;
 use crate::error::{Error, IoContext, Kind, Result};
+use crate::results::columns::Figures;
 use crate::results::comparison::Turn;
 use crate::results::folder::{ALGORITHMS, ENVIRONMENT, METRICS, TIMING, folder_name, read_summary};
 use crate::results::provenance::Environment;
+use crate::results::quantiles::median;
 use crate::results::steady::steady_rows;
 use crate::results::{MetricsRow, Status, TimingRow, atomic, rows};
 use std::path::{Path, PathBuf};
@@ -18,6 +20,9 @@ use std::process::Command;
 
 /// Lines of a failed process's complaint that are shown.
 const SHOWN_LINES: usize = 12;
+
+/// Columns of clocks that must not move between runs of one side.
+const CLOCKS: [&str; 2] = ["sm_clock_mhz", "mem_clock_mhz"];
 
 /// A turn that is over, and all that a comparison needs of it.
 #[derive(Clone, Debug)]
@@ -123,7 +128,7 @@ impl Taken {
         // What another version wrote may not be readable, and nothing but the name of the device rests on it.
         taken.environment = serde_json::from_slice(&environment).ok();
         taken.algorithms = Some(run.to_owned()).filter(|run| run.join(ALGORITHMS).is_file());
-        taken.columns = measured::of(&summary);
+        taken.columns = Figures::from_summary(&summary).for_comparison();
         if let Some(gpu) = summary.gpu.as_ref().filter(|gpu| gpu.contended == Some(true)) {
             taken.contended.push(gpu.contended_because.clone().unwrap_or_else(|| "contended".to_owned()));
         }
@@ -190,11 +195,7 @@ impl Taken {
         if settled == Some(false) {
             self.contended.push("its step time never settled".to_owned());
         }
-        let clock = |column: fn(&TimingRow) -> Option<f64>| {
-            let clocks: Vec<f64> = steady.iter().filter_map(|row| column(row)).collect();
-            (!clocks.is_empty()).then(|| median(clocks))
-        };
-        self.clocks = [clock(|row| row.sm_clock_mhz), clock(|row| row.mem_clock_mhz)];
+        self.clocks = CLOCKS.map(|column| median(steady.iter().filter_map(|row| row.number(column))));
     }
 }
 
@@ -277,13 +278,10 @@ fn external(command: &str, number: usize, after: bool, set: Setting<'_>) -> Resu
     atomic::write(&set.folder.join(format!("turn-{number}.jsonl")), printed.lines.as_bytes())?;
     taken.time(&printed.timing, set.warmup);
     let (steady, _) = steady_rows(&printed.timing, set.warmup);
-    let middle =
-        |column: fn(&TimingRow) -> Option<f64>| median(steady.iter().filter_map(|row| column(row)).collect());
-    taken.columns.insert("tok_s".to_owned(), middle(|row| row.tok_s));
-    if printed.tells_step_ms {
-        taken.columns.insert("step_ms".to_owned(), middle(|row| Some(row.step_ms)));
+    for column in printed.columns() {
+        let value = median(steady.iter().filter_map(|row| row.number(column)));
+        taken.columns.extend(value.map(|value| (column.to_owned(), value)));
     }
-    taken.columns.retain(|_, value| value.is_finite());
     taken.turn.final_loss = printed.curve.last().map(|point| point.loss);
     if let Some(loss) = taken.turn.final_loss {
         taken.columns.insert("train_loss".to_owned(), loss);

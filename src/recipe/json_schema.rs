@@ -1,7 +1,7 @@
 //! The table as a JSON schema, for editors.
 
 use super::key::{Interval, Key, Type, keys_of};
-use super::prediction::PREDICTABLE;
+use super::prediction::predictable;
 use super::schema::Recipe;
 use super::table::SECTIONS;
 use serde_json::{Map, Value, json};
@@ -94,7 +94,7 @@ fn fragment(kind: Type) -> Map<String, Value> {
             "type": "string",
             "pattern": format!(
                 "^(faster|slower|no difference|({}) +[+-]?[0-9.]+\\.\\.[+-]?[0-9.]+%)$",
-                PREDICTABLE.join("|")
+                predictable().collect::<Vec<_>>().join("|")
             ),
         }),
         Type::Settings => json!({"type": "object"}),

@@ -28,7 +28,7 @@ mod values;
 pub use batch::{Batch, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS, batch};
 pub use json_schema::json_schema;
 pub use key::{Class, Interval, Key, Type, find, find_path, keys_of};
-pub use prediction::{PREDICTABLE, Predicted, Prediction};
+pub use prediction::{Predicted, Prediction};
 pub use reference::reference_markdown;
 pub use resolved::{Change, Resolved, diff, value_text};
 pub use schema::{

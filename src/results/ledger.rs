@@ -4,8 +4,11 @@
 //! started; one that never ended was killed with the sweep, and the next sweep says so in a line of its own. The table of a
 //! sweep is what its cells' last lines say.
 
+use super::columns::NamedNumbers;
 use crate::error::{Error, IoContext, Result};
+use crate::metrics;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -50,28 +53,49 @@ pub struct Attempt {
     pub measured: Measured,
 }
 
-/// What a cell's run measured. Blank is not zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+/// What a cell's run measured, by the keys of [`metrics::of_ledgers`]. Blank is not zero.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
 pub struct Measured {
-    /// Steps done.
-    pub steps: Option<u64>,
-    /// Last training loss, in nats per token.
-    pub loss: Option<f64>,
-    /// Last held-out loss, in nats per token.
-    pub val_loss: Option<f64>,
-    /// Median tokens per second in the steady state.
-    pub tok_s: Option<f64>,
-    /// Median step time in the steady state, in milliseconds.
-    pub step_ms: Option<f64>,
-    /// Model FLOPs utilization, in percent.
-    pub mfu_pct: Option<f64>,
-    /// Bytes of state and activations by the plan.
-    pub planned_bytes: Option<u64>,
-    /// Bytes that were allocated.
-    pub allocated_bytes: Option<u64>,
+    /// Figures of the run's summary.
+    pub figures: NamedNumbers,
     /// Whether another process used the device, or it throttled.
     pub contended: Option<bool>,
+}
+
+/// The key of [`Measured::contended`].
+const CONTENDED: &str = "contended";
+
+impl Measured {
+    /// Returns the figure with that key of the ledger.
+    pub fn get(&self, key: &str) -> Option<f64> {
+        self.figures.get(key)
+    }
+}
+
+fn keys() -> impl Iterator<Item = &'static str> {
+    metrics::of_ledgers().into_iter().map(|(key, _)| key)
+}
+
+impl TryFrom<Map<String, Value>> for Measured {
+    type Error = String;
+
+    fn try_from(object: Map<String, Value>) -> std::result::Result<Self, String> {
+        let contended = match object.get(CONTENDED) {
+            Some(Value::Bool(contended)) => Some(*contended),
+            None | Some(Value::Null) => None,
+            Some(other) => return Err(format!("`{CONTENDED}` is {other}, not true or false")),
+        };
+        Ok(Self { figures: NamedNumbers::from_json(&object, keys())?, contended })
+    }
+}
+
+impl From<Measured> for Map<String, Value> {
+    fn from(measured: Measured) -> Self {
+        let mut object = measured.figures.to_json(keys());
+        object.insert(CONTENDED.to_owned(), measured.contended.into());
+        object
+    }
 }
 
 /// How an attempt stands.
@@ -251,6 +275,8 @@ mod tests {
     use super::*;
 
     fn attempt(key: &str, status: CellStatus) -> Attempt {
+        let mut measured = Measured::default();
+        measured.figures.set("loss", 1.5);
         Attempt {
             key: key.to_owned(),
             attempt: 1,
@@ -264,7 +290,7 @@ mod tests {
             device: "d".to_owned(),
             run: None,
             at: "2026-01-02T03:04:05Z".to_owned(),
-            measured: Measured { loss: Some(1.5), ..Measured::default() },
+            measured,
         }
     }
 
@@ -293,6 +319,18 @@ mod tests {
         assert_eq!(ledger.lines().len(), 3);
         assert_eq!(ledger.last("a"), Some(&attempt("a", CellStatus::PredictedOom)));
         assert_eq!(ledger.last("c"), None);
+    }
+
+    #[test]
+    fn a_line_keeps_its_keys_their_order_and_its_digits() {
+        let line = r#"{"steps":40,"loss":2.3078,"val_loss":2.2611,"tok_s":45227.0,"step_ms":45.125,"mfu_pct":null,"planned_bytes":43620761,"allocated_bytes":43620761,"contended":false}"#;
+        let measured: Measured = serde_json::from_str(line).unwrap();
+        assert_eq!((measured.get("tok_s"), measured.get("mfu_pct")), (Some(45227.0), None));
+        assert_eq!(serde_json::to_string(&measured).unwrap(), line);
+        assert_eq!(serde_json::from_str::<Measured>("{}").unwrap(), Measured::default());
+        assert!(
+            serde_json::from_str::<Measured>(r#"{"loss":"low"}"#).unwrap_err().to_string().contains("loss")
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! `metrics.csv` is deterministic; whatever is measured goes to `timing.csv` and `env.json`.
 
 pub mod atomic;
+pub mod columns;
 pub mod comparison;
 pub mod find;
 pub mod folder;
@@ -12,6 +13,7 @@ pub mod ledger;
 pub mod memory;
 pub mod progress;
 pub mod provenance;
+pub mod quantiles;
 pub mod rows;
 pub mod steady;
 pub mod summary;

@@ -184,6 +184,10 @@ pub fn outcome(summary: &Summary) -> String {
     if let Some(rate) = summary.tok_s {
         text += &format!(", {} tok/s", short(rate));
     }
+    let step_ms = summary.steady_state.as_ref().and_then(|steady| steady.step_ms);
+    if let (Some(measured), Some(predicted)) = (step_ms, summary.predicted_step_ms) {
+        text += &format!(", {:.2} ms/step (predicted {predicted:.2})", measured.median);
+    }
     if let Some(mfu) = summary.mfu_pct {
         text += &format!(", MFU {mfu:.1} %");
     }
@@ -237,6 +241,7 @@ fn say_json(out: &mut dyn Write, event: &Event<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::rows::{Phase, TimingRow};
     use crate::results::summary::{Gpu, LossAt, Losses, Status};
     use serde_json::json;
     use std::sync::{Arc, Mutex};
@@ -301,6 +306,7 @@ mod tests {
     fn a_contended_run_says_so_where_its_speed_stands() {
         let mut contended = summary();
         contended.mfu_pct = Some(41.25);
+        contended.predicted_step_ms = Some(4.0);
         contended.gpu = Some(Gpu {
             contended: Some(true),
             contended_because: Some("another process computed on the GPU".to_owned()),
@@ -312,6 +318,17 @@ mod tests {
         assert_eq!(lines.next(), Some("contended: another process computed on the GPU"));
         contended.gpu = Some(Gpu { contended: Some(false), ..Gpu::default() });
         assert!(!outcome(&contended).contains("contended"));
+    }
+
+    #[test]
+    fn a_measured_step_stands_beside_the_predicted_one() {
+        let row = TimingRow { tok_s: Some(4e4), ..TimingRow::timed(40, Phase::Train, 61.0, 25.125) };
+        let mut summary = summary();
+        summary.measure(&[], &[row], 0);
+        assert!(!outcome(&summary).contains("ms/step"));
+        summary.predicted_step_ms = Some(20.5);
+        let text = outcome(&summary);
+        assert!(text.contains("40k tok/s, 25.12 ms/step (predicted 20.50)"), "{text}");
     }
 
     #[test]

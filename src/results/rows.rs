@@ -1,141 +1,17 @@
-//! The rows of `metrics.csv` and `timing.csv`: their types are the files' schema.
+//! Row files: `metrics.csv` and `timing.csv`, written row by row, resumed after a crash, and read back.
 
 use crate::error::{Error, IoContext, Result};
+pub use crate::metrics::{MetricsRow, Phase, TimingRow};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-/// A row of `metrics.csv`: what the training computed. Two runs of one recipe give the same bytes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MetricsRow {
-    /// Optimizer steps done, this one included.
-    pub step: u64,
-    /// Tokens trained on so far, over all ranks.
-    pub tokens_seen: u64,
-    /// Mean cross-entropy of the step's tokens, in nats per token.
-    pub loss: f32,
-    /// Mean cross-entropy on the held-out text after this step, in nats per token; blank where it was not evaluated.
-    pub val_loss: Option<f32>,
-    /// Learning rate used in this step.
-    pub lr: f64,
-    /// Global L2 norm of the gradient before clipping.
-    pub grad_norm: f32,
-}
-
-/// What a row of `timing.csv` timed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// A training step among the first `metrics.warmup` of this process.
-    Warmup,
-    /// A training step.
-    Train,
-    /// An evaluation on the held-out text.
-    Eval,
-    /// Comparing the parameters of all ranks.
-    Check,
-    /// Writing a checkpoint.
-    Save,
-    /// Generating text.
-    Sample,
-}
-
-/// A row of `timing.csv`: what was measured. Blank where there is no measurement, never zero.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TimingRow {
-    /// The step that was run, or after which the other phases ran.
-    pub step: u64,
-    /// What was timed.
-    pub phase: Phase,
-    /// Wall time of the run at the end of the phase, in seconds. A resumed run goes on from its last kept row.
-    pub wall_s: f64,
-    /// Wall time of the phase, in milliseconds, waiting for data included.
-    pub step_ms: f64,
-    /// The part of `step_ms` spent waiting for the loader.
-    pub data_wait_ms: Option<f64>,
-    /// Tokens per second over all ranks.
-    pub tok_s: Option<f64>,
-    /// Tokens per second and device.
-    pub tok_s_per_device: Option<f64>,
-    /// Model arithmetic per second and device, in 10^12 floating-point operations.
-    pub tflops_per_device: Option<f64>,
-    /// Model FLOPs utilization in percent of the device's peak; blank where the peak is unknown.
-    pub mfu_pct: Option<f64>,
-    /// Memory the plan foresees, in MiB.
-    pub plan_mem_mib: Option<f64>,
-    /// Resident memory at the end of the phase, in MiB.
-    pub rss_mib: Option<f64>,
-    /// Peak resident memory of the process so far, in MiB.
-    pub peak_mem_mib: Option<f64>,
-    /// How often memory was asked from the driver since the row before; blank on the CPU, as is what follows up to
-    /// `hfu_pct`.
-    pub driver_allocations: Option<u64>,
-    /// Device memory that tensors use: the state, and the arena or the most transient tensors alive at once, in MiB.
-    pub gpu_allocated_mib: Option<f64>,
-    /// Device memory that this process holds from the driver at the end of the phase, in MiB.
-    pub gpu_reserved_mib: Option<f64>,
-    /// Percent of the time in which a kernel ran; this and what follows are of samples since the row before.
-    pub gpu_util_pct: Option<f64>,
-    /// Mean clock of the multiprocessors.
-    pub sm_clock_mhz: Option<f64>,
-    /// Mean clock of the memory.
-    pub mem_clock_mhz: Option<f64>,
-    /// Mean power of the board.
-    pub power_w: Option<f64>,
-    /// The highest temperature.
-    pub temperature_c: Option<f64>,
-    /// Why clocks were lower than they could be, joined by `+`; blank for no reason.
-    pub throttle: Option<String>,
-    /// Hardware FLOPs utilization: products really run, recomputation included, in percent of the device's peak.
-    pub hfu_pct: Option<f64>,
-    /// Time of the step's collectives on rank 0, waiting for other ranks inside them included, in milliseconds; blank for
-    /// one rank, and where it could not be told.
-    pub communication_ms: Option<f64>,
-    /// The part of `communication_ms` in which the device did nothing else.
-    pub exposed_communication_ms: Option<f64>,
-    /// The rank that waited least for others; blank for one rank.
-    pub slowest_rank: Option<u64>,
-}
-
-impl TimingRow {
-    /// A row of what every phase has: when, what, how long. Everything else is blank.
-    pub fn of(step: u64, phase: Phase, wall_s: f64, step_ms: f64) -> Self {
-        Self {
-            step,
-            phase,
-            wall_s,
-            step_ms,
-            data_wait_ms: None,
-            tok_s: None,
-            tok_s_per_device: None,
-            tflops_per_device: None,
-            mfu_pct: None,
-            plan_mem_mib: None,
-            rss_mib: None,
-            peak_mem_mib: None,
-            driver_allocations: None,
-            gpu_allocated_mib: None,
-            gpu_reserved_mib: None,
-            gpu_util_pct: None,
-            sm_clock_mhz: None,
-            mem_clock_mhz: None,
-            power_w: None,
-            temperature_c: None,
-            throttle: None,
-            hfu_pct: None,
-            communication_ms: None,
-            exposed_communication_ms: None,
-            slowest_rank: None,
-        }
-    }
-}
-
 /// A row type with its file's header.
 pub trait Row: Serialize + DeserializeOwned {
-    /// The column names, in order. A test holds them equal to the field names.
+    /// The column names, in order.
     const COLUMNS: &'static [&'static str];
 
     /// The step that the row belongs to. Rows are written in ascending order of steps.
@@ -143,7 +19,7 @@ pub trait Row: Serialize + DeserializeOwned {
 }
 
 impl Row for MetricsRow {
-    const COLUMNS: &'static [&'static str] = &["step", "tokens_seen", "loss", "val_loss", "lr", "grad_norm"];
+    const COLUMNS: &'static [&'static str] = MetricsRow::COLUMNS;
 
     fn step(&self) -> u64 {
         self.step
@@ -151,33 +27,7 @@ impl Row for MetricsRow {
 }
 
 impl Row for TimingRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "step",
-        "phase",
-        "wall_s",
-        "step_ms",
-        "data_wait_ms",
-        "tok_s",
-        "tok_s_per_device",
-        "tflops_per_device",
-        "mfu_pct",
-        "plan_mem_mib",
-        "rss_mib",
-        "peak_mem_mib",
-        "driver_allocations",
-        "gpu_allocated_mib",
-        "gpu_reserved_mib",
-        "gpu_util_pct",
-        "sm_clock_mhz",
-        "mem_clock_mhz",
-        "power_w",
-        "temperature_c",
-        "throttle",
-        "hfu_pct",
-        "communication_ms",
-        "exposed_communication_ms",
-        "slowest_rank",
-    ];
+    const COLUMNS: &'static [&'static str] = TimingRow::COLUMNS;
 
     fn step(&self) -> u64 {
         self.step

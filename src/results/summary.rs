@@ -226,6 +226,10 @@ pub struct Summary {
     /// Median hardware FLOPs utilization in the steady state, in percent: recomputation counts as work.
     #[serde(default)]
     pub hfu_pct: Option<f64>,
+    /// Time of a step by the plan, in milliseconds: a lower bound from the GPU's peaks, to hold `steady_state.step_ms`
+    /// against. Blank on the CPU, and where the GPU's peaks are unknown.
+    #[serde(default)]
+    pub predicted_step_ms: Option<f64>,
     /// Step times in the steady state, and the rule by which it was found.
     pub steady_state: Option<SteadyState>,
     /// Memory by plan and by measurement.
@@ -270,6 +274,7 @@ impl Summary {
             tok_s: None,
             mfu_pct: None,
             hfu_pct: None,
+            predicted_step_ms: None,
             steady_state: None,
             memory: Memory::default(),
             rank_busy_pct: Vec::new(),
@@ -295,8 +300,8 @@ impl Summary {
         self.wall_s = timing.last().map(|row| row.wall_s);
         let steady = steady_state(timing, warmup);
         self.tok_s = steady.tok_s.map(|spread| spread.median);
-        self.mfu_pct = steady.mfu_pct;
-        self.hfu_pct = steady.hfu_pct;
+        self.mfu_pct = steady.medians.get("mfu_pct");
+        self.hfu_pct = steady.medians.get("hfu_pct");
         self.steady_state = Some(steady);
     }
 }
@@ -311,7 +316,7 @@ mod tests {
     }
 
     fn timing(step: u64, wall_s: f64) -> TimingRow {
-        TimingRow { tok_s: Some(200.0), ..TimingRow::of(step, Phase::Train, wall_s, 500.0) }
+        TimingRow { tok_s: Some(200.0), ..TimingRow::timed(step, Phase::Train, wall_s, 500.0) }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use crate::error::{Error, IoContext, Result};
 use crate::ranks::process::this_program;
 use crate::ranks::signal_group;
+use crate::results::columns::Figures;
 use crate::results::folder::{METRICS, TIMING, read_summary};
 use crate::results::ledger::{CellStatus, Measured, SWEEPS};
 use crate::results::{Status, Summary};
@@ -398,18 +399,9 @@ fn name_of(run: &Path) -> Option<String> {
 
 /// What a summary says that belongs in the ledger. What was not measured is blank.
 fn measured(summary: &Summary) -> Measured {
-    // As the run's own files print it: an f32 in its shortest form.
-    let exact = |loss: f32| loss.to_string().parse().ok();
-    let steady = summary.steady_state.as_ref();
-    Measured {
-        steps: Some(summary.steps).filter(|&steps| steps > 0),
-        loss: summary.train_loss.last.and_then(|at| exact(at.loss)),
-        val_loss: summary.val_loss.last.and_then(|at| exact(at.loss)),
-        tok_s: summary.tok_s,
-        step_ms: steady.and_then(|steady| steady.step_ms).map(|spread| spread.median),
-        mfu_pct: summary.mfu_pct,
-        planned_bytes: summary.memory.planned_bytes,
-        allocated_bytes: summary.memory.allocated_bytes,
-        contended: summary.gpu.as_ref().and_then(|gpu| gpu.contended),
+    let mut figures = Figures::as_printed(summary).for_ledger();
+    if summary.steps == 0 {
+        figures.set("steps", None::<u64>);
     }
+    Measured { figures, contended: summary.gpu.as_ref().and_then(|gpu| gpu.contended) }
 }

@@ -149,9 +149,9 @@ fn outcome(attempt: &Attempt, took: Option<Duration>) -> String {
     let measured = &attempt.measured;
     let mut text = String::new();
     if attempt.status == CellStatus::Ok {
-        text += &measured.loss.map(|loss| format!("  loss {loss:.3}")).unwrap_or_default();
-        text += &measured.val_loss.map(|loss| format!("  val {loss:.3}")).unwrap_or_default();
-        text += &measured.tok_s.map(|rate| format!("  {} tok/s", short(rate))).unwrap_or_default();
+        text += &measured.get("loss").map(|loss| format!("  loss {loss:.3}")).unwrap_or_default();
+        text += &measured.get("val_loss").map(|loss| format!("  val {loss:.3}")).unwrap_or_default();
+        text += &measured.get("tok_s").map(|rate| format!("  {} tok/s", short(rate))).unwrap_or_default();
     }
     text += &took.map(|took| format!("  {}", wall_time(took.as_secs_f64()))).unwrap_or_default();
     text += &attempt.reason.as_ref().map(|reason| format!("  {reason}")).unwrap_or_default();

@@ -15,6 +15,9 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::path::Path;
 use std::time::Duration;
 
+/// The ledger's key of the planned bytes, which are known before a cell runs.
+const PLANNED: &str = "planned_bytes";
+
 /// Between two looks at the attempts under way.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -199,7 +202,7 @@ impl<'a> Schedule<'a> {
             }
         };
         let mut line = self.attempt_of(cell, CellStatus::Running, None);
-        line.measured.planned_bytes = Some(fit.planned_bytes);
+        line.measured.figures.set(PLANNED, fit.planned_bytes);
         if let Some(refusal) = fit.refusal {
             line.status = CellStatus::PredictedOom;
             line.reason = Some(refusal.message().to_owned());
@@ -252,7 +255,10 @@ impl<'a> Schedule<'a> {
     /// Writes down how an attempt ended.
     fn end(&mut self, begun: &Attempt, verdict: Verdict, took: Option<Duration>) -> Result<()> {
         let Verdict { status, reason, run, mut measured } = verdict;
-        measured.planned_bytes = measured.planned_bytes.or(begun.measured.planned_bytes);
+        if measured.get(PLANNED).is_none() {
+            // A whole number of bytes below 2^53.
+            measured.figures.set(PLANNED, begun.measured.get(PLANNED).map(|bytes| bytes as u64));
+        }
         let line = Attempt { status, reason, run, measured, at: now(), ..begun.clone() };
         self.append(line, took)
     }

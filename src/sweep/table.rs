@@ -3,6 +3,7 @@
 use super::axes::Axes;
 use super::cell::{Cell, hash};
 use crate::error::{Error, IoContext, Result};
+use crate::metrics::{self, Metric};
 use crate::results::atomic;
 use crate::results::ledger::{Ledger, SWEEPS};
 use std::path::{Path, PathBuf};
@@ -18,26 +19,20 @@ pub struct Tables {
     keys: Vec<String>,
 }
 
-const COLUMNS: [&str; 14] = [
-    "status",
-    "steps",
-    "loss",
-    "val_loss",
-    "tok_s",
-    "step_ms",
-    "mfu_pct",
-    "planned_mib",
-    "allocated_mib",
-    "contended",
-    "attempts",
-    "run",
-    "cell",
-    "reason",
-];
+/// The column of the status, before the figures of the ledger.
+const STATUS: &str = "status";
 
-/// Columns of `table.md`: those that people compare.
-const FOR_PEOPLE: [&str; 9] =
-    ["status", "steps", "loss", "val_loss", "tok_s", "step_ms", "mfu_pct", "planned_mib", "reason"];
+/// The column that begins a cell's key.
+const CELL: &str = "cell";
+
+/// The column of what went wrong.
+const REASON: &str = "reason";
+
+/// Columns behind the figures of the ledger.
+const LAST_COLUMNS: [&str; 5] = ["contended", "attempts", "run", CELL, REASON];
+
+/// Columns that `table.md` leaves out: people compare the others.
+const NOT_FOR_PEOPLE: [&str; 5] = ["allocated_mib", "contended", "attempts", "run", CELL];
 
 impl Tables {
     /// The tables of the sweep that consists of these cells, in `RESULTS/sweeps/RECIPE-HASH8/`.
@@ -70,30 +65,26 @@ impl Tables {
     }
 
     fn header(&self) -> Vec<&str> {
-        self.keys.iter().map(String::as_str).chain(COLUMNS).collect()
+        let keys = self.keys.iter().map(String::as_str);
+        let figures = metrics::of_ledgers().into_iter().map(|(_, metric)| metric.name);
+        keys.chain([STATUS]).chain(figures).chain(LAST_COLUMNS).collect()
     }
 
     fn row(&self, cell: &Cell, ledger: &Ledger) -> Vec<String> {
         let own = self.keys.iter().map(|key| cell.settings.get(key).cloned().unwrap_or_default());
         let mut row: Vec<String> = own.collect();
         let Some(last) = ledger.last(&cell.key) else {
-            row.resize(self.keys.len() + COLUMNS.len(), String::new());
-            row[self.keys.len() + 12] = short(&cell.key);
+            let blank = |name: &&str| if *name == CELL { short(&cell.key) } else { String::new() };
+            row.extend(self.header()[self.keys.len()..].iter().map(blank));
             return row;
         };
         let measured = &last.measured;
-        let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
-        let mib = |bytes: Option<u64>| number(bytes.map(|bytes| bytes as f64 / f64::from(1 << 20)));
+        row.push(last.status.to_string());
+        let figure = |(key, metric): (&str, &Metric)| {
+            measured.get(key).map(|value| (value / metric.divisor).to_string()).unwrap_or_default()
+        };
+        row.extend(metrics::of_ledgers().into_iter().map(figure));
         row.extend([
-            last.status.to_string(),
-            measured.steps.map(|steps| steps.to_string()).unwrap_or_default(),
-            number(measured.loss),
-            number(measured.val_loss),
-            number(measured.tok_s),
-            number(measured.step_ms),
-            number(measured.mfu_pct),
-            mib(measured.planned_bytes),
-            mib(measured.allocated_bytes),
             measured.contended.map(|contended| contended.to_string()).unwrap_or_default(),
             last.attempt.to_string(),
             last.run.clone().unwrap_or_default(),
@@ -115,7 +106,7 @@ impl Tables {
     fn markdown(&self, rows: &[Vec<String>]) -> String {
         let header = self.header();
         let shown: Vec<usize> = (0..header.len())
-            .filter(|&at| at < self.keys.len() || FOR_PEOPLE.contains(&header[at]))
+            .filter(|&at| at < self.keys.len() || !NOT_FOR_PEOPLE.contains(&header[at]))
             // A column without a single value says nothing.
             .filter(|&at| at < self.keys.len() || rows.iter().any(|row| !row[at].is_empty()))
             .collect();
@@ -125,7 +116,7 @@ impl Tables {
         for row in rows {
             let value = |at: usize| match header[at] {
                 // What to turn, after the semicolon, is in the other table.
-                "reason" => for_people(row[at].split(';').next().unwrap_or_default()),
+                REASON => for_people(row[at].split(';').next().unwrap_or_default()),
                 _ => for_people(&row[at]),
             };
             text += &line(shown.iter().map(|&at| value(at)).collect());

@@ -324,7 +324,7 @@ impl Recorder {
             plan_mem_mib: Some(mib(self.planned_bytes)),
             rss_mib: memory::rss_bytes().map(mib),
             peak_mem_mib: memory::peak_rss_bytes().map(mib),
-            ..TimingRow::of(step, phase, wall_s, took.as_secs_f64() * 1e3)
+            ..TimingRow::timed(step, phase, wall_s, took.as_secs_f64() * 1e3)
         };
         if let Some(gauges) = &mut self.gauges {
             gauges.fill(&mut row);

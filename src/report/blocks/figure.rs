@@ -7,7 +7,7 @@ use crate::report::chart::{self, Figure, Look, Mark, Panel, Series};
 use crate::report::series::{Points, Scale, pad};
 use crate::report::theme::{Hue, THEMES};
 use crate::results::comparison::{Comparison, Turn};
-use crate::results::steady::Spread;
+use crate::results::quantiles;
 
 /// Half of the width of a turn, in turns.
 const REACH: f64 = 0.36;
@@ -138,9 +138,9 @@ fn dots(index: usize, turn: &Turn) -> Points {
 /// A line at the median of a turn, and a gap after it.
 fn median(index: usize, turn: &Turn) -> Points {
     let middle = index as f64 + 1.0;
-    let Some(spread) = Spread::of(turn.blocks.iter().copied()) else { return Points::new() };
+    let Some(value) = quantiles::median(turn.blocks.iter().copied()) else { return Points::new() };
     let end = middle + REACH;
-    vec![(middle - REACH, spread.median), (end, spread.median), (end, f64::NAN)]
+    vec![(middle - REACH, value), (end, value), (end, f64::NAN)]
 }
 
 #[cfg(test)]

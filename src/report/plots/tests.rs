@@ -33,7 +33,7 @@ fn timing(step: u64) -> TimingRow {
     TimingRow {
         data_wait_ms: Some(0.1),
         tok_s: Some(2048.0 / 0.12 / slow),
-        ..TimingRow::of(
+        ..TimingRow::timed(
             step,
             if step <= 5 { Phase::Warmup } else { Phase::Train },
             step as f64 * 0.12,
