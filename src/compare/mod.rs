@@ -27,7 +27,7 @@ use crate::recipe::Prediction;
 use crate::results::comparison::{COMPARISONS, Comparison, Side, Verdict};
 use crate::results::folder::{create_timed, folder_name};
 use crate::results::progress::tell;
-use crate::results::provenance::{Build, Environment};
+use crate::results::provenance::Build;
 use child::Patience;
 use gate::Expected;
 use jiff::Timestamp;
@@ -224,7 +224,7 @@ impl<'a> Experiment<'a> {
         let number = self.comparison.turns.len();
         let side = if taken.turn.after { &mut self.comparison.after } else { &mut self.comparison.before };
         if let Some(environment) = &taken.environment {
-            side.device = device(environment);
+            side.device = environment.device_class();
             side.commit.clone_from(&environment.build.commit);
         }
         let of_turn = |reason: &String| format!("turn {number} ({}): {reason}", word(taken.turn.after));
@@ -343,14 +343,6 @@ fn side(planned: &Planned) -> Side {
         binary: planned.binary.clone(),
         device: String::new(),
         measured: BTreeMap::new(),
-    }
-}
-
-/// The class of device that a run was on.
-fn device(environment: &Environment) -> String {
-    match &environment.gpu {
-        Some(gpu) => gpu.class(),
-        None => format!("cpu {}", environment.cpu.instructions),
     }
 }
 

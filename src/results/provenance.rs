@@ -125,28 +125,40 @@ pub struct Nccl {
 }
 
 impl Gpu {
-    /// The class of device: the model, and for several how many and how they are joined, such as
-    /// `2 × NVIDIA H200 by NV18`.
+    /// Returns the device class of the GPUs; see [`gpu_class`].
     pub fn class(&self) -> String {
-        let Some(nccl) = &self.nccl else { return self.name.clone() };
-        let joined = self.joined().map(|words| format!(" by {words}")).unwrap_or_default();
-        format!("{} × {}{joined}", nccl.ranks, self.name)
+        let count = self.nccl.as_ref().map_or(1, |nccl| nccl.ranks);
+        gpu_class(&self.name, count, self.topology.as_deref())
     }
 
-    /// How the GPUs are joined: a word where all pairs are alike, else every word with its number of pairs. Blank where
-    /// it is not known, and for one.
-    pub fn joined(&self) -> Option<String> {
-        let mut pairs: BTreeMap<&str, usize> = BTreeMap::new();
-        for (at, row) in self.topology.iter().flatten().enumerate() {
-            for word in row.iter().skip(at + 1) {
-                *pairs.entry(word).or_default() += 1;
-            }
-        }
-        let alone = pairs.len() == 1;
-        let named =
-            pairs.iter().map(|(word, n)| if alone { (*word).to_owned() } else { format!("{n} {word}") });
-        Some(named.collect::<Vec<_>>().join(" and ")).filter(|words| !words.is_empty())
+    /// Returns how the GPUs are linked; see [`links`].
+    pub fn links(&self) -> Option<String> {
+        links(self.topology.as_deref()?)
     }
+}
+
+/// Returns the device class of `count` GPUs of one model: the model, and for several how many and how they are linked, such
+/// as `2 × NVIDIA H200 by NV18`. `topology` has the links of all pairs in the words of `nvidia-smi topo -m`.
+pub fn gpu_class(model: &str, count: usize, topology: Option<&[Vec<String>]>) -> String {
+    if count < 2 {
+        return model.to_owned();
+    }
+    let linked = topology.and_then(links).map(|links| format!(" by {links}")).unwrap_or_default();
+    format!("{count} × {model}{linked}")
+}
+
+/// Returns how GPUs are linked: a word where all pairs are alike, else every word with its number of pairs. `None` where
+/// the topology has no pair.
+fn links(topology: &[Vec<String>]) -> Option<String> {
+    let mut pairs: BTreeMap<&str, usize> = BTreeMap::new();
+    for (at, row) in topology.iter().enumerate() {
+        for word in row.iter().skip(at + 1) {
+            *pairs.entry(word).or_default() += 1;
+        }
+    }
+    let alike = pairs.len() == 1;
+    let named = pairs.iter().map(|(word, n)| if alike { (*word).to_owned() } else { format!("{n} {word}") });
+    Some(named.collect::<Vec<_>>().join(" and ")).filter(|words| !words.is_empty())
 }
 
 /// A hash that tells things apart without naming them.
@@ -200,6 +212,14 @@ impl Environment {
     }
 }
 
+impl Environment {
+    /// Returns the device class: runs of one class may stand in one table. Such as `NVIDIA H200`,
+    /// `2 × NVIDIA H200 by NV18` or `cpu avx512`.
+    pub fn device_class(&self) -> String {
+        self.gpu.as_ref().map_or_else(|| self.cpu.class(), Gpu::class)
+    }
+}
+
 impl Build {
     /// What `build.rs` recorded in this binary.
     pub fn of_this_binary() -> Self {
@@ -224,6 +244,11 @@ impl Build {
 }
 
 impl Cpu {
+    /// Returns the device class of a run on the processor, such as `cpu avx512`.
+    pub fn class(&self) -> String {
+        format!("cpu {}", self.instructions)
+    }
+
     /// Looks at the processor. `threads` is the number of threads that the run computes with.
     pub fn detect(threads: usize) -> Self {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -325,7 +350,9 @@ mod tests {
             let nccl = Nccl { ranks: words.len(), ..Nccl::default() };
             Gpu { name: "H".into(), topology: Some(topology), nccl: Some(nccl), ..Gpu::default() }
         };
+        // Ledgers hold keys that were hashed from these.
         assert_eq!(Gpu { name: "H".into(), ..Gpu::default() }.class(), "H");
+        assert_eq!(gpu_class("NVIDIA H200", 1, None), "NVIDIA H200");
         assert_eq!(gpu(&["X NV18", "NV18 X"]).class(), "2 × H by NV18");
         assert_eq!(gpu(&["X SYS", "SYS X"]).class(), "2 × H by SYS");
         assert_eq!(gpu(&["X NV4 SYS", "NV4 X SYS", "SYS SYS X"]).class(), "3 × H by 1 NV4 and 2 SYS");

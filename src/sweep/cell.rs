@@ -3,7 +3,7 @@
 use super::axes::{Point, Settings, in_words};
 use super::place::Place;
 use crate::data::{self, Spec};
-use crate::device::cuda::Gpu;
+use crate::device::cuda::{Gpu, nvml};
 use crate::error::{Error, Kind, Result};
 use crate::forecast::memory::peak_bytes;
 use crate::model::Programs;
@@ -11,7 +11,7 @@ use crate::plan::{Corpus, Plan, data_spec};
 use crate::ranks::process::this_program;
 use crate::ranks::{Launch, environment};
 use crate::recipe::{self, Recipe, Resolved};
-use crate::results::provenance::{Build, Cpu};
+use crate::results::provenance::{Build, Cpu, gpu_class};
 use crate::train;
 use std::path::Path;
 
@@ -151,16 +151,18 @@ pub fn headline(error: &Error) -> &str {
     error.message().lines().next().unwrap_or_default()
 }
 
-/// The model of the GPU, with the number of GPUs where it is not one, or the CPU's instructions.
+/// Returns the device class that a plan runs on: that of the run's `env.json`, where the cell gets the GPUs of its plan.
+///
+/// # Errors
+/// When the driver does not know the GPU.
 fn device_class(plan: &Plan) -> Result<String> {
-    match plan.execution.gpu {
-        Some(gpu) => {
-            let name = Gpu::properties_of(gpu)?.name;
-            let count = plan.execution.gpus().count();
-            Ok(if count > 1 { format!("{count} × {name}") } else { name })
-        }
-        None => Ok(format!("cpu {}", Cpu::detect(plan.execution.threads).instructions)),
-    }
+    let Some(gpu) = plan.execution.gpu else {
+        return Ok(Cpu::detect(plan.execution.threads).class());
+    };
+    let model = Gpu::properties_of(gpu)?.name;
+    let gpus: Vec<usize> = plan.execution.gpus().collect();
+    let topology = (gpus.len() > 1).then(|| nvml::topology(&gpus)).flatten();
+    Ok(gpu_class(&model, gpus.len(), topology.as_deref()))
 }
 
 /// The program that runs the cells: version, commit and profile; where sources differ from the commit, or nobody
@@ -223,6 +225,19 @@ mod tests {
             assert_ne!(base, key(&[other]), "{other:?}");
         }
         assert_ne!(base, cell(dir.path(), &[], "another build").key);
+    }
+
+    /// Rows of earlier versions are found by these keys.
+    #[test]
+    fn a_key_is_hashed_from_recipe_corpus_build_device_and_measuring() {
+        let dir = tempfile::tempdir().unwrap();
+        let cell = cell(dir.path(), &[], "build");
+        let device = format!("cpu {}", Cpu::detect(1).instructions);
+        let [recipe, corpus] = [&cell.recipe_hash, &cell.corpus_hash].map(|hash| hash.clone().unwrap());
+        let Recipe { validation, metrics, .. } = &cell.work.as_ref().unwrap().resolved.recipe;
+        let measuring = format!("{} {} {}", validation.interval, validation.steps, metrics.warmup);
+        assert_eq!(cell.key, hash(&[&recipe, &corpus, "build", &device, &measuring]));
+        assert_eq!(cell.device, Some(device));
     }
 
     #[test]

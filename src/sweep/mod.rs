@@ -13,6 +13,7 @@ mod child;
 mod display;
 mod keep;
 mod place;
+mod rerun;
 mod schedule;
 mod table;
 

@@ -4,6 +4,7 @@ use super::cell::{Cell, Work, headline};
 use super::child::{ATTEMPTS, Child, Limits, Order, Verdict};
 use super::display::Display;
 use super::place::Place;
+use super::rerun;
 use super::table::Tables;
 use crate::device::cuda;
 use crate::error::{Error, IoContext, Kind, Result};
@@ -134,6 +135,7 @@ impl<'a> Schedule<'a> {
     fn queue(&mut self) -> Result<()> {
         let mut seen = HashSet::new();
         let mut shared = 0;
+        let mut reruns: BTreeMap<String, usize> = BTreeMap::new();
         for (at, cell) in self.cells.iter().enumerate() {
             if !seen.insert(cell.key.as_str()) {
                 shared += 1;
@@ -153,6 +155,16 @@ impl<'a> Schedule<'a> {
             if !under_way && status.is_none_or(again) {
                 self.waiting.push_back(at);
             }
+            if status.is_none() {
+                let next = self.attempt_of(cell, CellStatus::Running, None);
+                if let Some(reason) = rerun::reason(&self.ledger, &next) {
+                    *reruns.entry(reason).or_default() += 1;
+                }
+            }
+        }
+        for (reason, count) in reruns {
+            let (cells, run) = if count == 1 { ("cell", "runs") } else { ("cells", "run") };
+            self.display.note(&format!("{count} {cells} that ended before {run} again: {reason}"));
         }
         if shared > 0 {
             self.display.warn(&format!(
