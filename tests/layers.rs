@@ -61,19 +61,8 @@ fn rooms<'a>(table: &[(&'a str, &'a str)]) -> BTreeMap<&'a str, BTreeSet<&'a str
 }
 
 /// Folders inside which files may still import each other in a circle. The list only shrinks: one without a circle fails.
-const CIRCLES: &[&str] = &[
-    "cli",
-    "data",
-    "device/cuda",
-    "exec",
-    "forecast",
-    "ir",
-    "recipe",
-    "report/blocks",
-    "results",
-    "sweep",
-    "train",
-];
+const CIRCLES: &[&str] =
+    &["cli", "data", "device/cuda", "exec", "forecast", "ir", "recipe", "report/blocks", "train"];
 
 /// Where `unsafe` may stand, and why.
 const UNSAFE: [(&str, &str); 4] = [

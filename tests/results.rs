@@ -31,7 +31,7 @@ fn finished_run(results: &Path) -> PathBuf {
     folder.write_recipe("[training]\nsteps = 3\n").unwrap();
     let mut writer = folder.start_rows(METRICS).unwrap();
     (1..=3).for_each(|step| writer.append(&row(step)).unwrap());
-    let mut summary = Summary::begin("tiny", &folder.name(), "0123abcd", 3);
+    let mut summary = Summary::started("tiny", &folder.name(), "0123abcd", 3);
     summary.status = Status::Ok;
     summary.measure(&rows::read(&folder.path().join(METRICS)).unwrap(), &[], 0);
     folder.write_summary(&summary).unwrap();

@@ -1,15 +1,18 @@
-//! The columns of a comparison: what the runs of a side measured, one median per column.
+//! The figures of an arm: the median of every column over its trials.
 
 use crate::results::quantiles::median;
 use std::collections::BTreeMap;
 
-/// Named columns, with units in the names; what was not measured is not there.
+/// The column that the ratio, the verdict and predictions of speed are about.
+pub const SPEED: &str = "tok_s";
+
+/// Figures by name, units in the names. What was not measured is absent.
 pub type Columns = BTreeMap<String, f64>;
 
-/// The median of every column over the turns that have it.
-pub fn medians(turns: &[Columns]) -> Columns {
+/// Returns the median of every column over the trials that have it.
+pub fn medians(trials: &[Columns]) -> Columns {
     let mut all: BTreeMap<&String, Vec<f64>> = BTreeMap::new();
-    for (name, value) in turns.iter().flatten() {
+    for (name, value) in trials.iter().flatten() {
         all.entry(name).or_default().push(*value);
     }
     all.into_iter().filter_map(|(name, values)| Some((name.clone(), median(values)?))).collect()
@@ -21,8 +24,8 @@ mod tests {
 
     #[test]
     fn medians_are_of_those_that_measured() {
-        let turn = |values: &[(&str, f64)]| values.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect();
-        let found = medians(&[turn(&[("a", 3.0), ("b", 1.0)]), turn(&[("a", 1.0)]), turn(&[("a", 2.0)])]);
-        assert_eq!(found, turn(&[("a", 2.0), ("b", 1.0)]));
+        let trial = |values: &[(&str, f64)]| values.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect();
+        let found = medians(&[trial(&[("a", 3.0), ("b", 1.0)]), trial(&[("a", 1.0)]), trial(&[("a", 2.0)])]);
+        assert_eq!(found, trial(&[("a", 2.0), ("b", 1.0)]));
     }
 }

@@ -1,6 +1,7 @@
 //! The table of metrics as Markdown, for `docs/results.md` and `docs/reports.md`.
 
-use super::{Metric, Source, of_ledgers, of_runs};
+use super::metric::{Metric, Source};
+use super::table::{of_ledgers, of_runs};
 
 /// Returns a table of a file's columns: name, unit, meaning.
 pub fn columns(metrics: &[Metric]) -> String {
@@ -29,6 +30,7 @@ pub fn figures() -> String {
     };
     let rows: String = of_runs().map(row).collect();
     format!(
-        "| column | heading | meaning | of a run | in sweeps | in comparisons |\n|---|---|---|---|---|---|\n{rows}"
+        "| column | heading | meaning | of a run | in sweeps | in comparisons |\n\
+         |---|---|---|---|---|---|\n{rows}"
     )
 }

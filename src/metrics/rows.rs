@@ -1,11 +1,11 @@
-//! The rows of `metrics.csv` and `timing.csv`: their types are the files' schema, and their columns entries of the table
-//! of metrics.
+//! The rows of `metrics.csv` and `timing.csv`: their types are the files' schema, and their columns entries
+//! of the table of metrics.
 
-use super::{Metric, Source};
+use super::metric::{Metric, Source};
 use serde::{Deserialize, Serialize};
 
-/// Declares a row of a CSV file. A column is `name: type { … }`; its doc comment is its meaning, and in the braces stand
-/// the fields of its [`Metric`] that are not blank.
+/// Declares a row of a CSV file. A column is `name: type { … }`; its doc comment is its meaning, and in the
+/// braces stand the fields of its [`Metric`] that are not blank.
 macro_rules! csv_row {
     (
         $(#[$attribute:meta])*
@@ -137,7 +137,8 @@ csv_row! {
     pub struct TimingRow {
         /// step that ran, or after which the other phases ran
         step: u64 {}
-        /// `warmup` and `train` (training steps), `eval`, `check` (ranks compare their parameters), `save`, `sample`
+        /// `warmup` and `train` (training steps), `eval`, `check` (ranks compare their parameters), `save`,
+        /// `sample`
         phase: Phase {}
         /// wall time of the run at the end of the phase; a resumed run continues from its last kept row
         wall_s: f64 {
@@ -248,8 +249,8 @@ csv_row! {
 }
 
 impl TimingRow {
-    /// A row with what every phase has; everything else is blank. `wall_s` is in seconds since the run began, `step_ms`
-    /// in milliseconds.
+    /// A row with what every phase has; everything else is blank. `wall_s` is in seconds since the run began,
+    /// `step_ms` in milliseconds.
     pub fn timed(step: u64, phase: Phase, wall_s: f64, step_ms: f64) -> Self {
         Self { step, phase, wall_s, step_ms, ..Self::default() }
     }

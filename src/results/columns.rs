@@ -1,8 +1,9 @@
 //! The figures of a run by the table of metrics: reads them from its summary, and formats them for people.
 
+use super::numbers::NamedNumbers;
 use super::summary::Summary;
 use crate::metrics::{self, Metric, Source};
-use serde_json::{Map, Number, Value};
+use serde_json::{Number, Value};
 use std::collections::BTreeMap;
 
 /// The figures of a run.
@@ -35,7 +36,8 @@ impl Figures {
         }
     }
 
-    /// Returns a figure as it is stored, whole numbers as such; `None` where it is not known, or not a single number.
+    /// Returns a figure as it is stored, whole numbers as such; `None` where it is not known, or not a single
+    /// number.
     fn number(&self, metric: &Metric) -> Option<&Number> {
         match metric.source {
             Source::Rows | Source::SummarySum(_) => None,
@@ -54,8 +56,11 @@ impl Figures {
 
     /// Returns the figures that sweeps keep, by their keys in the ledger.
     pub fn for_ledger(&self) -> NamedNumbers {
-        let number = |(key, metric)| Some((key, self.number(metric)?.clone()));
-        NamedNumbers(metrics::of_ledgers().into_iter().filter_map(number).collect())
+        let mut numbers = NamedNumbers::default();
+        for (key, metric) in metrics::of_ledgers() {
+            numbers.set(key, self.number(metric).cloned());
+        }
+        numbers
     }
 
     /// Returns the figures that comparisons keep, by their names there.
@@ -63,50 +68,6 @@ impl Figures {
         metrics::compared()
             .filter_map(|metric| Some((metric.compared_as.to_owned(), self.get(metric)?)))
             .collect()
-    }
-}
-
-/// Numbers by names of the table of metrics. What has no number is not in it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NamedNumbers(BTreeMap<&'static str, Number>);
-
-impl NamedNumbers {
-    /// Returns the number of that name.
-    pub fn get(&self, name: &str) -> Option<f64> {
-        self.0.get(name).and_then(Number::as_f64)
-    }
-
-    /// Sets the number of that name; values that are not finite have none.
-    pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
-        match value.into() {
-            Value::Number(number) => _ = self.0.insert(name, number),
-            _ => _ = self.0.remove(name),
-        }
-    }
-
-    /// Takes the numbers of these names from a JSON object.
-    ///
-    /// # Errors
-    /// A value that is neither a number nor `null`.
-    pub fn from_json(
-        object: &Map<String, Value>,
-        names: impl IntoIterator<Item = &'static str>,
-    ) -> Result<Self, String> {
-        let mut numbers = Self::default();
-        for name in names {
-            match object.get(name) {
-                Some(Value::Number(number)) => _ = numbers.0.insert(name, number.clone()),
-                None | Some(Value::Null) => {}
-                Some(other) => return Err(format!("`{name}` is {other}, not a number")),
-            }
-        }
-        Ok(numbers)
-    }
-
-    /// A JSON object with all of these names in their order, `null` where there is no number.
-    pub fn to_json(&self, names: impl IntoIterator<Item = &'static str>) -> Map<String, Value> {
-        let value = |name| self.0.get(name).map_or(Value::Null, |number| Value::Number(number.clone()));
-        names.into_iter().map(|name| (name.to_owned(), value(name))).collect()
     }
 }
 
@@ -123,7 +84,7 @@ mod tests {
 
     /// A summary in which every figure is known.
     fn complete() -> Summary {
-        let mut summary = Summary::begin("r", "x", "0", 1);
+        let mut summary = Summary::started("r", "x", "0", 1);
         let row = TimingRow {
             tok_s: Some(10.0),
             mfu_pct: Some(40.0),
@@ -146,7 +107,7 @@ mod tests {
         summary.memory.besides_plan = Some(BesidesPlan::default());
         summary.startup =
             Startup { corpus_s: Some(0.5), device_s: Some(1.0), kernels_s: Some(2.0), state_s: Some(0.25) };
-        let losses = Losses::of([LossAt { step: 1, loss: 2.3 }]);
+        let losses = Losses::from_series([LossAt { step: 1, loss: 2.3 }]);
         (summary.train_loss, summary.val_loss) = (losses, losses);
         summary
     }
@@ -163,7 +124,7 @@ mod tests {
             (Some(3.75), Some(100.0), Some(10.0))
         );
         assert_eq!(get("train_loss"), Some(f64::from(2.3_f32)));
-        let blank = Figures::from_summary(&Summary::begin("r", "x", "0", 1));
+        let blank = Figures::from_summary(&Summary::started("r", "x", "0", 1));
         let known: Vec<&str> = metrics::of_runs()
             .filter(|metric| blank.get(metric).is_some())
             .map(|metric| metric.name)
@@ -178,7 +139,10 @@ mod tests {
         let json = serde_json::to_string(&numbers.to_json(keys)).unwrap();
         assert_eq!(
             json,
-            r#"{"steps":0,"loss":2.3,"val_loss":2.3,"tok_s":10.0,"step_ms":100.0,"mfu_pct":40.0,"planned_bytes":1,"allocated_bytes":1}"#
+            concat!(
+                r#"{"steps":0,"loss":2.3,"val_loss":2.3,"tok_s":10.0,"step_ms":100.0,"mfu_pct":40.0,"#,
+                r#""planned_bytes":1,"allocated_bytes":1}"#
+            )
         );
     }
 

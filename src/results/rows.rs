@@ -34,11 +34,11 @@ impl Row for TimingRow {
     }
 }
 
-/// What [`RowWriter::resume`] found and cut.
+/// The rows that [`RowWriter::resume`] kept and removed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cut<R> {
-    /// The last row kept; `None` when none was. Its step shows whether the rows reach the checkpoint, its clock
-    /// where the resumed run's goes on.
+pub struct ResumedRows<R> {
+    /// The last row kept; `None` without one. Its step shows whether the rows reach the checkpoint, and its
+    /// wall time is where the resumed run's clock starts.
     pub last: Option<R>,
     /// Rows kept.
     pub rows_kept: usize,
@@ -48,7 +48,8 @@ pub struct Cut<R> {
     pub bytes_cut: u64,
 }
 
-/// Appends rows to a CSV file, one `write` per row, so that a killed process loses at most the row it was writing.
+/// Appends rows to a CSV file, one `write` per row, so that a killed process loses at most the row it was
+/// writing.
 #[derive(Debug)]
 pub struct RowWriter<R> {
     file: File,
@@ -57,18 +58,22 @@ pub struct RowWriter<R> {
 }
 
 impl<R: Row> RowWriter<R> {
-    /// Starts a new file with its header. An existing file is an error.
+    /// Creates a file with its header.
+    ///
+    /// # Errors
+    /// If the file exists, or cannot be written.
     pub fn create(path: &Path) -> Result<Self> {
         let mut file = OpenOptions::new().write(true).create_new(true).open(path).at("create", path)?;
         file.write_all(&header(R::COLUMNS)).at("write", path)?;
         Ok(Self { file, path: path.to_owned(), row: PhantomData })
     }
 
-    /// Continues a file after a checkpoint: rows past `step`, and a torn last row, are cut off; the bytes before
-    /// stay as they are. A file that is missing, or was killed before its header was whole, starts anew.
+    /// Continues a file after a checkpoint: rows past `step`, and a torn last row, are cut off; the bytes
+    /// before do not change. A missing file, and one with an incomplete header, starts anew.
     ///
-    /// Errors: a header of other columns, or a damaged row that is not the last.
-    pub fn resume(path: &Path, step: u64) -> Result<(Self, Cut<R>)> {
+    /// # Errors
+    /// A header of other columns, or a damaged row that is not the last.
+    pub fn resume(path: &Path, step: u64) -> Result<(Self, ResumedRows<R>)> {
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -79,7 +84,7 @@ impl<R: Row> RowWriter<R> {
         let bytes = std::fs::read(path).at("read", path)?;
         let header = header(R::COLUMNS);
         let mut kept = header.len();
-        let mut cut = Cut { last: None, rows_kept: 0, rows_cut: 0, bytes_cut: 0 };
+        let mut cut = ResumedRows { last: None, rows_kept: 0, rows_cut: 0, bytes_cut: 0 };
         if header.starts_with(&bytes) && bytes.len() < header.len() {
             file.set_len(0).at("truncate", path)?;
             file.write_all(&header).at("write", path)?;
@@ -102,21 +107,22 @@ impl<R: Row> RowWriter<R> {
         Ok((Self { file, path: path.to_owned(), row: PhantomData }, cut))
     }
 
-    /// Appends a row and hands it to the operating system.
+    /// Appends a row and passes it to the operating system.
     pub fn append(&mut self, row: &R) -> Result<()> {
         let line = encode(row).map_err(|e| e.context(format!("cannot write {}", self.path.display())))?;
         self.file.write_all(&line).at("write", &self.path)
     }
 
-    /// Makes the rows so far durable. Call it before a checkpoint of their step is committed: a checkpoint must
+    /// Makes the rows durable. Call it before a checkpoint of their step is committed: a checkpoint must
     /// never be ahead of its metrics.
     pub fn sync(&self) -> Result<()> {
         self.file.sync_data().at("sync", &self.path)
     }
 }
 
-/// All whole rows of a file. A torn last row, as a killed run leaves it, is left out. New columns are only ever appended: a
-/// file that lacks the last ones is of an older version, and its rows have blanks there.
+/// Reads all complete rows of a file. An incomplete last row, as a killed run leaves it, is skipped. New
+/// columns are only appended: a file that lacks the last ones is of an older version, and its rows have
+/// blanks there.
 pub fn read<R: Row>(path: &Path) -> Result<Vec<R>> {
     let bytes = std::fs::read(path).at("read", path)?;
     let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
@@ -131,7 +137,7 @@ struct Scanned<R> {
     end: usize,
 }
 
-/// Parses the whole lines of a file, checking the header and that steps never fall.
+/// Parses the complete lines of a file. Checks the header and that steps never decrease.
 fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &[&str]) -> Result<Vec<Scanned<R>>> {
     let header = header(columns);
     if !bytes.starts_with(&header) {
@@ -160,7 +166,7 @@ fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &[&str]) -> Result<Vec<Scann
                 }
                 rows.push(Scanned { row, end });
             }
-            // Power cuts can leave a last line of the right length and the wrong bytes.
+            // A power cut can leave a last line of the right length with wrong bytes.
             Err(_) if end == bytes.len() => break,
             Err(reason) => {
                 return Err(Error::failed(format!("{}:{number}: not a row: {reason}", path.display())));
@@ -171,14 +177,14 @@ fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &[&str]) -> Result<Vec<Scann
     Ok(rows)
 }
 
-/// The header line, newline included.
+/// Returns the header line, newline included.
 fn header(columns: &[&str]) -> Vec<u8> {
     let mut line = columns.join(",").into_bytes();
     line.push(b'\n');
     line
 }
 
-/// One row as a line. Floats are printed in their shortest form that reads back to the same bits.
+/// Returns a row as a line. Floats are printed in their shortest form that reads back to the same bits.
 fn encode<R: Row>(row: &R) -> Result<Vec<u8>> {
     let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     writer.serialize(row).map_err(|e| Error::failed(e.to_string()))?;

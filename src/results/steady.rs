@@ -1,6 +1,6 @@
-//! The steady state of a run: which of its steps count for a speed, and their median and spread.
+//! The steady state of a run: the steps that count for its speed, with their quantiles.
 
-use super::columns::NamedNumbers;
+use super::numbers::NamedNumbers;
 use super::quantiles::{Spread, median};
 use super::rows::{Phase, TimingRow};
 use crate::metrics;
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// A block in which a transient at the start is looked for is this part of the samples, rounded down.
+/// Number of blocks into which samples are cut to find a transient at the start.
 const BLOCKS: usize = 20;
-/// With fewer samples a block median says nothing, and no transient is looked for.
+/// With fewer samples, block medians are too noisy to find a transient.
 const MIN_SAMPLES: usize = 40;
-/// How far a block's median may be from the settled one, as a share of it.
+/// Largest relative difference of a block's median from the settled one.
 const TOLERANCE: f64 = 0.05;
 
-/// The steady-state speed of a run, with how it was found.
+/// The steady-state speed of a run, and the rule by which it was found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SteadyState {
     /// Training steps that count.
@@ -28,7 +28,7 @@ pub struct SteadyState {
     pub excluded_other_work: usize,
     /// Steps left out as a transient at the start.
     pub excluded_transient: usize,
-    /// Whether the step time settled; `None` when there were too few steps to tell.
+    /// True if the step time settled; `None` with too few steps to tell.
     pub settled: Option<bool>,
     /// Wall time of a step, in milliseconds.
     pub step_ms: Option<Spread>,
@@ -81,11 +81,11 @@ impl From<Medians> for Map<String, Value> {
 
 /// Finds the steady state in the rows of `timing.csv`, in file order.
 ///
-/// Left out are: the first `warmup` training steps and every step a process marked as its warm-up (a resumed run warms
-/// up again); steps that share their number with an evaluation, a save or a generation; and a transient. For the transient, the
-/// remaining steps are cut into 20 blocks; the settled time is the median of the later half, and leading blocks
-/// whose median is more than 5 % away from it are dropped. If the whole first half is, the run never settled: then
-/// only that half is dropped and `settled` is false.
+/// Left out are: the first `warmup` training steps and every step a process marked as its warm-up (a resumed
+/// run warms up again); steps that share their number with an evaluation, a save or a generation; and a
+/// transient. For the transient, the remaining steps are cut into 20 blocks; the settled time is the median
+/// of the later half, and leading blocks whose median is more than 5 % away from it are dropped. If the whole
+/// first half is, the run never settled: then only that half is dropped and `settled` is false.
 pub fn steady_state(rows: &[TimingRow], warmup: usize) -> SteadyState {
     let Selected { kept, excluded_warmup, excluded_other_work, excluded_transient, settled } =
         select(rows, warmup);
@@ -103,13 +103,13 @@ pub fn steady_state(rows: &[TimingRow], warmup: usize) -> SteadyState {
     }
 }
 
-/// The rows of the steady state, in file order, and whether the step time settled; the rule is that of [`steady_state`].
+/// Returns the rows of the steady state, in file order, and [`SteadyState::settled`].
 pub fn steady_rows(rows: &[TimingRow], warmup: usize) -> (Vec<&TimingRow>, Option<bool>) {
     let selected = select(rows, warmup);
     (selected.kept, selected.settled)
 }
 
-/// The rows of the steady state, and what was left out.
+/// The rows of the steady state, and the counts of the others.
 struct Selected<'a> {
     kept: Vec<&'a TimingRow>,
     excluded_warmup: usize,
@@ -138,7 +138,7 @@ fn select(rows: &[TimingRow], warmup: usize) -> Selected<'_> {
     Selected { kept, excluded_warmup, excluded_other_work, excluded_transient, settled }
 }
 
-/// How many leading samples belong to a transient, and whether the rest has settled.
+/// Returns the number of leading samples that belong to a transient, and whether the rest has settled.
 fn transient(times: &[f64]) -> (usize, Option<bool>) {
     if times.len() < MIN_SAMPLES {
         return (0, None);
@@ -154,13 +154,13 @@ fn transient(times: &[f64]) -> (usize, Option<bool>) {
     }
 }
 
-/// The rule as it stands in the summary.
+/// Returns the rule as the summary states it.
 fn rule(warmup: usize) -> String {
     format!(
-        "training steps, without the first {warmup} (and the first {warmup} after a resume), without steps that also \
-         evaluated, compared ranks, saved or generated, and without a transient: of blocks of 1/{BLOCKS} of the rest, \
-         leading ones whose median is more than {:.0} % from the median of the later half (looked for from \
-         {MIN_SAMPLES} steps on); quantiles are linearly interpolated",
+        "training steps, without the first {warmup} (and the first {warmup} after a resume), without steps \
+         that also evaluated, compared ranks, saved or generated, and without a transient: of blocks of \
+         1/{BLOCKS} of the rest, leading ones whose median is more than {:.0} % from the median of the \
+         later half (looked for from {MIN_SAMPLES} steps on); quantiles are linearly interpolated",
         TOLERANCE * 100.0
     )
 }

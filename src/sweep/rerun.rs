@@ -2,8 +2,8 @@
 
 use crate::results::ledger::{Attempt, Ledger};
 
-/// Returns why a cell without a row runs although an earlier one of its recipe's name and settings ended; `None` where
-/// there is no such row. `next` is the attempt that is about to begin.
+/// Returns why a cell without a row runs although an earlier one of its recipe's name and settings ended;
+/// `None` where there is no such row. `next` is the attempt that is about to begin.
 pub fn reason(ledger: &Ledger, next: &Attempt) -> Option<String> {
     let same = |line: &&Attempt| {
         line.recipe == next.recipe && line.settings == next.settings && line.key != next.key

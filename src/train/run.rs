@@ -153,7 +153,7 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
             let folder = RunFolder::create(&results, &plan.name, &recipe_hash[..8], Timestamp::now())?;
             folder.write_recipe(&as_written(&resolved))?;
             let name = folder.name();
-            (folder, Summary::begin(&plan.name, &name, &recipe_hash, plan.steps as u64))
+            (folder, Summary::started(&plan.name, &name, &recipe_hash, plan.steps as u64))
         }
     };
     progress.begin(folder.path());

@@ -46,7 +46,7 @@ fn timing(step: u64) -> TimingRow {
 fn draw(run: &Path, floor: Option<f64>, metrics: &[MetricsRow], timing: &[TimingRow]) -> Vec<PathBuf> {
     std::fs::create_dir_all(run).unwrap();
     let mut summary =
-        Summary::begin("quickstart", "20261121T073400Z-1f2e3d4c", "1f2e3d4c", metrics.len() as u64);
+        Summary::started("quickstart", "20261121T073400Z-1f2e3d4c", "1f2e3d4c", metrics.len() as u64);
     summary.status = Status::Ok;
     summary.floor = floor;
     summary.measure(metrics, timing, 5);

@@ -86,7 +86,7 @@ fn resume_gives_the_uninterrupted_bytes_whatever_was_torn() {
         let rows_cut = removed.iter().filter(|&&byte| byte == b'\n').count();
         assert_eq!(
             cut,
-            Cut { last: Some(metrics(7)), rows_kept: 7, rows_cut, bytes_cut: removed.len() as u64 },
+            ResumedRows { last: Some(metrics(7)), rows_kept: 7, rows_cut, bytes_cut: removed.len() as u64 },
             "{length}"
         );
         for step in 8..=12 {
@@ -103,7 +103,7 @@ fn resume_says_how_far_the_rows_reach() {
     let mut writer = RowWriter::create(&path).unwrap();
     writer.append(&metrics(1)).unwrap();
     let (_, cut) = RowWriter::<MetricsRow>::resume(&path, 9).unwrap();
-    assert_eq!(cut, Cut { last: Some(metrics(1)), rows_kept: 1, rows_cut: 0, bytes_cut: 0 });
+    assert_eq!(cut, ResumedRows { last: Some(metrics(1)), rows_kept: 1, rows_cut: 0, bytes_cut: 0 });
     // A file cut within its header, and a missing one, start anew.
     for bytes in [Some(&b"step,tok"[..]), Some(b""), None] {
         std::fs::remove_file(&path).unwrap();
@@ -111,7 +111,7 @@ fn resume_says_how_far_the_rows_reach() {
             std::fs::write(&path, bytes).unwrap();
         }
         let (mut writer, cut) = RowWriter::resume(&path, 9).unwrap();
-        assert_eq!(cut, Cut { last: None, rows_kept: 0, rows_cut: 0, bytes_cut: 0 });
+        assert_eq!(cut, ResumedRows { last: None, rows_kept: 0, rows_cut: 0, bytes_cut: 0 });
         writer.append(&metrics(1)).unwrap();
         assert_eq!(read::<MetricsRow>(&path).unwrap(), [metrics(1)]);
     }
