@@ -43,7 +43,10 @@ const MAY_USE: &[(&str, &str)] = &[
     ("ranks", "results plan recipe device policy error"),
     // The names and classes of keys, for columns and for what makes two rows alike.
     ("report", "results recipe metrics format error"),
-    ("train", "ranks checkpoint results forecast model plan data recipe exec ir device policy format error"),
+    (
+        "train",
+        "ranks checkpoint results metrics forecast model plan data recipe exec ir device policy format error",
+    ),
     ("sweep", "train ranks results metrics forecast model plan data recipe device format error"),
     // The signals of runs, and the absolute paths of a recipe.
     ("compare", "train ranks results recipe metrics format error"),
