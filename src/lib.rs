@@ -20,6 +20,7 @@ pub mod forecast;
 pub mod format;
 pub mod ir;
 pub mod machine;
+pub mod metrics;
 pub mod model;
 pub mod ops;
 pub mod passes;

@@ -6,8 +6,9 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
+use xrun::metrics::{MetricsRow, TimingRow, markdown};
 use xrun::results::folder::{METRICS, RunFolder};
-use xrun::results::rows::{self, MetricsRow};
+use xrun::results::rows;
 use xrun::results::{Status, Summary};
 
 /// Set for the processes that this file starts: the run folder to hold.
@@ -30,7 +31,7 @@ fn finished_run(results: &Path) -> PathBuf {
     folder.write_recipe("[training]\nsteps = 3\n").unwrap();
     let mut writer = folder.start_rows(METRICS).unwrap();
     (1..=3).for_each(|step| writer.append(&row(step)).unwrap());
-    let mut summary = Summary::begin("tiny", &folder.name(), "0123abcd", 3);
+    let mut summary = Summary::started("tiny", &folder.name(), "0123abcd", 3);
     summary.status = Status::Ok;
     summary.measure(&rows::read(&folder.path().join(METRICS)).unwrap(), &[], 0);
     folder.write_summary(&summary).unwrap();
@@ -150,4 +151,34 @@ fn keep_names_what_it_cannot_find() {
     keep(dir.path()).arg("latest").assert().code(2).stderr(predicate::str::contains("no runs yet"));
     finished_run(dir.path());
     keep(dir.path()).arg("tny").assert().code(2).stderr(predicate::str::contains("tiny/20261102T030405Z"));
+}
+
+/// Tables of metrics in the pages, by the comment that begins each.
+fn generated_tables() -> [(&'static str, &'static str, String); 3] {
+    [
+        ("docs/results.md", "columns of metrics.csv", markdown::columns(MetricsRow::METRICS)),
+        ("docs/results.md", "columns of timing.csv", markdown::columns(TimingRow::METRICS)),
+        ("docs/reports.md", "figures of runs", markdown::figures()),
+    ]
+}
+
+/// The pages' tables are those of the program. `UPDATE_DOCS=1 cargo test --test results` rewrites them.
+#[test]
+fn the_tables_of_metrics_are_up_to_date() {
+    for (page, name, current) in generated_tables() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mark = format!("<!-- {name}: generated from the table of metrics -->\n");
+        let begin = text.find(&mark).unwrap_or_else(|| panic!("{page} lacks {mark}")) + mark.len();
+        let end = begin + text[begin..].find("<!-- end -->").expect("the mark of the end");
+        let current = format!("\n{current}\n");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&path, [&text[..begin], &current, &text[end..]].concat()).unwrap();
+        } else {
+            assert!(
+                text[begin..end] == current,
+                "{page}: the {name} differ from the table of metrics; UPDATE_DOCS=1 cargo test --test results rewrites them"
+            );
+        }
+    }
 }

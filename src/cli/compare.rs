@@ -1,48 +1,51 @@
 //! `xrun compare`.
 
 use super::{print, seconds, tell};
-use crate::compare::{self, Asked, Compared, Request, Sides};
+use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Request};
 use crate::error::{Error, Kind, Result};
 use crate::recipe::Prediction;
-use crate::results::comparison::Verdict;
+use crate::results::comparison::CompareVerdict;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Arguments of `xrun compare`.
 ///
-/// Exit codes: 0 when both sides were measured, whatever the verdict, save for 3: the changed side is slower by more than
-/// the smallest difference that counts, or its curve failed the gate; 1 when a turn failed or took too long; 2 for a wrong
-/// command line or recipe; 75 when a signal stopped it.
+/// Exit codes: 0 if both arms were measured, whatever the verdict, except 3: the candidate is slower by more
+/// than the smallest difference that counts, or its curve failed the gate; 1 if a trial failed or took too
+/// long; 2 for a wrong command line or recipe; 75 if a signal stopped it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The recipe of the side before: a file, or the name of a built-in one.
+    /// The recipe of the baseline: a file, or the name of a built-in one.
     #[arg(conflicts_with = "runs")]
     recipe: Option<PathBuf>,
-    /// The side after: another recipe, or changes as `section.key=value` [default: `compare.change` of the recipe].
+    /// The candidate: another recipe, or changes as `section.key=value` [default: `compare.change` of the
+    /// recipe].
     #[arg(value_name = "RECIPE|KEY=VALUE")]
     after: Vec<String>,
-    /// A key of both sides, as `section.key=value`.
+    /// A key of both arms, as `section.key=value`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     common: Vec<String>,
-    /// Compare stored runs instead: before and after, several of a side joined by commas. Nothing is run.
+    /// Compare stored runs instead: baseline and candidate, several of an arm joined by commas. Nothing is
+    /// run.
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["before_bin", "before_rev", "before_cmd", "common", "repeats"])]
     runs: Option<Vec<String>>,
-    /// Run the side before with this binary of xrun.
+    /// Run the baseline with this binary of xrun.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["before_rev", "before_cmd"])]
     before_bin: Option<PathBuf>,
-    /// Run the side before with this git commit of xrun, built here.
+    /// Run the baseline with this git commit of xrun, built here.
     #[arg(long, value_name = "REV", conflicts_with = "before_cmd")]
     before_rev: Option<String>,
-    /// Let a command be the side before; it prints {"step": 1, "tok_s": 81920, "loss": 6.9, "step_ms": 12.5} per step.
+    /// Use a command as the baseline; it prints {"step": 1, "tok_s": 81920, "loss": 6.9, "step_ms": 12.5} per
+    /// step.
     #[arg(long, value_name = "COMMAND")]
     before_cmd: Option<String>,
-    /// Runs of each side [default: `compare.repeats`].
+    /// Trials of each arm [default: `compare.repeats`].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     repeats: Option<u64>,
     /// Smallest relative difference in tokens per second that counts [default: `compare.min_effect`].
-    #[arg(long, value_name = "SHARE", value_parser = share, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SHARE", value_parser = fraction, allow_negative_numbers = true)]
     min_effect: Option<f64>,
-    /// How far the training losses may be apart at any step, in nats per token [default: by the change].
+    /// Largest difference of training losses at any step, in nats per token [default: by the change].
     #[arg(long, value_name = "NATS", value_parser = nats, allow_negative_numbers = true)]
     tolerance: Option<f64>,
     /// Why the change should matter; stored before the first run [default: `compare.hypothesis`].
@@ -52,10 +55,10 @@ pub struct Args {
     /// [default: `compare.predicts`].
     #[arg(long, value_name = "PREDICTION")]
     predicts: Option<Prediction>,
-    /// What the comparison is called [default: as the recipe].
+    /// Name of the comparison [default: the recipe's].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// End a turn that takes longer, and with it the comparison.
+    /// Stop a trial that takes longer, and with it the comparison.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, conflicts_with = "runs")]
     timeout: Option<Duration>,
     /// Print the comparison as JSON.
@@ -63,11 +66,11 @@ pub struct Args {
     json: bool,
 }
 
-fn share(text: &str) -> Result<f64, String> {
+fn fraction(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|x| (0.0..1.0).contains(x))
-        .ok_or_else(|| "a share from 0 to below 1, such as 0.01".to_owned())
+        .ok_or_else(|| "a fraction from 0 to below 1, such as 0.01".to_owned())
 }
 
 fn nats(text: &str) -> Result<f64, String> {
@@ -80,19 +83,19 @@ fn nats(text: &str) -> Result<f64, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// As the sides' turns; exit 3 for a side after that is slower, or that fails the gate.
+/// Those of the arms and their trials; exit 3 for a candidate that is slower, or fails the gate.
 pub fn run(args: &Args, results: &Path) -> Result<()> {
-    let asked = Asked {
+    let request = ArmsRequest {
         recipe: args.recipe.clone(),
-        after: args.after.clone(),
+        candidate: args.after.clone(),
         common: args.common.clone(),
-        before_bin: args.before_bin.clone(),
-        before_rev: args.before_rev.clone(),
-        before_cmd: args.before_cmd.clone(),
+        baseline_bin: args.before_bin.clone(),
+        baseline_rev: args.before_rev.clone(),
+        baseline_cmd: args.before_cmd.clone(),
         runs: args.runs.as_deref().and_then(|runs| Some((runs.first()?.clone(), runs.get(1)?.clone()))),
     };
-    let Compared { folder, comparison, failed } = compare::run(Request {
-        sides: Sides::new(&asked, results)?,
+    let FinishedComparison { folder, comparison, failed } = compare::run(Request {
+        arms: Arms::new(&request, results)?,
         results,
         name: args.name.clone(),
         repeats: args.repeats.map(|n| n as usize),
@@ -118,7 +121,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         return Err(error);
     }
     match comparison.verdict {
-        Verdict::Slower => regression(compare::describe(&comparison)),
+        CompareVerdict::Slower => regression(compare::describe(&comparison)),
         _ => Ok(()),
     }
 }

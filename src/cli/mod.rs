@@ -57,7 +57,7 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Measure a before against an after, in turns: faster, slower, or no difference; and is the curve the same?
+    /// Measure a candidate against a baseline in alternating trials: faster, slower, or no difference; same curve?
     Compare(compare::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),

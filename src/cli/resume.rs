@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::ranks::{Launch, environment};
 use crate::recipe;
 use crate::results::folder::{RESOLVED, read_summary};
-use crate::results::{RunFolder, find, provenance};
+use crate::results::{find, provenance};
 use crate::train::{Origin, Request};
 use std::path::Path;
 
@@ -37,7 +37,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     };
     let path = match named {
         Some(name) => find::find(results, name)?,
-        None => RunFolder::newest_unfinished(results)?
+        None => find::newest_unfinished(results)?
             .ok_or_else(|| Error::usage(format!("no unfinished run in {}", results.display())))?,
     };
     let machine = environment::machine();

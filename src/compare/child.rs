@@ -1,4 +1,4 @@
-//! The process of a turn: what it prints, and an end for one that takes too long.
+//! The process of a trial: runs it, captures its output, and stops it at the time limit or at a signal.
 
 use crate::error::{Error, Kind, Result};
 use crate::ranks::{Stop, signal_group};
@@ -8,77 +8,78 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 
-/// How long a process that was asked to stop may take to do so.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How often a process is looked at.
+/// Time between two polls of a process.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Until when a process may go on.
+/// Limits on a process.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience<'a> {
-    /// In all.
+pub struct TrialLimits<'a> {
+    /// Time limit.
     pub timeout: Option<Duration>,
-    /// Until somebody asks for a stop.
+    /// Signals to this process, which stop the child.
     pub stop: &'a Stop,
 }
 
-/// A process that is over.
+/// A process that has ended.
 #[derive(Debug)]
-pub struct Over {
-    /// How it ended.
+pub struct FinishedProcess {
+    /// Its exit status.
     pub status: ExitStatus,
-    /// What it printed.
+    /// Its stdout.
     pub stdout: String,
-    /// What it complained of, unless that went to our own stderr.
+    /// Its stderr; empty if inherited.
     pub stderr: String,
-    /// Why it was ended before its own end.
-    pub cut: Option<Error>,
+    /// Why it was stopped; `None` if it ended by itself.
+    pub stopped_because: Option<Error>,
 }
 
-/// What becomes of a process's complaints.
+/// Destination of a process's stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stderr {
-    /// They are shown as they come.
-    Shown,
-    /// They are told in [`Over::stderr`].
-    Taken,
+    /// The stderr of this process.
+    Inherited,
+    /// [`FinishedProcess::stderr`].
+    Captured,
 }
 
-/// Runs a command to its end. It and what it starts are asked to stop when `patience` is over, and ended if they do not.
+/// Runs a command to its end. At a limit, its process group gets SIGTERM, and SIGKILL after [`GRACE`].
 ///
 /// # Errors
-/// When it cannot be started or watched.
-pub fn run(command: &mut Command, stderr: Stderr, patience: Patience<'_>) -> Result<Over> {
+/// If it cannot be started or waited for.
+pub fn run(command: &mut Command, stderr: Stderr, limits: TrialLimits<'_>) -> Result<FinishedProcess> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let failed = |what: &str, e: std::io::Error| Error::failed(format!("cannot {what} {shown}: {e}"));
-    // Files, since a pipe stays open for as long as anybody has its end, however long ago the process went.
-    let file = || printed_to().map_err(|e| failed("keep what is printed by", e));
+    // Files, because a pipe stays open while any descendant holds its write end, even after the process has
+    // ended.
+    let file = || output_file().map_err(|e| failed("create a file for the output of", e));
     let ((out, to_out), (err, to_err)) = (file()?, file()?);
     command.stdin(Stdio::null()).stdout(to_out);
-    if stderr == Stderr::Taken {
+    if stderr == Stderr::Captured {
         command.stderr(to_err);
     }
     #[cfg(unix)]
     {
         use std::os::unix::process::CommandExt;
-        // A group of its own can be ended with all that is in it; what the keyboard says is passed on.
+        // A process group can be killed with all of its members; signals of the terminal are passed on.
         command.process_group(0);
     }
     let mut process = command.spawn().map_err(|e| failed("start", e))?;
-    // A second signal ends this process at once, and that one with it.
-    let _tied = patience.stop.tie(process.id());
+    // A second signal ends this process at once, and the child with it.
+    let _tied = limits.stop.tie(process.id());
     let began = Instant::now();
-    let mut cut: Option<(Error, Instant)> = None;
+    let mut stopped: Option<(Error, Instant)> = None;
     let status = loop {
         if let Some(status) = process.try_wait().map_err(|e| failed("wait for", e))? {
             break status;
         }
-        match &cut {
+        match &stopped {
             None => {
-                if let Some(why) = patience.over(began) {
+                if let Some(why) = limits.exceeded(began) {
                     signal_group(process.id(), false);
-                    cut = Some((why, Instant::now()));
+                    stopped = Some((why, Instant::now()));
                 }
             }
             Some((_, since)) if since.elapsed() > GRACE => signal_group(process.id(), true),
@@ -86,34 +87,36 @@ pub fn run(command: &mut Command, stderr: Stderr, patience: Patience<'_>) -> Res
         }
         std::thread::sleep(INTERVAL);
     };
-    if cut.is_some() {
-        // What it started may have heard nothing of it.
+    if stopped.is_some() {
+        // Its descendants may have ignored SIGTERM.
         signal_group(process.id(), true);
     }
     let text = |file: File| -> Result<String> {
         let mut bytes = Vec::new();
-        // Whoever it left behind may go on printing.
+        // Descendants that outlive it may still write: read up to the present length.
         let so_far = file.metadata().map(|file| file.len());
         let read = so_far.and_then(|length| file.take(length).read_to_end(&mut bytes));
-        read.map_err(|e| failed("read what was printed by", e))?;
+        read.map_err(|e| failed("read the output of", e))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
-    Ok(Over { status, stdout: text(out)?, stderr: text(err)?, cut: cut.map(|(why, _)| why) })
+    let stopped_because = stopped.map(|(why, _)| why);
+    Ok(FinishedProcess { status, stdout: text(out)?, stderr: text(err)?, stopped_because })
 }
 
-/// A file to read from and to print to, each with a place of its own in it. It has no name, and goes with both.
-fn printed_to() -> std::io::Result<(File, File)> {
+/// Opens a temporary file twice, for reading and for appending. It has no name, and is deleted when both are
+/// closed.
+fn output_file() -> std::io::Result<(File, File)> {
     let named = NamedTempFile::new()?;
     Ok((named.reopen()?, OpenOptions::new().append(true).open(named.path())?))
 }
 
-impl Patience<'_> {
-    /// Why a process that began then may not go on.
-    fn over(&self, began: Instant) -> Option<Error> {
+impl TrialLimits<'_> {
+    /// Returns why a process that began then must be stopped; `None` while it may run.
+    fn exceeded(&self, began: Instant) -> Option<Error> {
         if self.stop.asked() {
-            return Some(Error::new(Kind::Interrupted, "stopped by a signal; a comparison begins anew"));
+            return Some(Error::new(Kind::Interrupted, "stopped by a signal; a comparison starts anew"));
         }
         let limit = self.timeout.filter(|&limit| began.elapsed() > limit)?;
-        Some(Error::failed(format!("it took more than {} s and was ended", limit.as_secs_f64())))
+        Some(Error::failed(format!("it took more than {} s and was stopped", limit.as_secs_f64())))
     }
 }

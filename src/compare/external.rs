@@ -4,25 +4,36 @@
 //! {"step": 1, "step_ms": 12.5, "tok_s": 81920, "loss": 6.91}
 //! ```
 //!
-//! `step` and `tok_s` are needed, `step_ms` and `loss` are welcome, anything else is passed over; so are objects without
-//! `step`, and lines that do not begin with `{`. Steps ascend.
+//! `step` and `tok_s` are required, `step_ms` and `loss` optional. Other members, objects without `step`, and
+//! lines that do not begin with `{` are ignored. Steps ascend.
 
-use super::gate::Point;
+use super::gate::LossPoint;
+use super::measured::SPEED;
 use crate::error::{Error, Result};
 use crate::results::{Phase, TimingRow};
 use serde::Deserialize;
 
-/// What a command printed.
+/// The column of the step time.
+const STEP_TIME: &str = "step_ms";
+
+/// The rows that a command printed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Printed {
-    /// When its steps ran, as rows of `timing.csv` would say it.
+    /// Times of its steps, as rows of `timing.csv`.
     pub timing: Vec<TimingRow>,
-    /// Whether every row told its `step_ms`; where not, times follow from `tok_s` up to a factor.
-    pub tells_step_ms: bool,
-    /// The losses that it told.
-    pub curve: Vec<Point>,
+    /// True if every row has a `step_ms`; else times follow from `tok_s` up to a factor.
+    pub has_step_ms: bool,
+    /// The losses that it printed.
+    pub curve: Vec<LossPoint>,
     /// The lines that were rows, for the file beside the comparison.
     pub lines: String,
+}
+
+impl Printed {
+    /// Returns the columns that the command measured, speed first.
+    pub fn columns(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(SPEED).chain(self.has_step_ms.then_some(STEP_TIME))
+    }
 }
 
 #[derive(Deserialize)]
@@ -33,12 +44,13 @@ struct Row {
     loss: Option<f64>,
 }
 
-/// Reads what a command printed.
+/// Parses the stdout of a command.
 ///
 /// # Errors
-/// For a line that begins like a row and is none, a row without `tok_s`, steps that do not ascend, and no row at all.
+/// For a line that begins like a row and is none, a row without `tok_s`, steps that do not ascend, and no row
+/// at all.
 pub fn read(stdout: &str) -> Result<Printed> {
-    let mut printed = Printed { tells_step_ms: true, ..Printed::default() };
+    let mut printed = Printed { has_step_ms: true, ..Printed::default() };
     let mut wall_s = 0.0;
     for (number, line) in stdout.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with('{')) {
         let wrong =
@@ -62,15 +74,15 @@ pub fn read(stdout: &str) -> Result<Printed> {
         if printed.timing.last().is_some_and(|last| last.step >= step) {
             return wrong(format!("step {step} does not ascend"));
         }
-        // Only ratios of step times matter, so without one its inverse speed does.
-        let told = row.step_ms.filter(|x| x.is_finite() && *x > 0.0);
-        printed.tells_step_ms &= told.is_some();
-        let step_ms = told.unwrap_or(1e6 / tok_s);
+        // Only ratios of step times matter, so the inverse speed stands in for a missing one.
+        let printed_ms = row.step_ms.filter(|x| x.is_finite() && *x > 0.0);
+        printed.has_step_ms &= printed_ms.is_some();
+        let step_ms = printed_ms.unwrap_or(1e6 / tok_s);
         wall_s += step_ms / 1e3;
         printed
             .timing
-            .push(TimingRow { tok_s: Some(tok_s), ..TimingRow::of(step, Phase::Train, wall_s, step_ms) });
-        printed.curve.extend(row.loss.map(|loss| Point::new(step, loss)));
+            .push(TimingRow { tok_s: Some(tok_s), ..TimingRow::timed(step, Phase::Train, wall_s, step_ms) });
+        printed.curve.extend(row.loss.map(|loss| LossPoint::new(step, loss)));
         printed.lines += line.trim();
         printed.lines.push('\n');
     }
@@ -95,8 +107,8 @@ mod tests {
         .unwrap();
         assert_eq!(printed.timing.iter().map(|row| row.step).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(printed.timing[1].step_ms, 5000.0);
-        assert!(!printed.tells_step_ms, "that of the second row follows from its speed");
-        assert_eq!(printed.curve, [Point::new(1, 3.0)]);
+        assert!(!printed.has_step_ms, "that of the second row follows from its speed");
+        assert_eq!(printed.curve, [LossPoint::new(1, 3.0)]);
         assert_eq!(printed.lines.lines().count(), 2);
     }
 

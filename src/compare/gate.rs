@@ -1,15 +1,15 @@
-//! Whether the changed side learns what the other one learns: speed with a worse curve is no win.
+//! The loss gate: whether the candidate learns what the baseline learns. Speed with a worse curve is no win.
 
 use crate::recipe::{Change, Class};
 use crate::results::MetricsRow;
-use crate::results::comparison::Gate;
+use crate::results::comparison::LossGate;
 
 /// What may lie between two curves that differ by rounding alone, in nats per token, where no tolerance is stated.
 const ROUNDING: f64 = 0.01;
 
-/// A step's loss, with the bits that equal curves share.
+/// The loss of a step, with the bits that equal curves share.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub struct LossPoint {
     /// The step.
     pub step: u64,
     /// Training loss in nats per token.
@@ -17,86 +17,90 @@ pub struct Point {
     bits: (u64, u64),
 }
 
-impl Point {
-    /// Of a row of `metrics.csv`: loss and norm of the gradient.
-    pub fn of(row: &MetricsRow) -> Self {
+impl LossPoint {
+    /// The point of a row of `metrics.csv`, with the bits of loss and gradient norm.
+    pub fn from_row(row: &MetricsRow) -> Self {
         let bits = (u64::from(row.loss.to_bits()), u64::from(row.grad_norm.to_bits()));
         Self { step: row.step, loss: f64::from(row.loss), bits }
     }
 
-    /// Of an external command, which tells the loss.
+    /// A point of an external command, which prints the loss alone.
     pub fn new(step: u64, loss: f64) -> Self {
         Self { step, loss, bits: (loss.to_bits(), 0) }
     }
 }
 
-/// What a change of side lets expect of the curve.
+/// What the candidate's curve is expected to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Expected {
-    /// The same bits.
+pub enum ExpectedCurve {
+    /// The bits of the baseline.
     Bits,
-    /// At any step, losses at most this far apart.
+    /// Losses at most this far from the baseline's at any step, in nats per token.
     Within(f64),
-    /// Nothing: it is for the user to say what may differ.
+    /// Nothing: only the user can say what may differ.
     Unknown,
 }
 
-impl Expected {
-    /// What to expect: a stated tolerance, or what the changed keys promise. `same_program` says that both sides are runs of
-    /// one binary, `external` that one of them is no run of xrun at all.
-    pub fn of(tolerance: Option<f64>, changes: &[Change], same_program: bool, external: bool) -> Self {
+impl ExpectedCurve {
+    /// The expectation by a stated tolerance, or by what the changed keys promise. `same_binary`: both arms
+    /// are runs of one binary. `external`: one of them is an external command.
+    pub fn new(tolerance: Option<f64>, changes: &[Change], same_binary: bool, external: bool) -> Self {
         let class = |class| changes.iter().any(|change| change.class == class);
         match tolerance {
             Some(tolerance) => Self::Within(tolerance),
             None if external || class(Class::Training) => Self::Unknown,
-            None if same_program && changes.iter().all(Change::keeps_bits) => Self::Bits,
+            None if same_binary && changes.iter().all(Change::keeps_bits) => Self::Bits,
             None => Self::Within(ROUNDING),
         }
     }
 
-    /// The gate before anything has run.
-    pub fn unjudged(self) -> Gate {
+    /// Returns the gate before anything has run.
+    pub fn unjudged(self) -> LossGate {
         self.gate(None, "not judged yet".to_owned())
     }
 
-    fn gate(self, holds: Option<bool>, found: String) -> Gate {
+    fn gate(self, holds: Option<bool>, found: String) -> LossGate {
         let tolerance = match self {
             Self::Within(tolerance) => Some(tolerance),
             Self::Bits | Self::Unknown => None,
         };
-        Gate { tolerance, holds, found }
+        LossGate { tolerance, holds, found }
     }
 
-    /// Judges the curves of all turns of both sides. Every curve is held against the first one of `before`.
-    pub fn judge(self, before: &[Vec<Point>], after: &[Vec<Point>]) -> Gate {
-        let Some(first) = before.first().filter(|curve| !curve.is_empty()) else {
-            return self.gate(None, "not judged: the side before tells no loss".to_owned());
+    /// Judges the curves of all trials. Every curve is compared with the first one of the baseline.
+    pub fn judge(self, baseline: &[Vec<LossPoint>], candidate: &[Vec<LossPoint>]) -> LossGate {
+        let Some(first) = baseline.first().filter(|curve| !curve.is_empty()) else {
+            return self.gate(None, "not judged: the baseline has no losses".to_owned());
         };
-        if after.iter().all(Vec::is_empty) {
-            return self.gate(None, "not judged: the side after tells no loss".to_owned());
+        if candidate.iter().all(Vec::is_empty) {
+            return self.gate(None, "not judged: the candidate has no losses".to_owned());
         }
-        let all_same = |side: &[Vec<Point>]| side.iter().all(|curve| same_bits(first, curve));
-        if all_same(before) && all_same(after) {
+        let all_same = |arm: &[Vec<LossPoint>]| arm.iter().all(|curve| same_bits(first, curve));
+        if all_same(baseline) && all_same(candidate) {
             return self.gate(Some(true), format!("the same bits over {} steps", first.len()));
         }
-        let Some(worst) = widest_of(first, after) else {
-            return self.gate(None, "not judged: the sides have no step in common".to_owned());
+        let Some(worst) = widest_of(first, candidate) else {
+            return self.gate(None, "not judged: the arms have no step in common".to_owned());
         };
-        let same_side = widest_of(first, &before[1..]).filter(|apart| farther(apart, &worst));
-        let Apart { step, difference, before: old, after: new, steps } = same_side.as_ref().unwrap_or(&worst);
-        let (among, sides) = match same_side {
-            Some(_) => ("the turns before alone are ", format!("{old:.5} and {new:.5}")),
-            None => ("", format!("{old:.5} before, {new:.5} after")),
+        let same_arm = widest_of(first, &baseline[1..]).filter(|apart| farther(apart, &worst));
+        let LossGap { step, difference, baseline: old, candidate: new, steps } =
+            same_arm.as_ref().unwrap_or(&worst);
+        let (among, losses) = match same_arm {
+            Some(_) => ("the trials of the baseline alone are ", format!("{old:.5} and {new:.5}")),
+            None => ("", format!("{old:.5} of the baseline, {new:.5} of the candidate")),
         };
         let plural = if *steps == 1 { "" } else { "s" };
         let found = format!(
-            "{among}at most {difference:.3e} apart over {steps} step{plural}, at step {step}: {sides}"
+            "{among}at most {difference:.3e} apart over {steps} step{plural}, at step {step}: {losses}"
         );
         match self {
-            Self::Bits if all_same(before) => self.gate(Some(false), format!("not the same bits: {}", parting(first, after, &found))),
+            Self::Bits if all_same(baseline) => self.gate(
+                Some(false),
+                format!("not the same bits: {}", first_difference(first, candidate, &found)),
+            ),
             Self::Bits => self.gate(
                 Some(false),
-                format!("not the same bits, not even among the turns before: {found}"),
+                format!("not the same bits, not even among the trials of the baseline: {found}"),
             ),
             Self::Within(tolerance) => {
                 let holds = *difference <= tolerance;
@@ -105,61 +109,64 @@ impl Expected {
             }
             Self::Unknown => self.gate(
                 None,
-                format!("{found}; not judged: the change is of what is learnt, so say with --tolerance how far it may"),
+                format!(
+                    "{found}; not judged: training keys changed, so state with --tolerance how far losses may \
+                     differ"
+                ),
             ),
         }
     }
 }
 
-fn same_bits(a: &[Point], b: &[Point]) -> bool {
+fn same_bits(a: &[LossPoint], b: &[LossPoint]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.step == b.step && a.bits == b.bits)
 }
 
-/// Where two curves are farthest apart.
-struct Apart {
+/// The largest difference of two curves.
+struct LossGap {
     step: u64,
     difference: f64,
-    before: f64,
-    after: f64,
-    /// How many steps both curves have.
+    baseline: f64,
+    candidate: f64,
+    /// Number of steps that both curves have.
     steps: usize,
 }
 
-/// The step, among those that both curves have, at which the losses differ most; a loss that is not finite on one side alone
-/// is infinitely far.
-fn widest(before: &[Point], after: &[Point]) -> Option<Apart> {
-    let known: std::collections::HashMap<u64, f64> = before.iter().map(|p| (p.step, p.loss)).collect();
-    let apart = |point: &Point| {
+/// Returns the largest difference at a step that both curves have; a loss that is not finite in one curve
+/// alone is infinitely far. `None` without a common step.
+fn widest(baseline: &[LossPoint], candidate: &[LossPoint]) -> Option<LossGap> {
+    let known: std::collections::HashMap<u64, f64> = baseline.iter().map(|p| (p.step, p.loss)).collect();
+    let apart = |point: &LossPoint| {
         let old = *known.get(&point.step)?;
         let difference = (point.loss - old).abs();
         let difference = if difference.is_finite() { difference } else { f64::INFINITY };
-        Some(Apart { step: point.step, difference, before: old, after: point.loss, steps: 1 })
+        Some(LossGap { step: point.step, difference, baseline: old, candidate: point.loss, steps: 1 })
     };
-    // Counts the steps on the way.
-    let farthest = |a: Apart, b: Apart| {
+    // Counts the steps as it folds.
+    let farthest = |a: LossGap, b: LossGap| {
         let steps = a.steps + 1;
-        Apart { steps, ..if farther(&b, &a) { b } else { a } }
+        LossGap { steps, ..if farther(&b, &a) { b } else { a } }
     };
-    after.iter().filter_map(apart).reduce(farthest)
+    candidate.iter().filter_map(apart).reduce(farthest)
 }
 
-/// The widest distance of any of the curves.
-fn widest_of(first: &[Point], curves: &[Vec<Point>]) -> Option<Apart> {
+/// Returns the largest difference of any of the curves from the first.
+fn widest_of(first: &[LossPoint], curves: &[Vec<LossPoint>]) -> Option<LossGap> {
     let apart = curves.iter().filter_map(|curve| widest(first, curve));
     apart.reduce(|a, b| if farther(&b, &a) { b } else { a })
 }
 
-fn farther(a: &Apart, b: &Apart) -> bool {
+fn farther(a: &LossGap, b: &LossGap) -> bool {
     a.difference > b.difference
 }
 
-/// The first step at which a curve of the side after leaves the reference, in words.
-fn parting(first: &[Point], after: &[Vec<Point>], found: &str) -> String {
-    let parts = |curve: &Vec<Point>| {
+/// Returns the first step at which a curve of the candidate differs from the reference, in words.
+fn first_difference(first: &[LossPoint], candidate: &[Vec<LossPoint>], found: &str) -> String {
+    let differs = |curve: &Vec<LossPoint>| {
         first.iter().zip(curve).find(|(a, b)| a.step != b.step || a.bits != b.bits).map(|(a, _)| a.step)
     };
-    match after.iter().filter_map(parts).min() {
-        Some(step) => format!("they part at step {step}; {found}"),
+    match candidate.iter().filter_map(differs).min() {
+        Some(step) => format!("they differ from step {step} on; {found}"),
         None => format!("they have different numbers of steps; {found}"),
     }
 }
@@ -168,8 +175,8 @@ fn parting(first: &[Point], after: &[Vec<Point>], found: &str) -> String {
 mod tests {
     use super::*;
 
-    fn curve(losses: &[f64]) -> Vec<Point> {
-        losses.iter().enumerate().map(|(i, loss)| Point::new(i as u64 + 1, *loss)).collect()
+    fn curve(losses: &[f64]) -> Vec<LossPoint> {
+        losses.iter().enumerate().map(|(i, loss)| LossPoint::new(i as u64 + 1, *loss)).collect()
     }
 
     fn change(key: &'static str, class: Class) -> Change {
@@ -178,27 +185,27 @@ mod tests {
 
     #[test]
     fn keys_say_what_is_expected() {
-        let of = |key, class, same| Expected::of(None, &[change(key, class)], same, false);
-        assert_eq!(of("engine.placement", Class::Execution, true), Expected::Bits);
-        assert_eq!(of("validation.interval", Class::Bookkeeping, true), Expected::Bits);
-        assert_eq!(of("engine.fused", Class::Execution, true), Expected::Within(ROUNDING));
-        assert_eq!(of("engine.placement", Class::Execution, false), Expected::Within(ROUNDING));
-        assert_eq!(of("optimizer.lr", Class::Training, true), Expected::Unknown);
-        assert_eq!(Expected::of(None, &[], true, false), Expected::Bits);
-        assert_eq!(Expected::of(None, &[], false, true), Expected::Unknown);
+        let of = |key, class, same| ExpectedCurve::new(None, &[change(key, class)], same, false);
+        assert_eq!(of("engine.placement", Class::Execution, true), ExpectedCurve::Bits);
+        assert_eq!(of("validation.interval", Class::Bookkeeping, true), ExpectedCurve::Bits);
+        assert_eq!(of("engine.fused", Class::Execution, true), ExpectedCurve::Within(ROUNDING));
+        assert_eq!(of("engine.placement", Class::Execution, false), ExpectedCurve::Within(ROUNDING));
+        assert_eq!(of("optimizer.lr", Class::Training, true), ExpectedCurve::Unknown);
+        assert_eq!(ExpectedCurve::new(None, &[], true, false), ExpectedCurve::Bits);
+        assert_eq!(ExpectedCurve::new(None, &[], false, true), ExpectedCurve::Unknown);
         let changes = [change("optimizer.lr", Class::Training)];
-        assert_eq!(Expected::of(Some(0.1), &changes, true, false), Expected::Within(0.1));
+        assert_eq!(ExpectedCurve::new(Some(0.1), &changes, true, false), ExpectedCurve::Within(0.1));
     }
 
     #[test]
-    fn turns_before_that_part_fail_a_tolerance_too() {
+    fn trials_of_the_baseline_that_differ_fail_a_tolerance_too() {
         let (steady, astray) = (curve(&[3.0, 2.0]), curve(&[3.0, 2.6]));
-        let gate = Expected::Within(0.5).judge(&[steady.clone(), astray], &[curve(&[3.0, 2.1])]);
+        let gate = ExpectedCurve::Within(0.5).judge(&[steady.clone(), astray], &[curve(&[3.0, 2.1])]);
         assert_eq!(gate.holds, Some(false));
-        let said =
-            "the turns before alone are at most 6.000e-1 apart over 2 steps, at step 2: 2.00000 and 2.60000";
+        let said = "the trials of the baseline alone are at most 6.000e-1 apart over 2 steps, \
+                    at step 2: 2.00000 and 2.60000";
         assert!(gate.found.starts_with(said), "{}", gate.found);
-        let gate = Expected::Within(0.5).judge(&[steady.clone(), steady], &[curve(&[3.1])]);
+        let gate = ExpectedCurve::Within(0.5).judge(&[steady.clone(), steady], &[curve(&[3.1])]);
         assert_eq!(gate.holds, Some(true));
         assert!(gate.found.contains("over 1 step,"), "what was compared is said: {}", gate.found);
     }
@@ -213,22 +220,22 @@ mod tests {
     #[test]
     fn equal_curves_are_the_same_bits() {
         let runs = [curve(&[3.0, 2.0]), curve(&[3.0, 2.0])];
-        let gate = Expected::Bits.judge(&runs, &runs);
+        let gate = ExpectedCurve::Bits.judge(&runs, &runs);
         assert_eq!((gate.holds, gate.found.as_str()), (Some(true), "the same bits over 2 steps"));
-        assert_eq!(Expected::Unknown.judge(&runs, &runs).holds, Some(true));
+        assert_eq!(ExpectedCurve::Unknown.judge(&runs, &runs).holds, Some(true));
     }
 
     #[test]
-    fn a_curve_that_parts_fails_or_is_within_a_tolerance() {
+    fn a_curve_that_differs_fails_or_is_within_a_tolerance() {
         let (before, after) = ([curve(&[3.0, 2.0, 1.0])], [curve(&[3.0, 2.004, 1.0])]);
-        let gate = Expected::Bits.judge(&before, &after);
+        let gate = ExpectedCurve::Bits.judge(&before, &after);
         assert_eq!(gate.holds, Some(false));
-        assert!(gate.found.contains("part at step 2"), "{}", gate.found);
-        assert_eq!(Expected::Within(0.01).judge(&before, &after).holds, Some(true));
-        let gate = Expected::Within(0.001).judge(&before, &after);
+        assert!(gate.found.contains("differ from step 2"), "{}", gate.found);
+        assert_eq!(ExpectedCurve::Within(0.01).judge(&before, &after).holds, Some(true));
+        let gate = ExpectedCurve::Within(0.001).judge(&before, &after);
         assert_eq!(gate.holds, Some(false));
         assert!(gate.found.contains("beyond 0.001"), "{}", gate.found);
-        let gate = Expected::Unknown.judge(&before, &after);
+        let gate = ExpectedCurve::Unknown.judge(&before, &after);
         assert_eq!(gate.holds, None);
         assert!(gate.found.contains("--tolerance"), "{}", gate.found);
     }
@@ -236,17 +243,17 @@ mod tests {
     #[test]
     fn losses_that_are_no_numbers_fail_and_missing_ones_are_not_judged() {
         let (before, after) = ([curve(&[3.0, 2.0])], [curve(&[3.0, f64::NAN])]);
-        assert_eq!(Expected::Within(10.0).judge(&before, &after).holds, Some(false));
-        assert_eq!(Expected::Within(10.0).judge(&before, &[vec![]]).holds, None);
-        assert_eq!(Expected::Within(10.0).judge(&[vec![]], &before).holds, None);
-        let later = [vec![Point::new(9, 1.0)]];
-        assert!(Expected::Within(10.0).judge(&before, &later).found.contains("no step in common"));
+        assert_eq!(ExpectedCurve::Within(10.0).judge(&before, &after).holds, Some(false));
+        assert_eq!(ExpectedCurve::Within(10.0).judge(&before, &[vec![]]).holds, None);
+        assert_eq!(ExpectedCurve::Within(10.0).judge(&[vec![]], &before).holds, None);
+        let later = [vec![LossPoint::new(9, 1.0)]];
+        assert!(ExpectedCurve::Within(10.0).judge(&before, &later).found.contains("no step in common"));
     }
 
     #[test]
-    fn turns_of_one_side_that_differ_are_no_proof_of_bits() {
+    fn trials_of_one_arm_that_differ_are_no_proof_of_bits() {
         let before = [curve(&[3.0, 2.0]), curve(&[3.0, 2.1])];
-        let gate = Expected::Bits.judge(&before, &[curve(&[3.0, 2.0])]);
-        assert!(gate.found.contains("not even among the turns before"), "{}", gate.found);
+        let gate = ExpectedCurve::Bits.judge(&before, &[curve(&[3.0, 2.0])]);
+        assert!(gate.found.contains("not even among the trials of the baseline"), "{}", gate.found);
     }
 }

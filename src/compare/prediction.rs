@@ -1,25 +1,28 @@
-//! Whether a prediction, written down before the first turn, held.
+//! Judges a prediction that was stored before the first trial.
 
+use super::measured::SPEED;
 use crate::recipe::{Predicted, Prediction};
-use crate::results::comparison::{Comparison, Verdict};
+use crate::results::comparison::{CompareVerdict, Comparison};
 
-/// Whether `prediction` held by what `comparison` found; `None` where that cannot be said.
+/// Returns true if `prediction` held by the result of `comparison`; `None` where that cannot be judged.
 ///
-/// A word is held against the verdict, and stays open where that is inconclusive. A range of `tok_s` is held against the
-/// ratio: its estimate decides, except where the verdict is inconclusive; then the whole interval has to lie inside the
-/// range, or outside. A range of another column is held against the medians of both sides. Nothing is said of speed where
-/// times are not comparable, and nothing at all of a comparison that did not come to its end.
+/// A word is compared with the verdict, and stays open where that is inconclusive. A range of `tok_s` is
+/// compared with the ratio: its estimate decides, except where the verdict is inconclusive; then the whole
+/// interval has to lie inside the range, or outside. A range of another column is compared with the medians
+/// of both arms. Speeds are not judged where times are not comparable, and nothing is judged of an unfinished
+/// comparison.
 pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
     if !comparison.finished {
         return None;
     }
     let comparable = comparison.contended.is_empty();
-    let verdict = Some(comparison.verdict).filter(|verdict| comparable && *verdict != Verdict::Inconclusive);
+    let verdict =
+        Some(comparison.verdict).filter(|verdict| comparable && *verdict != CompareVerdict::Inconclusive);
     match &prediction.of {
-        Predicted::Faster => verdict.map(|verdict| verdict == Verdict::Faster),
-        Predicted::Slower => verdict.map(|verdict| verdict == Verdict::Slower),
-        Predicted::NoDifference => verdict.map(|verdict| verdict == Verdict::NoDifference),
-        Predicted::Range { column, low, high } if column == "tok_s" => {
+        Predicted::Faster => verdict.map(|verdict| verdict == CompareVerdict::Faster),
+        Predicted::Slower => verdict.map(|verdict| verdict == CompareVerdict::Slower),
+        Predicted::NoDifference => verdict.map(|verdict| verdict == CompareVerdict::NoDifference),
+        Predicted::Range { column, low, high } if column == SPEED => {
             let ratio = comparison.ratio.filter(|_| comparable)?;
             let within = |x: f64| (*low..=*high).contains(&(x - 1.0));
             let apart = ratio.high - 1.0 < *low || ratio.low - 1.0 > *high;
@@ -31,14 +34,14 @@ pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
             }
         }
         Predicted::Range { column, low, high } => {
-            // Of counts and losses a disturbed run says as much as any other.
+            // Counts and losses do not depend on whether times are comparable.
             let timed = ["_ms", "_pct", "_s"].iter().any(|unit| column.ends_with(unit));
             if timed && !comparable {
                 return None;
             }
-            let before = comparison.before.measured.get(column).filter(|before| **before != 0.0)?;
-            let after = comparison.after.measured.get(column)?;
-            Some((*low..=*high).contains(&(after / before - 1.0)))
+            let baseline = comparison.baseline.measured.get(column).filter(|value| **value != 0.0)?;
+            let candidate = comparison.candidate.measured.get(column)?;
+            Some((*low..=*high).contains(&(candidate / baseline - 1.0)))
         }
     }
 }
@@ -47,38 +50,38 @@ pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
 mod tests {
     use super::*;
     use crate::compare::tests::comparison;
-    use crate::results::comparison::Interval;
+    use crate::results::comparison::RatioInterval;
 
-    fn said(text: &str, verdict: Verdict, [low, estimate, high]: [f64; 3]) -> Option<bool> {
+    fn said(text: &str, verdict: CompareVerdict, [low, estimate, high]: [f64; 3]) -> Option<bool> {
         let mut comparison = comparison();
         comparison.verdict = verdict;
-        comparison.ratio = Some(Interval { estimate, low, high });
+        comparison.ratio = Some(RatioInterval { estimate, low, high });
         held(&text.parse().unwrap(), &comparison)
     }
 
     #[test]
-    fn words_are_held_against_the_verdict() {
+    fn words_are_compared_with_the_verdict() {
         let faster = [1.1, 1.2, 1.3];
-        assert_eq!(said("faster", Verdict::Faster, faster), Some(true));
-        assert_eq!(said("slower", Verdict::Faster, faster), Some(false));
-        assert_eq!(said("no difference", Verdict::NoDifference, [0.999, 1.0, 1.001]), Some(true));
-        assert_eq!(said("faster", Verdict::Inconclusive, [0.9, 1.2, 1.5]), None);
+        assert_eq!(said("faster", CompareVerdict::Faster, faster), Some(true));
+        assert_eq!(said("slower", CompareVerdict::Faster, faster), Some(false));
+        assert_eq!(said("no difference", CompareVerdict::NoDifference, [0.999, 1.0, 1.001]), Some(true));
+        assert_eq!(said("faster", CompareVerdict::Inconclusive, [0.9, 1.2, 1.5]), None);
     }
 
     #[test]
-    fn ranges_are_held_against_the_ratio() {
-        assert_eq!(said("tok_s +10..+30%", Verdict::Faster, [1.05, 1.2, 1.35]), Some(true));
-        assert_eq!(said("tok_s +30..+60%", Verdict::Faster, [1.05, 1.2, 1.35]), Some(false));
-        assert_eq!(said("tok_s -5..+5%", Verdict::Inconclusive, [0.96, 1.0, 1.04]), Some(true));
-        assert_eq!(said("tok_s -5..+5%", Verdict::Inconclusive, [0.9, 1.0, 1.04]), None);
-        assert_eq!(said("tok_s +30..+60%", Verdict::Inconclusive, [0.9, 1.0, 1.1]), Some(false));
+    fn ranges_are_compared_with_the_ratio() {
+        assert_eq!(said("tok_s +10..+30%", CompareVerdict::Faster, [1.05, 1.2, 1.35]), Some(true));
+        assert_eq!(said("tok_s +30..+60%", CompareVerdict::Faster, [1.05, 1.2, 1.35]), Some(false));
+        assert_eq!(said("tok_s -5..+5%", CompareVerdict::Inconclusive, [0.96, 1.0, 1.04]), Some(true));
+        assert_eq!(said("tok_s -5..+5%", CompareVerdict::Inconclusive, [0.9, 1.0, 1.04]), None);
+        assert_eq!(said("tok_s +30..+60%", CompareVerdict::Inconclusive, [0.9, 1.0, 1.1]), Some(false));
     }
 
     #[test]
-    fn other_columns_are_held_against_the_medians() {
+    fn other_columns_are_compared_with_the_medians() {
         let mut found = comparison();
-        found.before.measured.insert("allocated_bytes".into(), 100.0);
-        found.after.measured.insert("allocated_bytes".into(), 70.0);
+        found.baseline.measured.insert("allocated_bytes".into(), 100.0);
+        found.candidate.measured.insert("allocated_bytes".into(), 70.0);
         let held = |text: &str, found: &Comparison| super::held(&text.parse().unwrap(), found);
         assert_eq!(held("allocated_bytes -40..-20%", &found), Some(true));
         assert_eq!(held("allocated_bytes -20..-10%", &found), Some(false));
@@ -88,10 +91,6 @@ mod tests {
         assert_eq!(held("faster", &found), None);
         assert_eq!(held("tok_s -50..+50%", &found), None);
         found.finished = false;
-        assert_eq!(
-            held("allocated_bytes -40..-20%", &found),
-            None,
-            "a side may have been measured in other turns"
-        );
+        assert_eq!(held("allocated_bytes -40..-20%", &found), None, "an arm may lack trials");
     }
 }

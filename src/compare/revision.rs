@@ -1,23 +1,24 @@
-//! The binary of another commit: checked out beside the sources, and built from its lock file.
+//! Builds the binary of another commit from its sources and lock file.
 
 use crate::error::{Error, IoContext, Result};
 use crate::results::progress::tell;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A binary and the commit that it is of.
+/// A binary and its commit.
 #[derive(Clone, Debug)]
 pub struct Built {
-    /// Where it is.
+    /// Its path.
     pub binary: PathBuf,
     /// The whole hash of the commit.
     pub commit: String,
 }
 
-/// Builds xrun as of `rev` in the git repository of the current folder, with `cargo build --release --locked`.
+/// Builds xrun as of `rev` in the git repository of the current folder, with `cargo build --release
+/// --locked`.
 ///
-/// The sources lie in a temporary folder while it lasts; what the build makes stays in `target/compare`, so that the next
-/// commit compiles fast and the binary of the working tree is left alone.
+/// The sources are checked out into a temporary folder. Build outputs stay in `target/compare`, so that the
+/// next commit compiles fast, and the binary of the working tree is not replaced.
 ///
 /// # Errors
 /// Exit 2 outside a git repository, and for a commit that it does not have; 1 when git or cargo fails.
@@ -31,17 +32,18 @@ pub fn build(rev: &str) -> Result<Built> {
     let folder = tempfile::Builder::new().prefix("xrun-compare-").tempdir();
     let folder = folder.map_err(|e| Error::failed(format!("cannot make a temporary folder: {e}")))?;
     let sources = folder.path().join("sources");
-    let place = sources.to_string_lossy().into_owned();
-    git(&top, &["worktree", "add", "--detach", &place, &commit])?;
+    let checkout = sources.to_string_lossy().into_owned();
+    git(&top, &["worktree", "add", "--detach", &checkout, &commit])?;
     tell(&format!("building {rev} ({commit}) …"));
     let built = cargo(&sources, &top.join("target/compare"));
-    // The folder goes in any case; what git remembers of it is pruned by its next garbage collection at the latest.
-    let _ = git(&top, &["worktree", "remove", "--force", &place]);
+    // The folder is deleted in any case; git prunes its record of it at the next garbage collection at the
+    // latest.
+    let _ = git(&top, &["worktree", "remove", "--force", &checkout]);
     Ok(Built { binary: built?, commit })
 }
 
 fn cargo(sources: &Path, target: &Path) -> Result<PathBuf> {
-    // Progress goes to stderr, where it belongs; stdout is for data.
+    // Cargo reports progress on stderr; stdout is for data.
     let status = Command::new("cargo")
         .args(["build", "--release", "--locked", "--bin", "xrun", "--target-dir"])
         .arg(target)
@@ -51,13 +53,13 @@ fn cargo(sources: &Path, target: &Path) -> Result<PathBuf> {
         .status()
         .map_err(|e| Error::failed(format!("cannot start cargo: {e}")))?;
     if !status.success() {
-        return Err(Error::failed(format!("cargo build of the commit before: {status}")));
+        return Err(Error::failed(format!("cargo build of the baseline's commit: {status}")));
     }
     let binary = target.join("release").join(format!("xrun{}", std::env::consts::EXE_SUFFIX));
     binary.canonicalize().at("find", &binary)
 }
 
-/// What git prints, without the last newline.
+/// Returns the stdout of git, without the last newline.
 fn git(folder: &Path, arguments: &[&str]) -> Result<String> {
     let output = Command::new("git")
         .args(arguments)

@@ -1,43 +1,46 @@
-//! From blocks of two sides to a ratio with an interval, and from that to a verdict.
+//! From blocks of two arms to a ratio with an interval, and from that to a verdict.
 //!
-//! Steps of one run are autocorrelated, and runs differ from each other by more than their blocks do (Kalibera and Jones,
-//! "Rigorous Benchmarking in Reasonable Time", 2013). So a run counts once: its value is the median of its blocks, and
-//! what the interval rests on is how these values scatter.
+//! Steps of one run are autocorrelated, and runs differ from each other by more than their blocks do
+//! (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013). So a run counts once: its value is
+//! the median of its blocks, and the interval is computed from the scatter of these values.
 
-use crate::results::comparison::{Interval, Verdict};
+use crate::results::comparison::{CompareVerdict, RatioInterval};
+use crate::results::quantiles::median;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// Blocks into which the steady state of a run is cut.
+/// Number of blocks into which the steady state of a run is cut.
 pub const BLOCKS: usize = 10;
 
-/// Fewer blocks than this say nothing of a run.
+/// A run needs at least this many blocks.
 const MIN_BLOCKS: usize = 5;
 
 /// Resamples of the bootstrap: the standard error is then known to about 2 %.
 const RESAMPLES: usize = 2000;
 
-/// Any number does; a fixed one gives the same blocks the same interval.
+/// Seed of the bootstrap; fixed, so that equal blocks give equal intervals.
 const SEED: u64 = 2013;
 
-/// Share of intervals that hold the truth.
+/// Probability that the interval contains the true ratio.
 const CONFIDENCE: f64 = 0.95;
 
-/// How interval and verdict are found, in words.
+/// Returns the rule for interval and verdict in words.
 pub fn rule(min_effect: f64) -> String {
     let percent = 100.0 * min_effect;
     format!(
-        "the steady state of every run is cut into {BLOCKS} blocks of consecutive steps; the value of a block is its median \
-         tok/s, that of a run the median of its blocks, that of a side the geometric mean of its runs. The 95 % interval \
-         of after / before is Welch's, of the logarithms of the runs' values; for a side of one run, the variance is a \
-         bootstrap's over its blocks. Faster: the interval lies above 1 and the ratio above 1 + {percent} %. Slower: the \
-         interval lies below 1 and the ratio below 1 - {percent} %. No difference: the interval lies within 1 ± {percent} %. \
+        "the steady state of every run is cut into {BLOCKS} blocks of consecutive steps; the value of a \
+         block is its median tok/s, that of a run the median of its blocks, that of an arm the geometric \
+         mean of its runs. The 95 % interval of candidate / baseline is Welch's, of the logarithms of the \
+         runs' values; for an arm of one run, the variance is a bootstrap's over its blocks. Faster: the \
+         interval lies above 1 and the ratio above 1 + {percent} %. Slower: the interval lies below 1 and \
+         the ratio below 1 - {percent} %. No difference: the interval lies within 1 ± {percent} %. \
          Inconclusive: anything else, or times that are not comparable."
     )
 }
 
-/// Medians of consecutive blocks of steps; what does not fill them is left out at the beginning. `None` for too few.
+/// Returns the medians of consecutive blocks of steps; steps that do not fill a block are dropped at the
+/// start. `None` for too few.
 pub fn blocks(steps: &[f64]) -> Option<Vec<f64>> {
     let count = BLOCKS.min(steps.len());
     if count < MIN_BLOCKS {
@@ -45,55 +48,53 @@ pub fn blocks(steps: &[f64]) -> Option<Vec<f64>> {
     }
     let length = steps.len() / count;
     let used = &steps[steps.len() - count * length..];
-    Some(used.chunks_exact(length).map(|block| median(block.to_vec())).collect())
+    Some(used.chunks_exact(length).map(middle).collect())
 }
 
-/// The middle value, or the mean of the two in the middle; NaN for none.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => 0.5 * (values[n / 2 - 1] + values[n / 2]),
-    }
+/// The median; NaN for no values.
+fn middle(values: &[f64]) -> f64 {
+    median(values.iter().copied()).unwrap_or(f64::NAN)
 }
 
-/// After over before, with its 95 % interval. Each side is a list of runs, each run a list of blocks. `None` when a side has
-/// no run, or a run no usable blocks.
+/// Returns candidate over baseline with its 95 % interval. Each arm is a list of runs, each run a list of
+/// blocks. `None` if an arm has no run, or a run no usable blocks.
 ///
-/// With y the logarithm of a run's value, the interval is that of Welch ("The generalization of Student's problem when several
-/// different population variances are involved", 1947) for the difference of the means of y. A side of one run says nothing
-/// of how runs differ: then the variance is a bootstrap's over its blocks, which are long enough to forget each other
-/// (Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 8.2.3), times n / (n - 1) of its n blocks.
-pub fn ratio(before: &[Vec<f64>], after: &[Vec<f64>]) -> Option<Interval> {
-    let (before, after) = (Estimate::of(before)?, Estimate::of(after)?);
-    let difference = after.mean - before.mean;
-    let variance = before.variance + after.variance;
-    let reach = if variance > 0.0 { quantile(welch(&before, &after)) * variance.sqrt() } else { 0.0 };
-    Some(Interval {
+/// With y the logarithm of a run's value, the interval is that of Welch ("The generalization of Student's
+/// problem when several different population variances are involved", 1947) for the difference of the means
+/// of y. An arm of one run does not show how runs differ: its variance is that of a bootstrap over its
+/// blocks, which are long enough to be uncorrelated (Davison and Hinkley, "Bootstrap Methods and their
+/// Application", 1997, section 8.2.3), times n / (n - 1) of its n blocks.
+pub fn ratio(baseline: &[Vec<f64>], candidate: &[Vec<f64>]) -> Option<RatioInterval> {
+    let (baseline, candidate) = (Estimate::from_runs(baseline)?, Estimate::from_runs(candidate)?);
+    let difference = candidate.mean - baseline.mean;
+    let variance = baseline.variance + candidate.variance;
+    let reach =
+        if variance > 0.0 { student_quantile(welch(&baseline, &candidate)) * variance.sqrt() } else { 0.0 };
+    Some(RatioInterval {
         estimate: difference.exp(),
         low: (difference - reach).exp(),
         high: (difference + reach).exp(),
     })
 }
 
-/// What an interval says, if nothing speaks against the times it was made of.
+/// Returns the verdict of an interval of comparable times.
 ///
-/// With m the smallest difference that counts: no difference when the interval lies within 1 ± m, faster when it lies above
-/// 1 and the estimate above 1 + m, slower when it lies below 1 and the estimate below 1 - m, else inconclusive.
-pub fn verdict(ratio: &Interval, min_effect: f64) -> Verdict {
+/// With m the smallest difference that counts: no difference when the interval lies within 1 ± m, faster when
+/// it lies above 1 and the estimate above 1 + m, slower when it lies below 1 and the estimate below 1 - m,
+/// else inconclusive.
+pub fn verdict(ratio: &RatioInterval, min_effect: f64) -> CompareVerdict {
     if ratio.low >= 1.0 - min_effect && ratio.high <= 1.0 + min_effect {
-        Verdict::NoDifference
+        CompareVerdict::NoDifference
     } else if ratio.low > 1.0 && ratio.estimate > 1.0 + min_effect {
-        Verdict::Faster
+        CompareVerdict::Faster
     } else if ratio.high < 1.0 && ratio.estimate < 1.0 - min_effect {
-        Verdict::Slower
+        CompareVerdict::Slower
     } else {
-        Verdict::Inconclusive
+        CompareVerdict::Inconclusive
     }
 }
 
-/// The mean logarithm of a side.
+/// The mean logarithm of the values of an arm.
 struct Estimate {
     mean: f64,
     /// Variance of that mean.
@@ -103,18 +104,18 @@ struct Estimate {
 }
 
 impl Estimate {
-    fn of(runs: &[Vec<f64>]) -> Option<Self> {
+    fn from_runs(runs: &[Vec<f64>]) -> Option<Self> {
         let usable = |run: &Vec<f64>| run.len() >= 2 && run.iter().all(|x| x.is_finite() && *x > 0.0);
         if runs.is_empty() || !runs.iter().all(usable) {
             return None;
         }
-        let values: Vec<f64> = runs.iter().map(|run| median(run.clone()).ln()).collect();
+        let values: Vec<f64> = runs.iter().map(|run| middle(run).ln()).collect();
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         match runs {
             [only] => {
                 let blocks = only.len() as f64;
-                let variance = resampled(only) * blocks / (blocks - 1.0);
+                let variance = bootstrap_variance(only) * blocks / (blocks - 1.0);
                 Some(Self { mean, variance, freedom: blocks - 1.0 })
             }
             _ => Some(Self { mean, variance: variance(&values) / n, freedom: n - 1.0 }),
@@ -122,19 +123,18 @@ impl Estimate {
     }
 }
 
-/// The variance of the logarithm of the median of a run's blocks, by resampling them.
-fn resampled(blocks: &[f64]) -> f64 {
+/// Returns the variance of the logarithm of the median of a run's blocks, by resampling them.
+fn bootstrap_variance(blocks: &[f64]) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
-    let medians: Vec<f64> = (0..RESAMPLES)
-        .map(|_| median(blocks.iter().map(|_| blocks[below(&mut rng, blocks.len())]).collect()).ln())
-        .collect();
+    let mut resample = || blocks.iter().map(|_| blocks[below(&mut rng, blocks.len())]).collect::<Vec<_>>();
+    let medians: Vec<f64> = (0..RESAMPLES).map(|_| middle(&resample()).ln()).collect();
     variance(&medians)
 }
 
-/// A whole number below `n`, all equally likely.
+/// Returns a uniformly distributed whole number below `n`.
 ///
-/// Source: Lemire, "Fast Random Integer Generation in an Interval", 2019, without the rejection: for the `n` of blocks and
-/// runs, the bias is below 2⁻²⁰.
+/// Source: Lemire, "Fast Random Integer Generation in an RatioInterval", 2019, without the rejection: for the
+/// `n` of blocks and runs, the bias is below 2⁻²⁰.
 fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
     ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
 }
@@ -150,8 +150,8 @@ fn welch(a: &Estimate, b: &Estimate) -> f64 {
     sum / (a.variance.powi(2) / a.freedom + b.variance.powi(2) / b.freedom)
 }
 
-/// The quantile of Student's distribution that leaves half of what is beyond the confidence above it.
-fn quantile(freedom: f64) -> f64 {
+/// Returns the two-sided quantile of Student's distribution for [`CONFIDENCE`].
+fn student_quantile(freedom: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(0.5 + 0.5 * CONFIDENCE))
 }
 

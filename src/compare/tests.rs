@@ -1,9 +1,9 @@
 //! A comparison to begin tests with.
 
-use crate::results::comparison::{Comparison, Gate, Side, Verdict};
+use crate::results::comparison::{Arm, CompareVerdict, Comparison, LossGate};
 
 pub fn comparison() -> Comparison {
-    let side = |label: &str| Side {
+    let arm = |label: &str| Arm {
         label: label.into(),
         command: label.into(),
         recipe_hash: None,
@@ -18,15 +18,15 @@ pub fn comparison() -> Comparison {
         hypothesis: None,
         predicts: None,
         prediction_held: None,
-        before: side("a"),
-        after: side("engine.fused=false"),
+        baseline: arm("a"),
+        candidate: arm("engine.fused=false"),
         changes: vec![],
         finished: true,
-        turns: vec![],
+        trials: vec![],
         ratio: None,
         min_effect: 0.01,
-        verdict: Verdict::Inconclusive,
-        gate: Gate { tolerance: None, holds: None, found: "not judged".into() },
+        verdict: CompareVerdict::Inconclusive,
+        gate: LossGate { tolerance: None, holds: None, found: "not judged".into() },
         contended: vec![],
         notes: vec![],
         rule: String::new(),

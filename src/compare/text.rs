@@ -1,20 +1,25 @@
 //! A comparison for people: a compact table and the verdict in a sentence.
 
-use super::measured::Columns;
+use super::measured::{Columns, SPEED};
 use crate::format::{short, wall_time};
-use crate::results::comparison::{Comparison, Interval, Turn, Verdict};
+use crate::metrics;
+use crate::results::columns;
+use crate::results::comparison::{CompareVerdict, Comparison, RatioInterval, Trial};
 use std::fmt::Write;
 
-/// What a turn measured, in a line.
-pub(super) fn turn(turn: &Turn, columns: &Columns) -> String {
+/// Columns at the top of the table: those that a comparison is about.
+const FIRST: [&str; 3] = [SPEED, "step_ms", "train_loss"];
+
+/// Returns the result of a trial in a line.
+pub(super) fn trial(record: &Trial, columns: &Columns) -> String {
     let mut parts = Vec::new();
-    parts.extend(columns.get("tok_s").map(|speed| format!("{} tok/s", short(*speed))));
-    parts.extend(turn.final_loss.map(|loss| format!("training loss {loss:.4}")));
+    parts.extend(columns.get(SPEED).map(|speed| format!("{} tok/s", short(*speed))));
+    parts.extend(record.final_loss.map(|loss| format!("training loss {loss:.4}")));
     parts.extend(columns.get("wall_s").map(|seconds| wall_time(*seconds)));
     parts.join(", ")
 }
 
-/// The table and the sentences.
+/// Returns the table and the sentences.
 pub fn report(comparison: &Comparison) -> String {
     let mut text = table(comparison);
     text.push('\n');
@@ -48,56 +53,53 @@ pub fn report(comparison: &Comparison) -> String {
     text
 }
 
-/// The verdict in a sentence.
+/// Returns the verdict in a sentence.
 pub fn describe(comparison: &Comparison) -> String {
-    let Some(Interval { estimate, low, high }) = comparison.ratio else {
+    let Some(RatioInterval { estimate, low, high }) = comparison.ratio else {
         let why =
-            if comparison.finished { "no side-by-side speeds" } else { "not every turn ran to its end" };
+            if comparison.finished { "speeds of both arms are missing" } else { "not every trial finished" };
         return format!("{}: {why}", comparison.verdict.as_str());
     };
     let percent = |ratio: f64| format!("{:+.1} %", 100.0 * (ratio - 1.0));
     let sizes = format!("{} tok/s (95 %: {} to {})", percent(estimate), percent(low), percent(high));
     let effect = 100.0 * comparison.min_effect;
     let why = match comparison.verdict {
-        Verdict::Inconclusive if !comparison.contended.is_empty() => {
+        CompareVerdict::Inconclusive if !comparison.contended.is_empty() => {
             ", but times are not comparable".to_owned()
         }
-        Verdict::Inconclusive if low <= 1.0 && high >= 1.0 => {
+        CompareVerdict::Inconclusive if low <= 1.0 && high >= 1.0 => {
             format!(
-                ", which may be more or less than nothing, and is not known to ±{effect} %; more --repeats narrow it"
+                ", which includes no difference, and is not known to ±{effect} %; more --repeats narrow it"
             )
         }
-        Verdict::Inconclusive => {
+        CompareVerdict::Inconclusive => {
             format!(", which may be more or less than ±{effect} %; more --repeats narrow it")
         }
-        Verdict::NoDifference => format!(", within ±{effect} %"),
-        Verdict::Faster | Verdict::Slower => String::new(),
+        CompareVerdict::NoDifference => format!(", within ±{effect} %"),
+        CompareVerdict::Faster | CompareVerdict::Slower => String::new(),
     };
     format!("{}: {sizes}{why}", comparison.verdict.as_str())
 }
 
-/// Columns of both sides with their change.
+/// Returns the figures of both arms with their change.
 fn table(comparison: &Comparison) -> String {
-    let Comparison { before, after, turns, .. } = comparison;
-    let count = |side: bool| turns.iter().filter(|turn| turn.after == side).count().to_string();
+    let Comparison { baseline, candidate, trials, .. } = comparison;
+    let count = |arm: bool| trials.iter().filter(|trial| trial.is_candidate == arm).count().to_string();
     let mut rows = vec![
-        [String::new(), before.label.clone(), after.label.clone(), "change".to_owned()],
-        ["turns".to_owned(), count(false), count(true), String::new()],
+        [String::new(), baseline.label.clone(), candidate.label.clone(), "change".to_owned()],
+        ["trials".to_owned(), count(false), count(true), String::new()],
     ];
-    let mut names: Vec<&String> = before.measured.keys().chain(after.measured.keys()).collect();
+    let mut names: Vec<&String> = baseline.measured.keys().chain(candidate.measured.keys()).collect();
     names.sort();
     names.dedup();
-    // What a comparison is about comes first.
-    names.sort_by_key(|name| {
-        [&"tok_s", &"step_ms", &"train_loss"].iter().position(|first| *first == name).unwrap_or(9)
-    });
+    names.sort_by_key(|name| FIRST.iter().position(|first| first == name).unwrap_or(FIRST.len()));
     for name in names {
-        let value = |side: &Columns| side.get(name).map_or("-".to_owned(), |value| shown(name, *value));
-        let change = match (before.measured.get(name), after.measured.get(name)) {
+        let value = |arm: &Columns| arm.get(name).map_or("-".to_owned(), |value| shown(name, *value));
+        let change = match (baseline.measured.get(name), candidate.measured.get(name)) {
             (Some(old), Some(new)) if *old != 0.0 => format!("{:+.1} %", 100.0 * (new / old - 1.0)),
             _ => String::new(),
         };
-        rows.push([name.clone(), value(&before.measured), value(&after.measured), change]);
+        rows.push([name.clone(), value(&baseline.measured), value(&candidate.measured), change]);
     }
     let widths: Vec<usize> =
         (0..4).map(|c| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0)).collect();
@@ -113,13 +115,13 @@ fn table(comparison: &Comparison) -> String {
     text
 }
 
-/// A value with as many digits as its column has meaning.
+/// Returns a value with the digits and the unit of its column.
 fn shown(name: &str, value: f64) -> String {
-    match name {
-        "train_loss" | "val_loss" => format!("{value:.4}"),
-        "tok_s" => format!("{value:.0}"),
-        _ if name.ends_with("_bytes") => format!("{:.1} MiB", value / f64::from(1 << 20)),
-        _ => format!("{value:.3}"),
+    match metrics::find(name) {
+        // The name says bytes.
+        Some(metric) if metric.unit == "MiB" => format!("{} MiB", columns::shown(metric, value)),
+        Some(metric) => columns::shown(metric, value),
+        None => format!("{value:.3}"),
     }
 }
 
@@ -131,10 +133,10 @@ mod tests {
     #[test]
     fn a_report_says_verdict_gate_and_prediction() {
         let mut found = comparison();
-        found.ratio = Some(Interval { estimate: 0.9, low: 0.88, high: 0.92 });
-        found.verdict = Verdict::Slower;
-        found.before.measured.insert("tok_s".into(), 1000.0);
-        found.after.measured.insert("tok_s".into(), 900.0);
+        found.ratio = Some(RatioInterval { estimate: 0.9, low: 0.88, high: 0.92 });
+        found.verdict = CompareVerdict::Slower;
+        found.baseline.measured.insert("tok_s".into(), 1000.0);
+        found.candidate.measured.insert("tok_s".into(), 900.0);
         found.predicts = Some("faster".into());
         found.prediction_held = Some(false);
         found.gate.holds = Some(true);
@@ -151,7 +153,7 @@ mod tests {
     fn an_open_verdict_says_why() {
         let mut found = comparison();
         assert!(describe(&found).contains("inconclusive"));
-        found.ratio = Some(Interval { estimate: 1.0, low: 0.9, high: 1.1 });
+        found.ratio = Some(RatioInterval { estimate: 1.0, low: 0.9, high: 1.1 });
         assert!(describe(&found).contains("more --repeats"));
         found.contended.push("x".into());
         assert!(describe(&found).contains("not comparable"));

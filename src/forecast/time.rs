@@ -8,7 +8,7 @@
 use crate::device::{DType, ProductPrecision};
 use crate::exec::Section;
 use crate::ir::Phase;
-use crate::machine::Limits;
+use crate::machine::{Limits, hardware};
 use crate::model::Programs;
 use crate::plan::Plan;
 use serde::Serialize;
@@ -88,6 +88,13 @@ impl StepTime {
             phases: phases.into_iter().filter(|p| p.nodes > 0).collect(),
         }
     }
+}
+
+/// Returns the predicted milliseconds of a step on the GPU that the driver calls `model`; `None` where its limits are not
+/// known.
+pub fn predicted_step_ms(plan: &Plan, programs: &Programs, model: &str) -> Option<f64> {
+    let limits = hardware::by_driver_name(model)?.limits?;
+    Some(1e3 * StepTime::new(plan, programs, &limits).seconds)
 }
 
 const PHASES: [(Phase, &str); 5] = [

@@ -19,21 +19,6 @@ pub struct Corpus {
     pub floor: Option<f64>,
 }
 
-/// The update rule's constants.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamW {
-    /// Decay of the first moment.
-    pub beta1: f64,
-    /// Decay of the second moment.
-    pub beta2: f64,
-    /// Added to the denominator.
-    pub eps: f64,
-    /// Decoupled weight decay of matrices.
-    pub weight_decay: f64,
-    /// Largest global gradient norm; 0 does not clip.
-    pub max_norm: f64,
-}
-
 /// Most held-out tokens that are generated to compute the floor. A longer held-out set gets the floor of its beginning.
 const MOST_GENERATED: usize = 1 << 18;
 

@@ -1,7 +1,7 @@
 //! Execution of a step: devices, memory, kernels, communication.
 
-use crate::machine::Machine;
 use crate::device::ProductPrecision;
+use crate::machine::Machine;
 use crate::policy::{Attention, Communication, Placement, Recompute, Reduction, TrainingDtype};
 use crate::recipe::{Recipe, Values};
 

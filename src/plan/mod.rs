@@ -18,6 +18,21 @@ pub use schedule::Schedule;
 
 use crate::device::{DType, Precision};
 
+/// The update rule's constants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the denominator.
+    pub eps: f64,
+    /// Decoupled weight decay of matrices.
+    pub weight_decay: f64,
+    /// Largest global gradient norm; 0 does not clip.
+    pub max_norm: f64,
+}
+
 /// A recipe with every number derived and checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {

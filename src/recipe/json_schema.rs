@@ -2,7 +2,7 @@
 
 use super::key::{Interval, Key, Type};
 use super::lookup::keys_of;
-use super::prediction::PREDICTABLE;
+use super::prediction::predictable;
 use super::schema::{SECTIONS, Values};
 use serde_json::{Map, Value, json};
 use std::ops::Bound;
@@ -94,7 +94,7 @@ fn fragment(kind: Type) -> Map<String, Value> {
             "type": "string",
             "pattern": format!(
                 "^(faster|slower|no difference|({}) +[+-]?[0-9.]+\\.\\.[+-]?[0-9.]+%)$",
-                PREDICTABLE.join("|")
+                predictable().collect::<Vec<_>>().join("|")
             ),
         }),
         Type::Settings => json!({"type": "object"}),

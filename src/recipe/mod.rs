@@ -39,7 +39,7 @@ pub use key::{Class, Interval, Key, Type};
 pub use load::{environment, load, load_str, setting};
 pub use loaded::{Recipe, StoredRecipe};
 pub use lookup::{find, find_path, keys_of};
-pub use prediction::{PREDICTABLE, Predicted, Prediction};
+pub use prediction::{Predicted, Prediction};
 pub use reference::reference_markdown;
 pub use schema::{
     ActivationCheckpoint, Checkpoint, Compare, Data, Engine, Generation, Job, KEYS, LrScheduler, MAX_RANKS,

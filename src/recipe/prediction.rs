@@ -7,29 +7,15 @@
 //!
 //! The range is of the change from before to after, in percent of before; both ends belong to it.
 
+use crate::metrics;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Columns that a range can be predicted of: what runs measure, with units in the names.
-pub const PREDICTABLE: &[&str] = &[
-    "tok_s",
-    "step_ms",
-    "data_wait_ms",
-    "communication_ms",
-    "exposed_communication_ms",
-    "gpu_util_pct",
-    "driver_allocations",
-    "mfu_pct",
-    "hfu_pct",
-    "planned_bytes",
-    "allocated_bytes",
-    "peak_rss_bytes",
-    "startup_s",
-    "wall_s",
-    "train_loss",
-    "val_loss",
-];
+/// Returns the columns that a range can be predicted of: what comparisons measure, with units in the names.
+pub fn predictable() -> impl Iterator<Item = &'static str> {
+    metrics::compared().map(|metric| metric.compared_as)
+}
 
 /// A prediction, with its text as it was written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,7 +37,7 @@ pub enum Predicted {
     NoDifference,
     /// A range of the change of a measured column.
     Range {
-        /// One of [`PREDICTABLE`].
+        /// One of [`predictable`].
         column: String,
         /// The lower end of after / before - 1.
         low: f64,
@@ -111,8 +97,9 @@ fn range(text: &str) -> Result<Predicted, String> {
                 .to_owned(),
         );
     };
-    if !PREDICTABLE.contains(&column) {
-        return Err(format!("`{column}` is no measured column: they are {}", PREDICTABLE.join(", ")));
+    if !predictable().any(|known| known == column) {
+        let known: Vec<&str> = predictable().collect();
+        return Err(format!("`{column}` is no measured column: they are {}", known.join(", ")));
     }
     let range = range.trim();
     let Some(percent) = range.strip_suffix('%') else {

@@ -1,17 +1,18 @@
 //! Files that are either the old version or the new one, never half of it.
 
-use crate::error::{IoContext, Result};
+use crate::error::{Error, IoContext, Result};
+use serde::Serialize;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// What the name of a file begins with while it is written.
+/// Prefix of the names of files that are being written.
 const TEMPORARY: &str = ".writing-";
 
 /// Replaces `path` with `bytes`: temporary file beside it, fsync, rename, fsync of the folder.
 ///
-/// A reader, and a crash at any moment, sees the old content or the new one. A link stays a link: what it points to is
-/// replaced. A file that was there keeps its permissions.
+/// A reader, and a crash at any moment, sees the old content or the new one. A link stays a link: what it
+/// points to is replaced. A file that was there keeps its permissions.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let path = target.as_path();
@@ -31,7 +32,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     sync_folder(folder)
 }
 
-/// Removes what killed processes left half written in a folder. Whoever calls it holds the folder.
+/// Removes temporary files that killed processes left in a folder. The caller holds the lock of the folder.
 pub fn clear_leftovers(folder: &Path) -> Result<()> {
     for entry in std::fs::read_dir(folder).at("read", folder)? {
         let entry = entry.at("read", folder)?;
@@ -49,6 +50,17 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
         File::open(folder).and_then(|f| f.sync_all()).at("sync", folder)?;
     }
     Ok(())
+}
+
+/// Returns a value as indented JSON with a final newline.
+///
+/// # Errors
+/// If it cannot be written as JSON.
+pub(super) fn json(value: &impl Serialize) -> Result<Vec<u8>> {
+    let mut bytes =
+        serde_json::to_vec_pretty(value).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
+    bytes.push(b'\n');
+    Ok(bytes)
 }
 
 /// The folder that holds `path`; a bare file name lies in the current one.

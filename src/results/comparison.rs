@@ -1,70 +1,68 @@
-//! `comparison.json`: a before and an after, measured in turns, and what came of it.
+//! `comparison.json`: a baseline and a candidate, measured in alternating trials, and the result.
 //!
-//! A comparison lies in `RESULTS/comparisons/NAME/<UTC>-<hash8>/` (kept: in `RESULTS/kept/comparisons/…`, beside the kept
-//! runs that it names). It holds every block of every turn, so that the statistics can be done again from the file.
+//! A comparison lies in `RESULTS/comparisons/NAME/<UTC>-<hash8>/` (kept: in `RESULTS/kept/comparisons/…`,
+//! beside the kept runs that it names). It holds every block of every trial, so that the statistics can be
+//! repeated from the file. The file calls the trials `turns`, the baseline `before` and the candidate
+//! `after`.
 
-use super::atomic;
-use super::folder::json;
+use super::atomic::{self, json};
+pub use super::names::{BINARIES, COMPARISON, COMPARISONS};
 use crate::error::{Error, IoContext, Result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The folder of comparisons in a results folder; no recipe may be called so.
-pub const COMPARISONS: &str = "comparisons";
-
-/// The folder of binaries that were compared, each under its BLAKE3, in a results folder; no recipe may be called so.
-pub const BINARIES: &str = "binaries";
-
-/// The file of a comparison in its folder.
-pub const COMPARISON: &str = "comparison.json";
-
-/// A before and an after, measured in turns.
+/// A baseline and a candidate, measured in alternating trials.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// What it is called: the recipe's name unless the user gave another.
+    /// Name: the recipe's unless the user gave another.
     pub name: String,
-    /// Its folder's name.
+    /// Name of its folder.
     pub id: String,
-    /// Why the change should matter, written down before the first turn.
+    /// Why the change should matter, stored before the first trial.
     pub hypothesis: Option<String>,
     /// The prediction as it was written, such as `tok_s +30..+60%`.
     pub predicts: Option<String>,
-    /// Whether the prediction held; blank without one, and where that cannot be said: times that are not comparable, a
-    /// column that a side lacks, or an inconclusive verdict with an interval that reaches over an end of the range.
+    /// True if the prediction held. Blank without one, and where it cannot be judged: times that are not
+    /// comparable, a column that an arm lacks, or an inconclusive verdict with an interval that crosses an
+    /// end of the range.
     pub prediction_held: Option<bool>,
-    /// The side that is measured against.
-    pub before: Side,
-    /// The changed side.
-    pub after: Side,
-    /// Training and execution keys that differ between the sides, as `key: before → after`.
+    /// The arm that is measured against.
+    #[serde(rename = "before")]
+    pub baseline: Arm,
+    /// The changed arm.
+    #[serde(rename = "after")]
+    pub candidate: Arm,
+    /// Training and execution keys that differ between the arms, as `key: baseline → candidate`.
     pub changes: Vec<String>,
-    /// Whether all turns have run; false in the file that is written before the first one, and where a turn failed.
+    /// True if all trials have run; false in the file that is written before the first one, and if a trial
+    /// failed.
     pub finished: bool,
-    /// All turns, in the order in which they ran.
-    pub turns: Vec<Turn>,
-    /// Tokens per second, after over before; blank when a side has no steady state.
-    pub ratio: Option<Interval>,
+    /// All trials, in the order in which they ran.
+    #[serde(rename = "turns")]
+    pub trials: Vec<Trial>,
+    /// Tokens per second, candidate over baseline; blank if an arm has no steady state.
+    pub ratio: Option<RatioInterval>,
     /// Relative differences smaller than this do not count.
     pub min_effect: f64,
-    /// What follows from the interval.
-    pub verdict: Verdict,
-    /// Whether the changed side learns the same.
-    pub gate: Gate,
-    /// Why times are not comparable: another process on the GPU, throttling, clocks that moved, a run that never settled.
-    /// Any of these makes the verdict [`Verdict::Inconclusive`].
+    /// The conclusion from the interval.
+    pub verdict: CompareVerdict,
+    /// The comparison of the loss curves.
+    pub gate: LossGate,
+    /// Why times are not comparable: another process on the GPU, throttling, clocks that moved, a run that
+    /// never settled. Any of these makes the verdict [`CompareVerdict::Inconclusive`].
     pub contended: Vec<String>,
-    /// Remarks that do not change the verdict, as on the load of the CPU's other users.
+    /// Remarks that do not change the verdict, such as load of the CPU by other processes.
     pub notes: Vec<String>,
-    /// How the interval and the verdict were found, in words.
+    /// The rule for the interval and the verdict, in words.
     pub rule: String,
 }
 
-/// One side of a comparison.
+/// One arm of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Side {
-    /// What it is called in tables.
+pub struct Arm {
+    /// Label in tables.
     pub label: String,
-    /// What was run: the recipe with its changed keys, or the command.
+    /// The recipe with its changed keys, or the command.
     pub command: String,
     /// Hash of the resolved recipe; blank for an external command.
     pub recipe_hash: Option<String>,
@@ -74,18 +72,20 @@ pub struct Side {
     pub binary: Option<String>,
     /// The device class, such as `NVIDIA H200` or `cpu avx512`.
     pub device: String,
-    /// What runs measured, median over the turns: named columns of the summaries, with units in the names.
+    /// Medians over the trials, by name of the compared metric, units in the names.
     pub measured: std::collections::BTreeMap<String, f64>,
 }
 
-/// A run of one side.
+/// A run of one arm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Turn {
-    /// Whether it is of the changed side.
-    pub after: bool,
-    /// `RECIPE/RUN` of the stored run; blank for an external command, whose rows are in `turn-N.jsonl` beside this file.
+pub struct Trial {
+    /// True if it is of the changed arm.
+    #[serde(rename = "after")]
+    pub is_candidate: bool,
+    /// `RECIPE/RUN` of the stored run; blank for an external command, whose rows are in `turn-N.jsonl` beside
+    /// this file.
     pub run: Option<String>,
-    /// How it ended: `ok`, or a word and the reason.
+    /// `ok`, or another status and the reason.
     pub status: String,
     /// Median tokens per second of consecutive blocks of steps in the steady state.
     pub blocks: Vec<f64>,
@@ -97,7 +97,7 @@ pub struct Turn {
 
 /// An estimate with its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
+pub struct RatioInterval {
     /// The estimate.
     pub estimate: f64,
     /// The lower end.
@@ -106,40 +106,41 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// What follows from an interval of the ratio and the smallest difference that counts.
+/// The conclusion from the interval of the ratio and the smallest difference that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum CompareVerdict {
     /// The whole interval is above 1, and the estimate above 1 + the smallest difference.
     Faster,
     /// The whole interval is below 1, and the estimate below 1 - the smallest difference.
     Slower,
     /// The whole interval is inside 1 ± the smallest difference.
     NoDifference,
-    /// None of these, or times are not comparable, or a turn failed.
+    /// None of these, or times are not comparable, or a trial failed.
     Inconclusive,
 }
 
-impl Verdict {
-    /// The verdict in words.
+impl CompareVerdict {
+    /// Returns the verdict in words.
     pub fn as_str(self) -> &'static str {
         match self {
-            Verdict::Faster => "faster",
-            Verdict::Slower => "slower",
-            Verdict::NoDifference => "no difference",
-            Verdict::Inconclusive => "inconclusive",
+            CompareVerdict::Faster => "faster",
+            CompareVerdict::Slower => "slower",
+            CompareVerdict::NoDifference => "no difference",
+            CompareVerdict::Inconclusive => "inconclusive",
         }
     }
 }
 
-/// Whether the changed side learns what the other one learns.
+/// The comparison of the loss curves of both arms.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Gate {
-    /// The largest difference in training loss that is allowed at any step, in nats per token; blank asks for the same bits.
+pub struct LossGate {
+    /// The largest difference in training loss that is allowed at any step, in nats per token; blank asks for
+    /// the same bits.
     pub tolerance: Option<f64>,
-    /// Whether it held; blank when it could not be judged, as where losses of a side are missing.
+    /// True if it held; blank if it could not be judged, as where an arm has no losses.
     pub holds: Option<bool>,
-    /// What was found, in words: `the same bits`, or where and by how much the curves part.
+    /// The finding in words: `the same bits`, or where and by how much the curves differ.
     pub found: String,
 }
 
@@ -163,10 +164,10 @@ impl Comparison {
             .map_err(|e| Error::failed(format!("{}:{}: not a comparison: {e}", path.display(), e.line())))
     }
 
-    /// The folders `RECIPE/RUN` of the runs that it rests on, each once.
+    /// Returns the folders `RECIPE/RUN` of its runs, each once.
     pub fn runs(&self) -> Vec<&str> {
         let mut runs: Vec<&str> = Vec::new();
-        for run in self.turns.iter().filter_map(|turn| turn.run.as_deref()) {
+        for run in self.trials.iter().filter_map(|trial| trial.run.as_deref()) {
             if !runs.contains(&run) {
                 runs.push(run);
             }

@@ -1,16 +1,16 @@
-//! Finding runs below a results folder.
+//! Finds runs and comparisons below a results folder.
 
-use super::comparison::{COMPARISON, COMPARISONS};
-use super::folder::{RECIPE, SUMMARY, folder_name};
+use super::folder::{is_held, read_summary};
+use super::names::{COMPARISON, COMPARISONS, RECIPE, SUMMARY, folder_name};
 use crate::error::{Error, IoContext, Result};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The word for the newest run.
+/// The name that means the newest run.
 pub const LATEST: &str = "latest";
 
-/// All run folders `RESULTS/RECIPE/RUN`, newest first. A missing results folder holds none.
+/// Returns all run folders `RESULTS/RECIPE/RUN`, newest first. A missing results folder has none.
 pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
     let mut runs = Vec::new();
     for recipe in subfolders(results)? {
@@ -20,8 +20,25 @@ pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
     Ok(runs)
 }
 
-/// The run that `name` means: a run folder's path, a run's name, `RECIPE/RUN`, a recipe's name for its newest run,
-/// or `latest`.
+/// Returns the newest run below `results` that can be resumed and that no process holds.
+///
+/// # Errors
+/// If a run folder cannot be read.
+pub fn newest_unfinished(results: &Path) -> Result<Option<PathBuf>> {
+    for path in runs(results)? {
+        if !read_summary(&path)?.status.is_unfinished() {
+            continue;
+        }
+        // It may have finished between the two reads.
+        if !is_held(&path)? && read_summary(&path)?.status.is_unfinished() {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the run called `name`: a run folder's path, a run's name, `RECIPE/RUN`, a recipe's name for its
+/// newest run, or `latest`.
 pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.join(SUMMARY).is_file() {
@@ -55,11 +72,11 @@ pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
     })
 }
 
-/// The comparison that `name` means, if it is one: a comparison's folder, its id, `NAME/ID`, its name for the newest one, each
-/// of these after `comparisons/`, or `latest`.
+/// Returns the comparison called `name`, if there is one: a comparison's folder, its id, `NAME/ID`, its name
+/// for the newest one, each of these after `comparisons/`, or `latest`.
 ///
 /// # Errors
-/// When the results folder cannot be read.
+/// If the results folder cannot be read.
 pub fn find_comparison(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     let path = Path::new(name);
     if path.join(COMPARISON).is_file() {
@@ -84,8 +101,8 @@ pub fn find_comparison(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     Ok(found.into_iter().find(means))
 }
 
-/// Time and number of a run's name `<UTC time>-<hash8>[-n]`, and between them, for runs of one second, when its recipe was
-/// written; later runs have larger keys.
+/// Returns a key that is larger for later runs: the time in a run's name `<UTC time>-<hash8>[-n]`, for runs
+/// of one second the time at which its recipe was written, and `n`.
 fn age_key(run: &Path) -> (String, Option<SystemTime>, u64) {
     let name = run.file_name().unwrap_or_default().to_string_lossy();
     let mut parts = name.splitn(3, '-');
@@ -112,6 +129,15 @@ fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::{RunFolder, Status, Summary};
+
+    fn create(results: &Path, recipe: &str, time: &str, status: Status) -> RunFolder {
+        let folder = RunFolder::create(results, recipe, "0123abcd", time.parse().unwrap()).unwrap();
+        let mut summary = Summary::started(recipe, &folder.name(), "0123abcd", 10);
+        summary.status = status;
+        folder.write_summary(&summary).unwrap();
+        folder
+    }
 
     #[test]
     fn runs_are_found_by_every_name_they_go_by() {
@@ -133,7 +159,7 @@ mod tests {
         let found = |name: &str| find(dir.path(), name).unwrap();
         assert_eq!(found(LATEST), tenth);
         assert_eq!(found("b"), other);
-        // Of two that began in one second, the later one.
+        // Of two that started in one second, the later one.
         let [first, last] = ["c/20260103T000000Z-ffffffff", "c/20260103T000000Z-00000000"].map(run);
         for (age, run) in [(9, &first), (3, &last)] {
             let recipe = std::fs::File::create(run.join(RECIPE)).unwrap();
@@ -149,5 +175,21 @@ mod tests {
         assert!(error.message().contains("a/20260102T000000Z-aaaaaaaa-10"), "{error}");
         let error = find(&dir.path().join("none"), LATEST).unwrap_err();
         assert!(error.message().contains("no runs yet"), "{error}");
+    }
+
+    #[test]
+    fn the_newest_unfinished_run_is_found_and_running_ones_are_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(newest_unfinished(&dir.path().join("none")).unwrap().is_none());
+        create(dir.path(), "a", "2026-11-01T00:00:00Z", Status::Interrupted);
+        let expected = create(dir.path(), "b", "2026-11-02T00:00:00Z", Status::Running).path().to_owned();
+        create(dir.path(), "a", "2026-11-03T00:00:00Z", Status::Ok);
+        create(dir.path(), "a", "2026-11-04T00:00:00Z", Status::Diverged);
+        let held = create(dir.path(), "a", "2026-11-05T00:00:00Z", Status::Running);
+        let found = newest_unfinished(dir.path()).unwrap().unwrap();
+        assert_eq!(found, expected);
+        let path = held.path().to_owned();
+        drop(held);
+        assert_eq!(newest_unfinished(dir.path()).unwrap(), Some(path));
     }
 }

@@ -1,11 +1,10 @@
-//! The run folder: where everything of one run lies, held by one process at a time.
+//! The run folder: all files of one run, locked by one process at a time.
 
-use super::comparison::{BINARIES, COMPARISONS};
-use super::ledger::SWEEPS;
+use super::atomic::{self, json};
+pub use super::names::*;
 use super::provenance::{Environment, host_name};
-use super::rows::{Cut, Row, RowWriter};
+use super::rows::{ResumedRows, Row, RowWriter};
 use super::summary::Summary;
-use super::{atomic, find};
 use crate::error::{Error, IoContext, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -13,35 +12,12 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-/// The recipe as written.
-pub const RECIPE: &str = "recipe.toml";
-/// The recipe with every value filled in.
-pub const RESOLVED: &str = "resolved.toml";
-/// The environment of the process that began the run; those that resumed it follow as `env-2.json` and so on.
-pub const ENVIRONMENT: &str = "env.json";
-/// The deterministic rows.
-pub const METRICS: &str = "metrics.csv";
-/// The measured rows.
-pub const TIMING: &str = "timing.csv";
-/// How the run went.
-pub const SUMMARY: &str = "summary.json";
-/// Plain log lines.
-pub const LOG: &str = "log";
-/// How a GPU computed products.
-pub const ALGORITHMS: &str = "algorithms.json";
-/// Checkpoints.
-pub const CHECKPOINT: &str = "checkpoint";
-/// Pictures.
-pub const PLOTS: &str = "plots";
-/// Where `xrun keep` stores runs beneath the results folder; no recipe may be called so.
-pub const KEPT: &str = "kept";
-
 const LOCK: &str = "lock";
 
-/// Two runs of one recipe that begin in the same second get `-2`, `-3` …; so many at once are a mistake.
+/// Limit of the suffixes `-2`, `-3` … of runs of one recipe that start in the same second.
 const MAX_SAME_SECOND: u32 = 10_000;
 
-/// Who holds a run folder.
+/// The process that holds a run folder.
 #[derive(Debug, Serialize, Deserialize)]
 struct Owner {
     pid: u32,
@@ -49,7 +25,7 @@ struct Owner {
     since: Timestamp,
 }
 
-/// A run folder that this process holds. Dropping it lets go.
+/// A run folder that this process holds. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
@@ -58,22 +34,23 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// Makes `RESULTS/RECIPE/<UTC time>-<hash8>[-n]/` and takes hold of it. An existing folder is never reused.
+    /// Creates `RESULTS/RECIPE/<UTC time>-<hash8>[-n]/` and locks it. An existing folder is never reused.
     ///
-    /// `recipe` is the recipe's name; characters other than letters, digits, `.`, `_` and `-` become `-`. `hash8` is
-    /// the beginning of the resolved recipe's hash, in hexadecimal.
+    /// `recipe` is the recipe's name; characters other than letters, digits, `.`, `_` and `-` become `-`.
+    /// `hash8` is the prefix of the resolved recipe's hash, in hexadecimal.
     pub fn create(results: &Path, recipe: &str, hash8: &str, now: Timestamp) -> Result<Self> {
         let path = create_timed(&results.join(folder_name(recipe)?), hash8, now)?;
         let folder = Self::hold(&path)?;
-        // Wherever the results folder lies, what is large or local stays out of version control.
+        // Large and local files stay out of version control, wherever the results folder is.
         let ignored = format!("/{CHECKPOINT}/\n/{LOCK}\n");
         std::fs::write(path.join(".gitignore"), ignored).at("write", &path)?;
         Ok(folder)
     }
 
-    /// Takes hold of an existing run folder, to resume the run or to read it undisturbed.
+    /// Locks an existing run folder, to resume the run or to read it while nobody writes.
     ///
-    /// Errors: not a run folder; in use by another process, which the message names. Nothing is changed then.
+    /// # Errors
+    /// Not a run folder; in use by another process, which the message names. Nothing is changed then.
     pub fn open(path: &Path) -> Result<Self> {
         let summary = path.join(SUMMARY);
         if !summary.is_file() {
@@ -83,20 +60,6 @@ impl RunFolder {
             )));
         }
         Self::hold(path)
-    }
-
-    /// The newest run below `results` that could be taken further and that nobody holds. Several may look at once.
-    pub fn newest_unfinished(results: &Path) -> Result<Option<PathBuf>> {
-        for path in find::runs(results)? {
-            if !read_summary(&path)?.status.is_unfinished() {
-                continue;
-            }
-            // It may have been finished between the first look and the second.
-            if !is_held(&path)? && read_summary(&path)?.status.is_unfinished() {
-                return Ok(Some(path));
-            }
-        }
-        Ok(None)
     }
 
     fn hold(path: &Path) -> Result<Self> {
@@ -110,7 +73,7 @@ impl RunFolder {
     }
 
     fn with_lock(path: &Path, mut lock: File) -> Result<Self> {
-        sign(&mut lock, path)?;
+        write_owner(&mut lock, path)?;
         atomic::clear_leftovers(path)?;
         if path.join(PLOTS).is_dir() {
             atomic::clear_leftovers(&path.join(PLOTS))?;
@@ -120,12 +83,12 @@ impl RunFolder {
         Ok(Self { path: path.to_owned(), log, lock })
     }
 
-    /// Where the folder is.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The run's name: the last part of the path.
+    /// Returns the run's name: the last part of the path.
     pub fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -174,11 +137,11 @@ impl RunFolder {
     }
 
     /// Continues the file of a row type after a checkpoint of `step`; see [`RowWriter::resume`].
-    pub fn resume_rows<R: Row>(&self, file: &str, step: u64) -> Result<(RowWriter<R>, Cut<R>)> {
+    pub fn resume_rows<R: Row>(&self, file: &str, step: u64) -> Result<(RowWriter<R>, ResumedRows<R>)> {
         RowWriter::resume(&self.path.join(file), step)
     }
 
-    /// The folder for checkpoints, made on first use.
+    /// Returns the folder of checkpoints, creating it if necessary.
     pub fn checkpoints(&self) -> Result<PathBuf> {
         let path = self.path.join(CHECKPOINT);
         std::fs::create_dir_all(&path).at("create", &path)?;
@@ -188,12 +151,12 @@ impl RunFolder {
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        // The lock ends with the file in any case; the record only serves the message of whoever is refused.
+        // Closing the file releases the lock; the record only serves the error message of other processes.
         let _ = self.lock.set_len(0);
     }
 }
 
-/// Reads the summary of a run, without taking hold of it.
+/// Reads the summary of a run, without locking it.
 pub fn read_summary(run: &Path) -> Result<Summary> {
     let path = run.join(SUMMARY);
     let text = std::fs::read(&path).at("read", &path)?;
@@ -201,28 +164,28 @@ pub fn read_summary(run: &Path) -> Result<Summary> {
         .map_err(|e| Error::failed(format!("{}:{}: not a summary: {e}", path.display(), e.line())))
 }
 
-/// Takes hold of any folder as a run does of its own, until the file is dropped.
+/// Locks any folder in the way of run folders, until the file is dropped.
 ///
 /// # Errors
-/// When another process holds it, which the message names.
+/// If another process holds it, which the message names.
 pub fn lock(folder: &Path) -> Result<File> {
     match try_lock(folder)? {
-        Ok(mut lock) => sign(&mut lock, folder).map(|()| lock),
+        Ok(mut lock) => write_owner(&mut lock, folder).map(|()| lock),
         Err(owner) => Err(Error::failed(format!("{} is in use by {owner}", folder.display()))),
     }
 }
 
-/// Writes into a folder's lock who holds it.
-fn sign(lock: &mut File, folder: &Path) -> Result<()> {
+/// Writes the record of this process into the lock file of a folder.
+fn write_owner(lock: &mut File, folder: &Path) -> Result<()> {
     let owner = Owner { pid: std::process::id(), host: host_name(), since: Timestamp::now() };
     let file = folder.join(LOCK);
     lock.set_len(0).at("write", &file)?;
     lock.write_all(&json(&owner)?).at("write", &file)
 }
 
-/// Locks a folder, or says in words who holds it.
+/// Locks a folder, or returns the description of the process that holds it.
 ///
-/// The lock is the operating system's, so that it ends with the process however that ends.
+/// The lock is the operating system's, so it ends with the process, even if that is killed.
 fn try_lock(run: &Path) -> Result<Result<File, String>> {
     let path = run.join(LOCK);
     let mut file = OpenOptions::new()
@@ -236,7 +199,7 @@ fn try_lock(run: &Path) -> Result<Result<File, String>> {
         Ok(()) => Ok(Ok(file)),
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();
-            // The owner may be about to write its record; then it stays unnamed.
+            // The owner may not have written its record yet; then it stays unnamed.
             let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
             let owner = read.ok().and_then(|_| serde_json::from_str::<Owner>(&text).ok());
             Ok(Err(owner.map_or("another process".to_owned(), |owner| {
@@ -252,8 +215,9 @@ fn try_lock(run: &Path) -> Result<Result<File, String>> {
     }
 }
 
-/// Whether a process holds a folder. Those that look do not stand in each other's way.
-fn is_held(run: &Path) -> Result<bool> {
+/// Returns true if a process holds a folder. Uses a shared lock, so that concurrent checks do not block each
+/// other.
+pub(super) fn is_held(run: &Path) -> Result<bool> {
     let path = run.join(LOCK);
     let file = match File::open(&path) {
         Ok(file) => file,
@@ -267,10 +231,10 @@ fn is_held(run: &Path) -> Result<bool> {
     }
 }
 
-/// Makes `PARENT/<UTC time>-<hash8>[-n]/`, a folder that was not there before.
+/// Creates `PARENT/<UTC time>-<hash8>[-n]/`, a new folder.
 ///
 /// # Errors
-/// When it cannot be made.
+/// If it cannot be created.
 pub fn create_timed(parent: &Path, hash8: &str, now: Timestamp) -> Result<PathBuf> {
     std::fs::create_dir_all(parent).at("create", parent)?;
     let name = format!("{}-{hash8}", now.strftime("%Y%m%dT%H%M%SZ"));
@@ -290,31 +254,6 @@ pub fn create_timed(parent: &Path, hash8: &str, now: Timestamp) -> Result<PathBu
     Err(Error::failed(format!("{} already holds {MAX_SAME_SECOND} named {name}", parent.display())))
 }
 
-/// A recipe's name as a folder name.
-///
-/// # Errors
-/// For a name that nothing is left of, or that means something else in a results folder.
-pub fn folder_name(recipe: &str) -> Result<String> {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
-    let name: String = recipe.chars().map(plain).collect();
-    let taken = [KEPT, SWEEPS, COMPARISONS, BINARIES].contains(&name.as_str());
-    if taken || name.trim_matches(['.', '-']).is_empty() || name.starts_with('.') {
-        return Err(Error::usage(format!(
-            "`{recipe}` names no folder in the results: a name has a letter from a to z or a digit, begins without a dot, and \
-             is none of {KEPT}, {SWEEPS}, {COMPARISONS} and {BINARIES}; choose another one"
-        )));
-    }
-    Ok(name)
-}
-
-/// Pretty JSON with a final newline.
-pub(super) fn json(value: &impl Serialize) -> Result<Vec<u8>> {
-    let mut bytes =
-        serde_json::to_vec_pretty(value).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
-    bytes.push(b'\n');
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,7 +266,7 @@ mod tests {
 
     fn create(results: &Path, recipe: &str, time: &str, status: Status) -> RunFolder {
         let folder = RunFolder::create(results, recipe, "0123abcd", at(time)).unwrap();
-        let mut summary = Summary::begin(recipe, &folder.name(), "0123abcd", 10);
+        let mut summary = Summary::started(recipe, &folder.name(), "0123abcd", 10);
         summary.status = status;
         folder.write_summary(&summary).unwrap();
         folder
@@ -396,22 +335,6 @@ mod tests {
         });
         assert_eq!(opened.iter().filter(|result| result.is_ok()).count(), 1);
         assert!(opened.iter().flat_map(Result::as_ref).all(|folder| folder.path() == path));
-    }
-
-    #[test]
-    fn the_newest_unfinished_run_is_found_and_running_ones_are_left_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(RunFolder::newest_unfinished(&dir.path().join("none")).unwrap().is_none());
-        create(dir.path(), "a", "2026-11-01T00:00:00Z", Status::Interrupted);
-        let expected = create(dir.path(), "b", "2026-11-02T00:00:00Z", Status::Running).path().to_owned();
-        create(dir.path(), "a", "2026-11-03T00:00:00Z", Status::Ok);
-        create(dir.path(), "a", "2026-11-04T00:00:00Z", Status::Diverged);
-        let held = create(dir.path(), "a", "2026-11-05T00:00:00Z", Status::Running);
-        let found = RunFolder::newest_unfinished(dir.path()).unwrap().unwrap();
-        assert_eq!(found, expected);
-        let path = held.path().to_owned();
-        drop(held);
-        assert_eq!(RunFolder::newest_unfinished(dir.path()).unwrap(), Some(path));
     }
 
     #[test]

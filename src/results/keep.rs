@@ -1,9 +1,9 @@
-//! Keeping a run: its small files, copied to where reports read them, with a manifest of their hashes.
+//! Keeps a run: copies its small files to where reports read them, with a manifest of their hashes.
 
-use super::atomic;
-use super::comparison::{COMPARISON, COMPARISONS};
-use super::folder::{
-    ALGORITHMS, ENVIRONMENT, LOG, METRICS, RECIPE, RESOLVED, RunFolder, SUMMARY, TIMING, json,
+use super::atomic::{self, json};
+use super::folder::RunFolder;
+use super::names::{
+    ALGORITHMS, COMPARISON, COMPARISONS, ENVIRONMENT, LOG, METRICS, RECIPE, RESOLVED, SUMMARY, TIMING,
 };
 use crate::error::{Error, IoContext, Result};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The list of kept files with their hashes.
 pub const MANIFEST: &str = "manifest.json";
 
-/// Larger logs stay where they are.
+/// Larger logs are not kept.
 const MAX_LOG_BYTES: u64 = 256 << 10;
 
 /// `manifest.json`.
@@ -39,21 +39,23 @@ pub struct KeptFile {
     pub blake3: String,
 }
 
-/// What [`keep`] did.
+/// The result of [`keep`].
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// Where the files are.
+    /// The folder of the kept files.
     pub folder: PathBuf,
-    /// What they are.
+    /// Their manifest.
     pub manifest: Manifest,
-    /// Whether they were there already.
+    /// True if they had been kept before.
     pub already: bool,
 }
 
-/// Copies a run's recipe, environment, rows, summary, and its log if small, to `to/RECIPE/RUN`; plots are drawn from
-/// these where a page shows them. The copy appears whole or not at all. Keeping the same run again changes nothing.
+/// Copies a run's recipe, environment, rows, summary, and its log if small, to `to/RECIPE/RUN`; plots are
+/// drawn from these where a page shows them. The copy appears whole or not at all. Keeping the same run again
+/// changes nothing.
 ///
-/// Errors: the run is in use; it was kept with other content, or a kept file was changed since.
+/// # Errors
+/// The run is in use; it was kept with other content, or a kept file was changed since.
 pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
     let run = std::path::absolute(run).at("find", run)?;
     let held = RunFolder::open(&run)?;
@@ -62,11 +64,11 @@ pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
     copy(&run, small_files(&run)?, &parent, recipe, name)
 }
 
-/// Copies a comparison's file, and the rows of its external command, to `to/comparisons/NAME/ID`, as [`keep`] does a run's.
-/// The runs that it names are kept apart.
+/// Copies a comparison's file, and the rows of its external command, to `to/comparisons/NAME/ID`, as [`keep`]
+/// does a run's. The runs that it names are kept separately.
 ///
 /// # Errors
-/// When it was kept with other content, or a kept file was changed since.
+/// If it was kept with other content, or a kept file was changed since.
 pub fn keep_comparison(comparison: &Path, to: &Path) -> Result<Kept> {
     let comparison = std::path::absolute(comparison).at("find", comparison)?;
     let last = |path: Option<&Path>| {
@@ -93,10 +95,10 @@ fn copy(from: &Path, files: Vec<String>, parent: &Path, recipe: String, name: St
 /// Writes contents, each with its path, to `parent/name` with a manifest, as [`keep`] does a run's.
 ///
 /// # Errors
-/// When it was kept with other content, or a kept file was changed since.
+/// If it was kept with other content, or a kept file was changed since.
 pub fn store(contents: Vec<(Vec<u8>, String)>, parent: &Path, recipe: String, name: String) -> Result<Kept> {
     let folder = parent.join(&name);
-    let files = contents.iter().map(|(bytes, path)| KeptFile::of(path, bytes)).collect();
+    let files = contents.iter().map(|(bytes, path)| KeptFile::from_bytes(path, bytes)).collect();
     let manifest = Manifest { recipe, run: name, files };
     if folder.exists() {
         check_same(&folder, &manifest)?;
@@ -119,7 +121,7 @@ pub fn store(contents: Vec<(Vec<u8>, String)>, parent: &Path, recipe: String, na
 
 impl KeptFile {
     /// The entry of a file with this content.
-    pub fn of(path: &str, bytes: &[u8]) -> Self {
+    pub fn from_bytes(path: &str, bytes: &[u8]) -> Self {
         Self {
             path: path.to_owned(),
             bytes: bytes.len() as u64,
@@ -128,7 +130,7 @@ impl KeptFile {
     }
 }
 
-/// The files to keep, in alphabetical order of their paths. Links are not followed.
+/// Returns the files to keep, in alphabetical order of their paths. Links are not followed.
 fn small_files(run: &Path) -> Result<Vec<String>> {
     let is_kept = |name: &str| {
         [RECIPE, RESOLVED, ENVIRONMENT, METRICS, TIMING, SUMMARY, LOG, ALGORITHMS].contains(&name)
@@ -143,7 +145,7 @@ fn small_files(run: &Path) -> Result<Vec<String>> {
     Ok(paths)
 }
 
-/// Names and sizes of the regular files in a folder.
+/// Returns names and sizes of the regular files in a folder.
 fn plain_files(folder: &Path) -> Result<Vec<(String, u64)>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).at("read", folder)? {
@@ -186,7 +188,7 @@ fn check_same(folder: &Path, manifest: &Manifest) -> Result<()> {
     }
     for file in &kept.files {
         let bytes = std::fs::read(folder.join(&file.path)).unwrap_or_default();
-        if KeptFile::of(&file.path, &bytes) != *file {
+        if KeptFile::from_bytes(&file.path, &bytes) != *file {
             return Err(refuse(format!("its {} was changed or removed since", file.path)));
         }
     }
@@ -203,7 +205,7 @@ mod tests {
         let folder =
             RunFolder::create(results, "r", "0123abcd", "2026-11-02T03:04:05Z".parse().unwrap()).unwrap();
         folder.write_recipe("[training]\n").unwrap();
-        folder.write_summary(&Summary::begin("r", &folder.name(), "0123abcd", 1)).unwrap();
+        folder.write_summary(&Summary::started("r", &folder.name(), "0123abcd", 1)).unwrap();
         folder.log(&"x".repeat(log_bytes)).unwrap();
         std::fs::write(folder.checkpoints().unwrap().join("model.safetensors"), "large").unwrap();
         std::fs::create_dir(folder.path().join("plots")).unwrap();
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn other_content_is_refused_whichever_side_changed() {
+    fn other_content_is_refused_whichever_copy_changed() {
         let dir = tempfile::tempdir().unwrap();
         let (run, to) = (run(dir.path(), 10), dir.path().join("kept"));
         let kept = keep(&run, &to).unwrap();

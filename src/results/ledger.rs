@@ -1,38 +1,36 @@
 //! `ledger.jsonl`: every attempt at every cell of every sweep in a results folder, one JSON object per line.
 //!
-//! Lines are only ever added. An attempt is a line when it begins and one when it ends, and one alone where nothing was
-//! started; one that never ended was killed with the sweep, and the next sweep says so in a line of its own. The table of a
-//! sweep is what its cells' last lines say.
+//! Lines are only appended. An attempt has a line when it starts and one when it ends, and a single one if
+//! nothing was started. An attempt without a second line was killed with its sweep, which the next sweep
+//! records in a line. The table of a sweep is made of the last lines of its cells.
 
+pub use super::names::{LEDGER, SWEEPS};
+use super::numbers::NamedNumbers;
 use crate::error::{Error, IoContext, Result};
+use crate::metrics;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// The ledger's name in a results folder.
-pub const LEDGER: &str = "ledger.jsonl";
-
-/// The folder of sweeps in a results folder; no recipe may be called so.
-pub const SWEEPS: &str = "sweeps";
-
 /// A line of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// What makes two cells the same: hash over the keys that change what is trained or measured, corpus, build and
-    /// device class.
+    /// Key of the cell: hash over the keys that change what is trained or measured, corpus, build and device
+    /// class.
     pub key: String,
     /// Number of the attempt at this cell, from 1.
     pub attempt: u64,
-    /// How it stands.
+    /// Its status.
     pub status: CellStatus,
-    /// Why, where it is not `ok`.
+    /// The reason of a status other than `ok`.
     pub reason: Option<String>,
     /// The recipe's name.
     pub recipe: String,
-    /// What the cell sets on top of the recipe, by key, as TOML values.
+    /// Values that the cell sets on top of the recipe, by key, as TOML.
     pub settings: BTreeMap<String, String>,
     /// Hash of the resolved recipe.
     pub recipe_hash: String,
@@ -42,67 +40,88 @@ pub struct Attempt {
     pub build: String,
     /// The device class, such as `NVIDIA H200` or `cpu avx512`.
     pub device: String,
-    /// `RECIPE/RUN` of the run, where one began.
+    /// `RECIPE/RUN` of the run, if one started.
     pub run: Option<String>,
-    /// UTC, when the line was written.
+    /// Time at which the line was written, UTC.
     pub at: String,
-    /// What the run measured; blank where it did not.
+    /// Figures of the run; blank where they were not measured.
     pub measured: Measured,
 }
 
-/// What a cell's run measured. Blank is not zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+/// Figures of a cell's run, by the keys of [`metrics::of_ledgers`]. Blank is not zero.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
 pub struct Measured {
-    /// Steps done.
-    pub steps: Option<u64>,
-    /// Last training loss, in nats per token.
-    pub loss: Option<f64>,
-    /// Last held-out loss, in nats per token.
-    pub val_loss: Option<f64>,
-    /// Median tokens per second in the steady state.
-    pub tok_s: Option<f64>,
-    /// Median step time in the steady state, in milliseconds.
-    pub step_ms: Option<f64>,
-    /// Model FLOPs utilization, in percent.
-    pub mfu_pct: Option<f64>,
-    /// Bytes of state and activations by the plan.
-    pub planned_bytes: Option<u64>,
-    /// Bytes that were allocated.
-    pub allocated_bytes: Option<u64>,
-    /// Whether another process used the device, or it throttled.
+    /// Figures of the run's summary.
+    pub figures: NamedNumbers,
+    /// True if another process used the device, or it throttled.
     pub contended: Option<bool>,
 }
 
-/// How an attempt stands.
+/// The key of [`Measured::contended`].
+const CONTENDED: &str = "contended";
+
+impl Measured {
+    /// Returns the figure with that key of the ledger.
+    pub fn get(&self, key: &str) -> Option<f64> {
+        self.figures.get(key)
+    }
+}
+
+fn keys() -> impl Iterator<Item = &'static str> {
+    metrics::of_ledgers().into_iter().map(|(key, _)| key)
+}
+
+impl TryFrom<Map<String, Value>> for Measured {
+    type Error = String;
+
+    fn try_from(object: Map<String, Value>) -> std::result::Result<Self, String> {
+        let contended = match object.get(CONTENDED) {
+            Some(Value::Bool(contended)) => Some(*contended),
+            None | Some(Value::Null) => None,
+            Some(other) => return Err(format!("`{CONTENDED}` is {other}, not true or false")),
+        };
+        Ok(Self { figures: NamedNumbers::from_json(&object, keys())?, contended })
+    }
+}
+
+impl From<Measured> for Map<String, Value> {
+    fn from(measured: Measured) -> Self {
+        let mut object = measured.figures.to_json(keys());
+        object.insert(CONTENDED.to_owned(), measured.contended.into());
+        object
+    }
+}
+
+/// The status of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub enum CellStatus {
-    /// Under way.
+    /// Running.
     Running,
     /// Every step was trained.
     Ok,
-    /// Memory was refused while it ran.
+    /// An allocation failed while it ran.
     Oom,
-    /// The plan says that it cannot fit; nothing was started.
+    /// The plan does not fit in memory; nothing was started.
     PredictedOom,
     /// The loss or the gradient became NaN or infinite.
     Diverged,
-    /// No step for longer than the sweep allows.
+    /// No step within the time limit of the sweep.
     Hang,
-    /// Longer than the sweep allows.
+    /// Longer than the time limit of the sweep.
     Timeout,
     /// Ended by a signal, or with the sweep.
     Killed,
     /// Ended by another error.
     Failed,
-    /// Left out: excluded, or no valid recipe.
+    /// Not run: excluded, or no valid recipe.
     Skipped,
 }
 
 impl CellStatus {
-    /// The status as it stands in the file.
+    /// Returns the status as the file has it.
     pub fn as_str(self) -> &'static str {
         match self {
             CellStatus::Running => "running",
@@ -118,7 +137,7 @@ impl CellStatus {
         }
     }
 
-    /// Whether a cell that stands so is done: a sweep does not run it again unless asked to.
+    /// Returns true if a cell with this status is done: a sweep does not run it again unless told to.
     pub fn is_final(self) -> bool {
         !matches!(self, CellStatus::Running | CellStatus::Killed)
     }
@@ -130,7 +149,7 @@ impl fmt::Display for CellStatus {
     }
 }
 
-/// A ledger as it stands, and the file to which lines are added.
+/// The lines of a ledger, and the file to which lines are appended.
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
@@ -141,29 +160,29 @@ pub struct Ledger {
     tail: Tail,
 }
 
-/// How the file of a ledger ends.
+/// The end of a ledger's file.
 #[derive(Clone, Copy, Debug)]
 enum Tail {
-    /// With the end of a line.
+    /// A complete line.
     Ended,
-    /// With a line that lacks its end.
+    /// A line without its newline.
     Open,
-    /// With a part of a line, from this byte.
+    /// A part of a line, from this byte.
     Torn(usize),
 }
 
 impl Ledger {
-    /// Reads the ledger of a results folder; one that is not there has no lines.
+    /// Reads the ledger of a results folder; a missing one has no lines.
     ///
     /// # Errors
-    /// A line that is damaged. What a crash left of the last line is passed over.
+    /// A damaged line. An incomplete last line, as a crash leaves it, is skipped.
     pub fn read(results: &Path) -> Result<Self> {
         let path = results.join(LEDGER);
         let bytes = match std::fs::read(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
             bytes => bytes.at("read", &path)?,
         };
-        // A line is whole when its end is there: it is written with it.
+        // A line is written with its newline, so a line with a newline is complete.
         let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         let mut attempts: Vec<Attempt> = Vec::new();
         for (number, line) in bytes[..whole].split(|&byte| byte == b'\n').enumerate() {
@@ -178,7 +197,8 @@ impl Ledger {
                 ))
             })?);
         }
-        // No part of a line is a line by itself, so that one which reads lacks its end alone, as editors leave it.
+        // A part of a line does not parse, so a rest that parses lacks only its newline, as some editors
+        // leave it.
         let rest = &bytes[whole..];
         let tail = match serde_json::from_slice(rest) {
             _ if rest.is_empty() => Tail::Ended,
@@ -192,11 +212,11 @@ impl Ledger {
         Ok(Self { path, file: None, attempts, last, tail })
     }
 
-    /// Opens the ledger of a results folder to add lines, and cuts off what a crash left of the last one. Whoever calls
-    /// it holds the folder of sweeps. Returns a warning where something was cut off.
+    /// Opens the ledger of a results folder to append lines, and cuts off an incomplete last line. The caller
+    /// holds the lock of the folder of sweeps. Returns a warning if something was cut off.
     ///
     /// # Errors
-    /// As [`Ledger::read`], and when the file cannot be written.
+    /// As [`Ledger::read`], and if the file cannot be written.
     pub fn open(results: &Path) -> Result<(Self, Option<String>)> {
         let mut ledger = Self::read(results)?;
         let mut file =
@@ -220,12 +240,12 @@ impl Ledger {
         Ok((ledger, warning))
     }
 
-    /// Adds a line. It is on the disk when this returns.
+    /// Appends a line. It is on disk when this returns.
     ///
     /// # Errors
-    /// When it cannot be written, or the ledger was only read.
+    /// If it cannot be written, or the ledger was opened for reading.
     pub fn append(&mut self, attempt: Attempt) -> Result<()> {
-        let file = self.file.as_mut().ok_or_else(|| Error::failed("the ledger was opened to be read"))?;
+        let file = self.file.as_mut().ok_or_else(|| Error::failed("the ledger was opened for reading"))?;
         let mut line =
             serde_json::to_vec(&attempt).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
         line.push(b'\n');
@@ -235,12 +255,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// All lines, the oldest first.
+    /// Returns all lines, oldest first.
     pub fn lines(&self) -> &[Attempt] {
         &self.attempts
     }
 
-    /// The last line of a cell: how it stands.
+    /// Returns the last line of a cell: its status.
     pub fn last(&self, key: &str) -> Option<&Attempt> {
         self.last.get(key).map(|&at| &self.attempts[at])
     }
@@ -251,6 +271,8 @@ mod tests {
     use super::*;
 
     fn attempt(key: &str, status: CellStatus) -> Attempt {
+        let mut measured = Measured::default();
+        measured.figures.set("loss", 1.5);
         Attempt {
             key: key.to_owned(),
             attempt: 1,
@@ -264,7 +286,7 @@ mod tests {
             device: "d".to_owned(),
             run: None,
             at: "2026-01-02T03:04:05Z".to_owned(),
-            measured: Measured { loss: Some(1.5), ..Measured::default() },
+            measured,
         }
     }
 
@@ -293,6 +315,21 @@ mod tests {
         assert_eq!(ledger.lines().len(), 3);
         assert_eq!(ledger.last("a"), Some(&attempt("a", CellStatus::PredictedOom)));
         assert_eq!(ledger.last("c"), None);
+    }
+
+    #[test]
+    fn a_line_keeps_its_keys_their_order_and_its_digits() {
+        let line = concat!(
+            r#"{"steps":40,"loss":2.3078,"val_loss":2.2611,"tok_s":45227.0,"step_ms":45.125,"mfu_pct":null,"#,
+            r#""planned_bytes":43620761,"allocated_bytes":43620761,"contended":false}"#
+        );
+        let measured: Measured = serde_json::from_str(line).unwrap();
+        assert_eq!((measured.get("tok_s"), measured.get("mfu_pct")), (Some(45227.0), None));
+        assert_eq!(serde_json::to_string(&measured).unwrap(), line);
+        assert_eq!(serde_json::from_str::<Measured>("{}").unwrap(), Measured::default());
+        assert!(
+            serde_json::from_str::<Measured>(r#"{"loss":"low"}"#).unwrap_err().to_string().contains("loss")
+        );
     }
 
     #[test]

@@ -1,26 +1,26 @@
-//! The memory that the operating system says this process holds.
+//! Memory of this process and of the machine, by the operating system.
 
-/// Resident memory now, in bytes. `None` where the system does not tell (anything but Linux).
+/// Returns the resident memory, in bytes; `None` on systems other than Linux.
 pub fn rss_bytes() -> Option<u64> {
     status_field("VmRSS:")
 }
 
-/// The most resident memory this process ever held, in bytes. `None` where the system does not tell.
+/// Returns the peak resident memory of this process, in bytes; `None` on systems other than Linux.
 pub fn peak_rss_bytes() -> Option<u64> {
     status_field("VmHWM:")
 }
 
-/// The machine's memory, in bytes. `None` where the system does not tell.
+/// Returns the machine's memory, in bytes; `None` on systems other than Linux.
 pub fn total_bytes() -> Option<u64> {
     kib_field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
 }
 
-/// One line of `/proc/self/status`, whose sizes are in KiB although they are written "kB".
+/// Returns a field of `/proc/self/status`, whose sizes are in KiB although they are written "kB".
 fn status_field(name: &str) -> Option<u64> {
     kib_field(&std::fs::read_to_string("/proc/self/status").ok()?, name)
 }
 
-/// The value in bytes of a line like `VmRSS:     1234 kB` in `text`.
+/// Returns the value in bytes of a line like `VmRSS:     1234 kB` in `text`.
 pub(super) fn kib_field(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -1,4 +1,4 @@
-//! How a run says how it goes: one live line on a terminal, plain lines in a pipe, JSON lines for programs.
+//! The progress of a run: one live line on a terminal, plain lines in a pipe, JSON lines for programs.
 
 use super::rows::MetricsRow;
 use super::summary::Summary;
@@ -9,7 +9,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How to show progress.
+/// The display of progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -24,10 +24,10 @@ pub enum Mode {
     Quiet,
 }
 
-/// Plain lines come at least this far apart, save for evaluations and the first and last step.
+/// Minimum time between plain lines, except for evaluations and the first and last step.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Weight of the newest step in the speed behind the remaining time.
+/// Weight of the newest step in the speed that estimates the remaining time.
 const RATE_WEIGHT: f64 = 0.1;
 
 /// Shows the progress of one run. A closed stdout or stderr never ends the run.
@@ -73,8 +73,8 @@ enum Sink {
 }
 
 impl Progress {
-    /// Progress towards `total_steps` of `tokens_per_step` tokens (over all ranks); `floor` is the lowest possible
-    /// loss in nats per token, where known.
+    /// Progress towards `total_steps` of `tokens_per_step` tokens (over all ranks); `floor` is the lowest
+    /// possible loss in nats per token, where known.
     pub fn new(mode: Mode, total_steps: u64, tokens_per_step: u64, floor: Option<f64>) -> Self {
         let sink = match mode {
             Mode::Auto if std::io::stderr().is_terminal() => Sink::Live(live_line(total_steps)),
@@ -89,14 +89,14 @@ impl Progress {
         Self { sink, total_steps, tokens_per_step, floor, rate: None, last_val: None, last_line: None }
     }
 
-    /// The run's folder is there. Programs are told which it is, and the process that works in it.
+    /// Announces the run's folder and the number of this process to programs that read JSON.
     pub fn begin(&mut self, run: &Path) {
         if let Sink::Json(out) = &mut self.sink {
             say_json(out, &Event::Begin { run, pid: std::process::id() });
         }
     }
 
-    /// A step is done. `tok_s` is its speed in tokens per second over all ranks.
+    /// Shows a finished step. `tok_s` is its speed in tokens per second over all ranks.
     pub fn step(&mut self, row: &MetricsRow, tok_s: f64) {
         if tok_s.is_finite() && tok_s > 0.0 {
             self.rate = Some(self.rate.map_or(tok_s, |rate| rate + RATE_WEIGHT * (tok_s - rate)));
@@ -126,7 +126,7 @@ impl Progress {
         }
     }
 
-    /// Says something on a line of its own.
+    /// Prints a line.
     pub fn note(&mut self, text: &str) {
         match &mut self.sink {
             Sink::Live(bar) => bar.suspend(|| say(&mut std::io::stderr(), text)),
@@ -136,7 +136,7 @@ impl Progress {
         }
     }
 
-    /// Says something that must not be missed: as [`Progress::note`], and in quiet mode too.
+    /// Prints a line, in quiet mode too.
     pub fn warn(&mut self, text: &str) {
         match &mut self.sink {
             Sink::Quiet(out) => say(out, text),
@@ -144,9 +144,9 @@ impl Progress {
         }
     }
 
-    /// The run is over: takes the live line away and says how it went.
+    /// Removes the live line and prints the result of the run.
     pub fn finish(mut self, summary: &Summary) {
-        let text = outcome(summary);
+        let text = result(summary);
         match &mut self.sink {
             Sink::Live(bar) => {
                 bar.finish_and_clear();
@@ -157,7 +157,7 @@ impl Progress {
         }
     }
 
-    /// Losses, speed and remaining time in words.
+    /// Returns losses, speed and remaining time in words.
     fn describe(&self, row: &MetricsRow, eta_s: Option<f64>) -> String {
         let mut parts = vec![format!("loss {:.3}", row.loss)];
         parts.extend(self.last_val.map(|val| format!("val {val:.3}")));
@@ -169,8 +169,8 @@ impl Progress {
     }
 }
 
-/// How a run went, in a line or two.
-pub fn outcome(summary: &Summary) -> String {
+/// Returns the result of a run in a line or two.
+pub fn result(summary: &Summary) -> String {
     let mut text = format!(
         "{}: {} of {} steps, {} tokens",
         summary.status.as_str(),
@@ -183,6 +183,10 @@ pub fn outcome(summary: &Summary) -> String {
     }
     if let Some(rate) = summary.tok_s {
         text += &format!(", {} tok/s", short(rate));
+    }
+    let step_ms = summary.steady_state.as_ref().and_then(|steady| steady.step_ms);
+    if let (Some(measured), Some(predicted)) = (step_ms, summary.predicted_step_ms) {
+        text += &format!(", {:.2} ms/step (predicted {predicted:.2})", measured.median);
     }
     if let Some(mfu) = summary.mfu_pct {
         text += &format!(", MFU {mfu:.1} %");
@@ -219,12 +223,12 @@ fn live_line(total_steps: u64) -> ProgressBar {
     ProgressBar::with_draw_target(Some(total_steps), ProgressDrawTarget::stderr()).with_style(style)
 }
 
-/// Writes a line to stderr; a reader that has gone away is not an error.
+/// Writes a line to stderr; a closed pipe is not an error.
 pub fn tell(text: &str) {
     say(&mut std::io::stderr(), text);
 }
 
-/// Writes a line. A reader that went away must not end a training run.
+/// Writes a line. A closed pipe must not end a training run.
 fn say(out: &mut dyn Write, text: &str) {
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
@@ -237,6 +241,7 @@ fn say_json(out: &mut dyn Write, event: &Event<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::rows::{Phase, TimingRow};
     use crate::results::summary::{Gpu, LossAt, Losses, Status};
     use serde_json::json;
     use std::sync::{Arc, Mutex};
@@ -266,14 +271,14 @@ mod tests {
     }
 
     fn summary() -> Summary {
-        let mut summary = Summary::begin("r", "run", "hash", 40);
+        let mut summary = Summary::started("r", "run", "hash", 40);
         summary.status = Status::Ok;
         summary.steps = 40;
         summary.tokens_seen = 40_000;
         summary.floor = Some(1.25);
         summary.val_loss_over_floor = Some(1.2);
-        summary.train_loss = Losses::of([LossAt { step: 40, loss: 1.6 }]);
-        summary.val_loss = Losses::of([LossAt { step: 40, loss: 1.5 }]);
+        summary.train_loss = Losses::from_series([LossAt { step: 40, loss: 1.6 }]);
+        summary.val_loss = Losses::from_series([LossAt { step: 40, loss: 1.5 }]);
         summary.wall_s = Some(61.0);
         summary
     }
@@ -301,17 +306,29 @@ mod tests {
     fn a_contended_run_says_so_where_its_speed_stands() {
         let mut contended = summary();
         contended.mfu_pct = Some(41.25);
+        contended.predicted_step_ms = Some(4.0);
         contended.gpu = Some(Gpu {
             contended: Some(true),
             contended_because: Some("another process computed on the GPU".to_owned()),
             ..Gpu::default()
         });
-        let text = outcome(&contended);
+        let text = result(&contended);
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some("ok: 40 of 40 steps, 40k tokens in 1m01s, MFU 41.2 %, contended"));
         assert_eq!(lines.next(), Some("contended: another process computed on the GPU"));
         contended.gpu = Some(Gpu { contended: Some(false), ..Gpu::default() });
-        assert!(!outcome(&contended).contains("contended"));
+        assert!(!result(&contended).contains("contended"));
+    }
+
+    #[test]
+    fn a_measured_step_stands_beside_the_predicted_one() {
+        let row = TimingRow { tok_s: Some(4e4), ..TimingRow::timed(40, Phase::Train, 61.0, 25.125) };
+        let mut summary = summary();
+        summary.measure(&[], &[row], 0);
+        assert!(!result(&summary).contains("ms/step"));
+        summary.predicted_step_ms = Some(20.5);
+        let text = result(&summary);
+        assert!(text.contains("40k tok/s, 25.12 ms/step (predicted 20.50)"), "{text}");
     }
 
     #[test]
@@ -340,7 +357,7 @@ mod tests {
         progress.note("saved");
         progress.warn("warning: not saved");
         progress.finish(&summary());
-        assert_eq!(out.text(), format!("warning: not saved\n{}\n", outcome(&summary())));
+        assert_eq!(out.text(), format!("warning: not saved\n{}\n", result(&summary())));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! `env.json`: what a run was made with, so that a number can be traced and two runs compared like with like.
+//! `env.json`: build, hardware and environment of a run, so that a number can be traced and like runs
+//! compared.
 
 use super::memory::kib_field;
 use jiff::Timestamp;
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Environment variables that change what a run does or how fast.
-const VARIABLES: [&str; 8] = [
+const VARIABLES: [&str; 7] = [
     "RAYON_NUM_THREADS",
     "RANK",
     "LOCAL_RANK",
@@ -15,16 +16,15 @@ const VARIABLES: [&str; 8] = [
     "LOCAL_WORLD_SIZE",
     "CUDA_VISIBLE_DEVICES",
     "MALLOC_ARENA_MAX",
-    "RUST_LOG",
 ];
 
-/// Variables of the recipe layer, all of which count.
+/// Prefix of variables that set recipe keys, all of which are stored.
 const RECIPE_PREFIX: &str = "XRUN__";
 
-/// Everything about a run that its recipe does not say.
+/// Everything that a run depends on besides its recipe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
-    /// What the binary was built from.
+    /// Sources and compiler of the binary.
     pub build: Build,
     /// The processor.
     pub cpu: Cpu,
@@ -37,18 +37,18 @@ pub struct Environment {
     pub command: Vec<String>,
     /// The relevant environment variables that were set.
     pub variables: BTreeMap<String, String>,
-    /// When the run started, UTC.
+    /// Start of the run, UTC.
     pub started: Timestamp,
 }
 
-/// What the binary was built from. Fields are `None` where the build could not tell, as without git.
+/// Sources and compiler of the binary. Fields are `None` where the build could not tell, as without git.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Build {
     /// The version of xrun.
     pub version: String,
     /// The git commit of the sources.
     pub commit: Option<String>,
-    /// Whether the sources differed from that commit.
+    /// True if the sources differed from that commit.
     pub dirty: Option<bool>,
     /// The compiler, as `rustc --version` prints it.
     pub rustc: Option<String>,
@@ -56,59 +56,59 @@ pub struct Build {
     pub target: Option<String>,
     /// Cargo's profile and its optimization level, as in `release, opt-level 3`.
     pub profile: Option<String>,
-    /// Versions of the crates that numbers rest on.
+    /// Versions of the crates that affect numbers.
     pub crates: BTreeMap<String, String>,
 }
 
-/// The processor and the share of it that the run had.
+/// The processor and the cores and threads that the run used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// The model name; `None` where the system does not tell.
+    /// The model name; `None` if unknown.
     pub model: Option<String>,
-    /// Cores of the machine, hyper-threads counted apart; `None` where the system does not tell.
+    /// Logical cores of the machine; `None` if unknown.
     pub logical_cores: Option<usize>,
-    /// Cores open to this process, after affinity and container limits.
+    /// Cores available to this process, after affinity and container limits.
     pub available_cores: Option<usize>,
-    /// Threads that the run computed with.
+    /// Compute threads of the run.
     pub threads: usize,
-    /// The widest instruction set that was detected, as in `avx512`.
+    /// The widest detected vector instructions, such as `avx512`.
     pub instructions: String,
 }
 
-/// The GPU that the run computed on, and the libraries that it did so with. Whoever knows the device fills it in.
+/// The GPU of the run and the versions of its libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     /// Its number among those that the process sees.
     pub ordinal: usize,
     /// The driver's name of the model.
     pub name: String,
-    /// A hash that tells cards apart without naming them.
+    /// A hash that distinguishes cards without identifying them.
     pub uuid: Option<String>,
     /// The compiler's name of the architecture, such as `sm_90a`.
     pub architecture: String,
     /// Bytes of memory.
     pub memory_bytes: u64,
-    /// Multiprocessors.
+    /// Number of SMs.
     pub processors: usize,
     /// The driver's version.
     pub driver: Option<String>,
-    /// The newest version of CUDA that the driver supports.
+    /// The newest CUDA version that the driver supports.
     pub cuda: Option<String>,
-    /// The version of the compiler of kernels.
+    /// The version of the kernel compiler.
     pub nvrtc: Option<String>,
-    /// The version of the library of matrix products.
+    /// The version of the matrix-product library.
     pub cublaslt: Option<String>,
-    /// How the GPUs of the run are joined, in the words of `nvidia-smi topo -m`; blank for one.
+    /// Links between the GPUs of the run, in the words of `nvidia-smi topo -m`; blank for one.
     pub topology: Option<Vec<Vec<String>>>,
-    /// How the GPUs of the run exchanged; blank for one.
+    /// The collectives library of the run; blank for one GPU.
     #[serde(default)]
     pub nccl: Option<Nccl>,
 }
 
-/// The library of collectives, and how it was told to work.
+/// The collectives library and its settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nccl {
-    /// GPUs that exchanged, on this machine.
+    /// Number of GPUs of the run on this machine.
     pub ranks: usize,
     /// The library's version.
     pub version: Option<String>,
@@ -116,40 +116,53 @@ pub struct Nccl {
     pub algorithm: Option<String>,
     /// The protocol; blank where the library chose.
     pub protocol: Option<String>,
-    /// Blocks of a GPU that took part in a call; blank where the library chose.
+    /// Number of channels (thread blocks per call); blank where the library chose.
     pub channels: Option<usize>,
-    /// Whether the user set any of the library's variables to something else than it would have been.
+    /// True if the user set a variable of the library to another value than xrun's.
     pub set_by_user: bool,
     /// The library's other variables that were set.
     pub variables: BTreeMap<String, String>,
 }
 
 impl Gpu {
-    /// The class of device: the model, and for several how many and how they are joined, such as
-    /// `2 × NVIDIA H200 by NV18`.
+    /// Returns the device class of the GPUs; see [`gpu_class`].
     pub fn class(&self) -> String {
-        let Some(nccl) = &self.nccl else { return self.name.clone() };
-        let joined = self.joined().map(|words| format!(" by {words}")).unwrap_or_default();
-        format!("{} × {}{joined}", nccl.ranks, self.name)
+        let count = self.nccl.as_ref().map_or(1, |nccl| nccl.ranks);
+        gpu_class(&self.name, count, self.topology.as_deref())
     }
 
-    /// How the GPUs are joined: a word where all pairs are alike, else every word with its number of pairs. Blank where
-    /// it is not known, and for one.
-    pub fn joined(&self) -> Option<String> {
-        let mut pairs: BTreeMap<&str, usize> = BTreeMap::new();
-        for (at, row) in self.topology.iter().flatten().enumerate() {
-            for word in row.iter().skip(at + 1) {
-                *pairs.entry(word).or_default() += 1;
-            }
-        }
-        let alone = pairs.len() == 1;
-        let named =
-            pairs.iter().map(|(word, n)| if alone { (*word).to_owned() } else { format!("{n} {word}") });
-        Some(named.collect::<Vec<_>>().join(" and ")).filter(|words| !words.is_empty())
+    /// Returns how the GPUs are linked; see [`links`].
+    pub fn links(&self) -> Option<String> {
+        links(self.topology.as_deref()?)
     }
 }
 
-/// A hash that tells things apart without naming them.
+/// Returns the device class of `count` GPUs of one model: the model, and for several how many and how they
+/// are linked, such as `2 × NVIDIA H200 by NV18`. `topology` has the links of all pairs in the words of
+/// `nvidia-smi topo -m`.
+pub fn gpu_class(model: &str, count: usize, topology: Option<&[Vec<String>]>) -> String {
+    if count < 2 {
+        return model.to_owned();
+    }
+    let linked = topology.and_then(links).map(|links| format!(" by {links}")).unwrap_or_default();
+    format!("{count} × {model}{linked}")
+}
+
+/// Returns how GPUs are linked: a word where all pairs are alike, else every word with its number of pairs.
+/// `None` where the topology has no pair.
+fn links(topology: &[Vec<String>]) -> Option<String> {
+    let mut pairs: BTreeMap<&str, usize> = BTreeMap::new();
+    for (at, row) in topology.iter().enumerate() {
+        for word in row.iter().skip(at + 1) {
+            *pairs.entry(word).or_default() += 1;
+        }
+    }
+    let alike = pairs.len() == 1;
+    let named = pairs.iter().map(|(word, n)| if alike { (*word).to_owned() } else { format!("{n} {word}") });
+    Some(named.collect::<Vec<_>>().join(" and ")).filter(|words| !words.is_empty())
+}
+
+/// Returns a hash that distinguishes names without revealing them.
 pub fn anonymous(name: &str) -> String {
     blake3::hash(name.as_bytes()).to_hex()[..16].to_owned()
 }
@@ -163,16 +176,16 @@ pub struct System {
     pub kernel: Option<String>,
     /// Memory of the machine in bytes.
     pub memory_bytes: Option<u64>,
-    /// A hash that tells hosts apart without naming them.
+    /// A hash that distinguishes hosts without identifying them.
     pub host: Option<String>,
 }
 
-/// The command line of this process, with the program by its name.
+/// Returns the command line of this process, with the program's name instead of its path.
 pub fn this_command() -> Vec<String> {
     command(std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()))
 }
 
-/// A command line with the program by its name: where it lies says nothing of a run.
+/// Replaces the path of the program in a command line by its name.
 fn command(arguments: impl Iterator<Item = String>) -> Vec<String> {
     let mut command: Vec<String> = arguments.collect();
     if let Some(program) = command.first_mut()
@@ -184,7 +197,7 @@ fn command(arguments: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 impl Environment {
-    /// Looks around. `threads` is the number of threads that the run computes with.
+    /// Detects the environment of this process. `threads` is the number of compute threads of the run.
     pub fn detect(threads: usize, started: Timestamp) -> Self {
         Self {
             build: Build::of_this_binary(),
@@ -200,8 +213,16 @@ impl Environment {
     }
 }
 
+impl Environment {
+    /// Returns the device class: runs of one class may stand in one table. Such as `NVIDIA H200`,
+    /// `2 × NVIDIA H200 by NV18` or `cpu avx512`.
+    pub fn device_class(&self) -> String {
+        self.gpu.as_ref().map_or_else(|| self.cpu.class(), Gpu::class)
+    }
+}
+
 impl Build {
-    /// What `build.rs` recorded in this binary.
+    /// The record of `build.rs` in this binary.
     pub fn of_this_binary() -> Self {
         let profile = option_env!("XRUN_BUILD_PROFILE").map(|name| {
             format!("{name}, opt-level {}", option_env!("XRUN_BUILD_OPT_LEVEL").unwrap_or("unknown"))
@@ -224,7 +245,12 @@ impl Build {
 }
 
 impl Cpu {
-    /// Looks at the processor. `threads` is the number of threads that the run computes with.
+    /// Returns the device class of a run on the processor, such as `cpu avx512`.
+    pub fn class(&self) -> String {
+        format!("cpu {}", self.instructions)
+    }
+
+    /// Detects the processor. `threads` is the number of compute threads of the run.
     pub fn detect(threads: usize) -> Self {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processors = info.lines().filter(|line| line.starts_with("processor")).count();
@@ -238,7 +264,7 @@ impl Cpu {
     }
 }
 
-/// The first value of a field of `/proc/cpuinfo`.
+/// Returns the first value of a field of `/proc/cpuinfo`.
 fn cpuinfo_field(info: &str, name: &str) -> Option<String> {
     info.lines()
         .filter_map(|line| line.split_once(':'))
@@ -246,7 +272,7 @@ fn cpuinfo_field(info: &str, name: &str) -> Option<String> {
         .map(|(_, value)| value.trim().to_owned())
 }
 
-/// The widest vector instructions of this processor that floating-point products use.
+/// Returns the widest vector instructions of this processor that floating-point products use.
 fn instructions() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {
@@ -284,7 +310,7 @@ impl System {
     }
 }
 
-/// The host's name, for the owner record of a lock; results hold its hash alone.
+/// Returns the host's name, for the owner record of a lock; results store only its hash.
 pub(super) fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
@@ -292,7 +318,7 @@ pub(super) fn host_name() -> Option<String> {
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// The variables that matter, in alphabetical order.
+/// Returns the relevant variables, in alphabetical order.
 fn relevant(variables: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     variables
         .filter(|(name, _)| name.starts_with(RECIPE_PREFIX) || VARIABLES.contains(&name.as_str()))
@@ -325,7 +351,9 @@ mod tests {
             let nccl = Nccl { ranks: words.len(), ..Nccl::default() };
             Gpu { name: "H".into(), topology: Some(topology), nccl: Some(nccl), ..Gpu::default() }
         };
+        // Ledgers hold keys that were hashed from these.
         assert_eq!(Gpu { name: "H".into(), ..Gpu::default() }.class(), "H");
+        assert_eq!(gpu_class("NVIDIA H200", 1, None), "NVIDIA H200");
         assert_eq!(gpu(&["X NV18", "NV18 X"]).class(), "2 × H by NV18");
         assert_eq!(gpu(&["X SYS", "SYS X"]).class(), "2 × H by SYS");
         assert_eq!(gpu(&["X NV4 SYS", "NV4 X SYS", "SYS SYS X"]).class(), "3 × H by 1 NV4 and 2 SYS");

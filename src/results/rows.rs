@@ -1,141 +1,17 @@
-//! The rows of `metrics.csv` and `timing.csv`: their types are the files' schema.
+//! Row files: `metrics.csv` and `timing.csv`, written row by row, resumed after a crash, and read back.
 
 use crate::error::{Error, IoContext, Result};
+pub use crate::metrics::{MetricsRow, Phase, TimingRow};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-/// A row of `metrics.csv`: what the training computed. Two runs of one recipe give the same bytes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MetricsRow {
-    /// Optimizer steps done, this one included.
-    pub step: u64,
-    /// Tokens trained on so far, over all ranks.
-    pub tokens_seen: u64,
-    /// Mean cross-entropy of the step's tokens, in nats per token.
-    pub loss: f32,
-    /// Mean cross-entropy on the held-out text after this step, in nats per token; blank where it was not evaluated.
-    pub val_loss: Option<f32>,
-    /// Learning rate used in this step.
-    pub lr: f64,
-    /// Global L2 norm of the gradient before clipping.
-    pub grad_norm: f32,
-}
-
-/// What a row of `timing.csv` timed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// A training step among the first `metrics.warmup` of this process.
-    Warmup,
-    /// A training step.
-    Train,
-    /// An evaluation on the held-out text.
-    Eval,
-    /// Comparing the parameters of all ranks.
-    Check,
-    /// Writing a checkpoint.
-    Save,
-    /// Generating text.
-    Sample,
-}
-
-/// A row of `timing.csv`: what was measured. Blank where there is no measurement, never zero.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TimingRow {
-    /// The step that was run, or after which the other phases ran.
-    pub step: u64,
-    /// What was timed.
-    pub phase: Phase,
-    /// Wall time of the run at the end of the phase, in seconds. A resumed run goes on from its last kept row.
-    pub wall_s: f64,
-    /// Wall time of the phase, in milliseconds, waiting for data included.
-    pub step_ms: f64,
-    /// The part of `step_ms` spent waiting for the loader.
-    pub data_wait_ms: Option<f64>,
-    /// Tokens per second over all ranks.
-    pub tok_s: Option<f64>,
-    /// Tokens per second and device.
-    pub tok_s_per_device: Option<f64>,
-    /// Model arithmetic per second and device, in 10^12 floating-point operations.
-    pub tflops_per_device: Option<f64>,
-    /// Model FLOPs utilization in percent of the device's peak; blank where the peak is unknown.
-    pub mfu_pct: Option<f64>,
-    /// Memory the plan foresees, in MiB.
-    pub plan_mem_mib: Option<f64>,
-    /// Resident memory at the end of the phase, in MiB.
-    pub rss_mib: Option<f64>,
-    /// Peak resident memory of the process so far, in MiB.
-    pub peak_mem_mib: Option<f64>,
-    /// How often memory was asked from the driver since the row before; blank on the CPU, as is what follows up to
-    /// `hfu_pct`.
-    pub driver_allocations: Option<u64>,
-    /// Device memory that tensors use: the state, and the arena or the most transient tensors alive at once, in MiB.
-    pub gpu_allocated_mib: Option<f64>,
-    /// Device memory that this process holds from the driver at the end of the phase, in MiB.
-    pub gpu_reserved_mib: Option<f64>,
-    /// Percent of the time in which a kernel ran; this and what follows are of samples since the row before.
-    pub gpu_util_pct: Option<f64>,
-    /// Mean clock of the multiprocessors.
-    pub sm_clock_mhz: Option<f64>,
-    /// Mean clock of the memory.
-    pub mem_clock_mhz: Option<f64>,
-    /// Mean power of the board.
-    pub power_w: Option<f64>,
-    /// The highest temperature.
-    pub temperature_c: Option<f64>,
-    /// Why clocks were lower than they could be, joined by `+`; blank for no reason.
-    pub throttle: Option<String>,
-    /// Hardware FLOPs utilization: products really run, recomputation included, in percent of the device's peak.
-    pub hfu_pct: Option<f64>,
-    /// Time of the step's collectives on rank 0, waiting for other ranks inside them included, in milliseconds; blank for
-    /// one rank, and where it could not be told.
-    pub communication_ms: Option<f64>,
-    /// The part of `communication_ms` in which the device did nothing else.
-    pub exposed_communication_ms: Option<f64>,
-    /// The rank that waited least for others; blank for one rank.
-    pub slowest_rank: Option<u64>,
-}
-
-impl TimingRow {
-    /// A row of what every phase has: when, what, how long. Everything else is blank.
-    pub fn of(step: u64, phase: Phase, wall_s: f64, step_ms: f64) -> Self {
-        Self {
-            step,
-            phase,
-            wall_s,
-            step_ms,
-            data_wait_ms: None,
-            tok_s: None,
-            tok_s_per_device: None,
-            tflops_per_device: None,
-            mfu_pct: None,
-            plan_mem_mib: None,
-            rss_mib: None,
-            peak_mem_mib: None,
-            driver_allocations: None,
-            gpu_allocated_mib: None,
-            gpu_reserved_mib: None,
-            gpu_util_pct: None,
-            sm_clock_mhz: None,
-            mem_clock_mhz: None,
-            power_w: None,
-            temperature_c: None,
-            throttle: None,
-            hfu_pct: None,
-            communication_ms: None,
-            exposed_communication_ms: None,
-            slowest_rank: None,
-        }
-    }
-}
-
 /// A row type with its file's header.
 pub trait Row: Serialize + DeserializeOwned {
-    /// The column names, in order. A test holds them equal to the field names.
+    /// The column names, in order.
     const COLUMNS: &'static [&'static str];
 
     /// The step that the row belongs to. Rows are written in ascending order of steps.
@@ -143,7 +19,7 @@ pub trait Row: Serialize + DeserializeOwned {
 }
 
 impl Row for MetricsRow {
-    const COLUMNS: &'static [&'static str] = &["step", "tokens_seen", "loss", "val_loss", "lr", "grad_norm"];
+    const COLUMNS: &'static [&'static str] = MetricsRow::COLUMNS;
 
     fn step(&self) -> u64 {
         self.step
@@ -151,44 +27,18 @@ impl Row for MetricsRow {
 }
 
 impl Row for TimingRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "step",
-        "phase",
-        "wall_s",
-        "step_ms",
-        "data_wait_ms",
-        "tok_s",
-        "tok_s_per_device",
-        "tflops_per_device",
-        "mfu_pct",
-        "plan_mem_mib",
-        "rss_mib",
-        "peak_mem_mib",
-        "driver_allocations",
-        "gpu_allocated_mib",
-        "gpu_reserved_mib",
-        "gpu_util_pct",
-        "sm_clock_mhz",
-        "mem_clock_mhz",
-        "power_w",
-        "temperature_c",
-        "throttle",
-        "hfu_pct",
-        "communication_ms",
-        "exposed_communication_ms",
-        "slowest_rank",
-    ];
+    const COLUMNS: &'static [&'static str] = TimingRow::COLUMNS;
 
     fn step(&self) -> u64 {
         self.step
     }
 }
 
-/// What [`RowWriter::resume`] found and cut.
+/// The rows that [`RowWriter::resume`] kept and removed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cut<R> {
-    /// The last row kept; `None` when none was. Its step shows whether the rows reach the checkpoint, its clock
-    /// where the resumed run's goes on.
+pub struct ResumedRows<R> {
+    /// The last row kept; `None` without one. Its step shows whether the rows reach the checkpoint, and its
+    /// wall time is where the resumed run's clock starts.
     pub last: Option<R>,
     /// Rows kept.
     pub rows_kept: usize,
@@ -198,7 +48,8 @@ pub struct Cut<R> {
     pub bytes_cut: u64,
 }
 
-/// Appends rows to a CSV file, one `write` per row, so that a killed process loses at most the row it was writing.
+/// Appends rows to a CSV file, one `write` per row, so that a killed process loses at most the row it was
+/// writing.
 #[derive(Debug)]
 pub struct RowWriter<R> {
     file: File,
@@ -207,18 +58,22 @@ pub struct RowWriter<R> {
 }
 
 impl<R: Row> RowWriter<R> {
-    /// Starts a new file with its header. An existing file is an error.
+    /// Creates a file with its header.
+    ///
+    /// # Errors
+    /// If the file exists, or cannot be written.
     pub fn create(path: &Path) -> Result<Self> {
         let mut file = OpenOptions::new().write(true).create_new(true).open(path).at("create", path)?;
         file.write_all(&header(R::COLUMNS)).at("write", path)?;
         Ok(Self { file, path: path.to_owned(), row: PhantomData })
     }
 
-    /// Continues a file after a checkpoint: rows past `step`, and a torn last row, are cut off; the bytes before
-    /// stay as they are. A file that is missing, or was killed before its header was whole, starts anew.
+    /// Continues a file after a checkpoint: rows past `step`, and a torn last row, are cut off; the bytes
+    /// before do not change. A missing file, and one with an incomplete header, starts anew.
     ///
-    /// Errors: a header of other columns, or a damaged row that is not the last.
-    pub fn resume(path: &Path, step: u64) -> Result<(Self, Cut<R>)> {
+    /// # Errors
+    /// A header of other columns, or a damaged row that is not the last.
+    pub fn resume(path: &Path, step: u64) -> Result<(Self, ResumedRows<R>)> {
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -229,7 +84,7 @@ impl<R: Row> RowWriter<R> {
         let bytes = std::fs::read(path).at("read", path)?;
         let header = header(R::COLUMNS);
         let mut kept = header.len();
-        let mut cut = Cut { last: None, rows_kept: 0, rows_cut: 0, bytes_cut: 0 };
+        let mut cut = ResumedRows { last: None, rows_kept: 0, rows_cut: 0, bytes_cut: 0 };
         if header.starts_with(&bytes) && bytes.len() < header.len() {
             file.set_len(0).at("truncate", path)?;
             file.write_all(&header).at("write", path)?;
@@ -252,21 +107,22 @@ impl<R: Row> RowWriter<R> {
         Ok((Self { file, path: path.to_owned(), row: PhantomData }, cut))
     }
 
-    /// Appends a row and hands it to the operating system.
+    /// Appends a row and passes it to the operating system.
     pub fn append(&mut self, row: &R) -> Result<()> {
         let line = encode(row).map_err(|e| e.context(format!("cannot write {}", self.path.display())))?;
         self.file.write_all(&line).at("write", &self.path)
     }
 
-    /// Makes the rows so far durable. Call it before a checkpoint of their step is committed: a checkpoint must
+    /// Makes the rows durable. Call it before a checkpoint of their step is committed: a checkpoint must
     /// never be ahead of its metrics.
     pub fn sync(&self) -> Result<()> {
         self.file.sync_data().at("sync", &self.path)
     }
 }
 
-/// All whole rows of a file. A torn last row, as a killed run leaves it, is left out. New columns are only ever appended: a
-/// file that lacks the last ones is of an older version, and its rows have blanks there.
+/// Reads all complete rows of a file. An incomplete last row, as a killed run leaves it, is skipped. New
+/// columns are only appended: a file that lacks the last ones is of an older version, and its rows have
+/// blanks there.
 pub fn read<R: Row>(path: &Path) -> Result<Vec<R>> {
     let bytes = std::fs::read(path).at("read", path)?;
     let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
@@ -281,7 +137,7 @@ struct Scanned<R> {
     end: usize,
 }
 
-/// Parses the whole lines of a file, checking the header and that steps never fall.
+/// Parses the complete lines of a file. Checks the header and that steps never decrease.
 fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &[&str]) -> Result<Vec<Scanned<R>>> {
     let header = header(columns);
     if !bytes.starts_with(&header) {
@@ -310,7 +166,7 @@ fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &[&str]) -> Result<Vec<Scann
                 }
                 rows.push(Scanned { row, end });
             }
-            // Power cuts can leave a last line of the right length and the wrong bytes.
+            // A power cut can leave a last line of the right length with wrong bytes.
             Err(_) if end == bytes.len() => break,
             Err(reason) => {
                 return Err(Error::failed(format!("{}:{number}: not a row: {reason}", path.display())));
@@ -321,14 +177,14 @@ fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &[&str]) -> Result<Vec<Scann
     Ok(rows)
 }
 
-/// The header line, newline included.
+/// Returns the header line, newline included.
 fn header(columns: &[&str]) -> Vec<u8> {
     let mut line = columns.join(",").into_bytes();
     line.push(b'\n');
     line
 }
 
-/// One row as a line. Floats are printed in their shortest form that reads back to the same bits.
+/// Returns a row as a line. Floats are printed in their shortest form that reads back to the same bits.
 fn encode<R: Row>(row: &R) -> Result<Vec<u8>> {
     let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     writer.serialize(row).map_err(|e| Error::failed(e.to_string()))?;

@@ -1,62 +1,21 @@
-//! The steady state of a run: which of its steps count for a speed, and their median and spread.
+//! The steady state of a run: the steps that count for its speed, with their quantiles.
 
+use super::numbers::NamedNumbers;
+use super::quantiles::{Spread, median};
 use super::rows::{Phase, TimingRow};
+use crate::metrics;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// A block in which a transient at the start is looked for is this part of the samples, rounded down.
+/// Number of blocks into which samples are cut to find a transient at the start.
 const BLOCKS: usize = 20;
-/// With fewer samples a block median says nothing, and no transient is looked for.
+/// With fewer samples, block medians are too noisy to find a transient.
 const MIN_SAMPLES: usize = 40;
-/// How far a block's median may be from the settled one, as a share of it.
+/// Largest relative difference of a block's median from the settled one.
 const TOLERANCE: f64 = 0.05;
 
-/// Quantiles of a sample, linearly interpolated between order statistics.
-///
-/// Source: Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996), definition 7.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
-    /// The 10th percentile.
-    pub p10: f64,
-    /// The first quartile.
-    pub p25: f64,
-    /// The median.
-    pub median: f64,
-    /// The third quartile.
-    pub p75: f64,
-    /// The 90th percentile.
-    pub p90: f64,
-    /// The interquartile range, `p75 - p25`.
-    pub iqr: f64,
-}
-
-impl Spread {
-    /// The quantiles of the finite values; `None` where there are none.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut sorted: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
-        sorted.sort_by(f64::total_cmp);
-        let (p25, p75) = (quantile(&sorted, 0.25)?, quantile(&sorted, 0.75)?);
-        Some(Self {
-            p10: quantile(&sorted, 0.1)?,
-            p25,
-            median: quantile(&sorted, 0.5)?,
-            p75,
-            p90: quantile(&sorted, 0.9)?,
-            iqr: p75 - p25,
-        })
-    }
-}
-
-/// The quantile `q` in `[0, 1]` of ascending values; `None` for none.
-fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
-    let last = sorted.len().checked_sub(1)?;
-    let at = q * last as f64;
-    let low = at.floor() as usize;
-    let high = (low + 1).min(last);
-    Some(sorted[low] + (at - low as f64) * (sorted[high] - sorted[low]))
-}
-
-/// The steady-state speed of a run, with how it was found.
+/// The steady-state speed of a run, and the rule by which it was found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SteadyState {
     /// Training steps that count.
@@ -69,62 +28,67 @@ pub struct SteadyState {
     pub excluded_other_work: usize,
     /// Steps left out as a transient at the start.
     pub excluded_transient: usize,
-    /// Whether the step time settled; `None` when there were too few steps to tell.
+    /// True if the step time settled; `None` with too few steps to tell.
     pub settled: Option<bool>,
     /// Wall time of a step, in milliseconds.
     pub step_ms: Option<Spread>,
     /// Tokens per second over all ranks.
     pub tok_s: Option<Spread>,
-    /// Median wait for data in a step, in milliseconds.
-    pub data_wait_ms: Option<f64>,
-    /// Median model FLOPs utilization in percent; blank where the device's peak is unknown.
-    pub mfu_pct: Option<f64>,
-    /// Median hardware FLOPs utilization in percent; blank where the device's peak is unknown.
-    #[serde(default)]
-    pub hfu_pct: Option<f64>,
-    /// Median time of a step's collectives on rank 0, in milliseconds; blank with one rank.
-    #[serde(default)]
-    pub communication_ms: Option<f64>,
-    /// Median of the part of it in which the device did nothing else, in milliseconds; blank with one rank.
-    #[serde(default)]
-    pub exposed_communication_ms: Option<f64>,
-    /// Median share of time in which the GPU of rank 0 ran some kernel, in percent; blank without a GPU.
-    #[serde(default)]
-    pub gpu_util_pct: Option<f64>,
-    /// Median requests for memory to the driver in a step; blank without a GPU.
-    #[serde(default)]
-    pub driver_allocations: Option<f64>,
+    /// Medians of other columns of `timing.csv`: those that the table of metrics asks for.
+    #[serde(flatten)]
+    pub medians: Medians,
     /// The rule, in words.
     pub rule: String,
 }
 
-impl SteadyState {
-    /// Medians of a step, under the names of their columns in `timing.csv`.
-    pub fn medians(&self) -> [(&'static str, Option<f64>); 6] {
-        [
-            ("step_ms", self.step_ms.map(|spread| spread.median)),
-            ("data_wait_ms", self.data_wait_ms),
-            ("communication_ms", self.communication_ms),
-            ("exposed_communication_ms", self.exposed_communication_ms),
-            ("gpu_util_pct", self.gpu_util_pct),
-            ("driver_allocations", self.driver_allocations),
-        ]
+/// Medians over the steady state, by column.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
+pub struct Medians(NamedNumbers);
+
+impl Medians {
+    fn from_rows(rows: &[&TimingRow]) -> Self {
+        let mut numbers = NamedNumbers::default();
+        for name in names() {
+            numbers.set(name, median(rows.iter().filter_map(|row| row.number(name))));
+        }
+        Self(numbers)
+    }
+
+    /// Returns the median of a column; `None` where it was not measured.
+    pub fn get(&self, column: &str) -> Option<f64> {
+        self.0.get(column)
+    }
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    metrics::steady_medians().map(|metric| metric.name)
+}
+
+impl TryFrom<Map<String, Value>> for Medians {
+    type Error = String;
+
+    fn try_from(object: Map<String, Value>) -> Result<Self, String> {
+        NamedNumbers::from_json(&object, names()).map(Self)
+    }
+}
+
+impl From<Medians> for Map<String, Value> {
+    fn from(medians: Medians) -> Self {
+        medians.0.to_json(names())
     }
 }
 
 /// Finds the steady state in the rows of `timing.csv`, in file order.
 ///
-/// Left out are: the first `warmup` training steps and every step a process marked as its warm-up (a resumed run warms
-/// up again); steps that share their number with an evaluation, a save or a generation; and a transient. For the transient, the
-/// remaining steps are cut into 20 blocks; the settled time is the median of the later half, and leading blocks
-/// whose median is more than 5 % away from it are dropped. If the whole first half is, the run never settled: then
-/// only that half is dropped and `settled` is false.
+/// Left out are: the first `warmup` training steps and every step a process marked as its warm-up (a resumed
+/// run warms up again); steps that share their number with an evaluation, a save or a generation; and a
+/// transient. For the transient, the remaining steps are cut into 20 blocks; the settled time is the median
+/// of the later half, and leading blocks whose median is more than 5 % away from it are dropped. If the whole
+/// first half is, the run never settled: then only that half is dropped and `settled` is false.
 pub fn steady_state(rows: &[TimingRow], warmup: usize) -> SteadyState {
     let Selected { kept, excluded_warmup, excluded_other_work, excluded_transient, settled } =
         select(rows, warmup);
-    let median = |column: fn(&TimingRow) -> Option<f64>| {
-        Spread::of(kept.iter().filter_map(|row| column(row))).map(|spread| spread.median)
-    };
     SteadyState {
         steps: kept.len(),
         first_step: kept.first().map(|row| row.step),
@@ -132,26 +96,20 @@ pub fn steady_state(rows: &[TimingRow], warmup: usize) -> SteadyState {
         excluded_other_work,
         excluded_transient,
         settled,
-        step_ms: Spread::of(kept.iter().map(|row| row.step_ms)),
-        tok_s: Spread::of(kept.iter().filter_map(|row| row.tok_s)),
-        data_wait_ms: median(|row| row.data_wait_ms),
-        mfu_pct: median(|row| row.mfu_pct),
-        hfu_pct: median(|row| row.hfu_pct),
-        communication_ms: median(|row| row.communication_ms),
-        exposed_communication_ms: median(|row| row.exposed_communication_ms),
-        gpu_util_pct: median(|row| row.gpu_util_pct),
-        driver_allocations: median(|row| row.driver_allocations.map(|count| count as f64)),
+        step_ms: Spread::from_values(kept.iter().map(|row| row.step_ms)),
+        tok_s: Spread::from_values(kept.iter().filter_map(|row| row.tok_s)),
+        medians: Medians::from_rows(&kept),
         rule: rule(warmup),
     }
 }
 
-/// The rows of the steady state, in file order, and whether the step time settled; the rule is that of [`steady_state`].
+/// Returns the rows of the steady state, in file order, and [`SteadyState::settled`].
 pub fn steady_rows(rows: &[TimingRow], warmup: usize) -> (Vec<&TimingRow>, Option<bool>) {
     let selected = select(rows, warmup);
     (selected.kept, selected.settled)
 }
 
-/// The rows of the steady state, and what was left out.
+/// The rows of the steady state, and the counts of the others.
 struct Selected<'a> {
     kept: Vec<&'a TimingRow>,
     excluded_warmup: usize,
@@ -180,13 +138,13 @@ fn select(rows: &[TimingRow], warmup: usize) -> Selected<'_> {
     Selected { kept, excluded_warmup, excluded_other_work, excluded_transient, settled }
 }
 
-/// How many leading samples belong to a transient, and whether the rest has settled.
+/// Returns the number of leading samples that belong to a transient, and whether the rest has settled.
 fn transient(times: &[f64]) -> (usize, Option<bool>) {
     if times.len() < MIN_SAMPLES {
         return (0, None);
     }
     let half = times.len() / 2;
-    let median = |part: &[f64]| Spread::of(part.iter().copied()).map_or(f64::NAN, |spread| spread.median);
+    let median = |part: &[f64]| median(part.iter().copied()).unwrap_or(f64::NAN);
     let settled_at = median(&times[half..]);
     let near = |block: &[f64]| (median(block) - settled_at).abs() <= TOLERANCE * settled_at;
     let block = times.len() / BLOCKS;
@@ -196,13 +154,13 @@ fn transient(times: &[f64]) -> (usize, Option<bool>) {
     }
 }
 
-/// The rule as it stands in the summary.
+/// Returns the rule as the summary states it.
 fn rule(warmup: usize) -> String {
     format!(
-        "training steps, without the first {warmup} (and the first {warmup} after a resume), without steps that also \
-         evaluated, compared ranks, saved or generated, and without a transient: of blocks of 1/{BLOCKS} of the rest, \
-         leading ones whose median is more than {:.0} % from the median of the later half (looked for from \
-         {MIN_SAMPLES} steps on); quantiles are linearly interpolated",
+        "training steps, without the first {warmup} (and the first {warmup} after a resume), without steps \
+         that also evaluated, compared ranks, saved or generated, and without a transient: of blocks of \
+         1/{BLOCKS} of the rest, leading ones whose median is more than {:.0} % from the median of the \
+         later half (looked for from {MIN_SAMPLES} steps on); quantiles are linearly interpolated",
         TOLERANCE * 100.0
     )
 }
@@ -215,25 +173,12 @@ mod tests {
         TimingRow {
             data_wait_ms: Some(step_ms / 100.0),
             tok_s: Some(1e6 / step_ms),
-            ..TimingRow::of(step, phase, 0.0, step_ms)
+            ..TimingRow::timed(step, phase, 0.0, step_ms)
         }
     }
 
     fn training(times: impl IntoIterator<Item = f64>) -> Vec<TimingRow> {
         times.into_iter().enumerate().map(|(i, ms)| row(i as u64 + 1, Phase::Train, ms)).collect()
-    }
-
-    #[test]
-    fn quantiles_are_definition_7() {
-        // R: quantile(c(1, 2, 3, 4, 10), c(.1, .25, .5, .75, .9)) gives 1.4 2 3 4 7.6.
-        let spread = Spread::of([10.0, 1.0, 4.0, f64::NAN, 2.0, 3.0]).unwrap();
-        let got = [spread.p10, spread.p25, spread.median, spread.p75, spread.p90, spread.iqr];
-        for (got, want) in got.iter().zip([1.4, 2.0, 3.0, 4.0, 7.6, 2.0]) {
-            assert!((got - want).abs() < 1e-12, "{spread:?}");
-        }
-        assert_eq!(Spread::of([9.0, 1.0, 4.0, 2.0]).unwrap().median, 3.0, "of two in the middle, their mean");
-        assert_eq!(Spread::of([9.0, 1.0, 4.0]).unwrap().median, 4.0);
-        assert_eq!(Spread::of([f64::NAN]), None);
     }
 
     #[test]
@@ -251,8 +196,8 @@ mod tests {
         let spread = steady.step_ms.unwrap();
         assert_eq!((spread.p10, spread.median, spread.p90), (100.0, 100.0, 100.0));
         assert_eq!(steady.tok_s.unwrap().median, 1e4);
-        assert_eq!(steady.data_wait_ms, Some(1.0));
-        assert_eq!(steady.mfu_pct, None);
+        assert_eq!(steady.medians.get("data_wait_ms"), Some(1.0));
+        assert_eq!(steady.medians.get("mfu_pct"), None);
         assert_eq!(steady.settled, None, "too few steps to tell");
         assert!(steady.rule.contains("first 2"));
     }
@@ -281,6 +226,20 @@ mod tests {
     fn a_run_that_never_settles_says_so() {
         let steady = steady_state(&training((0..100).map(|i| 50.0 + i as f64 * 5.0)), 0);
         assert_eq!((steady.settled, steady.excluded_transient), (Some(false), 50));
+    }
+
+    #[test]
+    fn medians_stand_among_the_other_fields_and_may_be_missing() {
+        let row = TimingRow { driver_allocations: Some(3), ..row(1, Phase::Train, 100.0) };
+        let mut json = serde_json::to_value(steady_state(&[row], 0)).unwrap();
+        assert_eq!((&json["driver_allocations"], &json["hfu_pct"]), (&3.0.into(), &Value::Null));
+        json.as_object_mut().unwrap().remove("hfu_pct");
+        let read: SteadyState = serde_json::from_value(json.clone()).unwrap();
+        assert_eq!((read.medians.get("data_wait_ms"), read.medians.get("hfu_pct")), (Some(1.0), None));
+        json["data_wait_ms"] = "long".into();
+        assert!(
+            serde_json::from_value::<SteadyState>(json).unwrap_err().to_string().contains("data_wait_ms")
+        );
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! `summary.json`: how a run went, on one page.
+//! `summary.json`: the result of a run.
 
 use super::rows::{MetricsRow, TimingRow};
 use super::steady::{SteadyState, steady_state};
 use serde::{Deserialize, Serialize};
 
-/// How a run stands or ended.
+/// The status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Under way; or killed without the chance to say so, when nobody holds the folder's lock.
+    /// Running; or killed without a chance to record it, if no process holds the folder's lock.
     Running,
     /// Every planned step was trained.
     Ok,
@@ -16,19 +16,19 @@ pub enum Status {
     Interrupted,
     /// Stopped by an error.
     Failed,
-    /// Memory was refused.
+    /// An allocation failed.
     Oom,
     /// The loss or the gradient became NaN or infinite; training on would not help.
     Diverged,
 }
 
 impl Status {
-    /// Whether resuming could take the run further.
+    /// Returns true if resuming could continue the run.
     pub fn is_unfinished(self) -> bool {
         matches!(self, Status::Running | Status::Interrupted | Status::Failed | Status::Oom)
     }
 
-    /// The status as it stands in the file.
+    /// Returns the status as the file has it.
     pub fn as_str(self) -> &'static str {
         match self {
             Status::Running => "running",
@@ -50,7 +50,7 @@ pub struct LossAt {
     pub loss: f32,
 }
 
-/// The last and the lowest of a series of losses. NaN and infinite values are passed over.
+/// The last and the lowest of a series of losses. NaN and infinite values are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Losses {
     /// The last one; `None` without any.
@@ -61,8 +61,8 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// The last and lowest of `losses`, in order of steps.
-    pub fn of(losses: impl IntoIterator<Item = LossAt>) -> Self {
+    /// The last and lowest of `losses`, which are in order of steps.
+    pub fn from_series(losses: impl IntoIterator<Item = LossAt>) -> Self {
         losses.into_iter().filter(|at| at.loss.is_finite()).fold(Self::default(), |so_far, at| Self {
             last: Some(at),
             best: Some(so_far.best.filter(|best| best.loss <= at.loss).unwrap_or(at)),
@@ -75,7 +75,7 @@ impl Losses {
 pub struct Memory {
     /// State and the transient arena, by plan.
     pub planned_bytes: Option<u64>,
-    /// State and the transient arena, as allocated. Equal to the plan, or something is wrong.
+    /// State and the transient arena, as allocated. A difference from the plan is a bug.
     pub allocated_bytes: Option<u64>,
     /// Resident memory before anything of the run was allocated.
     pub baseline_rss_bytes: Option<u64>,
@@ -89,26 +89,26 @@ pub struct Memory {
     pub besides_plan: Option<BesidesPlan>,
 }
 
-/// Device memory besides state and arena, in bytes: measured by what is free on the card, less what was allocated. Blank
-/// where it was not measured, negative where memory came back.
+/// Device memory besides state and arena, in bytes: the decrease of free memory, minus what was allocated.
+/// Blank where it was not measured, negative where memory was freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BesidesPlan {
     /// The context, before anything was allocated.
     pub context_bytes: Option<i64>,
-    /// Kernels, and what the driver takes when they first run.
+    /// Kernels, and what the driver allocates when they first run.
     pub kernels_bytes: Option<i64>,
     /// The workspace of cuBLASLt.
     pub workspace_bytes: Option<i64>,
-    /// What allocations were rounded up by.
+    /// Rounding of allocations.
     pub rounding_bytes: Option<i64>,
     /// Captured graphs.
     pub graphs_bytes: Option<i64>,
-    /// Whatever came later.
+    /// Everything later.
     pub rest_bytes: Option<i64>,
 }
 
 impl BesidesPlan {
-    /// The sum of the parts that were measured; blank where none was.
+    /// Returns the sum of the parts that were measured; blank where none was.
     pub fn total(&self) -> Option<i64> {
         let Self { context_bytes, kernels_bytes, workspace_bytes, rounding_bytes, graphs_bytes, rest_bytes } =
             self;
@@ -118,7 +118,7 @@ impl BesidesPlan {
     }
 }
 
-/// The GPU of a run, and whether it had it to itself.
+/// The GPU of a run, and whether it was used exclusively.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     /// The driver's name of the model.
@@ -127,16 +127,16 @@ pub struct Gpu {
     pub driver: Option<String>,
     /// Bytes of memory of the card.
     pub memory_bytes: Option<u64>,
-    /// Whether times are not of this GPU alone at its own pace: others computed on it, or it slowed down for something
-    /// other than the power that it may draw. Blank where nobody watched.
+    /// True if times do not represent this GPU alone: other processes computed on it, or it throttled for a
+    /// reason other than its power limit. Blank if it was not monitored.
     pub contended: Option<bool>,
-    /// Why, where it is so.
+    /// The reason, if contended.
     pub contended_because: Option<String>,
 }
 
 impl Gpu {
-    /// Takes over what an earlier process of the run found: a run is contended if a part of it was.
-    pub fn after(mut self, earlier: Option<&Gpu>) -> Self {
+    /// Merges the result of an earlier process of the run: a run is contended if a part of it was.
+    pub fn merge_earlier(mut self, earlier: Option<&Gpu>) -> Self {
         if let Some(earlier) = earlier.filter(|gpu| gpu.contended == Some(true)) {
             self.contended = Some(true);
             self.contended_because = match (self.contended_because, &earlier.contended_because) {
@@ -148,27 +148,27 @@ impl Gpu {
     }
 }
 
-/// A text that the model wrote.
+/// A text generated by the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// The step after which it was generated.
     pub step: u64,
-    /// What the model was given.
+    /// The prompt.
     pub prompt: String,
-    /// What it wrote, without the prompt.
+    /// The generated text, without the prompt.
     pub text: String,
 }
 
-/// How many sampled sentences the corpus's own grammar can derive.
+/// Counts of sampled sentences, and of those that the corpus's grammar derives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sentences {
-    /// Complete sentences in the samples of one occasion.
+    /// Complete sentences in the samples of one evaluation.
     pub seen: usize,
     /// Those that the grammar derives.
     pub parsed: usize,
 }
 
-/// How long the run's last process took to begin, in seconds.
+/// Startup times of the run's last process, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Startup {
     /// To open or make the corpus, to plan, and to record the programs.
@@ -184,9 +184,9 @@ pub struct Startup {
 /// The summary of a run. Fields are blank (`null`) where nothing is known, never zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// How the run stands or ended.
+    /// Status of the run.
     pub status: Status,
-    /// Why it ended, when not as planned.
+    /// Why it ended, if not as planned.
     pub reason: Option<String>,
     /// The recipe's name.
     pub recipe: String,
@@ -214,24 +214,29 @@ pub struct Summary {
     pub floor: Option<f64>,
     /// The final held-out loss over the floor.
     pub val_loss_over_floor: Option<f64>,
-    /// How long it took to begin.
+    /// Startup times.
     #[serde(default)]
     pub startup: Startup,
     /// Wall time in this run over all its processes, in seconds: training, evaluation, saving and generation.
     pub wall_s: Option<f64>,
     /// Median tokens per second in the steady state.
     pub tok_s: Option<f64>,
-    /// Median model FLOPs utilization in the steady state, in percent; blank where the device's peak is unknown.
+    /// Median model FLOPs utilization in the steady state, in percent; blank where the device's peak is
+    /// unknown.
     pub mfu_pct: Option<f64>,
     /// Median hardware FLOPs utilization in the steady state, in percent: recomputation counts as work.
     #[serde(default)]
     pub hfu_pct: Option<f64>,
+    /// Time of a step by the plan, in milliseconds: a lower bound from the GPU's peaks, to hold
+    /// `steady_state.step_ms` against. Blank on the CPU, and where the GPU's peaks are unknown.
+    #[serde(default)]
+    pub predicted_step_ms: Option<f64>,
     /// Step times in the steady state, and the rule by which it was found.
     pub steady_state: Option<SteadyState>,
     /// Memory by plan and by measurement.
     pub memory: Memory,
-    /// In how much of the time each rank did not wait for others, in percent, after the warm-up of the last process; empty
-    /// for one rank.
+    /// Percentage of the time in which each rank did not wait for others, after the warm-up of the last
+    /// process; empty for one rank.
     #[serde(default)]
     pub rank_busy_pct: Vec<f64>,
     /// The GPU; `None` on the CPU.
@@ -242,13 +247,13 @@ pub struct Summary {
     /// The last samples against the grammar of the corpus, where it has one.
     #[serde(default)]
     pub sentences: Option<Sentences>,
-    /// Remarks for whoever reads the numbers.
+    /// Remarks for the reader.
     pub notes: Vec<String>,
 }
 
 impl Summary {
-    /// A run that has just begun.
-    pub fn begin(recipe: &str, run: &str, recipe_hash: &str, steps_planned: u64) -> Self {
+    /// The summary of a run that has just started.
+    pub fn started(recipe: &str, run: &str, recipe_hash: &str, steps_planned: u64) -> Self {
         Self {
             status: Status::Running,
             reason: None,
@@ -270,6 +275,7 @@ impl Summary {
             tok_s: None,
             mfu_pct: None,
             hfu_pct: None,
+            predicted_step_ms: None,
             steady_state: None,
             memory: Memory::default(),
             rank_busy_pct: Vec::new(),
@@ -280,14 +286,16 @@ impl Summary {
         }
     }
 
-    /// Fills everything that follows from the rows, as they stand in the files: progress, losses, their ratio to
-    /// the floor (set `floor` before), wall time and the steady state without the first `warmup` steps.
+    /// Fills the figures that follow from the rows of the files: progress, losses, their ratio to the floor
+    /// (set `floor` before), wall time and the steady state without the first `warmup` steps.
     pub fn measure(&mut self, metrics: &[MetricsRow], timing: &[TimingRow], warmup: usize) {
         self.steps = metrics.last().map_or(0, |row| row.step);
         self.tokens_seen = metrics.last().map_or(0, |row| row.tokens_seen);
-        self.train_loss = Losses::of(metrics.iter().map(|row| LossAt { step: row.step, loss: row.loss }));
-        self.val_loss =
-            Losses::of(metrics.iter().filter_map(|row| Some(LossAt { step: row.step, loss: row.val_loss? })));
+        self.train_loss =
+            Losses::from_series(metrics.iter().map(|row| LossAt { step: row.step, loss: row.loss }));
+        self.val_loss = Losses::from_series(
+            metrics.iter().filter_map(|row| Some(LossAt { step: row.step, loss: row.val_loss? })),
+        );
         self.val_loss_over_floor = match (self.val_loss.last, self.floor) {
             (Some(last), Some(floor)) if floor > 0.0 => Some(f64::from(last.loss) / floor),
             _ => None,
@@ -295,8 +303,8 @@ impl Summary {
         self.wall_s = timing.last().map(|row| row.wall_s);
         let steady = steady_state(timing, warmup);
         self.tok_s = steady.tok_s.map(|spread| spread.median);
-        self.mfu_pct = steady.mfu_pct;
-        self.hfu_pct = steady.hfu_pct;
+        self.mfu_pct = steady.medians.get("mfu_pct");
+        self.hfu_pct = steady.medians.get("hfu_pct");
         self.steady_state = Some(steady);
     }
 }
@@ -311,12 +319,12 @@ mod tests {
     }
 
     fn timing(step: u64, wall_s: f64) -> TimingRow {
-        TimingRow { tok_s: Some(200.0), ..TimingRow::of(step, Phase::Train, wall_s, 500.0) }
+        TimingRow { tok_s: Some(200.0), ..TimingRow::timed(step, Phase::Train, wall_s, 500.0) }
     }
 
     #[test]
     fn losses_wall_time_and_speed_follow_from_the_rows() {
-        let mut summary = Summary::begin("quickstart", "20260102T030405Z-0123abcd", "0123abcd", 4);
+        let mut summary = Summary::started("quickstart", "20260102T030405Z-0123abcd", "0123abcd", 4);
         summary.floor = Some(1.25);
         let rows = [
             metrics(1, 5.0, None),
@@ -339,7 +347,7 @@ mod tests {
 
     #[test]
     fn reads_back_what_it_wrote_and_blanks_stay_blank() {
-        let mut summary = Summary::begin("a", "b", "c", 10);
+        let mut summary = Summary::started("a", "b", "c", 10);
         summary.measure(&[], &[], 5);
         let json = serde_json::to_string_pretty(&summary).unwrap();
         assert!(json.contains("\"status\": \"running\""));
@@ -349,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_besides_the_plan_is_the_sum_of_what_was_measured() {
+    fn memory_besides_the_plan_is_the_sum_of_what_was_measured() {
         assert_eq!(BesidesPlan::default().total(), None);
         let parts = BesidesPlan { context_bytes: Some(500), rest_bytes: Some(-20), ..BesidesPlan::default() };
         assert_eq!(parts.total(), Some(480));
@@ -362,11 +370,11 @@ mod tests {
             contended_because: because.map(str::to_owned),
             ..Gpu::default()
         };
-        assert_eq!(gpu(None).after(None), gpu(None));
-        assert_eq!(gpu(None).after(Some(&gpu(None))), gpu(None));
-        assert_eq!(gpu(None).after(Some(&gpu(Some("heat")))), gpu(Some("heat")));
-        assert_eq!(gpu(Some("heat")).after(Some(&gpu(Some("heat")))), gpu(Some("heat")));
-        let both = gpu(Some("a stranger")).after(Some(&gpu(Some("heat"))));
+        assert_eq!(gpu(None).merge_earlier(None), gpu(None));
+        assert_eq!(gpu(None).merge_earlier(Some(&gpu(None))), gpu(None));
+        assert_eq!(gpu(None).merge_earlier(Some(&gpu(Some("heat")))), gpu(Some("heat")));
+        assert_eq!(gpu(Some("heat")).merge_earlier(Some(&gpu(Some("heat")))), gpu(Some("heat")));
+        let both = gpu(Some("a stranger")).merge_earlier(Some(&gpu(Some("heat"))));
         assert_eq!(both.contended_because.as_deref(), Some("heat; later a stranger"));
     }
 

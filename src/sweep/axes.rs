@@ -1,19 +1,19 @@
-//! What a sweep varies: the recipe's `[sweep]` and the command line, and the points that they span.
+//! The axes of a sweep, from the recipe's `[sweep]` and the command line, and the points of their grid.
 
 use crate::error::{Error, Result};
 use crate::recipe::{self, Key, Recipe, Type, find_path, value_text};
 use std::collections::BTreeMap;
 
-/// What is set, by key, as TOML text.
+/// Values by key, as TOML.
 pub type Settings = BTreeMap<String, String>;
 
-/// More cells than this are taken for a mistake.
-const MOST_CELLS: usize = 10_000;
+/// A sweep of more cells is refused as a mistake.
+const MAX_CELLS: usize = 10_000;
 
-/// Arguments of the command line, by what they do.
+/// Arguments of the command line, by their effect.
 #[derive(Debug, Default)]
 pub struct Arguments {
-    /// Those that set keys of `[sweep]`, as written.
+    /// Those that set keys of `[sweep]`, verbatim.
     pub sweep: Vec<String>,
     /// One value for a key, for every cell.
     pub fixed: Settings,
@@ -25,13 +25,13 @@ impl Arguments {
     /// Reads `section.key=value` and `section.key=value,value…`.
     ///
     /// # Errors
-    /// A usage error for whatever a recipe would not take, and for a key that is set twice.
+    /// A usage error for an argument that a recipe would refuse, and for a key that is set twice.
     pub fn read(arguments: &[String]) -> Result<Self> {
         let mut read = Self::default();
         for argument in arguments {
             let (path, raw) = argument.split_once('=').unwrap_or((argument, ""));
             let Some(key) = find_path(path.trim()).filter(|_| argument.contains('=')) else {
-                // What sets nothing, or no key: the recipe's own message.
+                // No value, or no key: the recipe's own error message.
                 recipe::setting(argument)?;
                 continue;
             };
@@ -56,7 +56,7 @@ impl Arguments {
     }
 }
 
-/// The values that an argument gives a key, without repetitions.
+/// Returns the values that an argument gives a key, without repetitions.
 fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
     let one = |text: &str| recipe::setting(&format!("{}={text}", key.path)).map(|(_, value)| value);
     let is_a_list = matches!(key.kind, Type::Counts { .. } | Type::Pair(_));
@@ -82,7 +82,7 @@ fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
     Ok(values)
 }
 
-/// The parts between commas that stand in no quotes and no brackets.
+/// Splits at commas outside of quotes and brackets.
 fn split(text: &str) -> Vec<&str> {
     let (mut depth, mut quote, mut escaped, mut start) = (0usize, None, false, 0);
     let mut parts = Vec::new();
@@ -108,25 +108,25 @@ fn split(text: &str) -> Vec<&str> {
 
 /// A point of the grid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Point {
-    /// What it sets: its coordinates, and what the command line sets for every cell.
+pub struct GridPoint {
+    /// Its coordinates, and the values that the command line sets for every cell.
     pub settings: Settings,
     /// The set of `sweep.exclude` that leaves it out.
     pub excluded: Option<Settings>,
 }
 
-/// What a sweep varies.
+/// The axes of a sweep and the points of its grid.
 #[derive(Debug)]
 pub struct Axes {
     /// Keys that vary, in the order of columns.
     pub keys: Vec<String>,
     /// All points, the last axis varying fastest.
-    pub points: Vec<Point>,
+    pub points: Vec<GridPoint>,
 }
 
 impl Axes {
-    /// The points of a recipe's `[sweep]` with the command line on top: an argument replaces the recipe's own values of
-    /// its key.
+    /// The points of a recipe's `[sweep]` with the command line on top: an argument replaces the recipe's own
+    /// values of its key.
     ///
     /// # Errors
     /// A usage error for an argument that names a key of `sweep.pairs`, or for more cells than anybody wants.
@@ -154,8 +154,8 @@ impl Axes {
         });
         let axes: Vec<(String, Vec<String>)> = from_recipe.chain(arguments.axes.iter().cloned()).collect();
         let cells = axes.iter().try_fold(pairs.len().max(1), |n, (_, values)| n.checked_mul(values.len()));
-        if cells.is_none_or(|cells| cells > MOST_CELLS) {
-            return Err(Error::usage(format!("a sweep has at most {MOST_CELLS} cells; sweep fewer values")));
+        if cells.is_none_or(|cells| cells > MAX_CELLS) {
+            return Err(Error::usage(format!("a sweep has at most {MAX_CELLS} cells; sweep fewer values")));
         }
         let mut keys: Vec<String> = Vec::new();
         for key in pairs.iter().flat_map(BTreeMap::keys).chain(axes.iter().map(|(key, _)| key)) {
@@ -184,7 +184,7 @@ impl Axes {
                 set.iter().all(|(key, value)| settings.get(key).or_else(|| written.get(key)) == Some(value))
             };
             let excluded = exclude.iter().find(agrees).cloned();
-            Point { settings, excluded }
+            GridPoint { settings, excluded }
         });
         Ok(Self { keys, points: points.collect() })
     }
@@ -194,12 +194,12 @@ fn texts(table: &toml::Table) -> Settings {
     table.iter().map(|(key, value)| (key.clone(), value_text(value))).collect()
 }
 
-/// A cell by what varies of it, in the order of columns.
+/// Returns the name of a cell: the values that vary, in the order of columns.
 pub fn name_of(keys: &[String], settings: &Settings) -> String {
     in_words(keys.iter().filter_map(|key| settings.get_key_value(key)))
 }
 
-/// Settings in words: `model.dim=64 optimizer.lr=0.001`.
+/// Formats settings: `model.dim=64 optimizer.lr=0.001`.
 pub fn in_words<'a>(settings: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
     settings.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
 }
@@ -224,7 +224,7 @@ mod tests {
 
     fn points(text: &str, arguments: &[&str]) -> Vec<String> {
         let axes = axes(text, arguments).unwrap();
-        let shown = |point: Point| {
+        let shown = |point: GridPoint| {
             let mark = if point.excluded.is_some() { " out" } else { "" };
             in_words(&point.settings) + mark
         };
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_recipe_takes_no_sweep_takes() {
+    fn arguments_that_recipes_refuse_are_refused() {
         let refused = |arguments: &[&str]| axes("", arguments).unwrap_err().message().to_owned();
         assert!(refused(&["model.dimm=1,2"]).contains("did you mean model.dim?"));
         assert!(refused(&["model.dim=1,x"]).contains("model.dim cannot be \"x\""));

@@ -1,19 +1,18 @@
-//! One cell of a sweep: its recipe, its plan, and the key by which the ledger knows it.
+//! One cell of a sweep: its recipe, its plan, and its key in the ledger.
 
-use super::axes::{Point, Settings, in_words};
-use super::place::Place;
+use super::assignment::Assignment;
+use super::axes::{GridPoint, Settings, in_words};
+use super::work::Work;
 use crate::data::{self, Spec};
 use crate::device::cuda::Gpu;
-use crate::error::{Error, Kind, Result};
-use crate::forecast::check_fits;
-use crate::forecast::memory::peak_bytes;
+use crate::device::cuda::monitor::nvml;
+use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::ranks::process::this_program;
 use crate::ranks::{Launch, environment};
 use crate::recipe::{self, Recipe, Values};
-use crate::results::provenance::{Build, Cpu};
+use crate::results::provenance::{Build, Cpu, gpu_class};
 use crate::train;
 use std::path::Path;
 
@@ -22,29 +21,18 @@ use std::path::Path;
 pub struct Cell {
     /// What it sets on top of the recipe.
     pub settings: Settings,
-    /// What makes two cells the same.
+    /// Key in the ledger: cells with the same key are one.
     pub key: String,
     /// Hash of its resolved recipe; blank where that is not valid.
     pub recipe_hash: Option<String>,
     /// Hash of its corpus; blank where it could not be opened.
     pub corpus_hash: Option<String>,
-    /// The device class; blank where nothing is run.
+    /// The device class; blank where nothing runs.
     pub device: Option<String>,
-    /// Whether the sweep itself leaves it out.
+    /// True if `sweep.exclude` leaves it out.
     pub excluded: bool,
-    /// What is to be run, or why nothing is.
+    /// Recipe and plan to run, or why nothing runs.
     pub work: Result<Box<Work>>,
-}
-
-/// What a cell runs.
-#[derive(Debug)]
-pub struct Work {
-    /// Its recipe.
-    pub resolved: Recipe,
-    /// Its plan.
-    pub plan: Plan,
-    /// The machine that it is planned for.
-    pub machine: Machine,
 }
 
 /// The recipe of a sweep, of which every cell is a variant.
@@ -58,49 +46,16 @@ pub struct Source<'a> {
     pub machine: &'a Machine,
 }
 
-/// How a cell fits, by its plan.
-#[derive(Clone, Debug)]
-pub struct Fit {
-    /// Bytes of state and activations.
-    pub planned_bytes: u64,
-    /// Why it is refused.
-    pub refusal: Option<Error>,
-}
-
-impl Work {
-    /// The hash of the recipe that a run at this place has.
-    ///
-    /// # Errors
-    /// When the place's arguments are not valid, which they always are.
-    pub fn hash_at(&self, place: &Place) -> Result<String> {
-        self.resolved.hash_with(&place.arguments().collect::<Vec<_>>())
-    }
-
-    /// Judges whether the plan fits the machine that it is for.
-    ///
-    /// # Errors
-    /// When the programs cannot be recorded.
-    pub fn fit(&self) -> Result<Fit> {
-        let programs = Programs::new(&self.plan)?;
-        let planned_bytes = peak_bytes(&self.plan, &programs) as u64;
-        let refusal = match check_fits(&self.plan, &programs, &self.machine) {
-            Err(e) if e.kind() == Kind::DoesNotFit => Some(e),
-            fits => fits.map(|()| None)?,
-        };
-        Ok(Fit { planned_bytes, refusal })
-    }
-}
-
-/// Corpora that were opened, so that each is read once.
+/// Cache of opened corpora, so that each is read once.
 #[derive(Debug, Default)]
 pub struct Corpora(Vec<(Spec, Result<(String, Corpus)>)>);
 
 impl Corpora {
-    /// Hash and sizes of the corpus of a recipe.
+    /// Returns hash and sizes of the corpus of a recipe.
     fn open(&mut self, resolved: &Recipe) -> Result<(String, Corpus)> {
         let spec = data_spec(resolved);
         let at = self.0.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
-            // Windows of every length come later; the streams are the same for all.
+            // The token streams do not depend on the window length, which is checked below.
             let opened = data::open(&spec, 0).map(|set| (set.hash.clone(), train::corpus_facts(&set)));
             self.0.push((spec.clone(), opened));
             self.0.len() - 1
@@ -113,11 +68,12 @@ impl Corpora {
 }
 
 impl Cell {
-    /// Resolves and plans a point. A point that is excluded, or whose recipe is not valid, has a reason instead of work.
-    pub fn new(recipe: &Source<'_>, point: &Point, build: &str, corpora: &mut Corpora) -> Self {
+    /// Resolves and plans a point. A point that is excluded, or whose recipe is not valid, has an error
+    /// instead of work.
+    pub fn new(recipe: &Source<'_>, point: &GridPoint, build: &str, corpora: &mut Corpora) -> Self {
         let mut cell = Self {
             settings: point.settings.clone(),
-            // Cells that are left out have keys of their own: another sweep may want to run the same point.
+            // Skipped cells have keys of their own: another sweep may run the same point.
             key: hash(&["left out", recipe.name, &in_words(&point.settings), build]),
             recipe_hash: None,
             corpus_hash: None,
@@ -133,7 +89,7 @@ impl Cell {
     }
 
     fn prepare(&mut self, recipe: &Source<'_>, build: &str, corpora: &mut Corpora) -> Result<Box<Work>> {
-        let arguments = self.arguments(&Place::default());
+        let arguments = self.arguments(&Assignment::default());
         let machine = recipe.machine.clone();
         let resolved = recipe::load(recipe.path, &arguments, recipe::environment(), &machine)?;
         Launch::of(&resolved, environment::variables())?;
@@ -147,38 +103,41 @@ impl Cell {
         Ok(Box::new(Work { resolved, plan, machine }))
     }
 
-    /// The arguments that make the recipe this cell at a place.
-    pub fn arguments(&self, place: &Place) -> Vec<String> {
+    /// Returns the command-line arguments that set this cell's values and its devices.
+    pub fn arguments(&self, assignment: &Assignment) -> Vec<String> {
         let own = self.settings.iter().map(|(key, value)| format!("{key}={value}"));
-        own.chain(place.arguments()).collect()
+        own.chain(assignment.arguments()).collect()
     }
 }
 
-/// Bookkeeping keys that leave the training alone and yet change what a row says of it.
+/// Returns the bookkeeping keys that do not change the training but what is measured of it.
 fn measuring(resolved: &Recipe) -> String {
     let Values { validation, metrics, .. } = resolved.values();
     format!("{} {} {}", validation.interval, validation.steps, metrics.warmup)
 }
 
-/// The first line of an error: what is wrong, without the place.
+/// Returns the first line of an error: the message without the source lines.
 pub fn headline(error: &Error) -> &str {
     error.message().lines().next().unwrap_or_default()
 }
 
-/// The model of the GPU, with the number of GPUs where it is not one, or the CPU's instructions.
+/// Returns the device class that a plan runs on: that of the run's `env.json`, where the cell gets the GPUs
+/// of its plan.
+///
+/// # Errors
+/// When the driver does not know the GPU.
 fn device_class(plan: &Plan) -> Result<String> {
-    match plan.execution.gpu {
-        Some(gpu) => {
-            let name = Gpu::properties_of(gpu)?.name;
-            let count = plan.execution.gpus().count();
-            Ok(if count > 1 { format!("{count} × {name}") } else { name })
-        }
-        None => Ok(format!("cpu {}", Cpu::detect(plan.execution.threads).instructions)),
-    }
+    let Some(gpu) = plan.execution.gpu else {
+        return Ok(Cpu::detect(plan.execution.threads).class());
+    };
+    let model = Gpu::properties_of(gpu)?.name;
+    let gpus: Vec<usize> = plan.execution.gpus().collect();
+    let topology = (gpus.len() > 1).then(|| nvml::topology(&gpus)).flatten();
+    Ok(gpu_class(&model, gpus.len(), topology.as_deref()))
 }
 
-/// The program that runs the cells: version, commit and profile; where sources differ from the commit, or nobody
-/// knows, a hash of the binary too.
+/// Returns the name of the program that runs the cells: version, commit and profile, and a hash of the binary
+/// if the sources differ from the commit or the commit is unknown.
 pub fn build_name() -> String {
     let build = Build::of_this_binary();
     let commit = build.commit.as_deref().map_or("unknown", |commit| &commit[..commit.len().min(12)]);
@@ -191,7 +150,7 @@ pub fn build_name() -> String {
     format!("{name} binary {}", &blake3::hash(&binary).to_hex()[..12])
 }
 
-/// One hash over several texts.
+/// Returns one hash over several strings.
 pub fn hash(parts: &[&str]) -> String {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
@@ -213,7 +172,7 @@ mod tests {
         let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
         let machine = Machine::here();
         let source = Source { path: &recipe, name: "tiny", machine: &machine };
-        Cell::new(&source, &Point { settings, excluded: None }, build, &mut Corpora::default())
+        Cell::new(&source, &GridPoint { settings, excluded: None }, build, &mut Corpora::default())
     }
 
     #[test]
@@ -241,27 +200,40 @@ mod tests {
         assert_ne!(base, cell(dir.path(), &[], "another build").key);
     }
 
+    /// Rows of earlier versions are found by these keys.
     #[test]
-    fn a_place_is_in_the_recipe_of_the_run_and_not_in_the_key() {
+    fn a_key_is_hashed_from_recipe_corpus_build_device_and_measuring() {
         let dir = tempfile::tempdir().unwrap();
         let cell = cell(dir.path(), &[], "build");
-        let work = cell.work.as_ref().unwrap();
-        let hash_at = |place: &Place| work.hash_at(place).unwrap();
-        assert_eq!(Some(hash_at(&Place::default())), cell.recipe_hash);
-        let place = Place { threads: Some(3), ..Place::default() };
-        let arguments = cell.arguments(&place);
-        assert_eq!(arguments, ["engine.threads=3"]);
-        let path = dir.path().join("tiny.toml");
-        let run = recipe::load(&path, &arguments, std::iter::empty(), &Machine::here()).unwrap();
-        assert_eq!(hash_at(&place), run.hash());
-        assert_ne!(Some(run.hash()), cell.recipe_hash);
-        let place = Place { gpus: vec![2], told: true, threads: None };
-        assert_eq!(cell.arguments(&place), ["engine.devices=[2]"]);
-        assert_ne!(Some(hash_at(&place)), cell.recipe_hash);
+        let device = format!("cpu {}", Cpu::detect(1).instructions);
+        let [recipe, corpus] = [&cell.recipe_hash, &cell.corpus_hash].map(|hash| hash.clone().unwrap());
+        let Values { validation, metrics, .. } = cell.work.as_ref().unwrap().resolved.values();
+        let measuring = format!("{} {} {}", validation.interval, validation.steps, metrics.warmup);
+        assert_eq!(cell.key, hash(&[&recipe, &corpus, "build", &device, &measuring]));
+        assert_eq!(cell.device, Some(device));
     }
 
     #[test]
-    fn a_text_that_changed_is_another_corpus() {
+    fn an_assignment_is_in_the_recipe_of_the_run_and_not_in_the_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let cell = cell(dir.path(), &[], "build");
+        let work = cell.work.as_ref().unwrap();
+        let hash_at = |assignment: &Assignment| assignment.recipe_hash(work).unwrap();
+        assert_eq!(Some(hash_at(&Assignment::default())), cell.recipe_hash);
+        let assignment = Assignment { threads: Some(3), ..Assignment::default() };
+        let arguments = cell.arguments(&assignment);
+        assert_eq!(arguments, ["engine.threads=3"]);
+        let path = dir.path().join("tiny.toml");
+        let run = recipe::load(&path, &arguments, std::iter::empty(), &Machine::here()).unwrap();
+        assert_eq!(hash_at(&assignment), run.hash());
+        assert_ne!(Some(run.hash()), cell.recipe_hash);
+        let assignment = Assignment { gpus: vec![2], sets_devices: true, threads: None };
+        assert_eq!(cell.arguments(&assignment), ["engine.devices=[2]"]);
+        assert_ne!(Some(hash_at(&assignment)), cell.recipe_hash);
+    }
+
+    #[test]
+    fn a_changed_text_is_another_corpus() {
         let dir = tempfile::tempdir().unwrap();
         let corpus = dir.path().join("corpus.txt");
         let path = format!("{:?}", corpus.to_str().unwrap());
@@ -275,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_says_why_under_a_key_of_its_own() {
+    fn skipped_cells_have_a_reason_and_a_key_of_their_own() {
         let dir = tempfile::tempdir().unwrap();
         let wrong = cell(dir.path(), &[("model.n_heads", "5")], "build");
         let error = wrong.work.unwrap_err();
@@ -285,7 +257,7 @@ mod tests {
         assert!(long.message().contains("held-out split"), "{long}");
         let good = cell(dir.path(), &[], "build");
         let set = Settings::from([("model.dim".to_owned(), "32".to_owned())]);
-        let point = Point { settings: Settings::new(), excluded: Some(set) };
+        let point = GridPoint { settings: Settings::new(), excluded: Some(set) };
         let recipe = dir.path().join("tiny.toml");
         let machine = Machine::none();
         let source = Source { path: &recipe, name: "tiny", machine: &machine };

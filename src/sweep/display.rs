@@ -1,7 +1,7 @@
-//! How a sweep says how it goes: a live table on a terminal, plain lines in a pipe, JSON lines for programs.
+//! The display of a sweep: a live table on a terminal, plain lines in a pipe, JSON lines for programs.
 
+use super::attempt::RunningAttempt;
 use super::axes::name_of;
-use super::child::Child;
 use crate::format::{short, wall_time};
 use crate::results::ledger::{Attempt, CellStatus};
 use crate::results::progress::{Mode, tell};
@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-/// Shows a sweep. A closed stdout or stderr never ends it.
+/// Displays a sweep. A closed stdout or stderr never ends it.
 pub struct Display {
     sink: Sink,
-    /// The keys that vary, by which a cell is called.
+    /// The keys that vary, which name a cell.
     keys: Vec<String>,
     cells: usize,
 }
@@ -44,7 +44,7 @@ enum Event<'a> {
 }
 
 impl Display {
-    /// A display of `cells` cells that are called by `keys`.
+    /// A display of `cells` cells that are named by `keys`.
     pub fn new(mode: Mode, keys: &[String], cells: usize) -> Self {
         let sink = match mode {
             Mode::Auto if std::io::stderr().is_terminal() => {
@@ -59,7 +59,7 @@ impl Display {
         Self { sink, keys: keys.to_vec(), cells }
     }
 
-    /// Says something on a line of its own.
+    /// Prints a line.
     pub fn note(&mut self, text: &str) {
         match &mut self.sink {
             Sink::Live { all, .. } => all.suspend(|| tell(text)),
@@ -69,7 +69,7 @@ impl Display {
         }
     }
 
-    /// As [`Display::note`], and in quiet mode too.
+    /// Prints a warning, in quiet mode too.
     pub fn warn(&mut self, text: &str) {
         match &mut self.sink {
             Sink::Quiet => tell(&format!("warning: {text}")),
@@ -77,7 +77,8 @@ impl Display {
         }
     }
 
-    /// A line was added to the ledger; `done` cells are done, and this one took so long.
+    /// Shows a new line of the ledger. `done` is the number of cells that are done, `took` the time of this
+    /// one.
     pub fn line(&mut self, attempt: &Attempt, done: usize, took: Option<Duration>) {
         if matches!(self.sink, Sink::Json) {
             print(&Event::Cell { done, cells: self.cells, attempt });
@@ -91,7 +92,7 @@ impl Display {
                     line.set_prefix(name);
                     lines.insert(attempt.key.clone(), line);
                 }
-                // Whoever reads a log of cells that take hours wants to know which one it is.
+                // Cells may take hours: a log names the running one.
                 Sink::Plain => tell(&format!("[{done}/{}] {:<13} {name}", self.cells, attempt.status)),
                 Sink::Json | Sink::Quiet => {}
             }
@@ -112,8 +113,8 @@ impl Display {
         }
     }
 
-    /// How far an attempt is.
-    pub fn step(&mut self, key: &str, child: &Child) {
+    /// Shows the progress of an attempt.
+    pub fn step(&mut self, key: &str, child: &RunningAttempt) {
         let (Sink::Live { lines, .. }, Some((step, steps, loss))) = (&self.sink, child.step) else { return };
         if let Some(line) = lines.get(key) {
             let loss = loss.map(|loss| format!("  loss {loss:.3}")).unwrap_or_default();
@@ -123,7 +124,7 @@ impl Display {
         }
     }
 
-    /// The sweep is over.
+    /// Shows the end of the sweep.
     pub fn finish(&mut self, text: &str) {
         if let Sink::Live { bar, lines, .. } = &self.sink {
             lines.values().for_each(ProgressBar::finish_and_clear);
@@ -135,7 +136,7 @@ impl Display {
         }
     }
 
-    /// A cell in words: what varies of it.
+    /// Returns the name of a cell: the values that vary.
     fn name(&self, attempt: &Attempt) -> String {
         match name_of(&self.keys, &attempt.settings) {
             name if name.is_empty() => attempt.recipe.clone(),
@@ -144,14 +145,14 @@ impl Display {
     }
 }
 
-/// What came of an attempt, in words.
+/// Returns the result of an attempt in words.
 fn outcome(attempt: &Attempt, took: Option<Duration>) -> String {
     let measured = &attempt.measured;
     let mut text = String::new();
     if attempt.status == CellStatus::Ok {
-        text += &measured.loss.map(|loss| format!("  loss {loss:.3}")).unwrap_or_default();
-        text += &measured.val_loss.map(|loss| format!("  val {loss:.3}")).unwrap_or_default();
-        text += &measured.tok_s.map(|rate| format!("  {} tok/s", short(rate))).unwrap_or_default();
+        text += &measured.get("loss").map(|loss| format!("  loss {loss:.3}")).unwrap_or_default();
+        text += &measured.get("val_loss").map(|loss| format!("  val {loss:.3}")).unwrap_or_default();
+        text += &measured.get("tok_s").map(|rate| format!("  {} tok/s", short(rate))).unwrap_or_default();
     }
     text += &took.map(|took| format!("  {}", wall_time(took.as_secs_f64()))).unwrap_or_default();
     text += &attempt.reason.as_ref().map(|reason| format!("  {reason}")).unwrap_or_default();

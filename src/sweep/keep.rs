@@ -1,4 +1,4 @@
-//! Keeping a sweep: the ledger's lines of its cells, copied to where reports read them.
+//! Keeps a sweep: copies the ledger's lines of its cells to where reports read them.
 
 use super::table::TABLE;
 use crate::error::{Error, IoContext, Result};
@@ -7,8 +7,9 @@ use crate::results::ledger::{LEDGER, Ledger, SWEEPS};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The folder of the sweep that `name` means, if it is one: the folder itself, its name, or the name of the recipe for the
-/// sweep of it whose table was written last; the latter two may follow `sweeps/`.
+/// Returns the folder of the sweep called `name`: its path, its name, or the name of a recipe for that
+/// recipe's sweep whose table was written last; the latter two may follow `sweeps/`. `None` if there is no
+/// such sweep.
 ///
 /// # Errors
 /// When the results folder cannot be read.
@@ -35,8 +36,8 @@ pub fn find(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     Ok(found.into_iter().max().map(|(_, folder)| folder))
 }
 
-/// Copies the ledger's lines of every cell of the sweep in `folder` to `to/sweeps/NAME/ledger.jsonl`. Keeping the same lines
-/// again changes nothing.
+/// Copies the ledger's lines of every cell of the sweep in `folder` to `to/sweeps/NAME/ledger.jsonl`. Keeping
+/// the same lines again changes nothing.
 ///
 /// # Errors
 /// A cell that is not done; rows that were kept with other content, or a kept file that was changed since.
@@ -68,7 +69,7 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     store(vec![(lines, LEDGER.to_owned())], &to.join(SWEEPS), recipe, name)
 }
 
-/// What the keys of the cells in a table begin with.
+/// Returns the prefixes of the keys of the cells in a table.
 fn cells(table: &Path) -> Result<Vec<String>> {
     let wrong = |e: csv::Error| Error::failed(format!("cannot read {}: {e}", table.display()));
     let mut reader = csv::Reader::from_path(table).map_err(wrong)?;
@@ -78,7 +79,7 @@ fn cells(table: &Path) -> Result<Vec<String>> {
     for row in reader.records() {
         cells.push(row.map_err(wrong)?.get(at).unwrap_or_default().to_owned());
     }
-    // An empty beginning would be of every line of the ledger.
+    // An empty prefix would match every line of the ledger.
     if cells.is_empty() || cells.iter().any(String::is_empty) {
         return Err(Error::failed(format!("{} does not name its cells", table.display())));
     }

@@ -1,20 +1,22 @@
-//! Sweeps: every cell of a grid run once, each in a process of its own, and a ledger that survives whatever happens.
+//! Sweeps: every cell of a grid run once, each in its own process, and a ledger that survives crashes.
 //!
 //! ```text
 //! recipe + arguments ─▶ axes ─▶ cells (resolved, planned, keyed) ─▶ schedule ─▶ child processes
 //!                                             ledger.jsonl ◀── one line per begin and end ──┘
 //! ```
 //!
-//! The ledger is the truth: what is done is what it says is done, and tables are made from it after every line.
+//! The ledger decides which cells are done; the tables are written from it after every line.
 
+mod assignment;
+mod attempt;
 mod axes;
 mod cell;
-mod child;
 mod display;
 mod keep;
-mod place;
+mod rerun;
 mod schedule;
 mod table;
+mod work;
 
 use crate::error::{IoContext, Result};
 use crate::format::{Column, Table, binary};
@@ -25,18 +27,18 @@ use crate::recipe;
 use crate::results::folder;
 use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
 use crate::results::progress::Mode;
+use attempt::{ATTEMPTS, AttemptLimits};
 use axes::{Arguments, Axes, name_of};
 use cell::{Cell, Corpora, Source, build_name, headline};
-use child::{ATTEMPTS, Limits};
 use display::Display;
 pub use keep::{find, keep};
-use schedule::{Policy, Schedule};
+use schedule::{Schedule, SweepPolicy};
 use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
 use table::Tables;
 
-/// What to sweep, and how.
+/// The request of a sweep.
 #[derive(Debug)]
 pub struct Request<'a> {
     /// The recipe.
@@ -47,13 +49,13 @@ pub struct Request<'a> {
     pub results: &'a Path,
     /// Cells at once on the CPU.
     pub jobs: usize,
-    /// What a cell that is done is run again for.
+    /// Statuses of done cells that run again.
     pub retry: &'a [CellStatus],
     /// The longest time without a new row.
     pub hang: Option<Duration>,
     /// The longest time that a cell may take.
     pub timeout: Option<Duration>,
-    /// How progress is shown.
+    /// The display of progress.
     pub progress: Mode,
 }
 
@@ -77,7 +79,7 @@ impl Sweep {
         let recipe = Source { path: request.recipe, name: base.name(), machine: &machine };
         let cell = |point| Cell::new(&recipe, point, &build, &mut corpora);
         let mut cells: Vec<Cell> = axes.points.iter().map(cell).collect();
-        // What is wrong with every cell is wrong with the command.
+        // An error of every cell is an error of the command.
         if cells.iter().all(|cell| cell.work.is_err())
             && let Some(wrong) = cells.iter().position(|cell| !cell.excluded)
         {
@@ -87,18 +89,18 @@ impl Sweep {
     }
 }
 
-/// Runs every cell that is not done.
+/// Runs the cells that are not done.
 ///
 /// # Errors
-/// A usage error for a wrong recipe or argument; a failure when another sweep works in the results folder, when a line
-/// of the ledger is damaged, and when a cell did not end well; [`Interrupted`](crate::error::Kind::Interrupted) after a
-/// signal.
+/// A usage error for a wrong recipe or argument; a failure when another sweep works in the results folder,
+/// when a line of the ledger is damaged, and when a cell did not end well;
+/// [`Interrupted`](crate::error::Kind::Interrupted) after a signal.
 pub fn run(request: &Request<'_>) -> Result<()> {
     let stop = Stop::on_signals()?;
     let sweep = Sweep::new(request)?;
     let folder = request.results.join(SWEEPS);
     std::fs::create_dir_all(&folder).at("create", &folder)?;
-    // Before the lock, so that a folder that cannot be written says so by itself.
+    // Before the lock, so that a folder that cannot be written has its own error message.
     let ignored = folder.join(".gitignore");
     std::fs::write(&ignored, format!("/lock\n/{ATTEMPTS}/\n")).at("write", &ignored)?;
     let _held = folder::lock(&folder)
@@ -109,19 +111,19 @@ pub fn run(request: &Request<'_>) -> Result<()> {
         display.warn(&warning);
     }
     let tables = Tables::new(request.results, &sweep.name, &sweep.axes, &sweep.cells)?;
-    let policy = Policy {
+    let policy = SweepPolicy {
         recipe: request.recipe,
         name: &sweep.name,
         results: request.results,
         jobs: request.jobs,
         retry: request.retry,
-        limits: Limits { hang: request.hang, timeout: request.timeout },
+        limits: AttemptLimits { hang: request.hang, timeout: request.timeout },
         build: &sweep.build,
     };
     Schedule::new(&policy, &sweep.cells, ledger, tables, display).run(&stop)
 }
 
-/// The cells with their plans, as a table or as JSON lines. Nothing is run or written.
+/// Returns the cells with their plans, as a table or as JSON lines. Nothing is run or written.
 ///
 /// # Errors
 /// As [`run`], before anything is run.
@@ -161,7 +163,7 @@ pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
             name_of(&sweep.axes.keys, &cell.settings),
             status,
             planned.map(|bytes| binary(bytes as usize)).unwrap_or_default(),
-            // What to turn is in the row of the ledger.
+            // The rest, advice on keys to change, is in the line of the ledger.
             reason.as_deref().and_then(|reason| reason.split(';').next()).unwrap_or_default().to_owned(),
         ]);
     }

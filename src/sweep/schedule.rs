@@ -1,10 +1,13 @@
-//! The loop of a sweep: attempts of earlier sweeps first, then every cell that is not done, on whatever device is free.
+//! The loop of a sweep: attempts of earlier sweeps first, then every cell that is not done, on any free
+//! device.
 
-use super::cell::{Cell, Work, headline};
-use super::child::{ATTEMPTS, Child, Limits, Order, Verdict};
+use super::assignment::Assignment;
+use super::attempt::{ATTEMPTS, AttemptLimits, AttemptResult, AttemptSpec, RunningAttempt};
+use super::cell::{Cell, headline};
 use super::display::Display;
-use super::place::Place;
+use super::rerun;
 use super::table::Tables;
+use super::work::Work;
 use crate::device::cuda;
 use crate::error::{Error, IoContext, Kind, Result};
 use crate::format::plural;
@@ -15,12 +18,15 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::path::Path;
 use std::time::Duration;
 
-/// Between two looks at the attempts under way.
+/// The ledger's key of the planned bytes, which are known before a cell runs.
+const PLANNED: &str = "planned_bytes";
+
+/// Time between two polls of the running attempts.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How cells are run.
+/// The settings of a sweep.
 #[derive(Debug)]
-pub struct Policy<'a> {
+pub struct SweepPolicy<'a> {
     /// The recipe, as given.
     pub recipe: &'a Path,
     /// Its name.
@@ -29,33 +35,33 @@ pub struct Policy<'a> {
     pub results: &'a Path,
     /// Cells at once on the CPU.
     pub jobs: usize,
-    /// What a cell that is done is run again for.
+    /// Statuses of done cells that run again.
     pub retry: &'a [CellStatus],
-    /// How long an attempt may take.
-    pub limits: Limits,
+    /// Time limits of an attempt.
+    pub limits: AttemptLimits,
     /// The program that runs the cells.
     pub build: &'a str,
 }
 
-/// A sweep under way.
+/// A running sweep.
 pub struct Schedule<'a> {
-    policy: &'a Policy<'a>,
+    policy: &'a SweepPolicy<'a>,
     cells: &'a [Cell],
     ledger: Ledger,
     tables: Tables,
     display: Display,
     /// Indices of cells that wait for a device.
     waiting: VecDeque<usize>,
-    /// Attempts under way, with their first lines.
-    running: Vec<(Attempt, Child)>,
-    /// GPUs that cells may have.
+    /// Running attempts, with their first lines.
+    running: Vec<(Attempt, RunningAttempt)>,
+    /// Number of usable GPUs.
     gpus: usize,
 }
 
 impl<'a> Schedule<'a> {
-    /// A sweep over these cells. Whoever calls it holds the folder of sweeps.
+    /// A sweep over these cells. The caller holds the lock of the folder of sweeps.
     pub fn new(
-        policy: &'a Policy<'a>,
+        policy: &'a SweepPolicy<'a>,
         cells: &'a [Cell],
         ledger: Ledger,
         tables: Tables,
@@ -65,15 +71,15 @@ impl<'a> Schedule<'a> {
         Self { policy, cells, ledger, tables, display, waiting: VecDeque::new(), running: Vec::new(), gpus }
     }
 
-    /// Runs what is not done, until all is, or a signal comes.
+    /// Runs the cells that are not done, until all are done or a signal arrives.
     ///
     /// # Errors
-    /// [`Kind::Interrupted`] after a signal; a failure when a cell failed, hung, took too long or was killed, or when
-    /// the ledger or a table cannot be written.
+    /// [`Kind::Interrupted`] after a signal; a failure when a cell failed, hung, took too long or was killed,
+    /// or when the ledger or a table cannot be written.
     pub fn run(mut self, stop: &Stop) -> Result<()> {
         let attempts = self.policy.results.join(SWEEPS).join(ATTEMPTS);
         std::fs::create_dir_all(&attempts).at("create", &attempts)?;
-        self.settle()?;
+        self.reattach()?;
         self.queue()?;
         self.tables.write(self.cells, &self.ledger)?;
         while !self.running.is_empty() || !self.waiting.is_empty() {
@@ -81,8 +87,8 @@ impl<'a> Schedule<'a> {
                 self.waiting.clear();
                 self.running.iter_mut().for_each(|(_, child)| child.stop());
             }
-            self.fill()?;
-            self.look()?;
+            self.start_waiting()?;
+            self.poll_running()?;
             if !self.running.is_empty() {
                 std::thread::sleep(TICK);
             }
@@ -90,8 +96,9 @@ impl<'a> Schedule<'a> {
         self.conclude(stop.asked())
     }
 
-    /// Finds what became of attempts that earlier sweeps began and saw no end of. Those that live are watched further.
-    fn settle(&mut self) -> Result<()> {
+    /// Attaches to attempts of earlier sweeps that are still running, and records the results of those that
+    /// have ended.
+    fn reattach(&mut self) -> Result<()> {
         let mut seen = HashSet::new();
         let open: Vec<Attempt> = self
             .ledger
@@ -105,32 +112,37 @@ impl<'a> Schedule<'a> {
         for attempt in open.into_iter().rev() {
             let began: Option<Timestamp> = attempt.at.parse().ok();
             let ago = began.and_then(|at| Duration::try_from(at.duration_until(Timestamp::now())).ok());
-            let child =
-                Child::adopt(self.policy.results, &attempt.key, attempt.attempt, ago.unwrap_or_default())?;
+            let child = RunningAttempt::reattach(
+                self.policy.results,
+                &attempt.key,
+                attempt.attempt,
+                ago.unwrap_or_default(),
+            )?;
             match child {
                 Some(child) => {
                     self.display.line(&attempt, self.done(), None);
                     self.running.push((attempt, child));
                 }
                 None => {
-                    let verdict = Verdict {
+                    let result = AttemptResult {
                         status: CellStatus::Killed,
                         reason: Some("ended with an earlier sweep".to_owned()),
                         run: None,
                         measured: Measured::default(),
                     };
-                    self.end(&attempt, verdict, None)?;
+                    self.end(&attempt, result, None)?;
                 }
             }
         }
-        // Those that are over are settled before anything is queued.
-        self.look()
+        // Results of those that have ended are recorded before anything is queued.
+        self.poll_running()
     }
 
-    /// Queues every cell that is not done, and writes down those that are left out.
+    /// Queues every cell that is not done, and records those that are skipped.
     fn queue(&mut self) -> Result<()> {
         let mut seen = HashSet::new();
         let mut shared = 0;
+        let mut reruns: BTreeMap<String, usize> = BTreeMap::new();
         for (at, cell) in self.cells.iter().enumerate() {
             if !seen.insert(cell.key.as_str()) {
                 shared += 1;
@@ -146,10 +158,20 @@ impl<'a> Schedule<'a> {
                 continue;
             }
             let again = |status: CellStatus| !status.is_final() || self.policy.retry.contains(&status);
-            let under_way = self.running.iter().any(|(attempt, _)| attempt.key == cell.key);
-            if !under_way && status.is_none_or(again) {
+            let is_running = self.running.iter().any(|(attempt, _)| attempt.key == cell.key);
+            if !is_running && status.is_none_or(again) {
                 self.waiting.push_back(at);
             }
+            if status.is_none() {
+                let next = self.attempt_of(cell, CellStatus::Running, None);
+                if let Some(reason) = rerun::reason(&self.ledger, &next) {
+                    *reruns.entry(reason).or_default() += 1;
+                }
+            }
+        }
+        for (reason, count) in reruns {
+            let (cells, run) = if count == 1 { ("cell", "runs") } else { ("cells", "run") };
+            self.display.note(&format!("{count} {cells} that ended before {run} again: {reason}"));
         }
         if shared > 0 {
             self.display.warn(&format!(
@@ -164,13 +186,13 @@ impl<'a> Schedule<'a> {
             self.policy.name,
             self.cells.len(),
             plural(self.cells.len()),
-            self.tables.for_people().display()
+            self.tables.markdown_path().display()
         ));
         Ok(())
     }
 
-    /// Starts cells as long as one finds a device.
-    fn fill(&mut self) -> Result<()> {
+    /// Starts waiting cells while there are free devices.
+    fn start_waiting(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some(&index) = self.waiting.get(at) {
             let cell = &self.cells[index];
@@ -178,19 +200,19 @@ impl<'a> Schedule<'a> {
                 self.waiting.remove(at);
                 continue;
             };
-            let taken: Vec<Vec<usize>> = self.running.iter().map(|(_, child)| child.gpus.clone()).collect();
-            let Some(place) = Place::find(work, &taken, self.gpus, self.policy.jobs) else {
+            let in_use: Vec<Vec<usize>> = self.running.iter().map(|(_, child)| child.gpus.clone()).collect();
+            let Some(assignment) = Assignment::find_free(work, &in_use, self.gpus, self.policy.jobs) else {
                 at += 1;
                 continue;
             };
             self.waiting.remove(at);
-            self.begin(cell, work, &place)?;
+            self.start(cell, work, &assignment)?;
         }
         Ok(())
     }
 
-    /// Starts an attempt at a cell, unless its plan says that it cannot fit.
-    fn begin(&mut self, cell: &Cell, work: &Work, place: &Place) -> Result<()> {
+    /// Starts an attempt at a cell, unless its plan does not fit.
+    fn start(&mut self, cell: &Cell, work: &Work, assignment: &Assignment) -> Result<()> {
         let fit = match work.fit() {
             Ok(fit) => fit,
             Err(e) => {
@@ -199,39 +221,39 @@ impl<'a> Schedule<'a> {
             }
         };
         let mut line = self.attempt_of(cell, CellStatus::Running, None);
-        line.measured.planned_bytes = Some(fit.planned_bytes);
+        line.measured.figures.set(PLANNED, fit.planned_bytes);
         if let Some(refusal) = fit.refusal {
             line.status = CellStatus::PredictedOom;
             line.reason = Some(refusal.message().to_owned());
             return self.append(line, None);
         }
-        line.recipe_hash = work.hash_at(place)?;
-        // The line comes first: a process that nobody knows of would never be found again.
+        line.recipe_hash = assignment.recipe_hash(work)?;
+        // The line comes first: a process without a line would never be found again.
         self.append(line.clone(), None)?;
-        let order = Order {
+        let spec = AttemptSpec {
             results: self.policy.results,
             recipe: self.policy.recipe,
-            arguments: &cell.arguments(place),
-            gpus: &place.gpus,
+            arguments: &cell.arguments(assignment),
+            gpus: &assignment.gpus,
             recipe_hash: &line.recipe_hash,
         };
-        match Child::start(&line.key, line.attempt, &order) {
+        match RunningAttempt::start(&line.key, line.attempt, &spec) {
             Ok(child) => self.running.push((line, child)),
             Err(e) => {
-                let verdict = Verdict {
+                let result = AttemptResult {
                     status: CellStatus::Failed,
                     reason: Some(e.message().to_owned()),
                     run: None,
                     measured: Measured::default(),
                 };
-                self.end(&line, verdict, None)?;
+                self.end(&line, result, None)?;
             }
         }
         Ok(())
     }
 
-    /// Looks at every attempt under way, and writes down those that are over.
-    fn look(&mut self) -> Result<()> {
+    /// Polls every running attempt, and records those that have ended.
+    fn poll_running(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some((attempt, child)) = self.running.get_mut(at) {
             match child.poll(self.policy.results, self.policy.limits)? {
@@ -239,25 +261,28 @@ impl<'a> Schedule<'a> {
                     self.display.step(&attempt.key, child);
                     at += 1;
                 }
-                Some(verdict) => {
+                Some(result) => {
                     let (attempt, child) = self.running.remove(at);
-                    self.end(&attempt, verdict, Some(child.took()))?;
-                    child.forget();
+                    self.end(&attempt, result, Some(child.elapsed()))?;
+                    child.remove_files();
                 }
             }
         }
         Ok(())
     }
 
-    /// Writes down how an attempt ended.
-    fn end(&mut self, begun: &Attempt, verdict: Verdict, took: Option<Duration>) -> Result<()> {
-        let Verdict { status, reason, run, mut measured } = verdict;
-        measured.planned_bytes = measured.planned_bytes.or(begun.measured.planned_bytes);
+    /// Records the result of an attempt.
+    fn end(&mut self, begun: &Attempt, result: AttemptResult, took: Option<Duration>) -> Result<()> {
+        let AttemptResult { status, reason, run, mut measured } = result;
+        if measured.get(PLANNED).is_none() {
+            // A whole number of bytes below 2^53.
+            measured.figures.set(PLANNED, begun.measured.get(PLANNED).map(|bytes| bytes as u64));
+        }
         let line = Attempt { status, reason, run, measured, at: now(), ..begun.clone() };
         self.append(line, took)
     }
 
-    /// Adds a line to the ledger, and brings the tables and the display up to date.
+    /// Adds a line to the ledger, and updates the tables and the display.
     fn append(&mut self, line: Attempt, took: Option<Duration>) -> Result<()> {
         self.ledger.append(line.clone())?;
         self.tables.write(self.cells, &self.ledger)?;
@@ -265,7 +290,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// The next attempt at a cell.
+    /// Returns the line of the next attempt at a cell.
     fn attempt_of(&self, cell: &Cell, status: CellStatus, reason: Option<String>) -> Attempt {
         Attempt {
             key: cell.key.clone(),
@@ -284,13 +309,13 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Cells with a final row.
+    /// Returns the number of cells with a final line.
     fn done(&self) -> usize {
         let last = |cell: &Cell| self.ledger.last(&cell.key).is_some_and(|last| last.status.is_final());
         self.cells.iter().filter(|cell| last(cell)).count()
     }
 
-    /// Says how the sweep ended.
+    /// Reports how the sweep ended.
     fn conclude(mut self, stopped: bool) -> Result<()> {
         let mut counts: BTreeMap<CellStatus, usize> = BTreeMap::new();
         for cell in self.cells {
@@ -300,7 +325,7 @@ impl<'a> Schedule<'a> {
         }
         let words: Vec<String> = counts.iter().map(|(status, n)| format!("{n} {status}")).collect();
         let (done, cells) = (self.done(), self.cells.len());
-        let table = self.tables.for_people();
+        let table = self.tables.markdown_path();
         self.display.finish(&format!(
             "{done} of {cells} cell{} done: {}; {}",
             plural(cells),

@@ -1,8 +1,9 @@
-//! The tables of a sweep: `table.csv` and `table.md`, written again after every row of the ledger.
+//! The tables of a sweep: `table.csv` and `table.md`, rewritten after every line of the ledger.
 
 use super::axes::Axes;
 use super::cell::{Cell, hash};
 use crate::error::{Error, IoContext, Result};
+use crate::metrics::{self, Metric};
 use crate::results::atomic;
 use crate::results::ledger::{Ledger, SWEEPS};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The tables' names, without their endings.
 pub const TABLE: &str = "table";
 
-/// Where a sweep's tables are, and what their rows are of.
+/// The tables of a sweep.
 #[derive(Debug)]
 pub struct Tables {
     folder: PathBuf,
@@ -18,26 +19,20 @@ pub struct Tables {
     keys: Vec<String>,
 }
 
-const COLUMNS: [&str; 14] = [
-    "status",
-    "steps",
-    "loss",
-    "val_loss",
-    "tok_s",
-    "step_ms",
-    "mfu_pct",
-    "planned_mib",
-    "allocated_mib",
-    "contended",
-    "attempts",
-    "run",
-    "cell",
-    "reason",
-];
+/// The column of the status, before the figures of the ledger.
+const STATUS: &str = "status";
 
-/// Columns of `table.md`: those that people compare.
-const FOR_PEOPLE: [&str; 9] =
-    ["status", "steps", "loss", "val_loss", "tok_s", "step_ms", "mfu_pct", "planned_mib", "reason"];
+/// The column that begins a cell's key.
+const CELL: &str = "cell";
+
+/// The column of the reason of a status.
+const REASON: &str = "reason";
+
+/// Columns behind the figures of the ledger.
+const LAST_COLUMNS: [&str; 5] = ["contended", "attempts", "run", CELL, REASON];
+
+/// Columns that `table.md` omits.
+const NOT_IN_MARKDOWN: [&str; 5] = ["allocated_mib", "contended", "attempts", "run", CELL];
 
 impl Tables {
     /// The tables of the sweep that consists of these cells, in `RESULTS/sweeps/RECIPE-HASH8/`.
@@ -54,8 +49,8 @@ impl Tables {
         Ok(Self { folder, keys: axes.keys.clone() })
     }
 
-    /// The table for people.
-    pub fn for_people(&self) -> PathBuf {
+    /// Returns the path of `table.md`.
+    pub fn markdown_path(&self) -> PathBuf {
         self.folder.join(TABLE).with_extension("md")
     }
 
@@ -66,34 +61,30 @@ impl Tables {
     pub fn write(&self, cells: &[Cell], ledger: &Ledger) -> Result<()> {
         let rows: Vec<Vec<String>> = cells.iter().map(|cell| self.row(cell, ledger)).collect();
         atomic::write(&self.folder.join(TABLE).with_extension("csv"), &self.csv(&rows)?)?;
-        atomic::write(&self.for_people(), self.markdown(&rows).as_bytes())
+        atomic::write(&self.markdown_path(), self.markdown(&rows).as_bytes())
     }
 
     fn header(&self) -> Vec<&str> {
-        self.keys.iter().map(String::as_str).chain(COLUMNS).collect()
+        let keys = self.keys.iter().map(String::as_str);
+        let figures = metrics::of_ledgers().into_iter().map(|(_, metric)| metric.name);
+        keys.chain([STATUS]).chain(figures).chain(LAST_COLUMNS).collect()
     }
 
     fn row(&self, cell: &Cell, ledger: &Ledger) -> Vec<String> {
         let own = self.keys.iter().map(|key| cell.settings.get(key).cloned().unwrap_or_default());
         let mut row: Vec<String> = own.collect();
         let Some(last) = ledger.last(&cell.key) else {
-            row.resize(self.keys.len() + COLUMNS.len(), String::new());
-            row[self.keys.len() + 12] = short(&cell.key);
+            let blank = |name: &&str| if *name == CELL { short(&cell.key) } else { String::new() };
+            row.extend(self.header()[self.keys.len()..].iter().map(blank));
             return row;
         };
         let measured = &last.measured;
-        let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
-        let mib = |bytes: Option<u64>| number(bytes.map(|bytes| bytes as f64 / f64::from(1 << 20)));
+        row.push(last.status.to_string());
+        let figure = |(key, metric): (&str, &Metric)| {
+            measured.get(key).map(|value| (value / metric.divisor).to_string()).unwrap_or_default()
+        };
+        row.extend(metrics::of_ledgers().into_iter().map(figure));
         row.extend([
-            last.status.to_string(),
-            measured.steps.map(|steps| steps.to_string()).unwrap_or_default(),
-            number(measured.loss),
-            number(measured.val_loss),
-            number(measured.tok_s),
-            number(measured.step_ms),
-            number(measured.mfu_pct),
-            mib(measured.planned_bytes),
-            mib(measured.allocated_bytes),
             measured.contended.map(|contended| contended.to_string()).unwrap_or_default(),
             last.attempt.to_string(),
             last.run.clone().unwrap_or_default(),
@@ -115,8 +106,8 @@ impl Tables {
     fn markdown(&self, rows: &[Vec<String>]) -> String {
         let header = self.header();
         let shown: Vec<usize> = (0..header.len())
-            .filter(|&at| at < self.keys.len() || FOR_PEOPLE.contains(&header[at]))
-            // A column without a single value says nothing.
+            .filter(|&at| at < self.keys.len() || !NOT_IN_MARKDOWN.contains(&header[at]))
+            // Columns without any value are omitted.
             .filter(|&at| at < self.keys.len() || rows.iter().any(|row| !row[at].is_empty()))
             .collect();
         let line = |values: Vec<String>| format!("| {} |\n", values.join(" | "));
@@ -124,9 +115,9 @@ impl Tables {
         text += &format!("|{}\n", "---|".repeat(shown.len()));
         for row in rows {
             let value = |at: usize| match header[at] {
-                // What to turn, after the semicolon, is in the other table.
-                "reason" => for_people(row[at].split(';').next().unwrap_or_default()),
-                _ => for_people(&row[at]),
+                // The advice after the semicolon is in the other table.
+                REASON => markdown_cell(row[at].split(';').next().unwrap_or_default()),
+                _ => markdown_cell(&row[at]),
             };
             text += &line(shown.iter().map(|&at| value(at)).collect());
         }
@@ -134,17 +125,17 @@ impl Tables {
     }
 }
 
-/// The first digits of a key, enough to find its lines in the ledger.
+/// Returns the first digits of a key, enough to find its lines in the ledger.
 fn short(key: &str) -> String {
     key.chars().take(12).collect()
 }
 
-/// A value without what would break a table, and numbers with five digits.
-fn for_people(value: &str) -> String {
+/// Formats a value for a Markdown table: escaped, and numbers with five digits.
+fn markdown_cell(value: &str) -> String {
     match value.parse::<f64>() {
         Ok(number) if number.fract() != 0.0 && number.is_finite() => {
             let digits = 4 - (number.abs().log10().floor() as i32).clamp(-4, 4);
-            // A learning rate stays as it was written.
+            // Short numbers, such as learning rates, keep their digits.
             if value.len() <= 7 { value.to_owned() } else { format!("{number:.*}", digits.max(0) as usize) }
         }
         _ => value.replace('\n', " ").replace('|', "\\|"),
@@ -156,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_for_people_are_short() {
+    fn numbers_in_markdown_are_short() {
         let cases = [
             ("0.00003", "0.00003"),
             ("6.270175933837891", "6.2702"),
@@ -167,7 +158,7 @@ mod tests {
             ("\"a|b\"", "\"a\\|b\""),
         ];
         for (value, shown) in cases {
-            assert_eq!(for_people(value), shown);
+            assert_eq!(markdown_cell(value), shown);
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::ir::{Node, Phase, Program};
 use crate::machine::Machine;
 use crate::ranks::Party;
 use crate::recipe::Recipe;
-use crate::results::steady::Spread;
+use crate::results::quantiles::median;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -138,8 +138,8 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     let mut ops: Vec<OpTime> = ops
         .into_iter()
         .map(|((phase, op, shapes), c)| {
-            let times = Spread::of(c.steps.iter().map(Duration::as_secs_f64));
-            let time = Duration::from_secs_f64(times.map_or(0.0, |times| times.median));
+            let time = median(c.steps.iter().map(Duration::as_secs_f64));
+            let time = Duration::from_secs_f64(time.unwrap_or_default());
             let budget = limits.map(|_| Duration::from_secs_f64(c.budget));
             let (product_flops, bytes) = (c.product_flops, c.bytes);
             OpTime { op, phase, shapes, calls: c.calls, time, product_flops, bytes, budget }

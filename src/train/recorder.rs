@@ -273,7 +273,7 @@ impl Recorder {
         let counted = self.steps_here.saturating_sub(self.plan.intervals.warmup).max(1) as f64;
         self.summary.rank_busy_pct = self.busy.iter().map(|sum| 100.0 * sum / counted).collect();
         if let Some(gauges) = &self.gauges {
-            let gpu = gauges.summary().after(self.summary.gpu.as_ref());
+            let gpu = gauges.summary().merge_earlier(self.summary.gpu.as_ref());
             if let Some(reason) = gpu.contended_because.as_ref().filter(|_| gpu.contended == Some(true)) {
                 let note =
                     format!("contended: {reason}; its times are not of this GPU alone at its own pace");
@@ -324,7 +324,7 @@ impl Recorder {
             plan_mem_mib: Some(mib(self.planned_bytes)),
             rss_mib: memory::rss_bytes().map(mib),
             peak_mem_mib: memory::peak_rss_bytes().map(mib),
-            ..TimingRow::of(step, phase, wall_s, took.as_secs_f64() * 1e3)
+            ..TimingRow::timed(step, phase, wall_s, took.as_secs_f64() * 1e3)
         };
         if let Some(gauges) = &mut self.gauges {
             gauges.fill(&mut row);

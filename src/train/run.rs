@@ -12,6 +12,7 @@ use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::error::{Error, Kind, Result};
 use crate::exec::BadTensor;
 use crate::forecast::memory::peak_bytes;
+use crate::forecast::time::predicted_step_ms;
 use crate::forecast::{SMALLER, check_fits};
 use crate::format::binary;
 use crate::machine::{Gpus, Machine};
@@ -161,7 +162,7 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
             let folder = RunFolder::create(&results, &plan.name, &recipe_hash[..8], Timestamp::now())?;
             folder.write_recipe(&as_written(&resolved))?;
             let name = folder.name();
-            (folder, Summary::begin(&plan.name, &name, &recipe_hash, plan.steps as u64))
+            (folder, Summary::started(&plan.name, &name, &recipe_hash, plan.steps as u64))
         }
     };
     progress.begin(folder.path());
@@ -380,6 +381,8 @@ fn describe(summary: &mut Summary, plan: &Plan, programs: &Programs, dataset: &D
     summary.parameters_core = Some(programs.state.core_parameter_count() as u64);
     summary.corpus_hash = Some(dataset.hash.clone());
     summary.floor = dataset.floor;
+    let gpu = plan.execution.gpu.and_then(|gpu| Gpu::properties_of(gpu).ok());
+    summary.predicted_step_ms = gpu.and_then(|gpu| predicted_step_ms(plan, programs, &gpu.name));
     summary.memory.planned_bytes = Some(peak_bytes(plan, programs) as u64);
     summary.memory.baseline_rss_bytes = memory::rss_bytes();
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 use xrun::results::Status;
-use xrun::results::comparison::{COMPARISON, Comparison, Verdict};
+use xrun::results::comparison::{COMPARISON, CompareVerdict, Comparison};
 
 /// Runs of a fraction of a second: enough steps for blocks, and few enough that 50 of them take no time.
 const SHORT: [&str; 10] = [
@@ -21,7 +21,7 @@ const SHORT: [&str; 10] = [
     "--set=data.train_tokens=5_000",
 ];
 
-/// The binary's answer to `xrun compare ARGUMENTS` on short runs, two of each side.
+/// The binary's answer to `xrun compare ARGUMENTS` on short runs, two of each arm.
 fn compare(place: &Place, arguments: &[&str]) -> Done {
     let repeats = ["--repeats", "2"];
     place.xrun(&[&["compare"], arguments, &SHORT, &repeats].concat())
@@ -63,18 +63,22 @@ fn a_change_of_how_it_is_computed_keeps_the_bits() {
         ["tiny.toml", "engine.placement=naive", "--hypothesis", "asking costs", "--predicts", "slower"];
     let done = measured(compare(&place, &arguments));
     let (folder, found) = comparison(&place);
-    assert_eq!(found.turns.iter().map(|turn| turn.after).collect::<Vec<_>>(), [false, true, true, false]);
-    assert_eq!(place.runs().len(), 4, "every turn is a stored run");
-    assert!(found.turns.iter().all(|turn| turn.status == "ok" && turn.blocks.len() == 10));
+    assert_eq!(
+        found.trials.iter().map(|trial| trial.is_candidate).collect::<Vec<_>>(),
+        [false, true, true, false]
+    );
+    assert_eq!(place.runs().len(), 4, "every trial is a stored run");
+    assert!(found.trials.iter().all(|trial| trial.status == "ok" && trial.blocks.len() == 10));
     assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
     assert_eq!(found.changes, ["engine.placement: \"arena\" → \"naive\""]);
     assert_eq!(found.hypothesis.as_deref(), Some("asking costs"));
     assert_eq!(found.predicts.as_deref(), Some("slower"));
     assert!(found.finished && found.ratio.is_some());
-    assert_eq!(found.before.binary, found.after.binary);
-    assert!(found.before.device.starts_with("cpu "), "{}", found.before.device);
+    assert_eq!(found.baseline.binary, found.candidate.binary);
+    assert!(found.baseline.device.starts_with("cpu "), "{}", found.baseline.device);
     assert!(
-        found.before.measured.contains_key("tok_s") && found.after.measured.contains_key("allocated_bytes")
+        found.baseline.measured.contains_key("tok_s")
+            && found.candidate.measured.contains_key("allocated_bytes")
     );
     for text in
         ["verdict", "loss gate   holds: the same bits", "prediction  `slower`", "hypothesis  asking costs"]
@@ -88,13 +92,13 @@ fn a_change_of_how_it_is_computed_keeps_the_bits() {
     let kept = place.path().join("results/kept");
     assert!(kept.join("comparisons/tiny").join(id).join(COMPARISON).is_file());
     assert!(kept.join("comparisons/tiny").join(id).join("manifest.json").is_file());
-    for turn in &found.turns {
-        assert!(kept.join(turn.run.as_ref().unwrap()).join("metrics.csv").is_file());
+    for trial in &found.trials {
+        assert!(kept.join(trial.run.as_ref().unwrap()).join("metrics.csv").is_file());
     }
     place.xrun(&["keep", id]).succeeds().says(&["already kept"]);
 
     // Stored runs are compared without new ones.
-    let names: Vec<&str> = found.turns.iter().map(|turn| turn.run.as_deref().unwrap()).collect();
+    let names: Vec<&str> = found.trials.iter().map(|trial| trial.run.as_deref().unwrap()).collect();
     let (before, after) = (format!("{},{}", names[0], names[3]), format!("{},{}", names[1], names[2]));
     let done = measured(place.xrun(&["compare", "--runs", &before, &after, "--json"]));
     assert_eq!(place.runs().len(), 4);
@@ -109,7 +113,7 @@ fn a_change_of_how_it_is_computed_keeps_the_bits() {
 fn what_is_expected_is_stored_before_the_first_run() {
     let place = Place::new();
     let found = place.path().join("seen.json");
-    // The side before copies what is stored when it begins.
+    // The baseline copies what is stored when it starts.
     let script = format!(
         "[ -e {0} ] || cp results/comparisons/*/*/{COMPARISON} {0}; i=0; while [ $i -lt 20 ]; do i=$((i+1)); \
          echo \"{{\\\"step\\\": $i, \\\"tok_s\\\": 1e9, \\\"loss\\\": 3}}\"; done",
@@ -124,17 +128,17 @@ fn what_is_expected_is_stored_before_the_first_run() {
         (first.hypothesis.as_deref(), first.predicts.as_deref()),
         (Some("H"), Some("tok_s -99.9..-10%"))
     );
-    assert!(first.turns.is_empty() && first.ratio.is_none() && !first.finished);
-    assert_eq!(first.verdict, Verdict::Inconclusive);
+    assert!(first.trials.is_empty() && first.ratio.is_none() && !first.finished);
+    assert_eq!(first.verdict, CompareVerdict::Inconclusive);
 
-    // The command is a side like another: rows beside the comparison, a gate that is for the user to set.
+    // The command is an arm like another: rows beside the comparison, a gate that is for the user to set.
     let (folder, found) = comparison(&place);
-    assert_eq!(found.verdict, Verdict::Slower);
+    assert_eq!(found.verdict, CompareVerdict::Slower);
     assert_eq!(found.prediction_held, Some(false), "it is a billion times slower");
     assert_eq!(std::fs::read_to_string(folder.join("turn-1.jsonl")).unwrap().lines().count(), 20);
-    assert_eq!((found.turns[0].run.as_deref(), found.turns[0].final_loss), (None, Some(3.0)));
-    assert!(found.turns[1].run.is_some());
-    assert_eq!(found.before.device, found.after.device);
+    assert_eq!((found.trials[0].run.as_deref(), found.trials[0].final_loss), (None, Some(3.0)));
+    assert!(found.trials[1].run.is_some());
+    assert_eq!(found.baseline.device, found.candidate.device);
     assert_eq!(found.gate.holds, None);
     assert!(found.gate.found.contains("--tolerance"), "{}", found.gate.found);
     assert!(done.stdout.contains("falsified"), "{}", done.stdout);
@@ -148,13 +152,13 @@ fn another_curve_fails_the_gate_or_stays_open() {
     let found: Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!(found["gate"]["holds"], false);
     assert_eq!(found["gate"]["tolerance"], 0.001);
-    let turns = found["turns"].as_array().unwrap();
-    let runs: Vec<&str> = turns.iter().map(|turn| turn["run"].as_str().unwrap()).collect();
+    let trials = found["turns"].as_array().unwrap();
+    let runs: Vec<&str> = trials.iter().map(|trial| trial["run"].as_str().unwrap()).collect();
 
     // Without a tolerance nobody has said how much another learning rate may differ.
     let done = measured(place.xrun(&["compare", "--runs", runs[0], runs[1]]));
     assert!(
-        done.stdout.contains("loss gate   open") && done.stdout.contains("one run before"),
+        done.stdout.contains("loss gate   open") && done.stdout.contains("one run of the baseline"),
         "{}",
         done.stdout
     );
@@ -166,14 +170,14 @@ fn two_binaries_are_stored_and_compared() {
     let binary = env!("CARGO_BIN_EXE_xrun");
     measured(compare(&place, &["tiny.toml", "--before-bin", binary]));
     let (_, found) = comparison(&place);
-    assert_eq!(found.before.binary, found.after.binary, "it is the same one");
+    assert_eq!(found.baseline.binary, found.candidate.binary, "it is the same one");
     let stored: Vec<_> = std::fs::read_dir(place.path().join("results/binaries")).unwrap().collect();
     assert_eq!(stored.len(), 1);
     let name = stored[0].as_ref().unwrap().file_name();
-    assert_eq!(name.to_str(), found.before.binary.as_deref());
+    assert_eq!(name.to_str(), found.baseline.binary.as_deref());
     assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
-    let hash = found.before.binary.unwrap();
-    assert_eq!(found.before.label, format!("xrun ({})", &hash[..8]));
+    let hash = found.baseline.binary.unwrap();
+    assert_eq!(found.baseline.label, format!("xrun ({})", &hash[..8]));
 }
 
 #[test]
@@ -185,23 +189,23 @@ fn the_change_may_stand_in_the_recipe() {
     measured(place.xrun(&[&["compare", "told.toml", "--name", "mine"], &SHORT[..]].concat()));
     let (folder, found) = comparison(&place);
     assert_eq!(folder.parent().unwrap().file_name().unwrap(), "mine");
-    assert_eq!(found.turns.len(), 2);
+    assert_eq!(found.trials.len(), 2);
     assert_eq!(found.hypothesis.as_deref(), Some("less to do"));
-    assert_eq!(found.after.label, "activation_checkpoint.mode=\"none\"");
+    assert_eq!(found.candidate.label, "activation_checkpoint.mode=\"none\"");
     assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
 }
 
 #[test]
-fn turns_that_fail_end_the_comparison() {
+fn trials_that_fail_end_the_comparison() {
     let place = Place::new();
     compare(&place, &["tiny.toml", "--before-cmd", "exit 7"])
         .ended(1)
-        .says(&["turn 1, before", "exit status: 7"]);
+        .says(&["trial 1, baseline", "exit status: 7"]);
     compare(&place, &["tiny.toml", "--before-cmd", "echo hello"]).ended(1).says(&["printed no rows"]);
     for folder in folders(&place) {
         let found = Comparison::read(&folder).unwrap();
-        assert!(!found.finished && found.verdict == Verdict::Inconclusive);
-        assert!(found.turns[0].status.starts_with("failed: "), "{}", found.turns[0].status);
+        assert!(!found.finished && found.verdict == CompareVerdict::Inconclusive);
+        assert!(found.trials[0].status.starts_with("failed: "), "{}", found.trials[0].status);
     }
 }
 
@@ -238,22 +242,25 @@ fn a_command_that_takes_too_long_is_ended_with_what_it_started() {
     let arguments = ["compare", "tiny.toml", "--before-cmd", ENDLESS, "--timeout", "1.5"];
     let mut running = place.start(&arguments);
     let sleeper = sleeper(&place, &mut running);
-    running.ends().ended(1).says(&["turn 1, before", "took more than 1.5 s"]);
+    running.ends().ended(1).says(&["trial 1, baseline", "took more than 1.5 s"]);
     are_gone(&[sleeper], SOON);
     let (_, found) = comparison(&place);
-    assert!(!found.finished && found.turns[0].status.contains("took more than 1.5 s"), "{:?}", found.turns);
+    assert!(!found.finished && found.trials[0].status.contains("took more than 1.5 s"), "{:?}", found.trials);
 }
 
 #[test]
 fn a_run_that_takes_too_long_is_ended() {
     let place = Place::new();
     let long = ["tiny.toml", "engine.fused=false", "--set=training.steps=100000", "--timeout=1"];
-    place.xrun(&[&["compare"], &long[..]].concat()).ended(1).says(&["turn 1, before", "took more than 1 s"]);
+    place
+        .xrun(&[&["compare"], &long[..]].concat())
+        .ended(1)
+        .says(&["trial 1, baseline", "took more than 1 s"]);
 }
 
 /// A second signal ends a command that does not listen to the first.
 #[test]
-fn a_second_signal_leaves_no_turn_behind() {
+fn a_second_signal_leaves_no_trial_behind() {
     let place = Place::new();
     let deaf = format!("trap '' TERM; {ENDLESS}");
     let mut running = place.start(&["compare", "tiny.toml", "--before-cmd", &deaf]);
@@ -283,13 +290,13 @@ fn rows_are_whole_whoever_prints_beside_them() {
 
 /// Whoever ends a comparison may know its process alone.
 #[test]
-fn a_signal_ends_the_turn_under_way() {
+fn a_signal_ends_the_running_trial() {
     let command = ["compare", "tiny.toml", "--before-cmd", ENDLESS];
     let place = Place::new();
     let mut running = place.start(&command);
     let sleeper = sleeper(&place, &mut running);
     running.signal("TERM");
-    running.ends().ended(75).says(&["turn 1, before", "stopped by a signal"]);
+    running.ends().ended(75).says(&["trial 1, baseline", "stopped by a signal"]);
     are_gone(&[sleeper], SOON);
 
     let place = Place::new();
@@ -297,7 +304,7 @@ fn a_signal_ends_the_turn_under_way() {
     let mut running = place.start(&own);
     assert!(running.until(|| place.runs().first().is_some_and(|run| run.rows() > 0)));
     running.signal("INT");
-    running.ends().ended(75).says(&["turn 1, before", "stopped by a signal"]);
+    running.ends().ended(75).says(&["trial 1, baseline", "stopped by a signal"]);
     assert_eq!(place.run().summary().status, Status::Interrupted);
 }
 
@@ -362,8 +369,8 @@ fn a_commit_is_built_and_compared() {
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(matches!(done.status.code(), Some(0 | 3)), "{said}");
     let (_, found) = comparison(&place);
-    assert_ne!(found.before.binary, found.after.binary);
-    assert_eq!(found.before.label, format!("HEAD ({})", &commit[..8]));
+    assert_ne!(found.baseline.binary, found.candidate.binary);
+    assert_eq!(found.baseline.label, format!("HEAD ({})", &commit[..8]));
     assert_eq!(
         std::fs::read_dir(place.path().join("results/binaries")).unwrap().count(),
         2,

@@ -9,6 +9,7 @@ use xrun::device::cuda::sources::source;
 use xrun::device::gpu::{Arg, DevicePtr, Grid, Kernel, Operand, Product, Properties, Queue};
 use xrun::device::{DType, ProductPrecision};
 use xrun::ir::{Cases, CpuNode, GpuNode, Home, Node, Op, Precision, Program, Spec, TensorId};
+use xrun::machine::Machine;
 use xrun::model::Programs;
 use xrun::plan::{Plan, corpus_of};
 
@@ -213,7 +214,7 @@ const ARCHITECTURES: [(u32, u32); 3] = [(8, 0), (9, 0), (12, 0)];
 /// Plans for a GPU are made without one: the machine is not asked.
 fn programs(overrides: &[&str]) -> Programs {
     let resolved = recipe(overrides).unwrap();
-    let plan = Plan::anywhere(&resolved, corpus_of(&resolved).unwrap()).unwrap();
+    let plan = Plan::new(&resolved, &corpus_of(&resolved).unwrap(), &Machine::none()).unwrap();
     Programs::new(&plan).unwrap()
 }
 

@@ -1,6 +1,7 @@
 //! Parameters, FLOPs, tokens: against sums written out by hand.
 
 use crate::{device, forecast, plan};
+use xrun::forecast::time::predicted_step_ms;
 use xrun::recipe::builtin;
 
 /// Dimensions of a shipped recipe, as its file says.
@@ -110,6 +111,11 @@ fn step_time_is_bound_by_products_and_memory() {
     assert!(one.mfu < 0.69, "products alone cannot be faster than what they reach");
     // Recomputing whole blocks costs about another forward, and no model FLOPs.
     let full = step(&["activation_checkpoint.mode=full"]);
+    // What a run stores beside the measured time is the same figure.
+    let base = plan("dim768", &[], GPT2);
+    let programs = xrun::model::Programs::new(&base).expect("programs");
+    assert_eq!(predicted_step_ms(&base, &programs, "NVIDIA H200"), Some(1e3 * one.seconds));
+    assert_eq!(predicted_step_ms(&base, &programs, "NVIDIA H200 NVL"), None, "its limits are not known");
     assert!(full.seconds > 1.15 * one.seconds && full.mfu < one.mfu);
     // Two micro-steps take twice the time but for the optimizer; four, four times.
     let optimizer = |s: &xrun::forecast::StepTime| {

@@ -2,9 +2,10 @@
 
 use super::*;
 
-/// Blocks of real runs of one recipe in fresh processes, in the order in which they ran: `label,block 1,…,block 10`, in
-/// tok/s. `quiet-a`, `-b` and `-c` are runs of real-time priority on a virtual machine of two cores whose host changed its
-/// speed by an eighth twice; `busy` runs shared the two cores with compilers.
+/// Blocks of real runs of one recipe in fresh processes, in the order in which they ran: `label,block
+/// 1,…,block 10`, in tok/s. `quiet-a`, `-b` and `-c` are runs of real-time priority on a virtual machine of
+/// two cores whose host changed its speed by an eighth twice; `busy` runs shared the two cores with
+/// compilers.
 const MEASURED: &str = "tests/compare/blocks.csv";
 
 fn runs_of(label: &str) -> Vec<Vec<f64>> {
@@ -31,8 +32,8 @@ const STEADY: [From; 2] = [From::Any("quiet-b"), From::Any("quiet-c")];
 const CHANGING: [From; 1] = [From::Neighbours("quiet")];
 const BUSY: [From; 2] = [From::Any("busy"), From::Neighbours("busy")];
 
-/// Verdicts of comparisons of a thing with itself, `n` runs a side, the side after `factor` times as fast.
-fn verdicts(from: From, n: usize, comparisons: usize, factor: f64) -> Vec<Verdict> {
+/// Verdicts of comparisons of a thing with itself, `n` runs per arm, the candidate `factor` times as fast.
+fn verdicts(from: From, n: usize, comparisons: usize, factor: f64) -> Vec<CompareVerdict> {
     let (From::Any(label) | From::Neighbours(label)) = from;
     let runs = runs_of(label);
     let mut rng = ChaCha8Rng::seed_from_u64(n as u64);
@@ -47,55 +48,59 @@ fn verdicts(from: From, n: usize, comparisons: usize, factor: f64) -> Vec<Verdic
         for last in (1..drawn.len()).rev() {
             drawn.swap(last, below(&mut rng, last + 1));
         }
-        let before = drawn[..n].to_vec();
-        let after: Vec<Vec<f64>> =
+        let baseline = drawn[..n].to_vec();
+        let candidate: Vec<Vec<f64>> =
             drawn[n..2 * n].iter().map(|run| run.iter().map(|speed| speed * factor).collect()).collect();
-        verdict(&ratio(&before, &after).unwrap(), 0.01)
+        verdict(&ratio(&baseline, &candidate).unwrap(), 0.01)
     };
     (0..comparisons).map(|_| simulate()).collect()
 }
 
-fn count(verdicts: &[Verdict], which: &[Verdict]) -> usize {
+fn count(verdicts: &[CompareVerdict], which: &[CompareVerdict]) -> usize {
     verdicts.iter().filter(|verdict| which.contains(verdict)).count()
 }
 
-/// Of 400 comparisons of a thing with itself at most 28 (7 %) may find a difference, on any of these machines.
+/// Of 400 comparisons of a thing with itself at most 28 (7 %) may find a difference, on any of these
+/// machines.
 #[test]
 fn a_thing_is_rarely_found_different_from_itself() {
     for from in [&STEADY[..], &CHANGING, &BUSY].concat() {
         for n in [2, 3, 5] {
             let found = verdicts(from, n, 400, 1.0);
-            let wrong = count(&found, &[Verdict::Faster, Verdict::Slower]);
-            let same = count(&found, &[Verdict::NoDifference]);
-            println!("{from:?}, {n} runs a side: {wrong} of 400 differ, {same} are the same");
-            assert!(wrong <= 28, "{from:?}, {n} runs a side: {wrong} of 400");
+            let wrong = count(&found, &[CompareVerdict::Faster, CompareVerdict::Slower]);
+            let same = count(&found, &[CompareVerdict::NoDifference]);
+            println!("{from:?}, {n} runs per arm: {wrong} of 400 differ, {same} are the same");
+            assert!(wrong <= 28, "{from:?}, {n} runs per arm: {wrong} of 400");
         }
     }
 }
 
-/// A slowdown of 5 % is found in at least 18 of 20 comparisons where the machine keeps its speed; so is a speedup.
+/// A slowdown of 5 % is found in at least 18 of 20 comparisons where the machine keeps its speed; so is a
+/// speedup.
 #[test]
 fn a_planted_slowdown_is_found() {
     for from in STEADY {
         for n in [3, 5] {
-            for (factor, expected) in [(0.95, Verdict::Slower), (1.05, Verdict::Faster)] {
+            for (factor, expected) in [(0.95, CompareVerdict::Slower), (1.05, CompareVerdict::Faster)] {
                 let found = count(&verdicts(from, n, 20, factor), &[expected]);
                 println!(
-                    "{from:?}, {n} runs a side, times {factor}: {found} of 20 are {}",
+                    "{from:?}, {n} runs per arm, times {factor}: {found} of 20 are {}",
                     expected.as_str()
                 );
-                assert!(found >= 18, "{from:?}, {n} runs a side, times {factor}: {found} of 20");
+                assert!(found >= 18, "{from:?}, {n} runs per arm, times {factor}: {found} of 20");
             }
         }
     }
 }
 
-/// Where the machine changes its speed or does other things, a slowdown may be missed, and is not found to be a speedup.
+/// Where the machine changes its speed or does other things, a slowdown may be missed, and is not found to be
+/// a speedup.
 #[test]
 fn noise_hides_a_slowdown_and_does_not_turn_it() {
     for from in [&CHANGING[..], &BUSY].concat() {
         let found = verdicts(from, 3, 400, 0.95);
-        let (slower, faster) = (count(&found, &[Verdict::Slower]), count(&found, &[Verdict::Faster]));
+        let (slower, faster) =
+            (count(&found, &[CompareVerdict::Slower]), count(&found, &[CompareVerdict::Faster]));
         println!("{from:?}: {slower} of 400 slower, {faster} faster");
         assert!(faster <= 14, "{from:?}: {faster} of 400");
     }
@@ -111,22 +116,26 @@ fn students_quantiles_are_those_of_tables() {
         (18.0, 2.100_922),
         (100.0, 1.983_972),
     ] {
-        assert!((quantile(freedom) - expected).abs() < 1e-5, "{freedom}: {}", quantile(freedom));
+        assert!(
+            (student_quantile(freedom) - expected).abs() < 1e-5,
+            "{freedom}: {}",
+            student_quantile(freedom)
+        );
     }
 }
 
 #[test]
 fn the_interval_is_welchs() {
     // R: t.test(log(c(110, 112, 111)), log(c(100, 101, 103))), with blocks that all are their run's value.
-    let side = |values: [f64; 3]| values.map(|value| vec![value; BLOCKS]).to_vec();
-    let found = ratio(&side([100.0, 101.0, 103.0]), &side([110.0, 112.0, 111.0])).unwrap();
+    let arm = |values: [f64; 3]| values.map(|value| vec![value; BLOCKS]).to_vec();
+    let found = ratio(&arm([100.0, 101.0, 103.0]), &arm([110.0, 112.0, 111.0])).unwrap();
     let logs = |values: [f64; 3]| values.map(f64::ln);
     let mean = |values: [f64; 3]| logs(values).iter().sum::<f64>() / 3.0;
     let estimate = mean([110.0, 112.0, 111.0]) - mean([100.0, 101.0, 103.0]);
     assert!((found.estimate - estimate.exp()).abs() < 1e-12);
     let (a, b) = (variance(&logs([110.0, 112.0, 111.0])) / 3.0, variance(&logs([100.0, 101.0, 103.0])) / 3.0);
     let freedom = (a + b).powi(2) / (a * a / 2.0 + b * b / 2.0);
-    let reach = quantile(freedom) * (a + b).sqrt();
+    let reach = student_quantile(freedom) * (a + b).sqrt();
     assert!((found.low.ln() - (estimate - reach)).abs() < 1e-12);
     assert!((found.high.ln() - (estimate + reach)).abs() < 1e-12);
 }
@@ -161,11 +170,11 @@ fn blocks_are_medians_of_consecutive_steps() {
 
 #[test]
 fn verdicts_follow_the_rule() {
-    let said = |low, estimate, high| verdict(&Interval { estimate, low, high }, 0.01);
-    assert_eq!(said(1.02, 1.05, 1.08), Verdict::Faster);
-    assert_eq!(said(0.92, 0.95, 0.98), Verdict::Slower);
-    assert_eq!(said(0.992, 1.001, 1.009), Verdict::NoDifference);
-    assert_eq!(said(1.002, 1.005, 1.008), Verdict::NoDifference, "sure, and too small to count");
-    assert_eq!(said(1.002, 1.008, 1.014), Verdict::Inconclusive, "sure, and maybe too small to count");
-    assert_eq!(said(0.98, 1.05, 1.12), Verdict::Inconclusive);
+    let said = |low, estimate, high| verdict(&RatioInterval { estimate, low, high }, 0.01);
+    assert_eq!(said(1.02, 1.05, 1.08), CompareVerdict::Faster);
+    assert_eq!(said(0.92, 0.95, 0.98), CompareVerdict::Slower);
+    assert_eq!(said(0.992, 1.001, 1.009), CompareVerdict::NoDifference);
+    assert_eq!(said(1.002, 1.005, 1.008), CompareVerdict::NoDifference, "sure, and too small to count");
+    assert_eq!(said(1.002, 1.008, 1.014), CompareVerdict::Inconclusive, "sure, and maybe too small to count");
+    assert_eq!(said(0.98, 1.05, 1.12), CompareVerdict::Inconclusive);
 }

@@ -5,7 +5,7 @@ use super::spec::Spec;
 use super::text::{code, plain, short_hash, table};
 use super::{Rendered, Scene, Why, alike, columns, did_you_mean, figure, provenance, runs};
 use crate::format::{BLANK, decimal};
-use crate::results::comparison::{COMPARISON, COMPARISONS, Comparison, Interval, Side};
+use crate::results::comparison::{Arm, COMPARISON, COMPARISONS, Comparison, RatioInterval};
 use crate::results::folder::PLOTS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -93,8 +93,8 @@ fn one(
     let mut rendered = runs::of(&runs);
     rendered.faults.append(&mut faults);
     rendered.sources.insert(0, source);
-    let sides = [&comparison.before, &comparison.after];
-    rendered.commits.extend(sides.iter().filter_map(|side| side.commit.clone()));
+    let arms = [&comparison.baseline, &comparison.candidate];
+    rendered.commits.extend(arms.iter().filter_map(|arm| arm.commit.clone()));
 
     let mut text = heading(&comparison, scene, folder);
     text += &measured_table(&comparison, columns)?;
@@ -112,10 +112,10 @@ fn one(
     Ok(rendered)
 }
 
-/// The kept runs of all turns, by `RECIPE/RUN`.
+/// The kept runs of all trials, by `RECIPE/RUN`.
 pub fn kept_runs(scene: &Scene<'_>, comparison: &Comparison) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
     let mut runs = BTreeMap::new();
-    for id in comparison.turns.iter().filter_map(|turn| turn.run.as_ref()) {
+    for id in comparison.trials.iter().filter_map(|trial| trial.run.as_ref()) {
         let folder = scene.kept.join(id);
         if !folder.is_dir() {
             let why = format!("its run {id} is not kept in {}", scene.kept.display());
@@ -128,13 +128,13 @@ pub fn kept_runs(scene: &Scene<'_>, comparison: &Comparison) -> Result<BTreeMap<
     Ok(runs)
 }
 
-/// Both sides must be alike but for the change itself, which the comparison names.
+/// Both arms must be alike but for the change itself, which the comparison names.
 fn compare(comparison: &Comparison, runs: &[KeptRun], spec: &Spec) -> (Option<String>, Vec<Why>) {
     let changed = comparison.changes.iter().filter_map(|change| change.split(':').next());
     let across: Vec<String> = spec.across.iter().cloned().chain(alike::named(changed)).collect();
     // The device of an external command may be unknown.
-    let side = |side: &Side| alike::Row {
-        facts: Some(side.device.clone())
+    let arm = |arm: &Arm| alike::Row {
+        facts: Some(arm.device.clone())
             .filter(|device| !device.is_empty())
             .map(|device| ("device".to_owned(), device))
             .into_iter()
@@ -142,7 +142,7 @@ fn compare(comparison: &Comparison, runs: &[KeptRun], spec: &Spec) -> (Option<St
         complete: false,
     };
     let (mut sentence, mut faults) =
-        alike::compare(&[side(&comparison.before), side(&comparison.after)], &across);
+        alike::compare(&[arm(&comparison.baseline), arm(&comparison.candidate)], &across);
     let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
     let (of_runs, faults_of_runs) = alike::compare(&rows, &across);
     sentence = of_runs.or(sentence);
@@ -163,9 +163,9 @@ fn heading(comparison: &Comparison, scene: &Scene<'_>, folder: &Path) -> String 
     text + "\n\n"
 }
 
-/// What both sides measured.
+/// What both arms measured.
 fn measured_table(comparison: &Comparison, columns: Option<&[String]>) -> Result<String, Vec<Why>> {
-    let (before, after) = (&comparison.before, &comparison.after);
+    let (before, after) = (&comparison.baseline, &comparison.candidate);
     let names: BTreeSet<&str> =
         before.measured.keys().chain(after.measured.keys()).map(String::as_str).collect();
     let shown: Vec<&str> = match columns {
@@ -195,12 +195,12 @@ fn measured_table(comparison: &Comparison, columns: Option<&[String]>) -> Result
 }
 
 /// An estimate with its interval.
-pub fn interval(ratio: &Interval) -> String {
+pub fn interval(ratio: &RatioInterval) -> String {
     let [estimate, low, high] = [ratio.estimate, ratio.low, ratio.high].map(|value| decimal(Some(value), 3));
     format!("{estimate} ({low} to {high})")
 }
 
-/// Whether both sides learn the same.
+/// Whether both arms learn the same.
 pub fn gate(comparison: &Comparison) -> &'static str {
     match comparison.gate.holds {
         Some(true) => "holds",
@@ -209,7 +209,7 @@ pub fn gate(comparison: &Comparison) -> &'static str {
     }
 }
 
-/// The keys that differ between the sides; `None` where none does.
+/// The keys that differ between the arms; `None` where none does.
 pub fn changed(comparison: &Comparison) -> Option<String> {
     let changes: Vec<String> = comparison.changes.iter().map(|change| code(change)).collect();
     (!changes.is_empty()).then(|| changes.join(", "))
@@ -245,20 +245,20 @@ fn findings(comparison: &Comparison) -> String {
     lines.extend(changed(comparison).map(|changes| format!("Changed keys: {changes}.")));
     lines.extend(comparison.notes.iter().map(|note| format!("Note: {}.", plain(note))));
     if !comparison.finished {
-        lines.push(format!("**Not finished**: it ended after {} turns.", comparison.turns.len()));
+        lines.push(format!("**Not finished**: it ended after {} turns.", comparison.trials.len()));
     }
     if !comparison.contended.is_empty() {
         let why: Vec<String> = comparison.contended.iter().map(|why| plain(why)).collect();
         lines.push(format!("**Contended**: {}.", why.join("; ")));
     }
-    let failed = comparison.turns.iter().filter(|turn| turn.status != "ok").count();
+    let failed = comparison.trials.iter().filter(|trial| trial.status != "ok").count();
     if failed > 0 {
-        lines.push(format!("{failed} of {} turns did not end as `ok`.", comparison.turns.len()));
+        lines.push(format!("{failed} of {} turns did not end as `ok`.", comparison.trials.len()));
     }
     lines.iter().map(|line| format!("- {line}\n")).collect()
 }
 
-/// Where each side's numbers come from.
+/// Where each arm's numbers come from.
 fn provenance_of(
     comparison: &Comparison,
     runs: &BTreeMap<String, KeptRun>,
@@ -266,21 +266,22 @@ fn provenance_of(
     folder: &Path,
 ) -> String {
     let mut lines = Vec::new();
-    for (is_after, name, side) in [(false, "before", &comparison.before), (true, "after", &comparison.after)]
+    for (is_candidate, name, arm) in
+        [(false, "before", &comparison.baseline), (true, "after", &comparison.candidate)]
     {
-        let of_side = comparison.turns.iter().filter(|turn| turn.after == is_after);
-        let of_side: Vec<&KeptRun> = of_side.filter_map(|turn| runs.get(turn.run.as_ref()?)).collect();
-        let mut line = format!("{name}: {}", code(&side.command));
-        if of_side.is_empty() {
-            line += &format!(", {}", plain(&side.device));
+        let of_arm = comparison.trials.iter().filter(|trial| trial.is_candidate == is_candidate);
+        let of_arm: Vec<&KeptRun> = of_arm.filter_map(|trial| runs.get(trial.run.as_ref()?)).collect();
+        let mut line = format!("{name}: {}", code(&arm.command));
+        if of_arm.is_empty() {
+            line += &format!(", {}", plain(&arm.device));
             let hash = |what: &str, hash: &Option<String>| {
                 hash.as_ref().map_or(String::new(), |hash| format!(", {what} {}", short_hash(hash, 12)))
             };
-            line += &hash("recipe", &side.recipe_hash);
-            line += &hash("commit", &side.commit);
+            line += &hash("recipe", &arm.recipe_hash);
+            line += &hash("commit", &arm.commit);
         }
         lines.push(line);
-        lines.extend(provenance::lines(of_side, scene));
+        lines.extend(provenance::lines(of_arm, scene));
     }
     lines
         .push(format!("blocks, interval and rule: [{COMPARISON}]({})", scene.link(&folder.join(COMPARISON))));

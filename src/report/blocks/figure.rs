@@ -1,4 +1,5 @@
-//! Figures of comparisons: every block of every turn of one, in the order in which they ran, and several by the value of a key.
+//! Figures of comparisons: every block of every trial of one, in the order in which they ran, and several by the value of
+//! a key.
 
 use super::series::Member;
 use crate::error::Result;
@@ -6,23 +7,25 @@ use crate::format::{decimal, short};
 use crate::report::chart::{self, Figure, Look, Mark, Panel, Series};
 use crate::report::series::{Points, Scale, pad};
 use crate::report::theme::{Hue, THEMES};
-use crate::results::comparison::{Comparison, Turn};
-use crate::results::steady::Spread;
+use crate::results::comparison::{Comparison, Trial};
+use crate::results::quantiles;
 
-/// Half of the width of a turn, in turns.
+/// Half of the width of a trial, in trials.
 const REACH: f64 = 0.36;
 
-/// The figure by theme; `None` where no turn has blocks.
+/// The figure by theme; `None` where no trial has blocks.
 pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, String)>>> {
-    let values = comparison.turns.iter().flat_map(|turn| &turn.blocks).copied().filter(|v| v.is_finite());
+    let values = comparison.trials.iter().flat_map(|trial| &trial.blocks).copied().filter(|v| v.is_finite());
     let range = values.fold(None, |range: Option<(f64, f64)>, value| {
         Some(range.map_or((value, value), |(low, high)| (low.min(value), high.max(value))))
     })?;
     let mut series = Vec::new();
-    for (is_after, name, hue) in [(false, "before", Hue::Blue), (true, "after", Hue::Orange)] {
-        let turns = || comparison.turns.iter().enumerate().filter(move |(_, turn)| turn.after == is_after);
-        let dots: Points = turns().flat_map(|(index, turn)| dots(index, turn)).collect();
-        let medians: Points = turns().flat_map(|(index, turn)| median(index, turn)).collect();
+    for (is_candidate, name, hue) in [(false, "before", Hue::Blue), (true, "after", Hue::Orange)] {
+        let trials = || {
+            comparison.trials.iter().enumerate().filter(move |(_, trial)| trial.is_candidate == is_candidate)
+        };
+        let dots: Points = trials().flat_map(|(index, trial)| dots(index, trial)).collect();
+        let medians: Points = trials().flat_map(|(index, trial)| median(index, trial)).collect();
         series.push(Series { name: format!("{name}, blocks"), hue, look: Look::Dots, points: dots });
         series.push(Series { name: "median of a turn".to_owned(), hue, look: Look::Bold, points: medians });
     }
@@ -43,13 +46,13 @@ pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, Strin
             marks: Vec::new(),
         }],
         x_name: "turn".to_owned(),
-        x: (0.5, comparison.turns.len() as f64 + 0.5),
+        x: (0.5, comparison.trials.len() as f64 + 0.5),
         x_at: None,
     };
     Some(THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect())
 }
 
-/// Both sides of comparisons by the value of a key above, and their ratios with 95 % intervals below, by theme.
+/// Both arms of comparisons by the value of a key above, and their ratios with 95 % intervals below, by theme.
 pub fn series(members: &[Member], over: &str) -> Result<Vec<(&'static str, String)>> {
     let lines = lines(members);
     let points = |value: &dyn Fn(&Comparison) -> Option<f64>| -> Points {
@@ -59,8 +62,8 @@ pub fn series(members: &[Member], over: &str) -> Result<Vec<(&'static str, Strin
         };
         lines.iter().flat_map(of).collect()
     };
-    let before = points(&|comparison| comparison.before.measured.get("tok_s").copied());
-    let after = points(&|comparison| comparison.after.measured.get("tok_s").copied());
+    let before = points(&|comparison| comparison.baseline.measured.get("tok_s").copied());
+    let after = points(&|comparison| comparison.candidate.measured.get("tok_s").copied());
     let fastest = before.iter().chain(&after).map(|point| point.1).fold(0.0, f64::max);
     let ratios = points(&|comparison| comparison.ratio.map(|ratio| ratio.estimate));
     let ranges = members.iter().filter_map(|member| Some((member.at, member.comparison.ratio?)));
@@ -128,19 +131,19 @@ fn whole(value: f64) -> String {
     decimal(Some(value), if value.abs() < 100.0 { 2 } else { 0 })
 }
 
-/// The blocks of a turn side by side, as they ran.
-fn dots(index: usize, turn: &Turn) -> Points {
-    let count = turn.blocks.len() as f64;
+/// The blocks of a trial side by side, as they ran.
+fn dots(index: usize, trial: &Trial) -> Points {
+    let count = trial.blocks.len() as f64;
     let x = |block: usize| index as f64 + 1.0 + REACH * ((2 * block + 1) as f64 / count - 1.0);
-    turn.blocks.iter().enumerate().map(|(block, value)| (x(block), *value)).collect()
+    trial.blocks.iter().enumerate().map(|(block, value)| (x(block), *value)).collect()
 }
 
-/// A line at the median of a turn, and a gap after it.
-fn median(index: usize, turn: &Turn) -> Points {
+/// A line at the median of a trial, and a gap after it.
+fn median(index: usize, trial: &Trial) -> Points {
     let middle = index as f64 + 1.0;
-    let Some(spread) = Spread::of(turn.blocks.iter().copied()) else { return Points::new() };
+    let Some(value) = quantiles::median(trial.blocks.iter().copied()) else { return Points::new() };
     let end = middle + REACH;
-    vec![(middle - REACH, spread.median), (end, spread.median), (end, f64::NAN)]
+    vec![(middle - REACH, value), (end, value), (end, f64::NAN)]
 }
 
 #[cfg(test)]
@@ -148,16 +151,16 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn comparison(turns: &[Turn]) -> Comparison {
-        let side = json!({ "label": "", "command": "", "device": "cpu avx512", "measured": {} });
+    fn comparison(trials: &[Trial]) -> Comparison {
+        let arm = json!({ "label": "", "command": "", "device": "cpu avx512", "measured": {} });
         let comparison = json!({
             "name": "fused",
             "id": "20261122T000000Z-7d757a20",
-            "before": side,
-            "after": side,
+            "before": arm,
+            "after": arm,
             "changes": [],
             "finished": true,
-            "turns": turns,
+            "turns": trials,
             "ratio": { "estimate": 1.24, "low": 1.22, "high": 1.257 },
             "min_effect": 0.01,
             "verdict": "faster",
@@ -169,21 +172,28 @@ mod tests {
         serde_json::from_value(comparison).unwrap()
     }
 
-    fn turn(after: bool, around: f64, blocks: u32) -> Turn {
+    fn trial(is_candidate: bool, around: f64, blocks: u32) -> Trial {
         let blocks = (0..blocks).map(|block| around + f64::from(block * 7 % 20) * 40.0).collect();
-        Turn { after, run: None, status: "ok".to_owned(), blocks, metrics_hash: None, final_loss: None }
+        Trial {
+            is_candidate,
+            run: None,
+            status: "ok".to_owned(),
+            blocks,
+            metrics_hash: None,
+            final_loss: None,
+        }
     }
 
     #[test]
-    fn every_block_is_a_dot_and_every_turn_has_a_median() {
+    fn every_block_is_a_dot_and_every_trial_has_a_median() {
         let around = |i: u32| 20_000.0 + f64::from(i % 2) * 4000.0 + f64::from(i) * 90.0;
-        let turns: Vec<Turn> = (0..6).map(|i| turn(i % 2 == 1, around(i), 20)).collect();
-        let drawn = blocks(&comparison(&turns)).unwrap().unwrap();
+        let trials: Vec<Trial> = (0..6).map(|i| trial(i % 2 == 1, around(i), 20)).collect();
+        let drawn = blocks(&comparison(&trials)).unwrap().unwrap();
         assert_eq!(drawn.iter().map(|(theme, _)| *theme).collect::<Vec<_>>(), ["light", "dark"]);
         for (theme, svg) in &drawn {
             assert_eq!(svg.matches("<circle").count(), 6 * 20 + 2, "{theme}: blocks and the legend");
             assert!(svg.contains("fused: before and after") && svg.contains("1.240 (1.220 to 1.257)"));
         }
-        assert!(blocks(&comparison(&[turn(false, 1.0, 0)])).is_none(), "nothing to draw");
+        assert!(blocks(&comparison(&[trial(false, 1.0, 0)])).is_none(), "nothing to draw");
     }
 }

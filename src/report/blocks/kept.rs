@@ -50,7 +50,7 @@ impl Source {
             let path = folder.join(&file.path);
             let why = match std::fs::read(&path) {
                 Err(e) => format!("{} cannot be read ({e}), but its manifest lists it", path.display()),
-                Ok(bytes) if KeptFile::of(&file.path, &bytes) != *file => {
+                Ok(bytes) if KeptFile::from_bytes(&file.path, &bytes) != *file => {
                     format!(
                         "{} was changed since it was kept: its hash is not the manifest's",
                         path.display()

@@ -17,13 +17,9 @@ pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> String {
     seen.join(" then ")
 }
 
-/// The device class that a run was measured on, such as `NVIDIA H200`, `2 × NVIDIA H200 by NV18` or `cpu avx512`.
+/// Returns the device class that a run was measured on; a resumed run may have several.
 pub fn device(run: &KeptRun) -> String {
-    let class = |environment: &Environment| match &environment.gpu {
-        Some(gpu) => gpu.class(),
-        None => format!("cpu {}", environment.cpu.instructions),
-    };
-    let classes: Vec<String> = run.environments.iter().map(class).collect();
+    let classes: Vec<String> = run.environments.iter().map(Environment::device_class).collect();
     distinct(classes.iter().map(String::as_str))
 }
 
@@ -94,7 +90,7 @@ fn of_cpu(environment: &Environment) -> String {
 
 /// How the GPUs of a run are joined.
 fn topology(gpu: &Gpu) -> String {
-    match (&gpu.topology, gpu.joined()) {
+    match (&gpu.topology, gpu.links()) {
         (Some(rows), Some(words)) if rows.len() > 1 => format!("{} GPUs by {}", rows.len(), plain(&words)),
         _ => "one GPU".to_owned(),
     }

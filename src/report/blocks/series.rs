@@ -5,7 +5,7 @@ use super::spec::Spec;
 use super::text::{code, plain, table};
 use super::{Rendered, Scene, Why, alike, comparison, figure, provenance, runs};
 use crate::format::{BLANK, decimal};
-use crate::results::comparison::{COMPARISONS, Comparison, Side};
+use crate::results::comparison::{Arm, COMPARISONS, Comparison};
 use crate::results::folder::PLOTS;
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub struct Member {
     pub at: f64,
     pub comparison: Comparison,
     source: Source,
-    /// The kept runs of its turns.
+    /// The kept runs of its trials.
     runs: Vec<KeptRun>,
 }
 
@@ -70,13 +70,13 @@ pub fn render(
     Ok(rendered)
 }
 
-/// Reads a comparison, and the key's value in its first kept run, of the changed side where that has one.
+/// Reads a comparison, and the key's value in its first kept run, of the candidate where that has one.
 fn member(scene: &Scene<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<Why>> {
     let (source, comparison) = comparison::read(scene, &folder)?;
     let runs = comparison::kept_runs(scene, &comparison)?;
-    let mut turns: Vec<_> = comparison.turns.iter().collect();
-    turns.sort_by_key(|turn| !turn.after);
-    let first = turns.iter().filter_map(|turn| turn.run.as_ref()).find_map(|id| runs.get(id));
+    let mut trials: Vec<_> = comparison.trials.iter().collect();
+    trials.sort_by_key(|trial| !trial.is_candidate);
+    let first = trials.iter().filter_map(|trial| trial.run.as_ref()).find_map(|id| runs.get(id));
     let value = first.and_then(|run| run.resolved.get(over));
     let Some(at) = value.and_then(|value| value.parse::<f64>().ok()).filter(|at| at.is_finite()) else {
         let has = value.map_or("none".to_owned(), |value| code(value));
@@ -115,14 +115,14 @@ fn rows(scene: &Scene<'_>, members: &[Member], over: &str) -> String {
     ];
     let row = |member: &Member| {
         let found = &member.comparison;
-        let speed = |side: &Side| decimal(side.measured.get("tok_s").copied(), 0);
+        let speed = |arm: &Arm| decimal(arm.measured.get("tok_s").copied(), 0);
         let prediction =
             found.predicts.as_ref().map(|said| format!("{}: {}", code(said), comparison::held(found)));
         vec![
             format!("[{}]({})", plain(&found.name), scene.link(&member.source.folder)),
             key_value(member.at),
-            speed(&found.before),
-            speed(&found.after),
+            speed(&found.baseline),
+            speed(&found.candidate),
             found.ratio.as_ref().map_or(BLANK.to_owned(), comparison::interval),
             found.verdict.as_str().to_owned(),
             comparison::gate(found).to_owned(),
@@ -133,15 +133,15 @@ fn rows(scene: &Scene<'_>, members: &[Member], over: &str) -> String {
     table(&headings.map(str::to_owned), &members.iter().map(row).collect::<Vec<_>>())
 }
 
-/// What was run on both sides, and where the runs come from.
+/// What was run on both arms, and where the runs come from.
 fn origins(scene: &Scene<'_>, members: &[Member], all_runs: &[KeptRun]) -> String {
     let mut lines = Vec::new();
-    for (is_after, word) in [(false, "before"), (true, "after")] {
+    for (is_candidate, word) in [(false, "before"), (true, "after")] {
         for Member { comparison, .. } in members {
-            let side = if is_after { &comparison.after } else { &comparison.before };
-            let is_external = side.recipe_hash.is_none();
-            let device = if is_external { format!(", {}", plain(&side.device)) } else { String::new() };
-            lines.push(format!("{word}: {}{device}", code(&side.command)));
+            let arm = if is_candidate { &comparison.candidate } else { &comparison.baseline };
+            let is_external = arm.recipe_hash.is_none();
+            let device = if is_external { format!(", {}", plain(&arm.device)) } else { String::new() };
+            lines.push(format!("{word}: {}{device}", code(&arm.command)));
         }
     }
     lines.dedup();

@@ -33,7 +33,7 @@ fn timing(step: u64) -> TimingRow {
     TimingRow {
         data_wait_ms: Some(0.1),
         tok_s: Some(2048.0 / 0.12 / slow),
-        ..TimingRow::of(
+        ..TimingRow::timed(
             step,
             if step <= 5 { Phase::Warmup } else { Phase::Train },
             step as f64 * 0.12,
@@ -46,7 +46,7 @@ fn timing(step: u64) -> TimingRow {
 fn draw(run: &Path, floor: Option<f64>, metrics: &[MetricsRow], timing: &[TimingRow]) -> Vec<PathBuf> {
     std::fs::create_dir_all(run).unwrap();
     let mut summary =
-        Summary::begin("quickstart", "20261121T073400Z-1f2e3d4c", "1f2e3d4c", metrics.len() as u64);
+        Summary::started("quickstart", "20261121T073400Z-1f2e3d4c", "1f2e3d4c", metrics.len() as u64);
     summary.status = Status::Ok;
     summary.floor = floor;
     summary.measure(metrics, timing, 5);

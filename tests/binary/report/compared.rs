@@ -129,7 +129,7 @@ fn a_newer_comparison_and_unlike_sides_are_red() {
     newer.is_red(&["a newer kept comparison matches: comparisons/fused/20261123"], true);
 
     let mut unlike = comparison();
-    unlike.after.device = "NVIDIA H200".to_owned();
+    unlike.candidate.device = "NVIDIA H200".to_owned();
     let place = place();
     store(&place, &unlike);
     place.is_red(&["block `comparison` of `fused`: unlike", "device (cpu avx512, NVIDIA H200)"], false);
@@ -164,8 +164,8 @@ fn widths() -> Place {
     place.keep_as(WIDER, &[("resolved.toml", "dim = 128", "dim = 256")]);
     for (id, after) in [("20261120T000000Z-7d757a20", 11_000.0), ("20261121T000000Z-7d757a20", 12_000.0)] {
         let mut wider = Comparison { id: id.to_owned(), ..comparison() };
-        wider.turns.iter_mut().for_each(|turn| turn.run = Some(WIDER.to_owned()));
-        wider.after.measured.insert("tok_s".to_owned(), after);
+        wider.trials.iter_mut().for_each(|trial| trial.run = Some(WIDER.to_owned()));
+        wider.candidate.measured.insert("tok_s".to_owned(), after);
         store(&place, &wider);
     }
     place.page(&["kind=\"series\" select=\"fused\" over=\"model.dim\""]);

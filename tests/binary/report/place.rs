@@ -113,7 +113,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<KeptFile>) {
             collect(root, &path, files);
         } else {
             let inside = path.strip_prefix(root).unwrap().to_str().unwrap();
-            files.push(KeptFile::of(inside, &fs::read(&path).unwrap()));
+            files.push(KeptFile::from_bytes(inside, &fs::read(&path).unwrap()));
         }
     }
 }

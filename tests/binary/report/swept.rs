@@ -34,16 +34,11 @@ fn store(place: &Place, lines: &[Attempt]) {
 }
 
 fn lines() -> Vec<Attempt> {
-    let ok = Attempt {
-        run: Some(RUN.to_owned()),
-        measured: Measured {
-            tok_s: Some(24_779.7),
-            val_loss: Some(1.1169),
-            allocated_bytes: Some(77_831_424),
-            ..Measured::default()
-        },
-        ..attempt("aaa", "128", CellStatus::Ok)
-    };
+    let mut measured = Measured::default();
+    measured.figures.set("tok_s", 24_779.7);
+    measured.figures.set("val_loss", 1.1169);
+    measured.figures.set("allocated_bytes", 77_831_424);
+    let ok = Attempt { run: Some(RUN.to_owned()), measured, ..attempt("aaa", "128", CellStatus::Ok) };
     let refused = Attempt {
         reason: Some("needs 90 GiB | has 80".to_owned()),
         corpus_hash: None,

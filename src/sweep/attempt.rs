@@ -1,11 +1,12 @@
-//! One attempt at a cell: a process of this binary, which lives on where the sweep is killed.
+//! One attempt at a cell: a process of this binary, which survives if the sweep is killed.
 //!
-//! What it prints goes to a file that the sweep locked and handed down as its stdout. The lock ends with the last
-//! process that has the file open, so the next sweep sees whether an attempt still lives, and reads on from where it is.
+//! Its stdout is a file that the sweep has locked. The lock ends with the last process that has the file
+//! open, so the next sweep sees whether an attempt is still running, and continues to read its output.
 
 use crate::error::{Error, IoContext, Result};
 use crate::ranks::process::this_program;
 use crate::ranks::signal_group;
+use crate::results::columns::Figures;
 use crate::results::folder::{METRICS, TIMING, read_summary};
 use crate::results::ledger::{CellStatus, Measured, SWEEPS};
 use crate::results::{Status, Summary};
@@ -16,66 +17,66 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What attempts under way print, in the folder of sweeps.
+/// The folder of the outputs of running attempts, in the folder of sweeps.
 pub const ATTEMPTS: &str = ".attempts";
 
-/// How long a process that was asked to stop for taking too long may finish its step and save.
+/// Time between SIGTERM and SIGKILL at the time limit: enough to finish a step and save.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How long an attempt may take.
+/// Time limits of an attempt.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Limits {
-    /// Without a new row.
+pub struct AttemptLimits {
+    /// The longest time without a new row.
     pub hang: Option<Duration>,
-    /// In all.
+    /// The longest total time.
     pub timeout: Option<Duration>,
 }
 
-/// What an attempt is to run.
+/// The command of an attempt.
 #[derive(Debug)]
-pub struct Order<'a> {
+pub struct AttemptSpec<'a> {
     /// The results folder.
     pub results: &'a Path,
     /// The recipe.
     pub recipe: &'a Path,
     /// Its arguments.
     pub arguments: &'a [String],
-    /// The GPUs that it has to itself.
+    /// The GPUs that it uses exclusively.
     pub gpus: &'a [usize],
     /// The hash that its resolved recipe must have.
     pub recipe_hash: &'a str,
 }
 
-/// An attempt under way.
+/// A running attempt.
 #[derive(Debug)]
-pub struct Child {
-    /// `None` for one that an earlier sweep began.
+pub struct RunningAttempt {
+    /// `None` for one that an earlier sweep started.
     process: Option<std::process::Child>,
     files: Files,
     out: File,
-    /// What was read of a line that has no end yet.
+    /// Bytes of a line that is not complete yet.
     partial: Vec<u8>,
-    /// The GPUs that it has to itself.
+    /// The GPUs that it uses exclusively.
     pub gpus: Vec<usize>,
     recipe_hash: String,
     /// `RECIPE/RUN`, once there is one.
     pub run: Option<String>,
     pid: Option<u32>,
-    /// Its last step, of how many, and the loss.
+    /// Its last step, the number of all steps, and the loss.
     pub step: Option<(u64, u64, Option<f64>)>,
     began: Instant,
-    /// Bytes of rows when they last changed, and when that was.
+    /// Bytes of the row files when they last grew, and the time of that.
     rows: (u64, Instant),
-    ending: Option<Ending>,
+    stopping: Option<Stopping>,
 }
 
-/// Why and since when an attempt is being ended.
+/// The reason and the state of stopping an attempt.
 #[derive(Clone, Copy, Debug)]
-struct Ending {
+struct Stopping {
     cause: Cause,
     since: Instant,
-    asked: bool,
-    killed: bool,
+    sent_term: bool,
+    sent_kill: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,23 +86,23 @@ enum Cause {
     Stopped,
 }
 
-/// How an attempt ended.
+/// The result of an attempt.
 #[derive(Debug)]
-pub struct Verdict {
-    /// In a word.
+pub struct AttemptResult {
+    /// Its status.
     pub status: CellStatus,
     /// Why, where it is not `ok`.
     pub reason: Option<String>,
     /// `RECIPE/RUN`, where one began.
     pub run: Option<String>,
-    /// What it measured.
+    /// Its measured figures.
     pub measured: Measured,
 }
 
-/// A line of the file: the sweep's own first one, then the run's.
+/// A line of the output: the sweep's own first one, then those of the run.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
-enum Line {
+enum AttemptMessage {
     Attempt {
         gpus: Vec<usize>,
         recipe_hash: String,
@@ -127,23 +128,23 @@ struct Files {
 }
 
 impl Files {
-    fn of(results: &Path, key: &str, attempt: u64) -> Self {
+    fn new(results: &Path, key: &str, attempt: u64) -> Self {
         let stem = format!("{}-{attempt}", &key[..key.len().min(16)]);
         let folder = results.join(SWEEPS).join(ATTEMPTS);
         Self { out: folder.join(format!("{stem}.jsonl")), err: folder.join(format!("{stem}.err")) }
     }
 }
 
-impl Child {
+impl RunningAttempt {
     /// Starts an attempt.
     ///
     /// # Errors
     /// When its files cannot be written or the process cannot be started.
-    pub fn start(key: &str, attempt: u64, order: &Order<'_>) -> Result<Self> {
-        let files = Files::of(order.results, key, attempt);
+    pub fn start(key: &str, attempt: u64, order: &AttemptSpec<'_>) -> Result<Self> {
+        let files = Files::new(order.results, key, attempt);
         let mut out =
             OpenOptions::new().append(true).create(true).open(&files.out).at("create", &files.out)?;
-        // Somebody may have removed the ledger and left a run behind.
+        // The ledger may have been deleted while a run is still writing.
         out.try_lock().map_err(|e| match e {
             TryLockError::Error(e) => Error::failed(format!("cannot lock {}: {e}", files.out.display())),
             TryLockError::WouldBlock => {
@@ -151,7 +152,8 @@ impl Child {
             }
         })?;
         out.set_len(0).at("write", &files.out)?;
-        let line = Line::Attempt { gpus: order.gpus.to_vec(), recipe_hash: order.recipe_hash.to_owned() };
+        let line =
+            AttemptMessage::Attempt { gpus: order.gpus.to_vec(), recipe_hash: order.recipe_hash.to_owned() };
         let text =
             serde_json::to_string(&line).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
         writeln!(out, "{text}").at("write", &files.out)?;
@@ -163,11 +165,11 @@ impl Child {
         #[cfg(unix)]
         {
             use std::os::unix::process::CommandExt;
-            // A group of its own: an interrupt from the keyboard is for the sweep, which passes it on once.
+            // Its own process group: an interrupt of the terminal goes to the sweep, which passes it on once.
             command.arg0(&shown).process_group(0);
         }
         let process = command.spawn().at("start", &shown)?;
-        // With the command goes this process's hold of the file.
+        // Closes this process's handle of the file.
         drop(command);
         let pid = process.id();
         Ok(Self {
@@ -179,12 +181,12 @@ impl Child {
         })
     }
 
-    /// Takes over an attempt of an earlier sweep; `None` where nothing of it is left. `ago` is how long ago it began.
+    /// Attaches to an attempt that an earlier sweep started `ago`; `None` if its files are gone.
     ///
     /// # Errors
-    /// When its files cannot be read.
-    pub fn adopt(results: &Path, key: &str, attempt: u64, ago: Duration) -> Result<Option<Self>> {
-        let files = Files::of(results, key, attempt);
+    /// If its files cannot be read.
+    pub fn reattach(results: &Path, key: &str, attempt: u64, ago: Duration) -> Result<Option<Self>> {
+        let files = Files::new(results, key, attempt);
         if !files.out.exists() {
             return Ok(None);
         }
@@ -208,82 +210,85 @@ impl Child {
             step: None,
             began,
             rows: (0, Instant::now()),
-            ending: None,
+            stopping: None,
         })
     }
 
-    /// How long it has been under way.
-    pub fn took(&self) -> Duration {
+    /// Returns the time since it started.
+    pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Sees how far it is, ends it where it takes too long, and says how it ended once it has.
+    /// Reads its progress, stops it at a limit, and returns its result once it has ended.
     ///
     /// # Errors
-    /// When its files cannot be read.
-    pub fn poll(&mut self, results: &Path, limits: Limits) -> Result<Option<Verdict>> {
-        let (over, exit) = self.is_over()?;
+    /// If its files cannot be read.
+    pub fn poll(&mut self, results: &Path, limits: AttemptLimits) -> Result<Option<AttemptResult>> {
+        let (ended, exit) = self.has_ended()?;
         self.read_lines()?;
-        if over {
-            return Ok(Some(self.judge(results, exit)));
+        if ended {
+            return Ok(Some(self.result(results, exit)));
         }
         self.watch_rows(results);
         let waited = self.rows.1.elapsed();
         let cause = match limits {
-            Limits { timeout: Some(limit), .. } if self.took() > limit => Some(Cause::Timeout(limit)),
-            Limits { hang: Some(limit), .. } if waited > limit => Some(Cause::Hang(limit)),
+            AttemptLimits { timeout: Some(limit), .. } if self.elapsed() > limit => {
+                Some(Cause::Timeout(limit))
+            }
+            AttemptLimits { hang: Some(limit), .. } if waited > limit => Some(Cause::Hang(limit)),
             _ => None,
         };
         if let Some(cause) = cause {
-            self.end(cause);
+            self.request_stop(cause);
         }
-        self.push_on();
+        self.send_due_signals();
         Ok(None)
     }
 
-    /// Asks it to save and stop.
+    /// Makes it save and stop.
     pub fn stop(&mut self) {
-        self.end(Cause::Stopped);
-        self.push_on();
+        self.request_stop(Cause::Stopped);
+        self.send_due_signals();
     }
 
-    /// Removes its files. Call it once its end is in the ledger.
-    pub fn forget(self) {
-        // They only serve a sweep that finds the attempt without an end.
+    /// Removes its files. Call it once its result is in the ledger.
+    pub fn remove_files(self) {
+        // They only serve a later sweep that finds the attempt without a result.
         let _ = std::fs::remove_file(&self.files.out);
         let _ = std::fs::remove_file(&self.files.err);
     }
 
-    fn end(&mut self, cause: Cause) {
-        let asked = match self.ending {
+    fn request_stop(&mut self, cause: Cause) {
+        let sent_term = match self.stopping {
             None => false,
-            // One that was asked to stop may hang over it.
-            Some(Ending { cause: Cause::Stopped, .. }) if cause != Cause::Stopped => true,
+            // An attempt may hang while it stops.
+            Some(Stopping { cause: Cause::Stopped, .. }) if cause != Cause::Stopped => true,
             Some(_) => return,
         };
-        self.ending = Some(Ending { cause, since: Instant::now(), asked, killed: false });
+        self.stopping = Some(Stopping { cause, since: Instant::now(), sent_term, sent_kill: false });
     }
 
-    /// Sends the signals that are due. One that hangs finishes no step, so it is not asked first.
-    fn push_on(&mut self) {
-        let (Some(ending), Some(pid)) = (&mut self.ending, self.pid) else { return };
-        let patience = match ending.cause {
+    /// Sends the signals that are due. An attempt that hangs cannot finish its step, so it gets SIGKILL at
+    /// once.
+    fn send_due_signals(&mut self) {
+        let (Some(stopping), Some(pid)) = (&mut self.stopping, self.pid) else { return };
+        let grace = match stopping.cause {
             Cause::Hang(_) => Duration::ZERO,
             Cause::Timeout(_) => GRACE,
             Cause::Stopped => Duration::MAX,
         };
-        if !ending.asked && !patience.is_zero() {
-            ending.asked = true;
+        if !stopping.sent_term && !grace.is_zero() {
+            stopping.sent_term = true;
             signal_group(pid, false);
         }
-        if !ending.killed && ending.since.elapsed() >= patience {
-            ending.killed = true;
+        if !stopping.sent_kill && stopping.since.elapsed() >= grace {
+            stopping.sent_kill = true;
             signal_group(pid, true);
         }
     }
 
-    /// Whether it is over, and how it ended where this process is its parent.
-    fn is_over(&mut self) -> Result<(bool, Option<ExitStatus>)> {
+    /// Returns true if it has ended, with its exit status if this process is its parent.
+    fn has_ended(&mut self) -> Result<(bool, Option<ExitStatus>)> {
         let Some(process) = &mut self.process else {
             return match self.out.try_lock() {
                 Ok(()) => Ok((true, None)),
@@ -302,17 +307,19 @@ impl Child {
         let lines = std::mem::replace(&mut self.partial, rest);
         for line in lines.split(|&byte| byte == b'\n') {
             match serde_json::from_slice(line) {
-                Ok(Line::Attempt { gpus, recipe_hash }) => {
+                Ok(AttemptMessage::Attempt { gpus, recipe_hash }) => {
                     self.gpus = gpus;
                     self.recipe_hash = recipe_hash;
                 }
-                Ok(Line::Begin { run, pid }) => {
+                Ok(AttemptMessage::Begin { run, pid }) => {
                     self.run = name_of(&run);
                     self.pid = Some(pid);
                 }
-                Ok(Line::Step { step, total_steps, loss }) => self.step = Some((step, total_steps, loss)),
-                // What else a run says is in its log.
-                Ok(Line::Other) | Err(_) => {}
+                Ok(AttemptMessage::Step { step, total_steps, loss }) => {
+                    self.step = Some((step, total_steps, loss))
+                }
+                // Other messages are in the run's log.
+                Ok(AttemptMessage::Other) | Err(_) => {}
             }
         }
         Ok(())
@@ -327,11 +334,11 @@ impl Child {
         }
     }
 
-    fn judge(&self, results: &Path, exit: Option<ExitStatus>) -> Verdict {
+    fn result(&self, results: &Path, exit: Option<ExitStatus>) -> AttemptResult {
         let summary = self.run.as_ref().and_then(|run| read_summary(&results.join(run)).ok());
         let (status, reason) = self.status(summary.as_ref(), exit);
         let measured = summary.as_ref().map(measured).unwrap_or_default();
-        Verdict { status, reason, run: self.run.clone(), measured }
+        AttemptResult { status, reason, run: self.run.clone(), measured }
     }
 
     fn status(&self, summary: Option<&Summary>, exit: Option<ExitStatus>) -> (CellStatus, Option<String>) {
@@ -341,14 +348,14 @@ impl Child {
             return (CellStatus::Failed, Some(reason.to_owned()));
         }
         let ended = summary.map(|summary| (summary.status, summary.reason.clone()));
-        // A run that came to its own end before a signal reached it keeps its result.
+        // A run that ended before a signal reached it keeps its result.
         match ended {
             Some((Status::Ok, _)) => return (CellStatus::Ok, None),
             Some((Status::Diverged, reason)) => return (CellStatus::Diverged, reason),
             Some((Status::Oom, reason)) => return (CellStatus::Oom, reason),
             _ => {}
         }
-        match self.ending.map(|ending| ending.cause) {
+        match self.stopping.map(|stopping| stopping.cause) {
             Some(Cause::Hang(limit)) => {
                 let reason = format!("no row for more than {} s", limit.as_secs_f64());
                 return (CellStatus::Hang, Some(reason));
@@ -365,12 +372,12 @@ impl Child {
         match ended {
             Some((Status::Failed, reason)) => (CellStatus::Failed, reason),
             Some((Status::Interrupted, reason)) => (CellStatus::Killed, reason),
-            _ => self.without_a_word(exit),
+            _ => self.status_without_summary(exit),
         }
     }
 
-    /// The status of an attempt whose run does not say how it ended.
-    fn without_a_word(&self, exit: Option<ExitStatus>) -> (CellStatus, Option<String>) {
+    /// Returns the status of an attempt whose run left no final summary, from its exit status and stderr.
+    fn status_without_summary(&self, exit: Option<ExitStatus>) -> (CellStatus, Option<String>) {
         let said = std::fs::read(&self.files.err).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);
         let error = said.lines().find_map(|line| line.strip_prefix("error: ")).map(str::to_owned);
@@ -379,7 +386,7 @@ impl Child {
                 (Some(4), error) => (CellStatus::PredictedOom, error),
                 (Some(code), error) => {
                     let last = said.lines().rfind(|line| !line.trim().is_empty());
-                    let last = last.unwrap_or("nothing was said");
+                    let last = last.unwrap_or("no message");
                     (CellStatus::Failed, Some(error.unwrap_or_else(|| format!("exit code {code}: {last}"))))
                 }
                 (None, _) => (CellStatus::Killed, Some(format!("ended by {exit}"))),
@@ -390,26 +397,17 @@ impl Child {
     }
 }
 
-/// `RECIPE/RUN` of a run folder.
+/// Returns `RECIPE/RUN` of a run folder.
 fn name_of(run: &Path) -> Option<String> {
     let recipe = run.parent()?.file_name()?.to_str()?;
     Some(format!("{recipe}/{}", run.file_name()?.to_str()?))
 }
 
-/// What a summary says that belongs in the ledger. What was not measured is blank.
+/// Returns the figures of a summary that the ledger keeps. What was not measured is blank.
 fn measured(summary: &Summary) -> Measured {
-    // As the run's own files print it: an f32 in its shortest form.
-    let exact = |loss: f32| loss.to_string().parse().ok();
-    let steady = summary.steady_state.as_ref();
-    Measured {
-        steps: Some(summary.steps).filter(|&steps| steps > 0),
-        loss: summary.train_loss.last.and_then(|at| exact(at.loss)),
-        val_loss: summary.val_loss.last.and_then(|at| exact(at.loss)),
-        tok_s: summary.tok_s,
-        step_ms: steady.and_then(|steady| steady.step_ms).map(|spread| spread.median),
-        mfu_pct: summary.mfu_pct,
-        planned_bytes: summary.memory.planned_bytes,
-        allocated_bytes: summary.memory.allocated_bytes,
-        contended: summary.gpu.as_ref().and_then(|gpu| gpu.contended),
+    let mut figures = Figures::as_printed(summary).for_ledger();
+    if summary.steps == 0 {
+        figures.set("steps", None::<u64>);
     }
+    Measured { figures, contended: summary.gpu.as_ref().and_then(|gpu| gpu.contended) }
 }

@@ -1,24 +1,24 @@
-//! How busy others kept the processor during a turn.
+//! Load of the CPU by other processes during a trial.
 
 /// Counters of the machine and of this process's children that have ended, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Load {
+pub struct CpuLoad {
     busy: u64,
     total: u64,
     stolen: u64,
     own: u64,
 }
 
-impl Load {
-    /// The counters now; `None` where the system does not tell (anything but Linux).
-    pub fn now() -> Option<Self> {
+impl CpuLoad {
+    /// Reads the counters; `None` on systems other than Linux.
+    pub fn sample() -> Option<Self> {
         let machine = std::fs::read_to_string("/proc/stat").ok()?;
         let own = std::fs::read_to_string("/proc/self/stat").ok()?;
-        Self::of(&machine, &own)
+        Self::parse(&machine, &own)
     }
 
-    /// Reads `/proc/stat` and `/proc/self/stat` (proc(5)).
-    fn of(machine: &str, own: &str) -> Option<Self> {
+    /// Parses `/proc/stat` and `/proc/self/stat` (proc(5)).
+    fn parse(machine: &str, own: &str) -> Option<Self> {
         let ticks: Vec<u64> = machine
             .lines()
             .find_map(|line| line.strip_prefix("cpu "))?
@@ -30,13 +30,15 @@ impl Load {
             return None;
         };
         let busy = user + nice + system + irq + softirq;
-        // The command's name, in parentheses, may hold spaces; utime is the 12th field after it, then stime, cutime, cstime.
+        // The command's name, in parentheses, may hold spaces; utime is the 12th field after it, then stime,
+        // cutime, cstime.
         let fields: Vec<&str> = own.rsplit_once(')')?.1.split_whitespace().collect();
         let own = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()?;
         Some(Self { busy, total: busy + idle + iowait + stolen, stolen, own })
     }
 
-    /// The share of the machine's time that others computed, and the share that the host took away, since `before`.
+    /// Returns the fraction of the machine's time used by other processes, and the fraction taken by the host
+    /// of a virtual machine, since `before`.
     pub fn since(&self, before: &Self) -> Option<(f64, f64)> {
         let total = self.total.checked_sub(before.total).filter(|total| *total > 0)? as f64;
         let busy = self.busy.saturating_sub(before.busy);
@@ -50,12 +52,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_are_what_is_busy_without_us() {
+    fn load_of_others_excludes_this_process() {
         let own = |ticks: u64| format!("7 (a b) c) S 1 7 7 0 -1 0 0 0 0 0 10 {ticks} 0 0 20 0 1");
-        let before = Load::of("cpu  100 0 0 900 0 0 0 0 0 0\ncpu0 1", &own(0)).unwrap();
-        let after = Load::of("cpu  160 0 0 1030 0 0 0 10 0 0\n", &own(40)).unwrap();
+        let before = CpuLoad::parse("cpu  100 0 0 900 0 0 0 0 0 0\ncpu0 1", &own(0)).unwrap();
+        let after = CpuLoad::parse("cpu  160 0 0 1030 0 0 0 10 0 0\n", &own(40)).unwrap();
         assert_eq!(after.since(&before), Some((0.1, 0.05)));
         assert_eq!(before.since(&before), None);
-        assert_eq!(Load::of("intr 1 2", &own(0)), None);
+        assert_eq!(CpuLoad::parse("intr 1 2", &own(0)), None);
     }
 }

@@ -1,0 +1,372 @@
+//! The arms of a comparison: resolves the request into two programs that can run trials.
+
+use super::revision;
+use crate::error::{Error, IoContext, Result};
+use crate::machine::Machine;
+use crate::recipe::{self, Change, Recipe, find_path};
+use crate::results::comparison::BINARIES;
+use crate::results::folder::RESOLVED;
+use crate::results::{atomic, find};
+use std::path::{Path, PathBuf};
+
+/// The request of the user.
+#[derive(Clone, Debug, Default)]
+pub struct ArmsRequest {
+    /// The recipe of the baseline, and of the candidate unless it has another.
+    pub recipe: Option<PathBuf>,
+    /// A second recipe, or changes `key=value` of the candidate.
+    pub candidate: Vec<String>,
+    /// Settings `key=value` of both arms.
+    pub common: Vec<String>,
+    /// Another binary for the baseline.
+    pub baseline_bin: Option<PathBuf>,
+    /// Another commit for the baseline.
+    pub baseline_rev: Option<String>,
+    /// An external command for the baseline.
+    pub baseline_cmd: Option<String>,
+    /// Stored runs: baseline and candidate, several of an arm joined by commas.
+    pub runs: Option<(String, String)>,
+}
+
+/// The program of an arm's trials.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Program {
+    /// Runs of a binary of xrun, with a recipe and settings.
+    Xrun {
+        /// The binary.
+        binary: PathBuf,
+        /// Recipe and settings.
+        arguments: Vec<String>,
+    },
+    /// A command for the shell that prints rows.
+    Command(String),
+    /// Runs that are stored already.
+    Stored(Vec<PathBuf>),
+}
+
+/// An arm that can run trials.
+#[derive(Clone, Debug)]
+pub struct PlannedArm {
+    /// Label in tables.
+    pub label: String,
+    /// The recipe with its changed keys, or the command, as shown to people.
+    pub command: String,
+    /// The program of its trials.
+    pub program: Program,
+    /// BLAKE3 of the binary.
+    pub binary: Option<String>,
+    /// Its recipe; `None` for an external command.
+    pub resolved: Option<Recipe>,
+}
+
+/// Both arms.
+#[derive(Clone, Debug)]
+pub struct Arms {
+    /// The arm that is measured against.
+    pub baseline: PlannedArm,
+    /// The changed arm.
+    pub candidate: PlannedArm,
+    /// Keys that differ between their recipes.
+    pub changes: Vec<Change>,
+}
+
+impl Arms {
+    /// Prepares both arms: loads recipes, builds a commit, finds stored runs.
+    ///
+    /// # Errors
+    /// Exit 2 for wrong recipes, missing runs, and arms that do not differ; 1 for a build that fails.
+    pub fn new(request: &ArmsRequest, results: &Path) -> Result<Self> {
+        if let Some((baseline, candidate)) = &request.runs {
+            return Ok(Self::from_planned(stored(results, baseline)?, stored(results, candidate)?));
+        }
+        let Some(path) = &request.recipe else {
+            return Err(Error::usage(
+                "name a recipe to compare, or two stored runs with --runs BEFORE AFTER",
+            ));
+        };
+        let own =
+            std::env::current_exe().map_err(|e| Error::failed(format!("cannot find xrun itself: {e}")))?;
+        let base = load(path, &request.common)?;
+        let (second, changes) = match request.candidate.split_first() {
+            Some((first, rest)) if !first.contains('=') => (Some(PathBuf::from(first)), rest.to_vec()),
+            _ => (None, request.candidate.clone()),
+        };
+        let other_program = request.baseline_bin.is_some()
+            || request.baseline_rev.is_some()
+            || request.baseline_cmd.is_some();
+        let changes = match changes.is_empty() && second.is_none() && !other_program {
+            true => changes_of_recipe(&base),
+            false => changes,
+        };
+        if changes.is_empty() && second.is_none() && !other_program {
+            return Err(Error::usage(format!(
+                "nothing differs: name a second recipe, a change such as engine.fused=false, or another \
+                 program with --before-bin, --before-rev or --before-cmd; or write [compare] change = {{ … \
+                 }} in {}",
+                path.display()
+            )));
+        }
+        let settings = merged(&request.common, &changes);
+        let candidate = xrun(own.clone(), second.as_deref().unwrap_or(path), &settings, &changes)?;
+        let baseline = baseline(request, path, own)?;
+        let mut arms = Self::from_planned(baseline, candidate);
+        if other_program {
+            // A later build must not change what a comparison rests on.
+            arms.baseline.store_binary(results)?;
+            arms.candidate.store_binary(results)?;
+        }
+        Ok(arms)
+    }
+
+    fn from_planned(baseline: PlannedArm, candidate: PlannedArm) -> Self {
+        let changes = match (&baseline.resolved, &candidate.resolved) {
+            (Some(a), Some(b)) => {
+                let differ = recipe::diff(a.values(), b.values()).into_iter();
+                differ
+                    .filter(|change| !change.key.starts_with("compare.") && change.key != "job.description")
+                    .collect()
+            }
+            _ => Vec::new(),
+        };
+        let mut arms = Self { baseline, candidate, changes };
+        if arms.baseline.label == arms.candidate.label {
+            arms.baseline.label += " (before)";
+            arms.candidate.label += " (after)";
+        }
+        arms
+    }
+
+    /// Returns one of the arms.
+    pub fn get(&self, is_candidate: bool) -> &PlannedArm {
+        if is_candidate { &self.candidate } else { &self.baseline }
+    }
+
+    /// Returns true if both arms are runs of one binary.
+    pub fn same_binary(&self) -> bool {
+        self.baseline.binary.is_some() && self.baseline.binary == self.candidate.binary
+    }
+
+    /// Returns true if an arm is an external command.
+    pub fn has_external(&self) -> bool {
+        [&self.baseline, &self.candidate].iter().any(|arm| matches!(arm.program, Program::Command(_)))
+    }
+
+    /// Returns the recipe whose `[compare]` applies: the baseline's, or the candidate's where the baseline
+    /// has none.
+    pub fn recipe(&self) -> Option<&Recipe> {
+        self.baseline.resolved.as_ref().or(self.candidate.resolved.as_ref())
+    }
+}
+
+impl PlannedArm {
+    /// Copies the binary to `RESULTS/binaries/<hash>` and runs it from there.
+    fn store_binary(&mut self, results: &Path) -> Result<()> {
+        let (Program::Xrun { binary, .. }, Some(hash)) = (&mut self.program, &self.binary) else {
+            return Ok(());
+        };
+        let folder = results.join(BINARIES);
+        std::fs::create_dir_all(&folder).at("create", &folder)?;
+        let stored = folder.join(hash);
+        if !stored.is_file() {
+            let bytes = std::fs::read(&*binary).at("read", binary)?;
+            atomic::write(&stored, &bytes)?;
+        }
+        #[cfg(unix)]
+        std::fs::set_permissions(&stored, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .at("make executable", &stored)?;
+        *binary = std::path::absolute(&stored).at("find", &stored)?;
+        Ok(())
+    }
+}
+
+/// Prepares the baseline. `own` is this binary.
+fn baseline(request: &ArmsRequest, recipe: &Path, own: PathBuf) -> Result<PlannedArm> {
+    if let Some(command) = &request.baseline_cmd {
+        return Ok(external(command));
+    }
+    let (program, name) = match (&request.baseline_bin, &request.baseline_rev) {
+        (Some(binary), _) if !binary.is_file() => {
+            return Err(Error::usage(format!("there is no binary {}", binary.display())));
+        }
+        (Some(binary), _) => {
+            // A path means nothing to a reader of results; the hash identifies the binary.
+            let file = binary.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            (binary.clone(), Some(format!("{file} ({})", &hash_of(binary)?[..8])))
+        }
+        (None, Some(rev)) => {
+            let built = revision::build(rev)?;
+            (built.binary, Some(format!("{rev} ({})", &built.commit[..built.commit.len().min(8)])))
+        }
+        (None, None) => (own, None),
+    };
+    let mut baseline = xrun(program, recipe, &request.common, &[])?;
+    if let Some(name) = name {
+        baseline.command = format!("{} with {name}", baseline.command);
+        baseline.label = name;
+    }
+    Ok(baseline)
+}
+
+/// Returns the BLAKE3 of a file, in hexadecimal.
+pub(super) fn hash_of(path: &Path) -> Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_mmap_rayon(path).at("read", path)?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+fn load(path: &Path, settings: &[String]) -> Result<Recipe> {
+    recipe::load(path, settings, recipe::environment(), &Machine::none())
+}
+
+/// Returns an arm of runs of a binary with a recipe and settings, labelled by `changes` if there are any.
+fn xrun(binary: PathBuf, path: &Path, settings: &[String], changes: &[String]) -> Result<PlannedArm> {
+    let resolved = load(path, settings)?;
+    let hash = hash_of(&binary)?;
+    // A trial is always a run from the start.
+    let settings_of_trials = merged(settings, &["checkpoint.resume=never".to_owned()]);
+    let mut arguments = vec![path.to_string_lossy().into_owned()];
+    arguments.extend(settings_of_trials);
+    let command = std::iter::once(path.to_string_lossy().into_owned()).chain(settings.iter().cloned());
+    let label = if changes.is_empty() { resolved.name().to_owned() } else { changes.join(" ") };
+    Ok(PlannedArm {
+        label,
+        command: command.collect::<Vec<_>>().join(" "),
+        program: Program::Xrun { binary, arguments },
+        binary: Some(hash),
+        resolved: Some(resolved),
+    })
+}
+
+fn external(command: &str) -> PlannedArm {
+    let label = command.split_whitespace().next().unwrap_or("command").to_owned();
+    PlannedArm {
+        label,
+        command: command.to_owned(),
+        program: Program::Command(command.to_owned()),
+        binary: None,
+        resolved: None,
+    }
+}
+
+/// Returns an arm of stored runs, whose names are joined by commas.
+fn stored(results: &Path, names: &str) -> Result<PlannedArm> {
+    let runs: Vec<PathBuf> =
+        names.split(',').map(|name| find::find(results, name.trim())).collect::<Result<_>>()?;
+    if let Some(twice) = runs.iter().enumerate().find_map(|(at, run)| runs[..at].contains(run).then_some(run))
+    {
+        return Err(Error::usage(format!("{} is named twice in one arm: it is one run", twice.display())));
+    }
+    let first = runs.first().ok_or_else(|| Error::usage("--runs names two arms"))?;
+    let resolved = load_stored(first)?;
+    for other in &runs[1..] {
+        if load_stored(other)?.hash() != resolved.hash() {
+            return Err(Error::usage(format!(
+                "{} and {} are of one arm and not of one recipe",
+                first.display(),
+                other.display()
+            )));
+        }
+    }
+    Ok(PlannedArm {
+        label: names.to_owned(),
+        command: format!("stored {names}"),
+        program: Program::Stored(runs),
+        binary: None,
+        resolved: Some(resolved),
+    })
+}
+
+/// Loads the recipe of a stored run, under the name of its folder.
+fn load_stored(run: &Path) -> Result<Recipe> {
+    let path = run.join(RESOLVED);
+    let recipe = recipe::load(&path, &[], std::iter::empty(), &Machine::none())?;
+    Ok(match run.parent().and_then(Path::file_name) {
+        Some(name) => recipe.with_name(name.to_string_lossy()),
+        None => recipe,
+    })
+}
+
+/// Returns `[compare] change` as settings.
+fn changes_of_recipe(resolved: &Recipe) -> Vec<String> {
+    resolved.values().compare.change.iter().map(|(key, value)| format!("{key}={value}")).collect()
+}
+
+/// Returns settings with `others` replacing those of the same keys: a command line sets each key once.
+fn merged(settings: &[String], others: &[String]) -> Vec<String> {
+    let key = |setting: &String| {
+        let written =
+            setting.split('=').next().unwrap_or_default().trim().trim_start_matches("--").to_owned();
+        find_path(&written).map_or(written, |known| known.path.to_owned())
+    };
+    let replaced = |setting: &&String| others.iter().any(|other| key(other) == key(setting));
+    settings.iter().filter(|setting| !replaced(setting)).chain(others).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(ToString::to_string).collect()
+    }
+
+    fn request(recipe: &str, candidate: &[&str], common: &[&str]) -> ArmsRequest {
+        ArmsRequest {
+            recipe: Some(recipe.into()),
+            candidate: texts(candidate),
+            common: texts(common),
+            ..ArmsRequest::default()
+        }
+    }
+
+    #[test]
+    fn later_settings_replace_earlier_ones_under_any_name() {
+        let merged =
+            merged(&texts(&["training.max_steps=3", "engine.threads=1"]), &texts(&["training.steps=4"]));
+        assert_eq!(merged, ["engine.threads=1", "training.steps=4"]);
+    }
+
+    #[test]
+    fn changes_are_of_the_candidate_and_settings_of_both() {
+        let arms = Arms::new(
+            &request("quickstart", &["engine.fused=false"], &["training.steps=80", "checkpoint.resume=auto"]),
+            Path::new("none"),
+        )
+        .unwrap();
+        let Program::Xrun { arguments, .. } = &arms.candidate.program else { panic!() };
+        assert_eq!(
+            *arguments,
+            ["quickstart", "training.steps=80", "engine.fused=false", "checkpoint.resume=never"]
+        );
+        assert_eq!(arms.changes.len(), 1);
+        assert_eq!((arms.changes[0].key, arms.changes[0].old.as_str()), ("engine.fused", "true"));
+        assert_eq!(
+            (arms.baseline.label.as_str(), arms.candidate.label.as_str()),
+            ("quickstart", "engine.fused=false")
+        );
+        assert!(arms.same_binary() && !arms.has_external());
+    }
+
+    #[test]
+    fn a_change_may_stand_in_the_recipe_and_nothing_at_all_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.toml");
+        std::fs::write(&path, "[compare]\nchange = { \"engine.attention\" = \"unfused\" }\n").unwrap();
+        let arms = Arms::new(&request(path.to_str().unwrap(), &[], &[]), folder.path()).unwrap();
+        assert_eq!(arms.candidate.label, "engine.attention=\"unfused\"");
+        let error = Arms::new(&request("quickstart", &[], &[]), folder.path()).unwrap_err();
+        assert!(error.message().contains("nothing differs"), "{error}");
+        let error = Arms::new(&ArmsRequest::default(), folder.path()).unwrap_err();
+        assert!(error.message().contains("--runs"), "{error}");
+    }
+
+    #[test]
+    fn a_recipe_against_itself_has_two_names() {
+        let arms = Arms::new(&request("quickstart", &["quickstart"], &[]), Path::new("none")).unwrap();
+        assert_eq!(
+            (arms.baseline.label.as_str(), arms.candidate.label.as_str()),
+            ("quickstart (before)", "quickstart (after)")
+        );
+        assert!(arms.changes.is_empty());
+    }
+}

@@ -1,0 +1,118 @@
+//! The conclusion of a comparison: medians, interval, verdict, loss gate, and what makes times incomparable.
+
+use super::running::{RunningComparison, arm_name};
+use super::trials::FinishedTrial;
+use super::{measured, prediction, statistics};
+use crate::results::comparison::{Arm, CompareVerdict, Comparison};
+
+/// Relative difference between clocks of one arm's trials from which on its speeds are incomparable.
+const CLOCKS_MOVED: f64 = 0.03;
+
+/// Fraction of the CPU's time used by other processes from which on a note says so.
+const OTHERS_BUSY: f64 = 0.10;
+
+/// Fraction of the CPU's time taken by the host of a virtual machine from which on a note says so.
+const STOLEN: f64 = 0.02;
+
+impl RunningComparison<'_> {
+    /// Judges the trials. `finished` is false if one of them failed.
+    pub(super) fn conclude(&mut self, finished: bool) {
+        self.comparison.finished = finished;
+        let columns =
+            |arm| measured::medians(&self.of(arm).map(|trial| trial.columns.clone()).collect::<Vec<_>>());
+        let medians = (columns(false), columns(true));
+        (self.comparison.baseline.measured, self.comparison.candidate.measured) = medians;
+        // An external command runs where the other arm does.
+        let known = |arm: &Arm| Some(arm.device.clone()).filter(|device| !device.is_empty());
+        let (baseline, candidate) = (known(&self.comparison.baseline), known(&self.comparison.candidate));
+        self.comparison.baseline.device = baseline.clone().or(candidate.clone()).unwrap_or_default();
+        self.comparison.candidate.device = candidate.or(baseline).unwrap_or_default();
+        let (reasons, notes) = (self.incomparable(), self.notes());
+        self.comparison.contended.extend(reasons);
+        self.comparison.notes.extend(notes);
+        self.judge_curves(finished);
+        self.judge_speeds(finished);
+        self.comparison.prediction_held =
+            self.predicts.as_ref().and_then(|prediction| prediction::held(prediction, &self.comparison));
+    }
+
+    /// The trials of an arm.
+    fn of(&self, candidate: bool) -> impl Iterator<Item = &FinishedTrial> {
+        self.trials.iter().filter(move |trial| trial.record.is_candidate == candidate)
+    }
+
+    fn judge_curves(&mut self, finished: bool) {
+        let diverged =
+            self.of(true).any(|trial| trial.diverged) && !self.of(false).any(|trial| trial.diverged);
+        if diverged {
+            self.comparison.gate.holds = Some(false);
+            self.comparison.gate.found = "the candidate diverged".to_owned();
+        } else if finished {
+            let curves = |arm| self.of(arm).map(|trial| trial.curve.clone()).collect::<Vec<_>>();
+            self.comparison.gate = self.expected.judge(&curves(false), &curves(true));
+        } else {
+            self.comparison.gate.found = "not judged: a trial failed".to_owned();
+        }
+    }
+
+    fn judge_speeds(&mut self, finished: bool) {
+        let blocks = |arm| self.of(arm).map(|trial| trial.record.blocks.clone()).collect::<Vec<_>>();
+        let ratio = if finished { statistics::ratio(&blocks(false), &blocks(true)) } else { None };
+        self.comparison.ratio = ratio;
+        self.comparison.verdict = match &ratio {
+            Some(ratio) if self.comparison.contended.is_empty() => {
+                statistics::verdict(ratio, self.comparison.min_effect)
+            }
+            _ => CompareVerdict::Inconclusive,
+        };
+    }
+
+    /// Returns why times of whole arms are not comparable.
+    fn incomparable(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        for (clock, name) in ["the SM clock", "the memory clock"].into_iter().enumerate() {
+            for candidate in [false, true] {
+                let clocks: Vec<f64> = self.of(candidate).filter_map(|trial| trial.clocks[clock]).collect();
+                let low = clocks.iter().copied().fold(f64::INFINITY, f64::min);
+                let high = clocks.iter().copied().fold(0.0, f64::max);
+                if high > (1.0 + CLOCKS_MOVED) * low {
+                    reasons.push(format!(
+                        "{name} moved from {low:.0} to {high:.0} MHz among the trials of the {}",
+                        arm_name(candidate)
+                    ));
+                }
+            }
+        }
+        let Comparison { baseline, candidate, .. } = &self.comparison;
+        let intended = self.arms.changes.iter().any(|change| change.key.starts_with("engine.device"));
+        if baseline.device != candidate.device && !intended {
+            let (old, new) = (&baseline.device, &candidate.device);
+            reasons.push(format!("the arms ran on different devices: {old} and {new}"));
+        }
+        reasons
+    }
+
+    /// Returns remarks that do not change the verdict.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let largest = |part: fn(&(f64, f64)) -> f64| {
+            self.trials.iter().filter_map(|trial| trial.cpu_load.as_ref().map(part)).fold(0.0, f64::max)
+        };
+        let (others, stolen) = (largest(|load| load.0), largest(|load| load.1));
+        if others > OTHERS_BUSY {
+            notes.push(format!("other processes used up to {:.0} % of the CPU in a trial", 100.0 * others));
+        }
+        if stolen > STOLEN {
+            notes.push(format!("the host took up to {:.0} % of the CPU in a trial", 100.0 * stolen));
+        }
+        for candidate in [false, true] {
+            if self.of(candidate).count() == 1 {
+                notes.push(format!(
+                    "one run of the {}: the interval does not include how runs of this arm differ",
+                    arm_name(candidate)
+                ));
+            }
+        }
+        notes
+    }
+}

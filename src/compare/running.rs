@@ -1,0 +1,194 @@
+//! A comparison in progress: runs the trials and stores them as they end.
+
+use super::arms::{Arms, PlannedArm, Program};
+use super::child::TrialLimits;
+use super::gate::ExpectedCurve;
+use super::trials::{FinishedTrial, TrialSetting, trial_order};
+use super::{statistics, text};
+use crate::error::{Error, Kind, Result};
+use crate::ranks::Stop;
+use crate::recipe::{Change, Prediction, Recipe};
+use crate::results::comparison::{Arm, COMPARISONS, CompareVerdict, Comparison};
+use crate::results::folder::{create_timed, folder_name};
+use crate::results::progress::tell;
+use crate::results::provenance::Build;
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The arms of a comparison and the rules by which it is judged.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// Both arms.
+    pub arms: Arms,
+    /// The results folder.
+    pub results: &'a Path,
+    /// Name of the comparison; unset means the recipe's.
+    pub name: Option<String>,
+    /// Trials of each arm; unset means the recipe's number.
+    pub repeats: Option<usize>,
+    /// The smallest relative difference that counts; unset means the recipe's.
+    pub min_effect: Option<f64>,
+    /// The largest allowed difference in training loss, in nats per token; unset means what the changed keys
+    /// promise.
+    pub tolerance: Option<f64>,
+    /// Why the change should matter; unset means the recipe's text.
+    pub hypothesis: Option<String>,
+    /// The expected result; unset means the recipe's.
+    pub predicts: Option<Prediction>,
+    /// Time limit of a trial.
+    pub timeout: Option<Duration>,
+}
+
+/// A comparison in progress.
+pub(super) struct RunningComparison<'a> {
+    pub(super) arms: Arms,
+    pub(super) results: &'a Path,
+    pub(super) folder: PathBuf,
+    pub(super) repeats: usize,
+    pub(super) warmup: usize,
+    pub(super) expected: ExpectedCurve,
+    pub(super) predicts: Option<Prediction>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) comparison: Comparison,
+    pub(super) trials: Vec<FinishedTrial>,
+}
+
+impl<'a> RunningComparison<'a> {
+    /// Creates the comparison's folder, and stores the request and the expectations before anything runs.
+    pub(super) fn start(request: Request<'a>) -> Result<Self> {
+        let Request { arms, results, name, repeats, min_effect, tolerance, hypothesis, predicts, timeout } =
+            request;
+        let recipe = arms.recipe().ok_or_else(|| Error::usage("neither arm has a recipe"))?;
+        let from_recipe = recipe.values().compare.clone();
+        let warmup = recipe.values().metrics.warmup;
+        let name = folder_name(&name.unwrap_or_else(|| recipe.name().to_owned()))?;
+        let hypothesis = hypothesis.or(Some(from_recipe.hypothesis)).filter(|text| !text.is_empty());
+        let predicts = predicts.or(from_recipe.predicts);
+        let min_effect = min_effect.unwrap_or(from_recipe.min_effect);
+        let expected = ExpectedCurve::new(tolerance, &arms.changes, arms.same_binary(), arms.has_external());
+        let (baseline, candidate) = (planned_record(&arms.baseline), planned_record(&arms.candidate));
+        let identity = serde_json::to_vec(&(&baseline, &candidate)).unwrap_or_default();
+        let hash8 = blake3::hash(&identity).to_hex()[..8].to_owned();
+        let folder = create_timed(&results.join(COMPARISONS).join(&name), &hash8, Timestamp::now())?;
+        let change = |change: &Change| format!("{}: {} → {}", change.key, change.old, change.new);
+        let comparison = Comparison {
+            name,
+            id: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            hypothesis,
+            predicts: predicts.as_ref().map(|p| p.as_str().to_owned()),
+            prediction_held: None,
+            baseline,
+            candidate,
+            changes: arms.changes.iter().map(change).collect(),
+            finished: false,
+            trials: Vec::new(),
+            ratio: None,
+            min_effect,
+            verdict: CompareVerdict::Inconclusive,
+            gate: expected.unjudged(),
+            contended: Vec::new(),
+            notes: Vec::new(),
+            rule: statistics::rule(min_effect),
+        };
+        comparison.write(&folder)?;
+        let repeats = repeats.unwrap_or(from_recipe.repeats).max(1);
+        let trials = Vec::new();
+        Ok(Self { arms, results, folder, repeats, warmup, expected, predicts, timeout, comparison, trials })
+    }
+
+    /// Returns true if the arms are stored runs, and nothing is run.
+    pub(super) fn is_of_stored_runs(&self) -> bool {
+        matches!(self.arms.baseline.program, Program::Stored(_))
+    }
+
+    pub(super) fn read_stored_runs(&mut self) -> Result<()> {
+        self.comparison.notes.push(
+            "of stored runs: trials were not interleaved, so what changed on the machine between them \
+             counts as a difference of the arms"
+                .to_owned(),
+        );
+        for is_candidate in [false, true] {
+            let Program::Stored(runs) = self.arms.get(is_candidate).program.clone() else { continue };
+            for run in runs {
+                let trial = FinishedTrial::from_stored_run(&run, is_candidate)?;
+                self.add(trial)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the trials of both arms. Each is stored when it ends.
+    pub(super) fn run_trials(&mut self, stop: &Stop) -> Result<()> {
+        let order = trial_order(self.repeats);
+        let count = order.len();
+        for (index, is_candidate) in order.into_iter().enumerate() {
+            let arm = self.arms.get(is_candidate);
+            tell(&format!("trial {} of {count}, {}: {}", index + 1, arm_name(is_candidate), arm.label));
+            let algorithms = self.trials.iter().find_map(|trial| trial.algorithms.clone());
+            let setting = TrialSetting {
+                results: self.results,
+                folder: &self.folder,
+                warmup: self.warmup,
+                algorithms_from: algorithms.as_deref(),
+                limits: TrialLimits { timeout: self.timeout, stop },
+            };
+            let trial =
+                FinishedTrial::run(&arm.program, arm.binary.as_deref(), index + 1, is_candidate, setting)?;
+            if trial.failed.is_none() {
+                tell(&format!("  {}", text::trial(&trial.record, &trial.columns)));
+            }
+            self.add(trial)?;
+            if stop.asked() && index + 1 < count {
+                let trial = index + 1;
+                let why =
+                    format!("stopped by a signal after trial {trial} of {count}; a comparison starts anew");
+                return Err(Error::new(Kind::Interrupted, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores a trial.
+    ///
+    /// # Errors
+    /// That of a trial that failed: it ends the comparison.
+    fn add(&mut self, trial: FinishedTrial) -> Result<()> {
+        let (failed, is_candidate) = (trial.failed.clone(), trial.record.is_candidate);
+        self.comparison.trials.push(trial.record.clone());
+        let number = self.comparison.trials.len();
+        let arm = if is_candidate { &mut self.comparison.candidate } else { &mut self.comparison.baseline };
+        if let Some(environment) = &trial.environment {
+            arm.device = environment.device_class();
+            arm.commit.clone_from(&environment.build.commit);
+        }
+        let of_trial = |reason: &String| format!("trial {number} ({}): {reason}", arm_name(is_candidate));
+        self.comparison.contended.extend(trial.contended.iter().map(of_trial));
+        self.trials.push(trial);
+        self.comparison.write(&self.folder)?;
+        match failed {
+            Some(error) => Err(error.context(format!("trial {number}, {}", arm_name(is_candidate)))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The record of an arm before it runs.
+fn planned_record(planned: &PlannedArm) -> Arm {
+    let is_xrun = matches!(&planned.program, Program::Xrun { .. });
+    Arm {
+        label: planned.label.clone(),
+        command: planned.command.clone(),
+        recipe_hash: planned.resolved.as_ref().map(Recipe::hash),
+        commit: is_xrun.then(|| Build::of_this_binary().commit).flatten(),
+        binary: planned.binary.clone(),
+        device: String::new(),
+        measured: BTreeMap::new(),
+    }
+}
+
+/// Returns the name of an arm in messages.
+pub(super) fn arm_name(is_candidate: bool) -> &'static str {
+    if is_candidate { "candidate" } else { "baseline" }
+}

@@ -1,0 +1,345 @@
+//! A trial of one arm: a fresh process, and the results that it left.
+
+use super::arms::{Program, hash_of};
+use super::child::{self, FinishedProcess, Stderr, TrialLimits};
+use super::cpu_load::CpuLoad;
+use super::external;
+use super::gate::LossPoint;
+use super::measured::Columns;
+use super::statistics::blocks;
+use crate::error::{Error, IoContext, Kind, Result};
+use crate::results::columns::Figures;
+use crate::results::comparison::Trial;
+use crate::results::folder::{ALGORITHMS, ENVIRONMENT, METRICS, TIMING, folder_name, read_summary};
+use crate::results::provenance::Environment;
+use crate::results::quantiles::median;
+use crate::results::steady::steady_rows;
+use crate::results::{MetricsRow, Status, Summary, TimingRow, atomic, rows};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Lines of a failed process's stderr that are shown.
+const SHOWN_LINES: usize = 12;
+
+/// Columns of clocks that must not move between trials of one arm: of the SMs and of the memory.
+const CLOCKS: [&str; 2] = ["sm_clock_mhz", "mem_clock_mhz"];
+
+/// A trial that has ended, and all that a comparison needs of it.
+#[derive(Clone, Debug)]
+pub struct FinishedTrial {
+    /// The stored record.
+    pub record: Trial,
+    /// The training losses.
+    pub curve: Vec<LossPoint>,
+    /// The measured figures.
+    pub columns: Columns,
+    /// Why its times are not comparable with others.
+    pub contended: Vec<String>,
+    /// Fractions of the CPU's time used by other processes and taken by the host; `None` if they were not
+    /// measured.
+    pub cpu_load: Option<(f64, f64)>,
+    /// Median clocks of the GPU's SMs and memory over the steady state, in MHz.
+    pub clocks: [Option<f64>; 2],
+    /// Build and device; `None` for an external command.
+    pub environment: Option<Environment>,
+    /// The run's folder, if it holds algorithms of matrix products for later trials to use.
+    pub algorithms: Option<PathBuf>,
+    /// Why it failed.
+    pub failed: Option<Error>,
+    /// True if it failed because the loss became NaN or infinite.
+    pub diverged: bool,
+}
+
+/// The settings of a trial that the comparison gives.
+#[derive(Clone, Copy, Debug)]
+pub struct TrialSetting<'a> {
+    /// The results folder.
+    pub results: &'a Path,
+    /// The comparison's folder.
+    pub folder: &'a Path,
+    /// First steps that never count, for commands that do not mark them.
+    pub warmup: usize,
+    /// A run whose matrix-product algorithms are used.
+    pub algorithms_from: Option<&'a Path>,
+    /// Limits on the process.
+    pub limits: TrialLimits<'a>,
+}
+
+/// Returns the order of `repeats` trials of each arm, `true` for the candidate: A B B A A B B A … Each pair
+/// has both arms, as in plain alternation, but a linear drift affects both arms alike, where plain
+/// alternation always has B later.
+pub fn trial_order(repeats: usize) -> Vec<bool> {
+    (0..repeats).flat_map(|pair| [pair % 2 == 1, pair % 2 == 0]).collect()
+}
+
+impl FinishedTrial {
+    /// Runs an arm once, in a fresh process. A trial that fails is no error here: its status says so.
+    ///
+    /// # Errors
+    /// If a process cannot be started, files cannot be written or read, or the binary has changed.
+    pub fn run(
+        program: &Program,
+        binary: Option<&str>,
+        number: usize,
+        is_candidate: bool,
+        set: TrialSetting<'_>,
+    ) -> Result<Self> {
+        let before = CpuLoad::sample();
+        let mut trial = match program {
+            Program::Xrun { binary: path, arguments } => {
+                if binary.is_some_and(|known| hash_of(path).ok().as_deref() != Some(known)) {
+                    return Err(Error::failed(format!(
+                        "{} was replaced during the comparison; compare again, and build elsewhere meanwhile",
+                        path.display()
+                    )));
+                }
+                run_xrun(path, arguments, is_candidate, set)?
+            }
+            Program::Command(command) => run_command(command, number, is_candidate, set)?,
+            Program::Stored(_) => return Err(Error::failed("a stored run is not run again")),
+        };
+        trial.cpu_load = CpuLoad::sample().zip(before).and_then(|(now, before)| now.since(&before));
+        Ok(trial)
+    }
+
+    /// Reads a stored run.
+    ///
+    /// # Errors
+    /// If its files cannot be read.
+    pub fn from_stored_run(run: &Path, is_candidate: bool) -> Result<Self> {
+        let summary = read_summary(run)?;
+        let name = |path: Option<&Path>| {
+            path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
+        };
+        let absolute = std::path::absolute(run).at("find", run)?;
+        let id = format!("{}/{}", name(absolute.parent()), name(Some(&absolute)));
+        let mut trial = Self::empty(is_candidate, Some(id));
+        let existing = |file: &str| Some(run.join(file)).filter(|path| path.is_file());
+        if let Some(path) = existing(METRICS) {
+            let rows: Vec<MetricsRow> = rows::read(&path)?;
+            trial.curve = rows.iter().map(LossPoint::from_row).collect();
+            trial.record.metrics_hash = Some(hash_of(&path)?);
+        }
+        if let Some(path) = existing(TIMING) {
+            let rows: Vec<TimingRow> = rows::read(&path)?;
+            // Rows say themselves which of them are warm-up.
+            trial.set_times(&rows, 0);
+        }
+        let environment = std::fs::read(run.join(ENVIRONMENT)).unwrap_or_default();
+        // A file of another version may not be readable, and only the name of the device depends on it.
+        trial.environment = serde_json::from_slice(&environment).ok();
+        trial.algorithms = Some(run.to_owned()).filter(|run| run.join(ALGORITHMS).is_file());
+        trial.columns = Figures::from_summary(&summary).for_comparison();
+        if let Some(gpu) = summary.gpu.as_ref().filter(|gpu| gpu.contended == Some(true)) {
+            trial.contended.push(gpu.contended_because.clone().unwrap_or_else(|| "contended".to_owned()));
+        }
+        trial.record.final_loss = trial.curve.last().map(|point| point.loss);
+        trial.check_complete(run, summary);
+        Ok(trial)
+    }
+
+    /// Fails the trial if its run did not end as `ok`, or lost rows.
+    fn check_complete(&mut self, run: &Path, summary: Summary) {
+        if summary.status != Status::Ok {
+            let reason = summary.reason.unwrap_or_else(|| "its process ended without a reason".to_owned());
+            self.diverged = summary.status == Status::Diverged;
+            self.fail(summary.status.as_str(), Error::failed(reason));
+            return;
+        }
+        let (metrics, timing) = (run.join(METRICS), run.join(TIMING));
+        let reached = self.curve.last().map_or(0, |point| point.step);
+        if reached != summary.steps {
+            let why = format!(
+                "{} ends at step {reached}, and the run trained {} steps: rows were lost",
+                metrics.display(),
+                summary.steps
+            );
+            self.fail("failed", Error::failed(why));
+        } else if !timing.is_file() {
+            self.fail("failed", Error::failed(format!("{} does not exist", timing.display())));
+        }
+    }
+
+    fn empty(is_candidate: bool, run: Option<String>) -> Self {
+        let record = Trial {
+            is_candidate,
+            run,
+            status: Status::Ok.as_str().to_owned(),
+            blocks: Vec::new(),
+            metrics_hash: None,
+            final_loss: None,
+        };
+        Self {
+            record,
+            curve: Vec::new(),
+            columns: Columns::new(),
+            contended: Vec::new(),
+            cpu_load: None,
+            clocks: [None; 2],
+            environment: None,
+            algorithms: None,
+            failed: None,
+            diverged: false,
+        }
+    }
+
+    fn fail(&mut self, status: &str, error: Error) {
+        self.record.status = format!("{status}: {}", error.message());
+        self.failed = Some(error);
+    }
+
+    /// Sets blocks and clocks from the rows of the steady state.
+    fn set_times(&mut self, timing: &[TimingRow], warmup: usize) {
+        let (steady, settled) = steady_rows(timing, warmup);
+        let speeds: Vec<f64> = steady.iter().filter_map(|row| row.tok_s).collect();
+        match blocks(&speeds) {
+            Some(blocks) => self.record.blocks = blocks,
+            None => self
+                .contended
+                .push(format!("only {} steps in the steady state, too few to compare", speeds.len())),
+        }
+        if settled == Some(false) {
+            self.contended.push("its step time never settled".to_owned());
+        }
+        self.clocks = CLOCKS.map(|column| median(steady.iter().filter_map(|row| row.number(column))));
+    }
+}
+
+/// Runs xrun as a child process.
+fn run_xrun(
+    binary: &Path,
+    arguments: &[String],
+    is_candidate: bool,
+    set: TrialSetting<'_>,
+) -> Result<FinishedTrial> {
+    let mut command = Command::new(binary);
+    command.arg("--results").arg(set.results).arg("run").args(arguments).arg("--json");
+    if let Some(run) = set.algorithms_from {
+        command.arg("--algos-from").arg(std::path::absolute(run).at("find", run)?);
+    }
+    let process = child::run(&mut command, Stderr::Captured, set.limits)?;
+    let run =
+        process.stdout.lines().rev().find_map(finished_run).map(|(recipe, run)| -> Result<PathBuf> {
+            Ok(set.results.join(folder_name(&recipe)?).join(run))
+        });
+    let mut trial = match run {
+        Some(run) => FinishedTrial::from_stored_run(&run?, is_candidate)?,
+        None => FinishedTrial::empty(is_candidate, None),
+    };
+    if !process.status.success() || trial.record.run.is_none() {
+        let error = failure(&process);
+        if trial.failed.is_none() {
+            trial.fail("failed", error.clone());
+        }
+        trial.failed = Some(error);
+    }
+    Ok(trial)
+}
+
+/// Returns the error of a run of xrun that failed.
+fn failure(process: &FinishedProcess) -> Error {
+    let kind = match process.status.code() {
+        Some(2) => Kind::Usage,
+        Some(4) => Kind::DoesNotFit,
+        Some(75) => Kind::Interrupted,
+        _ => Kind::Failed,
+    };
+    match &process.stopped_because {
+        Some(why) => why.clone(),
+        None if process.status.success() => {
+            Error::failed("it exited with success but left no run; is it a binary of xrun?")
+        }
+        None => Error::new(kind, last_lines(&process.stderr, &process.status.to_string())),
+    }
+}
+
+/// Returns recipe and run from the line that ends `xrun run --json`; `None` for other lines.
+fn finished_run(line: &str) -> Option<(String, String)> {
+    let event: serde_json::Value = serde_json::from_str(line).ok()?;
+    let text = |name: &str| event["summary"][name].as_str().map(str::to_owned);
+    if event["event"] == "finish" { text("recipe").zip(text("run")) } else { None }
+}
+
+/// Returns the exit status of a failed process with the last lines of its stderr.
+fn last_lines(stderr: &str, status: &str) -> String {
+    let lines: Vec<&str> = stderr.trim().lines().collect();
+    let shown = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
+    match shown.is_empty() {
+        true => status.to_owned(),
+        false => format!("{status}: {}", shown.join("\n").trim_start_matches("error: ")),
+    }
+}
+
+/// Runs a shell command. Its rows go to `turn-N.jsonl` beside the comparison.
+fn run_command(
+    command: &str,
+    number: usize,
+    is_candidate: bool,
+    set: TrialSetting<'_>,
+) -> Result<FinishedTrial> {
+    let process = child::run(Command::new("sh").args(["-c", command]), Stderr::Inherited, set.limits)?;
+    let mut trial = FinishedTrial::empty(is_candidate, None);
+    if !process.status.success() {
+        let error = process.stopped_because.unwrap_or_else(|| Error::failed(process.status.to_string()));
+        trial.fail("failed", error.context(format!("`{command}`")));
+        return Ok(trial);
+    }
+    let printed = match external::read(&process.stdout) {
+        Ok(printed) => printed,
+        Err(error) => {
+            trial.fail("failed", error);
+            return Ok(trial);
+        }
+    };
+    atomic::write(&set.folder.join(format!("turn-{number}.jsonl")), printed.lines.as_bytes())?;
+    trial.set_times(&printed.timing, set.warmup);
+    let (steady, _) = steady_rows(&printed.timing, set.warmup);
+    for column in printed.columns() {
+        let value = median(steady.iter().filter_map(|row| row.number(column)));
+        trial.columns.extend(value.map(|value| (column.to_owned(), value)));
+    }
+    trial.record.final_loss = printed.curve.last().map(|point| point.loss);
+    if let Some(loss) = trial.record.final_loss {
+        trial.columns.insert("train_loss".to_owned(), loss);
+        let mut hasher = blake3::Hasher::new();
+        for point in &printed.curve {
+            hasher.update(&point.step.to_le_bytes()).update(&point.loss.to_le_bytes());
+        }
+        trial.record.metrics_hash = Some(hasher.finalize().to_hex().to_string());
+    }
+    trial.curve = printed.curve;
+    Ok(trial)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trials_alternate_and_a_linear_drift_affects_both_arms_alike() {
+        assert_eq!(trial_order(3), [false, true, true, false, false, true]);
+        let places = |is_candidate: bool| {
+            trial_order(4)
+                .iter()
+                .enumerate()
+                .filter(|(_, arm)| **arm == is_candidate)
+                .map(|(i, _)| i)
+                .sum::<usize>()
+        };
+        assert_eq!(places(true), places(false));
+    }
+
+    #[test]
+    fn the_last_line_of_a_run_names_it() {
+        let line = r#"{"event":"finish","summary":{"recipe":"a b","run":"2026-x"}}"#;
+        assert_eq!(finished_run(line), Some(("a b".into(), "2026-x".into())));
+        assert_eq!(finished_run(r#"{"event":"note","text":"x"}"#), None);
+        assert_eq!(finished_run("no json"), None);
+    }
+
+    #[test]
+    fn an_error_ends_with_the_last_lines_of_stderr() {
+        assert_eq!(last_lines("error: no\n", "exit status: 2"), "exit status: 2: no");
+        assert_eq!(last_lines("", "signal: 9"), "signal: 9");
+    }
+}

@@ -1,0 +1,36 @@
+//! The table of metrics as Markdown, for `docs/results.md` and `docs/reports.md`.
+
+use super::metric::{Metric, Source};
+use super::table::{of_ledgers, of_runs};
+
+/// Returns a table of a file's columns: name, unit, meaning.
+pub fn columns(metrics: &[Metric]) -> String {
+    let row =
+        |metric: &Metric| format!("| `{}` | {} | {} |\n", metric.name, metric.unit, metric.meaning.trim());
+    let rows: String = metrics.iter().map(row).collect();
+    format!("| column | unit | meaning |\n|---|---|---|\n{rows}")
+}
+
+/// Returns a table of the figures of runs: name, heading, meaning, and where it is a column.
+pub fn figures() -> String {
+    let swept: Vec<&Metric> = of_ledgers().into_iter().map(|(_, metric)| metric).collect();
+    let row = |metric: &Metric| {
+        let of_run = match metric.source {
+            Source::SteadyMedian | Source::SteadyQuantiles => "median of the steady state",
+            Source::Summary(path) if path.contains("/final/") => "last",
+            _ => "",
+        };
+        let sweep = if swept.contains(&metric) { "yes" } else { "" };
+        let compared = match metric.compared_as {
+            "" => String::new(),
+            name => format!("`{name}`"),
+        };
+        let cells = [metric.heading, metric.meaning.trim(), of_run, sweep, &compared].join(" | ");
+        format!("| `{}` | {cells} |\n", metric.name)
+    };
+    let rows: String = of_runs().map(row).collect();
+    format!(
+        "| column | heading | meaning | of a run | in sweeps | in comparisons |\n\
+         |---|---|---|---|---|---|\n{rows}"
+    )
+}

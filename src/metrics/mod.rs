@@ -1,0 +1,14 @@
+//! The one table of metrics: every figure that is measured, with its unit, heading, decimals and source.
+//!
+//! The rows of `metrics.csv` and `timing.csv` declare their columns as entries of this table ([`rows`]);
+//! figures that only a whole run has follow in [`table`]. Steady states, comparisons, predictions, ledgers of
+//! sweeps, tables of reports and the tables of `docs/results.md` and `docs/reports.md` are read off it.
+
+pub mod markdown;
+mod metric;
+mod rows;
+mod table;
+
+pub use metric::{Metric, Source};
+pub use rows::{MetricsRow, Phase, TimingRow};
+pub use table::{all, compared, find, of_ledgers, of_runs, steady_medians};

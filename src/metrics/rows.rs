@@ -1,0 +1,289 @@
+//! The rows of `metrics.csv` and `timing.csv`: their types are the files' schema, and their columns entries
+//! of the table of metrics.
+
+use super::metric::{Metric, Source};
+use serde::{Deserialize, Serialize};
+
+/// Declares a row of a CSV file. A column is `name: type { … }`; its doc comment is its meaning, and in the
+/// braces stand the fields of its [`Metric`] that are not blank.
+macro_rules! csv_row {
+    (
+        $(#[$attribute:meta])*
+        pub struct $row:ident {
+            $($(#[doc = $line:literal])+ $column:ident: $type:ty { $($field:ident: $value:expr),* $(,)? })*
+        }
+    ) => {
+        $(#[$attribute])*
+        pub struct $row { $($(#[doc = $line])+ pub $column: $type,)* }
+
+        impl $row {
+            /// The names of the columns, in their order in the file.
+            pub const COLUMNS: &'static [&'static str] = &[$(stringify!($column)),*];
+
+            /// The columns as entries of the table of metrics.
+            pub const METRICS: &'static [Metric] = &[$(Metric {
+                meaning: concat!($($line),+),
+                $($field: $value,)*
+                ..Metric::named(stringify!($column))
+            }),*];
+
+            /// Returns the number in a column; `None` where it is blank, or no number.
+            pub fn number(&self, column: &str) -> Option<f64> {
+                match column {
+                    $(stringify!($column) => self.$column.number(),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+/// A value of a row that may be a number.
+trait Number {
+    fn number(&self) -> Option<f64>;
+}
+
+impl Number for f64 {
+    fn number(&self) -> Option<f64> {
+        Some(*self)
+    }
+}
+
+impl Number for f32 {
+    fn number(&self) -> Option<f64> {
+        Some(f64::from(*self))
+    }
+}
+
+impl Number for u64 {
+    fn number(&self) -> Option<f64> {
+        Some(*self as f64)
+    }
+}
+
+impl Number for Phase {
+    fn number(&self) -> Option<f64> {
+        None
+    }
+}
+
+impl Number for String {
+    fn number(&self) -> Option<f64> {
+        None
+    }
+}
+
+impl<T: Number> Number for Option<T> {
+    fn number(&self) -> Option<f64> {
+        self.as_ref().and_then(Number::number)
+    }
+}
+
+csv_row! {
+    /// A row of `metrics.csv`: what the training computed. Two runs of one recipe give the same bytes.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    pub struct MetricsRow {
+        /// optimizer steps done, this one included
+        step: u64 {}
+        /// tokens trained on so far, over all ranks
+        tokens_seen: u64 { unit: "tokens", heading: "tokens", source: Source::Summary("tokens_seen") }
+        /// mean cross-entropy of the step's tokens
+        loss: f32 {
+            unit: "nats/token",
+            heading: "loss (nats/token)",
+            decimals: 4,
+            source: Source::Summary("train_loss/final/loss"),
+            compared_as: "train_loss",
+            ledger: Some((1, "loss")),
+        }
+        /// mean cross-entropy on the held-out text after this step; blank where it was not evaluated
+        val_loss: Option<f32> {
+            unit: "nats/token",
+            heading: "val. loss (nats/token)",
+            decimals: 4,
+            source: Source::Summary("val_loss/final/loss"),
+            compared_as: "val_loss",
+            ledger: Some((2, "val_loss")),
+        }
+        /// learning rate of this step
+        lr: f64 {}
+        /// global L2 norm of the gradient before clipping
+        grad_norm: f32 {}
+    }
+}
+
+/// The phase of a run that a row of `timing.csv` timed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// A training step among the first `metrics.warmup` of this process.
+    Warmup,
+    /// A training step.
+    #[default]
+    Train,
+    /// An evaluation on the held-out text.
+    Eval,
+    /// Comparing the parameters of all ranks.
+    Check,
+    /// Writing a checkpoint.
+    Save,
+    /// Generating text.
+    Sample,
+}
+
+csv_row! {
+    /// A row of `timing.csv`: what was measured. Blank where there is no measurement, never zero.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    pub struct TimingRow {
+        /// step that ran, or after which the other phases ran
+        step: u64 {}
+        /// `warmup` and `train` (training steps), `eval`, `check` (ranks compare their parameters), `save`,
+        /// `sample`
+        phase: Phase {}
+        /// wall time of the run at the end of the phase; a resumed run continues from its last kept row
+        wall_s: f64 {
+            unit: "s",
+            heading: "wall time (s)",
+            decimals: 1,
+            source: Source::Summary("wall_s"),
+            compared_as: "wall_s",
+        }
+        /// wall time of the phase, waiting for data included
+        step_ms: f64 {
+            unit: "ms",
+            heading: "ms/step",
+            decimals: 2,
+            source: Source::SteadyQuantiles,
+            compared_as: "step_ms",
+            ledger: Some((4, "step_ms")),
+        }
+        /// part of `step_ms` spent waiting for data
+        data_wait_ms: Option<f64> {
+            unit: "ms",
+            heading: "data wait (ms/step)",
+            decimals: 3,
+            source: Source::SteadyMedian,
+            compared_as: "data_wait_ms",
+        }
+        /// training throughput over all ranks
+        tok_s: Option<f64> {
+            unit: "tokens/s",
+            heading: "tokens/s",
+            source: Source::SteadyQuantiles,
+            compared_as: "tok_s",
+            ledger: Some((3, "tok_s")),
+        }
+        /// training throughput per device
+        tok_s_per_device: Option<f64> { unit: "tokens/s" }
+        /// model arithmetic per second and device
+        tflops_per_device: Option<f64> { unit: "TFLOP/s" }
+        /// model FLOPs utilization, of the device's peak; blank where the peak is unknown
+        mfu_pct: Option<f64> {
+            unit: "%",
+            heading: "MFU (%)",
+            decimals: 1,
+            source: Source::SteadyMedian,
+            compared_as: "mfu_pct",
+            ledger: Some((5, "mfu_pct")),
+        }
+        /// memory by the plan
+        plan_mem_mib: Option<f64> { unit: "MiB" }
+        /// resident memory at the end of the phase
+        rss_mib: Option<f64> { unit: "MiB" }
+        /// peak resident memory of the process so far
+        peak_mem_mib: Option<f64> { unit: "MiB" }
+        /// requests for memory to the GPU's driver since the row before
+        driver_allocations: Option<u64> {
+            heading: "driver allocations per step",
+            source: Source::SteadyMedian,
+            compared_as: "driver_allocations",
+        }
+        /// device memory of tensors: the state, and the arena or the most transient tensors alive at once
+        gpu_allocated_mib: Option<f64> { unit: "MiB" }
+        /// device memory that the process holds from the driver at the end of the phase
+        gpu_reserved_mib: Option<f64> { unit: "MiB" }
+        /// percentage of the time in which a kernel ran
+        gpu_util_pct: Option<f64> {
+            unit: "%",
+            heading: "GPU busy (%)",
+            source: Source::SteadyMedian,
+            compared_as: "gpu_util_pct",
+        }
+        /// mean clock of the SMs
+        sm_clock_mhz: Option<f64> { unit: "MHz" }
+        /// mean clock of the memory
+        mem_clock_mhz: Option<f64> { unit: "MHz" }
+        /// mean power of the board
+        power_w: Option<f64> { unit: "W" }
+        /// highest temperature
+        temperature_c: Option<f64> { unit: "°C" }
+        /// reasons why clocks were lower than they could be, joined by `+`; blank for none
+        throttle: Option<String> {}
+        /// hardware FLOPs utilization: as `mfu_pct`, of the products really run, recomputation included
+        hfu_pct: Option<f64> {
+            unit: "%",
+            heading: "HFU (%)",
+            decimals: 1,
+            source: Source::SteadyMedian,
+            compared_as: "hfu_pct",
+        }
+        /// time of the step's collectives on rank 0, waiting for other ranks inside them included
+        communication_ms: Option<f64> {
+            unit: "ms",
+            heading: "collectives (ms/step)",
+            decimals: 2,
+            source: Source::SteadyMedian,
+            compared_as: "communication_ms",
+        }
+        /// part of `communication_ms` in which the device did nothing else
+        exposed_communication_ms: Option<f64> {
+            unit: "ms",
+            heading: "collectives, exposed (ms/step)",
+            decimals: 2,
+            source: Source::SteadyMedian,
+            compared_as: "exposed_communication_ms",
+        }
+        /// rank that waited least for others; blank for one rank
+        slowest_rank: Option<u64> {}
+    }
+}
+
+impl TimingRow {
+    /// A row with what every phase has; everything else is blank. `wall_s` is in seconds since the run began,
+    /// `step_ms` in milliseconds.
+    pub fn timed(step: u64, phase: Phase, wall_s: f64, step_ms: f64) -> Self {
+        Self { step, phase, wall_s, step_ms, ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names under which serde writes a row's fields.
+    fn fields(row: &impl Serialize) -> Vec<String> {
+        serde_json::to_value(row).unwrap().as_object().unwrap().keys().cloned().collect()
+    }
+
+    #[test]
+    fn columns_are_the_field_names_in_order() {
+        let metrics =
+            MetricsRow { step: 1, tokens_seen: 2, loss: 3.0, val_loss: None, lr: 0.5, grad_norm: 1.0 };
+        assert_eq!(fields(&metrics), MetricsRow::COLUMNS);
+        assert_eq!(fields(&TimingRow::default()), TimingRow::COLUMNS);
+    }
+
+    #[test]
+    fn numbers_are_read_by_column_and_blanks_are_none() {
+        let row = TimingRow {
+            driver_allocations: Some(3),
+            throttle: Some("thermal".to_owned()),
+            ..TimingRow::timed(7, Phase::Train, 0.5, 12.25)
+        };
+        assert_eq!((row.number("step"), row.number("step_ms")), (Some(7.0), Some(12.25)));
+        assert_eq!(row.number("driver_allocations"), Some(3.0));
+        for column in ["phase", "throttle", "tok_s", "no such column"] {
+            assert_eq!(row.number(column), None, "{column}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The table of metrics: the columns of rows, the figures that only whole runs have, and lookups.
+
+use super::metric::{Metric, Source};
+use super::rows::{MetricsRow, TimingRow};
+
+/// Bytes of a MiB.
+const MIB: f64 = (1 << 20) as f64;
+
+/// Figures of whole runs that are no column of a row.
+const OF_RUNS: &[Metric] = &[
+    Metric {
+        meaning: "optimizer steps done",
+        heading: "steps",
+        source: Source::Summary("steps"),
+        ledger: Some((0, "steps")),
+        ..Metric::named("steps")
+    },
+    Metric {
+        unit: "tokens/s",
+        meaning: "lower quartile of `tok_s`",
+        heading: "tokens/s, lower quartile",
+        source: Source::Summary("steady_state/tok_s/p25"),
+        ..Metric::named("tok_s_p25")
+    },
+    Metric {
+        unit: "tokens/s",
+        meaning: "upper quartile of `tok_s`",
+        heading: "tokens/s, upper quartile",
+        source: Source::Summary("steady_state/tok_s/p75"),
+        ..Metric::named("tok_s_p75")
+    },
+    Metric {
+        unit: "ms",
+        meaning: "time of a step by the plan, from the GPU's peaks alone: to hold `step_ms` against",
+        heading: "predicted (ms/step)",
+        decimals: 2,
+        source: Source::Summary("predicted_step_ms"),
+        ..Metric::named("predicted_step_ms")
+    },
+    Metric {
+        unit: "nats/token",
+        meaning: "lowest held-out loss that any model can reach, where the corpus knows it",
+        heading: "floor (nats/token)",
+        decimals: 4,
+        source: Source::Summary("floor"),
+        ..Metric::named("floor")
+    },
+    Metric {
+        meaning: "`val_loss` divided by `floor`",
+        heading: "val. loss ÷ floor",
+        decimals: 3,
+        source: Source::Summary("val_loss_over_floor"),
+        ..Metric::named("val_loss_over_floor")
+    },
+    Metric {
+        meaning: "parameters, embedding and head included",
+        heading: "parameters",
+        source: Source::Summary("parameters"),
+        ..Metric::named("parameters")
+    },
+    Metric {
+        meaning: "parameters without embedding and head",
+        heading: "parameters without embedding and head",
+        source: Source::Summary("parameters_core"),
+        ..Metric::named("parameters_core")
+    },
+    Metric {
+        unit: "s",
+        meaning: "time until the kernels were compiled or loaded",
+        heading: "kernels ready (s)",
+        decimals: 1,
+        source: Source::Summary("startup/kernels_s"),
+        ..Metric::named("kernels_s")
+    },
+    Metric {
+        unit: "s",
+        meaning: "time until the first step could begin",
+        heading: "start (s)",
+        decimals: 2,
+        source: Source::SummarySum(&[
+            "startup/corpus_s",
+            "startup/device_s",
+            "startup/kernels_s",
+            "startup/state_s",
+        ]),
+        compared_as: "startup_s",
+        ..Metric::named("startup_s")
+    },
+    Metric {
+        unit: "MiB",
+        meaning: "state and transient tensors of a rank, by the plan",
+        heading: "planned (MiB)",
+        decimals: 1,
+        divisor: MIB,
+        source: Source::Summary("memory/planned_bytes"),
+        compared_as: "planned_bytes",
+        ledger: Some((6, "planned_bytes")),
+        ..Metric::named("planned_mib")
+    },
+    Metric {
+        unit: "MiB",
+        meaning: "state and transient tensors of rank 0, as allocated",
+        heading: "allocated (MiB)",
+        decimals: 1,
+        divisor: MIB,
+        source: Source::Summary("memory/allocated_bytes"),
+        compared_as: "allocated_bytes",
+        ledger: Some((7, "allocated_bytes")),
+        ..Metric::named("allocated_mib")
+    },
+    Metric {
+        unit: "MiB",
+        meaning: "peak resident memory of the process",
+        heading: "peak resident (MiB)",
+        decimals: 1,
+        divisor: MIB,
+        source: Source::Summary("memory/peak_rss_bytes"),
+        compared_as: "peak_rss_bytes",
+        ..Metric::named("peak_rss_mib")
+    },
+    Metric {
+        unit: "MiB",
+        meaning: "device memory besides what is planned: context, kernels, workspaces",
+        heading: "besides the plan (MiB)",
+        decimals: 1,
+        divisor: MIB,
+        source: Source::Summary("memory/besides_plan_bytes"),
+        ..Metric::named("besides_plan_mib")
+    },
+];
+
+/// Returns every metric: those of `metrics.csv`, of `timing.csv`, and of whole runs.
+pub fn all() -> impl Iterator<Item = &'static Metric> {
+    MetricsRow::METRICS.iter().chain(TimingRow::METRICS).chain(OF_RUNS)
+}
+
+/// Returns the metrics that a run has one figure of, and tables show.
+pub fn of_runs() -> impl Iterator<Item = &'static Metric> {
+    all().filter(|metric| metric.source != Source::Rows)
+}
+
+/// Returns the metrics that comparisons measure and predictions may name.
+pub fn compared() -> impl Iterator<Item = &'static Metric> {
+    all().filter(|metric| !metric.compared_as.is_empty())
+}
+
+/// Returns the metrics of a sweep's ledger with their keys, in the order of a line.
+pub fn of_ledgers() -> Vec<(&'static str, &'static Metric)> {
+    let mut entries: Vec<_> = all().filter_map(|metric| Some((metric.ledger?, metric))).collect();
+    entries.sort_by_key(|((position, _), _)| *position);
+    entries.into_iter().map(|((_, key), metric)| (key, metric)).collect()
+}
+
+/// Returns the columns of `timing.csv` of which the steady state keeps the median alone.
+pub fn steady_medians() -> impl Iterator<Item = &'static Metric> {
+    all().filter(|metric| metric.source == Source::SteadyMedian)
+}
+
+/// Returns the metric that tables of runs, or comparisons, call by this name.
+pub fn find(name: &str) -> Option<&'static Metric> {
+    let of_comparison = || compared().find(|metric| metric.compared_as == name);
+    of_runs().find(|metric| metric.name == name).or_else(of_comparison)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unambiguous() {
+        let mut names = HashSet::new();
+        for metric in of_runs() {
+            assert!(names.insert(metric.name), "{} is there twice", metric.name);
+            assert!(!metric.heading.is_empty() && !metric.meaning.is_empty(), "{}", metric.name);
+        }
+        // A name of comparisons that tables of runs use too means the same metric.
+        for metric in compared() {
+            assert_eq!(find(metric.compared_as), Some(metric));
+            assert_ne!(metric.source, Source::Rows, "{}", metric.name);
+        }
+        let keys: HashSet<&str> = of_ledgers().into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys.len(), of_ledgers().len());
+    }
+
+    #[test]
+    fn the_ledger_keeps_its_keys_in_their_order() {
+        let keys: Vec<&str> = of_ledgers().into_iter().map(|(key, _)| key).collect();
+        assert_eq!(
+            keys,
+            ["steps", "loss", "val_loss", "tok_s", "step_ms", "mfu_pct", "planned_bytes", "allocated_bytes"]
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! The figures of a run by the table of metrics: reads them from its summary, and formats them for people.
+
+use super::numbers::NamedNumbers;
+use super::summary::Summary;
+use crate::metrics::{self, Metric, Source};
+use serde_json::{Number, Value};
+use std::collections::BTreeMap;
+
+/// The figures of a run.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// The summary, as JSON.
+    summary: Value,
+}
+
+impl Figures {
+    /// The figures of a summary, with the exact values of its numbers.
+    pub fn from_summary(summary: &Summary) -> Self {
+        Self { summary: serde_json::to_value(summary).unwrap_or_default() }
+    }
+
+    /// The figures as `summary.json` prints them: an f32 is the f64 with the same shortest digits.
+    pub fn as_printed(summary: &Summary) -> Self {
+        let text = serde_json::to_string(summary).unwrap_or_default();
+        Self { summary: serde_json::from_str(&text).unwrap_or_default() }
+    }
+
+    /// Returns a figure in its stored unit; `None` where it is not known.
+    pub fn get(&self, metric: &Metric) -> Option<f64> {
+        match metric.source {
+            Source::SummarySum(paths) => {
+                let known: Vec<f64> = paths.iter().filter_map(|path| self.at(path)?.as_f64()).collect();
+                (!known.is_empty()).then(|| known.iter().sum())
+            }
+            _ => self.number(metric)?.as_f64(),
+        }
+    }
+
+    /// Returns a figure as it is stored, whole numbers as such; `None` where it is not known, or not a single
+    /// number.
+    fn number(&self, metric: &Metric) -> Option<&Number> {
+        match metric.source {
+            Source::Rows | Source::SummarySum(_) => None,
+            Source::SteadyMedian => self.at(&format!("steady_state/{}", metric.name)),
+            Source::SteadyQuantiles => self.at(&format!("steady_state/{}/median", metric.name)),
+            Source::Summary(path) => self.at(path),
+        }
+    }
+
+    fn at(&self, path: &str) -> Option<&Number> {
+        match self.summary.pointer(&format!("/{path}"))? {
+            Value::Number(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// Returns the figures that sweeps keep, by their keys in the ledger.
+    pub fn for_ledger(&self) -> NamedNumbers {
+        let mut numbers = NamedNumbers::default();
+        for (key, metric) in metrics::of_ledgers() {
+            numbers.set(key, self.number(metric).cloned());
+        }
+        numbers
+    }
+
+    /// Returns the figures that comparisons keep, by their names there.
+    pub fn for_comparison(&self) -> BTreeMap<String, f64> {
+        metrics::compared()
+            .filter_map(|metric| Some((metric.compared_as.to_owned(), self.get(metric)?)))
+            .collect()
+    }
+}
+
+/// Formats a figure with the decimals and in the unit of its metric, without the unit's name.
+pub fn shown(metric: &Metric, value: f64) -> String {
+    format!("{:.*}", metric.decimals, value / metric.divisor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::summary::{BesidesPlan, LossAt, Losses, Startup};
+    use crate::results::{Phase, TimingRow};
+
+    /// A summary in which every figure is known.
+    fn complete() -> Summary {
+        let mut summary = Summary::started("r", "x", "0", 1);
+        let row = TimingRow {
+            tok_s: Some(10.0),
+            mfu_pct: Some(40.0),
+            hfu_pct: Some(50.0),
+            data_wait_ms: Some(0.1),
+            communication_ms: Some(1.0),
+            exposed_communication_ms: Some(0.2),
+            gpu_util_pct: Some(90.0),
+            driver_allocations: Some(3),
+            ..TimingRow::timed(1, Phase::Train, 1.0, 100.0)
+        };
+        summary.measure(&[], &[row], 0);
+        (summary.floor, summary.predicted_step_ms) = (Some(1.0), Some(80.0));
+        summary.val_loss_over_floor = Some(2.0);
+        (summary.parameters, summary.parameters_core) = (Some(7), Some(5));
+        summary.memory.planned_bytes = Some(1);
+        summary.memory.allocated_bytes = Some(1);
+        summary.memory.peak_rss_bytes = Some(1);
+        summary.memory.besides_plan_bytes = Some(-1);
+        summary.memory.besides_plan = Some(BesidesPlan::default());
+        summary.startup =
+            Startup { corpus_s: Some(0.5), device_s: Some(1.0), kernels_s: Some(2.0), state_s: Some(0.25) };
+        let losses = Losses::from_series([LossAt { step: 1, loss: 2.3 }]);
+        (summary.train_loss, summary.val_loss) = (losses, losses);
+        summary
+    }
+
+    #[test]
+    fn every_metric_of_a_run_is_in_its_summary() {
+        let figures = Figures::from_summary(&complete());
+        for metric in metrics::of_runs() {
+            assert!(figures.get(metric).is_some(), "{} is not at {:?}", metric.name, metric.source);
+        }
+        let get = |name: &str| figures.get(metrics::find(name).unwrap());
+        assert_eq!(
+            (get("startup_s"), get("step_ms"), get("tok_s_p75")),
+            (Some(3.75), Some(100.0), Some(10.0))
+        );
+        assert_eq!(get("train_loss"), Some(f64::from(2.3_f32)));
+        let blank = Figures::from_summary(&Summary::started("r", "x", "0", 1));
+        let known: Vec<&str> = metrics::of_runs()
+            .filter(|metric| blank.get(metric).is_some())
+            .map(|metric| metric.name)
+            .collect();
+        assert_eq!(known, ["tokens_seen", "steps"]);
+    }
+
+    #[test]
+    fn a_ledger_has_the_digits_of_the_file_and_whole_numbers() {
+        let numbers = Figures::as_printed(&complete()).for_ledger();
+        let keys = metrics::of_ledgers().into_iter().map(|(key, _)| key);
+        let json = serde_json::to_string(&numbers.to_json(keys)).unwrap();
+        assert_eq!(
+            json,
+            concat!(
+                r#"{"steps":0,"loss":2.3,"val_loss":2.3,"tok_s":10.0,"step_ms":100.0,"mfu_pct":40.0,"#,
+                r#""planned_bytes":1,"allocated_bytes":1}"#
+            )
+        );
+    }
+
+    #[test]
+    fn comparisons_measure_what_can_be_predicted() {
+        let columns = Figures::from_summary(&complete()).for_comparison();
+        let names: std::collections::BTreeSet<&str> = metrics::compared().map(|m| m.compared_as).collect();
+        assert!(columns.keys().map(String::as_str).eq(names));
+    }
+}

@@ -1,0 +1,48 @@
+//! Numbers by name, as JSON objects of summaries and ledgers hold them.
+
+use serde_json::{Map, Number, Value};
+use std::collections::BTreeMap;
+
+/// Numbers by names of the table of metrics. What has no number is not in it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NamedNumbers(BTreeMap<&'static str, Number>);
+
+impl NamedNumbers {
+    /// Returns the number of that name.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.get(name).and_then(Number::as_f64)
+    }
+
+    /// Sets the number of that name; values that are not finite have none.
+    pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
+        match value.into() {
+            Value::Number(number) => _ = self.0.insert(name, number),
+            _ => _ = self.0.remove(name),
+        }
+    }
+
+    /// Takes the numbers of these names from a JSON object.
+    ///
+    /// # Errors
+    /// A value that is neither a number nor `null`.
+    pub fn from_json(
+        object: &Map<String, Value>,
+        names: impl IntoIterator<Item = &'static str>,
+    ) -> Result<Self, String> {
+        let mut numbers = Self::default();
+        for name in names {
+            match object.get(name) {
+                Some(Value::Number(number)) => _ = numbers.0.insert(name, number.clone()),
+                None | Some(Value::Null) => {}
+                Some(other) => return Err(format!("`{name}` is {other}, not a number")),
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// A JSON object with all of these names in their order, `null` where there is no number.
+    pub fn to_json(&self, names: impl IntoIterator<Item = &'static str>) -> Map<String, Value> {
+        let value = |name| self.0.get(name).map_or(Value::Null, |number| Value::Number(number.clone()));
+        names.into_iter().map(|name| (name.to_owned(), value(name))).collect()
+    }
+}

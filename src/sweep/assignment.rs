@@ -1,0 +1,115 @@
+//! Assigns devices to cells, and sets them in the recipes of their runs.
+
+use super::work::Work;
+use crate::error::Result;
+
+/// The devices of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assignment {
+    /// The GPUs that it uses exclusively; none on the CPU.
+    pub gpus: Vec<usize>,
+    /// True if `engine.devices` is set to them: where the recipe does not set it.
+    pub sets_devices: bool,
+    /// `engine.threads`, where the recipe does not set it and cells share the CPU.
+    pub threads: Option<usize>,
+}
+
+impl Assignment {
+    /// Returns devices that are free for a cell; `None` while it has to wait. `in_use` has the GPUs of every
+    /// running cell, none for one on the CPU.
+    pub fn find_free(work: &Work, in_use: &[Vec<usize>], gpus: usize, jobs: usize) -> Option<Self> {
+        let engine = &work.resolved.values().engine;
+        let execution = &work.plan.execution;
+        let free = |gpu: &usize| !in_use.iter().flatten().any(|used| used == gpu);
+        let wanted: Vec<usize> = execution.gpus().collect();
+        if wanted.is_empty() {
+            let busy = in_use.iter().filter(|gpus| gpus.is_empty()).count();
+            let divided = jobs > 1 && engine.threads.is_none();
+            let threads = divided.then(|| (execution.threads / jobs).max(1));
+            return (busy < jobs).then_some(Self { threads, ..Self::default() });
+        }
+        if engine.devices.is_some() {
+            return wanted.iter().all(free).then_some(Self { gpus: wanted, ..Self::default() });
+        }
+        let found: Vec<usize> = (0..gpus).filter(free).take(wanted.len()).collect();
+        (found.len() == wanted.len()).then_some(Self { gpus: found, sets_devices: true, threads: None })
+    }
+
+    /// Returns the hash of the recipe that a run with this assignment has.
+    ///
+    /// # Errors
+    /// If the assignment's arguments were not valid, which they always are.
+    pub fn recipe_hash(&self, work: &Work) -> Result<String> {
+        work.resolved.hash_with(&self.arguments().collect::<Vec<_>>())
+    }
+
+    /// Returns the command-line arguments that set the devices.
+    pub fn arguments(&self) -> impl Iterator<Item = String> {
+        let devices = self.sets_devices.then(|| format!("engine.devices={:?}", self.gpus));
+        devices.into_iter().chain(self.threads.map(|threads| format!("engine.threads={threads}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::plan::{Corpus, Plan};
+    use crate::recipe;
+    use std::path::Path;
+
+    /// A cell that is planned for GPUs, or for the CPU with 8 threads.
+    fn work(engine: &str, gpus: &[usize]) -> Work {
+        let text = format!("[engine]\n{engine}");
+        let resolved =
+            recipe::load_str(Path::new("r.toml"), &text, &[], std::iter::empty(), &Machine::none()).unwrap();
+        let corpus = Corpus {
+            vocab_size: 256,
+            train_tokens: 1 << 20,
+            exact: true,
+            validation_tokens: 1 << 12,
+            floor: None,
+        };
+        let mut plan = Plan::new(&resolved, &corpus, &Machine::none()).unwrap();
+        plan.execution.gpu = gpus.first().copied();
+        plan.execution.peers = gpus.iter().skip(1).copied().collect();
+        plan.execution.threads = 8;
+        Work { resolved, plan, machine: Machine::none() }
+    }
+
+    fn on(gpus: &[usize], sets_devices: bool) -> Option<Assignment> {
+        Some(Assignment { gpus: gpus.to_vec(), sets_devices, threads: None })
+    }
+
+    #[test]
+    fn every_gpu_has_one_cell_at_a_time() {
+        let cell = work("", &[0]);
+        assert_eq!(Assignment::find_free(&cell, &[], 2, 1), on(&[0], true));
+        assert_eq!(Assignment::find_free(&cell, &[vec![0], vec![]], 2, 1), on(&[1], true));
+        assert_eq!(Assignment::find_free(&cell, &[vec![1]], 2, 1), on(&[0], true));
+        assert_eq!(Assignment::find_free(&cell, &[vec![1], vec![0]], 2, 4), None);
+        let bound = work("devices = [1]", &[1]);
+        assert_eq!(Assignment::find_free(&bound, &[vec![0]], 2, 1), on(&[1], false));
+        assert_eq!(Assignment::find_free(&bound, &[vec![1]], 2, 1), None);
+    }
+
+    #[test]
+    fn a_cell_of_several_ranks_waits_for_as_many_gpus() {
+        let cell = work("", &[0, 1]);
+        assert_eq!(Assignment::find_free(&cell, &[vec![0]], 4, 1), on(&[1, 2], true));
+        assert_eq!(Assignment::find_free(&cell, &[vec![0, 2], vec![1]], 4, 1), None);
+        let assignment = on(&[1, 2], true).unwrap();
+        assert_eq!(assignment.arguments().collect::<Vec<_>>(), ["engine.devices=[1, 2]"]);
+    }
+
+    #[test]
+    fn jobs_share_the_threads_of_the_cpu() {
+        let threads = |threads| Some(Assignment { threads, ..Assignment::default() });
+        let cell = work("", &[]);
+        assert_eq!(Assignment::find_free(&cell, &[vec![0]], 1, 1), threads(None));
+        assert_eq!(Assignment::find_free(&cell, &[vec![]], 0, 1), None);
+        assert_eq!(Assignment::find_free(&cell, &[vec![], vec![]], 0, 3), threads(Some(2)));
+        assert_eq!(Assignment::find_free(&cell, &[], 0, 100), threads(Some(1)));
+        assert_eq!(Assignment::find_free(&work("threads = 5", &[]), &[vec![]], 0, 3), threads(None));
+    }
+}
