@@ -182,7 +182,7 @@ fn check(program: &Program, node: &Node, tensors: &[Tensor], properties: &Proper
         queue.problem("puts nothing into the queue");
     }
     // Scratch that only the CPU uses may be left alone.
-    for (output, &id) in queue.outputs.iter().zip(&node.outputs).filter(|(_, id)| is_used(program, **id)) {
+    for (output, _) in queue.outputs.iter().zip(&node.outputs).filter(|(_, id)| is_used(program, **id)) {
         if !queue.touched.borrow().iter().any(|address| output.memory.contains(address)) {
             queue.problem(format!("never names its output {}", output.name));
         }
