@@ -32,7 +32,7 @@ pub struct FinishedProcess {
     pub stdout: String,
     /// Its stderr; empty if inherited.
     pub stderr: String,
-    /// Why it was stopped; `None` if it ended by itself.
+    /// The reason for stopping it; `None` if it ended by itself.
     pub stopped_because: Option<Error>,
 }
 

@@ -30,7 +30,7 @@ impl LossPoint {
     }
 }
 
-/// What the candidate's curve is expected to be.
+/// The expectation for the candidate's curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ExpectedCurve {
     /// The bits of the baseline.

@@ -37,7 +37,7 @@ pub struct FinishedComparison {
     pub folder: PathBuf,
     /// The result, as stored in the folder.
     pub comparison: Comparison,
-    /// Why it ended before its last trial.
+    /// The error that ended it before its last trial.
     pub failed: Option<Error>,
 }
 

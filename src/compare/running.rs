@@ -33,7 +33,7 @@ pub struct Request<'a> {
     /// The largest allowed difference in training loss, in nats per token; unset means what the changed keys
     /// promise.
     pub tolerance: Option<f64>,
-    /// Why the change should matter; unset means the recipe's text.
+    /// Reason why the change should matter; unset means the recipe's text.
     pub hypothesis: Option<String>,
     /// The expected result; unset means the recipe's.
     pub predicts: Option<Prediction>,

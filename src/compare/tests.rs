@@ -1,4 +1,4 @@
-//! A comparison to begin tests with.
+//! A comparison for tests.
 
 use crate::results::comparison::{Arm, CompareVerdict, Comparison, LossGate};
 

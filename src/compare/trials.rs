@@ -33,7 +33,7 @@ pub struct FinishedTrial {
     pub curve: Vec<LossPoint>,
     /// The measured figures.
     pub columns: Columns,
-    /// Why its times are not comparable with others.
+    /// Reasons why its times are not comparable with others.
     pub contended: Vec<String>,
     /// Fractions of the CPU's time used by other processes and taken by the host; `None` if they were not
     /// measured.
@@ -44,7 +44,7 @@ pub struct FinishedTrial {
     pub environment: Option<Environment>,
     /// The run's folder, if it holds algorithms of matrix products for later trials to use.
     pub algorithms: Option<PathBuf>,
-    /// Why it failed.
+    /// The error, if it failed.
     pub failed: Option<Error>,
     /// True if it failed because the loss became NaN or infinite.
     pub diverged: bool,

@@ -15,7 +15,7 @@ pub struct Metric {
     pub decimals: usize,
     /// A stored figure is divided by this to be shown: bytes are shown in MiB.
     pub divisor: f64,
-    /// Where the figure of a run comes from.
+    /// Source of the figure of a run.
     pub source: Source,
     /// Name in comparisons, of which predictions can be made; empty for figures that are not compared.
     pub compared_as: &'static str,
@@ -23,7 +23,7 @@ pub struct Metric {
     pub ledger: Option<(u8, &'static str)>,
 }
 
-/// Where the figure of a run comes from. Paths are those of `summary.json`, with `/` between keys.
+/// Source of the figure of a run. Paths are those of `summary.json`, with `/` between keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Source {
     /// Only rows have it.

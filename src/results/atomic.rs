@@ -63,7 +63,7 @@ pub(super) fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The folder that holds `path`; a bare file name lies in the current one.
+/// The folder that holds `path`; a bare file name is in the current one.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,

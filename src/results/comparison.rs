@@ -18,7 +18,7 @@ pub struct Comparison {
     pub name: String,
     /// Name of its folder.
     pub id: String,
-    /// Why the change should matter, stored before the first trial.
+    /// Reason why the change should matter, stored before the first trial.
     pub hypothesis: Option<String>,
     /// The prediction as it was written, such as `tok_s +30..+60%`.
     pub predicts: Option<String>,
@@ -48,8 +48,8 @@ pub struct Comparison {
     pub verdict: CompareVerdict,
     /// The comparison of the loss curves.
     pub gate: LossGate,
-    /// Why times are not comparable: another process on the GPU, throttling, clocks that moved, a run that
-    /// never settled. Any of these makes the verdict [`CompareVerdict::Inconclusive`].
+    /// Reasons why times are not comparable: another process on the GPU, throttling, clocks that moved, a run
+    /// that never settled. Any of these makes the verdict [`CompareVerdict::Inconclusive`].
     pub contended: Vec<String>,
     /// Remarks that do not change the verdict, such as load of the CPU by other processes.
     pub notes: Vec<String>,

@@ -186,7 +186,7 @@ pub struct Startup {
 pub struct Summary {
     /// Status of the run.
     pub status: Status,
-    /// Why it ended, if not as planned.
+    /// Reason, if it did not end as planned.
     pub reason: Option<String>,
     /// The recipe's name.
     pub recipe: String,

@@ -91,7 +91,7 @@ enum Cause {
 pub struct AttemptResult {
     /// Its status.
     pub status: CellStatus,
-    /// Why, where it is not `ok`.
+    /// The reason of a status other than `ok`.
     pub reason: Option<String>,
     /// `RECIPE/RUN`, where one began.
     pub run: Option<String>,

@@ -19,7 +19,7 @@ use std::path::Path;
 /// A cell of a sweep.
 #[derive(Debug)]
 pub struct Cell {
-    /// What it sets on top of the recipe.
+    /// Values that it sets on top of the recipe.
     pub settings: Settings,
     /// Key in the ledger: cells with the same key are one.
     pub key: String,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! recipe + arguments ─▶ axes ─▶ cells (resolved, planned, keyed) ─▶ schedule ─▶ child processes
-//!                                             ledger.jsonl ◀── one line per begin and end ──┘
+//!                                             ledger.jsonl ◀── one line per start and end ──┘
 //! ```
 //!
 //! The ledger decides which cells are done; the tables are written from it after every line.

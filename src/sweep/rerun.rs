@@ -1,9 +1,9 @@
-//! Why a cell that was done before runs again: its key in the ledger changed with what it is hashed from.
+//! Explains why a done cell runs again: what its key in the ledger is hashed from has changed.
 
 use crate::results::ledger::{Attempt, Ledger};
 
 /// Returns why a cell without a row runs although an earlier one of its recipe's name and settings ended;
-/// `None` where there is no such row. `next` is the attempt that is about to begin.
+/// `None` where there is no such row. `next` is the attempt that is about to start.
 pub fn reason(ledger: &Ledger, next: &Attempt) -> Option<String> {
     let same = |line: &&Attempt| {
         line.recipe == next.recipe && line.settings == next.settings && line.key != next.key

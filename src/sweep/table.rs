@@ -22,7 +22,7 @@ pub struct Tables {
 /// The column of the status, before the figures of the ledger.
 const STATUS: &str = "status";
 
-/// The column that begins a cell's key.
+/// The column of the prefix of a cell's key.
 const CELL: &str = "cell";
 
 /// The column of the reason of a status.

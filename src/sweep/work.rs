@@ -24,7 +24,7 @@ pub struct Work {
 pub struct CellFit {
     /// Bytes of state and activations.
     pub planned_bytes: u64,
-    /// Why it does not fit; `None` if it does.
+    /// The error if it does not fit; `None` if it does.
     pub refusal: Option<Error>,
 }
 

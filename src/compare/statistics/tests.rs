@@ -18,7 +18,7 @@ fn runs_of(label: &str) -> Vec<Vec<f64>> {
     runs
 }
 
-/// Where simulated comparisons take their runs from.
+/// Source of the runs of simulated comparisons.
 #[derive(Clone, Copy, Debug)]
 enum From {
     /// Any runs of a label.
@@ -93,7 +93,7 @@ fn a_planted_slowdown_is_found() {
     }
 }
 
-/// Where the machine changes its speed or does other things, a slowdown may be missed, and is not found to be
+/// If the machine changes its speed or is busy, a slowdown may be missed, and is not found to be
 /// a speedup.
 #[test]
 fn noise_hides_a_slowdown_and_does_not_turn_it() {
