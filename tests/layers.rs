@@ -12,6 +12,8 @@ use std::sync::LazyLock;
 
 #[path = "layers/graph.rs"]
 mod graph;
+#[path = "layers/retired.rs"]
+mod retired;
 #[path = "layers/source.rs"]
 mod source;
 
@@ -64,8 +66,7 @@ fn rooms<'a>(table: &[(&'a str, &'a str)]) -> BTreeMap<&'a str, BTreeSet<&'a str
 }
 
 /// Folders inside which files may still import each other in a circle. The list only shrinks: one without a circle fails.
-const CIRCLES: &[&str] =
-    &["cli", "data", "device/cuda", "exec", "forecast", "ir", "recipe", "report/blocks", "train"];
+const CIRCLES: &[&str] = &["cli", "data", "device/cuda", "exec", "forecast", "ir", "recipe", "report/blocks"];
 
 /// Where `unsafe` may stand, and why.
 const UNSAFE: [(&str, &str); 4] = [

@@ -5,7 +5,7 @@ use clap::CommandFactory;
 use std::ffi::OsString;
 
 /// `xrun RECIPE …` becomes `xrun run RECIPE …`; `--section.key=value` and `--section.key value` become `section.key=value`.
-pub fn spelled_out(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+pub fn normalize_args(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = without_dashes(arguments);
     if let Some(at) = first_word(&arguments)
         && !is_subcommand(&arguments[at])
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     fn spelled(line: &str) -> String {
-        let words = spelled_out(line.split(' ').map(OsString::from));
+        let words = normalize_args(line.split(' ').map(OsString::from));
         words.iter().map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
 

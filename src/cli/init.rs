@@ -1,6 +1,6 @@
 //! `xrun init`.
 
-use super::tell;
+use super::eprint_line;
 use crate::error::{Error, IoContext, Result};
 use crate::recipe::{self, builtin};
 use crate::results::folder::folder_name;
@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
     file.write_all(copy(name, text, path).as_bytes()).at("write", path)?;
     // Read back, so that what is written is known to load from where it stands.
     recipe::load(path, &[], std::iter::empty())?;
-    tell(&format!("wrote {} from {name}; to run it: xrun {}", path.display(), path.display()));
+    eprint_line(&format!("wrote {} from {name}; to run it: xrun {}", path.display(), path.display()));
     Ok(())
 }
 

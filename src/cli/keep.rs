@@ -1,6 +1,6 @@
 //! `xrun keep`: a run, a comparison with its runs, or the rows of a sweep.
 
-use super::tell;
+use super::eprint_line;
 use crate::error::Result;
 use crate::format::plural;
 use crate::results::comparison::Comparison;
@@ -44,7 +44,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let bytes: u64 = kept.manifest.files.iter().map(|file| file.bytes).sum();
     let what = if kept.already { "already kept, unchanged" } else { "kept" };
     let files = kept.manifest.files.len();
-    tell(&format!("{what}: {files} file{}, {} KiB", plural(files), bytes.div_ceil(1024)));
+    eprint_line(&format!("{what}: {files} file{}, {} KiB", plural(files), bytes.div_ceil(1024)));
     println!("{}", kept.folder.display());
     Ok(())
 }

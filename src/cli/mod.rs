@@ -30,8 +30,8 @@ pub mod schema;
 pub mod sweep;
 mod worker;
 
-pub use crate::results::progress::tell;
-pub use arguments::spelled_out;
+pub use crate::results::progress::eprint_line;
+pub use arguments::normalize_args;
 
 /// A declarative experiment runner for training language models.
 #[derive(Parser, Debug)]

@@ -42,7 +42,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     };
     let mut resolved = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty())?;
     resolved.name = read_summary(&path)?.recipe;
-    let launch = Launch::of(&mut resolved, environment::variables())?;
+    let launch = Launch::from_recipe(&mut resolved, environment::variables())?;
     if let (None, Launch::Member(place)) = (named, &launch)
         && place.world > 1
     {

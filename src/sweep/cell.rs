@@ -80,7 +80,7 @@ impl Cell {
             recipe::load(recipe, &self.arguments(&Assignment::default()), recipe::environment())?;
         train::make_paths_absolute(&mut resolved)?;
         // As in the run itself, before anything is hashed.
-        Launch::of(&mut resolved, environment::variables())?;
+        Launch::from_recipe(&mut resolved, environment::variables())?;
         let recipe_hash = self.recipe_hash.insert(resolved.hash()).clone();
         let (corpus_hash, corpus) = corpora.open(&resolved)?;
         self.corpus_hash = Some(corpus_hash.clone());

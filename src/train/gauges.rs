@@ -4,7 +4,7 @@ use crate::device::cuda::libraries::Nvidia;
 use crate::device::cuda::nccl::Pinned;
 use crate::device::cuda::products::WORKSPACE;
 use crate::device::cuda::versions::version;
-use crate::device::cuda::{Gpu, Part, Queue, Watch, nvml};
+use crate::device::cuda::{self, Gpu, Part, Queue, Watch, nvml};
 use crate::error::Result;
 use crate::exec::Engine;
 use crate::forecast::hardware;
@@ -12,6 +12,7 @@ use crate::forecast::time::{product_flops, product_peak};
 use crate::model::Programs;
 use crate::plan::Plan;
 use crate::policy::Placement;
+use crate::results::provenance::Cpu;
 use crate::results::summary::{self, BesidesPlan};
 use crate::results::{TimingRow, provenance};
 use std::sync::Arc;
@@ -104,6 +105,12 @@ impl Gauges {
             contended_because: contention.flatten(),
         }
     }
+}
+
+/// Returns what the bits of a run depend on besides the recipe: instruction set, or GPU and library versions.
+pub(super) fn engine_name(plan: &Plan) -> String {
+    let cpu = || format!("cpu {}", Cpu::detect(plan.execution.threads).instructions);
+    plan.execution.gpu.map_or_else(cpu, |gpu| cuda::describe(gpu).unwrap_or_else(|e| e.message().to_string()))
 }
 
 /// What `env.json` says of the GPUs of a run's ranks: of the first one, how they are joined, and how they exchange, with as

@@ -4,10 +4,10 @@ use super::rank::Rank;
 use super::run::prepare;
 use crate::checkpoint::{DiskFs, TensorView, tensor_file};
 use crate::device::Device;
-use crate::device::communicator::Alone;
+use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
-use crate::ranks::Party;
+use crate::ranks::LocalRanks;
 use crate::recipe::Resolved;
 use safetensors::Dtype;
 use std::borrow::Cow;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// As [`super::run`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no other
 /// implementation drops alike.
 pub fn inspect(mut resolved: Resolved, to: &Path) -> Result<f64> {
-    let (plan, programs, dataset) = prepare(&mut resolved, &Party::alone())?;
+    let (plan, programs, dataset) = prepare(&mut resolved, &LocalRanks::single())?;
     if plan.batch.world > 1 || plan.batch.micro_steps > 1 || plan.model.dropout > 0.0 {
         return Err(Error::usage(
             "one step of one rank is inspected, without dropout: set parallelism.world_size=1, training.accumulation=1 \
@@ -31,7 +31,7 @@ pub fn inspect(mut resolved: Resolved, to: &Path) -> Result<f64> {
     }
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
     let vocab = plan.model.vocab_size;
-    let mut rank = Rank::new(plan, Arc::clone(&programs), dataset, device, Arc::new(Alone))?;
+    let mut rank = Rank::new(plan, Arc::clone(&programs), dataset, device, Arc::new(SingleRank))?;
     let batch = rank.run_gradients()?;
     let logits: Vec<u8> =
         rank.inspect_evaluation("head.logits.1")?.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect();

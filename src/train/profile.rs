@@ -3,12 +3,12 @@
 use super::rank::{Rank, STEPS_AHEAD};
 use super::run::prepare;
 use crate::device::Device;
-use crate::device::communicator::Alone;
+use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::cuda::limits::{self, Limits};
 use crate::error::{Error, Result};
 use crate::ir::{Node, Phase, Program};
-use crate::ranks::Party;
+use crate::ranks::LocalRanks;
 use crate::recipe::Resolved;
 use crate::results::quantiles::median;
 use std::collections::BTreeMap;
@@ -96,7 +96,7 @@ pub fn profile(mut resolved: Resolved, request: ProfileRequest) -> Result<Profil
     let needed = request.warmup.saturating_add(2 * request.steps + STEPS_AHEAD + 1);
     let training = &mut resolved.recipe.training;
     training.steps = training.steps.max(needed);
-    let (plan, programs, dataset) = prepare(&mut resolved, &Party::alone())?;
+    let (plan, programs, dataset) = prepare(&mut resolved, &LocalRanks::single())?;
     if plan.batch.world > 1 {
         return Err(Error::usage("a profile is of one rank; set parallelism.world_size=1"));
     }
@@ -109,7 +109,7 @@ pub fn profile(mut resolved: Resolved, request: ProfileRequest) -> Result<Profil
         None => None,
     };
     let tokens = plan.batch.tokens_per_step();
-    let mut rank = Rank::new(plan, programs, dataset, device, Arc::new(Alone))?;
+    let mut rank = Rank::new(plan, programs, dataset, device, Arc::new(SingleRank))?;
     for _ in 0..request.warmup {
         rank.time_step(|_, _, _| {})?;
     }

@@ -1,6 +1,7 @@
 //! Where a run begins: at step 0, or at a checkpoint that belongs to it.
 
-use super::run::{Origin, engine_name};
+use super::gauges::engine_name;
+use super::request::Origin;
 use crate::checkpoint::{self, Loaded};
 use crate::data::Dataset;
 use crate::error::{Error, Result};

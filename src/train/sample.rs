@@ -7,14 +7,14 @@ use super::run::TOKENIZER;
 use crate::checkpoint::{self, Loaded};
 use crate::data::Tokenizer;
 use crate::device::Device;
-use crate::device::communicator::Alone;
+use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, prepare};
 use crate::model::generator;
 use crate::plan::{Corpus, Generation, Plan};
 use crate::recipe::{self, Class};
-use crate::results::progress::tell;
+use crate::results::progress::eprint_line;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         })?,
     };
     for warning in loaded.warnings() {
-        tell(&format!("warning: {warning}"));
+        eprint_line(&format!("warning: {warning}"));
     }
     let trained = recipe_of(&loaded)?;
     let mut resolved = recipe::load_str(
@@ -84,7 +84,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     let mut engine = Engine::new(
         device,
         &state,
-        Arc::new(Alone),
+        Arc::new(SingleRank),
         execution.placement,
         section.memory.arena_bytes,
         execution.poison,

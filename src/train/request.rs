@@ -1,11 +1,39 @@
-//! A [`Request`] in the form in which a parent process sends it to the processes of its ranks.
+//! What to run, and the form in which a parent process sends it to the processes of its ranks.
 
-use super::{Origin, Request};
 use crate::error::Result;
-use crate::recipe;
+use crate::recipe::{self, Resolved};
 use crate::results::progress::Mode;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+
+/// Start of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// Step 0 in a new folder; or the newest unfinished run of this recipe, where `checkpoint.resume = "auto"`.
+    Fresh,
+    /// The newest valid checkpoint of this run, in its folder.
+    Resume(PathBuf),
+    /// The newest valid checkpoint of another run, in a new folder, where training keys may differ.
+    Fork(PathBuf),
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The recipe.
+    pub resolved: Resolved,
+    /// Folder of all run folders.
+    pub results: PathBuf,
+    /// Display of progress.
+    pub progress: Mode,
+    /// Start of the run.
+    pub origin: Origin,
+    /// Run whose matrix-product algorithms are reused.
+    pub algorithms_from: Option<PathBuf>,
+    /// Command line, for the provenance.
+    pub command: Vec<String>,
+}
 
 /// A [`Request`] as plain data. The recipe travels as TOML, with every default filled in.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,7 +67,7 @@ impl WorkerRequest {
     /// Converts the data back to the request.
     ///
     /// # Errors
-    /// When the recipe is invalid, which it is not unless parent and child are different versions.
+    /// When the recipe is invalid, which happens only between different versions of xrun.
     pub fn into_request(self) -> Result<Request> {
         let Self { name, recipe, as_written, results, progress, origin, algorithms_from, command } = self;
         let mut resolved = recipe::load_str(name.as_ref(), &recipe, &[], std::iter::empty())?;
