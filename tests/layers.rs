@@ -1,9 +1,9 @@
-//! Imports point one way, between rooms and between the files of a room, and `unsafe` stays where it is allowed, with
-//! its reason above it.
+//! Imports point one way, between rooms and between the files of a room, and `unsafe` stays where it is
+//! allowed, with its reason above it.
 //!
-//! A room is a module at the root of the crate (`src/ranks/`, `src/error.rs`). Sources are parsed with `syn`; code under
-//! `#[cfg(test)]` is left out. An import is any path that leads out of its file: in a `use`, in an expression, a type or
-//! the arguments of a macro, from `crate::`, `xrun::`, `super::` or `self::`.
+//! A room is a module at the root of the crate (`src/ranks/`, `src/error.rs`). Sources are parsed with `syn`;
+//! code under `#[cfg(test)]` is left out. An import is any path that leads out of its file: in a `use`, in an
+//! expression, a type or the arguments of a macro, from `crate::`, `xrun::`, `super::` or `self::`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -54,7 +54,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("compare", "train ranks results recipe metrics format error"),
     (
         "cli",
-        "compare device sweep train ranks checkpoint report results forecast check model plan data recipe policy format error",
+        "compare device sweep train ranks checkpoint report results forecast check model plan data recipe policy \
+         format error",
     ),
     // The binary and the root of the library.
     ("main", "cli results error"),

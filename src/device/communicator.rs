@@ -1,7 +1,8 @@
 //! Collectives between the ranks of a run, on the host.
 //!
-//! Every rank calls the same collectives in the same order. Sums are added in rank order, so they have the same bits
-//! whichever rank arrives first and however ranks were started. Implementations between ranks are in `ranks`.
+//! Every rank calls the same collectives in the same order. Sums are added in rank order, so they have the
+//! same bits whichever rank arrives first and however ranks were started. Implementations between ranks are
+//! in `ranks`.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -30,8 +31,8 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     fn abort(&self, error: &Error);
     /// Returns the reason why the run was aborted; `None` while it is not.
     fn abort_reason(&self) -> Option<Error>;
-    /// Registers a hook for an abort by any rank; runs it at once where the run is aborted already. The hook is called from
-    /// another thread and must not block.
+    /// Registers a hook for an abort by any rank; runs it at once where the run is aborted already. The hook
+    /// is called from another thread and must not block.
     fn on_abort(&self, hook: AbortHook);
 
     /// Replaces `values` by their sums over ranks, added in rank order.
@@ -167,8 +168,8 @@ fn mismatch(name: &str) -> Error {
     Error::failed(format!("ranks called different collectives, or with different lengths, at {name}"))
 }
 
-/// Combines the contributions of all ranks, given in rank order. Sums are added in that order, so that the result does not
-/// depend on the order of arrival.
+/// Combines the contributions of all ranks, given in rank order. Sums are added in that order, so that the
+/// result does not depend on the order of arrival.
 ///
 /// # Errors
 /// When contributions are of different kinds or lengths.

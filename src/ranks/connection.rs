@@ -4,7 +4,8 @@
 //! header bytes: u32 | body bytes: u64 | header | body          (little-endian)
 //! ```
 //!
-//! Both ends are the same binary on machines of one byte order; the handshake of a TCP connection checks the version.
+//! Both ends are the same binary on machines of one byte order; the handshake of a TCP connection checks the
+//! version.
 
 use crate::device::communicator::{CollectiveResult, Contribution, RankPhase};
 use crate::error::{Error, Kind as ErrorKind};
@@ -110,7 +111,8 @@ impl Connection {
     /// Receives a handshake message, a short frame without a body, from a peer that is not authenticated yet.
     ///
     /// # Errors
-    /// As [`Connection::receive`], and when the message is not complete at `deadline`, however slowly it arrives.
+    /// As [`Connection::receive`], and when the message is not complete at `deadline`, however slowly it
+    /// arrives.
     pub fn receive_handshake<T: DeserializeOwned>(&mut self, deadline: Instant) -> io::Result<T> {
         let mut head = [0; 12];
         self.read_until(&mut head, deadline)?;
@@ -147,7 +149,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads so many bytes. Memory grows with the bytes that arrive, not with the length that a header claims.
+    /// Reads so many bytes. Memory grows with the bytes that arrive, not with the length that a header
+    /// claims.
     fn read_bytes(&mut self, bytes: u64) -> io::Result<Vec<u8>> {
         let mut all = Vec::with_capacity(bytes.min(1 << 20) as usize);
         let read = self.take(bytes).read_to_end(&mut all)?;

@@ -8,7 +8,8 @@ use std::net::IpAddr;
 /// Variable with the secret that ranks on several machines share.
 pub const SECRET: &str = "XRUN_SECRET";
 
-/// Variable with the port that rank 0 listens at; without it, the port is derived from the launcher's variables.
+/// Variable with the port that rank 0 listens at; without it, the port is derived from the launcher's
+/// variables.
 pub const PORT: &str = "XRUN_PORT";
 
 /// Assignment of a process to a rank, as its launcher made it.
@@ -114,8 +115,8 @@ pub fn variables() -> impl Iterator<Item = (String, String)> {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// Reads the assignment of this process from the variables of the first launcher, in the order torchrun, Open MPI, Slurm,
-/// whose variables are complete.
+/// Reads the assignment of this process from the variables of the first launcher, in the order torchrun, Open
+/// MPI, Slurm, whose variables are complete.
 ///
 /// # Errors
 /// When no launcher's variables are complete, with what is missing; when numbers contradict each other.
@@ -158,7 +159,8 @@ fn assignment(
     let job: Vec<&str> = set.job.iter().filter_map(|name| variables.get(name)).collect();
     let job = format!("{} {}", set.launcher, job.join(" "));
     let local_world = match variables.number::<usize>(set.local_world)? {
-        // Slurm sets it only where the job asked for a number per node, and then in smaller steps of the job too.
+        // Slurm sets it only where the job asked for a number per node, and then in smaller steps of the job
+        // too.
         _ if set.launcher == "Slurm" && nodes(variables)? == 1 => world,
         Some(local_world) if set.launcher == "Slurm" => local_world.min(world),
         Some(local_world) => local_world,

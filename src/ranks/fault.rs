@@ -1,6 +1,7 @@
 //! Fault injection, to test how a run survives a death, a hang or a lack of memory of one rank.
 //!
-//! `XRUN_FAULT="FAULT RANK STEP"` injects a fault into a rank before it begins a step; FAULT is `panic`, `hang` or `oom`.
+//! `XRUN_FAULT="FAULT RANK STEP"` injects a fault into a rank before it begins a step; FAULT is `panic`,
+//! `hang` or `oom`.
 
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;
@@ -39,7 +40,8 @@ pub fn check(world: usize, done: u64, steps: u64) -> Result<()> {
     match requested()? {
         Some(Fault { rank, step, .. }) if rank >= world || step <= done || step > steps => {
             Err(Error::usage(format!(
-                "{VARIABLE} names rank {rank} and step {step}, and this run has ranks 0 to {} and steps {} to {steps}",
+                "{VARIABLE} names rank {rank} and step {step}, and this run has ranks 0 to {} and steps {} to \
+                 {steps}",
                 world - 1,
                 done + 1
             )))

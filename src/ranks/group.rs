@@ -8,7 +8,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Rendezvous of all ranks of a run. The rank that arrives last at a collective computes it; all collect the result.
+/// Rendezvous of all ranks of a run. The rank that arrives last at a collective computes it; all collect the
+/// result.
 #[derive(Debug)]
 pub struct Group {
     world: usize,

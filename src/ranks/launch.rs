@@ -18,7 +18,8 @@ pub enum Launch {
 }
 
 impl Launch {
-    /// Chooses the launcher, and settles a world size that the recipe leaves open. Only `launcher = "env"` reads `variables`.
+    /// Chooses the launcher, and settles a world size that the recipe leaves open. Only `launcher = "env"`
+    /// reads `variables`.
     ///
     /// # Errors
     /// When the variables of a launcher are incomplete, or its number of ranks is not that of the recipe.

@@ -26,7 +26,8 @@ pub struct LocalRanks {
 }
 
 impl LocalRanks {
-    /// Makes all ranks threads of this process. A rank without a change of status for `timeout` aborts the run.
+    /// Makes all ranks threads of this process. A rank without a change of status for `timeout` aborts the
+    /// run.
     ///
     /// # Errors
     /// When no thread can be had.
@@ -46,13 +47,14 @@ impl LocalRanks {
         Self::from_communicators(vec![Arc::new(SingleRank)])
     }
 
-    /// One rank whose group is in another process; `on_machine` ranks are on this machine, of which it has this index.
+    /// One rank whose group is in another process; `on_machine` ranks are on this machine, of which it has
+    /// this index.
     pub(super) fn remote(comm: Arc<dyn Communicator>, on_machine: usize, index: usize) -> Self {
         Self { on_machine, first_on_machine: index, ..Self::from_communicators(vec![comm]) }
     }
 
-    /// The rank of a process that an external launcher started, once all ranks have connected. Rank 0 has the group and the
-    /// watchdog.
+    /// The rank of a process that an external launcher started, once all ranks have connected. Rank 0 has the
+    /// group and the watchdog.
     ///
     /// # Errors
     /// When ranks do not connect within `timeout`, or contradict each other.
@@ -208,8 +210,8 @@ fn run_rank<T>(
     })
 }
 
-/// Runs `body` on `world` ranks that are threads of this process, without a watchdog's timeout, and returns the result of
-/// rank 0.
+/// Runs `body` on `world` ranks that are threads of this process, without a watchdog's timeout, and returns
+/// the result of rank 0.
 ///
 /// # Errors
 /// As [`LocalRanks::run`].

@@ -1,12 +1,19 @@
-//! Ranks of a run: how they are started, how they communicate on the host, how a dead or hanging rank ends the run.
+//! Ranks of a run: how they are started, how they communicate on the host, how a dead or hanging rank ends
+//! the run.
 //!
 //! ```text
-//! thread:   LocalCommunicator ─┐                     process:  RemoteCommunicator ═ Connection ═ Server ─┐
-//!           LocalCommunicator ─┼─ Group ─ Watchdog             RemoteCommunicator ═ Connection ═ Server ─┼─ Group
-//!           LocalCommunicator ─┘                     (env: rank 0 serves the others, and is local itself)
+//! thread:   LocalCommunicator ─┬─ Group ─ Watchdog
+//!           LocalCommunicator ─┘
+//!
+//! process:  RemoteCommunicator ═ Connection ═ Server ─┬─ Group ─ Watchdog    (in the parent)
+//!           RemoteCommunicator ═ Connection ═ Server ─┘
+//!
+//! env:                            LocalCommunicator ──┬─ Group ─ Watchdog    (in the process of rank 0)
+//!           RemoteCommunicator ═ Connection ═ Server ─┘
 //! ```
 //!
-//! Whatever the launcher, a rank gets a [`Communicator`](crate::device::communicator::Communicator) and runs the same code.
+//! Whatever the launcher, a rank gets a [`Communicator`](crate::device::communicator::Communicator) and runs
+//! the same code.
 
 mod connection;
 pub mod environment;

@@ -1,7 +1,9 @@
-//! A run as one child process per rank: the parent starts them, watches, forwards signals, and kills what hangs.
+//! A run as one child process per rank: the parent starts them, watches, forwards signals, and kills what
+//! hangs.
 //!
-//! The stdin of a child is its connection to the parent. Its first frame, [`WorkerInit`], is sent before the child runs, so
-//! there is nothing to discover: no file, no port. A child whose parent is gone sees the connection end, and ends.
+//! The stdin of a child is its connection to the parent. Its first frame, [`WorkerInit`], is sent before the
+//! child runs, so there is nothing to discover: no file, no port. A child whose parent is gone sees the
+//! connection end, and ends.
 
 use super::exit_guard::GRACE;
 use super::{Connection, Group, LocalRanks, OnDisconnect, RemoteCommunicator, Server, Stop, Watchdog};
@@ -76,8 +78,8 @@ fn send(ranks: &LocalRanks, report: &ExitReport) {
     ranks.first().send_exit_report(&serde_json::to_vec(report).unwrap_or_default());
 }
 
-/// Runs a request on `world` child processes, and returns the result of rank 0. No child outlives this call. `mark_failed`
-/// writes the error into the folder of the run where rank 0 could not.
+/// Runs a request on `world` child processes, and returns the result of rank 0. No child outlives this call.
+/// `mark_failed` writes the error into the folder of the run where rank 0 could not.
 ///
 /// # Errors
 /// As the run of rank 0; when a child cannot be started or dies, with its rank and its last step.
@@ -164,7 +166,8 @@ impl Workers {
         Ok(all)
     }
 
-    /// Collects children that have ended, and aborts the run for one that failed. Returns true if all have ended.
+    /// Collects children that have ended, and aborts the run for one that failed. Returns true if all have
+    /// ended.
     fn poll(&mut self, group: &Group) -> Result<bool> {
         for (rank, (child, status)) in self.children.iter_mut().enumerate() {
             if status.is_some() {
@@ -204,8 +207,8 @@ impl Drop for Workers {
     }
 }
 
-/// Returns the path of this binary, and the name to run it under. On Linux the path is that of the running file, even where a
-/// new one was built in its place.
+/// Returns the path of this binary, and the name to run it under. On Linux the path is that of the running
+/// file, even where a new one was built in its place.
 ///
 /// # Errors
 /// When the system does not tell.
@@ -258,7 +261,8 @@ fn receive_init<R: DeserializeOwned>() -> Result<(R, LocalRanks, Stop)> {
     })?;
     #[cfg(target_os = "linux")]
     {
-        // A rank that hangs does not see its connection end; the system kills it with its parent all the same.
+        // A rank that hangs does not see its connection end; the system kills it with its parent all the
+        // same.
         let killed = rustix::process::Signal::KILL;
         rustix::process::set_parent_process_death_signal(Some(killed))
             .map_err(|e| Error::failed(format!("cannot ask to end with the parent: {e}")))?;

@@ -39,8 +39,8 @@ impl fmt::Debug for RemoteCommunicator {
 }
 
 impl RemoteCommunicator {
-    /// Starts to read a connection to the server of a group. `server` names it in errors; `stop` is called when it requests
-    /// to save and stop.
+    /// Starts to read a connection to the server of a group. `server` names it in errors; `stop` is called
+    /// when it requests to save and stop.
     ///
     /// # Errors
     /// When no thread or handle can be had.

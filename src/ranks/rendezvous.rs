@@ -1,5 +1,5 @@
-//! Rendezvous of ranks that know only an address: rank 0 listens, the others connect, and both sides prove that they know
-//! the secret of the run.
+//! Rendezvous of ranks that know only an address: rank 0 listens, the others connect, and both sides prove
+//! that they know the secret of the run.
 //!
 //! ```text
 //! rank → 0   Hello     { version, job, rank, world, nonce }
@@ -105,7 +105,8 @@ fn nonce() -> Result<[u8; 16]> {
 /// Accepts, as rank 0, the connections of all other ranks, each with its rank.
 ///
 /// # Errors
-/// When no port is free, ranks do not connect within `timeout`, two contradict each other, or a stop is requested.
+/// When no port is free, ranks do not connect within `timeout`, two contradict each other, or a stop is
+/// requested.
 pub fn accept_ranks(
     assignment: &RankAssignment,
     secret: &Secret,
@@ -332,8 +333,8 @@ fn connect(
                 }
                 let proof = secret.proof("rank", nonce, own_nonce, rank);
                 connection.send(&Proof { proof }, &[])?;
-                // Rank 0 is authenticated and may count this rank already, so a slow answer must not cause a second
-                // attempt.
+                // Rank 0 is authenticated and may count this rank already, so a slow answer must not cause a
+                // second attempt.
                 answer_by = deadline.max(Instant::now() + MESSAGE_TIMEOUT);
             }
             Answer::Welcome => {
@@ -344,8 +345,8 @@ fn connect(
     }
 }
 
-/// Configures a TCP stream: small frames are sent at once, a machine that vanished is noticed within seconds, and messages of
-/// the handshake have a timeout.
+/// Configures a TCP stream: small frames are sent at once, a machine that vanished is noticed within seconds,
+/// and messages of the handshake have a timeout.
 fn configure(stream: TcpStream) -> io::Result<Connection> {
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]

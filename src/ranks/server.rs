@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest wait, when the server of an aborted run is dropped, for the message that says why to be sent. A few bytes take none
-/// of it, except to a rank that does not read.
+/// Longest wait, when the server of an aborted run is dropped, for the message that says why to be sent. A
+/// few bytes take none of it, except to a rank that does not read.
 const ABORT_SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Server of the ranks behind connections. Each has two threads: one reads its messages, one waits in collectives for it.
+/// Server of the ranks behind connections. Each has two threads: one reads its messages, one waits in
+/// collectives for it.
 pub struct Server {
     group: Arc<Group>,
     connections: Arc<Connections>,
@@ -111,8 +112,8 @@ struct Connections {
 }
 
 impl Connections {
-    /// Sends a message to every rank, each from its own thread, so that a rank that does not read delays no other. The
-    /// returned channel closes when all have been sent.
+    /// Sends a message to every rank, each from its own thread, so that a rank that does not read delays no
+    /// other. The returned channel closes when all have been sent.
     fn send_to_all(&self, message: &ServerMessage) -> Receiver<Infallible> {
         let (sending, sent) = channel();
         for writer in &self.writers {
@@ -192,8 +193,8 @@ impl Reader {
     }
 }
 
-/// Runs the collectives that a rank calls, and sends it the results. Returns when the run is aborted: that is sent to all
-/// ranks by the hook of the group.
+/// Runs the collectives that a rank calls, and sends it the results. Returns when the run is aborted: that is
+/// sent to all ranks by the hook of the group.
 fn run_collectives(
     group: &Group,
     rank: usize,

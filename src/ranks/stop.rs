@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Signals this soon after the first one count as the same: `timeout` sends one to the process and one to its group.
+/// Signals this soon after the first one count as the same: `timeout` sends one to the process and one to its
+/// group.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
 /// Request to stop, shared between threads.
@@ -75,7 +76,8 @@ impl Stop {
     }
 }
 
-/// Sends SIGTERM, or SIGKILL where `at_once`, to the process group of `leader`, which was started as its first process.
+/// Sends SIGTERM, or SIGKILL where `at_once`, to the process group of `leader`, which was started as its
+/// first process.
 #[cfg(unix)]
 pub fn signal_group(leader: u32, at_once: bool) {
     use rustix::process::{Pid, Signal, kill_process_group};

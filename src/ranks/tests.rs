@@ -148,7 +148,8 @@ fn a_connection_that_ends_is_a_rank_that_is_gone() {
     assert_eq!(errors, ["another rank stopped the run: rank 3: gone"; 3]);
 }
 
-/// The server of an aborted run closes the connections when it is dropped; the reason must have been sent by then.
+/// The server of an aborted run closes the connections when it is dropped; the reason must have been sent by
+/// then.
 #[test]
 fn the_reason_of_an_abort_is_sent_before_connections_are_closed() {
     for _ in 0..50 {

@@ -18,7 +18,8 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts a thread that aborts the run of a group when the status of a rank has not changed for longer than `timeout`.
+    /// Starts a thread that aborts the run of a group when the status of a rank has not changed for longer
+    /// than `timeout`.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -29,8 +30,8 @@ impl Watchdog {
         let watch = move || {
             let (mut checked, mut suspended) = (Instant::now(), Duration::ZERO);
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                // A process that was suspended (SIGSTOP, a sleeping laptop) received nothing meanwhile: that time counts
-                // against no rank.
+                // A process that was suspended (SIGSTOP, a sleeping laptop) received nothing meanwhile: that
+                // time counts against no rank.
                 let overslept = checked.elapsed().saturating_sub(2 * interval);
                 suspended = if overslept.is_zero() {
                     suspended.saturating_sub(interval)
@@ -59,10 +60,11 @@ impl Drop for Watchdog {
     }
 }
 
-/// Returns why the run has to be aborted: the ranks without a change for longer than `timeout`, and the status of the others.
+/// Returns why the run has to be aborted: the ranks without a change for longer than `timeout`, and the
+/// status of the others.
 ///
-/// A rank in a collective hangs because of another rank, so it is never blamed. A rank that waits for its GPU may hang because
-/// of another rank, so it is blamed only where no rank hangs on the host.
+/// A rank in a collective hangs because of another rank, so it is never blamed. A rank that waits for its GPU
+/// may hang because of another rank, so it is blamed only where no rank hangs on the host.
 fn find_hang(ranks: &[RankStatus], now: Instant, timeout: Duration) -> Option<String> {
     let silent = |rank: &RankStatus| now.saturating_duration_since(rank.since) > timeout;
     let overdue = |on_device: bool| -> Vec<usize> {

@@ -16,8 +16,8 @@ pub struct Ended {
     pub folder: RunFolder,
     /// Its summary, as written to the folder.
     pub summary: Summary,
-    /// `Ok` if every step is trained. Otherwise the error: exit code 75 when a signal stopped the run after a save, 1 when it
-    /// failed or diverged.
+    /// `Ok` if every step is trained. Otherwise the error: exit code 75 when a signal stopped the run after a
+    /// save, 1 when it failed or diverged.
     pub outcome: Result<()>,
 }
 
@@ -73,8 +73,8 @@ fn failure(error: &Error) -> Status {
 /// Timeout of the last write to the summary: the run may hang because of the disk.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Writes the end of a run into its summary where rank 0 cannot do so itself. Errors are ignored: the caller prints the
-/// reason on stderr.
+/// Writes the end of a run into its summary where rank 0 cannot do so itself. Errors are ignored: the caller
+/// prints the reason on stderr.
 pub fn mark_failed(folder: &Path, error: &Error) {
     let (folder, error) = (folder.to_owned(), error.clone());
     let (writing, written) = channel::<()>();

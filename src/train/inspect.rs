@@ -14,13 +14,13 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Runs forward and backward of the first step and writes what went in and came out as safetensors: `batch.*` (u32),
-/// `params.*` and `grads.*` (fp32, unpadded), the `loss` of the step, and the `logits` of its first rows as an
-/// evaluation computes them (at most one chunk of the head). Returns the loss.
+/// Runs forward and backward of the first step and writes what went in and came out as safetensors: `batch.*`
+/// (u32), `params.*` and `grads.*` (fp32, unpadded), the `loss` of the step, and the `logits` of its first
+/// rows as an evaluation computes them (at most one chunk of the head). Returns the loss.
 ///
 /// # Errors
-/// As [`super::run`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no other
-/// implementation drops alike.
+/// As [`super::run`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no
+/// other implementation drops alike.
 pub fn inspect(mut resolved: Resolved, to: &Path) -> Result<f64> {
     let (plan, programs, dataset) = prepare(&mut resolved, &LocalRanks::single())?;
     if plan.batch.world > 1 || plan.batch.micro_steps > 1 || plan.model.dropout > 0.0 {

@@ -57,8 +57,8 @@ pub enum Outcome {
 
 /// Trains until the plan's last step.
 ///
-/// Every rank runs this loop; rank 0 has a recorder. Whatever all ranks take part in (steps, evaluation, the decision
-/// to stop) happens on all of them in the same order.
+/// Every rank runs this loop; rank 0 has a recorder. Whatever all ranks take part in (steps, evaluation, the
+/// decision to stop) happens on all of them in the same order.
 ///
 /// # Errors
 /// When data, memory or a rank is lost, or results cannot be written.

@@ -226,10 +226,11 @@ impl Rank {
         Ok(())
     }
 
-    /// Takes the results of the oldest step under way. Where the loss or a gradient is not finite, nothing was updated,
-    /// then or in the steps given after it, and the step is replayed with a check after every node to name the first
-    /// bad tensor. `stop` says whether this rank was asked to stop, which the report says of all. (Ranks that do not exchange gradients each decide for themselves whether to update, and stop
-    /// together.)
+    /// Takes the results of the oldest step under way. Where the loss or a gradient is not finite, nothing
+    /// was updated, then or in the steps given after it, and the step is replayed with a check after every
+    /// node to name the first bad tensor. `stop` says whether this rank was asked to stop, which the report
+    /// says of all. (Ranks that do not exchange gradients each decide for themselves whether to update, and
+    /// stop together.)
     ///
     /// # Errors
     /// When no step is under way, or a rank is lost.
@@ -271,8 +272,8 @@ impl Rank {
         Ok(report)
     }
 
-    /// The turn of a step among those that are under way together; without other ranks, nothing is measured that they
-    /// could take from each other.
+    /// The turn of a step among those that are under way together; without other ranks, nothing is measured
+    /// that they could take from each other.
     fn turn(&self, step: u64) -> usize {
         if self.comm.world() > 1 { (step % STEPS_AHEAD as u64) as usize } else { 0 }
     }
@@ -329,8 +330,8 @@ impl Rank {
         }
     }
 
-    /// Replays a step that went wrong. Every rank replays all of it, so that collectives still meet, and every rank
-    /// names the same tensor: the first of the step on any of them.
+    /// Replays a step that went wrong. Every rank replays all of it, so that collectives still meet, and
+    /// every rank names the same tensor: the first of the step on any of them.
     fn find_bad(&mut self, batches: &[Batch]) -> Result<BadTensor> {
         let programs = Arc::clone(&self.programs);
         let section = |at: usize| match at {
@@ -375,7 +376,8 @@ impl Rank {
         Ok(self.engine.state.values(slot)?[0])
     }
 
-    /// The mean loss over the held-out tokens (or the first `validation.steps` global batches of them), over all ranks.
+    /// The mean loss over the held-out tokens (or the first `validation.steps` global batches of them), over
+    /// all ranks.
     ///
     /// # Errors
     /// When a rank is lost.
@@ -401,8 +403,8 @@ impl Rank {
         self.programs.replicas.is_some()
     }
 
-    /// Sees that the parameters of all ranks have the same bits. Ranks that do not exchange gradients have nothing to
-    /// compare, nor has a rank alone.
+    /// Sees that the parameters of all ranks have the same bits. Ranks that do not exchange gradients have
+    /// nothing to compare, nor has a rank alone.
     ///
     /// # Errors
     /// When a rank is lost, or replicas have drifted apart: every rank names the tensor and the ranks.
@@ -424,7 +426,8 @@ impl Rank {
         generate(&mut self.engine, section, &tokenizer, &self.plan.generation, self.plan.batch.seq_len)
     }
 
-    /// Runs forward and backward of the first micro-step of the next step, and returns its batch. Nothing is updated.
+    /// Runs forward and backward of the first micro-step of the next step, and returns its batch. Nothing is
+    /// updated.
     pub(super) fn run_gradients(&mut self) -> Result<Batch> {
         let batch = self.next_batch()?;
         self.upload(&batch)?;
@@ -454,8 +457,9 @@ impl Rank {
         views(&self.engine, buffers)
     }
 
-    /// Ends a run that went well, on every rank, once all of them have come to their end: waits for the device, and lets the
-    /// GPUs part in peace. A rank on a GPU that is dropped without it aborts what the others wait in.
+    /// Ends a run that went well, on every rank, once all of them have come to their end: waits for the
+    /// device, and lets the GPUs part in peace. A rank on a GPU that is dropped without it aborts what the
+    /// others wait in.
     ///
     /// # Errors
     /// When work of the device failed.
@@ -487,7 +491,8 @@ struct BadLocation {
 impl BadLocation {
     const VALUES: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
 
-    /// A number above zero, the larger the earlier, from which the location can be read back: what ranks agree by.
+    /// A number above zero, the larger the earlier, from which the location can be read back: what ranks
+    /// agree by.
     fn urgency(&self) -> u64 {
         let BadOutput { node, output, value } = self.bad;
         let value = Self::VALUES.iter().position(|v| v.to_bits() == value.to_bits()).unwrap_or(0);

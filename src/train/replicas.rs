@@ -1,7 +1,8 @@
 //! Whether the parameters of all ranks have the same bits.
 //!
-//! Ranks start alike, add the same gradients in the same order and update alike, so their parameters never differ, unless
-//! memory, a link or a program is wrong. What is compared is a fingerprint of each master, 16 bytes from each rank.
+//! Ranks start alike, add the same gradients in the same order and update alike, so their parameters never
+//! differ, unless memory, a link or a program is wrong. What is compared is a fingerprint of each master, 16
+//! bytes from each rank.
 
 use crate::device::communicator::CollectiveResult;
 use crate::error::{Error, Result};

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// Step 0 in a new folder; or the newest unfinished run of this recipe, where `checkpoint.resume = "auto"`.
+    /// Step 0 in a new folder; or the newest unfinished run of this recipe, where `checkpoint.resume =
+    /// "auto"`.
     Fresh,
     /// The newest valid checkpoint of this run, in its folder.
     Resume(PathBuf),

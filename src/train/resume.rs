@@ -33,8 +33,8 @@ impl Start {
 /// Finds the newest good checkpoint that `origin` speaks of, and refuses one that another run belongs to.
 ///
 /// # Errors
-/// A usage error where a resumed run would not be the one that began, or a fork could not train; a failure where
-/// checkpoints cannot be read.
+/// A usage error where a resumed run would not be the one that began, or a fork could not train; a failure
+/// where checkpoints cannot be read.
 pub(super) fn start(
     origin: &Origin,
     resolved: &Resolved,
@@ -72,8 +72,8 @@ pub(super) fn start(
     Ok(start)
 }
 
-/// The newest unfinished run of a recipe with this hash. One that somebody works on is an error: a second run beside it
-/// is not what `checkpoint.resume = "auto"` asks for.
+/// The newest unfinished run of a recipe with this hash. One that somebody works on is an error: a second run
+/// beside it is not what `checkpoint.resume = "auto"` asks for.
 ///
 /// # Errors
 /// As [`RunFolder::open`].
@@ -93,8 +93,8 @@ pub(super) fn recipe_of(loaded: &Loaded) -> Result<Resolved> {
     recipe::load_str(name, &loaded.meta().resolved_recipe_toml, &[], std::iter::empty())
 }
 
-/// Compares what began with what is about to go on. Training keys and the corpus must be the same; execution keys
-/// may change, and are returned.
+/// Compares what began with what is about to go on. Training keys and the corpus must be the same; execution
+/// keys may change, and are returned.
 fn changes(
     before: &Resolved,
     corpus_hash: Option<&str>,

@@ -31,13 +31,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Trains a recipe until its last step or a signal, on ranks that include rank 0. A run that is finished already is left as
-/// it is.
+/// Trains a recipe until its last step or a signal, on ranks that include rank 0. A run that is finished
+/// already is left as it is.
 ///
 /// # Errors
-/// Before anything is written: exit 2 for a recipe or corpus that is invalid or not that of the run to resume, 4 for one
-/// that does not fit. Errors after the folder of the run is open are in [`Ended`] and the summary, unless the folder cannot
-/// be written.
+/// Before anything is written: exit 2 for a recipe or corpus that is invalid or not that of the run to
+/// resume, 4 for one that does not fit. Errors after the folder of the run is open are in [`Ended`] and the
+/// summary, unless the folder cannot be written.
 pub fn run(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<Ended> {
     let guard = ExitGuard::arm(ranks.first());
     let ended = run_rank_zero(request, ranks, stop, &guard);
@@ -128,7 +128,8 @@ fn run_rank_zero(request: Request, ranks: &LocalRanks, stop: &Stop, guard: &Exit
     conclude(recorder, outcome)
 }
 
-/// Replaces a fresh start by a resume of the newest unfinished run of this recipe, where `checkpoint.resume = "auto"`.
+/// Replaces a fresh start by a resume of the newest unfinished run of this recipe, where `checkpoint.resume =
+/// "auto"`.
 fn resolve_origin(origin: Origin, resolved: &mut Resolved, results: &Path) -> Result<Origin> {
     if origin != Origin::Fresh || resolved.recipe.checkpoint.resume != Resume::Auto {
         return Ok(origin);
@@ -217,8 +218,9 @@ pub(super) fn prepare(
     Ok((Arc::new(plan), Arc::new(programs), Arc::new(dataset)))
 }
 
-/// Makes the paths in a recipe absolute. A run's recipe hash is that of the recipe after this, so that it is the hash
-/// of `resolved.toml` too, and recipes in two folders that name two files alike are not taken for one.
+/// Makes the paths in a recipe absolute. A run's recipe hash is that of the recipe after this, so that it is
+/// the hash of `resolved.toml` too, and recipes in two folders that name two files alike are not taken for
+/// one.
 ///
 /// # Errors
 /// When the current directory is gone.
@@ -232,8 +234,8 @@ const STORIES: &str = "stories";
 /// File name of the tokenizer in a run folder.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
-/// Returns the table of matrix-product algorithms to reuse: that of the run named, or that of the run to resume. So both arms
-/// of a comparison, and both halves of a resumed run, round alike.
+/// Returns the table of matrix-product algorithms to reuse: that of the run named, or that of the run to
+/// resume. So both arms of a comparison, and both halves of a resumed run, round alike.
 fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Option<Algorithms>> {
     let Some(gpu) = plan.execution.gpu else { return Ok(None) };
     let own = match origin {
@@ -276,7 +278,8 @@ fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
 const SMALLER: &str = "Smaller: training.local_batch_size with more training.accumulation, or \
                        activation_checkpoint.mode=full";
 
-/// Refuses what the plan says cannot fit, before anything is allocated. `ranks` are those that share this machine.
+/// Refuses what the plan says cannot fit, before anything is allocated. `ranks` are those that share this
+/// machine.
 ///
 /// # Errors
 /// [`Kind::DoesNotFit`], with the largest tensor and what to turn.

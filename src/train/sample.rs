@@ -18,7 +18,8 @@ use crate::results::progress::eprint_line;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The one key of training that sampling may change: weights are stored in fp32, whatever they were trained in.
+/// The one key of training that sampling may change: weights are stored in fp32, whatever they were trained
+/// in.
 const DTYPE: &str = "training.dtype";
 
 /// What to write, with which run.

@@ -1,4 +1,5 @@
-//! First collective of a run: rank 0 sends what is trained, and every other rank checks that it would train the same.
+//! First collective of a run: rank 0 sends what is trained, and every other rank checks that it would train
+//! the same.
 
 use super::context::{RankZero, RunContext};
 use super::phase::STARTS;
@@ -55,7 +56,8 @@ impl StartMessage {
         }
     }
 
-    /// Sends the message from rank 0, which gives `Some`, and returns it on every rank after it was checked there.
+    /// Sends the message from rank 0, which gives `Some`, and returns it on every rank after it was checked
+    /// there.
     ///
     /// # Errors
     /// When a rank is lost, or this rank would train something else than rank 0.

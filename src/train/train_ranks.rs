@@ -162,8 +162,8 @@ fn record_startup(
 struct RankLog(Option<std::fs::File>);
 
 impl RankLog {
-    /// Opens the log where this machine sees the folder of the run. A log that cannot be written is skipped: it must not end
-    /// a rank.
+    /// Opens the log where this machine sees the folder of the run. A log that cannot be written is skipped:
+    /// it must not end a rank.
     fn open(run: &Path, rank: usize) -> Self {
         let logs = run.join("logs");
         let visible = rank > 0 && run.is_dir() && std::fs::create_dir_all(&logs).is_ok();

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Retired words and what to write instead. A word is matched as a whole, with its case, in code and comments alike.
+/// Retired words and what to write instead. A word is matched as a whole, with its case, in code and comments
+/// alike.
 const RETIRED: &[(&str, &str)] = &[
     ("Activity", "RankPhase"),
     ("Birth", "WorkerInit"),
@@ -26,8 +27,8 @@ const RETIRED: &[(&str, &str)] = &[
     ("whereabouts", "status"),
 ];
 
-/// Returns true if `text` holds `word` with no letter, digit or underscore around it. A word that ends in punctuation, such as
-/// `fn of(`, is matched as it is at that end.
+/// Returns true if `text` holds `word` with no letter, digit or underscore around it. A word that ends in
+/// punctuation, such as `fn of(`, is matched as it is at that end.
 fn holds(text: &str, word: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     let (starts, ends) = (word.starts_with(part), word.ends_with(part));

@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// Name of the collective that sends rank 0's table.
 const TABLE: &str = "the algorithms of matrix products";
 
-/// Compiles the kernels of all programs and chooses the algorithms of products. Rank 0 chooses and the others use its table:
-/// another algorithm may be fastest by a hair on another card, and rounds otherwise.
+/// Compiles the kernels of all programs and chooses the algorithms of products. Rank 0 chooses and the others
+/// use its table: another algorithm may be fastest by a hair on another card, and rounds otherwise.
 ///
 /// # Errors
 /// When a kernel does not compile, or ranks are on different GPUs or libraries.
