@@ -4,9 +4,10 @@
     scripts/mutants.py [--only PART] [--work DIR]
 
 A mutant replaces one expression or statement of an op: a sign is flipped, a comparison turned around, a factor
-negated, an index moved, a result made NaN or not written at all. All of them are compiled into one copy of the tree, each behind a switch that an environment
-variable turns on, so that one build serves all. For every mutant the checks of the ops are run (`cargo test --lib
-check::`), then, if it is still alive, their unit tests, then the engine's tests. The first that fails kills it.
+negated, an index moved, a result made NaN or not written at all. All of them are compiled into one copy of the tree,
+each behind a switch that an environment variable turns on, so that one build serves all. For every mutant the checks of
+the ops are run (`cargo test --lib check::`), then, if it is still alive, their unit tests, then the engine's tests. The
+first that fails kills it.
 
 The exit code is 1 if a mutant survives, and 2 if one no longer fits the source: then its line below is brought up to
 date. Prints a table in Markdown for docs/measuring.md. DIR keeps the copy and its build from one call to the next.

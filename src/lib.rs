@@ -19,6 +19,7 @@ pub mod exec;
 pub mod forecast;
 pub mod format;
 pub mod ir;
+pub mod machine;
 pub mod metrics;
 pub mod model;
 pub mod ops;
@@ -29,6 +30,7 @@ pub mod ranks;
 pub mod recipe;
 pub mod report;
 pub mod results;
+pub mod suggest;
 pub mod sweep;
 pub mod train;
 

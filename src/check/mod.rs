@@ -11,7 +11,8 @@ pub use errors::worst;
 
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
-use crate::device::cuda::{Collector, Gpu, Queue};
+use crate::device::cuda::Gpu;
+use crate::device::gpu::{Collector, Queue};
 use crate::device::philox::philox;
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
@@ -109,9 +110,9 @@ impl Target {
 pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> Result<()>) -> Result<()> {
     if let Target::Gpu(gpu) = target {
         let collector = Collector::new(gpu.properties().clone());
-        ask_cases(part, &collector)?;
+        collect_cases(part, &collector)?;
         gpu.make_current()?;
-        gpu.prepare(&collector.into_asked())?;
+        gpu.prepare(&collector.into_requests())?;
     }
     for &stream in target.formats() {
         let precision = Precision::of(stream);
@@ -125,11 +126,11 @@ pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> R
     Ok(())
 }
 
-/// Lets every case of the ops whose name contains `part` ask a queue that runs nothing, in the formats of a GPU.
+/// Puts every case of the ops whose name contains `part` into a queue that runs nothing, in the formats of a GPU.
 ///
 /// # Errors
-/// When an op has no CUDA implementation.
-pub fn ask_cases(part: &str, collector: &Collector) -> Result<()> {
+/// When an op has no GPU implementation.
+pub fn collect_cases(part: &str, collector: &Collector) -> Result<()> {
     for &stream in GPU_FORMATS {
         let precision = Precision::of(stream);
         for case in crate::ops::cases(precision).iter().filter(|case| case.op.name().contains(part)) {

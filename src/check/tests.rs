@@ -3,7 +3,7 @@
 use super::*;
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
-use crate::ir::{Cases, CpuNode, CudaNode, Op, Vjp};
+use crate::ir::{Cases, CpuNode, GpuNode, Op, Vjp};
 use rayon::prelude::*;
 
 fn all_hold(dtype: DType) {
@@ -159,7 +159,7 @@ impl Op for Square {
         Ok(())
     }
 
-    fn cuda(&self, _cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, _cx: &GpuNode<'_>) -> Result<()> {
         Err(Error::failed("square runs on the CPU alone"))
     }
 
@@ -195,7 +195,7 @@ impl Op for SquareGrad {
         Ok(())
     }
 
-    fn cuda(&self, _cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, _cx: &GpuNode<'_>) -> Result<()> {
         Err(Error::failed("square_grad runs on the CPU alone"))
     }
 

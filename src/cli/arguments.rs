@@ -1,6 +1,7 @@
-//! Shorthands of the command line, spelled out before it is parsed; and a command that was probably meant.
+//! Shorthands of the command line, normalized before it is parsed; and suggestions for misspelt commands.
 
 use super::Cli;
+use crate::suggest::nearest;
 use clap::CommandFactory;
 use std::ffi::OsString;
 
@@ -38,15 +39,13 @@ fn without_dashes(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString
     spelled
 }
 
-/// The subcommand that is spelled most like `word`, if any is like it.
+/// Returns the subcommand most similar to a misspelt `word`.
 pub fn nearest_command(word: &str) -> Option<String> {
     let command = Cli::command();
-    let names = command.get_subcommands().map(|known| known.get_name().to_owned());
-    let scored = names.map(|name| (strsim::osa_distance(word, &name), name));
-    scored.min().filter(|(distance, name)| *distance <= 2 && *distance < name.len() / 2).map(|(_, name)| name)
+    nearest(word, command.get_subcommands().map(|known| known.get_name())).map(str::to_owned)
 }
 
-/// The index of the first argument that is neither an option nor an option's value.
+/// Returns the index of the first argument that is neither an option nor an option's value.
 fn first_word(arguments: &[OsString]) -> Option<usize> {
     let mut at = 1;
     while let Some(argument) = arguments.get(at) {
@@ -70,27 +69,30 @@ fn is_subcommand(word: &OsString) -> bool {
 mod tests {
     use super::*;
 
-    fn spelled(line: &str) -> String {
+    fn normalized(line: &str) -> String {
         let words = normalize_args(line.split(' ').map(OsString::from));
         words.iter().map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn a_recipe_alone_is_a_run() {
-        assert_eq!(spelled("xrun a.toml training.steps=2"), "xrun run a.toml training.steps=2");
-        assert_eq!(spelled("xrun --results r a.toml"), "xrun --results r run a.toml");
-        assert_eq!(spelled("xrun plan a.toml"), "xrun plan a.toml");
-        assert_eq!(spelled("xrun --version"), "xrun --version");
+        assert_eq!(normalized("xrun a.toml training.steps=2"), "xrun run a.toml training.steps=2");
+        assert_eq!(normalized("xrun --results r a.toml"), "xrun --results r run a.toml");
+        assert_eq!(normalized("xrun plan a.toml"), "xrun plan a.toml");
+        assert_eq!(normalized("xrun --version"), "xrun --version");
     }
 
     #[test]
     fn dashes_before_a_key_are_dropped() {
-        assert_eq!(spelled("xrun a.toml --training.steps=2"), "xrun run a.toml training.steps=2");
-        assert_eq!(spelled("xrun a.toml --training.steps 2 -q"), "xrun run a.toml training.steps=2 -q");
-        assert_eq!(spelled("xrun a.toml --optimizer.lr -1"), "xrun run a.toml optimizer.lr=-1");
-        assert_eq!(spelled("xrun a.toml --model.qk_norm --json"), "xrun run a.toml --model.qk_norm --json");
-        assert_eq!(spelled("xrun a.toml --model.qk_norm"), "xrun run a.toml --model.qk_norm");
-        assert_eq!(spelled("xrun sample r --prompt=a.b=c"), "xrun sample r --prompt=a.b=c");
+        assert_eq!(normalized("xrun a.toml --training.steps=2"), "xrun run a.toml training.steps=2");
+        assert_eq!(normalized("xrun a.toml --training.steps 2 -q"), "xrun run a.toml training.steps=2 -q");
+        assert_eq!(normalized("xrun a.toml --optimizer.lr -1"), "xrun run a.toml optimizer.lr=-1");
+        assert_eq!(
+            normalized("xrun a.toml --model.qk_norm --json"),
+            "xrun run a.toml --model.qk_norm --json"
+        );
+        assert_eq!(normalized("xrun a.toml --model.qk_norm"), "xrun run a.toml --model.qk_norm");
+        assert_eq!(normalized("xrun sample r --prompt=a.b=c"), "xrun sample r --prompt=a.b=c");
     }
     #[test]
     fn a_misspelt_command_has_a_nearest_one() {

@@ -1,10 +1,11 @@
 //! `xrun ops compile`: every kernel, for GPUs that need not be here.
 
 use super::print;
-use crate::check::ask_cases;
+use crate::check::collect_cases;
 use crate::device::cuda::compiler::{Compiler, Resources, Unit, units};
-use crate::device::cuda::{Collector, Properties};
+use crate::device::gpu::{Collector, Properties};
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::{Plan, corpus_of};
 use crate::recipe;
@@ -37,7 +38,7 @@ pub fn run(args: &Args) -> Result<()> {
         let properties = Properties::of_architecture(architecture);
         let name = properties.architecture();
         let compiler = Compiler::new(&name)?;
-        let units = asked(properties, &args.recipes)?;
+        let units = collected_units(properties, &args.recipes)?;
         let results: Vec<Result<Vec<Resources>>> =
             units.par_iter().map(|unit| compiler.resources(unit)).collect();
         let mut kernels = 0;
@@ -78,19 +79,19 @@ fn architectures(named: &[String]) -> Result<Vec<(u32, u32)>> {
         .collect()
 }
 
-/// Every unit that cases and recipes ask for.
-fn asked(properties: Properties, recipes: &[String]) -> Result<Vec<Unit>> {
+/// Returns every unit that cases and recipes need.
+fn collected_units(properties: Properties, recipes: &[String]) -> Result<Vec<Unit>> {
     let collector = Collector::new(properties);
-    ask_cases("", &collector)?;
+    collect_cases("", &collector)?;
     for name in recipes {
         for dtype in ["bf16", "fp32"] {
             let overrides = [format!("training.dtype={dtype}"), "parallelism.world_size=1".to_string()];
-            let resolved = recipe::load(Path::new(name), &overrides, std::iter::empty())?;
-            let plan = Plan::anywhere(&resolved, corpus_of(&resolved)?)?;
-            Programs::new(&plan)?.ask(&collector)?;
+            let recipe = recipe::load(Path::new(name), &overrides, std::iter::empty(), &Machine::none())?;
+            let plan = Plan::new(&recipe, &corpus_of(&recipe)?, &Machine::none())?;
+            Programs::new(&plan)?.collect(&collector)?;
         }
     }
-    Ok(units(&collector.into_asked().kernels))
+    Ok(units(&collector.into_requests().kernels))
 }
 
 fn line(architecture: &str, unit: &Unit, kernel: &Resources) -> String {

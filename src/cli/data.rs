@@ -22,7 +22,7 @@ pub struct Args {
     /// Text that separates the documents of a text file.
     #[arg(long, value_name = "TEXT")]
     separator: Option<String>,
-    /// What is held out: a share of the corpus, or the path of another.
+    /// Held-out data: a fraction of the corpus, or the path of another.
     #[arg(long, value_name = "SHARE|PATH", default_value = "0.1")]
     validation: String,
     /// Tokens per shard.

@@ -2,6 +2,7 @@
 
 use super::eprint_line;
 use crate::error::{Error, IoContext, Result};
+use crate::machine::Machine;
 use crate::recipe::{self, builtin};
 use crate::results::folder::folder_name;
 use std::fs::OpenOptions;
@@ -48,7 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
         })?;
     file.write_all(copy(name, text, path).as_bytes()).at("write", path)?;
     // Read back, so that what is written is known to load from where it stands.
-    recipe::load(path, &[], std::iter::empty())?;
+    recipe::load(path, &[], std::iter::empty(), &Machine::none())?;
     eprint_line(&format!("wrote {} from {name}; to run it: xrun {}", path.display(), path.display()));
     Ok(())
 }
@@ -82,7 +83,7 @@ mod tests {
 
     /// The copy says the same as the original.
     fn assert_same(name: &str, copy: &Path) {
-        let load = |path: &Path| recipe::load(path, &[], std::iter::empty()).expect("loads").recipe;
-        assert_eq!(load(Path::new(name)), load(copy));
+        let load = |path| recipe::load(path, &[], std::iter::empty(), &Machine::none()).expect("loads");
+        assert_eq!(load(Path::new(name)).values(), load(copy).values());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::print;
 use crate::error::Result;
+use crate::machine::Machine;
 use crate::recipe;
 use crate::train::inspect;
 use std::path::PathBuf;
@@ -24,7 +25,8 @@ pub struct Args {
 /// # Errors
 /// As [`inspect`].
 pub fn run(args: &Args) -> Result<()> {
-    let resolved = recipe::load(&args.recipe, &args.overrides, recipe::environment())?;
-    let loss = inspect(resolved, &args.to)?;
+    let machine = Machine::here();
+    let recipe = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &machine)?;
+    let loss = inspect(&recipe, &machine, &args.to)?;
     print(&format!("loss {loss}; batch, parameters, gradients and logits in {}\n", args.to.display()))
 }

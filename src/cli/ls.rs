@@ -2,10 +2,11 @@
 
 use super::print;
 use crate::error::{IoContext, Result};
+use crate::machine::Machine;
 use crate::recipe::{self, SECTIONS, builtin};
 use std::path::{Path, PathBuf};
 
-/// Where `xrun ls` looks for recipes, besides the binary and the current folder.
+/// Folder that `xrun ls` searches for recipes, besides the binary and the current folder.
 const FOLDER: &str = "recipes";
 
 /// Arguments of `xrun ls`.
@@ -18,19 +19,20 @@ pub struct Args {}
 /// # Errors
 /// When a folder is there and cannot be listed. A recipe that cannot be read is a row that says so.
 pub fn run(_args: &Args) -> Result<()> {
+    let machine = Machine::none();
     let row = |recipe: String, from: &str, resolved| [recipe, from.to_owned(), describe(resolved)];
     let mut rows = vec![["RECIPE", "FROM", "DESCRIPTION"].map(str::to_owned)];
     for (name, text) in builtin::RECIPES {
         rows.push(row(
             (*name).to_owned(),
             "built-in",
-            recipe::load_str(Path::new(name), text, &[], no_env()),
+            recipe::load_str(Path::new(name), text, &[], no_env(), &machine),
         ));
     }
     // Other programs keep their settings in `*.toml` of the current folder too.
     let here = toml_files_in(Path::new("."))?.into_iter().filter(|path| is_recipe(path));
     for path in here.chain(toml_files_in(Path::new(FOLDER))?) {
-        rows.push(row(path.display().to_string(), "file", recipe::load(&path, &[], no_env())));
+        rows.push(row(path.display().to_string(), "file", recipe::load(&path, &[], no_env(), &machine)));
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths = (width(0), width(1));
@@ -43,21 +45,20 @@ pub fn run(_args: &Args) -> Result<()> {
     print(&(lines.join("\n") + "\n"))
 }
 
-/// A list shows recipes as they stand: the environment of one run is not part of them.
+/// Recipes are listed as written, without the environment.
 fn no_env() -> impl Iterator<Item = (String, String)> {
     std::iter::empty()
 }
 
 /// The description, or the first line of what is wrong.
-fn describe(resolved: Result<recipe::Resolved>) -> String {
+fn describe(resolved: Result<recipe::Recipe>) -> String {
     match resolved {
-        Ok(resolved) => resolved.recipe.job.description.split_whitespace().collect::<Vec<_>>().join(" "),
+        Ok(resolved) => resolved.values().job.description.split_whitespace().collect::<Vec<_>>().join(" "),
         Err(e) => format!("(wrong: {})", e.message().lines().next().unwrap_or_default()),
     }
 }
 
-/// Whether a file has a line that only recipes have, right or wrong as it may be otherwise: `extends`, or the header of a
-/// section.
+/// Returns true if a file has a line that only recipes have, valid or not: `extends`, or the header of a section.
 fn is_recipe(path: &Path) -> bool {
     let is_header = |line: &str| {
         let name = line.strip_prefix('[').and_then(|line| line.split_once(']')).map(|(name, _)| name.trim());

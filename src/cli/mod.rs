@@ -63,7 +63,7 @@ pub enum Command {
     Completions(completions::Args),
     /// Tokenize a corpus to shards and print its statistics.
     Data(data::Args),
-    /// Say whether runs on a GPU work here, and what mends what does not.
+    /// Check whether GPU runs work on this machine, and say how to fix what does not.
     Doctor(doctor::Args),
     /// Write a trained run as a HuggingFace folder.
     Export(export::Args),
@@ -77,7 +77,7 @@ pub enum Command {
     Ls(ls::Args),
     /// Measure where a step's time goes, op by op.
     Profile(profile::Args),
-    /// Prove the operations on this machine.
+    /// Check, time or compile the operations on this machine.
     Ops(ops::Args),
     /// Print what a run will be: parameters, memory, time, whether it fits.
     Plan(plan::Args),
@@ -100,8 +100,8 @@ pub enum Command {
 
 /// Runs the parsed command.
 pub fn dispatch(cli: Cli) -> Result<()> {
-    // Here is one thread yet. Only what trains in this process: other commands start programs of their own, which are not
-    // to find their environment changed.
+    // Changing the environment is safe only here, before a second thread starts. Other commands than these start child
+    // processes, which must not inherit the change.
     if matches!(cli.command, Command::Run(_) | Command::Resume(_)) {
         pin_environment();
     }
@@ -128,7 +128,7 @@ pub fn dispatch(cli: Cli) -> Result<()> {
     }
 }
 
-/// A duration on the command line, in seconds.
+/// Parses a duration on the command line, in seconds.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     Duration::try_from_secs_f64(seconds)

@@ -14,12 +14,12 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Run every case of every op on this machine: against its reference, finite differences and f64.
+    /// Check every case of every op on this machine: against its reference, finite differences and f64.
     Check {
         /// Only ops whose name contains this.
         #[arg(value_name = "OP")]
         op: Option<String>,
-        /// Where cases run.
+        /// Device that cases run on.
         #[arg(long, value_enum, default_value_t = Where::Cpu)]
         device: Where,
         /// Print every case, not only those that fail.
@@ -32,7 +32,7 @@ enum Command {
     Compile(compile::Args),
 }
 
-/// Where cases run.
+/// Device that cases run on.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
     /// The CPU.

@@ -3,12 +3,13 @@
 use super::print;
 use crate::error::{Error, Result};
 use crate::forecast::listing::listing;
-use crate::forecast::{Budget, FitRow, Forecast, Hardware, fit_local_batch, fit_table, hardware};
+use crate::forecast::{Budget, FitRow, Forecast, fit_local_batch, fit_table};
 use crate::format::{Column, Table, binary};
+use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::{Plan, corpus_of};
 use crate::policy::Batching;
-use crate::recipe::{self, Resolved};
+use crate::recipe::{self, Recipe};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -53,23 +54,21 @@ pub struct Args {
 /// A usage error for a wrong recipe, device or key; [`DoesNotFit`](crate::error::Kind::DoesNotFit), after the report,
 /// where the plan does not fit.
 pub fn run(args: &Args) -> Result<()> {
-    let resolved = recipe::load(&args.recipe, &args.overrides, recipe::environment())?;
+    let here = if args.explain || !args.on.is_empty() { Machine::none() } else { Machine::here() };
+    let resolved = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &here)?;
     if args.explain {
         return print(&explain(&resolved, args.json));
     }
-    let devices: Vec<&'static Hardware> =
-        args.on.iter().map(|name| hardware::find(name)).collect::<Result<_>>()?;
-    let corpus = corpus_of(&resolved)?;
-    let plan =
-        if devices.is_empty() { Plan::new(&resolved, corpus)? } else { Plan::anywhere(&resolved, corpus)? };
+    let machines: Vec<Machine> = args.on.iter().map(|name| Machine::named(name)).collect::<Result<_>>()?;
+    let plan = Plan::new(&resolved, &corpus_of(&resolved)?, machines.first().unwrap_or(&here))?;
     if let Some(key) = &args.fit {
-        return fit(&resolved, &plan, &devices, key, args.json);
+        return fit(&resolved, &plan, &machines, key, args.json);
     }
     let programs = Programs::new(&plan)?;
     if let Some(section) = &args.program {
         return print(&listing(&programs, section.as_deref())?);
     }
-    let forecast = Forecast::new(&plan, &programs, &devices)?;
+    let forecast = Forecast::new(&plan, &programs, &machines)?;
     if args.json {
         print(&to_json(&forecast)?)?;
     } else {
@@ -88,20 +87,20 @@ pub fn run(args: &Args) -> Result<()> {
     )))
 }
 
-fn fit(resolved: &Resolved, plan: &Plan, devices: &[&'static Hardware], key: &str, json: bool) -> Result<()> {
+fn fit(resolved: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool) -> Result<()> {
     if recipe::find_path(key).is_none_or(|key| key.path != FIT) {
         return Err(Error::usage(format!("--fit {key} cannot be searched; it takes {FIT}")));
     }
-    if resolved.recipe.engine.batching == Batching::Looped {
+    if resolved.values().engine.batching == Batching::Looped {
         return Err(resolved.error(
             &["engine.batching"],
             "with looped batching the memory is that of one sequence, whatever the batch",
             "set engine.batching = \"batched\"",
         ));
     }
-    let mut budgets: Vec<Budget> = devices.iter().map(|device| Budget::on(plan, device)).collect();
+    let mut budgets: Vec<Budget> = machines.iter().map(|machine| Budget::new(plan, machine)).collect();
     if budgets.is_empty() {
-        budgets.extend(Budget::of_recipe(plan));
+        budgets.extend(Budget::from_limit(plan));
     }
     if budgets.is_empty() || budgets.iter().any(|b| b.bytes.is_none()) {
         return Err(Error::usage(
@@ -115,7 +114,7 @@ fn fit(resolved: &Resolved, plan: &Plan, devices: &[&'static Hardware], key: &st
     if json {
         let tables: Vec<_> = tables
             .iter()
-            .map(|(b, rows)| json!({"on": b.name(), "budget_bytes": b.bytes, "reserve_bytes": b.reserve, "rows": rows}))
+            .map(|(b, rows)| json!({"on": b.name, "budget_bytes": b.bytes, "reserve_bytes": b.reserve, "rows": rows}))
             .collect();
         print(&to_json(&json!({"fit": FIT, "tables": tables}))?)?;
     } else {
@@ -126,15 +125,14 @@ fn fit(resolved: &Resolved, plan: &Plan, devices: &[&'static Hardware], key: &st
     match nothing {
         Some((budget, _)) => Err(Error::does_not_fit(format!(
             "not even one sequence of {} fits on {}",
-            plan.name,
-            budget.name()
+            plan.name, budget.name
         ))),
         None => Ok(()),
     }
 }
 
 /// Every key with value, class and layer.
-fn explain(resolved: &Resolved, json: bool) -> String {
+fn explain(resolved: &Recipe, json: bool) -> String {
     let keys = resolved.explain();
     if json {
         let rows: Vec<_> = keys

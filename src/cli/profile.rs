@@ -2,6 +2,7 @@
 
 use super::print;
 use crate::error::{IoContext, Result};
+use crate::machine::Machine;
 use crate::recipe;
 use crate::train::{OpTime, Profile, ProfileRequest, profile};
 use serde_json::json;
@@ -49,10 +50,11 @@ pub fn bench(args: &Args) -> Result<()> {
 }
 
 fn measure(args: &Args, by_shape: bool) -> Result<()> {
-    let resolved = recipe::load(&args.recipe, &args.overrides, recipe::environment())?;
+    let machine = Machine::here();
+    let recipe = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &machine)?;
     let request =
         ProfileRequest { warmup: usize::from(args.warmup), steps: usize::from(args.steps), by_shape };
-    let found = profile(resolved, request)?;
+    let found = profile(&recipe, &machine, request)?;
     if let Some(path) = &args.trace {
         std::fs::write(path, trace(&found)).at("write", path)?;
     }

@@ -18,7 +18,7 @@ pub struct Args {
     /// Start a new run from the checkpoint, so that training keys or the corpus may change.
     #[arg(long)]
     pub fork: bool,
-    /// Take over the choices of matrix-product algorithms of this run (a GPU's bits depend on them).
+    /// Use the matrix-product algorithms that this run chose (the bits of a GPU run depend on them).
     #[arg(long, value_name = "RUN")]
     pub algos_from: Option<String>,
     /// How progress is shown.
@@ -40,9 +40,10 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         None => find::newest_unfinished(results)?
             .ok_or_else(|| Error::usage(format!("no unfinished run in {}", results.display())))?,
     };
-    let mut resolved = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty())?;
-    resolved.name = read_summary(&path)?.recipe;
-    let launch = Launch::from_recipe(&mut resolved, environment::variables())?;
+    let machine = environment::machine();
+    let resolved = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty(), &machine)?
+        .with_name(read_summary(&path)?.recipe);
+    let launch = Launch::from_recipe(&resolved, environment::variables())?;
     if let (None, Launch::Member(place)) = (named, &launch)
         && place.world > 1
     {
@@ -56,5 +57,5 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let origin = if args.fork { Origin::Fork(path) } else { Origin::Resume(path) };
     let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), results)?;
     let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
-    start(launch, Request { resolved, results, progress, origin, algorithms_from, command })
+    start(launch, Request { resolved, machine, results, progress, origin, algorithms_from, command })
 }

@@ -22,7 +22,7 @@ pub struct Args {
     /// Keys to change, as `section.key=value` (or `--section.key=value`).
     #[arg(value_name = "KEY=VALUE")]
     pub overrides: Vec<String>,
-    /// Take over the choices of matrix-product algorithms of this run (a GPU's bits depend on them).
+    /// Use the matrix-product algorithms that this run chose (the bits of a GPU run depend on them).
     #[arg(long, value_name = "RUN")]
     pub algos_from: Option<String>,
     /// How progress is shown.
@@ -36,7 +36,7 @@ pub struct Show {
     /// JSON lines on stdout instead of a progress line.
     #[arg(long, conflicts_with = "quiet")]
     pub json: bool,
-    /// Warnings and the result alone.
+    /// Print only warnings and the result.
     #[arg(long, short)]
     pub quiet: bool,
 }
@@ -57,16 +57,17 @@ impl Show {
 /// # Errors
 /// As [`train::run`].
 pub fn run(args: &Args, results: &Path) -> Result<()> {
-    let loaded = recipe::load(&args.recipe, &args.overrides, recipe::environment());
-    let mut resolved = loaded.map_err(|e| or_a_command(e, &args.recipe))?;
-    train::make_paths_absolute(&mut resolved)?;
-    let launch = Launch::from_recipe(&mut resolved, environment::variables())?;
+    let machine = environment::machine();
+    let loaded = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &machine);
+    let resolved = loaded.map_err(|e| or_a_command(e, &args.recipe))?;
+    let launch = Launch::from_recipe(&resolved, environment::variables())?;
     let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), results)?;
     let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
-    start(launch, Request { resolved, results, progress, origin: Origin::Fresh, algorithms_from, command })
+    let origin = Origin::Fresh;
+    start(launch, Request { resolved, machine, results, progress, origin, algorithms_from, command })
 }
 
-/// The run whose choices of algorithms are taken over. Rank 0 alone reads it: other machines may not have it.
+/// Finds the run whose choices of algorithms are used. Rank 0 alone reads it: other machines may not have it.
 ///
 /// # Errors
 /// When there is no such run.
@@ -80,7 +81,7 @@ pub fn algorithms_from(launch: &Launch, named: Option<&str>, results: &Path) -> 
 /// As [`train::run`], and when ranks do not find each other.
 pub fn start(launch: Launch, request: Request) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let timeout = Duration::from_secs_f64(request.resolved.recipe.parallelism.timeout_s);
+    let timeout = Duration::from_secs_f64(request.resolved.values().parallelism.timeout_s);
     let ranks = match launch {
         Launch::Threads(world) => LocalRanks::threads(world, timeout)?,
         Launch::Processes(world) => {
@@ -95,11 +96,11 @@ pub fn start(launch: Launch, request: Request) -> Result<()> {
     if ranks.has_rank_zero() {
         finish(request, &ranks, &stop)
     } else {
-        ended(train::follow(request.resolved, &ranks, &stop)?)
+        ended(train::follow(request.resolved, &request.machine, &ranks, &stop)?)
     }
 }
 
-/// How a rank ends whose run is written down by another process, so that a script around it knows.
+/// Returns the result of a rank whose run is recorded by another process, for the script that started it.
 fn ended(outcome: Outcome) -> Result<()> {
     match outcome {
         Outcome::Finished => Ok(()),
@@ -110,7 +111,7 @@ fn ended(outcome: Outcome) -> Result<()> {
     }
 }
 
-/// The error, with the command that a word which is no recipe was probably meant for: `xrun sampel` is `xrun run sampel`.
+/// Adds the command that the user probably meant: `xrun sampel` is read as `xrun run sampel`.
 fn or_a_command(error: Error, recipe: &Path) -> Error {
     let word = recipe.to_str().filter(|word| !word.contains(['.', '/']) && !recipe.exists());
     match word.and_then(nearest_command) {

@@ -2,11 +2,11 @@
 
 use super::revision;
 use crate::error::{Error, IoContext, Result};
-use crate::recipe::{self, Change, Resolved, find_path};
+use crate::machine::Machine;
+use crate::recipe::{self, Change, Recipe, find_path};
 use crate::results::comparison::BINARIES;
 use crate::results::folder::RESOLVED;
 use crate::results::{atomic, find};
-use crate::train;
 use std::path::{Path, PathBuf};
 
 /// The request of the user.
@@ -56,7 +56,7 @@ pub struct PlannedArm {
     /// BLAKE3 of the binary.
     pub binary: Option<String>,
     /// Its recipe; `None` for an external command.
-    pub resolved: Option<Resolved>,
+    pub resolved: Option<Recipe>,
 }
 
 /// Both arms.
@@ -121,7 +121,7 @@ impl Arms {
     fn from_planned(baseline: PlannedArm, candidate: PlannedArm) -> Self {
         let changes = match (&baseline.resolved, &candidate.resolved) {
             (Some(a), Some(b)) => {
-                let differ = recipe::diff(&a.recipe, &b.recipe).into_iter();
+                let differ = recipe::diff(a.values(), b.values()).into_iter();
                 differ
                     .filter(|change| !change.key.starts_with("compare.") && change.key != "job.description")
                     .collect()
@@ -153,7 +153,7 @@ impl Arms {
 
     /// Returns the recipe whose `[compare]` applies: the baseline's, or the candidate's where the baseline
     /// has none.
-    pub fn recipe(&self) -> Option<&Resolved> {
+    pub fn recipe(&self) -> Option<&Recipe> {
         self.baseline.resolved.as_ref().or(self.candidate.resolved.as_ref())
     }
 }
@@ -214,10 +214,8 @@ pub(super) fn hash_of(path: &Path) -> Result<String> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-fn load(path: &Path, settings: &[String]) -> Result<Resolved> {
-    let mut resolved = recipe::load(path, settings, recipe::environment())?;
-    train::make_paths_absolute(&mut resolved)?;
-    Ok(resolved)
+fn load(path: &Path, settings: &[String]) -> Result<Recipe> {
+    recipe::load(path, settings, recipe::environment(), &Machine::none())
 }
 
 /// Returns an arm of runs of a binary with a recipe and settings, labelled by `changes` if there are any.
@@ -229,7 +227,7 @@ fn xrun(binary: PathBuf, path: &Path, settings: &[String], changes: &[String]) -
     let mut arguments = vec![path.to_string_lossy().into_owned()];
     arguments.extend(settings_of_trials);
     let command = std::iter::once(path.to_string_lossy().into_owned()).chain(settings.iter().cloned());
-    let label = if changes.is_empty() { resolved.name.clone() } else { changes.join(" ") };
+    let label = if changes.is_empty() { resolved.name().to_owned() } else { changes.join(" ") };
     Ok(PlannedArm {
         label,
         command: command.collect::<Vec<_>>().join(" "),
@@ -279,18 +277,18 @@ fn stored(results: &Path, names: &str) -> Result<PlannedArm> {
 }
 
 /// Loads the recipe of a stored run, under the name of its folder.
-fn load_stored(run: &Path) -> Result<Resolved> {
+fn load_stored(run: &Path) -> Result<Recipe> {
     let path = run.join(RESOLVED);
-    let mut resolved = recipe::load(&path, &[], std::iter::empty())?;
-    if let Some(name) = run.parent().and_then(Path::file_name) {
-        resolved.name = name.to_string_lossy().into_owned();
-    }
-    Ok(resolved)
+    let recipe = recipe::load(&path, &[], std::iter::empty(), &Machine::none())?;
+    Ok(match run.parent().and_then(Path::file_name) {
+        Some(name) => recipe.with_name(name.to_string_lossy()),
+        None => recipe,
+    })
 }
 
 /// Returns `[compare] change` as settings.
-fn changes_of_recipe(resolved: &Resolved) -> Vec<String> {
-    resolved.recipe.compare.change.iter().map(|(key, value)| format!("{key}={value}")).collect()
+fn changes_of_recipe(resolved: &Recipe) -> Vec<String> {
+    resolved.values().compare.change.iter().map(|(key, value)| format!("{key}={value}")).collect()
 }
 
 /// Returns settings with `others` replacing those of the same keys: a command line sets each key once.

@@ -4,23 +4,7 @@ use crate::recipe::{Change, Class};
 use crate::results::MetricsRow;
 use crate::results::comparison::LossGate;
 
-/// Execution keys whose change keeps every bit of the curve, on a given machine with a given table of
-/// matrix-product algorithms. The others may round differently: with more than two ranks on GPUs, bucket
-/// boundaries decide the order in which ranks are added.
-const SAME_BITS: [&str; 9] = [
-    "activation_checkpoint.mode",
-    "engine.cuda_graphs",
-    "engine.devices",
-    "engine.memory_limit_gib",
-    "engine.placement",
-    "engine.poison",
-    "engine.threads",
-    "parallelism.launcher",
-    "parallelism.overlap",
-];
-
-/// Largest difference of two curves that differ by rounding alone, in nats per token, where no tolerance is
-/// stated.
+/// What may lie between two curves that differ by rounding alone, in nats per token, where no tolerance is stated.
 const ROUNDING: f64 = 0.01;
 
 /// The loss of a step, with the bits that equal curves share.
@@ -65,7 +49,7 @@ impl ExpectedCurve {
         match tolerance {
             Some(tolerance) => Self::Within(tolerance),
             None if external || class(Class::Training) => Self::Unknown,
-            None if same_binary && changes.iter().all(keeps_bits) => Self::Bits,
+            None if same_binary && changes.iter().all(Change::keeps_bits) => Self::Bits,
             None => Self::Within(ROUNDING),
         }
     }
@@ -132,11 +116,6 @@ impl ExpectedCurve {
             ),
         }
     }
-}
-
-/// Returns true if a change keeps the bits. Bookkeeping keys never affect the training curve.
-fn keeps_bits(change: &Change) -> bool {
-    change.class == Class::Bookkeeping || SAME_BITS.contains(&change.key)
 }
 
 fn same_bits(a: &[LossPoint], b: &[LossPoint]) -> bool {
@@ -233,8 +212,8 @@ mod tests {
 
     #[test]
     fn every_key_that_promises_bits_is_an_execution_key() {
-        for path in SAME_BITS {
-            assert_eq!(crate::recipe::find_path(path).unwrap().class, Class::Execution, "{path}");
+        for key in crate::recipe::KEYS.iter().filter(|key| key.same_bits) {
+            assert_eq!(key.class, Class::Execution, "{}", key.path);
         }
     }
 

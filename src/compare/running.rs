@@ -7,7 +7,7 @@ use super::trials::{FinishedTrial, TrialSetting, trial_order};
 use super::{statistics, text};
 use crate::error::{Error, Kind, Result};
 use crate::ranks::Stop;
-use crate::recipe::{Change, Prediction, Resolved};
+use crate::recipe::{Change, Prediction, Recipe};
 use crate::results::comparison::{Arm, COMPARISONS, CompareVerdict, Comparison};
 use crate::results::folder::{create_timed, folder_name};
 use crate::results::progress::eprint_line;
@@ -61,9 +61,9 @@ impl<'a> RunningComparison<'a> {
         let Request { arms, results, name, repeats, min_effect, tolerance, hypothesis, predicts, timeout } =
             request;
         let recipe = arms.recipe().ok_or_else(|| Error::usage("neither arm has a recipe"))?;
-        let from_recipe = recipe.recipe.compare.clone();
-        let warmup = recipe.recipe.metrics.warmup;
-        let name = folder_name(&name.unwrap_or_else(|| recipe.name.clone()))?;
+        let from_recipe = recipe.values().compare.clone();
+        let warmup = recipe.values().metrics.warmup;
+        let name = folder_name(&name.unwrap_or_else(|| recipe.name().to_owned()))?;
         let hypothesis = hypothesis.or(Some(from_recipe.hypothesis)).filter(|text| !text.is_empty());
         let predicts = predicts.or(from_recipe.predicts);
         let min_effect = min_effect.unwrap_or(from_recipe.min_effect);
@@ -185,7 +185,7 @@ fn planned_record(planned: &PlannedArm) -> Arm {
     Arm {
         label: planned.label.clone(),
         command: planned.command.clone(),
-        recipe_hash: planned.resolved.as_ref().map(Resolved::hash),
+        recipe_hash: planned.resolved.as_ref().map(Recipe::hash),
         commit: is_xrun.then(|| Build::of_this_binary().commit).flatten(),
         binary: planned.binary.clone(),
         device: String::new(),

@@ -70,3 +70,23 @@ impl Precision {
         self.stream != self.master
     }
 }
+
+/// The precision in which matrix products multiply their factors. Sums are in the accumulator format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ProductPrecision {
+    /// Factors are multiplied in the format in which they are stored.
+    #[default]
+    Native,
+    /// On a GPU, f32 factors are rounded to TF32 (10 bits of mantissa) for its tensor cores. Elsewhere as `Native`.
+    Tf32,
+}
+
+impl ProductPrecision {
+    /// Returns the attribute that an op prints: empty for `Native`.
+    pub fn attribute(self) -> &'static str {
+        match self {
+            ProductPrecision::Native => "",
+            ProductPrecision::Tf32 => "products=tf32",
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::cpu::{Buffer, Pool};
 use super::cuda::Gpu;
-use super::cuda::buffer::DeviceBuffer;
+use super::cuda::memory::DeviceBuffer;
 use crate::error::Result;
 use std::borrow::Cow;
 use std::sync::Arc;

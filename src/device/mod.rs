@@ -7,9 +7,11 @@ pub mod cpu;
 pub mod cuda;
 pub mod dtype;
 pub mod elem;
+pub mod gpu;
+pub(crate) mod lock;
 pub mod machine;
 pub mod philox;
 
-pub use dtype::{DType, Precision};
+pub use dtype::{DType, Precision, ProductPrecision};
 pub use elem::{Elem, Real};
 pub use machine::{Device, Memory};

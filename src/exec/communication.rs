@@ -10,8 +10,9 @@
 
 use super::Engine;
 use crate::device::communicator::Communicator;
+use crate::device::cuda::Gpu;
 use crate::device::cuda::driver::Event;
-use crate::device::cuda::{DevicePtr, Gpu, Queue};
+use crate::device::gpu::{DevicePtr, Queue};
 use crate::error::{Error, Result};
 use crate::ir::{Home, Node, Program, SlotId, Stream};
 use std::collections::HashMap;
@@ -158,10 +159,10 @@ impl Engine {
     ///
     /// # Errors
     /// When a rank is lost, or NCCL refuses.
-    pub fn take_from_rank_0(&self, slot: SlotId) -> Result<bool> {
+    pub fn broadcast_from_rank_0(&self, slot: SlotId) -> Result<bool> {
         let Some(gpu) = self.gpu() else { return Ok(false) };
         let bytes = self.state.layout().get(slot).spec.bytes();
-        gpu.take_from_rank_0(self.state.address(slot).addr() as DevicePtr, bytes)?;
+        gpu.broadcast_from_rank_0(self.state.address(slot).addr() as DevicePtr, bytes)?;
         Ok(true)
     }
 

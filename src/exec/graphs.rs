@@ -1,7 +1,7 @@
 //! Sections as CUDA graphs: captured once, launched as a whole.
 
 use super::{Engine, Section};
-use crate::device::cuda::{Gpu, Graph, Part};
+use crate::device::cuda::{Gpu, Graph, MemoryCause};
 use crate::error::Result;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,12 +43,12 @@ impl Engine {
             Some(None) => {
                 let graph = gpu.capture(|| self.run_measured(&name, turn, sections, true))?;
                 graph.launch()?;
-                gpu.lay_to(Part::Graphs);
+                gpu.attribute_memory(MemoryCause::Graphs);
                 self.graphs.known.insert(name, Some(graph));
             }
             None => {
                 self.run_measured(&name, turn, sections, false)?;
-                gpu.lay_to(Part::Kernels);
+                gpu.attribute_memory(MemoryCause::Kernels);
                 self.graphs.known.insert(name, None);
             }
         }

@@ -15,10 +15,11 @@ pub use transfer::Snapshot;
 
 use crate::device::communicator::Communicator;
 use crate::device::cpu::{Address, Pool};
-use crate::device::cuda::{Collector, DevicePtr, Gpu, Queue};
+use crate::device::cuda::Gpu;
+use crate::device::gpu::{Collector, DevicePtr, Queue};
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
-use crate::ir::{CpuNode, CudaNode, Home, Node, Phase, Program, Spec, State, TensorId};
+use crate::ir::{CpuNode, GpuNode, Home, Node, Phase, Program, Spec, State, TensorId};
 use crate::passes::MemoryPlan;
 use crate::policy::Placement;
 use communication::Exchange;
@@ -228,9 +229,9 @@ impl Engine {
                 };
                 let (inputs, outputs) = (numbers(inputs), numbers(outputs));
                 let put = |queue: &dyn Queue| {
-                    let in_queue = CudaNode { program, node, inputs: &inputs, outputs: &outputs, queue };
+                    let in_queue = GpuNode { program, node, inputs: &inputs, outputs: &outputs, queue };
                     let named = |e: Error| e.context(format!("{} ({})", node.op.name(), node.scope));
-                    node.op.cuda(&in_queue).map_err(named)
+                    node.op.gpu(&in_queue).map_err(named)
                 };
                 if node.phase == Phase::Communication && gpu.nccl().is_some() {
                     self.exchange.put(gpu, program, node, put)
@@ -303,17 +304,17 @@ pub fn prepare<'a>(device: &Device, sections: impl IntoIterator<Item = &'a Secti
     for section in sections {
         collect(&collector, &section.program)?;
     }
-    gpu.prepare(&collector.into_asked())
+    gpu.prepare(&collector.into_requests())
 }
 
-/// Lets every node of a program ask a queue that runs nothing.
+/// Puts every node of a program into a queue that runs nothing and lists what it was given.
 ///
 /// # Errors
-/// When an op has no CUDA implementation.
+/// When an op has no GPU implementation.
 pub fn collect(collector: &Collector, program: &Program) -> Result<()> {
     for node in &program.nodes {
         let (inputs, outputs) = (vec![0; node.inputs.len()], vec![0; node.outputs.len()]);
-        node.op.cuda(&CudaNode { program, node, inputs: &inputs, outputs: &outputs, queue: collector })?;
+        node.op.gpu(&GpuNode { program, node, inputs: &inputs, outputs: &outputs, queue: collector })?;
     }
     Ok(())
 }

@@ -4,8 +4,7 @@
 
 use super::memory::peak_bytes;
 use super::{Budget, StepTime};
-use crate::device::DType;
-use crate::device::Precision;
+use crate::device::{DType, Precision, ProductPrecision};
 use crate::error::Result;
 use crate::model::Programs;
 use crate::plan::Plan;
@@ -42,7 +41,7 @@ pub struct FitRow {
 /// # Errors
 /// When an op refuses the plan's numbers.
 pub fn fit_local_batch(plan: &Plan, budget: &Budget) -> Result<Vec<FitRow>> {
-    let full = if plan.execution.tf32 { "tf32" } else { "fp32" };
+    let full = if plan.execution.products == ProductPrecision::Tf32 { "tf32" } else { "fp32" };
     let mut rows = Vec::new();
     for (stream, dtype) in [(DType::Bf16, "bf16"), (DType::F32, full)] {
         for mode in [Recompute::None, Recompute::Selective, Recompute::Full] {
@@ -191,7 +190,7 @@ fn to_full(from: &Changed) -> Option<Changed> {
 fn to_bf16(from: &Changed) -> Option<Changed> {
     let change = |p: &mut Plan| {
         p.precision = Precision::of(DType::Bf16);
-        p.execution.tf32 = false;
+        p.execution.products = ProductPrecision::Native;
     };
     (from.plan.stream() != DType::Bf16)
         .then(|| Changed { same_curve: false, ..from.with("training.dtype=bf16", change) })

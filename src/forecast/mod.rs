@@ -2,30 +2,26 @@
 //!
 //! Reads the plan and the engine's own programs and memory plans; allocates no tensor.
 
+mod budget;
 pub mod fit;
-pub mod hardware;
 pub mod listing;
 pub mod memory;
 pub mod parameters;
 mod text;
 pub mod time;
 
+pub use budget::{Budget, RESERVE_BYTES, SMALLER, Verdict, check_fits};
 pub use fit::{Advice, FitRow, fit_local_batch};
-pub use hardware::Hardware;
 pub use memory::Memory;
 pub use parameters::{Flops, Parameters};
 pub use text::fit_table;
 pub use time::StepTime;
 
 use crate::error::Result;
+use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::{Plan, Scaling};
 use serde::Serialize;
-
-/// What stays free of a GPU's memory besides the plan: the CUDA context and its modules and what the driver keeps of
-/// the total that it reports (together about 1 GiB on Hopper and Blackwell), and workspaces of cuBLASLt (32 MiB per
-/// stream on Hopper).
-pub const RESERVE_BYTES: u64 = 5 << 28;
 
 /// What a checkpoint stores of a parameter: the fp32 weight and its two moments.
 const CHECKPOINT_BYTES: usize = 12;
@@ -97,77 +93,18 @@ pub struct Training {
     pub floor: Option<f64>,
 }
 
-/// Memory that a plan must stay within.
-#[derive(Clone, Copy, Debug)]
-pub struct Budget {
-    /// The device, unless the limit is only the recipe's.
-    pub hardware: Option<&'static Hardware>,
-    /// Bytes for state and transient tensors; `None` where nothing is known.
-    pub bytes: Option<u64>,
-    /// Bytes that were set aside.
-    pub reserve: u64,
-}
-
-impl Budget {
-    /// What a device leaves to a plan, within the recipe's own limit.
-    pub fn on(plan: &Plan, hardware: &'static Hardware) -> Self {
-        let device = hardware.memory_bytes.map(|total| total.saturating_sub(RESERVE_BYTES));
-        let limit = plan.execution.memory_limit.map(|bytes| bytes as u64);
-        let bytes = [device, limit].into_iter().flatten().min();
-        let reserve = if hardware.memory_bytes.is_some() { RESERVE_BYTES } else { 0 };
-        Self { hardware: Some(hardware), bytes, reserve }
-    }
-
-    /// The recipe's own limit, where it has one.
-    pub fn of_recipe(plan: &Plan) -> Option<Self> {
-        let bytes = plan.execution.memory_limit? as u64;
-        Some(Self { hardware: None, bytes: Some(bytes), reserve: 0 })
-    }
-
-    /// Where the budget comes from.
-    pub fn name(&self) -> &'static str {
-        self.hardware.map_or("engine.memory_limit_gib", |h| h.name)
-    }
-
-    /// Whether so many bytes fit.
-    pub fn holds(&self, bytes: usize) -> bool {
-        self.bytes.is_none_or(|budget| bytes as u64 <= budget)
-    }
-}
-
-/// A plan against a budget.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verdict {
-    /// The device's name, or `engine.memory_limit_gib`.
-    pub on: &'static str,
-    /// The device.
-    pub hardware: Option<Hardware>,
-    /// Bytes for state and transient tensors.
-    pub budget_bytes: Option<u64>,
-    /// Bytes set aside for driver and libraries.
-    pub reserve_bytes: u64,
-    /// Whether the plan fits; `None` where the memory is unknown.
-    pub fits: Option<bool>,
-    /// Bytes that stay free; negative: bytes missing.
-    pub spare_bytes: Option<i64>,
-    /// Changes that would make it fit, when it does not.
-    pub advice: Vec<Advice>,
-    /// Predicted time, where the device's limits are known.
-    pub step: Option<StepTime>,
-}
-
 impl Forecast {
-    /// Forecasts a plan whose programs are at hand, on each of `devices`; without any, against the recipe's own memory
+    /// Forecasts a plan whose programs are at hand, on each of `machines`; without any, against the recipe's own memory
     /// limit if it has one.
     ///
     /// # Errors
     /// When an op refuses the numbers of a change that is tried because the plan does not fit.
-    pub fn new(plan: &Plan, programs: &Programs, devices: &[&'static Hardware]) -> Result<Self> {
+    pub fn new(plan: &Plan, programs: &Programs, machines: &[Machine]) -> Result<Self> {
         let parameters = Parameters::new(&programs.state);
         let memory = Memory::new(plan, programs);
-        let mut budgets: Vec<Budget> = devices.iter().map(|d| Budget::on(plan, d)).collect();
+        let mut budgets: Vec<Budget> = machines.iter().map(|machine| Budget::new(plan, machine)).collect();
         if budgets.is_empty() {
-            budgets.extend(Budget::of_recipe(plan));
+            budgets.extend(Budget::from_limit(plan));
         }
         let on = budgets
             .iter()
@@ -229,22 +166,5 @@ impl Training {
             passes: plan.passes(),
             floor: corpus.floor,
         }
-    }
-}
-
-impl Verdict {
-    fn new(plan: &Plan, programs: &Programs, peak: usize, budget: &Budget) -> Result<Self> {
-        let fits = budget.bytes.map(|_| budget.holds(peak));
-        let limits = budget.hardware.and_then(|h| h.limits);
-        Ok(Self {
-            on: budget.name(),
-            hardware: budget.hardware.copied(),
-            budget_bytes: budget.bytes,
-            reserve_bytes: budget.reserve,
-            fits,
-            spare_bytes: budget.bytes.map(|b| b as i64 - peak as i64),
-            advice: if fits == Some(false) { fit::advise(plan, budget)? } else { Vec::new() },
-            step: limits.map(|limits| StepTime::new(plan, programs, &limits)),
-        })
     }
 }

@@ -1,7 +1,7 @@
 //! The forecast as text.
 
 use super::{Budget, FitRow, Forecast, Memory, StepTime, Verdict};
-use crate::device::DType;
+use crate::device::{DType, ProductPrecision};
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, binary, duration, metric, percent, plural, thousands};
 use crate::plan::Plan;
@@ -12,7 +12,7 @@ use std::fmt;
 pub(super) fn execution(plan: &Plan) -> String {
     let dtype = match plan.stream() {
         DType::Bf16 => "bf16",
-        _ if plan.execution.tf32 => "tf32",
+        _ if plan.execution.products == ProductPrecision::Tf32 => "tf32",
         _ => "fp32",
     };
     let attention = format!("{} attention", plan.execution.attention);
@@ -270,7 +270,7 @@ pub fn fit_table(rows: &[FitRow], budget: &Budget) -> String {
         0 => String::new(),
         reserve => format!(", after {} set aside for driver and libraries", binary(reserve as usize)),
     };
-    let mut text = format!("Largest training.local_batch_size on {}{room}{aside}\n", budget.name());
+    let mut text = format!("Largest training.local_batch_size on {}{room}{aside}\n", budget.name);
     let mut table = Table::new(&[Left, Left, Right, Right, Right, Right]);
     table.row(["dtype", "recompute", "sequences", "tokens", "peak", "predicted tok/s"]);
     for row in rows {

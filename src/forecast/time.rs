@@ -5,10 +5,10 @@
 //! small shapes are not in it, so a real step is slower unless streams overlap; what it is good for is comparing plans,
 //! and seeing what binds them.
 
-use super::hardware::{self, Limits};
-use crate::device::DType;
+use crate::device::{DType, ProductPrecision};
 use crate::exec::Section;
 use crate::ir::Phase;
+use crate::machine::{Limits, hardware};
 use crate::model::Programs;
 use crate::plan::Plan;
 use serde::Serialize;
@@ -109,7 +109,7 @@ const PHASES: [(Phase, &str); 5] = [
 pub fn product_peak(plan: &Plan, limits: &Limits) -> (&'static str, f64) {
     match plan.stream() {
         DType::Bf16 => ("bf16", limits.bf16),
-        _ if plan.execution.tf32 => ("tf32", limits.tf32),
+        _ if plan.execution.products == ProductPrecision::Tf32 => ("tf32", limits.tf32),
         _ => ("fp32", limits.fp32),
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod builder;
 pub mod case;
+mod gpu_node;
 pub mod op;
 pub mod print;
 pub mod program;
@@ -15,7 +16,8 @@ pub mod vjp;
 
 pub use builder::{Builder, Out};
 pub use case::{Array, Case, Cases, Fill};
-pub use op::{Cost, CpuNode, CudaNode, MayAlias, Op};
+pub use gpu_node::GpuNode;
+pub use op::{Cost, CpuNode, MayAlias, Op};
 pub use program::{Home, Mode, Node, Phase, Program, Stream, Tensor, TensorId};
 pub use role::{Role, Sublayer};
 pub use spec::Spec;

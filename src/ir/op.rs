@@ -1,9 +1,8 @@
 //! What an operation is.
 
-use super::{Builder, Cases, Mode, Node, Precision, Program, Spec, TensorId, Vjp};
+use super::{Builder, Cases, GpuNode, Mode, Node, Precision, Program, Spec, TensorId, Vjp};
 use crate::device::communicator::Communicator;
 use crate::device::cpu::{Address, Pool, View, ViewMut};
-use crate::device::cuda::{DevicePtr, Operand, Product, Queue};
 use crate::device::{DType, Elem};
 use crate::error::{Error, Result};
 use std::fmt::Debug;
@@ -116,11 +115,11 @@ pub trait Op: Debug + Send + Sync {
     /// When a rank is lost; arithmetic does not fail.
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()>;
 
-    /// Runs on an NVIDIA GPU: puts kernels and products into the node's queue, in order.
+    /// Runs on a GPU: puts kernels and products into the node's queue, in order.
     ///
     /// # Errors
     /// When the driver or a library refuses.
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()>;
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()>;
 
     /// What proves it at a precision: cases of its own, or the op whose gradient it is.
     fn cases(&self, precision: Precision) -> Cases;
@@ -204,71 +203,5 @@ impl<'a> CpuNode<'a> {
         assert_eq!(spec.dtype, DType::U32, "{} output {i}", self.node.op.name());
         // SAFETY: as `output`.
         unsafe { ViewMut::new(self.outputs[i].0.cast(), spec.elements()) }
-    }
-}
-
-/// A node about to be put into the queue of a GPU.
-#[derive(Clone, Copy)]
-pub struct CudaNode<'a> {
-    /// The program, for specs.
-    pub program: &'a Program,
-    /// The node.
-    pub node: &'a Node,
-    /// Addresses of the inputs.
-    pub inputs: &'a [DevicePtr],
-    /// Addresses of the outputs.
-    pub outputs: &'a [DevicePtr],
-    /// Where work goes.
-    pub queue: &'a dyn Queue,
-}
-
-impl<'a> CudaNode<'a> {
-    /// The spec of input `i`.
-    pub fn input_spec(&self, i: usize) -> &'a Spec {
-        self.program.spec(self.node.inputs[i])
-    }
-
-    /// The spec of output `i`.
-    pub fn output_spec(&self, i: usize) -> &'a Spec {
-        self.program.spec(self.node.outputs[i])
-    }
-
-    /// Whether output `i` is added to rather than overwritten.
-    pub fn adds(&self, i: usize) -> bool {
-        self.node.modes[i] == Mode::Add
-    }
-
-    /// The address of input `i`.
-    pub fn input(&self, i: usize) -> DevicePtr {
-        self.inputs[i]
-    }
-
-    /// The address of output `i`.
-    pub fn output(&self, i: usize) -> DevicePtr {
-        self.outputs[i]
-    }
-
-    /// Puts a product into output `k`: `C[m, n] (+)= A[m, k]·B[k, n]`, in the formats of input 0 and of the output.
-    ///
-    /// # Errors
-    /// When the library refuses.
-    pub fn product(
-        &self,
-        (m, n, k): (usize, usize, usize),
-        a: Operand,
-        b: Operand,
-        output: usize,
-    ) -> Result<()> {
-        self.queue.product(&Product {
-            m,
-            n,
-            k,
-            a,
-            b,
-            c: self.output(output),
-            input: self.input_spec(0).dtype,
-            output: self.output_spec(output).dtype,
-            accumulate: self.adds(output),
-        })
     }
 }

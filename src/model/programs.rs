@@ -2,7 +2,7 @@
 
 use super::layout;
 use super::transformer::{Purpose, Transformer};
-use crate::device::cuda::Collector;
+use crate::device::gpu::Collector;
 use crate::error::{Error, Result};
 use crate::exec::{Section, collect};
 use crate::ir::vjp::Upstream;
@@ -75,11 +75,11 @@ impl Programs {
         all
     }
 
-    /// Lets every node of every section ask a queue that runs nothing.
+    /// Puts every node of every section into a queue that runs nothing.
     ///
     /// # Errors
-    /// When an op has no CUDA implementation.
-    pub fn ask(&self, collector: &Collector) -> Result<()> {
+    /// When an op has no GPU implementation.
+    pub fn collect(&self, collector: &Collector) -> Result<()> {
         self.sections().into_iter().try_for_each(|section| collect(collector, &section.program))
     }
 

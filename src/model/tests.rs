@@ -4,8 +4,10 @@
 
 use super::layout;
 use super::programs::{Programs, loss_views, record};
+use crate::device::ProductPrecision;
 use crate::ir::vjp::Upstream;
 use crate::ir::{Builder, Program, State, TensorId};
+use crate::machine::Machine;
 use crate::ops::copy::Copy;
 use crate::ops::embedding::DealtRows;
 use crate::ops::head_loss::HeadLoss;
@@ -46,10 +48,12 @@ samples = 2
 
 fn plan(overrides: &[&str]) -> Plan {
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-    let resolved = recipe::load_str("one.toml".as_ref(), RECIPE, &overrides, std::iter::empty()).unwrap();
+    let resolved =
+        recipe::load_str("one.toml".as_ref(), RECIPE, &overrides, std::iter::empty(), &Machine::here())
+            .unwrap();
     let corpus =
         Corpus { vocab_size: 50, train_tokens: 1000, exact: true, validation_tokens: 100, floor: None };
-    Plan::new(&resolved, corpus).unwrap()
+    Plan::new(&resolved, &corpus, &Machine::here()).unwrap()
 }
 
 /// Ranks exchange rows of the embedding.
@@ -553,7 +557,12 @@ fn a_missing_gradient_is_an_error_of_the_plan() {
         let (head, targets) = (b.param("head").unwrap(), b.state("batch.targets").unwrap());
         let (tokens, table) = (b.state("batch.tokens").unwrap(), b.param("embedding").unwrap());
         let x = b.emit1("x", crate::ops::embedding::Embedding, &[tokens, table]).unwrap();
-        b.emit1("losses", HeadLoss { scale: 1.0, gradients: false }, &[x, head, targets]).unwrap()
+        b.emit1(
+            "losses",
+            HeadLoss { scale: 1.0, gradients: false, products: ProductPrecision::Native },
+            &[x, head, targets],
+        )
+        .unwrap()
     });
     assert_snapshot!(untrained, @"head_loss in : recorded without gradients, so it cannot be trained through");
 }

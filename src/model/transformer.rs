@@ -85,24 +85,25 @@ impl<'a> Transformer<'a> {
     ) -> Result<(TensorId, TensorId)> {
         let eps = self.plan.model.norm_eps;
         let name = |part: &str| format!("blocks.{i}.{part}");
+        let linear = Linear { products: self.plan.execution.products };
         let site = |k: usize| (1 + 3 * i + k) as u32;
 
         let w_qkv = b.param(&name("qkv"))?;
-        let qkv = b.emit1("qkv", Linear, &[normed, w_qkv])?;
+        let qkv = b.emit1("qkv", linear, &[normed, w_qkv])?;
         let packed = self.positions(b, i, qkv)?;
         let attended = self.attention(b, i, packed, site(0))?;
         let w_out = b.param(&name("out"))?;
-        let out = b.emit1("attention_out", Linear, &[attended, w_out])?;
+        let out = b.emit1("attention_out", linear, &[attended, w_out])?;
         let out = self.dropout(b, out, site(1))?;
         let w_norm = b.param(&name("ffn_norm"))?;
         let halfway = b.emit("residual_attention", ResidualNorm { eps }, &[x, out, w_norm])?;
         let (x, normed) = (halfway[0], halfway[1]);
 
         let w_gate_up = b.param(&name("gate_up"))?;
-        let gate_up = b.emit1("gate_up", Linear, &[normed, w_gate_up])?;
+        let gate_up = b.emit1("gate_up", linear, &[normed, w_gate_up])?;
         let gated = b.emit1("gated", Swiglu, &[gate_up])?;
         let w_down = b.param(&name("down"))?;
-        let down = b.emit1("ffn_out", Linear, &[gated, w_down])?;
+        let down = b.emit1("ffn_out", linear, &[gated, w_down])?;
         let down = self.dropout(b, down, site(2))?;
         let next = if i + 1 < self.plan.model.n_layers {
             format!("blocks.{}.attention_norm", i + 1)
@@ -184,7 +185,7 @@ impl<'a> Transformer<'a> {
             for start in (0..rows).step_by(chunk) {
                 let count = chunk.min(rows - start);
                 let inputs = [b.rows(normed, start, count)?, weight, b.rows(targets, start, count)?];
-                let op = HeadLoss { scale, gradients };
+                let op = HeadLoss { scale, gradients, products: plan.execution.products };
                 let mut outs = vec![Out::Into(b.rows(losses, start, count)?, Mode::Write), Out::New];
                 if gradients {
                     let first = matches!(self.purpose, Purpose::Train { first: true }) && start == 0;
@@ -206,7 +207,8 @@ impl<'a> Transformer<'a> {
         let head = if self.plan.model.tie_embeddings { "embedding" } else { "head" };
         b.scoped("head", |b| {
             let (weight, logits) = (b.param(head)?, b.state("generation.logits")?);
-            b.emit_into("logits", Arc::new(Linear), &[normed, weight], &[Out::Into(logits, Mode::Write)])?;
+            let linear = Linear { products: self.plan.execution.products };
+            b.emit_into("logits", Arc::new(linear), &[normed, weight], &[Out::Into(logits, Mode::Write)])?;
             Ok(())
         })
     }

@@ -4,11 +4,11 @@
 //! `torch.optim.AdamW`, with clipping by the global norm folded in. What changes from step to step comes from a
 //! table indexed by the step counter, computed once in f64 by [`schedule_row`].
 
-use crate::device::cuda::{Arg, Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, CudaNode, Fill, Mode, Op, Precision, Spec};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
 /// Numbers per row of the schedule table.
 pub const SCHEDULE_WIDTH: usize = 4;
@@ -186,7 +186,7 @@ impl Op for AdamW {
     }
 
     /// Where decay is switched is compiled into the kernel: it is the same for every step of a run.
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         const ELEMENTS_OF_A_BLOCK: usize = 1024;
         let (elements, switches) = (cx.input_spec(0).elements(), self.switches());
         let positions: String = switches.iter().map(|at| format!("{at}ull,")).collect();

@@ -3,7 +3,7 @@
 use super::lanes::{launch_elementwise, map2};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y = a + b`, any shape.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ impl Op for Add {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         launch_elementwise(cx, "add", &[cx.input(0), cx.input(1), cx.output(0)], &[])
     }
 

@@ -1,9 +1,9 @@
 //! Moves the step counter on, on the device.
 
 use crate::device::DType;
-use crate::device::cuda::{Grid, Kernel};
+use crate::device::gpu::{Grid, Kernel};
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, Mode, Op, Precision, Spec};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
 /// `step ← step + 1` unless `bad`. Input: bad `[1]`. Output: step `[1]`, with `Mode::Add`.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ impl Op for Advance {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let args = [cx.input(0).into(), cx.output(0).into()];
         cx.queue.launch(Kernel::new("advance", "advance"), Grid::new(1, 1), &args)
     }

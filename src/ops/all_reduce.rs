@@ -2,9 +2,9 @@
 
 use crate::device::DType;
 use crate::error::{Error, Result};
-use crate::ir::{Cases, Cost, CpuNode, CudaNode, Op, Precision, Spec};
+use crate::ir::{Cases, Cost, CpuNode, GpuNode, Op, Precision, Spec};
 
-/// `x ← Σ_ranks x` of every output: on the CPU added in rank order, on GPUs in the order that NCCL is pinned to, all of
+/// `x ← Σ_ranks x` of every output: on the CPU added in rank order, on GPUs in an order that the back end fixes, all of
 /// them in one group. Its outputs go into the tensors with `Mode::Add`, which here means that the old value takes part.
 #[derive(Clone, Debug)]
 pub struct AllReduce {
@@ -40,7 +40,7 @@ impl Op for AllReduce {
         })
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         if let Some(other) = self.like.iter().map(|spec| spec.dtype).find(|dtype| *dtype != DType::F32) {
             return Err(Error::failed(format!("all_reduce of {other}")));
         }

@@ -1,11 +1,11 @@
 //! Conversion between float formats.
 
 use super::lanes::{launch_over, map};
-use crate::device::cuda::Kernel;
+use crate::device::gpu::Kernel;
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Case, Cases, CpuNode, CudaNode, Fill, Op, Precision, Spec, Vjp};
+use crate::ir::{Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
 
 /// `y = x` in another float format, rounded to nearest even. From f64 to bf16 it rounds by way of f32.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ impl Op for Cast {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         /// Sixteen bytes of the narrowest format.
         const PACK: usize = 8;
         let elements = cx.output_spec(0).elements();

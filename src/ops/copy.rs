@@ -4,7 +4,7 @@ use super::lanes::{launch_copy, launch_elementwise};
 use crate::device::{DType, Elem};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Mode, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Mode, Op, Precision, Spec, Vjp};
 
 /// Elements that one task handles.
 const RUN: usize = 16_384;
@@ -62,7 +62,7 @@ impl Op for Copy {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         if cx.adds(0) && cx.input_spec(0).dtype != DType::U32 {
             return launch_elementwise(cx, "add", &[cx.output(0), cx.input(0), cx.output(0)], &[]);
         }

@@ -2,12 +2,12 @@
 
 use super::lanes::{max, replace_and_sum, rows_per_task, vector_width};
 use super::sum::SumGrad;
-use crate::device::cuda::{Arg, Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::vjp::Upstream;
-use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// A row with this target has no loss and no gradient.
 pub const IGNORED: u32 = u32::MAX;
@@ -67,7 +67,7 @@ pub(super) fn losses_spec(logits: &Spec, targets: &Spec) -> Result<Spec, String>
 /// between the two passes over it, where it fits. `args` are the tensors, then the vocabulary and the row's width, then
 /// what else the entry takes.
 pub(super) fn launch_rows(
-    cx: &CudaNode<'_>,
+    cx: &GpuNode<'_>,
     entry: &'static str,
     logits: &Spec,
     stage: bool,
@@ -133,7 +133,7 @@ impl Op for CrossEntropy {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let tensors = [cx.input(0).into(), cx.input(1).into(), cx.output(0).into()];
         launch_rows(cx, "cross_entropy", cx.input_spec(0), false, &tensors, &[])
     }
@@ -203,7 +203,7 @@ impl Op for CrossEntropyGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let [logits, targets, d_losses] = [0, 1, 2].map(|i| cx.input(i).into());
         let tensors = [logits, targets, d_losses, cx.output(0).into()];
         launch_rows(cx, "cross_entropy_grad", cx.input_spec(0), true, &tensors, &[])

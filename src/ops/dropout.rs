@@ -11,11 +11,11 @@
 use super::lanes::{launch_over, vector_width};
 use crate::device::DType;
 use crate::device::Real;
-use crate::device::cuda::{Arg, Kernel};
+use crate::device::gpu::{Arg, Kernel};
 use crate::device::philox::{philox, philox_run};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// A place in the model where elements are dropped.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -169,7 +169,7 @@ impl Op for Dropout {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let spec = cx.input_spec(0);
         let (rows, width) = (spec.rows(), spec.width());
         let calls = width.div_ceil(COLUMNS_PER_CALL);

@@ -1,11 +1,11 @@
 //! Token embedding, and its gradient without atomics.
 
 use super::lanes::{rows_per_task, vector_width};
-use crate::device::cuda::{Arg, Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, CudaNode, Fill, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
 
 /// `x[N, d] = W[tokens[N], :]` of `W[V, d]`.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,7 @@ impl Op for Embedding {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         const WARPS: usize = 8;
         let x = cx.output_spec(0);
         let (n, d) = (x.rows(), x.width());
@@ -216,7 +216,7 @@ impl Op for EmbeddingGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         /// Threads of the block that sorts, and what one of the blocks that clear writes meanwhile.
         const SORT_THREADS: u32 = 1024;
         const CLEARED: usize = 1024 * 8 * 4;

@@ -1,9 +1,9 @@
 //! 128 bits that stand for the bits of a tensor, so that ranks can compare tensors without sending them.
 
 use crate::device::DType;
-use crate::device::cuda::{Arg, Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, CudaNode, Fill, Op, Precision, Spec};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that are mixed together.
@@ -89,14 +89,14 @@ impl Op for Fingerprint {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         const THREADS: usize = 256;
         /// Bytes that a block takes at a time, as in the kernel file, and blocks that fill a multiprocessor.
         const BYTES_OF_A_BLOCK: usize = THREADS * 4 * 16;
         const BLOCKS_OF_A_PROCESSOR: usize = 4;
         let bytes = cx.input_spec(0).bytes();
         cx.queue.fill(cx.output(0), 0, cx.output_spec(0).bytes())?;
-        let most = BLOCKS_OF_A_PROCESSOR * cx.queue.properties().processors;
+        let most = BLOCKS_OF_A_PROCESSOR * cx.queue.properties().sm_count;
         let grid = Grid::new(bytes.div_ceil(BYTES_OF_A_BLOCK).clamp(1, most), THREADS as u32);
         let args = [cx.input(0).into(), cx.output(0).into(), Arg::U64(bytes as u64)];
         cx.queue.launch(Kernel::new("fingerprint", "fingerprint"), grid, &args)

@@ -2,7 +2,7 @@
 
 use crate::device::DType;
 use crate::error::{Error, Result};
-use crate::ir::{Case, Cases, CpuNode, CudaNode, Fill, Op, Precision, Spec};
+use crate::ir::{Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
 /// `x[N, …] → y[ranks·N, …]`: the rows of all ranks, rank after rank.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ impl Op for GatherRows {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         cx.queue.all_gather(cx.output(0), cx.input(0), cx.input_spec(0).bytes())
     }
 

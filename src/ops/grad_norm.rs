@@ -1,16 +1,16 @@
 //! The global norm of all gradients, the clip factor, and the flag of a step that went wrong.
 
-use crate::device::cuda::{Arg, Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, Mode, Op, Precision, Spec};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
 /// Elements per partial sum. Fixed, so that the sum is the same on any machine.
 const BLOCK: usize = 4096;
 
 /// Elements per partial sum on a GPU, as in the kernel file.
-const CUDA_BLOCK: usize = 8 * BLOCK;
+const GPU_BLOCK: usize = 8 * BLOCK;
 
 /// Independent sums inside a block, combined in a fixed order.
 const LANES: usize = 16;
@@ -89,9 +89,9 @@ impl Op for GradNorm {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let elements = cx.input_spec(0).elements();
-        let blocks = elements.div_ceil(CUDA_BLOCK);
+        let blocks = elements.div_ceil(GPU_BLOCK);
         let [grads, loss] = [0, 1].map(|i| cx.input(i).into());
         let [norm, clip, bad, partials] = [0, 1, 2, 3].map(|i| cx.output(i).into());
         let sums = Kernel::new("grad_norm", "grad_norm_partials");

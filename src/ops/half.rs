@@ -1,10 +1,10 @@
 //! One of the two halves of a tensor, for the unfused SwiGLU.
 
 use super::lanes::{launch_packs, rows_per_task};
-use crate::device::cuda::Arg;
+use crate::device::gpu::Arg;
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
 
 /// `y[N, f] = x[N, index, f]` of `x[N, 2, f]`.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl Op for Half {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let index = Arg::U32(self.index as u32);
         launch_packs(cx, ("half", "half"), cx.output_spec(0), &[cx.input(0), cx.output(0)], &[index])
     }
@@ -125,7 +125,7 @@ impl Op for HalfGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let index = Arg::U32(self.index as u32);
         launch_packs(cx, ("half", "half_grad"), cx.input_spec(0), &[cx.input(0), cx.output(0)], &[index])
     }

@@ -4,11 +4,11 @@ use super::attention::Heads;
 use super::attention::reference::Problem;
 use super::attention::rows::{exponentials, scale};
 use super::lanes::{dot, max, vector_width};
-use crate::device::cuda::{Arg, Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::{Error, Result};
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, CudaNode, Fill, Mode, Op, Precision, Spec};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
 /// `(packed [B, (H+2·KV)·dim], positions [B] u32) → cache [B, S, 2·KV·dim]`: keys and values of each row are written
 /// at its position. Added to a cache it keeps the rest; written, it zeroes it.
@@ -98,7 +98,7 @@ impl Op for CacheAppend {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         const THREADS: u32 = 128;
         let (packed, cache) = (cx.input_spec(0), cx.output_spec(0));
         if cache.elements() == 0 {
@@ -214,7 +214,7 @@ impl Op for CachedAttention {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         const THREADS: u32 = 256;
         let Heads { query, kv, .. } = self.heads;
         let (batch, capacity) = (cx.input_spec(1).shape[0], cx.input_spec(1).shape[1]);

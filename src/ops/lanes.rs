@@ -4,10 +4,10 @@
 //! same with every instruction set.
 
 use crate::device::cpu::{Pool, View, ViewMut};
-use crate::device::cuda::{Arg, DevicePtr, Grid, Kernel};
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::error::Result;
-use crate::ir::{CudaNode, Spec};
+use crate::ir::{GpuNode, Spec};
 
 /// Partial sums of a row.
 const LANES: usize = 16;
@@ -41,7 +41,7 @@ const THREADS: u32 = 256;
 /// same name, with the tensors of one format `T`, the number of elements, then further arguments. A thread handles
 /// `VEC` neighbours.
 pub fn launch_elementwise(
-    cx: &CudaNode<'_>,
+    cx: &GpuNode<'_>,
     file: &'static str,
     tensors: &[DevicePtr],
     further: &[Arg],
@@ -51,7 +51,7 @@ pub fn launch_elementwise(
 
 /// [`launch_elementwise`] for an entry of another name than its file.
 pub fn launch_elementwise_entry(
-    cx: &CudaNode<'_>,
+    cx: &GpuNode<'_>,
     (file, entry): (&'static str, &'static str),
     tensors: &[DevicePtr],
     further: &[Arg],
@@ -64,7 +64,7 @@ pub fn launch_elementwise_entry(
 
 /// As [`launch_elementwise_entry`], over all elements of `spec` and for kernels that know the `WIDTH` of its rows.
 pub fn launch_packs(
-    cx: &CudaNode<'_>,
+    cx: &GpuNode<'_>,
     (file, entry): (&'static str, &'static str),
     spec: &Spec,
     tensors: &[DevicePtr],
@@ -78,7 +78,7 @@ pub fn launch_packs(
 
 /// Launches a thread for every `vec` of some elements.
 pub fn launch_over(
-    cx: &CudaNode<'_>,
+    cx: &GpuNode<'_>,
     kernel: Kernel,
     (elements, vec): (usize, usize),
     tensors: &[DevicePtr],
@@ -94,7 +94,7 @@ pub fn launch_over(
 }
 
 /// Copies an input into output 0, unless it lies there already.
-pub fn launch_copy(cx: &CudaNode<'_>, input: usize) -> Result<()> {
+pub fn launch_copy(cx: &GpuNode<'_>, input: usize) -> Result<()> {
     let (to, from, bytes) = (cx.output(0), cx.input(input), cx.output_spec(0).bytes());
     if bytes == 0 || to == from {
         return Ok(());
@@ -259,7 +259,7 @@ pub fn reduce_partials<A: Real>(pool: &Pool, partials: ViewMut<'_, A>, to: ViewM
 
 /// The last step of sums over rows on a GPU: `outputs (+)= Σ partials` over all rows of the output `partials`, whose
 /// columns belong to the one output or the two, side by side.
-pub fn launch_sum_partials(cx: &CudaNode<'_>, partials: usize, outputs: &[usize]) -> Result<()> {
+pub fn launch_sum_partials(cx: &GpuNode<'_>, partials: usize, outputs: &[usize]) -> Result<()> {
     /// As in kernels/partials.cu.
     const COLUMNS: usize = 32;
     const ROWS: usize = 32;

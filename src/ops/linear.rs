@@ -4,23 +4,32 @@
 //! keep them. Products run over the allocated sizes: padding is zero on both sides, so it stays zero.
 
 use crate::device::cpu::matmul::{Matrix, product};
-use crate::device::cuda::Operand;
-use crate::device::{Elem, Real};
+use crate::device::gpu::Operand;
+use crate::device::{Elem, ProductPrecision, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, CudaNode, Fill, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
 
 /// `y[N, out…] = x[N, in] · W[out…, in]ᵀ`.
-#[derive(Clone, Copy, Debug)]
-pub struct Linear;
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Linear {
+    /// Precision of the product.
+    pub products: ProductPrecision,
+}
 
 /// `dx[N, in] = dy[N, out…] · W[out…, in]`.
-#[derive(Clone, Copy, Debug)]
-pub struct LinearInputGrad;
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LinearInputGrad {
+    /// Precision of the product.
+    pub products: ProductPrecision,
+}
 
 /// `dW[out…, in] (+)= dy[N, out…]ᵀ · x[N, in]`, in the accumulator format.
-#[derive(Clone, Copy, Debug)]
-pub struct LinearWeightGrad;
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LinearWeightGrad {
+    /// Precision of the product.
+    pub products: ProductPrecision,
+}
 
 /// (rows, outputs, inputs) of the layer, as allocated.
 fn sizes(x: &Spec, w: &Spec) -> (usize, usize, usize) {
@@ -34,6 +43,10 @@ fn flops((n, o, i): (usize, usize, usize)) -> f64 {
 impl Op for Linear {
     fn name(&self) -> &'static str {
         "linear"
+    }
+
+    fn attributes(&self) -> String {
+        self.products.attribute().to_string()
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -50,10 +63,10 @@ impl Op for Linear {
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let (x, w, dy) = (v.input(0), v.input(1), v.grad(0)?);
         if v.wants(1) {
-            v.backward(LinearWeightGrad, &[x, dy, w], &[1])?;
+            v.backward(LinearWeightGrad { products: self.products }, &[x, dy, w], &[1])?;
         }
         if v.wants(0) {
-            v.backward(LinearInputGrad, &[dy, w], &[0])?;
+            v.backward(LinearInputGrad { products: self.products }, &[dy, w], &[0])?;
         }
         Ok(())
     }
@@ -72,10 +85,10 @@ impl Op for Linear {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (n, o, i) = sizes(cx.input_spec(0), cx.input_spec(1));
         let (a, b) = (Operand::plain(cx.input(0)), Operand::transposed(cx.input(1)));
-        cx.product((n, o, i), a, b, 0)
+        cx.product((n, o, i), a, b, 0, self.products)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -83,7 +96,7 @@ impl Op for Linear {
         let case = |(n, i, o): (usize, usize, usize)| {
             Case::new(
                 format!("n{n} in{i} out{o}"),
-                Linear,
+                Linear::default(),
                 vec![
                     (Spec::new([n, i], precision.stream), Fill::Normal(0.0, 1.0)),
                     (Spec::new([o, i], precision.stream), Fill::Normal(0.0, 0.2)),
@@ -121,6 +134,10 @@ impl Op for LinearInputGrad {
         "linear_input_grad"
     }
 
+    fn attributes(&self) -> String {
+        self.products.attribute().to_string()
+    }
+
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [dy, w] = inputs else { return Err("takes dy and W".into()) };
         if dy.alloc[1..] != w.alloc[..w.alloc.len() - 1] || dy.dtype != w.dtype {
@@ -144,10 +161,10 @@ impl Op for LinearInputGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (n, o, i) = sizes(cx.output_spec(0), cx.input_spec(1));
         let (a, b) = (Operand::plain(cx.input(0)), Operand::plain(cx.input(1)));
-        cx.product((n, i, o), a, b, 0)
+        cx.product((n, i, o), a, b, 0, self.products)
     }
 
     fn cases(&self, _precision: Precision) -> Cases {
@@ -158,6 +175,10 @@ impl Op for LinearInputGrad {
 impl Op for LinearWeightGrad {
     fn name(&self) -> &'static str {
         "linear_weight_grad"
+    }
+
+    fn attributes(&self) -> String {
+        self.products.attribute().to_string()
     }
 
     /// The weight comes as an input for its shape alone, and is not read.
@@ -187,10 +208,10 @@ impl Op for LinearWeightGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (n, o, i) = sizes(cx.input_spec(0), cx.output_spec(0));
         let (a, b) = (Operand::transposed(cx.input(1)), Operand::plain(cx.input(0)));
-        cx.product((o, i, n), a, b, 0)
+        cx.product((o, i, n), a, b, 0, self.products)
     }
 
     fn cases(&self, _precision: Precision) -> Cases {

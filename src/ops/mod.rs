@@ -30,7 +30,7 @@ pub mod sum;
 pub mod swiglu;
 pub mod with_gradient;
 
-use crate::device::DType;
+use crate::device::{DType, ProductPrecision};
 use crate::ir::{Case, Cases, Op, Precision, Spec};
 
 /// Constants of prototypes.
@@ -65,9 +65,9 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(grad_norm::GradNorm { max_norm: 1.0 }),
         Box::new(kv_cache::CacheAppend { heads: HEADS, capacity: 1 }),
         Box::new(kv_cache::CachedAttention { heads: HEADS }),
-        Box::new(linear::Linear),
-        Box::new(linear::LinearInputGrad),
-        Box::new(linear::LinearWeightGrad),
+        Box::new(linear::Linear::default()),
+        Box::new(linear::LinearInputGrad::default()),
+        Box::new(linear::LinearWeightGrad::default()),
         Box::new(qk_norm_rope::QkNorm { heads: HEADS, eps: 1e-6 }),
         Box::new(qk_norm_rope::QkNormGrad(qk_norm_rope::QkNorm { heads: HEADS, eps: 1e-6 })),
         Box::new(QK_NORM_ROPE),
@@ -85,7 +85,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(gather_rows::GatherRows { ranks: 1 }),
         Box::new(half::Half { index: 0 }),
         Box::new(half::HalfGrad { index: 0 }),
-        Box::new(head_loss::HeadLoss { scale: 1.0, gradients: true }),
+        Box::new(head_loss::HeadLoss { scale: 1.0, gradients: true, products: ProductPrecision::Native }),
         Box::new(mul::Mul),
         Box::new(residual_norm::ResidualNorm { eps: 1e-6 }),
         Box::new(rms_norm::RmsNorm { eps: 1e-6 }),

@@ -4,7 +4,7 @@ use super::add::{elementwise_shapes, same_spec};
 use super::lanes::{launch_elementwise, map2};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y = a ⊙ b`, any shape.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ impl Op for Mul {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         launch_elementwise(cx, "mul", &[cx.input(0), cx.input(1), cx.output(0)], &[])
     }
 

@@ -4,12 +4,12 @@ use super::attention::Heads;
 use super::attention::rows::scale;
 use super::lanes::{dot, launch_sum_partials, rows_per_partial};
 use super::rope::{Lanes, ROWS, Rope, Rotation, check, reference as reference_rope, rotate, rotate_back};
-use crate::device::cuda::{Arg, DevicePtr};
+use crate::device::gpu::{Arg, DevicePtr};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{
-    Array, Builder, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, TensorId, Vjp,
+    Array, Builder, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp,
 };
 
 /// `(qkv [N, (H+2·KV)·dim], wq [dim], wk [dim], positions [N] u32) → packed [N, (H+2·KV)·dim]`.
@@ -177,7 +177,7 @@ impl<'a, E: Elem> Pass<'a, E> {
 
 /// Puts the forward or the backward of heads into the queue: `theta` and `positions` come with a rotation.
 fn launch(
-    cx: &CudaNode<'_>,
+    cx: &GpuNode<'_>,
     (heads, eps, theta): (Heads, f64, Option<f64>),
     upstream: Option<usize>,
 ) -> Result<()> {
@@ -251,7 +251,7 @@ impl Op for QkNormRope {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         launch(cx, (self.heads, self.eps, Some(self.theta)), None)
     }
 
@@ -348,7 +348,7 @@ impl Op for QkNormRopeGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         launch(cx, (self.0.heads, self.0.eps, Some(self.0.theta)), Some(4))
     }
 
@@ -393,7 +393,7 @@ impl Op for QkNorm {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         launch(cx, (self.heads, self.eps, None), None)
     }
 
@@ -442,7 +442,7 @@ impl Op for QkNormGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         launch(cx, (self.0.heads, self.0.eps, None), Some(3))
     }
 

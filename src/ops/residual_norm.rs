@@ -3,12 +3,12 @@
 use super::add::Add;
 use super::lanes::rows_per_task;
 use super::rms_norm::{RmsNorm, RmsNormGrad, Root, Teams, check_weight, root_args};
-use crate::device::cuda::Arg;
+use crate::device::gpu::Arg;
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{
-    Array, Builder, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, TensorId, Vjp,
+    Array, Builder, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp,
 };
 
 /// `(x[N, d], y[N, d], w[d]) → (r, n)` with `r = x + y`, as stored, and `n = rms_norm(r)·w`.
@@ -105,7 +105,7 @@ impl Op for ResidualNorm {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let w = cx.input_spec(2);
         let rows = cx.input_spec(0).elements() / w.width();
         let teams = Teams::new(cx.input_spec(0).dtype, w.width());

@@ -6,11 +6,11 @@ use super::lanes::{
     dot, launch_sum_partials, reduce_partials, rows_per_partial, rows_per_task, vector_width,
 };
 use crate::device::cpu::View;
-use crate::device::cuda::{Arg, Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y[N, d] = rms_norm(x[N, d])·w[d]`. A shorter `w`, whose length divides the width of `x`, is applied to every run
 /// of its length (the norm per head of queries and keys).
@@ -101,7 +101,7 @@ impl Teams {
     /// Puts a kernel into the queue whose every block handles `run` rows.
     pub(super) fn launch(
         &self,
-        cx: &CudaNode<'_>,
+        cx: &GpuNode<'_>,
         (file, entry): (&'static str, &'static str),
         (rows, run): (usize, usize),
         args: &[Arg],
@@ -186,7 +186,7 @@ impl Op for RmsNorm {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let w = cx.input_spec(1);
         let rows = cx.input_spec(0).elements() / w.width();
         let teams = Teams::new(cx.input_spec(0).dtype, w.width());
@@ -306,7 +306,7 @@ impl Op for RmsNormGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let w = cx.input_spec(1);
         let rows = cx.input_spec(0).elements() / w.width();
         let run = rows_per_partial(rows);

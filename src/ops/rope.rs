@@ -2,11 +2,11 @@
 //! head turns together with element `i + dim/2`, by the angle `position · theta^(−2i/dim)`.
 
 use super::attention::Heads;
-use crate::device::cuda::{Arg, Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 use std::any::Any;
 use std::f64::consts::TAU;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -124,7 +124,7 @@ impl Lanes {
 
     /// Puts such a kernel into the queue whose every block handles `run` rows.
     pub(super) fn launch(
-        cx: &CudaNode<'_>,
+        cx: &GpuNode<'_>,
         kernel: Kernel,
         (rows, run): (usize, usize),
         args: &[Arg],
@@ -230,7 +230,7 @@ impl Op for Rope {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (lanes, rows) = (Lanes::new(self.heads, cx.input_spec(0).dtype), cx.input_spec(0).rows());
         let run = lanes.rows_of_block();
         let direction = if self.inverse { -1.0f32 } else { 1.0 };

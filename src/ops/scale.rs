@@ -5,7 +5,7 @@ use super::lanes::{launch_elementwise, map};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y = factor·x`, any shape.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ impl Op for Scale {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         launch_elementwise(cx, "scale", &[cx.input(0), cx.output(0)], &[(self.factor as f32).into()])
     }
 

@@ -5,7 +5,7 @@ use super::lanes::{launch_elementwise, launch_elementwise_entry, map, map2};
 use crate::device::Real;
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y = x·σ(x)` with `σ(x) = 1 / (1 + e^-x)`, any shape (Elfwing, Uchibe, Doya, 2017).
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ impl Op for Silu {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         launch_elementwise(cx, "silu", &[cx.input(0), cx.output(0)], &[])
     }
 
@@ -97,7 +97,7 @@ impl Op for SiluGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let tensors = [cx.input(0), cx.input(1), cx.output(0)];
         launch_elementwise_entry(cx, ("silu", "silu_grad"), &tensors, &[])
     }

@@ -3,11 +3,11 @@
 use super::attention::rows::{exponentials, scale};
 use super::attention::{Mask, Visible};
 use super::lanes::{dot, max};
-use crate::device::cuda::{Arg, Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `(s [B, H, T, T], [spans [B·T·2] u32]) → (p [B, H, T, T], lse [B·T, H] in the accumulator format)`.
 ///
@@ -34,7 +34,7 @@ fn square(s: &Spec) -> Result<(usize, usize), String> {
 }
 
 /// Launches a kernel with a warp per row.
-fn launch(cx: &CudaNode<'_>, entry: &'static str, rows: usize, args: &[Arg]) -> Result<()> {
+fn launch(cx: &GpuNode<'_>, entry: &'static str, rows: usize, args: &[Arg]) -> Result<()> {
     const WARP: usize = 32;
     const WARPS: usize = 8;
     if rows == 0 {
@@ -106,7 +106,7 @@ impl Op for Softmax {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let spec = cx.input_spec(0);
         let (heads, length) = (spec.shape[1], spec.shape[2]);
         let spans = if self.mask == Mask::Spans { cx.input(1) } else { 0 };
@@ -202,7 +202,7 @@ impl Op for SoftmaxGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let spec = cx.input_spec(0);
         let mut args: Vec<Arg> = [cx.input(0), cx.input(1), cx.output(0)].into_iter().map(Arg::Ptr).collect();
         args.extend([spec.rows(), spec.width()].map(Arg::from));

@@ -2,12 +2,12 @@
 
 use super::lanes::{self, BLOCK};
 use crate::device::cpu::View;
-use crate::device::cuda::{Arg, Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::vjp::Upstream;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, CudaNode, Fill, Mode, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec, Vjp};
 
 /// `total[1] (+)= scale·Σ x[n]`, summed in f64.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +83,7 @@ impl Op for Sum {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let x = cx.input_spec(0);
         let args = [
             cx.input(0).into(),
@@ -149,7 +149,7 @@ impl Op for SumGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let dx = cx.output_spec(0);
         let d_total = if cx.inputs.len() == 2 { cx.input(1) } else { 0 };
         let args = [d_total.into(), cx.output(0).into(), dx.elements().into(), (self.scale as f32).into()];

@@ -8,7 +8,7 @@ use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{
-    Array, Builder, Case, Cases, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, TensorId, Vjp,
+    Array, Builder, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp,
 };
 
 /// `y[N, f] = silu(gate) ⊙ up` of `gate_up[N, 2, f]`.
@@ -64,7 +64,7 @@ impl Op for Swiglu {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         launch_packs(cx, ("swiglu", "swiglu"), cx.output_spec(0), &[cx.input(0), cx.output(0)], &[])
     }
 
@@ -141,7 +141,7 @@ impl Op for SwigluGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let tensors = [cx.input(0), cx.input(1), cx.output(0)];
         launch_packs(cx, ("swiglu", "swiglu_grad"), cx.input_spec(1), &tensors, &[])
     }

@@ -4,7 +4,7 @@ use super::lanes::{launch_copy, map};
 use crate::dispatch_float;
 use crate::error::{Error, Result};
 use crate::ir::vjp::Upstream;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, CudaNode, Fill, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `(losses[n], x, dx) → losses`: a copy whose gradient with respect to `x` is `dx`, where 1 arrives upstream.
 ///
@@ -61,7 +61,7 @@ impl Op for WithGradient {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         launch_copy(cx, 0)
     }
 

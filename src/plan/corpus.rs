@@ -1,30 +1,37 @@
 //! What a recipe says of its data, for the data layer and for plans that do not read it.
 
-use super::Corpus;
-use crate::data::{self, GENERATED, Spec, tokenizer};
+use crate::data::{self, GENERATED, Spec};
 use crate::error::Result;
-use crate::recipe::{Resolved, Validation};
+use crate::recipe::{Recipe, Validation};
 
-/// Held-out tokens that are generated for the floor. Of a longer held-out set a plan has the floor of its beginning.
+/// Facts about the corpus that are known before it is read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Corpus {
+    /// Vocabulary size of the tokenizer.
+    pub vocab_size: usize,
+    /// Tokens to train on.
+    pub train_tokens: usize,
+    /// True if that is a count, false if it is an estimate.
+    pub exact: bool,
+    /// Tokens held out.
+    pub validation_tokens: usize,
+    /// The lowest loss that any model can reach on the held-out tokens, in nats per token, where it is known.
+    pub floor: Option<f64>,
+}
+
+/// Most held-out tokens that are generated to compute the floor. A longer held-out set gets the floor of its beginning.
 const MOST_GENERATED: usize = 1 << 18;
 
-/// The data of a recipe, with paths relative to whatever set them resolved.
-pub fn data_spec(resolved: &Resolved) -> Spec {
-    let data = &resolved.recipe.data;
-    let path = |key: &str, value: &str, names: &[&str]| {
-        if names.contains(&value) {
-            value.to_string()
-        } else {
-            resolved.path_of(key, value).to_string_lossy().into_owned()
-        }
-    };
+/// Returns the description of a recipe's data, for [`data::open`].
+pub fn data_spec(recipe: &Recipe) -> Spec {
+    let data = &recipe.values().data;
     Spec {
-        corpus: path("data.corpus", &data.corpus, &GENERATED),
-        tokenizer: path("data.tokenizer", &data.tokenizer, &tokenizer::BUILT_IN),
+        corpus: data.corpus.clone(),
+        tokenizer: data.tokenizer.clone(),
         document_separator: data.document_separator.clone(),
         validation: match &data.validation {
-            Validation::Fraction(share) => data::Validation::Fraction(*share),
-            Validation::Path(file) => data::Validation::Path(resolved.path_of("data.validation", file)),
+            Validation::Fraction(fraction) => data::Validation::Fraction(*fraction),
+            Validation::Path(file) => data::Validation::Path(file.into()),
         },
         train_tokens: data.train_tokens,
         validation_tokens: data.validation_tokens,
@@ -32,14 +39,14 @@ pub fn data_spec(resolved: &Resolved) -> Spec {
     }
 }
 
-/// What is known of a recipe's corpus without reading all of it.
+/// Returns the facts about a recipe's corpus that are known without reading all of it.
 ///
 /// # Errors
 /// When the corpus or the tokenizer is missing or damaged.
-pub fn corpus_of(resolved: &Resolved) -> Result<Corpus> {
-    let mut spec = data_spec(resolved);
-    let asked = spec.validation_tokens;
-    let shortened = spec.corpus == GENERATED[0] && asked > MOST_GENERATED;
+pub fn corpus_of(recipe: &Recipe) -> Result<Corpus> {
+    let mut spec = data_spec(recipe);
+    let requested = spec.validation_tokens;
+    let shortened = spec.corpus == GENERATED[0] && requested > MOST_GENERATED;
     if shortened {
         spec.validation_tokens = MOST_GENERATED;
     }
@@ -48,7 +55,7 @@ pub fn corpus_of(resolved: &Resolved) -> Result<Corpus> {
         vocab_size: facts.vocab_size,
         train_tokens: facts.train_tokens,
         exact: !facts.estimated && !shortened,
-        validation_tokens: if shortened { asked } else { facts.validation_tokens },
+        validation_tokens: if shortened { requested } else { facts.validation_tokens },
         floor: facts.floor,
     })
 }

@@ -2,27 +2,27 @@
 
 use crate::policy::Decay;
 
-/// Warm-up, then a decay to a share of the peak.
+/// Warm-up, then a decay to a fraction of the peak.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
-    /// The peak.
+    /// Peak learning rate.
     pub lr: f64,
-    /// Steps of linear warm-up.
+    /// Number of linear warm-up steps.
     pub warmup: usize,
-    /// All steps.
+    /// Number of steps, warm-up included.
     pub steps: usize,
-    /// The last learning rate over the peak.
+    /// Ratio of the last learning rate to the peak.
     pub min_ratio: f64,
-    /// The form of the decay.
+    /// Shape of the decay.
     pub decay: Decay,
-    /// Share of all steps in the decay of `wsd`.
+    /// Fraction of all steps in the decay phase of `wsd`.
     pub decay_ratio: f64,
 }
 
 impl Schedule {
     /// The learning rate of step `t`, from 1.
     ///
-    /// Warm-up: `lr·t/warmup`. Then, with `x` the share of the decay that is done, the peak is multiplied by
+    /// Warm-up: `lr·t/warmup`. Then, with `x` the fraction of the decay that is done, the peak is multiplied by
     /// `min + (1 − min)·(1 + cos πx)/2` (cosine; Loshchilov and Hutter, 2017), or by `1 − (1 − min)·x` (linear); `wsd`
     /// stays at the peak and decays linearly over its last `decay_ratio` (Hu et al., MiniCPM, 2024).
     pub fn at(&self, t: usize) -> f64 {
@@ -30,15 +30,15 @@ impl Schedule {
             return self.lr * t as f64 / self.warmup.max(1) as f64;
         }
         let linear = |x: f64| 1.0 - (1.0 - self.min_ratio) * x;
-        let share = |from: f64| ((t as f64 - from) / (self.steps as f64 - from).max(1.0)).clamp(0.0, 1.0);
-        let after_warmup = share(self.warmup as f64);
+        let done = |from: f64| ((t as f64 - from) / (self.steps as f64 - from).max(1.0)).clamp(0.0, 1.0);
+        let after_warmup = done(self.warmup as f64);
         let factor = match self.decay {
             Decay::Cosine => {
                 self.min_ratio
                     + (1.0 - self.min_ratio) * 0.5 * (1.0 + (std::f64::consts::PI * after_warmup).cos())
             }
             Decay::Linear => linear(after_warmup),
-            Decay::Wsd => linear(share(self.steps as f64 * (1.0 - self.decay_ratio))),
+            Decay::Wsd => linear(done(self.steps as f64 * (1.0 - self.decay_ratio))),
         };
         self.lr * factor
     }

@@ -1,6 +1,7 @@
 //! Environment variables of external launchers: torchrun, Open MPI, Slurm.
 
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::recipe::MAX_RANKS;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -113,6 +114,11 @@ impl Variables {
 pub fn variables() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+/// Probes the machine that runs this process, with the world size that its launcher has set, if any.
+pub fn machine() -> Machine {
+    Machine::here().with_launched_world(assignment_from(variables()).ok().map(|found| found.world))
 }
 
 /// Reads the assignment of this process from the variables of the first launcher, in the order torchrun, Open

@@ -2,9 +2,8 @@
 
 use super::environment::{self, RankAssignment};
 use crate::error::Result;
-use crate::plan;
 use crate::policy::Launcher;
-use crate::recipe::{Resolved, WorldSize};
+use crate::recipe::Recipe;
 
 /// Way in which the ranks of a run are started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,24 +17,19 @@ pub enum Launch {
 }
 
 impl Launch {
-    /// Chooses the launcher, and settles a world size that the recipe leaves open. Only `launcher = "env"`
-    /// reads `variables`.
+    /// Chooses the launcher. Only `launcher = "env"` reads `variables`.
     ///
     /// # Errors
     /// When the variables of a launcher are incomplete, or its number of ranks is not that of the recipe.
     pub fn from_recipe(
-        resolved: &mut Resolved,
+        resolved: &Recipe,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self> {
-        let assignment = match resolved.recipe.parallelism.launcher {
+        let assignment = match resolved.values().parallelism.launcher {
             Launcher::Env => Some(environment::assignment_from(variables)?),
             Launcher::Thread | Launcher::Process => None,
         };
-        let found = assignment.as_ref().map_or_else(|| plan::devices(resolved), |found| found.world);
-        let world = match resolved.recipe.parallelism.world_size {
-            WorldSize::Auto => found,
-            WorldSize::Fixed(world) => world,
-        };
+        let world = resolved.world_size();
         if let Some(other) = assignment.as_ref().filter(|assignment| assignment.world != world) {
             return Err(resolved.error(
                 &["parallelism.world_size"],
@@ -43,8 +37,7 @@ impl Launch {
                 "set parallelism.world_size = \"auto\", or start as many",
             ));
         }
-        resolved.recipe.parallelism.world_size = WorldSize::Fixed(world);
-        Ok(match (assignment, resolved.recipe.parallelism.launcher) {
+        Ok(match (assignment, resolved.values().parallelism.launcher) {
             (Some(assignment), _) => Self::Member(assignment),
             (None, Launcher::Process) => Self::Processes(world),
             (None, _) => Self::Threads(world),

@@ -1,7 +1,7 @@
 //! The base recipes inside the binary.
 
-use super::key::nearest;
 use crate::error::{Error, Result};
+use crate::suggest::nearest;
 
 /// Name and text of each, in the order in which they are listed.
 pub static RECIPES: &[(&str, &str)] = &[

@@ -1,50 +1,51 @@
 //! Values that are each fine and do not go together.
 
-use super::batch::{self, batch};
+use super::batch;
 use super::diagnostic::Diagnostic;
-use super::resolved::Resolved;
+use super::loaded::Recipe;
 use super::values::WorldSize;
 use crate::policy::{Decay, DeviceChoice, Placement};
 
 /// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
 const MAX_ROWS: usize = i32::MAX as usize;
 
-/// Every contradiction within the recipe.
-pub(super) fn contradictions(resolved: &Resolved) -> Vec<Diagnostic> {
+/// Finds every contradiction within the recipe. With `open_world`, the number of ranks is not known yet, so a batch that
+/// it does not divide is none.
+pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    heads(resolved, &mut found);
-    batches(resolved, &mut found);
-    schedule(resolved, &mut found);
-    engine(resolved, &mut found);
-    sweep(resolved, &mut found);
+    heads(recipe, &mut found);
+    batches(recipe, open_world, &mut found);
+    schedule(recipe, &mut found);
+    engine(recipe, &mut found);
+    sweep(recipe, &mut found);
     found
 }
 
-fn heads(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
-    let model = &resolved.recipe.model;
+fn heads(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    let model = &recipe.values().model;
     let (dim, heads) = (model.dim, model.n_heads);
     if let Some(kv) = model.n_kv_heads
         && !heads.is_multiple_of(kv)
     {
-        found.push(resolved.diagnostic(
+        found.push(recipe.diagnostic(
             &["model.n_kv_heads", "model.n_heads"],
             format!("{heads} query heads do not share {kv} key and value heads evenly"),
             format!("n_kv_heads divides n_heads: {}", divisors(heads)),
         ));
     }
     match model.head_dim {
-        Some(width) if !width.is_multiple_of(2) => found.push(resolved.diagnostic(
+        Some(width) if !width.is_multiple_of(2) => found.push(recipe.diagnostic(
             &["model.head_dim"],
             format!("model.head_dim = {width} is odd, and the rotary embedding turns pairs"),
             format!("take {} or {}", width - 1, width + 1),
         )),
         Some(_) => {}
-        None if !dim.is_multiple_of(heads) => found.push(resolved.diagnostic(
+        None if !dim.is_multiple_of(heads) => found.push(recipe.diagnostic(
             &["model.n_heads", "model.dim"],
             format!("a width of {dim} does not divide into {heads} heads"),
             "change one of them, or set model.head_dim",
         )),
-        None if !(dim / heads).is_multiple_of(2) => found.push(resolved.diagnostic(
+        None if !(dim / heads).is_multiple_of(2) => found.push(recipe.diagnostic(
             &["model.n_heads", "model.dim"],
             format!(
                 "heads of {dim} / {heads} = {} elements are odd, and the rotary embedding turns pairs",
@@ -56,31 +57,29 @@ fn heads(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
     }
 }
 
-fn batches(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
-    let training = &resolved.recipe.training;
-    let local = match resolved.recipe.parallelism.world_size {
-        WorldSize::Auto => training.local_batch_size,
-        WorldSize::Fixed(world) => match batch(training, world) {
-            Ok(batch) => Some(batch.local),
-            Err(reason) => {
-                let keys: Vec<&str> = batch::KEYS
-                    .into_iter()
-                    .filter(|key| resolved.locate(key).is_some() || *key == "parallelism.world_size")
-                    .collect();
-                found.push(resolved.diagnostic(
-                    &keys,
-                    reason,
-                    "global = local · accumulation · world; leave one of them unset and it is derived",
-                ));
-                None
-            }
-        },
+fn batches(recipe: &Recipe, open_world: bool, found: &mut Vec<Diagnostic>) {
+    let training = &recipe.values().training;
+    let local = match recipe.batch_or_reason() {
+        Ok(batch) => Some(batch.local),
+        Err(_) if open_world => training.local_batch_size,
+        Err(reason) => {
+            let keys: Vec<&str> = batch::KEYS
+                .into_iter()
+                .filter(|key| recipe.locate(key).is_some() || *key == "parallelism.world_size")
+                .collect();
+            found.push(recipe.diagnostic(
+                &keys,
+                reason,
+                "global = local · accumulation · world; leave one of them unset and it is derived",
+            ));
+            None
+        }
     };
     let seq_len = training.seq_len;
     if let Some(local) = local
         && local.checked_mul(seq_len).is_none_or(|rows| rows > MAX_ROWS)
     {
-        found.push(resolved.diagnostic(
+        found.push(recipe.diagnostic(
             &["training.local_batch_size", "training.seq_len"],
             format!(
                 "{local} sequences of {seq_len} tokens in one micro step are more than {MAX_ROWS} tokens"
@@ -90,11 +89,11 @@ fn batches(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
     }
 }
 
-fn schedule(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
-    let schedule = &resolved.recipe.lr_scheduler;
-    let (warmup, steps) = (schedule.warmup_steps, resolved.recipe.training.steps);
+fn schedule(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    let schedule = &recipe.values().lr_scheduler;
+    let (warmup, steps) = (schedule.warmup_steps, recipe.values().training.steps);
     if warmup > steps {
-        found.push(resolved.diagnostic(
+        found.push(recipe.diagnostic(
             &["lr_scheduler.warmup_steps", "training.steps"],
             format!("a warm-up of {warmup} steps does not end within {steps} steps"),
             format!("for a short run, add lr_scheduler.warmup_steps={}", steps / 10),
@@ -102,7 +101,7 @@ fn schedule(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
     } else if schedule.decay == Decay::Wsd
         && warmup as f64 + schedule.decay_ratio * steps as f64 > steps as f64
     {
-        found.push(resolved.diagnostic(
+        found.push(recipe.diagnostic(
             &["lr_scheduler.decay_ratio", "lr_scheduler.warmup_steps", "training.steps"],
             format!(
                 "warm-up ({warmup}) and decay ({} of {steps}) take more steps than there are",
@@ -113,28 +112,28 @@ fn schedule(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
     }
 }
 
-fn engine(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
-    let engine = &resolved.recipe.engine;
+fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    let engine = &recipe.values().engine;
     if let Some(devices) = &engine.devices {
         if engine.device == DeviceChoice::Cpu {
-            found.push(resolved.diagnostic(
+            found.push(recipe.diagnostic(
                 &["engine.devices", "engine.device"],
                 "engine.devices chooses among GPUs, and the run is on the CPU",
                 "leave engine.devices out, or set engine.device = \"cuda\"",
             ));
         }
-        if let WorldSize::Fixed(world) = resolved.recipe.parallelism.world_size
+        if let WorldSize::Fixed(world) = recipe.written().parallelism.world_size
             && devices.len() != world
         {
-            found.push(resolved.diagnostic(
+            found.push(recipe.diagnostic(
                 &["engine.devices", "parallelism.world_size"],
                 format!("{} devices for {world} ranks", devices.len()),
                 "name one device per rank, or set parallelism.world_size = \"auto\"",
             ));
         }
     }
-    if engine.device == DeviceChoice::Cpu && resolved.recipe.parallelism.channels.is_some() {
-        found.push(resolved.diagnostic(
+    if engine.device == DeviceChoice::Cpu && recipe.values().parallelism.channels.is_some() {
+        found.push(recipe.diagnostic(
             &["parallelism.channels", "engine.device"],
             "channels are NCCL's, which joins GPUs",
             "leave parallelism.channels out, or set engine.device = \"cuda\"",
@@ -142,14 +141,14 @@ fn engine(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
     }
     if engine.cuda_graphs == Some(true) {
         if engine.device == DeviceChoice::Cpu {
-            found.push(resolved.diagnostic(
+            found.push(recipe.diagnostic(
                 &["engine.cuda_graphs", "engine.device"],
                 "there are no CUDA graphs on the CPU",
                 "leave engine.cuda_graphs out, or set engine.device = \"cuda\"",
             ));
         }
         if engine.placement != Placement::Arena {
-            found.push(resolved.diagnostic(
+            found.push(recipe.diagnostic(
                 &["engine.cuda_graphs", "engine.placement"],
                 "a CUDA graph replays fixed addresses, which only the arena gives",
                 "set engine.placement = \"arena\", or leave engine.cuda_graphs out",
@@ -158,10 +157,10 @@ fn engine(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
     }
 }
 
-fn sweep(resolved: &Resolved, found: &mut Vec<Diagnostic>) {
-    let sweep = &resolved.recipe.sweep;
+fn sweep(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    let sweep = &recipe.values().sweep;
     for key in sweep.grid.keys().filter(|key| sweep.pairs.iter().any(|pair| pair.contains_key(*key))) {
-        found.push(resolved.diagnostic(
+        found.push(recipe.diagnostic(
             &["sweep.pairs", "sweep.grid"],
             format!("{key} is in the grid and in a pair"),
             "keep one of them: a pair is combined with every point of the grid",

@@ -1,4 +1,4 @@
-//! Messages about a recipe: what is wrong, where it stands, what to do next.
+//! Messages about a recipe: the error, its place in the file, and the next step.
 
 use super::source::Source;
 use crate::error::Error;
@@ -6,10 +6,10 @@ use annotate_snippets::{AnnotationKind, Element, Level, Renderer, Snippet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How many messages one error shows.
+/// Most messages that one error shows.
 const MOST_SHOWN: usize = 10;
 
-/// One thing that is wrong.
+/// One message about a recipe.
 #[derive(Clone, Debug)]
 pub(super) struct Diagnostic {
     title: String,
@@ -37,7 +37,7 @@ impl Diagnostic {
         self
     }
 
-    /// Adds a fact that has no place in a text.
+    /// Adds a fact that stands nowhere in a text, such as a default.
     pub(super) fn note(mut self, note: impl Into<String>) -> Self {
         self.notes.push(note.into());
         self

@@ -1,9 +1,9 @@
 //! The table as a JSON schema, for editors.
 
-use super::key::{Interval, Key, Type, keys_of};
+use super::key::{Interval, Key, Type};
+use super::lookup::keys_of;
 use super::prediction::predictable;
-use super::schema::Recipe;
-use super::table::SECTIONS;
+use super::schema::{SECTIONS, Values};
 use serde_json::{Map, Value, json};
 use std::ops::Bound;
 
@@ -17,7 +17,7 @@ pub fn json_schema() -> Value {
         "extends".to_owned(),
         json!({"type": "string", "description": "The recipe below this one: a .toml file, or a built-in name."}),
     );
-    let recipe = serde_json::to_value(Recipe::default()).expect("a recipe has nothing that JSON cannot say");
+    let recipe = serde_json::to_value(Values::default()).expect("a recipe has nothing that JSON cannot say");
     for (section, meaning) in SECTIONS {
         let mut keys = Map::new();
         for key in keys_of(section) {

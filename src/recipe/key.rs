@@ -1,17 +1,16 @@
-//! What is known about one key of a recipe, and finding a key by what somebody wrote.
+//! One row of the table of keys: class, type, bounds, unit, meaning.
 
-use super::table::{KEYS, SECTIONS};
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 
-/// What changing a key does to a run.
+/// Effect of a key on a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Changes the loss curve: a resumed run may not differ in it.
+    /// Changes the loss curve: a resumed run must have the same value.
     Training,
-    /// Changes how the same curve is computed: a resumed run may differ, and says so.
+    /// Changes how the same curve is computed: a resumed run may differ, and notes it.
     Execution,
-    /// Changes what is written down.
+    /// Changes only what is recorded.
     Bookkeeping,
 }
 
@@ -25,7 +24,7 @@ impl fmt::Display for Class {
     }
 }
 
-/// A range of finite numbers, each end within it or not.
+/// An interval of finite numbers, with open or closed ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// Lower end.
@@ -35,7 +34,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether the range holds `x`; false for NaN.
+    /// Returns true if the interval contains `x`; false for NaN.
     pub fn contains(&self, x: f64) -> bool {
         x.is_finite() && (self.low, self.high).contains(&x)
     }
@@ -56,10 +55,10 @@ impl fmt::Display for Interval {
     }
 }
 
-/// What a value has to be.
+/// Type and bounds of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Type {
-    /// Any text.
+    /// Any string.
     Text,
     /// One of these names, or a path.
     NameOrPath(&'static [&'static str]),
@@ -77,9 +76,9 @@ pub enum Type {
     Number(Interval),
     /// Two numbers, each within the interval.
     Pair(Interval),
-    /// A share within the interval, or a path.
+    /// A fraction within the interval, or a path.
     FractionOrPath(Interval),
-    /// A text that is a [`super::Prediction`].
+    /// A string that parses as a [`super::Prediction`].
     Prediction,
     /// A table from keys to one value each.
     Settings,
@@ -92,7 +91,7 @@ pub enum Type {
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Text => f.write_str("a text in quotes"),
+            Self::Text => f.write_str("a string in quotes"),
             Self::NameOrPath(names) => write!(f, "{} or a path, in quotes", quoted(names)),
             Self::Bool => f.write_str("true or false"),
             Self::Word(words) => write!(f, "one of {}", quoted(words)),
@@ -123,24 +122,33 @@ fn quoted(words: &[&str]) -> String {
 pub struct Key {
     /// `section.name`.
     pub path: &'static str,
-    /// What changing it does.
+    /// Effect on a run.
     pub class: Class,
-    /// What its value has to be.
+    /// Type and bounds of its value.
     pub kind: Type,
     /// Unit of the value; empty when it has none.
     pub unit: &'static str,
-    /// What leaving it out means, for keys without a default value; empty for the others.
+    /// Meaning of leaving it out, for keys without a default value; empty for the others.
     pub unset: &'static str,
-    /// One sentence.
+    /// One sentence, without markup but backquotes.
     pub meaning: &'static str,
     /// A valid value, in TOML.
     pub example: &'static str,
-    /// Other names it may have in its section: the field's other words for the same thing.
+    /// Names that other frameworks use for it, accepted in its section.
     pub aliases: &'static [&'static str],
+    /// True for an execution key whose change leaves every bit of the loss curve as it was, on a given machine with a
+    /// given table of matrix-product algorithms. Others may round differently: with more than two ranks on GPUs, the
+    /// start of a bucket decides the order in which ranks are added.
+    pub same_bits: bool,
+}
+
+/// Returns the text of a doc comment, without the space between the slashes and its first word.
+pub(super) const fn doc_text(doc: &'static str) -> &'static str {
+    doc.split_at(1).1
 }
 
 impl Key {
-    /// An entry of the table; unit, `unset` and aliases are added by the methods below.
+    /// An entry of the table; the methods below add the optional fields.
     pub(super) const fn new(
         path: &'static str,
         class: Class,
@@ -148,7 +156,7 @@ impl Key {
         meaning: &'static str,
         example: &'static str,
     ) -> Self {
-        Self { path, class, kind, unit: "", unset: "", meaning, example, aliases: &[] }
+        Self { path, class, kind, unit: "", unset: "", meaning, example, aliases: &[], same_bits: false }
     }
 
     pub(super) const fn unit(mut self, unit: &'static str) -> Self {
@@ -166,6 +174,11 @@ impl Key {
         self
     }
 
+    pub(super) const fn same_bits(mut self) -> Self {
+        self.same_bits = true;
+        self
+    }
+
     /// The part before the dot.
     pub fn section(&self) -> &'static str {
         self.path.split_once('.').map_or(self.path, |(section, _)| section)
@@ -176,77 +189,8 @@ impl Key {
         self.path.split_once('.').map_or(self.path, |(_, name)| name)
     }
 
-    fn is_called(&self, name: &str) -> bool {
+    /// Returns true if `name` is its name or an alias.
+    pub(super) fn is_called(&self, name: &str) -> bool {
         self.name() == name || self.aliases.contains(&name)
     }
-}
-
-/// The keys of one section, in the order of the table.
-pub fn keys_of(section: &str) -> impl Iterator<Item = &'static Key> {
-    KEYS.iter().filter(move |key| key.section() == section)
-}
-
-/// The key called `name`, by its own name or an alias, in `section`.
-pub fn find(section: &str, name: &str) -> Option<&'static Key> {
-    keys_of(section).find(|key| key.is_called(name))
-}
-
-/// The key at `path` (`section.name`).
-pub fn find_path(path: &str) -> Option<&'static Key> {
-    path.split_once('.').and_then(|(section, name)| find(section, name))
-}
-
-/// The key somebody probably meant by `name` in `section`, and which of its names that is.
-///
-/// A key that is called exactly so elsewhere comes first, then the most similar name in the section, then the most
-/// similar one anywhere.
-pub(super) fn nearest_key(section: &str, name: &str) -> Option<(&'static Key, &'static str)> {
-    let named = |key: &'static Key| {
-        std::iter::once(key.name()).chain(key.aliases.iter().copied()).map(move |name| ((key, name), name))
-    };
-    KEYS.iter()
-        .flat_map(named)
-        .find_map(|(found, known)| (known == name).then_some(found))
-        .or_else(|| likest(name, keys_of(section).flat_map(named)))
-        .or_else(|| likest(name, KEYS.iter().flat_map(named)))
-}
-
-/// The section somebody probably meant by `name`.
-pub(super) fn nearest_section(name: &str) -> Option<&'static str> {
-    nearest(name, SECTIONS.iter().map(|section| section.0))
-}
-
-/// The candidate most like `word`, if any is like it.
-pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    likest(word, candidates.into_iter().map(|candidate| (candidate, candidate)))
-}
-
-/// What belongs to the candidate most like `word`, if any is like it; the first of equals.
-fn likest<'a, T>(word: &str, candidates: impl Iterator<Item = (T, &'a str)>) -> Option<T> {
-    candidates
-        .map(|(item, candidate)| (item, likeness(word, candidate)))
-        .filter(|&(_, score)| score >= LIKE)
-        .reduce(|best, next| if next.1 > best.1 { next } else { best })
-        .map(|(item, _)| item)
-}
-
-/// Words less alike than this are not offered.
-const LIKE: f64 = 0.8;
-
-/// Longer words are no misspelling of a key, and comparing them takes quadratic time.
-const LONGEST_WORD: usize = 64;
-
-/// 1 for equal words, 0 for words with nothing in common; upper and lower case are the same.
-///
-/// A part of a name (`batch_size` of `local_batch_size`) is more like it than any misspelling.
-fn likeness(word: &str, candidate: &str) -> f64 {
-    if word.len() > LONGEST_WORD {
-        return 0.0;
-    }
-    let (word, candidate) = (word.to_lowercase(), candidate.to_lowercase());
-    let part = word.len() > 2 && format!("_{candidate}_").contains(&format!("_{word}_"));
-    let covered = if part { 0.9 + 0.1 * word.len() as f64 / candidate.len() as f64 } else { 0.0 };
-    // One slip in a word as short as `dim` already counts as a small likeness.
-    let slip = if word.len() > 2 && strsim::osa_distance(&word, &candidate) == 1 { LIKE } else { 0.0 };
-    strsim::jaro_winkler(&word, &candidate).max(covered).max(slip)
 }

@@ -1,37 +1,40 @@
-//! Reading the layers: recipe files along `extends`, then the environment, then the command line.
+//! Reads the layers: recipe files along `extends`, then the environment, then the command line.
 
-use super::builtin;
 use super::diagnostic::Diagnostic;
-use super::key::{Key, Type, find, find_path, keys_of, nearest, nearest_key, nearest_section};
+use super::files::follow;
+use super::key::{Key, Type};
+use super::lookup::{find, find_path, keys_of, nearest_key, nearest_section};
+use super::schema::SECTIONS;
 use super::source::{Location, Origin, Source};
-use super::table::SECTIONS;
 use super::typed::{Problem, typed};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What environment variables that set a key start with.
+/// Prefix of the environment variables that set a key.
 pub(super) const ENV_PREFIX: &str = "XRUN__";
-/// Recipes under one another; more than this is taken for a mistake.
-const MAX_DEPTH: usize = 16;
-/// A recipe is a page of text; this keeps a wrong path to a corpus from being read whole.
-const MAX_BYTES: u64 = 1 << 20;
 
-/// A checked value and where it stands.
+/// A checked value and its place in the text.
 #[derive(Clone, Debug)]
 pub(super) struct Assignment {
     pub value: toml::Value,
     pub at: Location,
 }
 
-/// All layers on top of each other.
+/// A text with the keys that it sets, by path: a recipe file, an environment variable or a command-line argument.
+#[derive(Clone, Debug)]
+pub(super) struct Document {
+    pub source: Arc<Source>,
+    pub set: BTreeMap<&'static str, Assignment>,
+}
+
+/// The texts of all layers.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
-    /// The winning assignment of each key, by path.
-    pub set: BTreeMap<&'static str, Assignment>,
+    /// Every text that sets a key, lowest layer first.
+    pub documents: Vec<Document>,
     /// The recipe files, base first.
     pub files: Vec<Arc<Source>>,
     /// Everything that is wrong.
@@ -63,7 +66,7 @@ impl Layers {
         self.files = chain;
     }
 
-    /// Reads the variables that start with `XRUN__`; all others are somebody else's.
+    /// Reads the variables that start with `XRUN__`, and ignores all others.
     pub fn environment(&mut self, env: impl Iterator<Item = (String, String)>) {
         let mut variables: Vec<_> = env.filter(|(name, _)| name.starts_with(ENV_PREFIX)).collect();
         variables.sort();
@@ -101,99 +104,19 @@ impl Layers {
     }
 
     fn add(&mut self, layer: Layer) {
-        self.set.extend(layer.set);
+        let mut documents: Vec<Document> = Vec::new();
+        for (path, assignment) in layer.set {
+            let source = Arc::clone(&assignment.at.source);
+            let known = documents.iter().position(|document| Arc::ptr_eq(&document.source, &source));
+            let at = known.unwrap_or_else(|| {
+                documents.push(Document { source, set: BTreeMap::new() });
+                documents.len() - 1
+            });
+            documents[at].set.insert(path, assignment);
+        }
+        self.documents.extend(documents);
         self.problems.extend(layer.problems);
     }
-}
-
-/// The source that `name` means to the last recipe of the chain.
-fn follow(chain: &[Arc<Source>], name: &str, span: &Range<usize>) -> Result<Arc<Source>, Diagnostic> {
-    let from = chain.last().expect("a chain starts with the recipe itself");
-    let wrong = |title: String, label: &str, help: String| {
-        Err(Diagnostic::new(title, help).mark(from, span.clone(), label))
-    };
-    let base = if name.ends_with(".toml") {
-        let path = from.folder().join(name);
-        match read(&path) {
-            Ok(text) => Source::new(Origin::File(path), text),
-            Err(reason) => {
-                return wrong(
-                    format!("cannot extend {}: {reason}", path.display()),
-                    "not a readable recipe",
-                    format!("a path is relative to the recipe that names it{}", beside(&path)),
-                );
-            }
-        }
-    } else if let Some((known, text)) = builtin::find(name) {
-        Source::new(Origin::BuiltIn(known), text)
-    } else {
-        let near =
-            nearest(name, builtin::names()).map_or(String::new(), |near| format!("did you mean {near:?}? "));
-        let all = builtin::names().collect::<Vec<_>>().join(", ");
-        return wrong(
-            format!("there is no built-in recipe {name:?}"),
-            "unknown recipe",
-            format!("{near}built in are {all}; the name of a file ends in .toml"),
-        );
-    };
-    if let Some(seen) = chain.iter().position(|source| same(source, &base)) {
-        let mut round: Vec<String> = chain[seen..].iter().map(|source| source.name()).collect();
-        round.push(base.name());
-        return wrong(
-            format!("recipes extend each other in a circle: {}", round.join(" → ")),
-            "comes back here",
-            "let one of them stand on its own".to_owned(),
-        );
-    }
-    if chain.len() > MAX_DEPTH {
-        return wrong(
-            format!("more than {MAX_DEPTH} recipes extend one another"),
-            "one too many",
-            "merge some of them".to_owned(),
-        );
-    }
-    Ok(base)
-}
-
-fn same(a: &Source, b: &Source) -> bool {
-    match (&a.origin, &b.origin) {
-        (Origin::File(a), Origin::File(b)) => {
-            a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
-        }
-        (a, b) => a == b,
-    }
-}
-
-/// The text of a recipe file, or why there is none.
-pub(super) fn read(path: &Path) -> Result<String, String> {
-    let size = std::fs::metadata(path).map_err(|e| e.to_string())?.len();
-    if size > MAX_BYTES {
-        return Err(format!("it has {size} bytes, and a recipe has at most {MAX_BYTES}"));
-    }
-    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
-    String::from_utf8(bytes).map_err(|e| {
-        let good = e.utf8_error().valid_up_to();
-        let line = e.as_bytes()[..good].iter().filter(|&&b| b == b'\n').count() + 1;
-        format!("line {line} is not UTF-8 text (byte {good})")
-    })
-}
-
-/// "; did you mean …?" with the recipe in the same folder that is named most alike, or nothing.
-pub(super) fn beside(path: &Path) -> String {
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    let wanted = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut names: Vec<String> = std::fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.ends_with(".toml"))
-        .collect();
-    names.sort();
-    nearest(&wanted, names.iter().map(String::as_str))
-        .map_or(String::new(), |near| format!("; did you mean {}?", path.with_file_name(near).display()))
 }
 
 /// One layer: a file, the environment or the command line.
@@ -220,7 +143,7 @@ impl Layer {
                         "extends names one recipe",
                         "write extends = \"dim384\" or \"other.toml\"",
                     )
-                    .mark(source, value.span(), "not a text"),
+                    .mark(source, value.span(), "not a string"),
                 ),
                 (section, value) if SECTIONS.iter().any(|(known, _)| *known == section) => match value {
                     DeValue::Table(table) => self.section(source, section, table),
@@ -250,7 +173,7 @@ impl Layer {
             last_line = Some(line);
             let help = match e.message() {
                 "duplicate key" => "a key is set once: keep one of them",
-                _ => "a recipe has [sections] with lines `key = value`; texts stand in quotes",
+                _ => "a recipe has [sections] with lines `key = value`; strings stand in quotes",
             };
             let title = format!("not TOML: {}", e.message());
             self.problems.push(Diagnostic::new(title, help).mark(source, span, ""));
@@ -295,7 +218,7 @@ impl Layer {
                 value
             }
             Ok(_) => bare(),
-            // What starts as a quoted text and is not one is a mistake, not a text with a quote in it.
+            // A value that starts like a quoted string and is not one is a mistake, not a string with a quote in it.
             Err(e) if textual && raw.trim_start().starts_with(['"', '\'']) => {
                 let span = e.span().unwrap_or(0..raw.len());
                 self.problems.push(

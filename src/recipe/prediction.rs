@@ -60,7 +60,7 @@ impl fmt::Display for Prediction {
 }
 
 impl FromStr for Prediction {
-    /// What is wrong with the text, and how it is written.
+    /// The reason, with the syntax of a prediction.
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

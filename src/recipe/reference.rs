@@ -1,14 +1,14 @@
 //! The table as Markdown, for `docs/recipes.md`.
 
-use super::key::{Key, keys_of};
-use super::resolved::values;
-use super::schema::Recipe;
-use super::table::SECTIONS;
+use super::key::Key;
+use super::lookup::keys_of;
+use super::schema::{SECTIONS, Values};
+use super::toml_text::values;
 use std::fmt::Write;
 
 /// One heading and one table per section: key, class, meaning, values, unit, default, example, aliases.
 pub fn reference_markdown() -> String {
-    let defaults = values(&Recipe::default());
+    let defaults = values(&Values::default());
     let mut text = String::new();
     for (section, meaning) in SECTIONS {
         let _ = writeln!(text, "### `[{section}]`\n\n{meaning}\n");

@@ -1,422 +1,347 @@
-//! A recipe as the rest of the program sees it: one struct per section, one field per key.
+//! The table of recipe keys: the one place that says what a recipe may contain.
 //!
-//! What a key means to a person, its bounds and its aliases stand in [`super::table`]; a test holds the two together.
-//! `Default` is the bottom layer of every recipe.
+//! One entry defines a key: its meaning, field, type, default, class, bounds and example. From the table come the structs
+//! that the program reads ([`Values`] and a struct per section), their `Default` (the bottom layer of every recipe), and
+//! the rows ([`KEYS`], [`SECTIONS`]) behind messages, `xrun schema`, `docs/recipes.md`, the rules for resuming and the
+//! hash of a recipe.
+//!
+//! ```text
+//! section: Struct {
+//!     /// Meaning.
+//!     key: type = default; Class, type and bounds, "example in TOML" => unit("..."), unset("..."), aliases(&[...]);
+//! }
+//! ```
 
+use super::define::sections;
+use super::key::{Interval, Type};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
     Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Placement, Recompute, Reduction,
     Resume, TrainingDtype,
 };
-use serde::{Deserialize, Serialize};
+use std::ops::Bound::{self, Excluded, Included};
 
-/// A complete recipe: every value after all layers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Recipe {
-    pub job: Job,
-    pub model: Model,
-    pub training: Training,
-    pub optimizer: Optimizer,
-    pub lr_scheduler: LrScheduler,
-    pub activation_checkpoint: ActivationCheckpoint,
-    pub parallelism: Parallelism,
-    pub data: Data,
-    pub checkpoint: Checkpoint,
-    pub validation: ValidationRuns,
-    pub generation: Generation,
-    pub metrics: Metrics,
-    pub engine: Engine,
-    pub sweep: Sweep,
-    pub compare: Compare,
+/// Largest seed: the largest TOML integer.
+const MAX_SEED: u64 = i64::MAX as u64;
+/// Most optimizer steps of a training run: the schedule lies in memory, and this many rows take 1.5 GiB.
+const MAX_TRAINING: u64 = 100_000_000;
+/// Most steps of an interval.
+const MAX_STEPS: u64 = 1_000_000_000;
+/// Most ranks of a run.
+pub const MAX_RANKS: u64 = 65_536;
+/// Most tokens of a generated corpus: it lies in memory, and this many ids take 16 GiB.
+const MAX_TOKENS: u64 = 1 << 32;
+
+const fn count(min: u64, max: u64) -> Type {
+    Type::Count { min, max }
 }
 
-/// `[job]`: what this is for.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Job {
-    /// One line for people.
-    pub description: String,
+const fn interval(low: Bound<f64>, high: Bound<f64>) -> Interval {
+    Interval { low, high }
 }
 
-/// `[model]`: the architecture. Widths in elements.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Model {
-    /// Width of the residual stream.
-    pub dim: usize,
-    /// Number of blocks.
-    pub n_layers: usize,
-    /// Query heads per block.
-    pub n_heads: usize,
-    /// Key and value heads per block; unset means `n_heads`.
-    pub n_kv_heads: Option<usize>,
-    /// Width of one head; unset means `dim / n_heads`.
-    pub head_dim: Option<usize>,
-    /// Width between the projections of SwiGLU.
-    pub ffn_dim: usize,
-    /// Probability of zeroing an element.
-    pub dropout: f64,
-    /// Normalize queries and keys per head.
-    pub qk_norm: bool,
-    /// Base of the rotary wavelengths.
-    pub rope_theta: f64,
-    /// Added to the mean square inside RMSNorm.
-    pub norm_eps: f64,
-    /// One matrix for the embedding and the head.
-    pub tie_embeddings: bool,
+const fn number(low: Bound<f64>, high: Bound<f64>) -> Type {
+    Type::Number(interval(low, high))
 }
 
-impl Default for Model {
-    fn default() -> Self {
-        Self {
-            dim: 128,
-            n_layers: 4,
-            n_heads: 4,
-            n_kv_heads: None,
-            head_dim: None,
-            ffn_dim: 384,
-            dropout: 0.0,
-            qk_norm: true,
-            rope_theta: 10_000.0,
-            norm_eps: 1e-6,
-            tie_embeddings: false,
-        }
+sections! {
+    /// Description of the recipe.
+    job: Job {
+        /// One line for people; `xrun ls` shows it.
+        description: String = String::new(); Bookkeeping, Type::Text, "\"baseline\"";
     }
-}
 
-/// `[training]`: how much is trained, on how much at a time.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Training {
-    /// Tokens per sequence.
-    pub seq_len: usize,
-    /// Sequences per rank and micro step; see [`super::batch`] for what unset means.
-    pub local_batch_size: Option<usize>,
-    /// Sequences per optimizer step over all ranks.
-    pub global_batch_size: Option<usize>,
-    /// Micro steps per optimizer step.
-    pub accumulation: Option<usize>,
-    /// Optimizer steps.
-    pub steps: usize,
-    /// Precision of activations and products.
-    pub dtype: TrainingDtype,
-    /// Largest global L2 norm of the gradient; 0 turns clipping off.
-    pub max_norm: f64,
-    /// Seed of initialization, sampling order and dropout.
-    pub seed: u64,
-}
-
-impl Default for Training {
-    fn default() -> Self {
-        Self {
-            seq_len: 128,
-            local_batch_size: None,
-            global_batch_size: None,
-            accumulation: None,
-            steps: 1000,
-            dtype: TrainingDtype::Fp32,
-            max_norm: 1.0,
-            seed: 0,
-        }
+    /// The architecture: a decoder with RMSNorm, rotary grouped-query attention and SwiGLU, without biases.
+    model: Model {
+        /// Width of the residual stream.
+        dim: usize = 128;
+            Training, count(1, 65_536), "384"
+                => unit("elements"), aliases(&["hidden_size", "d_model", "n_embd"]);
+        /// Number of blocks.
+        n_layers: usize = 4;
+            Training, count(1, 1024), "12" => aliases(&["num_hidden_layers", "num_layers", "n_layer"]);
+        /// Query heads per block.
+        n_heads: usize = 4; Training, count(1, 4096), "12" => aliases(&["num_attention_heads", "n_head"]);
+        /// Key and value heads per block; divides `n_heads`.
+        n_kv_heads: Option<usize> = None;
+            Training, count(1, 4096), "4" => unset("`n_heads`"), aliases(&["num_key_value_heads"]);
+        /// Width of one head; even, for the rotary embedding.
+        head_dim: Option<usize> = None;
+            Training, count(2, 1024), "32" => unit("elements"), unset("`dim / n_heads`");
+        /// Width between the projections of SwiGLU.
+        ffn_dim: usize = 384;
+            Training, count(1, 1_048_576), "1536"
+                => unit("elements"), aliases(&["intermediate_size", "ffn_hidden_size"]);
+        /// Probability of zeroing an element after the embedding, in the attention and on each residual
+        /// branch.
+        dropout: f64 = 0.0; Training, number(Included(0.0), Excluded(1.0)), "0.1" => unit("probability");
+        /// Normalize queries and keys per head.
+        qk_norm: bool = true; Training, Type::Bool, "false" => aliases(&["use_qk_norm"]);
+        /// Base of the wavelengths of the rotary embedding.
+        rope_theta: f64 = 10_000.0;
+            Training, number(Included(1.0), Included(1e9)), "1000000.0" => aliases(&["rope_base"]);
+        /// Added to the mean square inside RMSNorm.
+        norm_eps: f64 = 1e-6;
+            Training, number(Excluded(0.0), Included(0.1)), "1e-5" => aliases(&["rms_norm_eps"]);
+        /// One matrix for the embedding and the head.
+        tie_embeddings: bool = false; Training, Type::Bool, "true" => aliases(&["tie_word_embeddings"]);
     }
-}
 
-/// `[optimizer]`: AdamW.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Optimizer {
-    /// Peak learning rate.
-    pub lr: f64,
-    /// Decay of the first and second moment per step.
-    pub betas: [f64; 2],
-    /// Added to the root of the second moment.
-    pub eps: f64,
-    /// Decoupled weight decay, as a multiple of the learning rate.
-    pub weight_decay: f64,
-}
-
-impl Default for Optimizer {
-    fn default() -> Self {
-        Self { lr: 1e-3, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 }
+    /// Length, batch and precision of the training run.
+    training: Training {
+        /// Length of a sequence.
+        seq_len: usize = 128;
+            Training, count(1, 1_048_576), "256"
+                => unit("tokens"),
+                   aliases(&["sequence_length", "max_seq_len", "max_seq_length", "block_size"]);
+        /// Batch of one rank in one micro step. Execution class while the global batch size stays the same.
+        local_batch_size: Option<usize> = None;
+            Training, count(1, 1_048_576), "32"
+                => unit("sequences"),
+                   unset("follows from the global batch size; 8 without one"),
+                   aliases(&["per_device_train_batch_size", "micro_batch_size"]);
+        /// Batch of one optimizer step over all ranks; setting it keeps the curve when the number of ranks
+        /// changes.
+        global_batch_size: Option<usize> = None;
+            Training, count(1, 16_777_216), "256"
+                => unit("sequences"),
+                   unset("`local_batch_size · accumulation · world_size`"),
+                   aliases(&["train_batch_size"]);
+        /// Micro steps per optimizer step. Execution class while the global batch size stays the same.
+        accumulation: Option<usize> = None;
+            Training, count(1, 1_048_576), "4"
+                => unit("micro steps"),
+                   unset("follows from the batch sizes; 1 without both"),
+                   aliases(&["gradient_accumulation_steps", "grad_accumulation_steps"]);
+        /// Length of the training run.
+        steps: usize = 1000;
+            Training, count(1, MAX_TRAINING), "20_000"
+                => unit("optimizer steps"), aliases(&["max_steps", "num_steps"]);
+        /// Precision of activations and products; master weights stay in fp32.
+        dtype: TrainingDtype = TrainingDtype::Fp32;
+            Training, Type::Word(TrainingDtype::WORDS), "\"bf16\"" => aliases(&["precision", "torch_dtype"]);
+        /// Largest global L2 norm of the gradient: larger ones are scaled down to it; 0 turns clipping off.
+        max_norm: f64 = 1.0;
+            Training, number(Included(0.0), Included(1e6)), "0.5" => aliases(&["max_grad_norm", "grad_clip"]);
+        /// Seed of initialization, order and dropout.
+        seed: u64 = 0; Training, count(0, MAX_SEED), "42";
     }
-}
 
-/// `[lr_scheduler]`: the learning rate over the steps.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LrScheduler {
-    /// Steps of the linear rise to the peak.
-    pub warmup_steps: usize,
-    /// Learning rate at the end, as a share of the peak.
-    pub min_lr_ratio: f64,
-    /// Shape of the fall.
-    pub decay: Decay,
-    /// Share of all steps in the decay phase of `wsd`.
-    pub decay_ratio: f64,
-}
-
-impl Default for LrScheduler {
-    fn default() -> Self {
-        Self { warmup_steps: 0, min_lr_ratio: 0.1, decay: Decay::Cosine, decay_ratio: 0.2 }
+    /// AdamW.
+    optimizer: Optimizer {
+        /// Peak learning rate.
+        lr: f64 = 1e-3;
+            Training, number(Included(0.0), Included(10.0)), "3e-4" => aliases(&["learning_rate"]);
+        /// Decay rates of the first and the second moment.
+        betas: [f64; 2] = [0.9, 0.95];
+            Training, Type::Pair(interval(Included(0.0), Excluded(1.0))), "[0.9, 0.999]";
+        /// Added to the root of the second moment.
+        eps: f64 = 1e-8; Training, number(Excluded(0.0), Included(1.0)), "1e-6" => aliases(&["adam_epsilon"]);
+        /// Decoupled weight decay, as a multiple of the learning rate; spares vectors.
+        weight_decay: f64 = 0.1; Training, number(Included(0.0), Included(10.0)), "0.01";
     }
-}
 
-/// `[activation_checkpoint]`: memory against time in the backward pass.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ActivationCheckpoint {
-    /// Which activations are computed again.
-    pub mode: Recompute,
-}
-
-impl Default for ActivationCheckpoint {
-    fn default() -> Self {
-        Self { mode: Recompute::Selective }
+    /// Learning-rate schedule.
+    lr_scheduler: LrScheduler {
+        /// Length of the linear warm-up to the peak.
+        warmup_steps: usize = 0; Training, count(0, MAX_STEPS), "100" => unit("optimizer steps");
+        /// Learning rate at the end, as a fraction of the peak.
+        min_lr_ratio: f64 = 0.1;
+            Training, number(Included(0.0), Included(1.0)), "0.0"
+                => aliases(&["min_lr_factor", "min_lr_rate"]);
+        /// Shape of the decay: half a cosine, a line, or constant with a line at the end (warm-up, stable,
+        /// decay).
+        decay: Decay = Decay::Cosine;
+            Training, Type::Word(Decay::WORDS), "\"wsd\"" => aliases(&["decay_type", "lr_scheduler_type"]);
+        /// Fraction of all steps in the decay phase of `wsd`.
+        decay_ratio: f64 = 0.2; Training, number(Excluded(0.0), Included(1.0)), "0.1";
     }
-}
 
-/// `[parallelism]`: data-parallel ranks.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Parallelism {
-    /// Number of ranks.
-    pub world_size: WorldSize,
-    /// How ranks are started.
-    pub launcher: Launcher,
-    /// How gradients are reduced.
-    pub reduction: Reduction,
-    /// MiB of gradients per all-reduce.
-    pub bucket_mib: f64,
-    /// Reduce while the backward pass still runs.
-    pub overlap: bool,
-    /// Exchange the rows of the embedding's gradient where that takes fewer bytes than to reduce all of it.
-    pub embedding_exchange: bool,
-    /// Blocks of a GPU that take part in a collective; unset leaves it to NCCL.
-    pub channels: Option<usize>,
-    /// Steps between two comparisons of the parameters of all ranks; 0 compares only before saves and at the end.
-    pub check_interval: usize,
-    /// Seconds without a sign of a rank after which the run is ended; also how long ranks wait for each other at the start.
-    pub timeout_s: f64,
-}
-
-impl Default for Parallelism {
-    fn default() -> Self {
-        Self {
-            world_size: WorldSize::Fixed(1),
-            launcher: Launcher::Thread,
-            reduction: Reduction::Bucketed,
-            bucket_mib: 25.0,
-            overlap: true,
-            embedding_exchange: true,
-            channels: None,
-            check_interval: 100,
-            timeout_s: 600.0,
-        }
+    /// Recomputation of activations in the backward pass, which trades time for memory.
+    activation_checkpoint: ActivationCheckpoint {
+        /// Activations that the backward pass computes again: cheap ones, whole blocks, or none.
+        mode: Recompute = Recompute::Selective;
+            Execution, Type::Word(Recompute::WORDS), "\"full\"" => same_bits();
     }
-}
 
-/// `[data]`: what is read.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Data {
-    /// `stories`, `random`, or a path to text or token shards.
-    pub corpus: String,
-    /// `gpt2`, `byte`, `stories`, or a path to a `tokenizer.json`.
-    pub tokenizer: String,
-    /// Text between two documents of a text corpus; unset means one document per file.
-    pub document_separator: Option<String>,
-    /// Whether a training window may run from one document into the next.
-    pub cross_documents: bool,
-    /// What is held out of a corpus that is read.
-    pub validation: Validation,
-    /// Size of a generated corpus, in tokens.
-    pub train_tokens: usize,
-    /// Held-out size of a generated corpus, in tokens.
-    pub validation_tokens: usize,
-    /// Seed of the generator.
-    pub seed: u64,
-}
-
-impl Default for Data {
-    fn default() -> Self {
-        Self {
-            corpus: "stories".to_owned(),
-            tokenizer: "stories".to_owned(),
-            document_separator: None,
-            cross_documents: true,
-            validation: Validation::Fraction(0.05),
-            train_tokens: 2_000_000,
-            validation_tokens: 16_384,
-            seed: 0,
-        }
+    /// Data-parallel ranks.
+    parallelism: Parallelism {
+        /// Number of data-parallel ranks; `"auto"` takes every device, or what the launcher says. Training
+        /// class unless `training.global_batch_size` is set.
+        world_size: WorldSize = WorldSize::Fixed(1);
+            Execution, Type::CountOrWord { min: 1, max: MAX_RANKS, word: "auto" }, "8"
+                => unit("ranks"), aliases(&["data_parallel_size", "num_gpus"]);
+        /// How ranks are started: as threads, as child processes, or by `torchrun`, `srun` or `mpirun`.
+        launcher: Launcher = Launcher::Thread;
+            Execution, Type::Word(Launcher::WORDS), "\"env\"" => same_bits();
+        /// Gradients in buckets, each reduced where the backward pass completes it, or every parameter by
+        /// itself, in one group at the end.
+        reduction: Reduction = Reduction::Bucketed; Execution, Type::Word(Reduction::WORDS), "\"grouped\"";
+        /// Gradients per all-reduce, at least; those of the head are sent by themselves, first. 0 reduces
+        /// parameter by parameter.
+        bucket_mib: f64 = 25.0;
+            Execution, number(Included(0.0), Included(65_536.0)), "50.0"
+                => unit("MiB"), aliases(&["bucket_cap_mb"]);
+        /// Reduce gradients while the backward pass still runs.
+        overlap: bool = true; Execution, Type::Bool, "false" => same_bits();
+        /// Exchange only the rows of the embedding's gradient that the batch touches, where that takes fewer
+        /// bytes than reducing all of it.
+        embedding_exchange: bool = true; Execution, Type::Bool, "false";
+        /// Thread blocks of a GPU that take part in a collective: fewer leave more of the GPU to the backward
+        /// pass that runs at the same time.
+        channels: Option<usize> = None;
+            Execution, count(1, 64), "8"
+                => unit("channels"), unset("NCCL chooses"), aliases(&["nccl_max_nchannels"]);
+        /// Steps between comparisons of the parameters of all ranks; 0 compares only before saves and at the
+        /// end.
+        check_interval: usize = 100; Bookkeeping, count(0, MAX_STEPS), "1000" => unit("optimizer steps");
+        /// Time without a heartbeat of a rank after which the run fails; also the time limit for ranks to
+        /// find each other at the start.
+        timeout_s: f64 = 600.0; Bookkeeping, number(Excluded(0.0), Included(1e9)), "60.0" => unit("s");
     }
-}
 
-/// `[checkpoint]`: when the state is saved, and whether it is picked up again.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Checkpoint {
-    /// Steps between two checkpoints; 0 saves only at the end.
-    pub interval: usize,
-    /// How many of the newest checkpoints stay; with 0 none is saved.
-    pub keep: usize,
-    /// Whether to go on from the last one.
-    pub resume: Resume,
-}
-
-impl Default for Checkpoint {
-    fn default() -> Self {
-        Self { interval: 0, keep: 2, resume: Resume::Never }
+    /// Training and held-out data.
+    data: Data {
+        /// Training text: generated stories, random tokens, or a file or folder of text or token shards.
+        corpus: String = "stories".to_owned();
+            Training, Type::NameOrPath(&["stories", "random"]), "\"random\""
+                => aliases(&["dataset", "dataset_path"]);
+        /// Tokenizer: a built-in one, or the path of a `tokenizer.json`.
+        tokenizer: String = "stories".to_owned();
+            Training, Type::NameOrPath(&["gpt2", "byte", "stories"]), "\"gpt2\""
+                => aliases(&["tokenizer_path"]);
+        /// Text between two documents of a text corpus.
+        document_separator: Option<String> = None;
+            Training, Type::Text, "\"<|endoftext|>\"" => unset("each file is one document");
+        /// Let a training window run from one document into the next.
+        cross_documents: bool = true; Training, Type::Bool, "false";
+        /// Fraction of a corpus that is held out, from its end; or a corpus of its own.
+        validation: Validation = Validation::Fraction(0.05);
+            Training, Type::FractionOrPath(interval(Excluded(0.0), Excluded(1.0))), "0.1";
+        /// Size of a generated corpus.
+        train_tokens: usize = 2_000_000; Training, count(1, MAX_TOKENS), "500_000" => unit("tokens");
+        /// Held-out size of a generated corpus.
+        validation_tokens: usize = 16_384; Training, count(1, MAX_TOKENS), "65_536" => unit("tokens");
+        /// Seed of the generator.
+        seed: u64 = 0; Training, count(0, MAX_SEED), "7";
     }
-}
 
-/// `[validation]`: when and how long the model is evaluated.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ValidationRuns {
-    /// Steps between two evaluations; 0 evaluates only at the end.
-    pub interval: usize,
-    /// Batches per evaluation; 0 takes every held-out window.
-    pub steps: usize,
-}
-
-/// `[generation]`: samples written by the model while and after it trains.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Generation {
-    /// Steps between two generations; 0 generates only at the end.
-    pub interval: usize,
-    /// Samples each time; 0 generates nothing.
-    pub samples: usize,
-    /// New tokens per sample.
-    pub tokens: usize,
-    /// Text that every sample goes on from.
-    pub prompt: String,
-    /// Divides the logits; 0 takes the likeliest token.
-    pub temperature: f64,
-    /// Sample among this many likeliest tokens; 0 among all.
-    pub top_k: usize,
-    /// Sample among the likeliest tokens that hold this much probability; 1 among all.
-    pub top_p: f64,
-    /// Seed of the sampling.
-    pub seed: u64,
-}
-
-impl Default for Generation {
-    fn default() -> Self {
-        Self {
-            interval: 0,
-            samples: 0,
-            tokens: 64,
-            prompt: String::new(),
-            temperature: 0.8,
-            top_k: 0,
-            top_p: 1.0,
-            seed: 0,
-        }
+    /// Saving the training state, and resuming from it.
+    checkpoint: Checkpoint {
+        /// Steps between checkpoints; 0 saves only at the end.
+        interval: usize = 0;
+            Bookkeeping, count(0, MAX_STEPS), "500" => unit("optimizer steps"), aliases(&["save_steps"]);
+        /// Number of newest checkpoints to keep; 0 saves none at all, for runs that only measure.
+        keep: usize = 2;
+            Bookkeeping, count(0, 1_000_000), "5"
+                => unit("checkpoints"), aliases(&["keep_latest_k", "save_total_limit"]);
+        /// Resume from the newest complete checkpoint of this recipe.
+        resume: Resume = Resume::Never; Bookkeeping, Type::Word(Resume::WORDS), "\"auto\"";
     }
-}
 
-/// `[metrics]`: how often progress is shown, and what of it counts as steady.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Metrics {
-    /// Steps between two lines of progress.
-    pub interval: usize,
-    /// First steps, which never count as steady state.
-    pub warmup: usize,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self { interval: 10, warmup: 5 }
+    /// Evaluation on the held-out data.
+    validation: ValidationRuns {
+        /// Steps between evaluations; 0 evaluates only at the end.
+        interval: usize = 0;
+            Bookkeeping, count(0, MAX_STEPS), "100"
+                => unit("optimizer steps"), aliases(&["eval_steps", "eval_interval", "freq"]);
+        /// Length of an evaluation, in batches of the global size; 0 takes every held-out window.
+        steps: usize = 0; Bookkeeping, count(0, MAX_STEPS), "20" => unit("batches"), aliases(&["eval_iters"]);
     }
-}
 
-/// `[engine]`: where and how the program is executed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Engine {
-    /// CPU or GPU.
-    pub device: DeviceChoice,
-    /// Indices of the GPUs to use; unset means the first `world_size`.
-    pub devices: Option<Vec<usize>>,
-    /// CPU threads; unset means all.
-    pub threads: Option<usize>,
-    /// Refuse plans that need more than this per rank, in GiB; unset means what the device has.
-    pub memory_limit_gib: Option<f64>,
-    /// Who gives tensors their addresses.
-    pub placement: Placement,
-    /// Replay steps as CUDA graphs; unset means where the placement allows it.
-    pub cuda_graphs: Option<bool>,
-    /// Run fused operations; off expands each into its parts.
-    pub fused: bool,
-    /// How attention is computed.
-    pub attention: Attention,
-    /// How sequences reach the products.
-    pub batching: Batching,
-    /// Whether gradients are exchanged.
-    pub communication: Communication,
-    /// Fill dead memory with NaN, so that a stale read shows.
-    pub poison: bool,
-}
-
-impl Default for Engine {
-    fn default() -> Self {
-        Self {
-            device: DeviceChoice::Auto,
-            devices: None,
-            threads: None,
-            memory_limit_gib: None,
-            placement: Placement::Arena,
-            cuda_graphs: None,
-            fused: true,
-            attention: Attention::Flash,
-            batching: Batching::Batched,
-            communication: Communication::On,
-            poison: false,
-        }
+    /// Samples that the model generates during and after training.
+    generation: Generation {
+        /// Steps between generations; 0 generates only at the end.
+        interval: usize = 0; Bookkeeping, count(0, MAX_STEPS), "500" => unit("optimizer steps");
+        /// Samples each time; 0 generates nothing.
+        samples: usize = 0;
+            Bookkeeping, count(0, 4096), "2" => unit("samples"), aliases(&["num_return_sequences"]);
+        /// New tokens per sample.
+        tokens: usize = 64;
+            Bookkeeping, count(1, 1_048_576), "128" => unit("tokens"), aliases(&["max_new_tokens"]);
+        /// Prompt that every sample continues.
+        prompt: String = String::new(); Bookkeeping, Type::Text, "\"Once upon\"";
+        /// Divides the logits; 0 takes the likeliest token.
+        temperature: f64 = 0.8; Bookkeeping, number(Included(0.0), Included(100.0)), "1.0";
+        /// Sample among this many likeliest tokens; 0 among all.
+        top_k: usize = 0; Bookkeeping, count(0, 1_048_576), "40" => unit("tokens");
+        /// Sample among the likeliest tokens that together hold this much; 1 among all.
+        top_p: f64 = 1.0; Bookkeeping, number(Excluded(0.0), Included(1.0)), "0.9" => unit("probability");
+        /// Seed of the sampling.
+        seed: u64 = 0; Bookkeeping, count(0, MAX_SEED), "1";
     }
-}
 
-/// `[sweep]`: which variants of this recipe to run. Keys of the inner tables are full paths (`model.dim`).
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Sweep {
-    /// Key to list of values; the grid is the product of the lists.
-    pub grid: toml::Table,
-    /// Sets of values that change together; each set is combined with the whole grid.
-    pub pairs: Vec<toml::Table>,
-    /// Points to leave out: those that agree with every value of one of these sets.
-    pub exclude: Vec<toml::Table>,
-}
+    /// Progress lines, and the steps that count as steady state.
+    metrics: Metrics {
+        /// Steps between progress lines; `metrics.csv` has a row for every step.
+        interval: usize = 10;
+            Bookkeeping, count(1, MAX_STEPS), "1"
+                => unit("optimizer steps"), aliases(&["log_freq", "logging_steps", "log_interval"]);
+        /// First steps, never counted as steady state.
+        warmup: usize = 5; Bookkeeping, count(0, MAX_STEPS), "10" => unit("optimizer steps");
+    }
 
-/// `[compare]`: a change, and what it is expected to do.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Compare {
-    /// Full key to the value on the changed side.
-    pub change: toml::Table,
-    /// Why the change should matter.
-    pub hypothesis: String,
-    /// The expected verdict, or the expected range of a measured column.
-    pub predicts: Option<Prediction>,
-    /// Runs of each side.
-    pub repeats: usize,
-    /// Smallest relative difference in tokens per second that counts.
-    pub min_effect: f64,
-}
+    /// Execution: device, memory, kernels.
+    engine: Engine {
+        /// Where to run; `"auto"` takes the GPU where there is one.
+        device: DeviceChoice = DeviceChoice::Auto; Execution, Type::Word(DeviceChoice::WORDS), "\"cpu\"";
+        /// Indices of the GPUs, rank by rank.
+        devices: Option<Vec<usize>> = None;
+            Execution, Type::Counts { max: 1023 }, "[0, 1]" => unset("the first `world_size`"), same_bits();
+        /// CPU threads.
+        threads: Option<usize> = None;
+            Execution, count(1, 65_536), "4" => unit("threads"), unset("all"), same_bits();
+        /// Memory limit per rank: a plan that needs more is refused.
+        memory_limit_gib: Option<f64> = None;
+            Execution, number(Excluded(0.0), Included(1e6)), "32.0"
+                => unit("GiB"), unset("what the device has"), same_bits();
+        /// Memory of transient tensors: one planned block, a free list, or an allocation each.
+        placement: Placement = Placement::Arena;
+            Execution, Type::Word(Placement::WORDS), "\"naive\"" => same_bits();
+        /// Replay whole steps as CUDA graphs.
+        cuda_graphs: Option<bool> = None;
+            Execution, Type::Bool, "false" => unset("on a GPU with `placement = \"arena\"`"), same_bits();
+        /// Run fused operations; off expands each into its parts.
+        fused: bool = true; Execution, Type::Bool, "false";
+        /// Attention in tiles, or with the matrix of scores in memory.
+        attention: Attention = Attention::Flash; Execution, Type::Word(Attention::WORDS), "\"unfused\"";
+        /// The sequences of a batch in one product, or one after another.
+        batching: Batching = Batching::Batched; Execution, Type::Word(Batching::WORDS), "\"looped\"";
+        /// Exchange of gradients between ranks; off measures what the exchange costs, and trains nothing
+        /// useful.
+        communication: Communication = Communication::On;
+            Training, Type::Word(Communication::WORDS), "\"off\"";
+        /// Fill dead memory with NaN, so that a stale read shows.
+        poison: bool = false; Execution, Type::Bool, "true" => same_bits();
+    }
 
-impl Default for Compare {
-    fn default() -> Self {
-        Self {
-            change: toml::Table::new(),
-            hypothesis: String::new(),
-            predicts: None,
-            repeats: 3,
-            min_effect: 0.01,
-        }
+    /// Variants of this recipe, for `xrun sweep`. Inner keys are full paths such as `"model.dim"`.
+    sweep: Sweep {
+        /// Values per key; every combination is run.
+        grid: toml::Table = toml::Table::new();
+            Bookkeeping, Type::Grid, "{ \"optimizer.lr\" = [1e-3, 3e-3], \"model.n_layers\" = [4, 8] }";
+        /// Values that change together; each set is combined with the whole grid.
+        pairs: Vec<toml::Table> = Vec::new();
+            Bookkeeping, Type::SettingsList,
+            "[{ \"model.dim\" = 128, \"model.n_heads\" = 4 }, { \"model.dim\" = 64, \"model.n_heads\" = 2 }]";
+        /// Combinations to leave out: those that agree with every value of one set.
+        exclude: Vec<toml::Table> = Vec::new();
+            Bookkeeping, Type::SettingsList, "[{ \"model.n_layers\" = 8, \"optimizer.lr\" = 3e-3 }]";
+    }
+
+    /// A change to try against this recipe, for `xrun compare`.
+    compare: Compare {
+        /// Keys that the candidate changes, with their values.
+        change: toml::Table = toml::Table::new(); Bookkeeping, Type::Settings, "{ \"engine.fused\" = false }";
+        /// Why the change should matter; printed with the verdict.
+        hypothesis: String = String::new(); Bookkeeping, Type::Text, "\"fewer passes over memory\"";
+        /// Expected result of the candidate: a verdict, or the change of a measured column.
+        predicts: Option<Prediction> = None;
+            Bookkeeping, Type::Prediction, "\"tok_s +30..+60%\"" => unset("no prediction");
+        /// Runs of each arm, alternating.
+        repeats: usize = 3; Bookkeeping, count(1, 1000), "5" => unit("runs");
+        /// Smallest relative difference in tokens per second that counts.
+        min_effect: f64 = 0.01; Bookkeeping, number(Included(0.0), Excluded(1.0)), "0.02" => unit("fraction");
     }
 }

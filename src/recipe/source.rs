@@ -1,4 +1,4 @@
-//! Where a value stands: the text that set it, and the bytes in that text.
+//! The place of a value: the text that sets it, and the bytes in that text.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,7 +12,7 @@ pub struct Source {
     pub(super) text: String,
 }
 
-/// Where a [`Source`] comes from.
+/// Origin of a [`Source`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// A file; paths in it are relative to its folder.
@@ -30,13 +30,22 @@ impl Source {
         Arc::new(Self { origin, text: text.into() })
     }
 
-    /// What is shown as the file name in a message.
+    /// Returns the file name for messages.
     pub(super) fn name(&self) -> String {
         match &self.origin {
             Origin::File(path) => path.display().to_string(),
             Origin::BuiltIn(name) => format!("built-in:{name}"),
             Origin::Env(_) => "environment".to_owned(),
             Origin::CommandLine => "command line".to_owned(),
+        }
+    }
+
+    /// Returns what distinguishes it from other texts of the same name.
+    pub(super) fn id(&self) -> String {
+        match &self.origin {
+            Origin::Env(variable) => variable.clone(),
+            Origin::CommandLine => self.text.clone(),
+            Origin::File(_) | Origin::BuiltIn(_) => self.name(),
         }
     }
 
@@ -65,7 +74,7 @@ impl Source {
 /// The layer that a value comes from; later ones win.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// The program's own value.
+    /// The default value.
     Default,
     /// A recipe file (`built-in:NAME` for one inside the binary) and the line in it, from 1.
     File { path: PathBuf, line: usize },

@@ -1,23 +1,26 @@
 //! The table of keys against the structs, and what every key promises.
 
-use super::key::{find, find_path, nearest_key};
-use super::resolved::values;
+use super::lookup::{find, find_path, nearest_key};
+use super::toml_text::values;
 use super::*;
+use crate::error::Result;
+use crate::machine::Machine;
 use std::collections::BTreeSet;
+use std::path::Path;
 
-fn load_text(text: &str) -> Result<Resolved> {
-    load_str(Path::new("test.toml"), text, &[], std::iter::empty())
+fn load_text(text: &str) -> Result<Recipe> {
+    load_str(Path::new("test.toml"), text, &[], std::iter::empty(), &Machine::none())
 }
 
-fn load_over(text: &str, overrides: &[&str], env: &[(&str, &str)]) -> Result<Resolved> {
+fn load_over(text: &str, overrides: &[&str], env: &[(&str, &str)]) -> Result<Recipe> {
     let overrides: Vec<String> = overrides.iter().map(|o| (*o).to_owned()).collect();
     let env = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-    load_str(Path::new("test.toml"), text, &overrides, env)
+    load_str(Path::new("test.toml"), text, &overrides, env, &Machine::none())
 }
 
 #[test]
 fn the_table_and_the_structs_have_the_same_keys() {
-    let recipe = serde_json::to_value(Recipe::default()).expect("serializes");
+    let recipe = serde_json::to_value(Values::default()).expect("serializes");
     let sections = recipe.as_object().expect("a recipe is an object");
     let in_structs: Vec<String> = sections
         .iter()
@@ -47,17 +50,17 @@ fn names_and_aliases_are_unique_in_their_section() {
 
 #[test]
 fn unset_is_explained_exactly_where_there_is_no_default() {
-    for (key, default) in values(&Recipe::default()) {
+    for (key, default) in values(&Values::default()) {
         assert_eq!(default.is_none(), !key.unset.is_empty(), "{}", key.path);
     }
 }
 
 #[test]
 fn defaults_pass_their_own_checks() {
-    for (key, default) in values(&Recipe::default()) {
+    for (key, default) in values(&Values::default()) {
         if let Some(default) = default {
             let resolved = load_text(&format!("{} = {default}", key.path)).expect(key.path);
-            assert_eq!(resolved.recipe, Recipe::default(), "{}", key.path);
+            assert_eq!(*resolved.written(), Values::default(), "{}", key.path);
         }
     }
 }
@@ -77,11 +80,11 @@ fn every_example_is_valid_and_every_alias_sets_its_key() {
     for key in KEYS {
         let expected =
             load_over(&format!("{} = {}", key.path, key.example), company(key), &[]).expect(key.path);
-        assert_ne!(expected.recipe, Recipe::default(), "the example of {} is its default", key.path);
+        assert_ne!(*expected.written(), Values::default(), "the example of {} is its default", key.path);
         for alias in key.aliases {
             let text = format!("[{}]\n{alias} = {}", key.section(), key.example);
             let aliased = load_over(&text, company(key), &[]).expect(alias);
-            assert_eq!(aliased.recipe, expected.recipe, "{alias}");
+            assert_eq!(aliased.written(), expected.written(), "{alias}");
         }
     }
 }
@@ -98,12 +101,13 @@ fn every_key_can_be_set_from_every_layer() {
             |extra: &str| company(key).iter().copied().chain([extra]).map(str::to_owned).collect::<Vec<_>>();
         for overrides in [with(&argument), with(&flag)] {
             let resolved =
-                load_str(Path::new("test.toml"), "", &overrides, std::iter::empty()).expect(key.path);
-            assert_eq!(resolved.recipe, expected.recipe, "{argument}");
+                load_str(Path::new("test.toml"), "", &overrides, std::iter::empty(), &Machine::none())
+                    .expect(key.path);
+            assert_eq!(resolved.written(), expected.written(), "{argument}");
             assert!(matches!(resolved.layer(key.path), Layer::CommandLine { .. }));
         }
         let resolved = load_over("", company(key), &[(&var, key.example)]).expect(key.path);
-        assert_eq!(resolved.recipe, expected.recipe, "{var}");
+        assert_eq!(resolved.written(), expected.written(), "{var}");
         assert_eq!(resolved.layer(key.path), Layer::Env { var });
     }
 }
@@ -111,16 +115,16 @@ fn every_key_can_be_set_from_every_layer() {
 #[test]
 fn resolved_text_reads_back_to_the_same_recipe() {
     for name in builtin::names() {
-        let resolved = load(Path::new(name), &[], std::iter::empty()).expect(name);
+        let resolved = load(Path::new(name), &[], std::iter::empty(), &Machine::none()).expect(name);
         let again = load_text(&resolved.to_toml()).expect(name);
-        assert_eq!(again.recipe, resolved.recipe);
+        assert_eq!(again.values(), resolved.values());
         assert_eq!(again.hash(), resolved.hash());
     }
     for key in KEYS {
         let resolved =
             load_over(&format!("{} = {}", key.path, key.example), company(key), &[]).expect(key.path);
         let again = load_text(&resolved.to_toml()).expect(key.path);
-        assert_eq!(again.recipe, resolved.recipe, "{}", key.path);
+        assert_eq!(again.values(), resolved.values(), "{}", key.path);
     }
 }
 
@@ -130,7 +134,7 @@ fn the_hash_follows_what_runs_and_nothing_else() {
     for key in KEYS {
         let changed =
             load_over(&format!("{} = {}", key.path, key.example), company(key), &[]).expect(key.path);
-        let differs = diff(&base.recipe, &changed.recipe);
+        let differs = diff(base.written(), changed.written());
         let matters = differs.iter().any(|change| change.class != Class::Bookkeeping);
         assert_eq!(base.hash() != changed.hash(), matters, "{}", key.path);
     }
@@ -143,10 +147,10 @@ fn later_layers_win() {
     let env =
         [("XRUN__TRAINING__STEPS", "6"), ("XRUN__TRAINING__SEED", "4"), ("XRUN_HOME", "somebody else's")];
     let resolved = load_over(text, &["training.seed=5", "data.corpus=random"], &env).expect("valid");
-    assert_eq!(resolved.recipe.optimizer.lr, 1e-4);
-    assert_eq!(resolved.recipe.training.steps, 6);
-    assert_eq!(resolved.recipe.training.seed, 5);
-    assert_eq!(resolved.recipe.data.corpus, "random");
+    assert_eq!(resolved.written().optimizer.lr, 1e-4);
+    assert_eq!(resolved.written().training.steps, 6);
+    assert_eq!(resolved.written().training.seed, 5);
+    assert_eq!(resolved.written().data.corpus, "random");
     assert_eq!(resolved.layer("optimizer.lr"), Layer::File { path: "test.toml".into(), line: 2 });
     assert_eq!(resolved.layer("training.steps"), Layer::Env { var: "XRUN__TRAINING__STEPS".into() });
     assert_eq!(resolved.layer("training.seed"), Layer::CommandLine { text: "training.seed=5".into() });
@@ -162,16 +166,16 @@ fn bare_texts_on_the_command_line_need_no_quotes() {
         &[],
     )
     .expect("valid");
-    assert_eq!(resolved.recipe.job.description, "2024-01-01");
-    assert_eq!(resolved.recipe.data.tokenizer, "byte");
-    assert_eq!(resolved.recipe.data.validation, Validation::Path("held".into()));
+    assert_eq!(resolved.written().job.description, "2024-01-01");
+    assert_eq!(resolved.written().data.tokenizer, "byte");
+    assert_eq!(resolved.written().data.validation, Validation::Path("held".into()));
     assert!(load_over("", &["data.corpus=\"half"], &[]).is_err());
 }
 
 #[test]
 fn a_grid_takes_quoted_paths_and_nested_tables() {
-    let quoted = load_text("[sweep.grid]\n\"model.dim\" = [64, 128]").expect("valid").recipe;
-    let nested = load_text("[sweep.grid]\nmodel.hidden_size = [64, 128]").expect("valid").recipe;
+    let quoted = load_text("[sweep.grid]\n\"model.dim\" = [64, 128]").expect("valid").written().clone();
+    let nested = load_text("[sweep.grid]\nmodel.hidden_size = [64, 128]").expect("valid").written().clone();
     assert_eq!(quoted, nested);
     assert_eq!(quoted.sweep.grid["model.dim"].as_array().map(Vec::len), Some(2));
     for wrong in
@@ -183,7 +187,7 @@ fn a_grid_takes_quoted_paths_and_nested_tables() {
 
 #[test]
 fn splitting_the_same_global_batch_otherwise_is_execution() {
-    let load = |text: &str| load_text(text).expect("valid").recipe;
+    let load = |text: &str| load_text(text).expect("valid").written().clone();
     let one = load("[training]\nglobal_batch_size = 32\nlocal_batch_size = 32");
     let two = load("[training]\nglobal_batch_size = 32\nlocal_batch_size = 8\naccumulation = 4");
     assert!(diff(&one, &two).iter().all(|change| change.class == Class::Execution));

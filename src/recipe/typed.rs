@@ -1,25 +1,27 @@
 //! One value against the type of its key.
 
-use super::key::{Interval, Key, Type, find_path, nearest, nearest_key};
+use super::key::{Interval, Key, Type};
+use super::lookup::{find_path, nearest_key};
 use super::prediction::Prediction;
+use crate::suggest::nearest;
 use std::ops::Range;
 use toml::de::{DeArray, DeInteger, DeTable, DeValue};
 use toml::{Spanned, Value};
 
-/// Why a value is refused.
+/// A refused value: the reason and its place.
 #[derive(Debug)]
 pub(super) struct Problem {
     /// The bytes to point at.
     pub span: Range<usize>,
-    /// What is wrong, with key and value.
+    /// One line that names the key and the value.
     pub title: String,
-    /// What the bytes are.
+    /// Label of the marked bytes.
     pub label: String,
     /// The next step.
     pub help: String,
 }
 
-/// What a checker says about a value: a label, and possibly a better spelling.
+/// The answer of a check of one value: a label, and possibly a better spelling.
 struct Refusal {
     label: String,
     fix: Option<String>,
@@ -36,7 +38,10 @@ impl Refusal {
     }
 }
 
-/// The value in the form that the schema deserializes (floats for numbers), or what is wrong with it.
+/// Checks a value against its key, and returns it in the form that the structs deserialize (floats for numbers).
+///
+/// # Errors
+/// The reason why it is refused.
 pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, Problem> {
     let refused = |refusal: Refusal| {
         let expects = format!("{} is {}", key.path, key.kind);
@@ -83,7 +88,7 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, Pr
             .collect::<Result<_, _>>()
             .map(Value::Array),
         (Type::Bool, DeValue::String(text)) if ["true", "false"].contains(&text.as_ref()) => {
-            Err(refused(Refusal::new("a text").fix(format!("write {text} without the quotes"))))
+            Err(refused(Refusal::new("a string").fix(format!("write {text} without the quotes"))))
         }
         (_, other) => Err(refused(Refusal::new(sort(other)))),
     }
@@ -93,7 +98,7 @@ fn word(words: &[&str], text: &str) -> Result<Value, Refusal> {
     if words.contains(&text) {
         return Ok(Value::String(text.to_owned()));
     }
-    let refusal = Refusal::new("unknown word");
+    let refusal = Refusal::new("unknown value");
     Err(match nearest(text, words.iter().copied()) {
         Some(near) => refusal.fix(format!("did you mean {near:?}?")),
         None => refusal,
@@ -230,7 +235,7 @@ fn flatten(
 }
 
 fn unquote(text: &str, fits: impl Fn(&str) -> bool) -> Refusal {
-    let refusal = Refusal::new("a text");
+    let refusal = Refusal::new("a string");
     if fits(text) { refusal.fix(format!("write {text} without the quotes")) } else { refusal }
 }
 
@@ -252,7 +257,7 @@ fn shown(value: &DeValue<'_>) -> String {
 
 fn sort(value: &DeValue<'_>) -> &'static str {
     match value {
-        DeValue::String(_) => "a text",
+        DeValue::String(_) => "a string",
         DeValue::Integer(_) | DeValue::Float(_) => "a number",
         DeValue::Boolean(_) => "a boolean",
         DeValue::Datetime(_) => "a date",

@@ -48,11 +48,11 @@ impl fmt::Display for WorldSize {
     }
 }
 
-/// What the model is evaluated on.
+/// The held-out data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Validation {
-    /// This share of the corpus, taken from its end.
+    /// This fraction of the corpus, taken from its end.
     Fraction(f64),
     /// A corpus of its own.
     Path(String),

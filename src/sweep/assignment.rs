@@ -1,6 +1,7 @@
 //! Assigns devices to cells, and sets them in the recipes of their runs.
 
 use super::work::Work;
+use crate::error::Result;
 
 /// The devices of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +18,7 @@ impl Assignment {
     /// Returns devices that are free for a cell; `None` while it has to wait. `in_use` has the GPUs of every
     /// running cell, none for one on the CPU.
     pub fn find_free(work: &Work, in_use: &[Vec<usize>], gpus: usize, jobs: usize) -> Option<Self> {
-        let engine = &work.resolved.recipe.engine;
+        let engine = &work.resolved.values().engine;
         let execution = &work.plan.execution;
         let free = |gpu: &usize| !in_use.iter().flatten().any(|used| used == gpu);
         let wanted: Vec<usize> = execution.gpus().collect();
@@ -35,12 +36,11 @@ impl Assignment {
     }
 
     /// Returns the hash of the recipe that a run with this assignment has.
-    pub fn recipe_hash(&self, work: &Work) -> String {
-        let mut resolved = work.resolved.clone();
-        let engine = &mut resolved.recipe.engine;
-        engine.devices = self.sets_devices.then(|| self.gpus.clone()).or_else(|| engine.devices.take());
-        engine.threads = self.threads.or(engine.threads);
-        resolved.hash()
+    ///
+    /// # Errors
+    /// If the assignment's arguments were not valid, which they always are.
+    pub fn recipe_hash(&self, work: &Work) -> Result<String> {
+        work.resolved.hash_with(&self.arguments().collect::<Vec<_>>())
     }
 
     /// Returns the command-line arguments that set the devices.
@@ -53,6 +53,7 @@ impl Assignment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Machine;
     use crate::plan::{Corpus, Plan};
     use crate::recipe;
     use std::path::Path;
@@ -60,7 +61,8 @@ mod tests {
     /// A cell that is planned for GPUs, or for the CPU with 8 threads.
     fn work(engine: &str, gpus: &[usize]) -> Work {
         let text = format!("[engine]\n{engine}");
-        let resolved = recipe::load_str(Path::new("r.toml"), &text, &[], std::iter::empty()).unwrap();
+        let resolved =
+            recipe::load_str(Path::new("r.toml"), &text, &[], std::iter::empty(), &Machine::none()).unwrap();
         let corpus = Corpus {
             vocab_size: 256,
             train_tokens: 1 << 20,
@@ -68,11 +70,11 @@ mod tests {
             validation_tokens: 1 << 12,
             floor: None,
         };
-        let mut plan = Plan::anywhere(&resolved, corpus).unwrap();
+        let mut plan = Plan::new(&resolved, &corpus, &Machine::none()).unwrap();
         plan.execution.gpu = gpus.first().copied();
         plan.execution.peers = gpus.iter().skip(1).copied().collect();
         plan.execution.threads = 8;
-        Work { resolved, plan }
+        Work { resolved, plan, machine: Machine::none() }
     }
 
     fn on(gpus: &[usize], sets_devices: bool) -> Option<Assignment> {

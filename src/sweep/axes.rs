@@ -1,7 +1,7 @@
 //! The axes of a sweep, from the recipe's `[sweep]` and the command line, and the points of their grid.
 
 use crate::error::{Error, Result};
-use crate::recipe::{self, Key, Resolved, Type, find_path, value_text};
+use crate::recipe::{self, Key, Recipe, Type, find_path, value_text};
 use std::collections::BTreeMap;
 
 /// Values by key, as TOML.
@@ -129,9 +129,9 @@ impl Axes {
     /// values of its key.
     ///
     /// # Errors
-    /// A usage error for an argument that names a key of `sweep.pairs`, or for too many cells.
-    pub fn new(base: &Resolved, arguments: &Arguments) -> Result<Self> {
-        let sweep = &base.recipe.sweep;
+    /// A usage error for an argument that names a key of `sweep.pairs`, or for more cells than anybody wants.
+    pub fn new(base: &Recipe, arguments: &Arguments) -> Result<Self> {
+        let sweep = &base.values().sweep;
         let given = |key: &str| {
             arguments.fixed.contains_key(key) || arguments.axes.iter().any(|(axis, _)| axis == key)
         };
@@ -139,7 +139,7 @@ impl Axes {
         if let Some(key) = pairs.iter().flat_map(BTreeMap::keys).find(|key| given(key)) {
             return Err(Error::usage(format!(
                 "{key} is in sweep.pairs of {}; leave the argument out, or replace the pairs with sweep.pairs=[…]",
-                base.name
+                base.name()
             )));
         }
         let from_recipe = sweep.grid.iter().filter(|(key, _)| !given(key)).map(|(key, values)| {
@@ -212,7 +212,13 @@ mod tests {
     fn axes(text: &str, arguments: &[&str]) -> Result<Axes> {
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let arguments = Arguments::read(&arguments)?;
-        let base = recipe::load_str(Path::new("r.toml"), text, &arguments.sweep, std::iter::empty())?;
+        let base = recipe::load_str(
+            Path::new("r.toml"),
+            text,
+            &arguments.sweep,
+            std::iter::empty(),
+            &crate::machine::Machine::none(),
+        )?;
         Axes::new(&base, &arguments)
     }
 

@@ -4,12 +4,14 @@ use super::assignment::Assignment;
 use super::axes::{GridPoint, Settings, in_words};
 use super::work::Work;
 use crate::data::{self, Spec};
-use crate::device::cuda::{Gpu, nvml};
+use crate::device::cuda::Gpu;
+use crate::device::cuda::monitor::nvml;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::ranks::process::this_program;
 use crate::ranks::{Launch, environment};
-use crate::recipe::{self, Recipe, Resolved};
+use crate::recipe::{self, Recipe, Values};
 use crate::results::provenance::{Build, Cpu, gpu_class};
 use crate::train;
 use std::path::Path;
@@ -33,13 +35,24 @@ pub struct Cell {
     pub work: Result<Box<Work>>,
 }
 
+/// The recipe of a sweep, of which every cell is a variant.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The file, or the name of a built-in recipe.
+    pub path: &'a Path,
+    /// Its name.
+    pub name: &'a str,
+    /// The machine that cells are run on.
+    pub machine: &'a Machine,
+}
+
 /// Cache of opened corpora, so that each is read once.
 #[derive(Debug, Default)]
 pub struct Corpora(Vec<(Spec, Result<(String, Corpus)>)>);
 
 impl Corpora {
     /// Returns hash and sizes of the corpus of a recipe.
-    fn open(&mut self, resolved: &Resolved) -> Result<(String, Corpus)> {
+    fn open(&mut self, resolved: &Recipe) -> Result<(String, Corpus)> {
         let spec = data_spec(resolved);
         let at = self.0.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
             // The token streams do not depend on the window length, which is checked below.
@@ -48,7 +61,7 @@ impl Corpora {
             self.0.len() - 1
         });
         let (hash, corpus) = self.0[at].1.clone()?;
-        let seq_len = resolved.recipe.training.seq_len;
+        let seq_len = resolved.values().training.seq_len;
         data::check_window(&spec, corpus.train_tokens, corpus.validation_tokens, seq_len)?;
         Ok((hash, corpus))
     }
@@ -57,11 +70,11 @@ impl Corpora {
 impl Cell {
     /// Resolves and plans a point. A point that is excluded, or whose recipe is not valid, has an error
     /// instead of work.
-    pub fn new(recipe: &Path, name: &str, point: &GridPoint, build: &str, corpora: &mut Corpora) -> Self {
+    pub fn new(recipe: &Source<'_>, point: &GridPoint, build: &str, corpora: &mut Corpora) -> Self {
         let mut cell = Self {
             settings: point.settings.clone(),
             // Skipped cells have keys of their own: another sweep may run the same point.
-            key: hash(&["left out", name, &in_words(&point.settings), build]),
+            key: hash(&["left out", recipe.name, &in_words(&point.settings), build]),
             recipe_hash: None,
             corpus_hash: None,
             device: None,
@@ -75,20 +88,19 @@ impl Cell {
         cell
     }
 
-    fn prepare(&mut self, recipe: &Path, build: &str, corpora: &mut Corpora) -> Result<Box<Work>> {
-        let mut resolved =
-            recipe::load(recipe, &self.arguments(&Assignment::default()), recipe::environment())?;
-        train::make_paths_absolute(&mut resolved)?;
-        // As in the run itself, before anything is hashed.
-        Launch::from_recipe(&mut resolved, environment::variables())?;
+    fn prepare(&mut self, recipe: &Source<'_>, build: &str, corpora: &mut Corpora) -> Result<Box<Work>> {
+        let arguments = self.arguments(&Assignment::default());
+        let machine = recipe.machine.clone();
+        let resolved = recipe::load(recipe.path, &arguments, recipe::environment(), &machine)?;
+        Launch::from_recipe(&resolved, environment::variables())?;
         let recipe_hash = self.recipe_hash.insert(resolved.hash()).clone();
         let (corpus_hash, corpus) = corpora.open(&resolved)?;
         self.corpus_hash = Some(corpus_hash.clone());
-        let plan = Plan::new(&resolved, corpus)?;
+        let plan = Plan::new(&resolved, &corpus, &machine)?;
         let device = device_class(&plan)?;
         self.key = hash(&[&recipe_hash, &corpus_hash, build, &device, &measuring(&resolved)]);
         self.device = Some(device);
-        Ok(Box::new(Work { resolved, plan }))
+        Ok(Box::new(Work { resolved, plan, machine }))
     }
 
     /// Returns the command-line arguments that set this cell's values and its devices.
@@ -99,8 +111,8 @@ impl Cell {
 }
 
 /// Returns the bookkeeping keys that do not change the training but what is measured of it.
-fn measuring(resolved: &Resolved) -> String {
-    let Recipe { validation, metrics, .. } = &resolved.recipe;
+fn measuring(resolved: &Recipe) -> String {
+    let Values { validation, metrics, .. } = resolved.values();
     format!("{} {} {}", validation.interval, validation.steps, metrics.warmup)
 }
 
@@ -158,7 +170,9 @@ mod tests {
         let recipe = folder.join("tiny.toml");
         std::fs::write(&recipe, TINY).unwrap();
         let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-        Cell::new(&recipe, "tiny", &GridPoint { settings, excluded: None }, build, &mut Corpora::default())
+        let machine = Machine::here();
+        let source = Source { path: &recipe, name: "tiny", machine: &machine };
+        Cell::new(&source, &GridPoint { settings, excluded: None }, build, &mut Corpora::default())
     }
 
     #[test]
@@ -193,7 +207,7 @@ mod tests {
         let cell = cell(dir.path(), &[], "build");
         let device = format!("cpu {}", Cpu::detect(1).instructions);
         let [recipe, corpus] = [&cell.recipe_hash, &cell.corpus_hash].map(|hash| hash.clone().unwrap());
-        let Recipe { validation, metrics, .. } = &cell.work.as_ref().unwrap().resolved.recipe;
+        let Values { validation, metrics, .. } = cell.work.as_ref().unwrap().resolved.values();
         let measuring = format!("{} {} {}", validation.interval, validation.steps, metrics.warmup);
         assert_eq!(cell.key, hash(&[&recipe, &corpus, "build", &device, &measuring]));
         assert_eq!(cell.device, Some(device));
@@ -204,17 +218,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cell = cell(dir.path(), &[], "build");
         let work = cell.work.as_ref().unwrap();
-        assert_eq!(Some(Assignment::default().recipe_hash(work)), cell.recipe_hash);
+        let hash_at = |assignment: &Assignment| assignment.recipe_hash(work).unwrap();
+        assert_eq!(Some(hash_at(&Assignment::default())), cell.recipe_hash);
         let assignment = Assignment { threads: Some(3), ..Assignment::default() };
         let arguments = cell.arguments(&assignment);
         assert_eq!(arguments, ["engine.threads=3"]);
-        let mut run = recipe::load(&dir.path().join("tiny.toml"), &arguments, std::iter::empty()).unwrap();
-        train::make_paths_absolute(&mut run).unwrap();
-        assert_eq!(assignment.recipe_hash(work), run.hash());
+        let path = dir.path().join("tiny.toml");
+        let run = recipe::load(&path, &arguments, std::iter::empty(), &Machine::here()).unwrap();
+        assert_eq!(hash_at(&assignment), run.hash());
         assert_ne!(Some(run.hash()), cell.recipe_hash);
         let assignment = Assignment { gpus: vec![2], sets_devices: true, threads: None };
         assert_eq!(cell.arguments(&assignment), ["engine.devices=[2]"]);
-        assert_ne!(Some(assignment.recipe_hash(work)), cell.recipe_hash);
+        assert_ne!(Some(hash_at(&assignment)), cell.recipe_hash);
     }
 
     #[test]
@@ -244,7 +259,9 @@ mod tests {
         let set = Settings::from([("model.dim".to_owned(), "32".to_owned())]);
         let point = GridPoint { settings: Settings::new(), excluded: Some(set) };
         let recipe = dir.path().join("tiny.toml");
-        let excluded = Cell::new(&recipe, "tiny", &point, "build", &mut Corpora::default());
+        let machine = Machine::none();
+        let source = Source { path: &recipe, name: "tiny", machine: &machine };
+        let excluded = Cell::new(&source, &point, "build", &mut Corpora::default());
         assert_eq!(excluded.work.as_ref().unwrap_err().message(), "excluded: model.dim=32");
         assert_ne!(excluded.key, good.key);
     }

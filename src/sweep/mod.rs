@@ -20,14 +20,16 @@ mod work;
 
 use crate::error::{IoContext, Result};
 use crate::format::{Column, Table, binary};
+use crate::machine::Machine;
 use crate::ranks::Stop;
+use crate::ranks::environment;
 use crate::recipe;
 use crate::results::folder;
 use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
 use crate::results::progress::Mode;
 use attempt::{ATTEMPTS, AttemptLimits};
 use axes::{Arguments, Axes, name_of};
-use cell::{Cell, Corpora, build_name, headline};
+use cell::{Cell, Corpora, Source, build_name, headline};
 use display::Display;
 pub use keep::{find, keep};
 use schedule::{Schedule, SweepPolicy};
@@ -68,12 +70,14 @@ struct Sweep {
 impl Sweep {
     fn new(request: &Request<'_>) -> Result<Self> {
         let arguments = Arguments::read(request.arguments)?;
-        let base = recipe::load(request.recipe, &arguments.sweep, recipe::environment())?;
-        folder::folder_name(&base.name)?;
+        let base = recipe::load(request.recipe, &arguments.sweep, recipe::environment(), &Machine::none())?;
+        folder::folder_name(base.name())?;
         let axes = Axes::new(&base, &arguments)?;
         let build = build_name();
         let mut corpora = Corpora::default();
-        let cell = |point| Cell::new(request.recipe, &base.name, point, &build, &mut corpora);
+        let machine = environment::machine();
+        let recipe = Source { path: request.recipe, name: base.name(), machine: &machine };
+        let cell = |point| Cell::new(&recipe, point, &build, &mut corpora);
         let mut cells: Vec<Cell> = axes.points.iter().map(cell).collect();
         // An error of every cell is an error of the command.
         if cells.iter().all(|cell| cell.work.is_err())
@@ -81,7 +85,7 @@ impl Sweep {
         {
             cells.swap_remove(wrong).work?;
         }
-        Ok(Self { name: base.name, build, axes, cells })
+        Ok(Self { name: base.name().to_owned(), build, axes, cells })
     }
 }
 

@@ -227,7 +227,7 @@ impl<'a> Schedule<'a> {
             line.reason = Some(refusal.message().to_owned());
             return self.append(line, None);
         }
-        line.recipe_hash = assignment.recipe_hash(work);
+        line.recipe_hash = assignment.recipe_hash(work)?;
         // The line comes first: a process without a line would never be found again.
         self.append(line.clone(), None)?;
         let spec = AttemptSpec {

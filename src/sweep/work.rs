@@ -1,19 +1,22 @@
 //! The work of a cell: its recipe and plan, and whether the plan fits in memory.
 
 use crate::error::{Error, Kind, Result};
+use crate::forecast::check_fits;
 use crate::forecast::memory::peak_bytes;
+use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::Plan;
-use crate::recipe::Resolved;
-use crate::train;
+use crate::recipe::Recipe;
 
 /// The recipe of a cell and its plan.
 #[derive(Debug)]
 pub struct Work {
     /// Its recipe.
-    pub resolved: Resolved,
+    pub resolved: Recipe,
     /// Its plan.
     pub plan: Plan,
+    /// The machine that it is planned for.
+    pub machine: Machine,
 }
 
 /// The memory of a cell by its plan.
@@ -33,7 +36,7 @@ impl Work {
     pub fn fit(&self) -> Result<CellFit> {
         let programs = Programs::new(&self.plan)?;
         let planned_bytes = peak_bytes(&self.plan, &programs) as u64;
-        let refusal = match train::check_fits(&self.plan, &programs, self.plan.batch.world) {
+        let refusal = match check_fits(&self.plan, &programs, &self.machine) {
             Err(e) if e.kind() == Kind::DoesNotFit => Some(e),
             fits => fits.map(|()| None)?,
         };

@@ -7,7 +7,7 @@ use crate::device::cuda::Algorithms;
 use crate::model::Programs;
 use crate::plan::Plan;
 use crate::ranks::Stop;
-use crate::recipe::Resolved;
+use crate::recipe::Recipe;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,9 @@ use std::time::Duration;
 /// Inputs that every rank of a process shares.
 #[derive(Clone, Debug)]
 pub(super) struct RunContext {
-    pub resolved: Resolved,
+    pub resolved: Recipe,
+    /// Hash of the recipe as written, also after a resume.
+    pub recipe_hash: String,
     pub plan: Arc<Plan>,
     pub programs: Arc<Programs>,
     pub dataset: Arc<Dataset>,

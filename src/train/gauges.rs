@@ -1,14 +1,15 @@
 //! What is read from a GPU while a run trains, as rows and the summary want it.
 
 use crate::device::cuda::libraries::Nvidia;
+use crate::device::cuda::monitor::versions::version;
+use crate::device::cuda::monitor::{Watch, nvml};
 use crate::device::cuda::nccl::Pinned;
-use crate::device::cuda::products::WORKSPACE;
-use crate::device::cuda::versions::version;
-use crate::device::cuda::{self, Gpu, Part, Queue, Watch, nvml};
+use crate::device::cuda::{self, Gpu, MemoryCause, WORKSPACE};
+use crate::device::gpu::Queue;
 use crate::error::Result;
 use crate::exec::Engine;
-use crate::forecast::hardware;
 use crate::forecast::time::{product_flops, product_peak};
+use crate::machine::hardware;
 use crate::model::Programs;
 use crate::plan::Plan;
 use crate::policy::Placement;
@@ -46,7 +47,7 @@ impl Gauges {
             Placement::Caching | Placement::Naive => most_alive(),
         };
         Some(Self {
-            watch: Watch::start(&gpu),
+            watch: Watch::start(gpu.initial_state()),
             allocated: engine.state.bytes() + transient,
             allocations: gpu.ledger().allocations,
             peak: limits.map(|limits| product_peak(plan, &limits).1),
@@ -63,7 +64,7 @@ impl Gauges {
         row.gpu_allocated_mib = Some(self.allocated as f64 / MIB);
         row.gpu_reserved_mib = Some(ledger.held as f64 / MIB);
         let Some(watch) = &self.watch else { return };
-        let interval = watch.take();
+        let interval = watch.take_interval();
         row.gpu_util_pct = interval.util_pct;
         row.sm_clock_mhz = interval.sm_clock_mhz;
         row.mem_clock_mhz = interval.mem_clock_mhz;
@@ -81,22 +82,22 @@ impl Gauges {
 
     /// What the device's memory holds besides the plan. Call it at the end, while the state is still there.
     pub(super) fn besides_plan(&self) -> BesidesPlan {
-        self.gpu.lay_to(Part::Rest);
-        let usage = self.gpu.usage();
+        self.gpu.attribute_memory(MemoryCause::Other);
+        let usage = self.gpu.untracked_memory();
         BesidesPlan {
             context_bytes: usage.context,
             kernels_bytes: usage.kernels,
             workspace_bytes: Some(WORKSPACE as i64),
             rounding_bytes: usage.rounding,
             graphs_bytes: usage.graphs,
-            rest_bytes: usage.rest,
+            rest_bytes: usage.other,
         }
     }
 
     /// What the summary says of the GPU.
     pub(super) fn summary(&self) -> summary::Gpu {
         let properties = self.gpu.properties();
-        let contention = self.watch.as_ref().map(|watch| watch.seen().contention());
+        let contention = self.watch.as_ref().map(|watch| watch.summary().contention());
         summary::Gpu {
             name: properties.name.clone(),
             driver: nvml::driver_version(),
@@ -127,7 +128,7 @@ pub(super) fn provenance(ordinals: &[usize], channels: Option<usize>) -> Result<
         uuid: Gpu::uuid_of(ordinal).map(|uuid| provenance::anonymous(&uuid)),
         architecture: properties.architecture(),
         memory_bytes: properties.memory_bytes as u64,
-        processors: properties.processors,
+        processors: properties.sm_count,
         driver: nvml::driver_version(),
         cuda: Gpu::driver_version().map(|(major, minor)| format!("{major}.{minor}")),
         nvrtc: version(Nvidia::Nvrtc),

@@ -7,8 +7,9 @@ use crate::device::Device;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::ranks::LocalRanks;
-use crate::recipe::Resolved;
+use crate::recipe::Recipe;
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::path::Path;
@@ -19,10 +20,10 @@ use std::sync::Arc;
 /// rows as an evaluation computes them (at most one chunk of the head). Returns the loss.
 ///
 /// # Errors
-/// As [`super::run`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no
-/// other implementation drops alike.
-pub fn inspect(mut resolved: Resolved, to: &Path) -> Result<f64> {
-    let (plan, programs, dataset) = prepare(&mut resolved, &LocalRanks::single())?;
+/// As [`super::run`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no other
+/// implementation drops alike.
+pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
+    let (plan, programs, dataset) = prepare(recipe, machine, &LocalRanks::single())?;
     if plan.batch.world > 1 || plan.batch.micro_steps > 1 || plan.model.dropout > 0.0 {
         return Err(Error::usage(
             "one step of one rank is inspected, without dropout: set parallelism.world_size=1, training.accumulation=1 \

@@ -29,7 +29,7 @@ pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
 pub use request::{Origin, Request, WorkerRequest};
-pub use run::{check_fits, corpus_facts, follow, make_paths_absolute, run};
+pub use run::{corpus_facts, follow, run};
 pub use sample::{SampleRequest, sample};
 
 use crate::error::Result;

@@ -8,8 +8,9 @@ use crate::device::cpu::Pool;
 use crate::device::cuda::limits::{self, Limits};
 use crate::error::{Error, Result};
 use crate::ir::{Node, Phase, Program};
+use crate::machine::Machine;
 use crate::ranks::LocalRanks;
-use crate::recipe::Resolved;
+use crate::recipe::Recipe;
 use crate::results::quantiles::median;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,21 +92,18 @@ struct Collected {
 ///
 /// # Errors
 /// As [`super::run`]; several ranks are refused, for their waits would be measured as work.
-pub fn profile(mut resolved: Resolved, request: ProfileRequest) -> Result<Profile> {
+pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> Result<Profile> {
     // The schedule has a row per step, and takes part in every step that is measured.
     let needed = request.warmup.saturating_add(2 * request.steps + STEPS_AHEAD + 1);
-    let training = &mut resolved.recipe.training;
-    training.steps = training.steps.max(needed);
-    let (plan, programs, dataset) = prepare(&mut resolved, &LocalRanks::single())?;
+    let steps = recipe.values().training.steps.max(needed);
+    let recipe = recipe.with_overrides(&[format!("training.steps={steps}")], machine)?;
+    let (plan, programs, dataset) = prepare(&recipe, machine, &LocalRanks::single())?;
     if plan.batch.world > 1 {
         return Err(Error::usage("a profile is of one rank; set parallelism.world_size=1"));
     }
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
     let limits = match device.gpu() {
-        Some(gpu) => {
-            gpu.products().set_tf32(plan.execution.tf32);
-            Some(limits::measure(gpu, plan.precision.stream)?)
-        }
+        Some(gpu) => Some(limits::measure(gpu, plan.precision.stream, plan.execution.products)?),
         None => None,
     };
     let tokens = plan.batch.tokens_per_step();

@@ -12,7 +12,7 @@ use crate::checkpoint::{Loaded, TensorView};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
 use crate::device::Device;
 use crate::device::communicator::{Communicator, RankPhase};
-use crate::device::cuda::Part;
+use crate::device::cuda::MemoryCause;
 use crate::error::{Error, Result};
 use crate::exec::{BadOutput, BadTensor, Communicated, Engine, Section, Snapshot};
 use crate::ir::{Node, Program};
@@ -95,13 +95,12 @@ impl Rank {
         let mut kernels_took = None;
         if let Some(gpu) = device.gpu() {
             let began = Instant::now();
-            gpu.products().set_tf32(execution.tf32);
             prepare_alike(&device, &programs, &*comm)?;
             kernels_took = Some(began.elapsed());
-            gpu.lay_to(Part::Kernels);
+            gpu.attribute_memory(MemoryCause::Kernels);
             if comm.world() > 1 {
                 connect_gpus(gpu, &*comm, execution.channels)?;
-                gpu.lay_to(Part::Rest);
+                gpu.attribute_memory(MemoryCause::Other);
             }
             gpu.limit_memory(execution.memory_limit);
         }
@@ -116,7 +115,7 @@ impl Rank {
             execution.poison,
         )?;
         if let Some(gpu) = engine.gpu() {
-            gpu.lay_to(Part::Rounding);
+            gpu.attribute_memory(MemoryCause::Rounding);
         }
         engine.use_graphs(execution.cuda_graphs);
         let schedule = engine.state.slot("control.schedule")?;
@@ -464,7 +463,7 @@ impl Rank {
     /// # Errors
     /// When work of the device failed.
     pub fn shutdown(&self) -> Result<()> {
-        self.engine.gpu().map_or(Ok(()), |gpu| gpu.part())
+        self.engine.gpu().map_or(Ok(()), |gpu| gpu.shutdown())
     }
 
     /// Takes over the state after `step`, which rank 0 reads from a checkpoint.

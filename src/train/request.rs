@@ -1,7 +1,8 @@
 //! What to run, and the form in which a parent process sends it to the processes of its ranks.
 
 use crate::error::Result;
-use crate::recipe::{self, Resolved};
+use crate::machine::Machine;
+use crate::recipe::{Recipe, StoredRecipe};
 use crate::results::progress::Mode;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -23,7 +24,9 @@ pub enum Origin {
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The recipe.
-    pub resolved: Resolved,
+    pub resolved: Recipe,
+    /// Machine that it runs on.
+    pub machine: Machine,
     /// Folder of all run folders.
     pub results: PathBuf,
     /// Display of progress.
@@ -36,12 +39,10 @@ pub struct Request {
     pub command: Vec<String>,
 }
 
-/// A [`Request`] as plain data. The recipe travels as TOML, with every default filled in.
+/// A [`Request`] as plain data.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerRequest {
-    name: String,
-    recipe: String,
-    as_written: Vec<(PathBuf, String)>,
+    recipe: StoredRecipe,
     results: PathBuf,
     progress: Mode,
     origin: Origin,
@@ -52,27 +53,18 @@ pub struct WorkerRequest {
 impl WorkerRequest {
     /// Converts a request to plain data.
     pub fn from_request(request: &Request) -> Self {
-        let Request { resolved, results, progress, origin, algorithms_from, command } = request.clone();
-        Self {
-            name: resolved.name.clone(),
-            recipe: resolved.to_toml(),
-            as_written: resolved.as_written,
-            results,
-            progress,
-            origin,
-            algorithms_from,
-            command,
-        }
+        let Request { resolved, results, progress, origin, algorithms_from, command, .. } = request.clone();
+        let recipe = resolved.to_stored();
+        Self { recipe, results, progress, origin, algorithms_from, command }
     }
 
-    /// Converts the data back to the request.
+    /// Converts the data back to the request, for the machine that runs this process.
     ///
     /// # Errors
     /// When the recipe is invalid, which happens only between different versions of xrun.
     pub fn into_request(self) -> Result<Request> {
-        let Self { name, recipe, as_written, results, progress, origin, algorithms_from, command } = self;
-        let mut resolved = recipe::load_str(name.as_ref(), &recipe, &[], std::iter::empty())?;
-        (resolved.name, resolved.as_written) = (name, as_written);
-        Ok(Request { resolved, results, progress, origin, algorithms_from, command })
+        let Self { recipe, results, progress, origin, algorithms_from, command } = self;
+        let (resolved, machine) = (recipe.load()?, Machine::here());
+        Ok(Request { resolved, machine, results, progress, origin, algorithms_from, command })
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn share(engine: &mut Engine, comm: &dyn Communicator) -> Result<()> 
     for (buffer, _) in BUFFERS {
         for param in &layout.params {
             let slot = engine.state.slot(&format!("{buffer}.{}", param.name))?;
-            if engine.take_from_rank_0(slot)? {
+            if engine.broadcast_from_rank_0(slot)? {
                 continue;
             }
             let mine =

@@ -5,9 +5,10 @@ use super::request::Origin;
 use crate::checkpoint::{self, Loaded};
 use crate::data::Dataset;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::Plan;
-use crate::recipe::{self, Class, Resolved};
+use crate::recipe::{self, Class, Recipe};
 use crate::results::folder::{CHECKPOINT, RESOLVED, read_summary};
 use crate::results::{RunFolder, find};
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ impl Start {
 /// where checkpoints cannot be read.
 pub(super) fn start(
     origin: &Origin,
-    resolved: &Resolved,
+    resolved: &Recipe,
     plan: &Plan,
     programs: &Programs,
     dataset: &Dataset,
@@ -52,7 +53,10 @@ pub(super) fn start(
                 Some(loaded) => (recipe_of(loaded)?, Some(loaded.meta().corpus_hash.clone())),
                 None => {
                     let written = run.join(RESOLVED);
-                    (recipe::load(&written, &[], std::iter::empty())?, read_summary(run)?.corpus_hash)
+                    (
+                        recipe::load(&written, &[], std::iter::empty(), &Machine::none())?,
+                        read_summary(run)?.corpus_hash,
+                    )
                 }
             };
             let place = start.loaded.as_ref().map_or(run.as_path(), Loaded::path);
@@ -88,23 +92,23 @@ pub(super) fn unfinished(results: &Path, recipe_hash: &str) -> Result<Option<Pat
 }
 
 /// The recipe that a checkpoint was trained with.
-pub(super) fn recipe_of(loaded: &Loaded) -> Result<Resolved> {
+pub(super) fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
     let name = Path::new("the checkpoint's recipe");
-    recipe::load_str(name, &loaded.meta().resolved_recipe_toml, &[], std::iter::empty())
+    recipe::load_str(name, &loaded.meta().resolved_recipe_toml, &[], std::iter::empty(), &Machine::none())
 }
 
 /// Compares what began with what is about to go on. Training keys and the corpus must be the same; execution
 /// keys may change, and are returned.
 fn changes(
-    before: &Resolved,
+    before: &Recipe,
     corpus_hash: Option<&str>,
-    resolved: &Resolved,
+    resolved: &Recipe,
     dataset: &Dataset,
     place: &Path,
 ) -> Result<Vec<String>> {
     let mut changes = Vec::new();
     let mut refused = Vec::new();
-    for change in recipe::diff(&before.recipe, &resolved.recipe) {
+    for change in recipe::diff(before.values(), resolved.values()) {
         let text = format!("{} = {} (was {})", change.key, change.new, change.old);
         match change.class {
             Class::Training => refused.push(text),

@@ -15,12 +15,14 @@ use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::error::{Error, Kind, Result};
 use crate::forecast::memory::peak_bytes;
 use crate::forecast::time::predicted_step_ms;
+use crate::forecast::{SMALLER, check_fits};
 use crate::format::binary;
+use crate::machine::{Gpus, Machine};
 use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::policy::{DeviceChoice, Resume};
 use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
-use crate::recipe::Resolved;
+use crate::recipe::Recipe;
 use crate::results::atomic;
 use crate::results::folder::ALGORITHMS;
 use crate::results::progress::{Mode, Progress};
@@ -53,11 +55,12 @@ pub fn run(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<Ended> {
 ///
 /// # Errors
 /// As [`run`], for this process's ranks.
-pub fn follow(mut resolved: Resolved, ranks: &LocalRanks, stop: &Stop) -> Result<Outcome> {
+pub fn follow(resolved: Recipe, machine: &Machine, ranks: &LocalRanks, stop: &Stop) -> Result<Outcome> {
     let guard = ExitGuard::arm(ranks.first());
-    let trained = prepare(&mut resolved, ranks).and_then(|(plan, programs, dataset)| {
+    let trained = prepare(&resolved, machine, ranks).and_then(|(plan, programs, dataset)| {
         fault::check(plan.batch.world, 0, plan.steps as u64)?;
-        let context = RunContext { resolved, plan, programs, dataset, stop: stop.clone() };
+        let recipe_hash = resolved.hash();
+        let context = RunContext { resolved, recipe_hash, plan, programs, dataset, stop: stop.clone() };
         train_ranks(ranks, &context, None)
     });
     if let Err(e) = &trained {
@@ -68,21 +71,22 @@ pub fn follow(mut resolved: Resolved, ranks: &LocalRanks, stop: &Stop) -> Result
 }
 
 fn run_rank_zero(request: Request, ranks: &LocalRanks, stop: &Stop, guard: &ExitGuard) -> Result<Ended> {
-    let Request { mut resolved, results, progress, origin, algorithms_from, command } = request;
-    let origin = resolve_origin(origin, &mut resolved, &results)?;
+    let Request { resolved, machine, results, progress, origin, algorithms_from, command } = request;
+    let origin = resolve_origin(origin, &resolved, &results)?;
     // Locked before the corpus is opened, so that a second process on the same run ends at once.
     let resumed = match &origin {
         Origin::Resume(path) => Some(RunFolder::open(path)?),
         Origin::Fresh | Origin::Fork(_) => None,
     };
     let began = Instant::now();
-    let (plan, programs, dataset) = prepare(&mut resolved, ranks)?;
+    let (plan, programs, dataset) = prepare(&resolved, &machine, ranks)?;
     let corpus_took = began.elapsed();
     let start = start(&origin, &resolved, &plan, &programs, &dataset)?;
     let (from_step, steps) = (start.step(), plan.steps as u64);
     fault::check(plan.batch.world, from_step, steps)?;
     let algorithms = algorithms(&origin, algorithms_from.as_deref(), &plan)?;
-    let context = RunContext { resolved, plan, programs, dataset, stop: stop.clone() };
+    let recipe_hash = resolved.hash();
+    let mut context = RunContext { resolved, recipe_hash, plan, programs, dataset, stop: stop.clone() };
 
     let mut progress = new_progress(progress, &context.plan);
     let is_resumed = resumed.is_some();
@@ -93,6 +97,11 @@ fn run_rank_zero(request: Request, ranks: &LocalRanks, stop: &Stop, guard: &Exit
                 note_finished(&mut progress, folder.path(), steps);
                 announce_finished(ranks, &context, folder.path())?;
                 return Ok(Ended { folder, summary, outcome: Ok(()) });
+            }
+            // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed, the hash
+            // stays that of the recipe as written.
+            if start.changes.is_empty() {
+                context.recipe_hash.clone_from(&summary.recipe_hash);
             }
             (folder, summary)
         }
@@ -106,14 +115,14 @@ fn run_rank_zero(request: Request, ranks: &LocalRanks, stop: &Stop, guard: &Exit
         meta: meta(&context),
         plan: Arc::clone(&context.plan),
         planned_bytes: peak_bytes(&context.plan, &context.programs) as u64,
-        judge: context.resolved.recipe.data.corpus == STORIES,
+        judge: context.resolved.values().data.corpus == STORIES,
         progress,
         folder,
         summary,
         from_step,
         resumed: is_resumed,
     })?;
-    log_start(&mut recorder, &context, &start, &ranks.notes)?;
+    log_start(&mut recorder, &context, &start, &machine, &ranks.notes)?;
 
     let failed_path = path.clone();
     guard.before_exit(move |error| mark_failed(&failed_path, error));
@@ -130,11 +139,10 @@ fn run_rank_zero(request: Request, ranks: &LocalRanks, stop: &Stop, guard: &Exit
 
 /// Replaces a fresh start by a resume of the newest unfinished run of this recipe, where `checkpoint.resume =
 /// "auto"`.
-fn resolve_origin(origin: Origin, resolved: &mut Resolved, results: &Path) -> Result<Origin> {
-    if origin != Origin::Fresh || resolved.recipe.checkpoint.resume != Resume::Auto {
+fn resolve_origin(origin: Origin, resolved: &Recipe, results: &Path) -> Result<Origin> {
+    if origin != Origin::Fresh || resolved.values().checkpoint.resume != Resume::Auto {
         return Ok(origin);
     }
-    make_paths_absolute(resolved)?;
     Ok(unfinished(results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume))
 }
 
@@ -152,11 +160,11 @@ fn note_finished(progress: &mut Progress, folder: &Path, steps: u64) {
 
 /// Creates the folder of a new run, with the recipe as written.
 fn create_folder(results: &Path, context: &RunContext) -> Result<(RunFolder, Summary)> {
-    let (plan, hash) = (&context.plan, context.resolved.hash());
+    let (plan, hash) = (&context.plan, &context.recipe_hash);
     let folder = RunFolder::create(results, &plan.name, &hash[..8], Timestamp::now())?;
     folder.write_recipe(&as_written(&context.resolved))?;
     let name = folder.name();
-    Ok((folder, Summary::started(&plan.name, &name, &hash, plan.steps as u64)))
+    Ok((folder, Summary::started(&plan.name, &name, hash, plan.steps as u64)))
 }
 
 /// Writes what the run depends on: the resolved recipe, the environment, the tokenizer.
@@ -171,7 +179,13 @@ fn write_provenance(folder: &RunFolder, context: &RunContext, command: Vec<Strin
 }
 
 /// Writes notes and warnings about the start to the log.
-fn log_start(recorder: &mut Recorder, context: &RunContext, start: &Start, notes: &[String]) -> Result<()> {
+fn log_start(
+    recorder: &mut Recorder,
+    context: &RunContext,
+    start: &Start,
+    machine: &Machine,
+    notes: &[String],
+) -> Result<()> {
     let (plan, dataset) = (&context.plan, &context.dataset);
     recorder.note(&format!("{}: {}", plan.name, dataset.description))?;
     for warning in dataset.warnings.iter().chain(&start.warnings) {
@@ -183,8 +197,8 @@ fn log_start(recorder: &mut Recorder, context: &RunContext, start: &Start, notes
     if let Some(loaded) = &start.loaded {
         recorder.note(&format!("going on from step {} ({})", start.step(), loaded.path().display()))?;
     }
-    if let (None, Err(reason)) = (plan.execution.gpu, cuda::usable())
-        && context.resolved.recipe.engine.device == DeviceChoice::Auto
+    if let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus)
+        && context.resolved.values().engine.device == DeviceChoice::Auto
         && cuda::libraries::Nvidia::Driver.open().is_some()
     {
         recorder.warn(&format!("this runs on the CPU, for {reason}"))?;
@@ -198,34 +212,22 @@ fn log_start(recorder: &mut Recorder, context: &RunContext, start: &Start, notes
 /// Note in the summary of a run whose ranks do not exchange gradients.
 const NOT_EXCHANGED: &str = "communication off: replicas differ, nothing of this run may be exported";
 
-/// Opens the corpus, plans, records the programs, and refuses what does not fit. Paths become absolute.
+/// Opens the corpus, plans, records the programs, and refuses what does not fit.
 pub(super) fn prepare(
-    resolved: &mut Resolved,
+    recipe: &Recipe,
+    machine: &Machine,
     ranks: &LocalRanks,
 ) -> Result<(Arc<Plan>, Arc<Programs>, Arc<Dataset>)> {
-    make_paths_absolute(resolved)?;
-    let dataset = data::open(&data_spec(resolved), resolved.recipe.training.seq_len)?;
-    let mut plan = Plan::new(resolved, corpus_facts(&dataset))?;
-    if resolved.recipe.engine.threads.is_none() {
-        plan.execution.threads = (plan.execution.threads / ranks.processes_on_machine()).max(1);
-    }
+    let machine = machine.clone().with_ranks(ranks.on_machine(), ranks.processes_on_machine());
+    let dataset = data::open(&data_spec(recipe), recipe.values().training.seq_len)?;
+    let plan = Plan::new(recipe, &corpus_facts(&dataset), &machine)?;
     if plan.generation.samples > 0 {
         // At the end of a training it would be too late to say so.
         prompt(&plan.generation, &dataset.tokenizer, plan.batch.seq_len)?;
     }
     let programs = Programs::new(&plan)?;
-    check_fits(&plan, &programs, ranks.on_machine())?;
+    check_fits(&plan, &programs, &machine)?;
     Ok((Arc::new(plan), Arc::new(programs), Arc::new(dataset)))
-}
-
-/// Makes the paths in a recipe absolute. A run's recipe hash is that of the recipe after this, so that it is
-/// the hash of `resolved.toml` too, and recipes in two folders that name two files alike are not taken for
-/// one.
-///
-/// # Errors
-/// When the current directory is gone.
-pub fn make_paths_absolute(resolved: &mut Resolved) -> Result<()> {
-    resolved.make_paths_absolute(&[&data::GENERATED[..], &data::tokenizer::BUILT_IN[..]].concat())
 }
 
 /// Name of the corpus with a grammar, against which generated sentences are checked.
@@ -248,13 +250,13 @@ fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Optio
         _ => return Ok(None),
     };
     let name = Gpu::properties_of(gpu)?.name;
-    if from.is_some() && !table.is_of(&name, cuda::products::library_version()) {
+    if from.is_some() && !table.is_for(&name, cuda::library_version()) {
         return Err(Error::usage(format!(
             "the algorithms to take over are of {} with cuBLASLt {}, and this is {name} with {}: they mean nothing here. \
              Leave --algos-from out",
             table.gpu,
             table.cublaslt,
-            cuda::products::library_version()
+            cuda::library_version()
         )));
     }
     Ok(Some(table))
@@ -274,53 +276,6 @@ fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
     ))
 }
 
-/// Keys to change where memory is short.
-const SMALLER: &str = "Smaller: training.local_batch_size with more training.accumulation, or \
-                       activation_checkpoint.mode=full";
-
-/// Refuses what the plan says cannot fit, before anything is allocated. `ranks` are those that share this
-/// machine.
-///
-/// # Errors
-/// [`Kind::DoesNotFit`], with the largest tensor and what to turn.
-pub fn check_fits(plan: &Plan, programs: &Programs, ranks: usize) -> Result<()> {
-    let card = plan.execution.gpu.map(|gpu| Gpu::properties_of(gpu).map(|p| p.memory_bytes)).transpose()?;
-    let machine = memory::total_bytes().map(|b| b as usize);
-    let (limit, whose) = match (plan.execution.memory_limit, card, machine) {
-        (Some(limit), _, _) => (limit, "engine.memory_limit_gib"),
-        (None, Some(card), _) => (card, "the GPU's memory"),
-        (None, None, Some(machine)) => (machine, "this machine's memory"),
-        (None, None, None) => return Ok(()),
-    };
-    // On the CPU, ranks share the machine's memory, each with its own state and arena.
-    let per_rank = peak_bytes(plan, programs);
-    let shared = plan.execution.memory_limit.is_none() && card.is_none();
-    let planned = per_rank.saturating_mul(if shared { ranks } else { 1 });
-    if planned <= limit {
-        return Ok(());
-    }
-    let section = programs.sections().into_iter().max_by_key(|s| s.memory.arena_bytes);
-    let largest = section.and_then(|s| {
-        let block = *s.memory.holders_of_peak().first()?;
-        let tensor = s.program.tensor(*block.tensors.first()?);
-        Some(format!(
-            "; the largest tensor at the peak is {} {} ({})",
-            tensor.name,
-            tensor.spec,
-            binary(block.bytes)
-        ))
-    });
-    Err(Error::does_not_fit(format!(
-        "does not fit: the plan needs {} (state {}, activations {}), and {whose} is {}{}. \
-         {SMALLER}",
-        binary(planned),
-        binary(programs.state.bytes()),
-        binary(per_rank - programs.state.bytes()),
-        binary(limit),
-        largest.unwrap_or_default()
-    )))
-}
-
 /// What the corpus says of itself once it is open.
 pub fn corpus_facts(dataset: &Dataset) -> Corpus {
     Corpus {
@@ -335,7 +290,7 @@ pub fn corpus_facts(dataset: &Dataset) -> Corpus {
 /// Fills in what is known before the first step.
 fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summary {
     let RunContext { plan, programs, dataset, .. } = context;
-    summary.recipe_hash = context.resolved.hash();
+    summary.recipe_hash.clone_from(&context.recipe_hash);
     summary.steps_planned = plan.steps as u64;
     summary.parameters = Some(programs.state.parameter_count() as u64);
     summary.parameters_core = Some(programs.state.core_parameter_count() as u64);
@@ -355,11 +310,11 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
 }
 
 fn meta(context: &RunContext) -> Meta {
-    let RunContext { resolved, plan, dataset, .. } = context;
+    let RunContext { resolved, recipe_hash, plan, dataset, .. } = context;
     Meta {
         step: 0,
         tokens_seen: 0,
-        recipe_hash: resolved.hash(),
+        recipe_hash: recipe_hash.clone(),
         resolved_recipe_toml: resolved.to_toml(),
         corpus_hash: dataset.hash.clone(),
         tokenizer_hash: dataset.tokenizer.hash(),
@@ -373,10 +328,10 @@ fn meta(context: &RunContext) -> Meta {
 }
 
 /// The files of a recipe as written, the outermost first.
-fn as_written(resolved: &Resolved) -> String {
+fn as_written(resolved: &Recipe) -> String {
     let mut text = String::new();
-    for (path, written) in &resolved.as_written {
-        if resolved.as_written.len() > 1 {
+    for (path, written) in resolved.files() {
+        if resolved.files().len() > 1 {
             text += &format!("# ---- {}\n", path.display());
         }
         text += written;

@@ -11,6 +11,7 @@ use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, prepare};
+use crate::machine::Machine;
 use crate::model::generator;
 use crate::plan::{Corpus, Generation, Plan};
 use crate::recipe::{self, Class};
@@ -49,13 +50,15 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         eprint_line(&format!("warning: {warning}"));
     }
     let trained = recipe_of(&loaded)?;
+    let machine = Machine::here().with_single_device();
     let mut resolved = recipe::load_str(
         Path::new("the checkpoint's recipe"),
         &loaded.meta().resolved_recipe_toml,
         &request.overrides,
         std::iter::empty(),
+        &machine,
     )?;
-    let changes = recipe::diff(&trained.recipe, &resolved.recipe);
+    let changes = recipe::diff(trained.values(), resolved.values());
     if let Some(change) = changes.iter().find(|change| change.class == Class::Training && change.key != DTYPE)
     {
         return Err(Error::usage(format!(
@@ -64,10 +67,10 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
             change.key, change.old
         )));
     }
-    // Whoever calls for text wants one, also of a run that wrote none.
-    let samples = &mut resolved.recipe.generation.samples;
-    if *samples == 0 && !request.overrides.iter().any(|set| set.starts_with("generation.samples")) {
-        *samples = 1;
+    // `xrun sample` writes one text even for a run that generates none.
+    let says_samples = request.overrides.iter().any(|set| set.starts_with("generation.samples"));
+    if resolved.values().generation.samples == 0 && !says_samples {
+        resolved = resolved.with_overrides(&["generation.samples=1".to_owned()], &machine)?;
     }
     let tokenizer = Tokenizer::open(&request.run.join(TOKENIZER).to_string_lossy())?;
     let corpus = Corpus {
@@ -77,7 +80,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         validation_tokens: 0,
         floor: None,
     };
-    let plan = Plan::for_one_process(&resolved, corpus)?;
+    let plan = Plan::new(&resolved, &corpus, &machine)?;
     let (state, section) = generator(&plan)?;
     let execution = &plan.execution;
     let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;

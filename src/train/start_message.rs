@@ -6,6 +6,7 @@ use super::phase::STARTS;
 use crate::device::communicator::Communicator;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::recipe::{self, Class};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -83,9 +84,9 @@ impl StartMessage {
         }
         // Paths may differ between machines; the hash below compares the content.
         let is_path = |key: &str| ["data.corpus", "data.tokenizer", "data.validation"].contains(&key);
-        let theirs =
-            recipe::load_str(Path::new("the recipe of rank 0"), &self.recipe, &[], std::iter::empty())?;
-        let changes = recipe::diff(&theirs.recipe, &context.resolved.recipe).into_iter();
+        let name = Path::new("the recipe of rank 0");
+        let theirs = recipe::load_str(name, &self.recipe, &[], std::iter::empty(), &Machine::none())?;
+        let changes = recipe::diff(theirs.values(), context.resolved.values()).into_iter();
         let differ = changes.filter(|change| change.class != Class::Bookkeeping && !is_path(change.key));
         let differ: Vec<String> = differ
             .map(|change| format!("{} = {} ({} on rank 0)", change.key, change.new, change.old))

@@ -88,7 +88,7 @@ fn train_rank(
     let gpu = gpu_of_rank(plan, comm.rank(), ranks.index_on_machine(comm.rank()))?;
     let device = Device::open(gpu, Arc::clone(pool))?;
     if let (Some(gpu), Some(json)) = (device.gpu(), &message.algorithms) {
-        gpu.products().adopt(&Algorithms::from_json(json).map_err(Error::failed)?);
+        gpu.products().merge(&Algorithms::from_json(json).map_err(Error::failed)?);
     }
     let (device_took, on_gpu) = (began.elapsed(), device.gpu().is_some());
     log.line(&format!(

@@ -6,10 +6,11 @@ use xrun::data::{self, Dataset};
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{BadTensor, Engine};
+use xrun::machine::Machine;
 use xrun::model::{Programs, schedule_table};
 use xrun::plan::{Corpus, Plan, data_spec};
 use xrun::ranks::launch;
-use xrun::recipe::Resolved;
+use xrun::recipe::Recipe;
 use xrun::train::{Rank, initialize};
 use xrun::{Result, recipe};
 
@@ -54,9 +55,9 @@ pub struct Setup {
 }
 
 /// [`TINY`] with `section.key=value` on top.
-pub fn recipe(overrides: &[&str]) -> Result<Resolved> {
+pub fn recipe(overrides: &[&str]) -> Result<Recipe> {
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-    recipe::load_str("tiny.toml".as_ref(), TINY, &overrides, std::iter::empty())
+    recipe::load_str("tiny.toml".as_ref(), TINY, &overrides, std::iter::empty(), &Machine::here())
 }
 
 impl Setup {
@@ -67,7 +68,7 @@ impl Setup {
     pub fn try_new(overrides: &[&str]) -> Result<Self> {
         let resolved = recipe(overrides)?;
         let dataset = open(&resolved)?;
-        let plan = Plan::new(&resolved, facts(&dataset))?;
+        let plan = Plan::new(&resolved, &facts(&dataset), &Machine::here())?;
         Self::of(plan, dataset)
     }
 
@@ -242,10 +243,10 @@ pub fn get(engine: &Engine, slot: &str) -> Vec<f64> {
 }
 
 /// Opens a corpus once per process.
-fn open(resolved: &Resolved) -> Result<Arc<Dataset>> {
+fn open(resolved: &Recipe) -> Result<Arc<Dataset>> {
     type Opened = Mutex<BTreeMap<String, Arc<Dataset>>>;
     static OPENED: OnceLock<Opened> = OnceLock::new();
-    let (spec, seq_len) = (data_spec(resolved), resolved.recipe.training.seq_len);
+    let (spec, seq_len) = (data_spec(resolved), resolved.values().training.seq_len);
     let mut opened = OPENED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let key = format!("{spec:?} {seq_len}");
     if let Some(dataset) = opened.get(&key) {

@@ -2,6 +2,7 @@
 
 mod bits;
 mod exchange;
+mod gpu_queue;
 mod gradient;
 mod harness;
 mod keys;

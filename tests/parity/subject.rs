@@ -6,6 +6,7 @@ use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::ir::Precision;
+use xrun::machine::Machine;
 use xrun::model::{Programs, schedule_table};
 use xrun::plan::{Corpus, Plan};
 use xrun::train::refresh_shadow;
@@ -69,8 +70,14 @@ impl Subject {
 
     fn with(overrides: &[&str], change: impl FnOnce(&mut Plan)) -> Self {
         let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-        let recipe =
-            xrun::recipe::load_str("parity.toml".as_ref(), RECIPE, &overrides, std::iter::empty()).unwrap();
+        let recipe = xrun::recipe::load_str(
+            "parity.toml".as_ref(),
+            RECIPE,
+            &overrides,
+            std::iter::empty(),
+            &Machine::here(),
+        )
+        .unwrap();
         let corpus = Corpus {
             vocab_size: VOCAB,
             train_tokens: 10_000,
@@ -78,7 +85,7 @@ impl Subject {
             validation_tokens: 1_000,
             floor: None,
         };
-        let mut plan = Plan::new(&recipe, corpus).unwrap();
+        let mut plan = Plan::new(&recipe, &corpus, &Machine::here()).unwrap();
         change(&mut plan);
         let programs = Programs::new(&plan).unwrap();
         let execution = plan.execution.clone();

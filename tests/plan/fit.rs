@@ -14,7 +14,7 @@ fn peak(name: &str, overrides: &[&str]) -> usize {
 #[test]
 fn what_is_found_fits_and_one_more_does_not() {
     let plan = plan("dim384", &[], GPT2);
-    let budget = Budget::on(&plan, device("rtx3090"));
+    let budget = Budget::new(&plan, &device("rtx3090"));
     let rows = fit_local_batch(&plan, &budget).expect("rows");
     assert_eq!(rows.len(), 6);
     for FitRow { dtype, recompute, local_batch_size, peak_bytes, capped, .. } in &rows {
@@ -44,7 +44,7 @@ fn what_is_found_fits_and_one_more_does_not() {
 #[test]
 fn more_memory_fits_no_smaller_batch() {
     let plan = plan("dim384", &[], GPT2);
-    let of = |name: &str| fit_local_batch(&plan, &Budget::on(&plan, device(name))).expect("rows");
+    let of = |name: &str| fit_local_batch(&plan, &Budget::new(&plan, &device(name))).expect("rows");
     for (small, large) in of("rtx4090").iter().zip(of("a100-40")) {
         assert!(small.local_batch_size <= large.local_batch_size);
     }
@@ -53,7 +53,7 @@ fn more_memory_fits_no_smaller_batch() {
 #[test]
 fn a_batch_beyond_the_largest_is_capped() {
     let small = plan("quickstart", &["training.seq_len=1"], 511);
-    let budget = Budget { hardware: None, bytes: None, reserve: 0 };
+    let budget = Budget { hardware: None, name: "nothing", bytes: None, reserve: 0, ranks: 1 };
     let rows = fit_local_batch(&small, &budget).expect("rows");
     assert!(rows.iter().all(|row| row.capped && row.local_batch_size == 1 << 20));
 }
@@ -88,7 +88,7 @@ fn suggestions_hold() {
             let memory = forecast(&changed, &[]).memory;
             assert_eq!(memory.peak_bytes, advice.peak_bytes, "{name} {all:?}");
             assert!(
-                advice.fits && Budget::on(&changed, device(on)).holds(memory.peak_bytes),
+                advice.fits && Budget::new(&changed, &device(on)).holds(memory.peak_bytes),
                 "{name} {all:?}"
             );
             let before = plan(name, overrides, GPT2);

@@ -3,7 +3,8 @@
 use crate::{corpus, device};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
-use xrun::forecast::{Forecast, hardware, listing};
+use xrun::forecast::{Forecast, listing};
+use xrun::machine::{Machine, hardware};
 use xrun::model::Programs;
 use xrun::plan::Plan;
 use xrun::recipe;
@@ -84,8 +85,10 @@ proptest! {
     ) {
         let start = Instant::now();
         let name = "quickstart".as_ref();
-        let Ok(resolved) = recipe::load(name, &overrides, std::iter::empty()) else { return Ok(()) };
-        let Ok(plan) = Plan::anywhere(&resolved, corpus(vocab)) else { return Ok(()) };
+        let Ok(resolved) = recipe::load(name, &overrides, std::iter::empty(), &Machine::none()) else {
+            return Ok(());
+        };
+        let Ok(plan) = Plan::new(&resolved, &corpus(vocab), &Machine::none()) else { return Ok(()) };
         let programs = Programs::new(&plan).map_err(|e| TestCaseError::fail(e.to_string()))?;
         let found = Forecast::new(&plan, &programs, &[device(hardware::DEVICES[on].name)]);
         let found = found.map_err(|e| TestCaseError::fail(e.to_string()))?;

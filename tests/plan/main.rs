@@ -7,7 +7,8 @@ mod memory;
 mod numbers;
 mod text;
 
-use xrun::forecast::{Forecast, Hardware, hardware};
+use xrun::forecast::Forecast;
+use xrun::machine::Machine;
 use xrun::model::Programs;
 use xrun::plan::{Corpus, Plan};
 use xrun::recipe;
@@ -20,19 +21,20 @@ fn corpus(vocab_size: usize) -> Corpus {
 /// The plan of a built-in recipe with overrides, for any machine.
 fn plan(name: &str, overrides: &[&str], vocab_size: usize) -> Plan {
     let overrides: Vec<String> = overrides.iter().map(|s| (*s).to_owned()).collect();
-    let resolved = recipe::load(name.as_ref(), &overrides, std::iter::empty()).expect("a good recipe");
-    Plan::anywhere(&resolved, corpus(vocab_size)).expect("a good plan")
+    let resolved = recipe::load(name.as_ref(), &overrides, std::iter::empty(), &Machine::none());
+    let resolved = resolved.expect("a good recipe");
+    Plan::new(&resolved, &corpus(vocab_size), &Machine::none()).expect("a good plan")
 }
 
 fn programs(plan: &Plan) -> Programs {
     Programs::new(plan).expect("programs")
 }
 
-fn device(name: &str) -> &'static Hardware {
-    hardware::find(name).expect("a known device")
+fn device(name: &str) -> Machine {
+    Machine::named(name).expect("a known device")
 }
 
-fn forecast(plan: &Plan, on: &[&'static Hardware]) -> Forecast {
+fn forecast(plan: &Plan, on: &[Machine]) -> Forecast {
     Forecast::new(plan, &programs(plan), on).expect("a forecast")
 }
 

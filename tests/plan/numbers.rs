@@ -97,9 +97,9 @@ fn batches_and_tokens() {
 #[test]
 fn step_time_is_bound_by_products_and_memory() {
     let h200 = device("h200");
-    let limits = h200.limits.expect("known");
+    let limits = h200.hardware.and_then(|hardware| hardware.limits).expect("known");
     let step = |overrides: &[&str]| {
-        let found = forecast(&plan("dim768", overrides, GPT2), &[h200]);
+        let found = forecast(&plan("dim768", overrides, GPT2), std::slice::from_ref(&h200));
         found.on[0].step.clone().expect("a prediction")
     };
     let one = step(&[]);

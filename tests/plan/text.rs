@@ -1,9 +1,9 @@
 //! What a person reads.
 
 use crate::{TINY, device, forecast, plan, programs};
-use xrun::forecast::hardware;
 use xrun::forecast::listing::listing;
 use xrun::format::thousands;
+use xrun::machine::hardware;
 
 #[test]
 fn the_report_of_a_tiny_plan() {

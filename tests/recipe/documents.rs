@@ -1,6 +1,7 @@
 //! The tables and examples of docs/recipes.md are those of the program.
 
 use std::path::Path;
+use xrun::machine::Machine;
 use xrun::recipe;
 
 const BEGIN: &str = "<!-- reference: generated from the table of keys -->\n";
@@ -32,6 +33,6 @@ fn the_recipes_in_the_text_load() {
         text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()).collect();
     assert!(!blocks.is_empty());
     for block in blocks {
-        recipe::load_str(&path, block, &[], std::iter::empty()).expect(block);
+        recipe::load_str(&path, block, &[], std::iter::empty(), &Machine::none()).expect(block);
     }
 }

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use xrun::error::Result;
-use xrun::recipe::{self, Layer, Resolved};
+use xrun::machine::Machine;
+use xrun::recipe::{self, Layer, Recipe};
 
 fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
@@ -12,9 +13,9 @@ fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-fn load(path: &Path, overrides: &[&str]) -> Result<Resolved> {
+fn load(path: &Path, overrides: &[&str]) -> Result<Recipe> {
     let overrides: Vec<String> = overrides.iter().map(|o| (*o).to_owned()).collect();
-    recipe::load(path, &overrides, std::iter::empty())
+    recipe::load(path, &overrides, std::iter::empty(), &Machine::none())
 }
 
 #[test]
@@ -28,22 +29,24 @@ fn a_chain_is_layered_from_its_base() {
     write(folder.path(), "middle.toml", "extends = \"shared/base.toml\"\n[training]\nsteps = 8\nseed = 5\n");
     let top = write(folder.path(), "top.toml", "extends = \"middle.toml\"\n[training]\nseed = 6\n");
     let resolved = load(&top, &["model.n_layers=2", "data.tokenizer=here.json"]).expect("valid");
-    let recipe = &resolved.recipe;
+    let recipe = resolved.values();
     assert_eq!((recipe.model.dim, recipe.model.n_layers), (384, 2));
     assert_eq!((recipe.training.steps, recipe.training.seed), (8, 6));
-    assert_eq!(resolved.name, "top");
-    assert_eq!(resolved.base_dir, folder.path());
+    assert_eq!(resolved.name(), "top");
     let names: Vec<String> = resolved
-        .as_written
+        .files()
         .iter()
         .map(|(path, _)| path.file_name().expect("a name").to_string_lossy().into_owned())
         .collect();
     assert_eq!(names, ["built-in:dim384", "base.toml", "middle.toml", "top.toml"]);
     assert_eq!(resolved.layer("data.corpus"), Layer::File { path: base.clone(), line: 3 });
     // A path counts from the file that says it; on the command line, from the current directory.
-    assert_eq!(resolved.path_of("data.corpus", &recipe.data.corpus), folder.path().join("shared/text"));
-    assert_eq!(resolved.path_of("data.tokenizer", &recipe.data.tokenizer), Path::new("here.json"));
-    assert_eq!(resolved.path_of("data.corpus", "/absolute"), Path::new("/absolute"));
+    assert_eq!(Path::new(&recipe.data.corpus), folder.path().join("shared/text"));
+    let here = std::env::current_dir().expect("a current folder");
+    assert_eq!(Path::new(&recipe.data.tokenizer), here.join("here.json"));
+    assert_eq!(resolved.written().data.corpus, "text", "as it was spelled");
+    let absolute = load(&top, &["data.corpus=/absolute"]).expect("valid");
+    assert_eq!(absolute.values().data.corpus, "/absolute");
 }
 
 #[test]
@@ -129,7 +132,7 @@ fn recipes_of_the_log_ask_a_question() {
         fs::read_dir(folder).expect("recipes").map(|entry| entry.expect("a file").path()).collect();
     assert!(recipes.len() > 12, "{recipes:?}");
     for path in recipes {
-        let compare = load(&path, &[]).unwrap_or_else(|e| panic!("{e}")).recipe.compare;
+        let compare = load(&path, &[]).unwrap_or_else(|e| panic!("{e}")).values().compare.clone();
         let beside_a_command = path.file_name().expect("a name").to_string_lossy().starts_with("torch-");
         assert_eq!(compare.change.is_empty(), beside_a_command, "{}: what is compared?", path.display());
         assert!(!compare.hypothesis.is_empty() && compare.predicts.is_some(), "{}", path.display());

@@ -3,15 +3,21 @@
 use proptest::prelude::*;
 use std::path::Path;
 use xrun::error::Kind;
+use xrun::machine::Machine;
 use xrun::recipe::{self, KEYS, builtin};
 
 /// Loading ends with a recipe that survives being written, or with a usage error; it never panics.
 fn survives(text: &str, overrides: &[String]) -> Result<(), TestCaseError> {
-    match recipe::load_str(Path::new("garbled.toml"), text, overrides, std::iter::empty()) {
+    match recipe::load_str(Path::new("garbled.toml"), text, overrides, std::iter::empty(), &Machine::none()) {
         Ok(resolved) => {
-            let again =
-                recipe::load_str(Path::new("again.toml"), &resolved.to_toml(), &[], std::iter::empty());
-            prop_assert_eq!(again.map(|r| r.recipe), Ok(resolved.recipe));
+            let again = recipe::load_str(
+                Path::new("again.toml"),
+                &resolved.to_toml(),
+                &[],
+                std::iter::empty(),
+                &Machine::none(),
+            );
+            prop_assert_eq!(again.map(|r| r.values().clone()), Ok(resolved.values().clone()));
         }
         Err(error) => {
             prop_assert_eq!(error.kind(), Kind::Usage);
@@ -50,8 +56,9 @@ fn nasty() -> impl Strategy<Value = String> {
 fn tokens() -> impl Strategy<Value = Vec<String>> {
     (0..builtin::RECIPES.len()).prop_map(|i| {
         let (name, text) = builtin::RECIPES[i];
-        let long =
-            recipe::load(Path::new(name), &[], std::iter::empty()).map(|r| r.to_toml()).unwrap_or_default();
+        let long = recipe::load(Path::new(name), &[], std::iter::empty(), &Machine::none())
+            .map(|r| r.to_toml())
+            .unwrap_or_default();
         let text = if i % 2 == 0 { text } else { long.as_str() };
         let mut tokens: Vec<String> = Vec::new();
         for c in text.chars() {

@@ -4,4 +4,5 @@ mod binary;
 mod documents;
 mod files;
 mod garbled;
+mod hashes;
 mod wrong;

@@ -2,13 +2,15 @@
 
 use std::path::Path;
 use xrun::error::Kind;
+use xrun::machine::Machine;
 use xrun::recipe;
 
 /// The message for a recipe that has to be refused.
 fn wrong(text: &str, overrides: &[&str], env: &[(&str, &str)]) -> String {
     let overrides: Vec<String> = overrides.iter().map(|o| (*o).to_owned()).collect();
     let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    let error = recipe::load_str(Path::new("wrong.toml"), text, &overrides, env).expect_err("a wrong recipe");
+    let error = recipe::load_str(Path::new("wrong.toml"), text, &overrides, env, &Machine::none())
+        .expect_err("a wrong recipe");
     assert_eq!(error.kind(), Kind::Usage);
     error.message().to_owned()
 }
@@ -24,7 +26,7 @@ dim = = 4
     2 | dim = = 4
       |       ^
       |
-      = help: a recipe has [sections] with lines `key = value`; texts stand in quotes
+      = help: a recipe has [sections] with lines `key = value`; strings stand in quotes
     "###);
 }
 
@@ -39,7 +41,7 @@ corpus = "stories
     2 | corpus = "stories
       |                  ^
       |
-      = help: a recipe has [sections] with lines `key = value`; texts stand in quotes
+      = help: a recipe has [sections] with lines `key = value`; strings stand in quotes
     "###);
 }
 
@@ -128,7 +130,7 @@ dim = "384"
      --> wrong.toml:2:7
       |
     2 | dim = "384"
-      |       ^^^^^ a text
+      |       ^^^^^ a string
       |
       = help: model.dim is a whole number from 1 to 65536; write 384 without the quotes
     "###);
@@ -233,7 +235,7 @@ decay = "cosin"
      --> wrong.toml:2:9
       |
     2 | decay = "cosin"
-      |         ^^^^^^^ unknown word
+      |         ^^^^^^^ unknown value
       |
       = help: lr_scheduler.decay is one of "cosine", "linear", "wsd"; did you mean "cosine"?
     "###);
@@ -412,7 +414,7 @@ fn wrong_value_in_the_environment() {
      --> environment:1:23
       |
     1 | XRUN__TRAINING__DTYPE=fp16
-      |                       ^^^^ unknown word
+      |                       ^^^^ unknown value
       |
       = help: training.dtype is one of "bf16", "fp32", "tf32"; did you mean "bf16"?
     "###);
@@ -468,7 +470,7 @@ fn wrong_value_in_a_grid() {
      --> wrong.toml:2:20
       |
     2 | "model.dim" = [64, "big"]
-      |                    ^^^^^ a text
+      |                    ^^^^^ a string
       |
       = help: model.dim is a whole number from 1 to 65536
     "###);
@@ -503,7 +505,7 @@ dtype = "fp8"
      --> wrong.toml:6:9
       |
     6 | dtype = "fp8"
-      |         ^^^^^ unknown word
+      |         ^^^^^ unknown value
       |
       = help: training.dtype is one of "bf16", "fp32", "tf32"
 
@@ -511,7 +513,7 @@ dtype = "fp8"
      --> command line:1:11
       |
     1 | data.seed=x
-      |           ^ a text
+      |           ^ a string
       |
       = help: data.seed is a whole number from 0 to 9223372036854775807
     "###);

@@ -4,7 +4,8 @@
 //! it. So a choice is data: it is kept on disk for the next run, written into the run's folder, and taken from there
 //! by a resume and by both sides of a comparison.
 
-use super::queue::ProductShape;
+use crate::device::gpu::ProductShape;
+use crate::device::{DType, ProductPrecision};
 use crate::error::{Error, IoContext, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -70,12 +71,11 @@ pub struct Algorithms {
 }
 
 /// What a product is called in the table: `bf16 8192x2304x768 nt f32 add`.
-pub fn key(shape: &ProductShape, tf32: bool) -> String {
+pub fn key(shape: &ProductShape) -> String {
     let side = |transposed| if transposed { 't' } else { 'n' };
-    let input = if tf32 && shape.input == crate::device::DType::F32 {
-        "tf32".to_string()
-    } else {
-        shape.input.to_string()
+    let input = match (shape.precision, shape.input) {
+        (ProductPrecision::Tf32, DType::F32) => "tf32".to_string(),
+        (_, format) => format.to_string(),
     };
     format!(
         "{input} {}x{}x{} {}{} {}{}",
@@ -117,7 +117,7 @@ impl Algorithms {
         COMMITTED
             .iter()
             .filter_map(|text| Self::from_json(text).ok())
-            .find(|table| table.is_of(gpu, cublaslt))
+            .find(|table| table.is_for(gpu, cublaslt))
     }
 
     /// The table as JSON.
@@ -136,7 +136,7 @@ impl Algorithms {
     }
 
     /// Whether it is of the same GPU model and library: elsewhere its words mean nothing.
-    pub fn is_of(&self, gpu: &str, cublaslt: u64) -> bool {
+    pub fn is_for(&self, gpu: &str, cublaslt: u64) -> bool {
         self.gpu == gpu && self.cublaslt == cublaslt
     }
 }

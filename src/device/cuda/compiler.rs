@@ -1,8 +1,9 @@
 //! Compiles kernels with NVRTC, each once per machine: results are kept on disk.
 
+use super::cache::cache_folder;
 use super::libraries::Nvidia;
-use super::queue::Kernel;
 use super::sources::{headers, source};
+use crate::device::gpu::Kernel;
 use crate::error::{Error, IoContext, Result};
 use cudarc::nvrtc::sys;
 use rayon::prelude::*;
@@ -23,7 +24,7 @@ pub struct Unit {
 
 impl Unit {
     /// The unit that a kernel is in.
-    pub fn of(kernel: &Kernel) -> Self {
+    pub fn of_kernel(kernel: &Kernel) -> Self {
         Self { file: kernel.file, defines: kernel.defines.clone() }
     }
 
@@ -54,13 +55,7 @@ impl Compiler {
     /// # Errors
     /// When NVRTC is not there.
     pub fn new(architecture: &str) -> Result<Self> {
-        if Nvidia::Nvrtc.open().is_none() {
-            return Err(Error::failed(format!(
-                "the compiler of kernels (NVRTC) is not found; try: {}. Its folder can be given in {}",
-                Nvidia::Nvrtc.remedy(),
-                super::libraries::PATH_VARIABLE
-            )));
-        }
+        Nvidia::Nvrtc.require("the compiler of kernels (NVRTC)")?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: NVRTC is open, and both addresses are of integers.
         let status = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
@@ -180,12 +175,12 @@ impl Resources {
 
 /// The units of kernels, each once.
 pub fn units<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> Vec<Unit> {
-    kernels.into_iter().map(Unit::of).collect::<BTreeSet<_>>().into_iter().collect()
+    kernels.into_iter().map(Unit::of_kernel).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// `XRUN_CACHE`, else the user's cache folder, with the place of kernels in it.
 fn folder() -> Option<PathBuf> {
-    super::cache_folder().map(|folder| folder.join("kernels"))
+    cache_folder().map(|folder| folder.join("kernels"))
 }
 
 fn keep(path: &std::path::Path, code: &[u8]) -> Result<()> {

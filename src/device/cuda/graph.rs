@@ -8,18 +8,19 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 impl Gpu {
-    /// Captures what `work` puts into the stream as a graph; nothing runs yet.
+    /// Captures what `work` puts into the stream as a graph, without running it.
     ///
     /// # Errors
     /// That of `work`, or when the driver refuses.
     pub fn capture(self: &Arc<Self>, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream exists and is not being captured.
-        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) }, "begin a graph")?;
+        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream().raw(), mode) }, "begin a graph")?;
         let worked = work();
         let mut graph = null_mut();
         // SAFETY: the capture was begun above; it is ended also when the work failed.
-        let ended = check(unsafe { sys::cuStreamEndCapture(self.stream, &raw mut graph) }, "end a graph");
+        let ended =
+            check(unsafe { sys::cuStreamEndCapture(self.stream().raw(), &raw mut graph) }, "end a graph");
         worked?;
         ended?;
         let mut executable = null_mut();
@@ -34,6 +35,8 @@ impl Gpu {
 }
 
 /// Work that was captured once and is launched as a whole.
+///
+/// It keeps the GPU, and so its communicator, which NCCL cannot end while a graph holds it.
 #[derive(Debug)]
 pub struct Graph {
     gpu: Arc<Gpu>,
@@ -46,22 +49,22 @@ unsafe impl Send for Graph {}
 unsafe impl Sync for Graph {}
 
 impl Graph {
-    /// Puts the whole graph into the stream.
+    /// Launches the whole graph into the stream.
     ///
     /// # Errors
     /// When the driver refuses.
     pub fn launch(&self) -> Result<()> {
         // SAFETY: the executable graph and the stream exist.
-        check(unsafe { sys::cuGraphLaunch(self.executable, self.gpu.stream) }, "launch a graph")
+        check(unsafe { sys::cuGraphLaunch(self.executable, self.gpu.stream().raw()) }, "launch a graph")
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: made by `capture`; the driver waits for a launch under way.
-        unsafe {
-            sys::cuCtxSetCurrent(self.gpu.context);
-            sys::cuGraphExecDestroy(self.executable);
+        // A context that cannot be made current has taken its graphs with it.
+        if self.gpu.make_current().is_ok() {
+            // SAFETY: made by `capture`; the driver waits for a launch under way.
+            unsafe { sys::cuGraphExecDestroy(self.executable) };
         }
     }
 }

@@ -3,6 +3,7 @@
 //! A library that is opened here by its full path is found again under its plain name by whoever asks next, for the
 //! loader knows every library by the name it carries inside.
 
+use crate::error::{Error, Result};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::env;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,20 @@ impl Nvidia {
         }
     }
 
-    /// Opens it, once per process: where it was found, or `None`.
+    /// Opens the library, or says how to get it.
+    ///
+    /// # Errors
+    /// When it is not found: `name`, its remedy, and the variable that names its folder.
+    pub fn require(self, name: &str) -> Result<&'static Path> {
+        self.open().ok_or_else(|| {
+            let remedy = self.remedy();
+            Error::failed(format!(
+                "{name} is not found; try: {remedy}. Its folder can be given in {PATH_VARIABLE}"
+            ))
+        })
+    }
+
+    /// Opens the library, once per process. Returns its path, or `None` if it is not found.
     pub fn open(self) -> Option<&'static Path> {
         static FOUND: [OnceLock<Option<PathBuf>>; 5] = [const { OnceLock::new() }; 5];
         FOUND[self as usize].get_or_init(|| open(self)).as_deref()

@@ -1,11 +1,10 @@
 //! What a card really does at best, measured on it: the scale for every op.
 
 use super::gpu::Gpu;
-use super::queue::{Operand, Product, Queue};
-use crate::device::DType;
+use crate::device::gpu::{Operand, Product, Queue, Requests};
+use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// A card's own limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,11 +24,11 @@ const SIDE: usize = 8192;
 /// Runs that are timed after one to warm up.
 const RUNS: usize = 5;
 
-/// Measures a card. fp32 products follow its setting of TF32.
+/// Measures a card, with products in a format and precision.
 ///
 /// # Errors
 /// When the card lacks the memory, or the driver refuses.
-pub fn measure(gpu: &Arc<Gpu>, format: DType) -> Result<Limits> {
+pub fn measure(gpu: &Gpu, format: DType, precision: ProductPrecision) -> Result<Limits> {
     gpu.make_current()?;
     let memory = gpu.allocate(2 * COPIED)?;
     let (first, second) = (memory.address(), memory.address() + COPIED as u64);
@@ -44,9 +43,10 @@ pub fn measure(gpu: &Arc<Gpu>, format: DType) -> Result<Limits> {
         input: format,
         output: format,
         accumulate: false,
+        precision,
     };
-    gpu.products().prepare(gpu, &BTreeSet::from([product.shape()]))?;
-    super::products::randomize(gpu, &memory, format)?;
+    gpu.prepare(&Requests { products: BTreeSet::from([product.shape()]), ..Requests::default() })?;
+    super::selection::randomize(gpu.stream(), &memory, format)?;
     let copied = seconds(gpu, || gpu.copy(second, first, COPIED))?;
     let multiplied = seconds(gpu, || gpu.product(&product))?;
     let operations = 2.0 * (SIDE as f64).powi(3);

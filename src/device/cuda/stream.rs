@@ -1,116 +1,148 @@
-//! The stream that the model runs in: what is put into it, and waiting for it.
+//! A stream: work that runs in the order in which it was put in.
 
+use super::context::Context;
 use super::driver::{Event, Pinned, check};
-use super::gpu::Gpu;
-use super::queue::{Arg, DevicePtr, Grid, Kernel, Product, Properties, Queue};
-use crate::error::{Error, Result};
+use crate::device::gpu::{DevicePtr, Grid};
+use crate::error::Result;
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::Arc;
 
-/// The largest count that kernels, which count in 31 bits, are given: a last block may count a little beyond it.
-const MAX_SIZE: usize = (1 << 31) - (1 << 20);
+/// A stream of a GPU. Destroyed when dropped. Callers have made its context current.
+#[derive(Debug)]
+pub(super) struct Stream {
+    context: Arc<Context>,
+    raw: sys::CUstream,
+}
 
-impl Gpu {
-    /// Pins host memory for copies.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn pin(&self, bytes: usize) -> Result<Pinned> {
-        self.make_current()?;
-        Pinned::new(bytes)
+// SAFETY: the driver's handles may be used from every thread that has made the context current.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+/// Without this flag, the stream would wait for work that other code puts into the default stream.
+const NON_BLOCKING: u32 = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+
+impl Stream {
+    /// Creates a stream.
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self> {
+        let mut raw = null_mut();
+        // SAFETY: the address of a handle to be filled in; the context is current.
+        let status = unsafe { sys::cuStreamCreate(&raw mut raw, NON_BLOCKING) };
+        check(status, "create a stream")?;
+        Ok(Self { context: Arc::clone(context), raw })
     }
 
-    /// A new event, not yet recorded.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn event(&self) -> Result<Event> {
-        self.make_current()?;
-        Event::new()
+    /// Creates a stream whose blocks are scheduled before those of others.
+    pub(super) fn with_highest_priority(context: &Arc<Context>) -> Result<Self> {
+        let (mut lowest, mut highest, mut raw) = (0, 0, null_mut());
+        // SAFETY: addresses of what is filled in; the context is current.
+        unsafe {
+            let status = sys::cuCtxGetStreamPriorityRange(&raw mut lowest, &raw mut highest);
+            check(status, "query the priorities of streams")?;
+            let status = sys::cuStreamCreateWithPriority(&raw mut raw, NON_BLOCKING, highest);
+            check(status, "create a stream for collectives")?;
+        }
+        Ok(Self { context: Arc::clone(context), raw })
     }
 
-    /// Puts an event into the stream. Inside a graph it is recorded at every launch of it.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn record(&self, event: &Event, inside_graph: bool) -> Result<()> {
-        record(self.stream, event, inside_graph)
+    /// Returns the driver's handle.
+    pub(super) fn raw(&self) -> sys::CUstream {
+        self.raw
     }
 
-    /// Waits until everything is done.
-    ///
-    /// # Errors
-    /// When work failed.
-    pub fn synchronize(&self) -> Result<()> {
+    /// Makes its context that of the calling thread.
+    pub(super) fn make_current(&self) -> Result<()> {
+        self.context.make_current()
+    }
+
+    /// Waits until all work put in so far is done.
+    pub(super) fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream exists.
-        check(unsafe { sys::cuStreamSynchronize(self.stream) }, "finish work on the GPU")
+        check(unsafe { sys::cuStreamSynchronize(self.raw) }, "finish work on the GPU")
     }
 
-    /// Copies from pinned memory when the stream comes to it.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn upload(&self, to: DevicePtr, from: &Pinned, bytes: usize) -> Result<()> {
+    /// Records an event. With `inside_graph`, while a graph is captured, every launch of the graph records it.
+    pub(super) fn record(&self, event: &Event, inside_graph: bool) -> Result<()> {
+        let flag = if inside_graph {
+            sys::CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as u32
+        } else {
+            sys::CUevent_record_flags_enum::CU_EVENT_RECORD_DEFAULT as u32
+        };
+        // SAFETY: event and stream exist.
+        check(unsafe { sys::cuEventRecordWithFlags(event.0, self.raw, flag) }, "record an event")
+    }
+
+    /// Makes later work wait for a recorded event.
+    pub(super) fn wait(&self, event: &Event) -> Result<()> {
+        // SAFETY: event and stream exist, and the event has been recorded.
+        check(unsafe { sys::cuStreamWaitEvent(self.raw, event.0, 0) }, "let a stream wait for another")
+    }
+
+    /// Sets bytes.
+    pub(super) fn fill(&self, address: DevicePtr, byte: u8, bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's range is inside memory that it holds.
+        check(unsafe { sys::cuMemsetD8Async(address, byte, bytes, self.raw) }, "fill memory")
+    }
+
+    /// Copies bytes between ranges of the GPU's memory that do not overlap.
+    pub(super) fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's ranges are inside memory that it holds, and do not overlap.
+        check(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.raw) }, "copy memory")
+    }
+
+    /// Copies from pinned host memory.
+    pub(super) fn upload(&self, to: DevicePtr, from: &Pinned, bytes: usize) -> Result<()> {
         assert!(bytes <= from.bytes().len());
         // SAFETY: the pinned memory holds that many bytes and, by the engine's ring, outlives the copy.
-        let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.address(), bytes, self.stream) };
+        let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.address(), bytes, self.raw) };
         check(status, "copy to the GPU")
     }
 
-    /// Copies into pinned memory when the stream comes to it.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn download(&self, to: &mut Pinned, from: DevicePtr, bytes: usize) -> Result<()> {
+    /// Copies into pinned host memory.
+    pub(super) fn download(&self, to: &mut Pinned, from: DevicePtr, bytes: usize) -> Result<()> {
         assert!(bytes <= to.bytes().len());
         // SAFETY: as `upload`.
-        let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to.address(), from, bytes, self.stream) };
+        let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to.address(), from, bytes, self.raw) };
         check(status, "copy from the GPU")
     }
 
-    /// Bytes of memory that is alive, after all work put in so far.
-    ///
-    /// # Errors
-    /// When the work failed.
-    pub fn read(&self, from: DevicePtr, bytes: usize) -> Result<Vec<u8>> {
-        let mut copy = vec![0u8; bytes];
-        if bytes > 0 {
-            self.synchronize()?;
-            // SAFETY: the executor asks for outputs of a node, which are alive, and the buffer takes as many bytes.
-            let status = unsafe { sys::cuMemcpyDtoH_v2(copy.as_mut_ptr().cast(), from, bytes) };
-            check(status, "read memory of the GPU")?;
+    /// Waits for all work put in so far, and reads bytes of allocated memory.
+    pub(super) fn read(&self, from: DevicePtr, to: &mut [u8]) -> Result<()> {
+        if to.is_empty() {
+            return Ok(());
         }
-        Ok(copy)
-    }
-}
-
-impl Queue for Gpu {
-    fn properties(&self) -> &Properties {
-        &self.properties
+        self.synchronize()?;
+        // SAFETY: the caller's range is inside memory that it holds, and the slice takes as many bytes.
+        let status = unsafe { sys::cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), from, to.len()) };
+        check(status, "read memory of the GPU")
     }
 
-    fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
-        let entry = kernel.entry;
-        if let Some(size) = args.iter().find_map(|arg| match arg {
-            Arg::Size(size) => Some(*size).filter(|&size| size > MAX_SIZE),
-            _ => None,
-        }) {
-            return Err(Error::failed(format!(
-                "kernel {entry} counts with 31 bits, and a tensor of this plan has a size of {size}; \
-                 make training.local_batch_size smaller"
-            )));
+    /// Waits for all work put in so far, and writes bytes of allocated memory.
+    pub(super) fn write(&self, to: DevicePtr, from: &[u8]) -> Result<()> {
+        if from.is_empty() {
+            return Ok(());
         }
-        let function = self.function(kernel, grid.shared)?;
-        // The driver reads as many arguments as the kernel has parameters, and as many bytes of each.
-        if !args.iter().map(Arg::size).eq(function.parameters.iter().copied()) {
-            return Err(Error::failed(format!(
-                "kernel {entry} takes {} parameters of {:?} bytes, and is launched with {args:?}",
-                function.parameters.len(),
-                function.parameters
-            )));
-        }
-        let mut values: Vec<u64> = args.iter().map(|arg| arg.bits()).collect();
+        self.synchronize()?;
+        // SAFETY: the caller's range is inside memory that it holds, and the slice has as many bytes.
+        let status = unsafe { sys::cuMemcpyHtoD_v2(to, from.as_ptr().cast(), from.len()) };
+        check(status, "write memory of the GPU")
+    }
+
+    /// Launches a named function of a loaded module. The values are its arguments, each in the low bytes of a word.
+    pub(super) fn launch(
+        &self,
+        (entry, function): (&str, sys::CUfunction),
+        grid: Grid,
+        values: &mut [u64],
+    ) -> Result<()> {
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|v| std::ptr::from_mut(v).cast()).collect();
         let [x, y, z] = grid.blocks;
@@ -118,7 +150,7 @@ impl Queue for Gpu {
         // addresses are of tensors that the executor keeps alive for the node.
         let status = unsafe {
             sys::cuLaunchKernel(
-                function.handle,
+                function,
                 x,
                 y,
                 z,
@@ -126,73 +158,21 @@ impl Queue for Gpu {
                 1,
                 1,
                 grid.shared,
-                self.stream,
+                self.raw,
                 pointers.as_mut_ptr(),
                 null_mut(),
             )
         };
         check(status, &format!("launch {entry} with {grid:?}"))
     }
-
-    fn product(&self, product: &Product) -> Result<()> {
-        self.products.run(self, product)
-    }
-
-    fn fill(&self, address: DevicePtr, byte: u8, bytes: usize) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: the caller's range is inside memory that it holds.
-        check(unsafe { sys::cuMemsetD8Async(address, byte, bytes, self.stream) }, "fill memory")
-    }
-
-    fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: the caller's ranges are inside memory that it holds, and do not overlap.
-        check(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) }, "copy memory")
-    }
-
-    fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()> {
-        self.link.get().map_or(Ok(()), |link| link.nccl().all_reduce_sum(tensors, self.stream))
-    }
-
-    fn all_gather(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
-        match self.link.get() {
-            Some(link) => link.nccl().all_gather(to, from, bytes, self.stream),
-            None => self.copy(to, from, bytes),
-        }
-    }
 }
 
-/// Puts an event into a stream. Inside a graph it is recorded at every launch of it.
-pub(super) fn record(stream: sys::CUstream, event: &Event, inside_graph: bool) -> Result<()> {
-    let flag = if inside_graph {
-        sys::CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as u32
-    } else {
-        sys::CUevent_record_flags_enum::CU_EVENT_RECORD_DEFAULT as u32
-    };
-    // SAFETY: event and stream exist.
-    check(unsafe { sys::cuEventRecordWithFlags(event.0, stream, flag) }, "record an event")
-}
-
-impl Arg {
-    /// Bytes of the parameter that it is for.
-    fn size(&self) -> usize {
-        match self {
-            Arg::Ptr(_) | Arg::U64(_) => 8,
-            Arg::U32(_) | Arg::Size(_) | Arg::F32(_) => 4,
-        }
-    }
-
-    /// The argument's bits, in the low bytes.
-    fn bits(&self) -> u64 {
-        match *self {
-            Arg::Ptr(value) | Arg::U64(value) => value,
-            Arg::U32(value) => u64::from(value),
-            Arg::Size(value) => value as u64,
-            Arg::F32(value) => u64::from(value.to_bits()),
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // A context that cannot be made current has taken its streams with it.
+        if self.make_current().is_ok() {
+            // SAFETY: created in `new` or `with_highest_priority`, and nobody else holds it.
+            unsafe { sys::cuStreamDestroy_v2(self.raw) };
         }
     }
 }

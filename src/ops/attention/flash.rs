@@ -2,13 +2,13 @@
 
 use super::Attention;
 use super::backward::{Tensors, backward};
-use super::cuda;
 use super::forward::forward;
+use super::gpu;
 use super::reference::Problem;
 use super::unfused::{Inputs, record};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Builder, Case, Cases, Cost, CpuNode, CudaNode, Op, Precision, Spec, TensorId, Vjp};
+use crate::ir::{Builder, Case, Cases, Cost, CpuNode, GpuNode, Op, Precision, Spec, TensorId, Vjp};
 
 /// `(packed [N, (H+2·KV)·dim], [spans [N·2] u32], [sequences [B] u32, step [1] u32])
 /// → (o [N, H·dim], lse [N, H] in the accumulator format)`.
@@ -67,8 +67,8 @@ impl Op for FlashAttention {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
-        cuda::forward(&self.0, cx)
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        gpu::forward(&self.0, cx)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -138,8 +138,8 @@ impl Op for FlashAttentionGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
-        cuda::backward(&self.0, cx)
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        gpu::backward(&self.0, cx)
     }
 
     fn cases(&self, _precision: Precision) -> Cases {

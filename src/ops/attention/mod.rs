@@ -4,9 +4,9 @@
 //! N = batch·seq_len rows; query head h uses key and value head h / (H/KV).
 
 mod backward;
-mod cuda;
 pub mod flash;
 mod forward;
+mod gpu;
 pub mod layout;
 pub(crate) mod reference;
 pub(crate) mod rows;

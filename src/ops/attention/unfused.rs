@@ -6,12 +6,12 @@ use super::rows::{Scratch, cut};
 use super::{Attention, Heads, Mask};
 use crate::device::cpu::matmul::{Matrix, multiply, operand, widens};
 use crate::device::cpu::{View, ViewMut};
-use crate::device::cuda::{Arg, DevicePtr, Grid, Kernel};
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{
-    Array, Builder, Case, Cases, Cost, CpuNode, CudaNode, Fill, Op, Precision, Spec, TensorId, Vjp,
+    Array, Builder, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec, TensorId, Vjp,
 };
 use crate::ops::dropout::Dropout;
 use crate::ops::softmax::Softmax;
@@ -134,7 +134,7 @@ fn clear<E: Elem>(to: Matrix<ViewMut<'_, E>>, rows: usize, columns: usize) {
 
 /// Launches a kernel whose every block makes one tile of an output `[t, columns]` of one of `y` heads of a sequence.
 fn launch(
-    cx: &CudaNode<'_>,
+    cx: &GpuNode<'_>,
     entry: &'static str,
     (heads, t, batch): (Heads, usize, usize),
     (columns, y): (usize, usize),
@@ -211,7 +211,7 @@ impl Op for AttentionScores {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (heads, t) = (self.heads, self.seq_len);
         let tensors = [cx.input(0), cx.output(0)];
         let scale = [Arg::F32(heads.score_scale() as f32)];
@@ -299,7 +299,7 @@ impl Op for AttentionScoresGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let heads = self.0;
         let (batch, t) = (cx.input_spec(1).shape[0], cx.input_spec(1).width());
         let tensors = [cx.input(0), cx.input(1), cx.output(0)];
@@ -359,7 +359,7 @@ impl Op for AttentionValues {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let heads = self.0;
         let (batch, t) = (cx.input_spec(0).shape[0], cx.input_spec(0).width());
         let tensors = [cx.input(0), cx.input(1), cx.output(0)];
@@ -449,7 +449,7 @@ impl Op for AttentionValuesGrad {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let heads = self.0;
         let (batch, t) = (cx.input_spec(0).shape[0], cx.input_spec(0).width());
         let tensors: Vec<DevicePtr> = cx.inputs.iter().chain(cx.outputs).copied().collect();

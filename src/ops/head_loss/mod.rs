@@ -12,12 +12,12 @@ use super::sum::SumGrad;
 use super::with_gradient::{WithGradient, require_one};
 use crate::device::cpu::matmul::product;
 use crate::device::cpu::{Matrix, View};
-use crate::device::cuda::Operand;
-use crate::device::{DType, Elem, Real};
+use crate::device::gpu::Operand;
+use crate::device::{DType, Elem, ProductPrecision, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{
-    Array, Builder, Case, Cases, Cost, CpuNode, CudaNode, Fill, Mode, Op, Precision, Spec, TensorId, Vjp,
+    Array, Builder, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec, TensorId, Vjp,
 };
 
 #[cfg(test)]
@@ -32,8 +32,10 @@ mod tests;
 pub struct HeadLoss {
     /// What the sum of losses is multiplied by in the objective, such as 1 / tokens of a batch.
     pub scale: f64,
-    /// Whether to make the gradients.
+    /// True if the gradients are made.
     pub gradients: bool,
+    /// Precision of the products.
+    pub products: ProductPrecision,
 }
 
 /// Index of the output that receives the gradient of `x`.
@@ -47,12 +49,14 @@ impl Op for HeadLoss {
     }
 
     fn attributes(&self) -> String {
-        if self.gradients { format!("scale={:e}", self.scale) } else { "without gradients".into() }
+        let gradients =
+            if self.gradients { format!("scale={:e}", self.scale) } else { "without gradients".into() };
+        format!("{gradients} {}", self.products.attribute()).trim_end().to_string()
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [x, w, targets] = inputs else { return Err("takes x, W and targets".into()) };
-        let logits = Linear.infer(&inputs[..2])?.remove(0);
+        let logits = Linear::default().infer(&inputs[..2])?.remove(0);
         let losses = losses_spec(&logits, targets)?;
         let mut outputs = vec![losses, logits];
         if self.gradients {
@@ -88,15 +92,16 @@ impl Op for HeadLoss {
     /// The losses end in [`WithGradient`], so that autodiff finds the same gradients as in the fused form.
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
         let &[x, w, targets] = inputs else { return Ok(None) };
-        let logits = b.emit1("logits", Linear, &[x, w])?;
+        let products = self.products;
+        let logits = b.emit1("logits", Linear { products }, &[x, w])?;
         let losses = b.emit1("losses", CrossEntropy, &[logits, targets])?;
         if !self.gradients {
             return Ok(Some(vec![losses, logits]));
         }
         let d_losses = b.emit1("d_losses", SumGrad { scale: self.scale }, &[losses])?;
         let d_logits = b.emit1("d_logits", CrossEntropyGrad, &[logits, targets, d_losses])?;
-        let dx = b.emit1("d_x", LinearInputGrad, &[d_logits, w])?;
-        let dw = b.emit1("d_head", LinearWeightGrad, &[x, d_logits, w])?;
+        let dx = b.emit1("d_x", LinearInputGrad { products }, &[d_logits, w])?;
+        let dw = b.emit1("d_head", LinearWeightGrad { products }, &[x, d_logits, w])?;
         let losses = b.emit1("losses", WithGradient, &[losses, x, dx])?;
         Ok(Some(vec![losses, logits, dx, dw]))
     }
@@ -135,20 +140,20 @@ impl Op for HeadLoss {
         Ok(())
     }
 
-    fn cuda(&self, cx: &CudaNode<'_>) -> Result<()> {
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let spec = cx.output_spec(1);
         let (rows, width, d) = (spec.rows(), spec.width(), cx.input_spec(1).width());
         let [x, w, targets] = [0, 1, 2].map(|i| cx.input(i));
         let logits = cx.output(1);
         let losses = cx.output(0);
-        cx.product((rows, width, d), Operand::plain(x), Operand::transposed(w), 1)?;
+        cx.product((rows, width, d), Operand::plain(x), Operand::transposed(w), 1, self.products)?;
         let tensors = [logits.into(), targets.into(), losses.into()];
         if !self.gradients {
             return launch_rows(cx, "cross_entropy", spec, false, &tensors, &[]);
         }
         launch_rows(cx, "head_loss", spec, true, &tensors, &[(self.scale as f32).into()])?;
-        cx.product((width, d, rows), Operand::transposed(logits), Operand::plain(x), DW)?;
-        cx.product((rows, d, width), Operand::plain(logits), Operand::plain(w), DX)
+        cx.product((width, d, rows), Operand::transposed(logits), Operand::plain(x), DW, self.products)?;
+        cx.product((rows, d, width), Operand::plain(logits), Operand::plain(w), DX, self.products)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -175,7 +180,7 @@ fn case(
     gradients: bool,
     mode: Mode,
 ) -> Case {
-    let op = HeadLoss { scale: 1.0 / n as f64, gradients };
+    let op = HeadLoss { scale: 1.0 / n as f64, gradients, products: ProductPrecision::Native };
     let inputs = vec![
         (Spec::new([n, d], precision.stream), Fill::Normal(0.0, 1.0)),
         (Spec::padded([vocab, d], [pad, d], precision.stream), Fill::Normal(0.0, 0.5)),

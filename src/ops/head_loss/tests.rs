@@ -46,7 +46,13 @@ fn record(state: &Arc<State>, gradients: bool) -> Program {
     if gradients {
         outs.extend([Out::New, Out::New, Out::Into(b.state("t.dw").unwrap(), Mode::Write)]);
     }
-    b.emit_into("head", Arc::new(HeadLoss { scale: SCALE, gradients }), &inputs, &outs).unwrap();
+    b.emit_into(
+        "head",
+        Arc::new(HeadLoss { scale: SCALE, gradients, products: ProductPrecision::Native }),
+        &inputs,
+        &outs,
+    )
+    .unwrap();
     b.finish()
 }
 

@@ -21,6 +21,7 @@ mod spec;
 mod sweep;
 mod text;
 
+use crate::suggest::nearest;
 pub use pages::{Checked, Problem, check, pages, update};
 pub use spec::{KINDS, template};
 use std::path::{Path, PathBuf};
@@ -48,9 +49,7 @@ impl Why {
 
 /// `; did you mean …?` with the candidate that is spelt most alike, or nothing.
 fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
-    let scored = candidates.into_iter().map(|near| (strsim::jaro_winkler(word, near), near));
-    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(score, _)| *score > 0.75);
-    best.map_or(String::new(), |(_, near)| format!("; did you mean `{near}`?"))
+    nearest(word, candidates).map_or(String::new(), |near| format!("; did you mean `{near}`?"))
 }
 
 /// Where a block is rendered.

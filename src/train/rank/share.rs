@@ -27,7 +27,7 @@ pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Com
     }
     let text = String::from_utf8_lossy(&comm.broadcast(TABLE, Vec::new())?).into_owned();
     let table = Algorithms::from_json(&text).map_err(|e| Error::failed(format!("what rank 0 sent {e}")))?;
-    if !gpu.products().adopt(&table) {
+    if !gpu.products().merge(&table) {
         return Err(Error::failed(format!(
             "rank {} is on {}, and rank 0 on {} with cuBLASLt {}: ranks need one model of GPU and one version",
             comm.rank(),
@@ -42,9 +42,9 @@ pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Com
 /// Connects the GPUs of all ranks by NCCL. An abort of the run ends the collectives that they wait in.
 ///
 /// # Errors
-/// As [`Gpu::join`].
+/// As [`Gpu::join_ranks`].
 pub(super) fn connect_gpus(gpu: &Gpu, comm: &dyn Communicator, channels: Option<usize>) -> Result<()> {
-    gpu.join(comm.rank(), comm.world(), channels, |id| {
+    gpu.join_ranks(comm.rank(), comm.world(), channels, |id| {
         let bytes = comm.broadcast("the id of NCCL", id.map(Vec::from).unwrap_or_default())?;
         UniqueId::try_from(bytes).map_err(|_| Error::failed("rank 0 sent no id of NCCL"))
     })?;

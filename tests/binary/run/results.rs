@@ -2,6 +2,7 @@
 
 use crate::place::{Place, RECIPE, Run, STEPS, UNINTERRUPTED};
 use std::collections::BTreeSet;
+use xrun::machine::Machine;
 use xrun::recipe;
 use xrun::results::Status;
 use xrun::results::rows::{MetricsRow, Phase, TimingRow, read};
@@ -66,12 +67,13 @@ fn the_resolved_recipe_is_the_run() {
     );
     place.xrun(&["recipes/tiny.toml", "training.steps=4"]).succeeds();
     let run = place.run();
-    let resolved = recipe::load(&run.path.join("resolved.toml"), &[], std::iter::empty()).unwrap();
+    let resolved =
+        recipe::load(&run.path.join("resolved.toml"), &[], std::iter::empty(), &Machine::none()).unwrap();
     let summary = run.summary();
     assert_eq!(resolved.hash(), summary.recipe_hash);
     assert_eq!(run.newest().meta().recipe_hash, summary.recipe_hash);
     assert!(summary.run.contains(&summary.recipe_hash[..8]));
-    assert_eq!(resolved.recipe.training.steps, 4);
+    assert_eq!(resolved.values().training.steps, 4);
     // Run again from what was resolved, elsewhere: the same run.
     let elsewhere = Place::new();
     elsewhere.write("tiny.toml", &run.file("resolved.toml"));

@@ -3,6 +3,7 @@
 use crate::place::{Place, STEPS, UNINTERRUPTED};
 use std::path::Path;
 use xrun::checkpoint::{Meta, Snapshot, Store, TensorView};
+use xrun::machine::Machine;
 use xrun::recipe;
 use xrun::results::rows::{MetricsRow, read};
 
@@ -77,7 +78,8 @@ fn changed_execution_is_accepted_and_told() {
         run.ended_as_uninterrupted();
         let summary = run.summary();
         assert_eq!(summary.notes, [format!("after step 20 with {text}")]);
-        let resolved = recipe::load(&run.path.join("resolved.toml"), &[], std::iter::empty()).unwrap();
+        let resolved =
+            recipe::load(&run.path.join("resolved.toml"), &[], std::iter::empty(), &Machine::none()).unwrap();
         assert_eq!(resolved.hash(), summary.recipe_hash);
         assert_eq!(run.json("env-2.json")["command"][3], change);
     }

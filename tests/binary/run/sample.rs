@@ -6,6 +6,7 @@ use xrun::data::{self, IGNORED, LoaderSpec, ValidationBatches};
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
+use xrun::machine::Machine;
 use xrun::model::{Programs, generator};
 use xrun::plan::{Corpus, Plan, data_spec};
 use xrun::recipe;
@@ -95,8 +96,10 @@ fn the_cache_changes_nothing() {
     let loaded = run.newest();
     // Two sequences at once, so that neither reads the other's cache.
     let changes = ["generation.samples=2", "training.local_batch_size=2"].map(str::to_owned);
-    let resolved = recipe::load(&run.path.join("resolved.toml"), &changes, std::iter::empty()).unwrap();
-    let dataset = Arc::new(data::open(&data_spec(&resolved), resolved.recipe.training.seq_len).unwrap());
+    let resolved =
+        recipe::load(&run.path.join("resolved.toml"), &changes, std::iter::empty(), &Machine::here())
+            .unwrap();
+    let dataset = Arc::new(data::open(&data_spec(&resolved), resolved.values().training.seq_len).unwrap());
     let corpus = Corpus {
         vocab_size: dataset.tokenizer.vocab_size(),
         train_tokens: dataset.train.len(),
@@ -104,7 +107,7 @@ fn the_cache_changes_nothing() {
         validation_tokens: dataset.validation.len(),
         floor: dataset.floor,
     };
-    let plan = Arc::new(Plan::new(&resolved, corpus).unwrap());
+    let plan = Arc::new(Plan::new(&resolved, &corpus, &Machine::here()).unwrap());
     let pool = Arc::new(Pool::new(1).unwrap());
     let programs = Arc::new(Programs::new(&plan).unwrap());
     let mut rank =

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use xrun::checkpoint::steps;
 use xrun::cli::run::{Args, Show};
+use xrun::machine::Machine;
 use xrun::model::Programs;
 use xrun::passes::Block;
 use xrun::plan::Plan;
@@ -34,12 +35,13 @@ pub fn scratch() -> tempfile::TempDir {
 
 /// Trains settings into a folder of `results`.
 pub fn start(settings: &[String], results: &Path) -> Result<(RunFolder, Summary)> {
-    let mut resolved = recipe(&strs(settings))?;
-    let Launch::Threads(world) = Launch::from_recipe(&mut resolved, std::iter::empty())? else {
+    let resolved = recipe(&strs(settings))?;
+    let Launch::Threads(world) = Launch::from_recipe(&resolved, std::iter::empty())? else {
         panic!("only the binary starts processes")
     };
     let request = Request {
         resolved,
+        machine: Machine::here(),
         results: results.to_owned(),
         progress: Mode::Quiet,
         origin: Origin::Fresh,

@@ -3,9 +3,12 @@
 mod problems;
 mod text;
 
+use super::cache::cache_folder;
+use super::driver;
+use super::gpu::Gpu;
 use super::libraries::Nvidia;
-use super::nvml::{self, Process};
-use super::{Gpu, cache_folder, driver, versions};
+use super::monitor::nvml::{self, Process};
+use super::monitor::versions;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -143,7 +146,7 @@ pub fn examine() -> Report {
 
 /// Compiles the smallest kernel for an architecture, or for Hopper where there is no GPU.
 fn trial(capability: Option<(u32, u32)>) -> Result<(), String> {
-    let properties = super::Properties::of_architecture(capability.unwrap_or((9, 0)));
+    let properties = crate::device::gpu::Properties::of_architecture(capability.unwrap_or((9, 0)));
     super::compiler::trial(&properties.architecture()).map_err(|e| e.message().to_owned())
 }
 

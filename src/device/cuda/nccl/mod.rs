@@ -1,7 +1,7 @@
 //! Collectives between GPUs through NCCL: one communicator per rank, whichever threads or processes the ranks are.
 //!
 //! A communicator ends in one of two ways. Where every rank has come to the end of its work and knows so of the others
-//! ([`Nccl::part`]), it is destroyed. Everywhere else it is aborted, which waits for nobody: a peer may be gone. Both are
+//! ([`Nccl::shutdown`]), it is destroyed. Everywhere else it is aborted, which waits for nobody: a peer may be gone. Both are
 //! done by a thread of their own that is waited for only so long, since NCCL itself waits, for kernels and for graphs
 //! that hold the communicator.
 
@@ -10,14 +10,15 @@ mod pinned;
 
 pub use pinned::{Pinned, pin_environment};
 
-use super::queue::DevicePtr;
+use crate::device::gpu::DevicePtr;
+use crate::device::lock::lock;
 use crate::error::{Error, Result};
 use api::{Api, Config, OfComm};
 use cudarc::driver::sys::CUstream;
 use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 use std::ffi::c_char;
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -162,7 +163,7 @@ impl Nccl {
     }
 
     /// Says that every rank has come to the end of its work, so that nobody waits for anybody any more.
-    pub(super) fn part(&self) {
+    pub(in super::super) fn shutdown(&self) {
         lock(&self.life).parted = true;
     }
 
@@ -235,10 +236,6 @@ fn end(by: OfComm, handle: Handle, calls: Arc<Mutex<()>>) -> Option<JoinHandle<(
         unsafe { by(handle.0) };
     };
     std::thread::Builder::new().name("xrun-nccl-end".to_owned()).spawn(body).ok()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! What the driver's management library (NVML) says of a GPU: load, clocks, power, temperature, who else is on it.
+//! Readings of the driver's management library (NVML): load, clocks, power, temperature, processes of a GPU.
 //!
-//! All of it is optional: without the library, and where a card does not tell, a value is blank. A GPU of CUDA is found
-//! here by its UUID, else by its place on the bus, for `CUDA_VISIBLE_DEVICES` renumbers the one and not the other.
+//! All of it is optional: without the library, or if a card does not report it, a value is `None`. A GPU is found by its
+//! UUID, else by its PCI address: `CUDA_VISIBLE_DEVICES` renumbers GPUs for CUDA and not for NVML.
 
-use super::driver;
-use super::libraries::Nvidia;
+use super::super::driver;
+use super::super::libraries::Nvidia;
 use cudarc::driver::sys::CUdevice;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor, TopologyLevel};
@@ -16,36 +16,36 @@ use std::sync::OnceLock;
 /// A process that computes on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Process {
-    /// Its number. In a container it may be that of the host, which means another process here, or none.
+    /// Process id. In a container it may be the id on the host, which is another process here, or none.
     pub pid: u32,
-    /// Bytes of device memory that it holds; blank where the driver does not tell.
+    /// Bytes of device memory that it holds; `None` if the driver does not report them.
     pub bytes: Option<u64>,
-    /// The program; blank where the driver does not tell.
+    /// Name of the program; `None` if the driver does not report it.
     pub name: Option<String>,
 }
 
-/// What a GPU does at a moment.
+/// The readings of a GPU at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// Percent of the last moments in which a kernel ran.
+    /// Percentage of the last sampling period in which a kernel ran.
     pub util_pct: Option<f64>,
-    /// Clock of the multiprocessors.
+    /// Clock of the SMs, in MHz.
     pub sm_clock_mhz: Option<f64>,
-    /// Clock of the memory.
+    /// Clock of the memory, in MHz.
     pub mem_clock_mhz: Option<f64>,
-    /// Power of the whole board.
+    /// Power of the whole board, in watts.
     pub power_w: Option<f64>,
-    /// Temperature of the chip.
+    /// Temperature of the chip, in °C.
     pub temperature_c: Option<f64>,
-    /// Why clocks are lower than they could be; empty for no reason.
+    /// Reasons for lower clocks; empty for none.
     pub throttle: Option<Vec<&'static str>>,
-    /// Bytes of memory in use on the card, by everybody.
+    /// Bytes of memory in use on the card, by all processes.
     pub memory_used: Option<u64>,
 }
 
 impl Reading {
     /// Reads a GPU.
-    pub fn of(device: &Device<'_>) -> Self {
+    pub fn from_device(device: &Device<'_>) -> Self {
         let clock = |which| device.clock_info(which).ok().map(f64::from);
         Self {
             util_pct: device.utilization_rates().ok().map(|u| f64::from(u.gpu)),
@@ -59,14 +59,14 @@ impl Reading {
     }
 }
 
-/// Lower clocks because the board draws what it may: the usual state of a card that works hard.
+/// Lower clocks because the board is at its power limit: the usual state of a card under load.
 pub const POWER_CAP: &str = "power_cap";
 /// Lower clocks because somebody set them.
 pub const CLOCKS_SET: &str = "clocks_set";
 /// Lower clocks for a display.
 pub const DISPLAY: &str = "display_clocks";
 
-/// Reasons by their names in `timing.csv`. That nothing runs is no reason.
+/// Returns reasons by their names in `timing.csv`. An idle GPU is no reason.
 fn words(reasons: ThrottleReasons) -> Vec<&'static str> {
     let names = [
         (ThrottleReasons::SW_POWER_CAP, POWER_CAP),
@@ -81,14 +81,14 @@ fn words(reasons: ThrottleReasons) -> Vec<&'static str> {
     names.into_iter().filter(|(reason, _)| reasons.contains(*reason)).map(|(_, name)| name).collect()
 }
 
-/// The library, opened once per process and never closed.
-pub(super) fn library() -> Option<&'static Nvml> {
+/// Returns the library, opened once per process and never closed.
+pub(in super::super) fn library() -> Option<&'static Nvml> {
     static LIBRARY: OnceLock<Option<Nvml>> = OnceLock::new();
     let open = || Nvml::builder().lib_path(Nvidia::Nvml.open()?.as_os_str()).init().ok();
     LIBRARY.get_or_init(open).as_ref()
 }
 
-/// The driver's version, such as `580.82.07`.
+/// Returns the driver's version, such as `580.82.07`.
 pub fn driver_version() -> Option<String> {
     library().and_then(|nvml| nvml.sys_driver_version().ok()).or_else(|| {
         let text = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
@@ -96,18 +96,18 @@ pub fn driver_version() -> Option<String> {
     })
 }
 
-/// The GPU of CUDA as NVML knows it.
-pub(super) fn find(device: CUdevice) -> Option<Device<'static>> {
+/// Returns NVML's handle of a GPU of CUDA.
+pub(in super::super) fn find(device: CUdevice) -> Option<Device<'static>> {
     let nvml = library()?;
     let by_uuid = driver::uuid(device).ok().and_then(|uuid| {
-        // What a program sees may be a whole GPU or a part of one (MIG); CUDA gives both without the word in front.
+        // A program may see a whole GPU or a part of one (MIG); CUDA gives the UUID of both without a prefix.
         ["GPU", "MIG"].iter().find_map(|kind| nvml.device_by_uuid(format!("{kind}-{uuid}")).ok())
     });
     by_uuid.or_else(|| nvml.device_by_pci_bus_id(driver::pci_bus_id(device).ok()?).ok())
 }
 
-/// The processes that compute on a GPU and hold memory of it; `None` where the driver does not tell.
-pub(super) fn processes(device: &Device<'_>) -> Option<Vec<Process>> {
+/// Returns the processes that compute on a GPU and hold memory of it; `None` if the driver does not report them.
+pub(in super::super) fn processes(device: &Device<'_>) -> Option<Vec<Process>> {
     let all = device.running_compute_processes().ok()?;
     let with_memory = all.into_iter().filter(|p| !matches!(p.used_gpu_memory, UsedGpuMemory::Used(0)));
     Some(
@@ -124,22 +124,22 @@ pub(super) fn processes(device: &Device<'_>) -> Option<Vec<Process>> {
     )
 }
 
-/// The processes with the names of their programs.
-pub(super) fn named_processes(device: &Device<'_>) -> Option<Vec<Process>> {
+/// Returns the processes with the names of their programs.
+pub(in super::super) fn named_processes(device: &Device<'_>) -> Option<Vec<Process>> {
     let name = |pid| library()?.sys_process_name(pid, 96).ok().filter(|name| !name.is_empty());
     Some(processes(device)?.into_iter().map(|p| Process { name: name(p.pid), ..p }).collect())
 }
 
-/// Most links of NVLink that a GPU has.
+/// Maximum number of NVLink links of a GPU.
 const LINKS: u32 = 18;
 
-/// How GPUs are joined, as `nvidia-smi topo -m` calls it: `NV18` (links of NVLink), `PIX`, `PXB`, `PHB`, `NODE`, `SYS`, `X`
-/// for one and itself. Of GPUs by CUDA's numbers, in their order; `None` where NVML does not know all of them.
+/// Returns how GPUs are connected, in the terms of `nvidia-smi topo -m`: `NV18` (NVLink links), `PIX`, `PXB`, `PHB`, `NODE`,
+/// `SYS`, `X` on the diagonal. GPUs are given by CUDA's ordinals; `None` if NVML does not know all of them.
 pub fn topology(ordinals: &[usize]) -> Option<Vec<Vec<String>>> {
     let device = |ordinal: usize| find(driver::device(ordinal).ok()?.0);
     let devices: Vec<Device<'_>> = ordinals.iter().map(|&ordinal| device(ordinal)).collect::<Option<_>>()?;
     let count = devices.len();
-    let links: Vec<Links> = devices.iter().map(Links::of).collect();
+    let links: Vec<Links> = devices.iter().map(Links::of_device).collect();
     let joined = |a: usize, b: usize| -> Option<String> {
         if a == b {
             return Some("X".to_owned());
@@ -152,17 +152,17 @@ pub fn topology(ordinals: &[usize]) -> Option<Vec<Vec<String>>> {
     (0..count).map(|a| (0..count).map(|b| joined(a, b)).collect()).collect()
 }
 
-/// Where the active links of NVLink of a GPU lead.
+/// The other ends of the active NVLink links of a GPU.
 struct Links {
     own: Option<String>,
-    /// Places on the bus of GPUs at the other ends.
+    /// PCI addresses of the GPUs at the other ends.
     peers: Vec<String>,
-    /// Links that end at a switch, which joins all GPUs.
+    /// Number of links that end at a switch, which connects all GPUs.
     switched: usize,
 }
 
 impl Links {
-    fn of(device: &Device<'_>) -> Self {
+    fn of_device(device: &Device<'_>) -> Self {
         let own = device.pci_info().ok().map(|pci| pci.bus_id);
         let mut links = Links { own, peers: Vec::new(), switched: 0 };
         for link in (0..LINKS).map(|n| device.link_wrapper_for(n)) {
@@ -184,7 +184,7 @@ impl Links {
     }
 }
 
-/// Whether the other end of a link is a switch. (The wrapper's own function, of version 0.13, drops the answer.)
+/// Returns true if the other end of a link is a switch. (The wrapper's own function, of version 0.13, drops the result.)
 fn ends_at_a_switch(device: &Device<'_>, link: u32) -> bool {
     const SWITCH: u32 = 2;
     let Ok(ask) = device.nvml().lib().nvmlDeviceGetNvLinkRemoteDeviceType.as_ref() else { return false };
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn links_through_a_switch_are_those_of_the_side_with_fewer() {
+    fn links_through_a_switch_are_as_many_as_the_gpu_with_fewer_has() {
         let links = |own: &str, peers: &[&str], switched| Links {
             own: Some(own.to_owned()),
             peers: peers.iter().map(|p| (*p).to_owned()).collect(),

@@ -2,9 +2,9 @@
 
 use super::{Attention, Mask};
 use crate::device::DType;
-use crate::device::cuda::{Arg, DevicePtr, Grid, Kernel};
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
 use crate::error::{Error, Result};
-use crate::ir::CudaNode;
+use crate::ir::GpuNode;
 
 /// Threads of a block, in all of these kernels.
 const THREADS: u32 = 128;
@@ -61,7 +61,7 @@ fn reciprocal(n: usize) -> Arg {
 /// An attention op about to be launched.
 struct Launch<'a> {
     attention: &'a Attention,
-    cx: &'a CudaNode<'a>,
+    cx: &'a GpuNode<'a>,
     dtype: DType,
     batch: usize,
     path: Path,
@@ -71,7 +71,7 @@ struct Launch<'a> {
 
 impl<'a> Launch<'a> {
     /// `first` is the first input after the tensors.
-    fn new(attention: &'a Attention, cx: &'a CudaNode<'a>, first: usize) -> Result<Self> {
+    fn new(attention: &'a Attention, cx: &'a GpuNode<'a>, first: usize) -> Result<Self> {
         let packed = cx.input_spec(0);
         let dim = attention.heads.dim;
         if dim > WIDEST {
@@ -128,7 +128,7 @@ impl<'a> Launch<'a> {
         args.extend([self.batch, all.kv, all.group(), seq_len].map(Arg::from));
         args.extend([tiles, all.group()].map(reciprocal));
         if self.path == Path::TensorCores {
-            args.push(reciprocal(self.cx.queue.properties().processors));
+            args.push(reciprocal(self.cx.queue.properties().sm_count));
         }
         args.push(Arg::F32(all.score_scale() as f32));
         let nothing = [Arg::U32(0), Arg::U32(0), Arg::U32(0), Arg::F32(1.0)];
@@ -143,13 +143,13 @@ impl<'a> Launch<'a> {
         let properties = self.cx.queue.properties();
         let heads = self.attention.heads;
         let bytes = 2 * heads.kv * heads.dim * self.attention.seq_len * self.dtype.size();
-        let rounds = (BLOCKS * properties.processors).div_ceil(blocks_of_sequence);
+        let rounds = (BLOCKS * properties.sm_count).div_ceil(blocks_of_sequence);
         rounds.min(properties.l2_bytes / 2 / bytes).clamp(1, self.batch)
     }
 }
 
 /// Puts [`FlashAttention`](super::FlashAttention) into the queue.
-pub(super) fn forward(attention: &Attention, cx: &CudaNode<'_>) -> Result<()> {
+pub(super) fn forward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     /// As in kernels/flash_attention.cu.
     const QUERIES: usize = 128;
     const KEYS: usize = 64;
@@ -182,7 +182,7 @@ pub(super) fn forward(attention: &Attention, cx: &CudaNode<'_>) -> Result<()> {
 
 /// Puts [`FlashAttentionGrad`](super::FlashAttentionGrad) into the queue: the pass over queries, which leaves D, then
 /// the one over keys.
-pub(super) fn backward(attention: &Attention, cx: &CudaNode<'_>) -> Result<()> {
+pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let launch = Launch::new(attention, cx, 4)?;
     let heads = attention.heads;
     let [packed, o, lse, d_o] = [0, 1, 2, 3].map(|i| cx.input(i));

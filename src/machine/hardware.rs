@@ -1,12 +1,13 @@
 //! Devices by name: memory, dense peaks, bandwidth, each with its source.
 
 use crate::error::{Error, Result};
+use crate::suggest::nearest_by;
 use serde::Serialize;
 
-/// What a device can do at best. Peaks are dense (no structured sparsity), at boost clocks, with fp32 accumulation.
+/// Published limits of a device. Peaks are dense (no structured sparsity), at boost clocks, with fp32 accumulation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Hardware {
-    /// What `--on` calls it.
+    /// Name for `--on`.
     pub name: &'static str,
     /// The product.
     pub product: &'static str,
@@ -18,11 +19,11 @@ pub struct Hardware {
     pub memory_bytes: Option<u64>,
     /// Peaks and bandwidth.
     pub limits: Option<Limits>,
-    /// Where the figures stand.
+    /// Source of the figures.
     pub source: &'static str,
 }
 
-/// What bounds the time of a node.
+/// Peaks that bound the time of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Limits {
     /// FLOP/s of fp32 outside tensor cores.
@@ -117,7 +118,7 @@ const fn gpu(names: [&'static str; 4], mib: u64, peaks: [f64; 4], source: &'stat
     }
 }
 
-/// The device of that name; capitals, spaces and dashes do not matter, and `a100` alone is the larger one.
+/// Returns the device of that name; case, spaces and dashes do not matter, and `a100` alone is the larger one.
 ///
 /// # Errors
 /// A usage error with the nearest name and all names.
@@ -127,18 +128,15 @@ pub fn find(name: &str) -> Result<&'static Hardware> {
     if let Some(device) = DEVICES.iter().find(|d| plain(d.name) == wanted || plain(d.product) == wanted) {
         return Ok(device);
     }
-    let nearest = DEVICES
-        .iter()
-        .map(|d| (strsim::jaro_winkler(&wanted, &plain(d.name)), d.name))
-        .filter(|(likeness, _)| *likeness >= 0.7)
-        .max_by(|a, b| a.0.total_cmp(&b.0));
-    let meant = nearest.map_or(String::new(), |(_, near)| format!("did you mean {near}? "));
+    let named = DEVICES.iter().map(|device| (device.name, plain(device.name))).collect::<Vec<_>>();
+    let nearest = nearest_by(&wanted, named.iter().map(|(name, plain)| (*name, plain.as_str())));
+    let meant = nearest.map_or(String::new(), |near| format!("did you mean {near}? "));
     let names: Vec<&str> = DEVICES.iter().map(|d| d.name).collect();
     Err(Error::usage(format!("there is no device {name:?}: {meant}known are {}", names.join(", "))))
 }
 
-/// The device that the driver calls so, with whose peaks a run on it is compared. Only names of exactly these products
-/// are known: a card for PCIe, a laptop's or a part of a GPU has other clocks or fewer units under a similar name.
+/// Returns the device that the driver reports under this name, for comparing a run with its peaks. Names must match exactly:
+/// PCIe cards, laptop GPUs and MIG partitions have other clocks or fewer units under a similar name.
 pub fn by_driver_name(name: &str) -> Option<&'static Hardware> {
     let known = match name.trim() {
         "NVIDIA H200" => "h200",

@@ -1,12 +1,13 @@
-//! Versions of NVIDIA's libraries, and the files that they were loaded from.
+//! Versions of NVIDIA's libraries, and the files they were loaded from.
 
-use super::libraries::Nvidia;
-use super::{nvml, products};
+use super::super::cublaslt::library_version;
+use super::super::libraries::Nvidia;
+use super::nvml;
 use cudarc::nvrtc::sys::{nvrtcResult, nvrtcVersion};
 use libloading::os::unix::Library;
 use std::path::{Path, PathBuf};
 
-/// The version of a library as people write it; `None` where it is missing or does not tell.
+/// Returns the version of a library as NVIDIA writes it; `None` if it is missing or does not report one.
 pub fn version(library: Nvidia) -> Option<String> {
     let path = library.open()?;
     match library {
@@ -18,12 +19,12 @@ pub fn version(library: Nvidia) -> Option<String> {
             let status = unsafe { nvrtcVersion(&raw mut major, &raw mut minor) };
             (status == nvrtcResult::NVRTC_SUCCESS).then(|| format!("{major}.{minor}"))
         }
-        Nvidia::CublasLt => Some(dotted(products::library_version())),
+        Nvidia::CublasLt => Some(dotted(library_version())),
         Nvidia::Nccl => nccl(path).map(dotted),
     }
 }
 
-/// `2.27.3` for 22703, as NVIDIA's libraries count.
+/// Returns `2.27.3` for 22703, the encoding of NVIDIA's libraries.
 fn dotted(number: u64) -> String {
     format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
@@ -31,7 +32,7 @@ fn dotted(number: u64) -> String {
 // SAFETY: callers pass the address of an integer, which is all that the function asks for.
 type AskVersion = unsafe extern "C" fn(*mut i32) -> i32;
 
-/// The number that NCCL gives for itself.
+/// Returns NCCL's version number.
 fn nccl(path: &Path) -> Option<u64> {
     let mut number: i32 = 0;
     // SAFETY: NCCL is open already, so opening it again runs nothing; its function of this name, in every version, fills
@@ -44,8 +45,8 @@ fn nccl(path: &Path) -> Option<u64> {
     u64::try_from(number).ok().filter(|_| status == 0)
 }
 
-/// The files from which a library is in this process. More than one means that two copies were found by different ways,
-/// and that calls may reach either.
+/// Returns the files from which a library is loaded in this process. More than one means that two copies were found by
+/// different search paths, and that calls may reach either.
 pub fn files(library: Nvidia) -> Vec<PathBuf> {
     let Some(opened) = library.open() else { return Vec::new() };
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -53,7 +54,7 @@ pub fn files(library: Nvidia) -> Vec<PathBuf> {
     if found.is_empty() { vec![opened.to_path_buf()] } else { found }
 }
 
-/// The files of a library in a list as `/proc/self/maps` has it.
+/// Returns the files of a library in the contents of `/proc/self/maps`.
 fn mapped(maps: &str, library: Nvidia) -> Vec<PathBuf> {
     let stem = library.names().last().copied().unwrap_or_default();
     let mut found: Vec<PathBuf> = maps

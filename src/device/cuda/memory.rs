@@ -1,31 +1,44 @@
-//! Memory of a GPU: asked from the driver, counted and capped.
+//! Memory of a GPU: allocated by the driver, counted and capped.
 
 use super::driver::check;
-use super::gpu::{Gpu, lock};
-use super::queue::{DevicePtr, Queue};
+use super::stream::Stream;
+use crate::device::gpu::DevicePtr;
+use crate::device::lock::lock;
 use crate::error::{Error, Result};
 use cudarc::driver::sys;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-/// What memory was asked from the driver.
+/// Counts of the memory allocated on a GPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ledger {
     /// Bytes held now.
     pub held: usize,
-    /// The most bytes held at once.
+    /// Maximum of the bytes held at once.
     pub most: usize,
-    /// How often memory was asked for.
+    /// Number of allocations so far.
     pub allocations: usize,
-    /// Bytes that may be held; `None`: all there is.
+    /// Bytes that may be held; `None` for no limit.
     pub limit: Option<usize>,
 }
 
-impl Gpu {
-    /// Allocates memory; its contents are whatever was there.
+/// Allocates memory of a GPU, and counts it.
+#[derive(Debug)]
+pub(super) struct Allocator {
+    stream: Arc<Stream>,
+    ledger: Mutex<Ledger>,
+}
+
+impl Allocator {
+    /// Returns an allocator whose buffers are filled, read and written in the order of a stream.
+    pub(super) fn new(stream: Arc<Stream>) -> Arc<Self> {
+        Arc::new(Self { stream, ledger: Mutex::default() })
+    }
+
+    /// Allocates memory; its contents are undefined.
     ///
     /// # Errors
     /// [`Kind::DoesNotFit`](crate::error::Kind::DoesNotFit) when the driver or the limit refuses.
-    pub fn allocate(self: &Arc<Self>, bytes: usize) -> Result<DeviceBuffer> {
+    pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<DeviceBuffer> {
         let mut ledger = lock(&self.ledger);
         if let Some(limit) = ledger.limit.filter(|&limit| ledger.held.saturating_add(bytes) > limit) {
             return Err(Error::does_not_fit(format!(
@@ -33,36 +46,46 @@ impl Gpu {
                 ledger.held
             )));
         }
-        self.make_current()?;
+        self.stream.make_current()?;
         let address = allocate(bytes)
             .map_err(|e| e.context(format!("beside the {} bytes held on the GPU", ledger.held)))?;
         ledger.held += bytes;
         ledger.most = ledger.most.max(ledger.held);
         ledger.allocations += 1;
-        Ok(DeviceBuffer { gpu: Arc::clone(self), address, bytes })
+        Ok(DeviceBuffer { allocator: Arc::clone(self), address, bytes })
+    }
+
+    /// Limits the bytes that may be held.
+    pub(super) fn set_limit(&self, bytes: Option<usize>) {
+        lock(&self.ledger).limit = bytes;
+    }
+
+    /// Returns the counts.
+    pub(super) fn ledger(&self) -> Ledger {
+        *lock(&self.ledger)
     }
 }
 
 /// Memory of a GPU. Freed when dropped, which waits for the GPU.
 #[derive(Debug)]
 pub struct DeviceBuffer {
-    gpu: Arc<Gpu>,
+    allocator: Arc<Allocator>,
     address: DevicePtr,
     bytes: usize,
 }
 
 impl DeviceBuffer {
-    /// Its first byte.
+    /// Returns the address of the first byte.
     pub fn address(&self) -> DevicePtr {
         self.address
     }
 
-    /// Its length.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if the length is zero.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -73,7 +96,7 @@ impl DeviceBuffer {
     /// When the driver refuses.
     pub fn fill(&self, offset: usize, byte: u8, bytes: usize) -> Result<()> {
         assert!(offset + bytes <= self.bytes);
-        self.gpu.fill(self.address + offset as u64, byte, bytes)
+        self.allocator.stream.fill(self.address + offset as u64, byte, bytes)
     }
 
     /// Reads bytes after all work put in so far.
@@ -82,15 +105,8 @@ impl DeviceBuffer {
     /// When the work failed.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         assert!(offset + to.len() <= self.bytes);
-        if to.is_empty() {
-            return Ok(());
-        }
-        self.gpu.make_current()?;
-        self.gpu.synchronize()?;
-        // SAFETY: the range is inside the buffer, and the slice takes as many bytes.
-        let status =
-            unsafe { sys::cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), self.address + offset as u64, to.len()) };
-        check(status, "read memory of the GPU")
+        self.allocator.stream.make_current()?;
+        self.allocator.stream.read(self.address + offset as u64, to)
     }
 
     /// Writes bytes after all work put in so far.
@@ -99,33 +115,24 @@ impl DeviceBuffer {
     /// When the work failed.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         assert!(offset + from.len() <= self.bytes);
-        if from.is_empty() {
-            return Ok(());
-        }
-        self.gpu.make_current()?;
-        self.gpu.synchronize()?;
-        // SAFETY: the range is inside the buffer, and the slice has as many bytes.
-        let status =
-            unsafe { sys::cuMemcpyHtoD_v2(self.address + offset as u64, from.as_ptr().cast(), from.len()) };
-        check(status, "write memory of the GPU")
+        self.allocator.stream.make_current()?;
+        self.allocator.stream.write(self.address + offset as u64, from)
     }
 }
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        if self.bytes > 0 {
+        // A context that cannot be made current has taken its memory with it.
+        if self.bytes > 0 && self.allocator.stream.make_current().is_ok() {
             // SAFETY: allocated by `allocate`; the driver waits for work on it.
-            unsafe {
-                sys::cuCtxSetCurrent(self.gpu.context);
-                sys::cuMemFree_v2(self.address);
-            }
+            unsafe { sys::cuMemFree_v2(self.address) };
         }
-        lock(&self.gpu.ledger).held -= self.bytes;
+        lock(&self.allocator.ledger).held -= self.bytes;
     }
 }
 
-/// Asks the driver for memory in the current context.
-pub(super) fn allocate(bytes: usize) -> Result<DevicePtr> {
+/// Allocates memory in the current context.
+fn allocate(bytes: usize) -> Result<DevicePtr> {
     let mut address = 0;
     if bytes > 0 {
         // SAFETY: the address of a pointer to be filled in.
@@ -135,10 +142,10 @@ pub(super) fn allocate(bytes: usize) -> Result<DevicePtr> {
     Ok(address)
 }
 
-/// Free bytes and all bytes of the card whose context is current.
+/// Returns the free bytes and all bytes of the card whose context is current.
 pub(super) fn memory_info() -> Result<(usize, usize)> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: addresses of integers; the context is current.
-    check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "ask for free memory")?;
+    check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "query free memory")?;
     Ok((free, total))
 }

@@ -1,49 +1,49 @@
-//! Watches a GPU while something runs on it: a thread samples load, clocks, power, temperature, and who else is there.
+//! Watches a GPU during a run: a thread samples load, clocks, power, temperature and other processes.
 
-use super::driver;
-use super::gpu::Gpu;
+use super::super::driver;
 use super::nvml::{self, CLOCKS_SET, DISPLAY, POWER_CAP, Reading};
+use crate::device::lock::lock;
 use cudarc::driver::sys::CUdevice;
 use nvml_wrapper::Device;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between samples. Utilization is the driver's own mean over about as long.
+/// Time between samples. The driver's utilization is a mean over about the same time.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Samples between two looks at the list of processes, which costs the driver more.
+/// Samples per query of the list of processes, which costs the driver more.
 const SAMPLES_PER_LIST: usize = 5;
 
-/// Throttling counts as contention when it was seen in more than this share of the samples: drivers report a slowdown
+/// Throttling counts as contention when it occurs in more than this fraction of the samples: drivers report a slowdown
 /// also while they change clocks.
-const THROTTLED_SHARE: f64 = 0.01;
+const THROTTLED_FRACTION: f64 = 0.01;
 
-/// A GPU as it was before this process took a context on it: what was there then is somebody else's.
+/// The state of a GPU before this process created its context: all of it belongs to other processes.
 #[derive(Clone, Debug, Default)]
-pub struct Before {
+pub struct InitialState {
     device: Option<Arc<Device<'static>>>,
-    /// Processes, in whatever numbers the driver speaks; `None` where that is unknown.
+    /// Process ids as the driver counts them; `None` if unknown.
     processes: Option<BTreeSet<u32>>,
     memory_used: Option<u64>,
 }
 
-impl Before {
-    /// Looks at a GPU. Where this process has a context on it already, who was there before cannot be told any more.
-    pub(super) fn look(device: CUdevice) -> Self {
+impl InitialState {
+    /// Reads the state of a GPU. If this process has a context on it already, its processes and memory stay unknown.
+    pub(in super::super) fn of_device(device: CUdevice) -> Self {
         let Some(found) = nvml::find(device) else { return Self::default() };
         if driver::has_context(device) {
             return Self { device: Some(Arc::new(found)), ..Self::default() };
         }
         let processes = pids(&found);
-        let memory_used = Reading::of(&found).memory_used;
+        let memory_used = Reading::from_device(&found).memory_used;
         Self { device: Some(Arc::new(found)), processes, memory_used }
     }
 
-    /// Bytes that were taken on the card since: right after the context was made, what the context takes.
-    pub(super) fn taken_since(&self) -> Option<i64> {
-        let now = Reading::of(self.device.as_ref()?).memory_used?;
+    /// Returns the bytes taken on the card since. Right after the context was created, this is what it takes.
+    pub(in super::super) fn memory_taken_since(&self) -> Option<i64> {
+        let now = Reading::from_device(self.device.as_ref()?).memory_used?;
         Some(now as i64 - self.memory_used? as i64)
     }
 }
@@ -52,14 +52,13 @@ fn pids(device: &Device<'_>) -> Option<BTreeSet<u32>> {
     nvml::processes(device).map(|list| list.into_iter().map(|p| p.pid).collect())
 }
 
-/// How many processes of a list are certainly others.
+/// Returns the number of processes in a list that are certainly not this one.
 ///
-/// Numbers of processes cannot simply be compared with our own: in a container the driver may list those of the host, may
-/// list everybody under numbers that mean something else here, or nobody. What is certain without trusting numbers is
-/// the list from before we had a context: whoever stands in both lists is another. Of those that came since, one is this
-/// process; which one is known only where our own number is among them. So: where it is, all the others are foreign; where
-/// it is not, all but one are. A process that stands alone is thus never called foreign although it might be us, and a
-/// lone stranger in a container that hides us is missed.
+/// Process ids cannot simply be compared with our own: in a container the driver may list the ids of the host, or no
+/// process at all. The list from before we had a context is reliable: a process in both lists is another. Of those that
+/// came since, one is this process; which one is known only if our own id is among them. So: if it is, all the others are
+/// foreign; if not, all but one are. A single process that might be us is thus never counted as foreign, and a single
+/// other process is missed in a container that hides us.
 pub fn foreign(before: &BTreeSet<u32>, now: &BTreeSet<u32>, own: u32) -> usize {
     if now.contains(&own) && !before.contains(&own) {
         return now.len() - 1;
@@ -68,25 +67,25 @@ pub fn foreign(before: &BTreeSet<u32>, now: &BTreeSet<u32>, own: u32) -> usize {
     now.intersection(before).count() + new.saturating_sub(1)
 }
 
-/// Means of an interval; blank where nothing was sampled.
+/// Means over an interval; `None` if nothing was sampled.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Interval {
-    /// Percent of the time in which a kernel ran.
+pub struct IntervalMeans {
+    /// Percentage of the time in which a kernel ran.
     pub util_pct: Option<f64>,
-    /// Clock of the multiprocessors.
+    /// Clock of the SMs, in MHz.
     pub sm_clock_mhz: Option<f64>,
-    /// Clock of the memory.
+    /// Clock of the memory, in MHz.
     pub mem_clock_mhz: Option<f64>,
-    /// Power of the board.
+    /// Power of the board, in watts.
     pub power_w: Option<f64>,
-    /// The highest temperature.
+    /// Highest temperature, in °C.
     pub temperature_c: Option<f64>,
-    /// All reasons for lower clocks, joined by `+`; blank for none.
+    /// All reasons for lower clocks, joined by `+`; `None` for no reason.
     pub throttle: Option<String>,
 }
 
-impl Interval {
-    fn of(readings: &[Reading]) -> Self {
+impl IntervalMeans {
+    fn from_readings(readings: &[Reading]) -> Self {
         let all = |value: fn(&Reading) -> Option<f64>| readings.iter().filter_map(value).collect::<Vec<_>>();
         let mean = |value| {
             let values = all(value);
@@ -106,18 +105,18 @@ impl Interval {
     }
 }
 
-/// What was seen from the beginning.
+/// Counts over all samples since the start.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Seen {
-    /// Samples taken.
+pub struct WatchSummary {
+    /// Number of samples.
     pub samples: usize,
-    /// The most other processes at once; `None` where they could not be told.
+    /// Maximum number of other processes at once; `None` if unknown.
     pub foreign: Option<usize>,
-    /// In how many samples each reason for lower clocks was given.
+    /// Number of samples with each reason for lower clocks.
     pub throttled: BTreeMap<&'static str, usize>,
 }
 
-impl Seen {
+impl WatchSummary {
     fn add(&mut self, reading: &Reading) {
         self.samples += 1;
         for reason in reading.throttle.iter().flatten() {
@@ -125,8 +124,8 @@ impl Seen {
         }
     }
 
-    /// Why a measurement is not of this GPU alone at its own pace: others computed on it, or it slowed down for
-    /// something other than the power it may draw, or clocks that somebody chose. `None` for no reason.
+    /// Returns the reasons why measurements do not show this GPU alone at its own speed: other processes computed on it, or
+    /// it was throttled for another reason than its power limit or clocks that somebody set. `None` for no reason.
     pub fn contention(&self) -> Option<String> {
         let mut reasons = Vec::new();
         match self.foreign {
@@ -134,9 +133,9 @@ impl Seen {
             Some(n) if n > 1 => reasons.push(format!("{n} other processes computed on the GPU")),
             _ => {}
         }
-        let often = |n: usize| n as f64 > THROTTLED_SHARE * self.samples as f64;
+        let often = |n: usize| n as f64 > THROTTLED_FRACTION * self.samples as f64;
         let unusual = self.throttled.iter().filter(|(reason, n)| {
-            // What the board may draw, and what somebody set, belong to the machine.
+            // The power limit and clocks that somebody set are properties of the machine.
             ![POWER_CAP, CLOCKS_SET, DISPLAY].contains(*reason) && often(**n)
         });
         reasons.extend(unusual.map(|(reason, n)| {
@@ -146,7 +145,7 @@ impl Seen {
     }
 }
 
-/// What the thread and its owner share.
+/// State shared by the thread and its owner.
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
@@ -157,10 +156,10 @@ struct Shared {
 struct State {
     over: bool,
     recent: Vec<Reading>,
-    seen: Seen,
+    summary: WatchSummary,
 }
 
-/// Watches a GPU until it is dropped.
+/// A thread that samples a GPU until this is dropped.
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<Shared>,
@@ -168,9 +167,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch; `None` where there is no NVML, or it does not know the GPU.
-    pub fn start(gpu: &Gpu) -> Option<Self> {
-        let Before { device, processes, .. } = gpu.before().clone();
+    /// Starts to sample a GPU. Returns `None` without NVML, or if it does not know the GPU.
+    pub fn start(initial: &InitialState) -> Option<Self> {
+        let InitialState { device, processes, .. } = initial.clone();
         let device = device?;
         Self::sampling(move |sample| {
             let list = (sample % SAMPLES_PER_LIST == 0).then(|| (processes.as_ref(), pids(&device)));
@@ -178,7 +177,7 @@ impl Watch {
                 Some((Some(before), Some(now))) => Some(foreign(before, &now, std::process::id())),
                 _ => None,
             };
-            (Reading::of(&device), foreign)
+            (Reading::from_device(&device), foreign)
         })
     }
 
@@ -190,8 +189,8 @@ impl Watch {
             for number in 0.. {
                 let (reading, foreign) = sample(number);
                 let mut state = lock(&shared.state);
-                state.seen.add(&reading);
-                state.seen.foreign = state.seen.foreign.max(foreign);
+                state.summary.add(&reading);
+                state.summary.foreign = state.summary.foreign.max(foreign);
                 state.recent.push(reading);
                 let waited = shared.wake.wait_timeout_while(state, PERIOD, |state| !state.over);
                 if waited.unwrap_or_else(PoisonError::into_inner).0.over {
@@ -204,14 +203,14 @@ impl Watch {
         Some(Self { shared, thread: Some(thread) })
     }
 
-    /// What was sampled since the last call.
-    pub fn take(&self) -> Interval {
-        Interval::of(&std::mem::take(&mut lock(&self.shared.state).recent))
+    /// Returns the means over the samples since the last call.
+    pub fn take_interval(&self) -> IntervalMeans {
+        IntervalMeans::from_readings(&std::mem::take(&mut lock(&self.shared.state).recent))
     }
 
-    /// What was seen so far.
-    pub fn seen(&self) -> Seen {
-        lock(&self.shared.state).seen.clone()
+    /// Returns the counts over all samples so far.
+    pub fn summary(&self) -> WatchSummary {
+        lock(&self.shared.state).summary.clone()
     }
 }
 
@@ -220,14 +219,10 @@ impl Drop for Watch {
         lock(&self.shared.state).over = true;
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A watcher that panicked has nothing more to say.
+            // A thread that panicked has nothing more to report.
             let _ = thread.join();
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -239,21 +234,21 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_called_foreign_who_might_be_us() {
-        // On a plain machine our own number is in the list.
+    fn a_process_that_might_be_this_one_is_never_foreign() {
+        // On a plain machine our own id is in the list.
         assert_eq!(foreign(&set(&[]), &set(&[7]), 7), 0);
         assert_eq!(foreign(&set(&[]), &set(&[7, 8]), 7), 1);
         assert_eq!(foreign(&set(&[8]), &set(&[7, 8, 9]), 7), 2);
-        // In a container the list holds numbers of the host: one that is new is us, whatever it is.
+        // In a container the list holds ids of the host: one that is new is us, whatever it is.
         assert_eq!(foreign(&set(&[]), &set(&[4711]), 7), 0);
         assert_eq!(foreign(&set(&[100]), &set(&[100, 4711]), 7), 1);
         assert_eq!(foreign(&set(&[]), &set(&[4711, 4712]), 7), 1);
-        // Or it hides us.
+        // Or the list hides us.
         assert_eq!(foreign(&set(&[]), &set(&[]), 7), 0);
         assert_eq!(foreign(&set(&[100]), &set(&[100]), 7), 1);
-        // A stranger of the host who has our number here is still one who was there before.
+        // A process of the host whose id equals ours here was there before.
         assert_eq!(foreign(&set(&[7]), &set(&[7, 4711]), 7), 1);
-        // Who was there before and left is no longer counted.
+        // A process that was there before and left is not counted.
         assert_eq!(foreign(&set(&[100]), &set(&[4711]), 7), 0);
     }
 
@@ -267,21 +262,21 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_of_what_was_sampled_and_else_blank() {
-        assert_eq!(Interval::of(&[]), Interval::default());
+    fn an_interval_holds_means_of_its_samples_or_nothing() {
+        assert_eq!(IntervalMeans::from_readings(&[]), IntervalMeans::default());
         let readings = [
             reading(Some(100.0), 60.0, &[]),
             reading(None, 64.0, &["thermal"]),
             reading(Some(200.0), 62.0, &[POWER_CAP]),
         ];
-        let interval = Interval::of(&readings);
+        let interval = IntervalMeans::from_readings(&readings);
         assert_eq!((interval.power_w, interval.temperature_c), (Some(150.0), Some(64.0)));
         assert_eq!((interval.util_pct, interval.throttle.as_deref()), (None, Some("power_cap+thermal")));
     }
 
     #[test]
-    fn power_is_no_contention_and_heat_and_strangers_are() {
-        let mut seen = Seen::default();
+    fn the_power_limit_is_no_contention_and_heat_and_other_processes_are() {
+        let mut seen = WatchSummary::default();
         (0..100).for_each(|_| seen.add(&reading(None, 60.0, &[POWER_CAP, CLOCKS_SET])));
         assert_eq!(seen.contention(), None);
         seen.add(&reading(None, 60.0, &["slowdown"]));
@@ -302,11 +297,11 @@ mod tests {
             (reading(Some(n as f64), 50.0, &[]), Some(n.min(2)))
         })
         .unwrap();
-        while watch.seen().samples < 2 {
+        while watch.summary().samples < 2 {
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(watch.take().power_w.is_some());
-        assert!(watch.seen().foreign >= Some(1));
+        assert!(watch.take_interval().power_w.is_some());
+        assert!(watch.summary().foreign >= Some(1));
         drop(watch);
         let at_end = *lock(&count);
         std::thread::sleep(PERIOD + PERIOD / 2);

@@ -1,0 +1,83 @@
+//! The context of this process on one GPU.
+
+use super::driver::{self, check};
+use super::libraries::Nvidia;
+use crate::device::gpu::Properties;
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+use std::ptr::null_mut;
+
+/// The primary context of this process on a GPU. Released when dropped.
+#[derive(Debug)]
+pub(super) struct Context {
+    device: sys::CUdevice,
+    raw: sys::CUcontext,
+}
+
+// SAFETY: the driver's handles may be used from every thread.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Creates or retains the context on a device, and makes it current.
+    pub(super) fn new(device: sys::CUdevice) -> Result<Self> {
+        let mut raw = null_mut();
+        // SAFETY: the address of a handle to be filled in; the driver gave the device.
+        let status = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) };
+        check(status, "create a context on the GPU")?;
+        let context = Self { device, raw };
+        context.make_current()?;
+        Ok(context)
+    }
+
+    /// Makes this the context of the calling thread.
+    pub(super) fn make_current(&self) -> Result<()> {
+        // SAFETY: the context is retained for as long as `self` lives.
+        check(unsafe { sys::cuCtxSetCurrent(self.raw) }, "make the context current")
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: retained in `new`; everything that lives in the context holds it, so nothing is left.
+        unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+    }
+}
+
+/// Checks that the driver is installed and knows a GPU of this ordinal.
+pub(super) fn check_present(ordinal: usize) -> Result<()> {
+    if Nvidia::Driver.open().is_none() {
+        return Err(Error::failed(format!("no NVIDIA driver is found; {}", Nvidia::Driver.remedy())));
+    }
+    let count = driver::count()?;
+    if ordinal >= count {
+        return Err(Error::failed(format!("there is no GPU {ordinal}: the driver knows {count}, from 0")));
+    }
+    Ok(())
+}
+
+/// Returns a GPU's handle and properties, without creating a context.
+pub(super) fn device_properties(ordinal: usize) -> Result<(sys::CUdevice, Properties)> {
+    let (device, name, memory_bytes) = driver::device(ordinal)?;
+    let attribute = |which| driver::attribute(device, which);
+    let properties = Properties {
+        name,
+        capability: (
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? as u32,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)? as u32,
+        ),
+        sm_count: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        shared_per_block: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        shared_per_sm: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+        l2_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
+        memory_bytes,
+    };
+    if properties.capability < (8, 0) {
+        return Err(Error::failed(format!(
+            "{} has compute capability {}.{}; kernels need 8.0 or newer (bf16 tensor cores)",
+            properties.name, properties.capability.0, properties.capability.1
+        )));
+    }
+    Ok((device, properties))
+}

@@ -1,0 +1,231 @@
+//! cuBLASLt: its handle, its descriptions of products, the algorithms that it proposes.
+
+use super::libraries::Nvidia;
+use super::memory::DeviceBuffer;
+use super::stream::Stream;
+use crate::device::gpu::{DevicePtr, Product, ProductShape};
+use crate::device::{DType, ProductPrecision};
+use crate::error::{Error, Result};
+use cudarc::cublaslt::sys::{self, cublasStatus_t};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+/// Size of the workspace in bytes: what NVIDIA advises for Hopper, and more than older cards need.
+pub const WORKSPACE: usize = 32 << 20;
+
+/// Maximum number of algorithms that the library proposes for a product.
+const CANDIDATES: usize = 24;
+
+/// An open library. Closed when dropped.
+#[derive(Debug)]
+pub(super) struct Cublaslt {
+    handle: sys::cublasLtHandle_t,
+    /// [`WORKSPACE`] bytes that algorithms may use.
+    workspace: DeviceBuffer,
+}
+
+// SAFETY: the library may be called from every thread with the same handle.
+unsafe impl Send for Cublaslt {}
+// SAFETY: as above.
+unsafe impl Sync for Cublaslt {}
+
+/// The library's descriptions of a product and its matrices. Kept until the end of the process: there are few.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    operation: sys::cublasLtMatmulDesc_t,
+    /// The library's A, B, C, which are our B, A, C: it is column-major.
+    matrices: [sys::cublasLtMatrixLayout_t; 3],
+}
+
+// SAFETY: descriptions are only read once they are made.
+unsafe impl Send for Layout {}
+// SAFETY: as above.
+unsafe impl Sync for Layout {}
+
+impl Cublaslt {
+    /// Opens the library with a workspace of [`WORKSPACE`] bytes.
+    pub(super) fn new(workspace: DeviceBuffer) -> Result<Self> {
+        assert_eq!(workspace.len(), WORKSPACE);
+        let mut handle = null_mut();
+        // SAFETY: the library is open; the address of a handle to be filled in.
+        check(unsafe { sys::cublasLtCreate(&raw mut handle) }, "open cuBLASLt")?;
+        Ok(Self { handle, workspace })
+    }
+
+    /// Puts a product into a stream.
+    pub(super) fn multiply(
+        &self,
+        stream: &Stream,
+        product: &Product,
+        layout: &Layout,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+    ) -> cublasStatus_t {
+        let (alpha, beta) = (1.0f32, if product.accumulate { 1.0f32 } else { 0.0 });
+        let pointer = |address: DevicePtr| address as *const c_void;
+        let [a, b, c] = layout.matrices;
+        // SAFETY: the layouts describe the memory behind the addresses, which the executor keeps alive for the node;
+        // the scalars are read before the call returns (host pointer mode).
+        unsafe {
+            sys::cublasLtMatmul(
+                self.handle,
+                layout.operation,
+                (&raw const alpha).cast(),
+                pointer(product.b.address),
+                a,
+                pointer(product.a.address),
+                b,
+                (&raw const beta).cast(),
+                pointer(product.c),
+                c,
+                product.c as *mut c_void,
+                c,
+                algorithm,
+                self.workspace.address() as *mut c_void,
+                WORKSPACE,
+                stream.raw().cast(),
+            )
+        }
+    }
+
+    /// Returns the algorithms that the library proposes, its best guess first. Splits of the summed dimension that are
+    /// added up in no fixed order are excluded.
+    pub(super) fn candidates(&self, layout: &Layout) -> Result<Vec<sys::cublasLtMatmulHeuristicResult_t>> {
+        use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
+        let [a, b, c] = layout.matrices;
+        let mut preference = null_mut();
+        // SAFETY: zeros are valid for this plain struct of the library.
+        let mut found: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] = unsafe { std::mem::zeroed() };
+        let mut count = 0;
+        let bytes = WORKSPACE;
+        // Bits of cublasLtReductionScheme_t: partial sums in the compute type. In-place ones use atomics.
+        let schemes = 2u32;
+        // SAFETY: attributes are set from integers of the sizes given; the buffer takes CANDIDATES results.
+        unsafe {
+            check(sys::cublasLtMatmulPreferenceCreate(&raw mut preference), "describe a search")?;
+            let set = |which, value: *const c_void, size| {
+                check(
+                    sys::cublasLtMatmulPreferenceSetAttribute(preference, which, value, size),
+                    "describe a search",
+                )
+            };
+            set(
+                Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                (&raw const bytes).cast(),
+                size_of::<usize>(),
+            )?;
+            set(
+                Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                (&raw const schemes).cast(),
+                size_of::<u32>(),
+            )?;
+            let status = sys::cublasLtMatmulAlgoGetHeuristic(
+                self.handle,
+                layout.operation,
+                a,
+                b,
+                c,
+                c,
+                preference,
+                CANDIDATES as i32,
+                found.as_mut_ptr(),
+                &raw mut count,
+            );
+            sys::cublasLtMatmulPreferenceDestroy(preference);
+            if status == cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED {
+                return Ok(Vec::new());
+            }
+            check(status, "search algorithms")?;
+        }
+        Ok(found[..count as usize].to_vec())
+    }
+}
+
+impl Drop for Cublaslt {
+    fn drop(&mut self) {
+        // SAFETY: opened in `new`; the owner has waited for the work of the GPU.
+        unsafe { sys::cublasLtDestroy(self.handle) };
+    }
+}
+
+/// Returns the version of cuBLASLt, such as 130002; 0 if it is not installed.
+pub fn library_version() -> u64 {
+    if Nvidia::CublasLt.open().is_none() {
+        return 0;
+    }
+    // SAFETY: the library is open, and the call only reads a constant.
+    unsafe { sys::cublasLtGetVersion() as u64 }
+}
+
+impl Layout {
+    /// The library is column-major: a row-major `[r, c]` is its `c × r`. So `C = A·B` is asked for as
+    /// `Cᵀ = Bᵀ·Aᵀ`, and no data moves.
+    pub(super) fn new(shape: &ProductShape) -> Result<Self> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        let compute = match (shape.precision, shape.input) {
+            (ProductPrecision::Tf32, DType::F32) => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+            _ => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+        };
+        let mut operation = null_mut();
+        // SAFETY: the address of a handle to be filled in.
+        let status = unsafe {
+            sys::cublasLtMatmulDescCreate(&raw mut operation, compute, sys::cudaDataType_t::CUDA_R_32F)
+        };
+        check(status, "describe a product")?;
+        for (which, transposed) in [
+            (Attribute::CUBLASLT_MATMUL_DESC_TRANSA, shape.b_transposed),
+            (Attribute::CUBLASLT_MATMUL_DESC_TRANSB, shape.a_transposed),
+        ] {
+            // cublasOperation_t: 0 as stored, 1 transposed.
+            let value = i32::from(transposed);
+            // SAFETY: the attribute is an integer of this size.
+            let status = unsafe {
+                sys::cublasLtMatmulDescSetAttribute(
+                    operation,
+                    which,
+                    (&raw const value).cast(),
+                    size_of::<i32>(),
+                )
+            };
+            check(status, "describe a product")?;
+        }
+        let matrix = |rows: usize, columns: usize, dtype: DType| -> Result<sys::cublasLtMatrixLayout_t> {
+            let format = match dtype {
+                DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+                DType::F32 => sys::cudaDataType_t::CUDA_R_32F,
+                other => return Err(Error::failed(format!("no products of {other} on a GPU"))),
+            };
+            let mut layout = null_mut();
+            // SAFETY: the address of a handle to be filled in.
+            let status = unsafe {
+                sys::cublasLtMatrixLayoutCreate(
+                    &raw mut layout,
+                    format,
+                    columns as u64,
+                    rows as u64,
+                    columns as i64,
+                )
+            };
+            check(status, "describe a matrix")?;
+            Ok(layout)
+        };
+        let stored = |rows, columns, transposed| if transposed { (columns, rows) } else { (rows, columns) };
+        let (ar, ac) = stored(shape.m, shape.k, shape.a_transposed);
+        let (br, bc) = stored(shape.k, shape.n, shape.b_transposed);
+        Ok(Self {
+            operation,
+            matrices: [
+                matrix(br, bc, shape.input)?,
+                matrix(ar, ac, shape.input)?,
+                matrix(shape.m, shape.n, shape.output)?,
+            ],
+        })
+    }
+}
+
+/// Turns a status of the library into an error that says what failed.
+pub(super) fn check(status: cublasStatus_t, doing: &str) -> Result<()> {
+    if status == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+        return Ok(());
+    }
+    Err(Error::failed(format!("cannot {doing}: {status:?}")))
+}

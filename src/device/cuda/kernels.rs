@@ -1,0 +1,147 @@
+//! The kernels of a GPU: compiled, loaded, and launched into a stream.
+
+use super::compiler::{Compiler, Unit, units};
+use super::context::Context;
+use super::driver::{self, check};
+use super::stream::Stream;
+use crate::device::gpu::{Arg, Grid, Kernel};
+use crate::device::lock::lock;
+use crate::error::{Error, Result};
+use cudarc::driver::sys;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// The largest size that kernels, which count in 31 bits, are given: the last block may count a little beyond it.
+const MAX_SIZE: usize = (1 << 31) - (1 << 20);
+
+/// Dynamic shared memory that a block may use without asking for it beforehand, in bytes.
+const DEFAULT_SHARED: u32 = 48 * 1024;
+
+/// The compiler of one GPU and the kernels loaded on it. Unloaded when dropped.
+#[derive(Debug)]
+pub(super) struct Kernels {
+    context: Arc<Context>,
+    compiler: Compiler,
+    modules: Mutex<HashMap<Unit, Module>>,
+    functions: Mutex<HashMap<Kernel, Function>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Module(sys::CUmodule);
+
+#[derive(Clone, Debug)]
+struct Function {
+    handle: sys::CUfunction,
+    /// Sizes of the parameters, in bytes.
+    parameters: Arc<[usize]>,
+    /// Dynamic shared memory that a launch may use, in bytes.
+    shared: u32,
+}
+
+// SAFETY: the driver's handles may be used from every thread that has made the context current.
+unsafe impl Send for Kernels {}
+// SAFETY: as above; the maps are behind locks.
+unsafe impl Sync for Kernels {}
+
+impl Kernels {
+    /// Returns the kernels of a context, none of them loaded yet.
+    pub(super) fn new(context: Arc<Context>, compiler: Compiler) -> Self {
+        Self { context, compiler, modules: Mutex::default(), functions: Mutex::default() }
+    }
+
+    /// Returns the compiler.
+    pub(super) fn compiler(&self) -> &Compiler {
+        &self.compiler
+    }
+
+    /// Compiles and loads kernels, in parallel.
+    ///
+    /// # Errors
+    /// When a kernel does not compile.
+    pub(super) fn prepare<'a>(&self, kernels: impl IntoIterator<Item = &'a Kernel>) -> Result<()> {
+        let missing: Vec<Unit> = {
+            let modules = lock(&self.modules);
+            units(kernels).into_iter().filter(|unit| !modules.contains_key(unit)).collect()
+        };
+        let codes = self.compiler.compile_all(&missing)?;
+        for (unit, code) in missing.into_iter().zip(codes) {
+            self.load(unit, &code)?;
+        }
+        Ok(())
+    }
+
+    /// Launches a kernel into a stream. Compiles it first if [`Kernels::prepare`] has not.
+    ///
+    /// # Errors
+    /// When the arguments are not those of the kernel, or the driver refuses.
+    pub(super) fn launch(&self, stream: &Stream, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
+        let entry = kernel.entry;
+        if let Some(size) = args.iter().find_map(|arg| match arg {
+            Arg::Size(size) => Some(*size).filter(|&size| size > MAX_SIZE),
+            _ => None,
+        }) {
+            return Err(Error::failed(format!(
+                "kernel {entry} counts with 31 bits, and a tensor of this plan has a size of {size}; \
+                 make training.local_batch_size smaller"
+            )));
+        }
+        let function = self.function(kernel, grid.shared)?;
+        // The driver reads as many arguments as the kernel has parameters, and as many bytes of each.
+        if !args.iter().map(Arg::size).eq(function.parameters.iter().copied()) {
+            return Err(Error::failed(format!(
+                "kernel {entry} takes {} parameters of {:?} bytes, and is launched with {args:?}",
+                function.parameters.len(),
+                function.parameters
+            )));
+        }
+        let mut values: Vec<u64> = args.iter().map(Arg::bits).collect();
+        stream.launch((entry, function.handle), grid, &mut values)
+    }
+
+    fn load(&self, unit: Unit, code: &[u8]) -> Result<Module> {
+        self.context.make_current()?;
+        let module = Module(driver::load(code, &unit.describe())?);
+        lock(&self.modules).insert(unit, module);
+        Ok(module)
+    }
+
+    /// Returns a kernel's function, allowed to use `shared` bytes of dynamic shared memory.
+    fn function(&self, kernel: Kernel, shared: u32) -> Result<Function> {
+        let known = lock(&self.functions).get(&kernel).cloned();
+        if let Some(function) = known.filter(|f| f.shared >= shared) {
+            return Ok(function);
+        }
+        let unit = Unit::of_kernel(&kernel);
+        let loaded = lock(&self.modules).get(&unit).copied();
+        let module = match loaded {
+            Some(module) => module,
+            None => {
+                let code = self.compiler.compile(&unit)?;
+                self.load(unit, &code)?
+            }
+        };
+        let handle = driver::function(module.0, kernel.entry)?;
+        if shared > DEFAULT_SHARED {
+            let which = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is of a loaded module.
+            let status = unsafe { sys::cuFuncSetAttribute(handle, which, shared as i32) };
+            check(status, &format!("give {} {shared} bytes of shared memory", kernel.entry))?;
+        }
+        let parameters = driver::parameters(handle).into();
+        let function = Function { handle, parameters, shared: shared.max(DEFAULT_SHARED) };
+        lock(&self.functions).insert(kernel, function.clone());
+        Ok(function)
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        if self.context.make_current().is_err() {
+            return;
+        }
+        for module in lock(&self.modules).values() {
+            // SAFETY: loaded by `load`; the owner has waited for the work of the GPU.
+            unsafe { sys::cuModuleUnload(module.0) };
+        }
+    }
+}

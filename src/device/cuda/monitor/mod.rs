@@ -1,0 +1,10 @@
+//! Monitoring of GPUs: load, clocks, power, temperature, other processes, memory, versions of libraries.
+
+mod memory;
+pub mod nvml;
+pub mod versions;
+mod watch;
+
+pub use memory::{MemoryCause, UntrackedMemory};
+pub(super) use memory::{MemorySample, UntrackedMeter};
+pub use watch::{InitialState, IntervalMeans, Watch, WatchSummary, foreign};

@@ -1,0 +1,134 @@
+//! Kernels, the grids that they are launched with, and their arguments.
+
+use super::DevicePtr;
+use crate::device::DType;
+
+/// A kernel: a function of a file in `kernels/`, compiled with macro definitions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Kernel {
+    /// Name of the file, without its extension.
+    pub file: &'static str,
+    /// Name of the function, which is `extern "C"`.
+    pub entry: &'static str,
+    /// Macro definitions. Kernels of one file with equal definitions are compiled together.
+    pub defines: Vec<(&'static str, String)>,
+}
+
+impl Kernel {
+    /// Returns a kernel without definitions.
+    pub fn new(file: &'static str, entry: &'static str) -> Self {
+        Self { file, entry, defines: Vec::new() }
+    }
+
+    /// Adds a definition.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.defines.push((name, value.to_string()));
+        self
+    }
+
+    /// Adds a definition whose value is a number format as kernels call it: `f32`, `bf16`, `u32`.
+    #[must_use]
+    pub fn with_type(self, name: &'static str, dtype: DType) -> Self {
+        self.with(name, type_name(dtype))
+    }
+}
+
+/// Returns the name of a number format in kernels. It is never a keyword of C++: the compiler's own headers have
+/// templates over a `T`, and see the definitions too. f64 never reaches a GPU: plans refuse it.
+fn type_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bf16 => "bf16",
+        DType::U32 => "u32",
+        DType::F32 => "f32",
+        DType::F64 => "f64",
+    }
+}
+
+/// The grid of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Number of blocks in x, y and z.
+    pub blocks: [u32; 3],
+    /// Threads per block, in one dimension.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory per block.
+    pub shared: u32,
+}
+
+impl Grid {
+    /// Returns a grid of blocks in one dimension, without dynamic shared memory.
+    pub fn new(blocks: usize, threads: u32) -> Self {
+        Self { blocks: [blocks as u32, 1, 1], threads, shared: 0 }
+    }
+
+    /// Returns the smallest grid of blocks of `threads` that has a thread for each of `items`.
+    pub fn covering(items: usize, threads: u32) -> Self {
+        Self::new(items.div_ceil(threads as usize), threads)
+    }
+
+    /// Sets the bytes of dynamic shared memory per block.
+    #[must_use]
+    pub fn shared(self, bytes: usize) -> Self {
+        Self { shared: bytes as u32, ..self }
+    }
+}
+
+/// An argument of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arg {
+    /// A pointer.
+    Ptr(DevicePtr),
+    /// `u32`.
+    U32(u32),
+    /// A size, `int` in kernels; a back end refuses one that does not fit in 31 bits.
+    Size(usize),
+    /// `u64`.
+    U64(u64),
+    /// `float`.
+    F32(f32),
+}
+
+impl Arg {
+    /// Number of bytes of the kernel's parameter.
+    pub fn size(&self) -> usize {
+        match self {
+            Arg::Ptr(_) | Arg::U64(_) => 8,
+            Arg::U32(_) | Arg::Size(_) | Arg::F32(_) => 4,
+        }
+    }
+
+    /// Returns the bits of the argument, in the low bytes.
+    pub fn bits(&self) -> u64 {
+        match *self {
+            Arg::Ptr(value) | Arg::U64(value) => value,
+            Arg::U32(value) => u64::from(value),
+            Arg::Size(value) => value as u64,
+            Arg::F32(value) => u64::from(value.to_bits()),
+        }
+    }
+}
+
+impl From<DevicePtr> for Arg {
+    fn from(value: DevicePtr) -> Self {
+        Arg::Ptr(value)
+    }
+}
+
+impl From<u32> for Arg {
+    fn from(value: u32) -> Self {
+        Arg::U32(value)
+    }
+}
+
+impl From<f32> for Arg {
+    fn from(value: f32) -> Self {
+        Arg::F32(value)
+    }
+}
+
+impl From<usize> for Arg {
+    fn from(value: usize) -> Self {
+        Arg::Size(value)
+    }
+}

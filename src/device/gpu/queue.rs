@@ -1,0 +1,51 @@
+//! The queue that ops put their work into.
+
+use super::{Arg, Grid, Kernel, Product, Properties};
+use crate::error::Result;
+
+/// An address in the memory of a GPU.
+pub type DevicePtr = u64;
+
+/// A queue of work for a GPU. Work runs in the order in which it was put in, asynchronously to the caller.
+pub trait Queue {
+    /// Returns the properties of the GPU.
+    fn properties(&self) -> &Properties;
+
+    /// Launches a kernel.
+    ///
+    /// # Errors
+    /// When the arguments are not those of the kernel, or the driver refuses.
+    fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()>;
+
+    /// Computes a matrix product.
+    ///
+    /// # Errors
+    /// When the library refuses.
+    fn product(&self, product: &Product) -> Result<()>;
+
+    /// Sets `bytes` bytes to one value.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    fn fill(&self, address: DevicePtr, byte: u8, bytes: usize) -> Result<()>;
+
+    /// Copies bytes between ranges that do not overlap.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()>;
+
+    /// Replaces f32 tensors, given as (address, elements), by their sums over ranks, as one group of collectives.
+    /// Does nothing in a run of one rank.
+    ///
+    /// # Errors
+    /// When a rank is lost, or the library refuses.
+    fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()>;
+
+    /// Gathers the `bytes` at `from` of every rank to `to` of every rank, in the order of ranks. Copies them in a run
+    /// of one rank.
+    ///
+    /// # Errors
+    /// When a rank is lost, or the library refuses.
+    fn all_gather(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()>;
+}

@@ -1,0 +1,74 @@
+//! A node as an op sees it on a GPU.
+
+use super::{Mode, Node, Program, Spec};
+use crate::device::ProductPrecision;
+use crate::device::gpu::{DevicePtr, Operand, Product, Queue};
+use crate::error::Result;
+
+/// A node about to be put into the queue of a GPU: its specs, its addresses, the queue.
+#[derive(Clone, Copy)]
+pub struct GpuNode<'a> {
+    /// The program, for specs.
+    pub program: &'a Program,
+    /// The node.
+    pub node: &'a Node,
+    /// Addresses of the inputs.
+    pub inputs: &'a [DevicePtr],
+    /// Addresses of the outputs.
+    pub outputs: &'a [DevicePtr],
+    /// The queue that its work is put into.
+    pub queue: &'a dyn Queue,
+}
+
+impl<'a> GpuNode<'a> {
+    /// Returns the spec of input `i`.
+    pub fn input_spec(&self, i: usize) -> &'a Spec {
+        self.program.spec(self.node.inputs[i])
+    }
+
+    /// Returns the spec of output `i`.
+    pub fn output_spec(&self, i: usize) -> &'a Spec {
+        self.program.spec(self.node.outputs[i])
+    }
+
+    /// Returns true if output `i` is added to rather than overwritten.
+    pub fn adds(&self, i: usize) -> bool {
+        self.node.modes[i] == Mode::Add
+    }
+
+    /// Returns the address of input `i`.
+    pub fn input(&self, i: usize) -> DevicePtr {
+        self.inputs[i]
+    }
+
+    /// Returns the address of output `i`.
+    pub fn output(&self, i: usize) -> DevicePtr {
+        self.outputs[i]
+    }
+
+    /// Puts a product into `output`: `C[m, n] (+)= A[m, k]·B[k, n]`, in the formats of input 0 and of the output.
+    ///
+    /// # Errors
+    /// When the library refuses.
+    pub fn product(
+        &self,
+        (m, n, k): (usize, usize, usize),
+        a: Operand,
+        b: Operand,
+        output: usize,
+        precision: ProductPrecision,
+    ) -> Result<()> {
+        self.queue.product(&Product {
+            m,
+            n,
+            k,
+            a,
+            b,
+            c: self.output(output),
+            input: self.input_spec(0).dtype,
+            output: self.output_spec(output).dtype,
+            accumulate: self.adds(output),
+            precision,
+        })
+    }
+}

@@ -1,0 +1,177 @@
+//! The machine that a run is planned for: CPU threads, memory, GPUs, NCCL.
+//!
+//! [`Machine::here`] probes once; after that a machine is a plain value, so loading a recipe and planning read nothing
+//! else, and can be tested for machines that are not here.
+
+pub mod hardware;
+
+pub use hardware::{Hardware, Limits};
+
+use crate::device::cuda::libraries::Nvidia;
+use crate::device::cuda::{self, Gpu};
+use crate::error::Result;
+
+/// A machine to plan for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// The device whose published figures it stands for; `None` for the machine that runs this program.
+    pub hardware: Option<&'static Hardware>,
+    /// CPU threads that this process may use.
+    pub threads: usize,
+    /// Bytes of host memory, where known.
+    pub memory_bytes: Option<u64>,
+    /// Its GPUs.
+    pub gpus: Gpus,
+    /// How to install NCCL, where several GPUs need it and it is missing.
+    pub nccl_missing: Option<&'static str>,
+    /// World size that an external launcher has set, for recipes with `parallelism.launcher = "env"`.
+    pub launched_world: Option<usize>,
+    /// Ranks of the run on this machine; `None` if all of them are.
+    pub local_ranks: Option<usize>,
+    /// Processes of the run on this machine, which share its CPU threads.
+    pub processes: usize,
+    /// True for a process beside a run, such as sampling: it uses one device, whatever the number of ranks.
+    pub single_device: bool,
+}
+
+/// The GPUs of a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Gpus {
+    /// These, in the driver's order.
+    Found(Vec<GpuModel>),
+    /// None that can be used, with the reason.
+    Unusable(String),
+    /// As many of this model as a recipe has ranks.
+    Assumed(GpuModel),
+    /// Nothing is known of them, and no choice of device is refused.
+    Unknown,
+}
+
+/// The model of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuModel {
+    /// Name that the driver reports, such as `NVIDIA H200`.
+    pub name: String,
+    /// Bytes of memory that the driver reports.
+    pub memory_bytes: u64,
+}
+
+impl Machine {
+    /// Probes the machine that runs this program.
+    pub fn here() -> Self {
+        let gpus = match found_gpus() {
+            Ok(models) => Gpus::Found(models),
+            Err(reason) => Gpus::Unusable(reason),
+        };
+        let several = matches!(&gpus, Gpus::Found(models) if models.len() > 1);
+        let nccl_missing = (several && Nvidia::Nccl.open().is_none()).then(|| Nvidia::Nccl.remedy());
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { threads, memory_bytes: host_memory_bytes(), gpus, nccl_missing, ..Self::none() }
+    }
+
+    /// Returns a machine of which nothing is known: recipes are read and planned for it, and none is refused.
+    pub fn none() -> Self {
+        Self {
+            hardware: None,
+            threads: 1,
+            memory_bytes: None,
+            gpus: Gpus::Unknown,
+            nccl_missing: None,
+            launched_world: None,
+            local_ranks: None,
+            processes: 1,
+            single_device: false,
+        }
+    }
+
+    /// Returns a machine with as many of a known device as a recipe has ranks, such as `h200`; see
+    /// [`hardware::DEVICES`]. What it does not know is not refused.
+    ///
+    /// # Errors
+    /// A usage error that names the devices, for an unknown one.
+    pub fn named(name: &str) -> Result<Self> {
+        let hardware = hardware::find(name)?;
+        let model = |memory_bytes| GpuModel { name: hardware.product.to_owned(), memory_bytes };
+        let gpus = hardware.memory_bytes.map_or(Gpus::Unknown, |bytes| Gpus::Assumed(model(bytes)));
+        Ok(Self { hardware: Some(hardware), gpus, ..Self::none() })
+    }
+
+    /// Sets the world size of an external launcher.
+    pub fn with_launched_world(mut self, world: Option<usize>) -> Self {
+        self.launched_world = world;
+        self
+    }
+
+    /// Sets how many ranks of the run are on this machine, in how many processes.
+    pub fn with_ranks(mut self, local_ranks: usize, processes: usize) -> Self {
+        (self.local_ranks, self.processes) = (Some(local_ranks), processes);
+        self
+    }
+
+    /// Plans for one device, whatever the number of ranks.
+    pub fn with_single_device(mut self) -> Self {
+        self.single_device = true;
+        self
+    }
+
+    /// Number of GPUs that can be used, or the reason why there are none; `None` where nothing is known.
+    pub fn usable_gpus(&self) -> Option<Result<usize, &str>> {
+        match &self.gpus {
+            Gpus::Found(models) => Some(Ok(models.len())),
+            Gpus::Unusable(reason) => Some(Err(reason)),
+            Gpus::Assumed(_) | Gpus::Unknown => None,
+        }
+    }
+
+    /// The model of a GPU, by its index.
+    pub fn gpu(&self, index: usize) -> Option<&GpuModel> {
+        match &self.gpus {
+            Gpus::Found(models) => models.get(index),
+            Gpus::Assumed(model) => Some(model),
+            Gpus::Unusable(_) | Gpus::Unknown => None,
+        }
+    }
+}
+
+/// Every GPU that this process can use, or the reason why it can use none.
+fn found_gpus() -> Result<Vec<GpuModel>, String> {
+    let model = |gpu| {
+        let properties = Gpu::properties_of(gpu).map_err(|e| e.message().to_owned())?;
+        Ok(GpuModel { name: properties.name, memory_bytes: properties.memory_bytes as u64 })
+    };
+    (0..cuda::usable()?).map(model).collect()
+}
+
+/// Bytes of host memory; `None` where the system does not tell (anything but Linux).
+fn host_memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?;
+    kib.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_threads_and_a_reason_where_it_has_no_gpu() {
+        let here = Machine::here();
+        assert!(here.threads > 0 && here.processes == 1);
+        match &here.gpus {
+            Gpus::Found(models) => assert!(models.iter().all(|model| model.memory_bytes > 0)),
+            Gpus::Unusable(reason) => assert!(!reason.is_empty()),
+            other => panic!("{other:?}"),
+        }
+        #[cfg(target_os = "linux")]
+        assert!(here.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));
+    }
+
+    #[test]
+    fn a_named_machine_has_any_number_of_its_device() {
+        let h200 = Machine::named("H200").unwrap();
+        assert_eq!(h200.gpu(7).map(|gpu| gpu.memory_bytes), Some(143_771 << 20));
+        assert_eq!(h200.usable_gpus(), None);
+        assert_eq!(Machine::named("cpu").unwrap().gpus, Gpus::Unknown);
+        assert!(Machine::named("h2000").unwrap_err().message().contains("did you mean h200?"));
+    }
+}

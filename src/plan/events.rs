@@ -1,0 +1,81 @@
+//! Events of a run besides its steps: evaluation, checkpoints, samples, progress.
+
+use crate::recipe::{self, Values};
+
+/// Steps between events of a run; an interval of 0 means only at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Intervals {
+    /// Steps between evaluations.
+    pub validation: usize,
+    /// Batches per evaluation; 0: the whole held-out set.
+    pub validation_steps: usize,
+    /// Steps between checkpoints.
+    pub checkpoint: usize,
+    /// Number of newest checkpoints to keep.
+    pub keep: usize,
+    /// Steps between generations of samples.
+    pub generation: usize,
+    /// Steps between comparisons of the replicas of all ranks.
+    pub check: usize,
+    /// Steps between progress lines; `metrics.csv` has a row for every step.
+    pub metrics: usize,
+    /// First steps, which never count as steady state.
+    pub warmup: usize,
+}
+
+impl Intervals {
+    pub(super) fn from_values(values: &Values) -> Self {
+        Self {
+            validation: values.validation.interval,
+            validation_steps: values.validation.steps,
+            checkpoint: values.checkpoint.interval,
+            keep: values.checkpoint.keep,
+            generation: values.generation.interval,
+            check: values.parallelism.check_interval,
+            metrics: values.metrics.interval,
+            warmup: values.metrics.warmup,
+        }
+    }
+}
+
+/// Samples that the model generates during and after training.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generation {
+    /// Number of samples.
+    pub samples: usize,
+    /// New tokens per sample.
+    pub tokens: usize,
+    /// Prompt that every sample continues.
+    pub prompt: String,
+    /// Sampling of tokens.
+    pub sampling: Sampling,
+}
+
+impl Generation {
+    pub(super) fn from_values(generation: &recipe::Generation) -> Self {
+        Self {
+            samples: generation.samples,
+            tokens: generation.tokens,
+            prompt: generation.prompt.clone(),
+            sampling: Sampling {
+                temperature: generation.temperature,
+                top_k: generation.top_k,
+                top_p: generation.top_p,
+                seed: generation.seed,
+            },
+        }
+    }
+}
+
+/// Sampling of a token from logits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Divides the logits; 0 takes the most likely token.
+    pub temperature: f64,
+    /// Number of most likely tokens considered; 0: all.
+    pub top_k: usize,
+    /// Probability mass considered; 1: all.
+    pub top_p: f64,
+    /// Seed of the sampling.
+    pub seed: u64,
+}

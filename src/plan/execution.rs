@@ -1,0 +1,84 @@
+//! Execution of a step: devices, memory, kernels, communication.
+
+use crate::device::ProductPrecision;
+use crate::machine::Machine;
+use crate::policy::{Attention, Communication, Placement, Recompute, Reduction, TrainingDtype};
+use crate::recipe::{Recipe, Values};
+
+/// Execution of a step. All but `products` and `communicate` leave the curve as it is, up to rounding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Execution {
+    /// The GPU of the first rank of this machine; `None`: all ranks run on the CPU.
+    pub gpu: Option<usize>,
+    /// The GPUs of the ranks after it.
+    pub peers: Vec<usize>,
+    /// Worker threads of the CPU.
+    pub threads: usize,
+    /// Precision of matrix products.
+    pub products: ProductPrecision,
+    /// Memory of transient tensors.
+    pub placement: Placement,
+    /// On a GPU, replay steps as CUDA graphs.
+    pub cuda_graphs: bool,
+    /// Fill dead memory with NaN.
+    pub poison: bool,
+    /// Run fused ops; false expands them into smaller ones.
+    pub fused: bool,
+    /// Implementation of attention.
+    pub attention: Attention,
+    /// Activations that the backward pass recomputes.
+    pub recompute: Recompute,
+    /// Smallest size of a gradient bucket in bytes; 0: one per parameter.
+    pub bucket_bytes: usize,
+    /// Reduction of gradients over ranks.
+    pub reduction: Reduction,
+    /// Reduce gradients while the backward pass still runs.
+    pub overlap: bool,
+    /// Let ranks exchange only the rows of the embedding's gradient that batches touch.
+    pub embedding_exchange: bool,
+    /// Thread blocks of a GPU that take part in a collective; `None` leaves it to NCCL.
+    pub channels: Option<usize>,
+    /// Reduce gradients over ranks.
+    pub communicate: bool,
+    /// Memory limit of the engine, in bytes.
+    pub memory_limit: Option<usize>,
+}
+
+impl Execution {
+    /// The execution that a recipe asks for, on the GPUs of its ranks; none: the CPU.
+    pub(super) fn from_recipe(recipe: &Recipe, gpus: &[usize], machine: &Machine) -> Self {
+        let Values { engine, parallelism, training, activation_checkpoint, .. } = recipe.values();
+        Self {
+            gpu: gpus.first().copied(),
+            peers: gpus.iter().skip(1).copied().collect(),
+            threads: engine.threads.unwrap_or_else(|| (machine.threads / machine.processes).max(1)),
+            products: match training.dtype {
+                TrainingDtype::Tf32 => ProductPrecision::Tf32,
+                TrainingDtype::Fp32 | TrainingDtype::Bf16 => ProductPrecision::Native,
+            },
+            placement: engine.placement,
+            cuda_graphs: engine.cuda_graphs.unwrap_or(engine.placement == Placement::Arena),
+            poison: engine.poison,
+            fused: engine.fused,
+            attention: engine.attention,
+            recompute: activation_checkpoint.mode,
+            bucket_bytes: (parallelism.bucket_mib * f64::from(1 << 20)) as usize,
+            reduction: parallelism.reduction,
+            overlap: parallelism.overlap,
+            embedding_exchange: parallelism.embedding_exchange,
+            channels: parallelism.channels,
+            communicate: engine.communication == Communication::On,
+            memory_limit: engine.memory_limit_gib.map(|gib| (gib * f64::from(1 << 30)) as usize),
+        }
+    }
+
+    /// The GPUs of this machine's ranks, in the order of ranks; none: the CPU.
+    pub fn gpus(&self) -> impl Iterator<Item = usize> + '_ {
+        self.gpu.into_iter().chain(self.peers.iter().copied())
+    }
+
+    /// The GPU of a rank, counted from 0 on this machine; `None` is the CPU.
+    pub fn gpu_of(&self, local_rank: usize) -> Option<usize> {
+        self.gpus().nth(local_rank)
+    }
+}

@@ -1,0 +1,52 @@
+//! Which keys differ between two recipes, and what that means for a run.
+
+use super::key::Class;
+use super::lookup::find_path;
+use super::schema::Values;
+use super::toml_text::values;
+
+/// A key with different values in two recipes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Full path.
+    pub key: &'static str,
+    /// Effect of the change, between these two recipes.
+    pub class: Class,
+    /// The first value in TOML, or `unset`.
+    pub old: String,
+    /// The second.
+    pub new: String,
+}
+
+impl Change {
+    /// Returns true if the change leaves every bit of the loss curve as it was; see [`super::Key::same_bits`].
+    pub fn keeps_bits(&self) -> bool {
+        self.class == Class::Bookkeeping || find_path(self.key).is_some_and(|key| key.same_bits)
+    }
+}
+
+/// Returns every key that differs between `a` and `b`, in the order of the table.
+///
+/// As long as both recipes fix the same global batch, local batch size, accumulation and the number of ranks are of the
+/// execution class; otherwise they change the global batch, and are of the training class.
+pub fn diff(a: &Values, b: &Values) -> Vec<Change> {
+    let global_kept = a.training.global_batch_size.is_some()
+        && a.training.global_batch_size == b.training.global_batch_size;
+    let changes = values(a).into_iter().zip(values(b)).filter(|((_, old), (_, new))| old != new);
+    changes
+        .map(|((key, old), (_, new))| {
+            let class = match key.path {
+                "training.local_batch_size" | "training.accumulation" | "parallelism.world_size" => {
+                    if global_kept {
+                        Class::Execution
+                    } else {
+                        Class::Training
+                    }
+                }
+                _ => key.class,
+            };
+            let show = |value: Option<String>| value.unwrap_or_else(|| "unset".to_owned());
+            Change { key: key.path, class, old: show(old), new: show(new) }
+        })
+        .collect()
+}

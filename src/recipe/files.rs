@@ -1,0 +1,115 @@
+//! Recipe files: reading them, and finding the one that `extends` names.
+
+use super::builtin;
+use super::diagnostic::Diagnostic;
+use super::source::{Origin, Source};
+use crate::suggest::nearest;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Most recipes that may extend one another.
+const MAX_DEPTH: usize = 16;
+
+/// Largest recipe file, in bytes: keeps a wrong path to a corpus from being read whole.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Finds the recipe that the last one of the chain extends by `name`, and reads it.
+///
+/// # Errors
+/// A diagnostic at `span` for a recipe that is missing, unreadable or in the chain already.
+pub(super) fn follow(
+    chain: &[Arc<Source>],
+    name: &str,
+    span: &Range<usize>,
+) -> Result<Arc<Source>, Diagnostic> {
+    let from = chain.last().expect("a chain starts with the recipe itself");
+    let wrong = |title: String, label: &str, help: String| {
+        Err(Diagnostic::new(title, help).mark(from, span.clone(), label))
+    };
+    let base = if name.ends_with(".toml") {
+        let path = from.folder().join(name);
+        match read(&path) {
+            Ok(text) => Source::new(Origin::File(path), text),
+            Err(reason) => {
+                return wrong(
+                    format!("cannot extend {}: {reason}", path.display()),
+                    "not a readable recipe",
+                    format!("a path is relative to the recipe that names it{}", beside(&path)),
+                );
+            }
+        }
+    } else if let Some((known, text)) = builtin::find(name) {
+        Source::new(Origin::BuiltIn(known), text)
+    } else {
+        let near =
+            nearest(name, builtin::names()).map_or(String::new(), |near| format!("did you mean {near:?}? "));
+        let all = builtin::names().collect::<Vec<_>>().join(", ");
+        return wrong(
+            format!("there is no built-in recipe {name:?}"),
+            "unknown recipe",
+            format!("{near}built in are {all}; the name of a file ends in .toml"),
+        );
+    };
+    if let Some(seen) = chain.iter().position(|source| same(source, &base)) {
+        let mut round: Vec<String> = chain[seen..].iter().map(|source| source.name()).collect();
+        round.push(base.name());
+        return wrong(
+            format!("recipes extend each other in a circle: {}", round.join(" → ")),
+            "comes back here",
+            "let one of them stand on its own".to_owned(),
+        );
+    }
+    if chain.len() > MAX_DEPTH {
+        return wrong(
+            format!("more than {MAX_DEPTH} recipes extend one another"),
+            "one too many",
+            "merge some of them".to_owned(),
+        );
+    }
+    Ok(base)
+}
+
+fn same(a: &Source, b: &Source) -> bool {
+    match (&a.origin, &b.origin) {
+        (Origin::File(a), Origin::File(b)) => {
+            a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+        }
+        (a, b) => a == b,
+    }
+}
+
+/// Reads a recipe file.
+///
+/// # Errors
+/// The reason why it cannot be read.
+pub(super) fn read(path: &Path) -> Result<String, String> {
+    let size = std::fs::metadata(path).map_err(|e| e.to_string())?.len();
+    if size > MAX_BYTES {
+        return Err(format!("it has {size} bytes, and a recipe has at most {MAX_BYTES}"));
+    }
+    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+    String::from_utf8(bytes).map_err(|e| {
+        let good = e.utf8_error().valid_up_to();
+        let line = e.as_bytes()[..good].iter().filter(|&&b| b == b'\n').count() + 1;
+        format!("line {line} is not UTF-8 text (byte {good})")
+    })
+}
+
+/// Returns "; did you mean ...?" with the most similarly named recipe in the same folder, or nothing.
+pub(super) fn beside(path: &Path) -> String {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let wanted = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.ends_with(".toml"))
+        .collect();
+    names.sort();
+    nearest(&wanted, names.iter().map(String::as_str))
+        .map_or(String::new(), |near| format!("; did you mean {}?", path.with_file_name(near).display()))
+}

@@ -1,0 +1,158 @@
+//! Loads a recipe: reads its layers, merges them, settles the result for a machine, and checks that its values go together.
+
+use super::key::Key;
+use super::layers::{self, Document, Layers};
+use super::loaded::{Recipe, StoredRecipe};
+use super::lookup::find_path;
+use super::merge::Merged;
+use super::settle::world_size;
+use super::source::{Origin, Source};
+use super::toml_text::value_text;
+use super::values::WorldSize;
+use super::{builtin, checks, diagnostic, files};
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Reads the recipe at `path`, or the built-in one of that name where there is no such file, puts `env` and `overrides`
+/// (`section.key=value`) on top, and settles it for `machine`.
+///
+/// # Errors
+/// A usage error that shows every wrong value with its file and line.
+pub fn load(
+    path: &Path,
+    overrides: &[String],
+    env: impl Iterator<Item = (String, String)>,
+    machine: &Machine,
+) -> Result<Recipe> {
+    let builtin = path.to_str().and_then(builtin::find).filter(|_| !path.exists());
+    let source = match builtin {
+        Some((name, text)) => Source::new(Origin::BuiltIn(name), text),
+        None => {
+            let text = files::read(path).map_err(|reason| {
+                let mut text = format!("cannot read the recipe {}: {reason}", path.display());
+                if !path.exists() {
+                    let names = builtin::names().collect::<Vec<_>>().join(", ");
+                    text += &files::beside(path);
+                    text += &format!("\nbuilt in are {names}; `xrun init` writes a copy of one");
+                }
+                Error::usage(text)
+            })?;
+            Source::new(Origin::File(path.to_owned()), text)
+        }
+    };
+    resolve(stem(path), source, overrides, env, machine)
+}
+
+/// [`load`] for the recipe `text`, as if it stood in a file at `path`.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_str(
+    path: &Path,
+    text: &str,
+    overrides: &[String],
+    env: impl Iterator<Item = (String, String)>,
+    machine: &Machine,
+) -> Result<Recipe> {
+    resolve(stem(path), text_source(path, text), overrides, env, machine)
+}
+
+/// A text as if it stood in a file at `path`.
+fn text_source(path: &Path, text: &str) -> Arc<Source> {
+    Source::new(Origin::File(path.to_owned()), text)
+}
+
+/// Returns the key and the value, as TOML text, of one `section.key=value`, checked as [`load`] checks it.
+///
+/// # Errors
+/// A usage error that points at what is wrong.
+pub fn setting(text: &str) -> Result<(&'static Key, String)> {
+    let mut layers = Layers::default();
+    layers.command_line(&[text.to_owned()]);
+    match layers.documents.pop().and_then(|mut document| document.set.pop_first()) {
+        Some((path, assignment)) if layers.problems.is_empty() => {
+            let key = find_path(path).expect("layers set keys of the table alone");
+            Ok((key, value_text(&assignment.value)))
+        }
+        _ => Err(diagnostic::error(&layers.problems)),
+    }
+}
+
+/// Returns the process's environment variables that set keys of a recipe (`XRUN__SECTION__KEY`), for [`load`].
+pub fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+        .filter(|(name, _)| name.starts_with(layers::ENV_PREFIX))
+}
+
+fn resolve(
+    name: String,
+    source: Arc<Source>,
+    overrides: &[String],
+    env: impl Iterator<Item = (String, String)>,
+    machine: &Machine,
+) -> Result<Recipe> {
+    let mut layers = Layers::default();
+    layers.files(source);
+    layers.environment(env);
+    layers.command_line(overrides);
+    let files = layers.files.iter().map(|f| (PathBuf::from(f.name()), f.text.clone())).collect();
+    let recipe =
+        Recipe::new(name, files, Merged::new(checked(layers)?), |values| world_size(values, machine))?;
+    without_contradictions(recipe)
+}
+
+/// The texts of layers in which nothing is wrong.
+fn checked(layers: Layers) -> Result<Vec<Document>> {
+    if layers.problems.is_empty() { Ok(layers.documents) } else { Err(diagnostic::error(&layers.problems)) }
+}
+
+fn without_contradictions(recipe: Recipe) -> Result<Recipe> {
+    let open = recipe.values().parallelism.world_size == WorldSize::Auto;
+    let problems = checks::contradictions(&recipe, open);
+    if problems.is_empty() { Ok(recipe) } else { Err(diagnostic::error(&problems)) }
+}
+
+impl Recipe {
+    /// Returns this recipe with `section.key=value` arguments on top, settled for `machine`.
+    ///
+    /// # Errors
+    /// As [`load`].
+    pub fn with_overrides(&self, overrides: &[String], machine: &Machine) -> Result<Self> {
+        without_contradictions(self.merged_with(overrides, machine)?)
+    }
+
+    /// Returns the hash that this recipe has with `section.key=value` arguments on top.
+    ///
+    /// # Errors
+    /// When an argument is wrong by itself.
+    pub fn hash_with(&self, overrides: &[String]) -> Result<String> {
+        Ok(self.merged_with(overrides, &Machine::none())?.hash())
+    }
+
+    fn merged_with(&self, overrides: &[String], machine: &Machine) -> Result<Self> {
+        let mut layers = Layers::default();
+        layers.command_line(overrides);
+        let merged = self.merged().with(checked(layers)?);
+        Self::new(self.name().to_owned(), self.files().to_vec(), merged, |values| world_size(values, machine))
+    }
+}
+
+impl StoredRecipe {
+    /// Reads the recipe back: the same values, hash and files.
+    ///
+    /// # Errors
+    /// When it is not one that [`Recipe::to_stored`] made.
+    pub fn load(self) -> Result<Recipe> {
+        let mut layers = Layers::default();
+        layers.files(text_source(Path::new(&self.name), &self.written));
+        Recipe::new(self.name, self.files, Merged::new(checked(layers)?), |_| Some(self.world_size))
+    }
+}
+
+/// The name of a recipe: its file name without the ending.
+fn stem(path: &Path) -> String {
+    path.file_stem().map_or_else(|| "recipe".to_owned(), |stem| stem.to_string_lossy().into_owned())
+}

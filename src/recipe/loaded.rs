@@ -1,0 +1,208 @@
+//! A loaded recipe: frozen, checked, and aware of where each value came from.
+
+use super::batch::{self, Batch, batch};
+use super::diagnostic::{self, Diagnostic};
+use super::key::{Class, Key};
+use super::merge::Merged;
+use super::schema::{SECTIONS, Values};
+use super::settle::settle;
+use super::source::{Layer, Location};
+use super::toml_text::values;
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// A complete, checked recipe. Nothing changes after it is loaded.
+///
+/// It holds its values twice: as written, and settled for one machine. Settled values have absolute paths and a number
+/// for `parallelism.world_size = "auto"`; they are what a run uses. The hash is over what was written, with absolute
+/// paths, so no property of a machine enters it.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    name: String,
+    written: Values,
+    settled: Values,
+    world_size: usize,
+    /// Local, global and accumulation for `world_size`; a world size that the machine left open may not divide.
+    batch: Result<Batch, String>,
+    /// The recipe files as written, base first.
+    files: Vec<(PathBuf, String)>,
+    merged: Merged,
+}
+
+/// A recipe on its way to another process, which must not settle it again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StoredRecipe {
+    pub(super) name: String,
+    /// The values as written, with absolute paths, in TOML.
+    pub(super) written: String,
+    pub(super) world_size: usize,
+    pub(super) files: Vec<(PathBuf, String)>,
+}
+
+impl Recipe {
+    /// Settles merged layers with the world size that `world_size` finds.
+    pub(super) fn new(
+        name: String,
+        files: Vec<(PathBuf, String)>,
+        merged: Merged,
+        world_size: impl FnOnce(&Values) -> Option<usize>,
+    ) -> Result<Self> {
+        let written = merged.values()?;
+        let world_size = world_size(&written);
+        let settled = settle(&written, &merged, world_size)?;
+        let world_size = world_size.unwrap_or(1);
+        let batch = batch(&written.training, world_size);
+        Ok(Self { name, written, settled, world_size, batch, files, merged })
+    }
+
+    /// Its layers.
+    pub(super) fn merged(&self) -> &Merged {
+        &self.merged
+    }
+
+    /// This recipe under another name.
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Its name, which is the file name without the ending; run folders are named after it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The values that a run uses: absolute paths, a fixed world size.
+    pub fn values(&self) -> &Values {
+        &self.settled
+    }
+
+    /// The values as the layers spell them.
+    pub fn written(&self) -> &Values {
+        &self.written
+    }
+
+    /// The recipe files as they were written, base first.
+    pub fn files(&self) -> &[(PathBuf, String)] {
+        &self.files
+    }
+
+    /// Number of ranks; 1 where the recipe leaves it to a machine of which nothing is known.
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    /// Local and global batch size and accumulation, none of them unset.
+    ///
+    /// # Errors
+    /// A usage error where a world size that was `"auto"` does not divide the batch.
+    pub fn batch(&self) -> Result<Batch> {
+        self.batch.clone().map_err(|reason| {
+            self.error(&batch::KEYS, reason, "global = local · accumulation · world; leave one of them unset")
+        })
+    }
+
+    /// The batch, or the reason why the numbers contradict each other.
+    pub(super) fn batch_or_reason(&self) -> Result<Batch, &str> {
+        self.batch.as_ref().map(|batch| *batch).map_err(String::as_str)
+    }
+
+    /// Returns the place that sets `key`; `None` for a default.
+    pub fn locate(&self, key: &str) -> Option<&Location> {
+        self.merged.locate(key)
+    }
+
+    /// The layer that the value of `key` comes from.
+    pub fn layer(&self, key: &str) -> Layer {
+        self.merged.layer(key)
+    }
+
+    /// Every key with its value as written in TOML (`None` when unset) and its layer, in the order of the table.
+    pub fn explain(&self) -> Vec<(&'static Key, Option<String>, Layer)> {
+        values(&self.written).into_iter().map(|(key, value)| (key, value, self.layer(key.path))).collect()
+    }
+
+    /// A usage error that points at the first of `keys`, and at the others as context. `message` names the value and
+    /// what is wrong with it, `help` the next step.
+    pub fn error(&self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) -> Error {
+        diagnostic::error(&[self.diagnostic(keys, message, help)])
+    }
+
+    pub(super) fn diagnostic(
+        &self,
+        keys: &[&str],
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Diagnostic {
+        let values = values(&self.written);
+        let mut diagnostic = Diagnostic::new(message, help);
+        for path in keys {
+            let value =
+                values.iter().find(|(key, _)| key.path == *path).and_then(|(_, value)| value.as_ref());
+            let fact = value.map_or(format!("{path} is unset"), |value| format!("{path} = {value}"));
+            diagnostic = match self.locate(path) {
+                Some(at) => {
+                    let label = if keys.len() > 1 { fact } else { String::new() };
+                    diagnostic.mark(&at.source, at.value.clone(), label)
+                }
+                None if value.is_some() => diagnostic.note(format!("{fact} by default")),
+                None => diagnostic.note(fact),
+            };
+        }
+        diagnostic
+    }
+
+    /// The settled recipe as TOML, section by section; unset keys are comments. Reads back to the same values.
+    pub fn to_toml(&self) -> String {
+        to_toml(&self.settled)
+    }
+
+    /// Returns the values that the hash covers: as written, with absolute paths.
+    fn hashed(&self) -> Values {
+        let mut hashed = self.settled.clone();
+        hashed.parallelism.world_size = self.written.parallelism.world_size;
+        hashed
+    }
+
+    /// blake3, in hexadecimal, of every training and execution key with its value as written and absolute paths.
+    ///
+    /// Bookkeeping keys, the layers and the spelling do not matter, nor does the machine: two recipes with the same hash
+    /// run the same, as far as the files that they name and the devices of `"auto"` are the same.
+    pub fn hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for (key, value) in values(&self.hashed()) {
+            if key.class != Class::Bookkeeping {
+                hasher.update(format!("{} = {}\n", key.path, value.as_deref().unwrap_or("unset")).as_bytes());
+            }
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+
+    /// The recipe for another process of the same run, with the world size that is settled here.
+    pub fn to_stored(&self) -> StoredRecipe {
+        StoredRecipe {
+            name: self.name.clone(),
+            written: to_toml(&self.hashed()),
+            world_size: self.world_size,
+            files: self.files.clone(),
+        }
+    }
+}
+
+/// Values as TOML, section by section; unset keys are comments.
+fn to_toml(recipe: &Values) -> String {
+    let mut text = String::new();
+    let values = values(recipe);
+    for (section, _) in SECTIONS {
+        let gap = if text.is_empty() { "" } else { "\n" };
+        let _ = writeln!(text, "{gap}[{section}]");
+        for (key, value) in values.iter().filter(|(key, _)| key.section() == *section) {
+            let _ = match value {
+                Some(value) => writeln!(text, "{} = {value}", key.name()),
+                None => writeln!(text, "# {} is unset: {}", key.name(), key.unset),
+            };
+        }
+    }
+    text
+}

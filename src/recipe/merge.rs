@@ -1,0 +1,193 @@
+//! The layers of a recipe on top of each other, merged by figment, which also remembers where each value came from.
+//!
+//! figment merges tables key by key and sorts their keys. A recipe promises something else: a value that is a list or a
+//! table replaces the one below it whole, and the keys of `[sweep] grid` keep their order. So a layer shows figment two
+//! levels only, section and key, and below them every value as a string of TOML, which figment does not look into.
+
+use super::diagnostic::{self, Diagnostic};
+use super::layers::Document;
+use super::schema::Values;
+use super::source::{Layer, Location};
+use super::toml_text::{parse_value, value_text, values};
+use crate::error::{Error, Result};
+use figment::value::{Dict, Map};
+use figment::{Figment, Metadata, Profile, Provider};
+use serde::de::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use toml::Table;
+
+/// All layers of a recipe: the defaults, then one per text, the later ones on top.
+#[derive(Clone, Debug)]
+pub(super) struct Merged {
+    figment: Figment,
+    documents: Vec<Document>,
+}
+
+impl Merged {
+    /// Merges the defaults and `documents`, of which the last wins.
+    pub fn new(documents: Vec<Document>) -> Self {
+        let figment =
+            documents.iter().fold(Figment::from(Defaults), |figment, document| figment.merge(document));
+        Self { figment, documents }
+    }
+
+    /// These layers, and more on top of them.
+    pub fn with(&self, documents: Vec<Document>) -> Self {
+        Self::new(self.documents.iter().cloned().chain(documents).collect())
+    }
+
+    /// The value of every key.
+    ///
+    /// # Errors
+    /// A usage error that points at a value which the structs refuse.
+    pub fn values(&self) -> Result<Values> {
+        let sections: BTreeMap<String, BTreeMap<String, Opaque>> =
+            self.figment.extract().map_err(|e| self.refused(e))?;
+        let mut table = Table::new();
+        for (section, keys) in sections {
+            let keys: Table = keys.into_iter().map(|(key, Opaque(value))| (key, value)).collect();
+            table.insert(section, keys.into());
+        }
+        // Every value was checked against its row of the table; what is left is a row that its field cannot hold.
+        Values::deserialize(table).map_err(|e| {
+            Error::failed(format!("the table of keys and the recipe disagree: {e}; please report this"))
+        })
+    }
+
+    /// Returns the place that sets `key`; `None` for a default.
+    pub fn locate(&self, key: &str) -> Option<&Location> {
+        let metadata = self.figment.find_metadata(key)?;
+        self.located(key, metadata)
+    }
+
+    /// The layer that the value of `key` comes from.
+    pub fn layer(&self, key: &str) -> Layer {
+        self.locate(key).map_or(Layer::Default, Location::layer)
+    }
+
+    /// The place of `key` in the text that figment knows by this metadata.
+    fn located(&self, key: &str, metadata: &Metadata) -> Option<&Location> {
+        let document = self.documents.iter().find(|document| document.metadata() == *metadata)?;
+        document.set.get(key).map(|assignment| &assignment.at)
+    }
+
+    /// The errors of figment as diagnostics: key path and metadata lead to the place in the text.
+    fn refused(&self, error: figment::Error) -> Error {
+        let diagnostics: Vec<Diagnostic> = error
+            .into_iter()
+            .map(|e| {
+                let path = e.path.join(".");
+                let diagnostic =
+                    Diagnostic::new(format!("{path}: {}", e.kind), "`xrun schema` prints every key");
+                match e.metadata.as_ref().and_then(|metadata| self.located(&path, metadata)) {
+                    Some(at) => diagnostic.mark(&at.source, at.value.clone(), ""),
+                    None => diagnostic,
+                }
+            })
+            .collect();
+        diagnostic::error(&diagnostics)
+    }
+}
+
+/// Keys as figment sees them: `section → key → TOML text`.
+fn dict<'a>(values: impl Iterator<Item = (&'a str, String)>) -> Map<Profile, Dict> {
+    let mut sections: BTreeMap<&str, Dict> = BTreeMap::new();
+    for (path, text) in values {
+        let (section, key) = path.split_once('.').expect("every path of the table is section.name");
+        sections.entry(section).or_default().insert(key.to_owned(), text.into());
+    }
+    Profile::Default
+        .collect(sections.into_iter().map(|(name, keys)| (name.to_owned(), keys.into())).collect())
+}
+
+/// The bottom layer: the default of every key that has one.
+struct Defaults;
+
+impl Provider for Defaults {
+    fn metadata(&self) -> Metadata {
+        Metadata::named("default")
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        let defaults = values(&Values::default()).into_iter();
+        Ok(dict(defaults.filter_map(|(key, value)| Some((key.path, value?)))))
+    }
+}
+
+impl Provider for Document {
+    fn metadata(&self) -> Metadata {
+        Metadata::from(self.source.name(), self.source.id())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(dict(self.set.iter().map(|(path, assignment)| (*path, value_text(&assignment.value)))))
+    }
+}
+
+/// A value that figment holds as its TOML text.
+struct Opaque(toml::Value);
+
+impl<'de> Deserialize<'de> for Opaque {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_value(&text).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::KEYS;
+    use crate::recipe::layers::Layers;
+    use crate::recipe::source::{Origin, Source};
+
+    /// The layers of two recipe files, the second on top of the first, and of command-line arguments.
+    fn merged(base: &str, top: &str, arguments: &[&str]) -> Merged {
+        let mut layers = Layers::default();
+        layers.files(Source::new(Origin::File("base.toml".into()), base));
+        layers.files(Source::new(Origin::File("top.toml".into()), top));
+        layers.command_line(&arguments.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>());
+        assert!(layers.problems.is_empty(), "{:?}", layers.problems);
+        Merged::new(layers.documents)
+    }
+
+    #[test]
+    fn tables_and_lists_are_replaced_whole() {
+        let base = "[sweep]\ngrid = { \"optimizer.lr\" = [1.0, 2.0], \"model.dim\" = [64] }\n\
+                    [compare]\nchange = { \"engine.fused\" = false }\nrepeats = 7\n[optimizer]\nbetas = [0.1, 0.2]\n";
+        let top = "[sweep.grid]\n\"training.seed\" = [3, 1, 2]\n\"model.dim\" = [32, 16]\n\
+                   [compare]\nchange = { \"model.n_layers\" = 2 }\n";
+        let values = merged(base, top, &["optimizer.betas=[0.3, 0.4]"]).values().unwrap();
+        let grid: Vec<(&str, String)> =
+            values.sweep.grid.iter().map(|(k, v)| (k.as_str(), v.to_string())).collect();
+        assert_eq!(
+            grid,
+            [("training.seed", "[3, 1, 2]".into()), ("model.dim", "[32, 16]".into())],
+            "in order"
+        );
+        assert_eq!(values.compare.change.keys().collect::<Vec<_>>(), ["model.n_layers"]);
+        assert_eq!(values.compare.repeats, 7, "other keys of the section stay");
+        assert_eq!(values.optimizer.betas, [0.3, 0.4]);
+    }
+
+    #[test]
+    fn every_value_passes_through_figment_unchanged() {
+        for key in KEYS {
+            let mut layers = Layers::default();
+            layers
+                .files(Source::new(Origin::File("x.toml".into()), format!("{} = {}", key.path, key.example)));
+            let written = &layers.documents[0].set[key.path].value;
+            assert_eq!(parse_value(&value_text(written)).as_ref(), Ok(written), "{}", key.path);
+        }
+    }
+
+    #[test]
+    fn a_refused_value_is_underlined_where_its_layer_sets_it() {
+        let merged = merged("[optimizer]\nlr = 0.5\n", "[optimizer]\nlr = 0.25\n", &[]);
+        let mut error = figment::Error::from("no such number".to_owned()).with_path("optimizer.lr");
+        error.metadata = merged.figment.find_metadata("optimizer.lr").cloned();
+        let text = merged.refused(error).message().to_owned();
+        assert!(text.contains("optimizer.lr: no such number"), "{text}");
+        assert!(text.contains("top.toml:2:6") && text.contains("0.25"), "{text}");
+    }
+}

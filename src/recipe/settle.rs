@@ -1,0 +1,112 @@
+//! Settles what a recipe leaves to the machine: the world size, and the folders that paths are relative to.
+
+use super::key::{Key, Type};
+use super::lookup::find_path;
+use super::merge::Merged;
+use super::schema::Values;
+use super::source::Location;
+use super::values::{Validation, WorldSize};
+use crate::error::{IoContext, Result};
+use crate::machine::{Gpus, Machine};
+use crate::policy::{DeviceChoice, Launcher};
+use std::path::Path;
+
+/// Returns the number of ranks: for `"auto"`, that of the external launcher, or one per GPU; the CPU is one device. `None`
+/// for `"auto"` on a machine of which nothing is known.
+pub(super) fn world_size(values: &Values, machine: &Machine) -> Option<usize> {
+    let launched = machine.launched_world.filter(|_| values.parallelism.launcher == Launcher::Env);
+    match (values.parallelism.world_size, launched) {
+        (WorldSize::Fixed(world), _) | (WorldSize::Auto, Some(world)) => Some(world),
+        (WorldSize::Auto, None) => devices(values, &machine.gpus),
+    }
+}
+
+fn devices(values: &Values, gpus: &Gpus) -> Option<usize> {
+    match (values.engine.device, &values.engine.devices, gpus) {
+        (DeviceChoice::Cpu, ..) => Some(1),
+        (_, Some(named), _) => Some(named.len()),
+        (_, None, Gpus::Found(models)) => Some(models.len()),
+        (_, None, Gpus::Unusable(_) | Gpus::Assumed(_)) => Some(1),
+        (_, None, Gpus::Unknown) => None,
+    }
+}
+
+/// Returns `written` with a fixed world size and with absolute paths, so that the recipe as TOML means the same wherever
+/// it is copied. A path is relative to the file that sets it, else to the current directory.
+///
+/// # Errors
+/// When the current directory is gone.
+pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize>) -> Result<Values> {
+    let absolute = |key: &'static str, value: &str| -> Result<String> {
+        if is_name(find_path(key), value) {
+            return Ok(value.to_owned());
+        }
+        let folder = layers.locate(key).map_or(Path::new(""), Location::folder);
+        let path = folder.join(value);
+        let path = std::path::absolute(&path).at("find", &path)?;
+        Ok(path.to_string_lossy().into_owned())
+    };
+    let mut settled = written.clone();
+    settled.parallelism.world_size = world_size.map_or(WorldSize::Auto, WorldSize::Fixed);
+    settled.data.corpus = absolute("data.corpus", &written.data.corpus)?;
+    settled.data.tokenizer = absolute("data.tokenizer", &written.data.tokenizer)?;
+    if let Validation::Path(file) = &written.data.validation {
+        settled.data.validation = Validation::Path(absolute("data.validation", file)?);
+    }
+    Ok(settled)
+}
+
+/// Returns true if `value` is one of the names that the key accepts beside paths.
+fn is_name(key: Option<&Key>, value: &str) -> bool {
+    matches!(key.map(|key| key.kind), Some(Type::NameOrPath(names)) if names.contains(&value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::GpuModel;
+    use crate::recipe::{Recipe, load_str};
+
+    fn gpus(count: usize) -> Machine {
+        let model = GpuModel { name: "NVIDIA H200".to_owned(), memory_bytes: 1 << 37 };
+        Machine { gpus: Gpus::Found(vec![model; count]), ..Machine::none() }
+    }
+
+    fn load(text: &str, machine: &Machine) -> Recipe {
+        load_str(Path::new("r.toml"), text, &[], std::iter::empty(), machine).unwrap()
+    }
+
+    const AUTO: &str = "parallelism.world_size = \"auto\"\n";
+
+    #[test]
+    fn auto_is_one_rank_per_device() {
+        let world = |text: &str, machine: &Machine| load(&format!("{AUTO}{text}"), machine).world_size();
+        assert_eq!(world("", &gpus(4)), 4);
+        assert_eq!(world("engine.device = \"cpu\"", &gpus(4)), 1);
+        assert_eq!(world("engine.devices = [3, 1]", &gpus(4)), 2);
+        assert_eq!(world("", &Machine::none()), 1);
+        let launched = gpus(4).with_launched_world(Some(16));
+        assert_eq!(world("parallelism.launcher = \"env\"", &launched), 16);
+        assert_eq!(world("", &launched), 4, "the variables count for that launcher alone");
+        assert_eq!(load("parallelism.world_size = 2", &gpus(4)).world_size(), 2);
+    }
+
+    #[test]
+    fn what_a_machine_settles_is_not_hashed() {
+        let (one, four) = (load(AUTO, &gpus(1)), load(AUTO, &gpus(4)));
+        assert_eq!(one.hash(), four.hash());
+        assert_eq!(four.values().parallelism.world_size, WorldSize::Fixed(4));
+        let fixed = load("parallelism.world_size = 4", &gpus(1));
+        assert_ne!(four.hash(), fixed.hash(), "auto is another recipe than the number it settles to here");
+        assert_eq!(four.to_toml(), fixed.to_toml(), "and the same run");
+    }
+
+    #[test]
+    fn a_stored_recipe_keeps_its_hash_and_what_was_settled() {
+        let recipe = load(&format!("{AUTO}data.corpus = \"text\""), &gpus(4));
+        let stored = serde_json::to_string(&recipe.to_stored()).unwrap();
+        let again = serde_json::from_str::<crate::recipe::StoredRecipe>(&stored).unwrap().load().unwrap();
+        assert_eq!((again.hash(), again.world_size()), (recipe.hash(), 4));
+        assert_eq!((again.values(), again.name(), again.files()), (recipe.values(), "r", recipe.files()));
+    }
+}

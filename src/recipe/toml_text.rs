@@ -1,0 +1,51 @@
+//! Values as TOML text on one line: the same text for equal values, however they were spelled.
+
+use super::key::Key;
+use super::schema::{KEYS, Values};
+use serde::de::Deserialize;
+use serde_json::Value as Json;
+use toml::Value;
+use toml::de::ValueDeserializer;
+
+/// Returns the value of every key as TOML text, `None` where it is unset, in the order of the table.
+pub(super) fn values(values: &Values) -> Vec<(&'static Key, Option<String>)> {
+    // By way of JSON, which also has null for unset values, and seeds beyond TOML's integers.
+    let values = serde_json::to_value(values).expect("the keys of every map in a recipe are strings");
+    KEYS.iter().map(|key| (key, json_as_toml(&values[key.section()][key.name()]))).collect()
+}
+
+/// Returns a value as TOML text.
+pub fn value_text(value: &Value) -> String {
+    serde_json::to_value(value).ok().as_ref().and_then(json_as_toml).unwrap_or_default()
+}
+
+/// Parses what [`value_text`] prints.
+pub(super) fn parse_value(text: &str) -> Result<Value, toml::de::Error> {
+    Value::deserialize(ValueDeserializer::parse(text)?)
+}
+
+/// A value in TOML on one line, with an exponent in small numbers; `None` for null.
+fn json_as_toml(value: &Json) -> Option<String> {
+    Some(match value {
+        Json::Null => return None,
+        Json::Bool(flag) => flag.to_string(),
+        Json::Number(n) => match n.as_f64().filter(|_| n.is_f64()) {
+            Some(x) => format!("{x:?}"),
+            None => n.to_string(),
+        },
+        Json::String(text) => quote(text),
+        Json::Array(items) => {
+            format!("[{}]", items.iter().filter_map(json_as_toml).collect::<Vec<_>>().join(", "))
+        }
+        Json::Object(table) if table.is_empty() => "{}".to_owned(),
+        Json::Object(table) => {
+            let entry = |(k, v): (&String, &Json)| Some(format!("{} = {}", quote(k), json_as_toml(v)?));
+            format!("{{ {} }}", table.iter().filter_map(entry).collect::<Vec<_>>().join(", "))
+        }
+    })
+}
+
+/// A string with TOML's quotes and escapes.
+fn quote(text: &str) -> String {
+    Value::String(text.to_owned()).to_string()
+}

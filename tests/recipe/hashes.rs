@@ -1,0 +1,60 @@
+//! Hashes of recipes stay: runs are found by them, and comparisons name them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use xrun::machine::Machine;
+use xrun::recipe;
+
+/// The hash of every shipped recipe, as `blake3  path`.
+const SHIPPED: &str = include_str!("hashes.txt");
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn hash(path: &Path) -> String {
+    let recipe = recipe::load(path, &[], std::iter::empty(), &Machine::none());
+    recipe.unwrap_or_else(|e| panic!("{}: {e}", path.display())).hash()
+}
+
+/// Every file below `folder` whose name ends in `ending`, sorted.
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files(&path, ending));
+        } else if path.to_string_lossy().ends_with(ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn shipped_recipes_keep_their_hashes() {
+    let mut listed: Vec<&str> = Vec::new();
+    for line in SHIPPED.lines() {
+        let (expected, path) = line.split_once("  ").expect("a hash and a path");
+        assert_eq!(hash(&root().join(path)), expected, "{path}");
+        listed.push(path);
+    }
+    let shipped = files(&root().join("recipes"), ".toml");
+    let shipped: Vec<String> = shipped
+        .iter()
+        .map(|path| path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(listed, shipped, "every recipe is listed; a changed one gets a new hash here");
+}
+
+#[test]
+fn kept_runs_have_the_hash_that_they_recorded() {
+    let runs = files(&root().join("results/kept"), "resolved.toml");
+    assert!(runs.len() > 50, "{} runs", runs.len());
+    for resolved in runs {
+        let summary = fs::read(resolved.with_file_name("summary.json")).expect("a summary");
+        let summary: serde_json::Value = serde_json::from_slice(&summary).expect("JSON");
+        assert_eq!(summary["recipe_hash"], hash(&resolved), "{}", resolved.display());
+    }
+}
