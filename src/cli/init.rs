@@ -23,8 +23,8 @@ pub struct Args {
 /// Writes a commented copy of a built-in recipe.
 ///
 /// # Errors
-/// A usage error for an unknown name, an ending other than `.toml`, and a file that is there already: nothing is
-/// overwritten.
+/// A usage error for an unknown name, an ending other than `.toml`, and a file that is there already: nothing
+/// is overwritten.
 pub fn run(args: &Args) -> Result<()> {
     let path = &args.path;
     let (name, text) = builtin::get(&args.from)?;

@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 /// Arguments of `xrun keep`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: a folder, a run's name, a recipe's name for its newest run, or `latest`. Or a comparison, with its runs:
-    /// a folder, its id, or `comparisons/NAME` for the newest one. Or the rows of a sweep: `sweeps/NAME`.
+    /// The run: a folder, a run's name, a recipe's name for its newest run, or `latest`. Or a comparison,
+    /// with its runs: a folder, its id, or `comparisons/NAME` for the newest one. Or the rows of a sweep:
+    /// `sweeps/NAME`.
     run: String,
     /// Where kept runs go [default: RESULTS/kept].
     #[arg(long, value_name = "DIR")]

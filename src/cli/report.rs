@@ -28,8 +28,8 @@ pub struct Args {
 /// Runs the command. Prints a line per block: where it is, whether it is current, how old its numbers are.
 ///
 /// # Errors
-/// Exit 3 when a block is not current (with `--check`) or cannot be made current; exit 2 for a page that is written
-/// wrongly.
+/// Exit 3 when a block is not current (with `--check`) or cannot be made current; exit 2 for a page that is
+/// written wrongly.
 pub fn run(args: &Args, results: &Path) -> Result<()> {
     if let Some(kind) = &args.new {
         return print(&blocks::template(kind, args.select.as_deref().unwrap_or_default())?);

@@ -163,7 +163,7 @@ impl Nccl {
     }
 
     /// Says that every rank has come to the end of its work, so that nobody waits for anybody any more.
-    pub(in super::super) fn shutdown(&self) {
+    pub(super) fn shutdown(&self) {
         lock(&self.life).parted = true;
     }
 
