@@ -38,6 +38,7 @@ impl Kind {
 pub struct Error {
     kind: Kind,
     message: String,
+    from_other_rank: bool,
 }
 
 /// The crate's result type.
@@ -46,7 +47,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of the given kind.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), from_other_rank: false }
     }
 
     /// A run that failed (exit 1).
@@ -77,7 +78,18 @@ impl Error {
     /// The same error with what was being done put in front.
     #[must_use]
     pub fn context(self, doing: impl fmt::Display) -> Self {
-        Self { kind: self.kind, message: format!("{doing}: {}", self.message) }
+        Self { message: format!("{doing}: {}", self.message), ..self }
+    }
+
+    /// The error of a rank that ends only because another rank failed with this one.
+    #[must_use]
+    pub fn caused_by_other_rank(self) -> Self {
+        Self { from_other_rank: true, ..self.context("another rank stopped the run") }
+    }
+
+    /// Returns true if the rank that has this error ends only because another rank failed.
+    pub fn is_from_other_rank(&self) -> bool {
+        self.from_other_rank
     }
 }
 

@@ -1,7 +1,7 @@
 //! Choices among named alternatives that recipe, plan, passes and executor share.
 //!
-//! Each enum is defined here once, with the word that a recipe uses for every variant. Serde reads and writes those words,
-//! `Display` prints them, and the table of recipe keys lists them through `WORDS`.
+//! Each enum is defined here once, with the word that a recipe uses for every variant. Serde reads and writes
+//! those words, `Display` prints them, and the table of recipe keys lists them through `WORDS`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -81,7 +81,8 @@ policy! {
         Thread = "thread",
         /// One child process per rank.
         Process = "process",
-        /// By an external launcher (torchrun, srun, mpirun), whose environment variables give rank and world size.
+        /// By an external launcher (torchrun, srun, mpirun), whose environment variables give rank and world
+        /// size.
         Env = "env",
     }
 }

@@ -1,4 +1,5 @@
-//! "Did you mean ...?": the candidate most similar to a misspelt word. One measure of similarity for the whole program.
+//! "Did you mean ...?": the candidate most similar to a misspelt word. One measure of similarity for the
+//! whole program.
 
 /// Returns the candidate most similar to `word`, if any is similar enough to be suggested.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -17,7 +18,8 @@ pub fn nearest_by<'a, T>(word: &str, candidates: impl Iterator<Item = (T, &'a st
 /// Words less similar than this are not suggested.
 const THRESHOLD: f64 = 0.8;
 
-/// Longer words, in bytes, are not compared: they are no misspelling of a name, and the comparison takes quadratic time.
+/// Longer words, in bytes, are not compared: they are no misspelling of a name, and the comparison takes
+/// quadratic time.
 const LONGEST_WORD: usize = 64;
 
 /// Returns 1 for equal words, 0 for words with nothing in common; case is ignored.

@@ -13,7 +13,7 @@ from ranks import SPLIT, launch, worlds
 # Seconds from a death to the end of every process; a hang is found only after `parallelism.timeout_s` of silence.
 SOON = 5.0
 TIMEOUT = 2.0
-STRIKES = "XRUN_FAULT strikes"
+STRIKES = "XRUN_FAULT: fault injected"
 # How a rank ends, the exit status of the run, and what it says; of one that did not end as it was told, also its number.
 FAULTS = {
     "panic": (1, "panicked"),

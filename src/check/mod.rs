@@ -9,7 +9,7 @@ mod errors;
 
 pub use errors::worst;
 
-use crate::device::communicator::Alone;
+use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::cuda::Gpu;
 use crate::device::gpu::{Collector, Queue};
@@ -175,7 +175,7 @@ impl Bench {
         let (both, again) = (backward(true)?, backward(false)?);
         let sections = [Some(&forward), both.as_ref(), again.as_ref()];
         let arena = sections.into_iter().flatten().map(|s| s.memory.arena_bytes).max().unwrap_or_default();
-        let engine = Engine::new(device, &state, Arc::new(Alone), Placement::Arena, arena, true)?;
+        let engine = Engine::new(device, &state, Arc::new(SingleRank), Placement::Arena, arena, true)?;
         let slot = |name: String| state.slot(&name);
         let outputs = (0..output_specs(case)?.len()).map(|k| slot(format!("out.{k}"))).collect();
         Ok(Self {

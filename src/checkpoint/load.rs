@@ -32,7 +32,8 @@ impl Loaded {
         &self.meta
     }
 
-    /// What a person should be told: newer checkpoints that could not be used, and why. Empty when all is well.
+    /// What a person should be told: newer checkpoints that could not be used, and why. Empty when all is
+    /// well.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -51,12 +52,14 @@ impl Loaded {
 
     /// Reads an fp32 tensor (row-major, little-endian, no padding) into `out`.
     ///
-    /// An error when there is no such tensor, when its shape is not `shape`, or when `out` has another length.
+    /// An error when there is no such tensor, when its shape is not `shape`, or when `out` has another
+    /// length.
     pub fn read_into(&self, name: &str, shape: &[usize], out: &mut [u8]) -> Result<()> {
         self.file_of(name, shape)?.read_into(name, out)
     }
 
-    /// Reads an fp32 tensor as bytes (row-major, little-endian, no padding). Errors as for [`Loaded::read_into`].
+    /// Reads an fp32 tensor as bytes (row-major, little-endian, no padding). Errors as for
+    /// [`Loaded::read_into`].
     pub fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
         let file = self.file_of(name, shape)?;
         // The length was held against the file's size when the file was opened.
@@ -90,8 +93,9 @@ impl Loaded {
 
 /// The checkpoint under `dir` that was saved last and is whole, or `None` when there is none at all.
 ///
-/// A damaged one is passed over for the one before it, and [`Loaded::warnings`] says so. It is an error when there
-/// are checkpoints but none is whole: starting over would look like a resume. Nothing is written to the disk.
+/// A damaged one is passed over for the one before it, and [`Loaded::warnings`] says so. It is an error when
+/// there are checkpoints but none is whole: starting over would look like a resume. Nothing is written to the
+/// disk.
 pub fn newest(dir: &Path) -> Result<Option<Loaded>> {
     let mut before = candidates(dir)?;
     for _ in 0..LOOKS {
@@ -163,8 +167,8 @@ pub(super) fn next_serial(dir: &Path) -> Result<u64> {
     Ok(serials.map(|m| m.serial).max().unwrap_or(0).saturating_add(1))
 }
 
-/// Where the first two states differ, in words: a tensor that only one has, another shape, or the first element
-/// whose bits differ. `None` when every tensor of both is equal bit for bit.
+/// Where the first two states differ, in words: a tensor that only one has, another shape, or the first
+/// element whose bits differ. `None` when every tensor of both is equal bit for bit.
 pub fn first_difference(a: &Loaded, b: &Loaded) -> Result<Option<String>> {
     let (names_a, names_b) = (a.names(), b.names());
     if let Some(only) = names_a.iter().find(|n| !names_b.contains(n)) {
@@ -189,7 +193,8 @@ pub fn first_difference(a: &Loaded, b: &Loaded) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Checkpoint folders by step. One that was moved aside to be replaced counts while its replacement is missing.
+/// Checkpoint folders by step. One that was moved aside to be replaced counts while its replacement is
+/// missing.
 pub(super) fn candidates(dir: &Path) -> Result<BTreeMap<u64, PathBuf>> {
     let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -226,7 +231,8 @@ fn missing_latest(dir: &Path, candidates: &BTreeMap<u64, PathBuf>) -> Option<Str
     }
 }
 
-/// Opens a checkpoint folder and checks all of it: manifest, sizes, hashes, headers, and that it is of its step.
+/// Opens a checkpoint folder and checks all of it: manifest, sizes, hashes, headers, and that it is of its
+/// step.
 pub(super) fn verify(path: &Path) -> Result<Loaded> {
     let manifest = Manifest::read(&path.join(MANIFEST))?;
     let open = |name: &str| TensorFile::open(&path.join(name), manifest.content(name)?);

@@ -48,7 +48,8 @@ pub struct Meta {
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
     format: u32,
-    /// Counts the saves of a run. The step cannot tell which state is newest once a run went back to an earlier one.
+    /// Counts the saves of a run. The step cannot tell which state is newest once a run went back to an
+    /// earlier one.
     pub(super) serial: u64,
     pub(super) meta: Meta,
     files: BTreeMap<String, FileRecord>,

@@ -30,7 +30,8 @@ pub struct Saved {
 }
 
 impl Store {
-    /// Opens the checkpoint folder `dir`, making it where there is none, and clears what an ended save left behind.
+    /// Opens the checkpoint folder `dir`, making it where there is none, and clears what an ended save left
+    /// behind.
     ///
     /// After each save, the newest `keep` checkpoints stay (at least one).
     pub fn open(dir: &Path, keep: usize) -> Result<Self> {
@@ -49,7 +50,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Writes and removes a small file: a read-only, full or forbidden disk is better found before the first step.
+    /// Writes and removes a small file: a read-only, full or forbidden disk is better found before the first
+    /// step.
     pub fn probe(&self) -> Result<()> {
         let path = self.dir.join(format!("{TEMPORARY}probe"));
         let written = write_synced(self.fs.as_ref(), &path, b"probe").at("write", &path);
@@ -62,14 +64,16 @@ impl Store {
 
     /// Saves a state as the checkpoint of `meta.step`, durably, then removes those that are too many.
     ///
-    /// On an error the earlier checkpoints are untouched and training can go on; the message says so. Checkpoints of
-    /// later steps, which exist only when the run went back to an earlier state, are removed as well.
+    /// On an error the earlier checkpoints are untouched and training can go on; the message says so.
+    /// Checkpoints of later steps, which exist only when the run went back to an earlier state, are removed
+    /// as well.
     pub fn save(&self, meta: &Meta, snapshot: &Snapshot) -> Result<Saved> {
         let path = self.dir.join(folder_name(meta.step));
         let temporary = self.dir.join(format!("{TEMPORARY}{}", folder_name(meta.step)));
         let bytes = self.clear_leftovers().and_then(|()| self.write(&temporary, meta, snapshot));
         let bytes = bytes.and_then(|bytes| self.publish(&temporary, &path).map(|()| bytes)).map_err(|e| {
-            // A disk that is full gets its space back; whatever cannot be removed now is removed before the next save.
+            // A disk that is full gets its space back; whatever cannot be removed now is removed before the
+            // next save.
             let _ = self.fs.remove(&temporary);
             e.context(format_args!("checkpoint of step {} not saved, earlier ones are untouched", meta.step))
         })?;
@@ -98,8 +102,9 @@ impl Store {
         Ok(model.bytes + optimizer.bytes + manifest.len() as u64)
     }
 
-    /// Gives a complete folder its final name, durably. One of that name is moved aside first: should the process end
-    /// before the new one has the name, a reader finds the old one there and the next save moves it back.
+    /// Gives a complete folder its final name, durably. One of that name is moved aside first: should the
+    /// process end before the new one has the name, a reader finds the old one there and the next save moves
+    /// it back.
     fn publish(&self, temporary: &Path, path: &Path) -> Result<()> {
         let fs = self.fs.as_ref();
         if fs::symlink_metadata(path).is_ok() {
@@ -131,7 +136,8 @@ impl Store {
             return Ok(());
         }
         verify(&self.dir.join(folder_name(step)))?;
-        // Folders half removed must not pass for damaged checkpoints, so they lose their names first, and durably.
+        // Folders half removed must not pass for damaged checkpoints, so they lose their names first, and
+        // durably.
         let mut nameless = Vec::from_iter(replaced);
         for (&step, path) in doomed {
             let temporary = self.dir.join(format!("{TEMPORARY}pruned-{}", folder_name(step)));

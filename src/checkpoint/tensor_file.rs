@@ -1,8 +1,8 @@
 //! One safetensors file: streamed out while it is hashed, and read back only after its hash was checked.
 //!
-//! The layout is <https://github.com/huggingface/safetensors#format>: a little-endian u64 header length, a JSON header,
-//! then the tensors back to back. The `safetensors` crate encodes and checks the header; its own writer is not used
-//! because it neither hashes nor syncs what it writes.
+//! The layout is <https://github.com/huggingface/safetensors#format>: a little-endian u64 header length, a
+//! JSON header, then the tensors back to back. The `safetensors` crate encodes and checks the header; its own
+//! writer is not used because it neither hashes nor syncs what it writes.
 
 use super::fs::Fs;
 use super::tensors::{TensorView, check_name};
@@ -80,8 +80,8 @@ fn header(tensors: &[TensorView]) -> Result<Vec<u8>> {
 
 /// A file whose size, hash and header were checked. Tensors are read from it on demand.
 ///
-/// A checkpoint's files are never written to again, so what was hashed is what is read; the open handle keeps them
-/// readable when the folder is pruned meanwhile.
+/// A checkpoint's files are never written to again, so what was hashed is what is read; the open handle keeps
+/// them readable when the folder is pruned meanwhile.
 #[derive(Debug)]
 pub(crate) struct TensorFile {
     path: PathBuf,
@@ -161,7 +161,8 @@ fn hash(file: &mut File, bytes: u64) -> std::io::Result<blake3::Hash> {
     }
 }
 
-/// Reads the header of a file of `bytes` bytes. No length in it is believed before it was held against that size.
+/// Reads the header of a file of `bytes` bytes. No length in it is believed before it was held against that
+/// size.
 fn read_header(file: &File, bytes: u64) -> Result<BTreeMap<String, Entry>> {
     let io = |e: std::io::Error| Error::failed(format!("cannot read the header: {e}"));
     let mut prefix = [0; PREFIX as usize];
@@ -178,7 +179,8 @@ fn read_header(file: &File, bytes: u64) -> Result<BTreeMap<String, Entry>> {
     let header: Metadata =
         serde_json::from_slice(&json).map_err(|e| Error::failed(format!("the header is wrong: {e}")))?;
 
-    // The crate checked that the tensors lie back to back from 0 and that each has the length its shape asks for.
+    // The crate checked that the tensors lie back to back from 0 and that each has the length its shape asks
+    // for.
     let start = PREFIX + length;
     if header.data_len() as u64 != bytes - start {
         return Err(Error::failed(format!(

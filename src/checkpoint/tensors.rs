@@ -15,8 +15,8 @@ type Read<'a> = Box<dyn Fn() -> Result<Cow<'a, [u8]>> + 'a>;
 
 /// One tensor to be written: a name, a shape, and its row-major little-endian elements without padding.
 ///
-/// The bytes are asked for only when the writer reaches this tensor, and let go right after, so a caller whose
-/// tensors are padded or on a device holds one copy of one tensor at a time.
+/// The bytes are asked for only when the writer reaches this tensor, and let go right after, so a caller
+/// whose tensors are padded or on a device holds one copy of one tensor at a time.
 pub struct TensorView<'a> {
     name: String,
     dtype: Dtype,
@@ -99,10 +99,11 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-/// The BLAKE3 hash of every tensor in name order: name, shape and bytes of each, every part preceded by its length.
+/// The BLAKE3 hash of every tensor in name order: name, shape and bytes of each, every part preceded by its
+/// length.
 ///
-/// It depends on the values alone, not on the files or the order they are stored in. Equal states have equal hashes
-/// whether they lie in memory or in a checkpoint (see [`super::Loaded::hash`]).
+/// It depends on the values alone, not on the files or the order they are stored in. Equal states have equal
+/// hashes whether they lie in memory or in a checkpoint (see [`super::Loaded::hash`]).
 pub fn hash_of(snapshot: &Snapshot) -> Result<blake3::Hash> {
     let mut tensors: Vec<_> = snapshot.tensors().collect();
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
@@ -136,7 +137,8 @@ impl StateHasher {
     }
 }
 
-/// Bytes of a tensor with this dtype and shape, or `None` when the product overflows or is no whole number of bytes.
+/// Bytes of a tensor with this dtype and shape, or `None` when the product overflows or is no whole number of
+/// bytes.
 pub(super) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let elements = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
     let bits = elements.checked_mul(dtype.bitsize())?;

@@ -1,6 +1,6 @@
 //! `xrun compare`.
 
-use super::{print, seconds, tell};
+use super::{eprint_line, print, seconds};
 use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Request};
 use crate::error::{Error, Kind, Result};
 use crate::recipe::Prediction;
@@ -112,7 +112,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     } else {
         print(&compare::report(&comparison))?;
     }
-    tell(&format!("results in {}", folder.display()));
+    eprint_line(&format!("results in {}", folder.display()));
     let regression = |why: String| Err(Error::new(Kind::Regression, why));
     if comparison.gate.holds == Some(false) {
         return regression(format!("the loss gate fails: {}", comparison.gate.found));

@@ -1,6 +1,6 @@
 //! `xrun data`: tokenize a corpus to shards and print its statistics.
 
-use super::tell;
+use super::eprint_line;
 use crate::data::stories::Split;
 use crate::data::{self, Counts, SHARD_TOKENS, ShardWriter, Spec, Statistics, Tokenizer, Validation};
 use crate::error::{Error, IoContext, Result};
@@ -88,10 +88,10 @@ pub fn run(args: &Args) -> Result<()> {
         out.write_all(tokenizer.to_json().as_bytes())
     })?;
     bar.finish_and_clear();
-    fed.warnings.iter().for_each(|w| tell(&format!("warning: {w}")));
+    fed.warnings.iter().for_each(|w| eprint_line(&format!("warning: {w}")));
     let statistics = Statistics::new(&train_counts, &held_counts, &fed, shards);
-    tell(&fed.description);
-    tell(&format!("wrote {shards} shards and tokenizer.json to {}", args.out.display()));
+    eprint_line(&fed.description);
+    eprint_line(&format!("wrote {shards} shards and tokenizer.json to {}", args.out.display()));
     if args.json {
         let json = serde_json::to_string_pretty(&statistics);
         println!("{}", json.map_err(|e| Error::failed(format!("cannot print the statistics: {e}")))?);

@@ -1,6 +1,6 @@
 //! `xrun export`.
 
-use super::tell;
+use super::eprint_line;
 use crate::checkpoint::{self, Loaded};
 use crate::error::{Error, IoContext, Result};
 use crate::policy::Communication;
@@ -38,7 +38,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let run = if run.join("checkpoint").is_dir() { run.to_owned() } else { find::find(results, &args.run)? };
     let checkpoint = open(&run, args.checkpoint)?;
     for warning in checkpoint.warnings() {
-        tell(&format!("warning: {warning}"));
+        eprint_line(&format!("warning: {warning}"));
     }
     let path = run.join("tokenizer.json");
     let tokenizer_json =
@@ -47,7 +47,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     recipe.check()?;
     let model = model(recipe, &checkpoint, &tokenizer_json, args.dtype)?;
     export::write(&args.to, &model, &checkpoint, &tokenizer_json)?;
-    tell(&format!("exported {} to {}", checkpoint.path().display(), args.to.display()));
+    eprint_line(&format!("exported {} to {}", checkpoint.path().display(), args.to.display()));
     Ok(())
 }
 

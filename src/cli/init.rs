@@ -1,6 +1,6 @@
 //! `xrun init`.
 
-use super::tell;
+use super::eprint_line;
 use crate::error::{Error, IoContext, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, builtin};
@@ -23,8 +23,8 @@ pub struct Args {
 /// Writes a commented copy of a built-in recipe.
 ///
 /// # Errors
-/// A usage error for an unknown name, an ending other than `.toml`, and a file that is there already: nothing is
-/// overwritten.
+/// A usage error for an unknown name, an ending other than `.toml`, and a file that is there already: nothing
+/// is overwritten.
 pub fn run(args: &Args) -> Result<()> {
     let path = &args.path;
     let (name, text) = builtin::get(&args.from)?;
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<()> {
     file.write_all(copy(name, text, path).as_bytes()).at("write", path)?;
     // Read back, so that what is written is known to load from where it stands.
     recipe::load(path, &[], std::iter::empty(), &Machine::none())?;
-    tell(&format!("wrote {} from {name}; to run it: xrun {}", path.display(), path.display()));
+    eprint_line(&format!("wrote {} from {name}; to run it: xrun {}", path.display(), path.display()));
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! `xrun keep`: a run, a comparison with its runs, or the rows of a sweep.
 
-use super::tell;
+use super::eprint_line;
 use crate::error::Result;
 use crate::format::plural;
 use crate::results::comparison::Comparison;
@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 /// Arguments of `xrun keep`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: a folder, a run's name, a recipe's name for its newest run, or `latest`. Or a comparison, with its runs:
-    /// a folder, its id, or `comparisons/NAME` for the newest one. Or the rows of a sweep: `sweeps/NAME`.
+    /// The run: a folder, a run's name, a recipe's name for its newest run, or `latest`. Or a comparison,
+    /// with its runs: a folder, its id, or `comparisons/NAME` for the newest one. Or the rows of a sweep:
+    /// `sweeps/NAME`.
     run: String,
     /// Where kept runs go [default: RESULTS/kept].
     #[arg(long, value_name = "DIR")]
@@ -44,7 +45,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let bytes: u64 = kept.manifest.files.iter().map(|file| file.bytes).sum();
     let what = if kept.already { "already kept, unchanged" } else { "kept" };
     let files = kept.manifest.files.len();
-    tell(&format!("{what}: {files} file{}, {} KiB", plural(files), bytes.div_ceil(1024)));
+    eprint_line(&format!("{what}: {files} file{}, {} KiB", plural(files), bytes.div_ceil(1024)));
     println!("{}", kept.folder.display());
     Ok(())
 }

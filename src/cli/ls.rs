@@ -13,8 +13,8 @@ const FOLDER: &str = "recipes";
 #[derive(clap::Args, Debug)]
 pub struct Args {}
 
-/// Prints a table of the built-in recipes, of those in the current folder and of `recipes/*.toml`: what to pass to `xrun`,
-/// and the description.
+/// Prints a table of the built-in recipes, of those in the current folder and of `recipes/*.toml`: what to
+/// pass to `xrun`, and the description.
 ///
 /// # Errors
 /// When a folder is there and cannot be listed. A recipe that cannot be read is a row that says so.
@@ -58,7 +58,8 @@ fn describe(resolved: Result<recipe::Recipe>) -> String {
     }
 }
 
-/// Returns true if a file has a line that only recipes have, valid or not: `extends`, or the header of a section.
+/// Returns true if a file has a line that only recipes have, valid or not: `extends`, or the header of a
+/// section.
 fn is_recipe(path: &Path) -> bool {
     let is_header = |line: &str| {
         let name = line.strip_prefix('[').and_then(|line| line.split_once(']')).map(|(name, _)| name.trim());

@@ -30,7 +30,7 @@ pub mod schema;
 pub mod sweep;
 mod worker;
 
-pub use crate::results::progress::tell;
+pub use crate::results::progress::eprint_line;
 pub use arguments::normalize_args;
 
 /// A declarative experiment runner for training language models.
@@ -57,7 +57,8 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Measure a candidate against a baseline in alternating trials: faster, slower, or no difference; same curve?
+    /// Measure a candidate against a baseline in alternating trials: faster, slower, or no difference; same
+    /// curve?
     Compare(compare::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
@@ -100,8 +101,8 @@ pub enum Command {
 
 /// Runs the parsed command.
 pub fn dispatch(cli: Cli) -> Result<()> {
-    // Changing the environment is safe only here, before a second thread starts. Other commands than these start child
-    // processes, which must not inherit the change.
+    // Changing the environment is safe only here, before a second thread starts. Other commands than these
+    // start child processes, which must not inherit the change.
     if matches!(cli.command, Command::Run(_) | Command::Resume(_)) {
         pin_environment();
     }

@@ -1,6 +1,6 @@
 //! `xrun report`.
 
-use super::{print, tell};
+use super::{eprint_line, print};
 use crate::error::{Error, Kind, Result};
 use crate::format::plural;
 use crate::report::blocks::{self, Checked, KINDS, Problem};
@@ -28,8 +28,8 @@ pub struct Args {
 /// Runs the command. Prints a line per block: where it is, whether it is current, how old its numbers are.
 ///
 /// # Errors
-/// Exit 3 when a block is not current (with `--check`) or cannot be made current; exit 2 for a page that is written
-/// wrongly.
+/// Exit 3 when a block is not current (with `--check`) or cannot be made current; exit 2 for a page that is
+/// written wrongly.
 pub fn run(args: &Args, results: &Path) -> Result<()> {
     if let Some(kind) = &args.new {
         return print(&blocks::template(kind, args.select.as_deref().unwrap_or_default())?);
@@ -49,7 +49,11 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         let what = if args.check { "current" } else { "written or current" };
         let (blocks, pages) = (checked.len(), pages.len());
         let are = if blocks == 1 { "is" } else { "are" };
-        tell(&format!("{blocks} block{} in {pages} page{} {are} {what}", plural(blocks), plural(pages)));
+        eprint_line(&format!(
+            "{blocks} block{} in {pages} page{} {are} {what}",
+            plural(blocks),
+            plural(pages)
+        ));
         return Ok(());
     }
     let is_markup = problems.iter().any(|problem| problem.is_markup);

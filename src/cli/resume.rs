@@ -43,7 +43,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let machine = environment::machine();
     let resolved = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty(), &machine)?
         .with_name(read_summary(&path)?.recipe);
-    let launch = Launch::of(&resolved, environment::variables())?;
+    let launch = Launch::from_recipe(&resolved, environment::variables())?;
     if let (None, Launch::Member(place)) = (named, &launch)
         && place.world > 1
     {

@@ -1,11 +1,11 @@
 //! `xrun run RECIPE`, or `xrun RECIPE`.
 
 use super::arguments::nearest_command;
-use super::tell;
+use super::eprint_line;
 use crate::error::{Error, Kind, Result};
 use crate::ranks::environment::{self, SECRET};
 use crate::ranks::rendezvous::Secret;
-use crate::ranks::{Launch, Party, Stop, process};
+use crate::ranks::{Launch, LocalRanks, Stop, process};
 use crate::recipe;
 use crate::report::plots;
 use crate::results::progress::Mode;
@@ -60,7 +60,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let machine = environment::machine();
     let loaded = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &machine);
     let resolved = loaded.map_err(|e| or_a_command(e, &args.recipe))?;
-    let launch = Launch::of(&resolved, environment::variables())?;
+    let launch = Launch::from_recipe(&resolved, environment::variables())?;
     let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), results)?;
     let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
     let origin = Origin::Fresh;
@@ -72,7 +72,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
 /// # Errors
 /// When there is no such run.
 pub fn algorithms_from(launch: &Launch, named: Option<&str>, results: &Path) -> Result<Option<PathBuf>> {
-    named.filter(|_| launch.leads()).map(|run| find::find(results, run)).transpose()
+    named.filter(|_| launch.has_rank_zero()).map(|run| find::find(results, run)).transpose()
 }
 
 /// Trains with the ranks that `launch` says.
@@ -81,22 +81,22 @@ pub fn algorithms_from(launch: &Launch, named: Option<&str>, results: &Path) -> 
 /// As [`train::run`], and when ranks do not find each other.
 pub fn start(launch: Launch, request: Request) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let patience = Duration::from_secs_f64(request.resolved.values().parallelism.timeout_s);
-    let party = match launch {
-        Launch::Threads(world) => Party::threads(world, patience)?,
+    let timeout = Duration::from_secs_f64(request.resolved.values().parallelism.timeout_s);
+    let ranks = match launch {
+        Launch::Threads(world) => LocalRanks::threads(world, timeout)?,
         Launch::Processes(world) => {
             let request = WorkerRequest::from_request(&request);
-            return process::supervise(&request, world, patience, &stop, train::mark_failed);
+            return process::supervise(&request, world, timeout, &stop, train::mark_failed);
         }
-        Launch::Member(place) => {
-            let secret = Secret::of(std::env::var(SECRET).ok().as_deref(), &place.address)?;
-            Party::of_launcher(&place, &secret, patience, &stop)?
+        Launch::Member(assignment) => {
+            let secret = Secret::from_text(std::env::var(SECRET).ok().as_deref(), &assignment.address)?;
+            LocalRanks::join_launcher(&assignment, &secret, timeout, &stop)?
         }
     };
-    if party.leads() {
-        finish(request, &party, &stop)
+    if ranks.has_rank_zero() {
+        finish(request, &ranks, &stop)
     } else {
-        ended(train::follow(request.resolved, &request.machine, &party, &stop)?)
+        ended(train::follow(request.resolved, &request.machine, &ranks, &stop)?)
     }
 }
 
@@ -126,11 +126,11 @@ fn or_a_command(error: Error, recipe: &Path) -> Error {
 ///
 /// # Errors
 /// As [`train::run`], and the outcome of the run.
-pub fn finish(request: Request, party: &Party, stop: &Stop) -> Result<()> {
-    let Ended { folder, outcome, .. } = train::run(request, party, stop)?;
+pub fn finish(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
+    let Ended { folder, outcome, .. } = train::run(request, ranks, stop)?;
     let drawn = plots::render(folder.path());
     outcome?;
     drawn.map_err(|e| Error::failed(format!("the run is complete, its plots are not: {e}")))?;
-    tell(&format!("results in {}", folder.path().display()));
+    eprint_line(&format!("results in {}", folder.path().display()));
     Ok(())
 }

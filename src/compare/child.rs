@@ -68,7 +68,7 @@ pub fn run(command: &mut Command, stderr: Stderr, limits: TrialLimits<'_>) -> Re
     }
     let mut process = command.spawn().map_err(|e| failed("start", e))?;
     // A second signal ends this process at once, and the child with it.
-    let _tied = limits.stop.tie(process.id());
+    let _tied = limits.stop.kill_together(process.id());
     let began = Instant::now();
     let mut stopped: Option<(Error, Instant)> = None;
     let status = loop {
@@ -113,7 +113,7 @@ fn output_file() -> std::io::Result<(File, File)> {
 impl TrialLimits<'_> {
     /// Returns why a process that began then must be stopped; `None` while it may run.
     fn exceeded(&self, began: Instant) -> Option<Error> {
-        if self.stop.asked() {
+        if self.stop.requested() {
             return Some(Error::new(Kind::Interrupted, "stopped by a signal; a comparison starts anew"));
         }
         let limit = self.timeout.filter(|&limit| began.elapsed() > limit)?;

@@ -1,7 +1,7 @@
 //! Builds the binary of another commit from its sources and lock file.
 
 use crate::error::{Error, IoContext, Result};
-use crate::results::progress::tell;
+use crate::results::progress::eprint_line;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -34,7 +34,7 @@ pub fn build(rev: &str) -> Result<Built> {
     let sources = folder.path().join("sources");
     let checkout = sources.to_string_lossy().into_owned();
     git(&top, &["worktree", "add", "--detach", &checkout, &commit])?;
-    tell(&format!("building {rev} ({commit}) …"));
+    eprint_line(&format!("building {rev} ({commit}) …"));
     let built = cargo(&sources, &top.join("target/compare"));
     // The folder is deleted in any case; git prunes its record of it at the next garbage collection at the
     // latest.

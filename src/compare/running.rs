@@ -10,7 +10,7 @@ use crate::ranks::Stop;
 use crate::recipe::{Change, Prediction, Recipe};
 use crate::results::comparison::{Arm, COMPARISONS, CompareVerdict, Comparison};
 use crate::results::folder::{create_timed, folder_name};
-use crate::results::progress::tell;
+use crate::results::progress::eprint_line;
 use crate::results::provenance::Build;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -125,7 +125,12 @@ impl<'a> RunningComparison<'a> {
         let count = order.len();
         for (index, is_candidate) in order.into_iter().enumerate() {
             let arm = self.arms.get(is_candidate);
-            tell(&format!("trial {} of {count}, {}: {}", index + 1, arm_name(is_candidate), arm.label));
+            eprint_line(&format!(
+                "trial {} of {count}, {}: {}",
+                index + 1,
+                arm_name(is_candidate),
+                arm.label
+            ));
             let algorithms = self.trials.iter().find_map(|trial| trial.algorithms.clone());
             let setting = TrialSetting {
                 results: self.results,
@@ -137,10 +142,10 @@ impl<'a> RunningComparison<'a> {
             let trial =
                 FinishedTrial::run(&arm.program, arm.binary.as_deref(), index + 1, is_candidate, setting)?;
             if trial.failed.is_none() {
-                tell(&format!("  {}", text::trial(&trial.record, &trial.columns)));
+                eprint_line(&format!("  {}", text::trial(&trial.record, &trial.columns)));
             }
             self.add(trial)?;
-            if stop.asked() && index + 1 < count {
+            if stop.requested() && index + 1 < count {
                 let trial = index + 1;
                 let why =
                     format!("stopped by a signal after trial {trial} of {count}; a comparison starts anew");

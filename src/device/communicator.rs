@@ -1,54 +1,48 @@
-//! How ranks talk on the host: one trait, and its implementations within a process and between processes.
+//! Collectives between the ranks of a run, on the host.
 //!
-//! ```text
-//! threads:    Local ─┐                         processes:  Remote ═ line ═ Hub ─┐
-//!             Local ─┼─ Group (meets, watches)             Remote ═ line ═ Hub ─┼─ Group
-//!             Local ─┘                         (rank 0 of an external launcher: Local)
-//! ```
-//!
-//! Every rank comes to the same meetings in the same order. Wherever ranks are, one [`Group`] adds in rank order, so
-//! sums have the same bits whoever came first and however ranks were started.
+//! Every rank calls the same collectives in the same order. Sums are added in rank order, so they have the
+//! same bits whichever rank arrives first and however ranks were started. Implementations between ranks are
+//! in `ranks`.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::sync::Arc;
 
-/// What the error of a rank says when it ended only because another one did.
-pub const STOPPED_BY_ANOTHER: &str = "another rank stopped the run";
+/// Callback that runs once, with the reason, when the run of all ranks is aborted.
+pub type AbortHook = Box<dyn FnOnce(&Error) + Send>;
 
-/// What is called once, with the reason, when the run of all ranks is ended.
-pub type Hook = Box<dyn FnOnce(&Error) + Send>;
-
-/// What a rank can ask of the others. Every rank calls the same methods in the same order.
+/// One rank's access to the others. Every rank calls the same collectives in the same order.
 pub trait Communicator: Send + Sync + std::fmt::Debug {
-    /// This rank, from 0.
+    /// Returns this rank, from 0.
     fn rank(&self) -> usize;
-    /// The number of ranks.
+    /// Returns the number of ranks.
     fn world(&self) -> usize;
-    /// Comes to a meeting of all ranks: gives what is this rank's, and takes what came of all.
+    /// Blocks until all ranks have called the collective of this name, and returns the combined result.
     ///
     /// # Errors
-    /// When another rank failed or left, or came to another meeting.
-    fn meet(&self, meeting: &str, mine: Deposit) -> Result<Arc<Outcome>>;
-    /// Says what this rank does from now on, until it comes to a meeting or says otherwise.
-    fn now(&self, step: u64, activity: Activity);
-    /// Says something that outlives this rank, to a launcher that wants to know how it ended.
-    fn last_words(&self, _words: &[u8]) {}
-    /// Makes the calls of all other ranks, pending and future, fail with this reason and of this kind.
+    /// When another rank failed or left, or called a collective of another name.
+    fn collective(&self, name: &str, contribution: Contribution) -> Result<Arc<CollectiveResult>>;
+    /// Publishes the state of this rank for the watchdog, until the next collective or the next call.
+    fn set_status(&self, step: u64, phase: RankPhase);
+    /// Sends the launcher a report that outlives this rank. Ignored where no launcher watches.
+    fn send_exit_report(&self, _report: &[u8]) {}
+    /// Aborts the run: pending and future collectives of all other ranks fail with this error.
     fn abort(&self, error: &Error);
-    /// Why the run of all ranks was ended, where it was.
-    fn ended(&self) -> Option<Error>;
-    /// What to do when any rank ends the run; at once where one did. It is called from another thread, and must not wait.
-    fn on_abort(&self, hook: Hook);
+    /// Returns the reason why the run was aborted; `None` while it is not.
+    fn abort_reason(&self) -> Option<Error>;
+    /// Registers a hook for an abort by any rank; runs it at once where the run is aborted already. The hook
+    /// is called from another thread and must not block.
+    fn on_abort(&self, hook: AbortHook);
 
-    /// Replaces `values` by the sum over ranks, added in rank order, the same bits on every rank.
+    /// Replaces `values` by their sums over ranks, added in rank order.
     ///
     /// # Errors
-    /// As [`Communicator::meet`], and when the lengths differ.
-    fn all_reduce_sum_f32(&self, meeting: &str, values: &mut [f32]) -> Result<()> {
-        match &*self.meet(meeting, Deposit::SumF32(values.to_vec()))? {
-            Outcome::SumF32(sum) if sum.len() == values.len() => values.copy_from_slice(sum),
-            _ => return Err(mixed_up(meeting)),
+    /// As [`Communicator::collective`], and when lengths differ between ranks.
+    fn all_reduce_sum_f32(&self, name: &str, values: &mut [f32]) -> Result<()> {
+        match &*self.collective(name, Contribution::SumF32(values.to_vec()))? {
+            CollectiveResult::SumF32(sum) if sum.len() == values.len() => values.copy_from_slice(sum),
+            _ => return Err(mismatch(name)),
         }
         Ok(())
     }
@@ -57,185 +51,180 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// As there.
-    fn all_reduce_sum_f64(&self, meeting: &str, values: &mut [f64]) -> Result<()> {
-        match &*self.meet(meeting, Deposit::SumF64(values.to_vec()))? {
-            Outcome::SumF64(sum) if sum.len() == values.len() => values.copy_from_slice(sum),
-            _ => return Err(mixed_up(meeting)),
+    fn all_reduce_sum_f64(&self, name: &str, values: &mut [f64]) -> Result<()> {
+        match &*self.collective(name, Contribution::SumF64(values.to_vec()))? {
+            CollectiveResult::SumF64(sum) if sum.len() == values.len() => values.copy_from_slice(sum),
+            _ => return Err(mismatch(name)),
         }
         Ok(())
     }
 
-    /// What every rank gives, in rank order, on every rank.
+    /// Returns the bytes of every rank, in rank order, on every rank. Lengths may differ.
     ///
     /// # Errors
-    /// As [`Communicator::meet`].
-    fn gather(&self, meeting: &str, mine: Vec<u8>) -> Result<Arc<Outcome>> {
-        let met = self.meet(meeting, Deposit::Bytes(mine))?;
-        if matches!(&*met, Outcome::Bytes(all) if all.len() == self.world()) {
-            Ok(met)
+    /// As [`Communicator::collective`].
+    fn gather(&self, name: &str, bytes: Vec<u8>) -> Result<Arc<CollectiveResult>> {
+        let result = self.collective(name, Contribution::Gather(bytes))?;
+        if matches!(&*result, CollectiveResult::Bytes(all) if all.len() == self.world()) {
+            Ok(result)
         } else {
-            Err(mixed_up(meeting))
+            Err(mismatch(name))
         }
     }
 
-    /// What rank 0 gives, on every rank; the others' bytes are passed over.
+    /// Returns the bytes of rank 0 on every rank; those of other ranks are ignored.
     ///
     /// # Errors
-    /// As [`Communicator::meet`].
-    fn broadcast(&self, meeting: &str, mine: Vec<u8>) -> Result<Vec<u8>> {
-        let mine = if self.rank() == 0 { mine } else { Vec::new() };
-        match &*self.meet(meeting, Deposit::FromFirst(mine))? {
-            Outcome::Bytes(all) if all.len() == 1 => Ok(all[0].clone()),
-            _ => Err(mixed_up(meeting)),
+    /// As [`Communicator::collective`].
+    fn broadcast(&self, name: &str, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        let bytes = if self.rank() == 0 { bytes } else { Vec::new() };
+        match &*self.collective(name, Contribution::Broadcast(bytes))? {
+            CollectiveResult::Bytes(all) if all.len() == 1 => Ok(all[0].clone()),
+            _ => Err(mismatch(name)),
         }
     }
 
-    /// The largest value over ranks.
+    /// Returns the largest value over ranks.
     ///
     /// # Errors
-    /// As [`Communicator::meet`].
-    fn all_reduce_max(&self, meeting: &str, value: u64) -> Result<u64> {
-        let met = self.gather(meeting, value.to_le_bytes().to_vec())?;
-        let numbers = met.parts().map(|part| part.try_into().map(u64::from_le_bytes));
+    /// As [`Communicator::collective`].
+    fn all_reduce_max(&self, name: &str, value: u64) -> Result<u64> {
+        let result = self.gather(name, value.to_le_bytes().to_vec())?;
+        let numbers = result.parts().map(|part| part.try_into().map(u64::from_le_bytes));
         let numbers: Result<Vec<u64>, _> = numbers.collect();
-        numbers.ok().and_then(|all| all.into_iter().max()).ok_or_else(|| mixed_up(meeting))
+        numbers.ok().and_then(|all| all.into_iter().max()).ok_or_else(|| mismatch(name))
     }
 
     /// Returns once every rank has called it.
     ///
     /// # Errors
-    /// As [`Communicator::meet`].
-    fn barrier(&self, meeting: &str) -> Result<()> {
-        self.gather(meeting, Vec::new()).map(|_| ())
+    /// As [`Communicator::collective`].
+    fn barrier(&self, name: &str) -> Result<()> {
+        self.gather(name, Vec::new()).map(|_| ())
     }
 }
 
-/// What a rank brings to a meeting.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Deposit {
-    /// Values to be added.
-    SumF32(Vec<f32>),
-    /// Values to be added.
-    SumF64(Vec<f64>),
-    /// Bytes that all ranks get.
-    Bytes(Vec<u8>),
-    /// Bytes that all ranks get of rank 0 alone.
-    FromFirst(Vec<u8>),
+/// State of a rank between collectives, as the watchdog needs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RankPhase {
+    /// Busy on the host. The label completes a sentence that begins with the rank: "computes", "evaluates".
+    Working(Cow<'static, str>),
+    /// Waiting for its device, which may itself wait for another rank.
+    WaitingForDevice,
+    /// Finished: from here on neither its silence nor the end of its process is an error.
+    Finished,
 }
 
-/// What came of a meeting.
+impl RankPhase {
+    /// A phase of work on the host with the given label.
+    pub const fn working(label: &'static str) -> Self {
+        Self::Working(Cow::Borrowed(label))
+    }
+
+    /// Returns the phase as the predicate of "rank 2 …".
+    pub fn as_str(&self) -> &str {
+        match self {
+            RankPhase::Working(label) => label,
+            RankPhase::WaitingForDevice => "waits for its GPU",
+            RankPhase::Finished => "is done",
+        }
+    }
+}
+
+/// Input of one rank to a collective.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
-    /// The sums.
+pub enum Contribution {
+    /// Values to be summed elementwise.
     SumF32(Vec<f32>),
-    /// The sums.
+    /// Values to be summed elementwise.
     SumF64(Vec<f64>),
-    /// The bytes of every rank, in rank order; of rank 0 alone where only it was asked.
+    /// Bytes to be gathered.
+    Gather(Vec<u8>),
+    /// Bytes to be sent to all ranks; only those of rank 0 count.
+    Broadcast(Vec<u8>),
+}
+
+/// Output of a collective, the same on every rank.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CollectiveResult {
+    /// Sums over ranks.
+    SumF32(Vec<f32>),
+    /// Sums over ranks.
+    SumF64(Vec<f64>),
+    /// The bytes of every rank in rank order, or those of rank 0 alone for a broadcast.
     Bytes(Vec<Vec<u8>>),
 }
 
-impl Outcome {
-    /// The bytes of every rank, in rank order; none of sums.
+impl CollectiveResult {
+    /// Returns the bytes of every rank, in rank order; nothing for sums.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        let parts = if let Outcome::Bytes(all) = self { all.as_slice() } else { &[] };
+        let parts = if let CollectiveResult::Bytes(all) = self { all.as_slice() } else { &[] };
         parts.iter().map(Vec::as_slice)
     }
 }
 
-/// What a rank does between meetings, for who watches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Activity {
-    /// Opens corpus, device and memory.
-    Begins,
-    /// Gives its device a step, or computes one.
-    Steps,
-    /// Waits for its GPU.
-    Waits,
-    /// Evaluates.
-    Evaluates,
-    /// Compares its parameters with those of the others.
-    Compares,
-    /// Writes: rows, samples, a checkpoint.
-    Writes,
-    /// Is done, and owes nobody an answer.
-    Left,
+fn mismatch(name: &str) -> Error {
+    Error::failed(format!("ranks called different collectives, or with different lengths, at {name}"))
 }
 
-impl Activity {
-    /// The activity in words, as in "rank 2 …".
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Activity::Begins => "begins",
-            Activity::Steps => "computes",
-            Activity::Waits => "waits for its GPU",
-            Activity::Evaluates => "evaluates",
-            Activity::Compares => "compares parameters",
-            Activity::Writes => "writes results",
-            Activity::Left => "is done",
-        }
-    }
-}
-
-fn mixed_up(meeting: &str) -> Error {
-    Error::failed(format!("ranks met for different things at {meeting}"))
-}
-
-/// Adds in rank order, so that the result does not depend on who came first.
+/// Combines the contributions of all ranks, given in rank order. Sums are added in that order, so that the
+/// result does not depend on the order of arrival.
 ///
 /// # Errors
-/// When ranks brought different things, or as many values as others did not.
-pub fn reduce(meeting: &str, deposits: Vec<Deposit>) -> Result<Outcome> {
-    let mut deposits = deposits.into_iter();
-    let first = deposits.next().ok_or_else(|| Error::failed("a meeting of no ranks"))?;
-    let mut outcome = match first {
-        Deposit::SumF32(values) => Outcome::SumF32(values),
-        Deposit::SumF64(values) => Outcome::SumF64(values),
-        Deposit::Bytes(bytes) => Outcome::Bytes(vec![bytes]),
-        Deposit::FromFirst(bytes) => {
-            let alike = deposits.all(|other| matches!(other, Deposit::FromFirst(_)));
-            return if alike { Ok(Outcome::Bytes(vec![bytes])) } else { Err(mixed_up(meeting)) };
+/// When contributions are of different kinds or lengths.
+pub fn combine(name: &str, contributions: Vec<Contribution>) -> Result<CollectiveResult> {
+    let mut contributions = contributions.into_iter();
+    let first = contributions.next().ok_or_else(|| Error::failed("a collective of no ranks"))?;
+    let mut result = match first {
+        Contribution::SumF32(values) => CollectiveResult::SumF32(values),
+        Contribution::SumF64(values) => CollectiveResult::SumF64(values),
+        Contribution::Gather(bytes) => CollectiveResult::Bytes(vec![bytes]),
+        Contribution::Broadcast(bytes) => {
+            let same = contributions.all(|other| matches!(other, Contribution::Broadcast(_)));
+            return if same { Ok(CollectiveResult::Bytes(vec![bytes])) } else { Err(mismatch(name)) };
         }
     };
-    for next in deposits {
-        match (&mut outcome, next) {
-            (Outcome::SumF32(sum), Deposit::SumF32(more)) if sum.len() == more.len() => {
+    for next in contributions {
+        match (&mut result, next) {
+            (CollectiveResult::SumF32(sum), Contribution::SumF32(more)) if sum.len() == more.len() => {
                 sum.iter_mut().zip(more).for_each(|(a, b)| *a += b);
             }
-            (Outcome::SumF64(sum), Deposit::SumF64(more)) if sum.len() == more.len() => {
+            (CollectiveResult::SumF64(sum), Contribution::SumF64(more)) if sum.len() == more.len() => {
                 sum.iter_mut().zip(more).for_each(|(a, b)| *a += b);
             }
-            (Outcome::Bytes(all), Deposit::Bytes(more)) => all.push(more),
-            _ => return Err(mixed_up(meeting)),
+            (CollectiveResult::Bytes(all), Contribution::Gather(more)) => all.push(more),
+            _ => return Err(mismatch(name)),
         }
     }
-    Ok(outcome)
+    Ok(result)
 }
 
-/// The communicator of a run of one rank: every meeting is its own.
+/// Communicator of a run of one rank: every collective returns its own input.
 #[derive(Debug, Default)]
-pub struct Alone;
+pub struct SingleRank;
 
-impl Communicator for Alone {
+impl Communicator for SingleRank {
     fn rank(&self) -> usize {
         0
     }
     fn world(&self) -> usize {
         1
     }
-    fn meet(&self, meeting: &str, mine: Deposit) -> Result<Arc<Outcome>> {
-        reduce(meeting, vec![mine]).map(Arc::new)
+    fn collective(&self, name: &str, contribution: Contribution) -> Result<Arc<CollectiveResult>> {
+        combine(name, vec![contribution]).map(Arc::new)
     }
-    fn all_reduce_sum_f32(&self, _meeting: &str, _values: &mut [f32]) -> Result<()> {
+    // Nothing to copy: the sum over one rank is its input.
+    fn all_reduce_sum_f32(&self, _name: &str, _values: &mut [f32]) -> Result<()> {
         Ok(())
     }
-    fn all_reduce_sum_f64(&self, _meeting: &str, _values: &mut [f64]) -> Result<()> {
+    fn all_reduce_sum_f64(&self, _name: &str, _values: &mut [f64]) -> Result<()> {
         Ok(())
     }
-    fn now(&self, _step: u64, _activity: Activity) {}
+    fn set_status(&self, _step: u64, _phase: RankPhase) {}
     fn abort(&self, _error: &Error) {}
-    fn ended(&self) -> Option<Error> {
+    fn abort_reason(&self) -> Option<Error> {
         None
     }
-    fn on_abort(&self, _hook: Hook) {}
+    fn on_abort(&self, _hook: AbortHook) {}
 }

@@ -10,9 +10,9 @@ use crate::model::Programs;
 use crate::plan::Plan;
 use serde::Serialize;
 
-/// Bytes of a named GPU's memory that stay free besides the plan: the CUDA context and its modules and what the driver
-/// keeps of the total that it reports (together about 1 GiB on Hopper and Blackwell), and workspaces of cuBLASLt (32 MiB
-/// per stream on Hopper).
+/// Bytes of a named GPU's memory that stay free besides the plan: the CUDA context and its modules and what
+/// the driver keeps of the total that it reports (together about 1 GiB on Hopper and Blackwell), and
+/// workspaces of cuBLASLt (32 MiB per stream on Hopper).
 pub const RESERVE_BYTES: u64 = 5 << 28;
 
 /// Advice for a plan that does not fit.
@@ -38,8 +38,9 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Returns what a machine leaves to a plan. The recipe's own limit is per rank; a named device has it as a second
-    /// bound, and this machine has it instead of its own. On the CPU, ranks share the memory of the host.
+    /// Returns what a machine leaves to a plan. The recipe's own limit is per rank; a named device has it as
+    /// a second bound, and this machine has it instead of its own. On the CPU, ranks share the memory of the
+    /// host.
     pub fn new(plan: &Plan, machine: &Machine) -> Self {
         if let Some(hardware) = machine.hardware {
             let device = hardware.memory_bytes.map(|total| total.saturating_sub(RESERVE_BYTES));

@@ -4,7 +4,8 @@ use crate::error::{Error, Result};
 use crate::suggest::nearest_by;
 use serde::Serialize;
 
-/// Published limits of a device. Peaks are dense (no structured sparsity), at boost clocks, with fp32 accumulation.
+/// Published limits of a device. Peaks are dense (no structured sparsity), at boost clocks, with fp32
+/// accumulation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Hardware {
     /// Name for `--on`.
@@ -118,7 +119,8 @@ const fn gpu(names: [&'static str; 4], mib: u64, peaks: [f64; 4], source: &'stat
     }
 }
 
-/// Returns the device of that name; case, spaces and dashes do not matter, and `a100` alone is the larger one.
+/// Returns the device of that name; case, spaces and dashes do not matter, and `a100` alone is the larger
+/// one.
 ///
 /// # Errors
 /// A usage error with the nearest name and all names.
@@ -135,8 +137,9 @@ pub fn find(name: &str) -> Result<&'static Hardware> {
     Err(Error::usage(format!("there is no device {name:?}: {meant}known are {}", names.join(", "))))
 }
 
-/// Returns the device that the driver reports under this name, for comparing a run with its peaks. Names must match exactly:
-/// PCIe cards, laptop GPUs and MIG partitions have other clocks or fewer units under a similar name.
+/// Returns the device that the driver reports under this name, for comparing a run with its peaks. Names must
+/// match exactly: PCIe cards, laptop GPUs and MIG partitions have other clocks or fewer units under a similar
+/// name.
 pub fn by_driver_name(name: &str) -> Option<&'static Hardware> {
     let known = match name.trim() {
         "NVIDIA H200" => "h200",
@@ -200,7 +203,8 @@ mod tests {
         for device in DEVICES {
             let Some(l) = device.limits else { continue };
             assert!(l.fp32 <= l.tf32 && l.tf32 < l.bf16, "{}", device.name);
-            // Every architecture here does twice as many bf16 as TF32 operations, to the rounding of datasheets.
+            // Every architecture here does twice as many bf16 as TF32 operations, to the rounding of
+            // datasheets.
             assert!((l.bf16 / l.tf32 - 2.0).abs() < 0.05, "{}", device.name);
         }
     }

@@ -1,7 +1,7 @@
 //! The machine that a run is planned for: CPU threads, memory, GPUs, NCCL.
 //!
-//! [`Machine::here`] probes once; after that a machine is a plain value, so loading a recipe and planning read nothing
-//! else, and can be tested for machines that are not here.
+//! [`Machine::here`] probes once; after that a machine is a plain value, so loading a recipe and planning
+//! read nothing else, and can be tested for machines that are not here.
 
 pub mod hardware;
 

@@ -19,7 +19,8 @@ pub struct Corpus {
     pub floor: Option<f64>,
 }
 
-/// Most held-out tokens that are generated to compute the floor. A longer held-out set gets the floor of its beginning.
+/// Most held-out tokens that are generated to compute the floor. A longer held-out set gets the floor of its
+/// beginning.
 const MOST_GENERATED: usize = 1 << 18;
 
 /// Returns the description of a recipe's data, for [`data::open`].

@@ -8,8 +8,8 @@ use crate::recipe::Recipe;
 /// Returns the GPUs of a recipe's ranks on this machine, in the order of ranks; none: the CPU.
 ///
 /// # Errors
-/// A usage error that points at the key, for what the machine does not have. A machine of which nothing is known refuses
-/// nothing.
+/// A usage error that points at the key, for what the machine does not have. A machine of which nothing is
+/// known refuses nothing.
 pub(super) fn choose_gpus(recipe: &Recipe, machine: &Machine) -> Result<Vec<usize>> {
     let engine = &recipe.values().engine;
     match (engine.device, machine.usable_gpus()) {

@@ -70,8 +70,8 @@ impl Model {
         (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
     }
 
-    /// Model FLOPs per token, forward and backward: 6 per weight of every product, and attention with its causal half
-    /// counted once: `6·(L·(2·d·(h+kv)·hd + 3·d·ffn) + V·d) + 6·L·h·hd·T`.
+    /// Model FLOPs per token, forward and backward: 6 per weight of every product, and attention with its
+    /// causal half counted once: `6·(L·(2·d·(h+kv)·hd + 3·d·ffn) + V·d) + 6·L·h·hd·T`.
     pub fn flops_per_token(&self, seq_len: usize) -> f64 {
         let f = |x: usize| x as f64;
         let (l, d, hd) = (f(self.n_layers), f(self.dim), f(self.head_dim));

@@ -12,8 +12,8 @@ impl Plan {
     /// Derives every number of a recipe for a corpus and a machine. Reads nothing else.
     ///
     /// # Errors
-    /// A usage error that points at the recipe, for what contradicts itself, is too large to be counted, or cannot be
-    /// done on that machine.
+    /// A usage error that points at the recipe, for what contradicts itself, is too large to be counted, or
+    /// cannot be done on that machine.
     pub fn new(recipe: &Recipe, corpus: &Corpus, machine: &Machine) -> Result<Plan> {
         let values = recipe.values();
         let gpus = choose_gpus(recipe, machine)?;

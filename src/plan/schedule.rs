@@ -22,9 +22,10 @@ pub struct Schedule {
 impl Schedule {
     /// The learning rate of step `t`, from 1.
     ///
-    /// Warm-up: `lr·t/warmup`. Then, with `x` the fraction of the decay that is done, the peak is multiplied by
-    /// `min + (1 − min)·(1 + cos πx)/2` (cosine; Loshchilov and Hutter, 2017), or by `1 − (1 − min)·x` (linear); `wsd`
-    /// stays at the peak and decays linearly over its last `decay_ratio` (Hu et al., MiniCPM, 2024).
+    /// Warm-up: `lr·t/warmup`. Then, with `x` the fraction of the decay that is done, the peak is multiplied
+    /// by `min + (1 − min)·(1 + cos πx)/2` (cosine; Loshchilov and Hutter, 2017), or by `1 − (1 − min)·x`
+    /// (linear); `wsd` stays at the peak and decays linearly over its last `decay_ratio` (Hu et al., MiniCPM,
+    /// 2024).
     pub fn at(&self, t: usize) -> f64 {
         if t <= self.warmup {
             return self.lr * t as f64 / self.warmup.max(1) as f64;

@@ -1,4 +1,4 @@
-//! What an external launcher says in the environment: torchrun, Open MPI, Slurm.
+//! Environment variables of external launchers: torchrun, Open MPI, Slurm.
 
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -6,50 +6,51 @@ use crate::recipe::MAX_RANKS;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// The secret that ranks on several machines share.
+/// Variable with the secret that ranks on several machines share.
 pub const SECRET: &str = "XRUN_SECRET";
 
-/// The port at which ranks meet, where it is not found from the launcher's.
+/// Variable with the port that rank 0 listens at; without it, the port is derived from the launcher's
+/// variables.
 pub const PORT: &str = "XRUN_PORT";
 
-/// A process's place in a run, as its launcher gave it.
+/// Assignment of a process to a rank, as its launcher made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The launcher's name.
+pub struct RankAssignment {
+    /// Name of the launcher.
     pub launcher: &'static str,
     /// This rank, from 0.
     pub rank: usize,
-    /// The number of ranks.
+    /// Number of ranks.
     pub world: usize,
-    /// This rank among those of its machine.
+    /// Index of this rank among those of its machine.
     pub local_rank: usize,
-    /// Ranks of this machine.
+    /// Number of ranks on this machine.
     pub local_world: usize,
-    /// The machine of rank 0.
+    /// Host name or address of the machine of rank 0.
     pub address: String,
-    /// Where ranks meet on it.
+    /// First port that rank 0 tries to listen at.
     pub port: u16,
-    /// What tells this run from others of the same launcher.
+    /// Identifies this run among others of the same launcher.
     pub job: String,
-    /// Variables of other launchers, which were passed over.
+    /// Variables of other launchers that are set too and were ignored.
     pub ignored: Vec<String>,
 }
 
-/// The variables of a launcher.
-struct Set {
+/// Names of the variables of a launcher.
+struct LauncherVariables {
     launcher: &'static str,
     rank: &'static str,
     world: &'static str,
     local_rank: &'static str,
     local_world: &'static str,
-    /// Others without which it is not complete.
+    /// Further variables that must be set.
     needs: &'static [&'static str],
     job: &'static [&'static str],
 }
 
 /// In order of precedence.
-const SETS: [Set; 3] = [
-    Set {
+const LAUNCHERS: [LauncherVariables; 3] = [
+    LauncherVariables {
         launcher: "torchrun",
         rank: "RANK",
         world: "WORLD_SIZE",
@@ -58,7 +59,7 @@ const SETS: [Set; 3] = [
         needs: &["MASTER_ADDR", "MASTER_PORT"],
         job: &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
     },
-    Set {
+    LauncherVariables {
         launcher: "Open MPI",
         rank: "OMPI_COMM_WORLD_RANK",
         world: "OMPI_COMM_WORLD_SIZE",
@@ -67,7 +68,7 @@ const SETS: [Set; 3] = [
         needs: &[],
         job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
     },
-    Set {
+    LauncherVariables {
         launcher: "Slurm",
         rank: "SLURM_PROCID",
         world: "SLURM_NTASKS",
@@ -78,17 +79,17 @@ const SETS: [Set; 3] = [
     },
 ];
 
-impl Set {
-    /// What is missing of it; none where it is not there at all.
-    fn missing(&self, of: &Variables) -> Option<Vec<&'static str>> {
+impl LauncherVariables {
+    /// Returns the variables that are missing; `None` where none of this launcher's is set.
+    fn missing(&self, set: &Variables) -> Option<Vec<&'static str>> {
         let own = [self.rank, self.world, self.local_rank];
         let all: Vec<&'static str> = own.into_iter().chain(self.needs.iter().copied()).collect();
-        let there = own.iter().any(|name| of.get(name).is_some());
-        there.then(|| all.into_iter().filter(|name| of.get(name).is_none()).collect())
+        let any = own.iter().any(|name| set.get(name).is_some());
+        any.then(|| all.into_iter().filter(|name| set.get(name).is_none()).collect())
     }
 }
 
-/// Variables with a value.
+/// Variables by name; empty ones count as not set.
 struct Variables(BTreeMap<String, String>);
 
 impl Variables {
@@ -109,7 +110,7 @@ impl Variables {
     }
 }
 
-/// This process's variables; those that are no text are nobody's here.
+/// Returns the environment variables of this process, except those that are not valid Unicode.
 pub fn variables() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -117,17 +118,18 @@ pub fn variables() -> impl Iterator<Item = (String, String)> {
 
 /// Probes the machine that runs this process, with the world size that its launcher has set, if any.
 pub fn machine() -> Machine {
-    Machine::here().with_launched_world(read(variables()).ok().map(|place| place.world))
+    Machine::here().with_launched_world(assignment_from(variables()).ok().map(|found| found.world))
 }
 
-/// Reads the place of this process from variables: the first complete set in the order torchrun, Open MPI, Slurm.
+/// Reads the assignment of this process from the variables of the first launcher, in the order torchrun, Open
+/// MPI, Slurm, whose variables are complete.
 ///
 /// # Errors
-/// Where no set is complete, with what is missing; where numbers contradict each other.
-pub fn read(variables: impl IntoIterator<Item = (String, String)>) -> Result<Place> {
+/// When no launcher's variables are complete, with what is missing; when numbers contradict each other.
+pub fn assignment_from(variables: impl IntoIterator<Item = (String, String)>) -> Result<RankAssignment> {
     let variables = Variables(variables.into_iter().collect());
-    let found: Vec<(&Set, Vec<&str>)> =
-        SETS.iter().filter_map(|set| Some((set, set.missing(&variables)?))).collect();
+    let found: Vec<(&LauncherVariables, Vec<&str>)> =
+        LAUNCHERS.iter().filter_map(|set| Some((set, set.missing(&variables)?))).collect();
     let Some((set, _)) = found.iter().find(|(_, missing)| missing.is_empty()) else {
         return Err(Error::usage(match found.first() {
             Some((set, missing)) => format!(
@@ -144,10 +146,14 @@ pub fn read(variables: impl IntoIterator<Item = (String, String)>) -> Result<Pla
     };
     let ignored = found.iter().filter(|(other, _)| other.launcher != set.launcher);
     let ignored = ignored.map(|(other, _)| format!("{} ({})", other.rank, other.launcher)).collect();
-    place(set, &variables, ignored)
+    assignment(set, &variables, ignored)
 }
 
-fn place(set: &Set, variables: &Variables, ignored: Vec<String>) -> Result<Place> {
+fn assignment(
+    set: &LauncherVariables,
+    variables: &Variables,
+    ignored: Vec<String>,
+) -> Result<RankAssignment> {
     let (rank, world): (usize, usize) = (variables.needed(set.rank)?, variables.needed(set.world)?);
     let local_rank: usize = variables.needed(set.local_rank)?;
     if world == 0 || rank >= world {
@@ -159,7 +165,8 @@ fn place(set: &Set, variables: &Variables, ignored: Vec<String>) -> Result<Place
     let job: Vec<&str> = set.job.iter().filter_map(|name| variables.get(name)).collect();
     let job = format!("{} {}", set.launcher, job.join(" "));
     let local_world = match variables.number::<usize>(set.local_world)? {
-        // Slurm says it only where it was asked for as many on every machine, and then also of smaller steps of that job.
+        // Slurm sets it only where the job asked for a number per node, and then in smaller steps of the job
+        // too.
         _ if set.launcher == "Slurm" && nodes(variables)? == 1 => world,
         Some(local_world) if set.launcher == "Slurm" => local_world.min(world),
         Some(local_world) => local_world,
@@ -190,21 +197,21 @@ fn place(set: &Set, variables: &Variables, ignored: Vec<String>) -> Result<Place
             )));
         }
         (Some(port), _) => port,
-        // The launcher itself may listen at its port; ours come after it.
+        // The launcher itself may listen at its port; rank 0 takes one after it.
         (None, Some(port)) => port.checked_add(1).unwrap_or(port - PORTS),
         (None, None) => from_job(&job),
     };
-    // Jobs of one launcher may all have the same name, and neighbouring ports.
-    let met = |name: &str| variables.get(name).unwrap_or_default();
-    let job = format!("{job} {}:{}", met("MASTER_ADDR"), met("MASTER_PORT"));
+    // Jobs of one launcher may all have the same name: address and port tell them apart.
+    let value = |name: &str| variables.get(name).unwrap_or_default();
+    let job = format!("{job} {}:{}", value("MASTER_ADDR"), value("MASTER_PORT"));
     let launcher = set.launcher;
-    Ok(Place { launcher, rank, world, local_rank, local_world, address, port, job, ignored })
+    Ok(RankAssignment { launcher, rank, world, local_rank, local_world, address, port, job, ignored })
 }
 
-/// Ports that are tried, beginning with the one of a place.
+/// Number of consecutive ports that are tried, beginning with that of the assignment.
 pub const PORTS: u16 = 8;
 
-/// A port that all ranks of a job find, and those of another job hardly.
+/// Returns a port that all ranks of a job derive alike, and ranks of another job hardly ever.
 fn from_job(job: &str) -> u16 {
     let hash = blake3::hash(job.as_bytes());
     let number = u16::from_le_bytes([hash.as_bytes()[0], hash.as_bytes()[1]]);
@@ -215,7 +222,7 @@ fn nodes(variables: &Variables) -> Result<usize> {
     Ok(variables.number("SLURM_NNODES")?.or(variables.number("SLURM_JOB_NUM_NODES")?).unwrap_or(1))
 }
 
-/// The first machine of Slurm's list, such as `gpu[07-09,12],login` for `gpu07`.
+/// Returns the first machine of Slurm's list, such as `gpu[07-09,12],login` for `gpu07`.
 fn first_host(variables: &Variables) -> Result<String> {
     let names = ["SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"];
     let list = names.iter().find_map(|name| variables.get(name));
@@ -230,7 +237,7 @@ fn first_host(variables: &Variables) -> Result<String> {
     Ok(format!("{prefix}{first}{after}"))
 }
 
-/// Whether ranks that meet at this address are all on one machine.
+/// Returns true if only this machine can reach the address.
 pub fn is_loopback(address: &str) -> bool {
     address == "localhost" || address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
@@ -239,8 +246,8 @@ pub fn is_loopback(address: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn of(pairs: &[(&str, &str)]) -> Result<Place> {
-        read(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    fn read(pairs: &[(&str, &str)]) -> Result<RankAssignment> {
+        assignment_from(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
     }
 
     const TORCHRUN: [(&str, &str); 7] = [
@@ -268,33 +275,33 @@ mod tests {
     ];
 
     #[test]
-    fn each_launcher_is_understood() {
-        let place = of(&TORCHRUN).unwrap();
-        assert_eq!((place.rank, place.world, place.local_rank, place.local_world), (3, 4, 1, 2));
-        assert_eq!((place.address.as_str(), place.port), ("10.0.0.7", 29501));
-        let place = of(&OMPI).unwrap();
-        assert_eq!((place.launcher, place.rank, place.world), ("Open MPI", 1, 2));
-        assert_eq!(place.address, "127.0.0.1");
-        assert_eq!(place.port, of(&OMPI).unwrap().port);
-        let place = of(&SLURM).unwrap();
-        assert_eq!((place.launcher, place.rank, place.world, place.local_rank), ("Slurm", 5, 8, 1));
-        assert_eq!(place.address, "gpu07");
+    fn the_variables_of_each_launcher_are_read() {
+        let found = read(&TORCHRUN).unwrap();
+        assert_eq!((found.rank, found.world, found.local_rank, found.local_world), (3, 4, 1, 2));
+        assert_eq!((found.address.as_str(), found.port), ("10.0.0.7", 29501));
+        let found = read(&OMPI).unwrap();
+        assert_eq!((found.launcher, found.rank, found.world), ("Open MPI", 1, 2));
+        assert_eq!(found.address, "127.0.0.1");
+        assert_eq!(found.port, read(&OMPI).unwrap().port);
+        let found = read(&SLURM).unwrap();
+        assert_eq!((found.launcher, found.rank, found.world, found.local_rank), ("Slurm", 5, 8, 1));
+        assert_eq!(found.address, "gpu07");
     }
 
     #[test]
     fn the_first_complete_set_wins_and_lower_ones_are_named() {
         let all = [&TORCHRUN[..], &OMPI, &SLURM].concat();
-        let place = of(&all).unwrap();
-        assert_eq!(place.launcher, "torchrun");
-        assert_eq!(place.ignored, ["OMPI_COMM_WORLD_RANK (Open MPI)", "SLURM_PROCID (Slurm)"]);
+        let found = read(&all).unwrap();
+        assert_eq!(found.launcher, "torchrun");
+        assert_eq!(found.ignored, ["OMPI_COMM_WORLD_RANK (Open MPI)", "SLURM_PROCID (Slurm)"]);
         let partial = [&TORCHRUN[..1], &OMPI, &SLURM].concat();
-        let place = of(&partial).unwrap();
-        assert_eq!((place.launcher, place.ignored.len()), ("Open MPI", 2));
+        let found = read(&partial).unwrap();
+        assert_eq!((found.launcher, found.ignored.len()), ("Open MPI", 2));
     }
 
     #[test]
-    fn what_is_incomplete_or_contradicts_itself_is_refused() {
-        let error = |pairs: &[(&str, &str)]| of(pairs).unwrap_err().message().to_owned();
+    fn incomplete_or_contradictory_variables_are_refused() {
+        let error = |pairs: &[(&str, &str)]| read(pairs).unwrap_err().message().to_owned();
         assert!(error(&[]).contains("no launcher's variables"));
         let said = error(&TORCHRUN[..3]);
         assert!(said.contains("torchrun are incomplete: MASTER_ADDR, MASTER_PORT missing"), "{said}");

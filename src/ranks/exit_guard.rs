@@ -1,68 +1,68 @@
-//! What a process does when the run was ended and it does not come to its own end.
+//! Ends a process whose run was aborted, where a rank hangs in its own work and no error reaches it.
 
 use crate::device::communicator::Communicator;
 use crate::error::Error;
-use crate::results::progress::tell;
+use crate::results::progress::eprint_line;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long ranks have to end by themselves once the run is ended.
+/// Time that ranks have to end by themselves after an abort.
 pub const GRACE: Duration = Duration::from_secs(3);
 
-type Will = Box<dyn FnOnce(&Error) + Send>;
+type ExitHook = Box<dyn FnOnce(&Error) + Send>;
 
-/// Ends the process when the run was ended and a rank hangs all the same: in its own work, where no error reaches it.
+/// Exits the process some time after an abort, unless it is disarmed before.
 #[derive(Clone, Default)]
-pub struct LastWords(Arc<Shared>);
+pub struct ExitGuard(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    done: AtomicBool,
-    will: Mutex<Option<Will>>,
+    disarmed: AtomicBool,
+    hook: Mutex<Option<ExitHook>>,
 }
 
-impl std::fmt::Debug for LastWords {
+impl std::fmt::Debug for ExitGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LastWords").field("done", &self.0.done).finish_non_exhaustive()
+        f.debug_struct("ExitGuard").field("disarmed", &self.0.disarmed).finish_non_exhaustive()
     }
 }
 
-impl LastWords {
-    /// Ends the process [`GRACE`] after the run of `comm` is ended, unless it is done by then.
-    pub fn when_ended(comm: &Arc<dyn Communicator>) -> Self {
-        let words = Self::default();
-        let (mine, rank) = (words.clone(), comm.rank());
+impl ExitGuard {
+    /// Arms a guard that exits the process [`GRACE`] after the run of `comm` is aborted.
+    pub fn arm(comm: &Arc<dyn Communicator>) -> Self {
+        let guard = Self::default();
+        let (for_hook, rank) = (guard.clone(), comm.rank());
         comm.on_abort(Box::new(move |error| {
             let error = error.clone();
             std::thread::spawn(move || {
                 std::thread::sleep(GRACE);
-                mine.speak(rank, &error);
+                for_hook.exit(rank, &error);
             });
         }));
-        words
+        guard
     }
 
-    /// What is to be written down before the process is ended.
-    pub fn leave(&self, will: impl FnOnce(&Error) + Send + 'static) {
-        *self.0.will.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(will));
+    /// Sets what is called before the process exits, such as writing down how the run ended.
+    pub fn before_exit(&self, hook: impl FnOnce(&Error) + Send + 'static) {
+        *self.0.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
     }
 
-    /// The process comes to its own end.
-    pub fn not_needed(&self) {
-        self.0.done.store(true, Ordering::SeqCst);
+    /// Disarms the guard: the process ends by itself.
+    pub fn disarm(&self) {
+        self.0.disarmed.store(true, Ordering::SeqCst);
     }
 
-    fn speak(&self, rank: usize, error: &Error) {
-        if self.0.done.swap(true, Ordering::SeqCst) {
+    fn exit(&self, rank: usize, error: &Error) {
+        if self.0.disarmed.swap(true, Ordering::SeqCst) {
             return;
         }
-        // Of several processes, that of rank 0 speaks for all.
+        // Of several processes, only that of rank 0 prints the error.
         if rank == 0 {
-            tell(&format!("error: {error}"));
+            eprint_line(&format!("error: {error}"));
         }
-        if let Some(will) = self.0.will.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            will(error);
+        if let Some(hook) = self.0.hook.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            hook(error);
         }
         std::process::exit(error.kind().exit_code().into());
     }

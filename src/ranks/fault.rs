@@ -1,45 +1,46 @@
-//! Faults on purpose: what a death, a hang or a lack of memory of one rank looks like, before one comes by itself.
+//! Fault injection, to test how a run survives a death, a hang or a lack of memory of one rank.
 //!
-//! `XRUN_FAULT="KIND RANK STEP"` strikes a rank before it begins a step; KIND is `panic`, `hang` or `oom`.
+//! `XRUN_FAULT="FAULT RANK STEP"` injects a fault into a rank before it begins a step; FAULT is `panic`,
+//! `hang` or `oom`.
 
 use crate::error::{Error, Result};
-use crate::results::progress::tell;
+use crate::results::progress::eprint_line;
 use std::sync::OnceLock;
 
-/// The variable.
+/// Environment variable with the fault.
 const VARIABLE: &str = "XRUN_FAULT";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fault {
-    kind: Kind,
+    effect: Effect,
     rank: usize,
     step: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Effect {
     Panic,
     Hang,
     Oom,
 }
 
-/// What the variable asks for.
-fn asked() -> Result<Option<Fault>> {
+/// Returns the fault of the environment variable, parsed once.
+fn requested() -> Result<Option<Fault>> {
     static FAULT: OnceLock<Result<Option<Fault>>> = OnceLock::new();
     let read =
         || std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| parse(&text)).transpose();
     FAULT.get_or_init(read).clone()
 }
 
-/// Refuses a fault that would never strike, which would look like one that was survived.
+/// Refuses a fault that would never be injected: the run would look as if it had survived it.
 ///
 /// # Errors
-/// When the variable names a rank or step that this run does not have, or says nothing that can be done.
+/// When the variable names a rank or step that this run does not have, or is malformed.
 pub fn check(world: usize, done: u64, steps: u64) -> Result<()> {
-    match asked()? {
+    match requested()? {
         Some(Fault { rank, step, .. }) if rank >= world || step <= done || step > steps => {
             Err(Error::usage(format!(
-                "{VARIABLE} is to strike rank {rank} before step {step}, and this run has ranks 0 to {} and steps {} to \
+                "{VARIABLE} names rank {rank} and step {step}, and this run has ranks 0 to {} and steps {} to \
                  {steps}",
                 world - 1,
                 done + 1
@@ -49,19 +50,19 @@ pub fn check(world: usize, done: u64, steps: u64) -> Result<()> {
     }
 }
 
-/// Strikes where the variable says so.
+/// Injects the fault into this rank if the variable names this rank and step.
 ///
 /// # Errors
-/// The fault, if it is one that is returned; a variable that says nothing that can be done.
-pub fn strike(rank: usize, step: u64) -> Result<()> {
-    match asked()? {
+/// The fault, if it is one that is returned; a malformed variable.
+pub fn inject_fault(rank: usize, step: u64) -> Result<()> {
+    match requested()? {
         Some(fault) if (fault.rank, fault.step) == (rank, step) => {
-            // Said when it happens: from here on, whoever measures counts the seconds.
-            tell(&format!("{VARIABLE} strikes rank {rank} before step {step}"));
-            match fault.kind {
-                Kind::Panic => panic!("{VARIABLE} asked for it"),
-                Kind::Oom => Err(Error::does_not_fit(format!("out of memory, as {VARIABLE} asked"))),
-                Kind::Hang => loop {
+            // Printed at once: measurements of the time to the end of the run begin here.
+            eprint_line(&format!("{VARIABLE}: fault injected into rank {rank} before step {step}"));
+            match fault.effect {
+                Effect::Panic => panic!("injected by {VARIABLE}"),
+                Effect::Oom => Err(Error::does_not_fit(format!("out of memory, injected by {VARIABLE}"))),
+                Effect::Hang => loop {
                     std::thread::park();
                 },
             }
@@ -73,15 +74,15 @@ pub fn strike(rank: usize, step: u64) -> Result<()> {
 fn parse(text: &str) -> Result<Fault> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let fault = match words[..] {
-        [kind, rank, step] => {
-            let kind = match kind {
-                "panic" => Some(Kind::Panic),
-                "hang" => Some(Kind::Hang),
-                "oom" => Some(Kind::Oom),
+        [effect, rank, step] => {
+            let effect = match effect {
+                "panic" => Some(Effect::Panic),
+                "hang" => Some(Effect::Hang),
+                "oom" => Some(Effect::Oom),
                 _ => None,
             };
-            kind.zip(rank.parse().ok()).zip(step.parse().ok()).map(|((kind, rank), step)| Fault {
-                kind,
+            effect.zip(rank.parse().ok()).zip(step.parse().ok()).map(|((effect, rank), step)| Fault {
+                effect,
                 rank,
                 step,
             })
@@ -100,8 +101,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_read_or_refused() {
-        assert_eq!(parse("hang 1 5").unwrap(), Fault { kind: Kind::Hang, rank: 1, step: 5 });
+    fn faults_are_parsed_or_refused() {
+        assert_eq!(parse("hang 1 5").unwrap(), Fault { effect: Effect::Hang, rank: 1, step: 5 });
         for wrong in ["hang", "hang 1", "crash 1 5", "oom x 5", "oom 1 5 7"] {
             assert!(parse(wrong).unwrap_err().message().contains("no fault"), "{wrong}");
         }

@@ -1,14 +1,15 @@
-//! Where ranks meet: whoever comes last computes, all collect, and everybody's whereabouts are known.
+//! Shared state of all ranks: the collective in progress, the status of each rank, the abort.
 
 use crate::device::communicator::{
-    Activity, Communicator, Deposit, Hook, Outcome, STOPPED_BY_ANOTHER, reduce,
+    AbortHook, CollectiveResult, Communicator, Contribution, RankPhase, combine,
 };
 use crate::error::{Error, Result};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// The meeting place of the ranks of one run.
+/// Rendezvous of all ranks of a run. The rank that arrives last at a collective computes it; all collect the
+/// result.
 #[derive(Debug)]
 pub struct Group {
     world: usize,
@@ -17,74 +18,71 @@ pub struct Group {
 }
 
 struct State {
-    /// What the meeting under way is called, once somebody came to it.
-    meeting: String,
-    deposits: Vec<Option<Deposit>>,
-    outcome: Option<Arc<Outcome>>,
+    /// Name of the collective in progress, once a rank has arrived.
+    collective: String,
+    contributions: Vec<Option<Contribution>>,
+    result: Option<Arc<CollectiveResult>>,
+    /// Number of ranks that have taken the result.
     collected: usize,
-    ended: Option<Error>,
-    hooks: Vec<Hook>,
-    ranks: Vec<Whereabouts>,
+    aborted: Option<Error>,
+    hooks: Vec<AbortHook>,
+    ranks: Vec<RankStatus>,
 }
 
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("State")
-            .field("meeting", &self.meeting)
+            .field("collective", &self.collective)
             .field("ranks", &self.ranks)
             .finish_non_exhaustive()
     }
 }
 
-/// What a rank was last known to do.
+/// Last known state of a rank.
 #[derive(Clone, Debug)]
-pub(super) struct Whereabouts {
-    /// The step it is at.
+pub(super) struct RankStatus {
+    /// Step that the rank is at.
     pub step: u64,
-    /// What it does.
-    pub activity: Activity,
-    /// The meeting that it waits in.
+    /// Phase outside of collectives.
+    pub phase: RankPhase,
+    /// Name of the collective that the rank waits in.
     pub waits_in: Option<String>,
-    /// Since when.
+    /// Time of the last change.
     pub since: Instant,
 }
 
-impl fmt::Display for Whereabouts {
+impl fmt::Display for RankStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.waits_in {
-            Some(meeting) => write!(f, "waits in {meeting}, at step {}", self.step),
-            None => write!(f, "{}, at step {}", self.activity.as_str(), self.step),
+            Some(collective) => write!(f, "waits in {collective}, at step {}", self.step),
+            None => write!(f, "{}, at step {}", self.phase.as_str(), self.step),
         }
     }
 }
 
 impl Group {
-    /// A place for `world` ranks.
+    /// Creates a group of `world` ranks, none of which has started.
     pub fn new(world: usize) -> Arc<Self> {
-        let here = Whereabouts { step: 0, activity: Activity::Begins, waits_in: None, since: Instant::now() };
+        let phase = RankPhase::working("starts");
+        let status = RankStatus { step: 0, phase, waits_in: None, since: Instant::now() };
         let state = State {
-            meeting: String::new(),
-            deposits: vec![None; world],
-            outcome: None,
+            collective: String::new(),
+            contributions: vec![None; world],
+            result: None,
             collected: 0,
-            ended: None,
+            aborted: None,
             hooks: Vec::new(),
-            ranks: vec![here; world],
+            ranks: vec![status; world],
         };
         Arc::new(Self { world, state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// The number of ranks.
-    pub fn world(&self) -> usize {
-        self.world
+    /// Returns the communicator of a rank in this process.
+    pub fn local(self: &Arc<Self>, rank: usize) -> LocalCommunicator {
+        LocalCommunicator { rank, group: Arc::clone(self) }
     }
 
-    /// The communicator of a rank in this process.
-    pub fn local(self: &Arc<Self>, rank: usize) -> Local {
-        Local { rank, group: Arc::clone(self) }
-    }
-
-    /// A panic elsewhere leaves the state as whole as it was: every change of it is a few assignments.
+    /// Ignores poisoning: every change of the state is a few assignments that cannot panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,111 +91,112 @@ impl Group {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A rank comes to a meeting.
-    pub(super) fn meet(&self, rank: usize, meeting: &str, mine: Deposit) -> Result<Arc<Outcome>> {
+    /// Runs a collective for a rank; see [`Communicator::collective`].
+    pub(super) fn collective(
+        &self,
+        rank: usize,
+        name: &str,
+        contribution: Contribution,
+    ) -> Result<Arc<CollectiveResult>> {
         let mut state = self.lock();
-        state.ranks[rank].waits_in = Some(meeting.to_owned());
+        state.ranks[rank].waits_in = Some(name.to_owned());
         state.ranks[rank].since = Instant::now();
-        // A rank that is early for the next meeting waits until everybody has left the last one.
-        while state.ended.is_none() && state.outcome.is_some() {
+        // A rank that is early for the next collective waits until every rank has taken the last result.
+        while state.aborted.is_none() && state.result.is_some() {
             state = self.wait(state);
         }
         state.check()?;
-        if state.deposits.iter().all(Option::is_none) {
-            meeting.clone_into(&mut state.meeting);
-        } else if state.meeting != meeting {
-            let reason = format!("rank {rank} came to {meeting} while others wait in {}", state.meeting);
-            return self.end(state, Error::failed(reason));
+        if state.contributions.iter().all(Option::is_none) {
+            name.clone_into(&mut state.collective);
+        } else if state.collective != name {
+            let reason = format!("rank {rank} called {name} while others wait in {}", state.collective);
+            return Err(self.abort_locked(state, Error::failed(reason)));
         }
-        state.deposits[rank] = Some(mine);
-        if state.deposits.iter().all(Option::is_some) {
-            let deposits: Vec<Deposit> = state.deposits.iter_mut().filter_map(Option::take).collect();
-            match reduce(meeting, deposits) {
-                Ok(outcome) => state.outcome = Some(Arc::new(outcome)),
-                Err(e) => return self.end(state, e),
+        state.contributions[rank] = Some(contribution);
+        if state.contributions.iter().all(Option::is_some) {
+            let all: Vec<Contribution> = state.contributions.iter_mut().filter_map(Option::take).collect();
+            match combine(name, all) {
+                Ok(result) => state.result = Some(Arc::new(result)),
+                Err(e) => return Err(self.abort_locked(state, e)),
             }
             self.changed.notify_all();
         }
-        while state.ended.is_none() && state.outcome.is_none() {
+        while state.aborted.is_none() && state.result.is_none() {
             state = self.wait(state);
         }
         state.check()?;
-        let outcome =
-            state.outcome.clone().ok_or_else(|| Error::failed("a meeting ended without an outcome"))?;
+        let result =
+            state.result.clone().ok_or_else(|| Error::failed("a collective ended without a result"))?;
         state.collected += 1;
         if state.collected == self.world {
             state.collected = 0;
-            state.outcome = None;
+            state.result = None;
             self.changed.notify_all();
         }
         state.ranks[rank].waits_in = None;
         state.ranks[rank].since = Instant::now();
-        Ok(outcome)
+        Ok(result)
     }
 
-    /// A rank says what it does.
-    pub(super) fn now(&self, rank: usize, step: u64, activity: Activity) {
-        let here = Whereabouts { step, activity, waits_in: None, since: Instant::now() };
-        self.lock().ranks[rank] = here;
+    /// Stores the status of a rank; see [`Communicator::set_status`].
+    pub(super) fn set_status(&self, rank: usize, step: u64, phase: RankPhase) {
+        self.lock().ranks[rank] = RankStatus { step, phase, waits_in: None, since: Instant::now() };
     }
 
-    /// Whether a rank said that it is done.
-    pub fn has_left(&self, rank: usize) -> bool {
-        self.lock().ranks[rank].activity == Activity::Left
+    /// Returns true if the rank has reported that it is finished.
+    pub fn is_finished(&self, rank: usize) -> bool {
+        self.lock().ranks[rank].phase == RankPhase::Finished
     }
 
-    /// What a rank was last known to do.
-    pub fn whereabouts(&self, rank: usize) -> String {
-        self.lock().ranks[rank].to_string()
-    }
-
-    /// What every rank was last known to do.
-    pub(super) fn all_whereabouts(&self) -> Vec<Whereabouts> {
+    /// Returns the status of every rank.
+    pub(super) fn statuses(&self) -> Vec<RankStatus> {
         self.lock().ranks.clone()
     }
 
-    /// Ends the run of all ranks, unless it is ended already.
+    /// Aborts the run of all ranks; the first reason stays.
     pub fn abort(&self, error: &Error) {
         let state = self.lock();
-        // The error is for those who wait, not for who asked.
-        let _ = self.end(state, error.clone());
+        // The returned error is for a caller that waits in a collective.
+        let _ = self.abort_locked(state, error.clone());
     }
 
-    /// As [`Group::abort`], for what happened to a rank: it is named, with its step.
-    pub fn abort_by(&self, rank: usize, error: &Error) {
+    /// As [`Group::abort`], for an error of one rank: its number and step are put in front.
+    pub fn abort_for_rank(&self, rank: usize, error: &Error) {
         let state = self.lock();
-        let error = of_rank(rank, state.ranks[rank].step, error);
-        let _ = self.end(state, error);
+        let error = name_rank(rank, state.ranks[rank].step, error);
+        let _ = self.abort_locked(state, error);
     }
 
-    /// Why the run was ended.
-    pub fn ended(&self) -> Option<Error> {
-        self.lock().ended.clone()
+    /// Returns the reason why the run was aborted; `None` while it is not.
+    pub fn abort_reason(&self) -> Option<Error> {
+        self.lock().aborted.clone()
     }
 
-    /// Waits until the run is ended, at most this long. Whether it is.
-    pub fn wait_for_end(&self, patience: Duration) -> bool {
+    /// Waits at most `timeout` for an abort. Returns true if the run is aborted.
+    #[cfg(test)]
+    pub(super) fn wait_for_abort(&self, timeout: std::time::Duration) -> bool {
         let state = self.lock();
-        let waited = self.changed.wait_timeout_while(state, patience, |state| state.ended.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.ended.is_some()
+        let waited = self.changed.wait_timeout_while(state, timeout, |state| state.aborted.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.aborted.is_some()
     }
 
-    fn end(&self, mut state: MutexGuard<'_, State>, error: Error) -> Result<Arc<Outcome>> {
-        let first = state.ended.is_none();
-        let error = state.ended.get_or_insert(error).clone();
+    /// Aborts the run and returns the error of a rank that waits.
+    fn abort_locked(&self, mut state: MutexGuard<'_, State>, error: Error) -> Error {
+        let first = state.aborted.is_none();
+        let error = state.aborted.get_or_insert(error).clone();
         let hooks = std::mem::take(&mut state.hooks);
         drop(state);
         if first {
             self.changed.notify_all();
             hooks.into_iter().for_each(|hook| hook(&error));
         }
-        Err(stopped(&error))
+        error.caused_by_other_rank()
     }
 
-    /// See [`Communicator::on_abort`].
-    pub fn on_abort(&self, hook: Hook) {
+    /// Registers a hook; see [`Communicator::on_abort`].
+    pub fn on_abort(&self, hook: AbortHook) {
         let mut state = self.lock();
-        match state.ended.clone() {
+        match state.aborted.clone() {
             None => state.hooks.push(hook),
             Some(error) => {
                 drop(state);
@@ -209,31 +208,26 @@ impl Group {
 
 impl State {
     fn check(&self) -> Result<()> {
-        self.ended.as_ref().map_or(Ok(()), |error| Err(stopped(error)))
+        self.aborted.as_ref().map_or(Ok(()), |error| Err(error.clone().caused_by_other_rank()))
     }
 }
 
-/// What happened to a rank, with its number and step.
-pub(super) fn of_rank(rank: usize, step: u64, error: &Error) -> Error {
+/// Returns the error with the rank that it happened to, and its step, in front.
+pub(super) fn name_rank(rank: usize, step: u64, error: &Error) -> Error {
     error.clone().context(match step {
         0 => format!("rank {rank}"),
         step => format!("rank {rank} at step {step}"),
     })
 }
 
-/// The error of a rank that ends because the run was ended.
-pub(super) fn stopped(error: &Error) -> Error {
-    error.clone().context(STOPPED_BY_ANOTHER)
-}
-
-/// One rank of a group in this process.
+/// Communicator of a rank in the process that holds the [`Group`].
 #[derive(Debug)]
-pub struct Local {
+pub struct LocalCommunicator {
     rank: usize,
     group: Arc<Group>,
 }
 
-impl Communicator for Local {
+impl Communicator for LocalCommunicator {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -242,23 +236,23 @@ impl Communicator for Local {
         self.group.world
     }
 
-    fn meet(&self, meeting: &str, mine: Deposit) -> Result<Arc<Outcome>> {
-        self.group.meet(self.rank, meeting, mine)
+    fn collective(&self, name: &str, contribution: Contribution) -> Result<Arc<CollectiveResult>> {
+        self.group.collective(self.rank, name, contribution)
     }
 
-    fn now(&self, step: u64, activity: Activity) {
-        self.group.now(self.rank, step, activity);
+    fn set_status(&self, step: u64, phase: RankPhase) {
+        self.group.set_status(self.rank, step, phase);
     }
 
     fn abort(&self, error: &Error) {
-        self.group.abort_by(self.rank, error);
+        self.group.abort_for_rank(self.rank, error);
     }
 
-    fn ended(&self) -> Option<Error> {
-        self.group.ended()
+    fn abort_reason(&self) -> Option<Error> {
+        self.group.abort_reason()
     }
 
-    fn on_abort(&self, hook: Hook) {
+    fn on_abort(&self, hook: AbortHook) {
         self.group.on_abort(hook);
     }
 }

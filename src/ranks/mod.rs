@@ -1,4 +1,19 @@
-//! Ranks of a run: how they are started, how they talk on the host, how a dead or hanging one ends the others.
+//! Ranks of a run: how they are started, how they communicate on the host, how a dead or hanging rank ends
+//! the run.
+//!
+//! ```text
+//! thread:   LocalCommunicator ─┬─ Group ─ Watchdog
+//!           LocalCommunicator ─┘
+//!
+//! process:  RemoteCommunicator ═ Connection ═ Server ─┬─ Group ─ Watchdog    (in the parent)
+//!           RemoteCommunicator ═ Connection ═ Server ─┘
+//!
+//! env:                            LocalCommunicator ──┬─ Group ─ Watchdog    (in the process of rank 0)
+//!           RemoteCommunicator ═ Connection ═ Server ─┘
+//! ```
+//!
+//! Whatever the launcher, a rank gets a [`Communicator`](crate::device::communicator::Communicator) and runs
+//! the same code.
 
 mod connection;
 pub mod environment;
@@ -6,6 +21,7 @@ mod exit_guard;
 pub mod fault;
 mod group;
 mod launch;
+mod local_ranks;
 pub mod process;
 mod remote;
 pub mod rendezvous;
@@ -14,14 +30,15 @@ mod stop;
 mod timed;
 mod watchdog;
 
-pub use connection::Line;
-pub use exit_guard::LastWords;
-pub use group::{Group, Local};
-pub use launch::{Launch, Party, launch, stopped_by_another};
-pub use remote::Remote;
-pub use server::{Hub, Lost, turn_away};
+pub use connection::Connection;
+pub use exit_guard::ExitGuard;
+pub use group::{Group, LocalCommunicator};
+pub use launch::Launch;
+pub use local_ranks::{LocalRanks, launch};
+pub use remote::RemoteCommunicator;
+pub use server::{OnDisconnect, Server};
 pub use stop::{Stop, signal_group};
-pub use timed::Timed;
+pub use timed::TimedCommunicator;
 pub use watchdog::Watchdog;
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
-//! A run as one child process per rank: the parent starts them, watches, passes signals on, and ends what is left.
+//! A run as one child process per rank: the parent starts them, watches, forwards signals, and kills what
+//! hangs.
 //!
-//! A child's stdin is its line to the parent. Its first frame, [`Birth`], is there before the child is, so nothing has to
-//! be found: no file, no port. A child whose parent is gone sees the line end, and ends.
+//! The stdin of a child is its connection to the parent. Its first frame, [`WorkerInit`], is sent before the
+//! child runs, so there is nothing to discover: no file, no port. A child whose parent is gone sees the
+//! connection end, and ends.
 
-use super::{Group, Hub, Line, Lost, Party, Remote, Stop, Watchdog, exit_guard::GRACE};
+use super::exit_guard::GRACE;
+use super::{Connection, Group, LocalRanks, OnDisconnect, RemoteCommunicator, Server, Stop, Watchdog};
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Kind, Result};
 use serde::de::DeserializeOwned;
@@ -16,11 +19,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The subcommand of children; nobody else calls it.
+/// Hidden subcommand of child processes.
 pub const WORKER: &str = "worker";
 
-/// Variables that children get; anything else stays with the parent.
-const ALLOWED: [&str; 14] = [
+/// Environment variables that children inherit; all others stay with the parent.
+const INHERITED: [&str; 14] = [
     "COLUMNS",
     "CONDA_PREFIX",
     "HOME",
@@ -37,148 +40,151 @@ const ALLOWED: [&str; 14] = [
     "XDG_CACHE_HOME",
 ];
 
-/// Beginnings of names of variables that children get: what their libraries read, and what says where to find them.
-const ALLOWED_BEGINNINGS: [&str; 7] =
+/// Prefixes of further variables that children inherit: settings of their libraries, and where to find them.
+const INHERITED_PREFIXES: [&str; 7] =
     ["CUDA_", "LC_", "NCCL_", "NVIDIA_", "XRUN_CACHE", "XRUN_CUDA_PATH", "XRUN_FAULT"];
 
-/// How often the parent looks after its children.
-const INTERVAL: Duration = Duration::from_millis(20);
+/// Interval at which the parent polls its children.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long a child may live on after it closed its line, and after the run was ended.
-const PATIENCE_WITH_THE_LOST: Duration = Duration::from_secs(1);
+/// Time that a child may live on after it closed its connection, and beyond [`GRACE`] after an abort.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a child is born with.
+/// First frame that a child receives.
 #[derive(Debug, Serialize, Deserialize)]
-struct Birth<R> {
+struct WorkerInit<R> {
     rank: usize,
     world: usize,
+    /// What to run; the ranks do not look into it.
     request: R,
 }
 
-/// What rank 0 leaves its parent; the newest word counts.
+/// Report of rank 0 to its parent; the newest counts.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum LastWord {
-    /// Where its run is written: whoever outlives it says there how it ended.
-    At { folder: PathBuf },
-    /// It came to its own end: well, or with an error.
+enum ExitReport {
+    /// Folder of the run, where the parent writes down how it ended if rank 0 cannot.
+    RunFolder { path: PathBuf },
+    /// Rank 0 ended by itself; `kind` is that of its error, if any.
     Ended { kind: Option<Kind>, message: String },
 }
 
-/// Tells a parent, if there is one, where the run is written.
-pub fn writes_to(party: &Party, folder: PathBuf) {
-    leave(party, &LastWord::At { folder });
+/// Reports the folder of the run to the parent, if there is one.
+pub fn report_run_folder(ranks: &LocalRanks, path: PathBuf) {
+    send(ranks, &ExitReport::RunFolder { path });
 }
 
-fn leave(party: &Party, word: &LastWord) {
-    party.first().last_words(&serde_json::to_vec(word).unwrap_or_default());
+fn send(ranks: &LocalRanks, report: &ExitReport) {
+    ranks.first().send_exit_report(&serde_json::to_vec(report).unwrap_or_default());
 }
 
-/// Runs a request on `world` child processes, and returns as rank 0 did. No child outlives this. `mark_failed` writes down, in
-/// the folder of the run, how it ended where rank 0 could not.
+/// Runs a request on `world` child processes, and returns the result of rank 0. No child outlives this call.
+/// `mark_failed` writes the error into the folder of the run where rank 0 could not.
 ///
 /// # Errors
 /// As the run of rank 0; when a child cannot be started or dies, with its rank and its last step.
 pub fn supervise(
     request: &impl Serialize,
     world: usize,
-    patience: Duration,
+    timeout: Duration,
     stop: &Stop,
     mark_failed: impl Fn(&Path, &Error),
 ) -> Result<()> {
     let group = Group::new(world);
-    let mut children = Children::start(request, world)?;
-    let closed: Arc<Mutex<Vec<(usize, Instant)>>> = Arc::default();
-    let lost: Lost = Arc::new({
-        let closed = Arc::clone(&closed);
-        move |rank| closed.lock().unwrap_or_else(PoisonError::into_inner).push((rank, Instant::now()))
+    let mut workers = Workers::start(request, world)?;
+    let disconnected: Arc<Mutex<Vec<(usize, Instant)>>> = Arc::default();
+    let on_disconnect: OnDisconnect = Arc::new({
+        let disconnected = Arc::clone(&disconnected);
+        move |rank| disconnected.lock().unwrap_or_else(PoisonError::into_inner).push((rank, Instant::now()))
     });
-    let hub = Hub::serve(&group, std::mem::take(&mut children.lines), lost)?;
+    let server = Server::start(&group, std::mem::take(&mut workers.connections), on_disconnect)?;
     let _watchdog =
-        Watchdog::over(&group, patience).map_err(|e| Error::failed(format!("cannot watch ranks: {e}")))?;
-    let (mut asked, mut ended_at) = (false, None);
-    while !children.look(&group)? {
-        if stop.asked() && !asked {
-            asked = true;
-            hub.ask_to_stop();
+        Watchdog::start(&group, timeout).map_err(|e| Error::failed(format!("cannot watch ranks: {e}")))?;
+    let (mut stop_sent, mut ended_at) = (false, None);
+    while !workers.poll(&group)? {
+        if stop.requested() && !stop_sent {
+            stop_sent = true;
+            server.request_stop();
         }
-        for (rank, since) in closed.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            if since.elapsed() > PATIENCE_WITH_THE_LOST && children.lives(*rank) {
-                group.abort_by(*rank, &Error::failed("closed its line and lives on"));
+        for (rank, since) in disconnected.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            if since.elapsed() > EXIT_TIMEOUT && workers.is_running(*rank) {
+                group.abort_for_rank(*rank, &Error::failed("its process closed its connection and lives on"));
             }
         }
         match ended_at {
-            // Ended, or done: rank 0 has no more to say, and the others nothing to wait for.
-            None if group.ended().is_some() || !children.lives(0) => ended_at = Some(Instant::now()),
-            Some(at) if Instant::elapsed(&at) > GRACE + PATIENCE_WITH_THE_LOST => children.kill(),
+            // Aborted, or rank 0 has ended: the other ranks have nothing left to wait for.
+            None if group.abort_reason().is_some() || !workers.is_running(0) => {
+                ended_at = Some(Instant::now());
+            }
+            Some(at) if Instant::elapsed(&at) > GRACE + EXIT_TIMEOUT => workers.kill(),
             _ => {}
         }
-        std::thread::sleep(INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
     }
-    let words = hub.last_words(0).map(|words| serde_json::from_slice(&words));
-    let words = words.transpose().map_err(|e| Error::failed(format!("rank 0's last words: {e}")))?;
-    let cause = || group.ended().unwrap_or_else(|| Error::failed("rank 0 ended without a word"));
-    match words {
-        Some(LastWord::Ended { kind: None, .. }) => Ok(()),
-        Some(LastWord::Ended { kind: Some(kind), message }) => Err(Error::new(kind, message)),
-        Some(LastWord::At { folder }) => {
-            mark_failed(&folder, &cause());
+    let report = server.into_exit_report(0).map(|report| serde_json::from_slice(&report));
+    let report = report.transpose().map_err(|e| Error::failed(format!("rank 0's exit report: {e}")))?;
+    let cause = || group.abort_reason().unwrap_or_else(|| Error::failed("rank 0 ended without a report"));
+    match report {
+        Some(ExitReport::Ended { kind: None, .. }) => Ok(()),
+        Some(ExitReport::Ended { kind: Some(kind), message }) => Err(Error::new(kind, message)),
+        Some(ExitReport::RunFolder { path }) => {
+            mark_failed(&path, &cause());
             Err(cause())
         }
         None => Err(cause()),
     }
 }
 
-/// The processes of all ranks.
-struct Children {
+/// The child processes of all ranks. Dropping them kills those that still run.
+struct Workers {
     children: Vec<(Child, Option<ExitStatus>)>,
-    lines: Vec<(usize, Line)>,
+    connections: Vec<(usize, Connection)>,
 }
 
-impl Children {
+impl Workers {
     fn start(request: &impl Serialize, world: usize) -> Result<Self> {
         let failed = |rank: usize, e: std::io::Error| Error::failed(format!("cannot start rank {rank}: {e}"));
         let (program, shown) = this_program()?;
-        let mut all = Self { children: Vec::with_capacity(world), lines: Vec::with_capacity(world) };
+        let mut all = Self { children: Vec::with_capacity(world), connections: Vec::with_capacity(world) };
         for rank in 0..world {
             let (ours, theirs) = UnixStream::pair().map_err(|e| failed(rank, e))?;
-            let mut line = Line::Unix(ours);
+            let mut connection = Connection::Unix(ours);
             let child = Command::new(&program)
                 .arg0(&shown)
                 .arg(WORKER)
                 .env_clear()
-                .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_allowed)))
+                .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_inherited)))
                 .stdin(Stdio::from(OwnedFd::from(theirs)))
-                // What a terminal sends goes to the parent, which passes it on once.
+                // A signal from the terminal reaches the parent alone, which forwards it once.
                 .process_group(0)
                 .spawn()
                 .map_err(|e| failed(rank, e))?;
             all.children.push((child, None));
-            let birth = Birth { rank, world, request };
-            line.send(&birth, &[]).map_err(|e| failed(rank, e))?;
-            all.lines.push((rank, line));
+            connection.send(&WorkerInit { rank, world, request }, &[]).map_err(|e| failed(rank, e))?;
+            all.connections.push((rank, connection));
         }
         Ok(all)
     }
 
-    /// Looks who has ended, and ends the run of all where one ended badly; whether all have ended.
-    fn look(&mut self, group: &Group) -> Result<bool> {
+    /// Collects children that have ended, and aborts the run for one that failed. Returns true if all have
+    /// ended.
+    fn poll(&mut self, group: &Group) -> Result<bool> {
         for (rank, (child, status)) in self.children.iter_mut().enumerate() {
             if status.is_some() {
                 continue;
             }
             *status =
                 child.try_wait().map_err(|e| Error::failed(format!("cannot wait for rank {rank}: {e}")))?;
-            // How a process ends whose rank is done says nothing of the run.
-            if let Some(status) = status.filter(|status| !status.success() && !group.has_left(rank)) {
-                // One that ended because of an error has said so, and is not the first to be heard of here.
-                group.abort_by(rank, &Error::failed(describe(status)));
+            // The exit status of a rank that is finished says nothing about the run.
+            if let Some(status) = status.filter(|status| !status.success() && !group.is_finished(rank)) {
+                // A rank that failed with an error has aborted the run before, and the first reason stays.
+                group.abort_for_rank(rank, &Error::failed(describe(status)));
             }
         }
         Ok(self.children.iter().all(|(_, status)| status.is_some()))
     }
 
-    fn lives(&self, rank: usize) -> bool {
+    fn is_running(&self, rank: usize) -> bool {
         self.children[rank].1.is_none()
     }
 
@@ -192,7 +198,7 @@ impl Children {
     }
 }
 
-impl Drop for Children {
+impl Drop for Workers {
     fn drop(&mut self) {
         self.kill();
         for (child, _) in &mut self.children {
@@ -201,7 +207,8 @@ impl Drop for Children {
     }
 }
 
-/// This binary, and what to call it. Linux knows the very file that runs, even where a new one was built in its place.
+/// Returns the path of this binary, and the name to run it under. On Linux the path is that of the running
+/// file, even where a new one was built in its place.
 ///
 /// # Errors
 /// When the system does not tell.
@@ -212,8 +219,8 @@ pub fn this_program() -> Result<(PathBuf, PathBuf)> {
     Ok((if running.exists() { running } else { path.clone() }, path))
 }
 
-fn is_allowed(name: &str) -> bool {
-    ALLOWED.contains(&name) || ALLOWED_BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+fn is_inherited(name: &str) -> bool {
+    INHERITED.contains(&name) || INHERITED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 fn describe(status: ExitStatus) -> String {
@@ -229,42 +236,45 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// What a child does: runs its rank of what its parent asked for. Never returns.
-pub fn work<R: DeserializeOwned>(run: impl FnOnce(R, &Party, &Stop) -> Result<()>) -> ! {
-    let result = born::<R>().and_then(|(request, party, stop)| {
-        let result = run(request, &party, &stop);
+/// Main function of a child: runs its rank of the request that its parent sent. Never returns.
+pub fn run_worker<R: DeserializeOwned>(run: impl FnOnce(R, &LocalRanks, &Stop) -> Result<()>) -> ! {
+    let result = receive_init::<R>().and_then(|(request, ranks, stop)| {
+        let result = run(request, &ranks, &stop);
         let (kind, message) = match &result {
             Ok(()) => (None, String::new()),
             Err(e) => (Some(e.kind()), e.message().to_owned()),
         };
-        leave(&party, &LastWord::Ended { kind, message });
+        send(&ranks, &ExitReport::Ended { kind, message });
         result
     });
-    // The parent says what there is to say.
+    // The parent prints the error.
     std::process::exit(result.map_or_else(|e| e.kind().exit_code().into(), |()| 0))
 }
 
-/// Takes up the line that a child is born with.
-fn born<R: DeserializeOwned>() -> Result<(R, Party, Stop)> {
+/// Receives the request on the connection that a child is started with.
+fn receive_init<R: DeserializeOwned>() -> Result<(R, LocalRanks, Stop)> {
     let stdin = std::io::stdin().as_fd().try_clone_to_owned();
-    let stdin = stdin.map_err(|e| Error::failed(format!("cannot take up the line to the launcher: {e}")))?;
-    let mut line = Line::Unix(UnixStream::from(stdin));
-    let (birth, _) = line
-        .receive::<Birth<R>>()
-        .map_err(|e| Error::usage(format!("`xrun {WORKER}` is started by xrun itself (no birth: {e})")))?;
+    let stdin = stdin.map_err(|e| Error::failed(format!("cannot open the connection to the parent: {e}")))?;
+    let mut connection = Connection::Unix(UnixStream::from(stdin));
+    let (init, _) = connection.receive::<WorkerInit<R>>().map_err(|e| {
+        Error::usage(format!("`xrun {WORKER}` is started by xrun itself (no request on stdin: {e})"))
+    })?;
     #[cfg(target_os = "linux")]
     {
-        // A rank that hangs does not see its line end; the system ends it with its parent all the same.
+        // A rank that hangs does not see its connection end; the system kills it with its parent all the
+        // same.
         let killed = rustix::process::Signal::KILL;
         rustix::process::set_parent_process_death_signal(Some(killed))
-            .map_err(|e| Error::failed(format!("cannot ask to end with the launcher: {e}")))?;
+            .map_err(|e| Error::failed(format!("cannot ask to end with the parent: {e}")))?;
     }
     let stop = Stop::on_signals()?;
-    let asked = stop.clone();
-    let remote = Remote::new(birth.rank, birth.world, line, "the launcher", move || asked.ask())?;
-    let comm: Arc<dyn Communicator> = Arc::new(remote);
-    let party = Party::member(comm, birth.world, birth.rank);
-    Ok((birth.request, party, stop))
+    let for_comm = stop.clone();
+    let comm = RemoteCommunicator::new(init.rank, init.world, connection, "the launcher", move || {
+        for_comm.request()
+    })?;
+    let comm: Arc<dyn Communicator> = Arc::new(comm);
+    let ranks = LocalRanks::remote(comm, init.world, init.rank);
+    Ok((init.request, ranks, stop))
 }
 
 #[cfg(test)]
@@ -272,9 +282,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn children_get_what_libraries_read_and_no_secrets() {
+    fn children_inherit_what_libraries_read_and_no_secrets() {
         for name in ["PATH", "CUDA_VISIBLE_DEVICES", "NCCL_ALGO", "XRUN_CACHE", "LC_ALL"] {
-            assert!(is_allowed(name), "{name}");
+            assert!(is_inherited(name), "{name}");
         }
         for name in [
             "XRUN_SECRET",
@@ -284,12 +294,12 @@ mod tests {
             "XRUN__TRAINING__STEPS",
             "LD_PRELOAD",
         ] {
-            assert!(!is_allowed(name), "{name}");
+            assert!(!is_inherited(name), "{name}");
         }
     }
 
     #[test]
-    fn an_end_is_described_by_its_cause() {
+    fn an_exit_status_is_described_by_its_cause() {
         let of = |status| describe(ExitStatus::from_raw(status));
         assert!(of(9).contains("was killed (signal 9)"));
         assert!(of(11).contains("ended by signal 11"));

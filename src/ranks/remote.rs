@@ -1,86 +1,96 @@
-//! A rank whose group is in another process.
+//! Communicator of a rank whose group is in another process.
 
-use super::connection::{Down, Line, Up};
-use super::group::{of_rank, stopped};
-use crate::device::communicator::{Activity, Communicator, Deposit, Hook, Outcome};
+use super::connection::{Connection, RankMessage, ServerMessage, decode_result, encode_contribution};
+use super::group::name_rank;
+use crate::device::communicator::{AbortHook, CollectiveResult, Communicator, Contribution, RankPhase};
 use crate::error::{Error, Result};
 use std::fmt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The communicator of a rank at the end of a line.
-pub struct Remote {
+/// Communicator of a rank that reaches its group over a connection.
+pub struct RemoteCommunicator {
     rank: usize,
     world: usize,
-    line: Mutex<Line>,
-    outcomes: Mutex<Receiver<Outcome>>,
-    ending: Arc<Ending>,
+    connection: Mutex<Connection>,
+    results: Mutex<Receiver<CollectiveResult>>,
+    shared: Arc<Shared>,
 }
 
-/// How the run ends for this rank, if not by itself.
+/// State shared with the thread that reads the connection.
 #[derive(Default)]
-struct Ending(Mutex<End>);
+struct Shared(Mutex<State>);
 
 #[derive(Default)]
-struct End {
-    left: bool,
+struct State {
+    finished: bool,
     step: u64,
-    error: Option<Error>,
-    hooks: Vec<Hook>,
+    aborted: Option<Error>,
+    hooks: Vec<AbortHook>,
 }
 
-impl fmt::Debug for Remote {
+impl fmt::Debug for RemoteCommunicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Remote").field("rank", &self.rank).field("world", &self.world).finish_non_exhaustive()
+        f.debug_struct("RemoteCommunicator")
+            .field("rank", &self.rank)
+            .field("world", &self.world)
+            .finish_non_exhaustive()
     }
 }
 
-impl Remote {
-    /// A rank that talks to its group over `line`; `far_end` names who is there, and `stop` is called when it asks the
-    /// run to save and stop.
+impl RemoteCommunicator {
+    /// Starts to read a connection to the server of a group. `server` names it in errors; `stop` is called
+    /// when it requests to save and stop.
     ///
     /// # Errors
     /// When no thread or handle can be had.
     pub fn new(
         rank: usize,
         world: usize,
-        line: Line,
-        far_end: &str,
+        connection: Connection,
+        server: &str,
         stop: impl Fn() + Send + 'static,
     ) -> Result<Self> {
-        let failed = |e| Error::failed(format!("cannot listen to {far_end}: {e}"));
-        let reading = line.another().map_err(failed)?;
-        let (sender, outcomes) = channel();
-        let ending = Arc::new(Ending::default());
-        let ends = Arc::clone(&ending);
-        let lost = Error::failed(format!("{far_end} is gone: the line to it was closed"));
-        let listen = move || match listen(reading, &sender, &stop) {
-            // Once this rank owes nobody an answer, the others may close the line.
-            None if ends.lock().left => {}
-            error => ends.end(&error.unwrap_or(lost)),
+        let failed = |e| Error::failed(format!("cannot listen to {server}: {e}"));
+        let read_half = connection.try_clone().map_err(failed)?;
+        let (sender, results) = channel();
+        let shared = Arc::new(Shared::default());
+        let state = Arc::clone(&shared);
+        let lost = Error::failed(format!("{server} is gone: the connection to it was closed"));
+        let listen = move || match read_messages(read_half, &sender, &stop) {
+            // Once this rank is finished, the server may close the connection.
+            None if state.lock().finished => {}
+            error => state.abort(&error.unwrap_or(lost)),
         };
-        std::thread::Builder::new().name("xrun-line".to_owned()).spawn(listen).map_err(failed)?;
-        Ok(Self { rank, world, line: Mutex::new(line), outcomes: Mutex::new(outcomes), ending })
+        std::thread::Builder::new().name("xrun-read".to_owned()).spawn(listen).map_err(failed)?;
+        Ok(Self { rank, world, connection: Mutex::new(connection), results: Mutex::new(results), shared })
     }
 
-    fn send(&self, header: &Up, body: &[u8]) -> Result<()> {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        // Why the line is down, the thread that listens knows.
-        line.send(header, &[body]).map_err(|e| self.ending.error(&format!("the line is closed: {e}")))
+    fn send(&self, header: &RankMessage, body: &[u8]) -> Result<()> {
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        // The thread that reads knows why the connection is closed.
+        connection
+            .send(header, &[body])
+            .map_err(|e| self.shared.error_or(&format!("the connection is closed: {e}")))
     }
 }
 
-/// Takes what comes until the line ends; the reason that was given for it, if one was.
-fn listen(mut line: Line, outcomes: &Sender<Outcome>, stop: &impl Fn()) -> Option<Error> {
+/// Handles messages until the connection ends. Returns the reason for the end, if one was given.
+fn read_messages(
+    mut connection: Connection,
+    results: &Sender<CollectiveResult>,
+    stop: &impl Fn(),
+) -> Option<Error> {
     loop {
-        match line.receive::<Down>() {
-            Ok((Down::Outcome { kind, lengths }, body)) => match Outcome::of(kind, &lengths, &body) {
-                // Nobody waits any more where this rank is on its way out.
-                Ok(outcome) => drop(outcomes.send(outcome)),
+        match connection.receive::<ServerMessage>() {
+            Ok((ServerMessage::Result { kind, lengths }, body)) => match decode_result(kind, &lengths, &body)
+            {
+                // Nobody receives any more where this rank is being dropped.
+                Ok(result) => drop(results.send(result)),
                 Err(e) => return Some(Error::failed(e.to_string())),
             },
-            Ok((Down::Ended { kind, reason }, _)) => return Some(Error::new(kind, reason)),
-            Ok((Down::Stop, _)) => stop(),
+            Ok((ServerMessage::Aborted { kind, reason }, _)) => return Some(Error::new(kind, reason)),
+            Ok((ServerMessage::Stop, _)) => stop(),
             Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
                 return Some(Error::failed(e.to_string()));
             }
@@ -89,25 +99,27 @@ fn listen(mut line: Line, outcomes: &Sender<Outcome>, stop: &impl Fn()) -> Optio
     }
 }
 
-impl Ending {
-    fn lock(&self) -> MutexGuard<'_, End> {
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self, error: &Error) {
-        let mut end = self.lock();
-        let error = end.error.get_or_insert_with(|| error.clone()).clone();
-        let hooks = std::mem::take(&mut end.hooks);
-        drop(end);
+    /// Stores the first reason and runs the hooks.
+    fn abort(&self, error: &Error) {
+        let mut state = self.lock();
+        let error = state.aborted.get_or_insert_with(|| error.clone()).clone();
+        let hooks = std::mem::take(&mut state.hooks);
+        drop(state);
         hooks.into_iter().for_each(|hook| hook(&error));
     }
 
-    fn error(&self, otherwise: &str) -> Error {
-        stopped(&self.lock().error.clone().unwrap_or_else(|| Error::failed(otherwise)))
+    /// Returns the reason of the abort, or an error with this message where none was given.
+    fn error_or(&self, message: &str) -> Error {
+        self.lock().aborted.clone().unwrap_or_else(|| Error::failed(message)).caused_by_other_rank()
     }
 }
 
-impl Communicator for Remote {
+impl Communicator for RemoteCommunicator {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -116,50 +128,52 @@ impl Communicator for Remote {
         self.world
     }
 
-    fn meet(&self, meeting: &str, mine: Deposit) -> Result<Arc<Outcome>> {
-        // One meeting at a time: an outcome belongs to whoever asked.
-        let outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
-        self.send(&Up::Meet { meeting: meeting.to_owned(), kind: mine.kind() }, mine.body())?;
-        outcomes.recv().map(Arc::new).map_err(|_| self.ending.error("the line is closed"))
+    fn collective(&self, name: &str, contribution: Contribution) -> Result<Arc<CollectiveResult>> {
+        // Held until the result is there: one collective at a time.
+        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kind, body) = encode_contribution(&contribution);
+        self.send(&RankMessage::Collective { name: name.to_owned(), kind }, body)?;
+        results.recv().map(Arc::new).map_err(|_| self.shared.error_or("the connection is closed"))
     }
 
-    fn now(&self, step: u64, activity: Activity) {
-        let mut end = self.ending.lock();
-        (end.left, end.step) = (activity == Activity::Left, step);
-        drop(end);
-        // A line that is down shows at the next meeting.
-        let _ = self.send(&Up::Now { step, activity }, &[]);
+    fn set_status(&self, step: u64, phase: RankPhase) {
+        let mut state = self.shared.lock();
+        (state.finished, state.step) = (phase == RankPhase::Finished, step);
+        drop(state);
+        // A closed connection shows at the next collective.
+        let _ = self.send(&RankMessage::Status { step, phase }, &[]);
     }
 
-    fn last_words(&self, words: &[u8]) {
-        let _ = self.send(&Up::LastWords, words);
+    fn send_exit_report(&self, report: &[u8]) {
+        let _ = self.send(&RankMessage::ExitReport, report);
     }
 
     fn abort(&self, error: &Error) {
-        let _ = self.send(&Up::Abort { kind: error.kind(), reason: error.message().to_owned() }, &[]);
-        // As the group will call it, which may hear of it later than this rank looks.
-        let step = self.ending.lock().step;
-        self.ending.end(&of_rank(self.rank, step, error));
+        let _ =
+            self.send(&RankMessage::Abort { kind: error.kind(), reason: error.message().to_owned() }, &[]);
+        // Worded as by the group, whose answer may come after this rank has asked for the reason.
+        let step = self.shared.lock().step;
+        self.shared.abort(&name_rank(self.rank, step, error));
     }
 
-    fn ended(&self) -> Option<Error> {
-        self.ending.lock().error.clone()
+    fn abort_reason(&self) -> Option<Error> {
+        self.shared.lock().aborted.clone()
     }
 
-    fn on_abort(&self, hook: Hook) {
-        let mut end = self.ending.lock();
-        match end.error.clone() {
-            None => end.hooks.push(hook),
+    fn on_abort(&self, hook: AbortHook) {
+        let mut state = self.shared.lock();
+        match state.aborted.clone() {
+            None => state.hooks.push(hook),
             Some(error) => {
-                drop(end);
+                drop(state);
                 hook(&error);
             }
         }
     }
 }
 
-impl Drop for Remote {
+impl Drop for RemoteCommunicator {
     fn drop(&mut self) {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner).close();
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).close();
     }
 }

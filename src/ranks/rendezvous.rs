@@ -1,28 +1,29 @@
-//! How processes that know only an address find each other: rank 0 listens, the others come, both prove that they know
-//! the run's secret.
+//! Rendezvous of ranks that know only an address: rank 0 listens, the others connect, and both sides prove
+//! that they know the secret of the run.
 //!
 //! ```text
-//! rank → 0   Hello   { version, job, rank, world, nonce }
-//! 0 → rank   Known   { nonce, proof of the secret over both nonces }       or Refused { why, for_good }
-//! rank → 0   Proof   { proof of the secret over both nonces and the rank }
-//! 0 → rank   Welcome                                                       or Refused { why, for_good }
+//! rank → 0   Hello     { version, job, rank, world, nonce }
+//! 0 → rank   Challenge { nonce, proof of the secret over both nonces }       or Refused { why, permanent }
+//! rank → 0   Proof     { proof of the secret over both nonces and the rank }
+//! 0 → rank   Welcome                                                         or Refused { why, permanent }
 //! ```
 
-use super::environment::{PORTS, Place, SECRET, is_loopback};
-use super::{Line, Stop, turn_away};
+use super::environment::{PORTS, RankAssignment, SECRET, is_loopback};
+use super::server::reject;
+use super::{Connection, Stop};
 use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// How long a stranger may take over a word of the handshake.
-const A_WORD: Duration = Duration::from_secs(2);
+/// Time that an unauthenticated peer has for each message of the handshake.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Pause between two tries to reach rank 0.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Pause between two attempts to reach rank 0.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Both ends have to be the same version: frames are not made to be understood by others.
+/// Both ends must be the same version: frames are not compatible between versions.
 const VERSION: &str = concat!("xrun ", env!("CARGO_PKG_VERSION"), " rendezvous 1");
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -37,8 +38,8 @@ struct Hello {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
-    Known { nonce: [u8; 16], proof: [u8; 32] },
-    Refused { why: String, for_good: bool },
+    Challenge { nonce: [u8; 16], proof: [u8; 32] },
+    Refused { why: String, permanent: bool },
     Welcome,
 }
 
@@ -47,7 +48,21 @@ struct Proof {
     proof: [u8; 32],
 }
 
-/// What ranks of a run know and nobody else.
+/// Failure of a handshake.
+enum Rejected {
+    /// The peer is none of this run's ranks, or the network failed: the next attempt may succeed.
+    Retry(String),
+    /// Ranks of this run contradict each other.
+    Fatal(Error),
+}
+
+impl From<io::Error> for Rejected {
+    fn from(error: io::Error) -> Self {
+        Self::Retry(error.to_string())
+    }
+}
+
+/// Secret that only ranks of one run know.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
@@ -58,24 +73,24 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// The secret of a run that meets at `address`.
+    /// Derives the secret of a run whose rank 0 listens at `address`.
     ///
     /// # Errors
-    /// Where others can reach the address, and there is no secret.
-    pub fn of(text: Option<&str>, address: &str) -> Result<Self> {
+    /// When other machines can reach the address and `text` is missing or empty.
+    pub fn from_text(text: Option<&str>, address: &str) -> Result<Self> {
         let text = text.unwrap_or_default();
         if text.is_empty() && !is_loopback(address) {
             return Err(Error::usage(format!(
-                "ranks meet at {address}, which other machines can reach, and {SECRET} is not set: set it to the same random \
-                 text for every rank, such as the output of `openssl rand -hex 16`"
+                "ranks meet at {address}, which other machines can reach, and {SECRET} is not set: set it to the same \
+                 random text for every rank, such as the output of `openssl rand -hex 16`"
             )));
         }
         Ok(Self(blake3::derive_key("xrun 2026 rendezvous of ranks", text.as_bytes())))
     }
 
-    fn proof(&self, who: &str, a: [u8; 16], b: [u8; 16], rank: usize) -> [u8; 32] {
+    fn proof(&self, role: &str, a: [u8; 16], b: [u8; 16], rank: usize) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(who.as_bytes()).update(&a).update(&b).update(&(rank as u64).to_le_bytes());
+        hasher.update(role.as_bytes()).update(&a).update(&b).update(&(rank as u64).to_le_bytes());
         *hasher.finalize().as_bytes()
     }
 }
@@ -87,73 +102,80 @@ fn nonce() -> Result<[u8; 16]> {
     Ok(bytes)
 }
 
-/// Waits, as rank 0, for all other ranks; the lines to them, each with its rank.
+/// Accepts, as rank 0, the connections of all other ranks, each with its rank.
 ///
 /// # Errors
-/// When no port is free, ranks do not come within `patience`, two contradict each other, or a stop is asked for.
-pub fn listen(place: &Place, secret: &Secret, patience: Duration, stop: &Stop) -> Result<Vec<(usize, Line)>> {
-    let mut lines = Vec::new();
-    match gather(&mut lines, place, secret, patience, stop) {
-        Ok(()) => Ok(lines),
+/// When no port is free, ranks do not connect within `timeout`, two contradict each other, or a stop is
+/// requested.
+pub fn accept_ranks(
+    assignment: &RankAssignment,
+    secret: &Secret,
+    timeout: Duration,
+    stop: &Stop,
+) -> Result<Vec<(usize, Connection)>> {
+    let mut connections = Vec::new();
+    match accept_into(&mut connections, assignment, secret, timeout, stop) {
+        Ok(()) => Ok(connections),
         Err(e) => {
-            lines.into_iter().for_each(|(_, line)| turn_away(line, &e));
+            connections.into_iter().for_each(|(_, connection)| reject(connection, &e));
             Err(e)
         }
     }
 }
 
-/// Waits until `lines` has all other ranks.
-fn gather(
-    lines: &mut Vec<(usize, Line)>,
-    place: &Place,
+/// Waits until `connections` has all other ranks.
+fn accept_into(
+    connections: &mut Vec<(usize, Connection)>,
+    assignment: &RankAssignment,
     secret: &Secret,
-    patience: Duration,
+    timeout: Duration,
     stop: &Stop,
 ) -> Result<()> {
-    let listener = bind(place)?;
-    let deadline = Instant::now() + patience;
-    let mut refused = Vec::new();
-    while lines.len() + 1 < place.world {
+    let listener = bind(assignment)?;
+    let deadline = Instant::now() + timeout;
+    let mut last_refused = None;
+    while connections.len() + 1 < assignment.world {
         match listener.accept() {
-            Ok((stream, from)) => match receive(stream, place, secret, lines) {
-                Ok(Ok(line)) => lines.push(line),
-                Ok(Err(contradiction)) => return Err(contradiction),
-                // Others may knock at a port by mistake; one of ours comes again.
-                Err(why) => refused.push(format!("{from}: {why}")),
+            Ok((stream, from)) => match accept_one(stream, assignment, secret, connections) {
+                Ok(connection) => connections.push(connection),
+                Err(Rejected::Fatal(contradiction)) => return Err(contradiction),
+                // Any program may connect to a port by mistake; a rank of this run tries again.
+                Err(Rejected::Retry(why)) => last_refused = Some(format!("{from}: {why}")),
             },
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE / 5),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(RETRY_INTERVAL / 5),
             Err(e) => return Err(Error::failed(format!("cannot listen for ranks: {e}"))),
         }
-        unless_stopped(stop)?;
+        check_stop(stop)?;
         if Instant::now() > deadline {
-            let missing = (1..place.world).filter(|rank| lines.iter().all(|(found, _)| found != rank));
+            let missing =
+                (1..assignment.world).filter(|rank| connections.iter().all(|(found, _)| found != rank));
             let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
-            let last = refused.last().map(|why| format!(" The last one refused: {why}")).unwrap_or_default();
+            let last = last_refused.map(|why| format!(" The last one refused: {why}")).unwrap_or_default();
             return Err(Error::failed(format!(
                 "of {} ranks, {} did not come to {}:{} within {} s.{last}",
-                place.world,
+                assignment.world,
                 missing.join(", "),
-                place.address,
-                place.port,
-                patience.as_secs_f64()
+                assignment.address,
+                assignment.port,
+                timeout.as_secs_f64()
             )));
         }
     }
     Ok(())
 }
 
-/// Nothing has begun that could be saved.
-fn unless_stopped(stop: &Stop) -> Result<()> {
-    match stop.asked() {
+/// Fails if a stop is requested: there is nothing to save yet.
+fn check_stop(stop: &Stop) -> Result<()> {
+    match stop.requested() {
         true => Err(Error::new(Kind::Interrupted, "stopped by a signal before all ranks had come")),
         false => Ok(()),
     }
 }
 
-fn bind(place: &Place) -> Result<TcpListener> {
+fn bind(assignment: &RankAssignment) -> Result<TcpListener> {
     let mut failed = None;
-    for port in ports(place) {
-        let bound = resolve(place, port)?.into_iter().map(TcpListener::bind);
+    for port in ports(assignment) {
+        let bound = resolve(assignment, port)?.into_iter().map(TcpListener::bind);
         for result in bound {
             match result.and_then(|listener| listener.set_nonblocking(true).map(|()| listener)) {
                 Ok(listener) => return Ok(listener),
@@ -164,156 +186,168 @@ fn bind(place: &Place) -> Result<TcpListener> {
     let why = failed.map_or_else(|| "it has no address".to_owned(), |e| e.to_string());
     Err(Error::failed(format!(
         "rank 0 cannot listen at {} on a port from {} on: {why}. MASTER_ADDR has to be this machine's",
-        place.address, place.port
+        assignment.address, assignment.port
     )))
 }
 
-fn ports(place: &Place) -> impl Iterator<Item = u16> {
-    (0..PORTS).filter_map({
-        let first = place.port;
-        move |more| first.checked_add(more)
-    })
+fn ports(assignment: &RankAssignment) -> impl Iterator<Item = u16> {
+    let first = assignment.port;
+    (0..PORTS).filter_map(move |more| first.checked_add(more))
 }
 
-fn resolve(place: &Place, port: u16) -> Result<Vec<SocketAddr>> {
-    let found = (place.address.as_str(), port).to_socket_addrs();
-    found.map(Iterator::collect).map_err(|e| Error::failed(format!("MASTER_ADDR = {}: {e}", place.address)))
+fn resolve(assignment: &RankAssignment, port: u16) -> Result<Vec<SocketAddr>> {
+    let found = (assignment.address.as_str(), port).to_socket_addrs();
+    found
+        .map(Iterator::collect)
+        .map_err(|e| Error::failed(format!("MASTER_ADDR = {}: {e}", assignment.address)))
 }
 
-/// Receives whoever came. The outer error is of a stranger, the inner one of a rank that cannot belong to this run.
-fn receive(
+/// Runs rank 0's side of the handshake. Returns the connection with its rank.
+fn accept_one(
     stream: TcpStream,
-    place: &Place,
+    assignment: &RankAssignment,
     secret: &Secret,
-    known: &[(usize, Line)],
-) -> Result<Result<(usize, Line)>, String> {
-    let text = |e: io::Error| e.to_string();
-    stream.set_nonblocking(false).map_err(text)?;
-    let mut line = prepare(stream).map_err(text)?;
-    let hello: Hello = line.receive_word(Instant::now() + A_WORD).map_err(text)?;
-    let refuse = |line: &mut Line, why: String, for_good: bool| {
-        let refused = Answer::Refused { why: why.clone(), for_good };
-        let _ = line.send(&refused, &[]);
+    known: &[(usize, Connection)],
+) -> Result<(usize, Connection), Rejected> {
+    stream.set_nonblocking(false)?;
+    let mut connection = configure(stream)?;
+    let hello: Hello = connection.receive_handshake(Instant::now() + MESSAGE_TIMEOUT)?;
+    let refuse = |connection: &mut Connection, why: String, permanent: bool| {
+        let refused = Answer::Refused { why: why.clone(), permanent };
+        let _ = connection.send(&refused, &[]);
         why
     };
     if hello.version != VERSION {
         let why = format!("rank 0 is {VERSION}, and rank {} is {}", hello.rank, hello.version);
-        return Err(refuse(&mut line, why, true));
+        return Err(Rejected::Retry(refuse(&mut connection, why, true)));
     }
-    if hello.job != place.job {
-        return Err(refuse(&mut line, "this is another run".to_owned(), false));
+    if hello.job != assignment.job {
+        return Err(Rejected::Retry(refuse(&mut connection, "this is another run".to_owned(), false)));
     }
-    let nonce = nonce().map_err(|e| e.to_string())?;
+    let nonce = nonce().map_err(|e| Rejected::Retry(e.to_string()))?;
     let proof = secret.proof("rank 0", hello.nonce, nonce, 0);
-    line.send(&Answer::Known { nonce, proof }, &[]).map_err(text)?;
-    let closed =
-        |e: io::Error| format!("rank {} left without a proof ({e}): it has another {SECRET}", hello.rank);
-    let proof: Proof = line.receive_word(Instant::now() + A_WORD).map_err(closed)?;
-    let expected = secret.proof("rank", nonce, hello.nonce, hello.rank);
-    // Hashes compare in constant time.
-    if blake3::Hash::from(proof.proof) != blake3::Hash::from(expected) {
-        return Err(refuse(&mut line, format!("rank {} has another {SECRET}", hello.rank), true));
-    }
-    let contradiction = if hello.world != place.world {
-        Some(format!(
-            "rank {} is one of {} ranks, and rank 0 one of {}",
-            hello.rank, hello.world, place.world
-        ))
-    } else if hello.rank == 0
-        || hello.rank >= place.world
-        || known.iter().any(|(rank, _)| *rank == hello.rank)
-    {
-        Some(format!("two processes are rank {}", hello.rank))
-    } else {
-        None
+    connection.send(&Answer::Challenge { nonce, proof }, &[])?;
+    let closed = |e: io::Error| {
+        Rejected::Retry(format!("rank {} left without a proof ({e}): it has another {SECRET}", hello.rank))
     };
-    if let Some(why) = contradiction {
-        return Ok(Err(Error::usage(refuse(&mut line, why, true))));
+    let proof: Proof = connection.receive_handshake(Instant::now() + MESSAGE_TIMEOUT).map_err(closed)?;
+    let expected = secret.proof("rank", nonce, hello.nonce, hello.rank);
+    // `blake3::Hash` compares in constant time.
+    if blake3::Hash::from(proof.proof) != blake3::Hash::from(expected) {
+        let why = format!("rank {} has another {SECRET}", hello.rank);
+        return Err(Rejected::Retry(refuse(&mut connection, why, true)));
     }
-    line.send(&Answer::Welcome, &[]).and_then(|()| line.limit(None)).map_err(text)?;
-    Ok(Ok((hello.rank, line)))
+    if let Some(why) = contradiction(&hello, assignment, known) {
+        return Err(Rejected::Fatal(Error::usage(refuse(&mut connection, why, true))));
+    }
+    connection.send(&Answer::Welcome, &[])?;
+    connection.set_timeout(None)?;
+    Ok((hello.rank, connection))
 }
 
-/// Finds rank 0 and joins it.
+/// Returns why an authenticated rank cannot belong to the run as rank 0 knows it.
+fn contradiction(
+    hello: &Hello,
+    assignment: &RankAssignment,
+    known: &[(usize, Connection)],
+) -> Option<String> {
+    let (rank, world) = (hello.rank, hello.world);
+    if world != assignment.world {
+        return Some(format!("rank {rank} is one of {world} ranks, and rank 0 one of {}", assignment.world));
+    }
+    let taken = rank == 0 || rank >= assignment.world || known.iter().any(|(other, _)| *other == rank);
+    taken.then(|| format!("two processes are rank {rank}"))
+}
+
+/// Connects, as any other rank, to rank 0.
 ///
 /// # Errors
-/// When it does not answer within `patience`, or refuses, or a stop is asked for.
-pub fn join(place: &Place, secret: &Secret, patience: Duration, stop: &Stop) -> Result<Line> {
-    let deadline = Instant::now() + patience;
-    // What somebody said there tells more than that nobody answered.
-    let (mut silent, mut said) = ("nobody listens".to_owned(), None);
+/// When it does not answer within `timeout`, or refuses, or a stop is requested.
+pub fn join(
+    assignment: &RankAssignment,
+    secret: &Secret,
+    timeout: Duration,
+    stop: &Stop,
+) -> Result<Connection> {
+    let deadline = Instant::now() + timeout;
+    // An answer tells more than that nobody answered.
+    let (mut unreachable, mut answered) = ("nobody listens".to_owned(), None);
     loop {
-        for port in ports(place) {
-            for address in resolve(place, port)? {
-                let stream = match TcpStream::connect_timeout(&address, A_WORD) {
+        for port in ports(assignment) {
+            for address in resolve(assignment, port)? {
+                let stream = match TcpStream::connect_timeout(&address, MESSAGE_TIMEOUT) {
                     Ok(stream) => stream,
                     Err(e) => {
-                        silent = e.to_string();
+                        unreachable = e.to_string();
                         continue;
                     }
                 };
-                match knock(stream, place, secret, deadline) {
-                    Ok(Ok(line)) => return Ok(line),
-                    Ok(Err(refused)) => return Err(refused),
-                    Err(why) => said = Some(why),
+                match connect(stream, assignment, secret, deadline) {
+                    Ok(connection) => return Ok(connection),
+                    Err(Rejected::Fatal(refused)) => return Err(refused),
+                    Err(Rejected::Retry(why)) => answered = Some(why),
                 }
             }
         }
         if Instant::now() > deadline {
             return Err(Error::failed(format!(
                 "rank {} did not find rank 0 at {}:{} within {} s: {}",
-                place.rank,
-                place.address,
-                place.port,
-                patience.as_secs_f64(),
-                said.unwrap_or(silent)
+                assignment.rank,
+                assignment.address,
+                assignment.port,
+                timeout.as_secs_f64(),
+                answered.unwrap_or(unreachable)
             )));
         }
-        unless_stopped(stop)?;
-        std::thread::sleep(PAUSE);
+        check_stop(stop)?;
+        std::thread::sleep(RETRY_INTERVAL);
     }
 }
 
-/// Tries one address. The outer error is worth another try, the inner one is not.
-fn knock(
+/// Runs the side of the handshake of any rank but 0.
+fn connect(
     stream: TcpStream,
-    place: &Place,
+    assignment: &RankAssignment,
     secret: &Secret,
     deadline: Instant,
-) -> Result<Result<Line>, String> {
-    let text = |e: io::Error| e.to_string();
-    let mut line = prepare(stream).map_err(text)?;
-    let mine = nonce().map_err(|e| e.to_string())?;
-    let (rank, world) = (place.rank, place.world);
-    let hello = Hello { version: VERSION.to_owned(), job: place.job.clone(), rank, world, nonce: mine };
-    line.send(&hello, &[]).map_err(text)?;
-    // Once it is known who is there, that it is slow is no reason to come again: it may count this rank already.
-    let mut patience = Instant::now() + A_WORD;
+) -> Result<Connection, Rejected> {
+    let mut connection = configure(stream)?;
+    let own_nonce = nonce().map_err(|e| Rejected::Retry(e.to_string()))?;
+    let (rank, world) = (assignment.rank, assignment.world);
+    let hello =
+        Hello { version: VERSION.to_owned(), job: assignment.job.clone(), rank, world, nonce: own_nonce };
+    connection.send(&hello, &[])?;
+    let mut answer_by = Instant::now() + MESSAGE_TIMEOUT;
     loop {
-        match line.receive_word(patience).map_err(text)? {
-            Answer::Refused { why, for_good: true } => {
-                return Ok(Err(Error::usage(format!("rank 0 refused rank {rank}: {why}"))));
+        match connection.receive_handshake(answer_by)? {
+            Answer::Refused { why, permanent: true } => {
+                return Err(Rejected::Fatal(Error::usage(format!("rank 0 refused rank {rank}: {why}"))));
             }
-            Answer::Refused { why, .. } => return Err(why),
-            Answer::Known { nonce, proof } => {
-                let expected = secret.proof("rank 0", mine, nonce, 0);
+            Answer::Refused { why, .. } => return Err(Rejected::Retry(why)),
+            Answer::Challenge { nonce, proof } => {
+                let expected = secret.proof("rank 0", own_nonce, nonce, 0);
                 if blake3::Hash::from(proof) != blake3::Hash::from(expected) {
-                    return Err(format!("who listens there has another {SECRET}"));
+                    return Err(Rejected::Retry(format!(
+                        "the process that listens there has another {SECRET}"
+                    )));
                 }
-                line.send(&Proof { proof: secret.proof("rank", nonce, mine, rank) }, &[]).map_err(text)?;
-                patience = deadline.max(Instant::now() + A_WORD);
+                let proof = secret.proof("rank", nonce, own_nonce, rank);
+                connection.send(&Proof { proof }, &[])?;
+                // Rank 0 is authenticated and may count this rank already, so a slow answer must not cause a
+                // second attempt.
+                answer_by = deadline.max(Instant::now() + MESSAGE_TIMEOUT);
             }
             Answer::Welcome => {
-                line.limit(None).map_err(text)?;
-                return Ok(Ok(line));
+                connection.set_timeout(None)?;
+                return Ok(connection);
             }
         }
     }
 }
 
-/// Small frames are sent at once, words of the handshake have a limit, and a machine that vanished is noticed within
-/// seconds.
-fn prepare(stream: TcpStream) -> io::Result<Line> {
+/// Configures a TCP stream: small frames are sent at once, a machine that vanished is noticed within seconds,
+/// and messages of the handshake have a timeout.
+fn configure(stream: TcpStream) -> io::Result<Connection> {
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
     {
@@ -322,12 +356,12 @@ fn prepare(stream: TcpStream) -> io::Result<Line> {
         sockopt::set_tcp_keepidle(&stream, Duration::from_secs(2))?;
         sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1))?;
         sockopt::set_tcp_keepcnt(&stream, 3)?;
-        // Probes are not sent while words are under way that nobody confirms.
+        // In milliseconds. Keepalive probes are not sent while data waits to be acknowledged.
         sockopt::set_tcp_user_timeout(&stream, 5000)?;
     }
-    let line = Line::Tcp(stream);
-    line.limit(Some(A_WORD))?;
-    Ok(line)
+    let connection = Connection::Tcp(stream);
+    connection.set_timeout(Some(MESSAGE_TIMEOUT))?;
+    Ok(connection)
 }
 
 #[cfg(test)]
@@ -339,8 +373,8 @@ mod tests {
         TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
     }
 
-    fn place(rank: usize, world: usize, port: u16) -> Place {
-        Place {
+    fn assignment(rank: usize, world: usize, port: u16) -> RankAssignment {
+        RankAssignment {
             launcher: "test",
             rank,
             world,
@@ -348,33 +382,33 @@ mod tests {
             local_world: world,
             address: "127.0.0.1".to_owned(),
             port,
-            // Tests run at once, and ports lie close together.
+            // Tests run in parallel, and their ports lie close together.
             job: format!("at {port}"),
             ignored: Vec::new(),
         }
     }
 
     fn secret(text: &str) -> Secret {
-        Secret::of(Some(text), "127.0.0.1").unwrap()
+        Secret::from_text(Some(text), "127.0.0.1").unwrap()
     }
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// What rank 0 found, and what each other rank did.
-    fn meet(
-        zero: Place,
-        others: Vec<(Place, &'static str)>,
-        patience: Duration,
+    /// Returns the ranks that rank 0 accepted, and the result of each other rank.
+    fn rendezvous(
+        zero: RankAssignment,
+        others: Vec<(RankAssignment, &'static str)>,
+        timeout: Duration,
     ) -> (Result<Vec<usize>>, Vec<Result<()>>) {
         let zero = std::thread::spawn(move || {
-            listen(&zero, &secret("s"), patience, &Stop::default())
-                .map(|lines| lines.into_iter().map(|(rank, _)| rank).collect())
+            accept_ranks(&zero, &secret("s"), timeout, &Stop::default())
+                .map(|connections| connections.into_iter().map(|(rank, _)| rank).collect())
         });
         let others: Vec<_> = others
             .into_iter()
-            .map(|(place, text)| {
+            .map(|(assignment, text)| {
                 std::thread::spawn(move || {
-                    join(&place, &secret(text), patience, &Stop::default()).map(|_| ())
+                    join(&assignment, &secret(text), timeout, &Stop::default()).map(|_| ())
                 })
             })
             .collect();
@@ -382,10 +416,10 @@ mod tests {
     }
 
     #[test]
-    fn ranks_find_each_other_whoever_comes_first() {
+    fn ranks_connect_in_any_order() {
         let port = port();
-        let others = (1..4).rev().map(|rank| (place(rank, 4, port), "s")).collect();
-        let (found, joined) = meet(place(0, 4, port), others, PATIENCE);
+        let others = (1..4).rev().map(|rank| (assignment(rank, 4, port), "s")).collect();
+        let (found, joined) = rendezvous(assignment(0, 4, port), others, TIMEOUT);
         let mut found = found.unwrap();
         found.sort_unstable();
         assert_eq!(found, [1, 2, 3]);
@@ -393,15 +427,16 @@ mod tests {
     }
 
     #[test]
-    fn those_who_came_are_told_who_did_not() {
+    fn connected_ranks_are_told_which_are_missing() {
         use crate::device::communicator::Communicator;
-        use crate::ranks::Remote;
+        use crate::ranks::RemoteCommunicator;
         let port = port();
         let zero = std::thread::spawn(move || {
-            listen(&place(0, 3, port), &secret("s"), Duration::from_secs(1), &Stop::default()).map(|_| ())
+            accept_ranks(&assignment(0, 3, port), &secret("s"), Duration::from_secs(1), &Stop::default())
+                .map(|_| ())
         });
-        let line = join(&place(1, 3, port), &secret("s"), PATIENCE, &Stop::default()).unwrap();
-        let one = Remote::new(1, 3, line, "rank 0", || {}).unwrap();
+        let connection = join(&assignment(1, 3, port), &secret("s"), TIMEOUT, &Stop::default()).unwrap();
+        let one = RemoteCommunicator::new(1, 3, connection, "rank 0", || {}).unwrap();
         assert!(zero.join().unwrap().unwrap_err().message().contains("of 3 ranks, 2 did not come"));
         let told = one.barrier("the beginning").unwrap_err();
         assert!(told.message().contains("of 3 ranks, 2 did not come"), "{told}");
@@ -411,19 +446,20 @@ mod tests {
     fn a_port_in_use_is_passed_over() {
         let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = taken.local_addr().unwrap().port();
-        let (found, _) = meet(place(0, 2, port), vec![(place(1, 2, port), "s")], PATIENCE);
+        let (found, _) = rendezvous(assignment(0, 2, port), vec![(assignment(1, 2, port), "s")], TIMEOUT);
         assert_eq!(found.unwrap(), [1]);
     }
 
     #[test]
     fn ranks_that_contradict_each_other_are_refused() {
         let first = port();
-        let (found, joined) = meet(place(0, 2, first), vec![(place(1, 3, first), "s")], PATIENCE);
+        let (found, joined) =
+            rendezvous(assignment(0, 2, first), vec![(assignment(1, 3, first), "s")], TIMEOUT);
         assert!(found.unwrap_err().message().contains("rank 1 is one of 3 ranks, and rank 0 one of 2"));
         assert!(joined[0].as_ref().unwrap_err().message().contains("one of 3 ranks"));
         let second = port();
-        let both = vec![(place(1, 3, second), "s"), (place(1, 3, second), "s")];
-        let (found, joined) = meet(place(0, 3, second), both, PATIENCE);
+        let both = vec![(assignment(1, 3, second), "s"), (assignment(1, 3, second), "s")];
+        let (found, joined) = rendezvous(assignment(0, 3, second), both, TIMEOUT);
         assert!(found.unwrap_err().message().contains("two processes are rank 1"));
         assert_eq!(joined.iter().filter(|joined| joined.is_err()).count(), 1);
     }
@@ -432,53 +468,55 @@ mod tests {
     fn another_secret_or_another_run_does_not_join() {
         let soon = Duration::from_millis(400);
         let first = port();
-        let (found, joined) = meet(place(0, 2, first), vec![(place(1, 2, first), "other")], soon);
+        let (found, joined) =
+            rendezvous(assignment(0, 2, first), vec![(assignment(1, 2, first), "other")], soon);
         let said = found.unwrap_err();
         assert!(said.message().contains("of 2 ranks, 1 did not come"), "{said}");
         assert!(joined[0].is_err(), "it does not know the secret");
         let second = port();
-        let stranger = Place { job: "another".to_owned(), ..place(1, 2, second) };
-        let (found, joined) = meet(place(0, 2, second), vec![(stranger, "s")], soon);
+        let other = RankAssignment { job: "another".to_owned(), ..assignment(1, 2, second) };
+        let (found, joined) = rendezvous(assignment(0, 2, second), vec![(other, "s")], soon);
         assert!(found.unwrap_err().message().contains("another run"));
         assert!(joined[0].as_ref().unwrap_err().message().contains("did not find rank 0"));
     }
 
     #[test]
-    fn a_stranger_who_takes_its_time_holds_nobody_up() {
+    fn a_peer_that_sends_slowly_delays_no_rank() {
         use std::io::Write;
         let port = port();
         let drip = move || {
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             let mut stream = loop {
                 match TcpStream::connect(("127.0.0.1", port)) {
                     Ok(stream) => break stream,
                     Err(e) => assert!(Instant::now() < deadline, "{e}"),
                 }
             };
-            // Announces a long word, and sends it byte by byte until nobody wants it any more.
+            // Announces a long message, and sends it byte by byte until the other end closes.
             let announced = [&1000_u32.to_le_bytes()[..], &0_u64.to_le_bytes()].concat();
             let mut sent = stream.write_all(&announced);
             while sent.is_ok() && Instant::now() < deadline {
-                std::thread::sleep(A_WORD / 8);
+                std::thread::sleep(MESSAGE_TIMEOUT / 8);
                 sent = stream.write_all(b" ");
             }
             sent.is_err()
         };
-        let stranger = std::thread::spawn(drip);
-        let (found, joined) = meet(place(0, 2, port), vec![(place(1, 2, port), "s")], PATIENCE);
+        let peer = std::thread::spawn(drip);
+        let (found, joined) =
+            rendezvous(assignment(0, 2, port), vec![(assignment(1, 2, port), "s")], TIMEOUT);
         assert_eq!(found.unwrap(), [1]);
         assert!(joined[0].is_ok());
-        assert!(stranger.join().unwrap(), "it was sent away");
+        assert!(peer.join().unwrap(), "its connection was closed");
     }
 
     #[test]
     fn a_stop_ends_the_wait() {
         let stop = Stop::default();
-        stop.ask();
+        stop.request();
         let port = port();
         let waits = [
-            listen(&place(0, 2, port), &secret("s"), PATIENCE, &stop).map(|_| ()),
-            join(&place(1, 2, port), &secret("s"), PATIENCE, &stop).map(|_| ()),
+            accept_ranks(&assignment(0, 2, port), &secret("s"), TIMEOUT, &stop).map(|_| ()),
+            join(&assignment(1, 2, port), &secret("s"), TIMEOUT, &stop).map(|_| ()),
         ];
         for ended in waits {
             assert_eq!(ended.unwrap_err().kind(), Kind::Interrupted);
@@ -486,10 +524,10 @@ mod tests {
     }
 
     #[test]
-    fn where_others_can_knock_a_secret_is_needed() {
-        assert!(Secret::of(None, "localhost").is_ok());
-        let error = Secret::of(None, "10.0.0.7").unwrap_err();
+    fn an_address_that_others_can_reach_needs_a_secret() {
+        assert!(Secret::from_text(None, "localhost").is_ok());
+        let error = Secret::from_text(None, "10.0.0.7").unwrap_err();
         assert!(error.message().contains(SECRET), "{error}");
-        assert!(Secret::of(Some("x"), "10.0.0.7").is_ok());
+        assert!(Secret::from_text(Some("x"), "10.0.0.7").is_ok());
     }
 }

@@ -1,8 +1,8 @@
-//! The group's end of the lines to ranks in other processes.
+//! Serves ranks in other processes: runs their collectives in the group, and sends them results and aborts.
 
-use super::connection::{Down, Line, Up};
+use super::connection::{Connection, RankMessage, ServerMessage, decode_contribution, encode_result};
 use super::group::Group;
-use crate::device::communicator::Deposit;
+use crate::device::communicator::Contribution;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -12,177 +12,200 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long who leaves waits until all have been told why. A word of a few bytes takes none of it, but for a rank that does
-/// not read.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Longest wait, when the server of an aborted run is dropped, for the message that says why to be sent. A
+/// few bytes take none of it, except to a rank that does not read.
+const ABORT_SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Serves the ranks at the ends of lines: two threads each, one that reads, and one that waits in meetings for it.
-pub struct Hub {
+/// Server of the ranks behind connections. Each has two threads: one reads its messages, one waits in
+/// collectives for it.
+pub struct Server {
     group: Arc<Group>,
-    lines: Arc<Lines>,
-    /// The lines once more: closed, they wake whoever writes on them.
-    closing: Vec<Line>,
-    last_words: Arc<LastWords>,
+    connections: Arc<Connections>,
+    /// Second handles of the connections: closing them wakes a thread that writes.
+    handles: Vec<Connection>,
+    exit_reports: Arc<ExitReports>,
     readers: Vec<JoinHandle<()>>,
 }
 
-/// What ranks left behind, by rank.
-type LastWords = Mutex<BTreeMap<usize, Vec<u8>>>;
+/// Exit reports by rank.
+type ExitReports = Mutex<BTreeMap<usize, Vec<u8>>>;
 
-impl fmt::Debug for Hub {
+impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub").field("lines", &self.closing.len()).finish()
+        f.debug_struct("Server").field("connections", &self.handles.len()).finish()
     }
 }
 
-/// What is done when the line to a rank ends before the rank said that it was done.
-pub type Lost = Arc<dyn Fn(usize) + Send + Sync>;
+/// Callback for a rank whose connection ended before the rank reported that it was finished.
+pub type OnDisconnect = Arc<dyn Fn(usize) + Send + Sync>;
 
-impl Hub {
-    /// Begins to serve.
+impl Server {
+    /// Starts to serve connections, each given with its rank.
     ///
     /// # Errors
     /// When no thread or handle can be had.
-    pub fn serve(group: &Arc<Group>, lines: Vec<(usize, Line)>, lost: Lost) -> Result<Self> {
+    pub fn start(
+        group: &Arc<Group>,
+        connections: Vec<(usize, Connection)>,
+        on_disconnect: OnDisconnect,
+    ) -> Result<Self> {
         let failed = |e: std::io::Error| Error::failed(format!("cannot serve ranks: {e}"));
-        let (mut writing, mut closing, mut readers) = (Vec::new(), Vec::new(), Vec::new());
-        let last_words: Arc<LastWords> = Arc::default();
-        for (rank, line) in lines {
-            let reading = line.another().map_err(failed)?;
-            closing.push(line.another().map_err(failed)?);
-            let line = Arc::new(Mutex::new(line));
-            let (sender, brought) = channel();
-            let spawn = |what: &str, body: Box<dyn FnOnce() + Send>| {
-                std::thread::Builder::new().name(format!("xrun-{what}-{rank}")).spawn(body).map_err(failed)
+        let (mut writers, mut handles, mut readers) = (Vec::new(), Vec::new(), Vec::new());
+        let exit_reports: Arc<ExitReports> = Arc::default();
+        for (rank, connection) in connections {
+            let read_half = connection.try_clone().map_err(failed)?;
+            handles.push(connection.try_clone().map_err(failed)?);
+            let writer = Arc::new(Mutex::new(connection));
+            let (sender, calls) = channel();
+            let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+                std::thread::Builder::new().name(format!("xrun-{name}-{rank}")).spawn(body).map_err(failed)
             };
-            let (here, lost, words) = (Arc::clone(group), Arc::clone(&lost), Arc::clone(&last_words));
-            let reader = spawn("line", Box::new(move || read(&here, rank, reading, &sender, &lost, &words)))?;
-            readers.push(reader);
-            let (here, line_of_worker) = (Arc::clone(group), Arc::clone(&line));
-            spawn("meets", Box::new(move || attend(&here, rank, &brought, &line_of_worker)))?;
-            writing.push(line);
+            let reader = Reader {
+                group: Arc::clone(group),
+                rank,
+                calls: sender,
+                on_disconnect: Arc::clone(&on_disconnect),
+                exit_reports: Arc::clone(&exit_reports),
+            };
+            readers.push(spawn("read", Box::new(move || reader.run(read_half)))?);
+            let (group, answers) = (Arc::clone(group), Arc::clone(&writer));
+            spawn("collect", Box::new(move || run_collectives(&group, rank, &calls, &answers)))?;
+            writers.push(writer);
         }
-        let lines = Arc::new(Lines { lines: writing, telling: Mutex::default() });
-        let told = Arc::clone(&lines);
-        group.on_abort(Box::new(move |error| told.tell(error)));
-        Ok(Self { group: Arc::clone(group), lines, closing, last_words, readers })
+        let connections = Arc::new(Connections { writers, sending_abort: Mutex::default() });
+        let for_abort = Arc::clone(&connections);
+        group.on_abort(Box::new(move |error| for_abort.send_abort(error)));
+        Ok(Self { group: Arc::clone(group), connections, handles, exit_reports, readers })
     }
 
-    /// How a rank said that it ended, once all lines are closed by the ranks.
-    pub fn last_words(mut self, rank: usize) -> Option<Vec<u8>> {
+    /// Waits until the ranks have closed all connections, and returns the last exit report of a rank.
+    pub fn into_exit_report(mut self, rank: usize) -> Option<Vec<u8>> {
         for reader in self.readers.drain(..) {
-            // A reader that panicked has said so already.
+            // A panic of the thread was printed when it happened.
             let _ = reader.join();
         }
-        self.last_words.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank)
+        self.exit_reports.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank)
     }
 
     /// Asks every rank to save and stop.
-    pub fn ask_to_stop(&self) {
-        self.lines.say(&Down::Stop);
+    pub fn request_stop(&self) {
+        self.connections.send_to_all(&ServerMessage::Stop);
     }
 }
 
-impl Drop for Hub {
-    /// Who ends a run and leaves must not close the lines before the others know why.
+impl Drop for Server {
+    /// Sends the reason of an abort before it closes the connections.
     fn drop(&mut self) {
-        if let Some(error) = self.group.ended() {
-            self.lines.tell(&error);
-            self.lines.wait(FAREWELL);
+        if let Some(error) = self.group.abort_reason() {
+            self.connections.send_abort(&error);
+            self.connections.wait_for_abort_sent(ABORT_SEND_TIMEOUT);
         }
-        self.closing.iter().for_each(Line::close);
+        self.handles.iter().for_each(Connection::close);
     }
 }
 
-/// The lines to write on.
-struct Lines {
-    lines: Vec<Arc<Mutex<Line>>>,
-    /// Once all are being told that the run is ended: closed when all have been.
-    telling: Mutex<Option<Receiver<Infallible>>>,
+/// The write halves of all connections.
+struct Connections {
+    writers: Vec<Arc<Mutex<Connection>>>,
+    /// Set once the abort is being sent; the channel closes when it was sent to all ranks.
+    sending_abort: Mutex<Option<Receiver<Infallible>>>,
 }
 
-impl Lines {
-    /// Says something to every rank, each on a thread of its own: one that does not read its line must not keep the others
-    /// from hearing. What is returned closes when all are done with it.
-    fn say(&self, word: &Down) -> Receiver<Infallible> {
-        let (says, said) = channel();
-        for line in &self.lines {
-            let (line, word, says) = (Arc::clone(line), word.clone(), says.clone());
+impl Connections {
+    /// Sends a message to every rank, each from its own thread, so that a rank that does not read delays no
+    /// other. The returned channel closes when all have been sent.
+    fn send_to_all(&self, message: &ServerMessage) -> Receiver<Infallible> {
+        let (sending, sent) = channel();
+        for writer in &self.writers {
+            let (writer, message, sending) = (Arc::clone(writer), message.clone(), sending.clone());
             let body = move || {
-                // One that is gone needs no word.
-                let _ = send(&line, &word, &[]);
-                drop(says);
+                // A rank that is gone needs no message.
+                let _ = send(&writer, &message, &[]);
+                drop(sending);
             };
-            // Without a thread it goes unsaid; the rank sees its line end.
-            let _ = std::thread::Builder::new().name("xrun-says".to_owned()).spawn(body);
+            // Without a thread the message is not sent; the rank sees its connection end.
+            let _ = std::thread::Builder::new().name("xrun-send".to_owned()).spawn(body);
         }
-        said
+        sent
     }
 
-    /// Begins to tell every rank, once, that the run is ended.
-    fn tell(&self, why: &Error) {
-        let mut telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
-        telling.get_or_insert_with(|| self.say(&Down::ended(why)));
+    /// Starts, once, to send every rank the reason of an abort.
+    fn send_abort(&self, error: &Error) {
+        let mut sending = self.sending_abort.lock().unwrap_or_else(PoisonError::into_inner);
+        sending.get_or_insert_with(|| self.send_to_all(&ServerMessage::aborted(error)));
     }
 
-    /// Waits until every rank has been told, at most this long.
-    fn wait(&self, patience: Duration) {
-        if let Some(told) = &*self.telling.lock().unwrap_or_else(PoisonError::into_inner) {
-            let _ = told.recv_timeout(patience);
+    /// Waits until the reason of an abort was sent to every rank, at most `timeout`.
+    fn wait_for_abort_sent(&self, timeout: Duration) {
+        if let Some(sent) = &*self.sending_abort.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = sent.recv_timeout(timeout);
         }
     }
 }
 
-/// Tells a rank, which has joined already, that there will be no run.
-pub fn turn_away(mut line: Line, why: &Error) {
-    // One that is gone needs no word.
-    let _ = line.send(&Down::ended(why), &[]);
+/// Tells a rank that has connected already why there will be no run.
+pub fn reject(mut connection: Connection, error: &Error) {
+    // A rank that is gone needs no message.
+    let _ = connection.send(&ServerMessage::aborted(error), &[]);
 }
 
-fn send(line: &Mutex<Line>, header: &Down, body: &[&[u8]]) -> std::io::Result<()> {
-    line.lock().unwrap_or_else(PoisonError::into_inner).send(header, body)
+fn send(connection: &Mutex<Connection>, header: &ServerMessage, body: &[&[u8]]) -> std::io::Result<()> {
+    connection.lock().unwrap_or_else(PoisonError::into_inner).send(header, body)
 }
 
-/// Takes what a rank says until its line ends.
-fn read(
+/// Reads the messages of one rank.
+struct Reader {
+    group: Arc<Group>,
+    rank: usize,
+    calls: Sender<(String, Contribution)>,
+    on_disconnect: OnDisconnect,
+    exit_reports: Arc<ExitReports>,
+}
+
+impl Reader {
+    /// Handles messages until the connection ends.
+    fn run(&self, mut connection: Connection) {
+        let (group, rank) = (&self.group, self.rank);
+        loop {
+            match connection.receive::<RankMessage>() {
+                Ok((RankMessage::Collective { name, kind }, body)) => match decode_contribution(kind, body) {
+                    Ok(contribution) => drop(self.calls.send((name, contribution))),
+                    Err(e) => group.abort_for_rank(rank, &Error::failed(e.to_string())),
+                },
+                Ok((RankMessage::Status { step, phase }, _)) => group.set_status(rank, step, phase),
+                Ok((RankMessage::ExitReport, report)) => {
+                    let mut reports = self.exit_reports.lock().unwrap_or_else(PoisonError::into_inner);
+                    reports.insert(rank, report);
+                }
+                Ok((RankMessage::Abort { kind, reason }, _)) => {
+                    group.abort_for_rank(rank, &Error::new(kind, reason));
+                }
+                Err(e) => {
+                    if e.kind() == std::io::ErrorKind::InvalidData {
+                        group.abort_for_rank(rank, &Error::failed(e.to_string()));
+                    } else if !group.is_finished(rank) {
+                        (self.on_disconnect)(rank);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Runs the collectives that a rank calls, and sends it the results. Returns when the run is aborted: that is
+/// sent to all ranks by the hook of the group.
+fn run_collectives(
     group: &Group,
     rank: usize,
-    mut line: Line,
-    brought: &Sender<(String, Deposit)>,
-    lost: &Lost,
-    words: &LastWords,
+    calls: &Receiver<(String, Contribution)>,
+    connection: &Mutex<Connection>,
 ) {
-    loop {
-        match line.receive::<Up>() {
-            Ok((Up::Meet { meeting, kind }, body)) => match Deposit::of(kind, body) {
-                Ok(deposit) => drop(brought.send((meeting, deposit))),
-                Err(e) => group.abort_by(rank, &Error::failed(e.to_string())),
-            },
-            Ok((Up::Now { step, activity }, _)) => group.now(rank, step, activity),
-            Ok((Up::LastWords, said)) => {
-                words.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, said);
-            }
-            Ok((Up::Abort { kind, reason }, _)) => group.abort_by(rank, &Error::new(kind, reason)),
-            Err(e) => {
-                if e.kind() == std::io::ErrorKind::InvalidData {
-                    group.abort_by(rank, &Error::failed(e.to_string()));
-                } else if !group.has_left(rank) {
-                    lost(rank);
-                }
-                return;
-            }
-        }
-    }
-}
-
-/// Goes to meetings in a rank's place, and tells it what came of them.
-fn attend(group: &Group, rank: usize, brought: &Receiver<(String, Deposit)>, line: &Mutex<Line>) {
-    while let Ok((meeting, deposit)) = brought.recv() {
-        // Whoever ends a run tells every line.
-        let Ok(outcome) = group.meet(rank, &meeting, deposit) else { return };
-        let body = outcome.body();
+    while let Ok((name, contribution)) = calls.recv() {
+        let Ok(result) = group.collective(rank, &name, contribution) else { return };
+        let (kind, body) = encode_result(&result);
         let lengths = body.iter().map(|part| part.len() as u64).collect();
-        if send(line, &Down::Outcome { kind: outcome.kind(), lengths }, &body).is_err() {
+        if send(connection, &ServerMessage::Result { kind, lengths }, &body).is_err() {
             return;
         }
     }

@@ -1,53 +1,53 @@
-//! Meetings of ranks of one process and of several.
+//! Collectives and aborts between ranks of one process and of several.
 
-use super::connection::{Kind, Up};
-use super::{Group, Hub, Line, Lost, Remote};
-use crate::device::communicator::{Activity, Communicator};
+use super::connection::{PayloadKind, RankMessage};
+use super::{Connection, Group, OnDisconnect, RemoteCommunicator, Server};
+use crate::device::communicator::{Communicator, RankPhase};
 use crate::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A group, its ranks, and who serves those at the ends of lines.
-type Ranks = (Arc<Group>, Vec<Arc<dyn Communicator>>, Option<Hub>);
+/// A group, its ranks, and the server of those behind connections.
+type Ranks = (Arc<Group>, Vec<Arc<dyn Communicator>>, Option<Server>);
 
-/// Groups of four: threads, and ranks at the ends of lines.
+/// Groups of four ranks: all local, all remote, and one local of four.
 fn groups() -> Vec<Ranks> {
     let group = Group::new(4);
     let local = |rank| -> Arc<dyn Communicator> { Arc::new(group.local(rank)) };
     let threads = (Arc::clone(&group), (0..4).map(local).collect(), None);
-    vec![threads, lines(0), lines(1)]
+    vec![threads, remote(0), remote(1)]
 }
 
-/// A group with `locals` ranks of its own process; the others are at the ends of lines.
-fn lines(locals: usize) -> Ranks {
+/// A group with `locals` local ranks; the others are behind connections.
+fn remote(locals: usize) -> Ranks {
     let group = Group::new(4);
     let mut ranks: Vec<Arc<dyn Communicator>> = Vec::new();
     (0..locals).for_each(|rank| ranks.push(Arc::new(group.local(rank))));
-    let mut ends = Vec::new();
+    let mut connections = Vec::new();
     for rank in locals..4 {
         let (here, there) = pair();
-        ends.push((rank, here));
-        ranks.push(Arc::new(Remote::new(rank, 4, there, "the group", || {}).unwrap()));
+        connections.push((rank, here));
+        ranks.push(Arc::new(RemoteCommunicator::new(rank, 4, there, "the group", || {}).unwrap()));
     }
-    let lost = Arc::downgrade(&group);
-    let lost: Lost = Arc::new(move |rank| {
-        lost.upgrade().into_iter().for_each(|group| group.abort_by(rank, &Error::failed("gone")));
+    let weak = Arc::downgrade(&group);
+    let on_disconnect: OnDisconnect = Arc::new(move |rank| {
+        weak.upgrade().into_iter().for_each(|group| group.abort_for_rank(rank, &Error::failed("gone")));
     });
-    let hub = Hub::serve(&group, ends, lost).unwrap();
-    (group, ranks, Some(hub))
+    let server = Server::start(&group, connections, on_disconnect).unwrap();
+    (group, ranks, Some(server))
 }
 
-fn pair() -> (Line, Line) {
+fn pair() -> (Connection, Connection) {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let there = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (here, _) = listener.accept().unwrap();
-    // As in a rendezvous: small frames are not held back.
+    // As in a rendezvous: small frames are sent at once.
     for end in [&here, &there] {
         end.set_nodelay(true).unwrap();
     }
-    (Line::Tcp(here), Line::Tcp(there))
+    (Connection::Tcp(here), Connection::Tcp(there))
 }
 
 /// Runs `body` on every rank and returns what each returned.
@@ -61,7 +61,7 @@ fn on_all<T: Send>(ranks: &[Arc<dyn Communicator>], body: impl Fn(&dyn Communica
 
 #[test]
 fn sums_maxima_and_bytes_agree_on_every_rank() {
-    for (_, ranks, _hub) in groups() {
+    for (_, ranks, _server) in groups() {
         on_all(&ranks, |comm| {
             for round in 0..30u32 {
                 let mut values = vec![comm.rank() as f32 + round as f32; 1000];
@@ -80,10 +80,10 @@ fn sums_maxima_and_bytes_agree_on_every_rank() {
     }
 }
 
-/// Added in rank order, 1 is lost in 1e8 before -1e8 comes; in other orders it is not.
+/// In rank order, 1e8 + 1 rounds to 1e8 before -1e8 is added, so the 1 is lost; in other orders it is not.
 #[test]
 fn sums_are_added_in_rank_order_wherever_ranks_are() {
-    for (_, ranks, _hub) in groups() {
+    for (_, ranks, _server) in groups() {
         for _ in 0..20 {
             let sums = on_all(&ranks, |comm| {
                 let mut values = [[1e8f32, 1.0, -1e8, 0.25][comm.rank()]];
@@ -96,8 +96,8 @@ fn sums_are_added_in_rank_order_wherever_ranks_are() {
 }
 
 #[test]
-fn a_rank_that_ends_the_run_ends_the_others() {
-    for (group, ranks, _hub) in groups() {
+fn an_abort_by_one_rank_reaches_the_others() {
+    for (group, ranks, _server) in groups() {
         let told = Arc::new(AtomicUsize::new(0));
         for rank in &ranks {
             let told = Arc::clone(&told);
@@ -108,7 +108,7 @@ fn a_rank_that_ends_the_run_ends_the_others() {
         }
         let errors = on_all(&ranks, |comm| match comm.rank() {
             3 => {
-                comm.now(7, Activity::Steps);
+                comm.set_status(7, RankPhase::working("computes"));
                 comm.abort(&Error::does_not_fit("out of memory"));
                 String::new()
             }
@@ -121,13 +121,13 @@ fn a_rank_that_ends_the_run_ends_the_others() {
         for error in &errors[..3] {
             assert_eq!(error, "another rank stopped the run: rank 3 at step 7: out of memory");
         }
-        assert_eq!(group.ended().unwrap().message(), "rank 3 at step 7: out of memory");
-        assert!(ranks[0].barrier("later").is_err(), "it stays ended");
+        assert_eq!(group.abort_reason().unwrap().message(), "rank 3 at step 7: out of memory");
+        assert!(ranks[0].barrier("later").is_err(), "it stays aborted");
         let late = Arc::clone(&told);
         ranks[1].on_abort(Box::new(move |_| {
             late.fetch_add(1, Ordering::SeqCst);
         }));
-        // Who is at the end of a line hears of it a moment later.
+        // A remote rank is told a moment later.
         let began = Instant::now();
         while told.load(Ordering::SeqCst) < 5 {
             assert!(
@@ -141,100 +141,101 @@ fn a_rank_that_ends_the_run_ends_the_others() {
 }
 
 #[test]
-fn a_line_that_ends_is_a_rank_that_is_gone() {
-    let (_, mut ranks, _hub) = lines(1);
+fn a_connection_that_ends_is_a_rank_that_is_gone() {
+    let (_, mut ranks, _server) = remote(1);
     drop(ranks.pop());
     let errors = on_all(&ranks, |comm| comm.barrier("the end").unwrap_err().message().to_owned());
     assert_eq!(errors, ["another rank stopped the run: rank 3: gone"; 3]);
 }
 
-/// Who ends a run closes the lines and goes; the words that say why must have been sent by then.
+/// The server of an aborted run closes the connections when it is dropped; the reason must have been sent by
+/// then.
 #[test]
-fn everybody_hears_why_before_the_lines_are_closed() {
+fn the_reason_of_an_abort_is_sent_before_connections_are_closed() {
     for _ in 0..50 {
-        let (group, ranks, hub) = lines(1);
+        let (group, ranks, server) = remote(1);
         group.abort(&Error::failed("the run is in use"));
-        drop(hub);
+        drop(server);
         let errors =
             on_all(&ranks[1..], |comm| comm.barrier("the beginning").unwrap_err().message().to_owned());
         assert_eq!(errors, ["another rank stopped the run: the run is in use"; 3]);
     }
 }
 
-/// A process that was stopped takes in nothing: what is being sent to it is neither finished nor given up.
+/// A suspended process reads nothing: a send to it neither completes nor fails.
 #[test]
-fn a_rank_that_does_not_read_keeps_nobody_from_leaving() {
+fn a_rank_that_does_not_read_does_not_block_the_server() {
     let (here, mut there) = pair();
     let group = Group::new(2);
-    let hub = Hub::serve(&group, vec![(1, here)], Arc::new(|_| {})).unwrap();
-    let much = vec![0.0f32; 16 << 20];
-    let header = Up::Meet { meeting: "gradients".to_owned(), kind: Kind::SumF32 };
+    let server = Server::start(&group, vec![(1, here)], Arc::new(|_| {})).unwrap();
+    let values = vec![0.0f32; 16 << 20];
+    let header = RankMessage::Collective { name: "gradients".to_owned(), kind: PayloadKind::SumF32 };
     thread::scope(|scope| {
-        let bringing = scope.spawn(|| there.send(&header, &[bytemuck::cast_slice(&much)]));
-        group.local(0).all_reduce_sum_f32("gradients", &mut much.clone()).unwrap();
-        bringing.join().unwrap().unwrap();
+        let sending = scope.spawn(|| there.send(&header, &[bytemuck::cast_slice(&values)]));
+        group.local(0).all_reduce_sum_f32("gradients", &mut values.clone()).unwrap();
+        sending.join().unwrap().unwrap();
     });
     group.abort(&Error::failed("no sign of rank 1"));
     let (sender, gone) = std::sync::mpsc::channel();
     thread::spawn(move || {
-        drop(hub);
+        drop(server);
         let _ = sender.send(());
     });
-    gone.recv_timeout(Duration::from_secs(30)).expect("the hub waits for a rank that does not read");
+    gone.recv_timeout(Duration::from_secs(30)).expect("the server waits for a rank that does not read");
 }
 
 #[test]
-fn a_rank_that_is_done_may_go() {
-    let (group, mut ranks, _hub) = lines(1);
+fn a_finished_rank_may_disconnect() {
+    let (group, mut ranks, _server) = remote(1);
     let gone = ranks.pop().unwrap();
-    gone.now(5, Activity::Left);
+    gone.set_status(5, RankPhase::Finished);
     drop(gone);
-    assert!(!group.wait_for_end(Duration::from_millis(100)), "{:?}", group.ended());
+    assert!(!group.wait_for_abort(Duration::from_millis(100)), "{:?}", group.abort_reason());
 }
 
 #[test]
-fn who_serves_is_missed_when_it_is_gone() {
-    let (_, ranks, hub) = lines(0);
-    drop(hub);
+fn ranks_notice_that_their_server_is_gone() {
+    let (_, ranks, server) = remote(0);
+    drop(server);
     let errors = on_all(&ranks, |comm| comm.barrier("the end").unwrap_err().message().to_owned());
     assert!(errors.iter().all(|e| e.contains("gone")), "{errors:?}");
 }
 
 #[test]
-fn ranks_at_different_meetings_are_told_so() {
-    for (_, ranks, _hub) in groups() {
+fn ranks_in_different_collectives_are_told_so() {
+    for (_, ranks, _server) in groups() {
         let errors = on_all(&ranks, |comm| {
-            let meeting = if comm.rank() == 2 { "the end of step 4" } else { "the end of step 3" };
-            comm.barrier(meeting).unwrap_err().message().to_owned()
+            let name = if comm.rank() == 2 { "the end of step 4" } else { "the end of step 3" };
+            comm.barrier(name).unwrap_err().message().to_owned()
         });
         assert!(errors.iter().all(|e| e.contains("step 3") && e.contains("step 4")), "{errors:?}");
     }
-    for (_, ranks, _hub) in groups() {
+    for (_, ranks, _server) in groups() {
         let errors = on_all(&ranks, |comm| {
             let mut values = vec![0.0; 1 + comm.rank() / 3];
             comm.all_reduce_sum_f32("gradients", &mut values).unwrap_err().message().to_owned()
         });
-        assert!(errors.iter().all(|e| e.contains("different things at gradients")), "{errors:?}");
+        assert!(errors.iter().all(|e| e.contains("different lengths, at gradients")), "{errors:?}");
     }
 }
 
 #[test]
-fn whoever_serves_can_ask_to_stop() {
+fn the_server_can_request_a_stop() {
     let (here, there) = pair();
     let (sender, asked) = std::sync::mpsc::channel();
-    let _rank = Remote::new(0, 1, there, "the group", move || sender.send(()).unwrap()).unwrap();
-    let hub = Hub::serve(&Group::new(1), vec![(0, here)], Arc::new(|_| {})).unwrap();
-    hub.ask_to_stop();
+    let _rank = RemoteCommunicator::new(0, 1, there, "the group", move || sender.send(()).unwrap()).unwrap();
+    let server = Server::start(&Group::new(1), vec![(0, here)], Arc::new(|_| {})).unwrap();
+    server.request_stop();
     asked.recv_timeout(Duration::from_secs(30)).unwrap();
 }
 
 #[test]
-fn what_is_no_frame_ends_the_run_and_takes_no_memory() {
+fn an_invalid_frame_aborts_the_run_and_allocates_nothing() {
     use std::io::Write;
     let (here, mut there) = pair();
     let group = Group::new(1);
-    let _hub = Hub::serve(&group, vec![(0, here)], Arc::new(|_| {})).unwrap();
+    let _server = Server::start(&group, vec![(0, here)], Arc::new(|_| {})).unwrap();
     there.write_all(&[0xff; 12]).unwrap();
-    assert!(group.wait_for_end(Duration::from_secs(30)));
-    assert!(group.ended().unwrap().message().contains("no frame"), "{:?}", group.ended());
+    assert!(group.wait_for_abort(Duration::from_secs(30)));
+    assert!(group.abort_reason().unwrap().message().contains("invalid frame"), "{:?}", group.abort_reason());
 }

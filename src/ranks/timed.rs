@@ -1,38 +1,38 @@
-//! How long a rank waits for others.
+//! Measures the time that a rank spends in collectives.
 
-use crate::device::communicator::{Activity, Communicator, Deposit, Hook, Outcome};
+use crate::device::communicator::{AbortHook, CollectiveResult, Communicator, Contribution, RankPhase};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A communicator that counts the time spent in meetings.
+/// Communicator that adds up the time spent in collectives.
 #[derive(Debug)]
-pub struct Timed {
+pub struct TimedCommunicator {
     inner: Arc<dyn Communicator>,
     nanoseconds: AtomicU64,
 }
 
-impl Timed {
-    /// Counts from now on.
+impl TimedCommunicator {
+    /// Wraps a communicator; the time starts at zero.
     pub fn new(inner: Arc<dyn Communicator>) -> Self {
         Self { inner, nanoseconds: AtomicU64::new(0) }
     }
 
-    /// The time in meetings since this was asked last.
+    /// Returns the time spent in collectives since the last call, and starts again at zero.
     pub fn take(&self) -> Duration {
         Duration::from_nanos(self.nanoseconds.swap(0, Ordering::Relaxed))
     }
 
-    fn count<T>(&self, meet: impl FnOnce(&dyn Communicator) -> T) -> T {
+    fn timed<T>(&self, call: impl FnOnce(&dyn Communicator) -> T) -> T {
         let began = Instant::now();
-        let met = meet(&*self.inner);
+        let result = call(&*self.inner);
         self.nanoseconds.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        met
+        result
     }
 }
 
-impl Communicator for Timed {
+impl Communicator for TimedCommunicator {
     fn rank(&self) -> usize {
         self.inner.rank()
     }
@@ -41,32 +41,32 @@ impl Communicator for Timed {
         self.inner.world()
     }
 
-    fn meet(&self, meeting: &str, mine: Deposit) -> Result<Arc<Outcome>> {
-        self.count(|inner| inner.meet(meeting, mine))
+    fn collective(&self, name: &str, contribution: Contribution) -> Result<Arc<CollectiveResult>> {
+        self.timed(|inner| inner.collective(name, contribution))
     }
 
-    fn now(&self, step: u64, activity: Activity) {
-        self.inner.now(step, activity);
+    fn set_status(&self, step: u64, phase: RankPhase) {
+        self.inner.set_status(step, phase);
     }
 
     fn abort(&self, error: &Error) {
         self.inner.abort(error);
     }
 
-    fn ended(&self) -> Option<Error> {
-        self.inner.ended()
+    fn abort_reason(&self) -> Option<Error> {
+        self.inner.abort_reason()
     }
 
-    fn on_abort(&self, hook: Hook) {
+    fn on_abort(&self, hook: AbortHook) {
         self.inner.on_abort(hook);
     }
 
-    // A rank that is alone has nothing to copy.
-    fn all_reduce_sum_f32(&self, meeting: &str, values: &mut [f32]) -> Result<()> {
-        self.count(|inner| inner.all_reduce_sum_f32(meeting, values))
+    // Passed on, since a single rank copies nothing.
+    fn all_reduce_sum_f32(&self, name: &str, values: &mut [f32]) -> Result<()> {
+        self.timed(|inner| inner.all_reduce_sum_f32(name, values))
     }
 
-    fn all_reduce_sum_f64(&self, meeting: &str, values: &mut [f64]) -> Result<()> {
-        self.count(|inner| inner.all_reduce_sum_f64(meeting, values))
+    fn all_reduce_sum_f64(&self, name: &str, values: &mut [f64]) -> Result<()> {
+        self.timed(|inner| inner.all_reduce_sum_f64(name, values))
     }
 }

@@ -26,11 +26,13 @@ pub struct Batch {
 
 /// Derives what `training` leaves open, for `world` ranks.
 ///
-/// Set together, a global batch fixes what is missing; without one it follows from the others. An unset accumulation
-/// that nothing fixes is 1, and a batch that nothing fixes is [`DEFAULT_LOCAL_BATCH_SIZE`] per rank.
+/// Set together, a global batch fixes what is missing; without one it follows from the others. An unset
+/// accumulation that nothing fixes is 1, and a batch that nothing fixes is [`DEFAULT_LOCAL_BATCH_SIZE`] per
+/// rank.
 ///
 /// # Errors
-/// A sentence that says which numbers do not go together, when they contradict each other, do not divide, or overflow.
+/// A sentence that says which numbers do not go together, when they contradict each other, do not divide, or
+/// overflow.
 pub fn batch(training: &Training, world: usize) -> Result<Batch, String> {
     let product = |a: usize, b: usize| {
         a.checked_mul(b).filter(|&p| p > 0).ok_or_else(|| {

@@ -9,8 +9,8 @@ use crate::policy::{Decay, DeviceChoice, Placement};
 /// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
 const MAX_ROWS: usize = i32::MAX as usize;
 
-/// Finds every contradiction within the recipe. With `open_world`, the number of ranks is not known yet, so a batch that
-/// it does not divide is none.
+/// Finds every contradiction within the recipe. With `open_world`, the number of ranks is not known yet, so a
+/// batch that it does not divide is none.
 pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     heads(recipe, &mut found);

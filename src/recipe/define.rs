@@ -1,7 +1,7 @@
 //! The macro that turns the table of keys into structs, defaults and rows.
 
-/// Defines a struct per section with its `Default`, the struct `Values` of all sections, and the tables `SECTIONS` and
-/// `KEYS`. The syntax is that of [`super::schema`].
+/// Defines a struct per section with its `Default`, the struct `Values` of all sections, and the tables
+/// `SECTIONS` and `KEYS`. The syntax is that of [`super::schema`].
 macro_rules! sections {
     ($(
         $(#[doc = $purpose:literal])+

@@ -19,7 +19,8 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns true if the change leaves every bit of the loss curve as it was; see [`super::Key::same_bits`].
+    /// Returns true if the change leaves every bit of the loss curve as it was; see
+    /// [`super::Key::same_bits`].
     pub fn keeps_bits(&self) -> bool {
         self.class == Class::Bookkeeping || find_path(self.key).is_some_and(|key| key.same_bits)
     }
@@ -27,8 +28,8 @@ impl Change {
 
 /// Returns every key that differs between `a` and `b`, in the order of the table.
 ///
-/// As long as both recipes fix the same global batch, local batch size, accumulation and the number of ranks are of the
-/// execution class; otherwise they change the global batch, and are of the training class.
+/// As long as both recipes fix the same global batch, local batch size, accumulation and the number of ranks
+/// are of the execution class; otherwise they change the global batch, and are of the training class.
 pub fn diff(a: &Values, b: &Values) -> Vec<Change> {
     let global_kept = a.training.global_batch_size.is_some()
         && a.training.global_batch_size == b.training.global_batch_size;

@@ -136,9 +136,9 @@ pub struct Key {
     pub example: &'static str,
     /// Names that other frameworks use for it, accepted in its section.
     pub aliases: &'static [&'static str],
-    /// True for an execution key whose change leaves every bit of the loss curve as it was, on a given machine with a
-    /// given table of matrix-product algorithms. Others may round differently: with more than two ranks on GPUs, the
-    /// start of a bucket decides the order in which ranks are added.
+    /// True for an execution key whose change leaves every bit of the loss curve as it was, on a given
+    /// machine with a given table of matrix-product algorithms. Others may round differently: with more than
+    /// two ranks on GPUs, the start of a bucket decides the order in which ranks are added.
     pub same_bits: bool,
 }
 

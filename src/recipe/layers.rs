@@ -23,7 +23,8 @@ pub(super) struct Assignment {
     pub at: Location,
 }
 
-/// A text with the keys that it sets, by path: a recipe file, an environment variable or a command-line argument.
+/// A text with the keys that it sets, by path: a recipe file, an environment variable or a command-line
+/// argument.
 #[derive(Clone, Debug)]
 pub(super) struct Document {
     pub source: Arc<Source>,
@@ -218,7 +219,8 @@ impl Layer {
                 value
             }
             Ok(_) => bare(),
-            // A value that starts like a quoted string and is not one is a mistake, not a string with a quote in it.
+            // A value that starts like a quoted string and is not one is a mistake, not a string with a quote
+            // in it.
             Err(e) if textual && raw.trim_start().starts_with(['"', '\'']) => {
                 let span = e.span().unwrap_or(0..raw.len());
                 self.problems.push(

@@ -1,4 +1,5 @@
-//! Loads a recipe: reads its layers, merges them, settles the result for a machine, and checks that its values go together.
+//! Loads a recipe: reads its layers, merges them, settles the result for a machine, and checks that its
+//! values go together.
 
 use super::key::Key;
 use super::layers::{self, Document, Layers};
@@ -15,8 +16,8 @@ use crate::machine::Machine;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Reads the recipe at `path`, or the built-in one of that name where there is no such file, puts `env` and `overrides`
-/// (`section.key=value`) on top, and settles it for `machine`.
+/// Reads the recipe at `path`, or the built-in one of that name where there is no such file, puts `env` and
+/// `overrides` (`section.key=value`) on top, and settles it for `machine`.
 ///
 /// # Errors
 /// A usage error that shows every wrong value with its file and line.
@@ -80,7 +81,8 @@ pub fn setting(text: &str) -> Result<(&'static Key, String)> {
     }
 }
 
-/// Returns the process's environment variables that set keys of a recipe (`XRUN__SECTION__KEY`), for [`load`].
+/// Returns the process's environment variables that set keys of a recipe (`XRUN__SECTION__KEY`), for
+/// [`load`].
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))

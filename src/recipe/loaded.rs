@@ -15,16 +15,17 @@ use std::path::PathBuf;
 
 /// A complete, checked recipe. Nothing changes after it is loaded.
 ///
-/// It holds its values twice: as written, and settled for one machine. Settled values have absolute paths and a number
-/// for `parallelism.world_size = "auto"`; they are what a run uses. The hash is over what was written, with absolute
-/// paths, so no property of a machine enters it.
+/// It holds its values twice: as written, and settled for one machine. Settled values have absolute paths and
+/// a number for `parallelism.world_size = "auto"`; they are what a run uses. The hash is over what was
+/// written, with absolute paths, so no property of a machine enters it.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     name: String,
     written: Values,
     settled: Values,
     world_size: usize,
-    /// Local, global and accumulation for `world_size`; a world size that the machine left open may not divide.
+    /// Local, global and accumulation for `world_size`; a world size that the machine left open may not
+    /// divide.
     batch: Result<Batch, String>,
     /// The recipe files as written, base first.
     files: Vec<(PathBuf, String)>,
@@ -118,13 +119,14 @@ impl Recipe {
         self.merged.layer(key)
     }
 
-    /// Every key with its value as written in TOML (`None` when unset) and its layer, in the order of the table.
+    /// Every key with its value as written in TOML (`None` when unset) and its layer, in the order of the
+    /// table.
     pub fn explain(&self) -> Vec<(&'static Key, Option<String>, Layer)> {
         values(&self.written).into_iter().map(|(key, value)| (key, value, self.layer(key.path))).collect()
     }
 
-    /// A usage error that points at the first of `keys`, and at the others as context. `message` names the value and
-    /// what is wrong with it, `help` the next step.
+    /// A usage error that points at the first of `keys`, and at the others as context. `message` names the
+    /// value and what is wrong with it, `help` the next step.
     pub fn error(&self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) -> Error {
         diagnostic::error(&[self.diagnostic(keys, message, help)])
     }
@@ -153,7 +155,8 @@ impl Recipe {
         diagnostic
     }
 
-    /// The settled recipe as TOML, section by section; unset keys are comments. Reads back to the same values.
+    /// The settled recipe as TOML, section by section; unset keys are comments. Reads back to the same
+    /// values.
     pub fn to_toml(&self) -> String {
         to_toml(&self.settled)
     }
@@ -165,10 +168,12 @@ impl Recipe {
         hashed
     }
 
-    /// blake3, in hexadecimal, of every training and execution key with its value as written and absolute paths.
+    /// blake3, in hexadecimal, of every training and execution key with its value as written and absolute
+    /// paths.
     ///
-    /// Bookkeeping keys, the layers and the spelling do not matter, nor does the machine: two recipes with the same hash
-    /// run the same, as far as the files that they name and the devices of `"auto"` are the same.
+    /// Bookkeeping keys, the layers and the spelling do not matter, nor does the machine: two recipes with
+    /// the same hash run the same, as far as the files that they name and the devices of `"auto"` are the
+    /// same.
     pub fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for (key, value) in values(&self.hashed()) {

@@ -21,8 +21,8 @@ pub fn find_path(path: &str) -> Option<&'static Key> {
 
 /// Returns the key that a misspelt `name` in `section` probably means, and which of its names is similar.
 ///
-/// A key with exactly this name in another section comes first, then the most similar name in the section, then the most
-/// similar one anywhere.
+/// A key with exactly this name in another section comes first, then the most similar name in the section,
+/// then the most similar one anywhere.
 pub(super) fn nearest_key(section: &str, name: &str) -> Option<(&'static Key, &'static str)> {
     let named = |key: &'static Key| {
         std::iter::once(key.name()).chain(key.aliases.iter().copied()).map(move |name| ((key, name), name))

@@ -1,8 +1,10 @@
-//! The layers of a recipe on top of each other, merged by figment, which also remembers where each value came from.
+//! The layers of a recipe on top of each other, merged by figment, which also remembers where each value came
+//! from.
 //!
-//! figment merges tables key by key and sorts their keys. A recipe promises something else: a value that is a list or a
-//! table replaces the one below it whole, and the keys of `[sweep] grid` keep their order. So a layer shows figment two
-//! levels only, section and key, and below them every value as a string of TOML, which figment does not look into.
+//! figment merges tables key by key and sorts their keys. A recipe promises something else: a value that is a
+//! list or a table replaces the one below it whole, and the keys of `[sweep] grid` keep their order. So a
+//! layer shows figment two levels only, section and key, and below them every value as a string of TOML,
+//! which figment does not look into.
 
 use super::diagnostic::{self, Diagnostic};
 use super::layers::Document;
@@ -48,7 +50,8 @@ impl Merged {
             let keys: Table = keys.into_iter().map(|(key, Opaque(value))| (key, value)).collect();
             table.insert(section, keys.into());
         }
-        // Every value was checked against its row of the table; what is left is a row that its field cannot hold.
+        // Every value was checked against its row of the table; what is left is a row that its field cannot
+        // hold.
         Values::deserialize(table).map_err(|e| {
             Error::failed(format!("the table of keys and the recipe disagree: {e}; please report this"))
         })

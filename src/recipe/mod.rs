@@ -5,7 +5,8 @@
 //!        layers, checked key by key ─▶ figment merges ─▶ settled for a Machine ─▶ checks ─▶ Recipe, frozen
 //! ```
 //!
-//! [`KEYS`] lists the keys, [`Values`] holds a value for each, and a [`Recipe`] has them as written and as settled.
+//! [`KEYS`] lists the keys, [`Values`] holds a value for each, and a [`Recipe`] has them as written and as
+//! settled.
 
 mod batch;
 pub mod builtin;

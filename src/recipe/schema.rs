@@ -1,9 +1,9 @@
 //! The table of recipe keys: the one place that says what a recipe may contain.
 //!
-//! One entry defines a key: its meaning, field, type, default, class, bounds and example. From the table come the structs
-//! that the program reads ([`Values`] and a struct per section), their `Default` (the bottom layer of every recipe), and
-//! the rows ([`KEYS`], [`SECTIONS`]) behind messages, `xrun schema`, `docs/recipes.md`, the rules for resuming and the
-//! hash of a recipe.
+//! One entry defines a key: its meaning, field, type, default, class, bounds and example. From the table come
+//! the structs that the program reads ([`Values`] and a struct per section), their `Default` (the bottom
+//! layer of every recipe), and the rows ([`KEYS`], [`SECTIONS`]) behind messages, `xrun schema`,
+//! `docs/recipes.md`, the rules for resuming and the hash of a recipe.
 //!
 //! ```text
 //! section: Struct {

@@ -11,8 +11,8 @@ use crate::machine::{Gpus, Machine};
 use crate::policy::{DeviceChoice, Launcher};
 use std::path::Path;
 
-/// Returns the number of ranks: for `"auto"`, that of the external launcher, or one per GPU; the CPU is one device. `None`
-/// for `"auto"` on a machine of which nothing is known.
+/// Returns the number of ranks: for `"auto"`, that of the external launcher, or one per GPU; the CPU is one
+/// device. `None` for `"auto"` on a machine of which nothing is known.
 pub(super) fn world_size(values: &Values, machine: &Machine) -> Option<usize> {
     let launched = machine.launched_world.filter(|_| values.parallelism.launcher == Launcher::Env);
     match (values.parallelism.world_size, launched) {
@@ -31,8 +31,8 @@ fn devices(values: &Values, gpus: &Gpus) -> Option<usize> {
     }
 }
 
-/// Returns `written` with a fixed world size and with absolute paths, so that the recipe as TOML means the same wherever
-/// it is copied. A path is relative to the file that sets it, else to the current directory.
+/// Returns `written` with a fixed world size and with absolute paths, so that the recipe as TOML means the
+/// same wherever it is copied. A path is relative to the file that sets it, else to the current directory.
 ///
 /// # Errors
 /// When the current directory is gone.

@@ -38,7 +38,8 @@ impl Refusal {
     }
 }
 
-/// Checks a value against its key, and returns it in the form that the structs deserialize (floats for numbers).
+/// Checks a value against its key, and returns it in the form that the structs deserialize (floats for
+/// numbers).
 ///
 /// # Errors
 /// The reason why it is refused.

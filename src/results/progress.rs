@@ -224,7 +224,7 @@ fn live_line(total_steps: u64) -> ProgressBar {
 }
 
 /// Writes a line to stderr; a closed pipe is not an error.
-pub fn tell(text: &str) {
+pub fn eprint_line(text: &str) {
     say(&mut std::io::stderr(), text);
 }
 

@@ -92,7 +92,7 @@ impl Cell {
         let arguments = self.arguments(&Assignment::default());
         let machine = recipe.machine.clone();
         let resolved = recipe::load(recipe.path, &arguments, recipe::environment(), &machine)?;
-        Launch::of(&resolved, environment::variables())?;
+        Launch::from_recipe(&resolved, environment::variables())?;
         let recipe_hash = self.recipe_hash.insert(resolved.hash()).clone();
         let (corpus_hash, corpus) = corpora.open(&resolved)?;
         self.corpus_hash = Some(corpus_hash.clone());

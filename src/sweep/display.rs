@@ -4,7 +4,7 @@ use super::attempt::RunningAttempt;
 use super::axes::name_of;
 use crate::format::{short, wall_time};
 use crate::results::ledger::{Attempt, CellStatus};
-use crate::results::progress::{Mode, tell};
+use crate::results::progress::{Mode, eprint_line};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -62,8 +62,8 @@ impl Display {
     /// Prints a line.
     pub fn note(&mut self, text: &str) {
         match &mut self.sink {
-            Sink::Live { all, .. } => all.suspend(|| tell(text)),
-            Sink::Plain => tell(text),
+            Sink::Live { all, .. } => all.suspend(|| eprint_line(text)),
+            Sink::Plain => eprint_line(text),
             Sink::Json => print(&Event::Note { text }),
             Sink::Quiet => {}
         }
@@ -72,7 +72,7 @@ impl Display {
     /// Prints a warning, in quiet mode too.
     pub fn warn(&mut self, text: &str) {
         match &mut self.sink {
-            Sink::Quiet => tell(&format!("warning: {text}")),
+            Sink::Quiet => eprint_line(&format!("warning: {text}")),
             _ => self.note(&format!("warning: {text}")),
         }
     }
@@ -93,7 +93,7 @@ impl Display {
                     lines.insert(attempt.key.clone(), line);
                 }
                 // Cells may take hours: a log names the running one.
-                Sink::Plain => tell(&format!("[{done}/{}] {:<13} {name}", self.cells, attempt.status)),
+                Sink::Plain => eprint_line(&format!("[{done}/{}] {:<13} {name}", self.cells, attempt.status)),
                 Sink::Json | Sink::Quiet => {}
             }
             return;
@@ -106,9 +106,9 @@ impl Display {
                     all.remove(&line);
                 }
                 bar.set_position(done as u64);
-                all.suspend(|| tell(&text));
+                all.suspend(|| eprint_line(&text));
             }
-            Sink::Plain => tell(&text),
+            Sink::Plain => eprint_line(&text),
             Sink::Json | Sink::Quiet => {}
         }
     }
@@ -131,7 +131,7 @@ impl Display {
             bar.finish_and_clear();
         }
         match self.sink {
-            Sink::Quiet => tell(text),
+            Sink::Quiet => eprint_line(text),
             _ => self.note(text),
         }
     }

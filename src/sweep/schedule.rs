@@ -83,7 +83,7 @@ impl<'a> Schedule<'a> {
         self.queue()?;
         self.tables.write(self.cells, &self.ledger)?;
         while !self.running.is_empty() || !self.waiting.is_empty() {
-            if stop.asked() {
+            if stop.requested() {
                 self.waiting.clear();
                 self.running.iter_mut().for_each(|(_, child)| child.stop());
             }
@@ -93,7 +93,7 @@ impl<'a> Schedule<'a> {
                 std::thread::sleep(TICK);
             }
         }
-        self.conclude(stop.asked())
+        self.conclude(stop.requested())
     }
 
     /// Attaches to attempts of earlier sweeps that are still running, and records the results of those that

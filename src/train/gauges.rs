@@ -4,7 +4,7 @@ use crate::device::cuda::libraries::Nvidia;
 use crate::device::cuda::monitor::versions::version;
 use crate::device::cuda::monitor::{Watch, nvml};
 use crate::device::cuda::nccl::Pinned;
-use crate::device::cuda::{Gpu, MemoryCause, WORKSPACE};
+use crate::device::cuda::{self, Gpu, MemoryCause, WORKSPACE};
 use crate::device::gpu::Queue;
 use crate::error::Result;
 use crate::exec::Engine;
@@ -13,6 +13,7 @@ use crate::machine::hardware;
 use crate::model::Programs;
 use crate::plan::Plan;
 use crate::policy::Placement;
+use crate::results::provenance::Cpu;
 use crate::results::summary::{self, BesidesPlan};
 use crate::results::{TimingRow, provenance};
 use std::sync::Arc;
@@ -105,6 +106,12 @@ impl Gauges {
             contended_because: contention.flatten(),
         }
     }
+}
+
+/// Returns what the bits of a run depend on besides the recipe: instruction set, or GPU and library versions.
+pub(super) fn engine_name(plan: &Plan) -> String {
+    let cpu = || format!("cpu {}", Cpu::detect(plan.execution.threads).instructions);
+    plan.execution.gpu.map_or_else(cpu, |gpu| cuda::describe(gpu).unwrap_or_else(|e| e.message().to_string()))
 }
 
 /// What `env.json` says of the GPUs of a run's ranks: of the first one, how they are joined, and how they exchange, with as

@@ -24,9 +24,11 @@ pub fn prompt(generation: &Generation, tokenizer: &Tokenizer, seq_len: usize) ->
     Ok(prompt)
 }
 
-/// Writes `generation.samples` texts that begin with the prompt; returns what was written, without the prompt.
+/// Writes `generation.samples` texts that begin with the prompt; returns what was written, without the
+/// prompt.
 ///
-/// A text ends at the end token, after `generation.tokens` tokens, or where the model's context of `seq_len` ends.
+/// A text ends at the end token, after `generation.tokens` tokens, or where the model's context of `seq_len`
+/// ends.
 ///
 /// # Errors
 /// When the prompt does not leave room, or the engine fails.
@@ -87,8 +89,9 @@ impl Slots {
 
 /// Chooses the next token from logits.
 ///
-/// Greedy at temperature 0 (the lowest id of equals). Otherwise the softmax of `logits / temperature`, restricted to
-/// the `top_k` likeliest tokens and then to the fewest that hold `top_p` of the mass (Holtzman et al., 2020).
+/// Greedy at temperature 0 (the lowest id of equals). Otherwise the softmax of `logits / temperature`,
+/// restricted to the `top_k` likeliest tokens and then to the fewest that hold `top_p` of the mass (Holtzman
+/// et al., 2020).
 pub fn choose(logits: &[f64], sampling: &Sampling, sample: usize, position: usize) -> u32 {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     // Likeliest first; equals by id, so that the choice is the same everywhere.

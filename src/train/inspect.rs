@@ -4,26 +4,26 @@ use super::rank::Rank;
 use super::run::prepare;
 use crate::checkpoint::{DiskFs, TensorView, tensor_file};
 use crate::device::Device;
-use crate::device::communicator::Alone;
+use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::ranks::Party;
+use crate::ranks::LocalRanks;
 use crate::recipe::Recipe;
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Runs forward and backward of the first step and writes what went in and came out as safetensors: `batch.*` (u32),
-/// `params.*` and `grads.*` (fp32, unpadded), the `loss` of the step, and the `logits` of its first rows as an
-/// evaluation computes them (at most one chunk of the head). Returns the loss.
+/// Runs forward and backward of the first step and writes what went in and came out as safetensors: `batch.*`
+/// (u32), `params.*` and `grads.*` (fp32, unpadded), the `loss` of the step, and the `logits` of its first
+/// rows as an evaluation computes them (at most one chunk of the head). Returns the loss.
 ///
 /// # Errors
 /// As [`super::run`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no other
 /// implementation drops alike.
 pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
-    let (plan, programs, dataset) = prepare(recipe, machine, &Party::alone())?;
+    let (plan, programs, dataset) = prepare(recipe, machine, &LocalRanks::single())?;
     if plan.batch.world > 1 || plan.batch.micro_steps > 1 || plan.model.dropout > 0.0 {
         return Err(Error::usage(
             "one step of one rank is inspected, without dropout: set parallelism.world_size=1, training.accumulation=1 \
@@ -32,7 +32,7 @@ pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
     }
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
     let vocab = plan.model.vocab_size;
-    let mut rank = Rank::new(plan, Arc::clone(&programs), dataset, device, Arc::new(Alone))?;
+    let mut rank = Rank::new(plan, Arc::clone(&programs), dataset, device, Arc::new(SingleRank))?;
     let batch = rank.run_gradients()?;
     let logits: Vec<u8> =
         rank.inspect_evaluation("head.logits.1")?.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect();

@@ -1,37 +1,42 @@
 //! Training: one loop, for every number of ranks and every launcher.
 
 mod agreement;
+mod conclude;
+mod context;
 pub mod export;
 mod gauges;
 mod generate;
 mod init;
 mod inspect;
+mod phase;
 mod profile;
 mod rank;
-mod ranks;
 mod recorder;
 mod replicas;
+mod request;
 mod restore;
 mod resume;
 mod run;
 mod sample;
-mod worker_request;
+mod start_message;
+mod train_ranks;
 
+pub use conclude::{Ended, mark_failed, not_taken};
 pub use generate::choose;
 pub use init::{initialize, refresh_shadow};
 pub use inspect::inspect;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
-pub use run::{Ended, Origin, Request, corpus_facts, follow, mark_failed, not_taken, run};
+pub use request::{Origin, Request, WorkerRequest};
+pub use run::{corpus_facts, follow, run};
 pub use sample::{SampleRequest, sample};
-pub use worker_request::WorkerRequest;
 
-use crate::device::communicator::Activity;
 use crate::error::Result;
 use crate::exec::BadTensor;
 use crate::plan::Plan;
 use crate::ranks::Stop;
+use phase::WRITES;
 use std::time::Instant;
 
 /// How a training loop ended.
@@ -52,8 +57,8 @@ pub enum Outcome {
 
 /// Trains until the plan's last step.
 ///
-/// Every rank runs this loop; rank 0 has a recorder. Whatever all ranks take part in (steps, evaluation, the decision
-/// to stop) happens on all of them in the same order.
+/// Every rank runs this loop; rank 0 has a recorder. Whatever all ranks take part in (steps, evaluation, the
+/// decision to stop) happens on all of them in the same order.
 ///
 /// # Errors
 /// When data, memory or a rank is lost, or results cannot be written.
@@ -81,7 +86,7 @@ pub fn train(
             rank.launch_step()?;
         }
         // One rank's signal stops all of them, at the same step: the last that was given to a device.
-        let report = rank.finish_step(stop.asked())?;
+        let report = rank.finish_step(stop.requested())?;
         stopping |= report.stop;
         if let Some(bad) = report.bad {
             return Ok(Outcome::Diverged { step: report.step, bad });
@@ -101,7 +106,7 @@ pub fn train(
         }
         let at_rest = rank.under_way() == 0;
         if let Some(recorder) = &mut recorder {
-            comm.now(step, Activity::Writes);
+            comm.set_status(step, WRITES);
             recorder.row(&report, val_loss)?;
             if due(plan.intervals.generation, step, steps) {
                 recorder.generate(rank)?;
@@ -117,7 +122,7 @@ pub fn train(
         }
         // Saving comes last: a run that goes on from here does nothing of this step again.
         if let Some(recorder) = recorder.as_mut().filter(|_| saves) {
-            comm.now(step, Activity::Writes);
+            comm.set_status(step, WRITES);
             recorder.save(rank)?;
         }
         if stopping && at_rest && step < steps {

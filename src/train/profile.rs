@@ -3,13 +3,13 @@
 use super::rank::{Rank, STEPS_AHEAD};
 use super::run::prepare;
 use crate::device::Device;
-use crate::device::communicator::Alone;
+use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::cuda::limits::{self, Limits};
 use crate::error::{Error, Result};
 use crate::ir::{Node, Phase, Program};
 use crate::machine::Machine;
-use crate::ranks::Party;
+use crate::ranks::LocalRanks;
 use crate::recipe::Recipe;
 use crate::results::quantiles::median;
 use std::collections::BTreeMap;
@@ -97,7 +97,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     let needed = request.warmup.saturating_add(2 * request.steps + STEPS_AHEAD + 1);
     let steps = recipe.values().training.steps.max(needed);
     let recipe = recipe.with_overrides(&[format!("training.steps={steps}")], machine)?;
-    let (plan, programs, dataset) = prepare(&recipe, machine, &Party::alone())?;
+    let (plan, programs, dataset) = prepare(&recipe, machine, &LocalRanks::single())?;
     if plan.batch.world > 1 {
         return Err(Error::usage("a profile is of one rank; set parallelism.world_size=1"));
     }
@@ -107,7 +107,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
         None => None,
     };
     let tokens = plan.batch.tokens_per_step();
-    let mut rank = Rank::new(plan, programs, dataset, device, Arc::new(Alone))?;
+    let mut rank = Rank::new(plan, programs, dataset, device, Arc::new(SingleRank))?;
     for _ in 0..request.warmup {
         rank.time_step(|_, _, _| {})?;
     }

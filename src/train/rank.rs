@@ -2,23 +2,24 @@
 
 mod share;
 
-use super::agreement::{Word, agree};
+use super::agreement::{StepVote, agree};
 use super::generate::generate;
 use super::init::initialize;
+use super::phase::{COMPARES, COMPUTES, EVALUATES};
 use super::replicas;
 use super::restore::{BUFFERS, restore, share, views};
 use crate::checkpoint::{Loaded, TensorView};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
 use crate::device::Device;
-use crate::device::communicator::{Activity, Communicator};
+use crate::device::communicator::{Communicator, RankPhase};
 use crate::device::cuda::MemoryCause;
 use crate::error::{Error, Result};
 use crate::exec::{BadOutput, BadTensor, Communicated, Engine, Section, Snapshot};
 use crate::ir::{Node, Program};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
-use crate::ranks::{Timed, fault};
-use share::{meet, prepare_alike};
+use crate::ranks::{TimedCommunicator, fault};
+use share::{connect_gpus, prepare_alike};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,7 +57,7 @@ pub struct Rank {
     dataset: Arc<Dataset>,
     engine: Engine,
     /// The other ranks, and how long they were waited for.
-    comm: Arc<Timed>,
+    comm: Arc<TimedCommunicator>,
     /// When the last step ended for all.
     agreed: Instant,
     loader: Option<Loader>,
@@ -98,13 +99,13 @@ impl Rank {
             kernels_took = Some(began.elapsed());
             gpu.attribute_memory(MemoryCause::Kernels);
             if comm.world() > 1 {
-                meet(gpu, &*comm, execution.channels)?;
+                connect_gpus(gpu, &*comm, execution.channels)?;
                 gpu.attribute_memory(MemoryCause::Other);
             }
             gpu.limit_memory(execution.memory_limit);
         }
-        let comm = Arc::new(Timed::new(comm));
-        let others: Arc<dyn Communicator> = Arc::<Timed>::clone(&comm);
+        let comm = Arc::new(TimedCommunicator::new(comm));
+        let others: Arc<dyn Communicator> = Arc::<TimedCommunicator>::clone(&comm);
         let mut engine = Engine::new(
             device,
             &programs.state,
@@ -160,7 +161,7 @@ impl Rank {
 
     /// The communicator.
     pub fn comm(&self) -> Arc<dyn Communicator> {
-        Arc::<Timed>::clone(&self.comm)
+        Arc::<TimedCommunicator>::clone(&self.comm)
     }
 
     fn go_to(&mut self, done: u64) -> Result<()> {
@@ -199,8 +200,8 @@ impl Rank {
             self.agreed = Instant::now();
             self.comm.take();
         }
-        self.comm.now(step, Activity::Steps);
-        fault::strike(self.comm.rank(), step)?;
+        self.comm.set_status(step, COMPUTES);
+        fault::inject_fault(self.comm.rank(), step)?;
         let turn = self.turn(step);
         let mut batches = Vec::with_capacity(micro_steps);
         let mut data_wait = Duration::ZERO;
@@ -224,10 +225,11 @@ impl Rank {
         Ok(())
     }
 
-    /// Takes the results of the oldest step under way. Where the loss or a gradient is not finite, nothing was updated,
-    /// then or in the steps given after it, and the step is replayed with a check after every node to name the first
-    /// bad tensor. `stop` says whether this rank was asked to stop, which the report says of all. (Ranks that do not exchange gradients each decide for themselves whether to update, and stop
-    /// together.)
+    /// Takes the results of the oldest step under way. Where the loss or a gradient is not finite, nothing
+    /// was updated, then or in the steps given after it, and the step is replayed with a check after every
+    /// node to name the first bad tensor. `stop` says whether this rank was asked to stop, which the report
+    /// says of all. (Ranks that do not exchange gradients each decide for themselves whether to update, and
+    /// stop together.)
     ///
     /// # Errors
     /// When no step is under way, or a rank is lost.
@@ -235,7 +237,7 @@ impl Rank {
         let oldest = self.under_way.pop_front();
         let mut oldest = oldest.ok_or_else(|| Error::failed("no step is under way"))?;
         if self.engine.gpu().is_some() {
-            self.comm.now(self.done + 1, Activity::Waits);
+            self.comm.set_status(self.done + 1, RankPhase::WaitingForDevice);
         }
         self.engine.open(&mut oldest.snapshot)?;
         let layout = Arc::clone(self.engine.state.layout());
@@ -256,7 +258,7 @@ impl Rank {
         let bad = number("bad")? != 0.0;
         let waited = report.communicated.map_or(Duration::ZERO, |communicated| communicated.exposed);
         // Ranks that do not exchange gradients do not see the same ones, and stop together all the same.
-        let agreement = agree(&*self.comm, step, Word::new(bad, stop, self.agreed.elapsed(), waited))?;
+        let agreement = agree(&*self.comm, step, StepVote::new(bad, stop, self.agreed.elapsed(), waited))?;
         self.agreed = Instant::now();
         self.comm.take();
         (report.stop, report.busy, report.slowest) = (agreement.stop, agreement.busy, agreement.slowest);
@@ -269,8 +271,8 @@ impl Rank {
         Ok(report)
     }
 
-    /// The turn of a step among those that are under way together; without other ranks, nothing is measured that they
-    /// could take from each other.
+    /// The turn of a step among those that are under way together; without other ranks, nothing is measured
+    /// that they could take from each other.
     fn turn(&self, step: u64) -> usize {
         if self.comm.world() > 1 { (step % STEPS_AHEAD as u64) as usize } else { 0 }
     }
@@ -327,8 +329,8 @@ impl Rank {
         }
     }
 
-    /// Replays a step that went wrong. Every rank replays all of it, so that collectives still meet, and every rank
-    /// names the same tensor: the first of the step on any of them.
+    /// Replays a step that went wrong. Every rank replays all of it, so that collectives still meet, and
+    /// every rank names the same tensor: the first of the step on any of them.
     fn find_bad(&mut self, batches: &[Batch]) -> Result<BadTensor> {
         let programs = Arc::clone(&self.programs);
         let section = |at: usize| match at {
@@ -341,17 +343,18 @@ impl Rank {
                 self.upload(batch)?;
             }
             let bad = self.engine.find_bad(section(at))?;
-            found = found.or(bad.map(|bad| Place { section: at, bad }));
+            found = found.or(bad.map(|bad| BadLocation { section: at, bad }));
         }
-        let earliest = self
-            .comm
-            .all_reduce_max("the search for the bad tensor", found.map_or(0, |place| place.urgency()))?;
-        let place = Place::of_urgency(earliest).ok_or_else(|| {
+        let earliest = self.comm.all_reduce_max(
+            "the search for the bad tensor",
+            found.map_or(0, |location| location.urgency()),
+        )?;
+        let location = BadLocation::from_urgency(earliest).ok_or_else(|| {
             Error::failed(
                 "a step was not finite, and its replay was: the machine computes differently each time",
             )
         })?;
-        Ok(place.bad.describe(section(place.section)))
+        Ok(location.bad.describe(section(location.section)))
     }
 
     fn upload(&mut self, batch: &Batch) -> Result<()> {
@@ -372,7 +375,8 @@ impl Rank {
         Ok(self.engine.state.values(slot)?[0])
     }
 
-    /// The mean loss over the held-out tokens (or the first `validation.steps` global batches of them), over all ranks.
+    /// The mean loss over the held-out tokens (or the first `validation.steps` global batches of them), over
+    /// all ranks.
     ///
     /// # Errors
     /// When a rank is lost.
@@ -383,7 +387,7 @@ impl Rank {
         let limit = self.plan.intervals.validation_steps.saturating_mul(self.plan.batch.micro_steps);
         let mut sums = [0.0f64, 0.0];
         for batch in ValidationBatches::new(&dataset, self.spec(), limit)? {
-            self.comm.now(self.done, Activity::Evaluates);
+            self.comm.set_status(self.done, EVALUATES);
             self.upload(&batch)?;
             self.engine.run_all(&[&programs.evaluate], 0)?;
             sums[0] += self.number("control.eval_loss")?;
@@ -398,15 +402,15 @@ impl Rank {
         self.programs.replicas.is_some()
     }
 
-    /// Sees that the parameters of all ranks have the same bits. Ranks that do not exchange gradients have nothing to
-    /// compare, nor has a rank alone.
+    /// Sees that the parameters of all ranks have the same bits. Ranks that do not exchange gradients have
+    /// nothing to compare, nor has a rank alone.
     ///
     /// # Errors
     /// When a rank is lost, or replicas have drifted apart: every rank names the tensor and the ranks.
     pub fn check_replicas(&mut self) -> Result<()> {
         let programs = Arc::clone(&self.programs);
         let Some(section) = &programs.replicas else { return Ok(()) };
-        self.comm.now(self.done, Activity::Compares);
+        self.comm.set_status(self.done, COMPARES);
         replicas::check(&mut self.engine, section, self.done)
     }
 
@@ -421,7 +425,8 @@ impl Rank {
         generate(&mut self.engine, section, &tokenizer, &self.plan.generation, self.plan.batch.seq_len)
     }
 
-    /// Runs forward and backward of the first micro-step of the next step, and returns its batch. Nothing is updated.
+    /// Runs forward and backward of the first micro-step of the next step, and returns its batch. Nothing is
+    /// updated.
     pub(super) fn run_gradients(&mut self) -> Result<Batch> {
         let batch = self.next_batch()?;
         self.upload(&batch)?;
@@ -451,12 +456,13 @@ impl Rank {
         views(&self.engine, buffers)
     }
 
-    /// Ends a run that went well, on every rank, once all of them have come to their end: waits for the device, and lets the
-    /// GPUs part in peace. A rank on a GPU that is dropped without it aborts what the others wait in.
+    /// Ends a run that went well, on every rank, once all of them have come to their end: waits for the
+    /// device, and lets the GPUs part in peace. A rank on a GPU that is dropped without it aborts what the
+    /// others wait in.
     ///
     /// # Errors
     /// When work of the device failed.
-    pub fn part(&self) -> Result<()> {
+    pub fn shutdown(&self) -> Result<()> {
         self.engine.gpu().map_or(Ok(()), |gpu| gpu.shutdown())
     }
 
@@ -475,24 +481,25 @@ impl Rank {
 
 /// Where in a step something was not finite.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Place {
+struct BadLocation {
     /// The micro-step, or their number for the end of the step.
     section: usize,
     bad: BadOutput,
 }
 
-impl Place {
+impl BadLocation {
     const VALUES: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
 
-    /// A number above zero, the larger the earlier, from which the place can be read back: what ranks agree by.
+    /// A number above zero, the larger the earlier, from which the location can be read back: what ranks
+    /// agree by.
     fn urgency(&self) -> u64 {
         let BadOutput { node, output, value } = self.bad;
         let value = Self::VALUES.iter().position(|v| v.to_bits() == value.to_bits()).unwrap_or(0);
         !((self.section as u64) << 42 | (node as u64) << 14 | (output as u64) << 2 | value as u64)
     }
 
-    /// The place of an urgency; none for zero.
-    fn of_urgency(urgency: u64) -> Option<Self> {
+    /// The location of an urgency; none for zero.
+    fn from_urgency(urgency: u64) -> Option<Self> {
         let bits = |from: u32, count: u32| (!urgency >> from & ((1 << count) - 1)) as usize;
         let bad = BadOutput { node: bits(14, 28), output: bits(2, 12), value: Self::VALUES[bits(0, 2) % 3] };
         (urgency > 0).then_some(Self { section: bits(42, 22), bad })
@@ -505,20 +512,21 @@ mod tests {
 
     #[test]
     fn the_earliest_place_is_the_most_urgent() {
-        let place = |section, node, output, value| Place { section, bad: BadOutput { node, output, value } };
+        let location =
+            |section, node, output, value| BadLocation { section, bad: BadOutput { node, output, value } };
         let in_order = [
-            place(0, 0, 0, f64::INFINITY),
-            place(0, 0, 1, f64::NEG_INFINITY),
-            place(0, 7, 0, f64::INFINITY),
-            place(1, 0, 0, f64::INFINITY),
-            place(1 << 20, 99_999, 3, f64::NEG_INFINITY),
+            location(0, 0, 0, f64::INFINITY),
+            location(0, 0, 1, f64::NEG_INFINITY),
+            location(0, 7, 0, f64::INFINITY),
+            location(1, 0, 0, f64::INFINITY),
+            location(1 << 20, 99_999, 3, f64::NEG_INFINITY),
         ];
         assert!(in_order.windows(2).all(|w| w[0].urgency() > w[1].urgency()));
-        for place in in_order {
-            assert_eq!(Place::of_urgency(place.urgency()), Some(place));
+        for location in in_order {
+            assert_eq!(BadLocation::from_urgency(location.urgency()), Some(location));
         }
-        let nan = Place::of_urgency(place(2, 3, 4, -f64::NAN).urgency()).unwrap();
+        let nan = BadLocation::from_urgency(location(2, 3, 4, -f64::NAN).urgency()).unwrap();
         assert!(nan.bad.value.is_nan() && (nan.section, nan.bad.node, nan.bad.output) == (2, 3, 4));
-        assert_eq!(Place::of_urgency(0), None);
+        assert_eq!(BadLocation::from_urgency(0), None);
     }
 }

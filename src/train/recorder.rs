@@ -12,7 +12,6 @@ use crate::results::progress::Progress;
 use crate::results::rows::{self, RowWriter};
 use crate::results::summary::{Sample, Sentences, Startup};
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, memory};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -111,11 +110,6 @@ impl Recorder {
             ))?;
         }
         Ok(recorder)
-    }
-
-    /// The run's folder.
-    pub(super) fn folder(&self) -> &Path {
-        self.folder.path()
     }
 
     /// Says something to whoever watches, and to the log.

@@ -1,9 +1,10 @@
 //! Whether the parameters of all ranks have the same bits.
 //!
-//! Ranks start alike, add the same gradients in the same order and update alike, so their parameters never differ, unless
-//! memory, a link or a program is wrong. What is compared is a fingerprint of each master, 16 bytes from each rank.
+//! Ranks start alike, add the same gradients in the same order and update alike, so their parameters never
+//! differ, unless memory, a link or a program is wrong. What is compared is a fingerprint of each master, 16
+//! bytes from each rank.
 
-use crate::device::communicator::Outcome;
+use crate::device::communicator::CollectiveResult;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section};
 use crate::ir::State;
@@ -31,7 +32,7 @@ pub(super) fn check(engine: &mut Engine, section: &Section, step: u64) -> Result
 }
 
 /// The first parameter that is not the same on all ranks, and where it differs; `None` where there is none.
-fn verdict(layout: &State, all: &Outcome) -> Option<String> {
+fn verdict(layout: &State, all: &CollectiveResult) -> Option<String> {
     let parts: Vec<&[u8]> = all.parts().collect();
     let of = |rank: usize, row: usize| parts[rank].get(row * BYTES..(row + 1) * BYTES);
     let mut differing =
@@ -84,7 +85,7 @@ mod tests {
         });
         let state = StateBuilder::new(Precision::of(DType::F32), &requests, false).finish();
         let bytes = |numbers: &[u8; 3]| numbers.iter().flat_map(|&n| [n; BYTES]).collect();
-        verdict(&state, &Outcome::Bytes(ranks.iter().map(bytes).collect()))
+        verdict(&state, &CollectiveResult::Bytes(ranks.iter().map(bytes).collect()))
     }
 
     #[test]

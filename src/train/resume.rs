@@ -1,6 +1,7 @@
 //! Where a run begins: at step 0, or at a checkpoint that belongs to it.
 
-use super::run::{Origin, engine_name};
+use super::gauges::engine_name;
+use super::request::Origin;
 use crate::checkpoint::{self, Loaded};
 use crate::data::Dataset;
 use crate::error::{Error, Result};
@@ -33,8 +34,8 @@ impl Start {
 /// Finds the newest good checkpoint that `origin` speaks of, and refuses one that another run belongs to.
 ///
 /// # Errors
-/// A usage error where a resumed run would not be the one that began, or a fork could not train; a failure where
-/// checkpoints cannot be read.
+/// A usage error where a resumed run would not be the one that began, or a fork could not train; a failure
+/// where checkpoints cannot be read.
 pub(super) fn start(
     origin: &Origin,
     resolved: &Recipe,
@@ -75,8 +76,8 @@ pub(super) fn start(
     Ok(start)
 }
 
-/// The newest unfinished run of a recipe with this hash. One that somebody works on is an error: a second run beside it
-/// is not what `checkpoint.resume = "auto"` asks for.
+/// The newest unfinished run of a recipe with this hash. One that somebody works on is an error: a second run
+/// beside it is not what `checkpoint.resume = "auto"` asks for.
 ///
 /// # Errors
 /// As [`RunFolder::open`].
@@ -96,8 +97,8 @@ pub(super) fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
     recipe::load_str(name, &loaded.meta().resolved_recipe_toml, &[], std::iter::empty(), &Machine::none())
 }
 
-/// Compares what began with what is about to go on. Training keys and the corpus must be the same; execution keys
-/// may change, and are returned.
+/// Compares what began with what is about to go on. Training keys and the corpus must be the same; execution
+/// keys may change, and are returned.
 fn changes(
     before: &Recipe,
     corpus_hash: Option<&str>,

@@ -1,16 +1,18 @@
 //! A whole run: corpus, plan, folder, ranks, summary.
 
 use super::Outcome;
-use super::gauges::provenance;
+use super::conclude::{Ended, conclude, mark_failed};
+use super::context::{RankZero, RunContext};
+use super::gauges::{engine_name, provenance};
 use super::generate::prompt;
-use super::ranks::{Crew, Lead, dismiss, train_ranks};
 use super::recorder::{Parts, Recorder};
-use super::resume::{start, unfinished};
+use super::request::{Origin, Request};
+use super::resume::{Start, start, unfinished};
+use super::train_ranks::{announce_finished, train_ranks};
 use crate::checkpoint::{END_TOKEN_ID, Meta};
 use crate::data::{self, Dataset};
 use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::error::{Error, Kind, Result};
-use crate::exec::BadTensor;
 use crate::forecast::memory::peak_bytes;
 use crate::forecast::time::predicted_step_ms;
 use crate::forecast::{SMALLER, check_fits};
@@ -19,181 +21,172 @@ use crate::machine::{Gpus, Machine};
 use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::policy::{DeviceChoice, Resume};
-use crate::ranks::{LastWords, Party, Stop, fault, process};
+use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
 use crate::recipe::Recipe;
 use crate::results::atomic;
-use crate::results::folder::{ALGORITHMS, SUMMARY, read_summary};
+use crate::results::folder::ALGORITHMS;
 use crate::results::progress::{Mode, Progress};
-use crate::results::provenance::{Cpu, Environment};
+use crate::results::provenance::Environment;
 use crate::results::{RunFolder, Status, Summary, memory};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Where a run begins.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Origin {
-    /// At step 0, in a new folder; or in that of this recipe's newest unfinished run, where it says so.
-    Fresh,
-    /// Where the newest good checkpoint of this run ends, in its folder.
-    Resume(PathBuf),
-    /// Where the newest good checkpoint of another run ends, in a new folder, with training keys changed.
-    Fork(PathBuf),
-}
-
-/// What to run.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// The recipe.
-    pub resolved: Recipe,
-    /// The machine that it runs on.
-    pub machine: Machine,
-    /// Where run folders go.
-    pub results: PathBuf,
-    /// How progress is shown.
-    pub progress: Mode,
-    /// Where it begins.
-    pub origin: Origin,
-    /// A run whose choices of matrix-product algorithms are taken over.
-    pub algorithms_from: Option<PathBuf>,
-    /// The command line that asked for it.
-    pub command: Vec<String>,
-}
-
-/// A run that is over, well or not.
-#[derive(Debug)]
-pub struct Ended {
-    /// Its folder, still held.
-    pub folder: RunFolder,
-    /// Its summary, as it stands in the folder.
-    pub summary: Summary,
-    /// An error unless every step is trained: 75 when a signal stopped the run after a save, 1 when it failed or
-    /// diverged.
-    pub outcome: Result<()>,
-}
-
-/// Trains a recipe to its end, or to a signal, with the ranks of `party`, of which rank 0 is one. A run that is finished
-/// already stays as it is.
+/// Trains a recipe until its last step or a signal, on ranks that include rank 0. A run that is finished
+/// already is left as it is.
 ///
 /// # Errors
-/// Before anything is written: exit 2 for a recipe or corpus that is wrong, or that is not of the run to go on with,
-/// 4 for one that does not fit. What happens once the run's folder is open ends in [`Ended`] and the summary, unless
-/// the folder cannot be written.
-pub fn run(request: Request, party: &Party, stop: &Stop) -> Result<Ended> {
-    let words = LastWords::when_ended(party.first());
-    let ended = lead(request, party, stop, &words);
+/// Before anything is written: exit 2 for a recipe or corpus that is invalid or not that of the run to
+/// resume, 4 for one that does not fit. Errors after the folder of the run is open are in [`Ended`] and the
+/// summary, unless the folder cannot be written.
+pub fn run(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<Ended> {
+    let guard = ExitGuard::arm(ranks.first());
+    let ended = run_rank_zero(request, ranks, stop, &guard);
     if let Err(e) = &ended {
-        // Ranks of other processes wait for the beginning.
-        party.first().abort(e);
+        // Ranks of other processes wait for the start message.
+        ranks.first().abort(e);
     }
-    words.not_needed();
+    guard.disarm();
     ended
 }
 
-/// Takes part in a run whose rank 0 is in another process; returns once it is over.
+/// Trains the ranks of this process in a run whose rank 0 is in another process.
 ///
 /// # Errors
 /// As [`run`], for this process's ranks.
-pub fn follow(resolved: Recipe, machine: &Machine, party: &Party, stop: &Stop) -> Result<Outcome> {
-    let words = LastWords::when_ended(party.first());
-    let trained = prepare(&resolved, machine, party).and_then(|(plan, programs, dataset)| {
+pub fn follow(resolved: Recipe, machine: &Machine, ranks: &LocalRanks, stop: &Stop) -> Result<Outcome> {
+    let guard = ExitGuard::arm(ranks.first());
+    let trained = prepare(&resolved, machine, ranks).and_then(|(plan, programs, dataset)| {
         fault::check(plan.batch.world, 0, plan.steps as u64)?;
-        let crew = Crew { resolved, plan, programs, dataset, stop: stop.clone() };
-        train_ranks(party, &crew, None)
+        let recipe_hash = resolved.hash();
+        let context = RunContext { resolved, recipe_hash, plan, programs, dataset, stop: stop.clone() };
+        train_ranks(ranks, &context, None)
     });
     if let Err(e) = &trained {
-        party.first().abort(e);
+        ranks.first().abort(e);
     }
-    words.not_needed();
+    guard.disarm();
     trained
 }
 
-fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Result<Ended> {
+fn run_rank_zero(request: Request, ranks: &LocalRanks, stop: &Stop, guard: &ExitGuard) -> Result<Ended> {
     let Request { resolved, machine, results, progress, origin, algorithms_from, command } = request;
-    let origin = match origin {
-        Origin::Fresh if resolved.values().checkpoint.resume == Resume::Auto => {
-            unfinished(&results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume)
-        }
-        asked => asked,
-    };
-    // Whoever else works on the run is found before a corpus is opened.
-    let opened = match &origin {
+    let origin = resolve_origin(origin, &resolved, &results)?;
+    // Locked before the corpus is opened, so that a second process on the same run ends at once.
+    let resumed = match &origin {
         Origin::Resume(path) => Some(RunFolder::open(path)?),
         Origin::Fresh | Origin::Fork(_) => None,
     };
     let began = Instant::now();
-    let (plan, programs, dataset) = prepare(&resolved, &machine, party)?;
+    let (plan, programs, dataset) = prepare(&resolved, &machine, ranks)?;
     let corpus_took = began.elapsed();
-    let mut recipe_hash = resolved.hash();
     let start = start(&origin, &resolved, &plan, &programs, &dataset)?;
-    let from_step = start.step();
-    fault::check(plan.batch.world, from_step, plan.steps as u64)?;
+    let (from_step, steps) = (start.step(), plan.steps as u64);
+    fault::check(plan.batch.world, from_step, steps)?;
     let algorithms = algorithms(&origin, algorithms_from.as_deref(), &plan)?;
-    let mut progress =
-        Progress::new(progress, plan.steps as u64, plan.batch.tokens_per_step() as u64, plan.corpus.floor);
-    let resumed = opened.is_some();
-    let (folder, mut summary) = match opened {
+    let recipe_hash = resolved.hash();
+    let mut context = RunContext { resolved, recipe_hash, plan, programs, dataset, stop: stop.clone() };
+
+    let mut progress = new_progress(progress, &context.plan);
+    let is_resumed = resumed.is_some();
+    let (folder, summary) = match resumed {
         Some(folder) => {
-            let mut summary = folder.summary()?;
-            if summary.status == Status::Ok && from_step == plan.steps as u64 {
-                progress.note(&format!(
-                    "{} is finished: all {from_step} steps are trained. `xrun resume RUN --fork training.steps=N` \
-                     trains further, in a new run",
-                    folder.path().display()
-                ));
-                let crew = Crew { resolved, plan, programs, dataset, stop: stop.clone() };
-                dismiss(party, &crew, folder.path())?;
+            let summary = folder.summary()?;
+            if summary.status == Status::Ok && from_step == steps {
+                note_finished(&mut progress, folder.path(), steps);
+                announce_finished(ranks, &context, folder.path())?;
                 return Ok(Ended { folder, summary, outcome: Ok(()) });
             }
-            // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed, the hash stays that
-            // of the recipe as written.
+            // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed, the hash
+            // stays that of the recipe as written.
             if start.changes.is_empty() {
-                recipe_hash.clone_from(&summary.recipe_hash);
-            } else {
-                summary.recipe_hash.clone_from(&recipe_hash);
+                context.recipe_hash.clone_from(&summary.recipe_hash);
             }
             (folder, summary)
         }
-        None => {
-            let folder = RunFolder::create(&results, &plan.name, &recipe_hash[..8], Timestamp::now())?;
-            folder.write_recipe(&as_written(&resolved))?;
-            let name = folder.name();
-            (folder, Summary::started(&plan.name, &name, &recipe_hash, plan.steps as u64))
-        }
+        None => create_folder(&results, &context)?,
     };
     progress.begin(folder.path());
-    folder.write_resolved(&resolved.to_toml())?;
-    let gpus: Vec<usize> = plan.execution.gpus().collect();
-    let gpu = (!gpus.is_empty()).then(|| provenance(&gpus, plan.execution.channels)).transpose()?;
-    folder.write_environment(&Environment {
-        gpu,
-        command,
-        ..Environment::detect(plan.execution.threads, Timestamp::now())
-    })?;
-    atomic::write(&folder.path().join(TOKENIZER), dataset.tokenizer.to_json().as_bytes())?;
-    describe(&mut summary, &plan, &programs, &dataset);
-    let changed = |change: &String| format!("after step {from_step} with {change}");
-    summary.notes.extend(start.changes.iter().map(changed));
-    let apart = plan.batch.world > 1 && !plan.execution.communicate;
-    if apart && !summary.notes.iter().any(|note| note == APART) {
-        summary.notes.push(APART.to_owned());
-    }
-
+    write_provenance(&folder, &context, command)?;
+    let summary = describe(summary, &context, &start);
+    let path = folder.path().to_owned();
     let mut recorder = Recorder::new(Parts {
-        meta: meta(&resolved, &recipe_hash, &plan, &dataset),
-        plan: Arc::clone(&plan),
-        planned_bytes: peak_bytes(&plan, &programs) as u64,
-        judge: resolved.values().data.corpus == STORIES,
+        meta: meta(&context),
+        plan: Arc::clone(&context.plan),
+        planned_bytes: peak_bytes(&context.plan, &context.programs) as u64,
+        judge: context.resolved.values().data.corpus == STORIES,
         progress,
         folder,
         summary,
         from_step,
-        resumed,
+        resumed: is_resumed,
     })?;
+    log_start(&mut recorder, &context, &start, &machine, &ranks.notes)?;
+
+    let failed_path = path.clone();
+    guard.before_exit(move |error| mark_failed(&failed_path, error));
+    process::report_run_folder(ranks, path.clone());
+    let recorder = Mutex::new(Some(recorder));
+    let (loaded, algorithms) = (start.loaded.as_ref(), algorithms.as_ref());
+    let zero = RankZero { recorder: &recorder, folder: path, corpus_took, from_step, loaded, algorithms };
+    let outcome = train_ranks(ranks, &context, Some(&zero))
+        .map_err(|e| explain_refusal(e, &context.plan, &context.programs));
+    let recorder = recorder.into_inner().ok().flatten();
+    let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
+    conclude(recorder, outcome)
+}
+
+/// Replaces a fresh start by a resume of the newest unfinished run of this recipe, where `checkpoint.resume =
+/// "auto"`.
+fn resolve_origin(origin: Origin, resolved: &Recipe, results: &Path) -> Result<Origin> {
+    if origin != Origin::Fresh || resolved.values().checkpoint.resume != Resume::Auto {
+        return Ok(origin);
+    }
+    Ok(unfinished(results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume))
+}
+
+fn new_progress(mode: Mode, plan: &Plan) -> Progress {
+    Progress::new(mode, plan.steps as u64, plan.batch.tokens_per_step() as u64, plan.corpus.floor)
+}
+
+fn note_finished(progress: &mut Progress, folder: &Path, steps: u64) {
+    progress.note(&format!(
+        "{} is finished: all {steps} steps are trained. `xrun resume RUN --fork training.steps=N` trains further, in a \
+         new run",
+        folder.display()
+    ));
+}
+
+/// Creates the folder of a new run, with the recipe as written.
+fn create_folder(results: &Path, context: &RunContext) -> Result<(RunFolder, Summary)> {
+    let (plan, hash) = (&context.plan, &context.recipe_hash);
+    let folder = RunFolder::create(results, &plan.name, &hash[..8], Timestamp::now())?;
+    folder.write_recipe(&as_written(&context.resolved))?;
+    let name = folder.name();
+    Ok((folder, Summary::started(&plan.name, &name, hash, plan.steps as u64)))
+}
+
+/// Writes what the run depends on: the resolved recipe, the environment, the tokenizer.
+fn write_provenance(folder: &RunFolder, context: &RunContext, command: Vec<String>) -> Result<()> {
+    folder.write_resolved(&context.resolved.to_toml())?;
+    let execution = &context.plan.execution;
+    let gpus: Vec<usize> = execution.gpus().collect();
+    let gpu = (!gpus.is_empty()).then(|| provenance(&gpus, execution.channels)).transpose()?;
+    let environment = Environment::detect(execution.threads, Timestamp::now());
+    folder.write_environment(&Environment { gpu, command, ..environment })?;
+    atomic::write(&folder.path().join(TOKENIZER), context.dataset.tokenizer.to_json().as_bytes())
+}
+
+/// Writes notes and warnings about the start to the log.
+fn log_start(
+    recorder: &mut Recorder,
+    context: &RunContext,
+    start: &Start,
+    machine: &Machine,
+    notes: &[String],
+) -> Result<()> {
+    let (plan, dataset) = (&context.plan, &context.dataset);
     recorder.note(&format!("{}: {}", plan.name, dataset.description))?;
     for warning in dataset.warnings.iter().chain(&start.warnings) {
         recorder.warn(warning)?;
@@ -202,62 +195,30 @@ fn lead(request: Request, party: &Party, stop: &Stop, words: &LastWords) -> Resu
         recorder.note(&format!("changed: {change}"))?;
     }
     if let Some(loaded) = &start.loaded {
-        recorder.note(&format!("going on from step {from_step} ({})", loaded.path().display()))?;
+        recorder.note(&format!("going on from step {} ({})", start.step(), loaded.path().display()))?;
     }
     if let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus)
-        && resolved.values().engine.device == DeviceChoice::Auto
+        && context.resolved.values().engine.device == DeviceChoice::Auto
         && cuda::libraries::Nvidia::Driver.open().is_some()
     {
         recorder.warn(&format!("this runs on the CPU, for {reason}"))?;
     }
-    for note in &party.notes {
+    for note in notes {
         recorder.note(note)?;
     }
-    let folder = recorder.folder().to_owned();
-    let path = folder.clone();
-    words.leave(move |error| mark_failed(&path, error));
-    process::writes_to(party, folder.clone());
-    let recorder = Mutex::new(Some(recorder));
-    let crew = Crew { resolved, plan, programs, dataset, stop: stop.clone() };
-    let (loaded, algorithms) = (start.loaded.as_ref(), algorithms.as_ref());
-    let lead = Lead { recorder: &recorder, folder, corpus_took, from_step, loaded, algorithms };
-    let outcome =
-        train_ranks(party, &crew, Some(&lead)).map_err(|e| explain_refusal(e, &crew.plan, &crew.programs));
-    let recorder = recorder.into_inner().ok().flatten();
-    let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
-    conclude(recorder, outcome)
+    Ok(())
 }
 
-/// What the summary of a run says whose ranks do not exchange gradients.
-const APART: &str = "communication off: replicas differ, nothing of this run may be exported";
-
-/// How long writing down how a run ended may take: what a run hangs on may be the disk.
-const LAST_WRITE: Duration = Duration::from_secs(2);
-
-/// Writes down how a run ended whose rank 0 cannot do so itself. Where that fails, the caller's error on stderr remains.
-pub fn mark_failed(folder: &Path, error: &Error) {
-    let (folder, error) = (folder.to_owned(), error.clone());
-    let (writes, written) = channel::<()>();
-    std::thread::spawn(move || {
-        let running = read_summary(&folder).ok().filter(|summary| summary.status == Status::Running);
-        if let Some(mut summary) = running {
-            (summary.status, summary.reason) = (failure(&error), Some(error.message().to_owned()));
-            if let Ok(text) = serde_json::to_vec_pretty(&summary) {
-                let _ = atomic::write(&folder.join(SUMMARY), &text);
-            }
-        }
-        drop(writes);
-    });
-    let _ = written.recv_timeout(LAST_WRITE);
-}
+/// Note in the summary of a run whose ranks do not exchange gradients.
+const NOT_EXCHANGED: &str = "communication off: replicas differ, nothing of this run may be exported";
 
 /// Opens the corpus, plans, records the programs, and refuses what does not fit.
 pub(super) fn prepare(
     recipe: &Recipe,
     machine: &Machine,
-    party: &Party,
+    ranks: &LocalRanks,
 ) -> Result<(Arc<Plan>, Arc<Programs>, Arc<Dataset>)> {
-    let machine = machine.clone().with_ranks(party.on_machine(), party.processes_on_machine());
+    let machine = machine.clone().with_ranks(ranks.on_machine(), ranks.processes_on_machine());
     let dataset = data::open(&data_spec(recipe), recipe.values().training.seq_len)?;
     let plan = Plan::new(recipe, &corpus_facts(&dataset), &machine)?;
     if plan.generation.samples > 0 {
@@ -269,14 +230,14 @@ pub(super) fn prepare(
     Ok((Arc::new(plan), Arc::new(programs), Arc::new(dataset)))
 }
 
-/// The corpus whose grammar can tell whether a sentence is one of its own.
+/// Name of the corpus with a grammar, against which generated sentences are checked.
 const STORIES: &str = "stories";
 
-/// The name of the tokenizer in a run folder.
+/// File name of the tokenizer in a run folder.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
-/// The table of algorithms that a run takes over: that of the run named, or its own where it goes on. Both sides of a
-/// comparison, and both halves of a resumed run, compute with the same.
+/// Returns the table of matrix-product algorithms to reuse: that of the run named, or that of the run to
+/// resume. So both arms of a comparison, and both halves of a resumed run, round alike.
 fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Option<Algorithms>> {
     let Some(gpu) = plan.execution.gpu else { return Ok(None) };
     let own = match origin {
@@ -301,51 +262,7 @@ fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Optio
     Ok(Some(table))
 }
 
-/// Why a run diverged.
-pub fn not_taken(step: u64, bad: &BadTensor) -> String {
-    format!("step {step} was not taken: {} ({}) holds {}", bad.tensor, bad.op, bad.value)
-}
-
-/// Turns the end of the loop into a summary and an exit code.
-fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
-    match ended {
-        Ok(Outcome::Finished) => {
-            let (folder, summary) = recorder.finish(Status::Ok, None)?;
-            Ok(Ended { folder, summary, outcome: Ok(()) })
-        }
-        Ok(Outcome::Interrupted) => {
-            let saves = recorder.saves();
-            let (folder, summary) =
-                recorder.finish(Status::Interrupted, Some("stopped by a signal".into()))?;
-            let (steps, path) = (summary.steps, folder.path().display());
-            let then = match saves {
-                true => format!("saved; `xrun resume {path}` goes on"),
-                false => "with nothing saved (checkpoint.keep = 0): a resume begins anew".to_owned(),
-            };
-            let error =
-                Error::new(Kind::Interrupted, format!("stopped by a signal after step {steps}, {then}"));
-            Ok(Ended { folder, summary, outcome: Err(error) })
-        }
-        Ok(Outcome::Diverged { step, bad }) => {
-            let reason = not_taken(step, &bad);
-            let (folder, summary) = recorder.finish(Status::Diverged, Some(reason.clone()))?;
-            let error = Error::failed(format!(
-                "diverged: {reason}; the parameters are those of step {}. See {}; a lower optimizer.lr or a longer \
-                 lr_scheduler.warmup_steps is the usual next try",
-                step - 1,
-                folder.path().display()
-            ));
-            Ok(Ended { folder, summary, outcome: Err(error) })
-        }
-        // The run's own error matters more than one of writing it down.
-        Err(e) => match recorder.finish(failure(&e), Some(e.message().to_string())) {
-            Ok((folder, summary)) => Ok(Ended { folder, summary, outcome: Err(e) }),
-            Err(_) => Err(e),
-        },
-    }
-}
-
-/// Says of memory that was refused what the plan had foreseen, and what to turn.
+/// Adds to an error of memory what was planned, and which keys need less.
 fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
     if error.kind() != Kind::DoesNotFit {
         return error;
@@ -359,11 +276,6 @@ fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
     ))
 }
 
-/// How a run that ended by an error is reported.
-fn failure(error: &Error) -> Status {
-    if error.kind() == Kind::DoesNotFit { Status::Oom } else { Status::Failed }
-}
-
 /// What the corpus says of itself once it is open.
 pub fn corpus_facts(dataset: &Dataset) -> Corpus {
     Corpus {
@@ -375,7 +287,10 @@ pub fn corpus_facts(dataset: &Dataset) -> Corpus {
     }
 }
 
-fn describe(summary: &mut Summary, plan: &Plan, programs: &Programs, dataset: &Dataset) {
+/// Fills in what is known before the first step.
+fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summary {
+    let RunContext { plan, programs, dataset, .. } = context;
+    summary.recipe_hash.clone_from(&context.recipe_hash);
     summary.steps_planned = plan.steps as u64;
     summary.parameters = Some(programs.state.parameter_count() as u64);
     summary.parameters_core = Some(programs.state.core_parameter_count() as u64);
@@ -385,19 +300,21 @@ fn describe(summary: &mut Summary, plan: &Plan, programs: &Programs, dataset: &D
     summary.predicted_step_ms = gpu.and_then(|gpu| predicted_step_ms(plan, programs, &gpu.name));
     summary.memory.planned_bytes = Some(peak_bytes(plan, programs) as u64);
     summary.memory.baseline_rss_bytes = memory::rss_bytes();
+    let changed = |change: &String| format!("after step {} with {change}", start.step());
+    summary.notes.extend(start.changes.iter().map(changed));
+    let exchanges = plan.batch.world == 1 || plan.execution.communicate;
+    if !exchanges && !summary.notes.iter().any(|note| note == NOT_EXCHANGED) {
+        summary.notes.push(NOT_EXCHANGED.to_owned());
+    }
+    summary
 }
 
-/// What the bits of a run depend on besides the recipe.
-pub(super) fn engine_name(plan: &Plan) -> String {
-    let cpu = || format!("cpu {}", Cpu::detect(plan.execution.threads).instructions);
-    plan.execution.gpu.map_or_else(cpu, |gpu| cuda::describe(gpu).unwrap_or_else(|e| e.message().to_string()))
-}
-
-fn meta(resolved: &Recipe, recipe_hash: &str, plan: &Plan, dataset: &Dataset) -> Meta {
+fn meta(context: &RunContext) -> Meta {
+    let RunContext { resolved, recipe_hash, plan, dataset, .. } = context;
     Meta {
         step: 0,
         tokens_seen: 0,
-        recipe_hash: recipe_hash.to_string(),
+        recipe_hash: recipe_hash.clone(),
         resolved_recipe_toml: resolved.to_toml(),
         corpus_hash: dataset.hash.clone(),
         tokenizer_hash: dataset.tokenizer.hash(),

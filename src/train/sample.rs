@@ -7,7 +7,7 @@ use super::run::TOKENIZER;
 use crate::checkpoint::{self, Loaded};
 use crate::data::Tokenizer;
 use crate::device::Device;
-use crate::device::communicator::Alone;
+use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, prepare};
@@ -15,11 +15,12 @@ use crate::machine::Machine;
 use crate::model::generator;
 use crate::plan::{Corpus, Generation, Plan};
 use crate::recipe::{self, Class};
-use crate::results::progress::tell;
+use crate::results::progress::eprint_line;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The one key of training that sampling may change: weights are stored in fp32, whatever they were trained in.
+/// The one key of training that sampling may change: weights are stored in fp32, whatever they were trained
+/// in.
 const DTYPE: &str = "training.dtype";
 
 /// What to write, with which run.
@@ -46,7 +47,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         })?,
     };
     for warning in loaded.warnings() {
-        tell(&format!("warning: {warning}"));
+        eprint_line(&format!("warning: {warning}"));
     }
     let trained = recipe_of(&loaded)?;
     let machine = Machine::here().with_single_device();
@@ -87,7 +88,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     let mut engine = Engine::new(
         device,
         &state,
-        Arc::new(Alone),
+        Arc::new(SingleRank),
         execution.placement,
         section.memory.arena_bytes,
         execution.poison,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use xrun::data::{self, Dataset};
-use xrun::device::communicator::Alone;
+use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{BadTensor, Engine};
 use xrun::machine::Machine;
@@ -92,7 +92,7 @@ impl Setup {
         let arena = self.programs.arena_bytes();
         let (placement, poison) = (execution.placement, execution.poison);
         let mut engine =
-            Engine::new(pool, &self.programs.state, Arc::new(Alone), placement, arena, poison).unwrap();
+            Engine::new(pool, &self.programs.state, Arc::new(SingleRank), placement, arena, poison).unwrap();
         initialize(&mut engine, self.plan.seed).unwrap();
         set(&mut engine, "control.schedule", &schedule_table(&self.plan));
         set(&mut engine, "control.step", &[1.0]);

@@ -3,7 +3,7 @@
 use crate::harness::Setup;
 use std::sync::Arc;
 use xrun::device::DType;
-use xrun::device::communicator::Alone;
+use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
 use xrun::ir::{Builder, Mode, Out, Precision, Spec, State, StateBuilder};
@@ -82,7 +82,7 @@ fn run(section: &Section, placement: Placement, poison: bool) -> Vec<f64> {
     let pool = Arc::new(Pool::new(1).unwrap());
     let state = &section.program.state;
     let arena = section.memory.arena_bytes;
-    let mut engine = Engine::new(pool, state, Arc::new(Alone), placement, arena, poison).unwrap();
+    let mut engine = Engine::new(pool, state, Arc::new(SingleRank), placement, arena, poison).unwrap();
     let (x, y) = (engine.state.slot("io.x").unwrap(), engine.state.slot("io.y").unwrap());
     engine.state.set_values(x, &(1..=WIDTH).map(|v| v as f64).collect::<Vec<_>>()).unwrap();
     engine.run(section).unwrap();

@@ -1,4 +1,5 @@
-//! Which file imports which: paths are followed through `use` items and facades to the file that defines a name.
+//! Which file imports which: paths are followed through `use` items and facades to the file that defines a
+//! name.
 
 use super::source::{Source, Use, room};
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,7 +116,8 @@ impl<'a> Tree<'a> {
         tree
     }
 
-    /// Returns the path from the crate's root; `None` for one that leads to another crate or stays in its file.
+    /// Returns the path from the crate's root; `None` for one that leads to another crate or stays in its
+    /// file.
     fn absolute(&self, within: &[String], path: &[String], in_use: bool) -> Option<Vec<String>> {
         let first = path.first()?;
         let mut base = within.to_vec();
@@ -132,7 +134,8 @@ impl<'a> Tree<'a> {
             }
             name => {
                 let child = [within, &[name.to_owned()]].concat();
-                // A word alone is a variable or a name of the file, unless a `use` brought it in: that is counted there.
+                // A word alone is a variable or a name of the file, unless a `use` brought it in: that is
+                // counted there.
                 if self.modules.contains_key(&child) && (in_use || path.len() > 1) {
                     path
                 } else if let Some(used) = self.names.get(&(within.to_vec(), name.to_owned()))

@@ -90,8 +90,8 @@ impl Source {
         source
     }
 
-    /// Returns true if the comment above a line (from 1) contains `says`; attributes and the beginning of the statement
-    /// may stand between.
+    /// Returns true if the comment above a line (from 1) contains `says`; attributes and the beginning of the
+    /// statement may stand between.
     pub fn documented(&self, line: usize, says: &str) -> bool {
         let mut above = self.lines[..line - 1].iter().rev().map(|line| line.trim());
         let comment = |line: &&str| line.starts_with("//");

@@ -4,7 +4,7 @@ use crate::fixture::Fixture;
 use crate::formula;
 use std::sync::Arc;
 use xrun::device::DType;
-use xrun::device::communicator::Alone;
+use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
 use xrun::ir::state::ParamRequest;
@@ -28,9 +28,15 @@ fn every_step_within_two_ulp() {
 
     let state = Arc::new(state());
     let section = section(&state);
-    let mut engine =
-        Engine::new(Arc::new(Pool::new(1).unwrap()), &state, Arc::new(Alone), Placement::Naive, 0, false)
-            .unwrap();
+    let mut engine = Engine::new(
+        Arc::new(Pool::new(1).unwrap()),
+        &state,
+        Arc::new(SingleRank),
+        Placement::Naive,
+        0,
+        false,
+    )
+    .unwrap();
     set(&mut engine, "control.clip", &[1.0]);
     set(&mut engine, "control.schedule", &table());
 

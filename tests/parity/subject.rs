@@ -2,7 +2,7 @@
 
 use crate::formula;
 use std::sync::Arc;
-use xrun::device::communicator::Alone;
+use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::ir::Precision;
@@ -93,7 +93,7 @@ impl Subject {
         let mut engine = Engine::new(
             pool,
             &programs.state,
-            Arc::new(Alone),
+            Arc::new(SingleRank),
             execution.placement,
             programs.arena_bytes(),
             execution.poison,

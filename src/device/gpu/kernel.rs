@@ -1,7 +1,9 @@
 //! Kernels, the grids that they are launched with, and their arguments.
 
-use super::DevicePtr;
 use crate::device::DType;
+
+/// An address in the memory of a GPU.
+pub type DevicePtr = u64;
 
 /// A kernel: a function of a file in `kernels/`, compiled with macro definitions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,10 +1,7 @@
 //! The queue that ops put their work into.
 
-use super::{Arg, Grid, Kernel, Product, Properties};
+use super::{Arg, DevicePtr, Grid, Kernel, Product, Properties};
 use crate::error::Result;
-
-/// An address in the memory of a GPU.
-pub type DevicePtr = u64;
 
 /// A queue of work for a GPU. Work runs in the order in which it was put in, asynchronously to the caller.
 pub trait Queue {

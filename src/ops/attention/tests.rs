@@ -2,7 +2,7 @@
 
 use super::reference::Problem;
 use super::*;
-use crate::device::communicator::Alone;
+use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::philox::philox;
 use crate::exec::{Engine, Section};
@@ -33,7 +33,7 @@ fn noise(count: usize, stream: u32) -> Vec<f64> {
 fn engine(state: &Arc<State>, sections: &[&Section]) -> Engine {
     let arena = sections.iter().map(|s| s.memory.arena_bytes).max().unwrap_or(0);
     let pool = Arc::new(Pool::new(2).unwrap());
-    Engine::new(pool, state, Arc::new(Alone), Placement::Arena, arena, true).unwrap()
+    Engine::new(pool, state, Arc::new(SingleRank), Placement::Arena, arena, true).unwrap()
 }
 
 /// Output and gradient of the packed rows. `sequences` says which sequences of the data of [`noise`] are computed.

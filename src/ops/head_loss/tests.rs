@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::check::{ATOL, EPSILON, RTOL};
-use crate::device::communicator::Alone;
+use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::philox::philox;
 use crate::exec::{Engine, Section};
@@ -72,7 +72,7 @@ impl Run {
         let section = Section::new(program);
         let arena = section.memory.arena_bytes;
         let pool = Arc::new(Pool::new(2).unwrap());
-        let engine = Engine::new(pool, &state, Arc::new(Alone), Placement::Arena, arena, true).unwrap();
+        let engine = Engine::new(pool, &state, Arc::new(SingleRank), Placement::Arena, arena, true).unwrap();
         let mut run = Self { section, engine };
         let value = |stream: u32, at: usize| {
             f64::from(philox([at as u32, stream, 0, 0], [1, 2])[0]) / 2f64.powi(31) - 1.0

@@ -1,7 +1,7 @@
-//! What all ranks take over from rank 0 before the first step.
+//! Setup that all ranks take over from rank 0 before the first step: product algorithms and NCCL.
 
 use crate::device::Device;
-use crate::device::communicator::{Communicator, STOPPED_BY_ANOTHER};
+use crate::device::communicator::Communicator;
 use crate::device::cuda::nccl::UniqueId;
 use crate::device::cuda::{Algorithms, Gpu};
 use crate::error::{Error, Result};
@@ -9,11 +9,11 @@ use crate::exec::prepare;
 use crate::model::Programs;
 use std::sync::Arc;
 
-/// Where ranks meet for rank 0's table.
+/// Name of the collective that sends rank 0's table.
 const TABLE: &str = "the algorithms of matrix products";
 
-/// Compiles the kernels of all programs and chooses the algorithms of products: rank 0 does, and the others take over its
-/// table, since what is fastest by a hair may be another one on another card, and has other bits.
+/// Compiles the kernels of all programs and chooses the algorithms of products. Rank 0 chooses and the others
+/// use its table: another algorithm may be fastest by a hair on another card, and rounds otherwise.
 ///
 /// # Errors
 /// When a kernel does not compile, or ranks are on different GPUs or libraries.
@@ -39,11 +39,11 @@ pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Com
     prepare(device, programs.sections())
 }
 
-/// Joins the GPUs of all ranks; the end of the run of any rank ends what they wait in.
+/// Connects the GPUs of all ranks by NCCL. An abort of the run ends the collectives that they wait in.
 ///
 /// # Errors
 /// As [`Gpu::join_ranks`].
-pub(super) fn meet(gpu: &Gpu, comm: &dyn Communicator, channels: Option<usize>) -> Result<()> {
+pub(super) fn connect_gpus(gpu: &Gpu, comm: &dyn Communicator, channels: Option<usize>) -> Result<()> {
     gpu.join_ranks(comm.rank(), comm.world(), channels, |id| {
         let bytes = comm.broadcast("the id of NCCL", id.map(Vec::from).unwrap_or_default())?;
         UniqueId::try_from(bytes).map_err(|_| Error::failed("rank 0 sent no id of NCCL"))
@@ -52,8 +52,7 @@ pub(super) fn meet(gpu: &Gpu, comm: &dyn Communicator, channels: Option<usize>) 
         let nccl = Arc::downgrade(nccl);
         comm.on_abort(Box::new(move |error| {
             if let Some(nccl) = nccl.upgrade() {
-                // What a rank says that ends for this alone must not look like the cause.
-                nccl.abort(&format!("{STOPPED_BY_ANOTHER}: {}", error.message()));
+                nccl.abort(&error.clone().caused_by_other_rank());
             }
         }));
     }

@@ -3,7 +3,7 @@
 use crate::place::{Place, UNINTERRUPTED};
 use std::sync::Arc;
 use xrun::data::{self, IGNORED, LoaderSpec, ValidationBatches};
-use xrun::device::communicator::Alone;
+use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::machine::Machine;
@@ -111,7 +111,7 @@ fn the_cache_changes_nothing() {
     let pool = Arc::new(Pool::new(1).unwrap());
     let programs = Arc::new(Programs::new(&plan).unwrap());
     let mut rank =
-        Rank::new(Arc::clone(&plan), programs, Arc::clone(&dataset), Arc::clone(&pool), Arc::new(Alone))
+        Rank::new(Arc::clone(&plan), programs, Arc::clone(&dataset), Arc::clone(&pool), Arc::new(SingleRank))
             .unwrap();
     rank.restore(loaded.meta().step, Some(&loaded)).unwrap();
     let expected = rank.evaluate().unwrap();
@@ -119,7 +119,8 @@ fn the_cache_changes_nothing() {
     let (state, section) = generator(&plan).unwrap();
     let placement = plan.execution.placement;
     let mut engine =
-        Engine::new(pool, &state, Arc::new(Alone), placement, section.memory.arena_bytes, false).unwrap();
+        Engine::new(pool, &state, Arc::new(SingleRank), placement, section.memory.arena_bytes, false)
+            .unwrap();
     for param in &state.params {
         let slot = engine.state.slot(&format!("params.{}", param.name)).unwrap();
         let bytes = loaded.read(&param.name, &param.spec.shape).unwrap();

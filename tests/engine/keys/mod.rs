@@ -87,8 +87,8 @@ fn check(key: &Key, case: &Case, world: usize) -> Result<(), String> {
     };
     let shows = case.shows(world);
     match (key.class, shows) {
-        (Class::Training, Shows::Curve | Shows::Alone) => {}
-        (Class::Execution, Shows::Alone | Shows::Program { .. }) => {}
+        (Class::Training, Shows::Curve | Shows::SingleRank) => {}
+        (Class::Execution, Shows::SingleRank | Shows::Program { .. }) => {}
         (Class::Execution, Shows::Memory | Shows::Written(_) | Shows::Refused(..) | Shows::Special(_)) => {}
         (Class::Bookkeeping, Shows::Written(_) | Shows::Recorded | Shows::Special(_)) => {}
         (class, shows) => return Err(format!("{shows:?} does not suit a key of the {class} class")),
@@ -109,7 +109,7 @@ fn check(key: &Key, case: &Case, world: usize) -> Result<(), String> {
             must(transient(&before) != transient(&after), "the same memory")?;
             must(before.same_curve(&after), "another curve")
         }
-        Shows::Alone => {
+        Shows::SingleRank => {
             let (before, after) = (see(&before)?, see(&after)?);
             let quiet = !before.listing.contains("all_reduce") && before.listing == after.listing;
             must(world == 1 && quiet && before.same_curve(&after), "a rank alone has nobody to talk to")

@@ -12,7 +12,7 @@ use xrun::model::Programs;
 use xrun::passes::Block;
 use xrun::plan::Plan;
 use xrun::ranks::Stop;
-use xrun::ranks::{Launch, Party};
+use xrun::ranks::{Launch, LocalRanks};
 use xrun::recipe::Class;
 use xrun::results::folder::{CHECKPOINT, ENVIRONMENT, METRICS, RESOLVED, SUMMARY, TIMING, read_summary};
 use xrun::results::progress::Mode;
@@ -36,7 +36,7 @@ pub fn scratch() -> tempfile::TempDir {
 /// Trains settings into a folder of `results`.
 pub fn start(settings: &[String], results: &Path) -> Result<(RunFolder, Summary)> {
     let resolved = recipe(&strs(settings))?;
-    let Launch::Threads(world) = Launch::of(&resolved, std::iter::empty())? else {
+    let Launch::Threads(world) = Launch::from_recipe(&resolved, std::iter::empty())? else {
         panic!("only the binary starts processes")
     };
     let request = Request {
@@ -48,7 +48,7 @@ pub fn start(settings: &[String], results: &Path) -> Result<(RunFolder, Summary)
         algorithms_from: None,
         command: Vec::new(),
     };
-    let ended = train::run(request, &Party::threads(world, PATIENCE)?, &Stop::default())?;
+    let ended = train::run(request, &LocalRanks::threads(world, PATIENCE)?, &Stop::default())?;
     ended.outcome.map(|()| (ended.folder, ended.summary))
 }
 

@@ -15,7 +15,7 @@ pub enum Shows {
     /// Reserved bytes or the number of allocations differ, and no bit of the curve.
     Memory,
     /// Nowhere, for a rank alone has nobody to talk to: programs without a collective do not change.
-    Alone,
+    SingleRank,
     /// With an error of this kind that says this.
     Refused(Kind, &'static str),
     /// In the resolved recipe, which every run folder holds: no command of this version acts on it.
@@ -64,7 +64,7 @@ impl Files {
 
 /// The case of a key.
 pub fn case(key: &str, files: &Files) -> Option<Case> {
-    use Shows::{Alone, Curve, Memory, Program, Recorded, Special};
+    use Shows::{Curve, Memory, Program, Recorded, SingleRank, Special};
     let text = format!("data.corpus={}", files.text().display());
     let text = text.as_str();
     let on = |base: &[&str], value: &str, [one, several]: [Shows; 2]| {
@@ -74,7 +74,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     let curve = |value| on(&[], value, [Curve, Curve]);
     let curve_of = |base: &[&str], value| on(base, value, [Curve, Curve]);
     let program = |value, same_bits| on(&[], value, [Program { same_bits }; 2]);
-    let talk = |value, same_bits| on(&[], value, [Alone, Program { same_bits }]);
+    let talk = |value, same_bits| on(&[], value, [SingleRank, Program { same_bits }]);
     let refused = |value, says| on(&[], value, [Shows::Refused(Kind::Usage, says); 2]);
     let written = |base: &[&str], value, differ| on(base, value, [Shows::Written(differ); 2]);
     let recorded = |value| on(&[], value, [Recorded, Recorded]);
@@ -118,9 +118,11 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
 
         "parallelism.world_size" => program("4", false),
         "parallelism.launcher" => on(&[], "process", [Special(runs::launches); 2]),
-        "parallelism.reduction" => {
-            on(&["parallelism.embedding_exchange=false"], "grouped", [Alone, Program { same_bits: true }])
-        }
+        "parallelism.reduction" => on(
+            &["parallelism.embedding_exchange=false"],
+            "grouped",
+            [SingleRank, Program { same_bits: true }],
+        ),
         "parallelism.bucket_mib" => talk("0.001", true),
         "parallelism.overlap" => talk("false", true),
         "parallelism.embedding_exchange" => talk("false", false),
@@ -178,7 +180,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "engine.fused" => program("false", false),
         "engine.attention" => program("unfused", false),
         "engine.batching" => program("looped", false),
-        "engine.communication" => on(&[], "off", [Alone, Curve]),
+        "engine.communication" => on(&[], "off", [SingleRank, Curve]),
         "engine.poison" => on(&[], "true", [Special(runs::poisons); 2]),
 
         "sweep.grid" => recorded("{ \"optimizer.lr\" = [1e-3, 3e-3] }"),

@@ -13,6 +13,9 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
+/// Minimum compute capability.
+const CAPABILITY: (u32, u32) = (8, 0);
+
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -125,7 +128,7 @@ pub fn examine() -> Report {
         card.refuses = Gpu::open(card.ordinal).err().map(|e| e.message().to_owned());
     }
     let compiles_for = super::compiler::architectures();
-    let target = gpus.iter().map(|card| card.capability).max().filter(|c| *c >= problems::CAPABILITY);
+    let target = gpus.iter().map(|card| card.capability).max().filter(|c| *c >= CAPABILITY);
     let mut report = Report {
         verdict: Verdict::NoGpu,
         driver: nvml::driver_version(),

@@ -1,10 +1,7 @@
 //! What is wrong with what was found: pure judgement, so that machines nobody has here can be tested.
 
 use super::super::libraries::PATH_VARIABLE;
-use super::{Card, Library, Problem, Report, Verdict};
-
-/// The least compute capability.
-pub(super) const CAPABILITY: (u32, u32) = (8, 0);
+use super::{CAPABILITY, Card, Library, Problem, Report, Verdict};
 
 /// The least version of CUDA that the driver must support.
 const DRIVER: (i32, i32) = (12, 8);

@@ -47,7 +47,7 @@ struct Life {
     /// `None` once it was handed to the thread that ends it.
     handle: Option<Handle>,
     parted: bool,
-    aborted: Option<String>,
+    aborted: Option<Error>,
     ending: Option<JoinHandle<()>>,
 }
 
@@ -143,12 +143,12 @@ impl Nccl {
         })
     }
 
-    /// Makes this rank's collectives end, those that a GPU waits in included, and all later calls fail with this reason.
-    /// Any thread may call it; it returns at once.
-    pub fn abort(&self, reason: &str) {
+    /// Ends this rank's collectives, those that a GPU waits in included; all later calls fail with this error. Any thread may
+    /// call it; it returns at once.
+    pub fn abort(&self, error: &Error) {
         // Whoever finds no communicator any more has to find its end.
         let mut life = lock(&self.life);
-        life.aborted.get_or_insert_with(|| reason.to_owned());
+        life.aborted.get_or_insert_with(|| error.clone());
         if let Some(handle) = life.handle.take() {
             life.ending = end(self.api.abort, handle, Arc::clone(&self.calls));
         }
@@ -158,22 +158,20 @@ impl Nccl {
     /// kernels, which may wait for a rank that is gone.
     pub fn leave(&self) {
         if !lock(&self.life).parted {
-            self.abort("this rank is over");
+            self.abort(&Error::failed("this rank is over"));
         }
     }
 
     /// Says that every rank has come to the end of its work, so that nobody waits for anybody any more.
-    pub(in super::super) fn shutdown(&self) {
+    pub(super) fn shutdown(&self) {
         lock(&self.life).parted = true;
     }
 
     /// The communicator, or why there is none any more. It stays alive for as long as the caller holds off other calls.
     fn handle(&self) -> Result<ncclComm_t> {
         let life = lock(&self.life);
-        let gone = || life.aborted.as_deref().unwrap_or("the run is over").to_owned();
-        life.handle
-            .map(|handle| handle.0)
-            .ok_or_else(|| Error::failed(format!("NCCL was stopped: {}", gone())))
+        let reason = || life.aborted.clone().unwrap_or_else(|| Error::failed("the run is over"));
+        life.handle.map(|handle| handle.0).ok_or_else(|| reason().context("NCCL was stopped"))
     }
 
     /// Makes a call while the communicator is alive.

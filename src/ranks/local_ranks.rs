@@ -1,0 +1,269 @@
+//! The ranks of a run that are in this process: all of them as threads, or one of several processes.
+
+use super::environment::RankAssignment;
+use super::rendezvous::{self, Secret};
+use super::{Group, OnDisconnect, RemoteCommunicator, Server, Stop, Watchdog};
+use crate::device::communicator::{Communicator, SingleRank};
+use crate::error::{Error, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The ranks of a run that are in this process.
+#[derive(Debug)]
+pub struct LocalRanks {
+    /// One communicator per rank of this process; each rank is a thread.
+    comms: Vec<Arc<dyn Communicator>>,
+    /// Number of ranks on this machine, in this process or another.
+    on_machine: usize,
+    /// Index of this process's first rank among those of the machine.
+    first_on_machine: usize,
+    /// Notes for the log on how the ranks were found.
+    pub notes: Vec<String>,
+    // Fields are dropped in order: the watchdog before the server closes its connections.
+    _watchdog: Option<Watchdog>,
+    _server: Option<Server>,
+}
+
+impl LocalRanks {
+    /// Makes all ranks threads of this process. A rank without a change of status for `timeout` aborts the
+    /// run.
+    ///
+    /// # Errors
+    /// When no thread can be had.
+    pub fn threads(world: usize, timeout: Duration) -> Result<Self> {
+        if world == 1 {
+            return Ok(Self::single());
+        }
+        let group = Group::new(world);
+        let local = |rank| -> Arc<dyn Communicator> { Arc::new(group.local(rank)) };
+        let mut ranks = Self::from_communicators((0..world).map(local).collect());
+        ranks.watch(&group, timeout)?;
+        Ok(ranks)
+    }
+
+    /// A run of one rank.
+    pub fn single() -> Self {
+        Self::from_communicators(vec![Arc::new(SingleRank)])
+    }
+
+    /// One rank whose group is in another process; `on_machine` ranks are on this machine, of which it has
+    /// this index.
+    pub(super) fn remote(comm: Arc<dyn Communicator>, on_machine: usize, index: usize) -> Self {
+        Self { on_machine, first_on_machine: index, ..Self::from_communicators(vec![comm]) }
+    }
+
+    /// The rank of a process that an external launcher started, once all ranks have connected. Rank 0 has the
+    /// group and the watchdog.
+    ///
+    /// # Errors
+    /// When ranks do not connect within `timeout`, or contradict each other.
+    pub fn join_launcher(
+        assignment: &RankAssignment,
+        secret: &Secret,
+        timeout: Duration,
+        stop: &Stop,
+    ) -> Result<Self> {
+        let RankAssignment { rank, world, launcher, local_world, local_rank, ignored, .. } = assignment;
+        let (rank, world) = (*rank, *world);
+        let mut ranks = if world == 1 {
+            Self::single()
+        } else if rank == 0 {
+            Self::serve_group(assignment, secret, timeout, stop)?
+        } else {
+            let connection = rendezvous::join(assignment, secret, timeout, stop)?;
+            let stop = stop.clone();
+            let comm = RemoteCommunicator::new(rank, world, connection, "rank 0", move || stop.request())?;
+            return Ok(Self::remote(Arc::new(comm), *local_world, *local_rank));
+        };
+        ranks.notes.push(format!("rank {rank} of {world}, started by {launcher}"));
+        ranks.notes.extend(ignored.iter().map(|name| format!("ignored: {name} is set too")));
+        Ok(ranks)
+    }
+
+    /// Rank 0 of several processes: accepts the others and serves their collectives.
+    fn serve_group(
+        assignment: &RankAssignment,
+        secret: &Secret,
+        timeout: Duration,
+        stop: &Stop,
+    ) -> Result<Self> {
+        let group = Group::new(assignment.world);
+        let connections = rendezvous::accept_ranks(assignment, secret, timeout, stop)?;
+        let weak = Arc::downgrade(&group);
+        let on_disconnect: OnDisconnect = Arc::new(move |rank| {
+            if let Some(group) = weak.upgrade() {
+                let gone = "its process is gone: the connection to it was closed";
+                group.abort_for_rank(rank, &Error::failed(gone));
+            }
+        });
+        let server = Server::start(&group, connections, on_disconnect)?;
+        let comm = Arc::new(group.local(0));
+        let mut ranks = Self::remote(comm, assignment.local_world, assignment.local_rank);
+        ranks.watch(&group, timeout)?;
+        ranks._server = Some(server);
+        Ok(ranks)
+    }
+
+    fn from_communicators(comms: Vec<Arc<dyn Communicator>>) -> Self {
+        let on_machine = comms.len();
+        let (first_on_machine, notes) = (0, Vec::new());
+        Self { comms, on_machine, first_on_machine, notes, _watchdog: None, _server: None }
+    }
+
+    fn watch(&mut self, group: &Arc<Group>, timeout: Duration) -> Result<()> {
+        let watchdog = Watchdog::start(group, timeout);
+        self._watchdog = Some(watchdog.map_err(|e| Error::failed(format!("cannot watch ranks: {e}")))?);
+        Ok(())
+    }
+
+    /// Returns true if rank 0, which writes the results, is in this process.
+    pub fn has_rank_zero(&self) -> bool {
+        self.comms.iter().any(|comm| comm.rank() == 0)
+    }
+
+    /// Returns the number of ranks of the run.
+    pub fn world(&self) -> usize {
+        self.comms.first().map_or(1, |comm| comm.world())
+    }
+
+    /// Returns the number of ranks on this machine, in this process or another.
+    pub fn on_machine(&self) -> usize {
+        self.on_machine
+    }
+
+    /// Returns the number of processes of the run on this machine, which share its CPU cores.
+    pub fn processes_on_machine(&self) -> usize {
+        (self.on_machine / self.comms.len()).max(1)
+    }
+
+    /// Returns the index of a rank of this process among those of the machine, which is the index of its GPU.
+    pub fn index_on_machine(&self, rank: usize) -> usize {
+        let index = self.comms.iter().position(|comm| comm.rank() == rank).unwrap_or(0);
+        self.first_on_machine + index
+    }
+
+    /// Returns the communicator of the first rank of this process, to abort the run or to watch for an abort.
+    pub fn first(&self) -> &Arc<dyn Communicator> {
+        &self.comms[0]
+    }
+
+    /// Runs `body` once per rank of this process, and returns the result of the first of them.
+    ///
+    /// A rank that fails or panics aborts the run, so that no other rank waits for it.
+    ///
+    /// # Errors
+    /// The error of the rank that failed first, with its number and step where there are several.
+    pub fn run<T: Send>(&self, body: impl Fn(Arc<dyn Communicator>) -> Result<T> + Sync) -> Result<T> {
+        let body = &body;
+        let results: Vec<Result<T>> = match self.comms.as_slice() {
+            [only] => vec![run_rank(only, body)],
+            comms => std::thread::scope(|scope| {
+                let threads: Vec<_> = comms
+                    .iter()
+                    .map(|comm| {
+                        let thread = std::thread::Builder::new().name(format!("xrun-rank-{}", comm.rank()));
+                        thread.spawn_scoped(scope, move || run_rank(comm, body)).map_err(|e| {
+                            let error = Error::failed(format!("cannot start its thread: {e}"));
+                            comm.abort(&error);
+                            error
+                        })
+                    })
+                    .collect();
+                let lost = || Error::failed("a rank's thread was lost");
+                threads.into_iter().map(|rank| rank?.join().unwrap_or_else(|_| Err(lost()))).collect()
+            }),
+        };
+        self.first_result(results)
+    }
+
+    /// Returns the result of the first rank, or the reason of the abort.
+    fn first_result<T>(&self, results: Vec<Result<T>>) -> Result<T> {
+        if results.iter().any(Result::is_err)
+            && let Some(error) = self.first().abort_reason()
+        {
+            return Err(error);
+        }
+        let mut results = results.into_iter();
+        let first = results.next().unwrap_or_else(|| Err(Error::failed("a run of no ranks")));
+        if let Some(error) = results.find_map(Result::err) {
+            return Err(error);
+        }
+        first
+    }
+}
+
+/// Runs the body of one rank. Aborts the run when it fails or panics, unless another rank did so before.
+fn run_rank<T>(
+    comm: &Arc<dyn Communicator>,
+    body: &(impl Fn(Arc<dyn Communicator>) -> Result<T> + Sync),
+) -> Result<T> {
+    let result = catch_unwind(AssertUnwindSafe(|| body(Arc::clone(comm)))).unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<String>().cloned();
+        let message = message.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Err(Error::failed(format!("panicked: {}", message.unwrap_or_else(|| "no message".to_string()))))
+    });
+    result.inspect_err(|e| {
+        if !e.is_from_other_rank() {
+            comm.abort(e);
+        }
+    })
+}
+
+/// Runs `body` on `world` ranks that are threads of this process, without a watchdog's timeout, and returns
+/// the result of rank 0.
+///
+/// # Errors
+/// As [`LocalRanks::run`].
+pub fn launch<T: Send>(world: usize, body: impl Fn(Arc<dyn Communicator>) -> Result<T> + Sync) -> Result<T> {
+    LocalRanks::threads(world, NO_TIMEOUT)?.run(body)
+}
+
+/// A hundred years.
+const NO_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::communicator::RankPhase;
+
+    #[test]
+    fn the_rank_that_fails_is_named_and_nobody_waits() {
+        let result: Result<()> = launch(3, |comm| {
+            if comm.rank() == 1 {
+                comm.set_status(5, RankPhase::working("computes"));
+                return Err(Error::does_not_fit("out of memory"));
+            }
+            comm.barrier("the end")
+        });
+        let error = result.unwrap_err();
+        assert_eq!(error.message(), "rank 1 at step 5: out of memory");
+        assert_eq!(error.kind(), crate::error::Kind::DoesNotFit);
+        assert!(!error.is_from_other_rank());
+    }
+
+    /// An error counts as another rank's by its type, not by its words.
+    #[test]
+    fn an_error_that_quotes_another_rank_is_still_the_ranks_own() {
+        let result: Result<()> = launch(2, |comm| match comm.rank() {
+            1 => Err(Error::failed("the log says: another rank stopped the run")),
+            _ => comm.barrier("the end"),
+        });
+        let error = result.unwrap_err();
+        assert_eq!(error.message(), "rank 1: the log says: another rank stopped the run");
+    }
+
+    #[test]
+    fn a_panic_is_an_error_of_its_rank() {
+        let result: Result<()> = launch(2, |comm| {
+            assert!(comm.rank() == 0, "injected");
+            comm.barrier("the end")
+        });
+        assert_eq!(result.unwrap_err().message(), "rank 1: panicked: injected");
+    }
+
+    #[test]
+    fn the_result_is_that_of_rank_0() {
+        assert_eq!(launch(4, |comm| comm.all_reduce_max("all", comm.rank() as u64)).unwrap(), 3);
+    }
+}

@@ -1,0 +1,108 @@
+//! First collective of a run: rank 0 sends what is trained, and every other rank checks that it would train
+//! the same.
+
+use super::context::{RankZero, RunContext};
+use super::phase::STARTS;
+use crate::device::communicator::Communicator;
+use crate::device::cuda::Algorithms;
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::recipe::{self, Class};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Message of rank 0 to all ranks before the first step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct StartMessage {
+    version: String,
+    recipe: String,
+    corpus_hash: String,
+    /// Folder of the run; other ranks write their logs there if they can see it.
+    pub folder: PathBuf,
+    /// Number of steps done; where `restored`, rank 0 sends their state before the next one.
+    pub from_step: u64,
+    /// True if rank 0 has loaded a checkpoint.
+    pub restored: bool,
+    /// True if nothing is left to train.
+    pub finished: bool,
+    /// Table of matrix-product algorithms for all ranks, as JSON.
+    pub algorithms: Option<String>,
+}
+
+impl StartMessage {
+    /// The message of a run that trains.
+    pub fn from_rank_zero(context: &RunContext, zero: &RankZero<'_>) -> Self {
+        Self {
+            restored: zero.loaded.is_some(),
+            algorithms: zero.algorithms.map(Algorithms::to_json),
+            ..Self::at_step(context, &zero.folder, zero.from_step)
+        }
+    }
+
+    /// The message of a run whose steps are all done.
+    pub fn finished(context: &RunContext, folder: &Path) -> Self {
+        Self { finished: true, ..Self::at_step(context, folder, context.plan.steps as u64) }
+    }
+
+    fn at_step(context: &RunContext, folder: &Path, from_step: u64) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            recipe: context.resolved.to_toml(),
+            corpus_hash: context.dataset.hash.clone(),
+            folder: folder.to_owned(),
+            from_step,
+            restored: false,
+            finished: false,
+            algorithms: None,
+        }
+    }
+
+    /// Sends the message from rank 0, which gives `Some`, and returns it on every rank after it was checked
+    /// there.
+    ///
+    /// # Errors
+    /// When a rank is lost, or this rank would train something else than rank 0.
+    pub fn exchange(comm: &dyn Communicator, context: &RunContext, own: Option<Self>) -> Result<Self> {
+        comm.set_status(0, STARTS);
+        let own = own.map(|message| serde_json::to_vec(&message)).transpose();
+        let own = own.map_err(|e| Error::failed(format!("the start message: {e}")))?.unwrap_or_default();
+        let received = comm.broadcast("the start message", own)?;
+        let message: Self = serde_json::from_slice(&received)
+            .map_err(|e| Error::failed(format!("the start message of rank 0: {e}")))?;
+        message.check(context)?;
+        Ok(message)
+    }
+
+    /// Refuses to start where this rank would train something else than rank 0.
+    fn check(&self, context: &RunContext) -> Result<()> {
+        if self.version != env!("CARGO_PKG_VERSION") {
+            return Err(Error::usage(format!(
+                "this is xrun {}, and rank 0 is {}",
+                env!("CARGO_PKG_VERSION"),
+                self.version
+            )));
+        }
+        // Paths may differ between machines; the hash below compares the content.
+        let is_path = |key: &str| ["data.corpus", "data.tokenizer", "data.validation"].contains(&key);
+        let name = Path::new("the recipe of rank 0");
+        let theirs = recipe::load_str(name, &self.recipe, &[], std::iter::empty(), &Machine::none())?;
+        let changes = recipe::diff(theirs.values(), context.resolved.values()).into_iter();
+        let differ = changes.filter(|change| change.class != Class::Bookkeeping && !is_path(change.key));
+        let differ: Vec<String> = differ
+            .map(|change| format!("{} = {} ({} on rank 0)", change.key, change.new, change.old))
+            .collect();
+        if !differ.is_empty() {
+            return Err(Error::usage(format!(
+                "this rank has another recipe than rank 0: {}. Start all ranks with the same command and environment",
+                differ.join(", ")
+            )));
+        }
+        if self.corpus_hash != context.dataset.hash {
+            return Err(Error::usage(format!(
+                "this rank's corpus has hash {}, and that of rank 0 {}: give both the same files",
+                context.dataset.hash, self.corpus_hash
+            )));
+        }
+        Ok(())
+    }
+}

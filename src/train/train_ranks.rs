@@ -1,0 +1,181 @@
+//! Trains on every rank of this process: start message, device, state, loop, shutdown.
+
+use super::context::{RankZero, RunContext};
+use super::gauges::Gauges;
+use super::rank::Rank;
+use super::recorder::Recorder;
+use super::start_message::StartMessage;
+use super::{Outcome, train};
+use crate::device::Device;
+use crate::device::communicator::{Communicator, RankPhase};
+use crate::device::cpu::Pool;
+use crate::device::cuda::Algorithms;
+use crate::error::{Error, Result};
+use crate::plan::Plan;
+use crate::ranks::LocalRanks;
+use crate::results::summary::Startup;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Trains on every rank of this process. `zero` is that of rank 0, where it is in this process.
+///
+/// # Errors
+/// The error of the rank that failed first.
+pub(super) fn train_ranks(
+    ranks: &LocalRanks,
+    context: &RunContext,
+    zero: Option<&RankZero<'_>>,
+) -> Result<Outcome> {
+    let pool = Arc::new(Pool::new(context.plan.execution.threads)?);
+    ranks.run(|comm| {
+        let zero = zero.filter(|_| comm.rank() == 0);
+        let mut guard = zero.map(|zero| RecorderGuard::take(zero.recorder));
+        let recorder = guard.as_mut().and_then(|guard| guard.recorder.as_mut());
+        train_rank(ranks, context, zero, &pool, &comm, recorder)
+    })
+}
+
+/// Tells the ranks of a run that all its steps are trained.
+///
+/// # Errors
+/// When a rank is lost, or would train something else.
+pub(super) fn announce_finished(ranks: &LocalRanks, context: &RunContext, folder: &Path) -> Result<()> {
+    ranks.run(|comm| {
+        let own = (comm.rank() == 0).then(|| StartMessage::finished(context, folder));
+        let message = StartMessage::exchange(&*comm, context, own)?;
+        comm.set_status(message.from_step, RankPhase::Finished);
+        Ok(())
+    })
+}
+
+/// The recorder on loan to the thread of rank 0; put back when dropped, also by a panic.
+struct RecorderGuard<'a> {
+    slot: &'a Mutex<Option<Recorder>>,
+    recorder: Option<Recorder>,
+}
+
+impl<'a> RecorderGuard<'a> {
+    fn take(slot: &'a Mutex<Option<Recorder>>) -> Self {
+        Self { slot, recorder: slot.lock().unwrap_or_else(PoisonError::into_inner).take() }
+    }
+}
+
+impl Drop for RecorderGuard<'_> {
+    fn drop(&mut self) {
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = self.recorder.take();
+    }
+}
+
+fn train_rank(
+    ranks: &LocalRanks,
+    context: &RunContext,
+    zero: Option<&RankZero<'_>>,
+    pool: &Arc<Pool>,
+    comm: &Arc<dyn Communicator>,
+    mut recorder: Option<&mut Recorder>,
+) -> Result<Outcome> {
+    let began = Instant::now();
+    let plan = &context.plan;
+    let own = zero.map(|zero| StartMessage::from_rank_zero(context, zero));
+    let message = StartMessage::exchange(&**comm, context, own)?;
+    if message.finished {
+        comm.set_status(message.from_step, RankPhase::Finished);
+        return Ok(Outcome::Finished);
+    }
+    let mut log = RankLog::open(&message.folder, comm.rank());
+    let gpu = gpu_of_rank(plan, comm.rank(), ranks.index_on_machine(comm.rank()))?;
+    let device = Device::open(gpu, Arc::clone(pool))?;
+    if let (Some(gpu), Some(json)) = (device.gpu(), &message.algorithms) {
+        gpu.products().merge(&Algorithms::from_json(json).map_err(Error::failed)?);
+    }
+    let (device_took, on_gpu) = (began.elapsed(), device.gpu().is_some());
+    log.line(&format!(
+        "rank {} of {} starts: process {}, {}",
+        comm.rank(),
+        comm.world(),
+        std::process::id(),
+        gpu.map_or_else(|| format!("{} threads of the CPU", pool.threads()), |gpu| format!("GPU {gpu}"))
+    ));
+    let (programs, dataset) = (Arc::clone(&context.programs), Arc::clone(&context.dataset));
+    let mut rank = Rank::new(Arc::clone(plan), programs, dataset, device, Arc::clone(comm))?;
+    if message.restored {
+        rank.restore(message.from_step, zero.and_then(|zero| zero.loaded))?;
+    }
+    if let (Some(recorder), Some(zero)) = (&mut recorder, zero) {
+        let state_took = began.elapsed() - device_took - rank.kernels_took().unwrap_or_default();
+        record_startup(recorder, zero, context, &rank, on_gpu.then_some(device_took), state_took)?;
+    }
+    let trained = train(&mut rank, plan, &context.stop, recorder.as_deref_mut());
+    match &trained {
+        Ok(outcome) => log.line(&format!("{outcome:?} after step {}", rank.done())),
+        Err(e) => log.line(&format!("ended at step {}: {e}", rank.done() + 1)),
+    }
+    let outcome = trained?;
+    if let Some(recorder) = recorder {
+        let engine = rank.engine();
+        recorder.allocated((engine.state.bytes() + engine.transient().0) as u64);
+    }
+    comm.barrier("the end of the run")?;
+    rank.shutdown()?;
+    comm.set_status(rank.done(), RankPhase::Finished);
+    Ok(outcome)
+}
+
+/// Returns the GPU of a rank, `None` on the CPU. `index` is that of the rank among those of its machine.
+fn gpu_of_rank(plan: &Plan, rank: usize, index: usize) -> Result<Option<usize>> {
+    let gpu = plan.execution.gpu_of(index);
+    if gpu.is_none() && plan.execution.gpu.is_some() {
+        return Err(Error::usage(format!(
+            "rank {rank} is the {}th of its machine, which has {} GPUs for ranks: every rank needs one of its own",
+            index + 1,
+            plan.execution.gpus().count()
+        )));
+    }
+    Ok(gpu)
+}
+
+/// Records how long rank 0 took to start, and starts its GPU's gauges. `device_took` is `None` on the CPU.
+fn record_startup(
+    recorder: &mut Recorder,
+    zero: &RankZero<'_>,
+    context: &RunContext,
+    rank: &Rank,
+    device_took: Option<Duration>,
+    state_took: Duration,
+) -> Result<()> {
+    recorder.startup(Startup {
+        corpus_s: Some(zero.corpus_took.as_secs_f64()),
+        device_s: device_took.map(|took| took.as_secs_f64()),
+        kernels_s: rank.kernels_took().map(|took| took.as_secs_f64()),
+        state_s: Some(state_took.as_secs_f64()),
+    });
+    if let Some(gpu) = rank.engine().gpu() {
+        recorder.algorithms(&gpu.algorithms())?;
+        recorder.watch(Gauges::new(&context.plan, &context.programs, rank.engine()));
+    }
+    Ok(())
+}
+
+/// `logs/rank-N.log` of a rank other than 0, whose log is that of the run.
+struct RankLog(Option<std::fs::File>);
+
+impl RankLog {
+    /// Opens the log where this machine sees the folder of the run. A log that cannot be written is skipped:
+    /// it must not end a rank.
+    fn open(run: &Path, rank: usize) -> Self {
+        let logs = run.join("logs");
+        let visible = rank > 0 && run.is_dir() && std::fs::create_dir_all(&logs).is_ok();
+        let open =
+            || std::fs::File::options().append(true).create(true).open(logs.join(format!("rank-{rank}.log")));
+        Self(visible.then(open).and_then(Result::ok))
+    }
+
+    fn line(&mut self, text: &str) {
+        if let Some(file) = &mut self.0 {
+            let now = jiff::Timestamp::now().strftime("%FT%TZ");
+            let _ = writeln!(file, "{now} {text}");
+        }
+    }
+}
