@@ -1,11 +1,13 @@
 // The products of attention with its length × length matrices in memory: scores, values, and their gradients.
 //
-// The oracle of the flash form, not its rival: fp32 products in tiles of shared memory. Blocks: x counts tiles, y heads
-// of packed rows, z sequences.
+// A reference for flash attention, not an alternative: fp32 products in tiles of shared memory. Blocks: x
+// counts tiles, y heads of packed rows, z sequences.
+//
+// Definitions: T, SIDE (rows and columns of a tile), SPREAD (threads per row and per column of a tile).
 #include "common.cuh"
 
-// A tile is SIDE × SIDE, summed over DEPTH at a time; a thread holds EACH × EACH numbers, SPREAD apart.
-constexpr int SIDE = 64, DEPTH = 16, SPREAD = 16, EACH = SIDE / SPREAD;
+// Products are summed over DEPTH at a time; a thread holds EACH × EACH elements of a tile, SPREAD apart.
+constexpr int DEPTH = 16, EACH = SIDE / SPREAD;
 
 // Heads of packed rows [N, (query + 2·kv)·dim], and the length of a sequence.
 struct Shape {
@@ -136,8 +138,8 @@ extern "C" __global__ void __launch_bounds__(SPREAD *SPREAD)
     tile.put(o + shape.output(batch, h), i64(query) * dim, 1.0f);
 }
 
-// dp = do·vᵀ and dv = Σ pᵀ·do over the query heads of a value head; zeros for queries and keys. p, dp: [batch, query,
-// length, length]; packed, d_packed: [N, width]; d_o: [N, query·dim].
+// dp = do·vᵀ and dv = Σ pᵀ·do over the query heads of a value head; zeros for queries and keys. p, dp:
+// [batch, query, length, length]; packed, d_packed: [N, width]; d_o: [N, query·dim].
 extern "C" __global__ void __launch_bounds__(SPREAD *SPREAD)
     attention_values_grad(const T *p, const T *packed, const T *d_o, T *dp, T *d_packed, int query, int kv, int dim,
                           int length) {

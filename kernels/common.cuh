@@ -1,5 +1,5 @@
-// What every kernel shares: number formats, wide memory accesses, reductions in a fixed order, the generator of
-// dropout. No CUDA header is included: a machine with only the run-time libraries compiles this.
+// Shared by all kernels: number formats, wide memory accesses, reductions in a fixed order, the generator of
+// dropout. No CUDA header is included, so that a machine with only the run-time libraries compiles kernels.
 #pragma once
 
 typedef unsigned char u8;
@@ -40,7 +40,8 @@ __device__ __forceinline__ u32 pack(float low, float high) {
 __device__ __forceinline__ float low_half(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_half(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-// N consecutive elements, moved by accesses as wide as their alignment of N·sizeof(E) bytes (at most 16) allows.
+// N consecutive elements, moved by accesses as wide as their alignment of N·sizeof(E) bytes (at most 16)
+// allows.
 template <typename E, int N> struct __align__(sizeof(E) * N < 16 ? sizeof(E) * N : 16) Pack {
     E at[N];
 };
@@ -91,7 +92,7 @@ template <int N, typename E> __device__ __forceinline__ void store(E *to, const 
 struct Add {
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
 };
-// NaN wins, so that a bad value shows.
+// Returns NaN if either is NaN, so that a bad value stays visible.
 struct Max {
     __device__ __forceinline__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
 };
@@ -104,8 +105,8 @@ template <int width, typename Combine> __device__ __forceinline__ float warp_red
 }
 __device__ __forceinline__ float warp_sum(float x) { return warp_reduce<WARP>(x, Add()); }
 
-// Combines one value per thread of a block of at most 32 warps; every thread gets the result. `scratch` holds 32
-// floats in shared memory and is free again for the next call.
+// Combines one value per thread of a block of at most 32 warps; every thread gets the result. `scratch` holds
+// 32 floats in shared memory and is free again for the next call.
 template <typename Combine>
 __device__ __forceinline__ float block_reduce(float x, float neutral, float *scratch, Combine combine) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = (blockDim.x + WARP - 1) / WARP;
@@ -131,8 +132,8 @@ __device__ __forceinline__ uint4 philox(uint4 counter, u32 key0, u32 key1) {
     return counter;
 }
 
-// Where dropout happens: the generator's key, the draw of 16 bits below which an element is dropped, and what the
-// others are multiplied by. As `Drops` in src/ops/dropout.rs.
+// A site of dropout: the key of the generator, the threshold of the 16-bit draw below which an element is
+// dropped, and the scale of the others. As `Drops` in src/ops/dropout.rs.
 struct Drops {
     u32 key0, key1, threshold;
     float scale;
@@ -142,7 +143,7 @@ struct Drops {
 __device__ __forceinline__ uint4 draws(const Drops &drops, u32 step, u32 sequence, u32 row, u32 call) {
     return philox(make_uint4(call, row, sequence, step), drops.key0, drops.key1);
 }
-// What column `c` (0 to 7) of a call is multiplied by.
+// The factor of column `c` (0 to 7) of a call: 0 or the scale.
 __device__ __forceinline__ float drop_factor(const Drops &drops, const uint4 &draws, int c) {
     u32 word = c / 2 == 0 ? draws.x : c / 2 == 1 ? draws.y : c / 2 == 2 ? draws.z : draws.w;
     u32 draw = c % 2 == 0 ? word & 0xffffu : word >> 16;

@@ -1,10 +1,14 @@
-// Token embedding, and its gradient in three steps: positions are sorted by token; pieces of PIECE sorted positions are
-// summed, and runs of a token inside a piece are done; runs that reach over pieces are joined. So a frequent token is
-// shared by many blocks, and every sum has an order that follows from the tokens alone.
+// Token embedding, and its gradient in three steps: positions are sorted by token; pieces of PIECE sorted
+// positions are summed, which completes runs of a token inside a piece; runs that cross pieces are joined. So
+// a frequent token is spread over many blocks, and every sum has an order that follows from the tokens alone.
+//
+// Definitions: T, VEC (elements that a thread moves at once), THREADS (per block, at most), PIECE; of the
+// sort: SORT_WARPS (of its block), DIGIT_BITS, CLEAR_STORES (16-byte stores per thread of a block that
+// clears).
 #include "common.cuh"
 
 // x[n, d] = w[tokens[n], d], a warp per row.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(THREADS)
 embedding(const u32 *__restrict__ tokens, const T *__restrict__ w, T *__restrict__ x, int n, int d) {
     int r = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (r >= n) return;
@@ -16,16 +20,16 @@ embedding(const u32 *__restrict__ tokens, const T *__restrict__ w, T *__restrict
     }
 }
 
-constexpr int SORT_WARPS = 32, DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS;
+constexpr int DIGITS = 1 << DIGIT_BITS;
 constexpr int SORT_BATCH = 8; // Tokens that a thread has in flight.
 
 struct Sorting {
-    u32 counts[SORT_WARPS][DIGITS]; // How often each warp meets a digit, then where it puts the next one.
+    u32 counts[SORT_WARPS][DIGITS]; // Occurrences of each digit per warp, then the offset of the next one.
     u32 totals[DIGITS / WARP];
 };
 
-// Turns counts into places: digits in order, and of one digit the earlier warp first.
-__device__ void find_places(Sorting &s) {
+// Turns counts into offsets: ordered by digit, then by warp.
+__device__ void find_offsets(Sorting &s) {
     int digit = threadIdx.x, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     u32 all = 0, up_to = 0;
     if (digit < DIGITS) {
@@ -51,40 +55,42 @@ __device__ void find_places(Sorting &s) {
     __syncthreads();
 }
 
-// How rows of a batch lie that was dealt to ranks, a sequence to each in turn: rank after rank.
-struct Dealt {
+// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then of
+// rank 1, ….
+struct RankInterleaved {
     int ranks, sequence, rows_of_rank;
-    __device__ __forceinline__ int place(int row) const {
+    // The index of a row of the global batch.
+    __device__ __forceinline__ int index(int row) const {
         if (ranks == 1) return row;
         int s = row / sequence;
         return s % ranks * rows_of_rank + s / ranks * sequence + row % sequence;
     }
 };
 
-// Moves positions from `from` (null: the order of the text) to `to`, sorted by one digit of their tokens, stably; with
-// `sorted`, writes the tokens along. A warp takes a share of neighbours.
+// Moves positions from `from` (null: the order of the batch) to `to`, sorted by one digit of their tokens,
+// stably; with `sorted`, also writes the tokens. A warp takes a contiguous chunk.
 __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u32 *to, u32 *sorted, int n, int shift,
-                              const Dealt &dealt) {
+                              const RankInterleaved &layout) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    int share = (n + SORT_WARPS * WARP - 1) / (SORT_WARPS * WARP) * WARP;
-    int begin = min(n, warp * share), end = min(n, begin + share);
+    int chunk = (n + SORT_WARPS * WARP - 1) / (SORT_WARPS * WARP) * WARP;
+    int begin = min(n, warp * chunk), end = min(n, begin + chunk);
     for (int i = threadIdx.x; i < SORT_WARPS * DIGITS; i += blockDim.x) s.counts[i / DIGITS][i % DIGITS] = 0;
     __syncthreads();
     // Integers: any order gives the same counts.
 #pragma unroll SORT_BATCH
     for (int i = begin + lane; i < end; i += WARP) {
-        u32 token = tokens[from ? from[i] : dealt.place(i)];
+        u32 token = tokens[from ? from[i] : layout.index(i)];
         atomicAdd(&s.counts[warp][token >> shift & (DIGITS - 1)], 1u);
     }
     __syncthreads();
-    find_places(s);
-    u32 *places = s.counts[warp];
+    find_offsets(s);
+    u32 *offsets = s.counts[warp];
     for (int base = begin; base < end; base += SORT_BATCH * WARP) {
         u32 position[SORT_BATCH], token[SORT_BATCH];
 #pragma unroll
         for (int b = 0; b < SORT_BATCH; b++) {
             int i = base + b * WARP + lane;
-            position[b] = i >= end ? 0 : from ? from[i] : dealt.place(i);
+            position[b] = i >= end ? 0 : from ? from[i] : layout.index(i);
             token[b] = tokens[position[b]];
         }
 #pragma unroll
@@ -93,9 +99,9 @@ __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u3
             u32 digit = active ? token[b] >> shift & (DIGITS - 1) : DIGITS;
             u32 peers = __match_any_sync(FULL_WARP, digit);
             int rank = __popc(peers & ((1u << lane) - 1));
-            u32 first = active ? places[digit] : 0;
+            u32 first = active ? offsets[digit] : 0;
             __syncwarp();
-            if (active && rank == 0) places[digit] = first + __popc(peers);
+            if (active && rank == 0) offsets[digit] = first + __popc(peers);
             __syncwarp();
             if (!active) continue;
             to[first + rank] = position[b];
@@ -106,30 +112,30 @@ __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u3
 }
 
 constexpr int SORT_THREADS = SORT_WARPS * WARP;
-constexpr int ZEROS = 8; // Accesses of a thread that clears.
 
-// Block 0: order[n], the positions sorted by token, and sorted[n], their tokens, by `passes` digits of a token;
-// spare[n] is scratch. Rows of `ranks` ranks are in the order of the global batch. The other blocks meanwhile clear dw[zeros], which takes longer.
+// Block 0: order[n], the positions sorted by token, and sorted[n], their tokens, by `passes` digits of a
+// token; spare[n] is scratch. Rows of several ranks are sorted in the order of the global batch. The other
+// blocks clear dw[zeros] meanwhile, which takes longer.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
 embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, float *dw, int n, int passes,
                int ranks, int sequence, u64 zeros) {
     __shared__ Sorting s;
     if (blockIdx.x == 0) {
-        Dealt dealt = {ranks, sequence, n / ranks};
+        RankInterleaved layout = {ranks, sequence, n / ranks};
         const u32 *from = nullptr;
         for (int pass = 0; pass < passes; pass++) {
             // Back and forth, so that the last pass ends in `order`.
             u32 *to = (passes - 1 - pass) % 2 == 0 ? order : spare;
             sort_by_digit(s, tokens, from, to, pass + 1 == passes ? sorted : nullptr, n, pass * DIGIT_BITS,
-                          dealt);
+                          layout);
             from = to;
         }
         return;
     }
-    u64 at = (u64(blockIdx.x - 1) * ZEROS * SORT_THREADS + threadIdx.x) * 4;
+    u64 at = (u64(blockIdx.x - 1) * CLEAR_STORES * SORT_THREADS + threadIdx.x) * 4;
     float zero[4] = {};
 #pragma unroll
-    for (int i = 0; i < ZEROS; i++, at += SORT_THREADS * 4) {
+    for (int i = 0; i < CLEAR_STORES; i++, at += SORT_THREADS * 4) {
         if (at + 4 <= zeros) {
             store(dw + at, zero);
         } else {
@@ -138,14 +144,13 @@ embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, float *dw
     }
 }
 
-constexpr int PIECE = 32; // As in src/ops/embedding.rs.
-constexpr int BATCH = 8;  // Rows in flight.
+constexpr int BATCH = 8; // Rows in flight.
 constexpr u32 NONE = 0xffffffffu;
 
-// Sums the rows dy[·, d] of the sorted positions of a piece, run by run. A run that lies inside goes to its row of
-// dw[V, d] (+= where `adds`). Of the others, one that began in an earlier piece goes to edges[2·piece, d], and one that
-// begins here and goes on in the next to edges[2·piece + 1, d].
-extern "C" __global__ void __launch_bounds__(256)
+// Sums the rows dy[·, d] of the sorted positions of a piece, run by run. A run that lies inside goes to its
+// row of dw[V, d] (+= where `adds`). Of the others, one that began in an earlier piece goes to edges[2·piece,
+// d], and one that begins here and goes on in the next to edges[2·piece + 1, d].
+extern "C" __global__ void __launch_bounds__(THREADS)
 embedding_sum(const u32 *order, const u32 *sorted, const T *dy, float *dw, float *edges, int n, int d, int adds) {
     __shared__ u32 positions[PIECE], tokens[PIECE + 2]; // Tokens with both neighbours.
     int piece = blockIdx.x, begin = piece * PIECE, count = min(PIECE, n - begin);
@@ -198,9 +203,9 @@ embedding_sum(const u32 *order, const u32 *sorted, const T *dy, float *dw, float
     }
 }
 
-// For each piece in which a run begins that reaches over its end: the sum of the parts of that run, in their order, into
-// its row of dw[V, d] (+= where `adds`).
-extern "C" __global__ void __launch_bounds__(256)
+// For each piece in which a run begins that reaches over its end: the sum of the parts of that run, in their
+// order, into its row of dw[V, d] (+= where `adds`).
+extern "C" __global__ void __launch_bounds__(THREADS)
 embedding_join(const u32 *sorted, const float *edges, float *dw, int n, int d, int adds) {
     int piece = blockIdx.x, begin = piece * PIECE, end = begin + PIECE;
     if (end >= n) return;

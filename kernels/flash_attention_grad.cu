@@ -1,25 +1,27 @@
 // Flash attention, backward, in bf16 on tensor cores: one pass for dQ and one for dK and dV.
 //
-// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT; for the passes over queries (Q_) and keys (K_): ROWS of a warp,
-// rows of the others in a TILE that is copied and in a STEP of a warp, 16-column pieces of the warp's operands that stay
-// in registers (KEPT), BLOCKS of a multiprocessor, for the compiler.
+// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, THREADS (per block); for the passes over queries
+// (Q_) and keys (K_): ROWS per warp, rows of the other kind in a TILE that is copied and in a STEP of a warp,
+// 16-column pieces of the warp's operands that stay in registers (KEPT), BLOCKS per SM, for
+// __launch_bounds__. src/ops/attention/tuning.rs sets them.
 //
-// With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D) where D = Σ dO∘O per
-// query, dQ = dS·K/√dim, dK = dSᵀ·Q/√dim. Both passes compute S and dP: seven products where five would do with sums
-// over keys and over queries in one pass, but then one of them goes through memory for every step, in an order that must
-// be fixed, or dS through shared memory, with a barrier per step. On the heads of small models the two cost as much
-// time, and these warps wait for nobody.
+// With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D) where D = Σ
+// dO∘O per query, dQ = dS·K/√dim, dK = dSᵀ·Q/√dim. Both passes compute S and dP: seven products where five
+// would do with sums over keys and over queries in one pass. But then either one of the sums goes through
+// memory at every step, in an order that must be fixed, or dS goes through shared memory, with a barrier per
+// step. On the heads of small models that costs as much time as the two products, and here warps need no
+// barrier within a tile.
 //
-// With dropout, F/(1 − p) is a mask: D is multiplied by 1 − p, dP starts at −D and is replaced by it where the mask is
-// zero, and dQ, dK, dV are divided by 1 − p at the end.
+// With dropout, F/(1 − p) is a mask: D is multiplied by 1 − p, dP starts at −D and is replaced by it where
+// the mask is zero, and dQ, dK, dV are divided by 1 − p at the end.
 #include "attention.cuh"
 #include "mma.cuh"
 
-constexpr int WARPS = 4, THREADS = WARPS * WARP;
+constexpr int WARPS = THREADS / WARP;
 using Row = Rows<HEAD_DIM>;
 
-// The products of a pass: a warp has ROWS rows, multiplies them by STEP others at a time, and keeps 16·HELD columns of
-// its operands in registers.
+// The products of a pass: a warp has ROWS rows, multiplies them by STEP others at a time, and keeps 16·HELD
+// columns of its operands in registers.
 template <int ROWS, int STEP, int HELD> struct Pass {
     static constexpr int TILES = ROWS / 16;
     using Fixed = Operand<HEAD_DIM, TILES, HELD>;
@@ -31,15 +33,15 @@ template <int ROWS, int STEP, int HELD> struct Pass {
     static __device__ __forceinline__ void multiply_rows(Square &c, const Fixed &a, u32 b, int k) {
         u32 left[TILES][4];
 #pragma unroll
-        for (int m = 0; m < TILES; m++) a.a(left[m], m, k);
+        for (int m = 0; m < TILES; m++) a.load_a(left[m], m, k);
 #pragma unroll
         for (int n = 0; n < STEP / 16; n++) {
             u32 right[4];
-            Row::b_of_rows(right, b + n * 16 * Row::BYTES, k);
+            Row::load_b_from_rows(right, b + n * 16 * Row::BYTES, k);
 #pragma unroll
             for (int m = 0; m < TILES; m++) {
-                multiply(c[m][2 * n], left[m], right[0], right[1]);
-                multiply(c[m][2 * n + 1], left[m], right[2], right[3]);
+                mma(c[m][2 * n], left[m], right[0], right[1]);
+                mma(c[m][2 * n + 1], left[m], right[2], right[3]);
             }
         }
     }
@@ -56,21 +58,21 @@ template <int ROWS, int STEP, int HELD> struct Pass {
 #pragma unroll
             for (int n = 0; n < HEAD_DIM / 16; n++) {
                 u32 right[4];
-                Row::b_of_columns(right, b + k * 16 * Row::BYTES, n);
+                Row::load_b_from_columns(right, b + k * 16 * Row::BYTES, n);
 #pragma unroll
                 for (int m = 0; m < TILES; m++) {
-                    multiply(c[m][2 * n], left[m][k], right[0], right[1]);
-                    multiply(c[m][2 * n + 1], left[m][k], right[2], right[3]);
+                    mma(c[m][2 * n], left[m][k], right[0], right[1]);
+                    mma(c[m][2 * n + 1], left[m][k], right[2], right[3]);
                 }
             }
     }
 };
 
-// What exponents of probabilities are relative to, log2. A query that sees no key has an lse of minus infinity; all its
-// scores are hidden, and any finite number will do.
+// The lse that exponents of probabilities are relative to, as a log2. A query without visible keys has an lse
+// of minus infinity; all its scores are masked, and any finite number will do.
 __device__ __forceinline__ float shift_of(float lse) { return lse == -infinity() ? 0.0f : lse * LOG2_E; }
 
-// dQ and D of the queries of a block: 16·m + 8·half + lane / 4 of those of a warp.
+// dQ and D of the queries of a block. A lane has rows 16·m + 8·half + lane / 4 of its warp.
 extern "C" __global__ void __launch_bounds__(THREADS, Q_BLOCKS)
 flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
                              const bf16 *o,           // [batch·seq_len, heads·HEAD_DIM]
@@ -81,8 +83,8 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
                              const u32 *dropout_step, // [1], with DROPOUT
                              bf16 *d_packed,          // = as packed, the queries' part
                              float *delta,            // = [batch·seq_len, heads]: D·(1 − p)
-                             int batch, int kv_heads, int group, int seq_len, u32 by_tiles, u32 by_group,
-                             u32 by_processors, float score_scale, u32 key0, u32 key1, u32 threshold,
+                             int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group,
+                             u32 inv_sms, float score_scale, u32 key0, u32 key1, u32 threshold,
                              float drop_scale) {
     using Pass = ::Pass<Q_ROWS, Q_STEP, Q_KEPT>;
     constexpr int TILES = Pass::TILES;
@@ -92,56 +94,57 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
     constexpr int FIXED_BYTES = QUERIES * Row::BYTES, TILE_BYTES = Q_TILE * Row::BYTES;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int tiles = (seq_len + QUERIES - 1) / QUERIES;
-    Place place = place_of_block(tiles, by_tiles);
-    if (place.sequence >= batch) return;
-    int block_t = (tiles - 1 - place.tile) * QUERIES;
-    int of_warp = (warp + turn_of_block(by_processors)) % WARPS * Q_ROWS;
+    BlockWork work = work_of_block(tiles, inv_tiles);
+    if (work.sequence >= batch) return;
+    int block_t = (tiles - 1 - work.tile) * QUERIES;
+    int warp_row = (warp + warp_rotation(inv_sms)) % WARPS * Q_ROWS;
 
     int heads = kv_heads * group, width = (heads + 2 * kv_heads) * HEAD_DIM, o_width = heads * HEAD_DIM;
-    i64 first_row = i64(place.sequence) * seq_len;
+    i64 first_row = i64(work.sequence) * seq_len;
     const bf16 *rows = packed + first_row * width;
-    const bf16 *k_rows = rows + (heads + divide(place.head, by_group)) * HEAD_DIM;
+    const bf16 *k_rows = rows + (heads + divide(work.head, inv_group)) * HEAD_DIM;
     if (!CAUSAL) spans += first_row;
 
     u32 fixed = shared_address(shared), stages = fixed + 2 * FIXED_BYTES;
     auto copy_tile = [&](int tile) {
         u32 to = stages + tile % 2 * 2 * TILE_BYTES;
-        Row::copy<Q_TILE, THREADS>(to, k_rows, width, tile * Q_TILE, seq_len);
-        Row::copy<Q_TILE, THREADS>(to + TILE_BYTES, k_rows + kv_heads * HEAD_DIM, width, tile * Q_TILE, seq_len);
+        Row::copy<Q_TILE>(to, k_rows, width, tile * Q_TILE, seq_len);
+        Row::copy<Q_TILE>(to + TILE_BYTES, k_rows + kv_heads * HEAD_DIM, width, tile * Q_TILE, seq_len);
     };
-    Seen of_block = seen_by_any(spans, block_t, block_t + QUERIES, seq_len);
-    int tile = of_block.first / Q_TILE, end_tile = (of_block.end + Q_TILE - 1) / Q_TILE;
-    i64 o_at = first_row * o_width + place.head * HEAD_DIM;
-    Row::copy<QUERIES, THREADS>(fixed, rows + place.head * HEAD_DIM, width, block_t, seq_len);
-    Row::copy<QUERIES, THREADS>(fixed + FIXED_BYTES, d_o + o_at, o_width, block_t, seq_len);
+    KeyRange block_keys = keys_visible_to_any(spans, block_t, block_t + QUERIES, seq_len);
+    int tile = block_keys.first / Q_TILE, end_tile = (block_keys.end + Q_TILE - 1) / Q_TILE;
+    i64 o_at = first_row * o_width + work.head * HEAD_DIM;
+    Row::copy<QUERIES>(fixed, rows + work.head * HEAD_DIM, width, block_t, seq_len);
+    Row::copy<QUERIES>(fixed + FIXED_BYTES, d_o + o_at, o_width, block_t, seq_len);
     if (tile < end_tile) copy_tile(tile);
 
-    Sight sight(spans, block_t + of_warp, seq_len);
+    MaskWindow window(spans, block_t + warp_row, seq_len);
     Drops drops = {key0, key1, threshold, drop_scale};
-    Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[place.sequence] : 0, place.head, seq_len);
+    Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[work.sequence] : 0, work.head, seq_len);
     float scale = score_scale * LOG2_E;
-    // The four lanes of a row share its numbers; each of them reads and stores those of one of their rows.
-    int of_lane = lane % (2 * TILES) * 8 + lane / 4;
-    i64 row_of_lane = (first_row + min(sight.t + of_lane, seq_len - 1)) * heads + place.head;
-    float shift_of_lane = shift_of(lse[row_of_lane]), shift[TILES][2], minus_delta[TILES][2];
-    // O as an A; rows beyond the sequence meet a dO of zero.
+    // The four lanes of a row need the same lse and D; each of them reads and stores those of one of their
+    // rows.
+    int lane_row = lane % (2 * TILES) * 8 + lane / 4;
+    i64 lane_at = (first_row + min(window.t + lane_row, seq_len - 1)) * heads + work.head;
+    float lane_shift = shift_of(lse[lane_at]), shift[TILES][2], minus_delta[TILES][2];
+    // O as an A; rows beyond the sequence are multiplied by a dO of zero.
     u32 outputs[TILES][HEAD_DIM / 16][4];
 #pragma unroll
     for (int m = 0; m < TILES; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            int row = min(sight.t + m * 16 + half * 8 + lane / 4, seq_len - 1);
+            int row = min(window.t + m * 16 + half * 8 + lane / 4, seq_len - 1);
             const bf16 *from = o + o_at + u64(u32(row)) * u32(o_width) + lane % 4 * 2;
 #pragma unroll
             for (int piece = 0; piece < HEAD_DIM / 8; piece++)
                 outputs[m][piece / 2][piece % 2 * 2 + half] = *reinterpret_cast<const u32 *>(from + piece * 8);
         }
-    wait_for_copies();
+    cp_async_wait_all();
     __syncthreads();
     Pass::Fixed queries, d_outputs;
-    queries.take(fixed + of_warp * Row::BYTES);
-    d_outputs.take(fixed + FIXED_BYTES + of_warp * Row::BYTES);
-    float delta_of_lane = 0.0f;
+    queries.init(fixed + warp_row * Row::BYTES);
+    d_outputs.init(fixed + FIXED_BYTES + warp_row * Row::BYTES);
+    float lane_delta = 0.0f;
 #pragma unroll
     for (int m = 0; m < TILES; m++) {
         // D is the diagonal of dO·Oᵀ. An A is, in other order, the B of its transpose.
@@ -149,33 +152,34 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
 #pragma unroll
         for (int k = 0; k < HEAD_DIM / 16; k++) {
             u32 a[4];
-            d_outputs.a(a, m, k);
-            multiply(low, a, outputs[m][k][0], outputs[m][k][2]);
-            multiply(high, a, outputs[m][k][1], outputs[m][k][3]);
+            d_outputs.load_a(a, m, k);
+            mma(low, a, outputs[m][k][0], outputs[m][k][2]);
+            mma(high, a, outputs[m][k][1], outputs[m][k][3]);
         }
         bool odd = lane / 4 % 2 == 1;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float mine = half == 0 ? (odd ? low[1] : low[0]) : (odd ? high[3] : high[2]);
-            float sum = __shfl_sync(FULL_WARP, mine, lane / 4 * 4 + lane / 8) * (DROPOUT ? dropout.kept_part() : 1.0f);
+            float sum = __shfl_sync(FULL_WARP, mine, lane / 4 * 4 + lane / 8) * (DROPOUT ? dropout.keep_probability() : 1.0f);
             minus_delta[m][half] = -sum;
-            shift[m][half] = __shfl_sync(FULL_WARP, shift_of_lane, lane / 4 * 4 + 2 * m + half);
-            if (lane % 4 == 2 * m + half) delta_of_lane = sum;
+            shift[m][half] = __shfl_sync(FULL_WARP, lane_shift, lane / 4 * 4 + 2 * m + half);
+            if (lane % 4 == 2 * m + half) lane_delta = sum;
         }
     }
-    if (lane % 4 < 2 * TILES && sight.t + of_lane < seq_len) delta[row_of_lane] = delta_of_lane;
+    if (lane % 4 < 2 * TILES && window.t + lane_row < seq_len) delta[lane_at] = lane_delta;
 
     Pass::Sums dq = {};
     for (; tile < end_tile; tile++) {
-        // The next tile goes where the last one was, which all warps have left at the barrier below.
+        // The next tile replaces the previous one, which all warps have finished reading at the barrier
+        // below.
         if (tile + 1 < end_tile) copy_tile(tile + 1);
-        u32 keys_of_tile = stages + tile % 2 * 2 * TILE_BYTES;
+        u32 tile_keys = stages + tile % 2 * 2 * TILE_BYTES;
 #pragma unroll 1
-        for (int of_tile = 0; of_tile < Q_TILE; of_tile += Q_STEP) {
-            int key = tile * Q_TILE + of_tile;
-            if (!sight.any(key, Q_STEP)) continue;
-            u32 keys = keys_of_tile + of_tile * Row::BYTES, values = keys + TILE_BYTES;
-            u32 kept_of_lane = DROPOUT ? dropout.kept<Q_STEP / 8>(sight.t + lane, key) : 0;
+        for (int tile_row = 0; tile_row < Q_TILE; tile_row += Q_STEP) {
+            int key = tile * Q_TILE + tile_row;
+            if (!window.any_visible(key, Q_STEP)) continue;
+            u32 keys = tile_keys + tile_row * Row::BYTES, values = keys + TILE_BYTES;
+            u32 lane_kept = DROPOUT ? dropout.kept<Q_STEP / 8>(window.t + lane, key) : 0;
             Pass::Square s = {}, dp;
 #pragma unroll
             for (int m = 0; m < TILES; m++)
@@ -188,15 +192,15 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
                 Pass::multiply_rows(s, queries, keys, k);
                 Pass::multiply_rows(dp, d_outputs, values, k);
             }
-            if (!sight.all(key, Q_STEP)) {
+            if (!window.all_visible(key, Q_STEP)) {
 #pragma unroll
                 for (int m = 0; m < TILES; m++)
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
-                        Seen seen = sight.of(m * 16 + half * 8 + lane / 4);
+                        KeyRange visible = window.keys_of(m * 16 + half * 8 + lane / 4);
 #pragma unroll
                         for (int i = 0; i < Q_STEP / 4; i++)
-                            if (!sees(seen, key + i / 2 * 8 + lane % 4 * 2 + i % 2))
+                            if (!contains(visible, key + i / 2 * 8 + lane % 4 * 2 + i % 2))
                                 s[m][i / 2][2 * half + i % 2] = -infinity();
                     }
             }
@@ -206,7 +210,7 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
                 for (int half = 0; half < 2; half++) {
                     u32 kept = 0;
                     if (DROPOUT)
-                        kept = __shfl_sync(FULL_WARP, kept_of_lane, m * 16 + half * 8 + lane / 4) >> lane % 4;
+                        kept = __shfl_sync(FULL_WARP, lane_kept, m * 16 + half * 8 + lane / 4) >> lane % 4;
 #pragma unroll
                     for (int n = 0; n < Q_STEP / 8; n++)
 #pragma unroll
@@ -219,20 +223,20 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
                 }
             Pass::multiply_columns(dq, dp, keys);
         }
-        wait_for_copies();
+        cp_async_wait_all();
         __syncthreads();
     }
 
     float factor[TILES][2];
 #pragma unroll
     for (int i = 0; i < 2 * TILES; i++) factor[i / 2][i % 2] = score_scale * (DROPOUT ? drop_scale : 1.0f);
-    if (sight.t < seq_len)
-        Row::store(dq, factor, shared + of_warp * Row::BYTES,
-                   d_packed + (first_row + sight.t) * width + place.head * HEAD_DIM, width, seq_len - sight.t);
+    if (window.t < seq_len)
+        Row::store(dq, factor, shared + warp_row * Row::BYTES,
+                   d_packed + (first_row + window.t) * width + work.head * HEAD_DIM, width, seq_len - window.t);
 }
 
-// dK and dV of the keys of a block, 16·m + 8·half + lane / 4 of those of a warp, from the queries of all heads of the
-// group, in order.
+// dK and dV of the keys of a block, from the queries of all heads of the group, in order. A lane has rows
+// 16·m + 8·half + lane / 4 of its warp.
 extern "C" __global__ void __launch_bounds__(THREADS, K_BLOCKS)
 flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
                           const float *lse,        // [batch·seq_len, heads]
@@ -242,8 +246,8 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                           const u32 *sequences,    // [batch], with DROPOUT
                           const u32 *dropout_step, // [1], with DROPOUT
                           bf16 *d_packed,          // = as packed, the keys' and the values' part
-                          int batch, int kv_heads, int group, int seq_len, u32 by_tiles, u32 by_group,
-                          u32 by_processors, float score_scale, u32 key0, u32 key1, u32 threshold,
+                          int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group,
+                          u32 inv_sms, float score_scale, u32 key0, u32 key1, u32 threshold,
                           float drop_scale) {
     using Pass = ::Pass<K_ROWS, K_STEP, K_KEPT>;
     constexpr int TILES = Pass::TILES;
@@ -255,15 +259,15 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
     constexpr int STAGE_BYTES = 2 * TILE_BYTES + 2 * K_TILE * 4;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int tiles = (seq_len + KEYS - 1) / KEYS;
-    Place place = place_of_block(tiles, by_tiles);
-    // The queries' pass ended with the last sequences.
-    place.sequence = batch - 1 - place.sequence;
-    if (place.sequence < 0) return;
-    int block_key = place.tile * KEYS;
-    int of_warp = (warp + turn_of_block(by_processors)) % WARPS * K_ROWS, warp_key = block_key + of_warp;
+    BlockWork work = work_of_block(tiles, inv_tiles);
+    // In reverse order: the pass over queries ended with the last sequences, which are in the L2 cache.
+    work.sequence = batch - 1 - work.sequence;
+    if (work.sequence < 0) return;
+    int block_key = work.tile * KEYS;
+    int warp_row = (warp + warp_rotation(inv_sms)) % WARPS * K_ROWS, warp_key = block_key + warp_row;
 
     int heads = kv_heads * group, width = (heads + 2 * kv_heads) * HEAD_DIM, o_width = heads * HEAD_DIM;
-    i64 first_row = i64(place.sequence) * seq_len;
+    i64 first_row = i64(work.sequence) * seq_len;
     const bf16 *rows = packed + first_row * width;
     if (!CAUSAL) spans += first_row;
 
@@ -271,50 +275,51 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
     auto copy_tile = [&](int head, int tile, int stage) {
         u32 to = fixed + 2 * FIXED_BYTES + stage * STAGE_BYTES;
         int t = tile * K_TILE;
-        Row::copy<K_TILE, THREADS>(to, rows + head * HEAD_DIM, width, t, seq_len);
-        Row::copy<K_TILE, THREADS>(to + TILE_BYTES, d_o + first_row * o_width + head * HEAD_DIM, o_width, t, seq_len);
+        Row::copy<K_TILE>(to, rows + head * HEAD_DIM, width, t, seq_len);
+        Row::copy<K_TILE>(to + TILE_BYTES, d_o + first_row * o_width + head * HEAD_DIM, o_width, t, seq_len);
         static_assert(2 * K_TILE == THREADS, "a thread copies one number");
         t += threadIdx.x % K_TILE;
         i64 at = (first_row + min(t, seq_len - 1)) * heads + head;
-        copy_4(to + 2 * TILE_BYTES + threadIdx.x * 4, (threadIdx.x < K_TILE ? lse : delta) + at, t < seq_len);
+        cp_async_4(to + 2 * TILE_BYTES + threadIdx.x * 4, (threadIdx.x < K_TILE ? lse : delta) + at, t < seq_len);
     };
-    const bf16 *k_rows = rows + (heads + place.head) * HEAD_DIM;
-    Row::copy<KEYS, THREADS>(fixed, k_rows, width, block_key, seq_len);
-    Row::copy<KEYS, THREADS>(fixed + FIXED_BYTES, k_rows + kv_heads * HEAD_DIM, width, block_key, seq_len);
-    Seen seers = seers_of_any(spans, block_key, block_key + KEYS, seq_len);
-    int first_tile = seers.first / K_TILE, end_tile = (seers.end + K_TILE - 1) / K_TILE;
-    int head = place.head * group, end_head = head + group, tile = first_tile, stage = 0;
+    const bf16 *k_rows = rows + (heads + work.head) * HEAD_DIM;
+    Row::copy<KEYS>(fixed, k_rows, width, block_key, seq_len);
+    Row::copy<KEYS>(fixed + FIXED_BYTES, k_rows + kv_heads * HEAD_DIM, width, block_key, seq_len);
+    KeyRange queries_seeing = queries_seeing_any(spans, block_key, block_key + KEYS, seq_len);
+    int first_tile = queries_seeing.first / K_TILE, end_tile = (queries_seeing.end + K_TILE - 1) / K_TILE;
+    int head = work.head * group, end_head = head + group, tile = first_tile, stage = 0;
     if (tile < end_tile) copy_tile(head, tile, stage);
 
     Drops drops = {key0, key1, threshold, drop_scale};
-    u32 step = DROPOUT ? *dropout_step : 0, sequence = DROPOUT ? sequences[place.sequence] : 0;
+    u32 step = DROPOUT ? *dropout_step : 0, sequence = DROPOUT ? sequences[work.sequence] : 0;
     float scale = score_scale * LOG2_E;
     Pass::Sums dk = {}, dv = {};
-    wait_for_copies();
+    cp_async_wait_all();
     __syncthreads();
     Pass::Fixed keys, values;
-    keys.take(fixed + of_warp * Row::BYTES);
-    values.take(fixed + FIXED_BYTES + of_warp * Row::BYTES);
+    keys.init(fixed + warp_row * Row::BYTES);
+    values.init(fixed + FIXED_BYTES + warp_row * Row::BYTES);
     while (tile < end_tile && head < end_head) {
         int t = tile * K_TILE;
         Dropout dropout(drops, step, sequence, head, seq_len);
-        u32 queries_of_tile = fixed + 2 * FIXED_BYTES + stage * STAGE_BYTES;
+        u32 tile_queries = fixed + 2 * FIXED_BYTES + stage * STAGE_BYTES;
         const unsigned char *stats = shared + 2 * FIXED_BYTES + stage * STAGE_BYTES + 2 * TILE_BYTES;
-        // The next tile goes where the last one was, which all warps have left at the barrier below.
+        // The next tile replaces the previous one, which all warps have finished reading at the barrier
+        // below.
         if (++tile == end_tile) tile = first_tile, head++;
         stage ^= 1;
         if (head < end_head) copy_tile(head, tile, stage);
 #pragma unroll 1
-        for (int of_tile = 0; of_tile < K_TILE; of_tile += WARP) {
-            Sight sight(spans, t + of_tile, seq_len);
-            if (CAUSAL ? sight.t >= seq_len || sight.t + WARP <= warp_key : !sight.any(warp_key, K_ROWS)) continue;
-            bool hides = !sight.all(warp_key, K_ROWS);
-            u32 kept_of_lane = DROPOUT ? dropout.kept<K_ROWS / 8>(sight.t + lane, warp_key) : 0;
+        for (int tile_row = 0; tile_row < K_TILE; tile_row += WARP) {
+            MaskWindow window(spans, t + tile_row, seq_len);
+            if (CAUSAL ? window.t >= seq_len || window.t + WARP <= warp_key : !window.any_visible(warp_key, K_ROWS)) continue;
+            bool masked = !window.all_visible(warp_key, K_ROWS);
+            u32 lane_kept = DROPOUT ? dropout.kept<K_ROWS / 8>(window.t + lane, warp_key) : 0;
 #pragma unroll 1
             for (int at = 0; at < WARP; at += K_STEP) {
-                if (CAUSAL && sight.t + at + K_STEP <= warp_key) continue;
-                int in_tile = of_tile + at;
-                u32 queries = queries_of_tile + in_tile * Row::BYTES, d_outputs = queries + TILE_BYTES;
+                if (CAUSAL && window.t + at + K_STEP <= warp_key) continue;
+                int in_tile = tile_row + at;
+                u32 queries = tile_queries + in_tile * Row::BYTES, d_outputs = queries + TILE_BYTES;
                 Pass::Square s = {}, dp;
                 float2 minus_delta[K_STEP / 8];
 #pragma unroll
@@ -332,15 +337,15 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                     Pass::multiply_rows(s, keys, queries, k);
                     Pass::multiply_rows(dp, values, d_outputs, k);
                 }
-                if (hides) {
+                if (masked) {
 #pragma unroll
                     for (int n = 0; n < K_STEP / 8; n++)
 #pragma unroll
                         for (int j = 0; j < 2; j++) {
-                            Seen seen = sight.of(at + n * 8 + lane % 4 * 2 + j);
+                            KeyRange visible = window.keys_of(at + n * 8 + lane % 4 * 2 + j);
 #pragma unroll
                             for (int i = 0; i < 2 * TILES; i++)
-                                if (!sees(seen, warp_key + i * 8 + lane / 4)) s[i / 2][n][i % 2 * 2 + j] = -infinity();
+                                if (!contains(visible, warp_key + i * 8 + lane / 4)) s[i / 2][n][i % 2 * 2 + j] = -infinity();
                         }
                 }
 #pragma unroll
@@ -353,7 +358,7 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                         float dropped = j == 0 ? minus_delta[n].x : minus_delta[n].y;
                         u32 kept = 0;
                         if (DROPOUT)
-                            kept = __shfl_sync(FULL_WARP, kept_of_lane, at + column + j) >> (lane / 4 % 2 * 16 + lane / 8);
+                            kept = __shfl_sync(FULL_WARP, lane_kept, at + column + j) >> (lane / 4 % 2 * 16 + lane / 8);
 #pragma unroll
                         for (int m = 0; m < TILES; m++)
 #pragma unroll
@@ -370,7 +375,7 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                 Pass::multiply_columns(dk, dp, queries);
             }
         }
-        wait_for_copies();
+        cp_async_wait_all();
         __syncthreads();
     }
 
@@ -381,8 +386,8 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
         k_factor[i / 2][i % 2] = score_scale * v_factor[i / 2][i % 2];
     }
     if (warp_key >= seq_len) return;
-    bf16 *dk_rows = d_packed + (first_row + warp_key) * width + (heads + place.head) * HEAD_DIM;
-    unsigned char *scratch = shared + of_warp * Row::BYTES;
+    bf16 *dk_rows = d_packed + (first_row + warp_key) * width + (heads + work.head) * HEAD_DIM;
+    unsigned char *scratch = shared + warp_row * Row::BYTES;
     Row::store(dk, k_factor, scratch, dk_rows, width, seq_len - warp_key);
     Row::store(dv, v_factor, scratch + FIXED_BYTES, dk_rows + kv_heads * HEAD_DIM, width, seq_len - warp_key);
 }

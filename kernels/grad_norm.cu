@@ -1,12 +1,12 @@
 // Global norm of all gradients, clip factor, flag of a bad step.
+//
+// Definitions: THREADS (per block), BATCH (loads of 16 bytes in flight per thread) and ROUNDS (batches per
+// thread) of the partial sums; FINAL_THREADS of the block that adds them up.
 #include "common.cuh"
 
-constexpr int THREADS = 256;
-constexpr int BATCH = 8;  // Loads in flight per thread.
-constexpr int ROUNDS = 4; // Batches per thread.
 constexpr int BLOCK = THREADS * BATCH * ROUNDS * 4;
 
-// partials[b] = Σ grads² over elements BLOCK·b to BLOCK·(b + 1). Cut by the number of elements alone.
+// partials[b] = Σ grads² over elements BLOCK·b to BLOCK·(b + 1). The partition depends on n alone.
 extern "C" __global__ void __launch_bounds__(THREADS) grad_norm_partials(const float *grads, float *partials, u64 n) {
     __shared__ float scratch[WARP];
     float sums[4] = {};
@@ -31,10 +31,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) grad_norm_partials(const f
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-constexpr int FINAL_THREADS = 1024;
-
-// norm[1] = √Σ partials[count], clip[1] = min(1, max_norm / (norm + 1e-6)), and bad[1] = 1 where the norm or loss[1] is
-// not finite; otherwise `bad` stays. In f64 up to the results; max_norm comes as the bits of an f64, and 0 never clips.
+// norm[1] = √Σ partials[count], clip[1] = min(1, max_norm / (norm + 1e-6)), and bad[1] = 1 where the norm or
+// loss[1] is not finite; otherwise `bad` stays. In f64 up to the results; max_norm comes as the bits of an
+// f64, and 0 never clips.
 extern "C" __global__ void __launch_bounds__(FINAL_THREADS)
 grad_norm(const float *partials, const float *loss, float *norm, float *clip, u32 *bad, int count, u64 max_norm) {
     __shared__ double sums[FINAL_THREADS];
@@ -47,9 +46,9 @@ grad_norm(const float *partials, const float *loss, float *norm, float *clip, u3
         if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
     }
     if (threadIdx.x > 0) return;
-    double total = sqrt(sums[0]), most = __longlong_as_double(i64(max_norm));
+    double total = sqrt(sums[0]), limit = __longlong_as_double(i64(max_norm));
     *norm = float(total);
-    *clip = float(most > 0.0 ? fmin(most / (total + 1e-6), 1.0) : 1.0);
+    *clip = float(limit > 0.0 ? fmin(limit / (total + 1e-6), 1.0) : 1.0);
     // NaN compares false.
     bool finite = total < __longlong_as_double(0x7ff0000000000000) && fabsf(*loss) < __int_as_float(0x7f800000);
     if (!finite) *bad = 1;

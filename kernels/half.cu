@@ -3,7 +3,7 @@
 // Definitions: T, WIDTH (elements of a row of a half) and VEC, a divisor of it. A thread handles one pack.
 #include "common.cuh"
 
-// Where an element of half 0 lies among both, given its place in a half.
+// Index in the whole tensor of an element of half 0, given its index in the half.
 __device__ __forceinline__ i64 in_both(u32 at) { return i64(at) + i64(at / WIDTH) * WIDTH; }
 
 // y[r] = x[r, index]. x: [rows, 2, WIDTH]; y: [rows, WIDTH], n elements.

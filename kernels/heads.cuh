@@ -1,38 +1,39 @@
-// Query and key heads of packed rows, shared out among lanes, and the angles by which positions turn them.
+// Query and key heads of packed rows, distributed over lanes, and the angles by which positions rotate them.
 //
-// Definitions: T; DIM, QUERY and KV (the width of a head and how many there are); VEC (neighbours that a thread moves
-// at once, a divisor of DIM/2); LANES (threads of a head, a power of two); TURNS (a list of DIM/2 numbers: by which
-// fraction of a turn, times 2⁶⁴, one position turns a pair of elements).
+// Definitions: T; DIM (width of a head), QUERY and KV (numbers of heads); VEC (elements that a thread moves
+// at once, a divisor of DIM/2); LANES (threads per head, a power of two); THREADS (per block); TURNS (DIM/2
+// numbers: the fraction of a full turn, times 2⁶⁴, by which one position rotates each pair of elements).
 #pragma once
 #include "common.cuh"
 
-constexpr int THREADS = 256, WARPS = THREADS / WARP;
-// Elements i and i + HALF of a head turn together, so a thread holds packs of both halves.
+constexpr int WARPS = THREADS / WARP;
+// Elements i and i + HALF of a head are rotated as a pair, so a thread holds packs of both halves.
 constexpr int HALF = DIM / 2;
 constexpr int HELD = (HALF / VEC + LANES - 1) / LANES;
 constexpr int ROW = (QUERY + 2 * KV) * DIM;
 constexpr int VALUES = (QUERY + KV) * DIM;
 
 // Warps of a block that handle queries, in proportion; the others handle keys.
-constexpr int SHARE = (WARPS * QUERY + (QUERY + KV) / 2) / (QUERY + KV);
-constexpr int QUERY_WARPS = SHARE < 1 ? 1 : SHARE < WARPS ? SHARE : WARPS - 1;
+constexpr int PROPORTIONAL = (WARPS * QUERY + (QUERY + KV) / 2) / (QUERY + KV);
+constexpr int QUERY_WARPS = PROPORTIONAL < 1 ? 1 : PROPORTIONAL < WARPS ? PROPORTIONAL : WARPS - 1;
 
 // Rows whose angles are held at a time.
 constexpr int TILE = DIM <= 128 ? 32 : DIM <= 4096 ? 4096 / DIM : 1;
 
 __device__ const u64 TURNS_OF_PAIRS[] = TURNS;
 
-// What a thread holds of a head.
-struct Part {
+// The packs of a head that a thread holds.
+struct HeadPart {
     Pack<T, VEC> low[HELD], high[HELD];
 };
 
-// Which heads a thread has a part in: of those of its kind in a run of rows, each `step`-th from `first` on.
-struct Turn {
+// The heads that a thread works on: among the query (or key) heads of a run of rows, each `step`-th from
+// `first` on.
+struct HeadSlots {
     bool key;
     int first, step;
 
-    __device__ __forceinline__ Turn() {
+    __device__ __forceinline__ HeadSlots() {
         int warp = threadIdx.x / WARP, slot = threadIdx.x % WARP / LANES;
         key = warp >= QUERY_WARPS;
         first = (key ? warp - QUERY_WARPS : warp) * (WARP / LANES) + slot;
@@ -41,7 +42,7 @@ struct Turn {
     __device__ __forceinline__ int heads() const { return key ? KV : QUERY; }
     // The row of the run that a head lies in.
     __device__ __forceinline__ int row(int head) const { return key ? head / KV : head / QUERY; }
-    // Where this thread's part of a head begins, counted from the first element of a tile.
+    // The offset of this thread's first pack of a head, from the first element of a tile.
     __device__ __forceinline__ int at(int head) const {
         int r = row(head), in_row = key ? QUERY + head - r * KV : head - r * QUERY;
         return r * ROW + in_row * DIM + column();
@@ -50,12 +51,12 @@ struct Turn {
     static __device__ __forceinline__ int column() { return int(threadIdx.x) % LANES * VEC; }
 };
 
-// Whether this thread's i-th pack lies in the half.
+// True if this thread's i-th pack lies in the half.
 __device__ __forceinline__ bool in_half(int i) {
-    return (i + 1) * LANES * VEC <= HALF || Turn::column() + i * LANES * VEC < HALF;
+    return (i + 1) * LANES * VEC <= HALF || HeadSlots::column() + i * LANES * VEC < HALF;
 }
 
-__device__ __forceinline__ void load_part(const T *from, bool live, Part &part) {
+__device__ __forceinline__ void load_head_part(const T *from, bool live, HeadPart &part) {
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         part.low[i] = part.high[i] = Pack<T, VEC>{};
@@ -65,8 +66,8 @@ __device__ __forceinline__ void load_part(const T *from, bool live, Part &part) 
     }
 }
 
-// Cosine and sine of 2π·turn/2⁶⁴. The whole quarters are taken off in integers, which is exact, so that what is rounded
-// is small.
+// Cosine and sine of 2π·turn/2⁶⁴. Whole quarter turns are subtracted in integers, which is exact, so that
+// only a small angle is rounded.
 __device__ __forceinline__ void turn_to(u64 turn, float &cosine, float &sine) {
     u64 quarters = (turn + (1ull << 61)) >> 62;
     float rest = float(i64(turn - (quarters << 62))) * 0x1p-63f;
@@ -78,7 +79,7 @@ __device__ __forceinline__ void turn_to(u64 turn, float &cosine, float &sine) {
     if (quarters >= 2) sine = -sine;
 }
 
-// For each row: HALF cosines, then HALF sines. The block's threads share the work.
+// For each row: HALF cosines, then HALF sines. All threads of the block take part.
 __device__ __forceinline__ void fill_angles(const u32 *positions, int rows, float (*angles)[DIM]) {
     for (int at = threadIdx.x; at < rows * HALF; at += THREADS) {
         int row = at / HALF, pair = at % HALF;
@@ -86,7 +87,7 @@ __device__ __forceinline__ void fill_angles(const u32 *positions, int rows, floa
     }
 }
 
-// Copies the values of rows, which are not turned.
+// Copies the values of rows, which are not rotated.
 __device__ __forceinline__ void copy_values(const T *from, T *to, int rows) {
     constexpr int PACKS = KV * DIM / VEC;
 #pragma unroll 4

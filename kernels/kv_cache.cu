@@ -1,16 +1,17 @@
 // Generation: new keys and values appended to a cache, and attention of one query per sequence over it.
 //
-// Definitions: T, DIM (the width of a head), VEC, a divisor of it, and LANES (threads of a key, a power of two).
+// Definitions: T, DIM (the width of a head), VEC (a divisor of it), LANES (threads per key, a power of two),
+// THREADS (per block of cached_attention).
 #include "common.cuh"
 
-constexpr int THREADS = 256, TEAMS = THREADS / LANES;
+constexpr int TEAMS = THREADS / LANES;
 // Packs of a head that a thread holds.
 constexpr int HELD = (DIM / VEC + LANES - 1) / LANES;
-// Keys that a team looks at together.
+// Keys that a team handles together.
 constexpr int KEYS = HELD * VEC <= 8 ? 4 : 1;
 
 // cache[b, positions[b]] = keys and values of row b. packed: [batch, (query + 2·kv)·DIM]; positions: [batch]; cache:
-// [batch, capacity, 2·kv·DIM]. What has no room is dropped.
+// [batch, capacity, 2·kv·DIM]. Rows beyond the capacity are dropped.
 extern "C" __global__ void cache_append(const T *__restrict__ packed, const u32 *__restrict__ positions,
                                         T *__restrict__ cache, int query, int kv, u32 capacity) {
     int batch = blockIdx.x, kept = 2 * kv * DIM;
@@ -32,9 +33,10 @@ __device__ __forceinline__ void load_head(const T *head, bool live, Pack<T, VEC>
     }
 }
 
-// o = softmax(alpha·q·kᵀ)·v over the keys 0 to positions[b]. packed: [batch, (query + 2·kv)·DIM]; cache: [batch,
-// capacity, 2·kv·DIM]; positions: [batch]; o: [batch, query·DIM], NaN where a position is beyond the cache. Blocks: x
-// counts query heads, y sequences. Teams of threads take keys in turn, each with its own running maximum and sums.
+// o = softmax(alpha·q·kᵀ)·v over the keys 0 to positions[b]. packed: [batch, (query + 2·kv)·DIM]; cache:
+// [batch, capacity, 2·kv·DIM]; positions: [batch]; o: [batch, query·DIM], NaN where a position is beyond the
+// cache. Blocks: x counts query heads, y sequences. Teams of threads take keys in turn, each with its own
+// running maximum and sums.
 extern "C" __global__ void __launch_bounds__(THREADS)
     cached_attention(const T *__restrict__ packed, const T *__restrict__ cache, const u32 *__restrict__ positions,
                      T *__restrict__ o, int query, int kv, u32 capacity, float alpha) {
@@ -46,25 +48,25 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int c = threadIdx.x; c < DIM; c += THREADS) o[c] = down<T>(infinity() - infinity());
         return;
     }
-    int seen = positions[batch] + 1;
+    int key_count = positions[batch] + 1;
     const T *keys = cache + i64(batch) * capacity * kept + head / (query / kv) * DIM;
     Pack<T, VEC> packs[HELD];
     load_head(packed + i64(batch) * (query * DIM + kept) + head * DIM, true, packs);
-    float q[HELD][VEC], out[HELD][VEC] = {}, largest = -infinity(), total = 0.0f;
+    float q[HELD][VEC], out[HELD][VEC] = {}, running_max = -infinity(), total = 0.0f;
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         unpack(packs[i], q[i]);
 #pragma unroll
         for (int c = 0; c < VEC; c++) q[i][c] *= alpha;
     }
-    for (int from = 0; from < seen; from += TEAMS * KEYS) {
+    for (int from = 0; from < key_count; from += TEAMS * KEYS) {
         Pack<T, VEC> k[KEYS][HELD], v[KEYS][HELD];
-        float score[KEYS], shift = largest;
+        float score[KEYS], shift = running_max;
 #pragma unroll
         for (int n = 0; n < KEYS; n++) {
             int key = from + n * TEAMS + team;
-            load_head(keys + i64(key) * kept, key < seen, k[n]);
-            load_head(keys + i64(key) * kept + kv * DIM, key < seen, v[n]);
+            load_head(keys + i64(key) * kept, key < key_count, k[n]);
+            load_head(keys + i64(key) * kept + kv * DIM, key < key_count, v[n]);
         }
 #pragma unroll
         for (int n = 0; n < KEYS; n++) {
@@ -77,13 +79,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 for (int c = 0; c < VEC; c++) sum = fmaf(q[i][c], x[c], sum);
             }
             sum = warp_reduce<LANES>(sum, Add());
-            score[n] = from + n * TEAMS + team < seen ? sum : -infinity();
+            score[n] = from + n * TEAMS + team < key_count ? sum : -infinity();
             shift = Max()(shift, score[n]);
         }
-        // A team that has seen nothing yet has nothing to rescale, and no difference of infinities.
+        // Without a key yet there is nothing to rescale, and a difference of infinities to avoid.
         if (shift == -infinity()) continue;
-        float rescale = expf(largest - shift);
-        largest = shift;
+        float rescale = expf(running_max - shift);
+        running_max = shift;
         total *= rescale;
 #pragma unroll
         for (int n = 0; n < KEYS; n++) {
@@ -103,16 +105,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (column(i) < DIM) store(&outputs[team][column(i)], out[i]);
     }
     if (threadIdx.x % LANES == 0) {
-        maxima[team] = largest;
+        maxima[team] = running_max;
         totals[team] = total;
     }
     __syncthreads();
-    float most = -infinity();
-    for (int t = 0; t < TEAMS; t++) most = Max()(most, maxima[t]);
+    float overall_max = -infinity();
+    for (int t = 0; t < TEAMS; t++) overall_max = Max()(overall_max, maxima[t]);
     for (int c = threadIdx.x; c < DIM; c += THREADS) {
         float sum = 0.0f, all = 0.0f;
         for (int t = 0; t < TEAMS; t++) {
-            float factor = expf(maxima[t] - most);
+            float factor = expf(maxima[t] - overall_max);
             sum = fmaf(factor, outputs[t][c], sum);
             all = fmaf(factor, totals[t], all);
         }

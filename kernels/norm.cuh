@@ -1,8 +1,8 @@
-// Rows held in registers by teams of threads, and their root mean squares. Whatever norms a row by this header gets the
-// same bits.
+// Rows held in registers by teams of threads, and their root mean squares. All kernels that normalize a row
+// by this header get the same bits.
 //
-// Definitions: T, WIDTH (elements of a row), VEC (neighbours that a thread moves at once, a divisor of WIDTH), TEAM
-// (threads of a row, a power of two) and THREADS (of a block, a multiple of TEAM).
+// Definitions: T, WIDTH (elements of a row), VEC (elements that a thread moves at once, a divisor of WIDTH),
+// TEAM (threads per row, a power of two) and THREADS (per block, a multiple of TEAM).
 #pragma once
 #include "common.cuh"
 
@@ -15,10 +15,10 @@ __device__ __forceinline__ int team() { return threadIdx.x / TEAM; }
 // The column of a thread's first pack; the others follow at distances of STRIDE.
 __device__ __forceinline__ int column() { return int(threadIdx.x) % TEAM * VEC; }
 constexpr int STRIDE = TEAM * VEC;
-// Whether this thread's i-th pack lies in the row: known to the compiler but for the last.
+// True if this thread's i-th pack lies in the row: a constant except for the last pack.
 __device__ __forceinline__ bool in_row(int i) { return (i + 1) * STRIDE <= WIDTH || column() + i * STRIDE < WIDTH; }
 
-// A thread's part of a row, from its first pack on; zeros where there is none.
+// A thread's part of a row, from its first pack on; zeros beyond the row.
 __device__ __forceinline__ void load_row(const T *from, bool live, Pack<T, VEC> (&to)[HELD]) {
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
@@ -27,7 +27,8 @@ __device__ __forceinline__ void load_row(const T *from, bool live, Pack<T, VEC> 
     }
 }
 
-// Sums each of N values over every team; all of its threads get the sums. Every thread of the block takes part.
+// Sums each of N values over every team; all of its threads get the sums. Every thread of the block takes
+// part.
 template <int N> __device__ __forceinline__ void team_sums(float (&x)[N]) {
 #pragma unroll
     for (int n = 0; n < N; n++) x[n] = warp_reduce<(TEAM < WARP ? TEAM : WARP)>(x[n], Add());
@@ -47,21 +48,22 @@ template <int N> __device__ __forceinline__ void team_sums(float (&x)[N]) {
     }
 }
 
-// What a pack adds to the sum of squares.
+// Adds the squares of a pack to a sum.
 __device__ __forceinline__ float add_squares(const float (&x)[VEC], float sum) {
 #pragma unroll
     for (int c = 0; c < VEC; c++) sum = fmaf(x[c], x[c], sum);
     return sum;
 }
 
-// 1 / √(mean + eps), where `share` is one over the number of elements that means are taken over.
-__device__ __forceinline__ float inverse_root(float squares, float share, float eps) {
-    return rsqrtf(fmaf(squares, share, eps));
+// 1 / √(mean + eps), where `inv_n` is one over the number of elements of the mean.
+__device__ __forceinline__ float inverse_root(float squares, float inv_n, float eps) {
+    return rsqrtf(fmaf(squares, inv_n, eps));
 }
 
-// n = row / √(mean(row²) + eps) ⊙ w, for the teams whose row is live. `w` and `n` point to the thread's first pack.
+// n = row / √(mean(row²) + eps) ⊙ w, for the teams whose row is live. `w` and `n` point to the thread's first
+// pack.
 __device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[HELD], const float *__restrict__ w, T *n,
-                                             bool live, float share, float eps) {
+                                             bool live, float inv_n, float eps) {
     float squares[1] = {0.0f};
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
@@ -70,7 +72,7 @@ __device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[HELD], co
         squares[0] = add_squares(x, squares[0]);
     }
     team_sums(squares);
-    float scale = inverse_root(squares[0], share, eps);
+    float scale = inverse_root(squares[0], inv_n, eps);
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         if (!live || !in_row(i)) continue;

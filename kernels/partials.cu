@@ -1,10 +1,12 @@
-// The last step of sums over rows: the partial sums that blocks left, added up in an order that their number fixes.
+// The last step of sums over rows: adds up the partial sums of blocks, in an order fixed by their number.
+//
+// Definitions: COLUMNS (columns per block) and ROWS (threads per column), both the size of a warp.
 #include "common.cuh"
 
-constexpr int COLUMNS = WARP, ROWS = 32;
+static_assert(COLUMNS == WARP && ROWS == WARP, "every warp reads one row of columns, then finishes one column");
 
-// partials: [count, width]. Columns before `split` go to first [split], the others to second [width − split]; those
-// that `adds` names (1: first, 2: second) are added to what is there. A block of COLUMNS · ROWS threads per COLUMNS.
+// partials: [count, width]. Columns before `split` go to first [split], the others to second [width − split];
+// those with their bit set in `adds` (1: first, 2: second) are added to the old values.
 extern "C" __global__ void __launch_bounds__(COLUMNS *ROWS)
     sum_partials(const float *partials, float *first, float *second, int count, int width, int split, u32 adds) {
     __shared__ float sums[ROWS][COLUMNS + 1];

@@ -1,8 +1,11 @@
-// C (+)= A·B for the few shapes that the library has no algorithm for, such as odd widths in bf16: correct anywhere,
-// fast nowhere. fp32 sums in the order of k.
+// C (+)= A·B for the few shapes that the library has no algorithm for, such as odd widths in bf16. Not tuned.
+// fp32 sums in the order of k.
+//
+// Definitions: IN, OUT (formats), AT, BT (factors are stored transposed), ADD, SIDE and ROWS (a block
+// computes SIDE × SIDE elements of C with SIDE × ROWS threads).
 #include "common.cuh"
 
-constexpr int SIDE = 32, DEPTH = 32, ROWS = 8; // A block makes SIDE × SIDE of C with SIDE × ROWS threads.
+constexpr int DEPTH = SIDE; // Summed at a time: a thread column loads one column of A's tile.
 
 // Element (row, column) of a matrix of `columns` columns, or of its transpose, stored with `rows` of them.
 template <bool transposed> __device__ __forceinline__ i64 place(int row, int column, int rows, int columns) {

@@ -3,7 +3,8 @@
 // Definitions beside those of heads.cuh: ROTATES (0 leaves the rotation out; positions are not read then).
 #include "heads.cuh"
 
-// What bounds registers: whether a thread holds no more of a head than usual, and whether all lanes hold some of it.
+// For the bounds on registers: true if a thread holds no more of a head than usual, and if all lanes hold
+// some of it.
 constexpr bool SMALL = HELD * VEC <= 8, WHOLE = HALF % (LANES * VEC) == 0;
 
 __device__ __forceinline__ float inverse_root(float squares, float eps) {
@@ -20,31 +21,31 @@ __device__ __forceinline__ void load_halves(const float *row, int column, float 
     load(row + HALF + column, high);
 }
 
-// x, y: packed rows [rows, ROW]; wq, wk: [DIM]; positions: [rows]. y may lie over x; where it does not, `copies` says
-// that values have to be copied. A block handles `run` rows.
+// x, y: packed rows [rows, ROW]; wq, wk: [DIM]; positions: [rows]. y may lie over x; where it does not,
+// `copies` says that values have to be copied. A block handles `run` rows.
 extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3)
     qk_norm_rope(const T *x, const float *wq, const float *wk, const u32 *positions, T *y, int rows, int run, float eps,
                  u32 copies) {
     __shared__ __align__(16) float angles[ROTATES ? TILE : 1][DIM], weights[2][DIM];
-    Turn turn;
+    HeadSlots slots;
     fill_weights(wq, wk, weights);
     int first = blockIdx.x * run, end = min(first + run, rows);
     if (copies) copy_values(x + i64(first) * ROW, y + i64(first) * ROW, end - first);
     for (int tile = first; tile < end; tile += TILE) {
-        int tile_rows = min(TILE, end - tile), heads = tile_rows * turn.heads();
+        int tile_rows = min(TILE, end - tile), heads = tile_rows * slots.heads();
         const T *from = x + i64(tile) * ROW;
         T *to = y + i64(tile) * ROW;
-        Part next;
-        load_part(from + turn.at(turn.first), turn.first < heads, next);
+        HeadPart next;
+        load_head_part(from + slots.at(slots.first), slots.first < heads, next);
         if (tile > first) __syncthreads();
         if constexpr (ROTATES) fill_angles(positions + tile, tile_rows, angles);
         __syncthreads();
-        // All lanes of a warp pass as often: they sum together.
+        // All lanes of a warp make as many passes, because they sum together.
 #pragma unroll 1
-        for (int head = turn.first; head - turn.first < heads; head += turn.step) {
-            Part part = next;
+        for (int head = slots.first; head - slots.first < heads; head += slots.step) {
+            HeadPart part = next;
             bool live = head < heads;
-            load_part(from + turn.at(head + turn.step), head + turn.step < heads, next);
+            load_head_part(from + slots.at(head + slots.step), head + slots.step < heads, next);
             float low[HELD][VEC], high[HELD][VEC], squares = 0.0f;
 #pragma unroll
             for (int i = 0; i < HELD; i++) {
@@ -59,17 +60,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
 #pragma unroll
             for (int i = 0; i < HELD; i++) {
                 if (!live || !in_half(i)) continue;
-                int column = Turn::column() + i * LANES * VEC;
+                int column = HeadSlots::column() + i * LANES * VEC;
                 float cosine[VEC], sine[VEC], low_weight[VEC], high_weight[VEC];
-                if constexpr (ROTATES) load_halves(angles[turn.row(head)], column, cosine, sine);
-                load_halves(weights[turn.key], column, low_weight, high_weight);
+                if constexpr (ROTATES) load_halves(angles[slots.row(head)], column, cosine, sine);
+                load_halves(weights[slots.key], column, low_weight, high_weight);
 #pragma unroll
                 for (int c = 0; c < VEC; c++) {
                     float a = low[i][c] * scale * low_weight[c], b = high[i][c] * scale * high_weight[c];
                     low[i][c] = ROTATES ? a * cosine[c] - b * sine[c] : a;
                     high[i][c] = ROTATES ? b * cosine[c] + a * sine[c] : b;
                 }
-                T *out = to + turn.at(head) + i * LANES * VEC;
+                T *out = to + slots.at(head) + i * LANES * VEC;
                 store(out, low[i]);
                 store(out + HALF, high[i]);
             }
@@ -77,36 +78,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
     }
 }
 
-// With s = 1 / √(mean(x²) + eps) and g the gradient turned back: dx = s·g·w − x·s³·mean(g·w·x). Block b leaves Σ g·x·s
-// over its `run` rows in row b of the partials: DIM columns of queries, then of keys.
+// With s = 1 / √(mean(x²) + eps) and g the gradient rotated back: dx = s·g·w − x·s³·mean(g·w·x). Block b
+// leaves Σ g·x·s over its `run` rows in row b of the partials: DIM columns of queries, then of keys.
 //
-// x, dy, dx: packed rows [rows, ROW]; wq, wk: [DIM]; positions: [rows]; partials: [blocks, 2·DIM]. dx may lie over x or
-// dy; where it is not dy, `copies` says that gradients of values have to be copied.
+// x, dy, dx: packed rows [rows, ROW]; wq, wk: [DIM]; positions: [rows]; partials: [blocks, 2·DIM]. dx may lie
+// over x or dy; where it is not dy, `copies` says that gradients of values have to be copied.
 extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
     qk_norm_rope_grad(const T *x, const float *wq, const float *wk, const u32 *positions, const T *dy, T *dx,
                       float *partials, int rows, int run, float eps, u32 copies) {
     __shared__ __align__(16) float shared[TILE > WARPS ? TILE : WARPS][DIM], weights[2][DIM];
-    Turn turn;
+    HeadSlots slots;
     float low_sum[HELD][VEC] = {}, high_sum[HELD][VEC] = {};
     fill_weights(wq, wk, weights);
     int first = blockIdx.x * run, end = min(first + run, rows);
     if (copies) copy_values(dy + i64(first) * ROW, dx + i64(first) * ROW, end - first);
     for (int tile = first; tile < end; tile += TILE) {
-        int tile_rows = min(TILE, end - tile), heads = tile_rows * turn.heads();
+        int tile_rows = min(TILE, end - tile), heads = tile_rows * slots.heads();
         const T *from = x + i64(tile) * ROW, *upstream = dy + i64(tile) * ROW;
         T *to = dx + i64(tile) * ROW;
-        Part next, next_upstream;
-        load_part(from + turn.at(turn.first), turn.first < heads, next);
-        load_part(upstream + turn.at(turn.first), turn.first < heads, next_upstream);
+        HeadPart next, next_upstream;
+        load_head_part(from + slots.at(slots.first), slots.first < heads, next);
+        load_head_part(upstream + slots.at(slots.first), slots.first < heads, next_upstream);
         if (tile > first) __syncthreads();
         if constexpr (ROTATES) fill_angles(positions + tile, tile_rows, shared);
         __syncthreads();
 #pragma unroll 1
-        for (int head = turn.first; head - turn.first < heads; head += turn.step) {
-            Part part = next, part_upstream = next_upstream;
+        for (int head = slots.first; head - slots.first < heads; head += slots.step) {
+            HeadPart part = next, part_upstream = next_upstream;
             bool live = head < heads;
-            load_part(from + turn.at(head + turn.step), head + turn.step < heads, next);
-            load_part(upstream + turn.at(head + turn.step), head + turn.step < heads, next_upstream);
+            load_head_part(from + slots.at(head + slots.step), head + slots.step < heads, next);
+            load_head_part(upstream + slots.at(head + slots.step), head + slots.step < heads, next_upstream);
             float low[HELD][VEC], high[HELD][VEC], g_low[HELD][VEC], g_high[HELD][VEC];
             float squares = 0.0f, product = 0.0f;
 #pragma unroll
@@ -116,10 +117,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
                 unpack(part_upstream.low[i], g_low[i]);
                 unpack(part_upstream.high[i], g_high[i]);
                 if (!live || !in_half(i)) continue;
-                int column = Turn::column() + i * LANES * VEC;
+                int column = HeadSlots::column() + i * LANES * VEC;
                 float cosine[VEC], sine[VEC], low_weight[VEC], high_weight[VEC];
-                if constexpr (ROTATES) load_halves(shared[turn.row(head)], column, cosine, sine);
-                load_halves(weights[turn.key], column, low_weight, high_weight);
+                if constexpr (ROTATES) load_halves(shared[slots.row(head)], column, cosine, sine);
+                load_halves(weights[slots.key], column, low_weight, high_weight);
 #pragma unroll
                 for (int c = 0; c < VEC; c++) {
                     float a = g_low[i][c], b = g_high[i][c];
@@ -139,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
             for (int i = 0; i < HELD; i++) {
                 if (!live || !in_half(i)) continue;
                 float low_weight[VEC], high_weight[VEC];
-                load_halves(weights[turn.key], Turn::column() + i * LANES * VEC, low_weight, high_weight);
+                load_halves(weights[slots.key], HeadSlots::column() + i * LANES * VEC, low_weight, high_weight);
 #pragma unroll
                 for (int c = 0; c < VEC; c++) {
                     low_sum[i][c] = fmaf(g_low[i][c], low[i][c] * scale, low_sum[i][c]);
@@ -147,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
                     g_low[i][c] = fmaf(g_low[i][c] * low_weight[c], scale, -(low[i][c] * pull));
                     g_high[i][c] = fmaf(g_high[i][c] * high_weight[c], scale, -(high[i][c] * pull));
                 }
-                T *out = to + turn.at(head) + i * LANES * VEC;
+                T *out = to + slots.at(head) + i * LANES * VEC;
                 store(out, g_low[i]);
                 store(out + HALF, g_high[i]);
             }
@@ -167,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
             }
         }
         if (threadIdx.x % WARP >= LANES || !in_half(i)) continue;
-        float *out = shared[warp] + Turn::column() + i * LANES * VEC;
+        float *out = shared[warp] + HeadSlots::column() + i * LANES * VEC;
         store(out, low_sum[i]);
         store(out + HALF, high_sum[i]);
     }

@@ -3,7 +3,7 @@
 
 // x, y, r, n: [rows, WIDTH]; w: [WIDTH]. r and n may lie over x and y.
 extern "C" __global__ void __launch_bounds__(THREADS) residual_norm(const T *x, const T *y, const float *__restrict__ w,
-                                                                    T *r, T *n, int rows, float share, float eps) {
+                                                                    T *r, T *n, int rows, float inv_n, float eps) {
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();
@@ -20,5 +20,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) residual_norm(const T *x, 
         fill(sum[i], a);
         if (live && in_row(i)) *reinterpret_cast<Pack<T, VEC> *>(r + start + i * STRIDE) = sum[i];
     }
-    store_normed(sum, w + column(), n + start, live, share, eps);
+    store_normed(sum, w + column(), n + start, live, inv_n, eps);
 }

@@ -3,13 +3,13 @@
 
 // y = x / √(mean(x²) + eps) ⊙ w. x, y: [rows, WIDTH]; w: [WIDTH]. y may lie over x.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    rms_norm(const T *x, const float *__restrict__ w, T *y, int rows, float share, float eps) {
+    rms_norm(const T *x, const float *__restrict__ w, T *y, int rows, float inv_n, float eps) {
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();
     Pack<T, VEC> held[HELD];
     load_row(x + start, live, held);
-    store_normed(held, w + column(), y + start, live, share, eps);
+    store_normed(held, w + column(), y + start, live, inv_n, eps);
 }
 
 // Keeps the compiler from taking a pack apart before it is needed, into twice the registers.
@@ -18,13 +18,14 @@ __device__ __forceinline__ void hold(Pack<bf16, 8> &pack) {
 }
 template <typename E, int N> __device__ __forceinline__ void hold(Pack<E, N> &) {}
 
-// With s = 1 / √(mean(x²) + eps) and g = dy ⊙ w: dx = s·g − x·s³·mean(g ⊙ x), plus dr past a residual. Block b leaves
-// Σ dy ⊙ x·s over its `run` rows in row b of the partials.
+// With s = 1 / √(mean(x²) + eps) and g = dy ⊙ w: dx = s·g − x·s³·mean(g ⊙ x), plus dr past a residual. Block
+// b leaves Σ dy ⊙ x·s over its `run` rows in row b of the partials.
 //
-// w is not declared free of aliases: its loads stay where they are then, instead of filling registers before the loops.
+// w is not declared free of aliases: its loads stay where they are then, instead of filling registers before
+// the loops.
 template <bool RESIDUAL>
 __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy, const T *dr, T *dx,
-                                         float *partials, int rows, int run, float share, float eps) {
+                                         float *partials, int rows, int run, float inv_n, float eps) {
     float dw[HELD][VEC] = {};
     w += column();
     int first = blockIdx.x * run;
@@ -36,8 +37,8 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
         load_row(dy + at, live, upstream);
         if constexpr (RESIDUAL) load_row(dr + at, live, bypass);
         float sums[2] = {0.0f, 0.0f}, scale = 0.0f, pull = 0.0f;
-        // One body for the sums and for what follows from them: in two, the compiler would keep the weights and the
-        // unpacked numbers from the first for the second.
+        // One body for the sums and for what follows from them: in two, the compiler would keep the weights
+        // and the unpacked numbers from the first for the second.
 #pragma unroll 1
         for (int pass = 0; pass < 2; pass++) {
 #pragma unroll
@@ -69,8 +70,8 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
             }
             if (pass == 1) break;
             team_sums(sums);
-            scale = inverse_root(sums[0], share, eps);
-            pull = sums[1] * share * scale * scale * scale;
+            scale = inverse_root(sums[0], inv_n, eps);
+            pull = sums[1] * inv_n * scale * scale * scale;
         }
     }
     partials += i64(blockIdx.x) * WIDTH;
@@ -98,13 +99,13 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
 // x, dy, dx: [rows, WIDTH]; w: [WIDTH]; partials: [blocks, WIDTH]. dx may lie over x or dy.
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     rms_norm_grad(const T *x, const float *w, const T *dy, T *dx, float *partials, int rows, int run,
-                  float share, float eps) {
-    gradient<false>(x, w, dy, nullptr, dx, partials, rows, run, share, eps);
+                  float inv_n, float eps) {
+    gradient<false>(x, w, dy, nullptr, dx, partials, rows, run, inv_n, eps);
 }
 
 // The same with dr [rows, WIDTH] added to dx, which may lie over dr as well.
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     rms_norm_residual_grad(const T *x, const float *w, const T *dy, const T *dr, T *dx, float *partials,
-                           int rows, int run, float share, float eps) {
-    gradient<true>(x, w, dy, dr, dx, partials, rows, run, share, eps);
+                           int rows, int run, float inv_n, float eps) {
+    gradient<true>(x, w, dy, dr, dx, partials, rows, run, inv_n, eps);
 }

@@ -1,10 +1,10 @@
-// Softmax over the keys that a query sees, and its gradient: a warp per row.
+// Softmax over the keys visible to a query, and its gradient: a warp per row.
 #include "common.cuh"
 
 __device__ __forceinline__ i64 row_of_warp() { return (i64(blockIdx.x) * blockDim.x + threadIdx.x) / WARP; }
 
-// s, p: [batch, heads, length, length]; spans: [batch·length, 2] (first and end of what a query sees), or null for the
-// causal mask; lse: [batch·length, heads]. p is zero where nothing is seen, and may lie over s.
+// s, p: [batch, heads, length, length]; spans: [batch·length, 2] (first and end of the visible keys), or null
+// for the causal mask; lse: [batch·length, heads]. p is zero for masked keys, and may lie over s.
 extern "C" __global__ void softmax(const T *s, const u32 *spans, T *p, float *lse, int rows, int heads, int length) {
     i64 row = row_of_warp();
     if (row >= rows) return;
@@ -22,10 +22,10 @@ extern "C" __global__ void softmax(const T *s, const u32 *spans, T *p, float *ls
     largest = warp_reduce<WARP>(largest, Max());
     for (u32 key = first + lane; key < end; key += WARP) sum += expf(up(s[key]) - largest);
     sum = warp_sum(sum);
-    float share = 1.0f / sum;
+    float inv_sum = 1.0f / sum;
     for (u32 key = lane; key < length; key += WARP) {
-        bool seen = first <= key && key < end;
-        p[key] = down<T>(seen ? expf(up(s[key]) - largest) * share : 0.0f);
+        bool visible = first <= key && key < end;
+        p[key] = down<T>(visible ? expf(up(s[key]) - largest) * inv_sum : 0.0f);
     }
     if (lane == 0) lse[of_query * heads + head] = largest + logf(sum);
 }

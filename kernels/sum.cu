@@ -1,10 +1,10 @@
 // Scaled sum of a vector, in f64 by one block, and its gradient.
+//
+// Definitions: T, THREADS (of the block that sums).
 #include "common.cuh"
 
-constexpr int THREADS = 1024;
-
-// total[1] = scale·Σ x[n], or += where `adds`. The order of addition is fixed by n. The scale comes as the bits of an
-// f64.
+// total[1] = scale·Σ x[n], or += where `adds`. The order of addition is fixed by n. The scale comes as the
+// bits of an f64.
 extern "C" __global__ void __launch_bounds__(THREADS) sum(const T *x, T *total, int n, u64 scale, int adds) {
     __shared__ double sums[THREADS];
     double sum = 0.0;

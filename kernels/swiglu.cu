@@ -1,9 +1,11 @@
 // The gated activation silu(gate) ⊙ up, and its gradient.
 //
-// Definitions: T, WIDTH (elements of a row of the output) and VEC, a divisor of it. A thread handles one pack.
+// Definitions: T, WIDTH (elements of a row of the output) and VEC, a divisor of it. A thread handles one
+// pack.
 #include "activation.cuh"
 
-// Where a pack of the output has its gates, given its place: they lie in rows twice as wide, before what they gate.
+// Index of the gates of a pack of the output, given its index: rows of gate_up are twice as wide, gates
+// first.
 __device__ __forceinline__ i64 gate_of(u32 at) { return i64(at) + i64(at / WIDTH) * WIDTH; }
 
 // gate_up: [rows, 2, WIDTH]; y: [rows, WIDTH], n elements.
@@ -18,8 +20,8 @@ extern "C" __global__ void swiglu(const T *__restrict__ gate_up, T *__restrict__
     store(y + at, up);
 }
 
-// d_gate = dy ⊙ up ⊙ slope(gate), d_up = dy ⊙ silu(gate). gate_up, d_gate_up: [rows, 2, WIDTH], which may be the same;
-// dy: [rows, WIDTH], n elements.
+// d_gate = dy ⊙ up ⊙ slope(gate), d_up = dy ⊙ silu(gate). gate_up, d_gate_up: [rows, 2, WIDTH], which may be
+// the same; dy: [rows, WIDTH], n elements.
 extern "C" __global__ void swiglu_grad(const T *gate_up, const T *__restrict__ dy, T *d_gate_up, int n) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;

@@ -1,17 +1,18 @@
-// Attention in fp32 multiply-adds, for any width of a head: products of tiles in shared memory.
+// Attention in fp32 multiply-adds, for any head width: products of tiles in shared memory.
 //
-// Definitions: T (format in memory), HEAD_DIM (at most 256), ROWS and COLUMNS (of a square of scores: multiples of 16
-// and of 8), CAUSAL, DROPOUT. A block is 16·8 threads: thread (y, x) has rows y + 16·i and columns x + 8·j of the square,
-// and of results columns 32·n + 4·x to 32·n + 4·x + 3. So the eight threads of a row are neighbours in a warp.
+// Definitions: T (format in memory), HEAD_DIM (at most 256), ROWS and COLUMNS (of a tile of scores: multiples
+// of 16 and of 8), CAUSAL, DROPOUT, THREADS (16·8). Thread (y, x) of a block has rows y + 16·i and columns x
+// + 8·j of the tile, and columns 32·n + 4·x to 32·n + 4·x + 3 of results. So the eight threads of a row are
+// neighbours in a warp.
 #pragma once
 #include "attention.cuh"
 
-constexpr int THREADS = 128;
-constexpr int BLOCKS = 2;  // Of a multiprocessor at least: what leaves all of them enough registers.
+constexpr int BLOCKS = 2;  // Per SM, at least: registers suffice for two without spilling.
+static_assert(THREADS == 128, "a block is 16 by 8 threads");
 constexpr int ROWS_EACH = ROWS / 16, COLUMNS_EACH = COLUMNS / 8;
 constexpr int WIDTH = (HEAD_DIM + 31) / 32 * 32, WIDTHS_EACH = WIDTH / 32;
-constexpr int STRIDE = WIDTH + 4;            // Of rows: eight neighbours lie in different banks.
-constexpr int SQUARE_STRIDE = COLUMNS + 8;   // Of rows of the square: likewise.
+constexpr int STRIDE = WIDTH + 4;            // Between rows, so that eight neighbours lie in different banks.
+constexpr int SQUARE_STRIDE = COLUMNS + 8;   // Between rows of the tile of scores, likewise.
 constexpr int VEC = HEAD_DIM % 4 == 0 ? 4 : 1;
 
 using Square = float[ROWS_EACH][COLUMNS_EACH];
@@ -20,15 +21,15 @@ using Result = float[ROWS_EACH][WIDTHS_EACH][4];
 __device__ __forceinline__ int thread_x() { return threadIdx.x % 8; }
 __device__ __forceinline__ int thread_y() { return threadIdx.x / 8; }
 
-// Copies rows, `stride` elements apart, to shared memory as floats; rows from `there` on and columns beyond the head
-// become zero.
-template <int COUNT> __device__ __forceinline__ void copy_rows(float *to, const T *from, int stride, int there) {
+// Copies rows, `stride` elements apart, to shared memory as floats; rows from `valid_rows` on and columns
+// beyond the head become zero.
+template <int COUNT> __device__ __forceinline__ void copy_rows(float *to, const T *from, int stride, int valid_rows) {
     constexpr int PIECES = COUNT * WIDTH / VEC;
 #pragma unroll 4
     for (int i = threadIdx.x; i < PIECES; i += THREADS) {
         int row = i / (WIDTH / VEC), column = i % (WIDTH / VEC) * VEC;
         float piece[VEC] = {};
-        if (row < there && column < HEAD_DIM) load(from + i64(row) * stride + column, piece);
+        if (row < valid_rows && column < HEAD_DIM) load(from + i64(row) * stride + column, piece);
         store(to + row * STRIDE + column, piece);
     }
 }
@@ -58,7 +59,7 @@ __device__ __forceinline__ void multiply_rows(Square &c, const float *a, const f
     }
 }
 
-// c += a·b: a is a square in shared memory, b has COLUMNS rows.
+// c += a·b: a is a tile of scores in shared memory, b has COLUMNS rows.
 __device__ __forceinline__ void multiply_columns(Result &c, const float *a, const float *b) {
     a += thread_y() * SQUARE_STRIDE;
     b += thread_x() * 4;
@@ -83,8 +84,8 @@ __device__ __forceinline__ void multiply_columns(Result &c, const float *a, cons
     }
 }
 
-// Puts a square into shared memory. Its rows are read by the threads that wrote them, of one warp.
-__device__ __forceinline__ void put(float *to, const Square &square) {
+// Writes a tile of scores to shared memory. Its rows are read by the warp that wrote them.
+__device__ __forceinline__ void store_square(float *to, const Square &square) {
 #pragma unroll
     for (int i = 0; i < ROWS_EACH; i++)
 #pragma unroll
@@ -92,9 +93,9 @@ __device__ __forceinline__ void put(float *to, const Square &square) {
             to[(thread_y() + 16 * i) * SQUARE_STRIDE + thread_x() + 8 * j] = square[i][j];
 }
 
-// Stores rows of a result, multiplied by `factor`; rows from `there` on are left out.
+// Stores rows of a result, multiplied by `factor`. Only the first `valid_rows` rows are stored.
 __device__ __forceinline__ void store_rows(T *to, int stride, const Result &result, const float (&factor)[ROWS_EACH],
-                                           int there) {
+                                           int valid_rows) {
 #pragma unroll
     for (int i = 0; i < ROWS_EACH; i++) {
         int row = thread_y() + 16 * i;
@@ -106,7 +107,7 @@ __device__ __forceinline__ void store_rows(T *to, int stride, const Result &resu
                 float piece[VEC];
 #pragma unroll
                 for (int j = 0; j < VEC; j++) piece[j] = result[i][n][at + j] * factor[i];
-                if (row < there && column < HEAD_DIM) store(to + i64(row) * stride + column, piece);
+                if (row < valid_rows && column < HEAD_DIM) store(to + i64(row) * stride + column, piece);
             }
     }
 }
@@ -116,16 +117,16 @@ template <typename Combine> __device__ __forceinline__ float row_reduce(float x,
     return warp_reduce<8>(x, combine);
 }
 
-// Bits of `append_kept` for CALLS calls that SHARERS lanes of a warp, of which this is number `sharer`, make together:
-// number c is made by lane c % SHARERS. `call(c)` draws it.
-template <int CALLS, int SHARERS, typename Call>
-__device__ __forceinline__ u32 share_calls(int sharer, const Dropout &dropout, Call call) {
-    constexpr int EACH = (CALLS + SHARERS - 1) / SHARERS;
+// Bits of `append_kept` for CALLS calls of the generator, split among LANES_SHARING lanes of a warp, of which
+// this is number `lane`: lane c % LANES_SHARING makes call c, with `call(c)`.
+template <int CALLS, int LANES_SHARING, typename Call>
+__device__ __forceinline__ u32 split_calls(int lane, const Dropout &dropout, Call call) {
+    constexpr int EACH = (CALLS + LANES_SHARING - 1) / LANES_SHARING;
     static_assert(EACH <= 4, "bits of a lane");
     u32 bits = 0;
 #pragma unroll 1
-    for (int c = 0; c < EACH; c++) bits = append_kept(bits, call(c * SHARERS + sharer), dropout.thresholds);
+    for (int c = 0; c < EACH; c++) bits = append_kept(bits, call(c * LANES_SHARING + lane), dropout.thresholds);
     return bits >> (16 - 4 * EACH);
 }
-// Whether column `c` of the call that a lane made as its number `i` is kept.
+// True if column `c` is kept by the i-th call that a lane made.
 __device__ __forceinline__ bool is_kept(u32 bits, int i, int c) { return bits >> (16 * (c % 2) + 4 * i + c / 2) & 1; }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How the elements of a tensor are stored.
+/// The storage format of the elements of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
     /// 64-bit float: gradient checks and references.
@@ -16,7 +16,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Bytes per element.
+    /// Returns the number of bytes per element.
     pub const fn size(self) -> usize {
         match self {
             DType::F64 => 8,
@@ -25,12 +25,12 @@ impl DType {
         }
     }
 
-    /// True for all but integers.
+    /// Returns true for all formats but integers.
     pub const fn is_float(self) -> bool {
         !matches!(self, DType::U32)
     }
 
-    /// The format in which sums over this format are kept: fp32 for bf16, itself otherwise.
+    /// Returns the format in which sums over this format are accumulated: fp32 for bf16, itself otherwise.
     pub const fn accumulator(self) -> DType {
         match self {
             DType::Bf16 => DType::F32,
@@ -77,7 +77,8 @@ pub enum ProductPrecision {
     /// Factors are multiplied in the format in which they are stored.
     #[default]
     Native,
-    /// On a GPU, f32 factors are rounded to TF32 (10 bits of mantissa) for its tensor cores. Elsewhere as `Native`.
+    /// On a GPU, f32 factors are rounded to TF32 (10 bits of mantissa) for its tensor cores. Elsewhere as
+    /// `Native`.
     Tf32,
 }
 

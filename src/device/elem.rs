@@ -194,8 +194,9 @@ impl Real for f32 {
 
 /// e^x in fp32 within 2 ulp of the true value on the normal range; 0 below -104, +inf above 88.8; NaN passes.
 ///
-/// Reduction x = n·ln 2 + r with |r| ≤ ln 2 / 2 in two steps (Cody and Waite, 1980), then the polynomial for e^r of
-/// the Cephes library's `expf` (Moshier), then scaling by 2^n in two halves, so that neither half leaves the range.
+/// Reduction x = n·ln 2 + r with |r| ≤ ln 2 / 2 in two steps (Cody and Waite, 1980), then the polynomial for
+/// e^r of the Cephes library's `expf` (Moshier), then scaling by 2^n in two halves, so that neither half
+/// leaves the range.
 #[inline(always)]
 fn exp_f32(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;

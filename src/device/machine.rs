@@ -7,17 +7,17 @@ use crate::error::Result;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// What runs programs.
+/// A device that runs programs.
 #[derive(Clone, Debug)]
 pub enum Device {
     /// The CPU.
     Cpu(Arc<Pool>),
-    /// A GPU; the threads prepare what it starts from.
+    /// A GPU; the threads initialize parameters and prepare data.
     Cuda(Arc<Gpu>, Arc<Pool>),
 }
 
 impl Device {
-    /// The CPU, or a GPU beside it.
+    /// Opens a GPU by its ordinal, or the CPU for `None`.
     ///
     /// # Errors
     /// When the GPU cannot be opened.
@@ -28,14 +28,14 @@ impl Device {
         })
     }
 
-    /// Worker threads of the CPU.
+    /// Returns the worker threads of the CPU.
     pub fn pool(&self) -> &Arc<Pool> {
         match self {
             Device::Cpu(pool) | Device::Cuda(_, pool) => pool,
         }
     }
 
-    /// The GPU, where it is one.
+    /// Returns the GPU; `None` on the CPU.
     pub fn gpu(&self) -> Option<&Arc<Gpu>> {
         match self {
             Device::Cpu(_) => None,
@@ -43,7 +43,7 @@ impl Device {
         }
     }
 
-    /// Memory for tensors. On the CPU it is zeroed; on a GPU it holds whatever was there.
+    /// Allocates memory for tensors. On the CPU it is zeroed; on a GPU its contents are undefined.
     ///
     /// # Errors
     /// [`Kind::DoesNotFit`](crate::error::Kind::DoesNotFit) when it is refused.
@@ -61,17 +61,17 @@ impl From<Arc<Pool>> for Device {
     }
 }
 
-/// A stretch of a device's memory.
+/// A contiguous range of a device's memory.
 #[derive(Debug)]
 pub enum Memory {
-    /// Of the host.
+    /// Host memory.
     Host(Buffer),
-    /// Of a GPU.
+    /// GPU memory.
     Gpu(DeviceBuffer),
 }
 
 impl Memory {
-    /// Its first byte. That of a GPU is a number, not to be followed here.
+    /// Returns the address of the first byte. That of a GPU must not be dereferenced on the host.
     pub fn address(&self) -> *mut u8 {
         match self {
             Memory::Host(buffer) => buffer.address(),
@@ -79,7 +79,7 @@ impl Memory {
         }
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Memory::Host(buffer) => buffer.len(),
@@ -87,7 +87,7 @@ impl Memory {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -104,7 +104,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Bytes, as they are after all work put in so far.
+    /// Returns bytes after all work put in so far.
     ///
     /// # Errors
     /// When the work failed.

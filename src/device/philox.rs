@@ -26,8 +26,9 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 
 /// [`philox`] for `NUMBERS / 2` counters that differ in their first word, which counts up from `counter[0]`.
 ///
-/// Each result is two numbers of 64 bits: words 0 and 1, then words 2 and 3, the earlier word in the low half. In
-/// this form a round is a multiplication, a rotation and two exclusive ors per number, all of which vectorize.
+/// Each result is two numbers of 64 bits: words 0 and 1, then words 2 and 3, the earlier word in the low
+/// half. In this form a round is a multiplication, a rotation and two exclusive ors per number, all of which
+/// vectorize.
 #[inline(always)]
 pub fn philox_run<const NUMBERS: usize>(counter: [u32; 4], key: [u32; 2]) -> [u64; NUMBERS] {
     const LOW: u64 = 0xffff_ffff;

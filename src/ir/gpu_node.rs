@@ -46,7 +46,8 @@ impl<'a> GpuNode<'a> {
         self.outputs[i]
     }
 
-    /// Puts a product into `output`: `C[m, n] (+)= A[m, k]·B[k, n]`, in the formats of input 0 and of the output.
+    /// Puts a product into `output`: `C[m, n] (+)= A[m, k]·B[k, n]`, in the formats of input 0 and of the
+    /// output.
     ///
     /// # Errors
     /// When the library refuses.

@@ -1,4 +1,4 @@
-//! What an operation is.
+//! The interface of operations.
 
 use super::{Builder, Cases, GpuNode, Mode, Node, Precision, Program, Spec, TensorId, Vjp};
 use crate::device::communicator::Communicator;
@@ -7,10 +7,10 @@ use crate::device::{DType, Elem};
 use crate::error::{Error, Result};
 use std::fmt::Debug;
 
-/// An output that may be given the memory of an input that dies at the node.
+/// An output that may be given the memory of an input whose last use is this node.
 ///
-/// Declaring it promises that each task reads elements of the input only where it writes the same elements of the
-/// output, and reads them before it writes.
+/// Declaring it promises that each task reads elements of the input only where it writes the same elements of
+/// the output, and reads them before it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MayAlias {
     /// Index of the output.
@@ -19,23 +19,23 @@ pub struct MayAlias {
     pub input: usize,
 }
 
-/// What a node costs: the currency of predicted times and of op budgets.
+/// The cost of a node, from which step times and op budgets are predicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// Floating-point operations of matrix products, a multiply-add counted as two.
     pub product_flops: f64,
-    /// Bytes that must cross memory: inputs read once, outputs written once.
+    /// Bytes of memory traffic: inputs read once, outputs written once.
     pub bytes: f64,
 }
 
 impl Cost {
-    /// The cost of an op that streams its tensors once.
+    /// Returns the cost of an op that streams its tensors once.
     pub fn streaming(inputs: &[Spec], outputs: &[Spec]) -> Self {
         let bytes = inputs.iter().chain(outputs).map(|s| s.bytes() as f64).sum();
         Self { product_flops: 0.0, bytes }
     }
 
-    /// The same with the operations of products.
+    /// Sets the operations of products.
     #[must_use]
     pub fn with_flops(self, product_flops: f64) -> Self {
         Self { product_flops, ..self }
@@ -44,18 +44,18 @@ impl Cost {
 
 /// A coarse operation: shapes, gradient, cost and implementations in one place.
 pub trait Op: Debug + Send + Sync {
-    /// Its name in prints and profiles.
+    /// Returns its name in prints and profiles.
     fn name(&self) -> &'static str;
 
-    /// Its constants in prints, such as `eps=1e-6`; empty when there are none.
+    /// Returns its constants in prints, such as `eps=1e-6`; empty if there are none.
     fn attributes(&self) -> String {
         String::new()
     }
 
-    /// The specs of its outputs.
+    /// Returns the specs of its outputs.
     ///
     /// # Errors
-    /// A sentence about the inputs that do not fit.
+    /// When the inputs do not fit: what it takes.
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String>;
 
     /// Records the gradients of its inputs.
@@ -66,27 +66,28 @@ pub trait Op: Debug + Send + Sync {
         Err(Error::failed(format!("{} ({}) has no gradient", self.name(), v.scope())))
     }
 
-    /// What it costs. By default it streams every tensor once.
+    /// Returns its cost. By default it streams every tensor once.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         Cost::streaming(inputs, outputs)
     }
 
-    /// Outputs that may take over the memory of an input.
+    /// Returns the outputs that may take over the memory of an input.
     fn may_alias(&self) -> Vec<MayAlias> {
         Vec::new()
     }
 
-    /// Whether `Mode::Add` is implemented for this output.
+    /// Returns true if `Mode::Add` is implemented for this output.
     fn accumulates(&self, _output: usize) -> bool {
         false
     }
 
-    /// Whether recomputing this output before the backward is cheaper than keeping it.
+    /// Returns true if recomputing this output before the backward is cheaper than keeping it.
     fn cheap_to_recompute(&self, _output: usize) -> bool {
         false
     }
 
-    /// Records a cheaper way to the same bits of `output` from its other, kept outputs (`outputs`), if there is one.
+    /// Records a cheaper computation of the same bits of `output` from its other, kept outputs (`outputs`),
+    /// if there is one.
     ///
     /// # Errors
     /// When recording fails.
@@ -100,8 +101,8 @@ pub trait Op: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Records the same function with smaller ops and returns the outputs, for `engine.fused = false`. `None` for an
-    /// op that is already small.
+    /// Records the same function with smaller ops and returns the outputs, for `engine.fused = false`. `None`
+    /// for an op that is already small.
     ///
     /// # Errors
     /// When recording fails.
@@ -121,7 +122,7 @@ pub trait Op: Debug + Send + Sync {
     /// When the driver or a library refuses.
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()>;
 
-    /// What proves it at a precision: cases of its own, or the op whose gradient it is.
+    /// Returns its test cases at a precision: its own, or the op whose gradient it is.
     fn cases(&self, precision: Precision) -> Cases;
 }
 
@@ -143,30 +144,31 @@ pub struct CpuNode<'a> {
 }
 
 impl<'a> CpuNode<'a> {
-    /// The spec of input `i`.
+    /// Returns the spec of input `i`.
     pub fn input_spec(&self, i: usize) -> &'a Spec {
         self.program.spec(self.node.inputs[i])
     }
 
-    /// The spec of output `i`.
+    /// Returns the spec of output `i`.
     pub fn output_spec(&self, i: usize) -> &'a Spec {
         self.program.spec(self.node.outputs[i])
     }
 
-    /// Whether output `i` is added to rather than overwritten.
+    /// Returns true if output `i` is added to rather than overwritten.
     pub fn adds(&self, i: usize) -> bool {
         self.node.modes[i] == Mode::Add
     }
 
-    /// Input `i` as numbers of type `E`, padding included.
+    /// Returns input `i` as numbers of type `E`, padding included.
     pub fn input<E: Elem>(&self, i: usize) -> View<'a, E> {
         let spec = self.input_spec(i);
         assert_eq!(spec.dtype, E::DTYPE, "{} input {i}", self.node.op.name());
-        // SAFETY: the executor resolved this address for a tensor of this spec, and keeps it alive for the node.
+        // SAFETY: the executor resolved this address for a tensor of this spec, and keeps it alive for the
+        // node.
         unsafe { View::new(self.inputs[i].0.cast(), spec.elements()) }
     }
 
-    /// Input `i` as unsigned integers.
+    /// Returns input `i` as unsigned integers.
     pub fn input_u32(&self, i: usize) -> &'a [u32] {
         let spec = self.input_spec(i);
         assert_eq!(spec.dtype, DType::U32, "{} input {i}", self.node.op.name());
@@ -175,14 +177,14 @@ impl<'a> CpuNode<'a> {
         view.slice(0, view.len())
     }
 
-    /// The memory of input `i`, padding included. No op that reads bytes declares an alias of them.
+    /// Returns the memory of input `i`, padding included. No op that reads bytes declares an alias of them.
     pub fn input_bytes(&self, i: usize) -> &'a [u8] {
         // SAFETY: as `input`; bytes have no alignment, and nothing writes them meanwhile.
         let view: View<'a, u8> = unsafe { View::new(self.inputs[i].0, self.input_spec(i).bytes()) };
         view.slice(0, view.len())
     }
 
-    /// Output `i` as numbers of type `E`, padding included.
+    /// Returns output `i` as numbers of type `E`, padding included.
     pub fn output<E: Elem>(&self, i: usize) -> ViewMut<'a, E> {
         let spec = self.output_spec(i);
         assert_eq!(spec.dtype, E::DTYPE, "{} output {i}", self.node.op.name());
@@ -190,14 +192,14 @@ impl<'a> CpuNode<'a> {
         unsafe { ViewMut::new(self.outputs[i].0.cast(), spec.elements()) }
     }
 
-    /// The memory of output `i`, padding included, for an op of one task.
+    /// Returns the memory of output `i`, padding included, for an op of one task.
     pub fn output_bytes(&self, i: usize) -> &'a mut [u8] {
         // SAFETY: as `output`; bytes have no alignment.
         let view: ViewMut<'a, u8> = unsafe { ViewMut::new(self.outputs[i].0, self.output_spec(i).bytes()) };
         view.slice(0, view.len())
     }
 
-    /// Output `i` as unsigned integers.
+    /// Returns output `i` as unsigned integers.
     pub fn output_u32(&self, i: usize) -> ViewMut<'a, u32> {
         let spec = self.output_spec(i);
         assert_eq!(spec.dtype, DType::U32, "{} output {i}", self.node.op.name());

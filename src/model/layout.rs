@@ -4,7 +4,7 @@ use crate::device::DType;
 use crate::ir::state::ParamRequest;
 use crate::ir::{Init, Role, Spec, State, StateBuilder, Sublayer};
 use crate::ops::adamw::SCHEDULE_WIDTH;
-use crate::ops::embedding::DealtRows;
+use crate::ops::embedding::RankInterleaved;
 use crate::passes::buckets::{Bucket, buckets};
 use crate::passes::exchange::pays;
 use crate::plan::Plan;
@@ -50,7 +50,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
             state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
         let mut end = state.flat_len;
         // The embedding lies last. What is exchanged by rows is in no bucket.
-        if let Some((start, _)) = starts.pop_if(|_| dealt_rows(plan).is_some()) {
+        if let Some((start, _)) = starts.pop_if(|_| rank_interleaving(plan).is_some()) {
             end = start;
         }
         // The head's gradient is complete before the backward of the blocks begins, unless it is the embedding's too.
@@ -70,7 +70,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
 /// `parallelism.embedding_exchange = false`; in a group with all others, which is there to be compared with; with several
 /// micro-steps, whose rows would all have to be kept; with tied embeddings, where the head's gradient is in every row; and
 /// where an all-reduce sends fewer bytes.
-pub(super) fn dealt_rows(plan: &Plan) -> Option<DealtRows> {
+pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
     let by_rows = plan.execution.embedding_exchange
         && plan.exchanges()
@@ -78,7 +78,7 @@ pub(super) fn dealt_rows(plan: &Plan) -> Option<DealtRows> {
         && plan.batch.micro_steps == 1
         && !plan.model.tie_embeddings
         && pays(plan.batch.world, plan.batch.rows(), plan.precision.stream, &table);
-    by_rows.then_some(DealtRows { ranks: plan.batch.world, sequence: plan.batch.seq_len })
+    by_rows.then_some(RankInterleaved { ranks: plan.batch.world, sequence: plan.batch.seq_len })
 }
 
 /// The state of a program that only generates: parameters, and what generation needs.

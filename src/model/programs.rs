@@ -127,8 +127,8 @@ fn micro_step(
     let program = differentiate(program, &seeds, first)?;
     let mut program = recompute(program, plan.execution.recompute)?;
     let embedding = state.params.iter().find(|param| param.role == Role::Embedding);
-    if let (Some(dealt), Some(embedding)) = (layout::dealt_rows(plan), embedding) {
-        program = exchange_rows(program, embedding.grad, dealt)?;
+    if let (Some(interleaving), Some(embedding)) = (layout::rank_interleaving(plan), embedding) {
+        program = exchange_rows(program, embedding.grad, interleaving)?;
     }
     if !last || !plan.exchanges() {
         return Ok(program);

@@ -9,7 +9,7 @@ use crate::ir::vjp::Upstream;
 use crate::ir::{Builder, Program, State, TensorId};
 use crate::machine::Machine;
 use crate::ops::copy::Copy;
-use crate::ops::embedding::DealtRows;
+use crate::ops::embedding::RankInterleaved;
 use crate::ops::head_loss::HeadLoss;
 use crate::ops::sum::SumGrad;
 use crate::passes::buckets::Bucket;
@@ -84,7 +84,7 @@ impl Passes {
 
     fn exchanged(&self, program: Program) -> Program {
         let slot = self.state.param("embedding").unwrap().grad;
-        exchange_rows(program, slot, layout::dealt_rows(&self.plan).unwrap()).unwrap()
+        exchange_rows(program, slot, layout::rank_interleaving(&self.plan).unwrap()).unwrap()
     }
 
     fn recomputed(&self, policy: Recompute) -> Program {
@@ -507,12 +507,16 @@ fn a_shared_gradient_is_not_exchanged() {
     for overrides in
         [["model.tie_embeddings=true"], ["training.accumulation=2"], ["parallelism.world_size=1"]]
     {
-        assert_eq!(layout::dealt_rows(&plan(&[&overrides[..], &[BY_ROWS]].concat())), None, "{overrides:?}");
+        assert_eq!(
+            layout::rank_interleaving(&plan(&[&overrides[..], &[BY_ROWS]].concat())),
+            None,
+            "{overrides:?}"
+        );
     }
     let passes = Passes::new(&["model.tie_embeddings=true"]);
     let slot = passes.state.param("embedding").unwrap().grad;
-    let dealt = DealtRows { ranks: 2, sequence: 4 };
-    let error = exchange_rows(passes.recomputed(Recompute::Selective), slot, dealt).unwrap_err();
+    let layout = RankInterleaved { ranks: 2, sequence: 4 };
+    let error = exchange_rows(passes.recomputed(Recompute::Selective), slot, layout).unwrap_err();
     assert_snapshot!(error, @"program micro(first=true, last=true): the gradient to exchange is not of an embedding alone");
 }
 

@@ -4,8 +4,9 @@ use crate::device::DType;
 use crate::error::{Error, Result};
 use crate::ir::{Cases, Cost, CpuNode, GpuNode, Op, Precision, Spec};
 
-/// `x ← Σ_ranks x` of every output: on the CPU added in rank order, on GPUs in an order that the back end fixes, all of
-/// them in one group. Its outputs go into the tensors with `Mode::Add`, which here means that the old value takes part.
+/// `x ← Σ_ranks x` of every output: on the CPU added in rank order, on GPUs in an order that the back end
+/// fixes, all of them in one group. Its outputs go into the tensors with `Mode::Add`, which here means that
+/// the old value takes part.
 #[derive(Clone, Debug)]
 pub struct AllReduce {
     /// The tensors' specs.

@@ -63,9 +63,9 @@ pub(super) fn losses_spec(logits: &Spec, targets: &Spec) -> Result<Spec, String>
     Ok(Spec::padded(targets.shape.clone(), targets.alloc.clone(), logits.dtype.accumulator()))
 }
 
-/// Launches an entry of the kernel file, a block per row of `logits`. With `stage`, the row waits in shared memory
-/// between the two passes over it, where it fits. `args` are the tensors, then the vocabulary and the row's width, then
-/// what else the entry takes.
+/// Launches an entry of the kernel file, a block per row of `logits`. With `stage`, the row waits in shared
+/// memory between the two passes over it, where it fits. `args` are the tensors, then the vocabulary and the
+/// row's width, then what else the entry takes.
 pub(super) fn launch_rows(
     cx: &GpuNode<'_>,
     entry: &'static str,

@@ -1,12 +1,12 @@
 //! Dropout with a counter-based generator.
 //!
-//! Whether an element is dropped is a function of its logical place alone: where in the model, which step, which
-//! sequence of the global batch, which row, which column. So the unfused and the flash form, every split over ranks,
-//! the first run and its recomputation drop the same elements, and no mask is ever stored.
+//! Whether an element is dropped is a function of its logical place alone: where in the model, which step,
+//! which sequence of the global batch, which row, which column. So the unfused and the flash form, every
+//! split over ranks, the first run and its recomputation drop the same elements, and no mask is ever stored.
 //!
-//! One Philox call decides eight neighbouring columns, by 16 bits each: an element is dropped when its bits are below
-//! `threshold = round(p·2¹⁶)`, and the others are multiplied by `2¹⁶ / (2¹⁶ − threshold)`, the exact inverse of the
-//! probability with which they are kept.
+//! One Philox call decides eight neighbouring columns, by 16 bits each: an element is dropped when its bits
+//! are below `threshold = round(p·2¹⁶)`, and the others are multiplied by `2¹⁶ / (2¹⁶ − threshold)`, the
+//! exact inverse of the probability with which they are kept.
 
 use super::lanes::{launch_over, vector_width};
 use crate::device::DType;
@@ -31,7 +31,8 @@ pub struct Site {
 /// Columns that one Philox call decides.
 const COLUMNS_PER_CALL: usize = 8;
 
-/// Columns decided at once, by calls that run side by side in vector lanes. Each gives two numbers of 64 bits.
+/// Columns decided at once, by calls that run side by side in vector lanes. Each gives two numbers of 64
+/// bits.
 const BLOCK: usize = 16 * COLUMNS_PER_CALL;
 
 impl Site {
@@ -48,7 +49,8 @@ impl Site {
     }
 }
 
-/// Folds a 64-bit seed into a Philox key word: the finalizer of SplitMix64 (Steele, Lea, Flood 2014), halves combined.
+/// Folds a 64-bit seed into a Philox key word: the finalizer of SplitMix64 (Steele, Lea, Flood 2014), halves
+/// combined.
 fn mix(seed: u64) -> u32 {
     let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -57,7 +59,7 @@ fn mix(seed: u64) -> u32 {
     (z ^ (z >> 32)) as u32
 }
 
-/// What a site multiplies elements by.
+/// The factors of elements at a site.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drops {
     threshold: u32,
@@ -74,7 +76,8 @@ impl Drops {
 
     /// Fills `factors` with what the elements from `column` on are multiplied by: zero or the scale.
     ///
-    /// `column` is a multiple of 8. `row` counts rows of one sequence; `sequence` is its index in the global batch.
+    /// `column` is a multiple of 8. `row` counts rows of one sequence; `sequence` is its index in the global
+    /// batch.
     #[inline(always)]
     pub fn factors<A: Real>(&self, step: u32, sequence: u32, row: u32, column: usize, factors: &mut [A]) {
         debug_assert_eq!(column % COLUMNS_PER_CALL, 0);
@@ -106,8 +109,9 @@ impl Drops {
 
 /// `y = x · factor`, elementwise: `(x [B…, columns], sequences [B] u32, step [1] u32) → y`.
 ///
-/// Rows are all dimensions of x but the last; a sequence owns `rows / B` of them. So x may be the residual stream
-/// `[B·T, d]` (row = t) or attention probabilities `[B, H, T, T]` (row = head·T + t). It is its own gradient.
+/// Rows are all dimensions of x but the last; a sequence owns `rows / B` of them. So x may be the residual
+/// stream `[B·T, d]` (row = t) or attention probabilities `[B, H, T, T]` (row = head·T + t). It is its own
+/// gradient.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropout(pub Site);
 

@@ -11,33 +11,35 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision,
 #[derive(Clone, Copy, Debug)]
 pub struct Embedding;
 
-/// `(tokens[N], dy[N, d], W[V, d]) → (dW[V, d], ends[V], order[N], scratch[2, N], edges[2·pieces, d])`; `W` comes for
-/// its shape alone.
+/// `(tokens[N], dy[N, d], W[V, d]) → (dW[V, d], ends[V], order[N], scratch[2, N], edges[2·pieces, d])`; `W`
+/// comes for its shape alone.
 ///
-/// A stable counting sort lists the positions of every token in `order`, up to `ends[token]`. Each row of `dW` is then
-/// the sum of its own positions in the order of the text: the same bits for any number of threads. Where rows are of
-/// several ranks, the order is that of the global batch: the same for any number of ranks.
+/// A stable counting sort lists the positions of every token in `order`, up to `ends[token]`. Each row of
+/// `dW` is then the sum of its own positions in the order of the batch: the same bits for any number of
+/// threads. If rows are of several ranks, the order is that of the global batch: the same for any number of
+/// ranks.
 ///
-/// On a GPU, where one frequent token must occupy many blocks, pieces of [`PIECE`] sorted positions are summed, and the
-/// sums of a token that reaches over several (`edges`) are added up in their order.
+/// On a GPU, where the work of a frequent token must be spread over many blocks, pieces of [`PIECE`] sorted
+/// positions are summed, and the sums of a token that crosses pieces (`edges`) are added up in their order.
 #[derive(Clone, Copy, Debug)]
-pub struct EmbeddingGrad(pub DealtRows);
+pub struct EmbeddingGrad(pub RankInterleaved);
 
-/// How the rows of a batch lie that was dealt to ranks, a sequence to each in turn: rank after rank.
+/// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then of
+/// rank 1, ….
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DealtRows {
-    /// How many ranks there are.
+pub struct RankInterleaved {
+    /// Number of ranks.
     pub ranks: usize,
-    /// Rows of a sequence.
+    /// Rows per sequence.
     pub sequence: usize,
 }
 
-impl DealtRows {
-    /// Rows of one rank, which lie in order.
-    pub const OF_ONE: Self = Self { ranks: 1, sequence: 1 };
+impl RankInterleaved {
+    /// The layout of one rank: rows are in order.
+    pub const ONE_RANK: Self = Self { ranks: 1, sequence: 1 };
 
-    /// Where row `row` of the global batch, of `rows`, lies.
-    fn place(self, row: usize, rows: usize) -> usize {
+    /// Returns the index of row `row` of a global batch of `rows` rows.
+    fn index(self, row: usize, rows: usize) -> usize {
         let (sequence, inside) = (row / self.sequence, row % self.sequence);
         sequence % self.ranks * (rows / self.ranks) + sequence / self.ranks * self.sequence + inside
     }
@@ -48,11 +50,19 @@ impl EmbeddingGrad {
     pub const NAME: &'static str = "embedding_grad";
 }
 
-/// Tasks that the vocabulary is cut into.
+/// Number of tasks that the vocabulary is split into.
 const TASKS: usize = 64;
 
-/// Sorted positions that are summed together on a GPU, as in the kernel file.
+/// On a GPU: sorted positions that are summed together.
 const PIECE: usize = 32;
+/// Warps of the block that sorts.
+const SORT_WARPS: usize = 32;
+/// Bits of a digit of the sort.
+const DIGIT_BITS: u32 = 8;
+/// Stores of 16 bytes per thread of a block that clears the gradient.
+const CLEAR_STORES: usize = 8;
+/// Threads per block of the other kernels, at most.
+const THREADS: usize = 256;
 
 impl Op for Embedding {
     fn name(&self) -> &'static str {
@@ -70,7 +80,7 @@ impl Op for Embedding {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let (tokens, w, dy) = (v.input(0), v.input(1), v.grad(0)?);
-        v.backward(EmbeddingGrad(DealtRows::OF_ONE), &[tokens, dy, w], &[1]).map(drop)
+        v.backward(EmbeddingGrad(RankInterleaved::ONE_RANK), &[tokens, dy, w], &[1]).map(drop)
     }
 
     /// Reads the rows that are looked up, not the table.
@@ -94,11 +104,11 @@ impl Op for Embedding {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        const WARPS: usize = 8;
+        const ROWS_PER_BLOCK: usize = THREADS / 32;
         let x = cx.output_spec(0);
         let (n, d) = (x.rows(), x.width());
         let args = [cx.input(0).into(), cx.input(1).into(), cx.output(0).into(), n.into(), d.into()];
-        cx.queue.launch(kernel("embedding", x), Grid::new(n.div_ceil(WARPS), 32 * WARPS as u32), &args)
+        cx.queue.launch(kernel("embedding", x), Grid::new(n.div_ceil(ROWS_PER_BLOCK), THREADS as u32), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -128,14 +138,21 @@ impl Op for Embedding {
     }
 }
 
-/// An entry of the kernel file for rows of `x`.
+/// Returns a kernel for rows of `x`.
 fn kernel(entry: &'static str, x: &Spec) -> Kernel {
-    Kernel::new("embedding", entry).with_type("T", x.dtype).with("VEC", vector_width(x.width(), x.dtype))
+    Kernel::new("embedding", entry)
+        .with_type("T", x.dtype)
+        .with("VEC", vector_width(x.width(), x.dtype))
+        .with("THREADS", THREADS)
+        .with("PIECE", PIECE)
+        .with("SORT_WARPS", SORT_WARPS)
+        .with("DIGIT_BITS", DIGIT_BITS)
+        .with("CLEAR_STORES", CLEAR_STORES)
 }
 
-/// Sorts positions by token: `order` up to `ends[t]`, from `ends[t - 1]`, lists those of token `t` in the order of the
-/// global batch.
-fn sort(tokens: &[u32], dealt: DealtRows, ends: &mut [u32], order: &mut [u32]) {
+/// Sorts positions by token: `order` up to `ends[t]`, from `ends[t - 1]`, lists those of token `t` in the
+/// order of the global batch.
+fn sort(tokens: &[u32], layout: RankInterleaved, ends: &mut [u32], order: &mut [u32]) {
     ends.fill(0);
     for &token in tokens {
         ends[token as usize] += 1;
@@ -144,7 +161,7 @@ fn sort(tokens: &[u32], dealt: DealtRows, ends: &mut [u32], order: &mut [u32]) {
     for end in &mut *ends {
         start += std::mem::replace(end, start);
     }
-    for position in (0..tokens.len()).map(|row| dealt.place(row, tokens.len())) {
+    for position in (0..tokens.len()).map(|row| layout.index(row, tokens.len())) {
         let next = &mut ends[tokens[position] as usize];
         order[*next as usize] = position as u32;
         *next += 1;
@@ -158,8 +175,8 @@ impl Op for EmbeddingGrad {
 
     fn attributes(&self) -> String {
         match self.0 {
-            DealtRows { ranks: 1, .. } => String::new(),
-            DealtRows { ranks, sequence } => format!("ranks={ranks} sequence={sequence}"),
+            RankInterleaved { ranks: 1, .. } => String::new(),
+            RankInterleaved { ranks, sequence } => format!("ranks={ranks} sequence={sequence}"),
         }
     }
 
@@ -217,10 +234,9 @@ impl Op for EmbeddingGrad {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        /// Threads of the block that sorts, and what one of the blocks that clear writes meanwhile.
-        const SORT_THREADS: u32 = 1024;
-        const CLEARED: usize = 1024 * 8 * 4;
-        const DIGIT_BITS: u32 = 8;
+        const SORT_THREADS: usize = SORT_WARPS * 32;
+        /// Elements that a block clears while another sorts.
+        const CLEARED: usize = SORT_THREADS * CLEAR_STORES * 4;
         let (dy, dw) = (cx.input_spec(1), cx.output_spec(0));
         let (n, d) = (dy.rows(), dy.width());
         let [tokens, rows] = [0, 1].map(|i| Arg::Ptr(cx.input(i)));
@@ -231,13 +247,13 @@ impl Op for EmbeddingGrad {
         let passes = bits.div_ceil(DIGIT_BITS).max(1) as usize;
         let zeros = if cx.adds(0) { 0 } else { dw.elements() };
         let args = [tokens, order, sorted.into(), spare.into(), sums, n.into(), passes.into()];
-        let dealt = [self.0.ranks.into(), self.0.sequence.into()];
-        let args = [&args[..], &dealt, &[Arg::U64(zeros as u64)]].concat();
+        let layout = [self.0.ranks.into(), self.0.sequence.into()];
+        let args = [&args[..], &layout, &[Arg::U64(zeros as u64)]].concat();
         let blocks = 1 + zeros.div_ceil(CLEARED);
-        cx.queue.launch(kernel("embedding_sort", dy), Grid::new(blocks, SORT_THREADS), &args)?;
+        cx.queue.launch(kernel("embedding_sort", dy), Grid::new(blocks, SORT_THREADS as u32), &args)?;
 
         let vectors = d / vector_width(d, dy.dtype);
-        let pieces = Grid::new(n.div_ceil(PIECE), vectors.next_multiple_of(32).min(256) as u32);
+        let pieces = Grid::new(n.div_ceil(PIECE), vectors.next_multiple_of(32).min(THREADS) as u32);
         let sizes: [Arg; 3] = [n.into(), d.into(), usize::from(cx.adds(0)).into()];
         let args = [&[order, sorted.into(), rows, sums, edges], &sizes[..]].concat();
         cx.queue.launch(kernel("embedding_sum", dy), pieces, &args)?;
@@ -245,18 +261,18 @@ impl Op for EmbeddingGrad {
         cx.queue.launch(kernel("embedding_join", dy), pieces, &args)
     }
 
-    /// Rows of one rank are proven by the gradient of the embedding. These are of several, in an order that the sums
-    /// show: 1 is lost beside 2¹⁰⁰, unless that is gone again before.
+    /// The gradient of the embedding covers one rank. These cases have several, with values whose sum depends
+    /// on the order: 1 is lost when it is added to 2¹⁰⁰, and kept when 2¹⁰⁰ was cancelled before.
     fn cases(&self, precision: Precision) -> Cases {
         let case = |ranks: usize, sequence: usize, [n, v, d]: [usize; 3], rows: Fill| {
-            let dealt = DealtRows { ranks, sequence };
+            let layout = RankInterleaved { ranks, sequence };
             let inputs = vec![
                 (Spec::new([n], DType::U32), Fill::Below(v as u32)),
                 (Spec::new([n, d], precision.stream), rows),
                 (Spec::new([v, d], precision.stream), Fill::Normal(0.0, 1.0)),
             ];
             let name = format!("ranks{ranks} sequence{sequence} n{n} v{v} d{d}");
-            Case::new(name, EmbeddingGrad(dealt), inputs, move |i| reference(dealt, i))
+            Case::new(name, EmbeddingGrad(layout), inputs, move |i| reference(layout, i))
                 .differentiable(&[])
                 .upstream(&[])
                 .depth(n)
@@ -274,13 +290,13 @@ impl Op for EmbeddingGrad {
 }
 
 /// Adds row after row of the global batch. Of the outputs only the gradient is compared.
-fn reference(dealt: DealtRows, i: &[Array]) -> Vec<Array> {
+fn reference(layout: RankInterleaved, i: &[Array]) -> Vec<Array> {
     let (tokens, rows, d) = (&i[0].data, &i[1].data, i[2].width());
     let mut dw = Array::zeros(&i[2].shape);
-    let per_rank = tokens.len() / dealt.ranks;
-    for index in 0..tokens.len() / dealt.sequence {
-        let (rank, j) = (index % dealt.ranks, index / dealt.ranks);
-        for row in rank * per_rank + j * dealt.sequence..rank * per_rank + (j + 1) * dealt.sequence {
+    let per_rank = tokens.len() / layout.ranks;
+    for index in 0..tokens.len() / layout.sequence {
+        let (rank, j) = (index % layout.ranks, index / layout.ranks);
+        for row in rank * per_rank + j * layout.sequence..rank * per_rank + (j + 1) * layout.sequence {
             let to = &mut dw.data[tokens[row] as usize * d..][..d];
             to.iter_mut().zip(&rows[row * d..]).for_each(|(sum, dy)| *sum += dy);
         }
@@ -297,7 +313,7 @@ mod tests {
         #[test]
         fn sorting_lists_each_token_in_text_order(tokens in prop::collection::vec(0u32..9, 0..60)) {
             let (mut ends, mut order) = (vec![7; 9], vec![7; tokens.len()]);
-            sort(&tokens, DealtRows::OF_ONE, &mut ends, &mut order);
+            sort(&tokens, RankInterleaved::ONE_RANK, &mut ends, &mut order);
             let mut start = 0;
             for token in 0..9u32 {
                 let end = ends[token as usize] as usize;

@@ -12,23 +12,23 @@ const WORD: usize = 8;
 /// Words that one task sums on the CPU.
 const RUN: usize = 16_384;
 
-/// Odd constants: the step between the keys of neighbouring words (2⁶⁴ over the golden ratio), and the multipliers of
-/// splitmix64 (Steele, Lea and Flood 2014, in the variant 13 of Stafford) and of MurmurHash3's finalizer (Appleby). As in
-/// the kernel file.
+/// Odd constants: the step between the keys of neighbouring words (2⁶⁴ over the golden ratio), and the
+/// multipliers of splitmix64 (Steele, Lea and Flood 2014, in the variant 13 of Stafford) and of MurmurHash3's
+/// finalizer (Appleby). As in the kernel file.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const SHARED: u64 = 0xbf58_476d_1ce4_e5b9;
 const OWN: [u64; 2] = [0x94d0_49bb_1331_11eb, 0xc4ce_b9fe_1a85_ec53];
 
-/// `x → fingerprint[4]`: two sums, modulo 2⁶⁴, over the 64-bit words of the memory of `x` (padding included, little-endian,
-/// zeros behind the end) of mixtures of a word with its place; the low half of each first.
+/// `x → fingerprint[4]`: two sums, modulo 2⁶⁴, over the 64-bit words of the memory of `x` (padding included,
+/// little-endian, zeros behind the end) of mixtures of a word with its place; the low half of each first.
 ///
-/// Both mixtures are one-to-one in the word, so that a change of one word always changes both sums; more changes escape
-/// with a probability of about 2⁻¹²⁸. Integer sums do not depend on their order: threads, devices and kinds of device
-/// give the same.
+/// Both mixtures are one-to-one in the word, so that a change of one word always changes both sums; more
+/// changes escape with a probability of about 2⁻¹²⁸. Integer sums do not depend on their order: threads,
+/// devices and kinds of device give the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Fingerprint;
 
-/// What the word at place `at` adds to the sums.
+/// Returns the hashes of the word at index `at`.
 #[inline(always)]
 fn mixtures(word: u64, at: u64) -> [u64; 2] {
     let mut z = word ^ at.wrapping_mul(STEP);
@@ -91,15 +91,18 @@ impl Op for Fingerprint {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         const THREADS: usize = 256;
-        /// Bytes that a block takes at a time, as in the kernel file, and blocks that fill a multiprocessor.
-        const BYTES_OF_A_BLOCK: usize = THREADS * 4 * 16;
-        const BLOCKS_OF_A_PROCESSOR: usize = 4;
+        /// Loads of 16 bytes in flight per thread.
+        const BATCH: usize = 4;
+        const BYTES_PER_BLOCK: usize = THREADS * BATCH * 16;
+        /// Blocks that fill an SM.
+        const BLOCKS_PER_SM: usize = 4;
         let bytes = cx.input_spec(0).bytes();
         cx.queue.fill(cx.output(0), 0, cx.output_spec(0).bytes())?;
-        let most = BLOCKS_OF_A_PROCESSOR * cx.queue.properties().sm_count;
-        let grid = Grid::new(bytes.div_ceil(BYTES_OF_A_BLOCK).clamp(1, most), THREADS as u32);
+        let max_blocks = BLOCKS_PER_SM * cx.queue.properties().sm_count;
+        let grid = Grid::new(bytes.div_ceil(BYTES_PER_BLOCK).clamp(1, max_blocks), THREADS as u32);
         let args = [cx.input(0).into(), cx.output(0).into(), Arg::U64(bytes as u64)];
-        cx.queue.launch(Kernel::new("fingerprint", "fingerprint"), grid, &args)
+        let kernel = Kernel::new("fingerprint", "fingerprint").with("THREADS", THREADS).with("BATCH", BATCH);
+        cx.queue.launch(kernel, grid, &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

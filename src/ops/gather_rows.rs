@@ -7,7 +7,7 @@ use crate::ir::{Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 /// `x[N, …] → y[ranks·N, …]`: the rows of all ranks, rank after rank.
 #[derive(Clone, Copy, Debug)]
 pub struct GatherRows {
-    /// How many ranks there are.
+    /// Number of ranks.
     pub ranks: usize,
 }
 

@@ -9,17 +9,23 @@ use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Mode, Op, Precision,
 /// Elements per partial sum. Fixed, so that the sum is the same on any machine.
 const BLOCK: usize = 4096;
 
-/// Elements per partial sum on a GPU, as in the kernel file.
-const GPU_BLOCK: usize = 8 * BLOCK;
+/// On a GPU: threads per block, loads of 16 bytes in flight per thread, and rounds of such loads per thread.
+const THREADS: usize = 256;
+const BATCH: usize = 8;
+const ROUNDS: usize = 4;
+/// Elements per partial sum on a GPU.
+const GPU_BLOCK: usize = THREADS * BATCH * ROUNDS * 4;
+/// Threads of the block that adds the partial sums up.
+const FINAL_THREADS: usize = 1024;
 
 /// Independent sums inside a block, combined in a fixed order.
 const LANES: usize = 16;
 
-/// `norm = ‖grads‖₂`, `clip = min(1, max_norm / (norm + 1e-6))` as in PyTorch's `clip_grad_norm_`, and `bad`, which
-/// becomes 1 when the norm or the loss is not finite and stays.
+/// `norm = ‖grads‖₂`, `clip = min(1, max_norm / (norm + 1e-6))` as in PyTorch's `clip_grad_norm_`, and `bad`,
+/// which becomes 1 when the norm or the loss is not finite and stays.
 ///
-/// Inputs: grads `[n]`, loss `[1]`. Outputs: norm `[1]`, clip `[1]`, bad `[1]` (`Mode::Add`: sticky), and scratch:
-/// the sums of squares of blocks of 4096 elements in flat order (on a GPU, of 32,768).
+/// Inputs: grads `[n]`, loss `[1]`. Outputs: norm `[1]`, clip `[1]`, bad `[1]` (`Mode::Add`: sticky), and
+/// scratch: the sums of squares of blocks of 4096 elements in flat order (on a GPU, of 32,768).
 #[derive(Clone, Copy, Debug)]
 pub struct GradNorm {
     /// The largest norm that passes unclipped; 0 never clips.
@@ -61,6 +67,14 @@ impl GradNorm {
     }
 }
 
+fn kernel(entry: &'static str) -> Kernel {
+    Kernel::new("grad_norm", entry)
+        .with("THREADS", THREADS)
+        .with("BATCH", BATCH)
+        .with("ROUNDS", ROUNDS)
+        .with("FINAL_THREADS", FINAL_THREADS)
+}
+
 impl Op for GradNorm {
     fn name(&self) -> &'static str {
         "grad_norm"
@@ -94,10 +108,10 @@ impl Op for GradNorm {
         let blocks = elements.div_ceil(GPU_BLOCK);
         let [grads, loss] = [0, 1].map(|i| cx.input(i).into());
         let [norm, clip, bad, partials] = [0, 1, 2, 3].map(|i| cx.output(i).into());
-        let sums = Kernel::new("grad_norm", "grad_norm_partials");
-        cx.queue.launch(sums, Grid::new(blocks, 256), &[grads, partials, Arg::U64(elements as u64)])?;
+        let sums = [grads, partials, Arg::U64(elements as u64)];
+        cx.queue.launch(kernel("grad_norm_partials"), Grid::new(blocks, THREADS as u32), &sums)?;
         let args = [partials, loss, norm, clip, bad, blocks.into(), Arg::U64(self.max_norm.to_bits())];
-        cx.queue.launch(Kernel::new("grad_norm", "grad_norm"), Grid::new(1, 1024), &args)
+        cx.queue.launch(kernel("grad_norm"), Grid::new(1, FINAL_THREADS as u32), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

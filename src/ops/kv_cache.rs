@@ -10,21 +10,21 @@ use crate::dispatch_float;
 use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
-/// `(packed [B, (H+2·KV)·dim], positions [B] u32) → cache [B, S, 2·KV·dim]`: keys and values of each row are written
-/// at its position. Added to a cache it keeps the rest; written, it zeroes it.
+/// `(packed [B, (H+2·KV)·dim], positions [B] u32) → cache [B, S, 2·KV·dim]`: keys and values of each row are
+/// written at its position. Added to a cache it keeps the rest; written, it zeroes it.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheAppend {
-    /// How heads lie in a row.
+    /// Layout of the heads in a row.
     pub heads: Heads,
     /// Positions that the cache has room for: S.
     pub capacity: usize,
 }
 
-/// `(packed [B, (H+2·KV)·dim], cache [B, S, 2·KV·dim], positions [B] u32) → o [B, H·dim]`: the query of row b sees the
-/// keys `0..=positions[b]` of its row of the cache, its own among them.
+/// `(packed [B, (H+2·KV)·dim], cache [B, S, 2·KV·dim], positions [B] u32) → o [B, H·dim]`: the query of row b
+/// sees the keys `0..=positions[b]` of its row of the cache, its own among them.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedAttention {
-    /// How heads lie in a row.
+    /// Layout of the heads in a row.
     pub heads: Heads,
 }
 
@@ -45,7 +45,11 @@ fn check_room(positions: &[u32], capacity: usize) -> Result<()> {
     }
 }
 
-/// A kernel over heads.
+/// Threads per block of the kernels that append and that attend.
+const APPEND_THREADS: u32 = 128;
+const THREADS: u32 = 256;
+
+/// Returns a kernel over heads.
 fn kernel(entry: &'static str, heads: Heads, dtype: DType) -> Kernel {
     let vec = vector_width(heads.dim, dtype);
     Kernel::new("kv_cache", entry)
@@ -53,6 +57,7 @@ fn kernel(entry: &'static str, heads: Heads, dtype: DType) -> Kernel {
         .with("DIM", heads.dim)
         .with("VEC", vec)
         .with("LANES", (heads.dim / vec).next_power_of_two().min(32))
+        .with("THREADS", THREADS)
 }
 
 impl Op for CacheAppend {
@@ -99,7 +104,6 @@ impl Op for CacheAppend {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        const THREADS: u32 = 128;
         let (packed, cache) = (cx.input_spec(0), cx.output_spec(0));
         if cache.elements() == 0 {
             return Ok(());
@@ -110,7 +114,7 @@ impl Op for CacheAppend {
         let mut args: Vec<Arg> = [cx.input(0), cx.input(1), cx.output(0)].into_iter().map(Arg::Ptr).collect();
         args.extend([self.heads.query, self.heads.kv, self.capacity].map(Arg::from));
         let kernel = kernel("cache_append", self.heads, packed.dtype);
-        cx.queue.launch(kernel, Grid::new(packed.rows(), THREADS), &args)
+        cx.queue.launch(kernel, Grid::new(packed.rows(), APPEND_THREADS), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -215,7 +219,6 @@ impl Op for CachedAttention {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        const THREADS: u32 = 256;
         let Heads { query, kv, .. } = self.heads;
         let (batch, capacity) = (cx.input_spec(1).shape[0], cx.input_spec(1).shape[1]);
         if batch == 0 {

@@ -1,7 +1,8 @@
-//! What elementwise and row-wise ops share: how work is cut into tasks, and sums whose order of addition is fixed.
+//! What elementwise and row-wise ops share: how work is cut into tasks, and sums whose order of addition is
+//! fixed.
 //!
-//! Sums run in [`LANES`] partial sums that are combined in a fixed tree, so that loops vectorize and the bits are the
-//! same with every instruction set.
+//! Sums run in [`LANES`] partial sums that are combined in a fixed tree, so that loops vectorize and the bits
+//! are the same with every instruction set.
 
 use crate::device::cpu::{Pool, View, ViewMut};
 use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
@@ -18,7 +19,7 @@ pub const TASK: usize = 16 * 1024;
 /// Elements that elementwise ops hold in scratch at a time.
 pub const BLOCK: usize = 256;
 
-/// Most rows of partial sums: what gives every multiprocessor of a large GPU two blocks, and bounds the scratch.
+/// Maximum number of rows of partial sums: two blocks for every SM of a large GPU, within a bounded scratch.
 const MOST_PARTIALS: usize = 256;
 
 /// Fewest rows that share one row of partial sums: partial sums stay small beside what they sum.
@@ -37,9 +38,9 @@ pub fn rows_per_partial(rows: usize) -> usize {
 /// Threads of a block of the launches below.
 const THREADS: u32 = 256;
 
-/// Launches the kernel of an elementwise op over all elements of output 0, padding included: the file's entry of the
-/// same name, with the tensors of one format `T`, the number of elements, then further arguments. A thread handles
-/// `VEC` neighbours.
+/// Launches the kernel of an elementwise op over all elements of output 0, padding included: the file's entry
+/// of the same name, with the tensors of one format `T`, the number of elements, then further arguments. A
+/// thread handles `VEC` neighbours.
 pub fn launch_elementwise(
     cx: &GpuNode<'_>,
     file: &'static str,
@@ -62,7 +63,8 @@ pub fn launch_elementwise_entry(
     launch_over(cx, kernel, (spec.elements(), vec), tensors, further)
 }
 
-/// As [`launch_elementwise_entry`], over all elements of `spec` and for kernels that know the `WIDTH` of its rows.
+/// As [`launch_elementwise_entry`], over all elements of `spec` and for kernels that know the `WIDTH` of its
+/// rows.
 pub fn launch_packs(
     cx: &GpuNode<'_>,
     (file, entry): (&'static str, &'static str),
@@ -102,8 +104,8 @@ pub fn launch_copy(cx: &GpuNode<'_>, input: usize) -> Result<()> {
     cx.queue.copy(to, from, bytes)
 }
 
-/// How many neighbours a thread can move at once in rows of `width`: 16 bytes of them, or 1 where that does not divide
-/// the width. (Tensors begin at multiples of 256 bytes.)
+/// Returns the number of elements that a thread can move at once in rows of `width`: 16 bytes of them, or 1
+/// where that does not divide the width. (Tensors begin at multiples of 256 bytes.)
 pub fn vector_width(width: usize, dtype: DType) -> usize {
     let wide = 16 / dtype.size();
     if width.is_multiple_of(wide) { wide } else { 1 }
@@ -257,10 +259,10 @@ pub fn reduce_partials<A: Real>(pool: &Pool, partials: ViewMut<'_, A>, to: ViewM
     );
 }
 
-/// The last step of sums over rows on a GPU: `outputs (+)= Σ partials` over all rows of the output `partials`, whose
-/// columns belong to the one output or the two, side by side.
+/// Launches the last step of sums over rows on a GPU: `outputs (+)= Σ partials` over all rows of the output
+/// `partials`, whose columns are those of one output or of two, side by side.
 pub fn launch_sum_partials(cx: &GpuNode<'_>, partials: usize, outputs: &[usize]) -> Result<()> {
-    /// As in kernels/partials.cu.
+    /// Columns per block, and threads per column: a warp both ways.
     const COLUMNS: usize = 32;
     const ROWS: usize = 32;
     let (count, width) = (cx.output_spec(partials).rows(), cx.output_spec(partials).width());
@@ -268,7 +270,7 @@ pub fn launch_sum_partials(cx: &GpuNode<'_>, partials: usize, outputs: &[usize])
     let split = cx.output_spec(first).elements();
     let adds = u32::from(cx.adds(first)) | u32::from(cx.adds(second)) << 1;
     cx.queue.launch(
-        Kernel::new("partials", "sum_partials"),
+        Kernel::new("partials", "sum_partials").with("COLUMNS", COLUMNS).with("ROWS", ROWS),
         Grid::new(width.div_ceil(COLUMNS), (COLUMNS * ROWS) as u32),
         &[
             cx.output(partials).into(),

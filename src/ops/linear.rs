@@ -1,7 +1,7 @@
 //! Linear layers without bias: `y = x·Wᵀ`, and the two products of their gradient.
 //!
-//! Weights are row-major `[out…, in]`; outputs of several leading dimensions (gate and up projections side by side)
-//! keep them. Products run over the allocated sizes: padding is zero on both sides, so it stays zero.
+//! Weights are row-major `[out…, in]`; outputs of several leading dimensions (gate and up projections side by
+//! side) keep them. Products run over the allocated sizes: padding is zero on both sides, so it stays zero.
 
 use crate::device::cpu::matmul::{Matrix, product};
 use crate::device::gpu::Operand;

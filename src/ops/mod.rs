@@ -80,7 +80,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(cross_entropy::CrossEntropy),
         Box::new(cross_entropy::CrossEntropyGrad),
         Box::new(embedding::Embedding),
-        Box::new(embedding::EmbeddingGrad(embedding::DealtRows::OF_ONE)),
+        Box::new(embedding::EmbeddingGrad(embedding::RankInterleaved::ONE_RANK)),
         Box::new(fingerprint::Fingerprint),
         Box::new(gather_rows::GatherRows { ranks: 1 }),
         Box::new(half::Half { index: 0 }),

@@ -14,11 +14,11 @@ use crate::ir::{
 
 /// `(qkv [N, (H+2·KV)·dim], wq [dim], wk [dim], positions [N] u32) → packed [N, (H+2·KV)·dim]`.
 ///
-/// Each query head x becomes `x / √(mean(x²) + eps) · wq`, each key head the same with wk, then both are turned by
-/// the angles of their position; values are copied. The weights are in the accumulator format.
+/// Each query head x becomes `x / √(mean(x²) + eps) · wq`, each key head the same with wk, then both are
+/// turned by the angles of their position; values are copied. The weights are in the accumulator format.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNormRope {
-    /// How heads lie in a row.
+    /// Layout of the heads in a row.
     pub heads: Heads,
     /// Added to the mean square.
     pub eps: f64,
@@ -26,14 +26,15 @@ pub struct QkNormRope {
     pub theta: f64,
 }
 
-/// `(qkv, wq, wk, positions, d_packed) → (d_qkv, dwq, dwk, partials [tasks, 2·dim])`; reciprocal norms are recomputed.
+/// `(qkv, wq, wk, positions, d_packed) → (d_qkv, dwq, dwk, partials [tasks, 2·dim])`; reciprocal norms are
+/// recomputed.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNormRopeGrad(pub QkNormRope);
 
 /// `(qkv, wq, wk) → packed`: the norm of [`QkNormRope`] alone.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNorm {
-    /// How heads lie in a row.
+    /// Layout of the heads in a row.
     pub heads: Heads,
     /// Added to the mean square.
     pub eps: f64,
@@ -62,7 +63,7 @@ fn gradients(heads: Heads, qkv: &Spec, wq: &Spec, wk: &Spec) -> Vec<Spec> {
     vec![qkv.clone(), wq.clone(), wk.clone(), partials]
 }
 
-/// What both passes need of an op, resolved for a number type.
+/// The constants of an op that both passes need, in a number type.
 struct Pass<'a, E: Elem> {
     heads: Heads,
     eps: E::Acc,
@@ -82,7 +83,7 @@ impl<'a, E: Elem> Pass<'a, E> {
         Self { heads, eps: E::Acc::of(eps), weights: [weight(1), weight(2)], rotation }
     }
 
-    /// Which weight, 0 or 1, belongs to the `i`-th head of a row.
+    /// Returns the weight, 0 (queries) or 1 (keys), of the `i`-th head of a row.
     #[inline(always)]
     fn weight_of(&self, i: usize) -> usize {
         usize::from(i >= self.heads.query)
@@ -121,8 +122,8 @@ impl<'a, E: Elem> Pass<'a, E> {
         );
     }
 
-    /// With x̂ = x/‖x‖ and g the gradient turned back: dw = Σ g·x̂, dx = (g·w − x̂·mean(g·w·x̂)) / ‖x‖, where ‖x‖ is
-    /// the root mean square.
+    /// With x̂ = x/‖x‖ and g the gradient turned back: dw = Σ g·x̂, dx = (g·w − x̂·mean(g·w·x̂)) / ‖x‖, where
+    /// ‖x‖ is the root mean square.
     fn backward(&self, cx: &CpuNode<'_>, upstream: usize) {
         let (x, dy) = (cx.input::<E>(0), cx.input::<E>(upstream));
         let (dx, partials) = (cx.output::<E>(0), cx.output::<E::Acc>(3));

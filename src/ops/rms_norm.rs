@@ -12,8 +12,8 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
-/// `y[N, d] = rms_norm(x[N, d])·w[d]`. A shorter `w`, whose length divides the width of `x`, is applied to every run
-/// of its length (the norm per head of queries and keys).
+/// `y[N, d] = rms_norm(x[N, d])·w[d]`. A shorter `w`, whose length divides the width of `x`, is applied to
+/// every run of its length (the norm per head of queries and keys).
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNorm {
     /// Added to the mean square.
@@ -22,17 +22,17 @@ pub struct RmsNorm {
 
 /// `(x, w, dy) → (dx, dw, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, partials)`.
 ///
-/// With `s = 1 / sqrt(mean(x²) + eps)` and `g = dy ⊙ w`: `dx = s·g - x·s³·mean(g ⊙ x)` and `dw = Σ_rows dy ⊙ x·s`.
-/// `dw` is summed over runs of rows, each into its row of the scratch `partials`, then over the runs.
+/// With `s = 1 / sqrt(mean(x²) + eps)` and `g = dy ⊙ w`: `dx = s·g - x·s³·mean(g ⊙ x)` and `dw = Σ_rows dy ⊙
+/// x·s`. `dw` is summed over runs of rows, each into its row of the scratch `partials`, then over the runs.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNormGrad {
     /// As [`RmsNorm::eps`].
     pub eps: f64,
-    /// Whether a gradient that bypasses the norm is added to `dx`.
+    /// True if a gradient that bypasses the norm is added to `dx`.
     pub residual: bool,
 }
 
-/// How rows are normed: the reciprocal root mean square of one.
+/// Computes the reciprocal root mean square of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Root<A> {
     eps: A,
@@ -74,22 +74,23 @@ impl<A: Real> Root<A> {
     }
 }
 
-/// How threads of a GPU share rows: each row is held in the registers of a team (kernels/norm.cuh).
+/// The assignment of rows to threads of a GPU: each row is held in the registers of a team
+/// (kernels/norm.cuh).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Teams {
     dtype: DType,
     width: usize,
-    /// Neighbours that a thread moves at once.
+    /// Elements that a thread moves at once.
     vec: usize,
-    /// Threads of a row.
+    /// Threads per row.
     team: usize,
-    /// Threads of a block.
+    /// Threads per block.
     threads: usize,
 }
 
 impl Teams {
-    /// For rows of `width` elements. A thread holds 64 bytes of a row, or fewer. (Rows beyond 512 threads are held in
-    /// local memory: slow, but right.)
+    /// Returns the assignment for rows of `width` elements. A thread holds at most 64 bytes of a row. (Rows
+    /// longer than 512 threads hold spill to local memory: slow, but correct.)
     pub(super) fn new(dtype: DType, width: usize) -> Self {
         const HELD: usize = 64;
         let vec = vector_width(width, dtype);
@@ -98,7 +99,7 @@ impl Teams {
         Self { dtype, width, vec, team, threads: team.max(256) }
     }
 
-    /// Puts a kernel into the queue whose every block handles `run` rows.
+    /// Launches a kernel whose blocks handle `run` rows each.
     pub(super) fn launch(
         &self,
         cx: &GpuNode<'_>,
@@ -118,18 +119,18 @@ impl Teams {
         cx.queue.launch(kernel, Grid::new(rows.div_ceil(run), self.threads as u32), args)
     }
 
-    /// Rows that a block handles at a time.
+    /// Returns the number of rows that a block handles at a time.
     pub(super) fn rows_at_once(&self) -> usize {
         self.threads / self.team
     }
 }
 
-/// What kernels take in place of [`Root`]: one over the elements that means are taken over, and eps.
+/// Returns the kernel arguments in place of [`Root`]: one over the number of elements of the mean, and eps.
 pub(super) fn root_args(eps: f64, w: &Spec) -> [Arg; 2] {
     [Arg::F32((1.0 / w.logical_elements() as f64) as f32), Arg::F32(eps as f32)]
 }
 
-/// Whether `w` can be the weight of a norm of `x`.
+/// Returns true if `w` can be the weight of a norm of `x`.
 pub(super) fn check_weight(x: &Spec, w: &Spec) -> Result<(), String> {
     let whole = x.shape.last() == w.shape.last() && x.width() == w.width();
     let runs = x.width().is_multiple_of(w.width().max(1)) && x.shape.last() == Some(&x.width());

@@ -1,5 +1,5 @@
-//! Rotary position embedding (Su et al. 2021) in the rotate-half layout of the Hugging Face models: element `i` of a
-//! head turns together with element `i + dim/2`, by the angle `position · theta^(−2i/dim)`.
+//! Rotary position embedding (Su et al. 2021) in the rotate-half layout of the Hugging Face models: element
+//! `i` of a head turns together with element `i + dim/2`, by the angle `position · theta^(−2i/dim)`.
 
 use super::attention::Heads;
 use crate::device::gpu::{Arg, Grid, Kernel};
@@ -19,11 +19,11 @@ pub struct Rotation<A> {
     dim: usize,
 }
 
-/// What a table was made for: width of a head, bits of theta.
+/// The key of a table: width of a head, bits of theta.
 type Key = (usize, u64);
 
-/// The tables of this process, one per key and number type. A table depends on nothing but its key and its length,
-/// and every layer of a model needs the same one.
+/// The tables of this process, one per key and number type. A table depends on nothing but its key and its
+/// length, and every layer of a model needs the same one.
 static TABLES: Mutex<Vec<(Key, Arc<dyn Any + Send + Sync>)>> = Mutex::new(Vec::new());
 
 impl<A: Real> Rotation<A> {
@@ -81,33 +81,33 @@ fn turns(dim: usize, theta: f64) -> impl Iterator<Item = u64> {
     frequencies(dim, theta).map(|f| ((f / TAU).fract() * 2f64.powi(64)) as u64)
 }
 
-/// How threads of a GPU share the heads of packed rows (kernels/heads.cuh).
+/// The assignment of the heads of packed rows to threads of a GPU (kernels/heads.cuh).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lanes {
     heads: Heads,
     dtype: DType,
-    /// Neighbours that a thread moves at once.
+    /// Elements that a thread moves at once.
     vec: usize,
-    /// Threads of a head.
+    /// Threads per head.
     lanes: usize,
 }
 
 impl Lanes {
     const THREADS: usize = 256;
 
-    /// For heads of an even width.
+    /// Returns the assignment for heads of an even width.
     pub(super) fn new(heads: Heads, dtype: DType) -> Self {
         let half = heads.dim / 2;
         let vec = (1 << half.trailing_zeros()).min(16 / dtype.size());
         Self { heads, dtype, vec, lanes: (half / vec).next_power_of_two().min(32) }
     }
 
-    /// Rows of a block that leaves nothing behind: enough for a few heads per thread.
+    /// Returns the number of rows per block if it leaves no partial sums: enough for a few heads per thread.
     pub(super) fn rows_of_block(&self) -> usize {
         (4 * Self::THREADS / self.lanes / (self.heads.query + self.heads.kv)).clamp(1, 32)
     }
 
-    /// A kernel over heads that turns them, unless theta is `None`.
+    /// Returns a kernel over heads that rotates them, unless theta is `None`.
     pub(super) fn kernel(&self, file: &'static str, entry: &'static str, theta: Option<f64>) -> Kernel {
         let turns: Vec<String> =
             theta.iter().flat_map(|&t| turns(self.heads.dim, t)).map(|t| format!("{t}ull")).collect();
@@ -118,11 +118,12 @@ impl Lanes {
             .with("KV", self.heads.kv)
             .with("VEC", self.vec)
             .with("LANES", self.lanes)
+            .with("THREADS", Self::THREADS)
             .with("ROTATES", usize::from(theta.is_some()))
             .with("TURNS", if turns.is_empty() { "{0}".into() } else { format!("{{{}}}", turns.join(",")) })
     }
 
-    /// Puts such a kernel into the queue whose every block handles `run` rows.
+    /// Launches such a kernel; its blocks handle `run` rows each.
     pub(super) fn launch(
         cx: &GpuNode<'_>,
         kernel: Kernel,
@@ -157,7 +158,7 @@ pub fn rotate_back<A: Real>(head: &mut [A], (cos, sin): (&[A], &[A])) {
 /// `(packed [N, (H+2·KV)·dim], positions [N] u32) → packed`: query and key heads turned, values copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Rope {
-    /// How heads lie in a row.
+    /// Layout of the heads in a row.
     pub heads: Heads,
     /// The base of the frequencies.
     pub theta: f64,

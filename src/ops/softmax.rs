@@ -14,7 +14,7 @@ use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precis
 /// Probabilities are zero where nothing is seen; `lse` is the logarithm of the sum of exponentials of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Softmax {
-    /// Which keys a query sees.
+    /// The keys that a query attends to.
     pub mask: Mask,
 }
 

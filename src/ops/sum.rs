@@ -12,7 +12,7 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Prec
 /// `total[1] (+)= scale·Σ x[n]`, summed in f64.
 #[derive(Clone, Copy, Debug)]
 pub struct Sum {
-    /// What the sum is multiplied by, such as 1 / rows for a mean.
+    /// Factor of the sum, such as 1 / rows for a mean.
     pub scale: f64,
 }
 
@@ -35,6 +35,13 @@ fn total<E: Elem>(x: View<'_, E>) -> f64 {
         total += lanes::sum(&wide[..block.len()]);
     }
     total
+}
+
+/// Threads per block; the sum is one block.
+const THREADS: u32 = 1024;
+
+fn kernel(entry: &'static str, x: &Spec) -> Kernel {
+    Kernel::new("sum", entry).with_type("T", x.dtype).with("THREADS", THREADS)
 }
 
 impl Op for Sum {
@@ -92,7 +99,7 @@ impl Op for Sum {
             Arg::U64(self.scale.to_bits()),
             usize::from(cx.adds(0)).into(),
         ];
-        cx.queue.launch(Kernel::new("sum", "sum").with_type("T", x.dtype), Grid::new(1, 1024), &args)
+        cx.queue.launch(kernel("sum", x), Grid::new(1, THREADS), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -153,8 +160,7 @@ impl Op for SumGrad {
         let dx = cx.output_spec(0);
         let d_total = if cx.inputs.len() == 2 { cx.input(1) } else { 0 };
         let args = [d_total.into(), cx.output(0).into(), dx.elements().into(), (self.scale as f32).into()];
-        let kernel = Kernel::new("sum", "sum_grad").with_type("T", dx.dtype);
-        cx.queue.launch(kernel, Grid::covering(dx.elements(), 256), &args)
+        cx.queue.launch(kernel("sum_grad", dx), Grid::covering(dx.elements(), 256), &args)
     }
 
     fn cases(&self, _precision: Precision) -> Cases {

@@ -6,10 +6,11 @@ use crate::error::{Error, Result};
 use crate::ir::vjp::Upstream;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
-/// `(losses[n], x, dx) → losses`: a copy whose gradient with respect to `x` is `dx`, where 1 arrives upstream.
+/// `(losses[n], x, dx) → losses`: a copy whose gradient with respect to `x` is `dx`, where 1 arrives
+/// upstream.
 ///
-/// The unfused form of `head_loss` ends in it: that op makes its gradients in the forward, so the small ops that made
-/// the losses must not be differentiated once more.
+/// The unfused form of `head_loss` ends in it: that op makes its gradients in the forward, so the small ops
+/// that made the losses must not be differentiated once more.
 #[derive(Clone, Copy, Debug)]
 pub struct WithGradient;
 

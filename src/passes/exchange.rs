@@ -7,7 +7,7 @@
 use crate::device::DType;
 use crate::error::{Error, Result};
 use crate::ir::{Builder, Home, Mode, Node, Out, Phase, Program, SlotId, Spec};
-use crate::ops::embedding::{DealtRows, EmbeddingGrad};
+use crate::ops::embedding::{EmbeddingGrad, RankInterleaved};
 use crate::ops::gather_rows::GatherRows;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub fn pays(ranks: usize, rows: usize, stream: DType, table: &Spec) -> bool {
 ///
 /// # Errors
 /// When no embedding alone makes that gradient.
-pub fn exchange_rows(program: Program, slot: SlotId, dealt: DealtRows) -> Result<Program> {
+pub fn exchange_rows(program: Program, slot: SlotId, layout: RankInterleaved) -> Result<Program> {
     let mut b = Builder::resume(program);
     let nodes = b.take_nodes();
     let writes = |b: &Builder, node: &Node| {
@@ -42,14 +42,14 @@ pub fn exchange_rows(program: Program, slot: SlotId, dealt: DealtRows) -> Result
             b.push(node);
             continue;
         }
-        let gather = GatherRows { ranks: dealt.ranks };
+        let gather = GatherRows { ranks: layout.ranks };
         b.set_scope(&node.scope, node.block);
         b.set_phase(Phase::Communication);
         let tokens = b.emit1("tokens_of_all", gather, &[node.inputs[0]])?;
         let rows = b.emit1("rows_of_all", gather, &[node.inputs[1]])?;
         b.set_phase(node.phase);
         let out = Out::Into(node.outputs[0], Mode::Write);
-        b.emit_into("sum_of_all", Arc::new(EmbeddingGrad(dealt)), &[tokens, rows, node.inputs[2]], &[out])?;
+        b.emit_into("sum_of_all", Arc::new(EmbeddingGrad(layout)), &[tokens, rows, node.inputs[2]], &[out])?;
     }
     Ok(b.finish())
 }

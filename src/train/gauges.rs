@@ -3,7 +3,7 @@
 use crate::device::cuda::libraries::Nvidia;
 use crate::device::cuda::monitor::versions::version;
 use crate::device::cuda::monitor::{Watch, nvml};
-use crate::device::cuda::nccl::Pinned;
+use crate::device::cuda::nccl::NcclSettings;
 use crate::device::cuda::{self, Gpu, MemoryCause, WORKSPACE};
 use crate::device::gpu::Queue;
 use crate::error::Result;
@@ -141,7 +141,7 @@ pub(super) fn provenance(ordinals: &[usize], channels: Option<usize>) -> Result<
 
 /// How this many GPUs exchange.
 fn nccl(ranks: usize, channels: Option<usize>) -> provenance::Nccl {
-    let Pinned { algorithm, protocol, set_by_user, variables } = Pinned::now();
+    let NcclSettings { algorithm, protocol, set_by_user, variables } = NcclSettings::from_environment();
     let version = version(Nvidia::Nccl);
     provenance::Nccl { ranks, version, algorithm, protocol, channels, set_by_user, variables }
 }

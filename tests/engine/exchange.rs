@@ -6,8 +6,8 @@ use xrun::train::Rank;
 
 const STEPS: usize = 6;
 
-/// A global batch of 24 sequences, dealt to so many ranks.
-fn dealt(world: usize) -> [String; 2] {
+/// A global batch of 24 sequences, distributed over a number of ranks.
+fn distributed(world: usize) -> [String; 2] {
     [format!("parallelism.world_size={world}"), format!("training.local_batch_size={}", 24 / world)]
 }
 
@@ -29,7 +29,7 @@ fn rows_give_the_same_training_as_the_whole_gradient() {
     for (dtype, bound) in [("training.dtype=fp32", 1e-5), ("training.dtype=bf16", 2e-3)] {
         for dropout in ["model.dropout=0", "model.dropout=0.2"] {
             let with = |world: usize, by_rows: &str| {
-                let [world, local] = dealt(world);
+                let [world, local] = distributed(world);
                 Setup::new(&[&world, &local, dtype, dropout, by_rows])
             };
             let by_rows = |on: bool| format!("parallelism.embedding_exchange={on}");
@@ -53,7 +53,7 @@ fn rows_give_the_same_training_as_the_whole_gradient() {
 
 /// The gradient of the embedding as the first step leaves it on every rank.
 fn first_gradient(world: usize, dtype: &str) -> Vec<Vec<u32>> {
-    let [world, local] = dealt(world);
+    let [world, local] = distributed(world);
     let setup = Setup::new(&[&world, &local, dtype, "model.dropout=0.2"]);
     let gradient = |rank: &mut Rank| {
         rank.train_step()?;

@@ -14,8 +14,8 @@ pub struct Buffer {
     bytes: usize,
 }
 
-// SAFETY: a Buffer owns its memory as a Vec does; access to it goes through views handed out per node, and the
-// executor runs one node of a program at a time.
+// SAFETY: a Buffer owns its memory as a Vec does; access to it goes through views handed out per node, and
+// the executor runs one node of a program at a time.
 unsafe impl Send for Buffer {}
 // SAFETY: as above; shared references only read the address and the length.
 unsafe impl Sync for Buffer {}

@@ -1,8 +1,8 @@
 //! Matrix products on the CPU.
 //!
-//! The output is cut into tiles by its shape alone and every tile is one single-threaded product by the `gemm`
-//! crate, so the bits do not depend on the number of threads. bf16 operands are widened tile by tile into fp32
-//! scratch, and a result is rounded once.
+//! The output is cut into tiles by its shape alone and every tile is one single-threaded product by the
+//! `gemm` crate, so the bits do not depend on the number of threads. bf16 operands are widened tile by tile
+//! into fp32 scratch, and a result is rounded once.
 
 use super::{Pool, View, ViewMut};
 use crate::device::{Elem, Real};
@@ -70,8 +70,9 @@ pub fn multiply<A: Real>(
     assert!(a.last(m, k) < a.view.len() && b.last(k, n) < b.view.len() && c.last(m, n) < c.view.len());
     let beta = if add { A::ONE } else { A::ZERO };
     let to = |m: Matrix<View<'_, A>>| m.view.slice(m.start, m.view.len() - m.start).as_ptr();
-    // SAFETY: the assertion above keeps every element of the three matrices inside its view; the output tile belongs
-    // to this task by the contract of views. `gemm` calls the existing output's factor alpha, the product's beta.
+    // SAFETY: the assertion above keeps every element of the three matrices inside its view; the output tile
+    // belongs to this task by the contract of views. `gemm` calls the existing output's factor alpha, the
+    // product's beta.
     unsafe {
         gemm::gemm(
             m,
@@ -99,8 +100,8 @@ pub fn multiply<A: Real>(
 
 /// Cuts an output into tiles: shape in, tile out, nothing else.
 ///
-/// Tiles are large enough that packing the operands is a small share, and there are at least sixteen of them where
-/// the output allows, so that a few threads stay busy.
+/// Tiles are large enough that packing the operands is a small share, and there are at least sixteen of them
+/// where the output allows, so that a few threads stay busy.
 pub fn tile(m: usize, n: usize) -> (usize, usize) {
     const SMALLEST: usize = 96;
     let (mut tile_m, mut tile_n) = (m.min(512), n.min(1024));
@@ -116,7 +117,8 @@ pub fn tile(m: usize, n: usize) -> (usize, usize) {
     (tile_m.max(1), tile_n.max(1))
 }
 
-/// `c = alpha·a·b`, or `c += …`, over the pool. `c` is stored as `C`: the operands' type or the accumulator's.
+/// `c = alpha·a·b`, or `c += …`, over the pool. `c` is stored as `C`: the operands' type or the
+/// accumulator's.
 ///
 /// Shapes: a `m × k`, b `k × n`, c `m × n`.
 pub fn product<E: Elem, C: Elem<Acc = E::Acc>>(
@@ -162,7 +164,8 @@ pub fn product<E: Elem, C: Elem<Acc = E::Acc>>(
 /// The longest run of the summed dimension that is widened at once.
 const LONGEST_WIDENED: usize = 2048;
 
-/// A matrix as an operand of [`multiply`]: itself where it is stored in the accumulator type, else a widened copy.
+/// A matrix as an operand of [`multiply`]: itself where it is stored in the accumulator type, else a widened
+/// copy.
 ///
 /// `scratch` holds `rows * columns` elements; it may be empty where [`widens`] is false.
 pub fn operand<'a, E: Elem>(
@@ -176,7 +179,7 @@ pub fn operand<'a, E: Elem>(
     }
 }
 
-/// Whether [`operand`] copies matrices stored as `E`.
+/// Returns true if [`operand`] copies matrices stored as `E`.
 pub fn widens<E: Elem>() -> bool {
     E::DTYPE != E::Acc::DTYPE
 }

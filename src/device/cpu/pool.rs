@@ -1,7 +1,7 @@
 //! A thread pool whose tasks run with the machine's widest vector instructions.
 //!
-//! Work is cut into tasks by the op, from shapes alone, never by the number of threads: so the bits of a result do
-//! not depend on how many threads there are.
+//! Work is cut into tasks by the op, from shapes alone, never by the number of threads: so the bits of a
+//! result do not depend on how many threads there are.
 
 use crate::error::{Error, Result};
 use rayon::prelude::*;
@@ -42,7 +42,8 @@ impl Pool {
         }
     }
 
-    /// Not generic: a copy of what spreads work for each of a hundred loops is a fifth of what there is to compile.
+    /// Not generic: a copy of what spreads work for each of a hundred loops is a fifth of what there is to
+    /// compile.
     fn spread(&self, count: usize, run: &(dyn Fn(usize) + Sync)) {
         self.workers.install(|| (0..count).into_par_iter().with_max_len(1).for_each(run));
     }
@@ -60,8 +61,8 @@ impl Pool {
     }
 }
 
-/// One call of a task. A plain closure would reach it through a shim that is not inlined, and so be compiled without
-/// the vector instructions that it is dispatched to.
+/// One call of a task. A plain closure would reach it through a shim that is not inlined, and so be compiled
+/// without the vector instructions that it is dispatched to.
 struct Task<'a, F> {
     task: &'a F,
     index: usize,

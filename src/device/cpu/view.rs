@@ -1,15 +1,15 @@
 //! Typed windows onto tensor memory, as an op's CPU implementation sees them.
 //!
 //! An op may be given the same memory for an input and an output when it declared that alias as harmless
-//! (`Op::may_alias`), and its tasks write disjoint parts of one output from several threads. Rust references cannot
-//! say either, so views hold raw pointers and check every range. What they rely on is the contract of `Op::cpu`:
-//! no two tasks of a node touch the same output element, and an op that declared an alias reads an element of the
-//! input only in the task that writes the same element.
+//! (`Op::may_alias`), and its tasks write disjoint parts of one output from several threads. Rust references
+//! cannot say either, so views hold raw pointers and check every range. What they rely on is the contract of
+//! `Op::cpu`: no two tasks of a node touch the same output element, and an op that declared an alias reads an
+//! element of the input only in the task that writes the same element.
 
 use crate::device::{Elem, Real};
 use std::marker::PhantomData;
 
-/// Where a tensor lies while its node runs.
+/// The address of a tensor while its node runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Address(pub *mut u8);
 
@@ -20,8 +20,8 @@ unsafe impl Sync for Address {}
 
 /// A copy of the bytes of a tensor that no node is writing.
 pub fn copy_of(address: Address, bytes: usize) -> Vec<u8> {
-    // SAFETY: the executor asks for the outputs of the node that just ran, which are alive and initialized (memory is
-    // zeroed when it is made).
+    // SAFETY: the executor asks for the outputs of the node that just ran, which are alive and initialized
+    // (memory is zeroed when it is made).
     unsafe { std::slice::from_raw_parts(address.0, bytes) }.to_vec()
 }
 

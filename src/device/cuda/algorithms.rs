@@ -1,8 +1,8 @@
-//! The table of matrix-product algorithms: chosen once, kept, carried along.
+//! The table of matrix-product algorithms.
 //!
-//! The fastest algorithm of a product is found by timing, which never comes out the same twice, and its bits depend on
-//! it. So a choice is data: it is kept on disk for the next run, written into the run's folder, and taken from there
-//! by a resume and by both sides of a comparison.
+//! The fastest algorithm of a product is found by timing, whose outcome varies, and the bits of the product
+//! depend on the choice. So choices are data: they are kept on disk for the next run, written into the run's
+//! folder, and read from there by a resume and by both arms of a comparison.
 
 use crate::device::gpu::ProductShape;
 use crate::device::{DType, ProductPrecision};
@@ -12,41 +12,42 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The code of products that our own plain kernel computes, for want of an algorithm of the library.
+/// Code of products that our own kernel computes, because the library has no algorithm.
 const PLAIN: &str = "plain";
 
-/// Tables of known GPUs, measured by us: with them, two machines of one model compute with the same algorithms.
+/// Tables of known GPUs, measured by us: with them, two machines with the same GPU model use the same
+/// algorithms.
 const COMMITTED: [&str; 1] = [include_str!("../../../data/algorithms/nvidia-h200-130100.json")];
 
-/// How one product is computed.
+/// The algorithm of one product.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Algorithm {
-    /// cuBLASLt's own description, opaque, in hexadecimal; or `plain`.
+    /// cuBLASLt's opaque description, in hexadecimal; or `plain`.
     pub code: String,
     /// Workspace that it needs, in bytes.
     pub workspace: usize,
-    /// What it took when it was chosen, in microseconds.
+    /// Time of the product when the algorithm was chosen, in microseconds.
     pub microseconds: f32,
 }
 
 impl Algorithm {
-    /// From the library's words.
+    /// Returns an algorithm from the library's description.
     pub fn new(words: &[u64; 8], workspace: usize, microseconds: f32) -> Self {
         let code = words.iter().map(|w| format!("{w:016x}")).collect();
         Self { code, workspace, microseconds }
     }
 
-    /// By our own kernel.
+    /// Returns the algorithm of our own kernel.
     pub fn plain() -> Self {
         Self { code: PLAIN.to_string(), workspace: 0, microseconds: 0.0 }
     }
 
-    /// Whether it is our own kernel.
+    /// Returns true for our own kernel.
     pub fn is_plain(&self) -> bool {
         self.code == PLAIN
     }
 
-    /// The library's words.
+    /// Returns the library's description; `None` for our own kernel.
     pub fn words(&self) -> Option<[u64; 8]> {
         let mut words = [0; 8];
         if self.code.len() != 128 || !self.code.is_ascii() {
@@ -70,9 +71,9 @@ pub struct Algorithms {
     pub products: BTreeMap<String, Algorithm>,
 }
 
-/// What a product is called in the table: `bf16 8192x2304x768 nt f32 add`.
+/// Returns the key of a product in the table, such as `bf16 8192x2304x768 nt f32 add`.
 pub fn key(shape: &ProductShape) -> String {
-    let side = |transposed| if transposed { 't' } else { 'n' };
+    let order = |transposed| if transposed { 't' } else { 'n' };
     let input = match (shape.precision, shape.input) {
         (ProductPrecision::Tf32, DType::F32) => "tf32".to_string(),
         (_, format) => format.to_string(),
@@ -82,8 +83,8 @@ pub fn key(shape: &ProductShape) -> String {
         shape.m,
         shape.n,
         shape.k,
-        side(shape.a_transposed),
-        side(shape.b_transposed),
+        order(shape.a_transposed),
+        order(shape.b_transposed),
         shape.output,
         if shape.accumulate { " add" } else { "" }
     )
@@ -99,10 +100,10 @@ impl Algorithms {
         Self::from_json(&text).map_err(|e| Error::usage(format!("{} {e}", path.display())))
     }
 
-    /// A table from its JSON.
+    /// Returns a table from its JSON.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// When it is no table, or damaged.
     pub fn from_json(text: &str) -> std::result::Result<Self, String> {
         let table: Self =
             serde_json::from_str(text).map_err(|e| format!("is no table of algorithms: {e}"))?;
@@ -112,7 +113,7 @@ impl Algorithms {
         }
     }
 
-    /// The table that comes with the program for a GPU model and a library version.
+    /// Returns the table that comes with the program for a GPU model and a library version.
     pub fn committed(gpu: &str, cublaslt: u64) -> Option<Self> {
         COMMITTED
             .iter()
@@ -120,12 +121,12 @@ impl Algorithms {
             .find(|table| table.is_for(gpu, cublaslt))
     }
 
-    /// The table as JSON.
+    /// Returns the table as JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// A hash of the choices, without the times.
+    /// Returns a hash of the choices, without the times.
     pub fn hash(&self) -> String {
         let mut hash = blake3::Hasher::new();
         hash.update(format!("{} {}", self.gpu, self.cublaslt).as_bytes());
@@ -135,7 +136,8 @@ impl Algorithms {
         hash.finalize().to_hex()[..16].to_string()
     }
 
-    /// Whether it is of the same GPU model and library: elsewhere its words mean nothing.
+    /// Returns true if it is for this GPU model and library version: for others its descriptions have no
+    /// meaning.
     pub fn is_for(&self, gpu: &str, cublaslt: u64) -> bool {
         self.gpu == gpu && self.cublaslt == cublaslt
     }

@@ -28,7 +28,8 @@ pub fn usable() -> Result<usize, String> {
     Ok(count)
 }
 
-/// Returns what the bits of a run on a GPU depend on besides the recipe: its model and the versions of the libraries.
+/// Returns what the bits of a run on a GPU depend on besides the recipe: its model and the versions of the
+/// libraries.
 ///
 /// # Errors
 /// When the GPU or a library is missing.

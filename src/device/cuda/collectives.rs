@@ -1,8 +1,8 @@
 //! The communicator of a GPU, and the stream where collectives run beside the model's stream.
 //!
-//! The two streams are ordered by events, which a graph that is being captured follows into both: collectives begin
-//! after the work that the model's stream held when they were issued ([`Collectives::fork`]), and the model's stream goes
-//! on after them ([`Collectives::rejoin`]).
+//! The two streams are ordered by events, which a graph that is being captured follows into both: collectives
+//! begin after the work that the model's stream held when they were issued ([`Collectives::fork`]), and the
+//! model's stream goes on after them ([`Collectives::rejoin`]).
 
 use super::context::Context;
 use super::driver::Event;
@@ -22,7 +22,8 @@ pub(super) struct Collectives {
 }
 
 impl Collectives {
-    /// Creates the stream beside the model's. Collectives go first where both have work: other ranks wait for them.
+    /// Creates the stream beside the model's. Collectives go first where both have work: other ranks wait for
+    /// them.
     pub(super) fn new(context: &Arc<Context>, nccl: Nccl) -> Result<Self> {
         let stream = Stream::with_highest_priority(context)?;
         Ok(Self { nccl: Arc::new(nccl), stream, forked: Event::new()?, done: Event::new()? })
@@ -44,8 +45,8 @@ impl Collectives {
         model.wait(&self.done)
     }
 
-    /// Ends the communicator. If NCCL does not release the GPU in time, returns false and leaks the stream, which NCCL
-    /// still uses.
+    /// Ends the communicator. If NCCL does not release the GPU in time, returns false and leaks the stream,
+    /// which NCCL still uses.
     pub(super) fn close(self) -> bool {
         let ended = self.nccl.close();
         if !ended {
@@ -57,8 +58,8 @@ impl Collectives {
 
 /// The queue of collectives beside the model's.
 ///
-/// It takes nothing else: kernels and products would share the workspace of products, and memory whose lifetimes are
-/// planned for one stream.
+/// It takes nothing else: kernels and products would share the workspace of products, and memory whose
+/// lifetimes are planned for one stream.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveQueue<'a> {
     properties: &'a Properties,
@@ -70,7 +71,8 @@ impl<'a> CollectiveQueue<'a> {
         Self { properties, collectives }
     }
 
-    /// Records an event. With `inside_graph`, while a graph is captured, every launch of the graph records it.
+    /// Records an event. With `inside_graph`, while a graph is captured, every launch of the graph records
+    /// it.
     ///
     /// # Errors
     /// When the driver refuses.

@@ -1,4 +1,4 @@
-//! Compiles kernels with NVRTC, each once per machine: results are kept on disk.
+//! Compiles kernels with NVRTC, once per machine: results are cached on disk.
 
 use super::cache::cache_folder;
 use super::libraries::Nvidia;
@@ -13,17 +13,17 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// A kernel file with definitions: what is compiled at once.
+/// A kernel file with definitions: the unit of compilation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Unit {
-    /// The file, without its ending.
+    /// Name of the file, without its extension.
     pub file: &'static str,
     /// Preprocessor definitions.
     pub defines: Vec<(&'static str, String)>,
 }
 
 impl Unit {
-    /// The unit that a kernel is in.
+    /// Returns the unit that contains a kernel.
     pub fn of_kernel(kernel: &Kernel) -> Self {
         Self { file: kernel.file, defines: kernel.defines.clone() }
     }
@@ -44,34 +44,34 @@ impl Unit {
 pub struct Compiler {
     architecture: String,
     version: (i32, i32),
-    /// Where results are kept; `None` keeps none.
+    /// Folder of cached results; `None` for no cache.
     folder: Option<PathBuf>,
 }
 
 impl Compiler {
-    /// A compiler for an architecture such as `sm_90a`. Results are kept under `XRUN_CACHE`, or the user's cache
-    /// folder.
+    /// Returns a compiler for an architecture such as `sm_90a`. Results are cached under `XRUN_CACHE`, or the
+    /// user's cache folder.
     ///
     /// # Errors
-    /// When NVRTC is not there.
+    /// When NVRTC is not installed.
     pub fn new(architecture: &str) -> Result<Self> {
         Nvidia::Nvrtc.require("the compiler of kernels (NVRTC)")?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: NVRTC is open, and both addresses are of integers.
         let status = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
-        worked(status, "ask NVRTC for its version")?;
+        check(status, "ask NVRTC for its version")?;
         Ok(Self { architecture: architecture.to_string(), version: (major, minor), folder: folder() })
     }
 
-    /// The compiler's version.
+    /// Returns the compiler's version.
     pub fn version(&self) -> (i32, i32) {
         self.version
     }
 
-    /// The machine code of a unit, from disk where it is there.
+    /// Returns the machine code of a unit, from the cache if it is there.
     ///
     /// # Errors
-    /// What the compiler says.
+    /// When it does not compile: the log of the compiler.
     pub fn compile(&self, unit: &Unit) -> Result<Vec<u8>> {
         let options = self.options(unit);
         let kept = self.folder.as_ref().map(|folder| folder.join(self.key(unit, &options)));
@@ -80,16 +80,16 @@ impl Compiler {
         }
         let (code, _) = compile(unit, &options)?;
         if let Some(path) = kept {
-            // A cache that cannot be written costs time, not the run.
+            // Without a cache the next run takes longer to start.
             let _ = keep(&path, &code);
         }
         Ok(code)
     }
 
-    /// Compiles a unit whatever is kept, and says what its kernels take.
+    /// Compiles a unit without the cache, and returns the resources of its kernels.
     ///
     /// # Errors
-    /// What the compiler says.
+    /// When it does not compile: the log of the compiler.
     pub fn resources(&self, unit: &Unit) -> Result<Vec<Resources>> {
         let mut options = self.options(unit);
         options.push("--ptxas-options=-v".to_string());
@@ -114,7 +114,7 @@ impl Compiler {
         options
     }
 
-    /// The name under which a result is kept: everything that it depends on.
+    /// Returns the file name of a cached result: a hash of everything that it depends on.
     fn key(&self, unit: &Unit, options: &[String]) -> String {
         let mut hash = blake3::Hasher::new();
         let (major, minor) = self.version;
@@ -130,23 +130,23 @@ impl Compiler {
     }
 }
 
-/// What a kernel takes of a multiprocessor.
+/// The resources of an SM that a kernel uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resources {
     /// The kernel.
     pub entry: String,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: usize,
-    /// Bytes of a thread's stack.
+    /// Stack per thread, in bytes.
     pub stack: usize,
-    /// Bytes stored to memory for want of registers.
+    /// Spill stores per thread, in bytes.
     pub spills: usize,
-    /// Bytes of static shared memory of a block.
+    /// Static shared memory per block, in bytes.
     pub shared: usize,
 }
 
 impl Resources {
-    /// Reads the assembler's report.
+    /// Parses the report of ptxas.
     fn read(log: &str) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
         for line in log.lines() {
@@ -173,12 +173,12 @@ impl Resources {
     }
 }
 
-/// The units of kernels, each once.
+/// Returns the units of kernels, without duplicates.
 pub fn units<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> Vec<Unit> {
     kernels.into_iter().map(Unit::of_kernel).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// `XRUN_CACHE`, else the user's cache folder, with the place of kernels in it.
+/// Returns the folder of cached kernels.
 fn folder() -> Option<PathBuf> {
     cache_folder().map(|folder| folder.join("kernels"))
 }
@@ -188,12 +188,12 @@ fn keep(path: &std::path::Path, code: &[u8]) -> Result<()> {
     fs::create_dir_all(folder).at("create", folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder).at("create a file in", folder)?;
     file.write_all(code).at("write", path)?;
-    // Whole or not at all: another process may read it at once.
+    // Atomically: another process may read the file at any time.
     file.persist(path).map_err(|e| Error::failed(format!("cannot keep {}: {e}", path.display())))?;
     Ok(())
 }
 
-/// Machine code, and what the compiler says besides.
+/// Returns machine code, and the log of the compiler.
 fn compile(unit: &Unit, options: &[String]) -> Result<(Vec<u8>, String)> {
     let text = |s: &str| CString::new(s).map_err(|_| Error::failed("a source with a zero byte"));
     let (code, name) = (text(&source(unit.file))?, text(&format!("{}.cu", unit.file))?);
@@ -204,7 +204,7 @@ fn compile(unit: &Unit, options: &[String]) -> Result<(Vec<u8>, String)> {
     let pointers = |texts: &[CString]| texts.iter().map(|t| t.as_ptr()).collect::<Vec<_>>();
     let (header_texts, header_names) = (pointers(&headers), pointers(&names));
     let mut program = std::ptr::null_mut();
-    // SAFETY: every pointer is to a text that lives until the program is destroyed below.
+    // SAFETY: every pointer is to a string that lives until the program is destroyed below.
     let status = unsafe {
         sys::nvrtcCreateProgram(
             &raw mut program,
@@ -215,7 +215,7 @@ fn compile(unit: &Unit, options: &[String]) -> Result<(Vec<u8>, String)> {
             header_names.as_ptr(),
         )
     };
-    worked(status, "hand a kernel to NVRTC")?;
+    check(status, "hand a kernel to NVRTC")?;
     let options = pointers(&options);
     // SAFETY: the program was created above; the options live during the call.
     let status = unsafe { sys::nvrtcCompileProgram(program, options.len() as i32, options.as_ptr()) };
@@ -235,17 +235,17 @@ pub(super) fn architectures() -> Option<Vec<u32>> {
     Nvidia::Nvrtc.open()?;
     let mut count = 0;
     // SAFETY: NVRTC is open, and the address is of an integer.
-    worked(unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) }, "count architectures").ok()?;
+    check(unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) }, "count architectures").ok()?;
     let mut known = vec![0i32; usize::try_from(count).ok()?];
     // SAFETY: the buffer has as many places as NVRTC said.
-    worked(unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) }, "list architectures").ok()?;
+    check(unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) }, "list architectures").ok()?;
     Some(known.into_iter().filter_map(|sm| u32::try_from(sm).ok()).collect())
 }
 
-/// Compiles an empty kernel, to see that the compiler has all that it needs.
+/// Compiles a trivial kernel, to check that the compiler is complete.
 ///
 /// # Errors
-/// What the compiler says.
+/// When it does not compile: the log of the compiler.
 pub(super) fn trial(architecture: &str) -> Result<()> {
     let (code, name) = (c"extern \"C\" __global__ void trial(float* x) { x[0] = 1.0f; }", c"trial.cu");
     let option = CString::new(format!("--gpu-architecture={architecture}"));
@@ -254,23 +254,23 @@ pub(super) fn trial(architecture: &str) -> Result<()> {
     // SAFETY: both texts are constants that end in zero, and there are no headers.
     let status =
         unsafe { sys::nvrtcCreateProgram(&raw mut program, code.as_ptr(), name.as_ptr(), 0, none, none) };
-    worked(status, "hand a kernel to NVRTC")?;
+    check(status, "hand a kernel to NVRTC")?;
     // SAFETY: the program was created above; the option lives during the call.
     let status = unsafe { sys::nvrtcCompileProgram(program, 1, &option.as_ptr()) };
     let log = log(program);
     // SAFETY: the program was created above and is not used again.
     unsafe { sys::nvrtcDestroyProgram(&raw mut program) };
-    worked(status, "compile a kernel").map_err(|e| Error::failed(format!("{}\n{log}", e.message())))
+    check(status, "compile a kernel").map_err(|e| Error::failed(format!("{}\n{log}", e.message())))
 }
 
 fn machine_code(program: sys::nvrtcProgram) -> Result<Vec<u8>> {
     let mut size = 0;
     // SAFETY: the program is compiled.
-    worked(unsafe { sys::nvrtcGetCUBINSize(program, &raw mut size) }, "ask for a kernel's size")?;
+    check(unsafe { sys::nvrtcGetCUBINSize(program, &raw mut size) }, "ask for a kernel's size")?;
     let mut code = vec![0u8; size];
     // SAFETY: the buffer has the size that NVRTC asked for.
     let status = unsafe { sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast::<c_char>()) };
-    worked(status, "read a kernel")?;
+    check(status, "read a kernel")?;
     Ok(code)
 }
 
@@ -286,7 +286,7 @@ fn log(program: sys::nvrtcProgram) -> String {
     String::from_utf8_lossy(&log).trim_end_matches('\0').trim_end().to_string()
 }
 
-fn worked(status: sys::nvrtcResult, doing: &str) -> Result<()> {
+fn check(status: sys::nvrtcResult, doing: &str) -> Result<()> {
     if status == sys::nvrtcResult::NVRTC_SUCCESS {
         return Ok(());
     }
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_report_of_the_assembler_is_read() {
+    fn the_report_of_ptxas_is_parsed() {
         let log = "ptxas info    : 8 bytes gmem\n\
                    ptxas info    : Compiling entry function 'first' for 'sm_90a'\n\
                    ptxas info    : Function properties for first\n\

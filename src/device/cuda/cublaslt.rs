@@ -29,7 +29,8 @@ unsafe impl Send for Cublaslt {}
 // SAFETY: as above.
 unsafe impl Sync for Cublaslt {}
 
-/// The library's descriptions of a product and its matrices. Kept until the end of the process: there are few.
+/// The library's descriptions of a product and its matrices. Kept until the end of the process: there are
+/// few.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     operation: sys::cublasLtMatmulDesc_t,
@@ -63,8 +64,8 @@ impl Cublaslt {
         let (alpha, beta) = (1.0f32, if product.accumulate { 1.0f32 } else { 0.0 });
         let pointer = |address: DevicePtr| address as *const c_void;
         let [a, b, c] = layout.matrices;
-        // SAFETY: the layouts describe the memory behind the addresses, which the executor keeps alive for the node;
-        // the scalars are read before the call returns (host pointer mode).
+        // SAFETY: the layouts describe the memory behind the addresses, which the executor keeps alive for
+        // the node; the scalars are read before the call returns (host pointer mode).
         unsafe {
             sys::cublasLtMatmul(
                 self.handle,
@@ -87,8 +88,8 @@ impl Cublaslt {
         }
     }
 
-    /// Returns the algorithms that the library proposes, its best guess first. Splits of the summed dimension that are
-    /// added up in no fixed order are excluded.
+    /// Returns the algorithms that the library proposes, its best guess first. Splits of the summed dimension
+    /// that are added up in no fixed order are excluded.
     pub(super) fn candidates(&self, layout: &Layout) -> Result<Vec<sys::cublasLtMatmulHeuristicResult_t>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let [a, b, c] = layout.matrices;

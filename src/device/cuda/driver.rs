@@ -1,4 +1,4 @@
-//! The driver's calls that the engine makes, each with its status turned into an error.
+//! Calls of the CUDA driver, with statuses turned into errors.
 
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUresult};
@@ -19,7 +19,8 @@ pub(super) fn check(status: CUresult, doing: &str) -> Result<()> {
 
 fn describe(status: CUresult) -> String {
     let mut text = std::ptr::null();
-    // SAFETY: the driver writes the address of a constant text, or nothing for a status that it does not know.
+    // SAFETY: the driver writes the address of a constant text, or nothing for a status that it does not
+    // know.
     let known = unsafe { sys::cuGetErrorString(status, &raw mut text) };
     if known != CUresult::CUDA_SUCCESS || text.is_null() {
         return format!("{status:?}");
@@ -28,7 +29,7 @@ fn describe(status: CUresult) -> String {
     format!("{} ({status:?})", unsafe { CStr::from_ptr(text) }.to_string_lossy())
 }
 
-/// A stretch of host memory that the GPU copies from and to without the CPU. Freed when dropped.
+/// Pinned host memory, which the GPU copies from and to without the CPU. Freed when dropped.
 #[derive(Debug)]
 pub struct Pinned {
     start: *mut u8,
@@ -49,13 +50,13 @@ impl Pinned {
         Ok(Self { start: start.cast(), bytes })
     }
 
-    /// The bytes. Whoever reads them after a copy from the GPU waits for its event first.
+    /// Returns the bytes. After a copy from the GPU, wait for its event before reading them.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: allocated in `new` with this length.
         unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
     }
 
-    /// The bytes, to write. No copy from them may be under way.
+    /// Returns the bytes for writing. No copy from them may be in progress.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as `bytes`, and `&mut self` excludes other borrows.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
@@ -68,12 +69,12 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new`. A failure at the end of a process has nobody to hear of it.
+        // SAFETY: allocated in `new`. A failure at the end of a process can be reported to nobody.
         unsafe { sys::cuMemFreeHost(self.start.cast()) };
     }
 }
 
-/// A moment in a stream.
+/// An event: a point in a stream that can be waited for and timed.
 #[derive(Debug)]
 pub struct Event(pub(super) sys::CUevent);
 
@@ -90,7 +91,7 @@ impl Event {
         Ok(Self(event))
     }
 
-    /// Waits on the CPU until the stream has come here.
+    /// Blocks the calling thread until the stream has reached the event.
     ///
     /// # Errors
     /// When the work before it failed.
@@ -99,7 +100,7 @@ impl Event {
         check(unsafe { sys::cuEventSynchronize(self.0) }, "wait for the GPU")
     }
 
-    /// Milliseconds from an earlier event to this one; both have been waited for.
+    /// Returns the milliseconds from an earlier event to this one; both have been waited for.
     ///
     /// # Errors
     /// When one of them was not recorded.
@@ -123,46 +124,49 @@ impl Drop for Event {
 pub(super) fn count() -> Result<usize> {
     let mut count = 0;
     // SAFETY: the driver is open; it is initialized before anything else is asked of it.
-    check(unsafe { sys::cuInit(0) }, "start the driver")?;
+    check(unsafe { sys::cuInit(0) }, "initialize the driver")?;
     // SAFETY: the address of an integer.
     check(unsafe { sys::cuDeviceGetCount(&raw mut count) }, "count the GPUs")?;
     Ok(count as usize)
 }
 
-/// The version of CUDA that the driver supports, such as (13, 0).
+/// Returns the version of CUDA that the driver supports, such as (13, 0).
 pub(super) fn version() -> Result<(i32, i32)> {
     let mut version = 0;
     // SAFETY: the address of an integer.
-    check(unsafe { sys::cuDriverGetVersion(&raw mut version) }, "ask the driver for its version")?;
+    check(unsafe { sys::cuDriverGetVersion(&raw mut version) }, "query the version of the driver")?;
     Ok((version / 1000, version % 1000 / 10))
 }
 
-/// A GPU's handle, name and bytes of memory.
+/// Returns a GPU's handle, name and bytes of memory.
 pub(super) fn device(ordinal: usize) -> Result<(sys::CUdevice, String, usize)> {
     let (mut device, mut name, mut bytes) = (0, [0u8; 256], 0usize);
     // SAFETY: addresses of what is filled in, with the length of the name's buffer.
     unsafe {
         check(sys::cuDeviceGet(&raw mut device, ordinal as i32), &format!("open GPU {ordinal}"))?;
-        check(sys::cuDeviceGetName(name.as_mut_ptr().cast(), 256, device), "ask for a GPU's name")?;
-        check(sys::cuDeviceTotalMem_v2(&raw mut bytes, device), "ask for a GPU's memory")?;
+        check(sys::cuDeviceGetName(name.as_mut_ptr().cast(), 256, device), "query the name of a GPU")?;
+        check(sys::cuDeviceTotalMem_v2(&raw mut bytes, device), "query the memory of a GPU")?;
     }
     let name = CStr::from_bytes_until_nul(&name).map(|n| n.to_string_lossy().into_owned());
     Ok((device, name.unwrap_or_default(), bytes))
 }
 
-/// An attribute of a GPU.
+/// Returns an attribute of a GPU.
 pub(super) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<usize> {
     let mut value = 0;
     // SAFETY: the address of an integer; the device was opened.
-    check(unsafe { sys::cuDeviceGetAttribute(&raw mut value, which, device) }, "ask for a GPU's properties")?;
+    check(
+        unsafe { sys::cuDeviceGetAttribute(&raw mut value, which, device) },
+        "query the properties of a GPU",
+    )?;
     Ok(value as usize)
 }
 
-/// A GPU's UUID, in hexadecimal with dashes: of a part of a GPU, where that is what this process sees (MIG).
+/// Returns a GPU's UUID, in hexadecimal with dashes: that of a MIG instance, if this process sees one.
 pub(super) fn uuid(device: sys::CUdevice) -> Result<String> {
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
     // SAFETY: the address of what is filled in; the device was opened.
-    check(unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, device) }, "ask for a GPU's UUID")?;
+    check(unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, device) }, "query the UUID of a GPU")?;
     let mut text = String::new();
     for (at, byte) in uuid.bytes.iter().enumerate() {
         if [4, 6, 8, 10].contains(&at) {
@@ -173,17 +177,17 @@ pub(super) fn uuid(device: sys::CUdevice) -> Result<String> {
     Ok(text)
 }
 
-/// A GPU's place on the bus, such as `0000:19:00.0`.
+/// Returns a GPU's PCI address, such as `0000:19:00.0`.
 pub(super) fn pci_bus_id(device: sys::CUdevice) -> Result<String> {
     let mut text = [0u8; 32];
     // SAFETY: the buffer with its length; the device was opened.
     let status = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), 32, device) };
-    check(status, "ask for a GPU's place on the bus")?;
+    check(status, "query the PCI address of a GPU")?;
     let text = CStr::from_bytes_until_nul(&text).map(|t| t.to_string_lossy().into_owned());
     Ok(text.unwrap_or_default())
 }
 
-/// Whether this process has a context on a GPU.
+/// Returns true if this process has a context on a GPU.
 pub(super) fn has_context(device: sys::CUdevice) -> bool {
     let (mut flags, mut active) = (0, 0);
     // SAFETY: addresses of integers; the device was opened.
@@ -199,7 +203,7 @@ pub(super) fn load(code: &[u8], what: &str) -> Result<sys::CUmodule> {
     Ok(module)
 }
 
-/// The sizes in bytes of a kernel's parameters, in order.
+/// Returns the sizes in bytes of a kernel's parameters, in order.
 pub(super) fn parameters(function: sys::CUfunction) -> Vec<usize> {
     let mut sizes = Vec::new();
     loop {
@@ -214,9 +218,9 @@ pub(super) fn parameters(function: sys::CUfunction) -> Vec<usize> {
     }
 }
 
-/// A function of a module.
+/// Returns a function of a module.
 pub(super) fn function(module: sys::CUmodule, name: &str) -> Result<sys::CUfunction> {
-    let text = CString::new(name).map_err(|_| Error::failed("a kernel's name with a zero byte"))?;
+    let text = CString::new(name).map_err(|_| Error::failed("a kernel name with a zero byte"))?;
     let mut function = null_mut();
     // SAFETY: the module is loaded and the name ends in zero.
     let status = unsafe { sys::cuModuleGetFunction(&raw mut function, module, text.as_ptr()) };

@@ -209,7 +209,8 @@ impl Gpu {
         Event::new()
     }
 
-    /// Records an event. With `inside_graph`, while a graph is captured, every launch of the graph records it.
+    /// Records an event. With `inside_graph`, while a graph is captured, every launch of the graph records
+    /// it.
     ///
     /// # Errors
     /// When the driver refuses.
@@ -292,8 +293,8 @@ impl Drop for Gpu {
         if self.make_current().is_err() {
             return;
         }
-        // NCCL comes first: kernels may wait in it for a rank that is gone. If it does not end, it still uses the context,
-        // so everything that lives in the context is leaked.
+        // NCCL comes first: kernels may wait in it for a rank that is gone. If it does not end, it still uses
+        // the context, so everything that lives in the context is leaked.
         if let Some(collectives) = self.collectives.take()
             && !collectives.close()
         {

@@ -11,7 +11,8 @@ use cudarc::driver::sys;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// The largest size that kernels, which count in 31 bits, are given: the last block may count a little beyond it.
+/// The largest size that kernels, which count in 31 bits, are given: the last block may count a little beyond
+/// it.
 const MAX_SIZE: usize = (1 << 31) - (1 << 20);
 
 /// Dynamic shared memory that a block may use without asking for it beforehand, in bytes.

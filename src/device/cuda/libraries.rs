@@ -1,7 +1,8 @@
-//! Finds NVIDIA's libraries where people have them: the loader's path, a toolkit, a conda environment, Python wheels.
+//! Finds NVIDIA's libraries where they are usually installed: the loader's path, a toolkit, a conda
+//! environment, Python wheels.
 //!
-//! A library that is opened here by its full path is found again under its plain name by whoever asks next, for the
-//! loader knows every library by the name it carries inside.
+//! A library that is opened here by its full path is found again under its plain name by later calls of
+//! `dlopen`, because the loader identifies libraries by their SONAME.
 
 use crate::error::{Error, Result};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
@@ -9,7 +10,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// A folder, or several as in `PATH`, to look into before all others.
+/// The variable that names a folder, or several as in `PATH`, to search before all others.
 pub const PATH_VARIABLE: &str = "XRUN_CUDA_PATH";
 
 /// A library of NVIDIA's.
@@ -32,7 +33,7 @@ impl Nvidia {
     pub const ALL: [Nvidia; 5] =
         [Nvidia::Driver, Nvidia::Nvrtc, Nvidia::CublasLt, Nvidia::Nccl, Nvidia::Nvml];
 
-    /// The names under which it is installed, the preferred first.
+    /// Returns the file names under which it is installed, the preferred first.
     pub fn names(self) -> &'static [&'static str] {
         match self {
             Nvidia::Driver => &["libcuda.so.1", "libcuda.so"],
@@ -43,7 +44,8 @@ impl Nvidia {
         }
     }
 
-    /// What must be opened before it, in the same folder, where its own search would miss it.
+    /// Prefixes of libraries in the same folder that must be opened before it, because its own search may
+    /// miss them.
     fn needs(self) -> &'static [&'static str] {
         match self {
             Nvidia::Nvrtc => &["libnvrtc-builtins.so"],
@@ -51,7 +53,7 @@ impl Nvidia {
         }
     }
 
-    /// How to get it.
+    /// Returns how to install it.
     pub fn remedy(self) -> &'static str {
         match self {
             Nvidia::Driver | Nvidia::Nvml => {
@@ -109,7 +111,7 @@ fn load(library: Nvidia, path: &Path) -> bool {
                 .map(|f| f.path())
                 .collect();
             paths.sort();
-            // Not opening it is no failure: the library says itself what it misses.
+            // A failure here is not reported: the library itself reports what it misses.
             let _ = paths.iter().any(|path| open(path));
         }
     }
@@ -124,7 +126,7 @@ fn chosen_folders() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Folders of toolkits, conda environments and the Python interpreters in reach.
+/// Returns the library folders of toolkits, conda environments and the Python interpreters on the `PATH`.
 fn usual_folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for variable in ["CUDA_HOME", "CUDA_PATH"] {
@@ -150,11 +152,11 @@ fn usual_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Subfolders whose names begin so, in order.
-fn matching(folder: &Path, beginning: &str) -> Vec<PathBuf> {
+/// Returns the subfolders whose names have a prefix, in order.
+fn matching(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries
-        .filter(|e| e.file_name().to_string_lossy().starts_with(beginning))
+        .filter(|e| e.file_name().to_string_lossy().starts_with(prefix))
         .map(|e| e.path())
         .filter(|p| p.is_dir())
         .collect();

@@ -1,4 +1,4 @@
-//! What a card really does at best, measured on it: the scale for every op.
+//! The bandwidth and product throughput of a card, measured: the scale for op budgets.
 
 use super::gpu::Gpu;
 use crate::device::gpu::{Operand, Product, Queue, Requests};
@@ -6,22 +6,22 @@ use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use std::collections::BTreeSet;
 
-/// A card's own limits.
+/// The measured limits of a card.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Bytes per second of a large copy, those read and those written counted.
+    /// Bytes per second of a large copy; bytes read and bytes written both count.
     pub bandwidth: f64,
-    /// FLOP/s of a large product of random numbers in the format asked for.
+    /// FLOP/s of a large product of random numbers.
     pub flops: f64,
 }
 
-/// Bytes that are copied: several times any cache.
+/// Bytes that are copied: several times the size of any cache.
 const COPIED: usize = 1 << 30;
 
 /// Rows, columns and depth of the product.
 const SIDE: usize = 8192;
 
-/// Runs that are timed after one to warm up.
+/// Timed runs, after one to warm up.
 const RUNS: usize = 5;
 
 /// Measures a card, with products in a format and precision.
@@ -53,7 +53,7 @@ pub fn measure(gpu: &Gpu, format: DType, precision: ProductPrecision) -> Result<
     Ok(Limits { bandwidth: 2.0 * COPIED as f64 / copied, flops: operations / multiplied })
 }
 
-/// The mean time of some work.
+/// Returns the mean time of some work, in seconds.
 fn seconds(gpu: &Gpu, work: impl Fn() -> Result<()>) -> Result<f64> {
     let (start, end) = (gpu.event()?, gpu.event()?);
     work()?;

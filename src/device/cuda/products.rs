@@ -60,8 +60,8 @@ impl Products {
         Ok(products)
     }
 
-    /// Merges a table into the known algorithms; its entries replace known ones. Returns false, and changes nothing, if
-    /// the table is of another GPU model or library version.
+    /// Merges a table into the known algorithms; its entries replace known ones. Returns false, and changes
+    /// nothing, if the table is of another GPU model or library version.
     pub fn merge(&self, table: &Algorithms) -> bool {
         let mut inner = lock(&self.inner);
         let fits = table.is_for(&inner.known.gpu, inner.known.cublaslt);
@@ -82,7 +82,8 @@ impl Products {
         lock(&self.inner).known.cublaslt
     }
 
-    /// Chooses the algorithms of products. Those that are not in the table are timed and added to it, also on disk.
+    /// Chooses the algorithms of products. Those that are not in the table are timed and added to it, also on
+    /// disk.
     ///
     /// # Errors
     /// When the driver refuses.

@@ -8,10 +8,10 @@ use crate::error::{Error, Result};
 use std::sync::Arc;
 
 impl Gpu {
-    /// Joins the GPUs of the other ranks in a communicator. Every rank calls this once, shortly after the others, for
-    /// NCCL waits until all have come. `share` carries the id by which they find each other: rank 0 passes `Some` to be
-    /// sent, the others pass `None` and return what rank 0 sent. With `channels`, as many blocks of the GPU take part in
-    /// every collective; without, as many as NCCL chooses.
+    /// Joins the GPUs of the other ranks in a communicator. Every rank calls this once, shortly after the
+    /// others, for NCCL waits until all have come. `share` carries the id by which they find each other: rank
+    /// 0 passes `Some` to be sent, the others pass `None` and return what rank 0 sent. With `channels`, as
+    /// many blocks of the GPU take part in every collective; without, as many as NCCL chooses.
     ///
     /// # Errors
     /// When NCCL is missing (how to install it), `share` fails, or NCCL cannot join the GPUs.
@@ -33,8 +33,9 @@ impl Gpu {
         self.collectives().map(Collectives::nccl)
     }
 
-    /// Waits until all work is done, and shuts the communicator down in agreement with the other ranks. Call it when all
-    /// ranks have said that they are done: a rank that ends otherwise aborts, so as to wait for nobody.
+    /// Waits until all work is done, and shuts the communicator down in agreement with the other ranks. Call
+    /// it when all ranks have said that they are done: a rank that ends otherwise aborts, so as to wait for
+    /// nobody.
     ///
     /// # Errors
     /// When work failed.
@@ -54,8 +55,8 @@ impl Gpu {
         self.nccl().map_or(Ok(()), |nccl| nccl.broadcast(address, bytes, self.stream().raw()))
     }
 
-    /// Returns the queue of collectives beside the model's, ordered after what the model's holds; `None` in a run of one
-    /// rank.
+    /// Returns the queue of collectives beside the model's, ordered after what the model's holds; `None` in a
+    /// run of one rank.
     ///
     /// # Errors
     /// When the driver refuses.

@@ -57,10 +57,11 @@ pub const SOURCES: [(&str, &str); 29] = [
     source!("swiglu"),
 ];
 
-/// A folder whose files take the place of those in the binary: for work on kernels without building anew.
+/// The variable that names a folder whose files replace those in the binary, to edit kernels without
+/// rebuilding.
 pub const FOLDER_VARIABLE: &str = "XRUN_KERNELS";
 
-/// The source of a kernel file.
+/// Returns the source of a kernel file.
 ///
 /// Panics for a name that the binary does not know: a programming error.
 pub fn source(file: &str) -> Cow<'static, str> {
@@ -69,12 +70,12 @@ pub fn source(file: &str) -> Cow<'static, str> {
         .unwrap_or_else(|| Cow::Borrowed(embedded.unwrap_or_else(|| panic!("no kernel file {file}")).1))
 }
 
-/// The headers' names and texts.
+/// Returns the names and sources of the headers.
 pub fn headers() -> Vec<(&'static str, Cow<'static, str>)> {
     HEADERS.iter().map(|(name, text)| (*name, replaced(name).unwrap_or(Cow::Borrowed(text)))).collect()
 }
 
-/// A file of the folder that [`FOLDER_VARIABLE`] names.
+/// Returns a file of the folder that [`FOLDER_VARIABLE`] names, if it exists.
 fn replaced(name: &str) -> Option<Cow<'static, str>> {
     let folder = std::env::var_os(FOLDER_VARIABLE)?;
     std::fs::read_to_string(Path::new(&folder).join(name)).ok().map(Cow::Owned)

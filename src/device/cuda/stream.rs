@@ -63,7 +63,8 @@ impl Stream {
         check(unsafe { sys::cuStreamSynchronize(self.raw) }, "finish work on the GPU")
     }
 
-    /// Records an event. With `inside_graph`, while a graph is captured, every launch of the graph records it.
+    /// Records an event. With `inside_graph`, while a graph is captured, every launch of the graph records
+    /// it.
     pub(super) fn record(&self, event: &Event, inside_graph: bool) -> Result<()> {
         let flag = if inside_graph {
             sys::CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as u32
@@ -136,7 +137,8 @@ impl Stream {
         check(status, "write memory of the GPU")
     }
 
-    /// Launches a named function of a loaded module. The values are its arguments, each in the low bytes of a word.
+    /// Launches a named function of a loaded module. The values are its arguments, each in the low bytes of a
+    /// word.
     pub(super) fn launch(
         &self,
         (entry, function): (&str, sys::CUfunction),
@@ -146,8 +148,8 @@ impl Stream {
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|v| std::ptr::from_mut(v).cast()).collect();
         let [x, y, z] = grid.blocks;
-        // SAFETY: the arguments are in the order and of the types of the kernel, which its one launch site holds; the
-        // addresses are of tensors that the executor keeps alive for the node.
+        // SAFETY: the arguments are in the order and of the types of the kernel, which its one launch site
+        // holds; the addresses are of tensors that the executor keeps alive for the node.
         let status = unsafe {
             sys::cuLaunchKernel(
                 function,

@@ -1,8 +1,8 @@
 //! A queue that runs nothing and lists what was put into it.
 //!
-//! Walking all programs with it, before the first step, tells which kernels to compile and which products to choose an
-//! algorithm for. On a machine without a GPU it tells which kernels to compile for an architecture, from the one place
-//! where each is launched.
+//! Walking all programs with it, before the first step, tells which kernels to compile and which products to
+//! choose an algorithm for. On a machine without a GPU it tells which kernels to compile for an architecture,
+//! from the one place where each is launched.
 
 use super::{Arg, DevicePtr, Grid, Kernel, Product, ProductShape, Properties, Queue, fallback_kernel};
 use crate::error::Result;

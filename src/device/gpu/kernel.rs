@@ -36,8 +36,8 @@ impl Kernel {
     }
 }
 
-/// Returns the name of a number format in kernels. It is never a keyword of C++: the compiler's own headers have
-/// templates over a `T`, and see the definitions too. f64 never reaches a GPU: plans refuse it.
+/// Returns the name of a number format in kernels. It is never a keyword of C++: the compiler's own headers
+/// have templates over a `T`, and see the definitions too. f64 never reaches a GPU: plans refuse it.
 fn type_name(dtype: DType) -> &'static str {
     match dtype {
         DType::Bf16 => "bf16",

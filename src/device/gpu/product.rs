@@ -89,19 +89,23 @@ impl Product {
     }
 }
 
-/// Returns our own kernel for a product, with its launch. It serves shapes for which the back end's library has no
-/// algorithm.
+/// Returns our own kernel for a product, with its launch. It serves shapes for which the back end's library
+/// has no algorithm.
 pub fn fallback_kernel(product: &Product) -> (Kernel, Grid, [Arg; 6]) {
-    const TILE: usize = 32;
+    /// Rows and columns of C per block, and rows of threads per block.
+    const SIDE: usize = 32;
+    const ROWS: usize = 8;
     let kernel = Kernel::new("product", "product")
         .with_type("IN", product.input)
         .with_type("OUT", product.output)
         .with("AT", product.a.transposed)
         .with("BT", product.b.transposed)
-        .with("ADD", product.accumulate);
-    let blocks = [product.n.div_ceil(TILE) as u32, product.m.div_ceil(TILE) as u32, 1];
+        .with("ADD", product.accumulate)
+        .with("SIDE", SIDE)
+        .with("ROWS", ROWS);
+    let blocks = [product.n.div_ceil(SIDE) as u32, product.m.div_ceil(SIDE) as u32, 1];
     let pointers = [product.a.address, product.b.address, product.c].map(Arg::from);
     let sizes = [product.m, product.n, product.k].map(Arg::from);
     let ([a, b, c], [m, n, k]) = (pointers, sizes);
-    (kernel, Grid { blocks, threads: 256, shared: 0 }, [a, b, c, m, n, k])
+    (kernel, Grid { blocks, threads: (SIDE * ROWS) as u32, shared: 0 }, [a, b, c, m, n, k])
 }

@@ -20,8 +20,8 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// Returns properties to compile kernels for an architecture on a machine without such a GPU. Sizes are the
-    /// smallest among the cards of that architecture.
+    /// Returns properties to compile kernels for an architecture on a machine without such a GPU. Sizes are
+    /// the smallest among the cards of that architecture.
     pub fn of_architecture((major, minor): (u32, u32)) -> Self {
         let kib = |n: usize| n * 1024;
         let (shared_per_block, shared_per_sm) = match (major, minor) {

@@ -32,15 +32,15 @@ pub trait Queue {
     /// When the driver refuses.
     fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()>;
 
-    /// Replaces f32 tensors, given as (address, elements), by their sums over ranks, as one group of collectives.
-    /// Does nothing in a run of one rank.
+    /// Replaces f32 tensors, given as (address, elements), by their sums over ranks, as one group of
+    /// collectives. Does nothing in a run of one rank.
     ///
     /// # Errors
     /// When a rank is lost, or the library refuses.
     fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()>;
 
-    /// Gathers the `bytes` at `from` of every rank to `to` of every rank, in the order of ranks. Copies them in a run
-    /// of one rank.
+    /// Gathers the `bytes` at `from` of every rank to `to` of every rank, in the order of ranks. Copies them
+    /// in a run of one rank.
     ///
     /// # Errors
     /// When a rank is lost, or the library refuses.

@@ -1,5 +1,5 @@
-//! Flash attention, backward, on the CPU: one task per sequence and key head, which adds up dK and dV over the query
-//! heads of its group in order (Dao et al. 2022, algorithm 4).
+//! Flash attention, backward, on the CPU: one task per sequence and key head, which adds up dK and dV over
+//! the query heads of its group in order (Dao et al. 2022, algorithm 4).
 //!
 //! With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D) where
 //! D = Σ dO∘O per query, dQ = dS·K/√dim, dK = dSᵀ·Q/√dim.
@@ -12,7 +12,7 @@ use crate::device::cpu::{Pool, View, ViewMut};
 use crate::device::{Elem, Real};
 use crate::ops::lanes;
 
-/// What the backward reads, and the gradient of the packed rows that it writes.
+/// The tensors that the backward reads, and the gradient of the packed rows that it writes.
 #[derive(Clone, Copy)]
 pub(super) struct Tensors<'a, E: Elem> {
     pub packed: View<'a, E>,

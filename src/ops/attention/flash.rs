@@ -13,14 +13,15 @@ use crate::ir::{Builder, Case, Cases, Cost, CpuNode, GpuNode, Op, Precision, Spe
 /// `(packed [N, (H+2·KV)·dim], [spans [N·2] u32], [sequences [B] u32, step [1] u32])
 /// → (o [N, H·dim], lse [N, H] in the accumulator format)`.
 ///
-/// `spans` is there under [`Mask::Spans`](super::Mask::Spans), the counters with dropout. `lse` is the logarithm of
-/// the sum of exponentials of the scaled scores, before dropout; only the backward reads it.
+/// `spans` is there under [`Mask::Spans`](super::Mask::Spans), the counters with dropout. `lse` is the
+/// logarithm of the sum of exponentials of the scaled scores, before dropout; only the backward reads it.
 #[derive(Clone, Copy, Debug)]
 pub struct FlashAttention(pub Attention);
 
 /// `(packed, o, lse, do [N, H·dim], then the same further inputs) → (d_packed, delta [N, H])`.
 ///
-/// `delta` is the scratch of a GPU: `Σ do∘o` per row and head, left by its pass over queries for the one over keys.
+/// `delta` is the scratch of a GPU: `Σ do∘o` per row and head, left by its pass over queries for the one over
+/// keys.
 #[derive(Clone, Copy, Debug)]
 pub struct FlashAttentionGrad(pub Attention);
 

@@ -1,5 +1,5 @@
-//! Flash attention, forward, on the CPU: one task per sequence and query head, blocks of queries by blocks of keys,
-//! with a running maximum and sum per query (Milakov and Gimelshein 2018; Dao et al. 2022).
+//! Flash attention, forward, on the CPU: one task per sequence and query head, blocks of queries by blocks of
+//! keys, with a running maximum and sum per query (Milakov and Gimelshein 2018; Dao et al. 2022).
 
 use super::rows::{LANES, Scratch, cut, exponentials, hide_outside, multiply_by, scale};
 use super::{Attention, Extras};
@@ -112,7 +112,8 @@ fn head<E: Elem>(
     }
 }
 
-/// Cuts the keys that a block of queries sees into blocks that start where a call of the dropout generator does.
+/// Cuts the keys that a block of queries sees into blocks that start where a call of the dropout generator
+/// does.
 pub(super) fn blocks(seen: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
     let end = seen.end;
     let start = seen.start / LANES * LANES;

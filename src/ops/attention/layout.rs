@@ -42,7 +42,7 @@ impl Heads {
         self.query / self.kv
     }
 
-    /// What scores are multiplied by: 1/√dim.
+    /// Returns the factor of scores: 1/√dim.
     pub fn score_scale(self) -> f64 {
         1.0 / (self.dim as f64).sqrt()
     }
@@ -69,13 +69,13 @@ impl fmt::Display for Heads {
     }
 }
 
-/// Which keys of its own sequence a query sees.
+/// The keys of its own sequence that a query attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mask {
     /// Query `t` sees keys `0..=t`.
     Causal,
-    /// Each query brings its own range: an input `spans [N·2] u32` of (first, end) per row, counted within its
-    /// sequence.
+    /// Each query brings its own range: an input `spans [N·2] u32` of (first, end) per row, counted within
+    /// its sequence.
     Spans,
 }
 

@@ -1,7 +1,8 @@
-//! Attention over packed rows: the flash form that the model records, and the unfused form with its T × T tensors.
+//! Attention over packed rows: the flash form that the model records, and the unfused form with its T × T
+//! tensors.
 //!
-//! Rows of the fused query-key-value product are read and written where they lie; nothing is transposed in memory.
-//! N = batch·seq_len rows; query head h uses key and value head h / (H/KV).
+//! Rows of the fused query-key-value product are read and written where they lie; nothing is transposed in
+//! memory. N = batch·seq_len rows; query head h uses key and value head h / (H/KV).
 
 mod backward;
 pub mod flash;
@@ -12,6 +13,7 @@ pub(crate) mod reference;
 pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
+mod tuning;
 pub mod unfused;
 
 pub use flash::{FlashAttention, FlashAttentionGrad};
@@ -22,14 +24,14 @@ use super::dropout::{Drops, Site, check_counters};
 use crate::device::DType;
 use crate::ir::{CpuNode, Spec};
 
-/// What an attention layer computes: `softmax(q·kᵀ/√dim)·v` per head, with dropout on the probabilities.
+/// An attention layer: `softmax(q·kᵀ/√dim)·v` per head, with dropout on the probabilities.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
-    /// How heads lie in a row.
+    /// Layout of the heads in a row.
     pub heads: Heads,
     /// Rows of a sequence.
     pub seq_len: usize,
-    /// Which keys a query sees.
+    /// The keys that a query attends to.
     pub mask: Mask,
     /// Dropout of the probabilities.
     pub dropout: Option<Site>,

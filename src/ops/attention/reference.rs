@@ -31,7 +31,7 @@ impl Problem {
         self
     }
 
-    /// What is special about it.
+    /// Distinguishing features, for the name of the case.
     pub fn name(&self) -> String {
         let Attention { heads, seq_len, mask, dropout } = self.attention;
         let mut name = format!("b{} t{seq_len} hd{} gqa{}", self.batch, heads.dim, heads.group());

@@ -29,8 +29,8 @@ pub fn multiply_by<A: Real>(row: &mut [A], by: &[A]) {
     row.iter_mut().zip(by).for_each(|(x, f)| *x *= *f);
 }
 
-/// Fills a row with negative infinity outside `seen` up to a whole number of lanes, with zeros beyond, and returns
-/// the length of the first part: exponentials over it give zero wherever nothing is seen.
+/// Fills a row with negative infinity outside `seen` up to a whole number of lanes, with zeros beyond, and
+/// returns the length of the first part: exponentials over it give zero wherever nothing is seen.
 ///
 /// The row's length is a multiple of [`LANES`].
 #[inline(always)]

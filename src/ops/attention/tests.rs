@@ -14,7 +14,7 @@ use crate::passes::{differentiate, unfuse};
 use crate::policy::Placement;
 use std::sync::Arc;
 
-/// How attention is recorded.
+/// The form in which attention is recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
     Flash,
@@ -36,7 +36,8 @@ fn engine(state: &Arc<State>, sections: &[&Section]) -> Engine {
     Engine::new(pool, state, Arc::new(SingleRank), Placement::Arena, arena, true).unwrap()
 }
 
-/// Output and gradient of the packed rows. `sequences` says which sequences of the data of [`noise`] are computed.
+/// Output and gradient of the packed rows. `sequences` says which sequences of the data of [`noise`] are
+/// computed.
 fn run(problem: Problem, form: Form, dtype: DType, sequences: &[u32]) -> (Vec<f64>, Vec<f64>) {
     let attention = problem.attention;
     let t = attention.seq_len;

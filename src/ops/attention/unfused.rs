@@ -1,5 +1,5 @@
-//! Attention in four visible steps: scores, softmax, dropout, values. It keeps T × T tensors, and is the oracle and
-//! the ablation of the flash form.
+//! Attention in four visible steps: scores, softmax, dropout, values. It keeps T × T tensors, and is the
+//! oracle and the ablation of the flash form.
 
 use super::reference::Problem;
 use super::rows::{Scratch, cut};
@@ -66,7 +66,7 @@ pub(super) fn record(b: &mut Builder, attention: Attention, inputs: Inputs) -> R
 /// `packed [N, (H+2·KV)·dim] → s [B, H, T, T]`, `s = q·kᵀ/√dim` for all pairs, seen or not.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionScores {
-    /// How heads lie in a row.
+    /// Layout of the heads in a row.
     pub heads: Heads,
     /// Rows of a sequence.
     pub seq_len: usize,
@@ -80,7 +80,8 @@ pub struct AttentionScoresGrad(pub Heads);
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionValues(pub Heads);
 
-/// `(p, packed, do [N, H·dim]) → (dp [B, H, T, T], d_packed)`, the latter zero in the queries' and keys' parts.
+/// `(p, packed, do [N, H·dim]) → (dp [B, H, T, T], d_packed)`, the latter zero in the queries' and keys'
+/// parts.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionValuesGrad(pub Heads);
 
@@ -101,7 +102,8 @@ fn check_squares(heads: Heads, squares: &Spec, packed: &Spec) -> Result<usize, S
     Ok(t)
 }
 
-/// One product of a task: `c = alpha·a·b` summed in scratch where `c` is narrower than sums, and rounded once.
+/// One product of a task: `c = alpha·a·b` summed in scratch where `c` is narrower than sums, and rounded
+/// once.
 fn product<E: Elem>(
     (m, n, k): (usize, usize, usize),
     alpha: E::Acc,
@@ -132,7 +134,8 @@ fn clear<E: Elem>(to: Matrix<ViewMut<'_, E>>, rows: usize, columns: usize) {
     }
 }
 
-/// Launches a kernel whose every block makes one tile of an output `[t, columns]` of one of `y` heads of a sequence.
+/// Launches a kernel whose every block makes one tile of an output `[t, columns]` of one of `y` heads of a
+/// sequence.
 fn launch(
     cx: &GpuNode<'_>,
     entry: &'static str,
@@ -141,18 +144,22 @@ fn launch(
     tensors: &[DevicePtr],
     further: &[Arg],
 ) -> Result<()> {
-    /// As in kernels/attention_unfused.cu.
+    /// Rows and columns of a tile, and threads per row and per column of a tile.
     const SIDE: usize = 64;
-    const THREADS: u32 = 16 * 16;
+    const SPREAD: usize = 16;
     let mut args: Vec<Arg> = tensors.iter().map(|&p| p.into()).collect();
     args.extend([heads.query, heads.kv, heads.dim, t].map(Arg::from));
     args.extend(further);
     let tiles = t.div_ceil(SIDE) * columns.div_ceil(SIDE);
-    let grid = Grid { blocks: [tiles, y, batch].map(|n| n as u32), threads: THREADS, shared: 0 };
+    let grid =
+        Grid { blocks: [tiles, y, batch].map(|n| n as u32), threads: (SPREAD * SPREAD) as u32, shared: 0 };
     if grid.blocks.contains(&0) {
         return Ok(());
     }
-    let kernel = Kernel::new("attention_unfused", entry).with_type("T", cx.input_spec(0).dtype);
+    let kernel = Kernel::new("attention_unfused", entry)
+        .with_type("T", cx.input_spec(0).dtype)
+        .with("SIDE", SIDE)
+        .with("SPREAD", SPREAD);
     cx.queue.launch(kernel, grid, &args)
 }
 

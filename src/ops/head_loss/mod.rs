@@ -23,14 +23,15 @@ use crate::ir::{
 #[cfg(test)]
 mod tests;
 
-/// `(x[n, d], W[V, d], targets[n]) → (losses[n], logits[n, V])`, and with `gradients` also `(dx[n, d], dW[V, d])`.
+/// `(x[n, d], W[V, d], targets[n]) → (losses[n], logits[n, V])`, and with `gradients` also `(dx[n, d], dW[V,
+/// d])`.
 ///
 /// Losses are in nats, unscaled: `ln Σ_v e^(x·W_v) - x·W_target`, and 0 where the target is
 /// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of `scale·Σ losses`. `logits` is
 /// scratch: with `gradients` it ends up holding theirs. The vocabulary is that of `W`; its padding takes no part.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLoss {
-    /// What the sum of losses is multiplied by in the objective, such as 1 / tokens of a batch.
+    /// Factor of the sum of losses in the objective, such as 1 / tokens of a batch.
     pub scale: f64,
     /// True if the gradients are made.
     pub gradients: bool,
@@ -65,7 +66,8 @@ impl Op for HeadLoss {
         Ok(outputs)
     }
 
-    /// The gradients exist already: that of `x` is an output, that of `W` was written where the model wanted it.
+    /// The gradients exist already: that of `x` is an output, that of `W` was written where the model wanted
+    /// it.
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         require_one(v, self)?;
         if !self.gradients {
@@ -199,8 +201,8 @@ fn case(
         .depth(d.max(vocab).max(n))
 }
 
-/// Losses and gradients by loops over rows and the vocabulary. Logits and their gradients are tensors of the stream
-/// format, so the reference rounds them to it.
+/// Losses and gradients by loops over rows and the vocabulary. Logits and their gradients are tensors of the
+/// stream format, so the reference rounds them to it.
 fn reference(inputs: &[Array], op: HeadLoss, stream: DType) -> Vec<Array> {
     let stored = |value: f64| match stream {
         DType::Bf16 => half::bf16::from_f64(value).to_f64(),

@@ -1,5 +1,5 @@
-//! The gradients that are made in the forward, against finite differences, against the unfused form, and through
-//! autodiff.
+//! The gradients that are made in the forward, against finite differences, against the unfused form, and
+//! through autodiff.
 
 use super::*;
 use crate::check::{ATOL, EPSILON, RTOL};

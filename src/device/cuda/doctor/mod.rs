@@ -1,4 +1,4 @@
-//! Examines what a run on a GPU needs of this machine, and says what is missing and which command mends it.
+//! Checks whether this machine has what a run on a GPU needs: what is missing, and the command that fixes it.
 
 mod problems;
 mod text;
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 /// Minimum compute capability.
 const CAPABILITY: (u32, u32) = (8, 0);
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Whether a GPU is there, and a run on it would work.
+    /// The overall result.
     pub verdict: Verdict,
     /// The driver's version.
     pub driver: Option<String>,
@@ -27,25 +27,25 @@ pub struct Report {
     pub driver_cuda: Option<(i32, i32)>,
     /// NVIDIA's libraries.
     pub libraries: Vec<Library>,
-    /// The architectures that the compiler of kernels knows, such as 90; blank without it.
+    /// The architectures that the compiler of kernels knows, such as 90; `None` without it.
     pub compiles_for: Option<Vec<u32>>,
-    /// What the compiler said of a trial kernel; blank where it compiled, or there is no compiler.
+    /// The compiler's log of a trial kernel; `None` if it compiled, or without a compiler.
     pub trial_error: Option<String>,
-    /// The GPUs that CUDA shows this process.
+    /// The GPUs visible to this process.
     pub gpus: Vec<Card>,
-    /// NVIDIA's cards on the bus, whether a driver serves them or not.
+    /// Number of NVIDIA cards on the PCI bus, with or without a driver.
     pub cards_on_the_bus: usize,
-    /// How the GPUs are joined, as `nvidia-smi topo -m` says it; blank for fewer than two.
+    /// Connections of the GPUs, as `nvidia-smi topo -m` names them; `None` for fewer than two.
     pub topology: Option<Vec<Vec<String>>>,
-    /// Where compiled kernels are kept.
+    /// The cache of compiled kernels.
     pub cache: Cache,
-    /// Bytes that `/dev/shm` may hold; blank where that is not limited, or there is none.
+    /// Capacity of `/dev/shm` in bytes; `None` if it is unlimited or absent.
     pub shared_memory_bytes: Option<u64>,
-    /// What is wrong, the gravest first.
+    /// Problems, fatal ones first.
     pub problems: Vec<Problem>,
 }
 
-/// What a run on a GPU would meet here.
+/// Whether a run on a GPU would work here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -60,24 +60,24 @@ pub enum Verdict {
 /// One of NVIDIA's libraries.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Library {
-    /// What it is.
+    /// Name.
     pub name: &'static str,
-    /// What it is for.
+    /// Purpose.
     pub purpose: &'static str,
-    /// Whether every run on a GPU needs it.
+    /// True if every run on a GPU needs it.
     pub needed: bool,
-    /// The files that it was loaded from; none where it is missing.
+    /// The files that it was loaded from; none if it is missing.
     pub files: Vec<PathBuf>,
     /// Its version.
     pub version: Option<String>,
-    /// How to get it.
+    /// How to install it.
     pub remedy: &'static str,
 }
 
-/// A GPU that CUDA shows this process.
+/// A GPU visible to this process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Card {
-    /// Its number.
+    /// Ordinal, as CUDA counts GPUs.
     pub ordinal: usize,
     /// The driver's name of the model.
     pub name: String,
@@ -85,39 +85,39 @@ pub struct Card {
     pub capability: (u32, u32),
     /// Bytes of memory.
     pub memory_bytes: usize,
-    /// Bytes of memory that nobody uses; blank without NVML.
+    /// Bytes of free memory; `None` without NVML.
     pub free_bytes: Option<u64>,
-    /// Who computes on it; blank where the driver does not tell.
+    /// Processes that compute on it; `None` if the driver does not report them.
     pub processes: Option<Vec<Process>>,
-    /// Why it cannot be opened; blank where it can, or was not tried.
+    /// Why it cannot be opened; `None` if it can, or was not tried.
     pub refuses: Option<String>,
 }
 
-/// Where compiled kernels are kept.
+/// The cache of compiled kernels.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Cache {
-    /// The folder; blank where none is known.
+    /// The folder; `None` if none is known.
     pub folder: Option<PathBuf>,
-    /// Why nothing can be written there; blank where it can.
+    /// Why nothing can be written there; `None` if it can.
     pub unwritable: Option<String>,
-    /// Kernels kept.
+    /// Number of cached kernels.
     pub kernels: usize,
-    /// Bytes of them.
+    /// Size of the cached kernels, in bytes.
     pub bytes: u64,
 }
 
-/// Something that is wrong.
+/// A problem.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Problem {
-    /// Whether a run on a GPU fails by it; others cost time or comparability.
+    /// True if runs on a GPU fail because of it; others cost time or comparability.
     pub fatal: bool,
-    /// What is wrong.
+    /// Description.
     pub what: String,
-    /// The command, or the act, that mends it.
+    /// The command or action that fixes it.
     pub command: String,
 }
 
-/// Looks around. Every GPU is opened for a moment, for that is what a run would do.
+/// Examines this machine. Every GPU is opened for a moment, as a run would do.
 pub fn examine() -> Report {
     let count = Gpu::count();
     let driver_cuda = Gpu::driver_version();
@@ -202,7 +202,8 @@ impl Cache {
     }
 }
 
-/// Tries whether a folder, or where it is still to be made the nearest above it, takes a file. Leaves nothing behind.
+/// Tries whether a folder, or where it is still to be made the nearest above it, takes a file. Leaves nothing
+/// behind.
 fn writable(folder: &Path) -> std::io::Result<()> {
     let there = folder.ancestors().find(|above| above.exists()).unwrap_or(folder);
     tempfile::NamedTempFile::new_in(there).map(drop)

@@ -1,15 +1,16 @@
-//! What is wrong with what was found: pure judgement, so that machines nobody has here can be tested.
+//! Derives problems from findings, without looking at the machine, so that tests can cover machines that are
+//! not at hand.
 
 use super::super::libraries::PATH_VARIABLE;
 use super::{CAPABILITY, Card, Library, Problem, Report, Verdict};
 
-/// The least version of CUDA that the driver must support.
+/// Minimum version of CUDA that the driver must support.
 const DRIVER: (i32, i32) = (12, 8);
 
-/// `/dev/shm` that NCCL asks for between the processes of one machine; containers have 64 MiB unless told otherwise.
+/// Shared memory that NCCL may use between the processes of one machine; containers have 64 MiB by default.
 const SHARED_MEMORY: u64 = 1 << 30;
 
-/// Memory that must be free on a card for a context and a small run.
+/// Memory that a context and a small run need on a card, in bytes.
 const FREE: u64 = 2 << 30;
 
 impl Report {
@@ -25,7 +26,7 @@ impl Report {
             self.gpus.iter().for_each(|card| judge_card(card, &mut problems));
             self.judge_shared_memory(&mut problems);
         }
-        // What is kept saves time with a compiler only.
+        // The cache matters only with a compiler.
         if self.compiles_for.is_some() {
             self.judge_cache(&mut problems);
         }
@@ -43,7 +44,8 @@ impl Report {
         self.libraries.iter().find(|library| library.name == name)
     }
 
-    /// How to get a library that this driver can serve: without a suffix Python's wheels are those of CUDA 13.
+    /// Returns how to install a library version that this driver supports: Python wheels without a suffix are
+    /// for CUDA 13.
     fn remedy(&self, library: &Library) -> String {
         let wheel = library.remedy.starts_with("pip install");
         if wheel && self.driver_cuda.is_some_and(|(major, _)| major == 12) {

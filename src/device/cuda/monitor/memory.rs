@@ -1,8 +1,8 @@
 //! Device memory besides allocations: what the context, kernels and graphs take.
 //!
-//! Measured, not planned: after each part of the preparation, the free memory of the card has fallen by what was
-//! allocated, which the ledger knows, and by something else, which is attributed to that part. Another process that
-//! allocates meanwhile falsifies the figures; a run that saw one says so.
+//! Measured, not planned: after each part of the preparation, the free memory of the card has fallen by what
+//! was allocated, which the ledger knows, and by something else, which is attributed to that part. Another
+//! process that allocates meanwhile falsifies the figures; a run that saw one says so.
 
 /// The causes that device memory besides allocations is attributed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,8 @@ pub enum MemoryCause {
     Other,
 }
 
-/// Bytes of device memory besides allocations, by cause; `None` if not measured. Negative if memory was released.
+/// Bytes of device memory besides allocations, by cause; `None` if not measured. Negative if memory was
+/// released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UntrackedMemory {
     /// The context, before anything was allocated.

@@ -1,7 +1,8 @@
 //! Readings of the driver's management library (NVML): load, clocks, power, temperature, processes of a GPU.
 //!
-//! All of it is optional: without the library, or if a card does not report it, a value is `None`. A GPU is found by its
-//! UUID, else by its PCI address: `CUDA_VISIBLE_DEVICES` renumbers GPUs for CUDA and not for NVML.
+//! All of it is optional: without the library, or if a card does not report it, a value is `None`. A GPU is
+//! found by its UUID, else by its PCI address: `CUDA_VISIBLE_DEVICES` renumbers GPUs for CUDA and not for
+//! NVML.
 
 use super::super::driver;
 use super::super::libraries::Nvidia;
@@ -106,7 +107,8 @@ pub(in super::super) fn find(device: CUdevice) -> Option<Device<'static>> {
     by_uuid.or_else(|| nvml.device_by_pci_bus_id(driver::pci_bus_id(device).ok()?).ok())
 }
 
-/// Returns the processes that compute on a GPU and hold memory of it; `None` if the driver does not report them.
+/// Returns the processes that compute on a GPU and hold memory of it; `None` if the driver does not report
+/// them.
 pub(in super::super) fn processes(device: &Device<'_>) -> Option<Vec<Process>> {
     let all = device.running_compute_processes().ok()?;
     let with_memory = all.into_iter().filter(|p| !matches!(p.used_gpu_memory, UsedGpuMemory::Used(0)));
@@ -133,8 +135,9 @@ pub(in super::super) fn named_processes(device: &Device<'_>) -> Option<Vec<Proce
 /// Maximum number of NVLink links of a GPU.
 const LINKS: u32 = 18;
 
-/// Returns how GPUs are connected, in the terms of `nvidia-smi topo -m`: `NV18` (NVLink links), `PIX`, `PXB`, `PHB`, `NODE`,
-/// `SYS`, `X` on the diagonal. GPUs are given by CUDA's ordinals; `None` if NVML does not know all of them.
+/// Returns how GPUs are connected, in the terms of `nvidia-smi topo -m`: `NV18` (NVLink links), `PIX`, `PXB`,
+/// `PHB`, `NODE`, `SYS`, `X` on the diagonal. GPUs are given by CUDA's ordinals; `None` if NVML does not know
+/// all of them.
 pub fn topology(ordinals: &[usize]) -> Option<Vec<Vec<String>>> {
     let device = |ordinal: usize| find(driver::device(ordinal).ok()?.0);
     let devices: Vec<Device<'_>> = ordinals.iter().map(|&ordinal| device(ordinal)).collect::<Option<_>>()?;
@@ -184,7 +187,8 @@ impl Links {
     }
 }
 
-/// Returns true if the other end of a link is a switch. (The wrapper's own function, of version 0.13, drops the result.)
+/// Returns true if the other end of a link is a switch. (The wrapper's own function, of version 0.13, drops
+/// the result.)
 fn ends_at_a_switch(device: &Device<'_>, link: u32) -> bool {
     const SWITCH: u32 = 2;
     let Ok(ask) = device.nvml().lib().nvmlDeviceGetNvLinkRemoteDeviceType.as_ref() else { return false };

@@ -35,8 +35,8 @@ type AskVersion = unsafe extern "C" fn(*mut i32) -> i32;
 /// Returns NCCL's version number.
 fn nccl(path: &Path) -> Option<u64> {
     let mut number: i32 = 0;
-    // SAFETY: NCCL is open already, so opening it again runs nothing; its function of this name, in every version, fills
-    // in one integer and returns 0 when it did.
+    // SAFETY: NCCL is open already, so opening it again runs nothing; its function of this name, in every
+    // version, fills in one integer and returns 0 when it did.
     let status = unsafe {
         let library = Library::new(path).ok()?;
         let ask = library.get::<AskVersion>(b"ncclGetVersion\0").ok()?;
@@ -45,8 +45,8 @@ fn nccl(path: &Path) -> Option<u64> {
     u64::try_from(number).ok().filter(|_| status == 0)
 }
 
-/// Returns the files from which a library is loaded in this process. More than one means that two copies were found by
-/// different search paths, and that calls may reach either.
+/// Returns the files from which a library is loaded in this process. More than one means that two copies were
+/// found by different search paths, and that calls may reach either.
 pub fn files(library: Nvidia) -> Vec<PathBuf> {
     let Some(opened) = library.open() else { return Vec::new() };
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();

@@ -16,8 +16,8 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// Samples per query of the list of processes, which costs the driver more.
 const SAMPLES_PER_LIST: usize = 5;
 
-/// Throttling counts as contention when it occurs in more than this fraction of the samples: drivers report a slowdown
-/// also while they change clocks.
+/// Throttling counts as contention when it occurs in more than this fraction of the samples: drivers report a
+/// slowdown also while they change clocks.
 const THROTTLED_FRACTION: f64 = 0.01;
 
 /// The state of a GPU before this process created its context: all of it belongs to other processes.
@@ -30,7 +30,8 @@ pub struct InitialState {
 }
 
 impl InitialState {
-    /// Reads the state of a GPU. If this process has a context on it already, its processes and memory stay unknown.
+    /// Reads the state of a GPU. If this process has a context on it already, its processes and memory stay
+    /// unknown.
     pub(in super::super) fn of_device(device: CUdevice) -> Self {
         let Some(found) = nvml::find(device) else { return Self::default() };
         if driver::has_context(device) {
@@ -54,11 +55,11 @@ fn pids(device: &Device<'_>) -> Option<BTreeSet<u32>> {
 
 /// Returns the number of processes in a list that are certainly not this one.
 ///
-/// Process ids cannot simply be compared with our own: in a container the driver may list the ids of the host, or no
-/// process at all. The list from before we had a context is reliable: a process in both lists is another. Of those that
-/// came since, one is this process; which one is known only if our own id is among them. So: if it is, all the others are
-/// foreign; if not, all but one are. A single process that might be us is thus never counted as foreign, and a single
-/// other process is missed in a container that hides us.
+/// Process ids cannot simply be compared with our own: in a container the driver may list the ids of the
+/// host, or no process at all. The list from before we had a context is reliable: a process in both lists is
+/// another. Of those that came since, one is this process; which one is known only if our own id is among
+/// them. So: if it is, all the others are foreign; if not, all but one are. A single process that might be us
+/// is thus never counted as foreign, and a single other process is missed in a container that hides us.
 pub fn foreign(before: &BTreeSet<u32>, now: &BTreeSet<u32>, own: u32) -> usize {
     if now.contains(&own) && !before.contains(&own) {
         return now.len() - 1;
@@ -124,8 +125,9 @@ impl WatchSummary {
         }
     }
 
-    /// Returns the reasons why measurements do not show this GPU alone at its own speed: other processes computed on it, or
-    /// it was throttled for another reason than its power limit or clocks that somebody set. `None` for no reason.
+    /// Returns the reasons why measurements do not show this GPU alone at its own speed: other processes
+    /// computed on it, or it was throttled for another reason than its power limit or clocks that somebody
+    /// set. `None` for no reason.
     pub fn contention(&self) -> Option<String> {
         let mut reasons = Vec::new();
         match self.foreign {

@@ -1,7 +1,7 @@
 //! NCCL's functions, looked up by name in the library that was found.
 //!
-//! cudarc looks for `libnccl.so`, and what a machine has is `libnccl.so.2`, so only its types are used. A status comes
-//! back as a number: a newer library may know more of them than its header did.
+//! cudarc looks for `libnccl.so`, and what a machine has is `libnccl.so.2`, so only its types are used. A
+//! status comes back as a number: a newer library may know more of them than its header did.
 
 use crate::device::cuda::libraries::{Nvidia, PATH_VARIABLE};
 use crate::error::{Error, Result};
@@ -14,12 +14,12 @@ use std::sync::OnceLock;
 
 pub(super) type Status = c_int;
 
-/// The statuses that are no failures: done, and (of an asynchronous call) not done yet.
+/// The statuses that are not failures: done, and (of an asynchronous call) not done yet.
 const SUCCESS: Status = 0;
 const IN_PROGRESS: Status = 7;
 
-/// What a communicator is made with: the beginning of NCCL's own structure as of 2.18. A newer library takes what lies
-/// behind it as not set, by the version that stands in it.
+/// The configuration of a communicator: the fields of NCCL's own structure as of 2.18. A newer library treats
+/// later fields as not set, by the version in the structure.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -38,7 +38,8 @@ pub(super) struct Config {
 impl Config {
     const NOT_SET: c_int = c_int::MIN;
 
-    /// Calls return when their work is in the stream. With `channels`, as many blocks of the GPU take part in every call.
+    /// Returns a configuration whose calls return when their work is in the stream. With `channels`, as many
+    /// blocks of the GPU take part in every call.
     pub(super) fn new(channels: Option<usize>) -> Self {
         let channels = channels.map_or(Self::NOT_SET, |n| n as c_int);
         Self {
@@ -56,8 +57,9 @@ impl Config {
     }
 }
 
-// SAFETY: signatures as in NCCL's header; they have not changed since 2.14. Whoever calls one gives it what the header
-// asks for: a communicator that is alive, memory of its GPU with as many elements, a stream of that GPU.
+// SAFETY: signatures as in NCCL's header; they have not changed since 2.14. Whoever calls one gives it what
+// the header asks for: a communicator that is alive, memory of its GPU with as many elements, a stream of
+// that GPU.
 type InitRank = unsafe extern "C" fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut Config) -> Status;
 // SAFETY: as above.
 pub(super) type OfComm = unsafe extern "C" fn(ncclComm_t) -> Status;
@@ -164,42 +166,42 @@ impl Api {
         Ok(api)
     }
 
-    /// Turns a status into an error that says what was being done, and why NCCL would not.
+    /// Turns a status into an error that says what failed, and NCCL's reason.
     pub(super) fn check(&self, status: Status, doing: &str) -> Result<()> {
         if status == SUCCESS || status == IN_PROGRESS {
             return Ok(());
         }
-        // SAFETY: both functions give the address of a text that NCCL keeps, or null; a null communicator asks for the
-        // last error of this thread.
+        // SAFETY: both functions return the address of a string that NCCL keeps, or null; a null communicator
+        // asks for the last error of this thread.
         let [what, detail] =
             unsafe { [(self.error_string)(status), (self.last_error)(null_mut())] }.map(|text| {
-                // SAFETY: as above, and the text ends in zero.
+                // SAFETY: as above, and the string ends in zero.
                 let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) });
                 text.map(|text| text.to_string_lossy().trim().to_owned()).unwrap_or_default()
             });
-        Err(Error::failed(explained(status, doing, &what, &detail)))
+        Err(Error::failed(error_message(status, doing, &what, &detail)))
     }
 }
 
 fn missing() -> String {
     format!(
-        "ranks on several GPUs talk through NCCL, which is not found; try: {}. Its folder can be given in {PATH_VARIABLE}",
+        "ranks on several GPUs communicate through NCCL, which is not found; try: {}. Its folder can be given in {PATH_VARIABLE}",
         Nvidia::Nccl.remedy()
     )
 }
 
-/// An error's text: what NCCL says, and what to do next.
-fn explained(status: Status, doing: &str, what: &str, detail: &str) -> String {
+/// Returns an error message: NCCL's own, and the next step.
+fn error_message(status: Status, doing: &str, what: &str, detail: &str) -> String {
     let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
     let next = match status {
         // An error of CUDA, of the system, or inside NCCL.
         1..=3 => {
-            "NCCL_DEBUG=WARN makes NCCL tell more; a container often wants more shared memory (--shm-size=1g)"
+            "NCCL_DEBUG=WARN makes NCCL report more; a container often needs more shared memory (--shm-size=1g)"
         }
         // A call that NCCL does not understand.
-        4 | 5 => "ranks may have met in different calls; NCCL_DEBUG=WARN makes NCCL tell more",
-        6 => "another rank or the way to it is lost; its own error says why",
-        _ => "NCCL_DEBUG=WARN makes NCCL tell more",
+        4 | 5 => "ranks may have made different calls; NCCL_DEBUG=WARN makes NCCL report more",
+        6 => "another rank or the connection to it is lost; its own error says why",
+        _ => "NCCL_DEBUG=WARN makes NCCL report more",
     };
     format!("cannot {doing}: NCCL says {what}{detail}. {next}")
 }
@@ -210,13 +212,13 @@ mod tests {
 
     #[test]
     fn an_error_names_the_call_what_nccl_says_and_the_next_step() {
-        let text = explained(2, "join 4 GPUs", "unhandled system error", "Call to bind failed");
+        let text = error_message(2, "join 4 GPUs", "unhandled system error", "Call to bind failed");
         assert!(
             text.starts_with("cannot join 4 GPUs: NCCL says unhandled system error: Call to bind failed. ")
         );
         assert!(text.contains("NCCL_DEBUG=WARN") && text.contains("--shm-size"));
-        assert!(explained(6, "x", "remote", "").contains("another rank"));
-        assert!(explained(99, "x", "unknown", "").ends_with("NCCL_DEBUG=WARN makes NCCL tell more"));
+        assert!(error_message(6, "x", "remote", "").contains("another rank"));
+        assert!(error_message(99, "x", "unknown", "").ends_with("NCCL_DEBUG=WARN makes NCCL report more"));
     }
 
     #[test]
@@ -230,7 +232,7 @@ mod tests {
         assert_eq!(Api::of(Path::new("/dev/null")).unwrap_err().split(' ').next(), Some("way"));
     }
 
-    /// What NCCL 2.18 calls the size of its configuration, so that it reads what is meant.
+    /// Layout of NCCL 2.18's configuration.
     #[test]
     fn a_configuration_is_laid_out_as_nccl_has_it() {
         assert_eq!(size_of::<Config>(), 48);

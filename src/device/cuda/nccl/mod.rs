@@ -1,14 +1,14 @@
-//! Collectives between GPUs through NCCL: one communicator per rank, whichever threads or processes the ranks are.
+//! Collectives between GPUs through NCCL: one communicator per rank, whether ranks are threads or processes.
 //!
-//! A communicator ends in one of two ways. Where every rank has come to the end of its work and knows so of the others
-//! ([`Nccl::shutdown`]), it is destroyed. Everywhere else it is aborted, which waits for nobody: a peer may be gone. Both are
-//! done by a thread of their own that is waited for only so long, since NCCL itself waits, for kernels and for graphs
-//! that hold the communicator.
+//! A communicator ends in one of two ways. If all ranks have agreed that they are done ([`Nccl::shutdown`]),
+//! it is destroyed. Otherwise it is aborted, which does not wait for other ranks: one may be gone. Both
+//! happen on a thread of their own with a time limit, because NCCL waits for kernels and for graphs that hold
+//! the communicator.
 
 mod api;
 mod pinned;
 
-pub use pinned::{Pinned, pin_environment};
+pub use pinned::{NcclSettings, pin_environment};
 
 use crate::device::gpu::DevicePtr;
 use crate::device::lock::lock;
@@ -22,14 +22,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What ranks find each other by: made by one of them, and carried to the others by other means.
+/// The id by which ranks find each other: made by rank 0, and sent to the others by other means.
 pub type UniqueId = [u8; 128];
 
-/// How long the end of a communicator is waited for. A thread that takes longer is left to itself.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for the end of a communicator. A thread that takes longer is detached.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a call under way is let finish before the communicator is taken from under it.
-const GRACE: Duration = Duration::from_secs(2);
+/// Time that a call in progress may take before the communicator is aborted during the call.
+const CALL_GRACE: Duration = Duration::from_secs(2);
 
 /// A rank's communicator.
 #[derive(Debug)]
@@ -37,21 +37,23 @@ pub struct Nccl {
     api: &'static Api,
     rank: usize,
     world: usize,
-    /// Held during every call, so that none begins while the communicator ends.
+    /// Held during every call, so that no call begins while the communicator ends.
     calls: Arc<Mutex<()>>,
-    life: Mutex<Life>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug)]
-struct Life {
-    /// `None` once it was handed to the thread that ends it.
+struct State {
+    /// `None` once the thread that ends it has it.
     handle: Option<Handle>,
-    parted: bool,
+    /// True if all ranks have agreed that they are done.
+    shut_down: bool,
+    /// The reason of an abort.
     aborted: Option<Error>,
     ending: Option<JoinHandle<()>>,
 }
 
-/// NCCL's own handle.
+/// NCCL's handle of a communicator.
 #[derive(Clone, Copy, Debug)]
 struct Handle(ncclComm_t);
 
@@ -59,11 +61,11 @@ struct Handle(ncclComm_t);
 unsafe impl Send for Handle {}
 
 impl Nccl {
-    /// Meets the other ranks; every rank calls this, with the context of its GPU current. `share` carries the id: rank 0
-    /// gives it `Some` to be sent, the others ask with `None` for what rank 0 sent.
+    /// Joins the other ranks; every rank calls this, with the context of its GPU current. `share` distributes
+    /// the id: rank 0 passes `Some` to be sent, the others pass `None` and return what rank 0 sent.
     ///
-    /// With `channels`, as many blocks of the GPU take part in every collective; without, as many as NCCL chooses.
-    /// NCCL waits for ranks that do not come, so call it when all of them have just been heard of.
+    /// With `channels`, as many blocks of the GPU take part in every collective; without, as many as NCCL
+    /// chooses. NCCL waits for missing ranks without limit, so call it when all ranks are known to be alive.
     ///
     /// # Errors
     /// When NCCL is missing (how to get it), `share` fails, or NCCL cannot join the GPUs.
@@ -77,25 +79,26 @@ impl Nccl {
         let mine = (rank == 0).then(|| unique_id(api)).transpose()?;
         let id = ncclUniqueId { internal: share(mine)?.map(|byte| byte as c_char) };
         let (mut handle, mut config) = (null_mut(), Config::new(channels));
-        // SAFETY: addresses of a handle to be filled in and of a configuration as NCCL has it; the context is current.
+        // SAFETY: addresses of a handle to be filled in and of a configuration as NCCL has it; the context is
+        // current.
         let status =
             unsafe { (api.init_rank)(&raw mut handle, world as i32, id, rank as i32, &raw mut config) };
         api.check(status, &format!("join {world} GPUs as rank {rank}"))?;
-        let life = Life { handle: Some(Handle(handle)), parted: false, aborted: None, ending: None };
-        Ok(Self { api, rank, world, calls: Arc::default(), life: Mutex::new(life) })
+        let state = State { handle: Some(Handle(handle)), shut_down: false, aborted: None, ending: None };
+        Ok(Self { api, rank, world, calls: Arc::default(), state: Mutex::new(state) })
     }
 
-    /// This rank, from 0.
+    /// Returns this rank, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn world(&self) -> usize {
         self.world
     }
 
-    /// Replaces tensors of f32, given as addresses and lengths, by their sums over ranks, in one group.
+    /// Replaces f32 tensors, given as (address, elements), by their sums over ranks, in one group.
     pub(super) fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)], stream: CUstream) -> Result<()> {
         let (float, sum) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
         self.call("sum over ranks", |api, comm| {
@@ -119,7 +122,7 @@ impl Nccl {
         })
     }
 
-    /// Gives every rank the `bytes` at `from` of all ranks, at `to`, rank after rank.
+    /// Gathers the `bytes` at `from` of every rank to `to` of every rank, in the order of ranks.
     pub(super) fn all_gather(
         &self,
         to: DevicePtr,
@@ -129,7 +132,7 @@ impl Nccl {
     ) -> Result<()> {
         let (to, from) = (to as *mut std::ffi::c_void, from as *const std::ffi::c_void);
         self.call("gather from all ranks", |api, comm| {
-            // SAFETY: as for sums; where it is gathered to, there is room for all ranks.
+            // SAFETY: as for sums; the target has room for all ranks.
             unsafe { (api.all_gather)(from, to, bytes, ncclDataType_t::ncclUint8, comm, stream.cast()) }
         })
     }
@@ -143,58 +146,61 @@ impl Nccl {
         })
     }
 
-    /// Ends this rank's collectives, those that a GPU waits in included; all later calls fail with this error. Any thread may
-    /// call it; it returns at once.
+    /// Aborts this rank's collectives, including those that a GPU waits in, and makes all later calls fail
+    /// with this error. Any thread may call it; it returns at once.
     pub fn abort(&self, error: &Error) {
-        // Whoever finds no communicator any more has to find its end.
-        let mut life = lock(&self.life);
-        life.aborted.get_or_insert_with(|| error.clone());
-        if let Some(handle) = life.handle.take() {
-            life.ending = end(self.api.abort, handle, Arc::clone(&self.calls));
+        // Under one lock, so that a thread that finds no handle finds the thread that ends it.
+        let mut state = lock(&self.state);
+        state.aborted.get_or_insert_with(|| error.clone());
+        if let Some(handle) = state.handle.take() {
+            state.ending = end(self.api.abort, handle, Arc::clone(&self.calls));
         }
     }
 
-    /// Ends a rank's part: [`Nccl::abort`], unless all ranks have parted. Call it before memory is freed, which waits for
-    /// kernels, which may wait for a rank that is gone.
+    /// Aborts the communicator unless all ranks have shut down. Call it before memory is freed: freeing waits
+    /// for kernels, which may wait for a rank that is gone.
     pub fn leave(&self) {
-        if !lock(&self.life).parted {
-            self.abort(&Error::failed("this rank is over"));
+        if !lock(&self.state).shut_down {
+            self.abort(&Error::failed("this rank has ended"));
         }
     }
 
-    /// Says that every rank has come to the end of its work, so that nobody waits for anybody any more.
+    /// Records that all ranks have agreed that they are done, so that no rank waits for another any more.
     pub(super) fn shutdown(&self) {
-        lock(&self.life).parted = true;
+        lock(&self.state).shut_down = true;
     }
 
-    /// The communicator, or why there is none any more. It stays alive for as long as the caller holds off other calls.
+    /// Returns the communicator, which lives as long as the caller holds `calls`.
+    ///
+    /// # Errors
+    /// When it was aborted or has ended: the reason.
     fn handle(&self) -> Result<ncclComm_t> {
-        let life = lock(&self.life);
-        let reason = || life.aborted.clone().unwrap_or_else(|| Error::failed("the run is over"));
-        life.handle.map(|handle| handle.0).ok_or_else(|| reason().context("NCCL was stopped"))
+        let state = lock(&self.state);
+        let reason = || state.aborted.clone().unwrap_or_else(|| Error::failed("the run has ended"));
+        state.handle.map(|handle| handle.0).ok_or_else(|| reason().context("NCCL was stopped"))
     }
 
-    /// Makes a call while the communicator is alive.
+    /// Makes a call with the communicator.
     fn call(&self, doing: &str, call: impl FnOnce(&Api, ncclComm_t) -> i32) -> Result<()> {
-        let _calm = lock(&self.calls);
+        let _guard = lock(&self.calls);
         let status = call(self.api, self.handle()?);
         self.api.check(status, &format!("{doing} (rank {} of {})", self.rank, self.world))
     }
 
-    /// Ends the communicator: destroys it where all ranks have parted, aborts it elsewhere. False where that takes too
-    /// long: then NCCL still uses the GPU, and its context must stay.
+    /// Ends the communicator: destroys it if all ranks have shut down, aborts it otherwise. Returns false if
+    /// that exceeds the time limit: then NCCL still uses the GPU, and its context must stay.
     ///
     /// Graphs that hold calls must be gone, for NCCL waits for them.
     pub(super) fn close(&self) -> bool {
-        let mut life = lock(&self.life);
-        if let Some(handle) = life.handle.take() {
-            let by = if life.parted { self.api.destroy } else { self.api.abort };
-            life.ending = end(by, handle, Arc::clone(&self.calls));
+        let mut state = lock(&self.state);
+        if let Some(handle) = state.handle.take() {
+            let by = if state.shut_down { self.api.destroy } else { self.api.abort };
+            state.ending = end(by, handle, Arc::clone(&self.calls));
         }
-        let Some(ending) = life.ending.take() else { return true };
+        let Some(ending) = state.ending.take() else { return true };
         let began = Instant::now();
         while !ending.is_finished() {
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > CLOSE_TIMEOUT {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -217,22 +223,23 @@ fn unique_id(api: &Api) -> Result<UniqueId> {
     Ok(id.internal.map(|byte| byte as u8))
 }
 
-/// Ends a communicator in a thread of its own. Where none can be had, it stays until the process ends.
+/// Ends a communicator on a thread of its own. If no thread can be started, it stays until the process ends.
 fn end(by: OfComm, handle: Handle, calls: Arc<Mutex<()>>) -> Option<JoinHandle<()>> {
     let body = move || {
-        // A call that is under way may use the communicator for a moment more; one that hangs is what this is to end.
+        // A call in progress may use the communicator for a moment longer; a call that hangs is to be ended
+        // by this.
         let began = Instant::now();
-        let _calm = loop {
+        let _guard = loop {
             match calls.try_lock() {
-                Ok(calm) => break Some(calm),
-                Err(_) if began.elapsed() > GRACE => break None,
+                Ok(guard) => break Some(guard),
+                Err(_) if began.elapsed() > CALL_GRACE => break None,
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         };
         // The whole of it moves here, not the pointer inside, which belongs to no thread.
         let handle: Handle = handle;
-        // SAFETY: the handle was taken out of its communicator, so no further call gets it. Nobody is left to hear of a
-        // failure.
+        // SAFETY: the handle was taken out of the state, so no further call gets it. A failure can be
+        // reported to nobody.
         unsafe { by(handle.0) };
     };
     std::thread::Builder::new().name("xrun-nccl-end".to_owned()).spawn(body).ok()

@@ -1,44 +1,45 @@
-//! How NCCL adds: pinned before it reads its environment, so that a sum has the same bits in every run.
+//! Pins NCCL's algorithm and protocol before it reads its environment, so that a sum has the same bits in
+//! every run.
 //!
-//! Left alone, NCCL chooses by a model of the machine, and a choice by size and topology decides the order in which
-//! ranks are added. What the user has set stays.
+//! By default NCCL chooses them by a model of the machine, and the choice decides the order in which ranks
+//! are added. Variables that the user has set are kept.
 
 use std::collections::BTreeMap;
 use std::env;
 
-/// What NCCL is told, where the user tells nothing: rings, whose order of additions depends on the ranks, the length of a
-/// tensor and the number of channels alone, and whole chunks, which carry most per second.
+/// The values of variables that the user has not set: rings, whose order of additions depends only on the
+/// ranks, the length of a tensor and the number of channels, and the protocol of the highest bandwidth.
 const CHOICES: [(&str, &str); 2] = [("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple")];
 
-/// What every variable of NCCL begins with.
+/// Prefix of NCCL's variables.
 const PREFIX: &str = "NCCL_";
 
-/// How NCCL was told to work.
+/// NCCL's settings in the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pinned {
-    /// The algorithm; `None` where NCCL chose.
+pub struct NcclSettings {
+    /// The algorithm; `None` if NCCL chooses.
     pub algorithm: Option<String>,
-    /// The protocol; `None` where NCCL chose.
+    /// The protocol; `None` if NCCL chooses.
     pub protocol: Option<String>,
-    /// Whether the user set any of NCCL's variables to something else than it would have been.
+    /// True if the user set any of NCCL's variables to a value other than ours.
     pub set_by_user: bool,
     /// NCCL's other variables that were set.
     pub variables: BTreeMap<String, String>,
 }
 
-impl Pinned {
-    /// What the environment says now.
-    pub fn now() -> Self {
+impl NcclSettings {
+    /// Returns the settings of the current environment.
+    pub fn from_environment() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
         };
-        Self::of(env::vars_os().map(text))
+        Self::from_variables(env::vars_os().map(text))
     }
 
-    fn of(variables: impl Iterator<Item = (String, String)>) -> Self {
+    fn from_variables(variables: impl Iterator<Item = (String, String)>) -> Self {
         let mut set: BTreeMap<String, String> =
             variables.filter(|(name, value)| name.starts_with(PREFIX) && !value.is_empty()).collect();
-        // Container images say what they installed under a name that NCCL does not read.
+        // Container images set this variable to the installed version; NCCL does not read it.
         set.remove("NCCL_VERSION");
         let [algorithm, protocol] = CHOICES.map(|(name, _)| set.remove(name));
         let chosen = [&algorithm, &protocol];
@@ -47,23 +48,24 @@ impl Pinned {
     }
 }
 
-/// Sets what NCCL reads when its first communicator is made, where the user has not. A command that trains
-/// calls it before anything else; where other threads run already, it does nothing, and NCCL chooses for itself.
+/// Sets the variables that NCCL reads when its first communicator is made, unless the user has set them. A
+/// command that trains calls it before anything else; if other threads run already, it does nothing, and NCCL
+/// chooses for itself.
 pub fn pin_environment() {
-    if !alone() {
+    if !is_single_threaded() {
         return;
     }
     for (name, choice) in CHOICES {
         if env::var_os(name).is_none_or(|value| value.is_empty()) {
-            // SAFETY: the system has just said that this thread is the only one of the process, and it does nothing else
-            // meanwhile, so nobody reads the environment while it is changed.
+            // SAFETY: the system has just said that this thread is the only one of the process, and it does
+            // nothing else meanwhile, so nobody reads the environment while it is changed.
             unsafe { env::set_var(name, choice) };
         }
     }
 }
 
-/// Whether this thread is the only one of the process; false where the system does not tell.
-fn alone() -> bool {
+/// Returns true if this thread is the only one of the process; false if the system does not report it.
+fn is_single_threaded() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let threads = status.lines().find_map(|line| line.strip_prefix("Threads:"));
     threads.is_some_and(|count| count.trim() == "1")
@@ -73,20 +75,22 @@ fn alone() -> bool {
 mod tests {
     use super::*;
 
-    fn of(variables: &[(&str, &str)]) -> Pinned {
-        Pinned::of(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    fn settings(variables: &[(&str, &str)]) -> NcclSettings {
+        NcclSettings::from_variables(
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        )
     }
 
     #[test]
-    fn what_the_user_sets_is_told_from_what_is_pinned() {
+    fn variables_of_the_user_differ_from_pinned_ones() {
         let image = ("NCCL_VERSION", "2.28.3-1");
-        let ours = of(&[("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple"), ("HOME", "/root"), image]);
+        let ours = settings(&[("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple"), ("HOME", "/root"), image]);
         assert!(!ours.set_by_user && ours.variables.is_empty());
         assert_eq!((ours.algorithm.as_deref(), ours.protocol.as_deref()), (Some("Ring"), Some("Simple")));
-        assert!(of(&[("NCCL_ALGO", "Tree"), ("NCCL_PROTO", "Simple")]).set_by_user);
-        let more = of(&[("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple"), ("NCCL_P2P_DISABLE", "1")]);
+        assert!(settings(&[("NCCL_ALGO", "Tree"), ("NCCL_PROTO", "Simple")]).set_by_user);
+        let more = settings(&[("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple"), ("NCCL_P2P_DISABLE", "1")]);
         assert!(more.set_by_user && more.variables["NCCL_P2P_DISABLE"] == "1");
-        assert_eq!(of(&[]).algorithm, None, "where nothing is set, NCCL chose");
+        assert_eq!(settings(&[]).algorithm, None, "without variables, NCCL chooses");
     }
 
     /// Tests run in threads, where the environment must stay as it is.
@@ -94,10 +98,10 @@ mod tests {
     fn nothing_is_set_beside_other_threads() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                assert!(!alone());
-                let before = Pinned::now();
+                assert!(!is_single_threaded());
+                let before = NcclSettings::from_environment();
                 pin_environment();
-                assert_eq!(Pinned::now(), before);
+                assert_eq!(NcclSettings::from_environment(), before);
             });
         });
     }

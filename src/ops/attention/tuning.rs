@@ -1,0 +1,196 @@
+//! How the passes of flash attention on tensor cores are cut, by architecture, head width, mask and dropout.
+//!
+//! Larger steps and more operands in registers make fewer accesses to shared memory; what the registers of a
+//! thread hold limits both. No row spills registers on any of the six architectures (`xrun ops compile`;
+//! results/measured/cpu-2026-11-22/registers.csv). That is the only measurement behind a row whose comment
+//! names no other: its values are the largest that fit, not the fastest of several that were timed.
+
+use super::{Attention, Mask};
+use crate::device::gpu::{Kernel, Properties};
+
+/// How the work of a pass is cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pass {
+    /// Rows (queries or keys) per warp: a multiple of 16.
+    pub rows: usize,
+    /// Rows of the other kind that are copied to shared memory at once.
+    pub tile: usize,
+    /// Rows of the other kind that a warp multiplies at once, a divisor of `tile`.
+    pub step: usize,
+    /// 16-column pieces of a warp's own operands that stay in registers.
+    pub kept: usize,
+    /// Blocks per SM for which registers must suffice (`__launch_bounds__`).
+    pub blocks: usize,
+}
+
+impl Pass {
+    /// Defines the pass for a kernel, under these names of rows, tile, step, kept pieces and blocks.
+    pub fn define(self, kernel: Kernel, names: [&'static str; 5]) -> Kernel {
+        let values = [self.rows, self.tile, self.step, self.kept, self.blocks];
+        names.into_iter().zip(values).fold(kernel, |kernel, (name, value)| kernel.with(name, value))
+    }
+}
+
+/// Compute capabilities that differ in what fits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Generation {
+    /// Below 12.0: data-center cards, and consumer cards up to Ada.
+    Before12,
+    /// 12.0 and later (consumer Blackwell), where the compiler needs more registers for the same code.
+    From12,
+}
+
+/// A row of a table: where it applies, and the cut. `None` stands for every value.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    head_dim: usize,
+    mask: Option<Mask>,
+    dropout: Option<bool>,
+    generation: Option<Generation>,
+    pass: Pass,
+}
+
+const CAUSAL: Option<Mask> = Some(Mask::Causal);
+const SPANS: Option<Mask> = Some(Mask::Spans);
+const ANY_MASK: Option<Mask> = None;
+const PLAIN: Option<bool> = Some(false);
+const DROPOUT: Option<bool> = Some(true);
+const BEFORE_12: Option<Generation> = Some(Generation::Before12);
+const FROM_12: Option<Generation> = Some(Generation::From12);
+
+/// A row for every generation; `cut` is [rows, tile, step, kept, blocks].
+const fn row(head_dim: usize, mask: Option<Mask>, dropout: Option<bool>, cut: [usize; 5]) -> Row {
+    let [rows, tile, step, kept, blocks] = cut;
+    Row { head_dim, mask, dropout, generation: None, pass: Pass { rows, tile, step, kept, blocks } }
+}
+
+/// A row for one generation.
+const fn only(generation: Option<Generation>, row: Row) -> Row {
+    Row { generation, ..row }
+}
+
+/// The forward: rows are queries.
+const FORWARD: [Row; 9] = [
+    // H200, causal, no dropout, 24 heads, 8192 rows of seq_len 256: 0.031 ms a call, 105 TFLOP/s, 39 % of the
+    // budget (results/measured/nvidia-h200-2026-11-21/ops-dim768.txt). With spans: not measured.
+    row(32, ANY_MASK, PLAIN, [32, 64, 32, 1, 4]),
+    // Not measured alone.
+    row(32, ANY_MASK, DROPOUT, [32, 64, 32, 0, 4]),
+    // Not measured alone; the whole step of dim768 with 12 heads of 64 is in docs/gpu-notes.md.
+    row(64, CAUSAL, PLAIN, [32, 64, 32, 1, 3]),
+    // Not measured.
+    row(64, SPANS, PLAIN, [32, 64, 32, 0, 3]),
+    row(64, ANY_MASK, DROPOUT, [32, 64, 16, 0, 3]),
+    row(96, ANY_MASK, PLAIN, [32, 64, 32, 3, 2]),
+    row(96, ANY_MASK, DROPOUT, [32, 64, 16, 3, 2]),
+    // Not measured alone; the whole step of dim1024 with 8 heads of 128 is in docs/gpu-notes.md. Outputs of
+    // 128 columns leave no registers to queries.
+    row(128, ANY_MASK, PLAIN, [32, 64, 32, 0, 2]),
+    // Not measured.
+    row(128, ANY_MASK, DROPOUT, [32, 64, 16, 0, 2]),
+];
+
+/// The backward's pass over queries, which makes dQ: rows are queries. Measured with the pass over keys.
+const GRAD_QUERIES: [Row; 11] = [
+    // H200, causal, no dropout, 24 heads, 8192 rows of seq_len 256: 0.083 ms a call for both passes, 97
+    // TFLOP/s, 29 % of the budget (results/measured/nvidia-h200-2026-11-21/ops-dim768.txt).
+    row(32, CAUSAL, PLAIN, [32, 64, 32, 2, 3]),
+    // Not measured alone.
+    row(32, SPANS, PLAIN, [32, 64, 16, 2, 3]),
+    row(32, ANY_MASK, DROPOUT, [32, 64, 16, 2, 3]),
+    row(64, CAUSAL, PLAIN, [32, 64, 32, 1, 2]),
+    // Not measured.
+    row(64, SPANS, PLAIN, [32, 64, 16, 1, 2]),
+    row(64, ANY_MASK, DROPOUT, [32, 64, 16, 1, 2]),
+    row(96, CAUSAL, PLAIN, [32, 64, 32, 1, 2]),
+    row(96, SPANS, PLAIN, [32, 64, 16, 1, 2]),
+    row(96, ANY_MASK, DROPOUT, [32, 64, 16, 1, 2]),
+    // Not measured alone.
+    row(128, ANY_MASK, PLAIN, [32, 32, 16, 0, 2]),
+    // Not measured: 16 rows per warp leave registers for a step of 32.
+    row(128, ANY_MASK, DROPOUT, [16, 32, 32, 0, 2]),
+];
+
+/// The backward's pass over keys, which makes dK and dV: rows are keys.
+const GRAD_KEYS: [Row; 15] = [
+    // H200: measured with the pass over queries, above.
+    row(32, CAUSAL, PLAIN, [32, 64, 16, 1, 3]),
+    // Not measured alone.
+    row(32, SPANS, PLAIN, [32, 64, 16, 0, 3]),
+    row(32, CAUSAL, DROPOUT, [32, 64, 16, 0, 3]),
+    row(32, SPANS, DROPOUT, [32, 64, 16, 0, 2]),
+    only(BEFORE_12, row(64, CAUSAL, PLAIN, [32, 64, 32, 0, 2])),
+    // Not measured.
+    only(FROM_12, row(64, CAUSAL, PLAIN, [32, 64, 16, 0, 2])),
+    row(64, SPANS, PLAIN, [32, 64, 16, 0, 2]),
+    row(64, ANY_MASK, DROPOUT, [32, 64, 16, 0, 2]),
+    row(96, CAUSAL, PLAIN, [16, 64, 32, 1, 2]),
+    row(96, SPANS, PLAIN, [16, 64, 16, 0, 2]),
+    row(96, ANY_MASK, DROPOUT, [16, 64, 16, 0, 2]),
+    // Not measured alone.
+    only(BEFORE_12, row(128, CAUSAL, PLAIN, [16, 64, 32, 0, 2])),
+    // Not measured.
+    only(FROM_12, row(128, CAUSAL, PLAIN, [16, 64, 16, 0, 2])),
+    row(128, SPANS, PLAIN, [16, 64, 16, 0, 2]),
+    row(128, ANY_MASK, DROPOUT, [16, 64, 16, 0, 2]),
+];
+
+/// Returns true if tensor-core kernels exist for heads of this width.
+pub fn has_tensor_core_kernels(head_dim: usize) -> bool {
+    FORWARD.iter().any(|row| row.head_dim == head_dim)
+}
+
+/// Returns the cut of the forward.
+pub fn forward(attention: &Attention, properties: &Properties) -> Pass {
+    lookup(&FORWARD, attention, properties)
+}
+
+/// Returns the cuts of the backward: the pass over queries, and the one over keys.
+pub fn backward(attention: &Attention, properties: &Properties) -> [Pass; 2] {
+    [lookup(&GRAD_QUERIES, attention, properties), lookup(&GRAD_KEYS, attention, properties)]
+}
+
+/// Returns the cut of the row that applies. Panics for a head width without kernels: a programming error.
+fn lookup(table: &[Row], attention: &Attention, properties: &Properties) -> Pass {
+    let row = table.iter().find(|row| row.applies(attention, properties));
+    row.unwrap_or_else(|| panic!("no tensor-core kernels for {attention:?}")).pass
+}
+
+impl Row {
+    fn applies(&self, attention: &Attention, properties: &Properties) -> bool {
+        let generation = if properties.capability.0 < 12 { Generation::Before12 } else { Generation::From12 };
+        self.head_dim == attention.heads.dim
+            && self.mask.is_none_or(|mask| mask == attention.mask)
+            && self.dropout.is_none_or(|dropout| dropout == attention.dropout.is_some())
+            && self.generation.is_none_or(|g| g == generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::attention::Heads;
+    use crate::ops::dropout::Site;
+
+    #[test]
+    fn every_case_has_one_row_in_every_table() {
+        for (dim, mask, dropout, major) in [32, 64, 96, 128].into_iter().flat_map(|dim| {
+            [Mask::Causal, Mask::Spans].into_iter().flat_map(move |mask| {
+                [false, true]
+                    .into_iter()
+                    .flat_map(move |dropout| [8, 9, 10, 12].map(|major| (dim, mask, dropout, major)))
+            })
+        }) {
+            let dropout = dropout.then_some(Site { p: 0.1, seed: 0, site: 0 });
+            let heads = Heads { query: 1, kv: 1, dim };
+            let attention = Attention { heads, seq_len: 64, mask, dropout };
+            let properties = Properties::of_architecture((major, 0));
+            for table in [&FORWARD[..], &GRAD_QUERIES, &GRAD_KEYS] {
+                let rows: Vec<&Row> =
+                    table.iter().filter(|row| row.applies(&attention, &properties)).collect();
+                let [Row { pass, .. }] = rows[..] else { panic!("{attention:?} has {rows:?}") };
+                assert!(pass.rows % 16 == 0 && pass.tile % pass.step == 0, "{pass:?}");
+            }
+        }
+    }
+}
