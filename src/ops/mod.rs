@@ -24,6 +24,7 @@ pub mod residual_norm;
 pub mod rms_norm;
 pub mod rope;
 pub mod scale;
+pub mod segments;
 pub mod silu;
 pub mod softmax;
 pub mod sum;

@@ -14,13 +14,14 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 7] = [
+pub const HEADERS: [(&str, &str); 8] = [
     header!("activation"),
     header!("attention"),
     header!("common"),
     header!("heads"),
     header!("mma"),
     header!("norm"),
+    header!("optimizer"),
     header!("tiles"),
 ];
 
