@@ -8,6 +8,7 @@ mod adamw;
 mod groups;
 mod hyperparameters;
 mod optimizer;
+mod sgd;
 
 pub use adamw::AdamW;
 pub use groups::{ParamGroup, decay_segments, param_groups};
@@ -15,7 +16,7 @@ pub use hyperparameters::{Form, Hyperparameter, Value, Values};
 pub use optimizer::{Entry, Optimizer, Update};
 
 /// Every optimizer. The first is the default of recipes.
-pub static OPTIMIZERS: &[Entry] = &[adamw::ENTRY];
+pub static OPTIMIZERS: &[Entry] = &[adamw::ENTRY, sgd::ENTRY];
 
 /// Returns the names of all hyperparameters in the order of the registry, a shared name once.
 pub fn hyperparameter_names() -> Vec<&'static str> {

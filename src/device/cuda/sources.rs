@@ -26,7 +26,7 @@ pub const HEADERS: [(&str, &str); 8] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 29] = [
+pub const SOURCES: [(&str, &str); 30] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -52,6 +52,7 @@ pub const SOURCES: [(&str, &str); 29] = [
     source!("rms_norm"),
     source!("rope"),
     source!("scale"),
+    source!("sgd"),
     source!("silu"),
     source!("softmax"),
     source!("sum"),
