@@ -26,12 +26,12 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPS = pathlib.Path("src/ops")
 # Neither has arithmetic of its own: a list of ops, and what the attention is compared with.
-NOT_OPS = {"mod.rs", "attention/reference.rs", "attention/tests.rs", "head_loss/tests.rs"}
+NOT_OPS = {"mod.rs", "segments.rs", "attention/reference.rs", "attention/tests.rs", "head_loss/tests.rs"}
 
 # File below src/ops, a text, the original (the first one after that text), what replaces it.
 MUTANTS = [
     ("adamw.rs", "let g = ", "g * self.clip", "-g * self.clip"),
-    ("adamw.rs", "self.keep1.fma(", "g - m", "g + m"),
+    ("adamw.rs", "self.one_minus_beta1.fma(", "g - m", "g + m"),
     ("adamw.rs", "fma(g, ", "self.beta2 * v", "-self.beta2 * v"),
     ("adamw.rs", "let denominator = ", "v.sqrt() / self.correction + self.eps", "v.sqrt() / self.correction - self.eps"),
     ("adamw.rs", "if ", "cx.input_u32(4)[0] != 0", "cx.input_u32(4)[0] == 0"),
@@ -108,6 +108,11 @@ MUTANTS = [
     ("rope.rs", "(*x, *y) = (*x * *c + *y * *s, ", "*y * *c - *x * *s", "*y * *c + *x * *s"),
     ("rope.rs", "theta.powf(", "-2.0 * i as f64 / dim as f64", "2.0 * i as f64 / dim as f64"),
     ("scale.rs", "|x| ", "factor * x", "-factor * x"),
+    ("sgd.rs", "let g = ", "g * self.clip", "-g * self.clip"),
+    ("sgd.rs", "let g = if decays", "self.decay.fma(p, g)", "self.decay.fma(-p, g)"),
+    ("sgd.rs", "let m = m.map_or(", "self.momentum * m + g", "self.momentum * m - g"),
+    ("sgd.rs", "(-self.lr).fma(", "m, p", "m, -p"),
+    ("sgd.rs", "if ", "cx.input_u32(4)[0] != 0", "cx.input_u32(4)[0] == 0"),
     ("silu.rs", "A::ONE / ", "(A::ONE + (-x).exp())", "(A::ONE + x.exp())"),
     ("silu.rs", "s * ", "x.fma(A::ONE - s, A::ONE)", "x.fma(A::ONE + s, A::ONE)"),
     ("softmax.rs", "[0] = ", "shift + sum.ln()", "shift - sum.ln()"),

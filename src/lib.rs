@@ -23,6 +23,7 @@ pub mod machine;
 pub mod metrics;
 pub mod model;
 pub mod ops;
+pub mod optim;
 pub mod passes;
 pub mod plan;
 pub mod policy;

@@ -361,8 +361,8 @@ fn run_folder(run: &Path, recipe: &str) {
     let weights = Tiny::new(&tiny());
     let bytes: Vec<_> =
         weights.0.iter().map(|(n, (s, _))| (n.clone(), s.clone(), weights.read(n, s).unwrap())).collect();
-    let mut views: Vec<_> = bytes.iter().map(|(n, s, b)| TensorView::new(n.as_str(), s.clone(), b)).collect();
-    views.push(TensorView::new("adam.m.head", vec![1], &[0; 4]));
+    let views: Vec<_> = bytes.iter().map(|(n, s, b)| TensorView::new(n.as_str(), s.clone(), b)).collect();
+    let moment = TensorView::new("adam.m.head", vec![1], &[0; 4]);
     let meta = Meta {
         step: 20,
         tokens_seen: 320,
@@ -379,7 +379,7 @@ fn run_folder(run: &Path, recipe: &str) {
     };
     fs::create_dir_all(run).unwrap();
     fs::write(run.join("tokenizer.json"), TOKENIZER).unwrap();
-    Store::open(&run.join("checkpoint"), 1).unwrap().save(&meta, &Snapshot::new(views)).unwrap();
+    Store::open(&run.join("checkpoint"), 1).unwrap().save(&meta, &Snapshot::new(views, [moment])).unwrap();
 }
 
 const RECIPE: &str = "[model]\ndim = 6\nn_layers = 2\nn_heads = 4\nn_kv_heads = 2\nhead_dim = 2\nffn_dim = 5\n\

@@ -45,6 +45,11 @@ impl Loaded {
         names
     }
 
+    /// The names of the parameters, sorted: those of all tensors but the optimizer's.
+    pub fn parameter_names(&self) -> impl Iterator<Item = &str> {
+        self.files[0].names()
+    }
+
     /// The shape of a tensor, or `None` when there is none of that name.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.files.iter().find_map(|f| f.shape(name))

@@ -23,7 +23,7 @@ pub use fs::{DiskFs, Fs, SyncWrite};
 pub use load::{Loaded, at_step, first_difference, newest, steps};
 pub use manifest::Meta;
 pub use save::{Saved, Store};
-pub use tensors::{ADAM_M, ADAM_V, Snapshot, TensorView, hash_of};
+pub use tensors::{Snapshot, TensorView, hash_of};
 
 /// The key of [`Meta::extra`] that holds the id of the token that ends a document, in decimal.
 pub const END_TOKEN_ID: &str = "end_token_id";

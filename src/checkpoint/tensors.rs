@@ -4,11 +4,6 @@ use crate::error::{Error, Result};
 use safetensors::Dtype;
 use std::borrow::Cow;
 
-/// Names of the AdamW first moments start with this, followed by the parameter's name.
-pub const ADAM_M: &str = "adam.m.";
-/// Names of the AdamW second moments start with this, followed by the parameter's name.
-pub const ADAM_V: &str = "adam.v.";
-
 const LONGEST_NAME: usize = 256;
 
 type Read<'a> = Box<dyn Fn() -> Result<Cow<'a, [u8]>> + 'a>;
@@ -86,11 +81,12 @@ pub struct Snapshot<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// Takes parameters by name and their moments as `adam.m.<name>` and `adam.v.<name>`, in any order.
-    pub fn new(tensors: impl IntoIterator<Item = TensorView<'a>>) -> Self {
-        let is_moment = |t: &TensorView| t.name.starts_with(ADAM_M) || t.name.starts_with(ADAM_V);
-        let (optimizer, model) = tensors.into_iter().partition(is_moment);
-        Self { model, optimizer }
+    /// Takes the parameters by name, and the optimizer's tensors under names of their own, such as `adam.m.<name>`.
+    pub fn new(
+        parameters: impl IntoIterator<Item = TensorView<'a>>,
+        optimizer: impl IntoIterator<Item = TensorView<'a>>,
+    ) -> Self {
+        Self { model: parameters.into_iter().collect(), optimizer: optimizer.into_iter().collect() }
     }
 
     /// Every tensor, parameters first.
@@ -190,7 +186,7 @@ mod tests {
     #[test]
     fn the_hash_sees_names_shapes_and_values_but_not_the_order() {
         let (zeros, ones) = ([0u8; 24], [1u8; 24]);
-        let hash = |tensors: Vec<TensorView>| hash_of(&Snapshot::new(tensors)).unwrap();
+        let hash = |tensors: Vec<TensorView>| hash_of(&Snapshot::new(tensors, [])).unwrap();
         let t = |name: &str, shape: &[usize], bytes| TensorView::new(name, shape.to_vec(), bytes);
         let base = hash(vec![t("a", &[2, 3], &zeros), t("b", &[6], &ones)]);
         assert_eq!(base, hash(vec![t("b", &[6], &ones), t("a", &[2, 3], &zeros)]));

@@ -146,7 +146,10 @@ fn explain(resolved: &Recipe, json: bool) -> String {
     let mut table = Table::new(&[Column::Left, Column::Left, Column::Left, Column::Left]);
     table.row(["KEY", "VALUE", "CLASS", "FROM"]);
     for (key, value, layer) in keys {
-        let value = value.unwrap_or_else(|| format!("unset: {}", key.unset));
+        let value = value.unwrap_or_else(|| match key.unset {
+            "" => "unset: another optimizer has it".to_owned(),
+            unset => format!("unset: {unset}"),
+        });
         table.row([key.path.to_owned(), value, key.class.to_string(), layer.to_string()]);
     }
     table.render(0)

@@ -17,14 +17,12 @@ pub use parameters::{Flops, Parameters};
 pub use text::fit_table;
 pub use time::StepTime;
 
+use crate::device::DType;
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::{Plan, Scaling};
 use serde::Serialize;
-
-/// What a checkpoint stores of a parameter: the fp32 weight and its two moments.
-const CHECKPOINT_BYTES: usize = 12;
 
 /// Everything that is known of a run before it starts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,6 +45,11 @@ pub struct Forecast {
     pub training: Training,
     /// Bytes of a checkpoint, without its few KiB of manifest.
     pub checkpoint_bytes: usize,
+    /// Bytes of it for each parameter: the weight and the optimizer's slots.
+    pub checkpoint_bytes_per_parameter: usize,
+    /// The optimizer's slots in words; empty without slots.
+    #[serde(skip)]
+    slots_in_words: &'static str,
     /// The memory of one rank.
     pub memory: Memory,
     /// Whether that fits, on each device asked for.
@@ -102,6 +105,8 @@ impl Forecast {
     pub fn new(plan: &Plan, programs: &Programs, machines: &[Machine]) -> Result<Self> {
         let parameters = Parameters::new(&programs.state);
         let memory = Memory::new(plan, programs);
+        // Weights and slots are stored in fp32, whatever their format in memory.
+        let per_parameter = DType::F32.size() * (1 + programs.state.optimizer_slots.len());
         let mut budgets: Vec<Budget> = machines.iter().map(|machine| Budget::new(plan, machine)).collect();
         if budgets.is_empty() {
             budgets.extend(Budget::from_limit(plan));
@@ -115,7 +120,9 @@ impl Forecast {
             execution: text::execution(plan),
             vocabulary_share: parameters.vocabulary_share(),
             remark: parameters.remark(&plan.model),
-            checkpoint_bytes: CHECKPOINT_BYTES * parameters.total,
+            checkpoint_bytes: per_parameter * parameters.total,
+            checkpoint_bytes_per_parameter: per_parameter,
+            slots_in_words: plan.optimizer.slots_in_words(),
             parameters,
             flops: Flops::new(plan),
             batch: Batch::new(plan),

@@ -96,11 +96,14 @@ impl Forecast {
         if let Some(floor) = t.floor {
             writeln!(f, "  floor {floor:.4} nats per token: no model can do better on the held-out tokens")?;
         }
+        let slots = self.slots_in_words;
         writeln!(
             f,
-            "\nCheckpoint  {} = {} parameters × 12 B (fp32 weight and two moments)\n",
+            "\nCheckpoint  {} = {} parameters × {} B (fp32 weight{}{slots})\n",
             binary(self.checkpoint_bytes),
-            thousands(self.parameters.total)
+            thousands(self.parameters.total),
+            self.checkpoint_bytes_per_parameter,
+            if slots.is_empty() { "" } else { " and " },
         )
     }
 }

@@ -21,7 +21,7 @@ pub use op::{Cost, CpuNode, MayAlias, Op};
 pub use program::{Home, Mode, Node, Phase, Program, Stream, Tensor, TensorId};
 pub use role::{Role, Sublayer};
 pub use spec::Spec;
-pub use state::{Init, Param, SlotId, State, StateBuilder};
+pub use state::{Init, OptimizerSlot, Param, SlotId, State, StateBuilder};
 pub use vjp::Vjp;
 
 pub use crate::device::Precision;

@@ -4,8 +4,8 @@
 //! ready, so that buckets of gradients are contiguous ranges. Training, evaluation and generation programs share it.
 
 use super::{Role, Spec};
-use crate::device::Precision;
 use crate::device::cpu::buffer::ALIGNMENT;
+use crate::device::{DType, Precision};
 use std::collections::BTreeMap;
 
 /// Identifies a [`Slot`] of a [`State`].
@@ -28,7 +28,7 @@ pub struct Slot {
 /// One allocation of the state.
 #[derive(Clone, Debug)]
 pub struct StateBuffer {
-    /// `params`, `grads`, `m`, `v`, `shadow`, `batch`, `control`, `cache`.
+    /// Its name: `params`, `grads`, those of the optimizer's slots, `shadow`, `batch`, `control`, `generation`.
     pub name: String,
     /// Its size in bytes.
     pub bytes: usize,
@@ -41,6 +41,19 @@ pub enum Init {
     Normal(f64),
     /// All ones (norm weights).
     Ones,
+}
+
+/// A tensor that an optimizer keeps for every parameter, with the parameter's shape.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OptimizerSlot {
+    /// Name of the state buffer that holds it for all parameters, such as `m`.
+    pub buffer: &'static str,
+    /// Prefix of its tensors' names in checkpoints, such as `adam.m.`; the parameter's name follows.
+    pub checkpoint_prefix: &'static str,
+    /// Element format in memory. Checkpoints hold fp32.
+    pub dtype: DType,
+    /// Value of every element before the first step.
+    pub initial: f64,
 }
 
 /// A trained tensor and where its parts lie.
@@ -56,8 +69,6 @@ pub struct Param {
     pub role: Role,
     /// Index of the block that it belongs to, counted from the input; `None` outside the blocks.
     pub block: Option<usize>,
-    /// Whether weight decay applies (matrices: yes; norm weights: no).
-    pub decay: bool,
     /// First element in each flat buffer.
     pub start: usize,
     /// What ops read: the shadow where there is one and products read it, else the master.
@@ -79,6 +90,8 @@ pub struct State {
     pub params: Vec<Param>,
     /// Elements of each flat parameter buffer, padding included.
     pub flat_len: usize,
+    /// What the optimizer keeps for every parameter; empty in a state that is not for training.
+    pub optimizer_slots: Vec<OptimizerSlot>,
     by_name: BTreeMap<String, SlotId>,
 }
 
@@ -147,11 +160,18 @@ pub struct ParamRequest {
 }
 
 impl StateBuilder {
-    /// Lays out parameters (in the given order) with their gradients and, for training, moments.
-    pub fn new(precision: Precision, params: &[ParamRequest], training: bool) -> Self {
-        let mut builder = Self::empty(precision);
-        builder.lay_out_params(precision, params, training);
+    /// Lays out parameters (in the given order) with their gradients and the optimizer's slots.
+    pub fn for_training(precision: Precision, params: &[ParamRequest], slots: &[OptimizerSlot]) -> Self {
+        let mut buffers = vec![("params", precision.master), ("grads", precision.master)];
+        buffers.extend(slots.iter().map(|slot| (slot.buffer, slot.dtype)));
+        let mut builder = Self::with_params(precision, params, buffers);
+        builder.state.optimizer_slots = slots.to_vec();
         builder
+    }
+
+    /// Lays out parameters (in the given order) alone, for programs that do not train them.
+    pub fn for_inference(precision: Precision, params: &[ParamRequest]) -> Self {
+        Self::with_params(precision, params, vec![("params", precision.master)])
     }
 
     /// A state without parameters.
@@ -162,14 +182,23 @@ impl StateBuilder {
             slots: Vec::new(),
             params: Vec::new(),
             flat_len: 0,
+            optimizer_slots: Vec::new(),
             by_name: BTreeMap::new(),
         };
         Self { state }
     }
 
-    fn lay_out_params(&mut self, precision: Precision, requests: &[ParamRequest], training: bool) {
+    /// Lays out flat buffers, each with an element per element of the parameters, and the compute copy after them.
+    fn with_params(
+        precision: Precision,
+        requests: &[ParamRequest],
+        mut buffers: Vec<(&'static str, DType)>,
+    ) -> Self {
+        if precision.has_shadow() {
+            buffers.push(("shadow", precision.stream));
+        }
         // Tensors start at the alignment in the narrowest format, so that one element offset serves every buffer.
-        let narrowest = precision.stream.size().min(precision.master.size());
+        let narrowest = buffers.iter().map(|(_, dtype)| dtype.size()).min().unwrap_or(1);
         let step = ALIGNMENT / narrowest;
         let mut starts = Vec::with_capacity(requests.len());
         let mut flat_len = 0;
@@ -177,38 +206,33 @@ impl StateBuilder {
             starts.push(flat_len);
             flat_len += r.alloc.iter().product::<usize>().next_multiple_of(step);
         }
-        self.state.flat_len = flat_len;
-        let mut kinds = vec![("params", precision.master)];
-        if training {
-            kinds.extend([("grads", precision.master), ("m", precision.master), ("v", precision.master)]);
-        }
-        if precision.has_shadow() {
-            kinds.push(("shadow", precision.stream));
-        }
-        for (kind, dtype) in kinds {
-            let buffer = self.buffer(kind, flat_len * dtype.size());
-            self.slot_in(buffer, format!("{kind}.flat"), Spec::new([flat_len], dtype), 0);
+        let mut builder = Self::empty(precision);
+        builder.state.flat_len = flat_len;
+        for &(name, dtype) in &buffers {
+            let buffer = builder.buffer(name, flat_len * dtype.size());
+            builder.slot_in(buffer, format!("{name}.flat"), Spec::new([flat_len], dtype), 0);
             for (r, start) in requests.iter().zip(&starts) {
                 let spec = Spec::padded(r.shape.clone(), r.alloc.clone(), dtype);
-                self.slot_in(buffer, format!("{kind}.{}", r.name), spec, start * dtype.size());
+                builder.slot_in(buffer, format!("{name}.{}", r.name), spec, start * dtype.size());
             }
         }
+        let training = buffers.iter().any(|(name, _)| *name == "grads");
         for (r, start) in requests.iter().zip(starts) {
             let read_from = if precision.has_shadow() && r.role.is_matrix() { "shadow" } else { "params" };
-            let slot = |kind: &str| self.state.by_name[&format!("{kind}.{}", r.name)];
+            let slot = |buffer: &str| builder.state.by_name[&format!("{buffer}.{}", r.name)];
             let (read, grad) = (slot(read_from), slot(if training { "grads" } else { "params" }));
-            self.state.params.push(Param {
+            builder.state.params.push(Param {
                 name: r.name.clone(),
                 spec: Spec::padded(r.shape.clone(), r.alloc.clone(), precision.master),
                 init: r.init,
                 role: r.role,
                 block: r.block,
-                decay: r.role.is_matrix(),
                 start,
                 read,
                 grad,
             });
         }
+        builder
     }
 
     /// Adds a buffer of named tensors, each aligned, in order.
@@ -223,7 +247,7 @@ impl StateBuilder {
     }
 
     /// Declares that gradients of the slot `read` are to be recorded into the slot `grad`, for programs whose
-    /// trained tensors are not laid out by [`StateBuilder::new`] (the checks of single ops).
+    /// trained tensors are not laid out by [`StateBuilder::for_training`] (the checks of single ops).
     pub fn watch(&mut self, read: &str, grad: &str) {
         let (Some(&read_slot), Some(&grad_slot)) =
             (self.state.by_name.get(read), self.state.by_name.get(grad))
@@ -236,7 +260,6 @@ impl StateBuilder {
             init: Init::Ones,
             role: Role::Vector,
             block: None,
-            decay: false,
             start: 0,
             read: read_slot,
             grad: grad_slot,

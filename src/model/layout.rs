@@ -3,7 +3,6 @@
 use crate::device::DType;
 use crate::ir::state::ParamRequest;
 use crate::ir::{Init, Role, Spec, State, StateBuilder, Sublayer};
-use crate::ops::adamw::SCHEDULE_WIDTH;
 use crate::ops::embedding::RankInterleaved;
 use crate::passes::buckets::{Bucket, buckets};
 use crate::passes::exchange::pays;
@@ -14,7 +13,7 @@ use crate::policy::Reduction;
 pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let precision = plan.precision;
     let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
-    let mut builder = StateBuilder::new(precision, &params(plan), true);
+    let mut builder = StateBuilder::for_training(precision, &params(plan), &plan.optimizer.slots(precision));
     let u32s = |n: usize| Spec::new([n], DType::U32);
     let number = Spec::new([1], precision.master);
     builder.group(
@@ -36,7 +35,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
             ("grad_norm", number.clone()),
             ("clip", number.clone()),
             ("eval_loss", number),
-            ("schedule", Spec::new([plan.steps + 1, SCHEDULE_WIDTH], precision.master)),
+            ("schedule", Spec::new([plan.steps + 1, plan.optimizer.schedule_width()], precision.master)),
         ],
     );
     generation(plan, &mut builder);
@@ -83,7 +82,7 @@ pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
 
 /// The state of a program that only generates: parameters, and what generation needs.
 pub fn generation_state(plan: &Plan) -> State {
-    let mut builder = StateBuilder::new(plan.precision, &params(plan), false);
+    let mut builder = StateBuilder::for_inference(plan.precision, &params(plan));
     generation(plan, &mut builder);
     builder.finish()
 }

@@ -7,12 +7,12 @@ use crate::error::{Error, Result};
 use crate::exec::{Section, collect};
 use crate::ir::vjp::Upstream;
 use crate::ir::{Builder, Home, Mode, Out, Phase, Program, Role, State, TensorId};
-use crate::ops::adamw::{AdamW, SCHEDULE_WIDTH, Segment, schedule_row};
 use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;
 use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::GradNorm;
 use crate::ops::sum::Sum;
+use crate::optim::Update;
 use crate::passes::buckets::Bucket;
 use crate::passes::{append_group, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
 use crate::plan::Plan;
@@ -185,41 +185,14 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let grads = b.state("grads.flat")?;
     let [norm, clip, bad, step, schedule] =
         ["grad_norm", "clip", "bad", "step", "schedule"].map(|name| b.state(&format!("control.{name}")));
-    let (norm, clip, bad, step, schedule) = (norm?, clip?, bad?, step?, schedule?);
+    let (norm, clip, bad, step, _) = (norm?, clip?, bad?, step?, schedule?);
     let outs = [Out::Into(norm, Mode::Write), Out::Into(clip, Mode::Write), Out::Into(bad, Mode::Add)];
-    let grad_norm = GradNorm { max_norm: plan.optimizer.max_norm };
+    let grad_norm = GradNorm { max_norm: plan.max_norm };
     b.emit_into("partials", Arc::new(grad_norm), &[grads, loss], &outs)?;
-    let mut outs = Vec::new();
-    for buffer in ["params", "m", "v"] {
-        outs.push(Out::Into(b.state(&format!("{buffer}.flat"))?, Mode::Add));
-    }
-    if plan.precision.has_shadow() {
-        outs.push(Out::Into(b.state("shadow.flat")?, Mode::Add));
-    }
-    let adamw = AdamW {
-        beta1: plan.optimizer.beta1,
-        beta2: plan.optimizer.beta2,
-        eps: plan.optimizer.eps,
-        segments: segments(state),
-        precision: plan.precision,
-    };
-    b.emit_into("update", Arc::new(adamw), &[grads, schedule, step, clip, bad], &outs)?;
+    let update = Update::from_state(&mut b)?;
+    plan.optimizer.record(&mut b, &update)?;
     b.emit_into("step", Arc::new(Advance), &[bad], &[Out::Into(step, Mode::Add)])?;
     Ok(b.finish())
-}
-
-/// Runs of parameters with one decay setting; neighbours of one setting are joined.
-fn segments(state: &State) -> Vec<Segment> {
-    let mut segments: Vec<Segment> = Vec::new();
-    for (i, param) in state.params.iter().enumerate() {
-        let end = state.params.get(i + 1).map_or(state.flat_len, |next| next.start);
-        let len = end - param.start;
-        match segments.last_mut() {
-            Some(last) if last.decay == param.decay => last.len += len,
-            _ => segments.push(Segment { start: param.start, len, decay: param.decay }),
-        }
-    }
-    segments
 }
 
 fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
@@ -255,11 +228,11 @@ fn fingerprints(state: &Arc<State>) -> Result<Program> {
 
 /// The schedule of all steps as the optimizer reads it: a row per step, row 0 unused.
 pub fn schedule_table(plan: &Plan) -> Vec<f64> {
-    let betas = (plan.optimizer.beta1, plan.optimizer.beta2);
-    let mut table = Vec::with_capacity((plan.steps + 1) * SCHEDULE_WIDTH);
-    table.resize(SCHEDULE_WIDTH, 0.0);
+    let width = plan.optimizer.schedule_width();
+    let mut table = Vec::with_capacity((plan.steps + 1) * width);
+    table.resize(width, 0.0);
     for t in 1..=plan.steps {
-        table.extend(schedule_row(plan.schedule.at(t), plan.optimizer.weight_decay, betas, t as u64));
+        table.extend(plan.optimizer.schedule_row(plan.schedule.at(t), t as u64));
     }
     table
 }

@@ -4,7 +4,8 @@
 //! `torch.optim.AdamW`, with clipping by the global norm folded in. What changes from step to step comes from a
 //! table indexed by the step counter, computed once in f64 by [`schedule_row`].
 
-use crate::device::gpu::{Arg, Grid, Kernel};
+use super::segments::{RUN, Segment, covered, grid, with_switches};
+use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
@@ -13,28 +14,14 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Prec
 /// Numbers per row of the schedule table.
 pub const SCHEDULE_WIDTH: usize = 4;
 
-/// Elements that one task updates.
-const RUN: usize = 16_384;
-
 /// Elements handled at a time, from and to the stack.
 const LANES: usize = 64;
 
-/// A run of the flat parameter buffer with one decay setting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// First element.
-    pub start: usize,
-    /// Elements.
-    pub len: usize,
-    /// Whether weight decay applies.
-    pub decay: bool,
-}
-
-/// `(params, m, v, shadow) ← AdamW(grads, …)`, in place.
+/// `(params, m, v, compute copy) ← AdamW(grads, …)`, in place.
 ///
 /// Inputs: grads `[n]`, schedule `[steps + 1, 4]` (row 0 is not read), step `[1]`, clip `[1]`, bad `[1]`. Outputs, all
-/// updated in place: params, m, v `[n]`, and shadow `[n]` where the stream is narrower than the master. Nothing changes
-/// where `bad` is not zero.
+/// updated in place: params, m, v `[n]`, and the compute copy `[n]` where activations are narrower than masters.
+/// Nothing changes where `bad` is not zero.
 #[derive(Clone, Debug)]
 pub struct AdamW {
     /// Decay of the first moment.
@@ -45,7 +32,7 @@ pub struct AdamW {
     pub eps: f64,
     /// Decay settings, in order, covering the buffer.
     pub segments: Vec<Segment>,
-    /// Formats of masters and shadow.
+    /// Formats of masters and compute copy.
     pub precision: Precision,
 }
 
@@ -63,9 +50,9 @@ struct Step<A> {
     decay: A,
     size: A,
     correction: A,
-    keep1: A,
+    one_minus_beta1: A,
     beta2: A,
-    keep2: A,
+    one_minus_beta2: A,
     eps: A,
 }
 
@@ -74,8 +61,8 @@ impl<A: Real> Step<A> {
     #[inline(always)]
     fn update(&self, p: A, m: A, v: A, g: A) -> (A, A, A) {
         let g = g * self.clip;
-        let m = self.keep1.fma(g - m, m);
-        let v = (self.keep2 * g).fma(g, self.beta2 * v);
+        let m = self.one_minus_beta1.fma(g - m, m);
+        let v = (self.one_minus_beta2 * g).fma(g, self.beta2 * v);
         let denominator = v.sqrt() / self.correction + self.eps;
         // Three roundings, as in PyTorch: where decay and step cancel, any other order is many ulp away.
         let p = p * self.decay - self.size * m / denominator;
@@ -84,19 +71,6 @@ impl<A: Real> Step<A> {
 }
 
 impl AdamW {
-    /// The elements at which decay is switched on, off, on, …; before the first it is off.
-    fn switches(&self) -> Vec<usize> {
-        let mut decays = false;
-        let mut switches = Vec::new();
-        for segment in self.segments.iter().filter(|s| s.len > 0) {
-            if segment.decay != decays {
-                switches.push(segment.start);
-            }
-            decays = segment.decay;
-        }
-        switches
-    }
-
     fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
         type Acc<E> = <E as Elem>::Acc;
         if cx.input_u32(4)[0] != 0 {
@@ -110,13 +84,13 @@ impl AdamW {
             decay: table.get(row),
             size: table.get(row + 1),
             correction: table.get(row + 2),
-            keep1: constant(1.0 - self.beta1),
+            one_minus_beta1: constant(1.0 - self.beta1),
             beta2: constant(self.beta2),
-            keep2: constant(1.0 - self.beta2),
+            one_minus_beta2: constant(1.0 - self.beta2),
             eps: constant(self.eps),
         };
         let (params, m, v) = (cx.output::<Acc<E>>(0), cx.output::<Acc<E>>(1), cx.output::<Acc<E>>(2));
-        let shadow = self.precision.has_shadow().then(|| cx.output::<E>(3));
+        let compute_copy = self.precision.has_shadow().then(|| cx.output::<E>(3));
         for segment in &self.segments {
             let step = if segment.decay { step } else { Step { decay: Acc::<E>::ONE, ..step } };
             cx.pool.chunks(
@@ -131,8 +105,8 @@ impl AdamW {
                         for i in 0..run {
                             (p[i], m[i], v[i]) = step.update(p[i], m[i], v[i], g[i]);
                         }
-                        if let Some(shadow) = shadow {
-                            shadow.store(at, p);
+                        if let Some(compute_copy) = compute_copy {
+                            compute_copy.store(at, p);
                         }
                     }
                 },
@@ -155,11 +129,11 @@ impl Op for AdamW {
             return Err("takes grads, schedule, step, clip, bad".into());
         };
         let Precision { stream, master } = self.precision;
-        let covered: usize = self.segments.iter().map(|s| s.len).sum();
         if grads.dtype != master || schedule.width() != SCHEDULE_WIDTH || clip.dtype != master {
             return Err("grads, schedule and clip are in the master format".into());
         }
-        if step.dtype != DType::U32 || bad.dtype != DType::U32 || covered != grads.elements() {
+        if step.dtype != DType::U32 || bad.dtype != DType::U32 || covered(&self.segments) != grads.elements()
+        {
             return Err("step and bad are counters, and segments cover the gradients".into());
         }
         let mut outputs = vec![grads.clone(); 3];
@@ -169,7 +143,7 @@ impl Op for AdamW {
         Ok(outputs)
     }
 
-    /// Reads gradient, master and moments; writes master, moments and shadow.
+    /// Reads gradient, master and moments; writes master, moments and compute copy.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let updated: usize = outputs.iter().map(Spec::bytes).sum();
         let read: usize = outputs[..3].iter().map(Spec::bytes).sum::<usize>() + inputs[0].bytes();
@@ -185,23 +159,18 @@ impl Op for AdamW {
         Ok(())
     }
 
-    /// Where decay is switched is compiled into the kernel: it is the same for every step of a run.
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        const ELEMENTS_OF_A_BLOCK: usize = 1024;
-        let (elements, switches) = (cx.input_spec(0).elements(), self.switches());
-        let positions: String = switches.iter().map(|at| format!("{at}ull,")).collect();
+        let elements = cx.input_spec(0).elements();
         let kernel = Kernel::new("adamw", "adamw")
             .with_type("T", self.precision.stream)
-            .with("HAS_SHADOW", u8::from(self.precision.has_shadow()))
-            .with("SWITCH_COUNT", switches.len())
-            .with("SWITCH_POSITIONS", format!("{{{positions}~0ull}}"));
+            .with("HAS_COMPUTE_COPY", u8::from(self.precision.has_shadow()));
         let mut args: Vec<Arg> =
             cx.inputs.iter().chain(&cx.outputs[..3]).map(|&tensor| tensor.into()).collect();
-        let shadow = if self.precision.has_shadow() { cx.output(3) } else { 0 };
-        args.extend([shadow.into(), Arg::U64(elements as u64)]);
+        let compute_copy = if self.precision.has_shadow() { cx.output(3) } else { 0 };
+        args.extend([compute_copy.into(), Arg::U64(elements as u64)]);
         let constants = [1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.eps];
         args.extend(constants.map(|constant| Arg::F32(constant as f32)));
-        cx.queue.launch(kernel, Grid::new(elements.div_ceil(ELEMENTS_OF_A_BLOCK), 256), &args)
+        cx.queue.launch(with_switches(kernel, &self.segments), grid(elements), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

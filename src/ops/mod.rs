@@ -24,6 +24,8 @@ pub mod residual_norm;
 pub mod rms_norm;
 pub mod rope;
 pub mod scale;
+pub mod segments;
+pub mod sgd;
 pub mod silu;
 pub mod softmax;
 pub mod sum;
@@ -91,6 +93,12 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(rms_norm::RmsNorm { eps: 1e-6 }),
         Box::new(rms_norm::RmsNormGrad { eps: 1e-6, residual: false }),
         Box::new(scale::Scale { factor: 1.0 }),
+        Box::new(sgd::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.0,
+            segments: Vec::new(),
+            precision: Precision::of(DType::F32),
+        }),
         Box::new(silu::Silu),
         Box::new(silu::SiluGrad),
         Box::new(sum::Sum { scale: 1.0 }),

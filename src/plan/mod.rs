@@ -17,24 +17,11 @@ pub use model::{Model, PADDING};
 pub use schedule::Schedule;
 
 use crate::device::{DType, Precision};
-
-/// The update rule's constants.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamW {
-    /// Decay of the first moment.
-    pub beta1: f64,
-    /// Decay of the second moment.
-    pub beta2: f64,
-    /// Added to the denominator.
-    pub eps: f64,
-    /// Decoupled weight decay of matrices.
-    pub weight_decay: f64,
-    /// Largest global gradient norm; 0 does not clip.
-    pub max_norm: f64,
-}
+use crate::optim::Optimizer;
+use std::sync::Arc;
 
 /// A recipe with every number derived and checked.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     /// The recipe's name.
     pub name: String,
@@ -50,8 +37,10 @@ pub struct Plan {
     pub precision: Precision,
     /// Let tokens attend to other documents of their window.
     pub cross_documents: bool,
-    /// Update rule.
-    pub optimizer: AdamW,
+    /// Update rule with its hyperparameters.
+    pub optimizer: Arc<dyn Optimizer>,
+    /// Largest global L2 norm of the gradient; 0 does not clip.
+    pub max_norm: f64,
     /// Learning rate.
     pub schedule: Schedule,
     /// Execution of a step.

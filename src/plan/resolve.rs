@@ -1,12 +1,14 @@
 //! Recipe to plan.
 
 use super::devices::choose_gpus;
-use super::{AdamW, Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Schedule};
+use super::{Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Schedule};
 use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::machine::Machine;
+use crate::optim::{self, Optimizer};
 use crate::policy::TrainingDtype;
 use crate::recipe::Recipe;
+use std::sync::Arc;
 
 impl Plan {
     /// Derives every number of a recipe for a corpus and a machine. Reads nothing else.
@@ -31,13 +33,8 @@ impl Plan {
             seed: values.training.seed,
             precision: Precision::of(stream),
             cross_documents: values.data.cross_documents,
-            optimizer: AdamW {
-                beta1: values.optimizer.betas[0],
-                beta2: values.optimizer.betas[1],
-                eps: values.optimizer.eps,
-                weight_decay: values.optimizer.weight_decay,
-                max_norm: values.training.max_norm,
-            },
+            optimizer: plan_optimizer(recipe)?,
+            max_norm: values.training.max_norm,
             schedule: Schedule {
                 lr: values.optimizer.lr,
                 warmup: values.lr_scheduler.warmup_steps,
@@ -54,6 +51,15 @@ impl Plan {
         check_size(recipe, &plan)?;
         Ok(plan)
     }
+}
+
+/// The optimizer that a recipe names, with its hyperparameters.
+fn plan_optimizer(recipe: &Recipe) -> Result<Arc<dyn Optimizer>> {
+    let optimizer = &recipe.values().optimizer;
+    let entry = optim::find(&optimizer.name).ok_or_else(|| {
+        recipe.error(&["optimizer.name"], "there is no such optimizer", "`xrun schema` lists them")
+    })?;
+    Ok((entry.build)(&optimizer.values))
 }
 
 /// Refuses sizes whose byte counts would leave 64 bits long before anything is laid out.

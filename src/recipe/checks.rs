@@ -3,8 +3,13 @@
 use super::batch;
 use super::diagnostic::Diagnostic;
 use super::loaded::Recipe;
+use super::lookup::keys_of;
+use super::optimizer;
+use super::source::Layer;
 use super::values::WorldSize;
+use crate::optim;
 use crate::policy::{Decay, DeviceChoice, Placement};
+use crate::suggest::nearest;
 
 /// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
 const MAX_ROWS: usize = i32::MAX as usize;
@@ -15,6 +20,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     let mut found = Vec::new();
     heads(recipe, &mut found);
     batches(recipe, open_world, &mut found);
+    hyperparameters(recipe, &mut found);
     schedule(recipe, &mut found);
     engine(recipe, &mut found);
     sweep(recipe, &mut found);
@@ -86,6 +92,50 @@ fn batches(recipe: &Recipe, open_world: bool, found: &mut Vec<Diagnostic>) {
             ),
             "take a smaller local batch and raise training.accumulation",
         ));
+    }
+}
+
+/// Reports hyperparameters that the chosen optimizer does not have. Those that a lower layer sets than the one that
+/// chooses the optimizer belong to that layer's optimizer, and are left out of the recipe.
+fn hyperparameters(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    let name = &recipe.values().optimizer.name;
+    let Some(entry) = optim::find(name) else { return };
+    let chosen_by = position(recipe, "optimizer.name");
+    for key in keys_of("optimizer").filter(|key| optimizer::is_hyperparameter(key)) {
+        let Some(at) = recipe.locate(key.path) else { continue };
+        let names = || entry.hyperparameters.iter().map(|hyperparameter| hyperparameter.name);
+        if names().any(|name| name == key.name()) || position(recipe, key.path) < chosen_by {
+            continue;
+        }
+        let help = match nearest(key.name(), names()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => {
+                let owners: Vec<String> =
+                    optimizer::owners(key).map(|owner| format!("{:?}", owner.name)).collect();
+                let names = ["lr"].into_iter().chain(names()).collect::<Vec<_>>().join(", ");
+                format!("{name} has {names}; for this one set optimizer.name = {}", owners.join(" or "))
+            }
+        };
+        let diagnostic = Diagnostic::new(format!("{name} has no {}", key.path), help);
+        let diagnostic =
+            diagnostic.mark(&at.source, at.key.clone(), "not a hyperparameter of this optimizer");
+        found.push(match recipe.locate("optimizer.name") {
+            Some(chosen) => diagnostic.mark(&chosen.source, chosen.value.clone(), "chosen here"),
+            None => diagnostic.note(format!("optimizer.name = {name:?} by default")),
+        });
+    }
+}
+
+/// Position of the layer that sets a key among all layers: those that win over others have higher positions, and
+/// defaults have 0.
+fn position(recipe: &Recipe, key: &str) -> usize {
+    match recipe.layer(key) {
+        Layer::Default => 0,
+        Layer::File { path, .. } => {
+            1 + recipe.files().iter().position(|(name, _)| *name == path).unwrap_or(0)
+        }
+        Layer::Env { .. } => usize::MAX - 1,
+        Layer::CommandLine { .. } => usize::MAX,
     }
 }
 

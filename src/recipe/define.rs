@@ -1,32 +1,48 @@
 //! The macro that turns the table of keys into structs, defaults and rows.
 
-/// Defines a struct per section with its `Default`, the struct `Values` of all sections, and the tables
-/// `SECTIONS` and `KEYS`. The syntax is that of [`super::schema`].
+/// Defines the struct of a section with its `Default`, or takes it from the module that has it.
+macro_rules! section {
+    ([] $purpose:expr; $Section:ident {
+        $($(#[doc = $meaning:literal])+ $key:ident: $type:ty = $default:expr;)*
+    }) => {
+        #[doc = $purpose]
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $Section {
+            $($(#[doc = $meaning])+ pub $key: $type,)*
+        }
+
+        impl Default for $Section {
+            fn default() -> Self {
+                Self { $($key: $default),* }
+            }
+        }
+    };
+    ([$module:ident] $purpose:expr; $Section:ident {}) => {
+        pub use super::$module::$Section;
+    };
+}
+
+pub(super) use section;
+
+/// Defines a struct per section with its `Default`, the struct `Values` of all sections, and the tables `SECTIONS`
+/// and `KEYS`. The syntax is that of [`super::schema`].
 macro_rules! sections {
     ($(
         $(#[doc = $purpose:literal])+
-        $section:ident: $Section:ident {
+        $section:ident: $Section:ident $(from $module:ident)? {
             $(
                 $(#[doc = $meaning:literal])+
                 $key:ident: $type:ty = $default:expr; $class:ident, $kind:expr, $example:expr
                 $(=> $($attribute:ident($($argument:expr)?)),+)?;
-            )+
+            )*
         }
     )+) => {
-        $(
-            #[doc = concat!("`[", stringify!($section), "]`:", $($purpose),+)]
-            #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-            #[serde(default, deny_unknown_fields)]
-            pub struct $Section {
-                $($(#[doc = $meaning])+ pub $key: $type,)+
+        $(section! {
+            [$($module)?] concat!("`[", stringify!($section), "]`:", $($purpose),+); $Section {
+                $($(#[doc = $meaning])+ $key: $type = $default;)*
             }
-
-            impl Default for $Section {
-                fn default() -> Self {
-                    Self { $($key: $default),+ }
-                }
-            }
-        )+
+        })+
 
         /// The value of every key.
         #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -41,15 +57,26 @@ macro_rules! sections {
         ];
 
         /// Every key, section by section.
-        pub static KEYS: &[$crate::recipe::key::Key] = &[$($(
+        pub static KEYS: std::sync::LazyLock<Vec<$crate::recipe::key::Key>> = std::sync::LazyLock::new(|| {
+            let keys_of = |section: &str| {
+                $($(if section == stringify!($section) {
+                    return super::$module::keys();
+                })?)+
+                ROWS.iter().filter(|key| key.section() == section).copied().collect()
+            };
+            SECTIONS.iter().flat_map(|(section, _)| keys_of(section)).collect()
+        });
+
+        /// The keys of the sections that are defined here.
+        static ROWS: &[$crate::recipe::key::Key] = &[$($(
             $crate::recipe::key::Key::new(
                 concat!(stringify!($section), ".", stringify!($key)),
                 $crate::recipe::key::Class::$class,
                 $kind,
                 $crate::recipe::key::doc_text(concat!($($meaning),+)),
                 $example,
-            )$($(.$attribute($($argument)?))+)?
-        ),+),+];
+            )$($(.$attribute($($argument)?))+)?,
+        )*)+];
     };
 }
 

@@ -140,7 +140,13 @@ pub struct Key {
     /// machine with a given table of matrix-product algorithms. Others may round differently: with more than
     /// two ranks on GPUs, the start of a bucket decides the order in which ranks are added.
     pub same_bits: bool,
+    /// The value (TOML text, or `unset`) at which resolved recipes and hashes leave the key out: what recipes meant
+    /// before the key existed, so that their hashes stay.
+    pub implied: Option<&'static str>,
 }
+
+/// Stands for the value of a key that has none.
+pub(super) const UNSET: &str = "unset";
 
 /// Returns the text of a doc comment, without the space between the slashes and its first word.
 pub(super) const fn doc_text(doc: &'static str) -> &'static str {
@@ -156,7 +162,18 @@ impl Key {
         meaning: &'static str,
         example: &'static str,
     ) -> Self {
-        Self { path, class, kind, unit: "", unset: "", meaning, example, aliases: &[], same_bits: false }
+        Self {
+            path,
+            class,
+            kind,
+            unit: "",
+            unset: "",
+            meaning,
+            example,
+            aliases: &[],
+            same_bits: false,
+            implied: None,
+        }
     }
 
     pub(super) const fn unit(mut self, unit: &'static str) -> Self {
@@ -177,6 +194,16 @@ impl Key {
     pub(super) const fn same_bits(mut self) -> Self {
         self.same_bits = true;
         self
+    }
+
+    pub(super) const fn implied(mut self, value: &'static str) -> Self {
+        self.implied = Some(value);
+        self
+    }
+
+    /// Returns true if resolved recipes and hashes leave the key out at this value.
+    pub(super) fn is_implied(&self, value: Option<&str>) -> bool {
+        self.implied.is_some_and(|implied| implied == value.unwrap_or(UNSET))
     }
 
     /// The part before the dot.

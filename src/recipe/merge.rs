@@ -8,6 +8,7 @@
 
 use super::diagnostic::{self, Diagnostic};
 use super::layers::Document;
+use super::optimizer;
 use super::schema::Values;
 use super::source::{Layer, Location};
 use super::toml_text::{parse_value, value_text, values};
@@ -113,6 +114,8 @@ impl Provider for Defaults {
 
     fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
         let defaults = values(&Values::default()).into_iter();
+        // Defaults of hyperparameters depend on the optimizer, which a higher layer may choose.
+        let defaults = defaults.filter(|(key, _)| !optimizer::is_hyperparameter(key));
         Ok(dict(defaults.filter_map(|(key, value)| Some((key.path, value?)))))
     }
 }
@@ -170,12 +173,12 @@ mod tests {
         );
         assert_eq!(values.compare.change.keys().collect::<Vec<_>>(), ["model.n_layers"]);
         assert_eq!(values.compare.repeats, 7, "other keys of the section stay");
-        assert_eq!(values.optimizer.betas, [0.3, 0.4]);
+        assert_eq!(values.optimizer.values.pair("betas"), [0.3, 0.4]);
     }
 
     #[test]
     fn every_value_passes_through_figment_unchanged() {
-        for key in KEYS {
+        for key in KEYS.iter() {
             let mut layers = Layers::default();
             layers
                 .files(Source::new(Origin::File("x.toml".into()), format!("{} = {}", key.path, key.example)));

@@ -22,6 +22,7 @@ mod load;
 mod loaded;
 mod lookup;
 mod merge;
+mod optimizer;
 mod prediction;
 mod reference;
 mod schema;

@@ -2,24 +2,37 @@
 
 use super::key::Key;
 use super::lookup::keys_of;
+use super::optimizer;
 use super::schema::{SECTIONS, Values};
 use super::toml_text::values;
+use crate::optim::OPTIMIZERS;
 use std::fmt::Write;
+
+/// Head of a table of keys.
+const HEAD: &str = "| key | class | meaning | values | unit | default | example | aliases |\n\
+                    |---|---|---|---|---|---|---|---|";
 
 /// One heading and one table per section: key, class, meaning, values, unit, default, example, aliases.
 pub fn reference_markdown() -> String {
     let defaults = values(&Values::default());
     let mut text = String::new();
     for (section, meaning) in SECTIONS {
-        let _ = writeln!(text, "### `[{section}]`\n\n{meaning}\n");
-        text.push_str("| key | class | meaning | values | unit | default | example | aliases |\n");
-        text.push_str("|---|---|---|---|---|---|---|---|\n");
-        for key in keys_of(section) {
+        let _ = writeln!(text, "### `[{section}]`\n\n{meaning}\n\n{HEAD}");
+        for key in keys_of(section).filter(|key| !optimizer::is_hyperparameter(key)) {
             let default =
                 defaults.iter().find(|(known, _)| known.path == key.path).and_then(|(_, v)| v.as_ref());
             text.push_str(&row(key, default));
         }
         text.push('\n');
+        if *section == "optimizer" {
+            for entry in OPTIMIZERS {
+                let _ = writeln!(text, "With `name = \"{}\"`:\n\n{HEAD}", entry.name);
+                for (key, default) in optimizer::hyperparameters(entry) {
+                    text.push_str(&row(&key, Some(&default)));
+                }
+                text.push('\n');
+            }
+        }
     }
     text
 }

@@ -10,9 +10,10 @@
 //!     /// Meaning.
 //!     key: type = default; Class, type and bounds, "example in TOML" => unit("..."), unset("..."), aliases(&[...]);
 //! }
+//! section: Struct from module {}    the module has the struct, and the rows in `keys()`
 //! ```
 
-use super::define::sections;
+use super::define::{section, sections};
 use super::key::{Interval, Type};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
@@ -128,19 +129,8 @@ sections! {
         seed: u64 = 0; Training, count(0, MAX_SEED), "42";
     }
 
-    /// AdamW.
-    optimizer: Optimizer {
-        /// Peak learning rate.
-        lr: f64 = 1e-3;
-            Training, number(Included(0.0), Included(10.0)), "3e-4" => aliases(&["learning_rate"]);
-        /// Decay rates of the first and the second moment.
-        betas: [f64; 2] = [0.9, 0.95];
-            Training, Type::Pair(interval(Included(0.0), Excluded(1.0))), "[0.9, 0.999]";
-        /// Added to the root of the second moment.
-        eps: f64 = 1e-8; Training, number(Excluded(0.0), Included(1.0)), "1e-6" => aliases(&["adam_epsilon"]);
-        /// Decoupled weight decay, as a multiple of the learning rate; spares vectors.
-        weight_decay: f64 = 0.1; Training, number(Included(0.0), Included(10.0)), "0.01";
-    }
+    /// How gradients become updates.
+    optimizer: Optimizer from optimizer {}
 
     /// Learning-rate schedule.
     lr_scheduler: LrScheduler {

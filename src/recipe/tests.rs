@@ -40,7 +40,7 @@ fn the_table_and_the_structs_have_the_same_keys() {
 #[test]
 fn names_and_aliases_are_unique_in_their_section() {
     let mut seen = BTreeSet::new();
-    for key in KEYS {
+    for key in KEYS.iter() {
         for name in std::iter::once(key.name()).chain(key.aliases.iter().copied()) {
             assert!(seen.insert((key.section(), name)), "{}.{name} twice", key.section());
             assert_eq!(find(key.section(), name).map(|k| k.path), Some(key.path));
@@ -66,24 +66,24 @@ fn defaults_pass_their_own_checks() {
 }
 
 /// Some examples go with other values than the defaults.
-fn company(key: &Key) -> &'static [&'static str] {
+fn company(key: &Key) -> Vec<&'static str> {
     match key.path {
-        "model.n_heads" => &["model.head_dim=32"],
-        "engine.devices" => &["parallelism.world_size=2"],
-        "training.global_batch_size" => &["training.local_batch_size=8"],
-        _ => &[],
+        "model.n_heads" => vec!["model.head_dim=32"],
+        "engine.devices" => vec!["parallelism.world_size=2"],
+        "training.global_batch_size" => vec!["training.local_batch_size=8"],
+        _ => optimizer::choice_of_owner(key).into_iter().collect(),
     }
 }
 
 #[test]
 fn every_example_is_valid_and_every_alias_sets_its_key() {
-    for key in KEYS {
+    for key in KEYS.iter() {
         let expected =
-            load_over(&format!("{} = {}", key.path, key.example), company(key), &[]).expect(key.path);
+            load_over(&format!("{} = {}", key.path, key.example), &company(key), &[]).expect(key.path);
         assert_ne!(*expected.written(), Values::default(), "the example of {} is its default", key.path);
         for alias in key.aliases {
             let text = format!("[{}]\n{alias} = {}", key.section(), key.example);
-            let aliased = load_over(&text, company(key), &[]).expect(alias);
+            let aliased = load_over(&text, &company(key), &[]).expect(alias);
             assert_eq!(aliased.written(), expected.written(), "{alias}");
         }
     }
@@ -91,14 +91,14 @@ fn every_example_is_valid_and_every_alias_sets_its_key() {
 
 #[test]
 fn every_key_can_be_set_from_every_layer() {
-    for key in KEYS {
+    for key in KEYS.iter() {
         let expected =
-            load_over(&format!("{} = {}", key.path, key.example), company(key), &[]).expect(key.path);
+            load_over(&format!("{} = {}", key.path, key.example), &company(key), &[]).expect(key.path);
         let argument = format!("{}={}", key.path, key.example);
         let flag = format!("--{argument}");
         let var = format!("XRUN__{}", key.path.to_uppercase().replace('.', "__"));
         let with =
-            |extra: &str| company(key).iter().copied().chain([extra]).map(str::to_owned).collect::<Vec<_>>();
+            |extra: &str| company(key).into_iter().chain([extra]).map(str::to_owned).collect::<Vec<_>>();
         for overrides in [with(&argument), with(&flag)] {
             let resolved =
                 load_str(Path::new("test.toml"), "", &overrides, std::iter::empty(), &Machine::none())
@@ -106,7 +106,7 @@ fn every_key_can_be_set_from_every_layer() {
             assert_eq!(resolved.written(), expected.written(), "{argument}");
             assert!(matches!(resolved.layer(key.path), Layer::CommandLine { .. }));
         }
-        let resolved = load_over("", company(key), &[(&var, key.example)]).expect(key.path);
+        let resolved = load_over("", &company(key), &[(&var, key.example)]).expect(key.path);
         assert_eq!(resolved.written(), expected.written(), "{var}");
         assert_eq!(resolved.layer(key.path), Layer::Env { var });
     }
@@ -120,9 +120,9 @@ fn resolved_text_reads_back_to_the_same_recipe() {
         assert_eq!(again.values(), resolved.values());
         assert_eq!(again.hash(), resolved.hash());
     }
-    for key in KEYS {
+    for key in KEYS.iter() {
         let resolved =
-            load_over(&format!("{} = {}", key.path, key.example), company(key), &[]).expect(key.path);
+            load_over(&format!("{} = {}", key.path, key.example), &company(key), &[]).expect(key.path);
         let again = load_text(&resolved.to_toml()).expect(key.path);
         assert_eq!(again.values(), resolved.values(), "{}", key.path);
     }
@@ -131,9 +131,9 @@ fn resolved_text_reads_back_to_the_same_recipe() {
 #[test]
 fn the_hash_follows_what_runs_and_nothing_else() {
     let base = load_text("").expect("defaults");
-    for key in KEYS {
+    for key in KEYS.iter() {
         let changed =
-            load_over(&format!("{} = {}", key.path, key.example), company(key), &[]).expect(key.path);
+            load_over(&format!("{} = {}", key.path, key.example), &company(key), &[]).expect(key.path);
         let differs = diff(base.written(), changed.written());
         let matters = differs.iter().any(|change| change.class != Class::Bookkeeping);
         assert_eq!(base.hash() != changed.hash(), matters, "{}", key.path);
@@ -212,7 +212,7 @@ fn words_for_the_same_thing_lead_to_the_key() {
 #[test]
 fn the_schema_knows_every_key_and_alias() {
     let schema = json_schema();
-    for key in KEYS {
+    for key in KEYS.iter() {
         let keys = &schema["properties"][key.section()]["properties"];
         assert_eq!(keys[key.name()]["description"].as_str().map(|d| d.starts_with(key.meaning)), Some(true));
         for alias in key.aliases {
@@ -222,4 +222,34 @@ fn the_schema_knows_every_key_and_alias() {
         }
     }
     assert_eq!(schema["properties"]["model"]["additionalProperties"], false);
+}
+
+#[test]
+fn the_optimizer_of_a_later_layer_brings_its_own_keys() {
+    let text = "[optimizer]\nlr = 0.1\nbetas = [0.8, 0.9]\nweight_decay = 0.5";
+    let sgd = load_over(text, &["optimizer.name=sgd"], &[]).expect("betas belong to the file's optimizer");
+    let toml = sgd.to_toml();
+    let section = toml.split("[optimizer]\n").nth(1).and_then(|rest| rest.split("\n\n").next());
+    assert_eq!(section, Some("name = \"sgd\"\nlr = 0.1\nweight_decay = 0.5\nmomentum = 0.9"));
+    assert_eq!(load_text(&toml).expect("it reads back").values(), sgd.values());
+    // What recipes said before there was a choice, they still say.
+    let adamw = load_text(text).expect("valid");
+    let written = "[optimizer]\nlr = 0.1\nbetas = [0.8, 0.9]\neps = 1e-8\nweight_decay = 0.5\n";
+    assert!(adamw.to_toml().contains(written));
+    assert_eq!(adamw.hash(), load_over(text, &["optimizer.name=adamw"], &[]).expect("valid").hash());
+    assert!(load_over(text, &["optimizer.name=sgd", "optimizer.eps=1e-6"], &[]).is_err());
+    // The default of a hyperparameter is that of the chosen optimizer.
+    let bare = load_text("[optimizer]\nname = \"sgd\"").expect("valid");
+    assert_eq!(bare.values().optimizer.values.number("weight_decay"), 0.0);
+}
+
+#[test]
+fn hyperparameters_of_one_name_have_one_form() {
+    for entry in crate::optim::OPTIMIZERS {
+        for hyperparameter in entry.hyperparameters {
+            let key = find("optimizer", hyperparameter.name).expect(hyperparameter.name);
+            let own = optimizer::hyperparameters(entry).find(|(own, _)| own.path == key.path);
+            assert_eq!(own.map(|(own, _)| own.kind), Some(key.kind), "{}", key.path);
+        }
+    }
 }

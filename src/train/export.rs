@@ -5,7 +5,7 @@
 //! convenience of hosts with a limit per file, and every reader of the format takes one file.
 
 use crate::checkpoint::tensor_file;
-use crate::checkpoint::{ADAM_M, ADAM_V, DiskFs, Fs, Loaded, TensorView, write_synced};
+use crate::checkpoint::{DiskFs, Fs, Loaded, TensorView, write_synced};
 use crate::error::{Error, IoContext, Result};
 use half::bf16;
 use safetensors::Dtype as StoredDtype;
@@ -70,8 +70,7 @@ pub trait Weights {
 
 impl Weights for Loaded {
     fn names(&self) -> Vec<String> {
-        let is_moment = |n: &str| n.starts_with(ADAM_M) || n.starts_with(ADAM_V);
-        Loaded::names(self).into_iter().filter(|n| !is_moment(n)).map(str::to_string).collect()
+        self.parameter_names().map(str::to_string).collect()
     }
 
     fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {

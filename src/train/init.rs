@@ -8,7 +8,7 @@ use crate::exec::Engine;
 use crate::ir::{Init, Param};
 use std::sync::Arc;
 
-/// Sets every parameter to its start, moments to zero, and shadows to the rounded masters.
+/// Sets parameters and the optimizer's slots to their initial values, and the compute copy to the rounded masters.
 ///
 /// # Errors
 /// When the device refuses.
@@ -18,6 +18,11 @@ pub fn initialize(engine: &mut Engine, seed: u64) -> Result<()> {
         match layout.precision.master {
             DType::F64 => fill::<f64>(engine, param, index, seed)?,
             _ => fill::<f32>(engine, param, index, seed)?,
+        }
+        // The state is zero as it is allocated.
+        for slot in layout.optimizer_slots.iter().filter(|slot| slot.initial != 0.0) {
+            let id = engine.state.slot(&format!("{}.{}", slot.buffer, param.name))?;
+            engine.state.set_values(id, &vec![slot.initial; param.spec.logical_elements()])?;
         }
     }
     refresh_shadow(engine)

@@ -52,7 +52,8 @@ pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
     }));
     let shape = vec![logits.len() / 4 / vocab, vocab];
     tensors.push(TensorView::lazy("logits", Dtype::F32, shape, || Ok(Cow::Borrowed(&logits))));
-    tensors.extend(rank.tensors_of(&[("params", "params."), ("grads", "grads.")]));
+    tensors.extend(rank.tensors_of("params", "params."));
+    tensors.extend(rank.tensors_of("grads", "grads."));
     tensor_file::write(&DiskFs, to, &tensors)?;
     Ok(loss)
 }

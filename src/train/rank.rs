@@ -7,8 +7,8 @@ use super::generate::generate;
 use super::init::initialize;
 use super::phase::{COMPARES, COMPUTES, EVALUATES};
 use super::replicas;
-use super::restore::{BUFFERS, restore, share, views};
-use crate::checkpoint::{Loaded, TensorView};
+use super::restore::{restore, share, views};
+use crate::checkpoint::{self, Loaded, TensorView};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
 use crate::device::Device;
 use crate::device::communicator::{Communicator, RankPhase};
@@ -446,14 +446,16 @@ impl Rank {
         self.number("control.loss")
     }
 
-    /// Every tensor of a checkpoint: parameters and moments, unpadded.
-    pub fn tensors(&self) -> Vec<TensorView<'_>> {
-        self.tensors_of(&BUFFERS)
+    /// Returns every tensor of a checkpoint, unpadded: the parameters, and the optimizer's slots of each.
+    pub fn snapshot(&self) -> checkpoint::Snapshot<'_> {
+        let slots = &self.engine.state.layout().optimizer_slots;
+        let slots = slots.iter().flat_map(|slot| self.tensors_of(slot.buffer, slot.checkpoint_prefix));
+        checkpoint::Snapshot::new(self.tensors_of("params", ""), slots)
     }
 
-    /// The tensors of state buffers, unpadded, with a prefix each.
-    pub(super) fn tensors_of(&self, buffers: &[(&str, &str)]) -> Vec<TensorView<'_>> {
-        views(&self.engine, buffers)
+    /// Returns the tensors of a state buffer, unpadded; `prefix` goes before the name of each parameter.
+    pub(super) fn tensors_of(&self, buffer: &str, prefix: &str) -> Vec<TensorView<'_>> {
+        views(&self.engine, buffer, prefix)
     }
 
     /// Ends a run that went well, on every rank, once all of them have come to their end: waits for the
@@ -472,7 +474,7 @@ impl Rank {
     /// When a tensor is missing or has another shape, or a rank is lost.
     pub fn restore(&mut self, step: u64, loaded: Option<&Loaded>) -> Result<()> {
         if let Some(loaded) = loaded {
-            restore(&mut self.engine, loaded, &BUFFERS)?;
+            restore(&mut self.engine, loaded)?;
         }
         share(&mut self.engine, &*self.comm)?;
         self.go_to(step)

@@ -2,7 +2,7 @@
 
 use super::gauges::Gauges;
 use super::rank::{Rank, StepReport};
-use crate::checkpoint::{Meta, Snapshot, Store};
+use crate::checkpoint::{Meta, Store};
 use crate::data::stories::judge;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
@@ -204,7 +204,7 @@ impl Recorder {
         self.timing.sync()?;
         self.meta.step = rank.done();
         self.meta.tokens_seen = rank.done() * self.plan.batch.tokens_per_step() as u64;
-        match self.store.save(&self.meta, &Snapshot::new(rank.tensors())) {
+        match self.store.save(&self.meta, &rank.snapshot()) {
             Ok(saved) => {
                 for warning in saved.warnings {
                     self.warn(&warning)?;

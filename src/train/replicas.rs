@@ -83,7 +83,7 @@ mod tests {
             role: Role::Vector,
             block: None,
         });
-        let state = StateBuilder::new(Precision::of(DType::F32), &requests, false).finish();
+        let state = StateBuilder::for_inference(Precision::of(DType::F32), &requests).finish();
         let bytes = |numbers: &[u8; 3]| numbers.iter().flat_map(|&n| [n; BYTES]).collect();
         verdict(&state, &CollectiveResult::Bytes(ranks.iter().map(bytes).collect()))
     }

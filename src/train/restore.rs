@@ -6,46 +6,38 @@ use crate::device::DType;
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::exec::Engine;
-use crate::ir::{Param, SlotId};
+use crate::ir::{Param, Spec, State};
+use half::bf16;
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// The state buffers that a checkpoint holds, and the prefix of their tensors' names.
-pub(super) const BUFFERS: [(&str, &str); 3] = [("params", ""), ("m", "adam.m."), ("v", "adam.v.")];
-
-/// Reads the parameters of a checkpoint, without the moments, into an engine that only generates.
-///
-/// # Errors
-/// When a tensor is missing or has another shape.
-pub fn restore_parameters(engine: &mut Engine, loaded: &Loaded) -> Result<()> {
-    restore(engine, loaded, &BUFFERS[..1])
+/// State buffers that a checkpoint holds, each with the prefix of its tensors' names: the parameters, and the
+/// optimizer's slots where the state is for training.
+fn checkpoint_buffers(layout: &State) -> Vec<(&'static str, &'static str)> {
+    let slots = layout.optimizer_slots.iter().map(|slot| (slot.buffer, slot.checkpoint_prefix));
+    std::iter::once(("params", "")).chain(slots).collect()
 }
 
-/// Reads state buffers of a checkpoint into an engine.
+/// Reads a checkpoint into an engine: the parameters, and the optimizer's slots where the engine trains.
 ///
 /// # Errors
 /// When a tensor is missing or has another shape.
-pub(super) fn restore(engine: &mut Engine, loaded: &Loaded, buffers: &[(&str, &str)]) -> Result<()> {
+pub(super) fn restore(engine: &mut Engine, loaded: &Loaded) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
-    for (buffer, prefix) in buffers {
+    for (buffer, prefix) in checkpoint_buffers(&layout) {
         for param in &layout.params {
-            let slot: SlotId = engine.state.slot(&format!("{buffer}.{}", param.name))?;
-            let bytes = loaded.read(&format!("{prefix}{}", param.name), &param.spec.shape)?;
-            let size = param.spec.dtype.size();
-            let mut memory = vec![0u8; param.spec.bytes()];
-            for (from, at, len) in param.spec.runs() {
-                memory[at * size..(at + len) * size]
-                    .copy_from_slice(&bytes[from * size..(from + len) * size]);
-            }
-            engine.state.write(slot, &memory)?;
+            let slot = engine.state.slot(&format!("{buffer}.{}", param.name))?;
+            let spec = &layout.get(slot).spec;
+            let stored = loaded.read(&format!("{prefix}{}", param.name), &spec.shape)?;
+            engine.state.write(slot, &from_stored(spec, stored))?;
         }
     }
     refresh_shadow(engine)
 }
 
-/// Gives every rank the parameters and moments of rank 0, which alone may see the checkpoint: between GPUs directly, else
-/// over the host.
+/// Gives every rank the parameters and the optimizer's slots of rank 0, which alone may see the checkpoint: between
+/// GPUs directly, else over the host.
 ///
 /// # Errors
 /// When a rank is lost, or plans another model.
@@ -54,21 +46,21 @@ pub(super) fn share(engine: &mut Engine, comm: &dyn Communicator) -> Result<()> 
         return Ok(());
     }
     let layout = Arc::clone(engine.state.layout());
-    for (buffer, _) in BUFFERS {
+    for (buffer, _) in checkpoint_buffers(&layout) {
         for param in &layout.params {
             let slot = engine.state.slot(&format!("{buffer}.{}", param.name))?;
+            let expected = layout.get(slot).spec.bytes();
             if engine.broadcast_from_rank_0(slot)? {
                 continue;
             }
             let mine =
                 if comm.rank() == 0 { engine.state.read::<u8>(slot)?.into_owned() } else { Vec::new() };
             let bytes = comm.broadcast(&format!("{buffer}.{}", param.name), mine)?;
-            if bytes.len() != param.spec.bytes() {
+            if bytes.len() != expected {
                 return Err(Error::failed(format!(
-                    "{} has {} bytes on rank 0, and {} here",
+                    "{} has {} bytes on rank 0, and {expected} here",
                     param.name,
                     bytes.len(),
-                    param.spec.bytes()
                 )));
             }
             if comm.rank() != 0 {
@@ -82,27 +74,61 @@ pub(super) fn share(engine: &mut Engine, comm: &dyn Communicator) -> Result<()> 
     refresh_shadow(engine)
 }
 
-/// The tensors of state buffers, unpadded, with a prefix each.
-pub(super) fn views<'a>(engine: &'a Engine, buffers: &[(&str, &str)]) -> Vec<TensorView<'a>> {
-    let layout = engine.state.layout();
-    let mut tensors = Vec::new();
-    for (buffer, prefix) in buffers {
-        for param in &layout.params {
-            let Some(slot) = layout.slot(&format!("{buffer}.{}", param.name)) else { continue };
-            let (state, shape) = (&engine.state, param.spec.shape.clone());
-            let read = move || Ok(Cow::Owned(unpadded(param, &state.read::<u8>(slot)?)));
-            let dtype = if param.spec.dtype == DType::F64 { Dtype::F64 } else { Dtype::F32 };
-            tensors.push(TensorView::lazy(format!("{prefix}{}", param.name), dtype, shape, read));
-        }
-    }
-    tensors
+/// Returns the tensors of a state buffer, unpadded, one per parameter; `prefix` goes before the parameter's name.
+pub(super) fn views<'a>(engine: &'a Engine, buffer: &str, prefix: &str) -> Vec<TensorView<'a>> {
+    let (state, layout) = (&engine.state, engine.state.layout());
+    let view = |param: &Param| {
+        let slot = layout.slot(&format!("{buffer}.{}", param.name))?;
+        let spec = &layout.get(slot).spec;
+        let dtype = if spec.dtype == DType::F64 { Dtype::F64 } else { Dtype::F32 };
+        let read = move || Ok(Cow::Owned(to_stored(spec, &state.read::<u8>(slot)?)));
+        Some(TensorView::lazy(format!("{prefix}{}", param.name), dtype, spec.shape.clone(), read))
+    };
+    layout.params.iter().filter_map(view).collect()
 }
 
-fn unpadded(param: &Param, bytes: &[u8]) -> Vec<u8> {
-    let size = param.spec.dtype.size();
-    let mut out = Vec::with_capacity(param.spec.logical_elements() * size);
-    for (_, at, len) in param.spec.runs() {
-        out.extend_from_slice(&bytes[at * size..(at + len) * size]);
+/// The bytes of a tensor as checkpoints hold them: without padding, bf16 widened to fp32.
+fn to_stored(spec: &Spec, memory: &[u8]) -> Vec<u8> {
+    let size = spec.dtype.size();
+    let mut stored = Vec::with_capacity(spec.logical_elements() * size);
+    for (_, at, len) in spec.runs() {
+        stored.extend_from_slice(&memory[at * size..(at + len) * size]);
     }
-    out
+    if spec.dtype == DType::Bf16 {
+        let (halves, _) = stored.as_chunks::<2>();
+        return halves.iter().flat_map(|&half| bf16::from_le_bytes(half).to_f32().to_le_bytes()).collect();
+    }
+    stored
+}
+
+/// The inverse of [`to_stored`]: the bytes of a tensor in memory, padding zero.
+fn from_stored(spec: &Spec, mut stored: Vec<u8>) -> Vec<u8> {
+    if spec.dtype == DType::Bf16 {
+        let (floats, _) = stored.as_chunks::<4>();
+        stored = floats.iter().flat_map(|&x| bf16::from_f32(f32::from_le_bytes(x)).to_le_bytes()).collect();
+    }
+    let size = spec.dtype.size();
+    let mut memory = vec![0; spec.bytes()];
+    for (from, at, len) in spec.runs() {
+        memory[at * size..(at + len) * size].copy_from_slice(&stored[from * size..(from + len) * size]);
+    }
+    memory
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stored_comes_back_with_its_padding_zero() {
+        for dtype in [DType::F32, DType::Bf16] {
+            let spec = Spec::padded([2, 3], [4, 4], dtype);
+            let stored: Vec<u8> = (0..6u8).flat_map(|i| (f32::from(i) - 2.5).to_le_bytes()).collect();
+            let memory = from_stored(&spec, stored.clone());
+            assert_eq!(memory.len(), spec.bytes());
+            let row = 4 * dtype.size();
+            assert!(memory[2 * row..].iter().chain(&memory[row - dtype.size()..row]).all(|&byte| byte == 0));
+            assert_eq!(to_stored(&spec, &memory), stored, "{dtype}");
+        }
+    }
 }

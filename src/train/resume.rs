@@ -130,7 +130,7 @@ fn changes(
     )))
 }
 
-/// Refuses a fork that has nothing to train, or another model than the checkpoint holds.
+/// Refuses a fork that has nothing to train, or another model or optimizer than the checkpoint holds.
 fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
     let at = loaded.path().display();
     let step = loaded.meta().step;
@@ -151,6 +151,15 @@ fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
             "{at} holds another model: {name}, {shape:?} by this recipe, {found}; a fork keeps [model] and the size of \
              the vocabulary"
         )));
+    }
+    for slot in &programs.state.optimizer_slots {
+        let names =
+            programs.state.params.iter().map(|param| format!("{}{}", slot.checkpoint_prefix, param.name));
+        if let Some(missing) = names.into_iter().find(|name| loaded.shape(name).is_none()) {
+            return Err(Error::usage(format!(
+                "{at} holds the state of another optimizer: there is no {missing}; a fork keeps optimizer.name"
+            )));
+        }
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Text from a trained run.
 
 use super::generate::generate;
-use super::restore::restore_parameters;
+use super::restore::restore;
 use super::resume::recipe_of;
 use super::run::TOKENIZER;
 use crate::checkpoint::{self, Loaded};
@@ -93,7 +93,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         section.memory.arena_bytes,
         execution.poison,
     )?;
-    restore_parameters(&mut engine, &loaded)?;
+    restore(&mut engine, &loaded)?;
     let texts = generate(&mut engine, &section, &tokenizer, &plan.generation, plan.batch.seq_len)?;
     Ok((plan.generation, texts))
 }

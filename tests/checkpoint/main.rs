@@ -138,7 +138,7 @@ fn tensors_that_cannot_be_stored_are_refused_and_leave_nothing() {
         (vec![TensorView::new("a", vec![2], &[0; 4])], "takes 8 bytes, 4 were given"),
         (vec![TensorView::new("a", vec![usize::MAX, 9], &[])], "too large"),
     ] {
-        let error = store.save(State::new(2, 2).meta(), &Snapshot::new(tensors)).unwrap_err();
+        let error = store.save(State::new(2, 2).meta(), &Snapshot::new(tensors, [])).unwrap_err();
         assert!(error.message().contains(says), "{error}");
         assert!(error.message().contains("earlier ones are untouched"), "{error}");
         assert_eq!(newest_of(&dir, &[&old]), Some(0));

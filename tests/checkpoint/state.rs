@@ -50,7 +50,9 @@ impl State {
     }
 
     pub fn snapshot(&self) -> Snapshot<'_> {
-        Snapshot::new(self.tensors().map(|(n, s, b)| TensorView::new(n, s.to_vec(), b)))
+        let views = self.tensors().map(|(n, s, b)| TensorView::new(n, s.to_vec(), b));
+        let (optimizer, parameters): (Vec<_>, Vec<_>) = views.partition(|t| t.name().starts_with("adam."));
+        Snapshot::new(parameters, optimizer)
     }
 
     pub fn hash(&self) -> blake3::Hash {

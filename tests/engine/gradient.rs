@@ -34,7 +34,7 @@ impl Model {
         // Larger than at the start of a training, and norm weights that differ, so that every gradient is felt.
         for param in &setup.programs.state.params {
             let slot = format!("params.{}", param.name);
-            let matrix = param.decay;
+            let matrix = param.role.is_matrix();
             let values = get(&engine, &slot).into_iter().enumerate();
             let moved = values.map(|(i, v)| if matrix { 3.0 * v } else { v + 0.3 * (i as f64).sin() });
             set(&mut engine, &slot, &moved.collect::<Vec<_>>());

@@ -181,7 +181,7 @@ impl Trained {
         }
         let val_loss = rank.evaluate()?;
         let mut tensors = Vec::new();
-        for tensor in rank.tensors() {
+        for tensor in rank.snapshot().tensors() {
             tensors.push((tensor.name().to_owned(), tensor.bytes()?.into_owned()));
         }
         let engine = rank.engine();

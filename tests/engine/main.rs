@@ -8,6 +8,7 @@ mod harness;
 mod keys;
 mod learning;
 mod memory;
+mod optimizers;
 mod ranks;
 mod replicas;
 mod splits;

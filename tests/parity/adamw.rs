@@ -8,15 +8,15 @@ use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
 use xrun::ir::state::ParamRequest;
-use xrun::ir::{Builder, Init, Mode, Out, Precision, Role, Spec, State, StateBuilder};
-use xrun::ops::adamw::{AdamW, SCHEDULE_WIDTH, Segment, schedule_row};
+use xrun::ir::{Builder, Init, Precision, Role, Spec, State, StateBuilder};
+use xrun::optim::{AdamW, Optimizer, Update};
 use xrun::plan::Schedule;
 use xrun::policy::{Decay, Placement};
 
 const STEPS: usize = 1000;
 /// Numbers that decay, and numbers that do not.
 const COUNTS: [usize; 2] = [16, 8];
-const BETAS: (f64, f64) = (0.9, 0.95);
+const OPTIMIZER: AdamW = AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
 
 #[test]
 fn every_step_within_two_ulp() {
@@ -96,8 +96,8 @@ fn table() -> Vec<f64> {
         decay: Decay::Cosine,
         decay_ratio: 0.2,
     };
-    let rows = (1..=STEPS).flat_map(|t| schedule_row(schedule.at(t), 0.1, BETAS, t as u64));
-    std::iter::repeat_n(0.0, SCHEDULE_WIDTH).chain(rows).collect()
+    let rows = (1..=STEPS).flat_map(|t| OPTIMIZER.schedule_row(schedule.at(t), t as u64));
+    std::iter::repeat_n(0.0, OPTIMIZER.schedule_width()).chain(rows).collect()
 }
 
 fn state() -> State {
@@ -111,36 +111,24 @@ fn state() -> State {
     };
     let matrix = request("matrix", vec![4, COUNTS[0] / 4], Role::Head);
     let params = [matrix, request("vector", vec![COUNTS[1]], Role::Vector)];
-    let mut builder = StateBuilder::new(Precision::of(DType::F32), &params, true);
+    let precision = Precision::of(DType::F32);
+    let mut builder = StateBuilder::for_training(precision, &params, &OPTIMIZER.slots(precision));
     builder.group(
         "control",
         &[
             ("step", Spec::new([1], DType::U32)),
             ("bad", Spec::new([1], DType::U32)),
             ("clip", Spec::new([1], DType::F32)),
-            ("schedule", Spec::new([STEPS + 1, SCHEDULE_WIDTH], DType::F32)),
+            ("schedule", Spec::new([STEPS + 1, OPTIMIZER.schedule_width()], DType::F32)),
         ],
     );
     builder.finish()
 }
 
 fn section(state: &Arc<State>) -> Section {
-    let border = state.params[1].start;
-    let op = AdamW {
-        beta1: BETAS.0,
-        beta2: BETAS.1,
-        eps: 1e-8,
-        segments: vec![
-            Segment { start: 0, len: border, decay: true },
-            Segment { start: border, len: state.flat_len - border, decay: false },
-        ],
-        precision: state.precision,
-    };
     let mut b = Builder::new("adamw", Arc::clone(state));
-    let inputs = ["grads.flat", "control.schedule", "control.step", "control.clip", "control.bad"]
-        .map(|slot| b.state(slot).unwrap());
-    let outs = ["params.flat", "m.flat", "v.flat"].map(|slot| Out::Into(b.state(slot).unwrap(), Mode::Add));
-    b.emit_into("update", Arc::new(op), &inputs, &outs).unwrap();
+    let update = Update::from_state(&mut b).unwrap();
+    OPTIMIZER.record(&mut b, &update).unwrap();
     Section::new(b.finish())
 }
 

@@ -7,5 +7,6 @@ mod adamw;
 mod fixture;
 mod formula;
 mod model;
+mod sgd;
 mod subject;
 mod training;

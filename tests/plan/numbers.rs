@@ -131,3 +131,23 @@ fn step_time_is_bound_by_products_and_memory() {
     assert_eq!(tf32.products, "tf32");
     assert!(tf32.seconds < fp32.seconds);
 }
+
+#[test]
+fn the_state_of_the_optimizer_is_planned_as_it_is() {
+    let of = |overrides: &[&str]| {
+        let plan = plan("quickstart", overrides, 512);
+        let forecast = forecast(&plan, &[]);
+        let state: Vec<String> = forecast.memory.state.iter().map(|buffer| buffer.name.clone()).collect();
+        (forecast.parameters.total, forecast.checkpoint_bytes, state, forecast.to_string())
+    };
+    let (count, bytes, state, text) = of(&[]);
+    assert_eq!(bytes, 12 * count);
+    assert!(state.iter().any(|name| name == "v") && text.contains("× 12 B (fp32 weight and two moments)"));
+    let (_, bytes, state, text) = of(&["optimizer.name=sgd"]);
+    assert_eq!(bytes, 8 * count);
+    assert!(state.iter().any(|name| name == "momentum") && !state.iter().any(|name| name == "v"));
+    assert!(text.contains("× 8 B (fp32 weight and momentum)"), "{text}");
+    let (_, bytes, state, text) = of(&["optimizer.name=sgd", "optimizer.momentum=0"]);
+    assert_eq!(bytes, 4 * count);
+    assert!(!state.iter().any(|name| name == "momentum") && text.contains("× 4 B (fp32 weight)"));
+}

@@ -532,3 +532,57 @@ fn unknown_base() {
       = help: did you mean "dim384"? built in are quickstart, dim384, dim768, v8-dim1024, v9-full-stack; the name of a file ends in .toml
     "###);
 }
+
+#[test]
+fn a_key_of_another_optimizer() {
+    insta::assert_snapshot!(wrong(r#"[optimizer]
+name = "sgd"
+betas = [0.9, 0.95]
+"#, &[], &[]), @r###"
+    sgd has no optimizer.betas
+     --> wrong.toml:3:1
+      |
+    2 | name = "sgd"
+      |        ----- chosen here
+    3 | betas = [0.9, 0.95]
+      | ^^^^^ not a hyperparameter of this optimizer
+      |
+      = help: sgd has lr, momentum, weight_decay; for this one set optimizer.name = "adamw"
+    "###);
+}
+
+#[test]
+fn a_key_that_the_default_optimizer_does_not_have() {
+    insta::assert_snapshot!(wrong("[optimizer]\nmomentum = 0.9\n", &[], &[]), @r###"
+    adamw has no optimizer.momentum
+     --> wrong.toml:2:1
+      |
+    2 | momentum = 0.9
+      | ^^^^^^^^ not a hyperparameter of this optimizer
+      |
+      = note: optimizer.name = "adamw" by default
+      = help: adamw has lr, betas, eps, weight_decay; for this one set optimizer.name = "sgd"
+    "###);
+}
+
+#[test]
+fn misspelt_optimizers() {
+    insta::assert_snapshot!(wrong("", &["optimizer.momentm=0.9"], &[]), @r###"
+    there is no key optimizer.momentm
+     --> command line:1:1
+      |
+    1 | optimizer.momentm=0.9
+      | ^^^^^^^^^^^^^^^^^ unknown key
+      |
+      = help: did you mean optimizer.momentum?
+    "###);
+    insta::assert_snapshot!(wrong("", &["optimizer.name=sdg"], &[]), @r###"
+    optimizer.name cannot be "sdg"
+     --> command line:1:16
+      |
+    1 | optimizer.name=sdg
+      |                ^^^ unknown word
+      |
+      = help: optimizer.name is one of "adamw", "sgd"; did you mean "sgd"?
+    "###);
+}

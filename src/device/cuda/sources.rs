@@ -14,18 +14,19 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 7] = [
+pub const HEADERS: [(&str, &str); 8] = [
     header!("activation"),
     header!("attention"),
     header!("common"),
     header!("heads"),
     header!("mma"),
     header!("norm"),
+    header!("optimizer"),
     header!("tiles"),
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 29] = [
+pub const SOURCES: [(&str, &str); 30] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -51,6 +52,7 @@ pub const SOURCES: [(&str, &str); 29] = [
     source!("rms_norm"),
     source!("rope"),
     source!("scale"),
+    source!("sgd"),
     source!("silu"),
     source!("softmax"),
     source!("sum"),

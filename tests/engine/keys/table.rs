@@ -3,6 +3,8 @@
 use super::runs::{self, Run};
 use std::path::PathBuf;
 use xrun::error::Kind;
+use xrun::optim::{Entry, OPTIMIZERS};
+use xrun::recipe::find_path;
 use xrun::results::Phase;
 
 /// Where a change shows.
@@ -191,6 +193,18 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "compare.predicts" => recorded("tok_s +30..+60%"),
         "compare.repeats" => recorded("5"),
         "compare.min_effect" => recorded("0.02"),
-        _ => None,
+        _ => {
+            let settings = of_optimizer(key)?;
+            let base: Vec<&str> = settings.0.iter().map(String::as_str).collect();
+            curve_of(&base, settings.1)
+        }
     }
+}
+
+/// Settings that choose the optimizer which has a key, and another value of the key.
+fn of_optimizer(key: &str) -> Option<(Vec<String>, &'static str)> {
+    let name = key.strip_prefix("optimizer.")?;
+    let has = |entry: &&Entry| entry.hyperparameters.iter().any(|h| h.name == name);
+    let choice = OPTIMIZERS.iter().find(has).map(|entry| format!("optimizer.name={}", entry.name));
+    Some((choice.into_iter().collect(), find_path(key)?.example))
 }

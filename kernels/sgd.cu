@@ -1,0 +1,52 @@
+// SGD with momentum over the flat parameter buffers: the same bits as src/ops/sgd.rs.
+#include "optimizer.cuh"
+
+struct Step {
+    float clip, lr, decay, momentum;
+};
+
+// Every operation is rounded on its own, or fused where it is fused on the CPU.
+__device__ __forceinline__ void update(const Step &s, bool decays, float &p, float &m, float g) {
+    g = __fmul_rn(g, s.clip);
+    if (decays) g = __fmaf_rn(s.decay, p, g);
+    if (HAS_MOMENTUM) g = m = __fadd_rn(__fmul_rn(s.momentum, m), g);
+    p = __fmaf_rn(-s.lr, g, p);
+}
+
+// (params, momentum, compute_copy)[n] ← SGD(grads[n]) with row step[1] of schedule[steps + 1, 1]: lr. Nothing
+// changes where bad[1] is set. Without HAS_MOMENTUM, `momentum` is neither read nor written; without
+// HAS_COMPUTE_COPY, `compute_copy` is not written.
+extern "C" __global__ void __launch_bounds__(THREADS)
+sgd(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad,
+    float *params, float *momentum, T *compute_copy, u64 n, float decay, float factor) {
+    u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
+    bool whole = at + VEC <= n;
+    float g4[VEC], p4[VEC], m4[VEC] = {};
+    // Before anything that has to wait for another load.
+    if (whole) {
+        load_streaming(grads + at, g4);
+        load_streaming(params + at, p4);
+        if (HAS_MOMENTUM) load_streaming(momentum + at, m4);
+    }
+    if (*bad != 0) return;
+    Step s = {*clip, schedule[*step], decay, factor};
+    if (whole) {
+        int passed = switches_up_to(block);
+        bool alike = SWITCHES[passed] >= block + BLOCK;
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+            if (!alike) passed = switches_up_to(at + i);
+            update(s, passed % 2 == 1, p4[i], m4[i], g4[i]);
+        }
+        store_streaming(params + at, p4);
+        if (HAS_MOMENTUM) store_streaming(momentum + at, m4);
+        if (HAS_COMPUTE_COPY) store(compute_copy + at, p4);
+        return;
+    }
+    for (; at < n; at++) {
+        float m = HAS_MOMENTUM ? momentum[at] : 0.0f;
+        update(s, switches_up_to(at) % 2 == 1, params[at], m, grads[at]);
+        if (HAS_MOMENTUM) momentum[at] = m;
+        if (HAS_COMPUTE_COPY) compute_copy[at] = down<T>(params[at]);
+    }
+}

@@ -1,0 +1,89 @@
+//! Hyperparameters: the keys of a recipe's `[optimizer]` section that belong to one optimizer.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Bound;
+
+/// A hyperparameter of an optimizer, as a recipe spells it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hyperparameter {
+    /// The key in `[optimizer]`. Optimizers may share a name; its form is then the same in all of them.
+    pub name: &'static str,
+    /// Form and bounds of its value.
+    pub form: Form,
+    /// Its value where a recipe does not set it.
+    pub default: Value,
+    /// One sentence.
+    pub meaning: &'static str,
+    /// A valid value other than the default, in TOML.
+    pub example: &'static str,
+    /// Other names for it in the field.
+    pub aliases: &'static [&'static str],
+}
+
+/// Form of a hyperparameter's value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Form {
+    /// A finite number between two bounds.
+    Number(Bound<f64>, Bound<f64>),
+    /// Two of them.
+    Pair(Bound<f64>, Bound<f64>),
+}
+
+/// Value of a hyperparameter.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// A number.
+    Number(f64),
+    /// Two numbers.
+    Pair([f64; 2]),
+}
+
+impl fmt::Display for Value {
+    /// The value in TOML.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(x) => write!(f, "{x:?}"),
+            Self::Pair([first, second]) => write!(f, "[{first:?}, {second:?}]"),
+        }
+    }
+}
+
+/// Values of all hyperparameters of one optimizer, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Values(BTreeMap<&'static str, Value>);
+
+impl Values {
+    /// The values for `declared`: those of `written`, and defaults. Other names in `written` are left out.
+    pub fn from_written(declared: &[Hyperparameter], written: &BTreeMap<String, Value>) -> Self {
+        let value = |h: &Hyperparameter| written.get(h.name).copied().unwrap_or(h.default);
+        Self(declared.iter().map(|h| (h.name, value(h))).collect())
+    }
+
+    /// The value of that name, or `None` where the optimizer has no such hyperparameter.
+    pub fn get(&self, name: &str) -> Option<Value> {
+        self.0.get(name).copied()
+    }
+
+    /// The number of that name.
+    ///
+    /// Panics where the optimizer declares no such number: a programming error.
+    pub fn number(&self, name: &str) -> f64 {
+        match self.0.get(name) {
+            Some(Value::Number(x)) => *x,
+            other => panic!("{name} is declared as a number, not {other:?}"),
+        }
+    }
+
+    /// The two numbers of that name.
+    ///
+    /// Panics where the optimizer declares no such pair: a programming error.
+    pub fn pair(&self, name: &str) -> [f64; 2] {
+        match self.0.get(name) {
+            Some(Value::Pair(pair)) => *pair,
+            other => panic!("{name} is declared as a pair, not {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Optimizers: the state that an update keeps for every parameter, the ops that compute it, and its schedule.
+//!
+//! An optimizer is one file here that implements [`Optimizer`] and declares its hyperparameters, and one line of
+//! [`OPTIMIZERS`]. Recipes read their keys from that list; the layout of the state, checkpoints,
+//! forecasts and the program of a step's end iterate over an optimizer's slots and never name them.
+
+mod adamw;
+mod groups;
+mod hyperparameters;
+mod optimizer;
+mod sgd;
+
+pub use adamw::AdamW;
+pub use groups::{ParamGroup, decay_segments, param_groups};
+pub use hyperparameters::{Form, Hyperparameter, Value, Values};
+pub use optimizer::{Entry, Optimizer, Update};
+
+/// Every optimizer. The first is the default of recipes.
+pub static OPTIMIZERS: &[Entry] = &[adamw::ENTRY, sgd::ENTRY];
+
+/// Returns the names of all hyperparameters in the order of the registry, a shared name once.
+pub fn hyperparameter_names() -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for hyperparameter in OPTIMIZERS.iter().flat_map(|entry| entry.hyperparameters) {
+        if !names.contains(&hyperparameter.name) {
+            names.push(hyperparameter.name);
+        }
+    }
+    names
+}
+
+/// Returns the optimizer of that name.
+pub fn find(name: &str) -> Option<&'static Entry> {
+    OPTIMIZERS.iter().find(|entry| entry.name == name)
+}
