@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use xrun::metrics::{MetricsRow, TimingRow, markdown};
 use xrun::results::folder::{METRICS, RunFolder};
 use xrun::results::rows;
-use xrun::results::{Status, Summary};
+use xrun::results::{Status, Summary, keep as kept_files, stored};
 
 /// Set for the processes that this file starts: the run folder to hold.
 const HOLD: &str = "XRUN_TEST_HOLD";
@@ -134,7 +134,11 @@ fn keep_stores_a_run_once_and_refuses_another_content() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names, ["log", "manifest.json", "metrics.csv", "recipe.toml", "summary.json"]);
+    assert_eq!(names, ["README.md", "log", "manifest.json", "summary.json"]);
+    for file in ["metrics.csv", "recipe.toml"] {
+        let original = std::fs::read(run.join(file)).unwrap();
+        assert_eq!(stored::read(&kept.join(file)).unwrap(), original, "shared by runs with this content");
+    }
 
     std::fs::write(run.join("recipe.toml"), "[training]\nsteps = 4\n").unwrap();
     keep(dir.path()).arg("latest").assert().code(1).stderr(
@@ -143,6 +147,28 @@ fn keep_stores_a_run_once_and_refuses_another_content() {
     let elsewhere = dir.path().join("elsewhere");
     keep(dir.path()).args(["latest", "--to"]).arg(&elsewhere).assert().success();
     assert!(elsewhere.join("tiny").is_dir());
+}
+
+#[test]
+fn every_kept_file_reads_back_to_the_bits_that_were_kept() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/kept");
+    let (mut runs, mut without_derived) = (0, 0);
+    for id in kept_files::folders(&kept).unwrap() {
+        let folder = kept.join(&id);
+        kept_files::verify(&folder).unwrap();
+        let manifest = stored::Manifest::read(&folder).unwrap();
+        let Some(timing) = manifest.file("timing.csv") else { continue };
+        runs += 1;
+        let rows: Vec<TimingRow> = rows::read(&folder.join("timing.csv")).unwrap();
+        assert!(!rows.is_empty(), "{id}");
+        if timing.derived.is_some() {
+            without_derived += 1;
+            let stored = std::fs::metadata(folder.join("timing.csv")).unwrap().len();
+            assert!(stored < timing.bytes, "{id}: {stored} of {}", timing.bytes);
+        }
+    }
+    assert!(runs > 100, "{runs} runs are kept");
+    assert!(without_derived == runs, "{without_derived} of {runs} runs are stored without derived columns");
 }
 
 #[test]
@@ -181,4 +207,41 @@ fn the_tables_of_metrics_are_up_to_date() {
             );
         }
     }
+}
+
+/// Bytes of a page, and of its markers, lines of provenance, commands and hashes.
+fn bytes_of_machine_text(page: &str) -> (usize, usize) {
+    let is_hash = |word: &str| {
+        (7..=64).contains(&word.len()) && word.chars().all(|c| c.is_ascii_digit() || ('a'..='f').contains(&c))
+    };
+    let mut machine = 0;
+    for line in page.lines() {
+        let is_marker = line.starts_with("<!-- xrun:");
+        let is_provenance = line.starts_with("<sub>");
+        let is_command = ["    xrun ", "    python3 "].iter().any(|start| line.starts_with(start));
+        machine += if is_marker || is_provenance || is_command {
+            line.len() + 1
+        } else {
+            let words = line.split(|c: char| c.is_whitespace() || "`(),".contains(c));
+            words.filter(|word| is_hash(word)).map(str::len).sum()
+        };
+    }
+    (page.len(), machine)
+}
+
+#[test]
+fn pages_of_issues_are_written_for_people() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let entries = std::fs::read_dir(docs.join("issues")).unwrap();
+    let pages = entries.map(|entry| entry.unwrap().path()).chain([docs.join("known-issues.md")]);
+    let (mut all, mut machine) = (0, 0);
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        assert!(!text.contains("xrun:from") && !text.contains("hash=\""), "{}", page.display());
+        let (bytes, of_machine) = bytes_of_machine_text(&text);
+        all += bytes;
+        machine += of_machine;
+    }
+    assert!(all > 40_000 && machine > 1000, "{machine} of {all}");
+    assert!(10 * machine <= all, "markers, provenance, commands and hashes: {machine} of {all} bytes");
 }

@@ -1,8 +1,9 @@
-//! `xrun keep`: a run, a comparison with its runs, or the rows of a sweep.
+//! `xrun keep`: a run, a comparison with its runs, or the rows of a sweep; and removing what no page names.
 
-use super::eprint_line;
-use crate::error::Result;
+use super::{eprint_line, print};
+use crate::error::{Error, IoContext, Result};
 use crate::format::plural;
+use crate::report::blocks::{self, Scope};
 use crate::results::comparison::Comparison;
 use crate::results::folder::KEPT;
 use crate::results::{find, keep};
@@ -15,16 +16,28 @@ pub struct Args {
     /// The run: a folder, a run's name, a recipe's name for its newest run, or `latest`. Or a comparison,
     /// with its runs: a folder, its id, or `comparisons/NAME` for the newest one. Or the rows of a sweep:
     /// `sweeps/NAME`.
-    run: String,
+    #[arg(required_unless_present = "prune")]
+    run: Option<String>,
     /// Where kept runs go [default: RESULTS/kept].
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
+    /// List kept folders, shared files and figures that no Markdown file below this folder names in a block
+    /// or a link.
+    #[arg(long, conflicts_with = "run")]
+    prune: bool,
+    /// Remove what --prune lists.
+    #[arg(long, requires = "prune")]
+    yes: bool,
 }
 
-/// Runs the command. Prints where the files are.
+/// Runs the command. Prints where the files are, or what is removed.
+///
+/// # Errors
+/// When a run cannot be found or kept; with `--prune`, when a page cannot be read or one of its blocks not be rendered.
 pub fn run(args: &Args, results: &Path) -> Result<()> {
     let to = args.to.clone().unwrap_or_else(|| results.join(KEPT));
-    let (run, comparison) = (find::find(results, &args.run), find::find_comparison(results, &args.run)?);
+    let Some(name) = &args.run else { return prune(&to, args.yes) };
+    let (run, comparison) = (find::find(results, name), find::find_comparison(results, name)?);
     let kept = match (run, comparison) {
         // A recipe and its comparisons may share a name: then the run is meant.
         (Ok(run), _) => keep::keep(&run, &to)?,
@@ -37,7 +50,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
             }
             keep::keep_comparison(&comparison, &to)?
         }
-        (Err(error), None) => match sweep::find(results, &args.run)? {
+        (Err(error), None) => match sweep::find(results, name)? {
             Some(folder) => sweep::keep(results, &folder, &to)?,
             None => return Err(error),
         },
@@ -48,4 +61,57 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     eprint_line(&format!("{what}: {files} file{}, {} KiB", plural(files), bytes.div_ceil(1024)));
     println!("{}", kept.folder.display());
     Ok(())
+}
+
+/// Lists what nothing uses, and removes it if `yes`.
+fn prune(kept: &Path, yes: bool) -> Result<()> {
+    let root = Path::new("");
+    let pages = blocks::pages(root)?;
+    if pages.is_empty() {
+        return Err(Error::usage("there is no README.md and no docs/**/*.md here, so nothing would be left"));
+    }
+    let (named, figures) = blocks::named(&Scope { pages: &pages, is_whole: true, kept, root })?;
+    let texts = markdown(Path::new("."), kept)?;
+    let is_named = |id: &str| named.contains(id) || texts.iter().any(|text| text.contains(id));
+    let is_shown = |figure: &Path| {
+        let inside = figure.strip_prefix(kept).unwrap_or(figure).to_string_lossy().into_owned();
+        figures.contains(figure) || texts.iter().any(|text| text.contains(&inside))
+    };
+    let unused = keep::unused(kept, &is_named, &is_shown)?;
+    for thing in &unused {
+        print(&format!("{}: {} KiB\n", thing.path.display(), thing.bytes.div_ceil(1024)))?;
+        if yes {
+            thing.remove()?;
+        }
+    }
+    let mib = unused.iter().map(|thing| thing.bytes).sum::<u64>() as f64 / f64::from(1 << 20);
+    eprint_line(&match (unused.len(), yes) {
+        (0, _) => "pages name everything that is kept".to_owned(),
+        (count, true) => format!("removed {count}, {mib:.1} MiB"),
+        (count, false) => format!("{count}, {mib:.1} MiB, are named by no page; --yes removes them"),
+    });
+    Ok(())
+}
+
+/// The text of every Markdown file below a folder, without hidden folders, build outputs and kept folders.
+fn markdown(root: &Path, kept: &Path) -> Result<Vec<String>> {
+    let kept = std::path::absolute(kept).at("find", kept)?;
+    let (mut texts, mut folders) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).at("read", &folder)? {
+            let path = entry.at("read", &folder)?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.is_symlink() || name.starts_with('.') || name == "target" {
+                continue;
+            }
+            if path.is_dir() {
+                if std::path::absolute(&path).at("find", &path)? != kept {
+                    folders.push(path);
+                }
+            } else if name.ends_with(".md") {
+                texts.push(String::from_utf8_lossy(&std::fs::read(&path).at("read", &path)?).into_owned());
+            }
+        }
+    }
+    Ok(texts)
 }

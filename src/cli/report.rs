@@ -3,7 +3,7 @@
 use super::{eprint_line, print};
 use crate::error::{Error, Kind, Result};
 use crate::format::plural;
-use crate::report::blocks::{self, Checked, KINDS, Problem};
+use crate::report::blocks::{self, Checked, KINDS, Problem, Scope};
 use crate::results::folder::KEPT;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,13 @@ pub struct Args {
     /// Change nothing; exit 3 when a block is not what kept runs make of it.
     #[arg(long)]
     check: bool,
+    /// Turn blocks that hold their hashes themselves into ones with a line in report.lock, and kept folders
+    /// into what `xrun keep` writes today. Every old hash is checked first.
+    #[arg(long, conflicts_with = "check")]
+    migrate: bool,
+    /// Drop this line of report.lock, whose block was removed: PAGE, or 'PAGE KIND SELECTION'.
+    #[arg(long, value_name = "LINE", conflicts_with_all = ["check", "migrate"])]
+    forget: Vec<String>,
     /// Print an empty block to paste into a page.
     #[arg(long, value_name = "KIND", value_parser = KINDS.map(|(kind, _)| kind), requires = "select", conflicts_with_all = ["check", "files"])]
     new: Option<String>,
@@ -39,8 +46,21 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         return Err(Error::usage("there is no README.md and no docs/**/*.md here; name the pages"));
     }
     let kept = results.join(KEPT);
-    let (checked, problems) =
-        if args.check { blocks::check(&pages, &kept)? } else { blocks::update(&pages, &kept)? };
+    let scope = Scope { pages: &pages, is_whole: args.files.is_empty(), kept: &kept, root: Path::new("") };
+    let (checked, problems) = if args.check {
+        blocks::check(&scope)?
+    } else if args.migrate {
+        let (found, upgraded) = blocks::migrate(&scope)?;
+        for id in upgraded {
+            print(&format!("{}: verified and rewritten\n", kept.join(id).display()))?;
+        }
+        found
+    } else {
+        blocks::update(&scope, &args.forget)?
+    };
+    for line in &args.forget {
+        print(&format!("{}: forgot `{line}`\n", blocks::LOCK))?;
+    }
     let mut ages = Ages::default();
     for block in &checked {
         print(&format!("{}\n", line(block, args.check, &mut ages)))?;
@@ -79,14 +99,14 @@ fn line(block: &Checked, is_check: bool, ages: &mut Ages) -> String {
     format!("{}:{}: {}: {state}{measured}", block.page.display(), block.line, block.block)
 }
 
-/// How many commits ago numbers were measured, where git can tell. Old numbers are not wrong.
+/// Age of numbers in commits, where git knows it. Old numbers are not wrong.
 #[derive(Default)]
 struct Ages(BTreeMap<String, String>);
 
 impl Ages {
     fn of(&mut self, commit: &str) -> String {
         let age = || {
-            // What comes from a file must not become an option of git.
+            // Text of a file must not become an option of git.
             if !commit.chars().all(|c| c.is_ascii_hexdigit()) {
                 return commit.to_owned();
             }

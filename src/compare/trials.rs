@@ -14,7 +14,7 @@ use crate::results::folder::{ALGORITHMS, ENVIRONMENT, METRICS, TIMING, folder_na
 use crate::results::provenance::Environment;
 use crate::results::quantiles::median;
 use crate::results::steady::steady_rows;
-use crate::results::{MetricsRow, Status, Summary, TimingRow, atomic, rows};
+use crate::results::{MetricsRow, Status, Summary, TimingRow, atomic, rows, stored};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -114,11 +114,11 @@ impl FinishedTrial {
         let absolute = std::path::absolute(run).at("find", run)?;
         let id = format!("{}/{}", name(absolute.parent()), name(Some(&absolute)));
         let mut trial = Self::empty(is_candidate, Some(id));
-        let existing = |file: &str| Some(run.join(file)).filter(|path| path.is_file());
+        let existing = |file: &str| Some(run.join(file)).filter(|path| stored::is_file(path));
         if let Some(path) = existing(METRICS) {
             let rows: Vec<MetricsRow> = rows::read(&path)?;
             trial.curve = rows.iter().map(LossPoint::from_row).collect();
-            trial.record.metrics_hash = Some(hash_of(&path)?);
+            trial.record.metrics_hash = Some(blake3::hash(&stored::read(&path)?).to_hex().to_string());
         }
         if let Some(path) = existing(TIMING) {
             let rows: Vec<TimingRow> = rows::read(&path)?;
@@ -128,7 +128,7 @@ impl FinishedTrial {
         let environment = std::fs::read(run.join(ENVIRONMENT)).unwrap_or_default();
         // A file of another version may not be readable, and only the name of the device depends on it.
         trial.environment = serde_json::from_slice(&environment).ok();
-        trial.algorithms = Some(run.to_owned()).filter(|run| run.join(ALGORITHMS).is_file());
+        trial.algorithms = Some(run.to_owned()).filter(|run| stored::is_file(&run.join(ALGORITHMS)));
         trial.columns = Figures::from_summary(&summary).for_comparison();
         if let Some(gpu) = summary.gpu.as_ref().filter(|gpu| gpu.contended == Some(true)) {
             trial.contended.push(gpu.contended_because.clone().unwrap_or_else(|| "contended".to_owned()));

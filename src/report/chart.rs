@@ -38,7 +38,7 @@ pub struct Figure {
     pub x_name: String,
     /// The range of x.
     pub x: (f64, f64),
-    /// Where x is marked; `None` for whole round numbers.
+    /// Positions of x ticks; `None` for round numbers.
     pub x_at: Option<Vec<f64>>,
 }
 
@@ -65,16 +65,16 @@ pub struct Series {
     pub points: Points,
 }
 
-/// How a series is drawn.
+/// The style of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// Thin and pale: every measurement.
     Raw,
-    /// Bold: what to look at.
+    /// Bold: the curve to look at.
     Bold,
-    /// In between, each point marked where there are few: what is measured now and then.
+    /// Of medium width, with each point marked where there are few: values that are measured at intervals.
     Dotted,
-    /// Points alone, without a line: what has no order.
+    /// Points without a line: values without an order.
     Dots,
 }
 
@@ -86,7 +86,7 @@ pub struct Mark {
     pub name: &'static str,
     /// The value as text.
     pub label: String,
-    /// Where the line begins.
+    /// Left end of the line.
     pub from_x: f64,
 }
 

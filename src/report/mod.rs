@@ -1,6 +1,7 @@
-//! What is made from stored results, and from nothing else: pictures of runs, and blocks of pages.
+//! Plots of runs and blocks of Markdown pages, made from stored results alone.
 //!
-//! Everything here reads files of a run folder, so that it can be made again long after the run, on any machine.
+//! Everything here reads files of a run folder, so that it can be made again long after the run, on any
+//! machine.
 
 pub mod blocks;
 mod chart;

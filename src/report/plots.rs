@@ -32,8 +32,8 @@ impl Picture {
     }
 }
 
-/// Draws the figures of a run, in both themes, from its `metrics.csv`, `timing.csv` and `summary.json`. A figure without a
-/// row to show is left out. The same files give the same bytes.
+/// Draws the figures of a run, in both themes, from its `metrics.csv`, `timing.csv` and `summary.json`. A
+/// figure without a row to show is left out. The same files give the same bytes.
 ///
 /// # Errors
 /// When a file cannot be read.

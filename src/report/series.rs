@@ -3,7 +3,7 @@
 /// Points of a series in ascending order of x. A y that is not finite is a gap.
 pub type Points = Vec<(f64, f64)>;
 
-/// How y values are placed on a panel.
+/// The scale of a y axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     Linear,
@@ -32,9 +32,10 @@ pub fn window(rows: usize) -> usize {
     (rows / 50).max(1) | 1
 }
 
-/// The median over a window around each point, or around about `count` evenly chosen ones of a longer series, always
-/// with the last. Centred, so that the curve does not lag behind a falling loss; the window shrinks evenly on both
-/// sides near the ends. A single spike leaves no trace. Values that are not finite count for nothing and stay gaps.
+/// The median over a window around each point, or around about `count` evenly chosen ones of a longer series,
+/// always with the last. Centred, so that the curve does not lag behind a falling loss; the window shrinks
+/// evenly on both sides near the ends. A single spike leaves no trace. Values that are not finite count for
+/// nothing and stay gaps.
 pub fn smooth(points: &[(f64, f64)], window: usize, count: usize) -> Points {
     let half = window / 2;
     let mut around = Vec::with_capacity(window);
@@ -50,7 +51,8 @@ pub fn smooth(points: &[(f64, f64)], window: usize, count: usize) -> Points {
     chosen.map(|i| (points[i].0, if points[i].1.is_finite() { median(i) } else { f64::NAN })).collect()
 }
 
-/// At most about `2 * buckets` points that draw the same picture: the lowest and highest of each stretch, in order.
+/// At most about `2 * buckets` points that draw the same picture: the lowest and highest of each stretch, in
+/// order.
 pub fn thin(points: &[(f64, f64)], buckets: usize) -> Points {
     if points.len() <= 2 * buckets {
         return points.to_vec();
@@ -81,8 +83,8 @@ pub fn stretches(points: &[(f64, f64)]) -> impl Iterator<Item = &[(f64, f64)]> {
     points.split(|p| !p.1.is_finite()).filter(|stretch| !stretch.is_empty())
 }
 
-/// The range worth showing: all values, save that spikes beyond one and a half times the highest smoothed value are
-/// cut off rather than pressing the rest flat. `None` without finite values.
+/// The range worth showing: all values, save that spikes beyond one and a half times the highest smoothed
+/// value are cut off rather than pressing the rest flat. `None` without finite values.
 pub fn robust_range(values: &[(f64, f64)], smoothed: &[(f64, f64)]) -> Option<(f64, f64)> {
     let finite = |points: &[(f64, f64)]| {
         let ys = points.iter().map(|p| p.1).filter(|y| y.is_finite());
@@ -110,8 +112,8 @@ pub fn pad((low, high): (f64, f64), scale: Scale, below: f64, above: f64) -> (f6
     (scale.value(bottom - below * height), scale.value(top + above * height))
 }
 
-/// About `count` round values within a range: multiples of 1, 2 or 5 times a power of ten, and on a log scale that
-/// spans much, such numbers themselves.
+/// About `count` round values within a range: multiples of 1, 2 or 5 times a power of ten, and on a log scale
+/// that spans much, such numbers themselves.
 pub fn ticks(low: f64, high: f64, scale: Scale, count: usize) -> Vec<f64> {
     if low.partial_cmp(&high) != Some(std::cmp::Ordering::Less) {
         return Vec::new();

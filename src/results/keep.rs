@@ -1,52 +1,53 @@
-//! Keeps a run: copies its small files to where reports read them, with a manifest of their hashes.
+//! Keeping runs, comparisons and sweeps: their small files, copied to where reports read them, with a
+//! manifest of their hashes and a README for readers of pages.
+//!
+//! What several runs have in common (recipes, rows of equal runs, tables of algorithms) is stored once, in
+//! `objects/`, and columns that follow from others are left out; [`stored::read`](super::stored::read) gives
+//! back the original bytes.
+
+mod columns;
+mod prune;
+mod readme;
 
 use super::atomic::{self, json};
+use super::comparison::Comparison;
 use super::folder::RunFolder;
+use super::ledger::Attempt;
 use super::names::{
-    ALGORITHMS, COMPARISON, COMPARISONS, ENVIRONMENT, LOG, METRICS, RECIPE, RESOLVED, SUMMARY, TIMING,
+    ALGORITHMS, COMPARISON, COMPARISONS, ENVIRONMENT, LEDGER, LOG, METRICS, PLOTS, RECIPE, RESOLVED, SUMMARY,
+    TIMING,
 };
+use super::provenance::Environment;
+use super::stored::{KeptFile, MANIFEST, Manifest, OBJECTS, RunManifest};
 use crate::error::{Error, IoContext, Result};
-use serde::{Deserialize, Serialize};
+pub use prune::{Unused, folders, unused};
+pub use readme::README;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The list of kept files with their hashes.
-pub const MANIFEST: &str = "manifest.json";
+/// Files of runs that are stored once for all runs with the same content.
+const SHARED: [&str; 3] = [RECIPE, METRICS, ALGORITHMS];
 
 /// Larger logs are not kept.
 const MAX_LOG_BYTES: u64 = 256 << 10;
 
-/// `manifest.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
-    /// The recipe's name, or the comparison's.
-    pub recipe: String,
-    /// The run folder's name, the comparison's id, or the sweep's name.
-    pub run: String,
-    /// The kept files, by path.
-    pub files: Vec<KeptFile>,
-}
+/// Hexadecimal digits of a hash in the name of a shared file.
+const NAME_DIGITS: usize = 16;
 
-/// A kept file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptFile {
-    /// The path beneath the run folder, with `/`.
-    pub path: String,
-    /// Size in bytes.
-    pub bytes: u64,
-    /// BLAKE3 of the content, hexadecimal.
-    pub blake3: String,
-}
+/// Contents of files, each with its path in the folder.
+pub type Contents = Vec<(Vec<u8>, String)>;
 
-/// The result of [`keep`].
+/// The outcome of keeping something.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// The folder of the kept files.
+    /// The kept folder.
     pub folder: PathBuf,
-    /// Their manifest.
+    /// Its manifest.
     pub manifest: Manifest,
-    /// True if they had been kept before.
+    /// True if it had been kept before.
     pub already: bool,
 }
 
@@ -61,11 +62,11 @@ pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
     let held = RunFolder::open(&run)?;
     let recipe = run.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
     let (parent, name) = (to.join(&recipe), held.name());
-    copy(&run, small_files(&run)?, &parent, recipe, name)
+    store(contents(&run, small_files(&run)?)?, to, &parent, recipe, name)
 }
 
 /// Copies a comparison's file, and the rows of its external command, to `to/comparisons/NAME/ID`, as [`keep`]
-/// does a run's. The runs that it names are kept separately.
+/// does a run's. The runs that it names are kept before, and its manifest lists the hashes of theirs.
 ///
 /// # Errors
 /// If it was kept with other content, or a kept file was changed since.
@@ -80,54 +81,199 @@ pub fn keep_comparison(comparison: &Path, to: &Path) -> Result<Kept> {
     files.retain(|file| is_kept(file));
     files.sort();
     let parent = to.join(COMPARISONS).join(&name);
-    copy(&comparison, files, &parent, name, id)
+    store(contents(&comparison, files)?, to, &parent, name, id)
 }
 
-/// Copies files of a folder to `parent/name` with a manifest.
-fn copy(from: &Path, files: Vec<String>, parent: &Path, recipe: String, name: String) -> Result<Kept> {
-    let contents = files
-        .into_iter()
-        .map(|path| Ok((std::fs::read(from.join(&path)).at("read", &from.join(&path))?, path)))
-        .collect::<Result<Vec<_>>>()?;
-    store(contents, parent, recipe, name)
+/// Reads files of a folder.
+fn contents(folder: &Path, files: Vec<String>) -> Result<Contents> {
+    let read = |path: String| Ok((std::fs::read(folder.join(&path)).at("read", &folder.join(&path))?, path));
+    files.into_iter().map(read).collect()
 }
 
-/// Writes contents, each with its path, to `parent/name` with a manifest, as [`keep`] does a run's.
+/// Writes contents, each with its path, to `parent/name` with a manifest and a README, as [`keep`] does a
+/// run's. `kept` is the folder of kept things.
 ///
 /// # Errors
-/// If it was kept with other content, or a kept file was changed since.
-pub fn store(contents: Vec<(Vec<u8>, String)>, parent: &Path, recipe: String, name: String) -> Result<Kept> {
+/// When it was kept with other content, or a kept file was changed since.
+pub fn store(contents: Contents, kept: &Path, parent: &Path, recipe: String, name: String) -> Result<Kept> {
     let folder = parent.join(&name);
-    let files = contents.iter().map(|(bytes, path)| KeptFile::from_bytes(path, bytes)).collect();
-    let manifest = Manifest { recipe, run: name, files };
+    let made = Assembled::from_contents(contents, kept, recipe, name)?;
     if folder.exists() {
-        check_same(&folder, &manifest)?;
-        return Ok(Kept { folder, manifest, already: true });
+        check_same(&folder, &made.manifest)?;
+        return Ok(Kept { folder, manifest: made.manifest, already: true });
     }
     std::fs::create_dir_all(parent).at("create", parent)?;
-    let staging =
-        tempfile::Builder::new().prefix(".keeping-").tempdir_in(parent).at("create a folder in", parent)?;
-    for (bytes, path) in &contents {
-        write_durably(&staging.path().join(path), bytes)?;
-    }
-    write_durably(&staging.path().join(MANIFEST), &json(&manifest)?)?;
-    #[cfg(unix)]
-    std::fs::set_permissions(staging.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .at("open to others", staging.path())?;
+    let staging = made.stage(kept, parent)?;
     std::fs::rename(staging.path(), &folder).at("create", &folder)?;
     atomic::sync_folder(parent)?;
-    Ok(Kept { folder, manifest, already: false })
+    Ok(Kept { folder, manifest: made.manifest, already: false })
 }
 
-impl KeptFile {
-    /// The entry of a file with this content.
-    pub fn from_bytes(path: &str, bytes: &[u8]) -> Self {
-        Self {
-            path: path.to_owned(),
-            bytes: bytes.len() as u64,
-            blake3: blake3::hash(bytes).to_hex().to_string(),
+/// Rewrites a kept folder as [`keep`] would write it today: with a README, shared files and the manifests of
+/// its runs. Every file is compared with the present manifest first. Returns false where nothing is to be
+/// done.
+///
+/// # Errors
+/// When a file is not what the manifest says; then nothing is changed.
+pub fn upgrade(kept: &Path, folder: &Path) -> Result<bool> {
+    let (manifest, contents) = verified(folder)?;
+    let made = Assembled::from_contents(contents, kept, manifest.recipe.clone(), manifest.run.clone())?;
+    if made.manifest == manifest {
+        return Ok(false);
+    }
+    let parent = folder.parent().unwrap_or(Path::new("."));
+    let staging = made.stage(kept, parent)?;
+    let plots = folder.join(PLOTS);
+    if plots.is_dir() {
+        std::fs::rename(&plots, staging.path().join(PLOTS)).at("move", &plots)?;
+    }
+    let old =
+        tempfile::Builder::new().prefix(".keeping-").tempdir_in(parent).at("create a folder in", parent)?;
+    std::fs::rename(folder, old.path().join("old")).at("replace", folder)?;
+    std::fs::rename(staging.path(), folder).at("create", folder)?;
+    atomic::sync_folder(parent)?;
+    Ok(true)
+}
+
+/// Compares every file of a kept folder with its manifest.
+///
+/// # Errors
+/// With the first file that is not what the manifest says.
+pub fn verify(folder: &Path) -> Result<()> {
+    verified(folder).map(drop)
+}
+
+/// The manifest of a kept folder, and the original contents of its files without the README, verified.
+fn verified(folder: &Path) -> Result<(Manifest, Contents)> {
+    let manifest = Manifest::read(folder)?;
+    let mut contents = Vec::new();
+    for file in &manifest.files {
+        let bytes = file.read(folder)?;
+        if !file.matches(&bytes) {
+            let path = file.stored_at(folder);
+            return Err(Error::failed(format!(
+                "{} was changed since it was kept: its hash is not the manifest's",
+                path.display()
+            )));
+        }
+        if file.path != README {
+            contents.push((bytes, file.path.clone()));
         }
     }
+    Ok((manifest, contents))
+}
+
+/// A kept folder before it is written.
+struct Assembled {
+    manifest: Manifest,
+    /// Files of the folder, by path.
+    files: Vec<(String, Vec<u8>)>,
+    /// Files in `objects/`, by name.
+    objects: Vec<(String, Vec<u8>)>,
+}
+
+impl Assembled {
+    /// Decides how each file is stored, and writes the README.
+    fn from_contents(contents: Contents, kept: &Path, recipe: String, run: String) -> Result<Self> {
+        let is_run = contents.iter().any(|(_, path)| path == SUMMARY);
+        let mut made = Self {
+            manifest: Manifest { recipe, run, files: Vec::new(), runs: Vec::new() },
+            files: Vec::new(),
+            objects: Vec::new(),
+        };
+        for (bytes, path) in &contents {
+            let mut entry = KeptFile::from_bytes(path, bytes);
+            if is_run && SHARED.contains(&path.as_str()) {
+                let name = object_name(path, &entry.blake3);
+                entry.shared = Some(format!("../../{OBJECTS}/{name}"));
+                made.objects.push((name, bytes.clone()));
+            } else if let Some((stored, derived)) =
+                (path == TIMING).then(|| columns::without_derived(bytes)).flatten()
+            {
+                entry.derived = Some(derived);
+                made.files.push((path.clone(), stored));
+            } else {
+                made.files.push((path.clone(), bytes.clone()));
+            }
+            made.manifest.files.push(entry);
+        }
+        let readme = made.readme(&contents, kept)?.into_bytes();
+        made.manifest.files.push(KeptFile::from_bytes(README, &readme));
+        made.manifest.files.sort_by(|a, b| a.path.cmp(&b.path));
+        made.files.push((README.to_owned(), readme));
+        Ok(made)
+    }
+
+    /// The README, and for a comparison the manifests of its runs.
+    fn readme(&mut self, contents: &[(Vec<u8>, String)], kept: &Path) -> Result<String> {
+        let find =
+            |name: &str| contents.iter().find(|(_, path)| path == name).map(|(bytes, _)| bytes.as_slice());
+        if let Some(bytes) = find(COMPARISON) {
+            // A comparison of another version is kept all the same, and says less.
+            let Some(comparison) = parse::<Comparison>(bytes) else { return Ok(self.title()) };
+            let mut processes = BTreeMap::new();
+            for run in comparison.runs() {
+                let path = kept.join(run).join(MANIFEST);
+                let Ok(manifest) = std::fs::read(&path) else { continue };
+                let manifest = blake3::hash(&manifest).to_hex().to_string();
+                self.manifest.runs.push(RunManifest { run: run.to_owned(), manifest });
+                let environment = std::fs::read(kept.join(run).join(ENVIRONMENT)).ok();
+                if let Some(environment) = environment.and_then(|bytes| parse::<Environment>(&bytes)) {
+                    processes.insert(run.to_owned(), environment);
+                }
+            }
+            return Ok(readme::for_comparison(&comparison, &processes));
+        }
+        if let Some(bytes) = find(LEDGER) {
+            let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+            let attempts: Vec<Attempt> = lines.filter_map(parse).collect();
+            return Ok(readme::for_sweep(&self.manifest.run, &attempts));
+        }
+        let mut processes: Vec<Environment> = find(ENVIRONMENT).and_then(parse).into_iter().collect();
+        let resumed = (2..).map_while(|number| find(&format!("env-{number}.json")));
+        processes.extend(resumed.filter_map(parse::<Environment>));
+        let summary = find(SUMMARY).and_then(parse);
+        let Manifest { recipe, run, files, .. } = &self.manifest;
+        Ok(readme::for_run(recipe, run, summary.as_ref(), &processes, files))
+    }
+
+    fn title(&self) -> String {
+        format!("# {} {}\n", self.manifest.recipe, self.manifest.run)
+    }
+
+    /// Writes shared files, and the folder under a temporary name in `parent`.
+    fn stage(&self, kept: &Path, parent: &Path) -> Result<tempfile::TempDir> {
+        for (name, bytes) in &self.objects {
+            let path = kept.join(OBJECTS).join(name);
+            if std::fs::read(&path).is_ok_and(|there| there == *bytes) {
+                continue;
+            }
+            std::fs::create_dir_all(kept.join(OBJECTS)).at("create", &kept.join(OBJECTS))?;
+            atomic::write(&path, bytes)?;
+        }
+        let staging = tempfile::Builder::new()
+            .prefix(".keeping-")
+            .tempdir_in(parent)
+            .at("create a folder in", parent)?;
+        for (path, bytes) in &self.files {
+            write_durably(&staging.path().join(path), bytes)?;
+        }
+        write_durably(&staging.path().join(MANIFEST), &json(&self.manifest)?)?;
+        #[cfg(unix)]
+        std::fs::set_permissions(staging.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .at("open to others", staging.path())?;
+        Ok(staging)
+    }
+}
+
+/// The name of a shared file: `metrics-0123456789abcdef.csv`.
+fn object_name(path: &str, hash: &str) -> String {
+    let (stem, extension) = path.rsplit_once('.').unwrap_or((path, "txt"));
+    format!("{stem}-{}.{extension}", &hash[..NAME_DIGITS])
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    serde_json::from_slice(bytes).ok()
 }
 
 /// Returns the files to keep, in alphabetical order of their paths. Links are not followed.
@@ -178,17 +324,17 @@ fn check_same(folder: &Path, manifest: &Manifest) -> Result<()> {
             folder.display()
         ))
     };
-    let path = folder.join(MANIFEST);
-    let text = std::fs::read(&path).map_err(|e| refuse(format!("its {MANIFEST} cannot be read ({e})")))?;
-    let kept: Manifest =
-        serde_json::from_slice(&text).map_err(|e| refuse(format!("its {MANIFEST} is damaged ({e})")))?;
-    let only_in = |a: &Manifest, b: &Manifest| a.files.iter().find(|file| !b.files.contains(file)).cloned();
+    let kept = Manifest::read(folder).map_err(|e| refuse(format!("its {MANIFEST} cannot be used ({e})")))?;
+    // The README describes the other files, and another version of the program may describe them otherwise.
+    let only_in = |a: &Manifest, b: &Manifest| {
+        let mut files = a.files.iter().filter(|file| file.path != README);
+        files.find(|file| !b.files.iter().any(|other| other.is_same_content(file))).cloned()
+    };
     if let Some(file) = only_in(manifest, &kept).or_else(|| only_in(&kept, manifest)) {
         return Err(refuse(format!("its {} is not what was kept", file.path)));
     }
     for file in &kept.files {
-        let bytes = std::fs::read(folder.join(&file.path)).unwrap_or_default();
-        if KeptFile::from_bytes(&file.path, &bytes) != *file {
+        if !file.read(folder).is_ok_and(|bytes| file.matches(&bytes)) {
             return Err(refuse(format!("its {} was changed or removed since", file.path)));
         }
     }
@@ -198,6 +344,7 @@ fn check_same(folder: &Path, manifest: &Manifest) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::stored;
     use crate::results::summary::Summary;
 
     /// A run folder with a little of everything; the log has `log_bytes` bytes.
@@ -223,15 +370,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (run, to) = (run(dir.path(), 10), dir.path().join("kept"));
         let kept = keep(&run, &to).unwrap();
-        assert_eq!(names(&kept), ["env.json", "log", "recipe.toml", "summary.json"]);
+        assert_eq!(names(&kept), ["README.md", "env.json", "log", "recipe.toml", "summary.json"]);
         assert_eq!(kept.folder, to.join("r").join("20261102T030405Z-0123abcd"));
         assert!(!kept.already);
-        for file in &kept.manifest.files {
-            assert_eq!(
-                std::fs::read(kept.folder.join(&file.path)).unwrap(),
-                std::fs::read(run.join(&file.path)).unwrap()
-            );
+        for file in kept.manifest.files.iter().filter(|file| file.path != README) {
+            let original = std::fs::read(run.join(&file.path)).unwrap();
+            assert_eq!(stored::read(&kept.folder.join(&file.path)).unwrap(), original);
         }
+        let recipe = kept.manifest.file("recipe.toml").unwrap();
+        assert!(recipe.shared.is_some() && !kept.folder.join("recipe.toml").exists());
         assert!(!kept.folder.join("checkpoint").exists() && !kept.folder.join("lock").exists());
         assert_eq!(std::fs::read_dir(to.join("r")).unwrap().count(), 1, "nothing is left of the staging");
         assert!(keep(&run, &to).unwrap().already);
@@ -241,7 +388,7 @@ mod tests {
     fn large_logs_stay() {
         let dir = tempfile::tempdir().unwrap();
         let kept = keep(&run(dir.path(), 300 << 10), &dir.path().join("kept")).unwrap();
-        assert_eq!(names(&kept), ["env.json", "recipe.toml", "summary.json"]);
+        assert_eq!(names(&kept), ["README.md", "env.json", "recipe.toml", "summary.json"]);
     }
 
     #[test]
@@ -253,7 +400,8 @@ mod tests {
         let error = keep(&run, &to).unwrap_err();
         assert!(error.message().contains("env.json is not what was kept"), "{error}");
         std::fs::write(run.join("env.json"), "{}").unwrap();
-        std::fs::write(kept.folder.join("recipe.toml"), "[edited]\n").unwrap();
+        let recipe = kept.manifest.file("recipe.toml").unwrap().stored_at(&kept.folder);
+        std::fs::write(recipe, "[edited]\n").unwrap();
         let error = keep(&run, &to).unwrap_err();
         assert!(error.message().contains("its recipe.toml was changed"), "{error}");
         std::fs::remove_file(kept.folder.join(MANIFEST)).unwrap();

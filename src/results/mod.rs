@@ -11,6 +11,7 @@ pub mod find;
 pub mod folder;
 pub mod keep;
 pub mod ledger;
+pub mod markdown;
 pub mod memory;
 pub mod names;
 pub mod numbers;
@@ -19,6 +20,7 @@ pub mod provenance;
 pub mod quantiles;
 pub mod rows;
 pub mod steady;
+pub mod stored;
 pub mod summary;
 
 pub use folder::RunFolder;

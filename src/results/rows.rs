@@ -124,7 +124,7 @@ impl<R: Row> RowWriter<R> {
 /// columns are only appended: a file that lacks the last ones is of an older version, and its rows have
 /// blanks there.
 pub fn read<R: Row>(path: &Path) -> Result<Vec<R>> {
-    let bytes = std::fs::read(path).at("read", path)?;
+    let bytes = super::stored::read(path)?;
     let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
     let older = (1..R::COLUMNS.len()).find(|n| R::COLUMNS[..*n].join(",").as_bytes() == first);
     let columns = &R::COLUMNS[..older.unwrap_or(R::COLUMNS.len())];

@@ -66,7 +66,7 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     }
     let recipe = ledger.lines().iter().find(|line| cells.iter().any(|cell| is_of(&line.key, cell)));
     let recipe = recipe.map(|line| line.recipe.clone()).unwrap_or_default();
-    store(vec![(lines, LEDGER.to_owned())], &to.join(SWEEPS), recipe, name)
+    store(vec![(lines, LEDGER.to_owned())], to, &to.join(SWEEPS), recipe, name)
 }
 
 /// Returns the prefixes of the keys of the cells in a table.

@@ -27,7 +27,7 @@ use crate::results::atomic;
 use crate::results::folder::ALGORITHMS;
 use crate::results::progress::{Mode, Progress};
 use crate::results::provenance::Environment;
-use crate::results::{RunFolder, Status, Summary, memory};
+use crate::results::{RunFolder, Status, Summary, memory, stored};
 use jiff::Timestamp;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -245,7 +245,7 @@ fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Optio
         Origin::Fresh => None,
     };
     let table = match (from, own.map(|run| run.join(ALGORITHMS))) {
-        (Some(run), _) => Algorithms::read(&run.join(ALGORITHMS))?,
+        (Some(run), _) => Algorithms::read(&stored::locate(&run.join(ALGORITHMS))?)?,
         (None, Some(path)) if path.exists() => Algorithms::read(&path)?,
         _ => return Ok(None),
     };

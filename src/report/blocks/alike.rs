@@ -1,21 +1,22 @@
-//! Whether the rows of a table may stand side by side: rows that differ in more than a block says are an error.
+//! Comparability of the rows of a table: rows that differ in more than a block declares are an error.
 
-use super::did_you_mean;
 use super::kept::KeptRun;
+use super::provenance;
+use super::text::did_you_mean;
 use super::text::{code, plain};
-use super::{Why, provenance};
+use super::why::Why;
 use crate::recipe::{Class, KEYS, SECTIONS, find_path};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What rows may differ in besides keys and sections of recipes.
+/// Facts besides keys and sections of recipes in which rows may differ.
 const ASPECTS: [&str; 4] = ["device", "build", "corpus", "training"];
 
-/// What must be alike in all rows of a table.
+/// Facts that must be equal in all rows of a table.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Device class, build, corpus, and training keys by their paths.
     pub facts: BTreeMap<String, String>,
-    /// Whether a missing fact means that it is unset, rather than unknown.
+    /// True if a missing fact means that it is unset, rather than unknown.
     pub complete: bool,
 }
 
@@ -44,7 +45,7 @@ pub fn of_run(run: &KeptRun) -> Row {
     Row { facts, complete: true }
 }
 
-/// What a table names as set or changed by itself: those keys, and what follows from them.
+/// The facts that a table names as changed without `across`: these keys, and facts that depend on them.
 pub fn named<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut across: Vec<String> = keys.into_iter().map(str::to_owned).collect();
     let follows = [("data.", "corpus"), ("engine.device", "device"), ("parallelism.world_size", "device")];
@@ -56,7 +57,8 @@ pub fn named<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     across
 }
 
-/// Compares rows. What they differ in as a sentence, where the block's `across` allows it, and errors for the rest.
+/// Compares rows. Returns a sentence on the differences that the block's `across` allows, and errors for the
+/// others.
 pub fn compare(rows: &[Row], across: &[String]) -> (Option<String>, Vec<Why>) {
     let (mut said, mut unsaid) = (Vec::new(), Vec::new());
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.facts.keys()).collect();
@@ -102,7 +104,7 @@ pub fn compare(rows: &[Row], across: &[String]) -> (Option<String>, Vec<Why>) {
     (sentence, why.into_iter().collect())
 }
 
-/// Whether a block that says `across` allows rows to differ in this.
+/// Returns true if `across` allows rows to differ in this fact.
 fn covers(across: &[String], fact: &str) -> bool {
     let section = fact.split_once('.').map(|(section, _)| section);
     across.iter().any(|word| {

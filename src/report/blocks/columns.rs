@@ -1,7 +1,7 @@
 //! Columns of tables: what is measured, with its unit, and keys of recipes.
 
-use super::did_you_mean;
 use super::kept::KeptRun;
+use super::text::did_you_mean;
 use super::text::{code, plain};
 use crate::format::{BLANK, decimal};
 use crate::metrics;

@@ -1,24 +1,44 @@
 //! A kept before and after.
 
 use super::kept::{self, KeptRun, Source};
+use super::scene::{Form, Rendered, Scene};
 use super::spec::Spec;
-use super::text::{code, plain, short_hash, table};
-use super::{Rendered, Scene, Why, alike, columns, did_you_mean, figure, provenance, runs};
+use super::text::{code, did_you_mean, plain, table};
+use super::why::Why;
+use super::{alike, columns, figure, inline, provenance, runs};
 use crate::format::{BLANK, decimal};
 use crate::results::comparison::{Arm, COMPARISON, COMPARISONS, Comparison, RatioInterval};
 use crate::results::folder::PLOTS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// What is compared first.
+/// The quantity that is compared first.
 const SPEED: &str = "tok_s";
+
+/// A comparison of a block.
+struct Part {
+    rendered: Rendered,
+    comparison: Comparison,
+    runs: Vec<KeptRun>,
+    folder: PathBuf,
+}
 
 /// The comparisons that a block selects, the newest of each name.
 pub fn render(scene: &Scene<'_>, spec: &Spec, columns: Option<&[String]>) -> Result<Rendered, Vec<Why>> {
-    let mut rendered = Rendered::default();
+    let mut parts = Vec::new();
     for name in &spec.select {
-        let folder = find(scene.kept, name)?;
-        let one = one(scene, spec, columns, &folder)?;
+        parts.push(one(scene, spec, columns, find(scene.kept, name)?)?);
+    }
+    let origin = (scene.form == Form::Locked).then(|| {
+        let runs: Vec<&KeptRun> = parts.iter().flat_map(|part| &part.runs).collect();
+        let arms = |part: &'_ Part| [part.comparison.baseline.clone(), part.comparison.candidate.clone()];
+        let arms: Vec<Arm> = parts.iter().flat_map(arms).collect();
+        let folders: Vec<&Path> = parts.iter().map(|part| part.folder.as_path()).collect();
+        provenance::line(scene, &runs, &arms.iter().collect::<Vec<_>>(), &folders)
+    });
+    let mut rendered = Rendered::default();
+    for part in parts {
+        let one = part.rendered;
         if !rendered.text.is_empty() {
             rendered.text.push('\n');
         }
@@ -28,6 +48,7 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: Option<&[String]>) -> Res
         rendered.faults.extend(one.faults);
         rendered.commits.extend(one.commits);
     }
+    rendered.text += &origin.unwrap_or_default();
     Ok(rendered)
 }
 
@@ -84,36 +105,44 @@ fn one(
     scene: &Scene<'_>,
     spec: &Spec,
     columns: Option<&[String]>,
-    folder: &Path,
-) -> Result<Rendered, Vec<Why>> {
-    let (source, comparison) = read(scene, folder)?;
-    let kept_runs = kept_runs(scene, &comparison)?;
+    folder: PathBuf,
+) -> Result<Part, Vec<Why>> {
+    let (source, comparison) = read(scene, &folder)?;
+    let kept_runs = kept_runs(scene, &source, &comparison)?;
     let runs: Vec<KeptRun> = kept_runs.values().cloned().collect();
     let (differences, mut faults) = compare(&comparison, &runs, spec);
-    let mut rendered = runs::of(&runs);
+    let mut rendered = runs::sources_of(&runs);
     rendered.faults.append(&mut faults);
     rendered.sources.insert(0, source);
     let arms = [&comparison.baseline, &comparison.candidate];
     rendered.commits.extend(arms.iter().filter_map(|arm| arm.commit.clone()));
 
-    let mut text = heading(&comparison, scene, folder);
-    text += &measured_table(&comparison, columns)?;
+    let mut text = heading(&comparison, scene, &folder, spec.select.len() == 1);
+    text += &measured_table(scene, &comparison, columns)?;
     text.push('\n');
-    text += &findings(&comparison);
+    text += &findings(scene, &comparison);
     text += &differences.map_or(String::new(), |sentence| format!("- {sentence}"));
     text.push('\n');
-    if let Some(drawn) = figure::blocks(&comparison) {
+    let trial = scene.form.trial();
+    if let Some(drawn) = figure::blocks(&comparison, trial) {
         let drawn = drawn.map_err(|e| vec![Why::stale(e.message())])?;
-        let alt = format!("Tokens per second of {}, before and after, turn by turn", comparison.name);
+        let alt = format!("Tokens per second of {}, before and after, {trial} by {trial}", comparison.name);
         text += &rendered.show(scene, &folder.join(PLOTS).join("blocks"), drawn, &alt);
     }
-    text += &provenance_of(&comparison, &kept_runs, scene, folder);
+    if scene.form == Form::Inline {
+        text += &inline::comparison(&comparison, &kept_runs, scene, &folder);
+    }
     rendered.text = text;
-    Ok(rendered)
+    Ok(Part { rendered, comparison, runs, folder })
 }
 
-/// The kept runs of all trials, by `RECIPE/RUN`.
-pub fn kept_runs(scene: &Scene<'_>, comparison: &Comparison) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
+/// The kept runs of all trials, by `RECIPE/RUN`. A run whose manifest is not the one that the comparison's
+/// manifest lists has a fault.
+pub fn kept_runs(
+    scene: &Scene<'_>,
+    source: &Source,
+    comparison: &Comparison,
+) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
     let mut runs = BTreeMap::new();
     for id in comparison.trials.iter().filter_map(|trial| trial.run.as_ref()) {
         let folder = scene.kept.join(id);
@@ -122,13 +151,27 @@ pub fn kept_runs(scene: &Scene<'_>, comparison: &Comparison) -> Result<BTreeMap<
             return Err(vec![Why::mended_by(why, format!("xrun keep {id}"))]);
         }
         if !runs.contains_key(id) {
-            runs.insert(id.clone(), KeptRun::read(scene.kept, &folder)?);
+            let mut run = KeptRun::read(scene.kept, &folder)?;
+            let listed = source.runs.iter().find(|listed| listed.run == *id);
+            if let Some(listed) = listed.filter(|listed| listed.manifest != run.source.manifest) {
+                let digits = |hash: &str| hash.chars().take(12).collect::<String>();
+                let why = format!(
+                    "{} is not the run that was compared: the hash of its manifest begins with {}, and {} lists {}",
+                    folder.display(),
+                    digits(&run.source.manifest),
+                    source.folder.display(),
+                    digits(&listed.manifest),
+                );
+                let mend = format!("{} {}", kept::restore(&folder), source.folder.display());
+                run.source.faults.push(Why::mended_by(why, mend));
+            }
+            runs.insert(id.clone(), run);
         }
     }
     Ok(runs)
 }
 
-/// Both arms must be alike but for the change itself, which the comparison names.
+/// Compares the arms, which may differ only in the keys that the comparison names as changed.
 fn compare(comparison: &Comparison, runs: &[KeptRun], spec: &Spec) -> (Option<String>, Vec<Why>) {
     let changed = comparison.changes.iter().filter_map(|change| change.split(':').next());
     let across: Vec<String> = spec.across.iter().cloned().chain(alike::named(changed)).collect();
@@ -152,19 +195,30 @@ fn compare(comparison: &Comparison, runs: &[KeptRun], spec: &Spec) -> (Option<St
     (sentence, faults)
 }
 
-fn heading(comparison: &Comparison, scene: &Scene<'_>, folder: &Path) -> String {
-    let link = scene.link(folder);
-    let verdict = comparison.verdict.as_str();
-    let mut text =
-        format!("**{}: {verdict}** ([{}]({link}))", plain(&comparison.name), plain(&comparison.id));
+/// Name, verdict and hypothesis. The one comparison of a block has its link in the line of provenance.
+fn heading(comparison: &Comparison, scene: &Scene<'_>, folder: &Path, is_single: bool) -> String {
+    let (name, verdict) = (plain(&comparison.name), comparison.verdict.as_str());
+    let mut text = match scene.form {
+        Form::Inline => {
+            format!("**{name}: {verdict}** ([{}]({}))", plain(&comparison.id), scene.link(folder))
+        }
+        Form::Locked if is_single => format!("**{name}: {verdict}**"),
+        Form::Locked => {
+            format!("**[{name}]({}): {verdict}**", scene.link(&provenance::page_of(folder)))
+        }
+    };
     if let Some(hypothesis) = &comparison.hypothesis {
         text += &format!("\n\n> {}", plain(hypothesis));
     }
     text + "\n\n"
 }
 
-/// What both arms measured.
-fn measured_table(comparison: &Comparison, columns: Option<&[String]>) -> Result<String, Vec<Why>> {
+/// A table of the measurements of both arms.
+fn measured_table(
+    scene: &Scene<'_>,
+    comparison: &Comparison,
+    columns: Option<&[String]>,
+) -> Result<String, Vec<Why>> {
     let (before, after) = (&comparison.baseline, &comparison.candidate);
     let names: BTreeSet<&str> =
         before.measured.keys().chain(after.measured.keys()).map(String::as_str).collect();
@@ -178,7 +232,11 @@ fn measured_table(comparison: &Comparison, columns: Option<&[String]>) -> Result
         let why = format!("the comparison measured no `{unknown}`; it has {all}{near}");
         return Err(vec![Why::mended_by(why, "correct `columns`")]);
     }
-    let headings = ["median over the turns", ">before", ">after", ">after ÷ before"].map(str::to_owned);
+    let median = match scene.form {
+        Form::Inline => "median over the turns",
+        Form::Locked => "median over trials",
+    };
+    let headings = [median, ">before", ">after", ">after ÷ before"].map(str::to_owned);
     let mut rows =
         vec![vec![String::new(), plain(&before.label), plain(&after.label), "(95 % interval)".to_owned()]];
     for name in shown {
@@ -200,7 +258,7 @@ pub fn interval(ratio: &RatioInterval) -> String {
     format!("{estimate} ({low} to {high})")
 }
 
-/// Whether both arms learn the same.
+/// The outcome of the loss gate in words.
 pub fn gate(comparison: &Comparison) -> &'static str {
     match comparison.gate.holds {
         Some(true) => "holds",
@@ -215,7 +273,7 @@ pub fn changed(comparison: &Comparison) -> Option<String> {
     (!changes.is_empty()).then(|| changes.join(", "))
 }
 
-/// What came of a prediction.
+/// The outcome of the prediction in words.
 pub fn held(comparison: &Comparison) -> &'static str {
     match comparison.prediction_held {
         Some(true) => "held",
@@ -224,8 +282,9 @@ pub fn held(comparison: &Comparison) -> &'static str {
     }
 }
 
-/// What follows, as a list.
-fn findings(comparison: &Comparison) -> String {
+/// Verdict, loss gate, prediction, changed keys and remarks, as a list.
+fn findings(scene: &Scene<'_>, comparison: &Comparison) -> String {
+    let trials = format!("{}s", scene.form.trial());
     let effect = decimal(Some(comparison.min_effect * 100.0), 1);
     let mut lines = vec![format!(
         "Verdict: **{}**; differences below {effect} % do not count.",
@@ -235,7 +294,7 @@ fn findings(comparison: &Comparison) -> String {
     let allowed = match (gate.holds, gate.tolerance) {
         (_, Some(tolerance)) => format!(" (differences in loss up to {tolerance} allowed)"),
         (Some(_), None) => " (the same bits asked for)".to_owned(),
-        // Nobody has said what may differ.
+        // No tolerance was given.
         (None, None) => String::new(),
     };
     lines.push(format!("Loss gate {}: {}{allowed}.", self::gate(comparison), plain(&gate.found)));
@@ -245,7 +304,7 @@ fn findings(comparison: &Comparison) -> String {
     lines.extend(changed(comparison).map(|changes| format!("Changed keys: {changes}.")));
     lines.extend(comparison.notes.iter().map(|note| format!("Note: {}.", plain(note))));
     if !comparison.finished {
-        lines.push(format!("**Not finished**: it ended after {} turns.", comparison.trials.len()));
+        lines.push(format!("**Not finished**: it ended after {} {trials}.", comparison.trials.len()));
     }
     if !comparison.contended.is_empty() {
         let why: Vec<String> = comparison.contended.iter().map(|why| plain(why)).collect();
@@ -253,38 +312,7 @@ fn findings(comparison: &Comparison) -> String {
     }
     let failed = comparison.trials.iter().filter(|trial| trial.status != "ok").count();
     if failed > 0 {
-        lines.push(format!("{failed} of {} turns did not end as `ok`.", comparison.trials.len()));
+        lines.push(format!("{failed} of {} {trials} did not end as `ok`.", comparison.trials.len()));
     }
     lines.iter().map(|line| format!("- {line}\n")).collect()
-}
-
-/// Where each arm's numbers come from.
-fn provenance_of(
-    comparison: &Comparison,
-    runs: &BTreeMap<String, KeptRun>,
-    scene: &Scene<'_>,
-    folder: &Path,
-) -> String {
-    let mut lines = Vec::new();
-    for (is_candidate, name, arm) in
-        [(false, "before", &comparison.baseline), (true, "after", &comparison.candidate)]
-    {
-        let of_arm = comparison.trials.iter().filter(|trial| trial.is_candidate == is_candidate);
-        let of_arm: Vec<&KeptRun> = of_arm.filter_map(|trial| runs.get(trial.run.as_ref()?)).collect();
-        let mut line = format!("{name}: {}", code(&arm.command));
-        if of_arm.is_empty() {
-            line += &format!(", {}", plain(&arm.device));
-            let hash = |what: &str, hash: &Option<String>| {
-                hash.as_ref().map_or(String::new(), |hash| format!(", {what} {}", short_hash(hash, 12)))
-            };
-            line += &hash("recipe", &arm.recipe_hash);
-            line += &hash("commit", &arm.commit);
-        }
-        lines.push(line);
-        lines.extend(provenance::lines(of_arm, scene));
-    }
-    lines
-        .push(format!("blocks, interval and rule: [{COMPARISON}]({})", scene.link(&folder.join(COMPARISON))));
-    let lines: Vec<String> = lines.iter().map(|line| format!("<sub>{line}</sub>")).collect();
-    lines.join("<br>\n") + "\n"
 }

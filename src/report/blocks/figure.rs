@@ -1,7 +1,6 @@
-//! Figures of comparisons: every block of every trial of one, in the order in which they ran, and several by the value of
-//! a key.
+//! Figures of comparisons: every block of steps of every trial in the order of execution, and several
+//! comparisons by the value of a key.
 
-use super::series::Member;
 use crate::error::Result;
 use crate::format::{decimal, short};
 use crate::report::chart::{self, Figure, Look, Mark, Panel, Series};
@@ -10,11 +9,21 @@ use crate::report::theme::{Hue, THEMES};
 use crate::results::comparison::{Comparison, Trial};
 use crate::results::quantiles;
 
+/// A comparison at a value of the key that a series is ordered by.
+#[derive(Clone, Copy, Debug)]
+pub struct Point<'a> {
+    /// The key's value.
+    pub at: f64,
+    /// The comparison.
+    pub comparison: &'a Comparison,
+}
+
 /// Half of the width of a trial, in trials.
 const REACH: f64 = 0.36;
 
-/// The figure by theme; `None` where no trial has blocks.
-pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, String)>>> {
+/// The blocks of steps of every trial, by theme; `None` where no trial has any. `trial` is the word for a
+/// trial.
+pub fn blocks(comparison: &Comparison, trial: &str) -> Option<Result<Vec<(&'static str, String)>>> {
     let values = comparison.trials.iter().flat_map(|trial| &trial.blocks).copied().filter(|v| v.is_finite());
     let range = values.fold(None, |range: Option<(f64, f64)>, value| {
         Some(range.map_or((value, value), |(low, high)| (low.min(value), high.max(value))))
@@ -27,7 +36,7 @@ pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, Strin
         let dots: Points = trials().flat_map(|(index, trial)| dots(index, trial)).collect();
         let medians: Points = trials().flat_map(|(index, trial)| median(index, trial)).collect();
         series.push(Series { name: format!("{name}, blocks"), hue, look: Look::Dots, points: dots });
-        series.push(Series { name: "median of a turn".to_owned(), hue, look: Look::Bold, points: medians });
+        series.push(Series { name: format!("median of a {trial}"), hue, look: Look::Bold, points: medians });
     }
     let mut parts = vec![comparison.id.clone()];
     parts.extend(comparison.ratio.map(|ratio| {
@@ -45,19 +54,20 @@ pub fn blocks(comparison: &Comparison) -> Option<Result<Vec<(&'static str, Strin
             series,
             marks: Vec::new(),
         }],
-        x_name: "turn".to_owned(),
+        x_name: trial.to_owned(),
         x: (0.5, comparison.trials.len() as f64 + 0.5),
         x_at: None,
     };
     Some(THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect())
 }
 
-/// Both arms of comparisons by the value of a key above, and their ratios with 95 % intervals below, by theme.
-pub fn series(members: &[Member], over: &str) -> Result<Vec<(&'static str, String)>> {
+/// Both arms of comparisons by the value of a key above, and their ratios with 95 % intervals below, by
+/// theme.
+pub fn series(members: &[Point<'_>], over: &str) -> Result<Vec<(&'static str, String)>> {
     let lines = lines(members);
     let points = |value: &dyn Fn(&Comparison) -> Option<f64>| -> Points {
-        let of = |line: &Vec<&Member>| -> Points {
-            let points = line.iter().filter_map(|member| Some((member.at, value(&member.comparison)?)));
+        let of = |line: &Vec<&Point<'_>>| -> Points {
+            let points = line.iter().filter_map(|member| Some((member.at, value(member.comparison)?)));
             points.chain([(f64::NAN, f64::NAN)]).collect()
         };
         lines.iter().flat_map(of).collect()
@@ -114,9 +124,9 @@ pub fn series(members: &[Member], over: &str) -> Result<Vec<(&'static str, Strin
     THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect()
 }
 
-/// What one line joins: the comparisons of a name, or all of them where each has a name of its own.
-fn lines(members: &[Member]) -> Vec<Vec<&Member>> {
-    let mut lines: Vec<Vec<&Member>> = Vec::new();
+/// The comparisons that one line joins: those of a name, or all of them where each has a name of its own.
+fn lines<'a, 'b>(members: &'a [Point<'b>]) -> Vec<Vec<&'a Point<'b>>> {
+    let mut lines: Vec<Vec<&Point<'b>>> = Vec::new();
     for member in members {
         match lines.iter_mut().find(|line| line[0].comparison.name == member.comparison.name) {
             Some(line) => line.push(member),
@@ -126,12 +136,12 @@ fn lines(members: &[Member]) -> Vec<Vec<&Member>> {
     if lines.iter().all(|line| line.len() == 1) { vec![lines.concat()] } else { lines }
 }
 
-/// All digits before the point: sides that differ little must not have the same label.
+/// All digits before the point, so that arms that differ little have different labels.
 fn whole(value: f64) -> String {
     decimal(Some(value), if value.abs() < 100.0 { 2 } else { 0 })
 }
 
-/// The blocks of a trial side by side, as they ran.
+/// The blocks of a trial side by side, in the order of execution.
 fn dots(index: usize, trial: &Trial) -> Points {
     let count = trial.blocks.len() as f64;
     let x = |block: usize| index as f64 + 1.0 + REACH * ((2 * block + 1) as f64 / count - 1.0);
@@ -188,12 +198,12 @@ mod tests {
     fn every_block_is_a_dot_and_every_trial_has_a_median() {
         let around = |i: u32| 20_000.0 + f64::from(i % 2) * 4000.0 + f64::from(i) * 90.0;
         let trials: Vec<Trial> = (0..6).map(|i| trial(i % 2 == 1, around(i), 20)).collect();
-        let drawn = blocks(&comparison(&trials)).unwrap().unwrap();
+        let drawn = blocks(&comparison(&trials), "trial").unwrap().unwrap();
         assert_eq!(drawn.iter().map(|(theme, _)| *theme).collect::<Vec<_>>(), ["light", "dark"]);
         for (theme, svg) in &drawn {
             assert_eq!(svg.matches("<circle").count(), 6 * 20 + 2, "{theme}: blocks and the legend");
             assert!(svg.contains("fused: before and after") && svg.contains("1.240 (1.220 to 1.257)"));
         }
-        assert!(blocks(&comparison(&[trial(false, 1.0, 0)])).is_none(), "nothing to draw");
+        assert!(blocks(&comparison(&[trial(false, 1.0, 0)]), "trial").is_none(), "nothing to draw");
     }
 }

@@ -1,10 +1,10 @@
-//! What was kept: found by name, read, and verified against its manifest.
+//! Kept folders: read, and verified against their manifests.
 
-use super::Why;
+use super::why::Why;
 use crate::error::{Error, IoContext, Result};
 use crate::results::folder::{ENVIRONMENT, PLOTS, RESOLVED, read_summary};
-use crate::results::keep::{KeptFile, MANIFEST, Manifest};
 use crate::results::provenance::Environment;
+use crate::results::stored::{MANIFEST, Manifest, RunManifest};
 use crate::results::summary::Summary;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,13 +14,15 @@ use std::path::{Path, PathBuf};
 pub struct Source {
     /// Its path beneath the folder of kept things, with `/`.
     pub id: String,
-    /// Where it lies.
+    /// The folder.
     pub folder: PathBuf,
-    /// What it is by its manifest, as `RECIPE/RUN`.
+    /// Its name by its manifest, as `RECIPE/RUN`.
     pub named: String,
     /// BLAKE3 of its manifest.
     pub manifest: String,
-    /// What differs from the manifest.
+    /// The runs that its manifest covers.
+    pub runs: Vec<RunManifest>,
+    /// Differences from the manifest.
     pub faults: Vec<Why>,
 }
 
@@ -43,24 +45,24 @@ impl Source {
     pub fn verify(kept: &Path, folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
         let bytes = std::fs::read(&path).at("read", &path)?;
-        let manifest: Manifest = serde_json::from_slice(&bytes)
-            .map_err(|e| Error::failed(format!("{}:{}: not a manifest: {e}", path.display(), e.line())))?;
+        let manifest = Manifest::parse(&path, &bytes)?;
         let mut faults = Vec::new();
         for file in &manifest.files {
-            let path = folder.join(&file.path);
-            let why = match std::fs::read(&path) {
-                Err(e) => format!("{} cannot be read ({e}), but its manifest lists it", path.display()),
-                Ok(bytes) if KeptFile::from_bytes(&file.path, &bytes) != *file => {
-                    format!(
-                        "{} was changed since it was kept: its hash is not the manifest's",
-                        path.display()
-                    )
+            let path = file.stored_at(folder);
+            let why = match file.read(folder) {
+                Err(_) if !path.is_file() => {
+                    format!("{} cannot be read, but a manifest lists it", path.display())
                 }
-                Ok(_) => continue,
+                Ok(bytes) if file.matches(&bytes) => continue,
+                _ => format!(
+                    "{} was changed since it was kept: its hash is not the manifest's",
+                    path.display()
+                ),
             };
             faults.push(Why::mended_by(why, restore(&path)));
         }
-        let listed: BTreeSet<&str> = manifest.files.iter().map(|file| file.path.as_str()).collect();
+        let here = manifest.files.iter().filter(|file| file.shared.is_none());
+        let listed: BTreeSet<&str> = here.map(|file| file.path.as_str()).collect();
         for name in files_below(folder)? {
             // Figures are drawn beside what they show when a block needs them, and verified byte by byte.
             let is_figure = name.starts_with(PLOTS);
@@ -75,6 +77,7 @@ impl Source {
             folder: folder.to_owned(),
             named: format!("{}/{}", manifest.recipe, manifest.run),
             manifest: blake3::hash(&bytes).to_hex().to_string(),
+            runs: manifest.runs,
             faults,
         })
     }
@@ -94,7 +97,7 @@ impl KeptRun {
                 run.compare_name();
                 Ok(run)
             }
-            // What does not read was touched in most cases, and then that is what matters.
+            // A file that cannot be parsed was changed in most cases, and then the change is the message.
             _ if !source.faults.is_empty() => Err(source.faults),
             (Err(e), ..) | (_, Err(e), _) | (.., Err(e)) => Err(unreadable(folder, &e)),
         }

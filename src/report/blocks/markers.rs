@@ -2,22 +2,18 @@
 //!
 //! ```text
 //! <!-- xrun:report name="value" … -->     opens a block
-//! <!-- xrun:from name="value" … -->       in a block: something that it was made from
-//! <!-- xrun:end name="value" … -->        closes it
+//! <!-- xrun:end -->                       closes it
+//!
+//! <!-- xrun:from name="value" … -->       in a block of the inline form: something that it was made from
+//! <!-- xrun:end hash="…" -->              closes a block of the inline form
 //! ```
 //!
-//! A marker begins a line, indented by three spaces at most, and nothing follows it on its last line. It may span lines.
+//! A marker begins a line, indented by three spaces at most, and nothing follows it on its last line. It may
+//! span lines.
 
-use super::did_you_mean;
+use super::attributes::{self, Attributes, END, FROM, OPEN};
+use super::text::did_you_mean;
 use std::ops::Range;
-
-/// The words after `<!--`.
-pub const OPEN: &str = "xrun:report";
-pub const FROM: &str = "xrun:from";
-pub const END: &str = "xrun:end";
-
-/// Names and values, in the order in which they were written.
-pub type Attributes = Vec<(String, String)>;
 
 /// A block of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,9 +26,9 @@ pub struct Block {
     pub from: Vec<Attributes>,
     /// The attributes of its closing marker.
     pub end: Attributes,
-    /// Where the generated lines stand: after the opening marker's line, up to the closing marker.
+    /// Range of the generated lines: from the line after the opening marker to the closing marker.
     pub body: Range<usize>,
-    /// Where the closing marker stands, without the end of its line.
+    /// Range of the closing marker, without the end of its line.
     pub closing: Range<usize>,
 }
 
@@ -41,18 +37,35 @@ pub struct Block {
 pub struct Fault {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The kind of fault, which decides what mends it.
+    pub kind: FaultKind,
+    /// The reason, in words.
     pub why: String,
+}
+
+/// Kinds of faults of markers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A block without a closing marker.
+    Unclosed,
+    /// A marker that is misplaced or cannot be read.
+    Marker,
+}
+
+impl Fault {
+    fn marker(line: usize, why: impl Into<String>) -> Self {
+        Self { line, kind: FaultKind::Marker, why: why.into() }
+    }
 }
 
 /// A comment of ours.
 struct Marker<'a> {
     line: usize,
-    /// What stands between `<!--` and `-->`.
+    /// The text between `<!--` and `-->`.
     inside: &'a str,
     /// The comment itself.
     span: Range<usize>,
-    /// Where the next line begins.
+    /// Offset of the next line.
     next: usize,
 }
 
@@ -66,7 +79,7 @@ pub fn parse(page: &str) -> (Vec<Block>, Vec<Fault>) {
     while at < page.len() {
         let end = page[at..].find('\n').map_or(page.len(), |newline| at + newline + 1);
         let text = page[at..end].trim_end();
-        // What stands in a block is generated, so a fence there was put in by hand, and must not hide the end.
+        // Blocks contain generated text, so a fence inside was added by hand and must not hide the end.
         if open.is_none() && fence_step(text, &mut fence) {
             (at, line) = (end, line + 1);
             continue;
@@ -80,7 +93,7 @@ pub fn parse(page: &str) -> (Vec<Block>, Vec<Fault>) {
             Some(Ok(found)) => {
                 line += page[at..found.next].matches('\n').count();
                 at = found.next;
-                take(&found, &mut open, &mut blocks, &mut faults);
+                place(&found, &mut open, &mut blocks, &mut faults);
             }
         }
     }
@@ -92,20 +105,20 @@ pub fn parse(page: &str) -> (Vec<Block>, Vec<Fault>) {
         let line = 1 + page[..end].matches('\n').count();
         let why =
             "this line ends with CRLF, and blocks are compared byte by byte: save the page with LF alone";
-        faults.push(Fault { line, why: why.to_owned() });
+        faults.push(Fault::marker(line, why));
     }
     faults.sort_by_key(|fault| fault.line);
     (blocks, faults)
 }
 
-/// Puts a marker where it belongs.
-fn take(found: &Marker<'_>, open: &mut Option<Block>, blocks: &mut Vec<Block>, faults: &mut Vec<Fault>) {
+/// Opens, extends or closes a block with a marker.
+fn place(found: &Marker<'_>, open: &mut Option<Block>, blocks: &mut Vec<Block>, faults: &mut Vec<Fault>) {
     let inside = found.inside.trim();
     let (word, rest) = inside.split_once(char::is_whitespace).unwrap_or((inside, ""));
-    let attributes = match attributes(rest) {
+    let attributes = match attributes::parse(rest) {
         Ok(attributes) => attributes,
         Err(why) => {
-            faults.push(Fault { line: found.line, why });
+            faults.push(Fault::marker(found.line, why));
             Attributes::new()
         }
     };
@@ -135,18 +148,19 @@ fn take(found: &Marker<'_>, open: &mut Option<Block>, blocks: &mut Vec<Block>, f
         }
         (FROM | END, None) => {
             let why = format!("`{word}` stands outside a block: no `<!-- {OPEN} … -->` is open here");
-            faults.push(Fault { line: found.line, why });
+            faults.push(Fault::marker(found.line, why));
         }
         _ => {
             let hint = did_you_mean(word, [OPEN, FROM, END]);
-            faults.push(Fault { line: found.line, why: format!("`{word}` is no marker{hint}") });
+            faults.push(Fault::marker(found.line, format!("`{word}` is no marker{hint}")));
         }
     }
 }
 
 fn unclosed(block: &Block, place: &str) -> Fault {
-    let name = super::spec::name(&block.attributes);
-    Fault { line: block.line, why: format!("{name} has no `<!-- {END} -->` {place}") }
+    let name = attributes::block_name(&block.attributes);
+    let why = format!("{name} has no `<!-- {END} -->` {place}");
+    Fault { line: block.line, kind: FaultKind::Unclosed, why }
 }
 
 /// The marker that begins in the line at `at`, if one does.
@@ -157,7 +171,7 @@ fn marker(page: &str, at: usize, line: usize) -> Option<Result<Marker<'_>, Fault
     if indent > 3 || !after.trim_start().starts_with("xrun:") {
         return None;
     }
-    let fault = |why: &str| Some(Err(Fault { line, why: why.to_owned() }));
+    let fault = |why: &str| Some(Err(Fault::marker(line, why)));
     let Some(length) = after.find("-->") else { return fault("a marker without `-->`") };
     let end = start + "<!--".len() + length + "-->".len();
     let next = page[end..].find('\n').map_or(page.len(), |newline| end + newline + 1);
@@ -167,7 +181,7 @@ fn marker(page: &str, at: usize, line: usize) -> Option<Result<Marker<'_>, Fault
     Some(Ok(Marker { line, inside: &after[..length], span: start..end, next }))
 }
 
-/// Keeps track of fenced code. Whether the line is a fence or lies in code.
+/// Tracks fenced code. Returns true if the line is a fence or inside of code.
 fn fence_step<'a>(line: &'a str, fence: &mut Option<&'a str>) -> bool {
     let text = line.trim_start_matches(' ');
     let indent = line.len() - text.len();
@@ -190,28 +204,6 @@ fn fence_step<'a>(line: &'a str, fence: &mut Option<&'a str>) -> bool {
     }
 }
 
-/// `name="value"` pairs.
-fn attributes(text: &str) -> Result<Attributes, String> {
-    let mut found = Attributes::new();
-    let mut rest = text.trim();
-    while !rest.is_empty() {
-        let wrong = || format!("expected name=\"value\" at `{}`", rest.lines().next().unwrap_or_default());
-        let (name, after) = rest.split_once('=').ok_or_else(wrong)?;
-        let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
-        let value = after.strip_prefix('"').filter(|_| is_name).ok_or_else(wrong)?;
-        let (value, after) = value.split_once('"').ok_or_else(|| format!("`{name}` has no closing quote"))?;
-        if !after.is_empty() && !after.starts_with(char::is_whitespace) {
-            return Err(format!("no space after the value of `{name}`"));
-        }
-        if found.iter().any(|(other, _)| other == name) {
-            return Err(format!("`{name}` is given twice"));
-        }
-        found.push((name.to_owned(), value.to_owned()));
-        rest = after.trim_start();
-    }
-    Ok(found)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_lines_and_marks_of_encodings_are_no_riddle() {
+    fn byte_order_marks_are_skipped_and_crlf_is_a_fault() {
         let page = "\u{feff}<!-- xrun:report kind=\"runs\" -->\n<!-- xrun:end -->\n";
         assert_eq!(blocks(page).len(), 1);
         assert_eq!(fault("a\n<!-- xrun:report -->\r\n<!-- xrun:end -->\r\n").0, 2);

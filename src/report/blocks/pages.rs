@@ -1,29 +1,31 @@
-//! Pages: finding their blocks, rendering them, comparing them with what stands there, putting them in.
+//! Pages: finding their blocks, comparing them with kept files and `report.lock`, putting them in.
 
-use super::kept::Source;
-use super::markers::{self, Attributes, Block, END, FROM};
-use super::spec::{self, Kind, Spec};
-use super::sweep::SWEEPS;
-use super::{Rendered, Scene, Why, comparison, runs, series, sweep};
-use crate::error::{IoContext, Result};
-use crate::results::atomic;
-use crate::results::comparison::COMPARISONS;
+use super::attributes::END;
+use super::examine::{Examined, examine, form};
+use super::lock::{self, Key, LOCK, Lock};
+use super::markers::{self, FaultKind};
+use super::scene::{Form, Scene};
+use super::text;
+use super::why::Why;
+use crate::error::{Error, IoContext, Kind, Result};
+use crate::results::{atomic, keep};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Something wrong with a page.
+/// Something wrong with a page or with the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The page.
+    /// The page, or the lock.
     pub page: PathBuf,
     /// The line of the block or marker, from 1.
     pub line: usize,
-    /// The block, as in ``block `runs` of `quickstart` ``; empty where it is a marker by itself.
+    /// The block, as in ``block `runs` of `quickstart` ``; empty for a marker without a block.
     pub block: String,
-    /// What is wrong.
+    /// The reason.
     pub why: String,
-    /// What mends it.
+    /// The step that mends it.
     pub mend: String,
-    /// Whether the page is written wrongly, rather than out of date.
+    /// True if the page has a mistake, rather than being out of date.
     pub is_markup: bool,
 }
 
@@ -34,39 +36,45 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// A block that was looked at.
+/// A block that was examined.
 #[derive(Clone, Debug)]
 pub struct Checked {
     /// The page.
     pub page: PathBuf,
     /// The line of the block, from 1.
     pub line: usize,
-    /// What it is called in messages.
+    /// Its name in messages.
     pub block: String,
-    /// Whether it stands in the page as kept files make it, or was put there just now.
+    /// True if it is in the page as kept files make it, or was written just now.
     pub is_current: bool,
-    /// Whether it, or a figure of it, was written.
+    /// True if it, its figures or its line in the lock were written.
     pub is_changed: bool,
     /// Commits that its numbers were measured at.
     pub commits: Vec<String>,
 }
 
-/// What a look at pages found.
+/// Blocks and problems, in the order of pages and lines.
 pub type Found = (Vec<Checked>, Vec<Problem>);
 
-/// A block with what it should be.
-struct Examined {
-    block: Block,
-    name: String,
-    /// The body and closing marker to put in its place; `None` where nothing can be rendered.
-    fresh: Option<(String, String)>,
-    rendered: Rendered,
-    /// What rendering cannot mend.
-    hard: Vec<Why>,
-    /// What rendering mends.
-    stale: Vec<Why>,
-    /// Whether the opening marker itself is wrong.
-    is_markup: bool,
+/// The pages to work on, and where their kept files and hashes are.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'a> {
+    /// The pages.
+    pub pages: &'a [PathBuf],
+    /// True if these are all pages, so that the lock must have no lines for others.
+    pub is_whole: bool,
+    /// The folder of kept things.
+    pub kept: &'a Path,
+    /// The folder of the lock.
+    pub root: &'a Path,
+}
+
+/// A page with its blocks.
+struct Page {
+    text: String,
+    blocks: Vec<Examined>,
+    /// Wrong markers.
+    faults: Vec<Problem>,
 }
 
 /// The pages of a folder: `README.md` and every Markdown file below `docs`.
@@ -91,59 +99,135 @@ pub fn pages(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(readme.is_file().then_some(readme).into_iter().chain(found).collect())
 }
 
-/// Compares every block of the pages with what kept files make of it. Changes nothing.
+/// Compares every block of the pages with what kept files make of it, and with the lock. Changes nothing.
 ///
 /// # Errors
 /// When a page cannot be read. What is wrong with pages and blocks is returned.
-pub fn check(pages: &[PathBuf], kept: &Path) -> Result<Found> {
-    let (mut checked, mut problems) = (Vec::new(), Vec::new());
-    for page in pages {
-        let text = std::fs::read_to_string(page).at("read", page)?;
-        let (blocks, mut faults) = examine(page, &text, kept);
-        problems.append(&mut faults);
-        for block in blocks {
+pub fn check(scope: &Scope<'_>) -> Result<Found> {
+    let lock = Lock::read(scope.root)?;
+    let (mut checked, mut problems) = (Vec::new(), wrong_lines(scope, &lock));
+    let mut found = BTreeSet::new();
+    for path in scope.pages {
+        let mut page = scope.page(path, &lock, form)?;
+        problems.append(&mut page.faults);
+        for block in page.blocks {
             let whys = block.hard.iter().chain(&block.stale);
-            problems.extend(whys.map(|why| block.problem(kept, page, why)));
-            checked.push(block.checked(page, block.is_current(), false));
+            problems.extend(whys.map(|why| scope.problem(&block, path, why)));
+            checked.push(summary(&block, path, block.is_current(), false));
+            found.extend(block.key);
         }
     }
-    Ok(in_order(pages, checked, problems))
+    problems.extend(scope.without_block(&lock, &found).map(|key| scope.orphan(&lock, key)));
+    Ok(in_order(scope.pages, checked, problems))
 }
 
-/// Renders every block of the pages, and replaces pages and figures that change. A page with a wrong marker stays as it
-/// is, and so does a block that cannot be rendered.
+/// Renders every block of the pages, and replaces pages, figures and lines of the lock that change. A page
+/// with a wrong marker stays as it is, and so does a block that cannot be rendered. Lines of the lock without
+/// a block are dropped where `forget` names them (or their page), and are problems elsewhere.
 ///
 /// # Errors
-/// When a page or figure cannot be read or written.
-pub fn update(pages: &[PathBuf], kept: &Path) -> Result<Found> {
-    let (mut checked, mut problems) = (Vec::new(), Vec::new());
-    for page in pages {
-        let text = std::fs::read_to_string(page).at("read", page)?;
-        let (blocks, mut faults) = examine(page, &text, kept);
-        let is_sound = faults.is_empty();
-        problems.append(&mut faults);
-        let mut new = text.clone();
-        // From the last to the first, so that places before stay where they are.
-        for block in blocks.iter().rev() {
-            problems.extend(block.hard.iter().map(|why| block.problem(kept, page, why)));
-            let Some((body, closing)) = block.fresh.as_ref().filter(|_| is_sound) else {
-                checked.push(block.checked(page, block.is_current(), false));
-                continue;
-            };
-            let span = block.block.body.start..block.block.closing.end;
-            let fresh = format!("{body}{closing}");
-            let mut is_changed = new.get(span.clone()) != Some(fresh.as_str());
-            new.replace_range(span, &fresh);
-            for (path, svg) in &block.rendered.figures {
-                is_changed |= write_if_changed(path, svg.as_bytes())?;
-            }
-            checked.push(block.checked(page, true, is_changed));
-        }
-        if new != text {
-            atomic::write(page, new.as_bytes())?;
+/// When a file cannot be read or written, when the lock is damaged, or for a name in `forget` that means no such line.
+pub fn update(scope: &Scope<'_>, forget: &[String]) -> Result<Found> {
+    render_all(scope, forget, form)
+}
+
+/// Turns blocks of the inline form into the locked one, and kept folders into the form of [`keep::upgrade`],
+/// after checking every hash of the old form. Returns the blocks, and the kept folders that were rewritten.
+///
+/// # Errors
+/// When a block is not current, or a kept file is not what its manifest says; then nothing is changed.
+pub fn migrate(scope: &Scope<'_>) -> Result<(Found, Vec<String>)> {
+    let (_, problems) = check(scope)?;
+    if !problems.is_empty() {
+        let said: Vec<String> = problems.iter().map(Problem::to_string).collect();
+        let why = format!("pages are not current, so nothing was migrated\n{}", said.join("\n"));
+        return Err(Error::new(Kind::Regression, why));
+    }
+    let all = keep::folders(scope.kept)?;
+    for id in &all {
+        keep::verify(&scope.kept.join(id)).map_err(|e| e.context("nothing was migrated"))?;
+    }
+    let mut upgraded = Vec::new();
+    for id in all {
+        if keep::upgrade(scope.kept, &scope.kept.join(&id))? {
+            upgraded.push(id);
         }
     }
-    Ok(in_order(pages, checked, problems))
+    Ok((render_all(scope, &[], |_| Form::Locked)?, upgraded))
+}
+
+fn render_all(scope: &Scope<'_>, forget: &[String], form: fn(&markers::Block) -> Form) -> Result<Found> {
+    let mut lock = Lock::read(scope.root)?;
+    if let Some(wrong) = wrong_lines(scope, &lock).first() {
+        return Err(Error::usage(wrong.to_string()));
+    }
+    let (mut checked, mut problems, mut found) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for path in scope.pages {
+        let mut page = scope.page(path, &lock, form)?;
+        let is_sound = page.faults.is_empty();
+        problems.append(&mut page.faults);
+        found.extend(page.blocks.iter().filter_map(|block| block.key.clone()));
+        let mut new = page.text.clone();
+        // From the last to the first, so that places before stay where they are.
+        for block in page.blocks.iter().rev() {
+            problems.extend(block.hard.iter().map(|why| scope.problem(block, path, why)));
+            if !is_sound || block.fresh.is_none() {
+                checked.push(summary(block, path, block.is_current(), false));
+                continue;
+            }
+            let is_changed = put(block, &mut new, &mut lock)?;
+            checked.push(summary(block, path, true, is_changed));
+        }
+        if new != page.text {
+            atomic::write(path, new.as_bytes())?;
+        }
+    }
+    scope.forget(&mut lock, &found, forget)?;
+    problems.extend(scope.without_block(&lock, &found).map(|key| scope.orphan(&lock, key)));
+    lock.write(scope.root)?;
+    Ok(in_order(scope.pages, checked, problems))
+}
+
+/// Puts a rendered block into its page, its hashes into the lock, and its figures beside what they show.
+/// Returns true if anything changes.
+fn put(block: &Examined, page: &mut String, lock: &mut Lock) -> Result<bool> {
+    let Some(fresh) = &block.fresh else { return Ok(false) };
+    let span = block.block.body.start..block.block.closing.end;
+    let text = format!("{}{}", fresh.body, fresh.closing);
+    let mut is_changed = page.get(span.clone()) != Some(text.as_str());
+    page.replace_range(span, &text);
+    if let (Some(key), Some(hashes)) = (&block.key, &fresh.hashes) {
+        is_changed |= lock.lines.insert(key.clone(), hashes.clone()).as_ref() != Some(hashes);
+    }
+    for (path, svg) in &block.rendered.figures {
+        is_changed |= write_if_changed(path, svg.as_bytes())?;
+    }
+    Ok(is_changed)
+}
+
+/// The kept folders and the figures that the blocks of the pages show.
+///
+/// # Errors
+/// When a page cannot be read, or a block cannot be rendered.
+pub fn named(scope: &Scope<'_>) -> Result<(BTreeSet<String>, BTreeSet<PathBuf>)> {
+    let lock = Lock::read(scope.root)?;
+    let (mut folders, mut figures) = (BTreeSet::new(), BTreeSet::new());
+    for path in scope.pages {
+        let page = scope.page(path, &lock, form)?;
+        let hard = page.blocks.iter().flat_map(|block| block.hard.iter().map(move |why| (block, why)));
+        let mut problems = page.faults.iter().cloned();
+        if let Some(problem) =
+            problems.next().or_else(|| hard.map(|(block, why)| scope.problem(block, path, why)).next())
+        {
+            let why = format!("cannot tell what this page shows\n{problem}");
+            return Err(Error::new(Kind::Regression, why));
+        }
+        for block in page.blocks {
+            folders.extend(block.rendered.sources.into_iter().map(|source| source.id));
+            figures.extend(block.rendered.figures.into_iter().map(|(path, _)| path));
+        }
+    }
+    Ok((folders, figures))
 }
 
 /// In the order of pages and lines.
@@ -154,7 +238,7 @@ fn in_order(pages: &[PathBuf], mut checked: Vec<Checked>, mut problems: Vec<Prob
     (checked, problems)
 }
 
-/// Whether the file was not so before.
+/// Writes a file if its content changes. Returns true if it did.
 fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<bool> {
     if std::fs::read(path).is_ok_and(|there| there == bytes) {
         return Ok(false);
@@ -166,228 +250,125 @@ fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<bool> {
     Ok(true)
 }
 
-/// The blocks of a page, each with what it should be, and what is wrong with its markers.
-fn examine(page: &Path, text: &str, kept: &Path) -> (Vec<Examined>, Vec<Problem>) {
-    let (blocks, faults) = markers::parse(text);
-    let scene = Scene { kept, page: page.parent().unwrap_or(Path::new("")) };
-    let again = render_again(kept, page);
-    let problem = |fault: markers::Fault| {
-        let is_unclosed = fault.why.contains(&format!("has no `<!-- {END}"));
-        let mend = if is_unclosed {
-            format!("write `<!-- {END} -->` into a line of its own after the block, then {again}")
-        } else {
-            format!("correct the marker, then {again}")
+fn wrong_lines(scope: &Scope<'_>, lock: &Lock) -> Vec<Problem> {
+    let problem = |wrong: &lock::WrongLine| Problem {
+        page: scope.root.join(LOCK),
+        line: wrong.line,
+        block: String::new(),
+        why: wrong.why.clone(),
+        mend: format!("git checkout -- {LOCK}, or remove the line and run xrun report"),
+        is_markup: true,
+    };
+    lock.wrong.iter().map(problem).collect()
+}
+
+fn summary(block: &Examined, page: &Path, is_current: bool, is_changed: bool) -> Checked {
+    Checked {
+        page: page.to_owned(),
+        line: block.block.line,
+        block: block.name.clone(),
+        is_current,
+        is_changed,
+        commits: block.rendered.commits.clone(),
+    }
+}
+
+impl Scope<'_> {
+    /// Reads a page and examines its blocks, each in the form that `form` gives it.
+    fn page(&self, path: &Path, lock: &Lock, form: fn(&markers::Block) -> Form) -> Result<Page> {
+        let text = std::fs::read_to_string(path).at("read", path)?;
+        let (blocks, faults) = markers::parse(&text);
+        let faults = faults.into_iter().map(|fault| self.fault(path, fault)).collect();
+        let locked = blocks.iter().filter(|block| form(block) == Form::Locked);
+        let mut keys =
+            lock::keys(&self.name_of(path), locked.map(|block| &block.attributes)).into_iter().map(Some);
+        let examined = |block: markers::Block| {
+            let form = form(&block);
+            let scene = Scene { form, kept: self.kept, page: path.parent().unwrap_or(Path::new("")) };
+            let key = if form == Form::Locked { keys.next().flatten() } else { None };
+            examine(&scene, &text, block, key, lock)
+        };
+        let blocks = blocks.into_iter().map(examined).collect();
+        Ok(Page { blocks, faults, text: text.clone() })
+    }
+
+    /// The page's name in the lock: its path from the lock's folder.
+    fn name_of(&self, page: &Path) -> String {
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        text::link(&absolute(&Path::new(".").join(self.root)), &absolute(page)).replace("%20", " ")
+    }
+
+    /// Lines of the lock whose block is not among those found.
+    fn without_block<'b>(
+        &'b self,
+        lock: &'b Lock,
+        found: &'b BTreeSet<Key>,
+    ) -> impl Iterator<Item = &'b Key> {
+        let pages: BTreeSet<String> = self.pages.iter().map(|page| lock::word(&self.name_of(page))).collect();
+        lock.lines
+            .keys()
+            .filter(move |key| !found.contains(*key) && (self.is_whole || pages.contains(&key.page)))
+    }
+
+    /// Drops the lines that `forget` names and that have no block.
+    fn forget(&self, lock: &mut Lock, found: &BTreeSet<Key>, forget: &[String]) -> Result<()> {
+        for name in forget {
+            let named = |key: &&Key| key.to_string() == *name || key.page == *name;
+            let dropped: Vec<Key> = self.without_block(lock, found).filter(named).cloned().collect();
+            if dropped.is_empty() {
+                let why = if lock.lines.keys().any(|key| named(&key)) {
+                    "its block is still there"
+                } else {
+                    "the lock has no such line"
+                };
+                return Err(Error::usage(format!("cannot forget `{name}`: {why}")));
+            }
+            dropped.iter().for_each(|key| drop(lock.lines.remove(key)));
+        }
+        Ok(())
+    }
+
+    /// A line of the lock without a block.
+    fn orphan(&self, lock: &Lock, key: &Key) -> Problem {
+        // The first line is a title, and the others are sorted.
+        let line = lock.lines.range(..key).count() + 2;
+        Problem {
+            page: self.root.join(LOCK),
+            line,
+            block: String::new(),
+            why: format!("`{key}` has no block any more: it was removed, or is hidden in code or a comment"),
+            mend: format!("put the block back, or xrun report --forget '{key}'"),
+            is_markup: false,
+        }
+    }
+
+    fn fault(&self, page: &Path, fault: markers::Fault) -> Problem {
+        let again = self.render_again(page);
+        let mend = match fault.kind {
+            FaultKind::Unclosed => {
+                format!("write `<!-- {END} -->` into a line of its own after the block, then {again}")
+            }
+            FaultKind::Marker => format!("correct the marker, then {again}"),
         };
         let (page, line, why) = (page.to_owned(), fault.line, fault.why);
         Problem { page, line, block: String::new(), why, mend, is_markup: true }
-    };
-    let problems = faults.into_iter().map(problem).collect();
-    (blocks.into_iter().map(|block| examine_block(&scene, text, block)).collect(), problems)
-}
-
-/// The command that renders a page again.
-fn render_again(kept: &Path, page: &Path) -> String {
-    let results = kept.parent().filter(|results| *results != Path::new("results"));
-    let results = results.map_or(String::new(), |results| format!(" --results {}", results.display()));
-    format!("xrun report{results} {}", page.display())
-}
-
-fn render(scene: &Scene<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> {
-    match &spec.kind {
-        Kind::Runs { columns } => runs::render(scene, spec, columns),
-        Kind::Plot { plot, alt } => runs::plot(scene, spec, plot, alt.as_deref()),
-        Kind::Comparison { columns } => comparison::render(scene, spec, columns.as_deref()),
-        Kind::Series { over, alt } => series::render(scene, spec, over, alt.as_deref()),
-        Kind::Sweep { columns } => sweep::render(scene, spec, columns),
-    }
-}
-
-fn examine_block(scene: &Scene<'_>, text: &str, block: Block) -> Examined {
-    let name = spec::name(&block.attributes);
-    let mut examined = Examined {
-        block,
-        name,
-        fresh: None,
-        rendered: Rendered::default(),
-        hard: Vec::new(),
-        stale: Vec::new(),
-        is_markup: false,
-    };
-    let body = &text[examined.block.body.clone()];
-    let spec = match Spec::parse(&examined.block.attributes) {
-        Ok(spec) => spec,
-        Err(why) => {
-            examined.is_markup = true;
-            examined.hard.push(Why::mended_by(why, "correct the block's first line, then render it"));
-            return examined;
-        }
-    };
-    match render(scene, &spec) {
-        Err(whys) => examined.hard = whys,
-        Ok(mut rendered) => {
-            examined.hard = std::mem::take(&mut rendered.faults);
-            rendered.commits.sort();
-            rendered.commits.dedup();
-            dedup_sources(&mut rendered);
-            if examined.hard.is_empty() {
-                let body = full_body(&rendered);
-                let closing = format!("<!-- {END} hash=\"{}\" -->", blake3::hash(body.as_bytes()).to_hex());
-                examined.fresh = Some((body, closing));
-            }
-            examined.rendered = rendered;
-        }
-    }
-    // A block that was never filled was made from nothing.
-    let embedded = attribute(&examined.block.end, "hash");
-    let fresh = examined.fresh.as_ref().map(|(body, _)| body.as_str());
-    let mut stale = Vec::new();
-    match embedded {
-        None if body.trim().is_empty() => stale.push(Why::stale("it was never filled")),
-        None => stale.push(Why::stale("its last line has no hash, so nobody can tell what it was made from")),
-        Some(hash) => {
-            stale.extend(changed_sources(&examined.block, &examined.rendered));
-            if hash != blake3::hash(body.as_bytes()).to_hex().as_str() {
-                stale.push(edited(text, &examined.block, fresh));
-            } else if let Some(fresh) = fresh.filter(|fresh| *fresh != body && stale.is_empty()) {
-                let (line, there, made) = first_difference(text, &examined.block, fresh);
-                stale.push(Why::stale(format!(
-                    "kept runs no longer make it: line {line} says `{there}`, and they make `{made}`"
-                )));
-            }
-        }
-    }
-    for (path, svg) in &examined.rendered.figures {
-        match std::fs::read(path) {
-            Ok(bytes) if bytes == svg.as_bytes() => {}
-            Ok(_) => stale.push(Why::stale(format!("{} is not what its rows draw", path.display()))),
-            Err(_) => stale.push(Why::stale(format!("{} is missing", path.display()))),
-        }
-    }
-    examined.stale = stale;
-    examined
-}
-
-/// A source that several parts of a block use is named once.
-fn dedup_sources(rendered: &mut Rendered) {
-    let mut seen = std::collections::BTreeSet::new();
-    rendered.sources.retain(|source| seen.insert(source.id.clone()));
-}
-
-/// Everything between the markers.
-fn full_body(rendered: &Rendered) -> String {
-    let mut body = format!("\n{}\n", rendered.text);
-    for source in &rendered.sources {
-        body += &format!("<!-- {FROM} kept=\"{}\" manifest=\"{}\" -->\n", source.id, source.manifest);
-    }
-    body
-}
-
-fn attribute<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a str> {
-    attributes.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
-}
-
-/// What a block was made from against what it would be made from now.
-fn changed_sources(block: &Block, rendered: &Rendered) -> Vec<Why> {
-    let from = |attributes| Some((attribute(attributes, "kept")?, attribute(attributes, "manifest")?));
-    let embedded: Vec<(&str, &str)> = block.from.iter().filter_map(from).collect();
-    let mut whys = Vec::new();
-    for source in &rendered.sources {
-        match embedded.iter().find(|(id, _)| *id == source.id) {
-            Some((_, manifest)) if *manifest != source.manifest => whys.push(Why::mended_by(
-                format!(
-                    "{} is not what the block was made from: the manifest's hash begins with {}, the block has {}",
-                    source.folder.display(),
-                    digits(&source.manifest),
-                    digits(manifest),
-                ),
-                format!("git checkout -- {}, or if it was kept anew, render the block", source.folder.display()),
-            )),
-            Some(_) => {}
-            None if is_part(source, rendered) => {}
-            None => {
-                let group = |id: &str| id.rsplit_once('/').map(|(group, _)| group.to_owned());
-                let mut others = embedded.iter().filter(|(id, _)| group(id) == group(&source.id));
-                let is_newer = others.all(|(id, _)| *id < source.id.as_str());
-                let what = if source.id.starts_with(COMPARISONS) { "comparison" } else { "run" };
-                whys.push(Why::stale(if is_newer {
-                    format!("a newer kept {what} matches: {}", source.id)
-                } else {
-                    format!("a kept {what} matches that it does not show: {}", source.id)
-                }));
-            }
-        }
-    }
-    whys
-}
-
-/// Whether this is a run of a comparison or sweep, which says for itself what it rests on.
-fn is_part(source: &Source, rendered: &Rendered) -> bool {
-    let is_whole = |source: &Source| source.id.starts_with(COMPARISONS) || source.id.starts_with(SWEEPS);
-    !is_whole(source) && rendered.sources.iter().any(is_whole)
-}
-
-fn digits(hash: &str) -> &str {
-    hash.get(..12).unwrap_or(hash)
-}
-
-/// A block whose lines are not those that its hash is of.
-fn edited(text: &str, block: &Block, fresh: Option<&str>) -> Why {
-    match fresh {
-        Some(fresh) if fresh != &text[block.body.clone()] => {
-            let (line, there, made) = first_difference(text, block, fresh);
-            Why::stale(format!(
-                "it was edited by hand: line {line} says `{there}`, and kept runs make `{made}`"
-            ))
-        }
-        Some(_) => Why::stale("its hash was edited by hand"),
-        None => Why::stale("it was edited by hand: its lines do not have its hash"),
-    }
-}
-
-/// The first line of a block that is not what it should be: its number, and both versions around the difference.
-fn first_difference(text: &str, block: &Block, fresh: &str) -> (usize, String, String) {
-    let first_line = text[..block.body.start].matches('\n').count() + 1;
-    let (mut there, mut made) = (text[block.body.clone()].lines(), fresh.lines());
-    let mut line = first_line;
-    loop {
-        let (a, b) = (there.next(), made.next());
-        if a != b || a.is_none() {
-            let (a, b) = (a.unwrap_or_default(), b.unwrap_or_default());
-            let same = a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count();
-            let part = |text: &str| {
-                let shown: String = text.chars().skip(same.saturating_sub(24)).take(60).collect();
-                if shown.is_empty() { "(nothing)".to_owned() } else { shown.trim().to_owned() }
-            };
-            return (line, part(a), part(b));
-        }
-        line += 1;
-    }
-}
-
-impl Examined {
-    fn is_current(&self) -> bool {
-        self.hard.is_empty() && self.stale.is_empty()
     }
 
-    fn checked(&self, page: &Path, is_current: bool, is_changed: bool) -> Checked {
-        Checked {
-            page: page.to_owned(),
-            line: self.block.line,
-            block: self.name.clone(),
-            is_current,
-            is_changed,
-            commits: self.rendered.commits.clone(),
-        }
-    }
-
-    fn problem(&self, kept: &Path, page: &Path, why: &Why) -> Problem {
+    fn problem(&self, block: &Examined, page: &Path, why: &Why) -> Problem {
         Problem {
             page: page.to_owned(),
-            line: self.block.line,
-            block: self.name.clone(),
+            line: block.block.line,
+            block: block.name.clone(),
             why: why.why.clone(),
-            mend: why.mend.clone().unwrap_or_else(|| render_again(kept, page)),
-            is_markup: self.is_markup,
+            mend: why.mend.clone().unwrap_or_else(|| self.render_again(page)),
+            is_markup: block.is_markup,
         }
+    }
+
+    /// The command that renders a page again.
+    fn render_again(&self, page: &Path) -> String {
+        let results = self.kept.parent().filter(|results| *results != Path::new("results"));
+        let results = results.map_or(String::new(), |results| format!(" --results {}", results.display()));
+        format!("xrun report{results} {}", page.display())
     }
 }

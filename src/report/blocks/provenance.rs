@@ -1,10 +1,13 @@
-//! Where a number comes from: run, recipe, commit, device, driver, topology, date.
+//! The origin of numbers in one line: device, driver, program and date, with a link to the commands behind
+//! them.
 
-use super::Scene;
 use super::kept::KeptRun;
-use super::text::{plain, short_hash};
-use crate::results::folder::RESOLVED;
-use crate::results::provenance::{Environment, Gpu};
+use super::scene::Scene;
+use super::text::plain;
+use crate::results::comparison::Arm;
+use crate::results::keep::README;
+use crate::results::provenance::Environment;
+use std::path::Path;
 
 /// Values without repetitions, in order, as `a then b`.
 pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> String {
@@ -17,7 +20,8 @@ pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> String {
     seen.join(" then ")
 }
 
-/// Returns the device class that a run was measured on; a resumed run may have several.
+/// The device class that a run was measured on, such as `NVIDIA H200`, `2 × NVIDIA H200 by NV18` or `cpu
+/// avx512`.
 pub fn device(run: &KeptRun) -> String {
     let classes: Vec<String> = run.environments.iter().map(Environment::device_class).collect();
     distinct(classes.iter().map(String::as_str))
@@ -28,48 +32,80 @@ pub fn link(run: &KeptRun, scene: &Scene<'_>) -> String {
     format!("[{}]({})", run.name(), scene.link(&run.source.folder))
 }
 
-/// Lines that say where runs' numbers come from; runs of the same origin share one.
-pub fn lines<'a>(runs: impl IntoIterator<Item = &'a KeptRun>, scene: &Scene<'_>) -> Vec<String> {
-    let mut groups: Vec<((String, String), Vec<&KeptRun>)> = Vec::new();
-    for run in runs {
-        let origin = origin(run);
-        match groups.iter_mut().find(|(known, _)| *known == origin) {
-            // A run that stands for several turns is named once.
-            Some((_, of_origin)) if of_origin.iter().any(|other| other.source.id == run.source.id) => {}
-            Some((_, of_origin)) => of_origin.push(run),
-            None => groups.push((origin, vec![run])),
-        }
-    }
-    let line = |((hash, origin), runs): &((String, String), Vec<&KeptRun>)| {
-        let links: Vec<String> = runs.iter().map(|run| link(run, scene)).collect();
-        let resolved = scene.link(&runs[0].source.folder.join(RESOLVED));
-        format!("{}: recipe [{}]({resolved}), {origin}", links.join(", "), short_hash(hash, 8))
+/// One line for a block of these runs, and of the arms of comparisons without kept runs. `folders` are the
+/// kept folders that it shows; a single one is linked to, several are linked by the table above.
+pub fn line(scene: &Scene<'_>, runs: &[&KeptRun], arms: &[&Arm], folders: &[&Path]) -> String {
+    let environments = || runs.iter().flat_map(|run| &run.environments);
+    let mut parts = Vec::new();
+    let devices: Vec<String> = environments().map(short_device).collect();
+    let arms = arms.iter().filter(|arm| !arm.device.is_empty());
+    let devices = devices.into_iter().chain(arms.map(|arm| plain(&short_class(&arm.device))));
+    parts.push(list("", devices));
+    let drivers = environments().filter_map(|environment| environment.gpu.as_ref()?.driver.as_ref());
+    parts.push(list("driver ", drivers.map(|driver| plain(driver))));
+    parts.push(list("xrun ", environments().map(commit)));
+    let days = || environments().map(|environment| environment.started.strftime("%Y-%m-%d").to_string());
+    parts.extend(match (days().min(), days().max()) {
+        (Some(first), Some(last)) if first != last => Some(format!("{first} to {last}")),
+        (first, _) => first,
+    });
+    parts.retain(|part| !part.is_empty());
+    let more = match folders {
+        [folder] => format!("[runs and commands]({})", scene.link(&page_of(folder))),
+        _ => "runs and commands behind the links above".to_owned(),
     };
-    groups.iter().map(line).collect()
+    format!("<sub>{} · {more}</sub>\n", parts.join(", "))
 }
 
-/// What a run was made from and on, besides its recipe; runs of different recipes are of different origin.
-fn origin(run: &KeptRun) -> (String, String) {
-    let mut parts = Vec::new();
-    if let Some(environment) = run.environment() {
-        let build = &environment.build;
-        parts.push(match (&build.commit, build.dirty) {
-            (Some(commit), Some(true)) => format!("commit {} with changes", short_hash(commit, 12)),
-            (Some(commit), _) => format!("commit {}", short_hash(commit, 12)),
-            (None, _) => "commit unknown".to_owned(),
-        });
-        parts.push(plain(build.profile.as_deref().unwrap_or("profile unknown")));
-        parts.push(plain(&device(run)));
-        match &environment.gpu {
-            Some(gpu) => parts.push(of_gpu(gpu)),
-            None => parts.push(of_cpu(environment)),
+/// The README of a kept folder, or the folder itself where it has none.
+pub fn page_of(folder: &Path) -> std::path::PathBuf {
+    let readme = folder.join(README);
+    if readme.is_file() { readme } else { folder.to_owned() }
+}
+
+/// Values without repetitions, after a word.
+fn list(word: &str, values: impl Iterator<Item = String>) -> String {
+    let mut distinct: Vec<String> = Vec::new();
+    for value in values {
+        if !distinct.contains(&value) {
+            distinct.push(value);
         }
-        parts.push(environment.started.strftime("%Y-%m-%d").to_string());
     }
-    if run.environments.len() > 1 {
-        parts.push(format!("resumed {}×", run.environments.len() - 1));
+    if distinct.is_empty() { String::new() } else { format!("{word}{}", distinct.join(", ")) }
+}
+
+/// A GPU by its model and links, such as `2 × H200 (NV18)`; a CPU by its instruction set, model and threads.
+fn short_device(environment: &Environment) -> String {
+    match &environment.gpu {
+        Some(gpu) => plain(&short_class(&gpu.class())),
+        None => {
+            let cpu = &environment.cpu;
+            let model = plain(cpu.model.as_deref().unwrap_or("model unknown"));
+            let plural = if cpu.threads == 1 { "" } else { "s" };
+            format!("{model} ({}), {} thread{plural}", plain(&cpu.instructions), cpu.threads)
+        }
     }
-    (run.summary.recipe_hash.clone(), parts.join(", "))
+}
+
+/// A device class without the vendor, and with links in parentheses.
+fn short_class(class: &str) -> String {
+    let class = class.replace("NVIDIA ", "");
+    match class.split_once(" by ") {
+        Some((devices, links)) => format!("{devices} ({links})"),
+        None => class,
+    }
+}
+
+/// The commit that a process was built from.
+fn commit(environment: &Environment) -> String {
+    let build = &environment.build;
+    let commit =
+        build.commit.as_deref().map_or("of an unknown commit", |commit| commit.get(..7).unwrap_or(commit));
+    let changes = if build.dirty == Some(true) { " with changes" } else { "" };
+    // Speeds of debug builds must not pass for others.
+    let profile = build.profile.as_deref().filter(|profile| !profile.starts_with("release"));
+    let profile = profile.map_or(String::new(), |profile| format!(" ({})", plain(profile)));
+    format!("{}{changes}{profile}", plain(commit))
 }
 
 /// The commits that a run was measured at.
@@ -77,41 +113,25 @@ pub fn commits(run: &KeptRun) -> impl Iterator<Item = String> {
     run.environments.iter().filter_map(|environment| environment.build.commit.clone())
 }
 
-fn of_gpu(gpu: &Gpu) -> String {
-    let or_unknown = |value: &Option<String>| value.as_deref().map_or("unknown".to_owned(), plain);
-    format!("driver {}, CUDA {}, topology {}", or_unknown(&gpu.driver), or_unknown(&gpu.cuda), topology(gpu))
-}
-
-fn of_cpu(environment: &Environment) -> String {
-    let model = plain(environment.cpu.model.as_deref().unwrap_or("model unknown"));
-    let threads = environment.cpu.threads;
-    format!("{model}, {threads} thread{}, no GPU", if threads == 1 { "" } else { "s" })
-}
-
-/// How the GPUs of a run are joined.
-fn topology(gpu: &Gpu) -> String {
-    match (&gpu.topology, gpu.links()) {
-        (Some(rows), Some(words)) if rows.len() > 1 => format!("{} GPUs by {}", rows.len(), plain(&words)),
-        _ => "one GPU".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_topology_is_its_links() {
-        let rows = |rows: &[&[&str]]| -> Vec<Vec<String>> {
-            rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect()
-        };
-        assert_eq!(topology(&Gpu::default()), "one GPU");
-        let matrix = rows(&[&["X", "NV18"], &["NV18", "X"]]);
-        assert_eq!(topology(&Gpu { topology: Some(matrix), ..Gpu::default() }), "2 GPUs by NV18");
+    fn devices_are_shown_without_their_vendor() {
+        assert_eq!(short_class("NVIDIA H200"), "H200");
+        assert_eq!(short_class("2 × NVIDIA H200 by NV18"), "2 × H200 (NV18)");
+        assert_eq!(short_class("cpu avx512"), "cpu avx512");
     }
 
     #[test]
-    fn what_changes_on_the_way_is_told() {
+    fn values_are_listed_once() {
+        assert_eq!(list("driver ", ["a", "b", "a"].map(str::to_owned).into_iter()), "driver a, b");
+        assert_eq!(list("driver ", std::iter::empty()), "");
+    }
+
+    #[test]
+    fn changes_of_device_are_listed_in_order() {
         assert_eq!(distinct(["a", "a", "b", "a"].into_iter()), "a then b");
     }
 }

@@ -2,9 +2,11 @@
 
 use super::columns::{self, Column};
 use super::kept::{self, KeptRun};
+use super::scene::{Form, Rendered, Scene};
 use super::spec::Spec;
-use super::text::{picture, plain, table};
-use super::{Rendered, Scene, Why, alike, did_you_mean, provenance};
+use super::text::{did_you_mean, picture, plain, table};
+use super::why::Why;
+use super::{alike, inline, provenance};
 use crate::report::plots;
 use crate::results::find;
 use crate::results::folder::RESOLVED;
@@ -18,7 +20,7 @@ pub fn select(scene: &Scene<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Vec<Why>> 
         find::runs(scene.kept).map_err(|e| vec![Why::mended_by(e.message(), kept::restore(scene.kept))])?;
     let mut chosen: Vec<PathBuf> = Vec::new();
     for name in &spec.select {
-        let matching: Vec<&PathBuf> = all.iter().filter(|run| is_called(scene.kept, run, name)).collect();
+        let matching: Vec<&PathBuf> = all.iter().filter(|run| is_selected(scene.kept, run, name)).collect();
         if matching.is_empty() {
             return Err(vec![nothing_kept(scene.kept, &all, name)]);
         }
@@ -48,8 +50,8 @@ pub fn select(scene: &Scene<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Vec<Why>> 
     Ok(runs)
 }
 
-/// Whether a name means this run: its recipe's name, its own, or `RECIPE/RUN`.
-fn is_called(kept: &Path, run: &Path, name: &str) -> bool {
+/// Returns true if a name selects this run: its recipe's name, its own, or `RECIPE/RUN`.
+fn is_selected(kept: &Path, run: &Path, name: &str) -> bool {
     let id = kept::id(kept, run);
     id == name || id.split('/').any(|part| part == name)
 }
@@ -94,7 +96,7 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
     if let Some(differences) = differences {
         text += &format!("\n{differences}");
     }
-    let mut rendered = Rendered { text, ..of(&runs) };
+    let mut rendered = Rendered { text, ..sources_of(&runs) };
     rendered.faults.append(&mut faults);
     Ok(rendered)
 }
@@ -102,7 +104,7 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
 /// Pictures of runs, each with where it comes from.
 pub fn plot(scene: &Scene<'_>, spec: &Spec, plot: &str, alt: Option<&str>) -> Result<Rendered, Vec<Why>> {
     let runs = select(scene, spec)?;
-    let mut rendered = of(&runs);
+    let mut rendered = sources_of(&runs);
     for run in &runs {
         let folder = &run.source.folder;
         let drawn =
@@ -125,8 +127,8 @@ pub fn plot(scene: &Scene<'_>, spec: &Spec, plot: &str, alt: Option<&str>) -> Re
     Ok(rendered)
 }
 
-/// What a block of these runs rests on.
-pub fn of(runs: &[KeptRun]) -> Rendered {
+/// The sources, faults and commits of a block of these runs.
+pub fn sources_of(runs: &[KeptRun]) -> Rendered {
     Rendered {
         faults: runs.iter().flat_map(|run| run.source.faults.clone()).collect(),
         sources: runs.iter().map(|run| run.source.clone()).collect(),
@@ -135,13 +137,16 @@ pub fn of(runs: &[KeptRun]) -> Rendered {
     }
 }
 
-/// Where runs come from, a line per origin.
-pub fn footnotes(runs: &[KeptRun], scene: &Scene<'_>) -> String {
-    let lines = provenance::lines(runs, scene).into_iter().map(|line| format!("<sub>{line}</sub>"));
-    lines.collect::<Vec<_>>().join("<br>\n") + "\n"
+/// The origin of runs.
+fn footnotes(runs: &[KeptRun], scene: &Scene<'_>) -> String {
+    if scene.form == Form::Inline {
+        return inline::runs(runs, scene);
+    }
+    let folders: Vec<&Path> = runs.iter().map(|run| run.source.folder.as_path()).collect();
+    provenance::line(scene, &runs.iter().collect::<Vec<_>>(), &[], &folders)
 }
 
-/// What a reader must know about a run whose numbers are not of a whole, undisturbed one.
+/// A remark on a run that did not end as `ok` or did not have its GPU to itself.
 fn remark(run: &KeptRun) -> String {
     let mut remarks = Vec::new();
     if run.summary.status != Status::Ok {

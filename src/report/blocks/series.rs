@@ -1,22 +1,24 @@
 //! Kept comparisons in the order of a key: how a ratio goes with the number of GPUs, the width, the batch.
 
 use super::kept::{KeptRun, Source};
+use super::scene::{Form, Rendered, Scene};
 use super::spec::Spec;
 use super::text::{code, plain, table};
-use super::{Rendered, Scene, Why, alike, comparison, figure, provenance, runs};
+use super::why::Why;
+use super::{alike, comparison, figure, inline, provenance, runs};
 use crate::format::{BLANK, decimal};
 use crate::results::comparison::{Arm, COMPARISONS, Comparison};
 use crate::results::folder::PLOTS;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Characters of a figure's name that say what was selected.
 const LONGEST: usize = 80;
 
 /// A comparison at a value of the key.
-pub struct Member {
+struct Member {
     /// The key's value.
-    pub at: f64,
-    pub comparison: Comparison,
+    at: f64,
+    comparison: Comparison,
     source: Source,
     /// The kept runs of its trials.
     runs: Vec<KeptRun>,
@@ -44,7 +46,7 @@ pub fn render(
     members.sort_by(|a, b| a.at.total_cmp(&b.at));
 
     let all_runs: Vec<KeptRun> = members.iter().flat_map(|member| member.runs.clone()).collect();
-    let mut rendered = runs::of(&all_runs);
+    let mut rendered = runs::sources_of(&all_runs);
     rendered.sources.splice(0..0, members.iter().map(|member| member.source.clone()));
     let (differences, faults) = unlike(&members, spec, over);
     rendered.faults.extend(faults);
@@ -60,11 +62,24 @@ pub fn render(
         None => selected,
     };
     let named = format!("{selected}-over-{over}");
-    let drawn = figure::series(&members, over).map_err(|e| vec![Why::stale(e.message())])?;
+    let points: Vec<figure::Point<'_>> = members
+        .iter()
+        .map(|member| figure::Point { at: member.at, comparison: &member.comparison })
+        .collect();
+    let drawn = figure::series(&points, over).map_err(|e| vec![Why::stale(e.message())])?;
     let said = format!("Tokens per second before and after, and their ratio, by {over}");
     let stem = scene.kept.join(COMPARISONS).join(PLOTS).join(named);
     text += &rendered.show(scene, &stem, drawn, alt.unwrap_or(&said));
-    text += &origins(scene, &members, &all_runs);
+    let comparisons: Vec<&Comparison> = members.iter().map(|member| &member.comparison).collect();
+    text += &match scene.form {
+        Form::Inline => inline::series(scene, &comparisons, &all_runs),
+        Form::Locked => {
+            let arms: Vec<&Arm> =
+                comparisons.iter().flat_map(|found| [&found.baseline, &found.candidate]).collect();
+            let folders: Vec<&Path> = members.iter().map(|member| member.source.folder.as_path()).collect();
+            provenance::line(scene, &all_runs.iter().collect::<Vec<_>>(), &arms, &folders)
+        }
+    };
     text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
     rendered.text = text;
     Ok(rendered)
@@ -73,7 +88,7 @@ pub fn render(
 /// Reads a comparison, and the key's value in its first kept run, of the candidate where that has one.
 fn member(scene: &Scene<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<Why>> {
     let (source, comparison) = comparison::read(scene, &folder)?;
-    let runs = comparison::kept_runs(scene, &comparison)?;
+    let runs = comparison::kept_runs(scene, &source, &comparison)?;
     let mut trials: Vec<_> = comparison.trials.iter().collect();
     trials.sort_by_key(|trial| !trial.is_candidate);
     let first = trials.iter().filter_map(|trial| trial.run.as_ref()).find_map(|id| runs.get(id));
@@ -84,6 +99,14 @@ fn member(scene: &Scene<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<
         return Err(vec![Why::mended_by(why, "correct `over` or `select`")]);
     };
     Ok(Member { at, runs: runs.into_values().collect(), comparison, source })
+}
+
+/// The page of a comparison that a row leads to.
+fn folder_or_readme(scene: &Scene<'_>, member: &Member) -> PathBuf {
+    match scene.form {
+        Form::Inline => member.source.folder.clone(),
+        Form::Locked => provenance::page_of(&member.source.folder),
+    }
 }
 
 /// All runs must be alike but for the key, and what their comparisons change.
@@ -119,7 +142,7 @@ fn rows(scene: &Scene<'_>, members: &[Member], over: &str) -> String {
         let prediction =
             found.predicts.as_ref().map(|said| format!("{}: {}", code(said), comparison::held(found)));
         vec![
-            format!("[{}]({})", plain(&found.name), scene.link(&member.source.folder)),
+            format!("[{}]({})", plain(&found.name), scene.link(&folder_or_readme(scene, member))),
             key_value(member.at),
             speed(&found.baseline),
             speed(&found.candidate),
@@ -131,21 +154,4 @@ fn rows(scene: &Scene<'_>, members: &[Member], over: &str) -> String {
         ]
     };
     table(&headings.map(str::to_owned), &members.iter().map(row).collect::<Vec<_>>())
-}
-
-/// What was run on both arms, and where the runs come from.
-fn origins(scene: &Scene<'_>, members: &[Member], all_runs: &[KeptRun]) -> String {
-    let mut lines = Vec::new();
-    for (is_candidate, word) in [(false, "before"), (true, "after")] {
-        for Member { comparison, .. } in members {
-            let arm = if is_candidate { &comparison.candidate } else { &comparison.baseline };
-            let is_external = arm.recipe_hash.is_none();
-            let device = if is_external { format!(", {}", plain(&arm.device)) } else { String::new() };
-            lines.push(format!("{word}: {}{device}", code(&arm.command)));
-        }
-    }
-    lines.dedup();
-    lines.extend(provenance::lines(all_runs, scene));
-    let lines: Vec<String> = lines.iter().map(|line| format!("<sub>{line}</sub>")).collect();
-    lines.join("<br>\n") + "\n"
 }

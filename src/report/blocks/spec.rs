@@ -1,8 +1,8 @@
-//! What a block's opening marker asks for.
+//! The attributes of a block's opening marker, parsed and checked.
 
+use super::attributes::{self, Attributes, END, OPEN};
 use super::columns::{self, Column};
-use super::did_you_mean;
-use super::markers::{Attributes, END, OPEN};
+use super::text::did_you_mean;
 use crate::error::{Error, Result};
 
 /// The kinds of blocks, each with its attributes: those that must be there first.
@@ -14,17 +14,17 @@ pub const KINDS: [(&str, &[&str]); 5] = [
     ("sweep", &["select", "columns", "across"]),
 ];
 
-/// What a block shows.
+/// The attributes of a block, parsed.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub kind: Kind,
     /// Names of recipes, runs, comparisons or sweeps.
     pub select: Vec<String>,
-    /// How many runs of each recipe; `None` for all.
+    /// Number of runs of each recipe; `None` for all.
     pub newest: Option<usize>,
     /// Values of resolved keys that runs must have.
     pub filters: Vec<(String, String)>,
-    /// In what the rows may differ.
+    /// Facts in which the rows may differ.
     pub across: Vec<String>,
 }
 
@@ -36,16 +36,6 @@ pub enum Kind {
     Comparison { columns: Option<Vec<String>> },
     Series { over: &'static str, alt: Option<String> },
     Sweep { columns: Vec<Column> },
-}
-
-/// What a block is called in messages.
-pub fn name(attributes: &Attributes) -> String {
-    let get = |name: &str| attributes.iter().find(|(other, _)| other == name).map(|(_, value)| value);
-    match (get("kind"), get("select")) {
-        (Some(kind), Some(select)) => format!("block `{kind}` of `{select}`"),
-        (Some(kind), None) => format!("block `{kind}`"),
-        _ => "block".to_owned(),
-    }
 }
 
 /// An empty block to paste into a page.
@@ -69,7 +59,7 @@ pub fn template(kind: &str, select: &str) -> Result<String> {
 impl Spec {
     /// Reads the attributes of an opening marker; everything in them must be understood.
     pub fn parse(attributes: &Attributes) -> Result<Self, String> {
-        let get = |name: &str| attributes.iter().find(|(other, _)| other == name).map(|(_, v)| v.as_str());
+        let get = |name: &str| attributes::get(attributes, name);
         let kinds = KINDS.map(|(kind, _)| kind);
         let kind = get("kind").ok_or_else(|| format!("no `kind`; there are {}", kinds.join(", ")))?;
         let Some((_, allowed)) = KINDS.into_iter().find(|(name, _)| *name == kind) else {
@@ -162,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_named_with_what_was_meant() {
+    fn unknown_attributes_and_values_are_named_with_the_nearest_spelling() {
         for (pairs, said) in [
             (&[("select", "a")][..], "no `kind`; there are runs, plot, comparison, series, sweep"),
             (&[("kind", "run"), ("select", "a")], "did you mean `runs`?"),
@@ -185,15 +175,5 @@ mod tests {
             let why = parse(pairs).unwrap_err();
             assert!(why.contains(said), "{pairs:?}: {why}");
         }
-    }
-
-    #[test]
-    fn a_template_is_an_empty_block_that_parses() {
-        for (kind, _) in KINDS {
-            let (blocks, faults) = super::super::markers::parse(&template(kind, "a").unwrap());
-            assert_eq!((blocks.len(), faults.len()), (1, 0));
-            Spec::parse(&blocks[0].attributes).unwrap();
-        }
-        assert!(template("runs", "").is_err() && template("x", "a").is_err());
     }
 }

@@ -1,10 +1,12 @@
-//! A kept sweep: what the last line of each of its cells says.
+//! Tables of kept sweeps, from the last attempt at each of their cells.
 
 use super::columns::{self, Column};
 use super::kept::{self, KeptRun, Source};
+use super::scene::{Form, Rendered, Scene};
 use super::spec::Spec;
-use super::text::{code, plain, short_hash, table};
-use super::{Rendered, Scene, Why, alike, did_you_mean, provenance, runs};
+use super::text::{code, did_you_mean, plain, short_hash, table};
+use super::why::Why;
+use super::{alike, inline, provenance, runs};
 use crate::format::BLANK;
 use crate::results::ledger::{Attempt, LEDGER};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,13 +31,13 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
             kept_runs.insert(id.clone(), KeptRun::read(scene.kept, &folder)?);
         }
     }
-    let of_runs = runs::of(&kept_runs.values().cloned().collect::<Vec<_>>());
+    let of_runs = runs::sources_of(&kept_runs.values().cloned().collect::<Vec<_>>());
     rendered.sources.extend(of_runs.sources);
     rendered.faults.extend(of_runs.faults);
     rendered.commits = of_runs.commits;
 
     let settings: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
-    // What cells set is a column.
+    // Settings of cells are columns.
     let own = alike::named(settings.iter().map(|key| key.as_str()));
     let across: Vec<String> = spec.across.iter().cloned().chain(own).collect();
     let rows: Vec<alike::Row> = cells.iter().map(facts).collect();
@@ -68,11 +70,16 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
     };
     let mut text = table(&headings, &cells.iter().map(row).collect::<Vec<_>>());
     text.push('\n');
-    text += &footnotes(&rendered.sources, &cells, scene);
+    let sweeps: Vec<&Source> =
+        rendered.sources.iter().filter(|source| source.id.starts_with(SWEEPS)).collect();
     let runs: Vec<KeptRun> = kept_runs.into_values().collect();
-    if !runs.is_empty() {
-        text += &format!("\n{}", runs::footnotes(&runs, scene));
-    }
+    text += &match scene.form {
+        Form::Inline if runs.is_empty() => inline::sweep(&sweeps, &cells, scene),
+        Form::Inline => {
+            format!("{}\n{}", inline::sweep(&sweeps, &cells, scene), inline::runs(&runs, scene))
+        }
+        Form::Locked => origin(&sweeps, &cells, scene),
+    };
     text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
     rendered.text = text;
     Ok(rendered)
@@ -112,7 +119,8 @@ fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
     Ok((source, cells))
 }
 
-/// What cells must have in common. Their training keys are columns; cells of other recipes may differ in any.
+/// The facts that cells must have in common. Training keys are columns, and cells of other recipes may differ
+/// in any of them.
 fn facts(cell: &Attempt) -> alike::Row {
     let facts = [("device", &cell.device), ("build", &cell.build), ("training", &cell.recipe)];
     let mut facts: BTreeMap<String, String> =
@@ -136,13 +144,13 @@ fn of_cell(cell: &Attempt, column: &Column) -> String {
     }
 }
 
-fn footnotes(sources: &[Source], cells: &[Attempt], scene: &Scene<'_>) -> String {
+/// The builds and devices of the cells, which have no run that is kept in general.
+fn origin(sweeps: &[&Source], cells: &[Attempt], scene: &Scene<'_>) -> String {
     let distinct = |values: BTreeSet<&str>| values.into_iter().map(plain).collect::<Vec<_>>().join(", ");
     let devices = distinct(cells.iter().map(|cell| cell.device.as_str()).collect());
     let builds = distinct(cells.iter().map(|cell| cell.build.as_str()).collect());
-    let sweeps = sources.iter().filter(|source| source.id.starts_with(SWEEPS));
-    let links: Vec<String> =
-        sweeps.map(|sweep| format!("[{}]({})", sweep.id, scene.link(&sweep.folder.join(LEDGER)))).collect();
-    let blanks = format!("{BLANK} was not measured");
-    format!("<sub>{}: xrun {builds}, {devices}; {blanks}</sub>\n", links.join(", "))
+    let link =
+        |sweep: &&Source| format!("[runs and commands]({})", scene.link(&provenance::page_of(&sweep.folder)));
+    let links: Vec<String> = sweeps.iter().map(link).collect();
+    format!("<sub>{devices}, xrun {builds}; {BLANK} was not measured · {}</sub>\n", links.join(", "))
 }

@@ -1,44 +1,12 @@
 //! Pieces of Markdown: cells, links, tables.
 
-use crate::format::BLANK;
+pub use crate::results::markdown::{code, plain, short_hash, table};
+use crate::suggest::nearest;
 use std::path::{Component, Path};
 
-/// Text of a file as Markdown text: one line that opens nothing.
-pub fn plain(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.split_whitespace().collect::<Vec<_>>().join(" ").chars() {
-        match c {
-            '<' => out.push_str("&lt;"),
-            '|' | '*' | '`' | '[' | ']' | '\\' => out.extend(['\\', c]),
-            _ => out.push(c),
-        }
-    }
-    out
-}
-
-/// Text of a file as inline code, also within a table.
-pub fn code(text: &str) -> String {
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if text.is_empty() {
-        return BLANK.to_owned();
-    }
-    format!("`{}`", text.replace('`', "'").replace('|', "\\|"))
-}
-
-/// The first digits of a hash, as code.
-pub fn short_hash(hash: &str, digits: usize) -> String {
-    code(hash.get(..digits).unwrap_or(hash))
-}
-
-/// A table. Columns whose heading begins with `>` are flush right.
-pub fn table(headings: &[String], rows: &[Vec<String>]) -> String {
-    let name = |heading: &String| heading.trim_start_matches('>').to_owned();
-    let rule = |heading: &String| if heading.starts_with('>') { "--:" } else { "---" };
-    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    let mut out = line(headings.iter().map(name).collect());
-    out += &format!("|{}|\n", headings.iter().map(rule).collect::<Vec<_>>().join("|"));
-    rows.iter().for_each(|row| out += &line(row.clone()));
-    out
+/// `; did you mean …?` with the candidate that is spelt most alike, or nothing.
+pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(word, candidates).map_or(String::new(), |near| format!("; did you mean `{near}`?"))
 }
 
 /// A path as a link from a page in the folder `from`, with `/`. Both are absolute.
@@ -72,12 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_text_opens_nothing() {
-        assert_eq!(plain("a |\n<!-- xrun:end -->"), "a \\| &lt;!-- xrun:end -->");
-        assert_eq!(code("a`b|c"), "`a'b\\|c`");
-        assert_eq!(code(""), BLANK);
-        let made = table(&["a".into(), ">b".into()], &[vec!["1".into(), "2".into()]]);
-        assert_eq!(made, "| a | b |\n|---|--:|\n| 1 | 2 |\n");
+    fn the_text_of_a_picture_closes_no_attribute() {
         assert!(picture("\"<", "l", "d").contains("alt=\"&quot;&lt;\""));
     }
 }

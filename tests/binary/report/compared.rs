@@ -68,8 +68,13 @@ fn store(place: &Place, comparison: &Comparison) {
 }
 
 fn place() -> Place {
+    place_with(&[])
+}
+
+/// A page with the comparison, whose second run differs in these texts of its files.
+pub fn place_with(changes: &[(&str, &str, &str)]) -> Place {
     let place = Place::new();
-    place.keep_as(NEWER, &[]);
+    place.keep_as(NEWER, changes);
     store(&place, &comparison());
     place.page(&[BLOCK]);
     place.xrun(&["report"]).ended(0);
@@ -81,7 +86,7 @@ fn place() -> Place {
 fn a_comparison_shows_both_sides_the_verdict_and_what_it_rests_on() {
     let page = place().text("README.md");
     for text in [
-        "**fused: faster** ([20261122T000000Z-7d757a20](results/kept/comparisons/fused/20261122T000000Z-7d757a20))",
+        "**fused: faster**\n",
         "> Fewer passes over memory \\| are faster",
         "| tokens/s | 20,000 | 24,780 | 1.239 (1.221 to 1.257) |",
         "| ms/step | 102.40 | 82.65 | 0.807 |",
@@ -89,13 +94,10 @@ fn a_comparison_shows_both_sides_the_verdict_and_what_it_rests_on() {
         "Loss gate holds: the same bits (the same bits asked for).",
         "Prediction `tok_s +10..+30%`: **falsified**.",
         "/plots/blocks-dark.svg",
-        "before: `quickstart engine.fused=false`",
-        "[20261221T093646Z-7d757a20](results/kept/quickstart/20261221T093646Z-7d757a20): recipe",
+        "· [runs and commands](results/kept/comparisons/fused/20261122T000000Z-7d757a20)</sub>",
     ] {
         assert!(page.contains(text), "no `{text}` in:\n{page}");
     }
-    assert_eq!(page.matches("xrun:from").count(), 3, "the comparison and both runs");
-    assert_eq!(page.matches(&format!("](results/kept/{NEWER}):")).count(), 1, "a run of two turns, once");
 }
 
 #[test]

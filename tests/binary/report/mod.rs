@@ -1,6 +1,7 @@
 //! `xrun report` from outside: blocks that are filled, and everything that turns a check red.
 
 mod compared;
+mod locked;
 mod place;
 mod swept;
 
@@ -18,10 +19,8 @@ fn blocks_are_filled_with_figures_that_lead_to_their_run() {
     for text in [
         "| recipe | tokens/s | loss (nats/token) | val. loss (nats/token) | MFU (%) | `training.dtype` | run |",
         "| quickstart | 24,780 | 1.0675 | 1.1169 | — | fp32 | [20261121T093646Z-7d757a20](results/kept/quickstart/20261121T093646Z-7d757a20) |",
-        "recipe [`7d757a20`](results/kept/quickstart/20261121T093646Z-7d757a20/resolved.toml), commit `d31aa781af6c`",
-        "cpu avx512, AMD EPYC, 2 threads, no GPU, 2026-11-21",
+        "<sub>AMD EPYC (avx512), 2 threads, xrun d31aa78, 2026-11-21 · [runs and commands](results/kept/quickstart/20261121T093646Z-7d757a20)</sub>",
         "src=\"results/kept/quickstart/20261121T093646Z-7d757a20/plots/loss-light.svg\"",
-        "<!-- xrun:from kept=\"quickstart/20261121T093646Z-7d757a20\" manifest=\"",
         "After.\nBefore.",
     ] {
         assert!(page.contains(text), "no `{text}` in:\n{page}");
@@ -99,15 +98,16 @@ fn a_digit_edited_in_a_block_is_red() {
         ],
         true,
     );
-    // Whoever also corrects the block's own hash is found by what kept runs make.
+    // An edit that also corrects the hash of the text is found by rendering kept runs.
     let page = place.text("README.md").replace("24,780", "34,780");
     let start = page.find(TABLE).unwrap();
     let body = page[start..].find('\n').map(|end| start + end + 1).unwrap();
     let end = start + page[start..].find("<!-- xrun:end").unwrap();
     let hash = blake3::hash(&page.as_bytes()[body..end]).to_hex();
-    let closing = end + page[end..].find('\n').unwrap();
-    let forged = format!("{}<!-- xrun:end hash=\"{hash}\" -->{}", &page[..end], &page[closing..]);
-    fs::write(place.path("README.md"), forged).unwrap();
+    fs::write(place.path("README.md"), &page).unwrap();
+    let lock = place.text("report.lock");
+    let line = lock.lines().find(|line| line.contains(" runs quickstart ")).unwrap();
+    place.edit("report.lock", line, &format!("{}{hash}", &line[..line.len() - 64]));
     place.is_red(&["kept runs no longer make it", "34,780"], true);
 }
 
@@ -141,7 +141,7 @@ fn another_device_is_red_with_its_manifest_or_without() {
     // Rendering takes the new files over, which the page's history shows.
     place.is_red(
         &[
-            "is not what the block was made from: the manifest's hash begins with",
+            "is not what the block was made from: the hash of its manifest begins with",
             "git checkout -- results/kept/quickstart",
         ],
         true,
@@ -152,7 +152,7 @@ fn another_device_is_red_with_its_manifest_or_without() {
     place.keep_as(NEWER, &[("env.json", "\"system\": {", gpu)]);
     place.page(&[TABLE]);
     place.xrun(&["report"]).ended(0);
-    assert!(place.text("README.md").contains("NVIDIA H200, driver 580.1, CUDA 13.0, topology one GPU"));
+    assert!(place.text("README.md").contains("<sub>H200, driver 580.1, xrun d31aa78"));
     place.edit(&format!("results/kept/{NEWER}/env.json"), "NVIDIA H200", "NVIDIA B200");
     place.is_red(&["env.json was changed"], false);
     seal(&place.kept(NEWER), "quickstart", NEWER.split_once('/').unwrap().1);
@@ -188,10 +188,14 @@ fn runs_of_one_origin_share_a_line() {
     place.page(&["kind=\"runs\" select=\"quickstart\" newest=\"all\""]);
     place.xrun(&["report"]).ended(0);
     let page = place.text("README.md");
-    assert!(page.contains(&format!(
-        "(results/kept/{NEWER}), [20261121T093646Z-7d757a20](results/kept/{RUN}): recipe"
-    )));
-    assert_eq!(page.matches("commit `").count(), 1, "{page}");
+    for run in [NEWER, RUN] {
+        assert_eq!(page.matches(&format!("(results/kept/{run})")).count(), 1, "its row leads to it: {page}");
+    }
+    assert!(
+        page.contains(
+            "<sub>AMD EPYC (avx512), 2 threads, xrun d31aa78, 2026-11-21 · runs and commands behind"
+        )
+    );
 }
 
 #[test]

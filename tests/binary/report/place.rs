@@ -4,7 +4,8 @@ use crate::place::Done;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use xrun::results::keep::{KeptFile, MANIFEST, Manifest};
+use xrun::results::comparison::Comparison;
+use xrun::results::stored::{KeptFile, MANIFEST, Manifest};
 
 /// The kept run of the quickstart.
 pub const RUN: &str = "quickstart/20261121T093646Z-7d757a20";
@@ -18,7 +19,7 @@ impl Place {
     pub fn new() -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/kept");
-        copy(&kept.join(RUN), &place.kept(RUN));
+        copy_kept(&kept.join(RUN), &place.kept(RUN));
         place
     }
 
@@ -31,8 +32,9 @@ impl Place {
         place
     }
 
-    /// Writes the page with empty blocks.
+    /// Writes the page with empty blocks, as if there had been none before.
     pub fn page(&self, openings: &[&str]) {
+        let _ = fs::remove_file(self.path("report.lock"));
         let blocks = openings.iter().map(|attributes| {
             format!("Before.\n\n<!-- xrun:report {attributes} -->\n<!-- xrun:end -->\n\nAfter.\n")
         });
@@ -71,6 +73,15 @@ impl Place {
         seal(&self.kept(id), recipe, run);
     }
 
+    /// Copies a kept comparison with its runs, or a sweep, as an earlier version kept it.
+    pub fn keep_original(&self, id: &str) {
+        let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/kept");
+        copy_kept(&kept.join(id), &self.kept(id));
+        if let Ok(comparison) = Comparison::read(&kept.join(id)) {
+            comparison.runs().iter().for_each(|run| copy_kept(&kept.join(run), &self.kept(run)));
+        }
+    }
+
     /// Runs the binary to its end.
     pub fn xrun(&self, arguments: &[&str]) -> Done {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xrun"));
@@ -95,6 +106,16 @@ impl Place {
     }
 }
 
+/// Copies a kept run with every file whole, as earlier versions kept it.
+fn copy_kept(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    let manifest = Manifest::read(from).unwrap();
+    for file in manifest.files.iter().filter(|file| file.path != "README.md") {
+        fs::write(to.join(&file.path), file.read(from).unwrap()).unwrap();
+    }
+    seal(to, &manifest.recipe, &manifest.run);
+}
+
 /// Writes the manifest of a kept folder anew.
 pub fn seal(folder: &Path, recipe: &str, run: &str) {
     let mut files = Vec::new();
@@ -102,8 +123,9 @@ pub fn seal(folder: &Path, recipe: &str, run: &str) {
     // Pictures are no part of what is kept: blocks draw them.
     files.retain(|file| file.path != MANIFEST && !file.path.starts_with("plots/"));
     files.sort_by(|a, b| a.path.cmp(&b.path));
-    let manifest = Manifest { recipe: recipe.to_owned(), run: run.to_owned(), files };
-    fs::write(folder.join(MANIFEST), serde_json::to_vec_pretty(&manifest).unwrap()).unwrap();
+    let manifest = Manifest { recipe: recipe.to_owned(), run: run.to_owned(), files, runs: Vec::new() };
+    let text = serde_json::to_string_pretty(&manifest).unwrap() + "\n";
+    fs::write(folder.join(MANIFEST), text).unwrap();
 }
 
 fn collect(root: &Path, folder: &Path, files: &mut Vec<KeptFile>) {

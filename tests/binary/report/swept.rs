@@ -59,7 +59,7 @@ fn cells_are_rows_and_blanks_are_no_zeros() {
         "| `model.dim` | status | reason | tokens/s | val. loss (nats/token) | allocated (MiB) | recipe hash | run |",
         "| 128 | ok | — | 24,780 | 1.1169 | 74.2 | `aaa12345` | [20261121T093646Z-7d757a20](results/kept/quickstart/",
         "| 65536 | predicted oom | needs 90 GiB \\| has 80 | — | — | — | `bbb12345` | — |",
-        "[sweeps/widths](results/kept/sweeps/widths/ledger.jsonl): xrun 0.1.0 d31aa781, cpu avx512; — was not measured",
+        "<sub>cpu avx512, xrun 0.1.0 d31aa781; — was not measured · [runs and commands](results/kept/sweeps/widths)</sub>",
     ] {
         assert!(page.contains(text), "no `{text}` in:\n{page}");
     }

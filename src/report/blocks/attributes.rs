@@ -1,0 +1,50 @@
+//! Words and attributes of markers, and how messages call a block.
+
+/// The word that opens a block.
+pub const OPEN: &str = "xrun:report";
+/// The word before something that a block of the inline form was made from.
+pub const FROM: &str = "xrun:from";
+/// The word that closes a block.
+pub const END: &str = "xrun:end";
+
+/// Names and values, in the order in which they were written.
+pub type Attributes = Vec<(String, String)>;
+
+/// The value of an attribute.
+pub fn get<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a str> {
+    attributes.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
+}
+
+/// The name of a block in messages, such as ``block `runs` of `quickstart` ``.
+pub fn block_name(attributes: &Attributes) -> String {
+    match (get(attributes, "kind"), get(attributes, "select")) {
+        (Some(kind), Some(select)) => format!("block `{kind}` of `{select}`"),
+        (Some(kind), None) => format!("block `{kind}`"),
+        _ => "block".to_owned(),
+    }
+}
+
+/// Parses `name="value"` pairs.
+///
+/// # Errors
+/// With what cannot be understood.
+pub fn parse(text: &str) -> Result<Attributes, String> {
+    let mut found = Attributes::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let wrong = || format!("expected name=\"value\" at `{}`", rest.lines().next().unwrap_or_default());
+        let (name, after) = rest.split_once('=').ok_or_else(wrong)?;
+        let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        let value = after.strip_prefix('"').filter(|_| is_name).ok_or_else(wrong)?;
+        let (value, after) = value.split_once('"').ok_or_else(|| format!("`{name}` has no closing quote"))?;
+        if !after.is_empty() && !after.starts_with(char::is_whitespace) {
+            return Err(format!("no space after the value of `{name}`"));
+        }
+        if get(&found, name).is_some() {
+            return Err(format!("`{name}` is given twice"));
+        }
+        found.push((name.to_owned(), value.to_owned()));
+        rest = after.trim_start();
+    }
+    Ok(found)
+}

@@ -1,0 +1,313 @@
+//! One block: rendered from kept files, and compared with what stands in the page and in `report.lock`.
+
+use super::attributes::{self, Attributes, END, FROM};
+use super::kept::Source;
+use super::lock::{Hashes, Key, LOCK, Lock, root_hash, roots};
+use super::markers::Block;
+use super::scene::{Form, Rendered, Scene};
+use super::spec::{Kind, Spec};
+use super::sweep::SWEEPS;
+use super::why::Why;
+use super::{comparison, runs, series, sweep};
+use crate::results::comparison::COMPARISONS;
+
+/// A block beside what it should be.
+pub struct Examined {
+    /// The block as it stands in the page.
+    pub block: Block,
+    /// Its name in messages.
+    pub name: String,
+    /// Its line in the lock; `None` for the inline form.
+    pub key: Option<Key>,
+    /// The text to put in its place; `None` where nothing can be rendered.
+    pub fresh: Option<Fresh>,
+    /// The Markdown, sources and figures made from kept files.
+    pub rendered: Rendered,
+    /// Reasons that rendering cannot remove.
+    pub hard: Vec<Why>,
+    /// Reasons that rendering removes.
+    pub stale: Vec<Why>,
+    /// True if the opening marker itself is wrong.
+    pub is_markup: bool,
+}
+
+/// The text of a block as it should be.
+pub struct Fresh {
+    /// The lines between the markers.
+    pub body: String,
+    /// The closing marker.
+    pub closing: String,
+    /// Its hashes for the lock; `None` for the inline form.
+    pub hashes: Option<Hashes>,
+}
+
+impl Examined {
+    /// Returns true if the block is what kept files make of it.
+    pub fn is_current(&self) -> bool {
+        self.hard.is_empty() && self.stale.is_empty()
+    }
+}
+
+/// The form of a block: one with hashes in the page is inline.
+pub fn form(block: &Block) -> Form {
+    let has_hashes = !block.from.is_empty() || attributes::get(&block.end, "hash").is_some();
+    if has_hashes { Form::Inline } else { Form::Locked }
+}
+
+/// Renders a block of the page `text`, and compares it with the page and, for one with a key, with the lock.
+pub fn examine(scene: &Scene<'_>, text: &str, block: Block, key: Option<Key>, lock: &Lock) -> Examined {
+    let mut examined = Examined {
+        name: attributes::block_name(&block.attributes),
+        key,
+        block,
+        fresh: None,
+        rendered: Rendered::default(),
+        hard: Vec::new(),
+        stale: Vec::new(),
+        is_markup: false,
+    };
+    let spec = match Spec::parse(&examined.block.attributes) {
+        Ok(spec) => spec,
+        Err(why) => {
+            examined.is_markup = true;
+            examined.hard.push(Why::mended_by(why, "correct the block's first line, then render it"));
+            return examined;
+        }
+    };
+    match render(scene, &spec) {
+        Err(whys) => examined.hard = whys,
+        Ok(mut rendered) => {
+            examined.hard = std::mem::take(&mut rendered.faults);
+            rendered.commits.sort();
+            rendered.commits.dedup();
+            dedup_sources(&mut rendered);
+            if examined.hard.is_empty() {
+                examined.fresh = Some(fresh(scene.form, &rendered));
+            }
+            examined.rendered = rendered;
+        }
+    }
+    examined.stale = match examined.key.as_ref() {
+        None => compare_inline(text, &examined),
+        Some(key) => compare_locked(text, &examined, lock, key),
+    };
+    for (path, svg) in &examined.rendered.figures {
+        match std::fs::read(path) {
+            Ok(bytes) if bytes == svg.as_bytes() => {}
+            Ok(_) => {
+                examined.stale.push(Why::stale(format!("{} is not what its rows draw", path.display())));
+            }
+            Err(_) => examined.stale.push(Why::stale(format!("{} is missing", path.display()))),
+        }
+    }
+    examined
+}
+
+fn render(scene: &Scene<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> {
+    match &spec.kind {
+        Kind::Runs { columns } => runs::render(scene, spec, columns),
+        Kind::Plot { plot, alt } => runs::plot(scene, spec, plot, alt.as_deref()),
+        Kind::Comparison { columns } => comparison::render(scene, spec, columns.as_deref()),
+        Kind::Series { over, alt } => series::render(scene, spec, over, alt.as_deref()),
+        Kind::Sweep { columns } => sweep::render(scene, spec, columns),
+    }
+}
+
+/// Names a source once that several parts of a block use.
+fn dedup_sources(rendered: &mut Rendered) {
+    let mut seen = std::collections::BTreeSet::new();
+    rendered.sources.retain(|source| seen.insert(source.id.clone()));
+}
+
+/// The text of a block as it should be, with its hashes where its form has them.
+fn fresh(form: Form, rendered: &Rendered) -> Fresh {
+    match form {
+        Form::Locked => {
+            let body = format!("\n{}\n", rendered.text);
+            let hashes = Hashes { kept: root_hash(rendered), body: hash(&body) };
+            Fresh { body, closing: format!("<!-- {END} -->"), hashes: Some(hashes) }
+        }
+        Form::Inline => {
+            let mut body = format!("\n{}\n", rendered.text);
+            for source in &rendered.sources {
+                body += &format!("<!-- {FROM} kept=\"{}\" manifest=\"{}\" -->\n", source.id, source.manifest);
+            }
+            let closing = format!("<!-- {END} hash=\"{}\" -->", hash(&body));
+            Fresh { body, closing, hashes: None }
+        }
+    }
+}
+
+fn hash(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
+/// Compares a block with the lock and with what kept files make.
+fn compare_locked(text: &str, examined: &Examined, lock: &Lock, key: &Key) -> Vec<Why> {
+    let body = &text[examined.block.body.clone()];
+    let Some(locked) = lock.lines.get(key) else {
+        return vec![Why::stale(match (body.trim().is_empty(), lock.exists) {
+            // A block that was never filled was made from nothing.
+            (true, _) => "it was never filled".to_owned(),
+            (false, true) => format!("{LOCK} has no line for it, so nobody can tell what it was made from"),
+            (false, false) => format!("{LOCK} is missing, so nobody can tell what it was made from"),
+        })];
+    };
+    let mut stale = Vec::new();
+    let fresh = examined.fresh.as_ref();
+    if fresh.is_some_and(|fresh| fresh.hashes.as_ref().is_some_and(|hashes| hashes.kept != locked.kept)) {
+        stale.extend(changed_roots(body, &examined.rendered, locked));
+    }
+    compare_body(text, examined, &locked.body, &mut stale);
+    stale
+}
+
+/// Compares a block with its own hashes and with what kept files make.
+fn compare_inline(text: &str, examined: &Examined) -> Vec<Why> {
+    let body = &text[examined.block.body.clone()];
+    match attributes::get(&examined.block.end, "hash") {
+        None if body.trim().is_empty() => vec![Why::stale("it was never filled")],
+        None => vec![Why::stale("its last line has no hash, so nobody can tell what it was made from")],
+        Some(hash) => {
+            let mut stale = changed_sources(&examined.block, &examined.rendered);
+            compare_body(text, examined, hash, &mut stale);
+            stale
+        }
+    }
+}
+
+/// Compares the text of a block with its hash, and with what kept files make.
+fn compare_body(text: &str, examined: &Examined, expected: &str, stale: &mut Vec<Why>) {
+    let body = &text[examined.block.body.clone()];
+    let fresh = examined.fresh.as_ref().map(|fresh| fresh.body.as_str());
+    if hash(body) != expected {
+        stale.push(edited(text, &examined.block, fresh));
+    } else if let Some(fresh) = fresh.filter(|fresh| *fresh != body && stale.is_empty()) {
+        let (line, there, made) = first_difference(text, &examined.block, fresh);
+        stale.push(Why::stale(format!(
+            "kept runs no longer make it: line {line} says `{there}`, and they make `{made}`"
+        )));
+    }
+}
+
+/// The kept folders that a block of the locked form shows against those that it would show now.
+fn changed_roots(body: &str, rendered: &Rendered, locked: &Hashes) -> Vec<Why> {
+    let roots = roots(rendered);
+    let mut whys: Vec<Why> = Vec::new();
+    // Runs of a comparison are behind its link.
+    let is_shown = |source: &Source| body.contains(&source.id) || is_part(source, rendered);
+    for source in roots.iter().filter(|source| !is_shown(source)) {
+        whys.push(not_shown(source, &shown_beside(body, &source.id)));
+    }
+    if whys.is_empty() {
+        let folders: Vec<String> = roots.iter().map(|source| source.folder.display().to_string()).collect();
+        let folders = folders.join(" ");
+        whys.push(Why::mended_by(
+            format!(
+                "{folders} is not what the block was made from: the hash of its manifest begins with {}, {LOCK} has {}",
+                digits(&root_hash(rendered)),
+                digits(&locked.kept),
+            ),
+            format!("git checkout -- {folders}, or if it was kept anew, render the block"),
+        ));
+    }
+    whys
+}
+
+/// The kept folders in the same folder as `id` that a block links to.
+fn shown_beside(body: &str, id: &str) -> Vec<String> {
+    let Some((group, _)) = id.rsplit_once('/') else { return Vec::new() };
+    let group = format!("{group}/");
+    let places = body.match_indices(&group).map(|(at, _)| &body[at + group.len()..]);
+    let names = places.map(|rest| {
+        rest.chars().take_while(|c| c.is_ascii_alphanumeric() || "-._".contains(*c)).collect::<String>()
+    });
+    names.map(|name| format!("{group}{name}")).collect()
+}
+
+/// A source that is selected now and that the block does not show; `others` are those of its folder that it
+/// shows.
+fn not_shown(source: &Source, others: &[String]) -> Why {
+    let is_newer = others.iter().all(|id| *id < source.id);
+    let what = if source.id.starts_with(COMPARISONS) { "comparison" } else { "run" };
+    Why::stale(if is_newer {
+        format!("a newer kept {what} matches: {}", source.id)
+    } else {
+        format!("a kept {what} matches that it does not show: {}", source.id)
+    })
+}
+
+/// The manifests that a block of the inline form names against those that it would name now.
+fn changed_sources(block: &Block, rendered: &Rendered) -> Vec<Why> {
+    let pair = |from: &'_ Attributes| {
+        let [id, manifest] = ["kept", "manifest"].map(|name| attributes::get(from, name).map(str::to_owned));
+        Some((id?, manifest?))
+    };
+    let embedded: Vec<(String, String)> = block.from.iter().filter_map(pair).collect();
+    let mut whys = Vec::new();
+    for source in &rendered.sources {
+        match embedded.iter().find(|(id, _)| *id == source.id) {
+            Some((_, manifest)) if *manifest != source.manifest => whys.push(Why::mended_by(
+                format!(
+                    "{} is not what the block was made from: the manifest's hash begins with {}, the block has {}",
+                    source.folder.display(),
+                    digits(&source.manifest),
+                    digits(manifest),
+                ),
+                format!("git checkout -- {}, or if it was kept anew, render the block", source.folder.display()),
+            )),
+            Some(_) => {}
+            None if is_part(source, rendered) => {}
+            None => {
+                let group = |id: &str| id.rsplit_once('/').map(|(group, _)| group.to_owned());
+                let others = embedded.iter().filter(|(id, _)| group(id) == group(&source.id));
+                whys.push(not_shown(source, &others.map(|(id, _)| id.clone()).collect::<Vec<_>>()));
+            }
+        }
+    }
+    whys
+}
+
+/// Returns true for a run of a comparison or sweep, which lists its runs itself.
+fn is_part(source: &Source, rendered: &Rendered) -> bool {
+    let is_whole = |source: &Source| source.id.starts_with(COMPARISONS) || source.id.starts_with(SWEEPS);
+    !is_whole(source) && rendered.sources.iter().any(is_whole)
+}
+
+fn digits(hash: &str) -> &str {
+    hash.get(..12).unwrap_or(hash)
+}
+
+/// The reason for a block whose text does not have its hash.
+fn edited(text: &str, block: &Block, fresh: Option<&str>) -> Why {
+    match fresh {
+        Some(fresh) if fresh != &text[block.body.clone()] => {
+            let (line, there, made) = first_difference(text, block, fresh);
+            Why::stale(format!(
+                "it was edited by hand: line {line} says `{there}`, and kept runs make `{made}`"
+            ))
+        }
+        Some(_) => Why::stale("its hash was edited by hand"),
+        None => Why::stale("it was edited by hand: its lines do not have its hash"),
+    }
+}
+
+/// The first line that differs from what it should be: its number, and both versions around the difference.
+fn first_difference(text: &str, block: &Block, fresh: &str) -> (usize, String, String) {
+    let first_line = text[..block.body.start].matches('\n').count() + 1;
+    let (mut there, mut made) = (text[block.body.clone()].lines(), fresh.lines());
+    let mut line = first_line;
+    loop {
+        let (a, b) = (there.next(), made.next());
+        if a != b || a.is_none() {
+            let (a, b) = (a.unwrap_or_default(), b.unwrap_or_default());
+            let same = a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count();
+            let part = |text: &str| {
+                let shown: String = text.chars().skip(same.saturating_sub(24)).take(60).collect();
+                if shown.is_empty() { "(nothing)".to_owned() } else { shown.trim().to_owned() }
+            };
+            return (line, part(a), part(b));
+        }
+        line += 1;
+    }
+}

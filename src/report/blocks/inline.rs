@@ -1,0 +1,158 @@
+//! Provenance of blocks of the inline form: a line per run or arm. Verified until a page is migrated.
+
+use super::kept::{KeptRun, Source};
+use super::provenance::{device, link};
+use super::scene::Scene;
+use super::text::{code, plain, short_hash};
+use crate::format::BLANK;
+use crate::results::comparison::{COMPARISON, Comparison};
+use crate::results::folder::RESOLVED;
+use crate::results::ledger::{Attempt, LEDGER};
+use crate::results::provenance::{Environment, Gpu};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The origin of runs, a line per origin.
+pub fn runs(runs: &[KeptRun], scene: &Scene<'_>) -> String {
+    small(&lines(runs, scene))
+}
+
+/// The origin of each arm's numbers.
+pub fn comparison(
+    comparison: &Comparison,
+    runs: &BTreeMap<String, KeptRun>,
+    scene: &Scene<'_>,
+    folder: &Path,
+) -> String {
+    let mut found = Vec::new();
+    for (is_candidate, name, side) in
+        [(false, "before", &comparison.baseline), (true, "after", &comparison.candidate)]
+    {
+        let of_side = comparison.trials.iter().filter(|trial| trial.is_candidate == is_candidate);
+        let of_side: Vec<&KeptRun> = of_side.filter_map(|trial| runs.get(trial.run.as_ref()?)).collect();
+        let mut line = format!("{name}: {}", code(&side.command));
+        if of_side.is_empty() {
+            line += &format!(", {}", plain(&side.device));
+            let hash = |what: &str, hash: &Option<String>| {
+                hash.as_ref().map_or(String::new(), |hash| format!(", {what} {}", short_hash(hash, 12)))
+            };
+            line += &hash("recipe", &side.recipe_hash);
+            line += &hash("commit", &side.commit);
+        }
+        found.push(line);
+        found.extend(lines(of_side, scene));
+    }
+    found
+        .push(format!("blocks, interval and rule: [{COMPARISON}]({})", scene.link(&folder.join(COMPARISON))));
+    small(&found)
+}
+
+/// The commands of both arms of several comparisons, and the origin of their runs.
+pub fn series(scene: &Scene<'_>, comparisons: &[&Comparison], all_runs: &[KeptRun]) -> String {
+    let mut found = Vec::new();
+    for (is_candidate, word) in [(false, "before"), (true, "after")] {
+        for comparison in comparisons {
+            let side = if is_candidate { &comparison.candidate } else { &comparison.baseline };
+            let is_external = side.recipe_hash.is_none();
+            let device = if is_external { format!(", {}", plain(&side.device)) } else { String::new() };
+            found.push(format!("{word}: {}{device}", code(&side.command)));
+        }
+    }
+    found.dedup();
+    found.extend(lines(all_runs, scene));
+    small(&found)
+}
+
+/// The builds and devices of a sweep's cells.
+pub fn sweep(sources: &[&Source], cells: &[Attempt], scene: &Scene<'_>) -> String {
+    let distinct = |values: BTreeSet<&str>| values.into_iter().map(plain).collect::<Vec<_>>().join(", ");
+    let devices = distinct(cells.iter().map(|cell| cell.device.as_str()).collect());
+    let builds = distinct(cells.iter().map(|cell| cell.build.as_str()).collect());
+    let links =
+        sources.iter().map(|sweep| format!("[{}]({})", sweep.id, scene.link(&sweep.folder.join(LEDGER))));
+    let links = links.collect::<Vec<_>>().join(", ");
+    format!("<sub>{links}: xrun {builds}, {devices}; {BLANK} was not measured</sub>\n")
+}
+
+fn small(lines: &[String]) -> String {
+    let lines: Vec<String> = lines.iter().map(|line| format!("<sub>{line}</sub>")).collect();
+    lines.join("<br>\n") + "\n"
+}
+
+/// Lines that say where runs' numbers come from; runs of the same origin share one.
+fn lines<'a>(runs: impl IntoIterator<Item = &'a KeptRun>, scene: &Scene<'_>) -> Vec<String> {
+    let mut groups: Vec<((String, String), Vec<&KeptRun>)> = Vec::new();
+    for run in runs {
+        let origin = origin(run);
+        match groups.iter_mut().find(|(known, _)| *known == origin) {
+            // A run that stands for several turns is named once.
+            Some((_, of_origin)) if of_origin.iter().any(|other| other.source.id == run.source.id) => {}
+            Some((_, of_origin)) => of_origin.push(run),
+            None => groups.push((origin, vec![run])),
+        }
+    }
+    let line = |((hash, origin), runs): &((String, String), Vec<&KeptRun>)| {
+        let links: Vec<String> = runs.iter().map(|run| link(run, scene)).collect();
+        let resolved = scene.link(&runs[0].source.folder.join(RESOLVED));
+        format!("{}: recipe [{}]({resolved}), {origin}", links.join(", "), short_hash(hash, 8))
+    };
+    groups.iter().map(line).collect()
+}
+
+/// The recipe hash of a run, and its program and device in words.
+fn origin(run: &KeptRun) -> (String, String) {
+    let mut parts = Vec::new();
+    if let Some(environment) = run.environment() {
+        let build = &environment.build;
+        parts.push(match (&build.commit, build.dirty) {
+            (Some(commit), Some(true)) => format!("commit {} with changes", short_hash(commit, 12)),
+            (Some(commit), _) => format!("commit {}", short_hash(commit, 12)),
+            (None, _) => "commit unknown".to_owned(),
+        });
+        parts.push(plain(build.profile.as_deref().unwrap_or("profile unknown")));
+        parts.push(plain(&device(run)));
+        match &environment.gpu {
+            Some(gpu) => parts.push(of_gpu(gpu)),
+            None => parts.push(of_cpu(environment)),
+        }
+        parts.push(environment.started.strftime("%Y-%m-%d").to_string());
+    }
+    if run.environments.len() > 1 {
+        parts.push(format!("resumed {}×", run.environments.len() - 1));
+    }
+    (run.summary.recipe_hash.clone(), parts.join(", "))
+}
+
+fn of_gpu(gpu: &Gpu) -> String {
+    let or_unknown = |value: &Option<String>| value.as_deref().map_or("unknown".to_owned(), plain);
+    format!("driver {}, CUDA {}, topology {}", or_unknown(&gpu.driver), or_unknown(&gpu.cuda), topology(gpu))
+}
+
+fn of_cpu(environment: &Environment) -> String {
+    let model = plain(environment.cpu.model.as_deref().unwrap_or("model unknown"));
+    let threads = environment.cpu.threads;
+    format!("{model}, {threads} thread{}, no GPU", if threads == 1 { "" } else { "s" })
+}
+
+/// The links between the GPUs of a run.
+fn topology(gpu: &Gpu) -> String {
+    match (&gpu.topology, gpu.links()) {
+        (Some(rows), Some(words)) if rows.len() > 1 => format!("{} GPUs by {}", rows.len(), plain(&words)),
+        _ => "one GPU".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topology_is_its_links() {
+        let rows = |rows: &[&[&str]]| -> Vec<Vec<String>> {
+            rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect()
+        };
+        assert_eq!(topology(&Gpu::default()), "one GPU");
+        let matrix = rows(&[&["X", "NV18"], &["NV18", "X"]]);
+        assert_eq!(topology(&Gpu { topology: Some(matrix), ..Gpu::default() }), "2 GPUs by NV18");
+    }
+}

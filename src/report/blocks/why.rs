@@ -1,0 +1,22 @@
+//! Reasons why a block is not current.
+
+/// A reason why a block is not current, and the command that mends it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Why {
+    /// The reason.
+    pub why: String,
+    /// The step that mends it; `None` to render the page again.
+    pub mend: Option<String>,
+}
+
+impl Why {
+    /// A reason that rendering the page again removes.
+    pub fn stale(why: impl Into<String>) -> Self {
+        Self { why: why.into(), mend: None }
+    }
+
+    /// A reason that another step removes.
+    pub fn mended_by(why: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { why: why.into(), mend: Some(mend.into()) }
+    }
+}

@@ -1,0 +1,142 @@
+//! Kept folders, shared files and figures that nothing uses any more.
+
+use crate::error::{IoContext, Result};
+use crate::results::comparison::Comparison;
+use crate::results::names::{COMPARISON, COMPARISONS, PLOTS};
+use crate::results::stored::{MANIFEST, Manifest, OBJECTS};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// A kept folder or file that nothing uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unused {
+    /// Its path.
+    pub path: PathBuf,
+    /// Bytes of its files.
+    pub bytes: u64,
+}
+
+/// The kept folders below `kept`, as paths beneath it with `/`, in the order in which they can be upgraded:
+/// runs before the comparisons that name them.
+///
+/// # Errors
+/// When a folder cannot be read.
+pub fn folders(kept: &Path) -> Result<Vec<String>> {
+    let (mut found, mut open) = (Vec::new(), vec![kept.to_owned()]);
+    while let Some(folder) = open.pop().filter(|folder| folder.is_dir()) {
+        if folder.join(MANIFEST).is_file() {
+            let inside = folder.strip_prefix(kept).unwrap_or(&folder);
+            let parts: Vec<_> = inside.iter().map(|part| part.to_string_lossy()).collect();
+            found.push(parts.join("/"));
+            continue;
+        }
+        for entry in std::fs::read_dir(&folder).at("read", &folder)? {
+            let path = entry.at("read", &folder)?.path();
+            if path.is_dir() {
+                open.push(path);
+            }
+        }
+    }
+    found.sort_by_key(|id| (id.starts_with(&format!("{COMPARISONS}/")), id.clone()));
+    Ok(found)
+}
+
+/// Lists what nothing uses below `kept`: folders that are not named and belong to no named comparison, shared
+/// files of none of the others, and figures that no page shows.
+///
+/// # Errors
+/// When a folder or manifest cannot be read.
+pub fn unused(
+    kept: &Path,
+    is_named: &dyn Fn(&str) -> bool,
+    is_shown: &dyn Fn(&Path) -> bool,
+) -> Result<Vec<Unused>> {
+    let all = folders(kept)?;
+    let mut used: BTreeSet<String> = all.iter().filter(|id| is_named(id)).cloned().collect();
+    for id in used.clone() {
+        let folder = kept.join(&id);
+        used.extend(Manifest::read(&folder)?.runs.into_iter().map(|run| run.run));
+        if folder.join(COMPARISON).is_file() {
+            used.extend(Comparison::read(&folder)?.runs().into_iter().map(str::to_owned));
+        }
+    }
+    let mut found = Vec::new();
+    let mut objects = BTreeSet::new();
+    for id in &all {
+        let folder = kept.join(id);
+        if used.contains(id) {
+            for file in Manifest::read(&folder)?.files.iter().filter(|file| file.shared.is_some()) {
+                objects.insert(file.stored_at(&folder));
+            }
+            found.extend(unlisted(&folder.join(PLOTS), is_shown)?);
+        } else {
+            let bytes = size(&folder)?;
+            found.push(Unused { path: folder, bytes });
+        }
+    }
+    found.extend(unlisted(&kept.join(OBJECTS), &|path| objects.contains(path))?);
+    found.extend(unlisted(&kept.join(COMPARISONS).join(PLOTS), is_shown)?);
+    Ok(found)
+}
+
+impl Unused {
+    /// Removes it, and the folder that held it where that is empty then.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove(&self) -> Result<()> {
+        if self.path.is_dir() {
+            std::fs::remove_dir_all(&self.path).at("remove", &self.path)?;
+        } else {
+            std::fs::remove_file(&self.path).at("remove", &self.path)?;
+        }
+        // A folder with anything else in it stays, which is no failure.
+        let _ = self.path.parent().map(std::fs::remove_dir);
+        Ok(())
+    }
+}
+
+/// Files of a folder that are not used; none where there is no such folder.
+fn unlisted(folder: &Path, is_used: &dyn Fn(&Path) -> bool) -> Result<Vec<Unused>> {
+    let mut found = Vec::new();
+    for path in files(folder)? {
+        if !is_used(&path) {
+            let bytes = path.metadata().at("read", &path)?.len();
+            found.push(Unused { path, bytes });
+        }
+    }
+    Ok(found)
+}
+
+/// Regular files in a folder, sorted; none where there is no such folder.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let entries = std::fs::read_dir(folder).at("read", folder)?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.at("read", folder)?.path();
+        if path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Bytes of all files below a folder.
+fn size(folder: &Path) -> Result<u64> {
+    let (mut bytes, mut open) = (0, vec![folder.to_owned()]);
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(&folder).at("read", &folder)? {
+            let path = entry.at("read", &folder)?.path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                bytes += path.metadata().at("read", &path)?.len();
+            }
+        }
+    }
+    Ok(bytes)
+}

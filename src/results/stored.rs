@@ -1,0 +1,388 @@
+//! Files of kept folders: listed in a manifest, and stored whole, shared between folders, or without columns
+//! that can be recomputed.
+//!
+//! ```text
+//! kept/RECIPE/RUN/manifest.json         paths, sizes and BLAKE3 hashes of the original contents
+//! kept/RECIPE/RUN/summary.json          stored whole
+//! kept/RECIPE/RUN/timing.csv            stored without derived columns; the manifest holds their formulas
+//! kept/objects/metrics-0123….csv        shared by all runs whose `metrics.csv` has this content
+//! ```
+//!
+//! [`read`] returns the original bytes in each case and verifies them where they were stored in another form.
+
+use crate::error::{Error, IoContext, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+/// The list of kept files with their hashes.
+pub const MANIFEST: &str = "manifest.json";
+
+/// The folder of files that kept runs share, in the folder of kept things.
+pub const OBJECTS: &str = "objects";
+
+/// `manifest.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The recipe's name, or the comparison's.
+    pub recipe: String,
+    /// The run folder's name, the comparison's id, or the sweep's name.
+    pub run: String,
+    /// The kept files, by path.
+    pub files: Vec<KeptFile>,
+    /// The runs of a comparison with the hashes of their manifests, so that the hash of this manifest covers
+    /// them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<RunManifest>,
+}
+
+/// A run of a comparison, as the comparison's manifest lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunManifest {
+    /// `RECIPE/RUN`.
+    pub run: String,
+    /// BLAKE3 of the run's `manifest.json`, hexadecimal.
+    pub manifest: String,
+}
+
+/// A kept file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptFile {
+    /// The path beneath the run folder, with `/`.
+    pub path: String,
+    /// Size of the original content in bytes.
+    pub bytes: u64,
+    /// BLAKE3 of the original content, hexadecimal.
+    pub blake3: String,
+    /// The shared file that holds the content, relative to the folder of the manifest; `None` where the
+    /// folder itself holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<String>,
+    /// The columns that are not stored; `None` where the file is stored whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub derived: Option<DerivedColumns>,
+}
+
+/// Columns of a CSV file that are recomputed when it is read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DerivedColumns {
+    /// The header of the original file.
+    pub header: String,
+    /// Columns with the same text in every row.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub constant: BTreeMap<String, String>,
+    /// Columns that follow from others in rows of training steps (phase `warmup` or `train`) and are blank
+    /// elsewhere: factors and divisors from left to right. `seconds` is the duration of the step, to the
+    /// nanosecond.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub computed: BTreeMap<String, String>,
+}
+
+impl Manifest {
+    /// Reads the manifest of a kept folder.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is no manifest.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join(MANIFEST);
+        let bytes = std::fs::read(&path).at("read", &path)?;
+        Self::parse(&path, &bytes)
+    }
+
+    /// Parses the content of the manifest at `path`.
+    ///
+    /// # Errors
+    /// When it is no manifest.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
+        serde_json::from_slice(bytes)
+            .map_err(|e| Error::failed(format!("{}:{}: not a manifest: {e}", path.display(), e.line())))
+    }
+
+    /// The entry of a file.
+    pub fn file(&self, path: &str) -> Option<&KeptFile> {
+        self.files.iter().find(|file| file.path == path)
+    }
+}
+
+impl KeptFile {
+    /// The entry of a file with this content, stored whole.
+    pub fn from_bytes(path: &str, bytes: &[u8]) -> Self {
+        Self {
+            path: path.to_owned(),
+            bytes: bytes.len() as u64,
+            blake3: blake3::hash(bytes).to_hex().to_string(),
+            shared: None,
+            derived: None,
+        }
+    }
+
+    /// Returns true if both entries are of one path and content, however that is stored.
+    pub fn is_same_content(&self, other: &Self) -> bool {
+        (&self.path, self.bytes, &self.blake3) == (&other.path, other.bytes, &other.blake3)
+    }
+
+    /// Returns true if these bytes are the original content.
+    pub fn matches(&self, bytes: &[u8]) -> bool {
+        self.bytes == bytes.len() as u64 && self.blake3 == blake3::hash(bytes).to_hex().as_str()
+    }
+
+    /// The file on disk that holds the content, for a manifest in `folder`.
+    pub fn stored_at(&self, folder: &Path) -> PathBuf {
+        // `a/../b` without the detour, so that messages name the shortest path.
+        let mut path = folder.to_owned();
+        for part in Path::new(self.shared.as_ref().unwrap_or(&self.path)).components() {
+            match part {
+                Component::ParentDir
+                    if matches!(path.components().next_back(), Some(Component::Normal(_))) =>
+                {
+                    path.pop();
+                }
+                part => path.push(part),
+            }
+        }
+        path
+    }
+
+    /// Reads the original content. The caller compares it with [`KeptFile::matches`].
+    ///
+    /// # Errors
+    /// When the stored file cannot be read, or derived columns cannot be recomputed from it.
+    pub fn read(&self, folder: &Path) -> Result<Vec<u8>> {
+        let path = self.stored_at(folder);
+        let bytes = std::fs::read(&path).at("read", &path)?;
+        match &self.derived {
+            None => Ok(bytes),
+            Some(derived) => derived
+                .restore(&bytes)
+                .map_err(|e| Error::failed(format!("{}: cannot recompute columns: {e}", path.display()))),
+        }
+    }
+}
+
+/// Reads a file of a run, whether the run is kept or not: the original bytes in both cases.
+///
+/// # Errors
+/// When it cannot be read, or is not what was kept.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    let Some((folder, file)) = entry(path)? else { return std::fs::read(path).at("read", path) };
+    if file.shared.is_none() && file.derived.is_none() {
+        return std::fs::read(path).at("read", path);
+    }
+    let bytes = file.read(&folder)?;
+    if !file.matches(&bytes) {
+        let stored = file.stored_at(&folder);
+        return Err(Error::failed(format!(
+            "{} was changed since it was kept: its hash is not the manifest's",
+            stored.display()
+        )));
+    }
+    Ok(bytes)
+}
+
+/// The file on disk with the content of a run's file: itself, or the shared one, verified.
+///
+/// # Errors
+/// When the content is not what was kept.
+pub fn locate(path: &Path) -> Result<PathBuf> {
+    match entry(path)? {
+        Some((folder, file)) if file.shared.is_some() => read(path).map(|_| file.stored_at(&folder)),
+        _ => Ok(path.to_owned()),
+    }
+}
+
+/// Returns true if a run has this file, in its folder or shared with other kept runs.
+pub fn is_file(path: &Path) -> bool {
+    path.is_file()
+        || entry(path)
+            .is_ok_and(|found| found.is_some_and(|(folder, file)| file.stored_at(&folder).is_file()))
+}
+
+/// The manifest's entry for a file, with the folder; `None` where no manifest lists it.
+fn entry(path: &Path) -> Result<Option<(PathBuf, KeptFile)>> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Ok(None);
+    };
+    let manifest = folder.join(MANIFEST);
+    let bytes = match std::fs::read(&manifest) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        bytes => bytes.at("read", &manifest)?,
+    };
+    let found = Manifest::parse(&manifest, &bytes)?.files.into_iter().find(|file| file.path == name);
+    Ok(found.map(|file| (folder.to_owned(), file)))
+}
+
+/// A cell of a restored row: what was stored, or a recomputed number, printed as the rows' own numbers are.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Cell<'a> {
+    Text(&'a str),
+    Number(f64),
+}
+
+impl DerivedColumns {
+    /// Restores the original file from one without the derived columns.
+    ///
+    /// # Errors
+    /// When the stored columns are not those that the formulas need.
+    pub fn restore(&self, stored: &[u8]) -> Result<Vec<u8>, String> {
+        let text = std::str::from_utf8(stored).map_err(|e| e.to_string())?;
+        let mut lines = text.lines();
+        let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+        let header: Vec<&str> = self.header.split(',').collect();
+        let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
+        writer.write_record(&header).map_err(|e| e.to_string())?;
+        for line in lines {
+            let cells: Vec<&str> = line.split(',').collect();
+            if cells.len() != names.len() {
+                return Err(format!("`{line}` has {} columns, not {}", cells.len(), names.len()));
+            }
+            let row = Row { derived: self, names: &names, cells: &cells };
+            let restored = header.iter().map(|name| row.cell(name)).collect::<Result<Vec<_>, String>>()?;
+            writer.serialize(restored).map_err(|e| e.to_string())?;
+        }
+        writer.into_inner().map_err(|e| e.to_string())
+    }
+}
+
+/// A stored row, from which derived columns are computed.
+struct Row<'a> {
+    derived: &'a DerivedColumns,
+    names: &'a [&'a str],
+    cells: &'a [&'a str],
+}
+
+/// Formulas refer to each other at most this often.
+const MAX_DEPTH: usize = 8;
+
+impl<'a> Row<'a> {
+    fn stored(&self, name: &str) -> Option<&'a str> {
+        self.names.iter().position(|other| *other == name).map(|at| self.cells[at])
+    }
+
+    fn is_training_step(&self) -> bool {
+        self.stored("phase").is_some_and(|phase| ["warmup", "train"].contains(&phase))
+    }
+
+    fn cell(&self, name: &str) -> Result<Cell<'a>, String> {
+        if let Some(text) = self.stored(name) {
+            return Ok(Cell::Text(text));
+        }
+        if let Some(text) = self.derived.constant.get(name) {
+            return Ok(Cell::Text(text));
+        }
+        match self.derived.computed.get(name) {
+            Some(formula) if self.is_training_step() => self.formula(formula, 0).map(Cell::Number),
+            Some(_) => Ok(Cell::Text("")),
+            None => Err(format!("nothing says how to recompute `{name}`")),
+        }
+    }
+
+    /// The value of factors and divisors from left to right.
+    fn formula(&self, formula: &str, depth: usize) -> Result<f64, String> {
+        let mut words = formula.split_whitespace();
+        let mut value = self.operand(words.next().unwrap_or_default(), depth)?;
+        while let Some(operator) = words.next() {
+            let operand = self.operand(words.next().unwrap_or_default(), depth)?;
+            value = match operator {
+                "*" => value * operand,
+                "/" => value / operand,
+                _ => return Err(format!("`{formula}` is no formula")),
+            };
+        }
+        Ok(value)
+    }
+
+    fn operand(&self, word: &str, depth: usize) -> Result<f64, String> {
+        if depth > MAX_DEPTH {
+            return Err(format!("`{word}` refers to itself"));
+        }
+        if let Ok(number) = word.parse() {
+            return Ok(number);
+        }
+        let number =
+            |text: &str| text.parse::<f64>().map_err(|_| format!("`{word}` is `{text}`, not a number"));
+        if word == "seconds" {
+            return Ok(seconds(number(self.stored("step_ms").unwrap_or_default())?));
+        }
+        match (self.stored(word), self.derived.computed.get(word)) {
+            (Some(text), _) => number(text),
+            (None, Some(formula)) => self.formula(formula, depth + 1),
+            (None, None) => Err(format!("no column `{word}`")),
+        }
+    }
+}
+
+/// The duration whose milliseconds a row holds, in seconds. Durations are whole nanoseconds, so this is the
+/// exact value that speeds were divided by.
+pub fn seconds(step_ms: f64) -> f64 {
+    Duration::from_nanos((step_ms * 1e6).round() as u64).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn derived() -> DerivedColumns {
+        let map = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<BTreeMap<_, _>>()
+        };
+        DerivedColumns {
+            header: "step,phase,step_ms,tok_s,tok_s_per_device,plan_mem_mib,throttle".to_owned(),
+            constant: map(&[("plan_mem_mib", "74.225830078125"), ("throttle", "")]),
+            computed: map(&[("tok_s", "2048 / seconds"), ("tok_s_per_device", "tok_s / 2")]),
+        }
+    }
+
+    #[test]
+    fn derived_columns_are_recomputed_to_the_digit() {
+        let stored = "step,phase,step_ms\n1,warmup,101.183042\n1,eval,5.5\n";
+        let restored = derived().restore(stored.as_bytes()).unwrap();
+        assert_eq!(
+            String::from_utf8(restored).unwrap(),
+            "step,phase,step_ms,tok_s,tok_s_per_device,plan_mem_mib,throttle\n\
+             1,warmup,101.183042,20240.54584166386,10120.27292083193,74.225830078125,\n\
+             1,eval,5.5,,,74.225830078125,\n"
+        );
+    }
+
+    #[test]
+    fn wrong_formulas_are_errors() {
+        let stored = "step,phase,step_ms\n1,train,101.183042\n";
+        let with = |formula: &str| {
+            let mut derived = derived();
+            derived.computed.insert("tok_s".to_owned(), formula.to_owned());
+            derived.restore(stored.as_bytes()).unwrap_err()
+        };
+        assert!(with("tok_s / 2").contains("refers to itself"));
+        assert!(with("2048 + seconds").contains("no formula"));
+        assert!(with("2048 / hours").contains("no column `hours`"));
+        assert!(derived().restore(b"step,phase\n1,train\n").unwrap_err().contains("step_ms"));
+        assert!(
+            derived().restore(b"step,phase,step_ms\n1,train\n").unwrap_err().contains("2 columns, not 3")
+        );
+    }
+
+    #[test]
+    fn a_shared_file_is_read_through_the_manifest_and_verified() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("r/1");
+        std::fs::create_dir_all(&run).unwrap();
+        std::fs::create_dir(dir.path().join("objects")).unwrap();
+        std::fs::write(dir.path().join("objects/a.toml"), "x = 1\n").unwrap();
+        let mut file = KeptFile::from_bytes("recipe.toml", b"x = 1\n");
+        file.shared = Some("../../objects/a.toml".to_owned());
+        let manifest =
+            Manifest { recipe: "r".to_owned(), run: "1".to_owned(), files: vec![file], runs: Vec::new() };
+        std::fs::write(run.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
+        let path = run.join("recipe.toml");
+        assert!(is_file(&path) && !is_file(&run.join("env.json")));
+        assert_eq!(read(&path).unwrap(), b"x = 1\n");
+        assert_eq!(locate(&path).unwrap(), dir.path().join("objects/a.toml"));
+        std::fs::write(dir.path().join("objects/a.toml"), "x = 2\n").unwrap();
+        let error = read(&path).unwrap_err();
+        assert!(error.message().contains("objects/a.toml was changed since it was kept"), "{error}");
+        assert!(read(&run.join("env.json")).is_err());
+    }
+}

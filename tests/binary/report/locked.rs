@@ -1,0 +1,252 @@
+//! `report.lock`: what it notices, and how pages and kept folders of earlier versions come to have one.
+
+use super::place::{NEWER, Place, RUN};
+use super::{PLOT, TABLE, compared};
+use std::fs;
+use std::path::Path;
+use xrun::results::stored::{KeptFile, MANIFEST, Manifest};
+
+#[test]
+fn a_block_has_two_markers_and_one_line_of_provenance() {
+    let place = Place::with_page(&[TABLE]);
+    let page = place.text("README.md");
+    assert_eq!(page.matches("<!-- ").count(), 2, "{page}");
+    assert!(page.contains("<!-- xrun:end -->\n"), "no hash in the page: {page}");
+    assert_eq!(page.matches("<sub>").count(), 1, "{page}");
+    let lock = place.text("report.lock");
+    let line: Vec<&str> = lock.lines().last().unwrap().split(' ').collect();
+    assert_eq!(line[..3], ["README.md", "runs", "quickstart"]);
+    assert!(line.len() == 5 && line[3..].iter().all(|hash| hash.len() == 64), "{lock}");
+    assert!(!page.contains(line[3]) && !page.contains(line[4]));
+}
+
+#[test]
+fn a_deleted_block_is_red_until_its_line_is_forgotten() {
+    let place = Place::with_page(&[TABLE, PLOT]);
+    let page = place.text("README.md");
+    let start = page.find("<!-- xrun:report kind=\"plot\"").unwrap();
+    fs::write(place.path("README.md"), &page[..start]).unwrap();
+    let said = ["report.lock:", "`README.md plot/loss quickstart` has no block any more"];
+    place.is_red(&said, false);
+    place.xrun(&["report", "--check", "README.md"]).ended(3).says(&said);
+    let forget = |line: &str| place.xrun(&["report", "--forget", line]);
+    forget("README.md runs quickstart").ended(2).says(&["its block is still there"]);
+    forget("README.md plot quickstart").ended(2).says(&["no such line"]);
+    let forgot = forget("README.md plot/loss quickstart").ended(0).stdout;
+    assert!(forgot.contains("report.lock: forgot `README.md plot/loss quickstart`"), "{forgot}");
+    place.xrun(&["report", "--check"]).ended(0);
+
+    // A page that is gone leaves its lines behind too.
+    let place = Place::with_page(&[TABLE]);
+    fs::create_dir(place.path("docs")).unwrap();
+    fs::rename(place.path("README.md"), place.path("docs/page.md")).unwrap();
+    place
+        .xrun(&["report", "--check"])
+        .ended(3)
+        .says(&["`README.md runs quickstart` has no block", "docs/page.md:3"]);
+    place.xrun(&["report", "--forget", "README.md"]).ended(0);
+    place.xrun(&["report", "--check"]).ended(0);
+}
+
+#[test]
+fn a_deleted_or_damaged_lock_is_red() {
+    let place = Place::with_page(&[TABLE]);
+    fs::remove_file(place.path("report.lock")).unwrap();
+    place.is_red(&["block `runs` of `quickstart`: report.lock is missing"], true);
+
+    let lock = place.text("report.lock");
+    fs::write(place.path("report.lock"), "# nothing\n").unwrap();
+    place.is_red(&["report.lock has no line for it"], true);
+
+    fs::write(place.path("report.lock"), format!("{lock}=======\n")).unwrap();
+    place.xrun(&["report", "--check"]).ended(3).says(&["report.lock:3: not five words"]);
+    place.xrun(&["report"]).ended(2).says(&["report.lock:3"]);
+    assert!(place.text("report.lock").ends_with("=======\n"), "a damaged lock stays as it is");
+
+    // A hash that somebody edited is one that the block does not have.
+    let (start, hash) = lock.trim_end().rsplit_once(' ').unwrap();
+    fs::write(place.path("report.lock"), format!("{start} {}\n", hash.replace(['0', '1'], "2"))).unwrap();
+    place.is_red(&["its hash was edited by hand"], true);
+}
+
+#[test]
+fn a_block_that_is_hidden_in_a_page_is_red() {
+    for (before, after) in [("<!--\n```\n-->\n", ""), ("```\n", "```\n"), ("<div>\n~~~\n", "</div>\n")] {
+        let place = Place::with_page(&[TABLE]);
+        let page = place.text("README.md").replace("24,780", "99,999");
+        fs::write(place.path("README.md"), format!("{before}{page}{after}")).unwrap();
+        place.xrun(&["report", "--check"]).ended(3).says(&["has no block any more", "hidden in code"]);
+    }
+    for prefix in ["    ", "> ", "- "] {
+        let place = Place::with_page(&[TABLE]);
+        let page = place.text("README.md").replace("24,780", "99,999");
+        let moved: String = page.lines().map(|line| format!("{prefix}{line}\n")).collect();
+        fs::write(place.path("README.md"), moved).unwrap();
+        place.xrun(&["report", "--check"]).ended(3).says(&["has no block any more"]);
+    }
+}
+
+/// The README.md and `docs/page.md` of an earlier version, with what they show.
+fn inline() -> Place {
+    let place = Place::new();
+    place.keep_original("comparisons/caching-or-arena/20261121T234217Z-8b078f60");
+    place.keep_original("sweeps/quickstart-6e3f7717");
+    fs::create_dir(place.path("docs")).unwrap();
+    fs::write(place.path("README.md"), include_str!("inline/README.md")).unwrap();
+    fs::write(place.path("docs/page.md"), include_str!("inline/page.md")).unwrap();
+    // Pictures are no part of what was copied.
+    place.xrun(&["report"]).ended(0);
+    assert_eq!(place.text("README.md"), include_str!("inline/README.md"));
+    assert_eq!(place.text("docs/page.md"), include_str!("inline/page.md"));
+    place
+}
+
+#[test]
+fn blocks_of_the_inline_form_still_verify() {
+    let place = inline();
+    place.xrun(&["report", "--check"]).ended(0).says(&["4 blocks in 2 pages are current"]);
+    assert!(!place.path("report.lock").exists());
+    for (file, from, to, said) in [
+        ("docs/page.md", "| tokens/s | ", "| tokens/s | 9", "it was edited by hand"),
+        ("README.md", "hash=\"", "hash=\"0", "its hash was edited by hand"),
+        ("README.md", "manifest=\"", "manifest=\"0", "is not what the block was made from"),
+    ] {
+        let place = inline();
+        place.edit(file, from, to);
+        place.xrun(&["report", "--check"]).ended(3).says(&[said]);
+        let texts = ["README.md", "docs/page.md"].map(|page| place.text(page));
+        place.xrun(&["report", "--migrate"]).ended(3).says(&["nothing was migrated", said]);
+        assert_eq!(["README.md", "docs/page.md"].map(|page| place.text(page)), texts);
+        assert!(!place.path("report.lock").exists() && !place.kept(RUN).join("README.md").exists());
+    }
+}
+
+#[test]
+fn a_migration_keeps_every_figure_and_takes_hashes_out_of_pages() {
+    let place = inline();
+    let rows = |page: &str| -> Vec<String> {
+        place.text(page).lines().filter(|line| line.starts_with("| ")).map(str::to_owned).collect()
+    };
+    let before = [rows("README.md"), rows("docs/page.md")];
+    let migrated = place.xrun(&["report", "--migrate"]).ended(0).stdout;
+    assert!(migrated.contains(&format!("results/kept/{RUN}: verified and rewritten")), "{migrated}");
+    place.xrun(&["report", "--check"]).ended(0).says(&["4 blocks in 2 pages are current"]);
+    let after = [rows("README.md"), rows("docs/page.md")];
+    let figures = |rows: &[Vec<String>; 2]| -> Vec<String> {
+        let cells = rows.concat().join("\n");
+        cells
+            .split([' ', '|', '\n'])
+            .filter(|c| c.starts_with(|c: char| c.is_ascii_digit()))
+            .map(str::to_owned)
+            .collect()
+    };
+    assert_eq!(figures(&before), figures(&after));
+    for page in ["README.md", "docs/page.md"] {
+        assert!(!place.text(page).contains("xrun:from") && !place.text(page).contains("hash="));
+    }
+    assert_eq!(place.text("report.lock").lines().count(), 5);
+    let readme = place.text("results/kept/comparisons/caching-or-arena/20261121T234217Z-8b078f60/README.md");
+    assert!(readme.contains("`recipes/known-issues/caching-or-arena.toml`"), "{readme}");
+    // Again there is nothing to do.
+    let done = place.xrun(&["report", "--migrate"]).ended(0);
+    assert!(!done.stdout.contains("rewritten"), "{}", done.stdout);
+}
+
+#[test]
+fn a_changed_kept_file_stops_a_migration() {
+    let place = inline();
+    let other = "quickstart/20270101T000000Z-7d757a20";
+    place.keep_as(other, &[]);
+    place.edit("README.md", "select=\"quickstart\"", &format!("select=\"{RUN}\""));
+    place.edit("README.md", "select=\"quickstart\"", &format!("select=\"{RUN}\""));
+    place.xrun(&["report"]).ended(0);
+    // No block shows it, and yet its manifest must not be made anew over changed files.
+    place.edit(&format!("results/kept/{other}/timing.csv"), "101.183042", "101.183043");
+    place.xrun(&["report", "--migrate"]).ended(1).says(&["nothing was migrated", "timing.csv was changed"]);
+    assert!(!place.path("report.lock").exists() && !place.kept(RUN).join("README.md").exists());
+}
+
+/// A page with a comparison whose manifest covers its runs, which differ in a digit of `timing.csv`.
+fn covered() -> Place {
+    let place = compared::place_with(&[("timing.csv", "0.162127455", "0.162127456")]);
+    place.xrun(&["report", "--migrate"]).ended(0);
+    place.xrun(&["report", "--check"]).ended(0);
+    place
+}
+
+/// Writes the hashes of a folder's files into its manifest.
+fn reseal(folder: &Path) {
+    let mut manifest = Manifest::read(folder).unwrap();
+    for file in &mut manifest.files {
+        let fresh = KeptFile::from_bytes(&file.path, &file.read(folder).unwrap());
+        (file.bytes, file.blake3) = (fresh.bytes, fresh.blake3);
+    }
+    fs::write(folder.join(MANIFEST), serde_json::to_vec_pretty(&manifest).unwrap()).unwrap();
+}
+
+#[test]
+fn swapped_runs_are_red_whatever_manifests_say() {
+    let place = covered();
+    let lock = place.text("report.lock");
+    let [a, b] = [RUN, NEWER].map(|run| place.kept(run));
+    let [first, second] = [&a, &b].map(|run| fs::read(run.join("timing.csv")).unwrap());
+    assert_ne!(first, second);
+    fs::write(a.join("timing.csv"), second).unwrap();
+    fs::write(b.join("timing.csv"), first).unwrap();
+    place.is_red(&["timing.csv was changed since it was kept"], false);
+    reseal(&a);
+    reseal(&b);
+    place.is_red(&["is not the run that was compared"], false);
+    // With the comparison's manifest made anew too, the committed lock tells.
+    let folder = place.kept("comparisons/fused/20261122T000000Z-7d757a20");
+    let mut manifest = Manifest::read(&folder).unwrap();
+    for run in &mut manifest.runs {
+        let bytes = fs::read(place.kept(&run.run).join(MANIFEST)).unwrap();
+        run.manifest = blake3::hash(&bytes).to_hex().to_string();
+    }
+    fs::write(folder.join(MANIFEST), serde_json::to_vec_pretty(&manifest).unwrap()).unwrap();
+    place.is_red(&["is not what the block was made from", "report.lock has"], true);
+    assert_ne!(place.text("report.lock"), lock, "what takes them over shows in the lock's history");
+}
+
+#[test]
+fn everything_behind_a_block_is_verified_in_the_new_form() {
+    let run = format!("results/kept/{RUN}");
+    let object = |place: &Place, stem: &str| {
+        let names = fs::read_dir(place.path("results/kept/objects")).unwrap();
+        let mut names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        format!("results/kept/objects/{}", names.find(|name| name.starts_with(stem)).unwrap())
+    };
+    let cases: [(&str, &str, &str, &str); 5] = [
+        (&format!("{run}/timing.csv"), "101.183042", "101.183043", "timing.csv was changed"),
+        (&format!("{run}/env.json"), "AMD EPYC", "AMD EPIC", "env.json was changed"),
+        (&format!("{run}/README.md"), "AMD EPYC", "AMD EPIC", "README.md was changed"),
+        (&format!("{run}/manifest.json"), "2048 / seconds", "4096 / seconds", "timing.csv was changed"),
+        ("README.md", "| tokens/s |", "| tokens/ms |", "it was edited by hand"),
+    ];
+    for (file, from, to, said) in cases {
+        let place = Place::with_page(&[TABLE, PLOT]);
+        place.xrun(&["report", "--migrate"]).ended(0);
+        place.edit(file, from, to);
+        place.is_red(&[said], file == "README.md");
+    }
+    let place = Place::with_page(&[TABLE, PLOT]);
+    place.xrun(&["report", "--migrate"]).ended(0);
+    place.edit(&object(&place, "metrics-"), "6.406057", "6.406058");
+    place.is_red(&["metrics-", "was changed since it was kept"], false);
+    fs::remove_file(place.path(&object(&place, "metrics-"))).unwrap();
+    place.is_red(&["metrics-", "cannot be read"], false);
+
+    // A file beside the manifest does not stand for a shared one.
+    let place = Place::with_page(&[TABLE]);
+    place.xrun(&["report", "--migrate"]).ended(0);
+    fs::write(place.kept(RUN).join("metrics.csv"), "step\n").unwrap();
+    place.is_red(&["metrics.csv is not in the manifest"], false);
+
+    // With the GPU's name and its manifest changed together, the lock tells.
+    let place = Place::with_page(&[TABLE]);
+    place.xrun(&["report", "--migrate"]).ended(0);
+    place.edit(&format!("{run}/env.json"), "AMD EPYC", "AMD EPIC");
+    reseal(&place.kept(RUN));
+    place.is_red(&["is not what the block was made from"], true);
+}
