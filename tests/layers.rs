@@ -37,7 +37,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("recipe", "metrics machine policy suggest error"),
     ("data", "error"),
     ("plan", "recipe data machine device policy error"),
-    ("model", "plan exec passes ops ir device policy error"),
+    ("model", "checkpoint plan exec passes ops ir device policy format error"),
     ("forecast", "model plan machine exec passes ir device policy format error"),
     ("results", "metrics format error"),
     ("checkpoint", "error"),

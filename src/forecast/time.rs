@@ -9,7 +9,7 @@ use crate::device::{DType, ProductPrecision};
 use crate::exec::Section;
 use crate::ir::Phase;
 use crate::machine::{Limits, hardware};
-use crate::model::Programs;
+use crate::model::{Programs, flops_per_token};
 use crate::plan::Plan;
 use serde::Serialize;
 
@@ -76,7 +76,7 @@ impl StepTime {
         }
         let seconds: f64 = phases.iter().map(|p| p.seconds).sum();
         let tokens = plan.batch.tokens_per_step() as f64;
-        let flops = plan.model.flops_per_token(plan.batch.seq_len) * tokens / plan.batch.world as f64;
+        let flops = flops_per_token(plan).value * tokens / plan.batch.world as f64;
         Self {
             seconds,
             tokens_per_second: tokens / seconds,

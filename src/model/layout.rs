@@ -1,8 +1,8 @@
 //! Lays out the state of a plan.
 
+use super::registry::family;
 use crate::device::DType;
-use crate::ir::state::ParamRequest;
-use crate::ir::{Init, Role, Spec, State, StateBuilder, Sublayer};
+use crate::ir::{Role, Spec, State, StateBuilder};
 use crate::ops::adamw::SCHEDULE_WIDTH;
 use crate::ops::embedding::DealtRows;
 use crate::passes::buckets::{Bucket, buckets};
@@ -14,7 +14,7 @@ use crate::policy::Reduction;
 pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let precision = plan.precision;
     let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
-    let mut builder = StateBuilder::new(precision, &params(plan), true);
+    let mut builder = StateBuilder::new(precision, &family(&plan.model).params(&plan.model), true);
     let u32s = |n: usize| Spec::new([n], DType::U32);
     let number = Spec::new([1], precision.master);
     builder.group(
@@ -83,7 +83,7 @@ pub(super) fn dealt_rows(plan: &Plan) -> Option<DealtRows> {
 
 /// The state of a program that only generates: parameters, and what generation needs.
 pub fn generation_state(plan: &Plan) -> State {
-    let mut builder = StateBuilder::new(plan.precision, &params(plan), false);
+    let mut builder = StateBuilder::new(plan.precision, &family(&plan.model).params(&plan.model), false);
     generation(plan, &mut builder);
     builder.finish()
 }
@@ -105,64 +105,4 @@ fn generation(plan: &Plan, builder: &mut StateBuilder) {
     ];
     tensors.extend(names.iter().map(|name| (name.as_str(), cache.clone())));
     builder.group("generation", &tensors);
-}
-
-/// The trained tensors in the order in which their gradients become ready: from the head back to the embedding.
-fn params(plan: &Plan) -> Vec<ParamRequest> {
-    let m = &plan.model;
-    // The variance of PyTorch's default for linear layers, 1/(3·fan_in); the two products that write the residual
-    // stream start smaller by √(2·layers), as in GPT-2.
-    let scale = |fan_in: usize| 1.0 / (3.0 * fan_in as f64).sqrt();
-    let residual = |fan_in: usize| scale(fan_in) / (2.0 * m.n_layers as f64).sqrt();
-    let matrix = |name: &str, role: Role, shape: Vec<usize>, std: f64| ParamRequest {
-        name: name.to_owned(),
-        alloc: shape.clone(),
-        shape,
-        init: Init::Normal(std),
-        role,
-        block: None,
-    };
-    let norm = |name: &str, width: usize| ParamRequest {
-        name: name.to_owned(),
-        shape: vec![width],
-        alloc: vec![width],
-        init: Init::Ones,
-        role: Role::Vector,
-        block: None,
-    };
-    let vocabulary = |name: &str, role: Role| ParamRequest {
-        alloc: vec![m.padded_vocab(), m.dim],
-        ..matrix(name, role, vec![m.vocab_size, m.dim], scale(m.dim))
-    };
-    let (d, heads) = (m.dim, m.n_heads * m.head_dim);
-    let (ffn, ffn_alloc) = (m.ffn_dim, m.padded_ffn());
-    let (attention, feed_forward) = (Role::Matrix(Sublayer::Attention), Role::Matrix(Sublayer::FeedForward));
-    let block = || {
-        let down = matrix("down", feed_forward, vec![d, ffn], residual(ffn));
-        let gate_up = matrix("gate_up", feed_forward, vec![2, ffn, d], scale(d));
-        let mut params = vec![
-            ParamRequest { alloc: vec![d, ffn_alloc], ..down },
-            ParamRequest { alloc: vec![2, ffn_alloc, d], ..gate_up },
-            norm("ffn_norm", d),
-            matrix("out", attention, vec![d, heads], residual(heads)),
-        ];
-        if m.qk_norm {
-            params.extend([norm("k_norm", m.head_dim), norm("q_norm", m.head_dim)]);
-        }
-        params
-            .extend([matrix("qkv", attention, vec![m.qkv_width(), d], scale(d)), norm("attention_norm", d)]);
-        params
-    };
-    let mut params = Vec::new();
-    if !m.tie_embeddings {
-        params.push(vocabulary("head", Role::Head));
-    }
-    params.push(norm("final_norm", d));
-    for i in (0..m.n_layers).rev() {
-        let named =
-            |p: ParamRequest| ParamRequest { name: format!("blocks.{i}.{}", p.name), block: Some(i), ..p };
-        params.extend(block().into_iter().map(named));
-    }
-    params.push(vocabulary("embedding", Role::Embedding));
-    params
 }

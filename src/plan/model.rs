@@ -1,6 +1,5 @@
 //! The dimensions of a model.
 
-use super::corpus::Corpus;
 use crate::recipe::Recipe;
 
 /// Matrix products are fastest on multiples of this; vocabulary and FFN width are padded to it in memory.
@@ -36,11 +35,11 @@ pub struct Model {
 }
 
 impl Model {
-    /// The dimensions that a recipe gives, with the vocabulary of a corpus.
-    pub(super) fn from_recipe(recipe: &Recipe, corpus: &Corpus) -> Self {
+    /// The dimensions that a recipe gives, with a tokenizer's vocabulary.
+    pub fn from_recipe(recipe: &Recipe, vocab_size: usize) -> Self {
         let m = &recipe.values().model;
         Self {
-            vocab_size: corpus.vocab_size,
+            vocab_size,
             dim: m.dim,
             n_layers: m.n_layers,
             n_heads: m.n_heads,
@@ -68,14 +67,5 @@ impl Model {
     /// Returns the width of a packed row of queries, keys and values.
     pub fn qkv_width(&self) -> usize {
         (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
-    }
-
-    /// Model FLOPs per token, forward and backward: 6 per weight of every product, and attention with its causal half
-    /// counted once: `6·(L·(2·d·(h+kv)·hd + 3·d·ffn) + V·d) + 6·L·h·hd·T`.
-    pub fn flops_per_token(&self, seq_len: usize) -> f64 {
-        let f = |x: usize| x as f64;
-        let (l, d, hd) = (f(self.n_layers), f(self.dim), f(self.head_dim));
-        let per_layer = 2.0 * d * f(self.n_heads + self.n_kv_heads) * hd + 3.0 * d * f(self.ffn_dim);
-        6.0 * (l * per_layer + f(self.vocab_size) * d) + 6.0 * l * f(self.n_heads) * hd * f(seq_len)
     }
 }

@@ -1,7 +1,6 @@
 //! Training: one loop, for every number of ranks and every launcher.
 
 mod agreement;
-pub mod export;
 mod gauges;
 mod generate;
 mod init;
@@ -23,6 +22,7 @@ pub use inspect::inspect;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
+pub use resume::recipe_of;
 pub use run::{Ended, Origin, Request, corpus_facts, follow, mark_failed, not_taken, run};
 pub use sample::{SampleRequest, sample};
 pub use worker_request::WorkerRequest;

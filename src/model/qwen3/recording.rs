@@ -1,7 +1,8 @@
-//! The forward of the transformer.
+//! The forward of Qwen3 as ops, one function per part.
 
 use crate::error::Result;
 use crate::ir::{Builder, Mode, Out, Spec, TensorId};
+use crate::model::family::Purpose;
 use crate::ops::attention::unfused::Inputs;
 use crate::ops::attention::{Attention, FlashAttention, Heads, Mask, attention_unfused};
 use crate::ops::dropout::{Dropout, Site};
@@ -18,36 +19,22 @@ use crate::plan::Plan;
 use crate::policy;
 use std::sync::Arc;
 
-/// What a program is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// Loss and gradients; dropout is on. The first micro-step of a step overwrites gradients.
-    Train {
-        /// Whether this is the first micro-step.
-        first: bool,
-    },
-    /// Loss only; no dropout.
-    Evaluate,
-    /// Logits of the next token, one token per sequence, keys and values from a cache.
-    Generate,
-}
-
 /// Rows of a chunk of the head: large, because every chunk reads and rewrites the gradient of the head.
 const HEAD_ROWS: usize = 2048;
 
 /// Most chunks of the head, so that programs stay short.
 const HEAD_CHUNKS: usize = 64;
 
-/// Records the forward for a purpose.
-pub struct Transformer<'a> {
+/// Records the forward of a plan for a purpose.
+pub(super) struct Recording<'a> {
     plan: &'a Plan,
     purpose: Purpose,
     heads: Heads,
 }
 
-impl<'a> Transformer<'a> {
-    /// A transformer of a plan.
-    pub fn new(plan: &'a Plan, purpose: Purpose) -> Self {
+impl<'a> Recording<'a> {
+    /// A recording of a plan.
+    pub(super) fn new(plan: &'a Plan, purpose: Purpose) -> Self {
         let m = &plan.model;
         Self { plan, purpose, heads: Heads { query: m.n_heads, kv: m.n_kv_heads, dim: m.head_dim } }
     }
@@ -56,7 +43,7 @@ impl<'a> Transformer<'a> {
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
-    pub fn trunk(&self, b: &mut Builder) -> Result<TensorId> {
+    pub(super) fn trunk(&self, b: &mut Builder) -> Result<TensorId> {
         let (m, eps) = (&self.plan.model, self.plan.model.norm_eps);
         let mut residual = b.scoped("embedding", |b| {
             let (tokens, table) = (b.state(&self.input("tokens"))?, b.param("embedding")?);
@@ -171,7 +158,7 @@ impl<'a> Transformer<'a> {
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
-    pub fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<TensorId> {
+    pub(super) fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<TensorId> {
         let (plan, m) = (self.plan, &self.plan.model);
         let rows = plan.batch.rows();
         let head = if m.tie_embeddings { "embedding" } else { "head" };
@@ -203,7 +190,7 @@ impl<'a> Transformer<'a> {
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
-    pub fn logits(&self, b: &mut Builder, normed: TensorId) -> Result<()> {
+    pub(super) fn logits(&self, b: &mut Builder, normed: TensorId) -> Result<()> {
         let head = if self.plan.model.tie_embeddings { "embedding" } else { "head" };
         b.scoped("head", |b| {
             let (weight, logits) = (b.param(head)?, b.state("generation.logits")?);
