@@ -51,6 +51,14 @@ policy! {
 }
 
 policy! {
+    /// Norm of the residual stream.
+    Norm {
+        /// Root mean square, with a weight.
+        RmsNorm = "rms_norm",
+    }
+}
+
+policy! {
     /// Shape of the learning-rate schedule after the warm-up.
     Decay {
         /// Half a cosine from the peak to the minimum.

@@ -12,6 +12,7 @@ use xrun::checkpoint::{DiskFs, END_TOKEN_ID, Fs, Meta, Snapshot, Store, SyncWrit
 use xrun::error::Kind;
 use xrun::model::hf_export::{Dtype, Export, Weights, write, write_on};
 use xrun::plan::Model;
+use xrun::policy::Norm;
 use xrun::{Error, Result};
 
 const FILES: [&str; 5] =
@@ -29,6 +30,7 @@ fn tiny() -> Export {
         ffn_dim: 5,
         dropout: 0.1,
         rope_theta: 12345.0,
+        norm: Norm::RmsNorm,
         norm_eps: 1e-5,
         qk_norm: true,
         tie_embeddings: false,

@@ -4,6 +4,7 @@ pub mod family;
 pub mod formula;
 pub mod hf_export;
 mod layout;
+mod norm;
 mod programs;
 mod qwen3;
 mod registry;

@@ -1,5 +1,6 @@
 //! The dimensions of a model.
 
+use crate::policy::Norm;
 use crate::recipe::Recipe;
 
 /// Matrix products are fastest on multiples of this; vocabulary and FFN width are padded to it in memory.
@@ -24,6 +25,8 @@ pub struct Model {
     pub ffn_dim: usize,
     /// Dropout probability, the same at every site.
     pub dropout: f64,
+    /// Norm of the residual stream.
+    pub norm: Norm,
     /// Normalize queries and keys per head.
     pub qk_norm: bool,
     /// Base of the rotary frequencies.
@@ -47,6 +50,7 @@ impl Model {
             head_dim: m.head_dim.unwrap_or(m.dim / m.n_heads),
             ffn_dim: m.ffn_dim,
             dropout: m.dropout,
+            norm: Norm::RmsNorm,
             qk_norm: m.qk_norm,
             rope_theta: m.rope_theta,
             norm_eps: m.norm_eps,

@@ -2,6 +2,7 @@
 
 use crate::ir::state::ParamRequest;
 use crate::ir::{Init, Role, Sublayer};
+use crate::model::norm;
 use crate::plan::Model;
 
 /// The trained tensors in the order in which their gradients become ready: from the head back to the embedding.
@@ -18,14 +19,6 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
         role,
         block: None,
     };
-    let norm = |name: &str, width: usize| ParamRequest {
-        name: name.to_owned(),
-        shape: vec![width],
-        alloc: vec![width],
-        init: Init::Ones,
-        role: Role::Vector,
-        block: None,
-    };
     let vocabulary = |name: &str, role: Role| ParamRequest {
         alloc: vec![m.padded_vocab(), m.dim],
         ..matrix(name, role, vec![m.vocab_size, m.dim], scale(m.dim))
@@ -39,21 +32,21 @@ pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
         let mut params = vec![
             ParamRequest { alloc: vec![d, ffn_alloc], ..down },
             ParamRequest { alloc: vec![2, ffn_alloc, d], ..gate_up },
-            norm("ffn_norm", d),
-            matrix("out", attention, vec![d, heads], residual(heads)),
         ];
+        params.extend(norm::params(m, "ffn_norm"));
+        params.push(matrix("out", attention, vec![d, heads], residual(heads)));
         if m.qk_norm {
-            params.extend([norm("k_norm", m.head_dim), norm("q_norm", m.head_dim)]);
+            params.extend(["k_norm", "q_norm"].map(|name| norm::vector(name, m.head_dim, Init::Ones)));
         }
-        params
-            .extend([matrix("qkv", attention, vec![m.qkv_width(), d], scale(d)), norm("attention_norm", d)]);
+        params.push(matrix("qkv", attention, vec![m.qkv_width(), d], scale(d)));
+        params.extend(norm::params(m, "attention_norm"));
         params
     };
     let mut params = Vec::new();
     if !m.tie_embeddings {
         params.push(vocabulary("head", Role::Head));
     }
-    params.push(norm("final_norm", d));
+    params.extend(norm::params(m, "final_norm"));
     for i in (0..m.n_layers).rev() {
         let named =
             |p: ParamRequest| ParamRequest { name: format!("blocks.{i}.{}", p.name), block: Some(i), ..p };

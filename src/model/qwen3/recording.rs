@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::ir::{Builder, Mode, Out, Spec, TensorId};
 use crate::model::family::Purpose;
+use crate::model::norm;
 use crate::ops::attention::unfused::Inputs;
 use crate::ops::attention::{Attention, FlashAttention, Heads, Mask, attention_unfused};
 use crate::ops::dropout::{Dropout, Site};
@@ -11,8 +12,6 @@ use crate::ops::head_loss::HeadLoss;
 use crate::ops::kv_cache::{CacheAppend, CachedAttention};
 use crate::ops::linear::Linear;
 use crate::ops::qk_norm_rope::QkNormRope;
-use crate::ops::residual_norm::ResidualNorm;
-use crate::ops::rms_norm::RmsNorm;
 use crate::ops::rope::Rope;
 use crate::ops::swiglu::Swiglu;
 use crate::plan::Plan;
@@ -44,7 +43,7 @@ impl<'a> Recording<'a> {
     /// # Errors
     /// When the plan's numbers do not fit an op.
     pub(super) fn trunk(&self, b: &mut Builder) -> Result<TensorId> {
-        let (m, eps) = (&self.plan.model, self.plan.model.norm_eps);
+        let m = &self.plan.model;
         let mut residual = b.scoped("embedding", |b| {
             let (tokens, table) = (b.state(&self.input("tokens"))?, b.param("embedding")?);
             let x = b.emit1("x", Embedding, &[tokens, table])?;
@@ -52,8 +51,7 @@ impl<'a> Recording<'a> {
         })?;
         let mut normed = b.scoped("embedding", |b| {
             let first = if m.n_layers > 0 { "blocks.0.attention_norm" } else { "final_norm" };
-            let weight = b.param(first)?;
-            b.emit1("normed", RmsNorm { eps }, &[residual, weight])
+            norm::record(m, first, b, "normed", residual)
         })?;
         for i in 0..m.n_layers {
             (residual, normed) =
@@ -70,7 +68,7 @@ impl<'a> Recording<'a> {
         x: TensorId,
         normed: TensorId,
     ) -> Result<(TensorId, TensorId)> {
-        let eps = self.plan.model.norm_eps;
+        let m = &self.plan.model;
         let name = |part: &str| format!("blocks.{i}.{part}");
         let linear = Linear { products: self.plan.execution.products };
         let site = |k: usize| (1 + 3 * i + k) as u32;
@@ -82,9 +80,7 @@ impl<'a> Recording<'a> {
         let w_out = b.param(&name("out"))?;
         let out = b.emit1("attention_out", linear, &[attended, w_out])?;
         let out = self.dropout(b, out, site(1))?;
-        let w_norm = b.param(&name("ffn_norm"))?;
-        let halfway = b.emit("residual_attention", ResidualNorm { eps }, &[x, out, w_norm])?;
-        let (x, normed) = (halfway[0], halfway[1]);
+        let (x, normed) = norm::record_residual(m, &name("ffn_norm"), b, "residual_attention", [x, out])?;
 
         let w_gate_up = b.param(&name("gate_up"))?;
         let gate_up = b.emit1("gate_up", linear, &[normed, w_gate_up])?;
@@ -92,14 +88,9 @@ impl<'a> Recording<'a> {
         let w_down = b.param(&name("down"))?;
         let down = b.emit1("ffn_out", linear, &[gated, w_down])?;
         let down = self.dropout(b, down, site(2))?;
-        let next = if i + 1 < self.plan.model.n_layers {
-            format!("blocks.{}.attention_norm", i + 1)
-        } else {
-            "final_norm".to_string()
-        };
-        let w_norm = b.param(&next)?;
-        let end = b.emit("residual_ffn", ResidualNorm { eps }, &[x, down, w_norm])?;
-        Ok((end[0], end[1]))
+        let last = i + 1 == m.n_layers;
+        let next = if last { "final_norm".to_owned() } else { format!("blocks.{}.attention_norm", i + 1) };
+        norm::record_residual(m, &next, b, "residual_ffn", [x, down])
     }
 
     /// Norms of queries and keys, and the rotary embedding.
