@@ -55,6 +55,8 @@ policy! {
     Norm {
         /// Root mean square, with a weight.
         RmsNorm = "rms_norm",
+        /// Mean and variance, with a weight and a bias.
+        LayerNorm = "layer_norm",
     }
 }
 

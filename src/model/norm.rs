@@ -4,6 +4,7 @@
 use crate::error::Result;
 use crate::ir::state::ParamRequest;
 use crate::ir::{Builder, Init, Role, TensorId};
+use crate::ops::layer_norm::{LayerNorm, ResidualLayerNorm};
 use crate::ops::residual_norm::ResidualNorm;
 use crate::ops::rms_norm::RmsNorm;
 use crate::plan::Model;
@@ -21,10 +22,16 @@ pub(super) fn vector(name: &str, width: usize, init: Init) -> ParamRequest {
     }
 }
 
+/// Name of the bias of a norm.
+fn bias(name: &str) -> String {
+    format!("{name}_bias")
+}
+
 /// The parameters of the norm called `name`.
 pub(super) fn params(m: &Model, name: &str) -> Vec<ParamRequest> {
     match m.norm {
         Norm::RmsNorm => vec![vector(name, m.dim, Init::Ones)],
+        Norm::LayerNorm => vec![vector(name, m.dim, Init::Ones), vector(&bias(name), m.dim, Init::Zeros)],
     }
 }
 
@@ -36,6 +43,10 @@ pub(super) fn record(m: &Model, name: &str, b: &mut Builder, output: &str, x: Te
     let (eps, weight) = (m.norm_eps, b.param(name)?);
     match m.norm {
         Norm::RmsNorm => b.emit1(output, RmsNorm { eps }, &[x, weight]),
+        Norm::LayerNorm => {
+            let bias = b.param(&bias(name))?;
+            b.emit1(output, LayerNorm { eps }, &[x, weight, bias])
+        }
     }
 }
 
@@ -53,6 +64,10 @@ pub(super) fn record_residual(
     let (eps, weight) = (m.norm_eps, b.param(name)?);
     let outputs = match m.norm {
         Norm::RmsNorm => b.emit(output, ResidualNorm { eps }, &[x, y, weight])?,
+        Norm::LayerNorm => {
+            let bias = b.param(&bias(name))?;
+            b.emit(output, ResidualLayerNorm { eps }, &[x, y, weight, bias])?
+        }
     };
     Ok((outputs[0], outputs[1]))
 }

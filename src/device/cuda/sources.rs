@@ -25,7 +25,7 @@ pub const HEADERS: [(&str, &str); 7] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 29] = [
+pub const SOURCES: [(&str, &str); 30] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -43,6 +43,7 @@ pub const SOURCES: [(&str, &str); 29] = [
     source!("grad_norm"),
     source!("half"),
     source!("kv_cache"),
+    source!("layer_norm"),
     source!("mul"),
     source!("partials"),
     source!("product"),

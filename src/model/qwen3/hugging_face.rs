@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::model::family::{HfFacts, HfModel, HfTensor};
 use crate::plan::Model;
+use crate::policy::Norm;
 use serde_json::json;
 
 /// The model in HuggingFace's form.
@@ -13,6 +14,13 @@ pub(super) fn model(m: &Model, facts: &HfFacts) -> Result<HfModel> {
 
 /// Refuses what HuggingFace's class cannot express, and sizes whose products overflow.
 fn check(m: &Model) -> Result<()> {
+    if m.norm != Norm::RmsNorm {
+        return Err(Error::usage(format!(
+            "model.norm is \"{}\": HuggingFace's Qwen3 has RMSNorm only, so this model has no folder that would load as \
+             what was trained. Train with model.norm = \"rms_norm\" to export",
+            m.norm
+        )));
+    }
     if !m.qk_norm {
         return Err(Error::usage(
             "model.qk_norm is false: HuggingFace's Qwen3 always normalizes queries and keys, so this model has no \
