@@ -246,6 +246,7 @@ fn what_would_not_load_as_trained_is_refused_and_leaves_nothing() {
     let mut more = weights.clone();
     more.0.insert("blocks.2.out".into(), (vec![1], vec![0.0]));
     let no_norm = changed(|m| m.qk_norm = false);
+    let layer_norm = changed(|m| m.norm = Norm::LayerNorm);
     let tied = changed(|m| m.tie_embeddings = true);
     let heads = changed(|m| m.n_kv_heads = 3);
     let small = changed(|m| m.vocab_size = 9);
@@ -256,6 +257,7 @@ fn what_would_not_load_as_trained_is_refused_and_leaves_nothing() {
     let (usage, failed) = (Kind::Usage, Kind::Failed);
     for (model, weights, tokenizer, kind, says) in [
         (&no_norm, &weights, TOKENIZER, usage, "qk_norm is false"),
+        (&layer_norm, &weights, TOKENIZER, usage, "Qwen3 has RMSNorm only"),
         (&heads, &weights, TOKENIZER, usage, "4 query heads cannot share 3"),
         (&small, &weights, TOKENIZER, usage, "has token 10, the model knows 9"),
         (&end, &weights, TOKENIZER, usage, "has no token 11"),

@@ -31,7 +31,7 @@ pub struct Model {
     pub qk_norm: bool,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Added to the mean square in norms.
+    /// Added to the mean square inside RMSNorm, or to the variance inside LayerNorm.
     pub norm_eps: f64,
     /// Use the embedding matrix as the head.
     pub tie_embeddings: bool,
@@ -50,7 +50,7 @@ impl Model {
             head_dim: m.head_dim.unwrap_or(m.dim / m.n_heads),
             ffn_dim: m.ffn_dim,
             dropout: m.dropout,
-            norm: Norm::RmsNorm,
+            norm: m.norm,
             qk_norm: m.qk_norm,
             rope_theta: m.rope_theta,
             norm_eps: m.norm_eps,

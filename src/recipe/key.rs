@@ -117,6 +117,9 @@ fn quoted(words: &[&str]) -> String {
     words.iter().map(|w| format!("{w:?}")).collect::<Vec<_>>().join(", ")
 }
 
+/// Stands for the value of a key that has none.
+pub(super) const UNSET: &str = "unset";
+
 /// One key of a recipe.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
@@ -140,6 +143,9 @@ pub struct Key {
     /// given table of matrix-product algorithms. Others may round differently: with more than two ranks on GPUs, the
     /// start of a bucket decides the order in which ranks are added.
     pub same_bits: bool,
+    /// The value (TOML text, or `unset`) at which resolved recipes and hashes leave the key out: what recipes meant
+    /// before the key existed, so that their hashes stay.
+    pub implied: Option<&'static str>,
 }
 
 /// Returns the text of a doc comment, without the space between the slashes and its first word.
@@ -156,7 +162,18 @@ impl Key {
         meaning: &'static str,
         example: &'static str,
     ) -> Self {
-        Self { path, class, kind, unit: "", unset: "", meaning, example, aliases: &[], same_bits: false }
+        Self {
+            path,
+            class,
+            kind,
+            unit: "",
+            unset: "",
+            meaning,
+            example,
+            aliases: &[],
+            same_bits: false,
+            implied: None,
+        }
     }
 
     pub(super) const fn unit(mut self, unit: &'static str) -> Self {
@@ -172,6 +189,16 @@ impl Key {
     pub(super) const fn aliases(mut self, aliases: &'static [&'static str]) -> Self {
         self.aliases = aliases;
         self
+    }
+
+    pub(super) const fn implied(mut self, value: &'static str) -> Self {
+        self.implied = Some(value);
+        self
+    }
+
+    /// Returns true if resolved recipes and hashes leave the key out at this value.
+    pub(super) fn is_implied(&self, value: Option<&str>) -> bool {
+        self.implied.is_some_and(|implied| implied == value.unwrap_or(UNSET))
     }
 
     pub(super) const fn same_bits(mut self) -> Self {

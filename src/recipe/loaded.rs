@@ -2,7 +2,7 @@
 
 use super::batch::{self, Batch, batch};
 use super::diagnostic::{self, Diagnostic};
-use super::key::{Class, Key};
+use super::key::{Class, Key, UNSET};
 use super::merge::Merged;
 use super::schema::{SECTIONS, Values};
 use super::settle::settle;
@@ -172,8 +172,8 @@ impl Recipe {
     pub fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for (key, value) in values(&self.hashed()) {
-            if key.class != Class::Bookkeeping {
-                hasher.update(format!("{} = {}\n", key.path, value.as_deref().unwrap_or("unset")).as_bytes());
+            if key.class != Class::Bookkeeping && !key.is_implied(value.as_deref()) {
+                hasher.update(format!("{} = {}\n", key.path, value.as_deref().unwrap_or(UNSET)).as_bytes());
             }
         }
         hasher.finalize().to_hex().to_string()
@@ -197,7 +197,10 @@ fn to_toml(recipe: &Values) -> String {
     for (section, _) in SECTIONS {
         let gap = if text.is_empty() { "" } else { "\n" };
         let _ = writeln!(text, "{gap}[{section}]");
-        for (key, value) in values.iter().filter(|(key, _)| key.section() == *section) {
+        let written = |(key, value): &&(&Key, Option<String>)| {
+            key.section() == *section && !key.is_implied(value.as_deref())
+        };
+        for (key, value) in values.iter().filter(written) {
             let _ = match value {
                 Some(value) => writeln!(text, "{} = {value}", key.name()),
                 None => writeln!(text, "# {} is unset: {}", key.name(), key.unset),
