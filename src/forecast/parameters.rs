@@ -1,11 +1,11 @@
-//! Parameters by part, and what a token costs.
+//! Parameters by part, and the model FLOPs of a token.
 
 use crate::ir::{Role, State, Sublayer};
 use crate::model::{Formula, flops_per_token};
 use crate::plan::{Model, Plan};
 use serde::Serialize;
 
-/// From this share on, a model is called mostly embedding.
+/// From this fraction on, a model is called mostly embedding.
 const MOSTLY_EMBEDDING: f64 = 0.4;
 
 /// Trained numbers by part, padding excluded.
@@ -46,19 +46,19 @@ impl Parameters {
         parts
     }
 
-    /// The share of embedding and head.
+    /// Returns the fraction of the parameters in embedding and head.
     pub fn vocabulary_share(&self) -> f64 {
         (self.embedding + self.head) as f64 / self.total.max(1) as f64
     }
 
     /// A sentence about a model most of which is its vocabulary.
     pub fn remark(&self, model: &Model) -> Option<String> {
-        let share = self.vocabulary_share();
-        (share >= MOSTLY_EMBEDDING).then(|| {
+        let fraction = self.vocabulary_share();
+        (fraction >= MOSTLY_EMBEDDING).then(|| {
             format!(
                 "{:.0} % of the parameters are embedding and head: a small model on a vocabulary of {} is mostly \
                  embedding",
-                100.0 * share,
+                100.0 * fraction,
                 crate::format::thousands(model.vocab_size)
             )
         })

@@ -200,7 +200,8 @@ mod tests {
         for device in DEVICES {
             let Some(l) = device.limits else { continue };
             assert!(l.fp32 <= l.tf32 && l.tf32 < l.bf16, "{}", device.name);
-            // Every architecture here does twice as many bf16 as TF32 operations, to the rounding of datasheets.
+            // Every architecture here does twice as many bf16 as TF32 operations, to the rounding of
+            // datasheets.
             assert!((l.bf16 / l.tf32 - 2.0).abs() < 0.05, "{}", device.name);
         }
     }

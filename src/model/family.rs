@@ -22,15 +22,15 @@ pub enum Purpose {
 
 /// An architecture: its parameters, the recording of its forward, its cost, and its form for HuggingFace.
 ///
-/// The rest of the program never looks at names of parameters. It asks for roles and blocks ([`crate::ir::Role`]),
-/// which [`Family::params`] declares.
+/// The rest of the program never looks at names of parameters. It asks for roles and blocks
+/// ([`crate::ir::Role`]), which [`Family::params`] declares.
 pub trait Family: Sync {
-    /// The trained tensors in the order in which backward completes their gradients: from the head back to the
-    /// embedding.
+    /// The trained tensors in the order in which backward completes their gradients: from the head back to
+    /// the embedding.
     fn params(&self, model: &Model) -> Vec<ParamRequest>;
 
-    /// Records the forward up to the loss of every row, a tensor `[rows]`. In training, the head's gradient and that of
-    /// the rows it reads are made on the way.
+    /// Records the forward up to the loss of every row, a tensor `[rows]`. In training, the head's gradient
+    /// and that of the rows it reads are made on the way.
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
@@ -42,8 +42,8 @@ pub trait Family: Sync {
     /// When the plan's numbers do not fit an op.
     fn logits(&self, plan: &Plan, b: &mut Builder) -> Result<()>;
 
-    /// Model FLOPs of a token, forward and backward, in sequences of `seq_len`: 6 per weight of every product, and
-    /// attention with its causal half counted once. Recomputed work does not count.
+    /// Model FLOPs of a token, forward and backward, in sequences of `seq_len`: 6 per weight of every
+    /// product, and attention with its causal half counted once. Recomputed work does not count.
     fn flops_per_token(&self, model: &Model, seq_len: usize) -> Formula;
 
     /// The form in which HuggingFace's transformers loads the model.

@@ -1,5 +1,5 @@
-//! Arithmetic that keeps its own formula: a count is written once, in Rust, and prints with its symbols and with its
-//! numbers.
+//! Arithmetic that keeps its own formula: a count is written once, in Rust, and prints with its symbols and
+//! with its numbers.
 
 use crate::format::thousands;
 use std::ops::{Add, Mul};

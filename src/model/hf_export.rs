@@ -1,8 +1,8 @@
 //! A trained model as a HuggingFace folder.
 //!
-//! The folder is a function of the tensors, the numbers and the tokenizer alone: the same model gives the same bytes.
-//! It appears whole or not at all. Weights go into one `model.safetensors` whatever their size: splitting is a
-//! convenience of hosts with a limit per file, and every reader of the format takes one file.
+//! The folder is a function of the tensors, the numbers and the tokenizer alone: the same model gives the
+//! same bytes. It appears whole or not at all. Weights go into one `model.safetensors` whatever their size:
+//! splitting is a convenience of hosts with a limit per file, and every reader of the format takes one file.
 
 use super::family::{HfFacts, HfModel, HfTensor};
 use super::registry::family;
@@ -47,7 +47,8 @@ pub struct Export {
 pub trait Weights {
     /// The names of all parameters.
     fn names(&self) -> Vec<String>;
-    /// The fp32 bytes (row-major, little-endian, no padding) of a parameter; an error when its shape is another.
+    /// The fp32 bytes (row-major, little-endian, no padding) of a parameter; an error when its shape is
+    /// another.
     fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>>;
 }
 
@@ -64,14 +65,15 @@ impl Weights for Loaded {
 
 /// Writes the folder `dir`: config, generation config, weights and tokenizer.
 ///
-/// Errors (exit 2): `dir` exists and is not empty; HuggingFace's class cannot express the model; the tokenizer does not parse,
-/// lacks the end token or is larger than the vocabulary. Errors (exit 1): a weight is missing, unknown or of another
-/// shape; the disk refuses. Whatever happens, the whole folder is at `dir` or nothing new is.
+/// Errors (exit 2): `dir` exists and is not empty; HuggingFace's class cannot express the model; the
+/// tokenizer does not parse, lacks the end token or is larger than the vocabulary. Errors (exit 1): a weight
+/// is missing, unknown or of another shape; the disk refuses. Whatever happens, the whole folder is at `dir`
+/// or nothing new is.
 pub fn write(dir: &Path, export: &Export, weights: &dyn Weights, tokenizer_json: &str) -> Result<()> {
     write_on(&DiskFs, dir, export, weights, tokenizer_json)
 }
 
-/// As [`write`], on a file system of the caller's.
+/// Like [`write`], on a given file system.
 pub fn write_on(
     fs: &dyn Fs,
     dir: &Path,
@@ -201,7 +203,7 @@ fn tokenizer_config(export: &Export, end_token: &str) -> serde_json::Value {
     })
 }
 
-/// Where a folder is to appear, and where it is made before.
+/// The folder to create, and the temporary folder that is renamed to it when complete.
 struct Target {
     dir: PathBuf,
     parent: PathBuf,

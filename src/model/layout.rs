@@ -53,7 +53,8 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         if let Some((start, _)) = starts.pop_if(|_| dealt_rows(plan).is_some()) {
             end = start;
         }
-        // The head's gradient is complete before the backward of the blocks begins, unless it is the embedding's too.
+        // The head's gradient is complete before the backward of the blocks begins, unless it is the
+        // embedding's too.
         let head_first = state.params.first().is_some_and(|param| param.role == Role::Head);
         buckets(&starts, end, precision.master.size(), plan.execution.bucket_bytes, head_first)
     } else {
@@ -66,10 +67,10 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     (builder.finish(), buckets)
 }
 
-/// How the rows lie by which ranks exchange the gradient of the embedding; `None` where they all-reduce it instead: with
-/// `parallelism.embedding_exchange = false`; in a group with all others, which is there to be compared with; with several
-/// micro-steps, whose rows would all have to be kept; with tied embeddings, where the head's gradient is in every row; and
-/// where an all-reduce sends fewer bytes.
+/// How the rows lie by which ranks exchange the gradient of the embedding; `None` where they all-reduce it
+/// instead: with `parallelism.embedding_exchange = false`; in a group with all others, which is there to be
+/// compared with; with several micro-steps, whose rows would all have to be kept; with tied embeddings, where
+/// the head's gradient is in every row; and where an all-reduce sends fewer bytes.
 pub(super) fn dealt_rows(plan: &Plan) -> Option<DealtRows> {
     let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
     let by_rows = plan.execution.embedding_exchange
@@ -88,7 +89,8 @@ pub fn generation_state(plan: &Plan) -> State {
     builder.finish()
 }
 
-/// What generation needs: the tokens in hand, their positions, logits, and a cache of keys and values per block.
+/// Lays out the buffers of generation: the current tokens, their positions, logits, and a cache of keys and
+/// values per block.
 fn generation(plan: &Plan, builder: &mut StateBuilder) {
     let (m, samples) = (&plan.model, plan.generation.samples);
     if samples == 0 {

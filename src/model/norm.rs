@@ -1,5 +1,6 @@
-//! The norm of the residual stream as an exchangeable part: its parameters, and its recording, alone and after a
-//! residual addition. Norms of queries and keys are another part ([`crate::ops::qk_norm_rope`]): always RMS, per head.
+//! The norm of the residual stream as an exchangeable part: its parameters, and its recording, alone and
+//! after a residual addition. Norms of queries and keys are another part ([`crate::ops::qk_norm_rope`]):
+//! always RMS, per head.
 
 use crate::error::Result;
 use crate::ir::state::ParamRequest;

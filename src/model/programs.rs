@@ -23,10 +23,10 @@ use std::sync::Arc;
 /// The programs of a plan over one state and one transient arena.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// What outlives the programs.
+    /// The state, which outlives the programs.
     pub state: Arc<State>,
-    /// Variants of a micro-step by (first, last) of a step: overwrite or add to gradients, communicate or not.
-    /// Variants that do not occur, or equal another, are absent.
+    /// Variants of a micro-step by (first, last) of a step: overwrite or add to gradients, communicate or
+    /// not. Variants that do not occur, or equal another, are absent.
     pub micro: Vec<((bool, bool), Section)>,
     /// Norm, clip, update.
     pub step_end: Section,
@@ -90,7 +90,8 @@ impl Programs {
     }
 }
 
-/// What writing text needs and no more: parameters without gradients and moments, and the generation program.
+/// The state and program of generation alone: parameters without gradients and moments, and the generation
+/// program.
 ///
 /// # Errors
 /// When an op refuses the plan's numbers, or the plan asks for no sample.

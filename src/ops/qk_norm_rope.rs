@@ -14,11 +14,11 @@ use crate::ir::{
 
 /// `(qkv [N, (H+2·KV)·dim], wq [dim], wk [dim], positions [N] u32) → packed [N, (H+2·KV)·dim]`.
 ///
-/// Each query head x becomes `x / √(mean(x²) + eps) · wq`, each key head the same with wk, then both are turned by
-/// the angles of their position; values are copied. The weights are in the accumulator format.
+/// Each query head x becomes `x / √(mean(x²) + eps) · wq`, each key head the same with wk, then both are
+/// turned by the angles of their position; values are copied. The weights are in the accumulator format.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNormRope {
-    /// How heads lie in a row.
+    /// Layout of heads in a row.
     pub heads: Heads,
     /// Added to the mean square.
     pub eps: f64,
@@ -26,14 +26,15 @@ pub struct QkNormRope {
     pub theta: f64,
 }
 
-/// `(qkv, wq, wk, positions, d_packed) → (d_qkv, dwq, dwk, partials [tasks, 2·dim])`; reciprocal norms are recomputed.
+/// `(qkv, wq, wk, positions, d_packed) → (d_qkv, dwq, dwk, partials [tasks, 2·dim])`; reciprocal norms are
+/// recomputed.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNormRopeGrad(pub QkNormRope);
 
 /// `(qkv, wq, wk) → packed`: the norm of [`QkNormRope`] alone.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNorm {
-    /// How heads lie in a row.
+    /// Layout of heads in a row.
     pub heads: Heads,
     /// Added to the mean square.
     pub eps: f64,
@@ -62,7 +63,7 @@ fn gradients(heads: Heads, qkv: &Spec, wq: &Spec, wk: &Spec) -> Vec<Spec> {
     vec![qkv.clone(), wq.clone(), wk.clone(), partials]
 }
 
-/// What both passes need of an op, resolved for a number type.
+/// The parameters of an op that forward and backward need, for one number type.
 struct Pass<'a, E: Elem> {
     heads: Heads,
     eps: E::Acc,
@@ -121,8 +122,8 @@ impl<'a, E: Elem> Pass<'a, E> {
         );
     }
 
-    /// With x̂ = x/‖x‖ and g the gradient turned back: dw = Σ g·x̂, dx = (g·w − x̂·mean(g·w·x̂)) / ‖x‖, where ‖x‖ is
-    /// the root mean square.
+    /// With x̂ = x/‖x‖ and g the gradient turned back: dw = Σ g·x̂, dx = (g·w − x̂·mean(g·w·x̂)) / ‖x‖, where
+    /// ‖x‖ is the root mean square.
     fn backward(&self, cx: &CpuNode<'_>, upstream: usize) {
         let (x, dy) = (cx.input::<E>(0), cx.input::<E>(upstream));
         let (dx, partials) = (cx.output::<E>(0), cx.output::<E::Acc>(3));
@@ -136,7 +137,7 @@ impl<'a, E: Elem> Pass<'a, E> {
             |start, count| {
                 let (mut normal, mut row) = (vec![E::Acc::ZERO; turned], vec![E::Acc::ZERO; width]);
                 let mut dw = vec![E::Acc::ZERO; 2 * dim];
-                let share = E::Acc::ONE / E::Acc::of(dim as f64);
+                let inv_n = E::Acc::ONE / E::Acc::of(dim as f64);
                 for r in start..start + count {
                     x.load(r * width, &mut normal);
                     dy.load(r * width, &mut row);
@@ -151,7 +152,7 @@ impl<'a, E: Elem> Pass<'a, E> {
                         let dw = &mut dw[which * dim..(which + 1) * dim];
                         dw.iter_mut().zip(&*g).zip(&*x).for_each(|((dw, g), x)| *dw += *g * *x);
                         g.iter_mut().zip(self.weights[which]).for_each(|(g, w)| *g *= *w);
-                        let mean = dot(g, x) * share;
+                        let mean = dot(g, x) * inv_n;
                         g.iter_mut().zip(&*x).for_each(|(g, x)| *g = norm * (*g - *x * mean));
                     }
                     dx.store(r * width, &row);

@@ -12,8 +12,8 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
-/// `y[N, d] = rms_norm(x[N, d])·w[d]`. A shorter `w`, whose length divides the width of `x`, is applied to every run
-/// of its length (the norm per head of queries and keys).
+/// `y[N, d] = rms_norm(x[N, d])·w[d]`. A shorter `w`, whose length divides the width of `x`, is applied to
+/// every run of its length (the norm per head of queries and keys).
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNorm {
     /// Added to the mean square.
@@ -22,17 +22,17 @@ pub struct RmsNorm {
 
 /// `(x, w, dy) → (dx, dw, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, partials)`.
 ///
-/// With `s = 1 / sqrt(mean(x²) + eps)` and `g = dy ⊙ w`: `dx = s·g - x·s³·mean(g ⊙ x)` and `dw = Σ_rows dy ⊙ x·s`.
-/// `dw` is summed over runs of rows, each into its row of the scratch `partials`, then over the runs.
+/// With `s = 1 / sqrt(mean(x²) + eps)` and `g = dy ⊙ w`: `dx = s·g - x·s³·mean(g ⊙ x)` and `dw = Σ_rows dy ⊙
+/// x·s`. `dw` is summed over runs of rows, each into its row of the scratch `partials`, then over the runs.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNormGrad {
     /// As [`RmsNorm::eps`].
     pub eps: f64,
-    /// Whether a gradient that bypasses the norm is added to `dx`.
+    /// Adds a gradient that bypasses the norm to `dx`.
     pub residual: bool,
 }
 
-/// How rows are normed: the reciprocal root mean square of one.
+/// The constants of a norm over rows of one width.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Root<A> {
     eps: A,
@@ -59,7 +59,7 @@ impl<A: Real> Root<A> {
         }
     }
 
-    /// Replaces `x` by its gradient, and adds this row's share to `dw`. `dy` becomes `dy ⊙ w`.
+    /// Replaces `x` by its gradient, and adds this row's part to `dw`. `dy` becomes `dy ⊙ w`.
     #[inline(always)]
     fn gradient(&self, x: &mut [A], w: &[A], dy: &mut [A], dw: &mut [A]) {
         let s = self.of(x);
@@ -74,7 +74,7 @@ impl<A: Real> Root<A> {
     }
 }
 
-/// How threads of a GPU share rows: each row is held in the registers of a team (kernels/norm.cuh).
+/// Assignment of GPU threads to rows: each row is held in the registers of a team (kernels/norm.cuh).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Teams {
     dtype: DType,
@@ -88,8 +88,8 @@ pub(super) struct Teams {
 }
 
 impl Teams {
-    /// For rows of `width` elements. A thread holds 64 bytes of a row, or fewer. (Rows beyond 512 threads are held in
-    /// local memory: slow, but right.)
+    /// For rows of `width` elements. A thread holds 64 bytes of a row, or fewer. (Rows beyond 512 threads are
+    /// held in local memory: slow, but right.)
     pub(super) fn new(dtype: DType, width: usize) -> Self {
         const HELD: usize = 64;
         let vec = vector_width(width, dtype);
@@ -124,12 +124,12 @@ impl Teams {
     }
 }
 
-/// What kernels take in place of [`Root`]: one over the elements that means are taken over, and eps.
+/// Kernel arguments in place of [`Root`]: 1 / (elements that means are taken over), and eps.
 pub(super) fn root_args(eps: f64, w: &Spec) -> [Arg; 2] {
     [Arg::F32((1.0 / w.logical_elements() as f64) as f32), Arg::F32(eps as f32)]
 }
 
-/// Whether `w` can be the weight of a norm of `x`.
+/// Checks that `w` can be the weight of a norm of `x`.
 pub(super) fn check_weight(x: &Spec, w: &Spec) -> Result<(), String> {
     let whole = x.shape.last() == w.shape.last() && x.width() == w.width();
     let runs = x.width().is_multiple_of(w.width().max(1)) && x.shape.last() == Some(&x.width());
@@ -190,8 +190,8 @@ impl Op for RmsNorm {
         let w = cx.input_spec(1);
         let rows = cx.input_spec(0).elements() / w.width();
         let teams = Teams::new(cx.input_spec(0).dtype, w.width());
-        let [share, eps] = root_args(self.eps, w);
-        let args = [cx.input(0).into(), cx.input(1).into(), cx.output(0).into(), Arg::from(rows), share, eps];
+        let [inv_n, eps] = root_args(self.eps, w);
+        let args = [cx.input(0).into(), cx.input(1).into(), cx.output(0).into(), Arg::from(rows), inv_n, eps];
         teams.launch(cx, ("rms_norm", "rms_norm"), (rows, teams.rows_at_once()), &args)
     }
 

@@ -1,5 +1,5 @@
-//! Qwen3's architecture: a norm before each half of a block, per-head norms of queries and keys, rotary embedding,
-//! grouped-query causal attention, SwiGLU, no biases in products.
+//! Qwen3's architecture: a norm before each half of a block, per-head norms of queries and keys, rotary
+//! embedding, grouped-query causal attention, SwiGLU, no biases in products.
 
 mod hugging_face;
 mod params;

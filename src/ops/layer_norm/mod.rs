@@ -1,8 +1,10 @@
 //! Layer norm (Ba, Kiros and Hinton, 2016), alone and fused with the residual addition before it.
 //!
-//! `y = (x − mean(x)) / √(variance(x) + eps) ⊙ w + b`, where the variance divides by the number of elements: the formula
-//! of [`torch.nn.LayerNorm`](https://docs.pytorch.org/docs/stable/generated/torch.nn.LayerNorm.html). As with
-//! `rms_norm`, only the input is kept for the backward: mean and variance are cheaper to recompute than to read.
+//! `y = (x − mean(x)) / √(variance(x) + eps) ⊙ w + b`, where the variance divides by the number of elements:
+//! the formula of
+//! [`torch.nn.LayerNorm`](https://docs.pytorch.org/docs/stable/generated/torch.nn.LayerNorm.html). As with
+//! `rms_norm`, only the input is kept for the backward: mean and variance are cheaper to recompute than to
+//! read.
 
 mod cases;
 
@@ -37,9 +39,9 @@ pub struct ResidualLayerNorm {
 
 /// `(x, w, dy) → (dx, dw, db, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, db, partials)`.
 ///
-/// With `s = 1 / √(variance + eps)`, `x̂ = (x − mean)·s` and `g = dy ⊙ w`: `dx = s·(g − mean(g) − x̂·mean(g ⊙ x̂))`,
-/// `dw = Σ_rows dy ⊙ x̂` and `db = Σ_rows dy`. Both sums are taken over runs of rows, side by side in a row of the
-/// scratch `partials [runs, 2·d]`, then over the runs.
+/// With `s = 1 / √(variance + eps)`, `x̂ = (x − mean)·s` and `g = dy ⊙ w`: `dx = s·(g − mean(g) − x̂·mean(g ⊙
+/// x̂))`, `dw = Σ_rows dy ⊙ x̂` and `db = Σ_rows dy`. Both sums are taken over runs of rows, side by side in
+/// a row of the scratch `partials [runs, 2·d]`, then over the runs.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNormGrad {
     /// As [`LayerNorm::eps`].
@@ -399,7 +401,8 @@ mod tests {
     use crate::device::DType;
     use crate::ir::Array;
 
-    /// `torch.nn.functional.layer_norm(torch.tensor([1., 2., 3., 4.]), (4,), eps=1e-5)`: mean 2.5, variance 1.25.
+    /// `torch.nn.functional.layer_norm(torch.tensor([1., 2., 3., 4.]), (4,), eps=1e-5)`: mean 2.5, variance
+    /// 1.25.
     #[test]
     fn a_row_is_that_of_torch_in_f64() {
         let w = Spec::new([4], DType::F64);
