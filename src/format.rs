@@ -34,8 +34,8 @@ fn grouped(digits: &str) -> String {
     out
 }
 
-/// Returns a number with a metric suffix and about three digits: `512`, `45.2k`, `2M`. Whole numbers below a thousand
-/// are exact.
+/// Returns a number with a metric suffix and about three digits: `512`, `45.2k`, `2M`. Whole numbers below a
+/// thousand are exact.
 pub fn short(value: f64) -> String {
     const SUFFIXES: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     // Half a unit in the last place below a suffix rounds up to it: 999,960 is 1M, not 1000k.
@@ -88,8 +88,8 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Returns a time on the wall clock, passed or to come, in two units at most: `4.2 s`, `43 s`, `2m05s`, `3h07m`,
-/// `2d04h`.
+/// Returns a time on the wall clock, passed or to come, in two units at most: `4.2 s`, `43 s`, `2m05s`,
+/// `3h07m`, `2d04h`.
 pub fn wall_time(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {
         return "?".to_owned();

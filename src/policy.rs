@@ -51,6 +51,16 @@ policy! {
 }
 
 policy! {
+    /// Norm of the residual stream.
+    Norm {
+        /// Root mean square, with a weight.
+        RmsNorm = "rms_norm",
+        /// Mean and variance, with a weight and a bias.
+        LayerNorm = "layer_norm",
+    }
+}
+
+policy! {
     /// Shape of the learning-rate schedule after the warm-up.
     Decay {
         /// Half a cosine from the peak to the minimum.

@@ -10,15 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use xrun::checkpoint::{DiskFs, END_TOKEN_ID, Fs, Meta, Snapshot, Store, SyncWrite, TensorView};
 use xrun::error::Kind;
-use xrun::train::export::{Dtype, ExportModel, Weights, write, write_on};
+use xrun::model::hf_export::{Dtype, Export, Weights, write, write_on};
+use xrun::plan::Model;
+use xrun::policy::Norm;
 use xrun::{Error, Result};
 
 const FILES: [&str; 5] =
     ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
 
 /// Odd sizes, so that a swapped dimension shows.
-fn tiny() -> ExportModel {
-    ExportModel {
+fn tiny() -> Export {
+    let model = Model {
         vocab_size: 11,
         dim: 6,
         n_layers: 2,
@@ -26,14 +28,21 @@ fn tiny() -> ExportModel {
         n_kv_heads: 2,
         head_dim: 2,
         ffn_dim: 5,
+        dropout: 0.1,
         rope_theta: 12345.0,
+        norm: Norm::RmsNorm,
         norm_eps: 1e-5,
         qk_norm: true,
         tie_embeddings: false,
-        max_position_embeddings: 16,
-        end_token_id: 10,
-        dtype: Dtype::F32,
-    }
+    };
+    Export { model, seq_len: 16, end_token_id: 10, dtype: Dtype::F32 }
+}
+
+/// The tiny model with one dimension changed.
+fn changed(change: impl FnOnce(&mut Model)) -> Export {
+    let mut export = tiny();
+    change(&mut export.model);
+    export
 }
 
 /// A tokenizer of the letters a to j and an end token.
@@ -52,7 +61,8 @@ const TOKENIZER: &str = r#"{
 struct Tiny(BTreeMap<String, (Vec<usize>, Vec<f32>)>);
 
 impl Tiny {
-    fn new(m: &ExportModel) -> Self {
+    fn new(export: &Export) -> Self {
+        let m = &export.model;
         let (d, q, kv) = (m.dim, m.n_heads * m.head_dim, m.n_kv_heads * m.head_dim);
         let mut shapes =
             vec![("embedding".to_string(), vec![m.vocab_size, d]), ("final_norm".to_string(), vec![d])];
@@ -101,7 +111,7 @@ impl Weights for Tiny {
 }
 
 /// Exports to a new folder and returns all files in a row.
-fn exported(at: &Path, model: &ExportModel, weights: &dyn Weights) -> Vec<u8> {
+fn exported(at: &Path, model: &Export, weights: &dyn Weights) -> Vec<u8> {
     write(at, model, weights, TOKENIZER).unwrap();
     let mut names: Vec<_> =
         fs::read_dir(at).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -158,7 +168,7 @@ fn bf16_weights_are_rounded_to_nearest_even() {
     let cases = [(0x3f80_8000u32, 0x3f80u16), (0x3f81_8000, 0x3f82), (0x3f80_8001, 0x3f81)];
     let embedding = &mut weights.0.get_mut("embedding").unwrap().1;
     cases.iter().zip(embedding.iter_mut()).for_each(|((x, _), e)| *e = f32::from_bits(*x));
-    exported(&at.path().join("out"), &ExportModel { dtype: Dtype::Bf16, ..tiny() }, &weights);
+    exported(&at.path().join("out"), &Export { dtype: Dtype::Bf16, ..tiny() }, &weights);
     let file = fs::read(at.path().join("out/model.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&file).unwrap();
     let embedding = file.tensor("model.embed_tokens.weight").unwrap();
@@ -173,13 +183,13 @@ fn bf16_weights_are_rounded_to_nearest_even() {
 #[test]
 fn the_bytes_are_always_the_same() {
     let at = tempfile::tempdir().unwrap();
-    let hash = |name: &str, model: &ExportModel| {
+    let hash = |name: &str, model: &Export| {
         blake3::hash(&exported(&at.path().join(name), model, &Tiny::new(model))).to_hex().to_string()
     };
     assert_eq!(hash("1", &tiny()), hash("2", &tiny()));
     insta::assert_snapshot!(hash("fp32", &tiny()), @"a42268888542e3ceedc88eeb1009c14012c9af710cb3decff3cb79294040e6e7");
-    insta::assert_snapshot!(hash("bf16", &ExportModel { dtype: Dtype::Bf16, ..tiny() }), @"7a3af58b529a66613ed83908a24d1ffaa153af59a84f723aea9b7918d8bedab2");
-    insta::assert_snapshot!(hash("tied", &ExportModel { tie_embeddings: true, ..tiny() }), @"6d3706265b882b23f73b6b3ee4292ed0013a23e297226e9532b556f9ea452291");
+    insta::assert_snapshot!(hash("bf16", &Export { dtype: Dtype::Bf16, ..tiny() }), @"7a3af58b529a66613ed83908a24d1ffaa153af59a84f723aea9b7918d8bedab2");
+    insta::assert_snapshot!(hash("tied", &changed(|m| m.tie_embeddings = true)), @"6d3706265b882b23f73b6b3ee4292ed0013a23e297226e9532b556f9ea452291");
     let config = fs::read_to_string(at.path().join("fp32/config.json")).unwrap();
     insta::assert_snapshot!(config, @r#"
     {
@@ -235,17 +245,19 @@ fn what_would_not_load_as_trained_is_refused_and_leaves_nothing() {
     };
     let mut more = weights.clone();
     more.0.insert("blocks.2.out".into(), (vec![1], vec![0.0]));
-    let no_norm = ExportModel { qk_norm: false, ..tiny() };
-    let tied = ExportModel { tie_embeddings: true, ..tiny() };
-    let heads = ExportModel { n_kv_heads: 3, ..tiny() };
-    let small = ExportModel { vocab_size: 9, ..tiny() };
-    let end = ExportModel { end_token_id: 11, vocab_size: 12, ..tiny() };
-    let huge = ExportModel { ffn_dim: usize::MAX / 2, ..tiny() };
-    let deep = ExportModel { n_layers: usize::MAX, ..tiny() };
-    let wide = ExportModel { ffn_dim: 7, ..tiny() };
+    let no_norm = changed(|m| m.qk_norm = false);
+    let layer_norm = changed(|m| m.norm = Norm::LayerNorm);
+    let tied = changed(|m| m.tie_embeddings = true);
+    let heads = changed(|m| m.n_kv_heads = 3);
+    let small = changed(|m| m.vocab_size = 9);
+    let end = Export { end_token_id: 11, ..changed(|m| m.vocab_size = 12) };
+    let huge = changed(|m| m.ffn_dim = usize::MAX / 2);
+    let deep = changed(|m| m.n_layers = usize::MAX);
+    let wide = changed(|m| m.ffn_dim = 7);
     let (usage, failed) = (Kind::Usage, Kind::Failed);
     for (model, weights, tokenizer, kind, says) in [
         (&no_norm, &weights, TOKENIZER, usage, "qk_norm is false"),
+        (&layer_norm, &weights, TOKENIZER, usage, "Qwen3 has RMSNorm only"),
         (&heads, &weights, TOKENIZER, usage, "4 query heads cannot share 3"),
         (&small, &weights, TOKENIZER, usage, "has token 10, the model knows 9"),
         (&end, &weights, TOKENIZER, usage, "has no token 11"),

@@ -40,7 +40,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("recipe", "optim metrics machine policy suggest error"),
     ("data", "error"),
     ("plan", "recipe data optim machine device policy error"),
-    ("model", "plan exec passes optim ops ir device policy error"),
+    ("model", "checkpoint plan exec passes optim ops ir device policy format error"),
     ("forecast", "model plan machine exec passes ir device policy format error"),
     ("results", "metrics format error"),
     ("checkpoint", "error"),

@@ -3,11 +3,12 @@
 use super::eprint_line;
 use crate::checkpoint::{self, Loaded};
 use crate::error::{Error, IoContext, Result};
+use crate::model::hf_export::{self, Dtype, Export};
+use crate::plan::Model;
 use crate::policy::Communication;
-use crate::recipe::WorldSize;
+use crate::recipe::{Recipe, WorldSize};
 use crate::results::find;
-use crate::train::export::{self, Dtype, ExportModel};
-use serde::Deserialize;
+use crate::train::recipe_of;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tokenizers::Tokenizer;
@@ -43,10 +44,10 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let path = run.join("tokenizer.json");
     let tokenizer_json =
         fs::read_to_string(&path).at("read", &path).map_err(|e| Error::usage(e.message()))?;
-    let recipe = recipe(&checkpoint)?;
-    recipe.check()?;
-    let model = model(recipe, &checkpoint, &tokenizer_json, args.dtype)?;
-    export::write(&args.to, &model, &checkpoint, &tokenizer_json)?;
+    let recipe = recipe_of(&checkpoint)?;
+    check(&recipe, &checkpoint)?;
+    let export = model(&recipe, &checkpoint, &tokenizer_json, args.dtype)?;
+    hf_export::write(&args.to, &export, &checkpoint, &tokenizer_json)?;
     eprint_line(&format!("exported {} to {}", checkpoint.path().display(), args.to.display()));
     Ok(())
 }
@@ -64,90 +65,46 @@ fn open(run: &Path, step: Option<u64>) -> Result<Loaded> {
     }
 }
 
-/// The keys of a resolved recipe that an export needs.
-#[derive(Deserialize)]
-struct Recipe {
-    model: ModelKeys,
-    training: TrainingKeys,
-    #[serde(default)]
-    parallelism: ParallelismKeys,
-    #[serde(default)]
-    engine: EngineKeys,
-}
+/// Keys without which a stored recipe does not say what was trained. In a recipe to run they would have defaults.
+const NEEDED: [&str; 9] = [
+    "model.dim",
+    "model.n_layers",
+    "model.n_heads",
+    "model.ffn_dim",
+    "model.qk_norm",
+    "model.rope_theta",
+    "model.norm_eps",
+    "model.tie_embeddings",
+    "training.seq_len",
+];
 
-#[derive(Deserialize)]
-struct ModelKeys {
-    dim: usize,
-    n_layers: usize,
-    n_heads: usize,
-    n_kv_heads: Option<usize>,
-    head_dim: Option<usize>,
-    ffn_dim: usize,
-    qk_norm: bool,
-    rope_theta: f64,
-    norm_eps: f64,
-    tie_embeddings: bool,
-}
-
-#[derive(Deserialize)]
-struct TrainingKeys {
-    seq_len: usize,
-}
-
-#[derive(Default, Deserialize)]
-struct ParallelismKeys {
-    world_size: Option<WorldSize>,
-}
-
-#[derive(Default, Deserialize)]
-struct EngineKeys {
-    communication: Option<Communication>,
-}
-
-impl Recipe {
-    /// Refuses what no export should be made of.
-    fn check(&self) -> Result<()> {
-        let alone = self.parallelism.world_size == Some(WorldSize::Fixed(1));
-        if alone || self.engine.communication != Some(Communication::Off) {
-            return Ok(());
-        }
-        Err(Error::usage(
-            "this run trained with engine.communication = \"off\": each rank went its own way on its share of the data, and \
-             the checkpoint holds rank 0 alone. Such a run measures time; train with engine.communication = \"on\" to export",
-        ))
+/// Refuses recipes that are not whole, and runs whose checkpoint is not the model that all ranks trained.
+fn check(recipe: &Recipe, checkpoint: &Loaded) -> Result<()> {
+    if let Some(missing) = NEEDED.iter().find(|key| recipe.locate(key).is_none()) {
+        let at = checkpoint.path().display();
+        return Err(Error::failed(format!("the recipe in {at} cannot be used: it has no {missing}")));
     }
+    let values = recipe.written();
+    let alone = values.parallelism.world_size == WorldSize::Fixed(1);
+    if alone || values.engine.communication != Communication::Off {
+        return Ok(());
+    }
+    Err(Error::usage(
+        "this run trained with engine.communication = \"off\": each rank trained on its part of the data alone, and the \
+         checkpoint holds rank 0's parameters. Such a run measures time; train with engine.communication = \"on\" to \
+         export",
+    ))
 }
 
-/// The recipe that a checkpoint carries.
-fn recipe(checkpoint: &Loaded) -> Result<Recipe> {
-    toml::from_str(&checkpoint.meta().resolved_recipe_toml).map_err(|e| {
-        Error::failed(format!("the recipe in {} cannot be used: {e}", checkpoint.path().display()))
-    })
-}
-
-/// The model's numbers: from the recipe that the checkpoint carries, and from the embedding the vocabulary.
-fn model(recipe: Recipe, checkpoint: &Loaded, tokenizer_json: &str, dtype: Dtype) -> Result<ExportModel> {
-    let at = checkpoint.path().display();
+/// The model of a checkpoint: dimensions from its recipe, the vocabulary from its embedding.
+fn model(recipe: &Recipe, checkpoint: &Loaded, tokenizer_json: &str, dtype: Dtype) -> Result<Export> {
     let Some(&[vocab_size, _]) = checkpoint.shape("embedding") else {
+        let at = checkpoint.path().display();
         return Err(Error::failed(format!("{at} has no embedding of two dimensions")));
     };
-    let m = recipe.model;
-    let Some(head_dim) = m.head_dim.or(m.dim.checked_div(m.n_heads)) else {
-        return Err(Error::failed(format!("the recipe in {at} has no heads")));
-    };
-    Ok(ExportModel {
-        vocab_size,
-        dim: m.dim,
-        n_layers: m.n_layers,
-        n_heads: m.n_heads,
-        n_kv_heads: m.n_kv_heads.unwrap_or(m.n_heads),
-        head_dim,
-        ffn_dim: m.ffn_dim,
-        rope_theta: m.rope_theta,
-        norm_eps: m.norm_eps,
-        qk_norm: m.qk_norm,
-        tie_embeddings: m.tie_embeddings,
-        max_position_embeddings: recipe.training.seq_len,
+    Ok(Export {
+        model: Model::from_recipe(recipe, vocab_size),
+        seq_len: recipe.values().training.seq_len,
         end_token_id: end_token_id(checkpoint, tokenizer_json)?,
         dtype,
     })

@@ -1,4 +1,4 @@
-//! What would fit: the largest batch per format and recompute mode, and the changes to try when a plan does not fit.
+//! The largest batch that fits per format and recompute mode, and changes to try when a plan does not fit.
 //!
 //! Nothing here is an estimate: every candidate is planned in full, and its peak read.
 
@@ -30,7 +30,7 @@ pub struct FitRow {
     pub tokens: usize,
     /// Peak memory of that batch; of one sequence when none fits.
     pub peak_bytes: usize,
-    /// Whether a larger batch is refused for its number of rows rather than its memory.
+    /// True if a larger batch is refused for its number of rows rather than its memory.
     pub capped: bool,
     /// Predicted tokens per second over all ranks with that batch, on a device whose limits are known.
     pub tokens_per_second: Option<f64>,
@@ -73,7 +73,8 @@ fn fit_row(plan: &Plan, budget: &Budget, dtype: &'static str, recompute: &'stati
     })
 }
 
-/// The count or size `n` within `0..=most` that fits while `n + 1` does not (or is above `most`): doubling, then halving.
+/// The count or size `n` within `0..=most` that fits while `n + 1` does not (or is above `most`): doubling,
+/// then halving.
 fn largest(most: usize, fits: impl Fn(usize) -> Result<bool>) -> Result<usize> {
     let (mut low, mut high) = (0, 1);
     while high <= most && fits(high)? {
@@ -102,11 +103,11 @@ fn with_local_batch(plan: &Plan, local: usize, accumulation: usize) -> Plan {
 pub struct Advice {
     /// The overrides, as `xrun` takes them.
     pub set: Vec<String>,
-    /// Whether the run still trains the same curve, up to rounding.
+    /// True if the run still trains the same curve, up to rounding.
     pub same_curve: bool,
     /// Peak memory with the change.
     pub peak_bytes: usize,
-    /// Whether that fits.
+    /// True if that fits.
     pub fits: bool,
     /// Predicted tokens per second over all ranks, on a device whose limits are known.
     pub tokens_per_second: Option<f64>,
@@ -129,8 +130,8 @@ impl Changed {
     }
 }
 
-/// What to change so that a plan fits: single changes that are enough, those that keep the curve first; when none is,
-/// all of them together. When nothing fits, the one entry is the least that this model needs.
+/// Changes that make a plan fit: single changes that are enough, those that keep the curve first; when
+/// none is, all of them together. When nothing fits, the one entry is the least that this model needs.
 ///
 /// # Errors
 /// When an op refuses the plan's numbers.
@@ -196,7 +197,7 @@ fn to_bf16(from: &Changed) -> Option<Changed> {
         .then(|| Changed { same_curve: false, ..from.with("training.dtype=bf16", change) })
 }
 
-/// Whether the batch can be cut: not when it is one sequence, nor when batching is looped already.
+/// Returns true if the batch can be split: not if it is one sequence, nor if batching is looped already.
 fn splits(from: &Changed) -> bool {
     let batch = from.plan.batch;
     batch.local > 1 && batch.micro == batch.local
@@ -212,16 +213,16 @@ fn split(from: &Changed, local: usize) -> Changed {
     changed
 }
 
-/// The largest share of the batch that fits, the rest accumulated; the smallest when none fits.
+/// The largest part of the batch that fits, the rest accumulated; the smallest part when none fits.
 fn split_batch(from: &Changed, budget: &Budget) -> Result<Option<Advice>> {
     if !splits(from) {
         return Ok(None);
     }
     let total = from.plan.batch.local * from.plan.batch.accumulation;
-    let shares: Vec<usize> = (1..from.plan.batch.local).filter(|n| total.is_multiple_of(*n)).collect();
-    // Memory grows with the batch, so the shares that fit come first.
-    let fitting = largest(shares.len(), |n| Ok(judge(&split(from, shares[n - 1]), budget)?.fits))?;
-    Ok(Some(judge(&split(from, shares[fitting.saturating_sub(1)]), budget)?))
+    let parts: Vec<usize> = (1..from.plan.batch.local).filter(|n| total.is_multiple_of(*n)).collect();
+    // Memory grows with the batch, so the parts that fit come first.
+    let fitting = largest(parts.len(), |n| Ok(judge(&split(from, parts[n - 1]), budget)?.fits))?;
+    Ok(Some(judge(&split(from, parts[fitting.saturating_sub(1)]), budget)?))
 }
 
 fn judge(changed: &Changed, budget: &Budget) -> Result<Advice> {

@@ -1,4 +1,4 @@
-//! Programs as `xrun plan --program` prints them: every node with what it makes, where that lies and how long it lives.
+//! Programs as `xrun plan --program` prints them: every node with its outputs, their offsets and lifetimes.
 
 use crate::error::{Error, Result};
 use crate::exec::Section;
@@ -70,7 +70,7 @@ fn section(section: &Section) -> String {
     text
 }
 
-/// Where a transient tensor lies, and from which to which node its block lives; nothing for state and views.
+/// Offset of a transient tensor, and the nodes between which its block lives; empty for state and views.
 fn home(section: &Section, id: TensorId, width: usize) -> String {
     let Some(block) = section.memory.block_of[id.0] else { return String::new() };
     let block = &section.memory.blocks[block];

@@ -1,4 +1,4 @@
-//! Where the memory of one rank goes, to the byte: the engine's own layout and memory plans, read back.
+//! The memory of one rank, to the byte, read from the engine's own layout and memory plans.
 
 use crate::exec::{FreeLists, Section};
 use crate::ir::Program;
@@ -9,7 +9,7 @@ use crate::policy::Placement;
 use serde::Serialize;
 use std::convert::Infallible;
 
-/// How many holders of the peak are named.
+/// Number of holders of the peak that are named.
 const HOLDERS: usize = 10;
 
 /// The memory of one rank, in bytes.
@@ -17,7 +17,7 @@ const HOLDERS: usize = 10;
 pub struct Memory {
     /// State and transient tensors under the plan's placement.
     pub peak_bytes: usize,
-    /// What outlives programs, by buffer.
+    /// The state, which outlives programs, by buffer.
     pub state: Vec<Named>,
     /// The sum of them.
     pub state_bytes: usize,
@@ -29,9 +29,9 @@ pub struct Memory {
     pub arena_bytes: usize,
     /// Transient memory if dead blocks are kept in lists by size class.
     pub caching_bytes: usize,
-    /// Transient memory if every block is asked for and returned: the most bytes alive.
+    /// Transient memory if every block is allocated and freed by itself: the most bytes alive.
     pub naive_bytes: usize,
-    /// Every program with its share.
+    /// Transient memory of every program.
     pub sections: Vec<SectionMemory>,
     /// The moment at which most is alive.
     pub peak: Peak,
@@ -137,8 +137,8 @@ fn live_bytes(sections: &[&Section]) -> usize {
     sections.iter().map(|s| s.memory.peak.1).max().unwrap_or(0)
 }
 
-/// What the caching placement reserves once every section has run. Each section ends with all blocks free, so neither
-/// the order of sections nor running them again changes it.
+/// Bytes that the caching placement reserves once every section has run. Each section ends with all blocks
+/// free, so neither the order of sections nor running them again changes it.
 fn caching_bytes(sections: &[&Section]) -> usize {
     let mut lists = FreeLists::default();
     for MemoryPlan { blocks, births, deaths, .. } in sections.iter().map(|s| &s.memory) {
@@ -192,7 +192,8 @@ impl Peak {
 }
 
 impl Holder {
-    /// The tensor that a block holds at node `at`: of those that follow one another in place, the last one made.
+    /// The tensor that a block holds at node `at`: of those that follow one another in place, the last one
+    /// made.
     fn new(program: &Program, producers: &[Option<usize>], block: &Block, at: usize) -> Self {
         let made = |id: &crate::ir::TensorId| producers[id.0].unwrap_or(block.birth);
         let tensor = block.tensors.iter().rev().find(|id| made(id) <= at).or(block.tensors.first());

@@ -1,4 +1,4 @@
-//! What a run will be, before it is one: parameters, FLOPs, tokens, memory to the byte, predicted time, what fits.
+//! Figures of a run before it starts: parameters, FLOPs, tokens, memory to the byte, predicted time, fit.
 //!
 //! Reads the plan and the engine's own programs and memory plans; allocates no tensor.
 
@@ -29,19 +29,19 @@ use serde::Serialize;
 pub struct Forecast {
     /// The recipe's name.
     pub recipe: String,
-    /// How it is executed, in a few words.
+    /// Summary of how it is executed.
     pub execution: String,
     /// Trained numbers.
     pub parameters: Parameters,
-    /// The share of embedding and head.
+    /// Fraction of the parameters in embedding and head.
     pub vocabulary_share: f64,
-    /// A sentence on it, where it is large.
+    /// A sentence about that fraction, if it is large.
     pub remark: Option<String>,
-    /// What a token costs.
+    /// Model FLOPs of a token.
     pub flops: Flops,
-    /// How a step is split.
+    /// Split of a step into sequences.
     pub batch: Batch,
-    /// How much is trained.
+    /// Steps, tokens and the corpus.
     pub training: Training,
     /// Bytes of a checkpoint, without its few KiB of manifest.
     pub checkpoint_bytes: usize,
@@ -52,7 +52,7 @@ pub struct Forecast {
     slots_in_words: &'static str,
     /// The memory of one rank.
     pub memory: Memory,
-    /// Whether that fits, on each device asked for.
+    /// Verdict on each requested device.
     pub on: Vec<Verdict>,
 }
 
@@ -71,7 +71,7 @@ pub struct Batch {
     pub seq_len: usize,
     /// `weak` or `strong`.
     pub scaling: &'static str,
-    /// What that means.
+    /// Its meaning in a sentence.
     pub scaling_in_words: &'static str,
 }
 
@@ -88,9 +88,9 @@ pub struct Training {
     pub corpus_tokens: usize,
     /// Held-out tokens.
     pub validation_tokens: usize,
-    /// Whether these are counts rather than estimates.
+    /// True if these are counts rather than estimates.
     pub exact: bool,
-    /// How often the corpus is passed over.
+    /// Passes over the corpus.
     pub passes: f64,
     /// The lowest loss that any model can reach, in nats per token, where it is known.
     pub floor: Option<f64>,

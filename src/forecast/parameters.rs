@@ -1,10 +1,11 @@
-//! Parameters by part, and what a token costs.
+//! Parameters by part, and the model FLOPs of a token.
 
 use crate::ir::{Role, State, Sublayer};
+use crate::model::{Formula, flops_per_token};
 use crate::plan::{Model, Plan};
 use serde::Serialize;
 
-/// From this share on, a model is called mostly embedding.
+/// From this fraction on, a model is called mostly embedding.
 const MOSTLY_EMBEDDING: f64 = 0.4;
 
 /// Trained numbers by part, padding excluded.
@@ -45,19 +46,19 @@ impl Parameters {
         parts
     }
 
-    /// The share of embedding and head.
+    /// Returns the fraction of the parameters in embedding and head.
     pub fn vocabulary_share(&self) -> f64 {
         (self.embedding + self.head) as f64 / self.total.max(1) as f64
     }
 
     /// A sentence about a model most of which is its vocabulary.
     pub fn remark(&self, model: &Model) -> Option<String> {
-        let share = self.vocabulary_share();
-        (share >= MOSTLY_EMBEDDING).then(|| {
+        let fraction = self.vocabulary_share();
+        (fraction >= MOSTLY_EMBEDDING).then(|| {
             format!(
                 "{:.0} % of the parameters are embedding and head: a small model on a vocabulary of {} is mostly \
                  embedding",
-                100.0 * share,
+                100.0 * fraction,
                 crate::format::thousands(model.vocab_size)
             )
         })
@@ -70,7 +71,7 @@ pub struct Flops {
     /// The count.
     pub per_token: f64,
     /// The formula.
-    pub formula: &'static str,
+    pub formula: String,
     /// The formula with the plan's numbers.
     pub filled_in: String,
 }
@@ -78,18 +79,7 @@ pub struct Flops {
 impl Flops {
     /// The FLOPs of a plan.
     pub fn new(plan: &Plan) -> Self {
-        let n = crate::format::thousands;
-        let m = &plan.model;
-        let (l, d, h, kv, hd) = (m.n_layers, n(m.dim), m.n_heads, m.n_kv_heads, m.head_dim);
-        Self {
-            per_token: m.flops_per_token(plan.batch.seq_len),
-            formula: "6·(L·(2·d·(h+kv)·hd + 3·d·ffn) + V·d) + 6·L·h·hd·T",
-            filled_in: format!(
-                "6·({l}·(2·{d}·({h}+{kv})·{hd} + 3·{d}·{}) + {}·{d}) + 6·{l}·{h}·{hd}·{}",
-                n(m.ffn_dim),
-                n(m.vocab_size),
-                n(plan.batch.seq_len)
-            ),
-        }
+        let Formula { value, symbols, numbers, .. } = flops_per_token(plan);
+        Self { per_token: value, formula: symbols, filled_in: numbers }
     }
 }

@@ -8,7 +8,7 @@ use crate::plan::Plan;
 use crate::policy::Recompute;
 use std::fmt;
 
-/// How a plan is executed, in a few words.
+/// Summary of how a plan is executed.
 pub(super) fn execution(plan: &Plan) -> String {
     let dtype = match plan.stream() {
         DType::Bf16 => "bf16",

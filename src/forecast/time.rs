@@ -1,23 +1,23 @@
-//! How long a step takes at best on a device: every node at the pace of its products or of its memory traffic.
+//! Predicted time of a step on a device: every node takes the time of its products or of its memory traffic.
 //!
-//! A bound-style prediction (a roofline; Williams, Waterman and Patterson, 2009) from the costs that ops declare,
-//! with one stated efficiency each for products and for memory. Launches, links between devices, the loader and
-//! small shapes are not in it, so a real step is slower unless streams overlap; what it is good for is comparing plans,
-//! and seeing what binds them.
+//! A bound-style prediction (a roofline; Williams, Waterman and Patterson, 2009) from the costs that ops
+//! declare, with one stated efficiency each for products and for memory. Launches, links between devices, the
+//! loader and small shapes are not in it, so a real step is slower unless streams overlap; what it is good
+//! for is comparing plans, and seeing what binds them.
 
 use crate::device::{DType, ProductPrecision};
 use crate::exec::Section;
 use crate::ir::Phase;
 use crate::machine::{Limits, hardware};
-use crate::model::Programs;
+use crate::model::{Programs, flops_per_token};
 use crate::plan::Plan;
 use serde::Serialize;
 
-/// Share of the dense peak that products reach: on an H200 the exact shapes of models of width 768 and 1024 ran at
-/// 680 of 989 TFLOP/s in bf16 through cuBLAS.
+/// Fraction of the dense peak that products reach: on an H200 the exact shapes of models of width 768 and
+/// 1024 ran at 680 of 989 TFLOP/s in bf16 through cuBLAS.
 pub const PRODUCT_EFFICIENCY: f64 = 0.69;
 
-/// Share of the bandwidth that streaming reaches: on an H200 an elementwise copy moved 4.28 of 4.8 TB/s.
+/// Fraction of the bandwidth that streaming reaches: on an H200 an elementwise copy moved 4.28 of 4.8 TB/s.
 pub const MEMORY_EFFICIENCY: f64 = 0.89;
 
 /// The predicted time of an optimizer step.
@@ -33,11 +33,11 @@ pub struct StepTime {
     pub training_seconds: f64,
     /// The format of products, whose peak bounds them.
     pub products: &'static str,
-    /// What share of the peak products are taken to reach.
+    /// Fraction of the peak that products are assumed to reach.
     pub product_efficiency: f64,
-    /// What share of the bandwidth memory traffic is taken to reach.
+    /// Fraction of the bandwidth that memory traffic is assumed to reach.
     pub memory_efficiency: f64,
-    /// Where the time goes.
+    /// Time by phase.
     pub phases: Vec<PhaseTime>,
 }
 
@@ -76,7 +76,7 @@ impl StepTime {
         }
         let seconds: f64 = phases.iter().map(|p| p.seconds).sum();
         let tokens = plan.batch.tokens_per_step() as f64;
-        let flops = plan.model.flops_per_token(plan.batch.seq_len) * tokens / plan.batch.world as f64;
+        let flops = flops_per_token(plan).value * tokens / plan.batch.world as f64;
         Self {
             seconds,
             tokens_per_second: tokens / seconds,
@@ -90,8 +90,8 @@ impl StepTime {
     }
 }
 
-/// Returns the predicted milliseconds of a step on the GPU that the driver calls `model`; `None` where its limits are not
-/// known.
+/// Returns the predicted milliseconds of a step on the GPU that the driver calls `model`; `None` where its
+/// limits are not known.
 pub fn predicted_step_ms(plan: &Plan, programs: &Programs, model: &str) -> Option<f64> {
     let limits = hardware::by_driver_name(model)?.limits?;
     Some(1e3 * StepTime::new(plan, programs, &limits).seconds)

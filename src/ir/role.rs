@@ -23,12 +23,14 @@ pub enum Sublayer {
 }
 
 impl Role {
-    /// Returns true if products or lookups read the tensor, in the format of activations. Vectors are read as masters.
+    /// Returns true if products or lookups read the tensor, in the format of activations. Vectors are read as
+    /// masters.
     pub fn is_matrix(self) -> bool {
         self != Self::Vector
     }
 
-    /// Returns true if the tensor counts as a *core parameter*: one that is neither in the embedding nor in the head.
+    /// Returns true if the tensor counts as a *core parameter*: one that is neither in the embedding nor in
+    /// the head.
     pub fn is_core(self) -> bool {
         !matches!(self, Self::Embedding | Self::Head)
     }

@@ -41,6 +41,8 @@ pub enum Init {
     Normal(f64),
     /// All ones (norm weights).
     Ones,
+    /// All zeros (biases).
+    Zeros,
 }
 
 /// A tensor that an optimizer keeps for every parameter, with the parameter's shape.

@@ -1,8 +1,8 @@
 //! Lays out the state of a plan.
 
+use super::registry::family;
 use crate::device::DType;
-use crate::ir::state::ParamRequest;
-use crate::ir::{Init, Role, Spec, State, StateBuilder, Sublayer};
+use crate::ir::{Role, Spec, State, StateBuilder};
 use crate::ops::embedding::RankInterleaved;
 use crate::passes::buckets::{Bucket, buckets};
 use crate::passes::exchange::pays;
@@ -13,7 +13,8 @@ use crate::policy::Reduction;
 pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let precision = plan.precision;
     let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
-    let mut builder = StateBuilder::for_training(precision, &params(plan), &plan.optimizer.slots(precision));
+    let params = family(&plan.model).params(&plan.model);
+    let mut builder = StateBuilder::for_training(precision, &params, &plan.optimizer.slots(precision));
     let u32s = |n: usize| Spec::new([n], DType::U32);
     let number = Spec::new([1], precision.master);
     builder.group(
@@ -52,7 +53,8 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         if let Some((start, _)) = starts.pop_if(|_| rank_interleaving(plan).is_some()) {
             end = start;
         }
-        // The head's gradient is complete before the backward of the blocks begins, unless it is the embedding's too.
+        // The head's gradient is complete before the backward of the blocks begins, unless it is the
+        // embedding's too.
         let head_first = state.params.first().is_some_and(|param| param.role == Role::Head);
         buckets(&starts, end, precision.master.size(), plan.execution.bucket_bytes, head_first)
     } else {
@@ -65,10 +67,10 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     (builder.finish(), buckets)
 }
 
-/// How the rows lie by which ranks exchange the gradient of the embedding; `None` where they all-reduce it instead: with
-/// `parallelism.embedding_exchange = false`; in a group with all others, which is there to be compared with; with several
-/// micro-steps, whose rows would all have to be kept; with tied embeddings, where the head's gradient is in every row; and
-/// where an all-reduce sends fewer bytes.
+/// How the rows lie by which ranks exchange the gradient of the embedding; `None` where they all-reduce it
+/// instead: with `parallelism.embedding_exchange = false`; in a group with all others, which is there to be
+/// compared with; with several micro-steps, whose rows would all have to be kept; with tied embeddings, where
+/// the head's gradient is in every row; and where an all-reduce sends fewer bytes.
 pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
     let by_rows = plan.execution.embedding_exchange
@@ -82,12 +84,13 @@ pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
 
 /// The state of a program that only generates: parameters, and what generation needs.
 pub fn generation_state(plan: &Plan) -> State {
-    let mut builder = StateBuilder::for_inference(plan.precision, &params(plan));
+    let mut builder = StateBuilder::for_inference(plan.precision, &family(&plan.model).params(&plan.model));
     generation(plan, &mut builder);
     builder.finish()
 }
 
-/// What generation needs: the tokens in hand, their positions, logits, and a cache of keys and values per block.
+/// Lays out the buffers of generation: the current tokens, their positions, logits, and a cache of keys and
+/// values per block.
 fn generation(plan: &Plan, builder: &mut StateBuilder) {
     let (m, samples) = (&plan.model, plan.generation.samples);
     if samples == 0 {
@@ -104,64 +107,4 @@ fn generation(plan: &Plan, builder: &mut StateBuilder) {
     ];
     tensors.extend(names.iter().map(|name| (name.as_str(), cache.clone())));
     builder.group("generation", &tensors);
-}
-
-/// The trained tensors in the order in which their gradients become ready: from the head back to the embedding.
-fn params(plan: &Plan) -> Vec<ParamRequest> {
-    let m = &plan.model;
-    // The variance of PyTorch's default for linear layers, 1/(3·fan_in); the two products that write the residual
-    // stream start smaller by √(2·layers), as in GPT-2.
-    let scale = |fan_in: usize| 1.0 / (3.0 * fan_in as f64).sqrt();
-    let residual = |fan_in: usize| scale(fan_in) / (2.0 * m.n_layers as f64).sqrt();
-    let matrix = |name: &str, role: Role, shape: Vec<usize>, std: f64| ParamRequest {
-        name: name.to_owned(),
-        alloc: shape.clone(),
-        shape,
-        init: Init::Normal(std),
-        role,
-        block: None,
-    };
-    let norm = |name: &str, width: usize| ParamRequest {
-        name: name.to_owned(),
-        shape: vec![width],
-        alloc: vec![width],
-        init: Init::Ones,
-        role: Role::Vector,
-        block: None,
-    };
-    let vocabulary = |name: &str, role: Role| ParamRequest {
-        alloc: vec![m.padded_vocab(), m.dim],
-        ..matrix(name, role, vec![m.vocab_size, m.dim], scale(m.dim))
-    };
-    let (d, heads) = (m.dim, m.n_heads * m.head_dim);
-    let (ffn, ffn_alloc) = (m.ffn_dim, m.padded_ffn());
-    let (attention, feed_forward) = (Role::Matrix(Sublayer::Attention), Role::Matrix(Sublayer::FeedForward));
-    let block = || {
-        let down = matrix("down", feed_forward, vec![d, ffn], residual(ffn));
-        let gate_up = matrix("gate_up", feed_forward, vec![2, ffn, d], scale(d));
-        let mut params = vec![
-            ParamRequest { alloc: vec![d, ffn_alloc], ..down },
-            ParamRequest { alloc: vec![2, ffn_alloc, d], ..gate_up },
-            norm("ffn_norm", d),
-            matrix("out", attention, vec![d, heads], residual(heads)),
-        ];
-        if m.qk_norm {
-            params.extend([norm("k_norm", m.head_dim), norm("q_norm", m.head_dim)]);
-        }
-        params
-            .extend([matrix("qkv", attention, vec![m.qkv_width(), d], scale(d)), norm("attention_norm", d)]);
-        params
-    };
-    let mut params = Vec::new();
-    if !m.tie_embeddings {
-        params.push(vocabulary("head", Role::Head));
-    }
-    params.push(norm("final_norm", d));
-    for i in (0..m.n_layers).rev() {
-        let named =
-            |p: ParamRequest| ParamRequest { name: format!("blocks.{i}.{}", p.name), block: Some(i), ..p };
-        params.extend(block().into_iter().map(named));
-    }
-    params.push(vocabulary("embedding", Role::Embedding));
-    params
 }

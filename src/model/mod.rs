@@ -1,14 +1,18 @@
-//! Plan to program: the transformer, recorded once, one function per block.
-//!
-//! Qwen3's architecture: RMSNorm before each half, per-head norms of queries and keys, rotary embedding, grouped-query
-//! causal attention, SwiGLU, no biases.
+//! Plan to programs: a family records its forward once, passes do the rest.
 
+pub mod family;
+pub mod formula;
+pub mod hf_export;
 mod layout;
+mod norm;
 mod programs;
+mod qwen3;
+mod registry;
 #[cfg(test)]
 mod tests;
-mod transformer;
 
+pub use family::{Family, HfFacts, HfModel, HfTensor, Purpose};
+pub use formula::Formula;
 pub use layout::state;
 pub use programs::{Programs, generator, schedule_table};
-pub use transformer::Purpose;
+pub use registry::{family, flops_per_token};

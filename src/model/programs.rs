@@ -1,7 +1,8 @@
 //! All programs of a plan, passes applied and memory planned.
 
+use super::family::Purpose;
 use super::layout;
-use super::transformer::{Purpose, Transformer};
+use super::registry::family;
 use crate::device::gpu::Collector;
 use crate::error::{Error, Result};
 use crate::exec::{Section, collect};
@@ -22,10 +23,10 @@ use std::sync::Arc;
 /// The programs of a plan over one state and one transient arena.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// What outlives the programs.
+    /// The state, which outlives the programs.
     pub state: Arc<State>,
-    /// Variants of a micro-step by (first, last) of a step: overwrite or add to gradients, communicate or not.
-    /// Variants that do not occur, or equal another, are absent.
+    /// Variants of a micro-step by (first, last) of a step: overwrite or add to gradients, communicate or
+    /// not. Variants that do not occur, or equal another, are absent.
     pub micro: Vec<((bool, bool), Section)>,
     /// Norm, clip, update.
     pub step_end: Section,
@@ -89,7 +90,8 @@ impl Programs {
     }
 }
 
-/// What writing text needs and no more: parameters without gradients and moments, and the generation program.
+/// The state and program of generation alone: parameters without gradients and moments, and the generation
+/// program.
 ///
 /// # Errors
 /// When an op refuses the plan's numbers, or the plan asks for no sample.
@@ -146,9 +148,7 @@ pub(super) fn record(
     (first, last): (bool, bool),
 ) -> Result<(Program, TensorId)> {
     let mut b = Builder::new(format!("micro(first={first}, last={last})"), Arc::clone(state));
-    let transformer = Transformer::new(plan, Purpose::Train { first });
-    let normed = transformer.trunk(&mut b)?;
-    let losses = transformer.head_loss(&mut b, normed)?;
+    let losses = family(&plan.model).losses(plan, Purpose::Train { first }, &mut b)?;
     let scale = 1.0 / plan.batch.tokens_per_step() as f64;
     let mode = if first { Mode::Write } else { Mode::Add };
     total(&mut b, losses, "control.loss", scale, mode)?;
@@ -197,18 +197,14 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
 
 fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("evaluate", Arc::clone(state));
-    let transformer = Transformer::new(plan, Purpose::Evaluate);
-    let normed = transformer.trunk(&mut b)?;
-    let losses = transformer.head_loss(&mut b, normed)?;
+    let losses = family(&plan.model).losses(plan, Purpose::Evaluate, &mut b)?;
     total(&mut b, losses, "control.eval_loss", 1.0, Mode::Write)?;
     if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
 }
 
 fn generation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("generate", Arc::clone(state));
-    let transformer = Transformer::new(plan, Purpose::Generate);
-    let normed = transformer.trunk(&mut b)?;
-    transformer.logits(&mut b, normed)?;
+    family(&plan.model).logits(plan, &mut b)?;
     if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
 }
 

@@ -310,8 +310,8 @@ fn recomputing_blocks() {
     ");
 }
 
-/// Where gradients are written, and where they are exchanged: right after the last of a bucket, which for the head's own
-/// is before the backward, or at the end.
+/// Where gradients are written, and where they are exchanged: right after the last of a bucket, which for the
+/// head's own is before the backward, or at the end.
 #[test]
 fn with_all_reduces() {
     let passes = Passes::new(&[]);

@@ -17,6 +17,7 @@ pub mod half;
 pub mod head_loss;
 pub mod kv_cache;
 mod lanes;
+pub mod layer_norm;
 pub mod linear;
 pub mod mul;
 pub mod qk_norm_rope;
@@ -67,6 +68,9 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(grad_norm::GradNorm { max_norm: 1.0 }),
         Box::new(kv_cache::CacheAppend { heads: HEADS, capacity: 1 }),
         Box::new(kv_cache::CachedAttention { heads: HEADS }),
+        Box::new(layer_norm::LayerNorm { eps: 1e-5 }),
+        Box::new(layer_norm::LayerNormGrad { eps: 1e-5, residual: false }),
+        Box::new(layer_norm::ResidualLayerNorm { eps: 1e-5 }),
         Box::new(linear::Linear::default()),
         Box::new(linear::LinearInputGrad::default()),
         Box::new(linear::LinearWeightGrad::default()),

@@ -137,7 +137,7 @@ impl<'a, E: Elem> Pass<'a, E> {
             |start, count| {
                 let (mut normal, mut row) = (vec![E::Acc::ZERO; turned], vec![E::Acc::ZERO; width]);
                 let mut dw = vec![E::Acc::ZERO; 2 * dim];
-                let share = E::Acc::ONE / E::Acc::of(dim as f64);
+                let inv_n = E::Acc::ONE / E::Acc::of(dim as f64);
                 for r in start..start + count {
                     x.load(r * width, &mut normal);
                     dy.load(r * width, &mut row);
@@ -152,7 +152,7 @@ impl<'a, E: Elem> Pass<'a, E> {
                         let dw = &mut dw[which * dim..(which + 1) * dim];
                         dw.iter_mut().zip(&*g).zip(&*x).for_each(|((dw, g), x)| *dw += *g * *x);
                         g.iter_mut().zip(self.weights[which]).for_each(|(g, w)| *g *= *w);
-                        let mean = dot(g, x) * share;
+                        let mean = dot(g, x) * inv_n;
                         g.iter_mut().zip(&*x).for_each(|(g, x)| *g = norm * (*g - *x * mean));
                     }
                     dx.store(r * width, &row);

@@ -59,7 +59,7 @@ impl<A: Real> Root<A> {
         }
     }
 
-    /// Replaces `x` by its gradient, and adds this row's share to `dw`. `dy` becomes `dy ⊙ w`.
+    /// Replaces `x` by its gradient, and adds this row's part to `dw`. `dy` becomes `dy ⊙ w`.
     #[inline(always)]
     fn gradient(&self, x: &mut [A], w: &[A], dy: &mut [A], dw: &mut [A]) {
         let s = self.of(x);
@@ -191,8 +191,8 @@ impl Op for RmsNorm {
         let w = cx.input_spec(1);
         let rows = cx.input_spec(0).elements() / w.width();
         let teams = Teams::new(cx.input_spec(0).dtype, w.width());
-        let [share, eps] = root_args(self.eps, w);
-        let args = [cx.input(0).into(), cx.input(1).into(), cx.output(0).into(), Arg::from(rows), share, eps];
+        let [inv_n, eps] = root_args(self.eps, w);
+        let args = [cx.input(0).into(), cx.input(1).into(), cx.output(0).into(), Arg::from(rows), inv_n, eps];
         teams.launch(cx, ("rms_norm", "rms_norm"), (rows, teams.rows_at_once()), &args)
     }
 

@@ -1,6 +1,6 @@
 //! The dimensions of a model.
 
-use super::corpus::Corpus;
+use crate::policy::Norm;
 use crate::recipe::Recipe;
 
 /// Matrix products are fastest on multiples of this; vocabulary and FFN width are padded to it in memory.
@@ -25,22 +25,24 @@ pub struct Model {
     pub ffn_dim: usize,
     /// Dropout probability, the same at every site.
     pub dropout: f64,
+    /// Norm of the residual stream.
+    pub norm: Norm,
     /// Normalize queries and keys per head.
     pub qk_norm: bool,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Added to the mean square in norms.
+    /// Added to the mean square inside RMSNorm, or to the variance inside LayerNorm.
     pub norm_eps: f64,
     /// Use the embedding matrix as the head.
     pub tie_embeddings: bool,
 }
 
 impl Model {
-    /// The dimensions that a recipe gives, with the vocabulary of a corpus.
-    pub(super) fn from_recipe(recipe: &Recipe, corpus: &Corpus) -> Self {
+    /// The dimensions that a recipe gives, with a tokenizer's vocabulary.
+    pub fn from_recipe(recipe: &Recipe, vocab_size: usize) -> Self {
         let m = &recipe.values().model;
         Self {
-            vocab_size: corpus.vocab_size,
+            vocab_size,
             dim: m.dim,
             n_layers: m.n_layers,
             n_heads: m.n_heads,
@@ -48,6 +50,7 @@ impl Model {
             head_dim: m.head_dim.unwrap_or(m.dim / m.n_heads),
             ffn_dim: m.ffn_dim,
             dropout: m.dropout,
+            norm: m.norm,
             qk_norm: m.qk_norm,
             rope_theta: m.rope_theta,
             norm_eps: m.norm_eps,
@@ -68,14 +71,5 @@ impl Model {
     /// Returns the width of a packed row of queries, keys and values.
     pub fn qkv_width(&self) -> usize {
         (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
-    }
-
-    /// Model FLOPs per token, forward and backward: 6 per weight of every product, and attention with its
-    /// causal half counted once: `6·(L·(2·d·(h+kv)·hd + 3·d·ffn) + V·d) + 6·L·h·hd·T`.
-    pub fn flops_per_token(&self, seq_len: usize) -> f64 {
-        let f = |x: usize| x as f64;
-        let (l, d, hd) = (f(self.n_layers), f(self.dim), f(self.head_dim));
-        let per_layer = 2.0 * d * f(self.n_heads + self.n_kv_heads) * hd + 3.0 * d * f(self.ffn_dim);
-        6.0 * (l * per_layer + f(self.vocab_size) * d) + 6.0 * l * f(self.n_heads) * hd * f(seq_len)
     }
 }

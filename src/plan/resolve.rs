@@ -20,7 +20,7 @@ impl Plan {
         let values = recipe.values();
         let gpus = choose_gpus(recipe, machine)?;
         let batch = Batch::from_recipe(recipe)?;
-        let model = Model::from_recipe(recipe, corpus);
+        let model = Model::from_recipe(recipe, corpus.vocab_size);
         let stream = match values.training.dtype {
             TrainingDtype::Bf16 => DType::Bf16,
             TrainingDtype::Fp32 | TrainingDtype::Tf32 => DType::F32,

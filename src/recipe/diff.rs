@@ -1,6 +1,6 @@
 //! Which keys differ between two recipes, and what that means for a run.
 
-use super::key::Class;
+use super::key::{Class, UNSET};
 use super::lookup::find_path;
 use super::schema::Values;
 use super::toml_text::values;
@@ -46,7 +46,7 @@ pub fn diff(a: &Values, b: &Values) -> Vec<Change> {
                 }
                 _ => key.class,
             };
-            let show = |value: Option<String>| value.unwrap_or_else(|| "unset".to_owned());
+            let show = |value: Option<String>| value.unwrap_or_else(|| UNSET.to_owned());
             Change { key: key.path, class, old: show(old), new: show(new) }
         })
         .collect()

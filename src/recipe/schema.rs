@@ -18,7 +18,7 @@ use super::key::{Interval, Type};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
-    Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Placement, Recompute, Reduction,
+    Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, Placement, Recompute, Reduction,
     Resume, TrainingDtype,
 };
 use std::ops::Bound::{self, Excluded, Included};
@@ -77,12 +77,15 @@ sections! {
         /// Probability of zeroing an element after the embedding, in the attention and on each residual
         /// branch.
         dropout: f64 = 0.0; Training, number(Included(0.0), Excluded(1.0)), "0.1" => unit("probability");
+        /// Norm of the residual stream, before each half of a block and before the head.
+        norm: Norm = Norm::RmsNorm;
+            Training, Type::Word(Norm::WORDS), "\"layer_norm\"" => implied("\"rms_norm\"");
         /// Normalize queries and keys per head.
         qk_norm: bool = true; Training, Type::Bool, "false" => aliases(&["use_qk_norm"]);
         /// Base of the wavelengths of the rotary embedding.
         rope_theta: f64 = 10_000.0;
             Training, number(Included(1.0), Included(1e9)), "1000000.0" => aliases(&["rope_base"]);
-        /// Added to the mean square inside RMSNorm.
+        /// Added to the mean square inside RMSNorm, or to the variance inside LayerNorm.
         norm_eps: f64 = 1e-6;
             Training, number(Excluded(0.0), Included(0.1)), "1e-5" => aliases(&["rms_norm_eps"]);
         /// One matrix for the embedding and the head.

@@ -55,6 +55,7 @@ fn fill<A: Real>(engine: &mut Engine, param: &Param, index: usize, seed: u64) ->
             let row = values.slice(at, len);
             match param.init {
                 Init::Ones => row.fill(A::ONE),
+                Init::Zeros => row.fill(A::ZERO),
                 Init::Normal(std) => {
                     for (i, value) in row.iter_mut().enumerate() {
                         *value = A::of(std * normal(key, from + i));

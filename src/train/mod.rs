@@ -3,7 +3,6 @@
 mod agreement;
 mod conclude;
 mod context;
-pub mod export;
 mod gauges;
 mod generate;
 mod init;
@@ -29,6 +28,7 @@ pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
 pub use request::{Origin, Request, WorkerRequest};
+pub use resume::recipe_of;
 pub use run::{corpus_facts, follow, run};
 pub use sample::{SampleRequest, sample};
 

@@ -6,6 +6,7 @@ use crate::checkpoint::{Meta, Store};
 use crate::data::stories::judge;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
+use crate::model::flops_per_token;
 use crate::plan::Plan;
 use crate::results::folder::{ALGORITHMS, METRICS, TIMING};
 use crate::results::progress::Progress;
@@ -32,6 +33,8 @@ pub struct Recorder {
     steps_here: usize,
     tok_s: f64,
     planned_bytes: u64,
+    /// Model FLOPs of a token, forward and backward.
+    flops_per_token: f64,
     judge: bool,
     gauges: Option<Gauges>,
     /// Sums over steps of the part in which each rank was busy.
@@ -86,6 +89,7 @@ impl Recorder {
         folder.write_summary(&summary)?;
         let wall_before = cut.last.map_or(0.0, |row| row.wall_s);
         let mut recorder = Self {
+            flops_per_token: flops_per_token(&plan).value,
             folder,
             plan,
             metrics,
@@ -136,7 +140,7 @@ impl Recorder {
         self.steps_here += 1;
         let phase = if self.steps_here <= self.plan.intervals.warmup { Phase::Warmup } else { Phase::Train };
         self.tok_s = self.plan.batch.tokens_per_step() as f64 / took.as_secs_f64();
-        let flops = self.plan.model.flops_per_token(self.plan.batch.seq_len);
+        let flops = self.flops_per_token;
         if phase == Phase::Train {
             self.busy.resize(report.busy.len(), 0.0);
             self.busy.iter_mut().zip(&report.busy).for_each(|(sum, busy)| *sum += busy);

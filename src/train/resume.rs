@@ -91,8 +91,11 @@ pub(super) fn unfinished(results: &Path, recipe_hash: &str) -> Result<Option<Pat
     Ok(None)
 }
 
-/// The recipe that a checkpoint was trained with.
-pub(super) fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
+/// Returns the recipe that a checkpoint was trained with.
+///
+/// # Errors
+/// When it does not load.
+pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
     let name = Path::new("the checkpoint's recipe");
     recipe::load_str(name, &loaded.meta().resolved_recipe_toml, &[], std::iter::empty(), &Machine::none())
 }

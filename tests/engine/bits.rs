@@ -58,6 +58,17 @@ fn recomputation_of_unfused_ops() {
 }
 
 #[test]
+fn recomputation_with_layer_norm() {
+    for dtype in ["fp32", "bf16"] {
+        let run = |more: &[&str]| train(dtype, &[&["model.norm=layer_norm"], more].concat());
+        let none = run(&["activation_checkpoint.mode=none"]);
+        for mode in ["activation_checkpoint.mode=selective", "activation_checkpoint.mode=full"] {
+            assert_eq!(run(&[mode, "engine.poison=true"]).difference(&none), None, "{dtype} {mode}");
+        }
+    }
+}
+
+#[test]
 fn placement_and_poison() {
     hold_still(&[
         &["engine.poison=true"],

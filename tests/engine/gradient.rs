@@ -156,3 +156,9 @@ fn of_other_variants() {
     check(&["model.qk_norm=false", "activation_checkpoint.mode=none"]);
     check(&["engine.attention=unfused", "model.n_kv_heads=1", "model.dropout=0.5"]);
 }
+
+#[test]
+fn of_layer_norm() {
+    check(&["model.norm=layer_norm", "activation_checkpoint.mode=full"]);
+    check(&["model.norm=layer_norm", "engine.fused=false"]);
+}

@@ -14,7 +14,7 @@ fn a_plan_that_fits_is_on_stdout_alone() {
     xrun("plan v8-dim1024 --on rtx5090,h200")
         .success()
         .stderr("")
-        .stdout(contains("226,493,568").and(contains("On rtx5090")).and(contains("On h200")));
+        .stdout(contains("226,494,592").and(contains("On rtx5090")).and(contains("On h200")));
 }
 
 #[test]

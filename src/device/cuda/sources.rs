@@ -26,7 +26,7 @@ pub const HEADERS: [(&str, &str); 8] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 30] = [
+pub const SOURCES: [(&str, &str); 31] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -44,6 +44,7 @@ pub const SOURCES: [(&str, &str); 30] = [
     source!("grad_norm"),
     source!("half"),
     source!("kv_cache"),
+    source!("layer_norm"),
     source!("mul"),
     source!("partials"),
     source!("product"),

@@ -92,6 +92,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "model.head_dim" => curve("8"),
         "model.ffn_dim" => curve("48"),
         "model.dropout" => curve("0.2"),
+        "model.norm" => curve("layer_norm"),
         "model.qk_norm" => curve("false"),
         "model.rope_theta" => curve("1e6"),
         "model.norm_eps" => curve("1e-4"),

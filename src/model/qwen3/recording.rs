@@ -1,7 +1,9 @@
-//! The forward of the transformer.
+//! The forward of Qwen3 as ops, one function per part.
 
 use crate::error::Result;
 use crate::ir::{Builder, Mode, Out, Spec, TensorId};
+use crate::model::family::Purpose;
+use crate::model::norm;
 use crate::ops::attention::unfused::Inputs;
 use crate::ops::attention::{Attention, FlashAttention, Heads, Mask, attention_unfused};
 use crate::ops::dropout::{Dropout, Site};
@@ -10,27 +12,11 @@ use crate::ops::head_loss::HeadLoss;
 use crate::ops::kv_cache::{CacheAppend, CachedAttention};
 use crate::ops::linear::Linear;
 use crate::ops::qk_norm_rope::QkNormRope;
-use crate::ops::residual_norm::ResidualNorm;
-use crate::ops::rms_norm::RmsNorm;
 use crate::ops::rope::Rope;
 use crate::ops::swiglu::Swiglu;
 use crate::plan::Plan;
 use crate::policy;
 use std::sync::Arc;
-
-/// What a program is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// Loss and gradients; dropout is on. The first micro-step of a step overwrites gradients.
-    Train {
-        /// Whether this is the first micro-step.
-        first: bool,
-    },
-    /// Loss only; no dropout.
-    Evaluate,
-    /// Logits of the next token, one token per sequence, keys and values from a cache.
-    Generate,
-}
 
 /// Rows of a chunk of the head: large, because every chunk reads and rewrites the gradient of the head.
 const HEAD_ROWS: usize = 2048;
@@ -38,16 +24,16 @@ const HEAD_ROWS: usize = 2048;
 /// Most chunks of the head, so that programs stay short.
 const HEAD_CHUNKS: usize = 64;
 
-/// Records the forward for a purpose.
-pub struct Transformer<'a> {
+/// Records the forward of a plan for a purpose.
+pub(super) struct Recording<'a> {
     plan: &'a Plan,
     purpose: Purpose,
     heads: Heads,
 }
 
-impl<'a> Transformer<'a> {
-    /// A transformer of a plan.
-    pub fn new(plan: &'a Plan, purpose: Purpose) -> Self {
+impl<'a> Recording<'a> {
+    /// A recording of a plan.
+    pub(super) fn new(plan: &'a Plan, purpose: Purpose) -> Self {
         let m = &plan.model;
         Self { plan, purpose, heads: Heads { query: m.n_heads, kv: m.n_kv_heads, dim: m.head_dim } }
     }
@@ -56,8 +42,8 @@ impl<'a> Transformer<'a> {
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
-    pub fn trunk(&self, b: &mut Builder) -> Result<TensorId> {
-        let (m, eps) = (&self.plan.model, self.plan.model.norm_eps);
+    pub(super) fn trunk(&self, b: &mut Builder) -> Result<TensorId> {
+        let m = &self.plan.model;
         let mut residual = b.scoped("embedding", |b| {
             let (tokens, table) = (b.state(&self.input("tokens"))?, b.param("embedding")?);
             let x = b.emit1("x", Embedding, &[tokens, table])?;
@@ -65,8 +51,7 @@ impl<'a> Transformer<'a> {
         })?;
         let mut normed = b.scoped("embedding", |b| {
             let first = if m.n_layers > 0 { "blocks.0.attention_norm" } else { "final_norm" };
-            let weight = b.param(first)?;
-            b.emit1("normed", RmsNorm { eps }, &[residual, weight])
+            norm::record(m, first, b, "normed", residual)
         })?;
         for i in 0..m.n_layers {
             (residual, normed) =
@@ -83,7 +68,7 @@ impl<'a> Transformer<'a> {
         x: TensorId,
         normed: TensorId,
     ) -> Result<(TensorId, TensorId)> {
-        let eps = self.plan.model.norm_eps;
+        let m = &self.plan.model;
         let name = |part: &str| format!("blocks.{i}.{part}");
         let linear = Linear { products: self.plan.execution.products };
         let site = |k: usize| (1 + 3 * i + k) as u32;
@@ -95,9 +80,7 @@ impl<'a> Transformer<'a> {
         let w_out = b.param(&name("out"))?;
         let out = b.emit1("attention_out", linear, &[attended, w_out])?;
         let out = self.dropout(b, out, site(1))?;
-        let w_norm = b.param(&name("ffn_norm"))?;
-        let halfway = b.emit("residual_attention", ResidualNorm { eps }, &[x, out, w_norm])?;
-        let (x, normed) = (halfway[0], halfway[1]);
+        let (x, normed) = norm::record_residual(m, &name("ffn_norm"), b, "residual_attention", [x, out])?;
 
         let w_gate_up = b.param(&name("gate_up"))?;
         let gate_up = b.emit1("gate_up", linear, &[normed, w_gate_up])?;
@@ -105,14 +88,9 @@ impl<'a> Transformer<'a> {
         let w_down = b.param(&name("down"))?;
         let down = b.emit1("ffn_out", linear, &[gated, w_down])?;
         let down = self.dropout(b, down, site(2))?;
-        let next = if i + 1 < self.plan.model.n_layers {
-            format!("blocks.{}.attention_norm", i + 1)
-        } else {
-            "final_norm".to_string()
-        };
-        let w_norm = b.param(&next)?;
-        let end = b.emit("residual_ffn", ResidualNorm { eps }, &[x, down, w_norm])?;
-        Ok((end[0], end[1]))
+        let last = i + 1 == m.n_layers;
+        let next = if last { "final_norm".to_owned() } else { format!("blocks.{}.attention_norm", i + 1) };
+        norm::record_residual(m, &next, b, "residual_ffn", [x, down])
     }
 
     /// Norms of queries and keys, and the rotary embedding.
@@ -171,7 +149,7 @@ impl<'a> Transformer<'a> {
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
-    pub fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<TensorId> {
+    pub(super) fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<TensorId> {
         let (plan, m) = (self.plan, &self.plan.model);
         let rows = plan.batch.rows();
         let head = if m.tie_embeddings { "embedding" } else { "head" };
@@ -203,7 +181,7 @@ impl<'a> Transformer<'a> {
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
-    pub fn logits(&self, b: &mut Builder, normed: TensorId) -> Result<()> {
+    pub(super) fn logits(&self, b: &mut Builder, normed: TensorId) -> Result<()> {
         let head = if self.plan.model.tie_embeddings { "embedding" } else { "head" };
         b.scoped("head", |b| {
             let (weight, logits) = (b.param(head)?, b.state("generation.logits")?);

@@ -1,0 +1,187 @@
+// Layer norm of rows, alone and after a residual addition, and its gradient. Rows are held in registers by teams of
+// threads (norm.cuh). Where a row is padded, its first `count` elements are the row; padding is zero and stays zero.
+#include "norm.cuh"
+
+// Mean of a row, and one over its standard deviation.
+struct Moments {
+    float mean, scale;
+};
+
+// True if element c of this thread's i-th pack is one of the `count` of the row.
+__device__ __forceinline__ bool counted(int i, int c, int count) { return column() + i * STRIDE + c < count; }
+
+// Two passes over the registers: the sum of squares is taken of differences from the mean, which cancels nothing.
+// `inv_n` is 1 / count.
+__device__ __forceinline__ Moments moments(const Pack<T, VEC> (&row)[HELD], int count, float inv_n, float eps) {
+    float sum[1] = {0.0f}, squares[1] = {0.0f};
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        float x[VEC];
+        unpack(row[i], x);
+#pragma unroll
+        for (int c = 0; c < VEC; c++) sum[0] += x[c];
+    }
+    team_sums(sum);
+    float mean = sum[0] * inv_n;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        float x[VEC];
+        unpack(row[i], x);
+#pragma unroll
+        for (int c = 0; c < VEC; c++) {
+            float difference = counted(i, c, count) ? x[c] - mean : 0.0f;
+            squares[0] = fmaf(difference, difference, squares[0]);
+        }
+    }
+    team_sums(squares);
+    return {mean, inverse_root(squares[0], inv_n, eps)};
+}
+
+// n = (row − mean) / √(variance + eps) ⊙ w + b, for the teams whose row is live. `w`, `b` and `n` point to the thread's
+// first pack. Weight and bias are zero in padding, and so is n.
+__device__ __forceinline__ void store_layer_normed(const Pack<T, VEC> (&row)[HELD], const float *__restrict__ w,
+                                                   const float *__restrict__ b, T *n, bool live, int count,
+                                                   float inv_n, float eps) {
+    Moments m = moments(row, count, inv_n, eps);
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        if (!live || !in_row(i)) continue;
+        float x[VEC], weight[VEC], bias[VEC];
+        unpack(row[i], x);
+        load(w + i * STRIDE, weight);
+        load(b + i * STRIDE, bias);
+#pragma unroll
+        for (int c = 0; c < VEC; c++) x[c] = fmaf((x[c] - m.mean) * m.scale, weight[c], bias[c]);
+        store(n + i * STRIDE, x);
+    }
+}
+
+// x, y: [rows, WIDTH]; w, b: [WIDTH]. y may lie over x.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    layer_norm(const T *x, const float *__restrict__ w, const float *__restrict__ b, T *y, int rows, int count,
+               float inv_n, float eps) {
+    int row = blockIdx.x * TEAMS + team();
+    bool live = row < rows;
+    i64 start = i64(row) * WIDTH + column();
+    Pack<T, VEC> held[HELD];
+    load_row(x + start, live, held);
+    store_layer_normed(held, w + column(), b + column(), y + start, live, count, inv_n, eps);
+}
+
+// r = x + y as stored, n = layer_norm(r). x, y, r, n: [rows, WIDTH]; w, b: [WIDTH]. r and n may lie over x and y.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    residual_layer_norm(const T *x, const T *y, const float *__restrict__ w, const float *__restrict__ b, T *r, T *n,
+                        int rows, int count, float inv_n, float eps) {
+    int row = blockIdx.x * TEAMS + team();
+    bool live = row < rows;
+    i64 start = i64(row) * WIDTH + column();
+    Pack<T, VEC> sum[HELD], addend[HELD];
+    load_row(x + start, live, sum);
+    load_row(y + start, live, addend);
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        float p[VEC], q[VEC];
+        unpack(sum[i], p);
+        unpack(addend[i], q);
+#pragma unroll
+        for (int c = 0; c < VEC; c++) p[c] += q[c];
+        fill(sum[i], p);
+        if (live && in_row(i)) *reinterpret_cast<Pack<T, VEC> *>(r + start + i * STRIDE) = sum[i];
+    }
+    store_layer_normed(sum, w + column(), b + column(), n + start, live, count, inv_n, eps);
+}
+
+// Sums every column over the teams of the block into to[WIDTH].
+__device__ __forceinline__ void store_columns(const float (&part)[HELD][VEC], float *to) {
+    if constexpr (TEAMS == 1) {
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            if (in_row(i)) store(to + column() + i * STRIDE, part[i]);
+        }
+    } else {
+        __shared__ __align__(16) float sums[TEAMS][WIDTH];
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            if (in_row(i)) store(&sums[team()][column() + i * STRIDE], part[i]);
+        }
+        __syncthreads();
+        for (int c = threadIdx.x; c < WIDTH; c += THREADS) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int t = 0; t < TEAMS; t++) sum += sums[t][c];
+            to[c] = sum;
+        }
+    }
+}
+
+// With s = 1 / √(variance + eps), x̂ = (x − mean)·s and g = dy ⊙ w: dx = s·(g − mean(g) − x̂·mean(g ⊙ x̂)), plus dr past
+// a residual. Block k leaves Σ dy ⊙ x̂ and Σ dy over its `run` rows, side by side, in row k of the partials.
+template <bool RESIDUAL>
+__device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy, const T *dr, T *dx, float *partials,
+                                         int rows, int run, int count, float inv_n, float eps) {
+    float dw[HELD][VEC] = {}, db[HELD][VEC] = {};
+    w += column();
+    int first = blockIdx.x * run;
+    i64 at = i64(first + team()) * WIDTH + column();
+    for (int left = min(run, rows - first); left > 0; left -= TEAMS, at += TEAMS * WIDTH) {
+        bool live = team() < left;
+        Pack<T, VEC> held[HELD], upstream[HELD], bypass[HELD];
+        load_row(x + at, live, held);
+        load_row(dy + at, live, upstream);
+        if constexpr (RESIDUAL) load_row(dr + at, live, bypass);
+        Moments m = moments(held, count, inv_n, eps);
+        float means[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            if (!in_row(i)) continue;
+            float a[VEC], g[VEC], weight[VEC];
+            unpack(held[i], a);
+            unpack(upstream[i], g);
+            load(w + i * STRIDE, weight);
+#pragma unroll
+            for (int c = 0; c < VEC; c++) {
+                g[c] *= weight[c];
+                means[0] += g[c];
+                means[1] = fmaf(g[c], (a[c] - m.mean) * m.scale, means[1]);
+            }
+        }
+        team_sums(means);
+        means[0] *= inv_n;
+        means[1] *= inv_n;
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            if (!live || !in_row(i)) continue;
+            float a[VEC], g[VEC], weight[VEC], d[VEC] = {};
+            unpack(held[i], a);
+            unpack(upstream[i], g);
+            load(w + i * STRIDE, weight);
+            if constexpr (RESIDUAL) unpack(bypass[i], d);
+#pragma unroll
+            for (int c = 0; c < VEC; c++) {
+                float normal = (a[c] - m.mean) * m.scale;
+                dw[i][c] = fmaf(g[c], normal, dw[i][c]);
+                db[i][c] += g[c];
+                if (counted(i, c, count)) d[c] += m.scale * (fmaf(g[c], weight[c], -means[0]) - normal * means[1]);
+            }
+            store(dx + at + i * STRIDE, d);
+        }
+    }
+    partials += i64(blockIdx.x) * 2 * WIDTH;
+    store_columns(dw, partials);
+    store_columns(db, partials + WIDTH);
+}
+
+// x, dy, dx: [rows, WIDTH]; w: [WIDTH]; partials: [blocks, 2·WIDTH]. dx may lie over x or dy.
+extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
+    layer_norm_grad(const T *x, const float *w, const T *dy, T *dx, float *partials, int rows, int run, int count,
+                    float inv_n, float eps) {
+    gradient<false>(x, w, dy, nullptr, dx, partials, rows, run, count, inv_n, eps);
+}
+
+// The same with dr [rows, WIDTH] added to dx, which may lie over dr as well.
+extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
+    layer_norm_residual_grad(const T *x, const float *w, const T *dy, const T *dr, T *dx, float *partials, int rows,
+                             int run, int count, float inv_n, float eps) {
+    gradient<true>(x, w, dy, dr, dx, partials, rows, run, count, inv_n, eps);
+}

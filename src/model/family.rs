@@ -1,0 +1,116 @@
+//! Model families: everything about an architecture that the rest of the program asks for.
+
+use super::formula::Formula;
+use crate::error::Result;
+use crate::ir::state::ParamRequest;
+use crate::ir::{Builder, TensorId};
+use crate::plan::{Model, Plan};
+
+/// Purpose of a program that a family records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Loss and gradients, with dropout. The first micro-step of a step overwrites gradients, the others add.
+    Train {
+        /// True for the first micro-step of a step.
+        first: bool,
+    },
+    /// Loss only, without dropout.
+    Evaluate,
+    /// Logits of the next token: one token per sequence, keys and values from a cache.
+    Generate,
+}
+
+/// An architecture: its parameters, the recording of its forward, its cost, and its form for HuggingFace.
+///
+/// The rest of the program never looks at names of parameters. It asks for roles and blocks
+/// ([`crate::ir::Role`]), which [`Family::params`] declares.
+pub trait Family: Sync {
+    /// The trained tensors in the order in which backward completes their gradients: from the head back to
+    /// the embedding.
+    fn params(&self, model: &Model) -> Vec<ParamRequest>;
+
+    /// Records the forward up to the loss of every row, a tensor `[rows]`. In training, the head's gradient
+    /// and that of the rows it reads are made on the way.
+    ///
+    /// # Errors
+    /// When the plan's numbers do not fit an op.
+    fn losses(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<TensorId>;
+
+    /// Records the forward of one token per sequence, into the state's `generation.logits`.
+    ///
+    /// # Errors
+    /// When the plan's numbers do not fit an op.
+    fn logits(&self, plan: &Plan, b: &mut Builder) -> Result<()>;
+
+    /// Model FLOPs of a token, forward and backward, in sequences of `seq_len`: 6 per weight of every
+    /// product, and attention with its causal half counted once. Recomputed work does not count.
+    fn flops_per_token(&self, model: &Model, seq_len: usize) -> Formula;
+
+    /// The form in which HuggingFace's transformers loads the model.
+    ///
+    /// # Errors
+    /// A usage error for what HuggingFace's class of this architecture cannot express.
+    fn hugging_face(&self, model: &Model, facts: &HfFacts) -> Result<HfModel>;
+}
+
+/// Facts of an exported model besides its dimensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HfFacts {
+    /// Element type of the weights, as `torch_dtype` spells it.
+    pub torch_dtype: &'static str,
+    /// Length of the longest sequence that the model was trained on, in tokens.
+    pub seq_len: usize,
+    /// Token that ends a document; it also starts generation from nothing.
+    pub end_token_id: u32,
+}
+
+/// A model as HuggingFace's transformers loads it.
+#[derive(Clone, Debug)]
+pub struct HfModel {
+    /// Name of the architecture, for messages.
+    pub architecture: &'static str,
+    /// Content of `config.json`.
+    pub config: serde_json::Value,
+    /// Every tensor, in the order in which the file has them.
+    pub tensors: Vec<HfTensor>,
+}
+
+/// One HuggingFace tensor: a range of rows of one of xrun's parameters, or all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HfTensor {
+    /// Its name in the file.
+    pub name: String,
+    /// Shape in the file; the product of all but the first dimension is one row.
+    pub shape: Vec<usize>,
+    /// Name of the parameter.
+    pub source: String,
+    /// Shape of the parameter.
+    pub source_shape: Vec<usize>,
+    /// Rows of the parameter before it, where a row is as wide as one of `shape`.
+    pub first_row: usize,
+}
+
+impl HfTensor {
+    /// A whole parameter under another name.
+    pub fn whole(name: impl Into<String>, source: impl Into<String>, shape: &[usize]) -> Self {
+        Self {
+            name: name.into(),
+            shape: shape.to_vec(),
+            source: source.into(),
+            source_shape: shape.to_vec(),
+            first_row: 0,
+        }
+    }
+
+    /// The rows `first_row..first_row + rows` of a parameter of shape `source_shape`.
+    pub fn rows_of(
+        name: impl Into<String>,
+        source: impl Into<String>,
+        source_shape: &[usize],
+        (rows, width): (usize, usize),
+        first_row: usize,
+    ) -> Self {
+        let source_shape = source_shape.to_vec();
+        Self { source_shape, first_row, ..Self::whole(name, source, &[rows, width]) }
+    }
+}

@@ -1,0 +1,87 @@
+//! Arithmetic that keeps its own formula: a count is written once, in Rust, and prints with its symbols and
+//! with its numbers.
+
+use crate::format::thousands;
+use std::ops::{Add, Mul};
+
+/// A number, the formula that it comes from, and that formula with the numbers filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Formula {
+    /// The number. Exact below 2^53.
+    pub value: f64,
+    /// The formula in symbols, such as `6·(L·d + V)`.
+    pub symbols: String,
+    /// The formula in numbers, such as `6·(4·128 + 1,024)`.
+    pub numbers: String,
+    form: Form,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Atom,
+    /// Of two atoms: printed without spaces.
+    ShortSum,
+    Sum,
+    Product,
+}
+
+impl Formula {
+    /// A symbol with its value.
+    pub fn symbol(symbol: &str, value: usize) -> Self {
+        Self { value: value as f64, symbols: symbol.to_owned(), numbers: thousands(value), form: Form::Atom }
+    }
+
+    /// A number that stands for itself.
+    pub fn number(value: usize) -> Self {
+        Self::symbol(&thousands(value), value)
+    }
+
+    /// Both texts, in parentheses where a product needs them.
+    fn factor(self) -> (String, String) {
+        match self.form {
+            Form::Sum | Form::ShortSum => (format!("({})", self.symbols), format!("({})", self.numbers)),
+            Form::Atom | Form::Product => (self.symbols, self.numbers),
+        }
+    }
+}
+
+impl Add for Formula {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        let short = self.form == Form::Atom && other.form == Form::Atom;
+        let (form, plus) = if short { (Form::ShortSum, "+") } else { (Form::Sum, " + ") };
+        Self {
+            value: self.value + other.value,
+            symbols: format!("{}{plus}{}", self.symbols, other.symbols),
+            numbers: format!("{}{plus}{}", self.numbers, other.numbers),
+            form,
+        }
+    }
+}
+
+impl Mul for Formula {
+    type Output = Self;
+
+    fn mul(self, other: Self) -> Self {
+        let value = self.value * other.value;
+        let (left, right) = (self.factor(), other.factor());
+        let text = |left: String, right: String| format!("{left}·{right}");
+        Self { value, symbols: text(left.0, right.0), numbers: text(left.1, right.1), form: Form::Product }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_formula_prints_as_it_is_computed() {
+        let symbol = Formula::symbol;
+        let (l, d, h, kv) = (symbol("L", 4), symbol("d", 1280), symbol("h", 8), symbol("kv", 2));
+        let sum = l.clone() * (Formula::number(2) * d.clone() * (h + kv) + Formula::number(3) * d) + l;
+        assert_eq!(sum.symbols, "L·(2·d·(h+kv) + 3·d) + L");
+        assert_eq!(sum.numbers, "4·(2·1,280·(8+2) + 3·1,280) + 4");
+        assert_eq!(sum.value, 117_764.0);
+    }
+}

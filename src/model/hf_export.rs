@@ -1,0 +1,252 @@
+//! A trained model as a HuggingFace folder.
+//!
+//! The folder is a function of the tensors, the numbers and the tokenizer alone: the same model gives the
+//! same bytes. It appears whole or not at all. Weights go into one `model.safetensors` whatever their size:
+//! splitting is a convenience of hosts with a limit per file, and every reader of the format takes one file.
+
+use super::family::{HfFacts, HfModel, HfTensor};
+use super::registry::family;
+use crate::checkpoint::tensor_file;
+use crate::checkpoint::{DiskFs, Fs, Loaded, TensorView, write_synced};
+use crate::error::{Error, IoContext, Result};
+use crate::plan::Model;
+use half::bf16;
+use safetensors::Dtype as StoredDtype;
+use serde_json::json;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tokenizers::Tokenizer;
+
+/// The element type of exported weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Dtype {
+    /// As trained: 4 bytes, exact.
+    #[value(name = "fp32")]
+    F32,
+    /// 2 bytes, rounded to nearest, ties to even.
+    #[value(name = "bf16")]
+    Bf16,
+}
+
+/// A model to export.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Export {
+    /// Its dimensions. The vocabulary is the tokenizer's, without padding.
+    pub model: Model,
+    /// Length of the longest sequence that it was trained on, in tokens.
+    pub seq_len: usize,
+    /// Token that ends a document; it also starts generation from nothing.
+    pub end_token_id: u32,
+    /// Element type to write.
+    pub dtype: Dtype,
+}
+
+/// Source of weights, by xrun's names.
+pub trait Weights {
+    /// The names of all parameters.
+    fn names(&self) -> Vec<String>;
+    /// The fp32 bytes (row-major, little-endian, no padding) of a parameter; an error when its shape is
+    /// another.
+    fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>>;
+}
+
+impl Weights for Loaded {
+    fn names(&self) -> Vec<String> {
+        self.parameter_names().map(str::to_string).collect()
+    }
+
+    fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
+        Loaded::read(self, name, shape)
+    }
+}
+
+/// Writes the folder `dir`: config, generation config, weights and tokenizer.
+///
+/// Errors (exit 2): `dir` exists and is not empty; HuggingFace's class cannot express the model; the
+/// tokenizer does not parse, lacks the end token or is larger than the vocabulary. Errors (exit 1): a weight
+/// is missing, unknown or of another shape; the disk refuses. Whatever happens, the whole folder is at `dir`
+/// or nothing new is.
+pub fn write(dir: &Path, export: &Export, weights: &dyn Weights, tokenizer_json: &str) -> Result<()> {
+    write_on(&DiskFs, dir, export, weights, tokenizer_json)
+}
+
+/// Like [`write`], on a given file system.
+pub fn write_on(
+    fs: &dyn Fs,
+    dir: &Path,
+    export: &Export,
+    weights: &dyn Weights,
+    tokenizer_json: &str,
+) -> Result<()> {
+    let given = weights.names();
+    let layers = export.model.n_layers;
+    if layers > given.len() {
+        return Err(Error::failed(format!("{layers} layers cannot come from {} tensors", given.len())));
+    }
+    let facts = HfFacts {
+        torch_dtype: export.dtype.torch(),
+        seq_len: export.seq_len,
+        end_token_id: export.end_token_id,
+    };
+    let hf = family(&export.model).hugging_face(&export.model, &facts)?;
+    let end_token = end_token(export, tokenizer_json)?;
+    check_names(layers, &given, &hf)?;
+    let target = Target::new(dir)?;
+
+    let files = [
+        ("config.json", hf.config),
+        ("generation_config.json", generation_config(export)),
+        ("tokenizer_config.json", tokenizer_config(export, &end_token)),
+    ];
+    target.fill(fs, |temporary| {
+        let tensors: Vec<_> = hf.tensors.iter().map(|t| view(t, export.dtype, weights)).collect();
+        tensor_file::write(fs, &temporary.join("model.safetensors"), &tensors)?;
+        for (name, json) in files {
+            let path = temporary.join(name);
+            write_synced(fs, &path, format!("{json:#}\n").as_bytes()).at("write", &path)?;
+        }
+        let path = temporary.join("tokenizer.json");
+        write_synced(fs, &path, tokenizer_json.as_bytes()).at("write", &path)
+    })
+}
+
+impl Dtype {
+    /// The name as `torch_dtype` in `config.json` spells it.
+    fn torch(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::Bf16 => "bfloat16",
+        }
+    }
+}
+
+/// A tensor of the file, read and converted when it is written.
+fn view<'a>(tensor: &'a HfTensor, dtype: Dtype, weights: &'a dyn Weights) -> TensorView<'a> {
+    let stored = match dtype {
+        Dtype::F32 => StoredDtype::F32,
+        Dtype::Bf16 => StoredDtype::BF16,
+    };
+    TensorView::lazy(tensor.name.as_str(), stored, tensor.shape.clone(), move || {
+        let mut bytes = weights.read(&tensor.source, &tensor.source_shape)?;
+        let row = tensor.shape[1..].iter().product::<usize>() * 4;
+        let (start, length) = (tensor.first_row * row, tensor.shape[0] * row);
+        let too_short = || Error::failed(format!("{} holds only {} bytes", tensor.source, bytes.len()));
+        bytes.get(start..start + length).ok_or_else(too_short)?;
+        bytes.drain(..start);
+        bytes.truncate(length);
+        Ok(Cow::Owned(match dtype {
+            Dtype::F32 => bytes,
+            Dtype::Bf16 => to_bf16(&bytes),
+        }))
+    })
+}
+
+/// fp32 bytes to bf16 bytes, rounded to nearest, ties to even.
+fn to_bf16(bytes: &[u8]) -> Vec<u8> {
+    let (elements, _) = bytes.as_chunks::<4>();
+    elements.iter().flat_map(|&x| bf16::from_f32(f32::from_le_bytes(x)).to_le_bytes()).collect()
+}
+
+/// A parameter that the folder has no place for would be lost silently: an error, as is a missing one.
+fn check_names(layers: usize, given: &[String], hf: &HfModel) -> Result<()> {
+    let given: BTreeSet<_> = given.iter().map(String::as_str).collect();
+    let known: BTreeSet<_> = hf.tensors.iter().map(|t| t.source.as_str()).collect();
+    if let Some(missing) = known.difference(&given).next() {
+        return Err(Error::failed(format!(
+            "the checkpoint has no {missing}; a model of {layers} layers needs one"
+        )));
+    }
+    if let Some(unknown) = given.difference(&known).next() {
+        return Err(Error::failed(format!(
+            "the checkpoint has {unknown}; a {} model of {layers} layers has no place for it",
+            hf.architecture
+        )));
+    }
+    Ok(())
+}
+
+/// Parses the tokenizer, checks it against the vocabulary, and returns the text of the end token.
+fn end_token(export: &Export, tokenizer_json: &str) -> Result<String> {
+    let tokenizer = Tokenizer::from_bytes(tokenizer_json)
+        .map_err(|e| Error::usage(format!("tokenizer.json is wrong: {e}")))?;
+    let largest = tokenizer.get_vocab(true).into_values().max();
+    if let Some(id) = largest.filter(|&id| id as usize >= export.model.vocab_size) {
+        return Err(Error::usage(format!(
+            "tokenizer.json has token {id}, the model knows {}: it is not the tokenizer of this run",
+            export.model.vocab_size
+        )));
+    }
+    let id = export.end_token_id;
+    tokenizer
+        .id_to_token(id)
+        .ok_or_else(|| Error::usage(format!("tokenizer.json has no token {id} to end a document")))
+}
+
+fn generation_config(export: &Export) -> serde_json::Value {
+    json!({
+        "bos_token_id": export.end_token_id,
+        "eos_token_id": export.end_token_id,
+        "pad_token_id": export.end_token_id,
+    })
+}
+
+fn tokenizer_config(export: &Export, end_token: &str) -> serde_json::Value {
+    json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": export.seq_len,
+        "bos_token": end_token,
+        "eos_token": end_token,
+        "clean_up_tokenization_spaces": false,
+    })
+}
+
+/// The folder to create, and the temporary folder that is renamed to it when complete.
+struct Target {
+    dir: PathBuf,
+    parent: PathBuf,
+    temporary: PathBuf,
+}
+
+impl Target {
+    fn new(dir: &Path) -> Result<Self> {
+        let Some(name) = dir.file_name() else {
+            return Err(Error::usage(format!("{} is no name for a new folder", dir.display())));
+        };
+        match fs::read_dir(dir).map(|mut entries| entries.next().is_none()) {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(Error::usage(format!(
+                    "{} exists and is not empty: name a new folder",
+                    dir.display()
+                )));
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::usage(format!("{} cannot become a folder: {e}", dir.display()))),
+        }
+        let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let temporary = parent.join(format!(".tmp-{}-{}", name.to_string_lossy(), std::process::id()));
+        Ok(Self { dir: dir.to_path_buf(), parent: parent.to_path_buf(), temporary })
+    }
+
+    /// Makes the folder with `content` at its temporary name, durably, and then gives it its own.
+    fn fill(&self, fs: &dyn Fs, content: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        fs::create_dir_all(&self.parent).at("create", &self.parent)?;
+        let temporary = &self.temporary;
+        if fs::symlink_metadata(temporary).is_ok() {
+            // Of a process that had this one's number and was killed.
+            fs.remove(temporary).at("remove", temporary)?;
+        }
+        let made = fs.create_dir(temporary).at("create", temporary).and_then(|()| {
+            content(temporary)?;
+            fs.sync_dir(temporary).at("sync", temporary)?;
+            fs.rename(temporary, &self.dir).at("rename", temporary)?;
+            fs.sync_dir(&self.parent).at("sync", &self.parent)
+        });
+        made.inspect_err(|_| {
+            // The error that matters is the one being returned.
+            let _ = fs.remove(temporary);
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! Qwen3's architecture: a norm before each half of a block, per-head norms of queries and keys, rotary
+//! embedding, grouped-query causal attention, SwiGLU, no biases in products.
+
+mod hugging_face;
+mod params;
+mod recording;
+
+use super::family::{Family, HfFacts, HfModel, Purpose};
+use super::formula::Formula;
+use crate::error::Result;
+use crate::ir::state::ParamRequest;
+use crate::ir::{Builder, TensorId};
+use crate::plan::{Model, Plan};
+use recording::Recording;
+
+/// The family of Qwen3.
+pub struct Qwen3;
+
+impl Family for Qwen3 {
+    fn params(&self, model: &Model) -> Vec<ParamRequest> {
+        params::params(model)
+    }
+
+    fn losses(&self, plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<TensorId> {
+        let recording = Recording::new(plan, purpose);
+        let normed = recording.trunk(b)?;
+        recording.head_loss(b, normed)
+    }
+
+    fn logits(&self, plan: &Plan, b: &mut Builder) -> Result<()> {
+        let recording = Recording::new(plan, Purpose::Generate);
+        let normed = recording.trunk(b)?;
+        recording.logits(b, normed)
+    }
+
+    fn flops_per_token(&self, m: &Model, seq_len: usize) -> Formula {
+        let n = Formula::number;
+        let [l, d, h, kv, hd, ffn, v, t] = [
+            ("L", m.n_layers),
+            ("d", m.dim),
+            ("h", m.n_heads),
+            ("kv", m.n_kv_heads),
+            ("hd", m.head_dim),
+            ("ffn", m.ffn_dim),
+            ("V", m.vocab_size),
+            ("T", seq_len),
+        ]
+        .map(|(symbol, value)| Formula::symbol(symbol, value));
+        let block = n(2) * d.clone() * (h.clone() + kv) * hd.clone() + n(3) * d.clone() * ffn;
+        n(6) * (l.clone() * block + v * d) + n(6) * l * h * hd * t
+    }
+
+    fn hugging_face(&self, model: &Model, facts: &HfFacts) -> Result<HfModel> {
+        hugging_face::model(model, facts)
+    }
+}

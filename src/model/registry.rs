@@ -1,0 +1,16 @@
+//! The families that plans can name.
+
+use super::family::Family;
+use super::formula::Formula;
+use super::qwen3::Qwen3;
+use crate::plan::{Model, Plan};
+
+/// Returns the family of a model.
+pub fn family(_model: &Model) -> &'static dyn Family {
+    &Qwen3
+}
+
+/// Returns the model FLOPs of one token of a plan, forward and backward.
+pub fn flops_per_token(plan: &Plan) -> Formula {
+    family(&plan.model).flops_per_token(&plan.model, plan.batch.seq_len)
+}
