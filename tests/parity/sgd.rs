@@ -7,7 +7,7 @@
 use crate::formula;
 use std::sync::Arc;
 use xrun::device::DType;
-use xrun::device::communicator::Alone;
+use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
 use xrun::ir::state::ParamRequest;
@@ -62,7 +62,7 @@ fn follow(momentum: f32) {
     optimizer.record(&mut b, &update).unwrap();
     let section = Section::new(b.finish());
     let pool = Arc::new(Pool::new(1).unwrap());
-    let mut engine = Engine::new(pool, &state, Arc::new(Alone), Placement::Naive, 0, false).unwrap();
+    let mut engine = Engine::new(pool, &state, Arc::new(SingleRank), Placement::Naive, 0, false).unwrap();
     set(&mut engine, "control.clip", &[CLIP]);
     let row: Vec<f32> = optimizer.schedule_row(f64::from(LR), 1).iter().map(|&x| x as f32).collect();
     set(&mut engine, "control.schedule", &[vec![0.0; row.len()], row].concat());
