@@ -1,34 +1,34 @@
-//! Finding the first value that is not a finite number.
+//! Search for the first value that is not finite.
 
 use super::memory::widened_bytes;
 use super::{Ran, Section};
 use crate::device::DType;
 use crate::error::Result;
 
-/// The first tensor that held something that is not a finite number.
+/// The first tensor that held a value which is not finite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadTensor {
     /// Its scoped name.
     pub tensor: String,
-    /// The op that wrote it.
+    /// Name of the op that wrote it.
     pub op: &'static str,
     /// The value, as text: `NaN`, `inf`, `-inf`.
     pub value: String,
 }
 
-/// An output of a node that holds something that is not a finite number.
+/// An output of a node that holds a value which is not finite.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BadOutput {
-    /// The node's place in its program.
+    /// Index of the node in its program.
     pub node: usize,
-    /// The output's place among those of the node.
+    /// Index of the output among those of the node.
     pub output: usize,
     /// The first such value in it.
     pub value: f64,
 }
 
 impl BadOutput {
-    /// What is known of the tensor. `section` is the one that was run.
+    /// Returns the tensor's name, op and value. `section` is the one that was run.
     pub fn describe(&self, section: &Section) -> BadTensor {
         let node = &section.program.nodes[self.node];
         let tensor = section.program.tensor(node.outputs[self.output]).name.clone();
@@ -37,7 +37,7 @@ impl BadOutput {
 }
 
 impl Ran<'_> {
-    /// The first output, in order, that is not finite.
+    /// Returns the first output that is not finite.
     pub(super) fn first_bad(&self) -> Result<Option<BadOutput>> {
         for output in 0..self.node.outputs.len() {
             let spec = self.output_spec(output);

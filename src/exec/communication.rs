@@ -1,12 +1,13 @@
-//! Collectives of a GPU with other ranks: which stream they go to, and what they take.
+//! Collectives of a GPU with other ranks: their streams and their times.
 //!
-//! A node whose stream is [`Stream::Communication`] runs beside the model. It begins after what was issued before it, and
-//! the model waits for it at the end of the section, so nothing that a later node reads is still under way. Meanwhile the
-//! model goes on, and gives memory of the arena to other tensors: so such a node touches the state alone.
+//! A node whose stream is [`Stream::Communication`] overlaps with the model. It begins after all work issued
+//! before it, and the compute stream waits for it at the end of the section, so no later node reads
+//! unfinished data. Meanwhile the model reuses memory of the arena for other tensors, so such a node may
+//! touch the state only.
 //!
-//! Events around every collective, and one where the model comes to wait, tell how long they took and how much of that the
-//! model felt. A graph records them again at every launch, and from then on the driver tells nothing of the time before: so
-//! steps that are under way together take turns with events of their own.
+//! Events around every collective, and one where the compute stream waits, measure how long collectives took
+//! and how much of that was exposed. A graph records its events again at every launch, which discards the
+//! earlier times, so steps that are in flight together use separate sets of events.
 
 use super::Engine;
 use crate::device::communicator::Communicator;
@@ -18,58 +19,60 @@ use crate::ir::{Home, Node, Program, SlotId, Stream};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What the collectives of a step took.
+/// Time of a step's collectives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Communicated {
-    /// All of them, waiting for other ranks inside them included.
+    /// Total time, waiting for other ranks inside them included.
     pub total: Duration,
-    /// How long the model did nothing because of them.
+    /// Time during which the compute stream was idle because of them.
     pub exposed: Duration,
 }
 
 /// The collectives of an engine.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
-    /// Whether nodes may run beside the model.
+    /// True if nodes may overlap with the model.
     apart: bool,
-    /// Whether some do.
+    /// True if nodes were issued to the communication stream and the compute stream has not waited for them
+    /// yet.
     forked: bool,
-    /// The events of what is being run; `None` where nothing is measured.
+    /// Events of the work being issued; `None` if nothing is measured.
     measuring: Option<Stamps>,
-    /// The events of everything that was run, by name.
+    /// Events of all work issued before, by name.
     known: HashMap<String, Stamps>,
-    /// What was run last that had collectives, by turns.
+    /// Name of the last work with collectives, by event set.
     last: HashMap<usize, String>,
 }
 
-/// Events of a piece of work, in the order in which it needs them. Running it again uses them again.
+/// Events of one unit of work, in the order of recording. Running it again reuses them.
 #[derive(Debug, Default)]
 struct Stamps {
     inside_graph: bool,
     used: usize,
     events: Vec<Event>,
-    /// What the events mean, as indices.
+    /// Meaning of the events, by index.
     spans: Vec<Span>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Span {
-    /// A collective in the model's own stream: the model does nothing else.
+    /// A collective in the compute stream, where it is fully exposed: begin and end.
     InModel(usize, usize),
-    /// A collective beside it.
+    /// A collective in the communication stream: begin and end.
     Beside(usize, usize),
-    /// Where the model comes to wait for the end of the last collective beside it: its end, and the model.
+    /// The compute stream waits for the last overlapping collective: end of the collective, begin of the
+    /// wait.
     Wait(usize, usize),
 }
 
 impl Exchange {
-    /// Whether nodes from here on may run beside the model.
+    /// Sets whether the following nodes may overlap with the model.
     pub(super) fn apart(&mut self, apart: bool) {
         self.apart = apart;
         self.forked = false;
     }
 
-    /// Puts a collective into the stream that it goes to.
+    /// Issues a collective to its stream.
     pub(super) fn put(
         &mut self,
         gpu: &Gpu,
@@ -89,7 +92,10 @@ impl Exchange {
             return Ok(());
         };
         if !touches_state_alone(program, node) {
-            return Err(Error::failed(format!("{} beside the model touches the arena", node.op.name())));
+            return Err(Error::failed(format!(
+                "{} overlaps with the model and touches the arena",
+                node.op.name()
+            )));
         }
         self.forked = true;
         let begin = self.stamp(gpu, |event, inside| beside.record(event, inside))?;
@@ -99,7 +105,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Lets the model's stream go on after what runs beside it.
+    /// Makes the compute stream wait for the communication stream.
     pub(super) fn rejoin(&mut self, gpu: &Gpu) -> Result<()> {
         self.apart = false;
         if !std::mem::take(&mut self.forked) {
@@ -115,27 +121,27 @@ impl Exchange {
         gpu.rejoin()
     }
 
-    /// From here on, work of this name is measured.
+    /// Starts measuring work of this name.
     pub(super) fn begin(&mut self, name: &str, inside_graph: bool) {
         let stamps = self.known.remove(name).unwrap_or_default();
         self.measuring = Some(Stamps { inside_graph, used: 0, events: stamps.events, spans: Vec::new() });
     }
 
-    /// The work of this name was issued.
-    pub(super) fn end(&mut self, name: &str, turn: usize) {
+    /// Ends measuring work of this name: all of it was issued.
+    pub(super) fn end(&mut self, name: &str, event_set: usize) {
         let Some(stamps) = self.measuring.take().filter(|stamps| !stamps.spans.is_empty()) else { return };
         self.known.insert(name.to_owned(), stamps);
-        self.ran_again(name, turn);
+        self.ran_again(name, event_set);
     }
 
-    /// The work of this name was launched again.
-    pub(super) fn ran_again(&mut self, name: &str, turn: usize) {
-        if self.known.contains_key(name) && self.last.get(&turn).is_none_or(|last| last != name) {
-            self.last.insert(turn, name.to_owned());
+    /// Notes that work of this name was launched again.
+    pub(super) fn ran_again(&mut self, name: &str, event_set: usize) {
+        if self.known.contains_key(name) && self.last.get(&event_set).is_none_or(|last| last != name) {
+            self.last.insert(event_set, name.to_owned());
         }
     }
 
-    /// Records the next event; `None` where nothing is measured.
+    /// Records the next event and returns its index; `None` if nothing is measured.
     fn stamp(&mut self, gpu: &Gpu, record: impl FnOnce(&Event, bool) -> Result<()>) -> Result<Option<usize>> {
         let Some(stamps) = &mut self.measuring else { return Ok(None) };
         let at = stamps.used;
@@ -155,7 +161,8 @@ impl Exchange {
 }
 
 impl Engine {
-    /// Replaces a tensor of the state by that of rank 0, from GPU to GPU; false on the CPU, where nothing is done.
+    /// Broadcasts a tensor of the state from rank 0, from GPU to GPU. Returns false on the CPU, where it does
+    /// nothing.
     ///
     /// # Errors
     /// When a rank is lost, or NCCL refuses.
@@ -166,22 +173,22 @@ impl Engine {
         Ok(true)
     }
 
-    /// What the collectives of the last step of a turn took; `None` for a rank alone and on the CPU, and where the device is
-    /// already at those of the turn's next step.
-    pub fn communication(&self, turn: usize) -> Option<Communicated> {
-        let stamps = self.exchange.known.get(self.exchange.last.get(&turn)?)?;
+    /// Returns the time of the collectives of the last step that used an event set; `None` for a single rank,
+    /// on the CPU, and where the device already records those of the set's next step.
+    pub fn communication(&self, event_set: usize) -> Option<Communicated> {
+        let stamps = self.exchange.known.get(self.exchange.last.get(&event_set)?)?;
         let since = |from: usize, to: usize| stamps.events[to].since(&stamps.events[from]).ok();
         summed(&stamps.spans, since)
     }
 }
 
-/// Adds up spans; `since` gives milliseconds between two events.
+/// Adds up spans; `since` returns milliseconds between two events.
 fn summed(spans: &[Span], since: impl Fn(usize, usize) -> Option<f32>) -> Option<Communicated> {
     let (mut total, mut exposed) = (0.0, 0.0);
     for span in spans {
         match *span {
             Span::InModel(begin, end) => {
-                // Of events in order: a negative time says that the next step has begun to record them again.
+                // A negative time shows that the next step has begun to record the events again.
                 let took = since(begin, end).filter(|took| *took >= 0.0)?;
                 total += took;
                 exposed += took;
@@ -194,13 +201,14 @@ fn summed(spans: &[Span], since: impl Fn(usize, usize) -> Option<f32>) -> Option
     Some(Communicated { total: duration(total), exposed: duration(exposed) })
 }
 
-/// Whether a node reads and writes nothing that the memory plan places.
+/// Returns true if a node reads and writes tensors of the state only, none in transient memory.
 fn touches_state_alone(program: &Program, node: &Node) -> bool {
     let in_state = |id| matches!(program.tensor(program.base(id)).home, Home::State(_));
     node.inputs.iter().chain(&node.outputs).all(|&id| in_state(id))
 }
 
-/// Refuses an engine on a GPU that has not met the ranks it would exchange with: its sums would be its own.
+/// Returns an error if the GPU's communicator is not that of the engine's ranks: its sums would miss the
+/// others.
 pub(super) fn check_met(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
     let met = gpu.nccl().map_or((0, 1), |nccl| (nccl.rank(), nccl.world()));
     if met == (comm.rank(), comm.world()) {
@@ -220,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runs_beside_the_model_is_felt_only_where_the_model_waits() {
+    fn overlapping_collectives_are_exposed_only_where_the_model_waits() {
         // Milliseconds at which events happened.
         let at = [0.0, 2.0, 5.0, 9.0, 8.0, 10.0, 10.5];
         let since = |from: usize, to: usize| Some(at[to] - at[from]);
@@ -235,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn every_turn_has_its_own_last_work() {
+    fn every_event_set_has_its_own_last_work() {
         let mut exchange = Exchange::default();
         for name in ["step 0", "step 1", "first 1"] {
             exchange.known.insert(name.to_owned(), Stamps::default());

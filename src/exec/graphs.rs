@@ -1,4 +1,4 @@
-//! Sections as CUDA graphs: captured once, launched as a whole.
+//! CUDA graphs of sections: captured once, launched as a whole.
 
 use super::{Engine, Section};
 use crate::device::cuda::{Gpu, Graph, MemoryCause};
@@ -7,47 +7,48 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The graphs of an engine by the names of their sections.
+/// CUDA graphs of an engine, by the names of their sections.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
     on: bool,
-    /// `None` for what ran once: the first run warms up, and its work counts like any other.
+    /// `None` for sections that ran once: the first run is a warm-up without a graph, and its results count.
     known: HashMap<String, Option<Graph>>,
 }
 
 impl Engine {
-    /// Runs sections from now on as graphs, where they run on a GPU from an arena, whose addresses never change.
+    /// Turns graphs on or off. They apply on a GPU, and need an arena, whose addresses never change.
     pub fn use_graphs(&mut self, on: bool) {
         self.graphs.on = on && self.gpu().is_some();
     }
 
-    /// Runs sections one after the other: as one graph where graphs are on, from the second time. Every `turn` has graphs and
-    /// events of its own, so that what one of them measured can be read while others are under way.
+    /// Runs sections one after the other, from the second time as one graph where graphs are on. Every
+    /// `event_set` has its own graphs and events, so that the times of one step can be read while other steps
+    /// are in flight.
     ///
     /// # Errors
     /// As [`Engine::run`].
-    pub fn run_all(&mut self, sections: &[&Section], turn: usize) -> Result<()> {
+    pub fn run_all(&mut self, sections: &[&Section], event_set: usize) -> Result<()> {
         let Some(gpu) = self.gpu().cloned() else {
             return sections.iter().try_for_each(|section| self.run(section));
         };
         let names: Vec<&str> = sections.iter().map(|s| s.program.name.as_str()).collect();
-        let name = format!("{} {turn}", names.join(" "));
+        let name = format!("{} {event_set}", names.join(" "));
         if !self.graphs.on {
-            return self.run_measured(&name, turn, sections, false);
+            return self.run_measured(&name, event_set, sections, false);
         }
         match self.graphs.known.get(&name) {
             Some(Some(graph)) => {
                 graph.launch()?;
-                self.exchange.ran_again(&name, turn);
+                self.exchange.ran_again(&name, event_set);
             }
             Some(None) => {
-                let graph = gpu.capture(|| self.run_measured(&name, turn, sections, true))?;
+                let graph = gpu.capture(|| self.run_measured(&name, event_set, sections, true))?;
                 graph.launch()?;
                 gpu.attribute_memory(MemoryCause::Graphs);
                 self.graphs.known.insert(name, Some(graph));
             }
             None => {
-                self.run_measured(&name, turn, sections, false)?;
+                self.run_measured(&name, event_set, sections, false)?;
                 gpu.attribute_memory(MemoryCause::Kernels);
                 self.graphs.known.insert(name, None);
             }
@@ -55,22 +56,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs sections with the time of their collectives measured.
+    /// Runs sections and measures the time of their collectives.
     fn run_measured(
         &mut self,
         name: &str,
-        turn: usize,
+        event_set: usize,
         sections: &[&Section],
         inside_graph: bool,
     ) -> Result<()> {
         self.exchange.begin(name, inside_graph);
         let ran = sections.iter().try_for_each(|section| self.run(section));
-        self.exchange.end(name, turn);
+        self.exchange.end(name, event_set);
         ran
     }
 
-    /// Runs a section with an event after every node, and reads the times between them. Inside a graph, where the
-    /// placement allows one, so that the CPU's speed does not show.
+    /// Runs a section with an event after every node, and returns the times between them. Uses a graph where
+    /// graphs are on, so that launch overhead on the CPU is not measured.
     pub(super) fn time_on(&mut self, gpu: &Arc<Gpu>, section: &Section) -> Result<Vec<Duration>> {
         let count = section.program.nodes.len() + 1;
         let events = (0..count).map(|_| gpu.event()).collect::<Result<Vec<_>>>()?;

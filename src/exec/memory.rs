@@ -6,7 +6,7 @@ use crate::ir::{SlotId, State};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// One buffer per [`State::buffers`], zeroed at the start.
+/// Memory of the state: one zero-initialized buffer per entry of [`State::buffers`].
 #[derive(Debug)]
 pub struct StateMemory {
     layout: Arc<State>,
@@ -21,7 +21,7 @@ impl StateMemory {
     pub fn new(device: &Device, layout: Arc<State>) -> Result<Self> {
         let buffer = |bytes: usize| -> Result<Memory> {
             let mut memory = device.allocate(bytes)?;
-            // What a GPU gives holds whatever was there.
+            // Memory that a GPU allocates is not cleared.
             if device.gpu().is_some() {
                 memory.fill(0, 0, bytes)?;
             }
@@ -35,23 +35,23 @@ impl StateMemory {
         Ok(Self { layout, buffers })
     }
 
-    /// The layout.
+    /// The layout of the state.
     pub fn layout(&self) -> &Arc<State> {
         &self.layout
     }
 
-    /// Bytes allocated.
+    /// Size of all buffers in bytes.
     pub fn bytes(&self) -> usize {
         self.buffers.iter().map(Memory::len).sum()
     }
 
-    /// The address of a slot.
+    /// Returns the address of a slot.
     pub(super) fn address(&self, slot: SlotId) -> *mut u8 {
         let s = self.layout.get(slot);
         self.buffers[s.buffer].address().wrapping_add(s.offset)
     }
 
-    /// The slot of that name.
+    /// Returns the slot with this name.
     ///
     /// # Errors
     /// When there is none.
@@ -59,15 +59,15 @@ impl StateMemory {
         self.layout.slot(name).ok_or_else(|| Error::failed(format!("the state has no {name}")))
     }
 
-    /// The buffer of that name, for transfers of all of it.
+    /// Returns the buffer with this name and its index, for transfers of the whole buffer.
     pub(super) fn buffer(&self, name: &str) -> Option<(usize, &Memory)> {
         let at = self.layout.buffers.iter().position(|b| b.name == name)?;
         Some((at, &self.buffers[at]))
     }
 
-    /// The numbers of a slot, as stored, padding included: borrowed on the CPU, copied from a GPU.
+    /// Returns the elements of a slot as stored, padding included: borrowed on the CPU, copied from a GPU.
     ///
-    /// Panics when `T` is not as large as the slot's format (or a byte): a programming error.
+    /// Panics if `T` has neither the size of the slot's format nor that of a byte: a programming error.
     ///
     /// # Errors
     /// When work on the device failed.
@@ -83,9 +83,9 @@ impl StateMemory {
         })
     }
 
-    /// Writes the numbers of a slot, padding included.
+    /// Writes the elements of a slot, padding included.
     ///
-    /// Panics when they are not as many, or not as large, as the slot's: a programming error.
+    /// Panics if their size in bytes is not the slot's: a programming error.
     ///
     /// # Errors
     /// When work on the device failed.
@@ -96,7 +96,7 @@ impl StateMemory {
         self.buffers[s.buffer].write(s.offset, bytes)
     }
 
-    /// Changes the numbers of a slot in place; those of a GPU are copied there and back.
+    /// Modifies the elements of a slot in place; on a GPU by copying them to the host and back.
     ///
     /// Panics as [`StateMemory::read`].
     ///
@@ -115,7 +115,7 @@ impl StateMemory {
         self.write(slot, &numbers)
     }
 
-    /// The values of a slot widened to f64, padding left out.
+    /// Returns the values of a slot widened to f64, without padding.
     ///
     /// # Errors
     /// When work on the device failed.
@@ -124,12 +124,12 @@ impl StateMemory {
         Ok(self.layout.get(slot).spec.logical_indices().map(|i| all[i]).collect())
     }
 
-    /// The values of a slot widened to f64, padding included.
+    /// Returns the values of a slot widened to f64, padding included.
     fn padded_values(&self, slot: SlotId) -> Result<Vec<f64>> {
         Ok(widened_bytes(self.layout.get(slot).spec.dtype, &self.read::<u8>(slot)?))
     }
 
-    /// Whether everything outside a slot's logical shape is zero, of either sign.
+    /// Returns true if all padding of a slot is zero, of either sign.
     ///
     /// # Errors
     /// When work on the device failed.
@@ -140,9 +140,9 @@ impl StateMemory {
         Ok(self.padded_values(slot)?.iter().zip(padding).all(|(value, padding)| !padding || *value == 0.0))
     }
 
-    /// Writes values into a slot, rounding; padding becomes zero.
+    /// Writes values into a slot, rounded to its format; padding becomes zero.
     ///
-    /// Panics when the number of values is not the slot's.
+    /// Panics if the number of values is not the slot's.
     ///
     /// # Errors
     /// When work on the device failed.
@@ -164,7 +164,7 @@ impl StateMemory {
     }
 }
 
-/// Stored numbers as f64.
+/// Widens stored elements to f64.
 pub(super) fn widened_bytes(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     match dtype {
         DType::U32 => bytemuck::pod_collect_to_vec::<u8, u32>(bytes).iter().map(|&v| f64::from(v)).collect(),
@@ -174,7 +174,7 @@ pub(super) fn widened_bytes(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     }
 }
 
-/// Numbers as f64.
+/// Widens elements to f64.
 fn widened<E: Elem>(values: &[E]) -> Vec<f64> {
     values.iter().map(|v| v.up().to_f64()).collect()
 }

@@ -1,4 +1,4 @@
-//! Walks programs on a device.
+//! Runs programs on a device, node by node.
 
 mod bad;
 mod communication;
@@ -28,12 +28,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer::Transfers;
 
-/// A program with its memory plan: what the engine runs.
+/// A program with its memory plan: the unit that the engine runs.
 #[derive(Clone, Debug)]
 pub struct Section {
     /// The nodes.
     pub program: Program,
-    /// Where their tensors lie.
+    /// Placement of its transient tensors.
     pub memory: MemoryPlan,
 }
 
@@ -45,12 +45,12 @@ impl Section {
     }
 }
 
-/// What runs programs: a device, the state's memory, a placement of transient tensors, the other ranks.
+/// Runs programs: a device, the memory of the state, an allocator of transient tensors, a communicator.
 #[derive(Debug)]
 pub struct Engine {
     /// The memory of the state.
     pub state: StateMemory,
-    /// The other ranks.
+    /// The communicator with the other ranks.
     pub comm: Arc<dyn Communicator>,
     device: Device,
     placement: Box<dyn BlockAllocator>,
@@ -61,12 +61,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for programs over `state` whose arenas take at most `arena_bytes`.
+    /// Creates an engine for programs over `state` whose arenas take at most `arena_bytes`.
     ///
     /// With `poison`, memory is filled with NaN before a tensor is born and after it dies.
     ///
     /// # Errors
-    /// When the memory cannot be had, or the ranks of a GPU have not met yet.
+    /// When memory cannot be allocated, or the GPU has no communicator with the other ranks yet.
     pub fn new(
         device: impl Into<Device>,
         state: &Arc<State>,
@@ -95,15 +95,16 @@ impl Engine {
         self.device.pool()
     }
 
-    /// The GPU, where it runs on one.
+    /// The GPU; `None` on the CPU.
     pub fn gpu(&self) -> Option<&Arc<Gpu>> {
         self.device.gpu()
     }
 
-    /// Runs all nodes of a section: on a GPU with other ranks, collectives beside the model where their nodes say so.
+    /// Runs all nodes of a section. On a GPU with other ranks, collectives overlap with the model where their
+    /// nodes ask for it.
     ///
     /// # Errors
-    /// When memory cannot be had, or a rank is lost.
+    /// When memory cannot be allocated, or a rank is lost.
     pub fn run(&mut self, section: &Section) -> Result<()> {
         self.exchange.apart(true);
         let walked = self.walk(section, |_| Ok(()));
@@ -111,8 +112,8 @@ impl Engine {
         walked.and(rejoined)
     }
 
-    /// Runs a section and returns the first output that is not finite. All of it is run, so that other ranks are not
-    /// left waiting.
+    /// Runs a section and returns the first output that is not finite. The whole section runs, so that other
+    /// ranks do not wait forever in its collectives.
     ///
     /// # Errors
     /// As [`Engine::run`].
@@ -127,7 +128,7 @@ impl Engine {
         Ok(bad)
     }
 
-    /// Runs a section and measures every node: on the CPU by its clock, on a GPU by events inside a graph.
+    /// Runs a section and measures every node: on the CPU by the clock, on a GPU by events inside a graph.
     ///
     /// # Errors
     /// As [`Engine::run`].
@@ -145,8 +146,8 @@ impl Engine {
         Ok(times)
     }
 
-    /// Runs a section and returns the first tensor of that name as it was when the last node that writes it had run:
-    /// widened to f64, padding left out.
+    /// Runs a section and returns the first tensor of that name, as the last node that writes it left it,
+    /// widened to f64, without padding.
     ///
     /// # Errors
     /// As [`Engine::run`], or when no node writes a tensor of floats of that name.
@@ -165,12 +166,12 @@ impl Engine {
         values.ok_or_else(|| Error::failed(format!("no node of {} writes {tensor}", section.program.name)))
     }
 
-    /// Bytes of transient memory that are held from the system, and how often it was asked.
+    /// Returns the bytes of transient memory reserved from the system, and the number of allocations.
     pub fn transient(&self) -> (usize, usize) {
         (self.placement.reserved_bytes(), self.placement.system_allocations())
     }
 
-    /// Lets the model's stream go on after what runs beside it.
+    /// Makes the compute stream wait for the communication stream.
     fn rejoin(&mut self) -> Result<()> {
         match &self.device {
             Device::Cpu(_) => Ok(()),
@@ -178,8 +179,9 @@ impl Engine {
         }
     }
 
-    /// Walks the nodes in order, with births and deaths of their tensors, and shows each once it ran (on a GPU: once
-    /// it is in the queue, which is one unless [`Engine::run`] says otherwise, so that a node can be looked at).
+    /// Runs the nodes in order, allocates and frees their tensors, and calls `after` for each node that ran.
+    /// On a GPU the node was issued by then; all nodes share one stream, except under [`Engine::run`], so
+    /// `after` may read its outputs.
     fn walk(&mut self, section: &Section, mut after: impl FnMut(&Ran<'_>) -> Result<()>) -> Result<()> {
         let (program, memory) = (&section.program, &section.memory);
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
@@ -210,7 +212,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs a node, or puts it into the queue of the GPU.
+    /// Runs a node on the CPU, or issues it to the GPU.
     fn issue(
         &mut self,
         program: &Program,
@@ -242,7 +244,7 @@ impl Engine {
         }
     }
 
-    /// The address of a tensor while its node runs.
+    /// Returns the address of a tensor while its node runs.
     fn address(&self, section: &Section, id: TensorId) -> Address {
         let of = |base: TensorId, offset: usize| match section.program.tensor(base).home {
             Home::State(slot) => self.state.address(slot).wrapping_add(offset),
@@ -267,11 +269,11 @@ impl Drop for Engine {
     }
 }
 
-/// A node that ran, with its outputs still alive.
+/// A node that ran, while its outputs are still allocated.
 struct Ran<'a> {
     program: &'a Program,
     node: &'a Node,
-    /// Its place in the program.
+    /// Its index in the program.
     at: usize,
     outputs: &'a [Address],
     device: &'a Device,
@@ -282,7 +284,7 @@ impl Ran<'_> {
         self.program.spec(self.node.outputs[k])
     }
 
-    /// The bytes of an output, padding included.
+    /// Returns the bytes of an output, padding included.
     fn output_bytes(&self, k: usize) -> Result<Vec<u8>> {
         let bytes = self.output_spec(k).bytes();
         match self.device {
@@ -292,8 +294,8 @@ impl Ran<'_> {
     }
 }
 
-/// Compiles what sections ask of a GPU, and chooses their algorithms, before anything runs. On the CPU there is nothing
-/// to prepare.
+/// Compiles the kernels that sections need on a GPU, and chooses algorithms for their products, before
+/// anything runs. Does nothing on the CPU.
 ///
 /// # Errors
 /// When a kernel does not compile, or no algorithm serves a product.

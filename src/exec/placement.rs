@@ -1,35 +1,35 @@
-//! Three ways to hold transient memory. All follow the same births and deaths, so all give the same bits.
+//! Three allocators of transient memory. All follow the same lifetimes, so all give the same bits.
 
 use crate::device::{Device, Memory};
 use crate::error::Result;
 use std::collections::{BTreeMap, HashMap};
 
-/// Gives memory to blocks between their birth and their death.
+/// Allocates memory for blocks during their lifetimes.
 pub trait BlockAllocator: std::fmt::Debug + Send {
-    /// A block is born.
+    /// Allocates a block.
     ///
     /// # Errors
     /// When the system refuses.
     fn begin(&mut self, block: usize, bytes: usize, offset: usize) -> Result<()>;
-    /// Where a living block is.
+    /// Returns the address of an allocated block.
     fn address(&self, block: usize) -> *mut u8;
-    /// Fills a living block with a pattern that reads as NaN in every float format.
+    /// Fills an allocated block with a pattern that reads as NaN in every float format.
     ///
     /// # Errors
     /// When the device refuses.
     fn poison(&mut self, block: usize, bytes: usize) -> Result<()>;
-    /// A block dies.
+    /// Frees a block.
     fn end(&mut self, block: usize);
-    /// The most bytes held from the system at once, so far.
+    /// Largest number of bytes reserved from the system at once, so far.
     fn reserved_bytes(&self) -> usize;
-    /// How often the system was asked for memory.
+    /// Number of allocations made from the system.
     fn system_allocations(&self) -> usize;
 }
 
 /// All bits set: NaN in every float format.
 const POISON: u8 = 0xff;
 
-/// One buffer; blocks lie at planned offsets.
+/// One buffer, in which blocks lie at planned offsets.
 #[derive(Debug)]
 pub struct Arena {
     memory: Memory,
@@ -75,14 +75,15 @@ impl BlockAllocator for Arena {
     }
 }
 
-/// The size that the caching placement rounds a block to: powers of two, each split in four.
+/// Size class of the caching allocator: powers of two, each divided in four.
 pub fn size_class(bytes: usize) -> usize {
     let power = bytes.max(512).next_power_of_two();
     let quarter = power / 8;
     bytes.max(512).next_multiple_of(quarter.max(256))
 }
 
-/// The free lists of [`Caching`] over memory `M`: real buffers, or nothing, to learn what would be reserved.
+/// The free lists of [`Caching`] over memory `M`: real buffers, or `()`, to predict how much would be
+/// reserved.
 #[derive(Debug)]
 pub struct FreeLists<M> {
     free: BTreeMap<usize, Vec<M>>,
@@ -97,7 +98,8 @@ impl<M> Default for FreeLists<M> {
 }
 
 impl<M> FreeLists<M> {
-    /// Memory for a block of `bytes`: a dead block of its size class, else what `allocate` makes of that class.
+    /// Returns memory for a block of `bytes`: a freed block of its size class, else a new one from
+    /// `allocate`.
     ///
     /// # Errors
     /// That of `allocate`.
@@ -112,18 +114,18 @@ impl<M> FreeLists<M> {
         Ok(memory)
     }
 
-    /// The memory of a dead block of `bytes`, or of its size class.
+    /// Returns the memory of a freed block to its list. `bytes` is the size of the block or of its class.
     pub fn give_back(&mut self, bytes: usize, memory: M) {
         self.free.entry(size_class(bytes)).or_default().push(memory);
     }
 
-    /// Bytes of all memory that was ever allocated: none is returned.
+    /// Total bytes allocated; none are returned to the system.
     pub fn reserved_bytes(&self) -> usize {
         self.reserved
     }
 }
 
-/// Keeps dead blocks by size class.
+/// Keeps freed blocks by size class for reuse.
 #[derive(Debug)]
 pub struct Caching {
     device: Device,
@@ -132,7 +134,7 @@ pub struct Caching {
 }
 
 impl Caching {
-    /// Without memory yet.
+    /// Creates the allocator without memory.
     pub fn new(device: Device) -> Self {
         Self { device, alive: HashMap::new(), lists: FreeLists::default() }
     }
@@ -168,7 +170,7 @@ impl BlockAllocator for Caching {
     }
 }
 
-/// Asks the system for every block.
+/// Allocates every block from the system and returns it.
 #[derive(Debug)]
 pub struct Naive {
     device: Device,
@@ -179,7 +181,7 @@ pub struct Naive {
 }
 
 impl Naive {
-    /// Without memory yet.
+    /// Creates the allocator without memory.
     pub fn new(device: Device) -> Self {
         Self { device, alive: HashMap::new(), held: 0, most: 0, allocations: 0 }
     }

@@ -1,4 +1,4 @@
-//! Moves batches in and results out without stopping the device.
+//! Transfers of batches to the device and of results back, without synchronizing the device.
 
 use super::Engine;
 use crate::device::cuda::driver::{Event, Pinned};
@@ -6,17 +6,17 @@ use crate::error::{Error, Result};
 use crate::ir::State;
 use std::collections::VecDeque;
 
-/// Batches that may be on their way at once.
+/// Number of batches that may be in transfer at once.
 const RING: usize = 4;
 
-/// Pinned memory of batches on their way, oldest first, and of snapshots that are done with.
+/// Pinned memory of batches in transfer, oldest first, and of snapshots no longer in use.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     batches: VecDeque<(Pinned, Event)>,
     spare: Vec<(Pinned, Event)>,
 }
 
-/// A copy of a group of the state as it was at one moment; on a GPU it may still be on its way.
+/// A copy of a group of the state at one point of the stream; on a GPU it may still be in transfer.
 #[derive(Debug)]
 pub struct Snapshot {
     group: &'static str,
@@ -25,13 +25,13 @@ pub struct Snapshot {
 
 #[derive(Debug)]
 enum Contents {
-    Here(Vec<u8>),
-    OnItsWay(Pinned, Event, usize),
+    Ready(Vec<u8>),
+    InTransfer(Pinned, Event, usize),
 }
 
 impl Engine {
-    /// Writes tensors of integers of a group, in the order of the queue. On a GPU the group is copied as a whole: those
-    /// that are not named become zero.
+    /// Writes integer tensors of a group, in stream order. On a GPU the group is copied as a whole, and
+    /// tensors that are not named become zero.
     ///
     /// # Errors
     /// When the state has no such tensor, or the device refuses.
@@ -65,7 +65,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Copies the first `bytes` of a group as they are when the queue comes here.
+    /// Copies the first `bytes` of a group, in stream order.
     ///
     /// # Errors
     /// When the state has no such group, or the device refuses.
@@ -73,7 +73,7 @@ impl Engine {
         let (_, memory) =
             self.state.buffer(group).ok_or_else(|| Error::failed(format!("the state has no {group}")))?;
         let Some(gpu) = self.gpu().cloned() else {
-            let contents = Contents::Here(memory.read(0, bytes)?.into_owned());
+            let contents = Contents::Ready(memory.read(0, bytes)?.into_owned());
             return Ok(Snapshot { group, contents });
         };
         let address = memory.address().addr() as u64;
@@ -84,20 +84,21 @@ impl Engine {
         };
         gpu.download(&mut pinned, address, bytes)?;
         gpu.record(&event, false)?;
-        Ok(Snapshot { group, contents: Contents::OnItsWay(pinned, event, bytes) })
+        Ok(Snapshot { group, contents: Contents::InTransfer(pinned, event, bytes) })
     }
 
-    /// The bytes of a snapshot, waiting for them where they are on their way.
+    /// Waits until a snapshot is transferred, and makes its bytes readable.
     ///
     /// # Errors
     /// When the work before it failed.
     pub fn open(&mut self, snapshot: &mut Snapshot) -> Result<()> {
-        if let Contents::OnItsWay(_, event, _) = &snapshot.contents {
+        if let Contents::InTransfer(_, event, _) = &snapshot.contents {
             event.wait()?;
-            let here = Contents::Here(Vec::new());
-            if let Contents::OnItsWay(pinned, event, bytes) = std::mem::replace(&mut snapshot.contents, here)
+            let empty = Contents::Ready(Vec::new());
+            if let Contents::InTransfer(pinned, event, bytes) =
+                std::mem::replace(&mut snapshot.contents, empty)
             {
-                snapshot.contents = Contents::Here(pinned.bytes()[..bytes].to_vec());
+                snapshot.contents = Contents::Ready(pinned.bytes()[..bytes].to_vec());
                 self.transfers.spare.push((pinned, event));
             }
         }
@@ -106,15 +107,15 @@ impl Engine {
 }
 
 impl Snapshot {
-    /// The first number of a tensor of the group. The snapshot has been opened.
+    /// Returns the first element of a tensor of the group. The snapshot must have been opened.
     ///
     /// # Errors
-    /// When it does not hold the tensor.
+    /// When the snapshot does not hold the tensor.
     pub fn number(&self, layout: &State, tensor: &str) -> Result<f64> {
         let name = format!("{}.{tensor}", self.group);
-        let missing = || Error::failed(format!("a snapshot without {name}"));
+        let missing = || Error::failed(format!("the snapshot does not hold {name}"));
         let slot = layout.get(layout.slot(&name).ok_or_else(missing)?);
-        let Contents::Here(bytes) = &self.contents else { return Err(missing()) };
+        let Contents::Ready(bytes) = &self.contents else { return Err(missing()) };
         let bytes = bytes.get(slot.offset..slot.offset + slot.spec.dtype.size()).ok_or_else(missing)?;
         super::memory::widened_bytes(slot.spec.dtype, bytes).first().copied().ok_or_else(missing)
     }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Where an emitted node puts one of its outputs.
+/// Destination of one output of an emitted node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Out {
     /// Into a new transient tensor.
@@ -32,7 +32,7 @@ impl Builder {
         Self::resume(program)
     }
 
-    /// Goes on recording at the end of a program.
+    /// Continues recording at the end of a program.
     pub fn resume(program: Program) -> Self {
         let state_tensors = program
             .tensors
@@ -53,7 +53,7 @@ impl Builder {
         }
     }
 
-    /// The program so far.
+    /// The program recorded so far.
     pub fn program(&self) -> &Program {
         &self.program
     }
@@ -63,12 +63,12 @@ impl Builder {
         self.program
     }
 
-    /// Replaces the nodes and returns the old ones: passes that rewrite a program re-emit what they keep.
+    /// Removes and returns all nodes, so that a pass which rewrites the program can re-emit those it keeps.
     pub fn take_nodes(&mut self) -> Vec<Node> {
         std::mem::take(&mut self.program.nodes)
     }
 
-    /// Appends a node that exists already, as it is.
+    /// Appends an existing node unchanged.
     pub fn push(&mut self, node: Node) {
         self.program.nodes.push(node);
     }
@@ -76,7 +76,7 @@ impl Builder {
     /// Records inside a scope: names become `scope.name`.
     ///
     /// # Errors
-    /// What `body` returns.
+    /// The error of `body`.
     pub fn scoped<T>(
         &mut self,
         scope: impl Into<String>,
@@ -91,7 +91,7 @@ impl Builder {
     /// Records the block of index `block` inside a scope: its nodes carry the index.
     ///
     /// # Errors
-    /// What `body` returns.
+    /// The error of `body`.
     pub fn in_block<T>(
         &mut self,
         block: usize,
@@ -104,23 +104,24 @@ impl Builder {
         result
     }
 
-    /// Sets the whole scope, and the block of the nodes that follow, as a pass does that records next to a node.
+    /// Replaces the whole scope and the block index for the following nodes. Passes use it to record next to
+    /// a node.
     pub fn set_scope(&mut self, scope: &str, block: Option<usize>) {
         self.scope = if scope.is_empty() { Vec::new() } else { vec![scope.to_string()] };
         self.block = block;
     }
 
-    /// Sets the phase of the nodes that follow.
+    /// Sets the phase of the following nodes.
     pub fn set_phase(&mut self, phase: Phase) {
         self.phase = phase;
     }
 
-    /// Sets the stream of the nodes that follow.
+    /// Sets the stream of the following nodes.
     pub fn set_stream(&mut self, stream: Stream) {
         self.stream = stream;
     }
 
-    /// The tensor of a state slot.
+    /// Returns the tensor of the state slot with this name.
     ///
     /// # Errors
     /// When the state has no such slot.
@@ -131,7 +132,7 @@ impl Builder {
         Ok(self.state_slot(slot))
     }
 
-    /// The tensor of a state slot, by id.
+    /// Returns the tensor of a state slot.
     pub fn state_slot(&mut self, slot: SlotId) -> TensorId {
         if let Some(&id) = self.state_tensors.get(&slot) {
             return id;
@@ -145,7 +146,8 @@ impl Builder {
         id
     }
 
-    /// What ops read of a parameter.
+    /// Returns the tensor that ops read for a parameter: its compute copy where there is one, else its
+    /// master.
     ///
     /// # Errors
     /// When the state has no such parameter.
@@ -162,7 +164,7 @@ impl Builder {
         self.program.spec(id)
     }
 
-    /// Records a node with new outputs, named after the scope and `name`.
+    /// Records a node with new output tensors, named after the scope and `name`.
     ///
     /// # Errors
     /// When the inputs do not fit the op.
@@ -170,7 +172,7 @@ impl Builder {
         self.emit_into(name, Arc::new(op), inputs, &[])
     }
 
-    /// As [`Builder::emit`], for an op of one output.
+    /// Records a node with one new output tensor; otherwise as [`Builder::emit`].
     ///
     /// # Errors
     /// As there.
@@ -178,7 +180,8 @@ impl Builder {
         Ok(self.emit(name, op, inputs)?[0])
     }
 
-    /// Records a node; `outs` says where outputs go, those beyond its end are new.
+    /// Records a node. `outs` gives the destination of each output; outputs beyond its end become new
+    /// tensors.
     ///
     /// # Errors
     /// When inputs or given outputs do not fit the op.
@@ -210,7 +213,7 @@ impl Builder {
                 Out::Into(id, mode) => {
                     let have = self.spec(id);
                     if have.dtype != spec.dtype || have.elements() != spec.elements() {
-                        return Err(wrong(format!("output {i} is {spec}, and is to go into {have}")));
+                        return Err(wrong(format!("output {i} is {spec}, but its destination is {have}")));
                     }
                     if mode == Mode::Add && !op.accumulates(i) {
                         return Err(wrong(format!("output {i} cannot be added to")));
@@ -233,10 +236,10 @@ impl Builder {
         Ok(outputs)
     }
 
-    /// A zero-copy view of `count` rows of a two-dimensional tensor, from row `start`.
+    /// Returns a zero-copy view of `count` rows of a two-dimensional tensor, starting at row `start`.
     ///
     /// # Errors
-    /// When the rows are not there.
+    /// When the tensor has fewer rows.
     pub fn rows(&mut self, id: TensorId, start: usize, count: usize) -> Result<TensorId> {
         let Tensor { name, spec, .. } = self.program.tensor(id).clone();
         let flat = spec.shape.len() <= 1;
@@ -263,7 +266,7 @@ impl Builder {
         Ok(self.add_tensor(view))
     }
 
-    /// A transient tensor that several nodes fill through views.
+    /// Returns a new transient tensor that several nodes fill through views.
     pub fn buffer(&mut self, name: &str, spec: Spec) -> TensorId {
         let dot = if self.scope.is_empty() { "" } else { "." };
         let name = format!("{}{dot}{name}", self.scope.join("."));

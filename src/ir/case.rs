@@ -1,4 +1,4 @@
-//! What proves an op: concrete inputs, and a plain reference to compare with.
+//! Test cases of an op: concrete inputs, and a plain reference implementation to compare with.
 
 use super::{Mode, Op, Spec};
 use std::fmt;
@@ -14,7 +14,7 @@ pub struct Array {
 }
 
 impl Array {
-    /// Zeros.
+    /// Returns an array of zeros.
     pub fn zeros(shape: &[usize]) -> Self {
         Self { shape: shape.to_vec(), data: vec![0.0; shape.iter().product()] }
     }
@@ -25,7 +25,7 @@ impl Array {
     }
 }
 
-/// How an input of a case is filled, from a generator seeded by the case's name.
+/// Contents of an input of a case, from a generator seeded by the case's name.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fill {
     /// Normal with mean and standard deviation.
@@ -38,23 +38,25 @@ pub enum Fill {
     Values(Vec<f64>),
 }
 
-/// A plain implementation in f64: inputs, then the initial contents of outputs that are added to; gives all outputs
-/// (an output that is scratch may be given as an empty array and is not compared).
+/// A plain implementation in f64. Takes the inputs, followed by the initial contents of outputs that are
+/// accumulated into, and returns all outputs. An empty array stands for a scratch output, which is not
+/// compared.
 pub type Reference = Arc<dyn Fn(&[Array]) -> Vec<Array> + Send + Sync>;
 
-/// One op with concrete inputs. One case serves several modes: forward against the reference, the gradient against
-/// finite differences, narrow formats against f64, poison, bit equality over thread counts.
+/// One op with concrete inputs. One case serves several modes: forward against the reference, the gradient
+/// against finite differences, narrow formats against f64, poison, bit equality over thread counts.
 #[derive(Clone)]
 pub struct Case {
-    /// What is special about it, such as `t17 hd64 gqa2 dropout`.
+    /// Name that says what sets the case apart, such as `t17 hd64 gqa2 dropout`.
     pub name: String,
     /// The op.
     pub op: Arc<dyn Op>,
     /// Its inputs.
     pub inputs: Vec<(Spec, Fill)>,
-    /// How each output is written; those added to start from this fill. Outputs beyond the end: `Write`.
+    /// Write mode of each output, and the initial contents of those accumulated into. Outputs beyond the end
+    /// use `Write`.
     pub outputs: Vec<(Mode, Fill)>,
-    /// The oracle.
+    /// The reference implementation.
     pub reference: Reference,
     /// Inputs that are parameters: read straight from the state, with a gradient in the accumulator format.
     pub weights: Vec<usize>,
@@ -73,7 +75,7 @@ impl fmt::Debug for Case {
 }
 
 impl Case {
-    /// A case of a differentiable op with one output to which the gradient comes.
+    /// Creates a case of a differentiable op whose first output receives the upstream gradient.
     pub fn new(
         name: impl Into<String>,
         op: impl Op + 'static,
@@ -95,35 +97,35 @@ impl Case {
         }
     }
 
-    /// Says which inputs have a gradient to check.
+    /// Sets the inputs whose gradient is checked.
     #[must_use]
     pub fn differentiable(mut self, inputs: &[usize]) -> Self {
         self.differentiable = inputs.to_vec();
         self
     }
 
-    /// Says which inputs are parameters.
+    /// Sets the inputs that are parameters.
     #[must_use]
     pub fn weights(mut self, inputs: &[usize]) -> Self {
         self.weights = inputs.to_vec();
         self
     }
 
-    /// Says at which outputs gradients arrive.
+    /// Sets the outputs that receive upstream gradients.
     #[must_use]
     pub fn upstream(mut self, outputs: &[usize]) -> Self {
         self.upstream = outputs.to_vec();
         self
     }
 
-    /// Says how long the longest sum is.
+    /// Sets the length of the longest sum.
     #[must_use]
     pub fn depth(mut self, depth: usize) -> Self {
         self.depth = depth;
         self
     }
 
-    /// Says how outputs are written and what those that are added to start from.
+    /// Sets the write modes of outputs, and the initial contents of those accumulated into.
     #[must_use]
     pub fn outputs(mut self, outputs: Vec<(Mode, Fill)>) -> Self {
         self.outputs = outputs;
@@ -131,10 +133,10 @@ impl Case {
     }
 }
 
-/// How an op is proven. Every op must say.
+/// How an op is tested. Every op must declare it.
 #[derive(Debug)]
 pub enum Cases {
-    /// By these.
+    /// By these cases.
     Own(Vec<Case>),
     /// By the gradient checks of the op of this name.
     GradientOf(&'static str),

@@ -1,7 +1,7 @@
 //! Programs: flat, ordered lists of coarse operations over planned tensors, and how they print.
 //!
-//! A program is recorded once by a [`Builder`], transformed by passes, and walked by the executor. Nothing here
-//! holds tensor data.
+//! A [`Builder`] records a program once, passes transform it, and the executor runs it node by node. Nothing
+//! here holds tensor data.
 
 pub mod builder;
 pub mod case;

@@ -1,10 +1,11 @@
-//! How programs print: one line per node, stable, for people and for snapshot tests.
+//! Text form of programs: one line per node, stable, for readers and for snapshot tests.
 
 use super::{Home, Mode, Node, Phase, Program, Stream, TensorId};
 use std::fmt;
 
 impl Program {
-    /// A tensor as programs print it: `%12` for a transient, its name for state, `%12[2048..]` for a view.
+    /// Returns a tensor's label in the text form: `%12` for a transient, its name for state, `%12[2048..]`
+    /// for a view.
     pub fn label(&self, id: TensorId) -> String {
         match self.tensor(id).home {
             Home::Transient => format!("%{}", id.0),
@@ -13,7 +14,7 @@ impl Program {
         }
     }
 
-    /// One node as programs print it.
+    /// Returns the line of one node.
     pub fn line(&self, node: &Node) -> String {
         let inputs: Vec<String> = node.inputs.iter().map(|&i| self.label(i)).collect();
         let outputs: Vec<String> = node

@@ -7,18 +7,19 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorId(pub usize);
 
-/// Where a tensor lives.
+/// Storage of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Home {
-    /// In memory that the memory plan gives it, from the node that writes it to the last that reads it.
+    /// In transient memory assigned by the memory plan, from the node that writes it to the last that reads
+    /// it.
     Transient,
     /// In the state, under this slot.
     State(SlotId),
     /// Inside another tensor, `offset` bytes from its start: a zero-copy view of whole rows.
     View {
-        /// The tensor that is looked into. Never itself a view.
+        /// The tensor viewed. Never itself a view.
         of: TensorId,
-        /// Bytes from its start.
+        /// Offset in bytes from its start.
         offset: usize,
     },
 }
@@ -30,26 +31,26 @@ pub struct Tensor {
     pub name: String,
     /// Shape and format.
     pub spec: Spec,
-    /// Where it lives.
+    /// Its storage.
     pub home: Home,
 }
 
-/// What a node does to one of its outputs.
+/// Write mode of a node's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Overwrites it: nothing has to be zeroed before.
+    /// Overwrites the output, so nothing has to be zeroed before.
     Write,
-    /// Adds to it.
+    /// Adds to the output (accumulation).
     Add,
 }
 
-/// The queue that a node is issued to. On the CPU all queues are one.
+/// Stream that a node is issued to. The CPU has only one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Stream {
-    /// The stream of the model.
+    /// The compute stream of the model.
     #[default]
     Main,
-    /// Collectives, beside the backward.
+    /// The stream of collectives that overlap with the backward.
     Communication,
 }
 
@@ -71,21 +72,21 @@ pub enum Phase {
 /// One operation applied to tensors.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it does.
+    /// The operation.
     pub op: Arc<dyn Op>,
-    /// What it reads.
+    /// Tensors that it reads.
     pub inputs: Vec<TensorId>,
-    /// What it writes.
+    /// Tensors that it writes.
     pub outputs: Vec<TensorId>,
-    /// How it writes each output.
+    /// Write mode of each output.
     pub modes: Vec<Mode>,
-    /// Scope, such as `blocks.0`: for people, who read it in listings and messages.
+    /// Scope, such as `blocks.0`, for listings and messages.
     pub scope: Arc<str>,
     /// Index of the block that it belongs to, counted from the input; `None` outside the blocks.
     pub block: Option<usize>,
     /// Part of the step.
     pub phase: Phase,
-    /// Queue.
+    /// Stream that it is issued to.
     pub stream: Stream,
 }
 
@@ -94,26 +95,26 @@ pub struct Node {
 pub struct Program {
     /// Its name, such as `micro(first,last)`.
     pub name: String,
-    /// What outlives it.
+    /// Layout of the state, which outlives the program.
     pub state: Arc<State>,
-    /// All tensors that nodes mention.
+    /// All tensors that nodes refer to.
     pub tensors: Vec<Tensor>,
     /// The nodes, in order.
     pub nodes: Vec<Node>,
 }
 
 impl Program {
-    /// The tensor behind an id.
+    /// Returns the tensor with this id.
     pub fn tensor(&self, id: TensorId) -> &Tensor {
         &self.tensors[id.0]
     }
 
-    /// The spec behind an id.
+    /// Returns the spec of the tensor with this id.
     pub fn spec(&self, id: TensorId) -> &Spec {
         &self.tensors[id.0].spec
     }
 
-    /// The tensor that holds this one's memory: itself, or what it is a view of.
+    /// Returns the tensor that owns this one's memory: itself, or the tensor that it is a view of.
     pub fn base(&self, id: TensorId) -> TensorId {
         match self.tensors[id.0].home {
             Home::View { of, .. } => of,
@@ -121,7 +122,8 @@ impl Program {
         }
     }
 
-    /// The index of the first node that writes each tensor, `None` for what only the state provides.
+    /// Returns, for each tensor, the index of the first node that writes it; `None` if only the state
+    /// provides it.
     pub fn producers(&self) -> Vec<Option<usize>> {
         let mut producers = vec![None; self.tensors.len()];
         for (i, node) in self.nodes.iter().enumerate() {
@@ -132,7 +134,7 @@ impl Program {
         producers
     }
 
-    /// The cost of one node.
+    /// Returns the cost of one node.
     pub fn cost(&self, node: &Node) -> super::Cost {
         let spec = |ids: &[TensorId]| ids.iter().map(|&id| self.spec(id).clone()).collect::<Vec<_>>();
         node.op.cost(&spec(&node.inputs), &spec(&node.outputs))

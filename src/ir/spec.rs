@@ -1,4 +1,4 @@
-//! What is known of a tensor before it exists: shape, padded shape, format.
+//! Static description of a tensor: shape, padded shape, element format.
 
 use crate::device::DType;
 use crate::device::cpu::buffer::ALIGNMENT;
@@ -7,11 +7,11 @@ use std::fmt;
 /// Shape, allocated shape and format of a tensor.
 ///
 /// `alloc` is `shape` with dimensions rounded up where the hardware likes it (the vocabulary, the FFN width).
-/// Padding always holds zeros. Checkpoints, parameter counts and losses speak of `shape`; memory and products of
+/// Padding always holds zeros. Checkpoints, parameter counts and losses use `shape`; memory and products use
 /// `alloc`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// The dimensions that mean something.
+    /// Logical dimensions, without padding.
     pub shape: Vec<usize>,
     /// The dimensions in memory, row-major and contiguous.
     pub alloc: Vec<usize>,
@@ -20,47 +20,48 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// An unpadded tensor.
+    /// Describes an unpadded tensor.
     pub fn new(shape: impl Into<Vec<usize>>, dtype: DType) -> Self {
         let shape = shape.into();
         Self { alloc: shape.clone(), shape, dtype }
     }
 
-    /// A tensor whose memory is larger than its shape. Both have the same number of dimensions.
+    /// Describes a tensor whose allocated shape is larger than its shape. Both have the same number of
+    /// dimensions.
     pub fn padded(shape: impl Into<Vec<usize>>, alloc: impl Into<Vec<usize>>, dtype: DType) -> Self {
         let (shape, alloc) = (shape.into(), alloc.into());
         debug_assert_eq!(shape.len(), alloc.len());
         Self { shape, alloc, dtype }
     }
 
-    /// The same shape in another format.
+    /// Returns the same shape in another format.
     #[must_use]
     pub fn with_dtype(&self, dtype: DType) -> Self {
         Self { dtype, ..self.clone() }
     }
 
-    /// Elements in memory, padding included. Plans check the product before any spec is made.
+    /// Number of elements in memory, padding included. Plans check that the product does not overflow.
     pub fn elements(&self) -> usize {
         self.alloc.iter().product()
     }
 
-    /// Elements that mean something.
+    /// Number of elements without padding.
     pub fn logical_elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Bytes in memory.
+    /// Size in memory in bytes.
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.size()
     }
 
-    /// Bytes in memory, rounded up to the alignment of tensors.
+    /// Size in memory in bytes, rounded up to the alignment of tensors.
     pub fn aligned_bytes(&self) -> usize {
         self.bytes().next_multiple_of(ALIGNMENT)
     }
 
-    /// The stretches of memory that hold the shape: (first element of the shape, first element in memory, length),
-    /// in row-major order.
+    /// Returns the contiguous ranges of memory that hold the logical elements, in row-major order: (first
+    /// logical element, first element in memory, length).
     pub fn runs(&self) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
         let len = self.shape.last().copied().unwrap_or(1);
         let leading = self.shape.len().saturating_sub(1);
@@ -76,17 +77,17 @@ impl Spec {
         })
     }
 
-    /// For every element of the shape, in row-major order, its place in memory.
+    /// Returns the index in memory of every logical element, in row-major order.
     pub fn logical_indices(&self) -> impl Iterator<Item = usize> + '_ {
         self.runs().flat_map(|(_, at, len)| at..at + len)
     }
 
-    /// The last dimension in memory (1 for a scalar).
+    /// Returns the last dimension in memory (1 for a scalar).
     pub fn width(&self) -> usize {
         self.alloc.last().copied().unwrap_or(1)
     }
 
-    /// All dimensions in memory but the last, multiplied.
+    /// Returns the product of all dimensions in memory but the last.
     pub fn rows(&self) -> usize {
         self.alloc.iter().rev().skip(1).product()
     }

@@ -1,7 +1,9 @@
-//! What outlives a program: parameters, gradients, moments, the batch, counters, metrics, caches.
+//! The state, which outlives programs: parameters, gradients, the optimizer's slots, the batch, counters,
+//! metrics, caches.
 //!
-//! State is planned before any program. Parameters lie in flat buffers, in the order in which their gradients become
-//! ready, so that buckets of gradients are contiguous ranges. Training, evaluation and generation programs share it.
+//! The state is laid out before any program. Parameters lie in flat buffers, in the order in which their
+//! gradients become ready, so that buckets of gradients are contiguous ranges. Training, evaluation and
+//! generation programs share it.
 
 use super::{Role, Spec};
 use crate::device::cpu::buffer::ALIGNMENT;
@@ -28,13 +30,14 @@ pub struct Slot {
 /// One allocation of the state.
 #[derive(Clone, Debug)]
 pub struct StateBuffer {
-    /// Its name: `params`, `grads`, those of the optimizer's slots, `shadow`, `batch`, `control`, `generation`.
+    /// Its name: `params`, `grads`, those of the optimizer's slots, `shadow`, `batch`, `control`,
+    /// `generation`.
     pub name: String,
     /// Its size in bytes.
     pub bytes: usize,
 }
 
-/// How a parameter starts.
+/// Initialization of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     /// Normal with this standard deviation.
@@ -58,14 +61,14 @@ pub struct OptimizerSlot {
     pub initial: f64,
 }
 
-/// A trained tensor and where its parts lie.
+/// A trained tensor, and where its master, gradient and compute copy lie.
 #[derive(Clone, Debug)]
 pub struct Param {
     /// Its name, such as `blocks.0.qkv`.
     pub name: String,
     /// Shape and padding, in the master format.
     pub spec: Spec,
-    /// How it starts.
+    /// Its initialization.
     pub init: Init,
     /// Role in the model.
     pub role: Role,
@@ -73,7 +76,7 @@ pub struct Param {
     pub block: Option<usize>,
     /// First element in each flat buffer.
     pub start: usize,
-    /// What ops read: the shadow where there is one and products read it, else the master.
+    /// The slot that ops read: the compute copy for matrices in a mixed-precision program, else the master.
     pub read: SlotId,
     /// The gradient.
     pub grad: SlotId,
@@ -92,33 +95,33 @@ pub struct State {
     pub params: Vec<Param>,
     /// Elements of each flat parameter buffer, padding included.
     pub flat_len: usize,
-    /// What the optimizer keeps for every parameter; empty in a state that is not for training.
+    /// Tensors that the optimizer keeps for every parameter; empty in a state that is not for training.
     pub optimizer_slots: Vec<OptimizerSlot>,
     by_name: BTreeMap<String, SlotId>,
 }
 
 impl State {
-    /// The slot of that name.
+    /// Returns the slot with this name.
     pub fn slot(&self, name: &str) -> Option<SlotId> {
         self.by_name.get(name).copied()
     }
 
-    /// The slot behind an id.
+    /// Returns the slot with this id.
     pub fn get(&self, id: SlotId) -> &Slot {
         &self.slots[id.0]
     }
 
-    /// Parameter by name.
+    /// Returns the parameter with this name.
     pub fn param(&self, name: &str) -> Option<&Param> {
         self.params.iter().find(|p| p.name == name)
     }
 
-    /// The parameter whose readable tensor is this slot.
+    /// Returns the parameter that ops read through this slot.
     pub fn param_read_at(&self, slot: SlotId) -> Option<&Param> {
         self.params.iter().find(|p| p.read == slot)
     }
 
-    /// Bytes of all buffers.
+    /// Total size of all buffers in bytes.
     pub fn bytes(&self) -> usize {
         self.buffers.iter().map(|b| b.bytes).sum()
     }
@@ -144,16 +147,16 @@ pub struct StateBuilder {
     state: State,
 }
 
-/// What a parameter needs to be laid out.
+/// Request for a parameter to be laid out.
 #[derive(Clone, Debug)]
 pub struct ParamRequest {
     /// Its name.
     pub name: String,
-    /// Shape.
+    /// Logical shape.
     pub shape: Vec<usize>,
     /// Shape in memory.
     pub alloc: Vec<usize>,
-    /// How it starts.
+    /// Its initialization.
     pub init: Init,
     /// Role in the model. Matrices are read in the format of activations, vectors as masters.
     pub role: Role,
@@ -176,7 +179,7 @@ impl StateBuilder {
         Self::with_params(precision, params, vec![("params", precision.master)])
     }
 
-    /// A state without parameters.
+    /// Starts a state without parameters.
     pub fn empty(precision: Precision) -> Self {
         let state = State {
             precision,
@@ -190,7 +193,8 @@ impl StateBuilder {
         Self { state }
     }
 
-    /// Lays out flat buffers, each with an element per element of the parameters, and the compute copy after them.
+    /// Lays out flat buffers, each with an element per element of the parameters, and the compute copy after
+    /// them.
     fn with_params(
         precision: Precision,
         requests: &[ParamRequest],
@@ -199,7 +203,8 @@ impl StateBuilder {
         if precision.has_shadow() {
             buffers.push(("shadow", precision.stream));
         }
-        // Tensors start at the alignment in the narrowest format, so that one element offset serves every buffer.
+        // Tensors start at the alignment in the narrowest format, so that one element offset serves every
+        // buffer.
         let narrowest = buffers.iter().map(|(_, dtype)| dtype.size()).min().unwrap_or(1);
         let step = ALIGNMENT / narrowest;
         let mut starts = Vec::with_capacity(requests.len());
@@ -237,7 +242,7 @@ impl StateBuilder {
         builder
     }
 
-    /// Adds a buffer of named tensors, each aligned, in order.
+    /// Adds a buffer that holds the named tensors in order, each aligned.
     pub fn group(&mut self, name: &str, tensors: &[(&str, Spec)]) {
         let mut bytes = 0;
         let buffer = self.buffer(name, 0);
@@ -248,7 +253,7 @@ impl StateBuilder {
         self.state.buffers[buffer].bytes = bytes;
     }
 
-    /// Declares that gradients of the slot `read` are to be recorded into the slot `grad`, for programs whose
+    /// Declares that the gradient of the slot `read` is recorded into the slot `grad`, for programs whose
     /// trained tensors are not laid out by [`StateBuilder::for_training`] (the checks of single ops).
     pub fn watch(&mut self, read: &str, grad: &str) {
         let (Some(&read_slot), Some(&grad_slot)) =
@@ -268,19 +273,19 @@ impl StateBuilder {
         });
     }
 
-    /// Adds a name for elements `start..start + len` of a flat parameter buffer (`grads`, …).
+    /// Adds a named slot for elements `start..start + len` of a flat parameter buffer such as `grads`.
     pub fn flat_range(&mut self, kind: &str, name: &str, start: usize, len: usize) {
         let Some(flat) = self.state.slot(&format!("{kind}.flat")) else { return };
         let (buffer, dtype) = (self.state.get(flat).buffer, self.state.get(flat).spec.dtype);
         self.slot_in(buffer, format!("{kind}.{name}"), Spec::new([len], dtype), start * dtype.size());
     }
 
-    /// The layout so far, for deciding flat ranges.
+    /// The layout built so far, for choosing flat ranges.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// The finished layout.
+    /// Returns the finished layout.
     pub fn finish(self) -> State {
         self.state
     }

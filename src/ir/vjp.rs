@@ -1,10 +1,10 @@
-//! What an op sees while its gradient is recorded.
+//! Interface through which an op records its vector-Jacobian product.
 
 use super::{Builder, Mode, Node, Op, Out, Spec, TensorId};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
-/// The gradient that arrives at an output.
+/// Upstream gradient of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upstream {
     /// Exactly 1 in every element: the loss itself.
@@ -13,10 +13,10 @@ pub enum Upstream {
     Tensor(TensorId),
 }
 
-/// Where the gradient of an input goes.
+/// Destination of an input's gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sink {
-    /// Nobody asks for it.
+    /// Not needed.
     Unwanted,
     /// A new tensor.
     Fresh,
@@ -24,7 +24,7 @@ pub enum Sink {
     Into(TensorId, Mode),
 }
 
-/// One node's gradient being recorded.
+/// Records the gradient of one node.
 #[derive(Debug)]
 pub struct Vjp<'a> {
     builder: &'a mut Builder,
@@ -35,7 +35,8 @@ pub struct Vjp<'a> {
 }
 
 impl<'a> Vjp<'a> {
-    /// For autodiff: the node, what arrives at its outputs, where gradients of its inputs go.
+    /// Starts recording, for autodiff: the node, the upstream gradients of its outputs, the destinations of
+    /// its inputs' gradients.
     pub fn new(
         builder: &'a mut Builder,
         node: &'a Node,
@@ -51,40 +52,40 @@ impl<'a> Vjp<'a> {
         &self.node.scope
     }
 
-    /// Input `i` of the forward node.
+    /// Returns input `i` of the forward node.
     pub fn input(&self, i: usize) -> TensorId {
         self.node.inputs[i]
     }
 
-    /// The number of inputs of the forward node.
+    /// Number of inputs of the forward node.
     pub fn input_count(&self) -> usize {
         self.node.inputs.len()
     }
 
-    /// Output `i` of the forward node.
+    /// Returns output `i` of the forward node.
     pub fn output(&self, i: usize) -> TensorId {
         self.node.outputs[i]
     }
 
-    /// The spec of a tensor.
+    /// Returns the spec of a tensor.
     pub fn spec(&self, id: TensorId) -> &Spec {
         self.builder.spec(id)
     }
 
-    /// Whether anybody asks for the gradient of input `i`.
+    /// Returns true if the gradient of input `i` is needed.
     pub fn wants(&self, i: usize) -> bool {
         self.sinks[i] != Sink::Unwanted
     }
 
-    /// The gradient of output `i`, if one arrives.
+    /// Returns the upstream gradient of output `i`, if there is one.
     pub fn upstream(&self, i: usize) -> Option<Upstream> {
         self.upstream[i]
     }
 
-    /// The gradient of output `i` as a tensor.
+    /// Returns the upstream gradient of output `i` as a tensor.
     ///
     /// # Errors
-    /// When none arrives, or it is the constant 1 of a loss.
+    /// When there is none, or it is the constant 1 of a loss.
     pub fn grad(&self, i: usize) -> Result<TensorId> {
         match self.upstream[i] {
             Some(Upstream::Tensor(id)) => Ok(id),
@@ -99,8 +100,8 @@ impl<'a> Vjp<'a> {
         }
     }
 
-    /// Records an op whose outputs are, in order, the gradients of the inputs listed in `of`; outputs beyond are
-    /// scratch. Returns all its outputs.
+    /// Records an op whose outputs are, in order, the gradients of the inputs listed in `of`; further outputs
+    /// are scratch. Returns all its outputs.
     ///
     /// # Errors
     /// When its inputs do not fit.
@@ -130,18 +131,18 @@ impl<'a> Vjp<'a> {
         Ok(outputs)
     }
 
-    /// Says that a tensor that exists already is the gradient of input `i`.
+    /// Declares an existing tensor as the gradient of input `i`.
     pub fn give(&mut self, i: usize, gradient: TensorId) {
         self.given[i] = Some(gradient);
     }
 
-    /// What was given for each input.
+    /// Returns the gradient tensor declared for each input.
     pub fn into_given(self) -> Vec<Option<TensorId>> {
         self.given
     }
 }
 
-/// The part of a scoped name after the last dot.
+/// Returns the part of a scoped name after the last dot.
 fn short_name(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }

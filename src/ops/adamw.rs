@@ -1,8 +1,8 @@
 //! AdamW over all parameters in one pass.
 //!
-//! Loshchilov and Hutter, "Decoupled weight decay regularization" (2019), in the order of operations of PyTorch's
-//! `torch.optim.AdamW`, with clipping by the global norm folded in. What changes from step to step comes from a
-//! table indexed by the step counter, computed once in f64 by [`schedule_row`].
+//! Loshchilov and Hutter, "Decoupled weight decay regularization" (2019), in the order of operations of
+//! PyTorch's `torch.optim.AdamW`, with clipping by the global norm folded in. What changes from step to step
+//! comes from a table indexed by the step counter, computed once in f64 by [`schedule_row`].
 
 use super::segments::{RUN, Segment, covered, grid, with_switches};
 use crate::device::gpu::{Arg, Kernel};
@@ -19,9 +19,9 @@ const LANES: usize = 64;
 
 /// `(params, m, v, compute copy) ← AdamW(grads, …)`, in place.
 ///
-/// Inputs: grads `[n]`, schedule `[steps + 1, 4]` (row 0 is not read), step `[1]`, clip `[1]`, bad `[1]`. Outputs, all
-/// updated in place: params, m, v `[n]`, and the compute copy `[n]` where activations are narrower than masters.
-/// Nothing changes where `bad` is not zero.
+/// Inputs: grads `[n]`, schedule `[steps + 1, 4]` (row 0 is not read), step `[1]`, clip `[1]`, bad `[1]`.
+/// Outputs, all updated in place: params, m, v `[n]`, and the compute copy `[n]` where activations are
+/// narrower than masters. Nothing changes where `bad` is not zero.
 #[derive(Clone, Debug)]
 pub struct AdamW {
     /// Decay of the first moment.

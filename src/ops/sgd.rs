@@ -1,9 +1,9 @@
 //! SGD with momentum over all parameters in one pass.
 //!
-//! Sutskever et al., "On the importance of initialization and momentum in deep learning" (2013), in the form and order
-//! of operations of PyTorch's `torch.optim.SGD` (torch/optim/sgd.py, `_single_tensor_sgd`) without dampening, with
-//! clipping by the global norm folded in. Weight decay is coupled, as there: it is added to the gradient before the
-//! momentum.
+//! Sutskever et al., "On the importance of initialization and momentum in deep learning" (2013), in the form
+//! and order of operations of PyTorch's `torch.optim.SGD` (torch/optim/sgd.py, `_single_tensor_sgd`) without
+//! dampening, with clipping by the global norm folded in. Weight decay is coupled, as there: it is added to
+//! the gradient before the momentum.
 
 use super::segments::{RUN, Segment, covered, grid, with_switches};
 use crate::device::gpu::{Arg, Kernel};
@@ -20,9 +20,9 @@ const LANES: usize = 64;
 
 /// `(params, momentum, compute copy) ← SGD(grads, …)`, in place.
 ///
-/// Inputs: grads `[n]`, schedule `[steps + 1, 1]` (row 0 is not read), step `[1]`, clip `[1]`, bad `[1]`. Outputs, all
-/// updated in place: params `[n]`, momentum `[n]` unless the factor is 0, and the compute copy `[n]` where activations
-/// are narrower than masters. Nothing changes where `bad` is not zero.
+/// Inputs: grads `[n]`, schedule `[steps + 1, 1]` (row 0 is not read), step `[1]`, clip `[1]`, bad `[1]`.
+/// Outputs, all updated in place: params `[n]`, momentum `[n]` unless the factor is 0, and the compute copy
+/// `[n]` where activations are narrower than masters. Nothing changes where `bad` is not zero.
 #[derive(Clone, Debug)]
 pub struct Sgd {
     /// Factor of the momentum; with 0 there is none, and no tensor for it.

@@ -28,8 +28,8 @@ pub fn param_groups(state: &State) -> Vec<ParamGroup> {
     groups
 }
 
-/// Returns ranges of the flat buffers with and without weight decay, in order, neighbours joined. Decay applies to
-/// matrices, embedding and head included, and spares vectors (weights of norms).
+/// Returns ranges of the flat buffers with and without weight decay, in order, neighbours joined. Decay
+/// applies to matrices, embedding and head included, and spares vectors (weights of norms).
 pub fn decay_segments(state: &State) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     for group in param_groups(state) {

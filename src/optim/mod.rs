@@ -1,8 +1,8 @@
 //! Optimizers: the state that an update keeps for every parameter, the ops that compute it, and its schedule.
 //!
-//! An optimizer is one file here that implements [`Optimizer`] and declares its hyperparameters, and one line of
-//! [`OPTIMIZERS`]. Recipes read their keys from that list; the layout of the state, checkpoints,
-//! forecasts and the program of a step's end iterate over an optimizer's slots and never name them.
+//! An optimizer is one file here that implements [`Optimizer`] and declares its hyperparameters, and one line
+//! of [`OPTIMIZERS`]. Recipes read their keys from that list; the layout of the state, checkpoints, forecasts
+//! and the program of a step's end iterate over an optimizer's slots and never name them.
 
 mod adamw;
 mod groups;

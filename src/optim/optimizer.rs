@@ -19,8 +19,8 @@ pub struct Entry {
 
 /// An update rule with its hyperparameters.
 pub trait Optimizer: Debug + Send + Sync {
-    /// Tensors that it keeps for every parameter. The order is that of the buffers of the state, of the update's
-    /// outputs and of checkpoints.
+    /// Tensors that it keeps for every parameter. The order is that of the buffers of the state, of the
+    /// update's outputs and of checkpoints.
     fn slots(&self, precision: Precision) -> Vec<OptimizerSlot>;
 
     /// Describes the slots in plain words, such as `two moments`; empty without slots.
@@ -49,7 +49,8 @@ pub struct Update {
     pub schedule: TensorId,
     /// The step, `[1]` u32, from 1: the row of the table.
     pub step: TensorId,
-    /// The factor by which gradients are to be multiplied (clipping by the global norm), `[1]` in the master format.
+    /// The factor by which gradients are to be multiplied (clipping by the global norm), `[1]` in the master
+    /// format.
     pub clip: TensorId,
     /// The flag of a step that was not finite, `[1]` u32: where it is not zero nothing may change.
     pub bad: TensorId,

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 /// Appends the gradients of all parameters that the program reads.
 ///
-/// `seeds` are the tensors that the loss is made of, with what arrives at them. In the `first` micro-step of a step
-/// the first contribution to a parameter's gradient overwrites it; all others add.
+/// `seeds` are the tensors that make up the loss, with their upstream gradients. In the `first` micro-step of
+/// a step the first contribution to a parameter's gradient overwrites it; all others add.
 ///
 /// # Errors
 /// When an op on the way has no gradient, or a parameter receives none.
@@ -31,11 +31,11 @@ pub fn differentiate(program: Program, seeds: &[(TensorId, Upstream)], first: bo
 
 struct Autodiff {
     builder: Builder,
-    /// What arrives at each tensor, as far as recorded.
+    /// Upstream gradient of each tensor, as far as recorded.
     grads: Vec<Option<Upstream>>,
-    /// Which tensors depend on a parameter.
+    /// For each tensor, true if it depends on a parameter.
     tracked: Vec<bool>,
-    /// Parameter gradients that hold a value of this step.
+    /// Parameter gradients that already hold a contribution of this step.
     written: HashSet<TensorId>,
     first: bool,
 }
@@ -91,7 +91,7 @@ impl Autodiff {
         Ok(())
     }
 
-    /// Where the gradient of a node's input goes.
+    /// Returns the destination of the gradient of a node's input.
     fn sink(&mut self, input: TensorId) -> Sink {
         if !self.tracked[input.0] {
             return Sink::Unwanted;
@@ -105,14 +105,14 @@ impl Autodiff {
         Sink::Into(grad, mode)
     }
 
-    /// Makes room for tensors that were recorded since.
+    /// Extends the tables to tensors recorded since.
     fn grow(&mut self) {
         let tensors = self.builder.program().tensors.len();
         self.grads.resize(tensors, None);
         self.tracked.resize(tensors, false);
     }
 
-    /// Books a gradient of `input`, adding it to what is booked already.
+    /// Accumulates a gradient of `input` onto those recorded so far.
     fn contribute(&mut self, node: &Node, input: TensorId, gradient: TensorId) -> Result<()> {
         let is_view = matches!(self.builder.program().tensor(input).home, Home::View { .. });
         let (input, gradient) = self.whole(node, input, gradient)?;
@@ -120,7 +120,7 @@ impl Autodiff {
         let (want, have) = (program.spec(input), program.spec(gradient));
         if want.dtype != have.dtype || want.alloc != have.alloc {
             return Err(Error::failed(format!(
-                "the gradient that {} in {} gives for {} is {have}, not {want}",
+                "the gradient of {2}, recorded by {0} in {1}, is {have}, not {want}",
                 node.op.name(),
                 node.scope,
                 program.tensor(input).name
@@ -128,7 +128,8 @@ impl Autodiff {
         }
         let total = match self.grads[input.0] {
             None => gradient,
-            // Every view of a tensor brings the same whole gradient, of which it has filled its rows.
+            // Every view of a tensor contributes the same whole gradient, of which it has filled its own
+            // rows.
             Some(Upstream::Tensor(before)) if is_view && before == gradient => return Ok(()),
             Some(Upstream::Tensor(before)) => {
                 let name = format!("d_{}", program.tensor(input).name.rsplit('.').next().unwrap_or_default());
@@ -147,7 +148,8 @@ impl Autodiff {
         Ok(())
     }
 
-    /// A gradient of a row view is itself a view, at the same place of a buffer that is the gradient of the whole.
+    /// Maps a row view and its gradient, which is a view at the same offset, to the tensors that they are
+    /// views of.
     fn whole(&self, node: &Node, input: TensorId, gradient: TensorId) -> Result<(TensorId, TensorId)> {
         let program = self.builder.program();
         match (program.tensor(input).home, program.tensor(gradient).home) {
@@ -162,7 +164,7 @@ impl Autodiff {
         }
     }
 
-    /// Every parameter that the program reads has a gradient at the end.
+    /// Checks that every parameter which the program reads receives a gradient.
     fn check_complete(&self, forward: &[Node]) -> Result<()> {
         let program = self.builder.program();
         let written: HashSet<TensorId> =

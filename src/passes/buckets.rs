@@ -1,4 +1,5 @@
-//! Inserts the all-reduces of gradients: of each bucket where backward completes it, or of all tensors in a group.
+//! Inserts all-reduces of gradients: one per bucket where the backward completes it, or one group of all
+//! tensors.
 
 use crate::error::Result;
 use crate::ir::{Builder, Home, Mode, Out, Phase, Program, Stream};
@@ -16,9 +17,10 @@ pub struct Bucket {
     pub len: usize,
 }
 
-/// Cuts the flat gradient at parameter borders into buckets of at least `bytes` (the last may be smaller). Zero
-/// makes one bucket per parameter. With `first_alone`, the first parameter is a bucket by itself, whatever its size:
-/// what is complete before the backward of the blocks need not wait for them.
+/// Splits the flat gradient at parameter boundaries into buckets of at least `bytes` (the last may be
+/// smaller). Zero makes one bucket per parameter. With `first_alone`, the first parameter is a bucket by
+/// itself, whatever its size: its gradient is complete before the backward of the blocks begins and need not
+/// wait for theirs.
 pub fn buckets(
     params: &[(usize, usize)],
     flat_len: usize,
@@ -39,8 +41,8 @@ pub fn buckets(
     buckets
 }
 
-/// Inserts an all-reduce per bucket: right after the node that completes it, on the communication stream, or, without
-/// `overlap`, all at the end on the main stream.
+/// Inserts an all-reduce per bucket: right after the node that completes it, on the communication stream, or,
+/// without `overlap`, all at the end on the main stream.
 ///
 /// # Errors
 /// When the state lacks a bucket's slot.
@@ -66,11 +68,11 @@ pub fn insert_all_reduces(program: Program, buckets: &[Bucket], overlap: bool) -
     Ok(builder.finish())
 }
 
-/// Appends one all-reduce of every parameter's gradient, all in one group, on the main stream: what bucketed reduction
-/// is held against.
+/// Appends one all-reduce of every parameter's gradient, all in one group, on the main stream: the baseline
+/// for bucketed reduction.
 ///
 /// # Errors
-/// When the op refuses them.
+/// When the op refuses the tensors.
 pub fn append_group(program: Program) -> Result<Program> {
     let slots: Vec<_> = program.state.params.iter().map(|param| param.grad).collect();
     let mut builder = Builder::resume(program);
@@ -84,7 +86,7 @@ pub fn append_group(program: Program) -> Result<Program> {
     Ok(builder.finish())
 }
 
-/// The last node that writes a gradient inside the bucket.
+/// Returns the index of the last node that writes a gradient inside the bucket.
 fn completed_at(program: &Program, bucket: &Bucket) -> usize {
     let inside = |out: &crate::ir::TensorId| match program.tensor(*out).home {
         Home::State(slot) => program

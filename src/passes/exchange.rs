@@ -1,8 +1,9 @@
-//! Sums the gradient of the embedding over ranks by its rows.
+//! Sums the gradient of the embedding over ranks by exchanging its non-zero rows.
 //!
-//! The gradient of the embedding is the last that backward completes, so that nothing is left to hide its all-reduce
-//! behind. But it is zero where no token of the batch is: ranks that give each other their tokens and the rows of the
-//! gradient that belong to them can all make the same sum, in the order in which one rank would add the whole batch.
+//! The backward completes the gradient of the embedding last, so no computation is left to overlap with its
+//! all-reduce. But only the rows of tokens in the batch are not zero: ranks all-gather their tokens and the
+//! matching gradient rows, and each computes the same sum, in the order in which a single rank would add up
+//! the whole batch.
 
 use crate::device::DType;
 use crate::error::{Error, Result};
@@ -11,20 +12,21 @@ use crate::ops::embedding::{EmbeddingGrad, RankInterleaved};
 use crate::ops::gather_rows::GatherRows;
 use std::sync::Arc;
 
-/// Whether each rank sends fewer bytes when ranks exchange `rows` rows and their tokens each, in the format of
-/// activations, than when they all-reduce the gradient of `table`.
+/// Returns true if gathering `rows` rows and their tokens from each rank, in the format of activations, sends
+/// fewer bytes per rank than an all-reduce of the gradient of `table`.
 ///
-/// In a ring, a gather sends what a rank has to all but one of the others in turn, and an all-reduce sends every part of
-/// the table twice: `(ranks − 1)·rows·(dim·bytes + 4)` against `2·(ranks − 1)/ranks·table`.
+/// In a ring, an all-gather passes each rank's rows on `ranks − 1` times, and an all-reduce sends every part
+/// of the table twice: `(ranks − 1)·rows·(dim·bytes + 4)` against `2·(ranks − 1)/ranks·table`.
 pub fn pays(ranks: usize, rows: usize, stream: DType, table: &Spec) -> bool {
     let row = table.width() * stream.size() + DType::U32.size();
     ranks > 1 && ranks * rows * row < 2 * table.bytes()
 }
 
-/// Replaces the one node that writes the gradient at `slot` by a gather of its rows over ranks and their sum.
+/// Replaces the node that writes the gradient at `slot` by an all-gather of its rows over ranks and their
+/// sum.
 ///
 /// # Errors
-/// When no embedding alone makes that gradient.
+/// When anything but one embedding gradient writes the slot.
 pub fn exchange_rows(program: Program, slot: SlotId, layout: RankInterleaved) -> Result<Program> {
     let mut b = Builder::resume(program);
     let nodes = b.take_nodes();

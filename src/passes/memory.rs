@@ -2,18 +2,18 @@
 
 use crate::ir::{Home, Program, TensorId};
 
-/// A stretch of transient memory: one tensor, or several that follow each other in place.
+/// A range of transient memory: one tensor, or several that replace each other in place.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// Its size, a multiple of the alignment.
+    /// Size in bytes, a multiple of the alignment.
     pub bytes: usize,
     /// The node that first writes it.
     pub birth: usize,
     /// The last node that touches it.
     pub death: usize,
-    /// Where it lies in the arena.
+    /// Offset in the arena in bytes.
     pub offset: usize,
-    /// The tensors that live in it, in order of birth.
+    /// The tensors that occupy it, in order of birth.
     pub tensors: Vec<TensorId>,
 }
 
@@ -72,7 +72,8 @@ struct Lifetime {
     death: usize,
 }
 
-/// First write to last read of every transient tensor; views count for what they look into.
+/// Returns first write to last access of every transient tensor; accesses through views count for the viewed
+/// tensor.
 fn lifetimes(program: &Program) -> Vec<Option<Lifetime>> {
     let mut lifetimes: Vec<Option<Lifetime>> = vec![None; program.tensors.len()];
     for (at, node) in program.nodes.iter().enumerate() {
@@ -124,10 +125,10 @@ fn blocks(program: &Program, lifetimes: &[Option<Lifetime>]) -> (Vec<Block>, Vec
     (blocks, block_of)
 }
 
-/// Gives offsets: largest block first, each at the lowest place that is free during its whole life.
+/// Assigns offsets: largest block first, each at the lowest offset that is free during its whole lifetime.
 ///
-/// Greedy by size, as in Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (2020).
-/// Returns the size of the arena.
+/// Greedy by size, as in Pisarchyk and Lee, "Efficient memory management for deep neural net inference"
+/// (2020). Returns the size of the arena.
 fn place(blocks: &mut [Block]) -> usize {
     let mut order: Vec<usize> = (0..blocks.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(blocks[i].bytes), blocks[i].birth, i));

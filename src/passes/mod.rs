@@ -1,7 +1,8 @@
-//! Program to program: everything that happens between recording a model and running it, in one visible order.
+//! Passes, from program to program: all that happens between recording a model and running it, in one visible
+//! order.
 //!
-//! unfuse (ablation) → autodiff → recompute → exchange → buckets → memory. `model` calls them, and `exec` the last;
-//! each prints and is tested alone.
+//! unfuse (ablation) → autodiff → recompute → exchange → buckets → memory. `model` calls all but the last,
+//! which `exec` calls. Each can be printed and tested alone.
 
 pub mod autodiff;
 pub mod buckets;

@@ -1,6 +1,7 @@
-//! Trades time for memory: forward nodes run again before the backward that reads them, instead of being kept.
+//! Activation recomputation: forward nodes run again before the backward that reads their outputs, which are
+//! not kept.
 //!
-//! The duplicates are the same ops on the same inputs, so not one bit changes.
+//! The duplicates are the same ops on the same inputs, so results have the same bits.
 
 use crate::error::Result;
 use crate::ir::{Builder, Home, Node, Phase, Program, TensorId};
@@ -37,12 +38,12 @@ struct Rewriter<'a> {
     nodes: &'a [Node],
     producers: Vec<Option<usize>>,
     dropped: HashSet<TensorId>,
-    /// Dropped tensors that have been recomputed, and what holds them now.
+    /// Dropped tensors that have been recomputed, with their replacements.
     fresh: HashMap<TensorId, TensorId>,
 }
 
 impl Rewriter<'_> {
-    /// The tensor that holds `id` in the backward; records its recomputation if need be.
+    /// Returns the tensor that holds `id` in the backward; records its recomputation if necessary.
     fn available(&mut self, id: TensorId) -> Result<TensorId> {
         if !self.dropped.contains(&id) {
             return Ok(id);
@@ -79,7 +80,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// The forward tensors that are not kept for the backward.
+/// Returns the forward tensors that are not kept for the backward.
 fn dropped(program: &Program, policy: Recompute) -> HashSet<TensorId> {
     let viewed: HashSet<TensorId> = (0..program.tensors.len())
         .filter_map(|i| match program.tensors[i].home {
@@ -106,7 +107,7 @@ fn dropped(program: &Program, policy: Recompute) -> HashSet<TensorId> {
             let drop = match policy {
                 Recompute::None => false,
                 Recompute::Selective => {
-                    // Only where it saves something: what it is made of stays for the backward in any case.
+                    // Only where it saves memory: its inputs are kept for the backward in any case.
                     let kept = |i: &TensorId| {
                         program.tensor(*i).home != Home::Transient
                             || backward.contains(i)

@@ -4,8 +4,8 @@ use crate::error::{Error, Result};
 use crate::ir::{Builder, Node, Program, TensorId};
 use std::collections::HashMap;
 
-/// Replaces every op that has an `unfused` form by it, repeatedly. Outputs keep their tensors, so that nothing
-/// downstream changes.
+/// Replaces every op that has an unfused form by that form, repeatedly. Outputs keep their tensors, so
+/// nothing downstream changes.
 ///
 /// # Errors
 /// When an op's unfused form does not fit.
@@ -32,7 +32,7 @@ pub fn unfuse(program: Program) -> Result<Program> {
     Ok(builder.finish())
 }
 
-/// Makes the smaller nodes write where the fused node wrote.
+/// Redirects the outputs of the smaller nodes to the tensors that the fused node wrote.
 fn retarget(mut nodes: Vec<Node>, fused: &Node, outputs: &[TensorId]) -> Result<Vec<Node>> {
     let wrong = |why: &str| Error::failed(format!("the unfused form of {} {why}", fused.op.name()));
     if outputs.len() != fused.outputs.len() {

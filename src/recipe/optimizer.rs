@@ -1,4 +1,5 @@
-//! The `[optimizer]` section: a name, a peak learning rate, and the hyperparameters that the named optimizer declares.
+//! The `[optimizer]` section: a name, a peak learning rate, and the hyperparameters that the named optimizer
+//! declares.
 
 use super::key::{Class::Training, Interval, Key, Type, UNSET};
 use crate::optim::{self, Entry, Form, Hyperparameter, OPTIMIZERS, Value, Values};
@@ -56,7 +57,8 @@ impl Serialize for Optimizer {
     }
 }
 
-/// The keys of `[optimizer]`: the common ones, then the hyperparameters of every optimizer, a shared name once.
+/// The keys of `[optimizer]`: the common ones, then the hyperparameters of every optimizer, a shared name
+/// once.
 pub(super) fn keys() -> Vec<Key> {
     let names: Vec<&'static str> = OPTIMIZERS.iter().map(|entry| entry.name).collect();
     let lr = Type::Number(Interval { low: Included(0.0), high: Included(10.0) });

@@ -581,7 +581,7 @@ fn misspelt_optimizers() {
      --> command line:1:16
       |
     1 | optimizer.name=sdg
-      |                ^^^ unknown word
+      |                ^^^ unknown value
       |
       = help: optimizer.name is one of "adamw", "sgd"; did you mean "sgd"?
     "###);
