@@ -33,7 +33,7 @@ fn a_panic_ends_all_and_is_named() {
         let fault = format!("panic {rank} 6");
         let party = long(launcher, &place, &[], &[("XRUN_FAULT", &fault)]).ends();
         assert!(party.members.iter().all(|member| member.code == Some(1)), "{launcher:?}: {}", party.said());
-        let cause = format!("rank {rank} at step 6: panicked: XRUN_FAULT asked for it");
+        let cause = format!("rank {rank} at step 6: panicked: injected by XRUN_FAULT");
         says(&place, &party, Status::Failed, &[&cause]);
         assert_eq!(place.run().summary().reason, Some(cause), "{launcher:?}");
         assert_eq!(place.run().rows(), 5, "what was trained is written");
