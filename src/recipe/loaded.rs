@@ -175,13 +175,13 @@ impl Recipe {
     /// the same hash run the same, as far as the files that they name and the devices of `"auto"` are the
     /// same.
     pub fn hash(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        for (key, value) in values(&self.hashed()) {
-            if key.class != Class::Bookkeeping && !key.is_implied(value.as_deref()) {
-                hasher.update(format!("{} = {}\n", key.path, value.as_deref().unwrap_or(UNSET)).as_bytes());
-            }
-        }
-        hasher.finalize().to_hex().to_string()
+        hash_of(&self.hashed())
+    }
+
+    /// As [`hash`](Self::hash), with the world size that is settled here: equal for `"auto"` and for the number of
+    /// ranks that it stands for on this machine.
+    pub fn settled_hash(&self) -> String {
+        hash_of(&self.settled)
     }
 
     /// The recipe for another process of the same run, with the world size that is settled here.
@@ -213,4 +213,15 @@ fn to_toml(recipe: &Values) -> String {
         }
     }
     text
+}
+
+/// blake3, in hexadecimal, of every training and execution key with its value.
+fn hash_of(recipe: &Values) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (key, value) in values(recipe) {
+        if key.class != Class::Bookkeeping && !key.is_implied(value.as_deref()) {
+            hasher.update(format!("{} = {}\n", key.path, value.as_deref().unwrap_or(UNSET)).as_bytes());
+        }
+    }
+    hasher.finalize().to_hex().to_string()
 }

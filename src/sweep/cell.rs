@@ -93,12 +93,13 @@ impl Cell {
         let machine = recipe.machine.clone();
         let resolved = recipe::load(recipe.path, &arguments, recipe::environment(), &machine)?;
         Launch::from_recipe(&resolved, environment::variables())?;
-        let recipe_hash = self.recipe_hash.insert(resolved.hash()).clone();
+        self.recipe_hash = Some(resolved.hash());
         let (corpus_hash, corpus) = corpora.open(&resolved)?;
         self.corpus_hash = Some(corpus_hash.clone());
         let plan = Plan::new(&resolved, &corpus, &machine)?;
         let device = device_class(&plan)?;
-        self.key = hash(&[&recipe_hash, &corpus_hash, build, &device, &measuring(&resolved)]);
+        // With the number of ranks that `"auto"` stands for, so that a cell that names it shares the row.
+        self.key = hash(&[&resolved.settled_hash(), &corpus_hash, build, &device, &measuring(&resolved)]);
         self.device = Some(device);
         Ok(Box::new(Work { resolved, plan, machine }))
     }
