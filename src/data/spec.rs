@@ -1,0 +1,67 @@
+//! What to read: a corpus, a tokenizer, what is held out.
+
+use crate::error::{Error, Result};
+use std::path::PathBuf;
+
+/// The end token's name in every built-in tokenizer.
+pub const END_OF_TEXT: &str = "<|endoftext|>";
+
+/// Corpora that are generated; every other name is a path.
+pub const GENERATED: [&str; 2] = ["stories", "random"];
+
+/// Which part of the corpus is held out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Validation {
+    /// This share of it, within 0 and 1. Shards that come with a held-out part use that instead.
+    Fraction(f64),
+    /// Nothing of it, but the corpus at this path.
+    Path(PathBuf),
+}
+
+/// What to read, with paths already resolved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spec {
+    /// One of [`GENERATED`], or a path: a text file, a folder of them, JSON lines, token shards.
+    pub corpus: String,
+    /// One of [`tokenizer::BUILT_IN`], or the path of a tokenizer.json.
+    pub tokenizer: String,
+    /// Text that stands between the documents of a text file.
+    pub document_separator: Option<String>,
+    /// What is held out; generated corpora hold out `validation_tokens` instead.
+    pub validation: Validation,
+    /// Tokens to generate for training; the last story may exceed it.
+    pub train_tokens: usize,
+    /// Tokens to generate for validation; the last story may exceed it.
+    pub validation_tokens: usize,
+    /// Seed of the generator and of the choice of held-out documents.
+    pub seed: u64,
+}
+
+impl Spec {
+    /// A spec with the recipe's defaults for everything but the two names.
+    pub fn new(corpus: &str, tokenizer: &str) -> Self {
+        Self {
+            corpus: corpus.to_owned(),
+            tokenizer: tokenizer.to_owned(),
+            document_separator: None,
+            validation: Validation::Fraction(0.1),
+            train_tokens: 2_000_000,
+            validation_tokens: 16_384,
+            seed: 0,
+        }
+    }
+
+    /// The held-out share where there is one.
+    ///
+    /// # Errors
+    /// A share that is not a number within 0 and 1.
+    pub(super) fn fraction(&self) -> Result<Option<f64>> {
+        match self.validation {
+            Validation::Fraction(f) if f > 0.0 && f < 1.0 => Ok(Some(f)),
+            Validation::Fraction(f) => Err(Error::usage(format!(
+                "data.validation = {f}: give a share between 0 and 1, or the path of a held-out corpus"
+            ))),
+            Validation::Path(_) => Ok(None),
+        }
+    }
+}
