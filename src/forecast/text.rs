@@ -1,28 +1,9 @@
 //! The forecast as text.
 
 use super::{Budget, FitRow, Forecast, Memory, StepTime, Verdict};
-use crate::device::{DType, ProductPrecision};
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, binary, duration, metric, percent, plural, thousands};
-use crate::plan::Plan;
-use crate::policy::Recompute;
 use std::fmt;
-
-/// Summary of how a plan is executed.
-pub(super) fn execution(plan: &Plan) -> String {
-    let dtype = match plan.stream() {
-        DType::Bf16 => "bf16",
-        _ if plan.execution.products == ProductPrecision::Tf32 => "tf32",
-        _ => "fp32",
-    };
-    let attention = format!("{} attention", plan.execution.attention);
-    let recompute = match plan.execution.recompute {
-        Recompute::None => "no recompute".to_owned(),
-        mode => format!("{mode} recompute"),
-    };
-    let fused = if plan.execution.fused { "" } else { ", unfused ops" };
-    format!("{dtype}, {attention}, {recompute}{fused}")
-}
 
 impl fmt::Display for Forecast {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,0 +1,178 @@
+//! All figures of a run before it starts.
+
+use super::{Budget, Flops, Memory, Parameters, Verdict};
+use crate::device::{DType, ProductPrecision};
+use crate::error::Result;
+use crate::machine::Machine;
+use crate::model::Programs;
+use crate::plan::{Plan, Scaling};
+use crate::policy::Recompute;
+use serde::Serialize;
+
+/// Everything that is known of a run before it starts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Forecast {
+    /// The recipe's name.
+    pub recipe: String,
+    /// Summary of how it is executed.
+    pub execution: String,
+    /// Trained numbers.
+    pub parameters: Parameters,
+    /// Fraction of the parameters in embedding and head.
+    pub vocabulary_share: f64,
+    /// A sentence about that fraction, if it is large.
+    pub remark: Option<String>,
+    /// Model FLOPs of a token.
+    pub flops: Flops,
+    /// Split of a step into sequences.
+    pub batch: Batch,
+    /// Steps, tokens and the corpus.
+    pub training: Training,
+    /// Bytes of a checkpoint, without its few KiB of manifest.
+    pub checkpoint_bytes: usize,
+    /// Bytes of it for each parameter: the weight and the optimizer's slots.
+    pub checkpoint_bytes_per_parameter: usize,
+    /// The optimizer's slots in words; empty without slots.
+    #[serde(skip)]
+    pub(super) slots_in_words: &'static str,
+    /// The memory of one rank.
+    pub memory: Memory,
+    /// Verdict on each requested device.
+    pub on: Vec<Verdict>,
+}
+
+/// Sequences per step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Batch {
+    /// Ranks.
+    pub world: usize,
+    /// Sequences per rank and micro-step.
+    pub local: usize,
+    /// Micro-steps.
+    pub accumulation: usize,
+    /// Sequences per step.
+    pub global: usize,
+    /// Tokens per sequence.
+    pub seq_len: usize,
+    /// `weak` or `strong`.
+    pub scaling: &'static str,
+    /// Its meaning in a sentence.
+    pub scaling_in_words: &'static str,
+}
+
+/// Steps, tokens and the corpus.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Training {
+    /// Optimizer steps.
+    pub steps: usize,
+    /// Tokens per step over all ranks.
+    pub tokens_per_step: usize,
+    /// Tokens of all steps.
+    pub tokens: usize,
+    /// Tokens of the corpus.
+    pub corpus_tokens: usize,
+    /// Held-out tokens.
+    pub validation_tokens: usize,
+    /// True if these are counts rather than estimates.
+    pub exact: bool,
+    /// Passes over the corpus.
+    pub passes: f64,
+    /// The lowest loss that any model can reach, in nats per token, where it is known.
+    pub floor: Option<f64>,
+}
+
+impl Forecast {
+    /// Forecasts a plan whose programs are at hand, on each of `machines`; without any, against the recipe's own memory
+    /// limit if it has one.
+    ///
+    /// # Errors
+    /// When an op refuses the numbers of a change that is tried because the plan does not fit.
+    pub fn new(plan: &Plan, programs: &Programs, machines: &[Machine]) -> Result<Self> {
+        let parameters = Parameters::new(&programs.state);
+        let memory = Memory::new(plan, programs);
+        // Weights and slots are stored in fp32, whatever their format in memory.
+        let per_parameter = DType::F32.size() * (1 + programs.state.optimizer_slots.len());
+        let mut budgets: Vec<Budget> = machines.iter().map(|machine| Budget::new(plan, machine)).collect();
+        if budgets.is_empty() {
+            budgets.extend(Budget::from_limit(plan));
+        }
+        let on = budgets
+            .iter()
+            .map(|b| Verdict::new(plan, programs, memory.peak_bytes, b))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            recipe: plan.name.clone(),
+            execution: execution(plan),
+            vocabulary_share: parameters.vocabulary_share(),
+            remark: parameters.remark(&plan.model),
+            checkpoint_bytes: per_parameter * parameters.total,
+            checkpoint_bytes_per_parameter: per_parameter,
+            slots_in_words: plan.optimizer.slots_in_words(),
+            parameters,
+            flops: Flops::new(plan),
+            batch: Batch::new(plan),
+            training: Training::new(plan),
+            memory,
+            on,
+        })
+    }
+
+    /// The verdicts that say no.
+    pub fn refusals(&self) -> impl Iterator<Item = &Verdict> {
+        self.on.iter().filter(|v| v.fits == Some(false))
+    }
+}
+
+impl Batch {
+    fn new(plan: &Plan) -> Self {
+        let b = &plan.batch;
+        let (scaling, scaling_in_words) = match b.scaling {
+            Scaling::Weak => ("weak", "the batch per rank is fixed: more ranks make a larger global batch"),
+            Scaling::Strong => {
+                ("strong", "the global batch is fixed: more ranks share it, and the curve stays")
+            }
+        };
+        Self {
+            world: b.world,
+            local: b.local,
+            accumulation: b.accumulation,
+            global: b.global,
+            seq_len: b.seq_len,
+            scaling,
+            scaling_in_words,
+        }
+    }
+}
+
+impl Training {
+    fn new(plan: &Plan) -> Self {
+        let corpus = &plan.corpus;
+        let tokens_per_step = plan.batch.tokens_per_step();
+        Self {
+            steps: plan.steps,
+            tokens_per_step,
+            tokens: plan.steps * tokens_per_step,
+            corpus_tokens: corpus.train_tokens,
+            validation_tokens: corpus.validation_tokens,
+            exact: corpus.exact,
+            passes: plan.passes(),
+            floor: corpus.floor,
+        }
+    }
+}
+
+/// Summary of how a plan is executed.
+fn execution(plan: &Plan) -> String {
+    let dtype = match plan.stream() {
+        DType::Bf16 => "bf16",
+        _ if plan.execution.products == ProductPrecision::Tf32 => "tf32",
+        _ => "fp32",
+    };
+    let attention = format!("{} attention", plan.execution.attention);
+    let recompute = match plan.execution.recompute {
+        Recompute::None => "no recompute".to_owned(),
+        mode => format!("{mode} recompute"),
+    };
+    let fused = if plan.execution.fused { "" } else { ", unfused ops" };
+    format!("{dtype}, {attention}, {recompute}{fused}")
+}

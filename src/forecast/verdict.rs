@@ -1,0 +1,84 @@
+//! Whether a plan fits a budget. The only place that judges this.
+
+use super::Budget;
+use super::fit::{self, Advice};
+use super::memory::peak_bytes;
+use super::time::StepTime;
+use crate::error::{Error, Result};
+use crate::format::binary;
+use crate::machine::{Hardware, Machine};
+use crate::model::Programs;
+use crate::plan::Plan;
+use serde::Serialize;
+
+/// Advice for a plan that does not fit.
+pub const SMALLER: &str = "Smaller: training.local_batch_size with more training.accumulation, or \
+                           activation_checkpoint.mode=full";
+
+/// A plan against a budget.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The device's name, or `engine.memory_limit_gib`.
+    pub on: &'static str,
+    /// The device.
+    pub hardware: Option<Hardware>,
+    /// Bytes for state and transient tensors.
+    pub budget_bytes: Option<u64>,
+    /// Bytes set aside for driver and libraries.
+    pub reserve_bytes: u64,
+    /// True if the plan fits; `None` where the memory is unknown.
+    pub fits: Option<bool>,
+    /// Bytes that stay free; negative: bytes missing.
+    pub spare_bytes: Option<i64>,
+    /// Changes that would make it fit, when it does not.
+    pub advice: Vec<Advice>,
+    /// Predicted time, where the device's limits are known.
+    pub step: Option<StepTime>,
+}
+
+impl Verdict {
+    pub(super) fn new(plan: &Plan, programs: &Programs, peak: usize, budget: &Budget) -> Result<Self> {
+        let fits = budget.bytes.map(|_| budget.holds(peak));
+        let limits = budget.hardware.and_then(|h| h.limits);
+        Ok(Self {
+            on: budget.name,
+            hardware: budget.hardware.copied(),
+            budget_bytes: budget.bytes,
+            reserve_bytes: budget.reserve,
+            fits,
+            spare_bytes: budget.bytes.map(|b| b as i64 - peak as i64),
+            advice: if fits == Some(false) { fit::advise(plan, budget)? } else { Vec::new() },
+            step: limits.map(|limits| StepTime::new(plan, programs, &limits)),
+        })
+    }
+}
+
+/// Refuses a plan that cannot fit a machine, before anything is allocated.
+///
+/// # Errors
+/// [`Kind::DoesNotFit`](crate::error::Kind::DoesNotFit), with the largest tensor and what to change.
+pub fn check_fits(plan: &Plan, programs: &Programs, machine: &Machine) -> Result<()> {
+    let budget = Budget::new(plan, machine);
+    let per_rank = peak_bytes(plan, programs);
+    let Some(limit) = budget.bytes.filter(|_| !budget.holds(per_rank)) else { return Ok(()) };
+    let section = programs.sections().into_iter().max_by_key(|s| s.memory.arena_bytes);
+    let largest = section.and_then(|s| {
+        let block = *s.memory.holders_of_peak().first()?;
+        let tensor = s.program.tensor(*block.tensors.first()?);
+        Some(format!(
+            "; the largest tensor at the peak is {} {} ({})",
+            tensor.name,
+            tensor.spec,
+            binary(block.bytes)
+        ))
+    });
+    Err(Error::does_not_fit(format!(
+        "does not fit: the plan needs {} (state {}, activations {}), and {} is {}{}. {SMALLER}",
+        binary(budget.needed(per_rank) as usize),
+        binary(programs.state.bytes()),
+        binary(per_rank - programs.state.bytes()),
+        budget.name,
+        binary(limit as usize),
+        largest.unwrap_or_default()
+    )))
+}
