@@ -9,13 +9,12 @@
 //! and how much of that was exposed. A graph records its events again at every launch, which discards the
 //! earlier times, so steps that are in flight together use separate sets of events.
 
-use super::Engine;
 use crate::device::communicator::Communicator;
 use crate::device::cuda::Gpu;
 use crate::device::cuda::driver::Event;
-use crate::device::gpu::{DevicePtr, Queue};
+use crate::device::gpu::Queue;
 use crate::error::{Error, Result};
-use crate::ir::{Home, Node, Program, SlotId, Stream};
+use crate::ir::{Home, Node, Program, Stream};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -141,6 +140,14 @@ impl Exchange {
         }
     }
 
+    /// Returns the time of the collectives of the last work that used an event set; `None` where none were
+    /// measured, or where the device already records the events again.
+    pub(super) fn times(&self, event_set: usize) -> Option<Communicated> {
+        let stamps = self.known.get(self.last.get(&event_set)?)?;
+        let since = |from: usize, to: usize| stamps.events[to].since(&stamps.events[from]).ok();
+        summed(&stamps.spans, since)
+    }
+
     /// Records the next event and returns its index; `None` if nothing is measured.
     fn stamp(&mut self, gpu: &Gpu, record: impl FnOnce(&Event, bool) -> Result<()>) -> Result<Option<usize>> {
         let Some(stamps) = &mut self.measuring else { return Ok(None) };
@@ -157,28 +164,6 @@ impl Exchange {
         if let (Some(stamps), Some(span)) = (&mut self.measuring, span) {
             stamps.spans.push(span);
         }
-    }
-}
-
-impl Engine {
-    /// Broadcasts a tensor of the state from rank 0, from GPU to GPU. Returns false on the CPU, where it does
-    /// nothing.
-    ///
-    /// # Errors
-    /// When a rank is lost, or NCCL refuses.
-    pub fn broadcast_from_rank_0(&self, slot: SlotId) -> Result<bool> {
-        let Some(gpu) = self.gpu() else { return Ok(false) };
-        let bytes = self.state.layout().get(slot).spec.bytes();
-        gpu.broadcast_from_rank_0(self.state.address(slot).addr() as DevicePtr, bytes)?;
-        Ok(true)
-    }
-
-    /// Returns the time of the collectives of the last step that used an event set; `None` for a single rank,
-    /// on the CPU, and where the device already records those of the set's next step.
-    pub fn communication(&self, event_set: usize) -> Option<Communicated> {
-        let stamps = self.exchange.known.get(self.exchange.last.get(&event_set)?)?;
-        let since = |from: usize, to: usize| stamps.events[to].since(&stamps.events[from]).ok();
-        summed(&stamps.spans, since)
     }
 }
 

@@ -1,24 +1,13 @@
 //! CUDA graphs of sections: captured once, launched as a whole.
 
 use super::{Engine, Section};
-use crate::device::cuda::{Gpu, Graph, MemoryCause};
+use crate::device::cuda::MemoryCause;
 use crate::error::Result;
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Duration;
-
-/// CUDA graphs of an engine, by the names of their sections.
-#[derive(Debug, Default)]
-pub(super) struct Graphs {
-    on: bool,
-    /// `None` for sections that ran once: the first run is a warm-up without a graph, and its results count.
-    known: HashMap<String, Option<Graph>>,
-}
 
 impl Engine {
     /// Turns graphs on or off. They apply on a GPU, and need an arena, whose addresses never change.
     pub fn use_graphs(&mut self, on: bool) {
-        self.graphs.on = on && self.gpu().is_some();
+        self.graphs_on = on && self.gpu().is_some();
     }
 
     /// Runs sections one after the other, from the second time as one graph where graphs are on. Every
@@ -33,10 +22,10 @@ impl Engine {
         };
         let names: Vec<&str> = sections.iter().map(|s| s.program.name.as_str()).collect();
         let name = format!("{} {event_set}", names.join(" "));
-        if !self.graphs.on {
+        if !self.graphs_on {
             return self.run_measured(&name, event_set, sections, false);
         }
-        match self.graphs.known.get(&name) {
+        match self.graphs.get(&name) {
             Some(Some(graph)) => {
                 graph.launch()?;
                 self.exchange.ran_again(&name, event_set);
@@ -45,12 +34,12 @@ impl Engine {
                 let graph = gpu.capture(|| self.run_measured(&name, event_set, sections, true))?;
                 graph.launch()?;
                 gpu.attribute_memory(MemoryCause::Graphs);
-                self.graphs.known.insert(name, Some(graph));
+                self.graphs.insert(name, Some(graph));
             }
             None => {
                 self.run_measured(&name, event_set, sections, false)?;
                 gpu.attribute_memory(MemoryCause::Kernels);
-                self.graphs.known.insert(name, None);
+                self.graphs.insert(name, None);
             }
         }
         Ok(())
@@ -68,25 +57,5 @@ impl Engine {
         let ran = sections.iter().try_for_each(|section| self.run(section));
         self.exchange.end(name, event_set);
         ran
-    }
-
-    /// Runs a section with an event after every node, and returns the times between them. Uses a graph where
-    /// graphs are on, so that launch overhead on the CPU is not measured.
-    pub(super) fn time_on(&mut self, gpu: &Arc<Gpu>, section: &Section) -> Result<Vec<Duration>> {
-        let count = section.program.nodes.len() + 1;
-        let events = (0..count).map(|_| gpu.event()).collect::<Result<Vec<_>>>()?;
-        let inside = self.graphs.on;
-        let run = |engine: &mut Self| {
-            gpu.record(&events[0], inside)?;
-            engine.walk(section, |ran| gpu.record(&events[ran.at + 1], inside))
-        };
-        if inside {
-            gpu.capture(|| run(self))?.launch()?;
-        } else {
-            run(self)?;
-        }
-        gpu.synchronize()?;
-        let between = events.windows(2).map(|pair| pair[1].since(&pair[0]));
-        between.map(|ms| Ok(Duration::from_secs_f64(f64::from(ms?.max(0.0)) / 1e3))).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! Transfers of batches to the device and of results back, without synchronizing the device.
 
-use super::Engine;
+use super::StateMemory;
+use crate::device::cuda::Gpu;
 use crate::device::cuda::driver::{Event, Pinned};
 use crate::error::{Error, Result};
 use crate::ir::State;
@@ -29,39 +30,45 @@ enum Contents {
     InTransfer(Pinned, Event, usize),
 }
 
-impl Engine {
+impl Transfers {
     /// Writes integer tensors of a group, in stream order. On a GPU the group is copied as a whole, and
     /// tensors that are not named become zero.
     ///
     /// # Errors
     /// When the state has no such tensor, or the device refuses.
-    pub fn send(&mut self, group: &str, tensors: &[(&str, &[u32])]) -> Result<()> {
-        let Some(gpu) = self.gpu().cloned() else {
+    pub(super) fn send(
+        &mut self,
+        gpu: Option<&Gpu>,
+        state: &mut StateMemory,
+        group: &str,
+        tensors: &[(&str, &[u32])],
+    ) -> Result<()> {
+        let Some(gpu) = gpu else {
             for (name, numbers) in tensors {
-                let slot = self.state.slot(&format!("{group}.{name}"))?;
-                self.state.write(slot, numbers)?;
+                let slot = state.slot(&format!("{group}.{name}"))?;
+                state.write(slot, numbers)?;
             }
             return Ok(());
         };
         let (_, memory) =
-            self.state.buffer(group).ok_or_else(|| Error::failed(format!("the state has no {group}")))?;
+            state.buffer(group).ok_or_else(|| Error::failed(format!("the state has no {group}")))?;
         let (address, bytes) = (memory.address().addr() as u64, memory.len());
-        let (mut pinned, event) = if self.transfers.batches.len() < RING {
+        let (mut pinned, event) = if self.batches.len() < RING {
             (gpu.pin(bytes)?, gpu.event()?)
         } else {
-            let oldest = self.transfers.batches.pop_front();
+            let oldest = self.batches.pop_front();
             let (pinned, event) = oldest.ok_or_else(|| Error::failed("an empty ring of batches"))?;
             event.wait()?;
             if pinned.bytes().len() == bytes { (pinned, event) } else { (gpu.pin(bytes)?, event) }
         };
         for (name, numbers) in tensors {
-            let slot = self.state.layout().get(self.state.slot(&format!("{group}.{name}"))?);
+            let slot = state.layout().get(state.slot(&format!("{group}.{name}"))?);
             let to = &mut pinned.bytes_mut()[slot.offset..slot.offset + slot.spec.bytes()];
             to.copy_from_slice(bytemuck::cast_slice(numbers));
         }
         gpu.upload(address, &pinned, bytes)?;
         gpu.record(&event, false)?;
-        self.transfers.batches.push_back((pinned, event));
+        self.batches.push_back((pinned, event));
         Ok(())
     }
 
@@ -69,15 +76,21 @@ impl Engine {
     ///
     /// # Errors
     /// When the state has no such group, or the device refuses.
-    pub fn snapshot(&mut self, group: &'static str, bytes: usize) -> Result<Snapshot> {
+    pub(super) fn snapshot(
+        &mut self,
+        gpu: Option<&Gpu>,
+        state: &StateMemory,
+        group: &'static str,
+        bytes: usize,
+    ) -> Result<Snapshot> {
         let (_, memory) =
-            self.state.buffer(group).ok_or_else(|| Error::failed(format!("the state has no {group}")))?;
-        let Some(gpu) = self.gpu().cloned() else {
+            state.buffer(group).ok_or_else(|| Error::failed(format!("the state has no {group}")))?;
+        let Some(gpu) = gpu else {
             let contents = Contents::Ready(memory.read(0, bytes)?.into_owned());
             return Ok(Snapshot { group, contents });
         };
         let address = memory.address().addr() as u64;
-        let spare = self.transfers.spare.pop().filter(|(pinned, _)| pinned.bytes().len() >= bytes);
+        let spare = self.spare.pop().filter(|(pinned, _)| pinned.bytes().len() >= bytes);
         let (mut pinned, event) = match spare {
             Some(spare) => spare,
             None => (gpu.pin(bytes)?, gpu.event()?),
@@ -91,7 +104,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the work before it failed.
-    pub fn open(&mut self, snapshot: &mut Snapshot) -> Result<()> {
+    pub(super) fn open(&mut self, snapshot: &mut Snapshot) -> Result<()> {
         if let Contents::InTransfer(_, event, _) = &snapshot.contents {
             event.wait()?;
             let empty = Contents::Ready(Vec::new());
@@ -99,7 +112,7 @@ impl Engine {
                 std::mem::replace(&mut snapshot.contents, empty)
             {
                 snapshot.contents = Contents::Ready(pinned.bytes()[..bytes].to_vec());
-                self.transfers.spare.push((pinned, event));
+                self.spare.push((pinned, event));
             }
         }
         Ok(())

@@ -1,0 +1,285 @@
+//! The engine: walks programs node by node.
+
+use super::communication::{Communicated, Exchange, check_met};
+use super::memory::widened_bytes;
+use super::ran::Ran;
+use super::transfer::{Snapshot, Transfers};
+use super::{Arena, BadOutput, BlockAllocator, Caching, Naive, Section, StateMemory};
+use crate::device::communicator::Communicator;
+use crate::device::cpu::{Address, Pool};
+use crate::device::cuda::{Gpu, Graph};
+use crate::device::gpu::{DevicePtr, Queue};
+use crate::device::{DType, Device};
+use crate::error::{Error, Result};
+use crate::ir::{CpuNode, GpuNode, Home, Node, Phase, Program, SlotId, State, TensorId};
+use crate::policy::Placement;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Runs programs: a device, the memory of the state, an allocator of transient tensors, a communicator.
+#[derive(Debug)]
+pub struct Engine {
+    /// The memory of the state.
+    pub state: StateMemory,
+    /// The communicator with the other ranks.
+    pub comm: Arc<dyn Communicator>,
+    device: Device,
+    placement: Box<dyn BlockAllocator>,
+    poison: bool,
+    /// True if sections are captured into CUDA graphs.
+    pub(super) graphs_on: bool,
+    /// Graphs by the names of their sections; `None` for sections that ran once: the first run is a warm-up
+    /// without a graph, and its results count.
+    pub(super) graphs: HashMap<String, Option<Graph>>,
+    pub(super) exchange: Exchange,
+    transfers: Transfers,
+}
+
+impl Engine {
+    /// Creates an engine for programs over `state` whose arenas take at most `arena_bytes`.
+    ///
+    /// With `poison`, memory is filled with NaN before a tensor is born and after it dies.
+    ///
+    /// # Errors
+    /// When memory cannot be allocated, or the GPU has no communicator with the other ranks yet.
+    pub fn new(
+        device: impl Into<Device>,
+        state: &Arc<State>,
+        comm: Arc<dyn Communicator>,
+        placement: Placement,
+        arena_bytes: usize,
+        poison: bool,
+    ) -> Result<Self> {
+        let device = device.into();
+        if let Some(gpu) = device.gpu() {
+            gpu.make_current()?;
+            check_met(gpu, &*comm)?;
+        }
+        let state = StateMemory::new(&device, Arc::clone(state))?;
+        let placement: Box<dyn BlockAllocator> = match placement {
+            Placement::Arena => Box::new(Arena::new(&device, arena_bytes)?),
+            Placement::Caching => Box::new(Caching::new(device.clone())),
+            Placement::Naive => Box::new(Naive::new(device.clone())),
+        };
+        Ok(Self {
+            state,
+            comm,
+            device,
+            placement,
+            poison,
+            graphs_on: false,
+            graphs: HashMap::new(),
+            exchange: Exchange::default(),
+            transfers: Transfers::default(),
+        })
+    }
+
+    /// The worker threads of the CPU.
+    pub fn pool(&self) -> &Arc<Pool> {
+        self.device.pool()
+    }
+
+    /// The GPU; `None` on the CPU.
+    pub fn gpu(&self) -> Option<&Arc<Gpu>> {
+        self.device.gpu()
+    }
+
+    /// Runs all nodes of a section. On a GPU with other ranks, collectives overlap with the model where their
+    /// nodes ask for it.
+    ///
+    /// # Errors
+    /// When memory cannot be allocated, or a rank is lost.
+    pub fn run(&mut self, section: &Section) -> Result<()> {
+        self.exchange.apart(true);
+        let walked = self.walk(section, |_| Ok(()));
+        let rejoined = self.rejoin();
+        walked.and(rejoined)
+    }
+
+    /// Runs a section and returns the first output that is not finite. The whole section runs, so that other
+    /// ranks do not wait forever in its collectives.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub fn find_bad(&mut self, section: &Section) -> Result<Option<BadOutput>> {
+        let mut bad = None;
+        self.walk(section, |ran| {
+            if bad.is_none() {
+                bad = ran.first_bad()?;
+            }
+            Ok(())
+        })?;
+        Ok(bad)
+    }
+
+    /// Runs a section and returns the first tensor of that name, as the last node that writes it left it,
+    /// widened to f64, without padding.
+    ///
+    /// # Errors
+    /// As [`Engine::run`], or when no node writes a tensor of floats of that name.
+    pub fn inspect(&mut self, section: &Section, tensor: &str) -> Result<Vec<f64>> {
+        let named = section.program.tensors.iter().position(|t| t.name == tensor).map(TensorId);
+        let mut values = None;
+        self.walk(section, |ran| {
+            let Some(k) = ran.node.outputs.iter().position(|&o| Some(o) == named) else { return Ok(()) };
+            let spec = ran.output_spec(k);
+            if spec.dtype != DType::U32 {
+                let all = widened_bytes(spec.dtype, &ran.output_bytes(k)?);
+                values = Some(spec.logical_indices().map(|i| all[i]).collect());
+            }
+            Ok(())
+        })?;
+        values.ok_or_else(|| Error::failed(format!("no node of {} writes {tensor}", section.program.name)))
+    }
+
+    /// Returns the bytes of transient memory reserved from the system, and the number of allocations.
+    pub fn transient(&self) -> (usize, usize) {
+        (self.placement.reserved_bytes(), self.placement.system_allocations())
+    }
+
+    /// Writes integer tensors of a group, in stream order. On a GPU the group is copied as a whole, and
+    /// tensors that are not named become zero.
+    ///
+    /// # Errors
+    /// When the state has no such tensor, or the device refuses.
+    pub fn send(&mut self, group: &str, tensors: &[(&str, &[u32])]) -> Result<()> {
+        let gpu = self.device.gpu().map(|gpu| &**gpu);
+        self.transfers.send(gpu, &mut self.state, group, tensors)
+    }
+
+    /// Copies the first `bytes` of a group, in stream order.
+    ///
+    /// # Errors
+    /// When the state has no such group, or the device refuses.
+    pub fn snapshot(&mut self, group: &'static str, bytes: usize) -> Result<Snapshot> {
+        let gpu = self.device.gpu().map(|gpu| &**gpu);
+        self.transfers.snapshot(gpu, &self.state, group, bytes)
+    }
+
+    /// Waits until a snapshot is transferred, and makes its bytes readable.
+    ///
+    /// # Errors
+    /// When the work before it failed.
+    pub fn open(&mut self, snapshot: &mut Snapshot) -> Result<()> {
+        self.transfers.open(snapshot)
+    }
+
+    /// Broadcasts a tensor of the state from rank 0, from GPU to GPU. Returns false on the CPU, where it does
+    /// nothing.
+    ///
+    /// # Errors
+    /// When a rank is lost, or NCCL refuses.
+    pub fn broadcast_from_rank_0(&self, slot: SlotId) -> Result<bool> {
+        let Some(gpu) = self.gpu() else { return Ok(false) };
+        let bytes = self.state.layout().get(slot).spec.bytes();
+        gpu.broadcast_from_rank_0(self.state.address(slot).addr() as DevicePtr, bytes)?;
+        Ok(true)
+    }
+
+    /// Returns the time of the collectives of the last step that used an event set; `None` for a single rank,
+    /// on the CPU, and where the device already records those of the set's next step.
+    pub fn communication(&self, event_set: usize) -> Option<Communicated> {
+        self.exchange.times(event_set)
+    }
+
+    /// Makes the compute stream wait for the communication stream.
+    fn rejoin(&mut self) -> Result<()> {
+        match &self.device {
+            Device::Cpu(_) => Ok(()),
+            Device::Cuda(gpu, _) => self.exchange.rejoin(gpu),
+        }
+    }
+
+    /// Runs the nodes in order, allocates and frees their tensors, and calls `after` for each node that ran.
+    /// On a GPU the node was issued by then; all nodes share one stream, except under [`Engine::run`], so
+    /// `after` may read its outputs.
+    pub(super) fn walk(
+        &mut self,
+        section: &Section,
+        mut after: impl FnMut(&Ran<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let (program, memory) = (&section.program, &section.memory);
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        for (at, node) in program.nodes.iter().enumerate() {
+            for &block in &memory.births[at] {
+                let bytes = memory.blocks[block].bytes;
+                self.placement.begin(block, bytes, memory.blocks[block].offset).map_err(|e| {
+                    let tensor = memory.blocks[block].tensors[0];
+                    e.context(format!("for {} of {}", program.tensor(tensor).name, program.name))
+                })?;
+                if self.poison {
+                    self.placement.poison(block, bytes)?;
+                }
+            }
+            inputs.clear();
+            outputs.clear();
+            inputs.extend(node.inputs.iter().map(|&i| self.address(section, i)));
+            outputs.extend(node.outputs.iter().map(|&o| self.address(section, o)));
+            self.issue(program, node, &inputs, &outputs)?;
+            after(&Ran { program, node, at, outputs: &outputs, device: &self.device })?;
+            for &block in &memory.deaths[at] {
+                if self.poison {
+                    self.placement.poison(block, memory.blocks[block].bytes)?;
+                }
+                self.placement.end(block);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a node on the CPU, or issues it to the GPU.
+    fn issue(
+        &mut self,
+        program: &Program,
+        node: &Node,
+        inputs: &[Address],
+        outputs: &[Address],
+    ) -> Result<()> {
+        match &self.device {
+            Device::Cpu(pool) => {
+                let comm = &*self.comm;
+                node.op.cpu(&CpuNode { program, node, inputs, outputs, pool, comm })
+            }
+            Device::Cuda(gpu, _) => {
+                let numbers = |addresses: &[Address]| -> Vec<DevicePtr> {
+                    addresses.iter().map(|a| a.0.addr() as DevicePtr).collect()
+                };
+                let (inputs, outputs) = (numbers(inputs), numbers(outputs));
+                let put = |queue: &dyn Queue| {
+                    let in_queue = GpuNode { program, node, inputs: &inputs, outputs: &outputs, queue };
+                    let named = |e: Error| e.context(format!("{} ({})", node.op.name(), node.scope));
+                    node.op.gpu(&in_queue).map_err(named)
+                };
+                if node.phase == Phase::Communication && gpu.nccl().is_some() {
+                    self.exchange.put(gpu, program, node, put)
+                } else {
+                    put(&**gpu)
+                }
+            }
+        }
+    }
+
+    /// Returns the address of a tensor while its node runs.
+    fn address(&self, section: &Section, id: TensorId) -> Address {
+        let of = |base: TensorId, offset: usize| match section.program.tensor(base).home {
+            Home::State(slot) => self.state.address(slot).wrapping_add(offset),
+            _ => {
+                let block =
+                    section.memory.block_of[base.0].expect("a tensor that a node touches has a block");
+                self.placement.address(block).wrapping_add(offset)
+            }
+        };
+        match section.program.tensor(id).home {
+            Home::View { of: base, offset } => Address(of(base, offset)),
+            _ => Address(of(id, 0)),
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some(nccl) = self.gpu().and_then(|gpu| gpu.nccl()) {
+            nccl.leave();
+        }
+    }
+}

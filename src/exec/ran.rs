@@ -1,0 +1,48 @@
+//! A node that has just run, for what looks at outputs between nodes.
+
+use super::bad::BadOutput;
+use super::memory::widened_bytes;
+use crate::device::cpu::Address;
+use crate::device::gpu::DevicePtr;
+use crate::device::{DType, Device};
+use crate::error::Result;
+use crate::ir::{Node, Program, Spec};
+
+/// A node that ran, while its outputs are still allocated.
+pub(super) struct Ran<'a> {
+    pub program: &'a Program,
+    pub node: &'a Node,
+    /// Its index in the program.
+    pub at: usize,
+    pub outputs: &'a [Address],
+    pub device: &'a Device,
+}
+
+impl Ran<'_> {
+    pub fn output_spec(&self, k: usize) -> &Spec {
+        self.program.spec(self.node.outputs[k])
+    }
+
+    /// Returns the bytes of an output, padding included.
+    pub fn output_bytes(&self, k: usize) -> Result<Vec<u8>> {
+        let bytes = self.output_spec(k).bytes();
+        match self.device {
+            Device::Cpu(_) => Ok(crate::device::cpu::view::copy_of(self.outputs[k], bytes)),
+            Device::Cuda(gpu, _) => gpu.read(self.outputs[k].0.addr() as DevicePtr, bytes),
+        }
+    }
+    /// Returns the first output that is not finite.
+    pub fn first_bad(&self) -> Result<Option<BadOutput>> {
+        for output in 0..self.node.outputs.len() {
+            let spec = self.output_spec(output);
+            if spec.dtype == DType::U32 {
+                continue;
+            }
+            let values = widened_bytes(spec.dtype, &self.output_bytes(output)?);
+            if let Some(value) = values.into_iter().find(|v| !v.is_finite()) {
+                return Ok(Some(BadOutput { node: self.at, output, value }));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,51 @@
+//! A program with its memory plan, and the preparation of its kernels and products.
+
+use crate::device::Device;
+use crate::device::gpu::{Collector, Queue};
+use crate::error::Result;
+use crate::ir::{GpuNode, Program};
+use crate::passes::MemoryPlan;
+
+/// A program with its memory plan: the unit that the engine runs.
+#[derive(Clone, Debug)]
+pub struct Section {
+    /// The nodes.
+    pub program: Program,
+    /// Placement of its transient tensors.
+    pub memory: MemoryPlan,
+}
+
+impl Section {
+    /// Plans the memory of a program.
+    pub fn new(program: Program) -> Self {
+        let memory = MemoryPlan::new(&program);
+        Self { program, memory }
+    }
+}
+
+/// Compiles the kernels that sections need on a GPU, and chooses algorithms for their products, before
+/// anything runs. Does nothing on the CPU.
+///
+/// # Errors
+/// When a kernel does not compile, or no algorithm serves a product.
+pub fn prepare<'a>(device: &Device, sections: impl IntoIterator<Item = &'a Section>) -> Result<()> {
+    let Some(gpu) = device.gpu() else { return Ok(()) };
+    gpu.make_current()?;
+    let collector = Collector::new(gpu.properties().clone());
+    for section in sections {
+        collect(&collector, &section.program)?;
+    }
+    gpu.prepare(&collector.into_requests())
+}
+
+/// Puts every node of a program into a queue that runs nothing and lists what it was given.
+///
+/// # Errors
+/// When an op has no GPU implementation.
+pub fn collect(collector: &Collector, program: &Program) -> Result<()> {
+    for node in &program.nodes {
+        let (inputs, outputs) = (vec![0; node.inputs.len()], vec![0; node.outputs.len()]);
+        node.op.gpu(&GpuNode { program, node, inputs: &inputs, outputs: &outputs, queue: collector })?;
+    }
+    Ok(())
+}
