@@ -75,7 +75,7 @@ const CIRCLES: &[&str] = &["cli", "data", "exec", "forecast", "ir"];
 /// Where `unsafe` may stand, and why.
 const UNSAFE: [(&str, &str); 4] = [
     ("device/", "memory, and views that several tasks write"),
-    ("ir/op.rs", "an op's tensors: addresses become views"),
+    ("ir/cpu_node.rs", "an op's tensors: addresses become views"),
     ("data/documents.rs", "a file is mapped"),
     ("data/shard.rs", "a file is mapped"),
 ];

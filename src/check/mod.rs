@@ -17,7 +17,7 @@ use crate::device::philox::philox;
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
 use crate::exec::{self, Engine, Section};
-use crate::ir::vjp::Upstream;
+use crate::ir::Upstream;
 use crate::ir::{
     Array, Builder, Case, Cases, Fill, Mode, Out, Precision, Program, SlotId, Spec, State, StateBuilder,
 };

@@ -1,8 +1,7 @@
 //! Records programs.
 
-use super::{Home, Mode, Node, Op, Phase, Program, SlotId, Spec, State, Stream, Tensor, TensorId};
+use super::{Builder, Home, Mode, Node, Op, Phase, Program, SlotId, Spec, State, Stream, Tensor, TensorId};
 use crate::error::{Error, Result};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Destination of one output of an emitted node.
@@ -12,17 +11,6 @@ pub enum Out {
     New,
     /// Into an existing tensor (of the state, or a view), overwriting or adding.
     Into(TensorId, Mode),
-}
-
-/// Records nodes in order, under scoped names.
-#[derive(Debug)]
-pub struct Builder {
-    program: Program,
-    scope: Vec<String>,
-    block: Option<usize>,
-    phase: Phase,
-    stream: Stream,
-    state_tensors: HashMap<SlotId, TensorId>,
 }
 
 impl Builder {

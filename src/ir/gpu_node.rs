@@ -1,24 +1,9 @@
 //! A node as an op sees it on a GPU.
 
-use super::{Mode, Node, Program, Spec};
+use super::{GpuNode, Mode, Spec};
 use crate::device::ProductPrecision;
-use crate::device::gpu::{DevicePtr, Operand, Product, Queue};
+use crate::device::gpu::{DevicePtr, Operand, Product};
 use crate::error::Result;
-
-/// A node about to be put into the queue of a GPU: its specs, its addresses, the queue.
-#[derive(Clone, Copy)]
-pub struct GpuNode<'a> {
-    /// The program, for specs.
-    pub program: &'a Program,
-    /// The node.
-    pub node: &'a Node,
-    /// Addresses of the inputs.
-    pub inputs: &'a [DevicePtr],
-    /// Addresses of the outputs.
-    pub outputs: &'a [DevicePtr],
-    /// The queue that its work is put into.
-    pub queue: &'a dyn Queue,
-}
 
 impl<'a> GpuNode<'a> {
     /// Returns the spec of input `i`.

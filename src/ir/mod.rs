@@ -3,25 +3,27 @@
 //! A [`Builder`] records a program once, passes transform it, and the executor runs it node by node. Nothing
 //! here holds tensor data.
 
-pub mod builder;
-pub mod case;
+mod array;
+mod builder;
+mod case;
+mod cpu_node;
 mod gpu_node;
-pub mod op;
-pub mod print;
-pub mod program;
-pub mod role;
-pub mod spec;
-pub mod state;
-pub mod vjp;
-
-pub use builder::{Builder, Out};
-pub use case::{Array, Case, Cases, Fill};
-pub use gpu_node::GpuNode;
-pub use op::{Cost, CpuNode, MayAlias, Op};
-pub use program::{Home, Mode, Node, Phase, Program, Stream, Tensor, TensorId};
-pub use role::{Role, Sublayer};
-pub use spec::Spec;
-pub use state::{Init, OptimizerSlot, Param, SlotId, State, StateBuilder};
-pub use vjp::Vjp;
+mod op;
+mod print;
+mod program;
+mod role;
+mod spec;
+mod state;
+mod tensor;
+mod vjp;
 
 pub use crate::device::Precision;
+pub use array::{Array, Fill};
+pub use builder::Out;
+pub use op::{
+    Builder, Case, Cases, Cost, CpuNode, GpuNode, MayAlias, Node, Op, Program, Reference, Sink, Upstream, Vjp,
+};
+pub use role::{Role, Sublayer};
+pub use spec::Spec;
+pub use state::{Init, OptimizerSlot, Param, ParamRequest, SlotId, State, StateBuilder};
+pub use tensor::{Home, Mode, Phase, Stream, Tensor, TensorId};

@@ -1,11 +1,18 @@
-//! The interface of operations.
+//! An operation, and the types that are defined in terms of it.
+//!
+//! An [`Op`] records its gradient with a [`Vjp`] over a [`Builder`], which appends [`Node`]s to a [`Program`],
+//! whose nodes hold ops. These types refer to each other, so they are defined together; the methods of each
+//! are in a file of their own.
 
-use super::{Builder, Cases, GpuNode, Mode, Node, Precision, Program, Spec, TensorId, Vjp};
+use super::{Array, Fill, Mode, Phase, SlotId, Spec, State, Stream, Tensor, TensorId};
+use crate::device::Precision;
 use crate::device::communicator::Communicator;
-use crate::device::cpu::{Address, Pool, View, ViewMut};
-use crate::device::{DType, Elem};
+use crate::device::cpu::{Address, Pool};
+use crate::device::gpu::{DevicePtr, Queue};
 use crate::error::{Error, Result};
+use std::collections::HashMap;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 /// An output that may be given the memory of an input whose last use is this node.
 ///
@@ -126,6 +133,81 @@ pub trait Op: Debug + Send + Sync {
     fn cases(&self, precision: Precision) -> Cases;
 }
 
+/// One operation applied to tensors.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The operation.
+    pub op: Arc<dyn Op>,
+    /// Tensors that it reads.
+    pub inputs: Vec<TensorId>,
+    /// Tensors that it writes.
+    pub outputs: Vec<TensorId>,
+    /// Write mode of each output.
+    pub modes: Vec<Mode>,
+    /// Scope, such as `blocks.0`, for listings and messages.
+    pub scope: Arc<str>,
+    /// Index of the block that it belongs to, counted from the input; `None` outside the blocks.
+    pub block: Option<usize>,
+    /// Part of the step.
+    pub phase: Phase,
+    /// Stream that it is issued to.
+    pub stream: Stream,
+}
+
+/// A flat, ordered list of nodes over a state: one section of a step, an evaluation, a generation step.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Its name, such as `micro(first,last)`.
+    pub name: String,
+    /// Layout of the state, which outlives the program.
+    pub state: Arc<State>,
+    /// All tensors that nodes refer to.
+    pub tensors: Vec<Tensor>,
+    /// The nodes, in order.
+    pub nodes: Vec<Node>,
+}
+
+/// Records nodes in order, under scoped names.
+#[derive(Debug)]
+pub struct Builder {
+    pub(super) program: Program,
+    pub(super) scope: Vec<String>,
+    pub(super) block: Option<usize>,
+    pub(super) phase: Phase,
+    pub(super) stream: Stream,
+    pub(super) state_tensors: HashMap<SlotId, TensorId>,
+}
+
+/// Upstream gradient of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upstream {
+    /// Exactly 1 in every element: the loss itself.
+    One,
+    /// A recorded tensor.
+    Tensor(TensorId),
+}
+
+/// Destination of an input's gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sink {
+    /// Not needed.
+    Unwanted,
+    /// A new tensor.
+    Fresh,
+    /// A gradient of the state, overwritten by the first contribution and added to by the next.
+    Into(TensorId, Mode),
+}
+
+/// Records the gradient of one node.
+#[derive(Debug)]
+pub struct Vjp<'a> {
+    pub(super) builder: &'a mut Builder,
+    pub(super) node: &'a Node,
+    pub(super) upstream: &'a [Option<Upstream>],
+    pub(super) sinks: Vec<Sink>,
+    pub(super) given: Vec<Option<TensorId>>,
+}
+
 /// A node about to run on the CPU: its specs, its memory, the pool, the other ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuNode<'a> {
@@ -143,67 +225,56 @@ pub struct CpuNode<'a> {
     pub comm: &'a dyn Communicator,
 }
 
-impl<'a> CpuNode<'a> {
-    /// Returns the spec of input `i`.
-    pub fn input_spec(&self, i: usize) -> &'a Spec {
-        self.program.spec(self.node.inputs[i])
-    }
+/// A node about to be put into the queue of a GPU: its specs, its addresses, the queue.
+#[derive(Clone, Copy)]
+pub struct GpuNode<'a> {
+    /// The program, for specs.
+    pub program: &'a Program,
+    /// The node.
+    pub node: &'a Node,
+    /// Addresses of the inputs.
+    pub inputs: &'a [DevicePtr],
+    /// Addresses of the outputs.
+    pub outputs: &'a [DevicePtr],
+    /// The queue that its work is put into.
+    pub queue: &'a dyn Queue,
+}
 
-    /// Returns the spec of output `i`.
-    pub fn output_spec(&self, i: usize) -> &'a Spec {
-        self.program.spec(self.node.outputs[i])
-    }
+/// A plain implementation in f64. Takes the inputs, followed by the initial contents of outputs that are
+/// accumulated into, and returns all outputs. An empty array stands for a scratch output, which is not
+/// compared.
+pub type Reference = Arc<dyn Fn(&[Array]) -> Vec<Array> + Send + Sync>;
 
-    /// Returns true if output `i` is added to rather than overwritten.
-    pub fn adds(&self, i: usize) -> bool {
-        self.node.modes[i] == Mode::Add
-    }
+/// One op with concrete inputs. One case serves several modes: forward against the reference, the gradient
+/// against finite differences, narrow formats against f64, poison, bit equality over thread counts.
+#[derive(Clone)]
+pub struct Case {
+    /// Name that says what sets the case apart, such as `t17 hd64 gqa2 dropout`.
+    pub name: String,
+    /// The op.
+    pub op: Arc<dyn Op>,
+    /// Its inputs.
+    pub inputs: Vec<(Spec, Fill)>,
+    /// Write mode of each output, and the initial contents of those accumulated into. Outputs beyond the end
+    /// use `Write`.
+    pub outputs: Vec<(Mode, Fill)>,
+    /// The reference implementation.
+    pub reference: Reference,
+    /// Inputs that are parameters: read straight from the state, with a gradient in the accumulator format.
+    pub weights: Vec<usize>,
+    /// Inputs whose gradient is checked. Empty for ops without one.
+    pub differentiable: Vec<usize>,
+    /// Outputs that carry a gradient upstream.
+    pub upstream: Vec<usize>,
+    /// The longest sum in the op: errors may grow with its square root.
+    pub depth: usize,
+}
 
-    /// Returns input `i` as numbers of type `E`, padding included.
-    pub fn input<E: Elem>(&self, i: usize) -> View<'a, E> {
-        let spec = self.input_spec(i);
-        assert_eq!(spec.dtype, E::DTYPE, "{} input {i}", self.node.op.name());
-        // SAFETY: the executor resolved this address for a tensor of this spec, and keeps it alive for the
-        // node.
-        unsafe { View::new(self.inputs[i].0.cast(), spec.elements()) }
-    }
-
-    /// Returns input `i` as unsigned integers.
-    pub fn input_u32(&self, i: usize) -> &'a [u32] {
-        let spec = self.input_spec(i);
-        assert_eq!(spec.dtype, DType::U32, "{} input {i}", self.node.op.name());
-        // SAFETY: as `input`; no op declares an alias of an integer input, so nothing writes it meanwhile.
-        let view: View<'a, u32> = unsafe { View::new(self.inputs[i].0.cast(), spec.elements()) };
-        view.slice(0, view.len())
-    }
-
-    /// Returns the memory of input `i`, padding included. No op that reads bytes declares an alias of them.
-    pub fn input_bytes(&self, i: usize) -> &'a [u8] {
-        // SAFETY: as `input`; bytes have no alignment, and nothing writes them meanwhile.
-        let view: View<'a, u8> = unsafe { View::new(self.inputs[i].0, self.input_spec(i).bytes()) };
-        view.slice(0, view.len())
-    }
-
-    /// Returns output `i` as numbers of type `E`, padding included.
-    pub fn output<E: Elem>(&self, i: usize) -> ViewMut<'a, E> {
-        let spec = self.output_spec(i);
-        assert_eq!(spec.dtype, E::DTYPE, "{} output {i}", self.node.op.name());
-        // SAFETY: as `input`; the node is the only one that runs, and its tasks write disjoint ranges.
-        unsafe { ViewMut::new(self.outputs[i].0.cast(), spec.elements()) }
-    }
-
-    /// Returns the memory of output `i`, padding included, for an op of one task.
-    pub fn output_bytes(&self, i: usize) -> &'a mut [u8] {
-        // SAFETY: as `output`; bytes have no alignment.
-        let view: ViewMut<'a, u8> = unsafe { ViewMut::new(self.outputs[i].0, self.output_spec(i).bytes()) };
-        view.slice(0, view.len())
-    }
-
-    /// Returns output `i` as unsigned integers.
-    pub fn output_u32(&self, i: usize) -> ViewMut<'a, u32> {
-        let spec = self.output_spec(i);
-        assert_eq!(spec.dtype, DType::U32, "{} output {i}", self.node.op.name());
-        // SAFETY: as `output`.
-        unsafe { ViewMut::new(self.outputs[i].0.cast(), spec.elements()) }
-    }
+/// How an op is tested. Every op must declare it.
+#[derive(Debug)]
+pub enum Cases {
+    /// By these cases.
+    Own(Vec<Case>),
+    /// By the gradient checks of the op of this name.
+    GradientOf(&'static str),
 }

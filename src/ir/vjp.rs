@@ -1,38 +1,8 @@
 //! Interface through which an op records its vector-Jacobian product.
 
-use super::{Builder, Mode, Node, Op, Out, Spec, TensorId};
+use super::{Builder, Node, Op, Out, Sink, Spec, TensorId, Upstream, Vjp};
 use crate::error::{Error, Result};
 use std::sync::Arc;
-
-/// Upstream gradient of an output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Upstream {
-    /// Exactly 1 in every element: the loss itself.
-    One,
-    /// A recorded tensor.
-    Tensor(TensorId),
-}
-
-/// Destination of an input's gradient.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sink {
-    /// Not needed.
-    Unwanted,
-    /// A new tensor.
-    Fresh,
-    /// A gradient of the state, overwritten by the first contribution and added to by the next.
-    Into(TensorId, Mode),
-}
-
-/// Records the gradient of one node.
-#[derive(Debug)]
-pub struct Vjp<'a> {
-    builder: &'a mut Builder,
-    node: &'a Node,
-    upstream: &'a [Option<Upstream>],
-    sinks: Vec<Sink>,
-    given: Vec<Option<TensorId>>,
-}
 
 impl<'a> Vjp<'a> {
     /// Starts recording, for autodiff: the node, the upstream gradients of its outputs, the destinations of

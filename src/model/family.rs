@@ -2,7 +2,7 @@
 
 use super::formula::Formula;
 use crate::error::Result;
-use crate::ir::state::ParamRequest;
+use crate::ir::ParamRequest;
 use crate::ir::{Builder, TensorId};
 use crate::plan::{Model, Plan};
 

@@ -3,7 +3,7 @@
 //! always RMS, per head.
 
 use crate::error::Result;
-use crate::ir::state::ParamRequest;
+use crate::ir::ParamRequest;
 use crate::ir::{Builder, Init, Role, TensorId};
 use crate::ops::layer_norm::{LayerNorm, ResidualLayerNorm};
 use crate::ops::residual_norm::ResidualNorm;

@@ -6,7 +6,7 @@ use super::registry::family;
 use crate::device::gpu::Collector;
 use crate::error::{Error, Result};
 use crate::exec::{Section, collect};
-use crate::ir::vjp::Upstream;
+use crate::ir::Upstream;
 use crate::ir::{Builder, Home, Mode, Out, Phase, Program, Role, State, TensorId};
 use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;

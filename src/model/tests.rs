@@ -5,7 +5,7 @@
 use super::layout;
 use super::programs::{Programs, loss_views, record};
 use crate::device::ProductPrecision;
-use crate::ir::vjp::Upstream;
+use crate::ir::Upstream;
 use crate::ir::{Builder, Program, State, TensorId};
 use crate::machine::Machine;
 use crate::ops::copy::Copy;

@@ -6,7 +6,7 @@ use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::vjp::Upstream;
+use crate::ir::Upstream;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec, Vjp};
 
 /// `total[1] (+)= scale·Σ x[n]`, summed in f64.

@@ -3,7 +3,7 @@
 use super::lanes::{launch_copy, map};
 use crate::dispatch_float;
 use crate::error::{Error, Result};
-use crate::ir::vjp::Upstream;
+use crate::ir::Upstream;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `(losses[n], x, dx) → losses`: a copy whose gradient with respect to `x` is `dx`, where 1 arrives

@@ -46,7 +46,7 @@ pub fn decay_segments(state: &State) -> Vec<Segment> {
 mod tests {
     use super::*;
     use crate::device::DType;
-    use crate::ir::state::ParamRequest;
+    use crate::ir::ParamRequest;
     use crate::ir::{Init, Precision, StateBuilder, Sublayer};
 
     #[test]

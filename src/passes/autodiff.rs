@@ -1,8 +1,8 @@
 //! Appends the backward of a program: the vjp of every node, in reverse order.
 
 use crate::error::{Error, Result};
-use crate::ir::vjp::{Sink, Upstream};
 use crate::ir::{Builder, Home, Mode, Node, Out, Phase, Program, TensorId, Vjp};
+use crate::ir::{Sink, Upstream};
 use crate::ops::add::Add;
 use crate::ops::copy::Copy;
 use std::collections::HashSet;

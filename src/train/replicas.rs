@@ -70,7 +70,7 @@ fn named(ranks: &[usize]) -> String {
 mod tests {
     use super::*;
     use crate::device::DType;
-    use crate::ir::state::ParamRequest;
+    use crate::ir::ParamRequest;
     use crate::ir::{Init, Precision, Role, StateBuilder};
 
     /// The verdict where each rank has these fingerprints, a number for each parameter.

@@ -7,7 +7,7 @@ use xrun::device::DType;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
-use xrun::ir::state::ParamRequest;
+use xrun::ir::ParamRequest;
 use xrun::ir::{Builder, Init, Precision, Role, Spec, State, StateBuilder};
 use xrun::optim::{AdamW, Optimizer, Update};
 use xrun::plan::Schedule;

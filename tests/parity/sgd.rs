@@ -10,7 +10,7 @@ use xrun::device::DType;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
-use xrun::ir::state::ParamRequest;
+use xrun::ir::ParamRequest;
 use xrun::ir::{Builder, Init, Precision, Role, Spec, State, StateBuilder};
 use xrun::optim::{self, Optimizer, Update, Value, Values};
 use xrun::policy::Placement;

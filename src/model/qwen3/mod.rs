@@ -8,7 +8,7 @@ mod recording;
 use super::family::{Family, HfFacts, HfModel, Purpose};
 use super::formula::Formula;
 use crate::error::Result;
-use crate::ir::state::ParamRequest;
+use crate::ir::ParamRequest;
 use crate::ir::{Builder, TensorId};
 use crate::plan::{Model, Plan};
 use recording::Recording;

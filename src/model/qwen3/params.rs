@@ -1,6 +1,6 @@
 //! The trained tensors of Qwen3.
 
-use crate::ir::state::ParamRequest;
+use crate::ir::ParamRequest;
 use crate::ir::{Init, Role, Sublayer};
 use crate::model::norm;
 use crate::plan::Model;

@@ -6,7 +6,7 @@ use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::philox::philox;
 use crate::exec::{Engine, Section};
-use crate::ir::vjp::Upstream;
+use crate::ir::Upstream;
 use crate::ir::{Builder, Mode, Op, Out, Precision, State, StateBuilder, TensorId};
 use crate::ops::copy::Copy;
 use crate::ops::kv_cache::{CacheAppend, CachedAttention};

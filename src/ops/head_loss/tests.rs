@@ -7,7 +7,7 @@ use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::philox::philox;
 use crate::exec::{Engine, Section};
-use crate::ir::vjp::Upstream;
+use crate::ir::Upstream;
 use crate::ir::{Out, Program, State, StateBuilder};
 use crate::passes::{differentiate, unfuse};
 use crate::policy::Placement;
