@@ -1,15 +1,71 @@
-//! Parses the command line, runs the command, turns an error into an exit code.
+//! The way of a run on one screen. The other commands are in `cli`.
 
 use clap::Parser;
 use std::process::ExitCode;
-use xrun::cli::{Cli, dispatch, eprint_line, normalize_args};
+use std::time::Duration;
+use xrun::cli::{Cli, Next, dispatch, eprint_line, normalize_args};
+use xrun::data;
+use xrun::error::{Error, Result};
+use xrun::forecast::check_fits;
+use xrun::model::Programs;
+use xrun::plan::{Corpus, Plan, data_spec};
+use xrun::ranks::rendezvous::Secret;
+use xrun::ranks::{Launch, LocalRanks, Stop, process};
+use xrun::report::plots;
+use xrun::train::{Request, Run, WorkerRequest, mark_failed};
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse_from(normalize_args(std::env::args_os()))) {
+    let next = dispatch(Cli::parse_from(normalize_args(std::env::args_os())));
+    let ended = next.and_then(|next| match next {
+        Next::Done => Ok(()),
+        Next::Train(how, request) => launch(how, *request),
+        Next::TrainAsWorker => process::run_worker(|request: WorkerRequest, ranks, stop| {
+            train(request.into_request()?, ranks, stop)
+        }),
+    });
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprint_line(&format!("error: {e}"));
             ExitCode::from(e.kind().exit_code())
         }
     }
+}
+
+/// Launches the ranks of a run: threads of this process, child processes, or this process as one of those that an
+/// external launcher started.
+fn launch(launch: Launch, request: Request) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let timeout = Duration::from_secs_f64(request.recipe.values().parallelism.timeout_s);
+    let ranks = match launch {
+        Launch::Threads(world) => LocalRanks::threads(world, timeout)?,
+        Launch::Processes(world) => {
+            let request = WorkerRequest::from_request(&request);
+            return process::supervise(&request, world, timeout, &stop, mark_failed);
+        }
+        Launch::Member(assignment) => {
+            let secret = Secret::from_environment(&assignment.address)?;
+            LocalRanks::join_launcher(&assignment, &secret, timeout, &stop)?
+        }
+    };
+    train(request, &ranks, &stop)
+}
+
+/// Trains a recipe on the ranks of this process: corpus, plan, programs, fit, training, plots.
+fn train(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
+    let ended = ranks.abort_on_error(|guard| {
+        let run = Run::open(request, ranks)?;
+        let dataset = data::open(&data_spec(run.recipe()), run.recipe().values().training.seq_len)?;
+        let plan = Plan::new(run.recipe(), &Corpus::from_dataset(&dataset), run.machine())?;
+        let programs = Programs::new(&plan)?;
+        check_fits(&plan, &programs, run.machine())?;
+        run.train(plan, programs, dataset, ranks, stop, guard)
+    })?;
+    // Only rank 0 has a folder. Its plots are drawn from the files, however the run ended.
+    let Some(folder) = ended.folder else { return ended.outcome };
+    let drawn = plots::render(folder.path());
+    ended.outcome?;
+    drawn.map_err(|e| Error::failed(format!("the run is complete, its plots are not: {e}")))?;
+    eprint_line(&format!("results in {}", folder.path().display()));
+    Ok(())
 }

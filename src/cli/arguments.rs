@@ -1,6 +1,6 @@
 //! Shorthands of the command line, normalized before it is parsed; and suggestions for misspelt commands.
 
-use super::Cli;
+use super::command::Cli;
 use crate::suggest::nearest;
 use clap::CommandFactory;
 use std::ffi::OsString;

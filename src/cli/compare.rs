@@ -1,6 +1,6 @@
 //! `xrun compare`.
 
-use super::{eprint_line, print, seconds};
+use super::terminal::{eprint_line, print, seconds};
 use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Request};
 use crate::error::{Error, Kind, Result};
 use crate::recipe::Prediction;

@@ -1,13 +1,13 @@
 //! `xrun ops compile`: every kernel, for GPUs that need not be here.
 
-use super::print;
+use super::terminal::print;
 use crate::check::collect_cases;
 use crate::device::cuda::compiler::{Compiler, Resources, Unit, units};
 use crate::device::gpu::{Collector, Properties};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::Programs;
-use crate::plan::{Plan, corpus_of};
+use crate::plan::{Corpus, Plan};
 use crate::recipe;
 use rayon::prelude::*;
 use std::path::Path;
@@ -87,7 +87,7 @@ fn collected_units(properties: Properties, recipes: &[String]) -> Result<Vec<Uni
         for dtype in ["bf16", "fp32"] {
             let overrides = [format!("training.dtype={dtype}"), "parallelism.world_size=1".to_string()];
             let recipe = recipe::load(Path::new(name), &overrides, std::iter::empty(), &Machine::none())?;
-            let plan = Plan::new(&recipe, &corpus_of(&recipe)?, &Machine::none())?;
+            let plan = Plan::new(&recipe, &Corpus::estimated(&recipe)?, &Machine::none())?;
             Programs::new(&plan)?.collect(&collector)?;
         }
     }

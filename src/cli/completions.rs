@@ -1,8 +1,7 @@
 //! `xrun completions SHELL`.
 
-use super::{Cli, print};
+use super::terminal::print;
 use crate::error::Result;
-use clap::CommandFactory;
 use clap_complete::Shell;
 
 /// Arguments of `xrun completions`.
@@ -12,12 +11,12 @@ pub struct Args {
     pub shell: Shell,
 }
 
-/// Prints a completion script.
+/// Prints a completion script of `command`.
 ///
 /// # Errors
 /// When stdout cannot be written.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args, command: &mut clap::Command) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "xrun", &mut script);
+    clap_complete::generate(args.shell, command, "xrun", &mut script);
     print(&String::from_utf8_lossy(&script))
 }

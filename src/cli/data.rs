@@ -1,6 +1,6 @@
 //! `xrun data`: tokenize a corpus to shards and print its statistics.
 
-use super::eprint_line;
+use super::terminal::eprint_line;
 use crate::data::stories::Split;
 use crate::data::{self, Counts, SHARD_TOKENS, ShardWriter, Spec, Statistics, Tokenizer, Validation};
 use crate::error::{Error, IoContext, Result};

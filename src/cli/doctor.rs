@@ -1,6 +1,6 @@
 //! `xrun doctor`.
 
-use super::print;
+use super::terminal::print;
 use crate::device::cuda::doctor::{Verdict, examine};
 use crate::error::{Error, Result};
 

@@ -1,6 +1,6 @@
 //! `xrun export`.
 
-use super::eprint_line;
+use super::terminal::eprint_line;
 use crate::checkpoint::{self, Loaded};
 use crate::error::{Error, IoContext, Result};
 use crate::model::hf_export::{self, Dtype, Export};

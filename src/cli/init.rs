@@ -1,6 +1,6 @@
 //! `xrun init`.
 
-use super::eprint_line;
+use super::terminal::eprint_line;
 use crate::error::{Error, IoContext, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, builtin};

@@ -1,6 +1,6 @@
 //! `xrun inspect`.
 
-use super::print;
+use super::terminal::print;
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::recipe;

@@ -1,6 +1,6 @@
 //! `xrun keep`: a run, a comparison with its runs, or the rows of a sweep; and removing what no page names.
 
-use super::{eprint_line, print};
+use super::terminal::{eprint_line, print};
 use crate::error::{Error, IoContext, Result};
 use crate::format::plural;
 use crate::report::blocks::{self, Scope};

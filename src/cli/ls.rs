@@ -1,6 +1,6 @@
 //! `xrun ls`.
 
-use super::print;
+use super::terminal::print;
 use crate::error::{IoContext, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, SECTIONS, builtin};

@@ -1,6 +1,7 @@
 //! `xrun ops check`.
 
-use super::{compile, print, profile};
+use super::terminal::print;
+use super::{compile, profile};
 use crate::check::{Target, check_ops};
 use crate::device::cuda::Gpu;
 use crate::error::{Error, Result};

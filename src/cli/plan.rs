@@ -1,13 +1,13 @@
 //! `xrun plan`: what a run will be, without running it.
 
-use super::print;
+use super::terminal::print;
 use crate::error::{Error, Result};
 use crate::forecast::listing::listing;
 use crate::forecast::{Budget, FitRow, Forecast, fit_local_batch, fit_table};
 use crate::format::{Column, Table, binary};
 use crate::machine::Machine;
 use crate::model::Programs;
-use crate::plan::{Plan, corpus_of};
+use crate::plan::{Corpus, Plan};
 use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
 use serde_json::json;
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Result<()> {
         return print(&explain(&resolved, args.json));
     }
     let machines: Vec<Machine> = args.on.iter().map(|name| Machine::named(name)).collect::<Result<_>>()?;
-    let plan = Plan::new(&resolved, &corpus_of(&resolved)?, machines.first().unwrap_or(&here))?;
+    let plan = Plan::new(&resolved, &Corpus::estimated(&resolved)?, machines.first().unwrap_or(&here))?;
     if let Some(key) = &args.fit {
         return fit(&resolved, &plan, &machines, key, args.json);
     }

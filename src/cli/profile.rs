@@ -1,6 +1,6 @@
 //! `xrun profile RECIPE`, and `xrun ops bench RECIPE`.
 
-use super::print;
+use super::terminal::print;
 use crate::error::{IoContext, Result};
 use crate::machine::Machine;
 use crate::recipe;

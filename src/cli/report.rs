@@ -1,6 +1,6 @@
 //! `xrun report`.
 
-use super::{eprint_line, print};
+use super::terminal::{eprint_line, print};
 use crate::error::{Error, Kind, Result};
 use crate::format::plural;
 use crate::report::blocks::{self, Checked, KINDS, Problem, Scope};

@@ -1,6 +1,6 @@
 //! `xrun resume [RUN]`.
 
-use super::run::{Show, algorithms_from, start};
+use super::run::{Show, algorithms_from};
 use crate::error::{Error, Result};
 use crate::ranks::{Launch, environment};
 use crate::recipe;
@@ -26,11 +26,11 @@ pub struct Args {
     pub show: Show,
 }
 
-/// Runs the command.
+/// Finds the run and loads its recipe.
 ///
 /// # Errors
-/// When there is nothing to resume, and as [`crate::train::run`].
-pub fn run(args: &Args, results: &Path) -> Result<()> {
+/// When there is nothing to resume, or the run's recipe is invalid with the changes.
+pub fn request(args: &Args, results: &Path) -> Result<(Launch, Request)> {
     let (named, overrides) = match args.words.split_first() {
         Some((first, rest)) if !first.contains('=') => (Some(first), rest),
         _ => (None, args.words.as_slice()),
@@ -41,9 +41,9 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
             .ok_or_else(|| Error::usage(format!("no unfinished run in {}", results.display())))?,
     };
     let machine = environment::machine();
-    let resolved = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty(), &machine)?
+    let recipe = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty(), &machine)?
         .with_name(read_summary(&path)?.recipe);
-    let launch = Launch::from_recipe(&resolved, environment::variables())?;
+    let launch = Launch::from_recipe(&recipe, environment::variables())?;
     if let (None, Launch::Member(place)) = (named, &launch)
         && place.world > 1
     {
@@ -57,5 +57,5 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let origin = if args.fork { Origin::Fork(path) } else { Origin::Resume(path) };
     let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), results)?;
     let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
-    start(launch, Request { resolved, machine, results, progress, origin, algorithms_from, command })
+    Ok((launch, Request { recipe, machine, results, progress, origin, algorithms_from, command }))
 }

@@ -1,18 +1,12 @@
 //! `xrun run RECIPE`, or `xrun RECIPE`.
 
-use super::arguments::nearest_command;
-use super::eprint_line;
-use crate::error::{Error, Kind, Result};
-use crate::ranks::environment::{self, SECRET};
-use crate::ranks::rendezvous::Secret;
-use crate::ranks::{Launch, LocalRanks, Stop, process};
+use crate::error::Result;
+use crate::ranks::{Launch, environment};
 use crate::recipe;
-use crate::report::plots;
 use crate::results::progress::Mode;
 use crate::results::{find, provenance};
-use crate::train::{self, Ended, Origin, Outcome, Request, WorkerRequest, not_taken};
+use crate::train::{Origin, Request};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Arguments of `xrun run`.
 #[derive(clap::Args, Debug)]
@@ -52,19 +46,18 @@ impl Show {
     }
 }
 
-/// Runs the command.
+/// Loads the recipe and says how its ranks are launched.
 ///
 /// # Errors
-/// As [`train::run`].
-pub fn run(args: &Args, results: &Path) -> Result<()> {
+/// When the recipe is invalid, or its launcher does not suit the environment.
+pub fn request(args: &Args, results: &Path) -> Result<(Launch, Request)> {
     let machine = environment::machine();
-    let loaded = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &machine);
-    let resolved = loaded.map_err(|e| or_a_command(e, &args.recipe))?;
-    let launch = Launch::from_recipe(&resolved, environment::variables())?;
+    let recipe = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &machine)?;
+    let launch = Launch::from_recipe(&recipe, environment::variables())?;
     let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), results)?;
     let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
     let origin = Origin::Fresh;
-    start(launch, Request { resolved, machine, results, progress, origin, algorithms_from, command })
+    Ok((launch, Request { recipe, machine, results, progress, origin, algorithms_from, command }))
 }
 
 /// Finds the run whose choices of algorithms are used. Rank 0 alone reads it: other machines may not have it.
@@ -73,64 +66,4 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
 /// When there is no such run.
 pub fn algorithms_from(launch: &Launch, named: Option<&str>, results: &Path) -> Result<Option<PathBuf>> {
     named.filter(|_| launch.has_rank_zero()).map(|run| find::find(results, run)).transpose()
-}
-
-/// Trains with the ranks that `launch` says.
-///
-/// # Errors
-/// As [`train::run`], and when ranks do not find each other.
-pub fn start(launch: Launch, request: Request) -> Result<()> {
-    let stop = Stop::on_signals()?;
-    let timeout = Duration::from_secs_f64(request.resolved.values().parallelism.timeout_s);
-    let ranks = match launch {
-        Launch::Threads(world) => LocalRanks::threads(world, timeout)?,
-        Launch::Processes(world) => {
-            let request = WorkerRequest::from_request(&request);
-            return process::supervise(&request, world, timeout, &stop, train::mark_failed);
-        }
-        Launch::Member(assignment) => {
-            let secret = Secret::from_text(std::env::var(SECRET).ok().as_deref(), &assignment.address)?;
-            LocalRanks::join_launcher(&assignment, &secret, timeout, &stop)?
-        }
-    };
-    if ranks.has_rank_zero() {
-        finish(request, &ranks, &stop)
-    } else {
-        ended(train::follow(request.resolved, &request.machine, &ranks, &stop)?)
-    }
-}
-
-/// Returns the result of a rank whose run is recorded by another process, for the script that started it.
-fn ended(outcome: Outcome) -> Result<()> {
-    match outcome {
-        Outcome::Finished => Ok(()),
-        Outcome::Interrupted => {
-            Err(Error::new(Kind::Interrupted, "stopped by a signal; rank 0 says what is saved"))
-        }
-        Outcome::Diverged { step, bad } => Err(Error::failed(format!("diverged: {}", not_taken(step, &bad)))),
-    }
-}
-
-/// Adds the command that the user probably meant: `xrun sampel` is read as `xrun run sampel`.
-fn or_a_command(error: Error, recipe: &Path) -> Error {
-    let word = recipe.to_str().filter(|word| !word.contains(['.', '/']) && !recipe.exists());
-    match word.and_then(nearest_command) {
-        Some(command) => {
-            Error::new(error.kind(), format!("{}\nor did you mean `xrun {command}`?", error.message()))
-        }
-        None => error,
-    }
-}
-
-/// Trains, then draws the plots from the run's files, however it ended.
-///
-/// # Errors
-/// As [`train::run`], and the outcome of the run.
-pub fn finish(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
-    let Ended { folder, outcome, .. } = train::run(request, ranks, stop)?;
-    let drawn = plots::render(folder.path());
-    outcome?;
-    drawn.map_err(|e| Error::failed(format!("the run is complete, its plots are not: {e}")))?;
-    eprint_line(&format!("results in {}", folder.path().display()));
-    Ok(())
 }

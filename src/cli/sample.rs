@@ -1,6 +1,6 @@
 //! `xrun sample [RUN]`.
 
-use super::print;
+use super::terminal::print;
 use crate::error::Result;
 use crate::results::find;
 use crate::train::{SampleRequest, sample};

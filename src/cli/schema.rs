@@ -1,6 +1,6 @@
 //! `xrun schema`.
 
-use super::print;
+use super::terminal::print;
 use crate::error::Result;
 use crate::recipe;
 

@@ -1,7 +1,7 @@
 //! `xrun sweep`: every combination of some values, each run once.
 
 use super::run::Show;
-use super::{print, seconds};
+use super::terminal::{print, seconds};
 use crate::error::{Error, Result};
 use crate::results::ledger::CellStatus;
 use crate::sweep::{self, Request};

@@ -1,6 +1,6 @@
 //! What a recipe says of its data, for the data layer and for plans that do not read it.
 
-use crate::data::{self, GENERATED, Spec};
+use crate::data::{self, Dataset, GENERATED, Spec};
 use crate::error::Result;
 use crate::recipe::{Recipe, Validation};
 
@@ -40,23 +40,36 @@ pub fn data_spec(recipe: &Recipe) -> Spec {
     }
 }
 
-/// Returns the facts about a recipe's corpus that are known without reading all of it.
-///
-/// # Errors
-/// When the corpus or the tokenizer is missing or damaged.
-pub fn corpus_of(recipe: &Recipe) -> Result<Corpus> {
-    let mut spec = data_spec(recipe);
-    let requested = spec.validation_tokens;
-    let shortened = spec.corpus == GENERATED[0] && requested > MOST_GENERATED;
-    if shortened {
-        spec.validation_tokens = MOST_GENERATED;
+impl Corpus {
+    /// Returns the counts of a corpus that was opened.
+    pub fn from_dataset(dataset: &Dataset) -> Self {
+        Self {
+            vocab_size: dataset.tokenizer.vocab_size(),
+            train_tokens: dataset.train.len(),
+            exact: true,
+            validation_tokens: dataset.validation.len(),
+            floor: dataset.floor,
+        }
     }
-    let facts = data::facts(&spec)?;
-    Ok(Corpus {
-        vocab_size: facts.vocab_size,
-        train_tokens: facts.train_tokens,
-        exact: !facts.estimated && !shortened,
-        validation_tokens: if shortened { requested } else { facts.validation_tokens },
-        floor: facts.floor,
-    })
+
+    /// Returns the facts about a recipe's corpus that are known without reading all of it.
+    ///
+    /// # Errors
+    /// When the corpus or the tokenizer is missing or damaged.
+    pub fn estimated(recipe: &Recipe) -> Result<Self> {
+        let mut spec = data_spec(recipe);
+        let requested = spec.validation_tokens;
+        let shortened = spec.corpus == GENERATED[0] && requested > MOST_GENERATED;
+        if shortened {
+            spec.validation_tokens = MOST_GENERATED;
+        }
+        let facts = data::facts(&spec)?;
+        Ok(Self {
+            vocab_size: facts.vocab_size,
+            train_tokens: facts.train_tokens,
+            exact: !facts.estimated && !shortened,
+            validation_tokens: if shortened { requested } else { facts.validation_tokens },
+            floor: facts.floor,
+        })
+    }
 }

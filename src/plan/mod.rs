@@ -10,7 +10,7 @@ mod resolve;
 mod schedule;
 
 pub use batch::{Batch, Scaling};
-pub use corpus::{Corpus, corpus_of, data_spec};
+pub use corpus::{Corpus, data_spec};
 pub use events::{Generation, Intervals, Sampling};
 pub use execution::Execution;
 pub use model::{Model, PADDING};

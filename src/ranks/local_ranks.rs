@@ -2,7 +2,7 @@
 
 use super::environment::RankAssignment;
 use super::rendezvous::{self, Secret};
-use super::{Group, OnDisconnect, RemoteCommunicator, Server, Stop, Watchdog};
+use super::{ExitGuard, Group, OnDisconnect, RemoteCommunicator, Server, Stop, Watchdog};
 use crate::device::communicator::{Communicator, SingleRank};
 use crate::error::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -146,6 +146,18 @@ impl LocalRanks {
     /// Returns the communicator of the first rank of this process, to abort the run or to watch for an abort.
     pub fn first(&self) -> &Arc<dyn Communicator> {
         &self.comms[0]
+    }
+
+    /// Runs `body` and aborts the run when it fails, so that ranks of other processes do not wait for this one. The guard
+    /// ends this process if the run is aborted and `body` hangs.
+    ///
+    /// # Errors
+    /// The error of `body`.
+    pub fn abort_on_error<T>(&self, body: impl FnOnce(&ExitGuard) -> Result<T>) -> Result<T> {
+        let guard = ExitGuard::arm(self.first());
+        let result = body(&guard).inspect_err(|e| self.first().abort(e));
+        guard.disarm();
+        result
     }
 
     /// Runs `body` once per rank of this process, and returns the result of the first of them.

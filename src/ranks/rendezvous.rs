@@ -88,6 +88,14 @@ impl Secret {
         Ok(Self(blake3::derive_key("xrun 2026 rendezvous of ranks", text.as_bytes())))
     }
 
+    /// Derives the secret from the variable [`SECRET`] of the environment.
+    ///
+    /// # Errors
+    /// As [`Secret::from_text`].
+    pub fn from_environment(address: &str) -> Result<Self> {
+        Self::from_text(std::env::var(SECRET).ok().as_deref(), address)
+    }
+
     fn proof(&self, role: &str, a: [u8; 16], b: [u8; 16], rank: usize) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(role.as_bytes()).update(&a).update(&b).update(&(rank as u64).to_le_bytes());

@@ -13,7 +13,6 @@ use crate::ranks::process::this_program;
 use crate::ranks::{Launch, environment};
 use crate::recipe::{self, Recipe, Values};
 use crate::results::provenance::{Build, Cpu, gpu_class};
-use crate::train;
 use std::path::Path;
 
 /// A cell of a sweep.
@@ -56,7 +55,7 @@ impl Corpora {
         let spec = data_spec(resolved);
         let at = self.0.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
             // The token streams do not depend on the window length, which is checked below.
-            let opened = data::open(&spec, 0).map(|set| (set.hash.clone(), train::corpus_facts(&set)));
+            let opened = data::open(&spec, 0).map(|set| (set.hash.clone(), Corpus::from_dataset(&set)));
             self.0.push((spec.clone(), opened));
             self.0.len() - 1
         });

@@ -4,7 +4,7 @@ use super::{Outcome, Recorder};
 use crate::error::{Error, Kind, Result};
 use crate::exec::BadTensor;
 use crate::results::folder::{SUMMARY, read_summary};
-use crate::results::{RunFolder, Status, Summary, atomic};
+use crate::results::{RunFolder, Status, atomic};
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -12,17 +12,26 @@ use std::time::Duration;
 /// Result of a run that has ended, with or without an error.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its folder, still locked.
-    pub folder: RunFolder,
-    /// Its summary, as written to the folder.
-    pub summary: Summary,
+    /// Its folder, still locked, where rank 0 is in this process.
+    pub folder: Option<RunFolder>,
     /// `Ok` if every step is trained. Otherwise the error: exit code 75 when a signal stopped the run after a
     /// save, 1 when it failed or diverged.
     pub outcome: Result<()>,
 }
 
+/// Returns how a run ended that another process records, for the script that started this one.
+pub(super) fn follower_outcome(outcome: Outcome) -> Result<()> {
+    match outcome {
+        Outcome::Finished => Ok(()),
+        Outcome::Interrupted => {
+            Err(Error::new(Kind::Interrupted, "stopped by a signal; rank 0 says what is saved"))
+        }
+        Outcome::Diverged { step, bad } => Err(Error::failed(format!("diverged: {}", not_taken(step, &bad)))),
+    }
+}
+
 /// Returns why a run diverged.
-pub fn not_taken(step: u64, bad: &BadTensor) -> String {
+fn not_taken(step: u64, bad: &BadTensor) -> String {
     format!("step {step} was not taken: {} ({}) holds {}", bad.tensor, bad.op, bad.value)
 }
 
@@ -30,8 +39,8 @@ pub fn not_taken(step: u64, bad: &BadTensor) -> String {
 pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
     match ended {
         Ok(Outcome::Finished) => {
-            let (folder, summary) = recorder.finish(Status::Ok, None)?;
-            Ok(Ended { folder, summary, outcome: Ok(()) })
+            let (folder, _) = recorder.finish(Status::Ok, None)?;
+            Ok(Ended { folder: Some(folder), outcome: Ok(()) })
         }
         Ok(Outcome::Interrupted) => {
             let saves = recorder.saves();
@@ -44,22 +53,22 @@ pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<End
             };
             let error =
                 Error::new(Kind::Interrupted, format!("stopped by a signal after step {steps}, {then}"));
-            Ok(Ended { folder, summary, outcome: Err(error) })
+            Ok(Ended { folder: Some(folder), outcome: Err(error) })
         }
         Ok(Outcome::Diverged { step, bad }) => {
             let reason = not_taken(step, &bad);
-            let (folder, summary) = recorder.finish(Status::Diverged, Some(reason.clone()))?;
+            let (folder, _) = recorder.finish(Status::Diverged, Some(reason.clone()))?;
             let error = Error::failed(format!(
                 "diverged: {reason}; the parameters are those of step {}. See {}; a lower optimizer.lr or a longer \
                  lr_scheduler.warmup_steps is the usual next try",
                 step - 1,
                 folder.path().display()
             ));
-            Ok(Ended { folder, summary, outcome: Err(error) })
+            Ok(Ended { folder: Some(folder), outcome: Err(error) })
         }
         // The error of the run matters more than one of writing the summary.
         Err(e) => match recorder.finish(failure(&e), Some(e.message().to_string())) {
-            Ok((folder, summary)) => Ok(Ended { folder, summary, outcome: Err(e) }),
+            Ok((folder, _)) => Ok(Ended { folder: Some(folder), outcome: Err(e) }),
             Err(_) => Err(e),
         },
     }

@@ -1,14 +1,13 @@
 //! The tensors of one step, for comparison with another implementation.
 
+use super::prepare::prepare;
 use super::rank::Rank;
-use super::run::prepare;
 use crate::checkpoint::{DiskFs, TensorView, tensor_file};
 use crate::device::Device;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::ranks::LocalRanks;
 use crate::recipe::Recipe;
 use safetensors::Dtype;
 use std::borrow::Cow;
@@ -20,10 +19,10 @@ use std::sync::Arc;
 /// rows as an evaluation computes them (at most one chunk of the head). Returns the loss.
 ///
 /// # Errors
-/// As [`super::run`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no other
+/// As [`prepare`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no other
 /// implementation drops alike.
 pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
-    let (plan, programs, dataset) = prepare(recipe, machine, &LocalRanks::single())?;
+    let (plan, programs, dataset) = prepare(recipe, &machine.clone().with_ranks(1, 1))?;
     if plan.batch.world > 1 || plan.batch.micro_steps > 1 || plan.model.dropout > 0.0 {
         return Err(Error::usage(
             "one step of one rank is inspected, without dropout: set parallelism.world_size=1, training.accumulation=1 \
@@ -32,7 +31,8 @@ pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
     }
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
     let vocab = plan.model.vocab_size;
-    let mut rank = Rank::new(plan, Arc::clone(&programs), dataset, device, Arc::new(SingleRank))?;
+    let mut rank =
+        Rank::new(Arc::new(plan), Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))?;
     let batch = rank.run_gradients()?;
     let logits: Vec<u8> =
         rank.inspect_evaluation("head.logits.1")?.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect();

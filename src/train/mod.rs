@@ -8,6 +8,7 @@ mod generate;
 mod init;
 mod inspect;
 mod phase;
+mod prepare;
 mod profile;
 mod rank;
 mod recorder;
@@ -20,16 +21,17 @@ mod sample;
 mod start_message;
 mod train_ranks;
 
-pub use conclude::{Ended, mark_failed, not_taken};
+pub use conclude::{Ended, mark_failed};
 pub use generate::choose;
 pub use init::{initialize, refresh_shadow};
 pub use inspect::inspect;
+pub use prepare::prepare;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
 pub use request::{Origin, Request, WorkerRequest};
 pub use resume::recipe_of;
-pub use run::{corpus_facts, follow, run};
+pub use run::Run;
 pub use sample::{SampleRequest, sample};
 
 use crate::error::Result;

@@ -1,7 +1,7 @@
 //! Where the time of a step goes.
 
+use super::prepare::prepare;
 use super::rank::{Rank, STEPS_AHEAD};
-use super::run::prepare;
 use crate::device::Device;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
@@ -9,7 +9,6 @@ use crate::device::cuda::limits::{self, Limits};
 use crate::error::{Error, Result};
 use crate::ir::{Node, Phase, Program};
 use crate::machine::Machine;
-use crate::ranks::LocalRanks;
 use crate::recipe::Recipe;
 use crate::results::quantiles::median;
 use std::collections::BTreeMap;
@@ -91,13 +90,13 @@ struct Collected {
 /// Trains a few steps, then measures steps with their nodes, then whole ones; nothing is written.
 ///
 /// # Errors
-/// As [`super::run`]; several ranks are refused, for their waits would be measured as work.
+/// As [`prepare`]; several ranks are refused, for their waits would be measured as work.
 pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> Result<Profile> {
     // The schedule has a row per step, and takes part in every step that is measured.
     let needed = request.warmup.saturating_add(2 * request.steps + STEPS_AHEAD + 1);
     let steps = recipe.values().training.steps.max(needed);
     let recipe = recipe.with_overrides(&[format!("training.steps={steps}")], machine)?;
-    let (plan, programs, dataset) = prepare(&recipe, machine, &LocalRanks::single())?;
+    let (plan, programs, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
     if plan.batch.world > 1 {
         return Err(Error::usage("a profile is of one rank; set parallelism.world_size=1"));
     }
@@ -107,7 +106,8 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
         None => None,
     };
     let tokens = plan.batch.tokens_per_step();
-    let mut rank = Rank::new(plan, programs, dataset, device, Arc::new(SingleRank))?;
+    let mut rank =
+        Rank::new(Arc::new(plan), Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))?;
     for _ in 0..request.warmup {
         rank.time_step(|_, _, _| {})?;
     }

@@ -1,5 +1,6 @@
 //! Where a run begins: at step 0, or at a checkpoint that belongs to it.
 
+use super::context::RunContext;
 use super::gauges::engine_name;
 use super::request::Origin;
 use crate::checkpoint::{self, Loaded};
@@ -36,13 +37,8 @@ impl Start {
 /// # Errors
 /// A usage error where a resumed run would not be the one that began, or a fork could not train; a failure
 /// where checkpoints cannot be read.
-pub(super) fn start(
-    origin: &Origin,
-    resolved: &Recipe,
-    plan: &Plan,
-    programs: &Programs,
-    dataset: &Dataset,
-) -> Result<Start> {
+pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
+    let RunContext { recipe, plan, programs, dataset, .. } = context;
     let mut start = Start::default();
     match origin {
         Origin::Fresh => {}
@@ -54,13 +50,13 @@ pub(super) fn start(
                 None => {
                     let written = run.join(RESOLVED);
                     (
-                        recipe::load(&written, &[], std::iter::empty(), &Machine::none())?,
+                        crate::recipe::load(&written, &[], std::iter::empty(), &Machine::none())?,
                         read_summary(run)?.corpus_hash,
                     )
                 }
             };
             let place = start.loaded.as_ref().map_or(run.as_path(), Loaded::path);
-            start.changes = changes(&before, corpus_hash.as_deref(), resolved, dataset, place)?;
+            start.changes = changes(&before, corpus_hash.as_deref(), recipe, dataset, place)?;
         }
         Origin::Fork(run) => {
             let loaded = checkpoint::newest(&run.join(CHECKPOINT))?

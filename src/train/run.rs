@@ -1,7 +1,6 @@
-//! A whole run: corpus, plan, folder, ranks, summary.
+//! A run: its folder, its ranks, its summary.
 
-use super::Outcome;
-use super::conclude::{Ended, conclude, mark_failed};
+use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
 use super::context::{RankZero, RunContext};
 use super::gauges::{engine_name, provenance};
 use super::generate::prompt;
@@ -10,16 +9,16 @@ use super::request::{Origin, Request};
 use super::resume::{Start, start, unfinished};
 use super::train_ranks::{announce_finished, train_ranks};
 use crate::checkpoint::{END_TOKEN_ID, Meta};
-use crate::data::{self, Dataset};
+use crate::data::Dataset;
 use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::error::{Error, Kind, Result};
+use crate::forecast::SMALLER;
 use crate::forecast::memory::peak_bytes;
 use crate::forecast::time::predicted_step_ms;
-use crate::forecast::{SMALLER, check_fits};
 use crate::format::binary;
 use crate::machine::{Gpus, Machine};
 use crate::model::Programs;
-use crate::plan::{Corpus, Plan, data_spec};
+use crate::plan::Plan;
 use crate::policy::{DeviceChoice, Resume};
 use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
 use crate::recipe::Recipe;
@@ -33,117 +32,154 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Trains a recipe until its last step or a signal, on ranks that include rank 0. A run that is finished
-/// already is left as it is.
-///
-/// # Errors
-/// Before anything is written: exit 2 for a recipe or corpus that is invalid or not that of the run to
-/// resume, 4 for one that does not fit. Errors after the folder of the run is open are in [`Ended`] and the
-/// summary, unless the folder cannot be written.
-pub fn run(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<Ended> {
-    let guard = ExitGuard::arm(ranks.first());
-    let ended = run_rank_zero(request, ranks, stop, &guard);
-    if let Err(e) = &ended {
-        // Ranks of other processes wait for the start message.
-        ranks.first().abort(e);
-    }
-    guard.disarm();
-    ended
+/// A run that has been opened and not yet planned: what it goes on from is known and, for a resume, locked.
+#[derive(Debug)]
+pub struct Run {
+    /// Its origin is final.
+    request: Request,
+    /// The machine as the ranks of this process share it.
+    machine: Machine,
+    /// The folder of the run to resume, where rank 0 is in this process.
+    resumed: Option<RunFolder>,
+    opened: Instant,
 }
 
-/// Trains the ranks of this process in a run whose rank 0 is in another process.
-///
-/// # Errors
-/// As [`run`], for this process's ranks.
-pub fn follow(resolved: Recipe, machine: &Machine, ranks: &LocalRanks, stop: &Stop) -> Result<Outcome> {
-    let guard = ExitGuard::arm(ranks.first());
-    let trained = prepare(&resolved, machine, ranks).and_then(|(plan, programs, dataset)| {
-        fault::check(plan.batch.world, 0, plan.steps as u64)?;
-        let recipe_hash = resolved.hash();
-        let context = RunContext { resolved, recipe_hash, plan, programs, dataset, stop: stop.clone() };
-        train_ranks(ranks, &context, None)
-    });
-    if let Err(e) = &trained {
-        ranks.first().abort(e);
-    }
-    guard.disarm();
-    trained
-}
-
-fn run_rank_zero(request: Request, ranks: &LocalRanks, stop: &Stop, guard: &ExitGuard) -> Result<Ended> {
-    let Request { resolved, machine, results, progress, origin, algorithms_from, command } = request;
-    let origin = resolve_origin(origin, &resolved, &results)?;
-    // Locked before the corpus is opened, so that a second process on the same run ends at once.
-    let resumed = match &origin {
-        Origin::Resume(path) => Some(RunFolder::open(path)?),
-        Origin::Fresh | Origin::Fork(_) => None,
-    };
-    let began = Instant::now();
-    let (plan, programs, dataset) = prepare(&resolved, &machine, ranks)?;
-    let corpus_took = began.elapsed();
-    let start = start(&origin, &resolved, &plan, &programs, &dataset)?;
-    let (from_step, steps) = (start.step(), plan.steps as u64);
-    fault::check(plan.batch.world, from_step, steps)?;
-    let algorithms = algorithms(&origin, algorithms_from.as_deref(), &plan)?;
-    let recipe_hash = resolved.hash();
-    let mut context = RunContext { resolved, recipe_hash, plan, programs, dataset, stop: stop.clone() };
-
-    let mut progress = new_progress(progress, &context.plan);
-    let is_resumed = resumed.is_some();
-    let (folder, summary) = match resumed {
-        Some(folder) => {
-            let summary = folder.summary()?;
-            if summary.status == Status::Ok && from_step == steps {
-                note_finished(&mut progress, folder.path(), steps);
-                announce_finished(ranks, &context, folder.path())?;
-                return Ok(Ended { folder, summary, outcome: Ok(()) });
+impl Run {
+    /// Opens a run. With `checkpoint.resume = "auto"`, a fresh start becomes the resume of the newest unfinished run of
+    /// the same recipe. The folder to resume is locked before the corpus is opened, so that a second process on the same
+    /// run ends at once.
+    ///
+    /// # Errors
+    /// When the folder of a run to resume cannot be read, or another process has it.
+    pub fn open(mut request: Request, ranks: &LocalRanks) -> Result<Self> {
+        let machine = request.machine.clone().with_ranks(ranks.on_machine(), ranks.processes_on_machine());
+        let mut resumed = None;
+        if ranks.has_rank_zero() {
+            request.origin = resolve_origin(request.origin, &request.recipe, &request.results)?;
+            if let Origin::Resume(path) = &request.origin {
+                resumed = Some(RunFolder::open(path)?);
             }
-            // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed, the hash
-            // stays that of the recipe as written.
-            if start.changes.is_empty() {
-                context.recipe_hash.clone_from(&summary.recipe_hash);
-            }
-            (folder, summary)
         }
-        None => create_folder(&results, &context)?,
-    };
-    progress.begin(folder.path());
-    write_provenance(&folder, &context, command)?;
-    let summary = describe(summary, &context, &start);
-    let path = folder.path().to_owned();
-    let mut recorder = Recorder::new(Parts {
-        meta: meta(&context),
-        plan: Arc::clone(&context.plan),
-        planned_bytes: peak_bytes(&context.plan, &context.programs) as u64,
-        judge: context.resolved.values().data.corpus == STORIES,
-        progress,
-        folder,
-        summary,
-        from_step,
-        resumed: is_resumed,
-    })?;
-    log_start(&mut recorder, &context, &start, &machine, &ranks.notes)?;
+        Ok(Self { request, machine, resumed, opened: Instant::now() })
+    }
 
-    let failed_path = path.clone();
-    guard.before_exit(move |error| mark_failed(&failed_path, error));
-    process::report_run_folder(ranks, path.clone());
-    let recorder = Mutex::new(Some(recorder));
-    let (loaded, algorithms) = (start.loaded.as_ref(), algorithms.as_ref());
-    let zero = RankZero { recorder: &recorder, folder: path, corpus_took, from_step, loaded, algorithms };
-    let outcome = train_ranks(ranks, &context, Some(&zero))
-        .map_err(|e| explain_refusal(e, &context.plan, &context.programs));
-    let recorder = recorder.into_inner().ok().flatten();
-    let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
-    conclude(recorder, outcome)
+    /// The recipe.
+    pub fn recipe(&self) -> &Recipe {
+        &self.request.recipe
+    }
+
+    /// The machine as the ranks of this process share it.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Trains until the last step or a signal, on the ranks of this process. A run that is finished already is left as
+    /// it is. `guard` ends this process if a rank hangs.
+    ///
+    /// # Errors
+    /// Before anything is written: exit 2 for a corpus or a prompt that does not suit the recipe or is not that of the
+    /// run to resume. Later errors are in [`Ended`] and the summary, unless the folder cannot be written.
+    pub fn train(
+        self,
+        plan: Plan,
+        programs: Programs,
+        dataset: Dataset,
+        ranks: &LocalRanks,
+        stop: &Stop,
+        guard: &ExitGuard,
+    ) -> Result<Ended> {
+        if plan.generation.samples > 0 {
+            // At the end of a training it would be too late to refuse the prompt.
+            prompt(&plan.generation, &dataset.tokenizer, plan.batch.seq_len)?;
+        }
+        let recipe = self.request.recipe.clone();
+        let context = RunContext {
+            recipe_hash: recipe.hash(),
+            recipe,
+            plan: Arc::new(plan),
+            programs: Arc::new(programs),
+            dataset: Arc::new(dataset),
+            stop: stop.clone(),
+        };
+        match ranks.has_rank_zero() {
+            true => self.train_with_rank_zero(context, ranks, guard),
+            false => {
+                fault::check(context.plan.batch.world, 0, context.plan.steps as u64)?;
+                Ok(Ended { folder: None, outcome: follower_outcome(train_ranks(ranks, &context, None)?) })
+            }
+        }
+    }
+
+    fn train_with_rank_zero(
+        self,
+        mut context: RunContext,
+        ranks: &LocalRanks,
+        guard: &ExitGuard,
+    ) -> Result<Ended> {
+        let Self { request, machine, resumed, opened } = self;
+        let corpus_took = opened.elapsed();
+        let start = start(&request.origin, &context)?;
+        let (from_step, steps) = (start.step(), context.plan.steps as u64);
+        fault::check(context.plan.batch.world, from_step, steps)?;
+        let algorithms = algorithms(&request.origin, request.algorithms_from.as_deref(), &context.plan)?;
+
+        let mut progress = new_progress(request.progress, &context.plan);
+        let is_resumed = resumed.is_some();
+        let (folder, summary) = match resumed {
+            Some(folder) => {
+                let summary = folder.summary()?;
+                if summary.status == Status::Ok && from_step == steps {
+                    note_finished(&mut progress, folder.path(), steps);
+                    announce_finished(ranks, &context, folder.path())?;
+                    return Ok(Ended { folder: Some(folder), outcome: Ok(()) });
+                }
+                // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed, the
+                // hash stays that of the recipe as written.
+                if start.changes.is_empty() {
+                    context.recipe_hash.clone_from(&summary.recipe_hash);
+                }
+                (folder, summary)
+            }
+            None => create_folder(&request.results, &context)?,
+        };
+        progress.begin(folder.path());
+        write_provenance(&folder, &context, request.command)?;
+        let summary = describe(summary, &context, &start);
+        let path = folder.path().to_owned();
+        let mut recorder = Recorder::new(Parts {
+            meta: meta(&context),
+            plan: Arc::clone(&context.plan),
+            planned_bytes: peak_bytes(&context.plan, &context.programs) as u64,
+            judge: context.recipe.values().data.corpus == STORIES,
+            progress,
+            folder,
+            summary,
+            from_step,
+            resumed: is_resumed,
+        })?;
+        log_start(&mut recorder, &context, &start, &machine, &ranks.notes)?;
+
+        let failed_path = path.clone();
+        guard.before_exit(move |error| mark_failed(&failed_path, error));
+        process::report_run_folder(ranks, path.clone());
+        let recorder = Mutex::new(Some(recorder));
+        let (loaded, algorithms) = (start.loaded.as_ref(), algorithms.as_ref());
+        let zero = RankZero { recorder: &recorder, folder: path, corpus_took, from_step, loaded, algorithms };
+        let outcome = train_ranks(ranks, &context, Some(&zero))
+            .map_err(|e| explain_refusal(e, &context.plan, &context.programs));
+        let recorder = recorder.into_inner().ok().flatten();
+        let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
+        conclude(recorder, outcome)
+    }
 }
 
 /// Replaces a fresh start by a resume of the newest unfinished run of this recipe, where `checkpoint.resume =
 /// "auto"`.
-fn resolve_origin(origin: Origin, resolved: &Recipe, results: &Path) -> Result<Origin> {
-    if origin != Origin::Fresh || resolved.values().checkpoint.resume != Resume::Auto {
+fn resolve_origin(origin: Origin, recipe: &Recipe, results: &Path) -> Result<Origin> {
+    if origin != Origin::Fresh || recipe.values().checkpoint.resume != Resume::Auto {
         return Ok(origin);
     }
-    Ok(unfinished(results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume))
+    Ok(unfinished(results, &recipe.hash())?.map_or(Origin::Fresh, Origin::Resume))
 }
 
 fn new_progress(mode: Mode, plan: &Plan) -> Progress {
@@ -162,14 +198,14 @@ fn note_finished(progress: &mut Progress, folder: &Path, steps: u64) {
 fn create_folder(results: &Path, context: &RunContext) -> Result<(RunFolder, Summary)> {
     let (plan, hash) = (&context.plan, &context.recipe_hash);
     let folder = RunFolder::create(results, &plan.name, &hash[..8], Timestamp::now())?;
-    folder.write_recipe(&as_written(&context.resolved))?;
+    folder.write_recipe(&as_written(&context.recipe))?;
     let name = folder.name();
     Ok((folder, Summary::started(&plan.name, &name, hash, plan.steps as u64)))
 }
 
 /// Writes what the run depends on: the resolved recipe, the environment, the tokenizer.
 fn write_provenance(folder: &RunFolder, context: &RunContext, command: Vec<String>) -> Result<()> {
-    folder.write_resolved(&context.resolved.to_toml())?;
+    folder.write_resolved(&context.recipe.to_toml())?;
     let execution = &context.plan.execution;
     let gpus: Vec<usize> = execution.gpus().collect();
     let gpu = (!gpus.is_empty()).then(|| provenance(&gpus, execution.channels)).transpose()?;
@@ -198,7 +234,7 @@ fn log_start(
         recorder.note(&format!("going on from step {} ({})", start.step(), loaded.path().display()))?;
     }
     if let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus)
-        && context.resolved.values().engine.device == DeviceChoice::Auto
+        && context.recipe.values().engine.device == DeviceChoice::Auto
         && cuda::libraries::Nvidia::Driver.open().is_some()
     {
         recorder.warn(&format!("this runs on the CPU, for {reason}"))?;
@@ -211,24 +247,6 @@ fn log_start(
 
 /// Note in the summary of a run whose ranks do not exchange gradients.
 const NOT_EXCHANGED: &str = "communication off: replicas differ, nothing of this run may be exported";
-
-/// Opens the corpus, plans, records the programs, and refuses what does not fit.
-pub(super) fn prepare(
-    recipe: &Recipe,
-    machine: &Machine,
-    ranks: &LocalRanks,
-) -> Result<(Arc<Plan>, Arc<Programs>, Arc<Dataset>)> {
-    let machine = machine.clone().with_ranks(ranks.on_machine(), ranks.processes_on_machine());
-    let dataset = data::open(&data_spec(recipe), recipe.values().training.seq_len)?;
-    let plan = Plan::new(recipe, &corpus_facts(&dataset), &machine)?;
-    if plan.generation.samples > 0 {
-        // At the end of a training it would be too late to say so.
-        prompt(&plan.generation, &dataset.tokenizer, plan.batch.seq_len)?;
-    }
-    let programs = Programs::new(&plan)?;
-    check_fits(&plan, &programs, &machine)?;
-    Ok((Arc::new(plan), Arc::new(programs), Arc::new(dataset)))
-}
 
 /// Name of the corpus with a grammar, against which generated sentences are checked.
 const STORIES: &str = "stories";
@@ -276,17 +294,6 @@ fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
     ))
 }
 
-/// What the corpus says of itself once it is open.
-pub fn corpus_facts(dataset: &Dataset) -> Corpus {
-    Corpus {
-        vocab_size: dataset.tokenizer.vocab_size(),
-        train_tokens: dataset.train.len(),
-        exact: true,
-        validation_tokens: dataset.validation.len(),
-        floor: dataset.floor,
-    }
-}
-
 /// Fills in what is known before the first step.
 fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summary {
     let RunContext { plan, programs, dataset, .. } = context;
@@ -310,12 +317,12 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
 }
 
 fn meta(context: &RunContext) -> Meta {
-    let RunContext { resolved, recipe_hash, plan, dataset, .. } = context;
+    let RunContext { recipe, recipe_hash, plan, dataset, .. } = context;
     Meta {
         step: 0,
         tokens_seen: 0,
         recipe_hash: recipe_hash.clone(),
-        resolved_recipe_toml: resolved.to_toml(),
+        resolved_recipe_toml: recipe.to_toml(),
         corpus_hash: dataset.hash.clone(),
         tokenizer_hash: dataset.tokenizer.hash(),
         world_size: plan.batch.world as u64,
@@ -328,10 +335,10 @@ fn meta(context: &RunContext) -> Meta {
 }
 
 /// The files of a recipe as written, the outermost first.
-fn as_written(resolved: &Recipe) -> String {
+fn as_written(recipe: &Recipe) -> String {
     let mut text = String::new();
-    for (path, written) in resolved.files() {
-        if resolved.files().len() > 1 {
+    for (path, written) in recipe.files() {
+        if recipe.files().len() > 1 {
             text += &format!("# ---- {}\n", path.display());
         }
         text += written;

@@ -11,7 +11,7 @@ use xrun::device::{DType, ProductPrecision};
 use xrun::ir::{Cases, CpuNode, GpuNode, Home, Node, Op, Precision, Program, Spec, TensorId};
 use xrun::machine::Machine;
 use xrun::model::Programs;
-use xrun::plan::{Plan, corpus_of};
+use xrun::plan::{Corpus, Plan};
 
 /// The memory of a tensor: its name and its addresses.
 #[derive(Clone, Debug)]
@@ -214,7 +214,7 @@ const ARCHITECTURES: [(u32, u32); 3] = [(8, 0), (9, 0), (12, 0)];
 /// Plans for a GPU are made without one: the machine is not asked.
 fn programs(overrides: &[&str]) -> Programs {
     let resolved = recipe(overrides).unwrap();
-    let plan = Plan::new(&resolved, &corpus_of(&resolved).unwrap(), &Machine::none()).unwrap();
+    let plan = Plan::new(&resolved, &Corpus::estimated(&resolved).unwrap(), &Machine::none()).unwrap();
     Programs::new(&plan).unwrap()
 }
 

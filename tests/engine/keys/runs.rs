@@ -35,12 +35,10 @@ pub fn scratch() -> tempfile::TempDir {
 
 /// Trains settings into a folder of `results`.
 pub fn start(settings: &[String], results: &Path) -> Result<(RunFolder, Summary)> {
-    let resolved = recipe(&strs(settings))?;
-    let Launch::Threads(world) = Launch::from_recipe(&resolved, std::iter::empty())? else {
-        panic!("only the binary starts processes")
-    };
+    let recipe = recipe(&strs(settings))?;
+    let launch = Launch::from_recipe(&recipe, std::iter::empty())?;
     let request = Request {
-        resolved,
+        recipe,
         machine: Machine::here(),
         results: results.to_owned(),
         progress: Mode::Quiet,
@@ -48,8 +46,22 @@ pub fn start(settings: &[String], results: &Path) -> Result<(RunFolder, Summary)
         algorithms_from: None,
         command: Vec::new(),
     };
-    let ended = train::run(request, &LocalRanks::threads(world, PATIENCE)?, &Stop::default())?;
-    ended.outcome.map(|()| (ended.folder, ended.summary))
+    train(launch, request)
+}
+
+/// Trains a request on threads of this process.
+fn train(launch: Launch, request: Request) -> Result<(RunFolder, Summary)> {
+    let Launch::Threads(world) = launch else { panic!("only the binary starts processes") };
+    let ranks = LocalRanks::threads(world, PATIENCE)?;
+    let ended = ranks.abort_on_error(|guard| {
+        let run = train::Run::open(request, &ranks)?;
+        let (plan, programs, dataset) = train::prepare(run.recipe(), run.machine())?;
+        run.train(plan, programs, dataset, &ranks, &Stop::default(), guard)
+    })?;
+    ended.outcome?;
+    let folder = ended.folder.expect("rank 0 is in this process");
+    let summary = folder.summary()?;
+    Ok((folder, summary))
 }
 
 /// A finished run.
@@ -152,10 +164,9 @@ pub fn resumes(before: &[String], after: &[String]) -> std::result::Result<(), S
         let path = results.path().join("tiny.toml");
         std::fs::write(&path, TINY).map_err(|e| Error::failed(e.to_string()))?;
         let show = Show { json: false, quiet: true };
-        xrun::cli::run::run(
-            &Args { recipe: path, overrides: small(settings), algos_from: None, show },
-            results.path(),
-        )?;
+        let args = Args { recipe: path, overrides: small(settings), algos_from: None, show };
+        let (launch, request) = xrun::cli::run::request(&args, results.path())?;
+        train(launch, request)?;
         let runs = xrun::results::find::runs(results.path())?;
         for run in &runs {
             let complete = run.join(SUMMARY).exists() && read_summary(run)?.steps == 4;

@@ -1,0 +1,73 @@
+//! From a parsed command to the code that runs it.
+
+use super::arguments::nearest_command;
+use super::{
+    Cli, Command, compare, completions, data, doctor, export, init, inspect, keep, ls, ops, plan, profile,
+    report, resume, run, sample, schema, sweep,
+};
+use crate::device::cuda::nccl::pin_environment;
+use crate::error::{Error, Result};
+use crate::ranks::Launch;
+use crate::train::Request;
+use clap::CommandFactory;
+use std::path::Path;
+
+/// What remains to be done after a command: a run is trained by the binary itself, where the way is in one place.
+#[derive(Debug)]
+pub enum Next {
+    /// Nothing.
+    Done,
+    /// Train a run on ranks that are launched so.
+    Train(Launch, Box<Request>),
+    /// Train as a rank whose parent process is xrun.
+    TrainAsWorker,
+}
+
+/// Runs the parsed command, up to the training of a run.
+///
+/// # Errors
+/// Those of the command.
+pub fn dispatch(cli: Cli) -> Result<Next> {
+    // Changing the environment is safe only here, before a second thread starts. Other commands than these
+    // start child processes, which must not inherit the change.
+    if matches!(cli.command, Command::Run(_) | Command::Resume(_)) {
+        pin_environment();
+    }
+    let results = cli.results.as_path();
+    let train = |(launch, request)| Next::Train(launch, Box::new(request));
+    match cli.command {
+        Command::Run(a) => {
+            return run::request(&a, results).map(train).map_err(|e| or_a_command(e, &a.recipe));
+        }
+        Command::Resume(a) => return resume::request(&a, results).map(train),
+        Command::Worker => return Ok(Next::TrainAsWorker),
+        Command::Compare(a) => compare::run(&a, results),
+        Command::Completions(a) => completions::run(&a, &mut Cli::command()),
+        Command::Data(a) => data::run(&a),
+        Command::Doctor(a) => doctor::run(&a),
+        Command::Export(a) => export::run(&a, results),
+        Command::Init(a) => init::run(&a),
+        Command::Inspect(a) => inspect::run(&a),
+        Command::Keep(a) => keep::run(&a, results),
+        Command::Ls(a) => ls::run(&a),
+        Command::Profile(a) => profile::run(&a),
+        Command::Ops(a) => ops::run(&a),
+        Command::Plan(a) => plan::run(&a),
+        Command::Report(a) => report::run(&a, results),
+        Command::Sample(a) => sample::run(&a, results),
+        Command::Schema(a) => schema::run(&a),
+        Command::Sweep(a) => sweep::run(&a, results),
+    }
+    .map(|()| Next::Done)
+}
+
+/// Adds the command that the user probably meant: `xrun sampel` is read as `xrun run sampel`.
+fn or_a_command(error: Error, recipe: &Path) -> Error {
+    let word = recipe.to_str().filter(|word| !word.contains(['.', '/']) && !recipe.exists());
+    match word.and_then(nearest_command) {
+        Some(command) => {
+            Error::new(error.kind(), format!("{}\nor did you mean `xrun {command}`?", error.message()))
+        }
+        None => error,
+    }
+}
