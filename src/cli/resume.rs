@@ -41,9 +41,9 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
             .ok_or_else(|| Error::usage(format!("no unfinished run in {}", results.display())))?,
     };
     let machine = environment::machine();
-    let resolved = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty(), &machine)?
+    let recipe = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty(), &machine)?
         .with_name(read_summary(&path)?.recipe);
-    let launch = Launch::from_recipe(&resolved, environment::variables())?;
+    let launch = Launch::from_recipe(&recipe, environment::variables())?;
     if let (None, Launch::Member(place)) = (named, &launch)
         && place.world > 1
     {
@@ -57,5 +57,5 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let origin = if args.fork { Origin::Fork(path) } else { Origin::Resume(path) };
     let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), results)?;
     let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
-    start(launch, Request { resolved, machine, results, progress, origin, algorithms_from, command })
+    start(launch, Request { recipe, machine, results, progress, origin, algorithms_from, command })
 }

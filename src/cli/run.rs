@@ -2,7 +2,7 @@
 
 use super::arguments::nearest_command;
 use super::eprint_line;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ranks::environment::{self, SECRET};
 use crate::ranks::rendezvous::Secret;
 use crate::ranks::{Launch, LocalRanks, Stop, process};
@@ -59,12 +59,12 @@ impl Show {
 pub fn run(args: &Args, results: &Path) -> Result<()> {
     let machine = environment::machine();
     let loaded = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &machine);
-    let resolved = loaded.map_err(|e| or_a_command(e, &args.recipe))?;
-    let launch = Launch::from_recipe(&resolved, environment::variables())?;
+    let recipe = loaded.map_err(|e| or_a_command(e, &args.recipe))?;
+    let launch = Launch::from_recipe(&recipe, environment::variables())?;
     let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), results)?;
     let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
     let origin = Origin::Fresh;
-    start(launch, Request { resolved, machine, results, progress, origin, algorithms_from, command })
+    start(launch, Request { recipe, machine, results, progress, origin, algorithms_from, command })
 }
 
 /// Finds the run whose choices of algorithms are used. Rank 0 alone reads it: other machines may not have it.
@@ -81,7 +81,7 @@ pub fn algorithms_from(launch: &Launch, named: Option<&str>, results: &Path) -> 
 /// As [`train::run`], and when ranks do not find each other.
 pub fn start(launch: Launch, request: Request) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let timeout = Duration::from_secs_f64(request.resolved.values().parallelism.timeout_s);
+    let timeout = Duration::from_secs_f64(request.recipe.values().parallelism.timeout_s);
     let ranks = match launch {
         Launch::Threads(world) => LocalRanks::threads(world, timeout)?,
         Launch::Processes(world) => {
@@ -96,7 +96,7 @@ pub fn start(launch: Launch, request: Request) -> Result<()> {
     if ranks.has_rank_zero() {
         finish(request, &ranks, &stop)
     } else {
-        ended(train::follow(request.resolved, &request.machine, &ranks, &stop)?)
+        ended(train::follow(request.recipe, &request.machine, &ranks, &stop)?)
     }
 }
 
@@ -105,7 +105,7 @@ fn ended(outcome: Outcome) -> Result<()> {
     match outcome {
         Outcome::Finished => Ok(()),
         Outcome::Interrupted => {
-            Err(Error::new(Kind::Interrupted, "stopped by a signal; rank 0 says what is saved"))
+            Err(Error::new(ErrorKind::Interrupted, "stopped by a signal; rank 0 says what is saved"))
         }
         Outcome::Diverged { step, bad } => Err(Error::failed(format!("diverged: {}", not_taken(step, &bad)))),
     }

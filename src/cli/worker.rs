@@ -11,7 +11,7 @@ pub fn run() -> ! {
         match ranks.has_rank_zero() {
             true => finish(request, ranks, stop),
             // How the run ended is rank 0's to say.
-            false => follow(request.resolved, &request.machine, ranks, stop).map(drop),
+            false => follow(request.recipe, &request.machine, ranks, stop).map(drop),
         }
     })
 }

@@ -10,7 +10,7 @@ pub mod parameters;
 mod text;
 pub mod time;
 
-pub use budget::{Budget, RESERVE_BYTES, SMALLER, Verdict, check_fits};
+pub use budget::{Budget, DeviceFit, RESERVE_BYTES, SMALLER, check_fits};
 pub use fit::{Advice, FitRow, fit_local_batch};
 pub use memory::Memory;
 pub use parameters::{Flops, Parameters};
@@ -40,9 +40,9 @@ pub struct Forecast {
     /// Model FLOPs of a token.
     pub flops: Flops,
     /// Split of a step into sequences.
-    pub batch: Batch,
+    pub batch: BatchForecast,
     /// Steps, tokens and the corpus.
-    pub training: Training,
+    pub training: TrainingForecast,
     /// Bytes of a checkpoint, without its few KiB of manifest.
     pub checkpoint_bytes: usize,
     /// Bytes of it for each parameter: the weight and the optimizer's slots.
@@ -53,12 +53,12 @@ pub struct Forecast {
     /// The memory of one rank.
     pub memory: Memory,
     /// Verdict on each requested device.
-    pub on: Vec<Verdict>,
+    pub on: Vec<DeviceFit>,
 }
 
 /// Sequences per step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Batch {
+pub struct BatchForecast {
     /// Ranks.
     pub world: usize,
     /// Sequences per rank and micro-step.
@@ -77,7 +77,7 @@ pub struct Batch {
 
 /// Steps, tokens and the corpus.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Training {
+pub struct TrainingForecast {
     /// Optimizer steps.
     pub steps: usize,
     /// Tokens per step over all ranks.
@@ -113,7 +113,7 @@ impl Forecast {
         }
         let on = budgets
             .iter()
-            .map(|b| Verdict::new(plan, programs, memory.peak_bytes, b))
+            .map(|b| DeviceFit::new(plan, programs, memory.peak_bytes, b))
             .collect::<Result<_>>()?;
         Ok(Self {
             recipe: plan.name.clone(),
@@ -125,20 +125,20 @@ impl Forecast {
             slots_in_words: plan.optimizer.slots_in_words(),
             parameters,
             flops: Flops::new(plan),
-            batch: Batch::new(plan),
-            training: Training::new(plan),
+            batch: BatchForecast::new(plan),
+            training: TrainingForecast::new(plan),
             memory,
             on,
         })
     }
 
     /// The verdicts that say no.
-    pub fn refusals(&self) -> impl Iterator<Item = &Verdict> {
+    pub fn refusals(&self) -> impl Iterator<Item = &DeviceFit> {
         self.on.iter().filter(|v| v.fits == Some(false))
     }
 }
 
-impl Batch {
+impl BatchForecast {
     fn new(plan: &Plan) -> Self {
         let b = &plan.batch;
         let (scaling, scaling_in_words) = match b.scaling {
@@ -159,7 +159,7 @@ impl Batch {
     }
 }
 
-impl Training {
+impl TrainingForecast {
     fn new(plan: &Plan) -> Self {
         let corpus = &plan.corpus;
         let tokens_per_step = plan.batch.tokens_per_step();

@@ -1,6 +1,6 @@
 //! The forecast as text.
 
-use super::{Budget, FitRow, Forecast, Memory, StepTime, Verdict};
+use super::{Budget, DeviceFit, FitRow, Forecast, Memory, StepTime};
 use crate::device::{DType, ProductPrecision};
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, binary, duration, metric, percent, plural, thousands};
@@ -10,7 +10,7 @@ use std::fmt;
 
 /// Summary of how a plan is executed.
 pub(super) fn execution(plan: &Plan) -> String {
-    let dtype = match plan.stream() {
+    let dtype = match plan.act_dtype() {
         DType::Bf16 => "bf16",
         _ if plan.execution.products == ProductPrecision::Tf32 => "tf32",
         _ => "fp32",
@@ -156,7 +156,7 @@ fn memory(f: &mut fmt::Formatter<'_>, m: &Memory) -> fmt::Result {
     write!(f, "{}", table.render(2))
 }
 
-fn on(f: &mut fmt::Formatter<'_>, v: &Verdict, memory: &Memory) -> fmt::Result {
+fn on(f: &mut fmt::Formatter<'_>, v: &DeviceFit, memory: &Memory) -> fmt::Result {
     let peak = memory.peak_bytes;
     match &v.hardware {
         Some(h) => {
@@ -203,7 +203,7 @@ fn on(f: &mut fmt::Formatter<'_>, v: &Verdict, memory: &Memory) -> fmt::Result {
     Ok(())
 }
 
-fn advice(f: &mut fmt::Formatter<'_>, v: &Verdict, state: usize) -> fmt::Result {
+fn advice(f: &mut fmt::Formatter<'_>, v: &DeviceFit, state: usize) -> fmt::Result {
     if v.advice.is_empty() {
         return Ok(());
     }

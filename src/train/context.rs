@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Inputs that every rank of a process shares.
 #[derive(Clone, Debug)]
 pub(super) struct RunContext {
-    pub resolved: Recipe,
+    pub recipe: Recipe,
     /// Hash of the recipe as written, also after a resume.
     pub recipe_hash: String,
     pub plan: Arc<Plan>,

@@ -22,7 +22,7 @@ mod train_ranks;
 
 pub use conclude::{Ended, mark_failed, not_taken};
 pub use generate::choose;
-pub use init::{initialize, refresh_shadow};
+pub use init::{initialize, refresh_compute_copy};
 pub use inspect::inspect;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Rank, StepReport};

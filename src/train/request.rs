@@ -24,7 +24,7 @@ pub enum Origin {
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The recipe.
-    pub resolved: Recipe,
+    pub recipe: Recipe,
     /// Machine that it runs on.
     pub machine: Machine,
     /// Folder of all run folders.
@@ -53,8 +53,8 @@ pub struct WorkerRequest {
 impl WorkerRequest {
     /// Converts a request to plain data.
     pub fn from_request(request: &Request) -> Self {
-        let Request { resolved, results, progress, origin, algorithms_from, command, .. } = request.clone();
-        let recipe = resolved.to_stored();
+        let Request { recipe, results, progress, origin, algorithms_from, command, .. } = request.clone();
+        let recipe = recipe.to_stored();
         Self { recipe, results, progress, origin, algorithms_from, command }
     }
 
@@ -64,7 +64,7 @@ impl WorkerRequest {
     /// When the recipe is invalid, which happens only between different versions of xrun.
     pub fn into_request(self) -> Result<Request> {
         let Self { recipe, results, progress, origin, algorithms_from, command } = self;
-        let (resolved, machine) = (recipe.load()?, Machine::here());
-        Ok(Request { resolved, machine, results, progress, origin, algorithms_from, command })
+        let (recipe, machine) = (recipe.load()?, Machine::here());
+        Ok(Request { recipe, machine, results, progress, origin, algorithms_from, command })
     }
 }

@@ -38,7 +38,7 @@ impl Start {
 /// where checkpoints cannot be read.
 pub(super) fn start(
     origin: &Origin,
-    resolved: &Recipe,
+    recipe: &Recipe,
     plan: &Plan,
     programs: &Programs,
     dataset: &Dataset,
@@ -60,7 +60,7 @@ pub(super) fn start(
                 }
             };
             let place = start.loaded.as_ref().map_or(run.as_path(), Loaded::path);
-            start.changes = changes(&before, corpus_hash.as_deref(), resolved, dataset, place)?;
+            start.changes = changes(&before, corpus_hash.as_deref(), recipe, dataset, place)?;
         }
         Origin::Fork(run) => {
             let loaded = checkpoint::newest(&run.join(CHECKPOINT))?
@@ -105,13 +105,13 @@ pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
 fn changes(
     before: &Recipe,
     corpus_hash: Option<&str>,
-    resolved: &Recipe,
+    recipe: &Recipe,
     dataset: &Dataset,
     place: &Path,
 ) -> Result<Vec<String>> {
     let mut changes = Vec::new();
     let mut refused = Vec::new();
-    for change in recipe::diff(before.values(), resolved.values()) {
+    for change in recipe::diff(before.values(), recipe.values()) {
         let text = format!("{} = {} (was {})", change.key, change.new, change.old);
         match change.class {
             Class::Training => refused.push(text),

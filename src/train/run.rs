@@ -12,7 +12,7 @@ use super::train_ranks::{announce_finished, train_ranks};
 use crate::checkpoint::{END_TOKEN_ID, Meta};
 use crate::data::{self, Dataset};
 use crate::device::cuda::{self, Algorithms, Gpu};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::forecast::memory::peak_bytes;
 use crate::forecast::time::predicted_step_ms;
 use crate::forecast::{SMALLER, check_fits};
@@ -55,12 +55,12 @@ pub fn run(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<Ended> {
 ///
 /// # Errors
 /// As [`run`], for this process's ranks.
-pub fn follow(resolved: Recipe, machine: &Machine, ranks: &LocalRanks, stop: &Stop) -> Result<Outcome> {
+pub fn follow(recipe: Recipe, machine: &Machine, ranks: &LocalRanks, stop: &Stop) -> Result<Outcome> {
     let guard = ExitGuard::arm(ranks.first());
-    let trained = prepare(&resolved, machine, ranks).and_then(|(plan, programs, dataset)| {
+    let trained = prepare(&recipe, machine, ranks).and_then(|(plan, programs, dataset)| {
         fault::check(plan.batch.world, 0, plan.steps as u64)?;
-        let recipe_hash = resolved.hash();
-        let context = RunContext { resolved, recipe_hash, plan, programs, dataset, stop: stop.clone() };
+        let recipe_hash = recipe.hash();
+        let context = RunContext { recipe, recipe_hash, plan, programs, dataset, stop: stop.clone() };
         train_ranks(ranks, &context, None)
     });
     if let Err(e) = &trained {
@@ -71,22 +71,22 @@ pub fn follow(resolved: Recipe, machine: &Machine, ranks: &LocalRanks, stop: &St
 }
 
 fn run_rank_zero(request: Request, ranks: &LocalRanks, stop: &Stop, guard: &ExitGuard) -> Result<Ended> {
-    let Request { resolved, machine, results, progress, origin, algorithms_from, command } = request;
-    let origin = resolve_origin(origin, &resolved, &results)?;
+    let Request { recipe, machine, results, progress, origin, algorithms_from, command } = request;
+    let origin = resolve_origin(origin, &recipe, &results)?;
     // Locked before the corpus is opened, so that a second process on the same run ends at once.
     let resumed = match &origin {
         Origin::Resume(path) => Some(RunFolder::open(path)?),
         Origin::Fresh | Origin::Fork(_) => None,
     };
     let began = Instant::now();
-    let (plan, programs, dataset) = prepare(&resolved, &machine, ranks)?;
+    let (plan, programs, dataset) = prepare(&recipe, &machine, ranks)?;
     let corpus_took = began.elapsed();
-    let start = start(&origin, &resolved, &plan, &programs, &dataset)?;
+    let start = start(&origin, &recipe, &plan, &programs, &dataset)?;
     let (from_step, steps) = (start.step(), plan.steps as u64);
     fault::check(plan.batch.world, from_step, steps)?;
     let algorithms = algorithms(&origin, algorithms_from.as_deref(), &plan)?;
-    let recipe_hash = resolved.hash();
-    let mut context = RunContext { resolved, recipe_hash, plan, programs, dataset, stop: stop.clone() };
+    let recipe_hash = recipe.hash();
+    let mut context = RunContext { recipe, recipe_hash, plan, programs, dataset, stop: stop.clone() };
 
     let mut progress = new_progress(progress, &context.plan);
     let is_resumed = resumed.is_some();
@@ -115,7 +115,7 @@ fn run_rank_zero(request: Request, ranks: &LocalRanks, stop: &Stop, guard: &Exit
         meta: meta(&context),
         plan: Arc::clone(&context.plan),
         planned_bytes: peak_bytes(&context.plan, &context.programs) as u64,
-        judge: context.resolved.values().data.corpus == STORIES,
+        judge: context.recipe.values().data.corpus == STORIES,
         progress,
         folder,
         summary,
@@ -139,11 +139,11 @@ fn run_rank_zero(request: Request, ranks: &LocalRanks, stop: &Stop, guard: &Exit
 
 /// Replaces a fresh start by a resume of the newest unfinished run of this recipe, where `checkpoint.resume =
 /// "auto"`.
-fn resolve_origin(origin: Origin, resolved: &Recipe, results: &Path) -> Result<Origin> {
-    if origin != Origin::Fresh || resolved.values().checkpoint.resume != Resume::Auto {
+fn resolve_origin(origin: Origin, recipe: &Recipe, results: &Path) -> Result<Origin> {
+    if origin != Origin::Fresh || recipe.values().checkpoint.resume != Resume::Auto {
         return Ok(origin);
     }
-    Ok(unfinished(results, &resolved.hash())?.map_or(Origin::Fresh, Origin::Resume))
+    Ok(unfinished(results, &recipe.hash())?.map_or(Origin::Fresh, Origin::Resume))
 }
 
 fn new_progress(mode: Mode, plan: &Plan) -> Progress {
@@ -162,14 +162,14 @@ fn note_finished(progress: &mut Progress, folder: &Path, steps: u64) {
 fn create_folder(results: &Path, context: &RunContext) -> Result<(RunFolder, Summary)> {
     let (plan, hash) = (&context.plan, &context.recipe_hash);
     let folder = RunFolder::create(results, &plan.name, &hash[..8], Timestamp::now())?;
-    folder.write_recipe(&as_written(&context.resolved))?;
+    folder.write_recipe(&as_written(&context.recipe))?;
     let name = folder.name();
     Ok((folder, Summary::started(&plan.name, &name, hash, plan.steps as u64)))
 }
 
 /// Writes what the run depends on: the resolved recipe, the environment, the tokenizer.
 fn write_provenance(folder: &RunFolder, context: &RunContext, command: Vec<String>) -> Result<()> {
-    folder.write_resolved(&context.resolved.to_toml())?;
+    folder.write_resolved(&context.recipe.to_toml())?;
     let execution = &context.plan.execution;
     let gpus: Vec<usize> = execution.gpus().collect();
     let gpu = (!gpus.is_empty()).then(|| provenance(&gpus, execution.channels)).transpose()?;
@@ -198,7 +198,7 @@ fn log_start(
         recorder.note(&format!("going on from step {} ({})", start.step(), loaded.path().display()))?;
     }
     if let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus)
-        && context.resolved.values().engine.device == DeviceChoice::Auto
+        && context.recipe.values().engine.device == DeviceChoice::Auto
         && cuda::libraries::Nvidia::Driver.open().is_some()
     {
         recorder.warn(&format!("this runs on the CPU, for {reason}"))?;
@@ -264,7 +264,7 @@ fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Optio
 
 /// Adds to an error of memory what was planned, and which keys need less.
 fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
-    if error.kind() != Kind::DoesNotFit {
+    if error.kind() != ErrorKind::DoesNotFit {
         return error;
     }
     Error::does_not_fit(format!(
@@ -310,12 +310,12 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
 }
 
 fn meta(context: &RunContext) -> Meta {
-    let RunContext { resolved, recipe_hash, plan, dataset, .. } = context;
+    let RunContext { recipe, recipe_hash, plan, dataset, .. } = context;
     Meta {
         step: 0,
         tokens_seen: 0,
         recipe_hash: recipe_hash.clone(),
-        resolved_recipe_toml: resolved.to_toml(),
+        resolved_recipe_toml: recipe.to_toml(),
         corpus_hash: dataset.hash.clone(),
         tokenizer_hash: dataset.tokenizer.hash(),
         world_size: plan.batch.world as u64,
@@ -328,10 +328,10 @@ fn meta(context: &RunContext) -> Meta {
 }
 
 /// The files of a recipe as written, the outermost first.
-fn as_written(resolved: &Recipe) -> String {
+fn as_written(recipe: &Recipe) -> String {
     let mut text = String::new();
-    for (path, written) in resolved.files() {
-        if resolved.files().len() > 1 {
+    for (path, written) in recipe.files() {
+        if recipe.files().len() > 1 {
             text += &format!("# ---- {}\n", path.display());
         }
         text += written;

@@ -47,7 +47,7 @@ impl StartMessage {
     fn at_step(context: &RunContext, folder: &Path, from_step: u64) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            recipe: context.resolved.to_toml(),
+            recipe: context.recipe.to_toml(),
             corpus_hash: context.dataset.hash.clone(),
             folder: folder.to_owned(),
             from_step,
@@ -86,7 +86,7 @@ impl StartMessage {
         let is_path = |key: &str| ["data.corpus", "data.tokenizer", "data.validation"].contains(&key);
         let name = Path::new("the recipe of rank 0");
         let theirs = recipe::load_str(name, &self.recipe, &[], std::iter::empty(), &Machine::none())?;
-        let changes = recipe::diff(theirs.values(), context.resolved.values()).into_iter();
+        let changes = recipe::diff(theirs.values(), context.recipe.values()).into_iter();
         let differ = changes.filter(|change| change.class != Class::Bookkeeping && !is_path(change.key));
         let differ: Vec<String> = differ
             .map(|change| format!("{} = {} ({} on rank 0)", change.key, change.new, change.old))

@@ -35,12 +35,12 @@ pub fn scratch() -> tempfile::TempDir {
 
 /// Trains settings into a folder of `results`.
 pub fn start(settings: &[String], results: &Path) -> Result<(RunFolder, Summary)> {
-    let resolved = recipe(&strs(settings))?;
-    let Launch::Threads(world) = Launch::from_recipe(&resolved, std::iter::empty())? else {
+    let recipe = recipe(&strs(settings))?;
+    let Launch::Threads(world) = Launch::from_recipe(&recipe, std::iter::empty())? else {
         panic!("only the binary starts processes")
     };
     let request = Request {
-        resolved,
+        recipe,
         machine: Machine::here(),
         results: results.to_owned(),
         progress: Mode::Quiet,
@@ -67,7 +67,7 @@ impl Run {
     }
 
     /// The resolved recipe.
-    pub fn resolved(&self) -> String {
+    pub fn recipe_toml(&self) -> String {
         std::fs::read_to_string(self.path.join(RESOLVED)).expect("every run has one")
     }
 
