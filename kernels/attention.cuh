@@ -151,5 +151,7 @@ struct Dropout {
     }
 
     // The fraction of probabilities that is kept: the inverse of the scale of those.
-    __device__ __forceinline__ float keep_probability() const { return float(65536u - drops.threshold) / 65536.0f; }
+    __device__ __forceinline__ float keep_probability() const {
+        return float(65536u - drops.threshold) / 65536.0f;
+    }
 };

@@ -19,7 +19,9 @@ struct Shape {
     // Where the matrix of a query head begins.
     __device__ i64 square(int batch, int head) const { return (i64(batch) * query + head) * length * length; }
     // Where a head of [N, query·dim] begins.
-    __device__ i64 output(int batch, int head) const { return i64(batch) * length * query * dim + head * dim; }
+    __device__ i64 output(int batch, int head) const {
+        return i64(batch) * length * query * dim + head * dim;
+    }
     __device__ int key_of(int head) const { return query + head / (query / kv); }
     __device__ int value_of(int head) const { return key_of(head) + kv; }
 };
@@ -106,8 +108,8 @@ extern "C" __global__ void __launch_bounds__(SPREAD *SPREAD)
     tile.put(s + shape.square(batch, h), length, alpha);
 }
 
-// dq = alpha·ds·k and dk = alpha·Σ dsᵀ·q over the query heads of a key head; zeros for values. packed, d_packed:
-// [N, width]; ds: [batch, query, length, length].
+// dq = alpha·ds·k and dk = alpha·Σ dsᵀ·q over the query heads of a key head; zeros for values. packed,
+// d_packed: [N, width]; ds: [batch, query, length, length].
 extern "C" __global__ void __launch_bounds__(SPREAD *SPREAD)
     attention_scores_grad(const T *packed, const T *ds, T *d_packed, int query, int kv, int dim, int length,
                           float alpha) {
@@ -141,8 +143,8 @@ extern "C" __global__ void __launch_bounds__(SPREAD *SPREAD)
 // dp = do·vᵀ and dv = Σ pᵀ·do over the query heads of a value head; zeros for queries and keys. p, dp:
 // [batch, query, length, length]; packed, d_packed: [N, width]; d_o: [N, query·dim].
 extern "C" __global__ void __launch_bounds__(SPREAD *SPREAD)
-    attention_values_grad(const T *p, const T *packed, const T *d_o, T *dp, T *d_packed, int query, int kv, int dim,
-                          int length) {
+    attention_values_grad(const T *p, const T *packed, const T *d_o, T *dp, T *d_packed, int query, int kv,
+                          int dim, int length) {
     Shape shape = {query, kv, dim, length};
     int batch = blockIdx.z, head = blockIdx.y, width = shape.width();
     i64 o_width = i64(query) * dim;

@@ -98,7 +98,8 @@ struct Max {
 };
 
 // Combines one value per lane of groups of `width` lanes; every lane gets the result. The tree is fixed.
-template <int width, typename Combine> __device__ __forceinline__ float warp_reduce(float x, Combine combine) {
+template <int width, typename Combine>
+__device__ __forceinline__ float warp_reduce(float x, Combine combine) {
 #pragma unroll
     for (int step = width / 2; step > 0; step /= 2) x = combine(x, __shfl_xor_sync(FULL_WARP, x, step));
     return x;
@@ -117,7 +118,9 @@ __device__ __forceinline__ float block_reduce(float x, float neutral, float *scr
     x = lane < warps ? scratch[lane] : neutral;
     return warp_reduce<WARP>(x, combine);
 }
-__device__ __forceinline__ float block_sum(float x, float *scratch) { return block_reduce(x, 0.0f, scratch, Add()); }
+__device__ __forceinline__ float block_sum(float x, float *scratch) {
+    return block_reduce(x, 0.0f, scratch, Add());
+}
 
 // Philox 4x32-10 (Salmon et al. 2011): 128 random bits for a counter under a key. As src/device/philox.rs.
 __device__ __forceinline__ uint4 philox(uint4 counter, u32 key0, u32 key1) {

@@ -93,7 +93,8 @@ __device__ __forceinline__ void start_copies(const T *row, T *stage, int vectors
 }
 
 // Adds the vectors that this thread copies to shared memory, as they arrive.
-template <int round> __device__ __forceinline__ void add_staged(SumExp &total, const T *stage, int vectors, int vocab) {
+template <int round>
+__device__ __forceinline__ void add_staged(SumExp &total, const T *stage, int vectors, int vocab) {
     if constexpr (round < ROUNDS) {
         cp_async_wait<ROUNDS - 1 - round>();
         int v = round * THREADS + threadIdx.x;
@@ -130,8 +131,8 @@ __device__ __forceinline__ float loss_of(SumExp total, float target_logit) {
 // is not null. `gradient` may be the row itself: a thread overwrites only what it alone reads, after the
 // first pass of all threads.
 template <bool staged>
-__device__ __forceinline__ void do_row(const T *row, T *gradient, u32 target, float *loss, int vocab, int width,
-                                       float scale) {
+__device__ __forceinline__ void do_row(const T *row, T *gradient, u32 target, float *loss, int vocab,
+                                       int width, float scale) {
     extern __shared__ uint4 shared[];
     __shared__ SumExp scratch[WARP];
     T *stage = reinterpret_cast<T *>(shared);
@@ -184,7 +185,8 @@ cross_entropy(const T *logits, const u32 *targets, float *losses, int vocab, int
 
 // d_logits[n, width] = d_losses[n]·(softmax(logits[n, width]) - onehot(targets[n])); may lie over the logits.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-cross_entropy_grad(const T *logits, const u32 *targets, const float *d_losses, T *d_logits, int vocab, int width) {
+    cross_entropy_grad(const T *logits, const u32 *targets, const float *d_losses, T *d_logits, int vocab,
+                       int width) {
     int r = blockIdx.x;
     i64 at = i64(r) * width;
     do_row<(ROUNDS > 0)>(logits + at, d_logits + at, targets[r], nullptr, vocab, width, d_losses[r]);

@@ -6,8 +6,9 @@ constexpr int COLUMNS = 8;
 
 // x, y: [rows, width], VEC a divisor of width; sequences: [rows / rows_of_one]; step: [1]. y may lie over x.
 // A row takes `calls` threads; n is the number of all.
-extern "C" __global__ void dropout(const T *x, const u32 *sequences, const u32 *step, T *y, int n, u32 calls, u32 width,
-                                   u32 rows_of_one, u32 key0, u32 key1, u32 threshold, float scale) {
+extern "C" __global__ void dropout(const T *x, const u32 *sequences, const u32 *step, T *y, int n, u32 calls,
+                                   u32 width, u32 rows_of_one, u32 key0, u32 key1, u32 threshold,
+                                   float scale) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= n) return;
     u32 row = at / calls, call = at - row * calls, sequence = row / rows_of_one;

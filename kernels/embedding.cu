@@ -69,8 +69,8 @@ struct RankInterleaved {
 
 // Moves positions from `from` (null: the order of the batch) to `to`, sorted by one digit of their tokens,
 // stably; with `sorted`, also writes the tokens. A warp takes a contiguous chunk.
-__device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u32 *to, u32 *sorted, int n, int shift,
-                              const RankInterleaved &layout) {
+__device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u32 *to, u32 *sorted, int n,
+                              int shift, const RankInterleaved &layout) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int chunk = (n + SORT_WARPS * WARP - 1) / (SORT_WARPS * WARP) * WARP;
     int begin = min(n, warp * chunk), end = min(n, begin + chunk);
@@ -151,7 +151,8 @@ constexpr u32 NONE = 0xffffffffu;
 // row of dw[V, d] (+= where `adds`). Of the others, one that began in an earlier piece goes to edges[2·piece,
 // d], and one that begins here and goes on in the next to edges[2·piece + 1, d].
 extern "C" __global__ void __launch_bounds__(THREADS)
-embedding_sum(const u32 *order, const u32 *sorted, const T *dy, float *dw, float *edges, int n, int d, int adds) {
+    embedding_sum(const u32 *order, const u32 *sorted, const T *dy, float *dw, float *edges, int n, int d,
+                  int adds) {
     __shared__ u32 positions[PIECE], tokens[PIECE + 2]; // Tokens with both neighbours.
     int piece = blockIdx.x, begin = piece * PIECE, count = min(PIECE, n - begin);
     if (threadIdx.x < count) {

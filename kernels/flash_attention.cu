@@ -95,7 +95,8 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
                 for (int n = 0; n < STEP / 8; n++)
 #pragma unroll
                     for (int j = 0; j < 2; j++)
-                        if (!contains(visible, key + n * 8 + lane % 4 * 2 + j)) scores[m][n][2 * half + j] = -infinity();
+                        if (!contains(visible, key + n * 8 + lane % 4 * 2 + j))
+                            scores[m][n][2 * half + j] = -infinity();
             }
     }
 
@@ -141,7 +142,8 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
             for (int half = 0; half < 2; half++) {
                 u32 kept = __shfl_sync(FULL_WARP, lane_kept, m * 16 + half * 8 + lane / 4) << (3 - lane % 4);
 #pragma unroll
-                for (int n = 0; n < STEP / 8; n++) p[m][n / 2][n % 2 * 2 + half] &= spread_signs(kept << (12 - 4 * n));
+                for (int n = 0; n < STEP / 8; n++)
+                    p[m][n / 2][n % 2 * 2 + half] &= spread_signs(kept << (12 - 4 * n));
             }
     }
 
@@ -196,7 +198,8 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 
 
     MaskWindow window(spans, block_t + warp_row, seq_len);
     Drops drops = {key0, key1, threshold, drop_scale};
-    Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[work.sequence] : 0, work.head, seq_len);
+    Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[work.sequence] : 0, work.head,
+                    seq_len);
     float scale = score_scale * LOG2_E;
     Outputs out;
 #pragma unroll
@@ -214,7 +217,8 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 
         for (int tile_row = 0; tile_row < KEYS; tile_row += STEP) {
             int key = tile * KEYS + tile_row;
             u32 keys = tile_keys + tile_row * Row::BYTES;
-            if (window.any_visible(key, STEP)) step(out, query_operand, keys, keys + KV_BYTES, window, key, scale, dropout);
+            if (window.any_visible(key, STEP))
+                step(out, query_operand, keys, keys + KV_BYTES, window, key, scale, dropout);
         }
         cp_async_wait_all();
         __syncthreads();
@@ -231,11 +235,13 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 
         for (int half = 0; half < 2; half++) {
             float row_sum = quad_sum(out.row_sum[m][half]);
             // A query without visible keys gives zeros.
-            factor[m][half] = row_sum == 0.0f ? 0.0f : (DROPOUT ? drop_scale : 1.0f) * reciprocal_fast(row_sum);
+            factor[m][half] =
+                row_sum == 0.0f ? 0.0f : (DROPOUT ? drop_scale : 1.0f) * reciprocal_fast(row_sum);
             if (lane % 4 == 2 * m + half) lane_sum = row_sum, lane_max = out.running_max[m][half];
         }
     int lane_row = lane % 4 * 8 + lane / 4;
-    if (lane_row < valid_rows) lse[(row + lane_row) * heads + work.head] = (lane_max + log2_fast(lane_sum)) * LN_2;
+    if (lane_row < valid_rows)
+        lse[(row + lane_row) * heads + work.head] = (lane_max + log2_fast(lane_sum)) * LN_2;
     Row::store(out.sums, factor, shared + warp_row * Row::BYTES, o + (row * heads + work.head) * HEAD_DIM,
                heads * HEAD_DIM, valid_rows);
 }

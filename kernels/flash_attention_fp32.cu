@@ -6,14 +6,14 @@
 #include "tiles.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-flash_attention_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
-                     const uint2 *spans,      // [batch·seq_len], without CAUSAL
-                     const u32 *sequences,    // [batch], with DROPOUT
-                     const u32 *dropout_step, // [1], with DROPOUT
-                     T *o,                    // = [batch·seq_len, heads·HEAD_DIM]
-                     float *lse,              // = [batch·seq_len, heads]
-                     int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group, float score_scale,
-                     u32 key0, u32 key1, u32 threshold, float drop_scale) {
+    flash_attention_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
+                         const uint2 *spans,      // [batch·seq_len], without CAUSAL
+                         const u32 *sequences,    // [batch], with DROPOUT
+                         const u32 *dropout_step, // [1], with DROPOUT
+                         T *o,                    // = [batch·seq_len, heads·HEAD_DIM]
+                         float *lse,              // = [batch·seq_len, heads]
+                         int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group,
+                         float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale) {
     extern __shared__ __align__(16) float shared_floats[];
     float *queries = shared_floats, *keys = queries + ROWS * STRIDE, *values = keys + COLUMNS * STRIDE;
     float *square = values + COLUMNS * STRIDE;
@@ -25,10 +25,12 @@ flash_attention_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv
     int heads = kv_heads * group, width = (heads + 2 * kv_heads) * HEAD_DIM;
     i64 first_row = i64(work.sequence) * seq_len;
     const T *rows = packed + first_row * width;
-    const T *k_rows = rows + (heads + divide(work.head, inv_group)) * HEAD_DIM, *v_rows = k_rows + kv_heads * HEAD_DIM;
+    const T *k_rows = rows + (heads + divide(work.head, inv_group)) * HEAD_DIM,
+            *v_rows = k_rows + kv_heads * HEAD_DIM;
     if (!CAUSAL) spans += first_row;
     Drops drops = {key0, key1, threshold, drop_scale};
-    Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[work.sequence] : 0, work.head, seq_len);
+    Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[work.sequence] : 0, work.head,
+                    seq_len);
 
     copy_rows<ROWS>(queries, rows + i64(t) * width + work.head * HEAD_DIM, width, seq_len - t);
     Result sums = {};
@@ -95,9 +97,11 @@ flash_attention_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv
     for (int i = 0; i < ROWS_EACH; i++) {
         int row = y + 16 * i;
         float total = row_reduce(row_sum[i], Add());
-        if (x == 0 && t + row < seq_len) lse[(first_row + t + row) * heads + work.head] = running_max[i] + logf(total);
+        if (x == 0 && t + row < seq_len)
+            lse[(first_row + t + row) * heads + work.head] = running_max[i] + logf(total);
         // A query without visible keys gives zeros.
         row_sum[i] = total == 0.0f ? 0.0f : (DROPOUT ? drop_scale : 1.0f) / total;
     }
-    store_rows(o + ((first_row + t) * heads + work.head) * HEAD_DIM, heads * HEAD_DIM, sums, row_sum, seq_len - t);
+    store_rows(o + ((first_row + t) * heads + work.head) * HEAD_DIM, heads * HEAD_DIM, sums, row_sum,
+               seq_len - t);
 }

@@ -120,7 +120,8 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
 
     MaskWindow window(spans, block_t + warp_row, seq_len);
     Drops drops = {key0, key1, threshold, drop_scale};
-    Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[work.sequence] : 0, work.head, seq_len);
+    Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[work.sequence] : 0, work.head,
+                    seq_len);
     float scale = score_scale * LOG2_E;
     // The four lanes of a row need the same lse and D; each of them reads and stores those of one of their
     // rows.
@@ -137,7 +138,8 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
             const bf16 *from = o + o_at + u64(u32(row)) * u32(o_width) + lane % 4 * 2;
 #pragma unroll
             for (int piece = 0; piece < HEAD_DIM / 8; piece++)
-                outputs[m][piece / 2][piece % 2 * 2 + half] = *reinterpret_cast<const u32 *>(from + piece * 8);
+                outputs[m][piece / 2][piece % 2 * 2 + half] =
+                    *reinterpret_cast<const u32 *>(from + piece * 8);
         }
     cp_async_wait_all();
     __syncthreads();
@@ -160,7 +162,8 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float mine = half == 0 ? (odd ? low[1] : low[0]) : (odd ? high[3] : high[2]);
-            float sum = __shfl_sync(FULL_WARP, mine, lane / 4 * 4 + lane / 8) * (DROPOUT ? dropout.keep_probability() : 1.0f);
+            float sum = __shfl_sync(FULL_WARP, mine, lane / 4 * 4 + lane / 8) *
+                        (DROPOUT ? dropout.keep_probability() : 1.0f);
             minus_delta[m][half] = -sum;
             shift[m][half] = __shfl_sync(FULL_WARP, lane_shift, lane / 4 * 4 + 2 * m + half);
             if (lane % 4 == 2 * m + half) lane_delta = sum;
@@ -232,7 +235,8 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
     for (int i = 0; i < 2 * TILES; i++) factor[i / 2][i % 2] = score_scale * (DROPOUT ? drop_scale : 1.0f);
     if (window.t < seq_len)
         Row::store(dq, factor, shared + warp_row * Row::BYTES,
-                   d_packed + (first_row + window.t) * width + work.head * HEAD_DIM, width, seq_len - window.t);
+                   d_packed + (first_row + window.t) * width + work.head * HEAD_DIM, width,
+                   seq_len - window.t);
 }
 
 // dK and dV of the keys of a block, from the queries of all heads of the group, in order. A lane has rows
@@ -251,8 +255,8 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                           float drop_scale) {
     using Pass = ::Pass<K_ROWS, K_STEP, K_KEPT>;
     constexpr int TILES = Pass::TILES;
-    // [KEYS] keys, later dK; [KEYS] values, later dV; then twice [K_TILE] queries, [K_TILE] dO, [K_TILE] lse and
-    // [K_TILE] D.
+    // [KEYS] keys, later dK; [KEYS] values, later dV; then twice [K_TILE] queries, [K_TILE] dO, [K_TILE] lse
+    // and [K_TILE] D.
     extern __shared__ __align__(128) unsigned char shared[];
     constexpr int KEYS = WARPS * K_ROWS;
     constexpr int FIXED_BYTES = KEYS * Row::BYTES, TILE_BYTES = K_TILE * Row::BYTES;
@@ -280,7 +284,8 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
         static_assert(2 * K_TILE == THREADS, "a thread copies one number");
         t += threadIdx.x % K_TILE;
         i64 at = (first_row + min(t, seq_len - 1)) * heads + head;
-        cp_async_4(to + 2 * TILE_BYTES + threadIdx.x * 4, (threadIdx.x < K_TILE ? lse : delta) + at, t < seq_len);
+        cp_async_4(to + 2 * TILE_BYTES + threadIdx.x * 4, (threadIdx.x < K_TILE ? lse : delta) + at,
+                   t < seq_len);
     };
     const bf16 *k_rows = rows + (heads + work.head) * HEAD_DIM;
     Row::copy<KEYS>(fixed, k_rows, width, block_key, seq_len);
@@ -312,7 +317,9 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
 #pragma unroll 1
         for (int tile_row = 0; tile_row < K_TILE; tile_row += WARP) {
             MaskWindow window(spans, t + tile_row, seq_len);
-            if (CAUSAL ? window.t >= seq_len || window.t + WARP <= warp_key : !window.any_visible(warp_key, K_ROWS)) continue;
+            if (CAUSAL ? window.t >= seq_len || window.t + WARP <= warp_key
+                       : !window.any_visible(warp_key, K_ROWS))
+                continue;
             bool masked = !window.all_visible(warp_key, K_ROWS);
             u32 lane_kept = DROPOUT ? dropout.kept<K_ROWS / 8>(window.t + lane, warp_key) : 0;
 #pragma unroll 1
@@ -330,7 +337,8 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
 #pragma unroll
                     for (int m = 0; m < TILES; m++)
 #pragma unroll
-                        for (int i = 0; i < 4; i++) dp[m][n][i] = i % 2 == 0 ? minus_delta[n].x : minus_delta[n].y;
+                        for (int i = 0; i < 4; i++)
+                            dp[m][n][i] = i % 2 == 0 ? minus_delta[n].x : minus_delta[n].y;
                 }
 #pragma unroll
                 for (int k = 0; k < HEAD_DIM / 16; k++) {
@@ -345,7 +353,8 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                             KeyRange visible = window.keys_of(at + n * 8 + lane % 4 * 2 + j);
 #pragma unroll
                             for (int i = 0; i < 2 * TILES; i++)
-                                if (!contains(visible, warp_key + i * 8 + lane / 4)) s[i / 2][n][i % 2 * 2 + j] = -infinity();
+                                if (!contains(visible, warp_key + i * 8 + lane / 4))
+                                    s[i / 2][n][i % 2 * 2 + j] = -infinity();
                         }
                 }
 #pragma unroll
@@ -358,7 +367,8 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                         float dropped = j == 0 ? minus_delta[n].x : minus_delta[n].y;
                         u32 kept = 0;
                         if (DROPOUT)
-                            kept = __shfl_sync(FULL_WARP, lane_kept, at + column + j) >> (lane / 4 % 2 * 16 + lane / 8);
+                            kept = __shfl_sync(FULL_WARP, lane_kept, at + column + j) >>
+                                   (lane / 4 % 2 * 16 + lane / 8);
 #pragma unroll
                         for (int m = 0; m < TILES; m++)
 #pragma unroll

@@ -14,8 +14,9 @@ flash_attention_grad_queries_fp32(const T *packed,         // [batch·seq_len, (
                                   const u32 *dropout_step, // [1], with DROPOUT
                                   T *d_packed,             // = as packed, the queries' part
                                   float *delta,            // = [batch·seq_len, heads]: Σ dO∘O
-                                  int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group, float score_scale,
-                     u32 key0, u32 key1, u32 threshold, float drop_scale) {
+                                  int batch, int kv_heads, int group, int seq_len, u32 inv_tiles,
+                                  u32 inv_group, float score_scale, u32 key0, u32 key1, u32 threshold,
+                                  float drop_scale) {
     extern __shared__ __align__(16) float shared_floats[];
     float *queries = shared_floats, *d_outputs = queries + ROWS * STRIDE, *keys = d_outputs + ROWS * STRIDE;
     float *values = keys + COLUMNS * STRIDE, *square = values + COLUMNS * STRIDE;
@@ -27,10 +28,12 @@ flash_attention_grad_queries_fp32(const T *packed,         // [batch·seq_len, (
     int heads = kv_heads * group, width = (heads + 2 * kv_heads) * HEAD_DIM, o_width = heads * HEAD_DIM;
     i64 first_row = i64(work.sequence) * seq_len;
     const T *rows = packed + first_row * width;
-    const T *k_rows = rows + (heads + divide(work.head, inv_group)) * HEAD_DIM, *v_rows = k_rows + kv_heads * HEAD_DIM;
+    const T *k_rows = rows + (heads + divide(work.head, inv_group)) * HEAD_DIM,
+            *v_rows = k_rows + kv_heads * HEAD_DIM;
     if (!CAUSAL) spans += first_row;
     Drops drops = {key0, key1, threshold, drop_scale};
-    Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[work.sequence] : 0, work.head, seq_len);
+    Dropout dropout(drops, DROPOUT ? *dropout_step : 0, DROPOUT ? sequences[work.sequence] : 0, work.head,
+                    seq_len);
 
     i64 o_at = (first_row + t) * o_width + work.head * HEAD_DIM;
     copy_rows<ROWS>(queries, rows + i64(t) * width + work.head * HEAD_DIM, width, seq_len - t);
@@ -79,7 +82,9 @@ flash_attention_grad_queries_fp32(const T *packed,         // [batch·seq_len, (
                     dp[i][j] = is_kept(bits, c / 8, x) ? dp[i][j] * drop_scale : 0.0f;
                 }
                 bool is_visible = contains(visible[i], key + x + 8 * j);
-                s[i][j] = is_visible ? probability(s[i][j] * score_scale, shift[i]) * (dp[i][j] + minus_delta[i]) : 0.0f;
+                s[i][j] = is_visible
+                              ? probability(s[i][j] * score_scale, shift[i]) * (dp[i][j] + minus_delta[i])
+                              : 0.0f;
             }
         store_square(square, s);
         __syncwarp();
@@ -93,16 +98,17 @@ flash_attention_grad_queries_fp32(const T *packed,         // [batch·seq_len, (
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-flash_attention_grad_keys_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
-                               const float *lse,        // [batch·seq_len, heads]
-                               const T *d_o,            // [batch·seq_len, heads·HEAD_DIM]
-                               const float *delta,      // [batch·seq_len, heads]: Σ dO∘O
-                               const uint2 *spans,      // [batch·seq_len], without CAUSAL
-                               const u32 *sequences,    // [batch], with DROPOUT
-                               const u32 *dropout_step, // [1], with DROPOUT
-                               T *d_packed,             // = as packed, the keys' and the values' part
-                               int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group, float score_scale,
-                     u32 key0, u32 key1, u32 threshold, float drop_scale) {
+    flash_attention_grad_keys_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
+                                   const float *lse,        // [batch·seq_len, heads]
+                                   const T *d_o,            // [batch·seq_len, heads·HEAD_DIM]
+                                   const float *delta,      // [batch·seq_len, heads]: Σ dO∘O
+                                   const uint2 *spans,      // [batch·seq_len], without CAUSAL
+                                   const u32 *sequences,    // [batch], with DROPOUT
+                                   const u32 *dropout_step, // [1], with DROPOUT
+                                   T *d_packed,             // = as packed, the keys' and the values' part
+                                   int batch, int kv_heads, int group, int seq_len, u32 inv_tiles,
+                                   u32 inv_group, float score_scale, u32 key0, u32 key1, u32 threshold,
+                                   float drop_scale) {
     extern __shared__ __align__(16) float shared_floats[];
     float *keys = shared_floats, *values = keys + ROWS * STRIDE, *queries = values + ROWS * STRIDE;
     float *d_outputs = queries + COLUMNS * STRIDE, *p_square = d_outputs + COLUMNS * STRIDE;

@@ -7,7 +7,8 @@
 constexpr int BLOCK = THREADS * BATCH * ROUNDS * 4;
 
 // partials[b] = Σ grads² over elements BLOCK·b to BLOCK·(b + 1). The partition depends on n alone.
-extern "C" __global__ void __launch_bounds__(THREADS) grad_norm_partials(const float *grads, float *partials, u64 n) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    grad_norm_partials(const float *grads, float *partials, u64 n) {
     __shared__ float scratch[WARP];
     float sums[4] = {};
     u64 start = u64(blockIdx.x) * BLOCK + threadIdx.x * 4;
@@ -35,7 +36,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) grad_norm_partials(const f
 // loss[1] is not finite; otherwise `bad` stays. In f64 up to the results; max_norm comes as the bits of an
 // f64, and 0 never clips.
 extern "C" __global__ void __launch_bounds__(FINAL_THREADS)
-grad_norm(const float *partials, const float *loss, float *norm, float *clip, u32 *bad, int count, u64 max_norm) {
+    grad_norm(const float *partials, const float *loss, float *norm, float *clip, u32 *bad, int count,
+              u64 max_norm) {
     __shared__ double sums[FINAL_THREADS];
     double sum = 0.0;
 #pragma unroll 8
@@ -50,6 +52,7 @@ grad_norm(const float *partials, const float *loss, float *norm, float *clip, u3
     *norm = float(total);
     *clip = float(limit > 0.0 ? fmin(limit / (total + 1e-6), 1.0) : 1.0);
     // NaN compares false.
-    bool finite = total < __longlong_as_double(0x7ff0000000000000) && fabsf(*loss) < __int_as_float(0x7f800000);
+    bool finite =
+        total < __longlong_as_double(0x7ff0000000000000) && fabsf(*loss) < __int_as_float(0x7f800000);
     if (!finite) *bad = 1;
 }

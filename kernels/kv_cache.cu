@@ -10,8 +10,8 @@ constexpr int HELD = (DIM / VEC + LANES - 1) / LANES;
 // Keys that a team handles together.
 constexpr int KEYS = HELD * VEC <= 8 ? 4 : 1;
 
-// cache[b, positions[b]] = keys and values of row b. packed: [batch, (query + 2·kv)·DIM]; positions: [batch]; cache:
-// [batch, capacity, 2·kv·DIM]. Rows beyond the capacity are dropped.
+// cache[b, positions[b]] = keys and values of row b. packed: [batch, (query + 2·kv)·DIM]; positions: [batch];
+// cache: [batch, capacity, 2·kv·DIM]. Rows beyond the capacity are dropped.
 extern "C" __global__ void cache_append(const T *__restrict__ packed, const u32 *__restrict__ positions,
                                         T *__restrict__ cache, int query, int kv, u32 capacity) {
     int batch = blockIdx.x, kept = 2 * kv * DIM;
@@ -38,8 +38,9 @@ __device__ __forceinline__ void load_head(const T *head, bool live, Pack<T, VEC>
 // cache. Blocks: x counts query heads, y sequences. Teams of threads take keys in turn, each with its own
 // running maximum and sums.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    cached_attention(const T *__restrict__ packed, const T *__restrict__ cache, const u32 *__restrict__ positions,
-                     T *__restrict__ o, int query, int kv, u32 capacity, float alpha) {
+    cached_attention(const T *__restrict__ packed, const T *__restrict__ cache,
+                     const u32 *__restrict__ positions, T *__restrict__ o, int query, int kv, u32 capacity,
+                     float alpha) {
     __shared__ __align__(16) float outputs[TEAMS][DIM];
     __shared__ float maxima[TEAMS], totals[TEAMS];
     int head = blockIdx.x, batch = blockIdx.y, team = threadIdx.x / LANES, kept = 2 * kv * DIM;
@@ -96,7 +97,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 float x[VEC];
                 unpack(v[n][i], x);
 #pragma unroll
-                for (int c = 0; c < VEC; c++) out[i][c] = fmaf(p, x[c], n == 0 ? out[i][c] * rescale : out[i][c]);
+                for (int c = 0; c < VEC; c++)
+                    out[i][c] = fmaf(p, x[c], n == 0 ? out[i][c] * rescale : out[i][c]);
             }
         }
     }

@@ -1,5 +1,6 @@
-// Layer norm of rows, alone and after a residual addition, and its gradient. Rows are held in registers by teams of
-// threads (norm.cuh). Where a row is padded, its first `count` elements are the row; padding is zero and stays zero.
+// Layer norm of rows, alone and after a residual addition, and its gradient. Rows are held in registers by
+// teams of threads (norm.cuh). Where a row is padded, its first `count` elements are the row; padding is zero
+// and stays zero.
 #include "norm.cuh"
 
 // Mean of a row, and one over its standard deviation.
@@ -10,9 +11,10 @@ struct Moments {
 // True if element c of this thread's i-th pack is one of the `count` of the row.
 __device__ __forceinline__ bool counted(int i, int c, int count) { return column() + i * STRIDE + c < count; }
 
-// Two passes over the registers: the sum of squares is taken of differences from the mean, which cancels nothing.
-// `inv_n` is 1 / count.
-__device__ __forceinline__ Moments moments(const Pack<T, VEC> (&row)[HELD], int count, float inv_n, float eps) {
+// Two passes over the registers: the sum of squares is taken of differences from the mean, which cancels
+// nothing. `inv_n` is 1 / count.
+__device__ __forceinline__ Moments moments(const Pack<T, VEC> (&row)[HELD], int count, float inv_n,
+                                           float eps) {
     float sum[1] = {0.0f}, squares[1] = {0.0f};
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
@@ -37,11 +39,11 @@ __device__ __forceinline__ Moments moments(const Pack<T, VEC> (&row)[HELD], int 
     return {mean, inverse_root(squares[0], inv_n, eps)};
 }
 
-// n = (row − mean) / √(variance + eps) ⊙ w + b, for the teams whose row is live. `w`, `b` and `n` point to the thread's
-// first pack. Weight and bias are zero in padding, and so is n.
-__device__ __forceinline__ void store_layer_normed(const Pack<T, VEC> (&row)[HELD], const float *__restrict__ w,
-                                                   const float *__restrict__ b, T *n, bool live, int count,
-                                                   float inv_n, float eps) {
+// n = (row − mean) / √(variance + eps) ⊙ w + b, for the teams whose row is live. `w`, `b` and `n` point to
+// the thread's first pack. Weight and bias are zero in padding, and so is n.
+__device__ __forceinline__ void store_layer_normed(const Pack<T, VEC> (&row)[HELD],
+                                                   const float *__restrict__ w, const float *__restrict__ b,
+                                                   T *n, bool live, int count, float inv_n, float eps) {
     Moments m = moments(row, count, inv_n, eps);
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
@@ -58,8 +60,8 @@ __device__ __forceinline__ void store_layer_normed(const Pack<T, VEC> (&row)[HEL
 
 // x, y: [rows, WIDTH]; w, b: [WIDTH]. y may lie over x.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    layer_norm(const T *x, const float *__restrict__ w, const float *__restrict__ b, T *y, int rows, int count,
-               float inv_n, float eps) {
+    layer_norm(const T *x, const float *__restrict__ w, const float *__restrict__ b, T *y, int rows,
+               int count, float inv_n, float eps) {
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();
@@ -68,10 +70,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     store_layer_normed(held, w + column(), b + column(), y + start, live, count, inv_n, eps);
 }
 
-// r = x + y as stored, n = layer_norm(r). x, y, r, n: [rows, WIDTH]; w, b: [WIDTH]. r and n may lie over x and y.
+// r = x + y as stored, n = layer_norm(r). x, y, r, n: [rows, WIDTH]; w, b: [WIDTH]. r and n may lie over x
+// and y.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    residual_layer_norm(const T *x, const T *y, const float *__restrict__ w, const float *__restrict__ b, T *r, T *n,
-                        int rows, int count, float inv_n, float eps) {
+    residual_layer_norm(const T *x, const T *y, const float *__restrict__ w, const float *__restrict__ b,
+                        T *r, T *n, int rows, int count, float inv_n, float eps) {
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();
@@ -115,11 +118,13 @@ __device__ __forceinline__ void store_columns(const float (&part)[HELD][VEC], fl
     }
 }
 
-// With s = 1 / √(variance + eps), x̂ = (x − mean)·s and g = dy ⊙ w: dx = s·(g − mean(g) − x̂·mean(g ⊙ x̂)), plus dr past
-// a residual. Block k leaves Σ dy ⊙ x̂ and Σ dy over its `run` rows, side by side, in row k of the partials.
+// With s = 1 / √(variance + eps), x̂ = (x − mean)·s and g = dy ⊙ w: dx = s·(g − mean(g) − x̂·mean(g ⊙ x̂)),
+// plus dr past a residual. Block k leaves Σ dy ⊙ x̂ and Σ dy over its `run` rows, side by side, in row k of
+// the partials.
 template <bool RESIDUAL>
-__device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy, const T *dr, T *dx, float *partials,
-                                         int rows, int run, int count, float inv_n, float eps) {
+__device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy, const T *dr, T *dx,
+                                         float *partials, int rows, int run, int count, float inv_n,
+                                         float eps) {
     float dw[HELD][VEC] = {}, db[HELD][VEC] = {};
     w += column();
     int first = blockIdx.x * run;
@@ -162,7 +167,8 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
                 float normal = (a[c] - m.mean) * m.scale;
                 dw[i][c] = fmaf(g[c], normal, dw[i][c]);
                 db[i][c] += g[c];
-                if (counted(i, c, count)) d[c] += m.scale * (fmaf(g[c], weight[c], -means[0]) - normal * means[1]);
+                if (counted(i, c, count))
+                    d[c] += m.scale * (fmaf(g[c], weight[c], -means[0]) - normal * means[1]);
             }
             store(dx + at + i * STRIDE, d);
         }
@@ -174,14 +180,14 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
 
 // x, dy, dx: [rows, WIDTH]; w: [WIDTH]; partials: [blocks, 2·WIDTH]. dx may lie over x or dy.
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
-    layer_norm_grad(const T *x, const float *w, const T *dy, T *dx, float *partials, int rows, int run, int count,
-                    float inv_n, float eps) {
+    layer_norm_grad(const T *x, const float *w, const T *dy, T *dx, float *partials, int rows, int run,
+                    int count, float inv_n, float eps) {
     gradient<false>(x, w, dy, nullptr, dx, partials, rows, run, count, inv_n, eps);
 }
 
 // The same with dr [rows, WIDTH] added to dx, which may lie over dr as well.
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
-    layer_norm_residual_grad(const T *x, const float *w, const T *dy, const T *dr, T *dx, float *partials, int rows,
-                             int run, int count, float inv_n, float eps) {
+    layer_norm_residual_grad(const T *x, const float *w, const T *dy, const T *dr, T *dx, float *partials,
+                             int rows, int run, int count, float inv_n, float eps) {
     gradient<true>(x, w, dy, dr, dx, partials, rows, run, count, inv_n, eps);
 }

@@ -80,14 +80,18 @@ __device__ __forceinline__ void ldmatrix_x4_trans(u32 (&to)[4], u32 row) {
 }
 
 // The address of shared memory as the instructions above take it.
-__device__ __forceinline__ u32 shared_address(const void *pointer) { return u32(__cvta_generic_to_shared(pointer)); }
+__device__ __forceinline__ u32 shared_address(const void *pointer) {
+    return u32(__cvta_generic_to_shared(pointer));
+}
 
 // Copies 16 bytes (or 4) from global to shared memory asynchronously; writes zeros if not `valid`.
 __device__ __forceinline__ void cp_async_16(u32 to, const void *from, bool valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
+                 : "memory");
 }
 __device__ __forceinline__ void cp_async_4(u32 to, const void *from, bool valid) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0)
+                 : "memory");
 }
 // Waits for all copies of this thread. Those of other threads are visible after a barrier.
 __device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
@@ -156,8 +160,9 @@ template <int DIM> struct Rows {
     // `scratch`: shared memory for as many rows, which no other warp uses. So stores are 16 bytes wide. Only
     // the first `valid_rows` rows are stored.
     template <int TILES>
-    static __device__ __forceinline__ void store(const float (&c)[TILES][DIM / 8][4], const float (&factors)[TILES][2],
-                                                 unsigned char *scratch, bf16 *to, int stride, int valid_rows) {
+    static __device__ __forceinline__ void store(const float (&c)[TILES][DIM / 8][4],
+                                                 const float (&factors)[TILES][2], unsigned char *scratch,
+                                                 bf16 *to, int stride, int valid_rows) {
         int lane = threadIdx.x % WARP;
         __syncwarp();
         // As in `address`, all pieces share one address, but for a swizzle and constants.
@@ -170,7 +175,8 @@ template <int DIM> struct Rows {
                 for (int half = 0; half < 2; half++) {
                     float factor = factors[m][half];
                     u32 at = (own ^ n % LINE * 16) + (m * 16 + half * 8) * BYTES + n / LINE * LINE * 16;
-                    *reinterpret_cast<u32 *>(scratch + at) = pack(c[m][n][2 * half] * factor, c[m][n][2 * half + 1] * factor);
+                    *reinterpret_cast<u32 *>(scratch + at) =
+                        pack(c[m][n][2 * half] * factor, c[m][n][2 * half + 1] * factor);
                 }
         __syncwarp();
         constexpr int ROWS = WARP / LINE;

@@ -16,7 +16,9 @@ __device__ __forceinline__ int team() { return threadIdx.x / TEAM; }
 __device__ __forceinline__ int column() { return int(threadIdx.x) % TEAM * VEC; }
 constexpr int STRIDE = TEAM * VEC;
 // True if this thread's i-th pack lies in the row: a constant except for the last pack.
-__device__ __forceinline__ bool in_row(int i) { return (i + 1) * STRIDE <= WIDTH || column() + i * STRIDE < WIDTH; }
+__device__ __forceinline__ bool in_row(int i) {
+    return (i + 1) * STRIDE <= WIDTH || column() + i * STRIDE < WIDTH;
+}
 
 // A thread's part of a row, from its first pack on; zeros beyond the row.
 __device__ __forceinline__ void load_row(const T *from, bool live, Pack<T, VEC> (&to)[HELD]) {
@@ -62,8 +64,8 @@ __device__ __forceinline__ float inverse_root(float squares, float inv_n, float 
 
 // n = row / √(mean(row²) + eps) ⊙ w, for the teams whose row is live. `w` and `n` point to the thread's first
 // pack.
-__device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[HELD], const float *__restrict__ w, T *n,
-                                             bool live, float inv_n, float eps) {
+__device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[HELD], const float *__restrict__ w,
+                                             T *n, bool live, float inv_n, float eps) {
     float squares[1] = {0.0f};
 #pragma unroll
     for (int i = 0; i < HELD; i++) {

@@ -1,13 +1,13 @@
-// Shared by the kernels of optimizers: blocks of the flat parameter buffers, ranges with weight decay, and accesses to
-// memory that is read and written once per step.
+// Shared by the kernels of optimizers: blocks of the flat parameter buffers, ranges with weight decay, and
+// accesses to memory that is read and written once per step.
 #pragma once
 #include "common.cuh"
 
 constexpr int THREADS = 256, VEC = 4;
 constexpr u64 BLOCK = THREADS * VEC;
 
-// Elements at which decay is switched on (the first, the third, …) or off, ascending; then a sentinel beyond all
-// elements.
+// Elements at which decay is switched on (the first, the third, …) or off, ascending; then a sentinel beyond
+// all elements.
 __constant__ u64 SWITCHES[SWITCH_COUNT + 1] = SWITCH_POSITIONS;
 
 // How many switches lie at or before an element. Decay applies where the number is odd.

@@ -3,12 +3,14 @@
 // Definitions: COLUMNS (columns per block) and ROWS (threads per column), both the size of a warp.
 #include "common.cuh"
 
-static_assert(COLUMNS == WARP && ROWS == WARP, "every warp reads one row of columns, then finishes one column");
+static_assert(COLUMNS == WARP && ROWS == WARP,
+              "every warp reads one row of columns, then finishes one column");
 
 // partials: [count, width]. Columns before `split` go to first [split], the others to second [width − split];
 // those with their bit set in `adds` (1: first, 2: second) are added to the old values.
 extern "C" __global__ void __launch_bounds__(COLUMNS *ROWS)
-    sum_partials(const float *partials, float *first, float *second, int count, int width, int split, u32 adds) {
+    sum_partials(const float *partials, float *first, float *second, int count, int width, int split,
+                 u32 adds) {
     __shared__ float sums[ROWS][COLUMNS + 1];
     int lane = threadIdx.x % COLUMNS, row = threadIdx.x / COLUMNS;
     int column = blockIdx.x * COLUMNS + lane;

@@ -13,8 +13,9 @@ template <bool transposed> __device__ __forceinline__ i64 place(int row, int col
 }
 
 // c = a·b, or c += a·b with ADD.
-extern "C" __global__ void product(const IN *a /* (m, k), or (k, m) with AT */, const IN *b /* (k, n), or (n, k) with BT */,
-                                   OUT *c /* (m, n) */, int m, int n, int k) {
+extern "C" __global__ void product(const IN *a /* (m, k), or (k, m) with AT */,
+                                   const IN *b /* (k, n), or (n, k) with BT */, OUT *c /* (m, n) */, int m,
+                                   int n, int k) {
     __shared__ float left[SIDE][DEPTH + 1], right[DEPTH][SIDE + 1];
     int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE;
     int first_row = blockIdx.y * SIDE, first_column = blockIdx.x * SIDE;

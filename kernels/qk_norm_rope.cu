@@ -13,10 +13,12 @@ __device__ __forceinline__ float inverse_root(float squares, float eps) {
 
 // wq, then wk.
 __device__ __forceinline__ void fill_weights(const float *wq, const float *wk, float (&weights)[2][DIM]) {
-    for (int c = threadIdx.x; c < 2 * DIM; c += THREADS) weights[c / DIM][c % DIM] = c < DIM ? wq[c] : wk[c - DIM];
+    for (int c = threadIdx.x; c < 2 * DIM; c += THREADS)
+        weights[c / DIM][c % DIM] = c < DIM ? wq[c] : wk[c - DIM];
 }
 
-__device__ __forceinline__ void load_halves(const float *row, int column, float (&low)[VEC], float (&high)[VEC]) {
+__device__ __forceinline__ void load_halves(const float *row, int column, float (&low)[VEC],
+                                            float (&high)[VEC]) {
     load(row + column, low);
     load(row + HALF + column, high);
 }
@@ -24,8 +26,8 @@ __device__ __forceinline__ void load_halves(const float *row, int column, float 
 // x, y: packed rows [rows, ROW]; wq, wk: [DIM]; positions: [rows]. y may lie over x; where it does not,
 // `copies` says that values have to be copied. A block handles `run` rows.
 extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3)
-    qk_norm_rope(const T *x, const float *wq, const float *wk, const u32 *positions, T *y, int rows, int run, float eps,
-                 u32 copies) {
+    qk_norm_rope(const T *x, const float *wq, const float *wk, const u32 *positions, T *y, int rows, int run,
+                 float eps, u32 copies) {
     __shared__ __align__(16) float angles[ROTATES ? TILE : 1][DIM], weights[2][DIM];
     HeadSlots slots;
     fill_weights(wq, wk, weights);
@@ -140,7 +142,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
             for (int i = 0; i < HELD; i++) {
                 if (!live || !in_half(i)) continue;
                 float low_weight[VEC], high_weight[VEC];
-                load_halves(weights[slots.key], HeadSlots::column() + i * LANES * VEC, low_weight, high_weight);
+                load_halves(weights[slots.key], HeadSlots::column() + i * LANES * VEC, low_weight,
+                            high_weight);
 #pragma unroll
                 for (int c = 0; c < VEC; c++) {
                     low_sum[i][c] = fmaf(g_low[i][c], low[i][c] * scale, low_sum[i][c]);
@@ -176,7 +179,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
     for (int column = threadIdx.x; column < 2 * DIM; column += THREADS) {
         bool key = column >= DIM;
         float sum = 0.0f;
-        for (int w = key ? QUERY_WARPS : 0; w < (key ? WARPS : QUERY_WARPS); w++) sum += shared[w][column - key * DIM];
+        for (int w = key ? QUERY_WARPS : 0; w < (key ? WARPS : QUERY_WARPS); w++)
+            sum += shared[w][column - key * DIM];
         partials[i64(blockIdx.x) * 2 * DIM + column] = sum;
     }
 }

@@ -2,8 +2,9 @@
 #include "norm.cuh"
 
 // x, y, r, n: [rows, WIDTH]; w: [WIDTH]. r and n may lie over x and y.
-extern "C" __global__ void __launch_bounds__(THREADS) residual_norm(const T *x, const T *y, const float *__restrict__ w,
-                                                                    T *r, T *n, int rows, float inv_n, float eps) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    residual_norm(const T *x, const T *y, const float *__restrict__ w, T *r, T *n, int rows, float inv_n,
+                  float eps) {
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();

@@ -5,10 +5,12 @@ __device__ __forceinline__ i64 row_of_warp() { return (i64(blockIdx.x) * blockDi
 
 // s, p: [batch, heads, length, length]; spans: [batch·length, 2] (first and end of the visible keys), or null
 // for the causal mask; lse: [batch·length, heads]. p is zero for masked keys, and may lie over s.
-extern "C" __global__ void softmax(const T *s, const u32 *spans, T *p, float *lse, int rows, int heads, int length) {
+extern "C" __global__ void softmax(const T *s, const u32 *spans, T *p, float *lse, int rows, int heads,
+                                   int length) {
     i64 row = row_of_warp();
     if (row >= rows) return;
-    int lane = threadIdx.x % WARP, query = row % length, head = row / length % heads, batch = row / length / heads;
+    int lane = threadIdx.x % WARP, query = row % length, head = row / length % heads,
+        batch = row / length / heads;
     u32 first = 0, end = query + 1;
     i64 of_query = i64(batch) * length + query;
     if (spans) {

@@ -23,7 +23,8 @@ __device__ __forceinline__ int thread_y() { return threadIdx.x / 8; }
 
 // Copies rows, `stride` elements apart, to shared memory as floats; rows from `valid_rows` on and columns
 // beyond the head become zero.
-template <int COUNT> __device__ __forceinline__ void copy_rows(float *to, const T *from, int stride, int valid_rows) {
+template <int COUNT>
+__device__ __forceinline__ void copy_rows(float *to, const T *from, int stride, int valid_rows) {
     constexpr int PIECES = COUNT * WIDTH / VEC;
 #pragma unroll 4
     for (int i = threadIdx.x; i < PIECES; i += THREADS) {
@@ -94,8 +95,8 @@ __device__ __forceinline__ void store_square(float *to, const Square &square) {
 }
 
 // Stores rows of a result, multiplied by `factor`. Only the first `valid_rows` rows are stored.
-__device__ __forceinline__ void store_rows(T *to, int stride, const Result &result, const float (&factor)[ROWS_EACH],
-                                           int valid_rows) {
+__device__ __forceinline__ void store_rows(T *to, int stride, const Result &result,
+                                           const float (&factor)[ROWS_EACH], int valid_rows) {
 #pragma unroll
     for (int i = 0; i < ROWS_EACH; i++) {
         int row = thread_y() + 16 * i;
@@ -125,8 +126,11 @@ __device__ __forceinline__ u32 split_calls(int lane, const Dropout &dropout, Cal
     static_assert(EACH <= 4, "bits of a lane");
     u32 bits = 0;
 #pragma unroll 1
-    for (int c = 0; c < EACH; c++) bits = append_kept(bits, call(c * LANES_SHARING + lane), dropout.thresholds);
+    for (int c = 0; c < EACH; c++)
+        bits = append_kept(bits, call(c * LANES_SHARING + lane), dropout.thresholds);
     return bits >> (16 - 4 * EACH);
 }
 // True if column `c` is kept by the i-th call that a lane made.
-__device__ __forceinline__ bool is_kept(u32 bits, int i, int c) { return bits >> (16 * (c % 2) + 4 * i + c / 2) & 1; }
+__device__ __forceinline__ bool is_kept(u32 bits, int i, int c) {
+    return bits >> (16 * (c % 2) + 4 * i + c / 2) & 1;
+}

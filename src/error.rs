@@ -7,7 +7,7 @@ use std::path::Path;
 /// What kind of failure this is; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum ErrorKind {
     /// The run itself failed: exit 1.
     Failed,
     /// A wrong command line, recipe or input file: exit 2.
@@ -20,15 +20,15 @@ pub enum Kind {
     Interrupted,
 }
 
-impl Kind {
+impl ErrorKind {
     /// The process exit code for this kind.
     pub fn exit_code(self) -> u8 {
         match self {
-            Kind::Failed => 1,
-            Kind::Usage => 2,
-            Kind::Regression => 3,
-            Kind::DoesNotFit => 4,
-            Kind::Interrupted => 75,
+            ErrorKind::Failed => 1,
+            ErrorKind::Usage => 2,
+            ErrorKind::Regression => 3,
+            ErrorKind::DoesNotFit => 4,
+            ErrorKind::Interrupted => 75,
         }
     }
 }
@@ -36,7 +36,7 @@ impl Kind {
 /// An error message with its kind. The message is complete: it names the file, the value and the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    kind: Kind,
+    kind: ErrorKind,
     message: String,
     from_other_rank: bool,
 }
@@ -46,27 +46,27 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     /// An error of the given kind.
-    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), from_other_rank: false }
     }
 
     /// A run that failed (exit 1).
     pub fn failed(message: impl Into<String>) -> Self {
-        Self::new(Kind::Failed, message)
+        Self::new(ErrorKind::Failed, message)
     }
 
     /// A wrong command line, recipe or input file (exit 2).
     pub fn usage(message: impl Into<String>) -> Self {
-        Self::new(Kind::Usage, message)
+        Self::new(ErrorKind::Usage, message)
     }
 
     /// Something that does not fit in memory (exit 4).
     pub fn does_not_fit(message: impl Into<String>) -> Self {
-        Self::new(Kind::DoesNotFit, message)
+        Self::new(ErrorKind::DoesNotFit, message)
     }
 
     /// The kind, for deciding what to do next.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 

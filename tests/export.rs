@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use xrun::checkpoint::{DiskFs, END_TOKEN_ID, Fs, Meta, Snapshot, Store, SyncWrite, TensorView};
-use xrun::error::Kind;
+use xrun::error::ErrorKind;
 use xrun::model::hf_export::{Dtype, Export, Weights, write, write_on};
 use xrun::plan::Model;
 use xrun::policy::Norm;
@@ -254,7 +254,7 @@ fn what_would_not_load_as_trained_is_refused_and_leaves_nothing() {
     let huge = changed(|m| m.ffn_dim = usize::MAX / 2);
     let deep = changed(|m| m.n_layers = usize::MAX);
     let wide = changed(|m| m.ffn_dim = 7);
-    let (usage, failed) = (Kind::Usage, Kind::Failed);
+    let (usage, failed) = (ErrorKind::Usage, ErrorKind::Failed);
     for (model, weights, tokenizer, kind, says) in [
         (&no_norm, &weights, TOKENIZER, usage, "qk_norm is false"),
         (&layer_norm, &weights, TOKENIZER, usage, "Qwen3 has RMSNorm only"),
@@ -293,7 +293,7 @@ fn a_folder_in_use_is_refused_and_an_empty_one_is_not() {
         (Path::new(".."), "is no name"),
     ] {
         let error = write(dir, &model, &weights, TOKENIZER).unwrap_err();
-        assert!(error.message().contains(says) && error.kind() == Kind::Usage, "{error}");
+        assert!(error.message().contains(says) && error.kind() == ErrorKind::Usage, "{error}");
     }
     assert_eq!(fs::read(full.join("mine")).unwrap(), b"precious");
     exported(&empty, &model, &weights);

@@ -54,7 +54,7 @@ pub(super) fn same_bits<'a>(
 /// Bound on the relative L2 error of a forward. Sums of `depth` terms of random sign lose √depth roundings.
 pub(super) fn forward_bound(precision: Precision, depth: usize) -> f64 {
     let sums = (depth.max(16) as f64).sqrt();
-    match precision.stream {
+    match precision.act_dtype {
         DType::F64 => 8.0 * 2f64.powi(-53) * sums,
         DType::F32 => 4.0 * 2f64.powi(-24) * sums,
         DType::Bf16 | DType::U32 => 2.0 * 2f64.powi(-9) + 4.0 * 2f64.powi(-24) * sums,
@@ -64,7 +64,7 @@ pub(super) fn forward_bound(precision: Precision, depth: usize) -> f64 {
 /// As [`forward_bound`], for gradients: intermediate tensors are rounded to the narrow format too.
 pub(super) fn gradient_bound(precision: Precision, depth: usize) -> f64 {
     let sums = (depth.max(16) as f64).sqrt();
-    match precision.stream {
+    match precision.act_dtype {
         DType::F64 => 16.0 * 2f64.powi(-53) * sums,
         DType::F32 => 16.0 * 2f64.powi(-24) * sums,
         DType::Bf16 | DType::U32 => 6.0 * 2f64.powi(-9) + 16.0 * 2f64.powi(-24) * sums,

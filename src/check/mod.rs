@@ -43,7 +43,7 @@ const DIRECTIONS: usize = 2;
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The format of activations.
-    pub stream: DType,
+    pub act_dtype: DType,
     /// The op.
     pub op: String,
     /// The case.
@@ -66,9 +66,9 @@ impl Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.holds() { "ok  " } else { "FAIL" };
-        let Self { stream, op, case, mode, error, bound } = self;
-        let stream = stream.to_string();
-        write!(f, "{verdict} {stream:<4} {op:<20} {mode:<17} {error:>9.2e} of {bound:>8.1e}  {case}")
+        let Self { act_dtype, op, case, mode, error, bound } = self;
+        let act_dtype = act_dtype.to_string();
+        write!(f, "{verdict} {act_dtype:<4} {op:<20} {mode:<17} {error:>9.2e} of {bound:>8.1e}  {case}")
     }
 }
 
@@ -114,11 +114,11 @@ pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> R
         gpu.make_current()?;
         gpu.prepare(&collector.into_requests())?;
     }
-    for &stream in target.formats() {
-        let precision = Precision::of(stream);
+    for &act_dtype in target.formats() {
+        let precision = Precision::for_act_dtype(act_dtype);
         for case in crate::ops::cases(precision).iter().filter(|case| case.op.name().contains(part)) {
             check(case, precision, target)
-                .map_err(|e| e.context(format!("{} {stream} {}", case.op.name(), case.name)))?
+                .map_err(|e| e.context(format!("{} {act_dtype} {}", case.op.name(), case.name)))?
                 .iter()
                 .try_for_each(&mut see)?;
         }
@@ -131,8 +131,8 @@ pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> R
 /// # Errors
 /// When an op has no GPU implementation.
 pub fn collect_cases(part: &str, collector: &Collector) -> Result<()> {
-    for &stream in GPU_FORMATS {
-        let precision = Precision::of(stream);
+    for &act_dtype in GPU_FORMATS {
+        let precision = Precision::for_act_dtype(act_dtype);
         for case in crate::ops::cases(precision).iter().filter(|case| case.op.name().contains(part)) {
             let state = Arc::new(layout(case, precision)?);
             exec::collect(collector, &forward(case, &state)?.0)?;
@@ -308,7 +308,7 @@ pub fn check(case: &Case, precision: Precision, target: &Target) -> Result<Vec<F
     let data = Data::new(case)?;
     let mut bench = Bench::new(case, precision, target.device(3)?)?;
     let finding = |mode, error, bound| Finding {
-        stream: precision.stream,
+        act_dtype: precision.act_dtype,
         op: case.op.name().to_string(),
         case: case.name.clone(),
         mode,
@@ -339,11 +339,11 @@ pub fn check(case: &Case, precision: Precision, target: &Target) -> Result<Vec<F
         one.run_again()?.iter().map(|sum| sum.iter().map(|g| g / 2.0).collect()).collect();
     let error = worst_tensor(&halves, &grads);
     findings.push(finding("gradient added", error, forward_bound(precision, case.depth)));
-    if precision.stream == DType::F64 {
+    if precision.act_dtype == DType::F64 {
         findings.push(finding("gradient", worst_difference(case, &mut bench, &data, &grads)?, 1.0));
     } else {
-        let wide = counterpart(case, Precision::of(DType::F64))?;
-        let mut wide = Bench::new(&wide, Precision::of(DType::F64), Target::Cpu.device(3)?)?;
+        let wide = counterpart(case, Precision::for_act_dtype(DType::F64))?;
+        let mut wide = Bench::new(&wide, Precision::for_act_dtype(DType::F64), Target::Cpu.device(3)?)?;
         let error = worst_tensor(&grads, &wide.run_both(&data)?);
         findings.push(finding("gradient", error, gradient_bound(precision, case.depth)));
     }
@@ -357,7 +357,10 @@ fn counterpart(case: &Case, precision: Precision) -> Result<Case> {
         Cases::GradientOf(_) => Vec::new(),
     };
     cases.into_iter().find(|c| c.name == case.name).ok_or_else(|| {
-        Error::failed(format!("{case:?} has no case of this name with activations in {}", precision.stream))
+        Error::failed(format!(
+            "{case:?} has no case of this name with activations in {}",
+            precision.act_dtype
+        ))
     })
 }
 

@@ -7,7 +7,7 @@ use crate::ir::{Cases, CpuNode, GpuNode, Op, Vjp};
 use rayon::prelude::*;
 
 fn all_hold(dtype: DType) {
-    let precision = Precision::of(dtype);
+    let precision = Precision::for_act_dtype(dtype);
     let failures: Vec<String> = crate::ops::cases(precision)
         .par_iter()
         .flat_map_iter(|case| match check(case, precision, &Target::Cpu) {
@@ -40,7 +40,7 @@ fn every_case_holds_in_bf16() {
 /// A backward op is proven only if a case of its forward really records it.
 #[test]
 fn every_gradient_op_is_recorded_by_its_forward() {
-    let precision = Precision::of(DType::F64);
+    let precision = Precision::for_act_dtype(DType::F64);
     for op in crate::ops::all() {
         let Cases::GradientOf(forward) = op.cases(precision) else { continue };
         let recorded = crate::ops::cases(precision).iter().filter(|c| c.op.name() == forward).any(|case| {
@@ -91,7 +91,7 @@ const LEN: usize = 3000;
 /// An element that no single-element probe perturbs, and whose gradient is not among the small ones: an error of
 /// an element near zero is no error of the tensor, in a narrow format.
 fn unprobed() -> usize {
-    let case = planted_case(Square::CORRECT, Precision::of(DType::Bf16));
+    let case = planted_case(Square::CORRECT, Precision::for_act_dtype(DType::Bf16));
     let data = Data::new(&case).unwrap();
     let probes: Vec<usize> =
         directions(&case.name, 0, LEN).iter().filter(|d| d.len() == 1).map(|d| d[0].0).collect();
@@ -132,7 +132,7 @@ fn store<E: Elem>(cx: &CpuNode<'_>, fault: Fault, f: impl Fn(usize) -> f64) {
             _ => f(i),
         };
         let before = if add { y.up() } else { E::Acc::ZERO };
-        *y = E::down(before + E::Acc::of(value));
+        *y = E::down(before + E::Acc::from_f64(value));
     }
 }
 
@@ -164,7 +164,7 @@ impl Op for Square {
     }
 
     fn cases(&self, precision: Precision) -> Cases {
-        let x = (Spec::new([LEN], precision.stream), Fill::Normal(0.0, 1.0));
+        let x = (Spec::new([LEN], precision.act_dtype), Fill::Normal(0.0, 1.0));
         let (len, outputs) = (self.reference_len, self.reference_outputs);
         Cases::Own(vec![Case::new("planted", *self, vec![x], move |inputs: &[Array]| {
             let y = Array { shape: vec![len], data: inputs[0].data[..len].iter().map(|x| x * x).collect() };
@@ -206,7 +206,7 @@ impl Op for SquareGrad {
 
 /// The modes in which the op's case fails, in one format. An error counts as a failure named `error`.
 fn failing_modes(op: Square, dtype: DType) -> Vec<&'static str> {
-    let precision = Precision::of(dtype);
+    let precision = Precision::for_act_dtype(dtype);
     match check(&planted_case(op, precision), precision, &Target::Cpu) {
         Ok(findings) => findings.iter().filter(|f| !f.holds()).map(|f| f.mode).collect(),
         Err(_) => vec!["error"],

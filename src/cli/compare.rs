@@ -2,7 +2,7 @@
 
 use super::terminal::{eprint_line, print, seconds};
 use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Request};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::recipe::Prediction;
 use crate::results::comparison::CompareVerdict;
 use std::path::{Path, PathBuf};
@@ -113,7 +113,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         print(&compare::report(&comparison))?;
     }
     eprint_line(&format!("results in {}", folder.display()));
-    let regression = |why: String| Err(Error::new(Kind::Regression, why));
+    let regression = |why: String| Err(Error::new(ErrorKind::Regression, why));
     if comparison.gate.holds == Some(false) {
         return regression(format!("the loss gate fails: {}", comparison.gate.found));
     }

@@ -1,7 +1,7 @@
 //! `xrun doctor`.
 
 use super::terminal::print;
-use crate::device::cuda::doctor::{Verdict, examine};
+use crate::device::cuda::doctor::{GpuStatus, examine};
 use crate::error::{Error, Result};
 
 /// Arguments of `xrun doctor`.
@@ -26,8 +26,8 @@ pub fn run(args: &Args) -> Result<()> {
         print(&report.to_string())?;
     }
     match report.verdict {
-        Verdict::NoGpu | Verdict::Works => Ok(()),
-        Verdict::Fails => {
+        GpuStatus::NoGpu | GpuStatus::Works => Ok(()),
+        GpuStatus::Fails => {
             let first = report.problems.first().map_or("", |problem| problem.what.as_str());
             Err(Error::failed(format!("a run on the GPU would fail: {first}")))
         }

@@ -76,7 +76,7 @@ mod tests {
             let args = Args { path: path.clone(), from: name.to_owned() };
             run(&args).expect("first time");
             let again = run(&args).expect_err("nothing is overwritten");
-            assert_eq!(again.kind(), crate::error::Kind::Usage);
+            assert_eq!(again.kind(), crate::error::ErrorKind::Usage);
             assert_same(name, &path);
         }
     }

@@ -20,7 +20,7 @@ pub struct Args {}
 /// When a folder is there and cannot be listed. A recipe that cannot be read is a row that says so.
 pub fn run(_args: &Args) -> Result<()> {
     let machine = Machine::none();
-    let row = |recipe: String, from: &str, resolved| [recipe, from.to_owned(), describe(resolved)];
+    let row = |name: String, from: &str, recipe| [name, from.to_owned(), describe(recipe)];
     let mut rows = vec![["RECIPE", "FROM", "DESCRIPTION"].map(str::to_owned)];
     for (name, text) in builtin::RECIPES {
         rows.push(row(
@@ -51,9 +51,9 @@ fn no_env() -> impl Iterator<Item = (String, String)> {
 }
 
 /// The description, or the first line of what is wrong.
-fn describe(resolved: Result<recipe::Recipe>) -> String {
-    match resolved {
-        Ok(resolved) => resolved.values().job.description.split_whitespace().collect::<Vec<_>>().join(" "),
+fn describe(recipe: Result<recipe::Recipe>) -> String {
+    match recipe {
+        Ok(recipe) => recipe.values().job.description.split_whitespace().collect::<Vec<_>>().join(" "),
         Err(e) => format!("(wrong: {})", e.message().lines().next().unwrap_or_default()),
     }
 }

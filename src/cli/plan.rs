@@ -51,18 +51,18 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// A usage error for a wrong recipe, device or key; [`DoesNotFit`](crate::error::Kind::DoesNotFit), after the
+/// A usage error for a wrong recipe, device or key; [`DoesNotFit`](crate::error::ErrorKind::DoesNotFit), after the
 /// report, where the plan does not fit.
 pub fn run(args: &Args) -> Result<()> {
     let here = if args.explain || !args.on.is_empty() { Machine::none() } else { Machine::here() };
-    let resolved = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &here)?;
+    let recipe = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &here)?;
     if args.explain {
-        return print(&explain(&resolved, args.json));
+        return print(&explain(&recipe, args.json));
     }
     let machines: Vec<Machine> = args.on.iter().map(|name| Machine::named(name)).collect::<Result<_>>()?;
-    let plan = Plan::new(&resolved, &Corpus::estimated(&resolved)?, machines.first().unwrap_or(&here))?;
+    let plan = Plan::new(&recipe, &Corpus::estimated(&recipe)?, machines.first().unwrap_or(&here))?;
     if let Some(key) = &args.fit {
-        return fit(&resolved, &plan, &machines, key, args.json);
+        return fit(&recipe, &plan, &machines, key, args.json);
     }
     let programs = Programs::new(&plan)?;
     if let Some(section) = &args.program {
@@ -87,12 +87,12 @@ pub fn run(args: &Args) -> Result<()> {
     )))
 }
 
-fn fit(resolved: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool) -> Result<()> {
+fn fit(recipe: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool) -> Result<()> {
     if recipe::find_path(key).is_none_or(|key| key.path != FIT) {
         return Err(Error::usage(format!("--fit {key} cannot be searched; it takes {FIT}")));
     }
-    if resolved.values().engine.batching == Batching::Looped {
-        return Err(resolved.error(
+    if recipe.values().engine.batching == Batching::Looped {
+        return Err(recipe.error(
             &["engine.batching"],
             "with looped batching the memory is that of one sequence, whatever the batch",
             "set engine.batching = \"batched\"",
@@ -132,8 +132,8 @@ fn fit(resolved: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bo
 }
 
 /// Every key with value, class and layer.
-fn explain(resolved: &Recipe, json: bool) -> String {
-    let keys = resolved.explain();
+fn explain(recipe: &Recipe, json: bool) -> String {
+    let keys = recipe.explain();
     if json {
         let rows: Vec<_> = keys
             .into_iter()

@@ -1,9 +1,9 @@
 //! `xrun report`.
 
 use super::terminal::{eprint_line, print};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::plural;
-use crate::report::blocks::{self, Checked, KINDS, Problem, Scope};
+use crate::report::blocks::{self, Checked, KINDS, PageProblem, Scope};
 use crate::results::folder::KEPT;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -77,8 +77,8 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         return Ok(());
     }
     let is_markup = problems.iter().any(|problem| problem.is_markup);
-    let kind = if is_markup && !args.check { Kind::Usage } else { Kind::Regression };
-    let said: Vec<String> = problems.iter().map(Problem::to_string).collect();
+    let kind = if is_markup && !args.check { ErrorKind::Usage } else { ErrorKind::Regression };
+    let said: Vec<String> = problems.iter().map(PageProblem::to_string).collect();
     let count = if said.len() == 1 { "1 problem".to_owned() } else { format!("{} problems", said.len()) };
     let what = if args.check {
         "pages are not what kept runs make of them"
@@ -94,7 +94,7 @@ fn line(block: &Checked, is_check: bool, ages: &mut Ages) -> String {
         (true, true, _) | (false, true, false) => "current",
         (false, true, true) => "written",
     };
-    let ages: Vec<String> = block.commits.iter().map(|commit| ages.of(commit)).collect();
+    let ages: Vec<String> = block.commits.iter().map(|commit| ages.describe(commit)).collect();
     let measured = if ages.is_empty() { String::new() } else { format!("; measured at {}", ages.join(", ")) };
     format!("{}:{}: {}: {state}{measured}", block.page.display(), block.line, block.block)
 }
@@ -104,7 +104,7 @@ fn line(block: &Checked, is_check: bool, ages: &mut Ages) -> String {
 struct Ages(BTreeMap<String, String>);
 
 impl Ages {
-    fn of(&mut self, commit: &str) -> String {
+    fn describe(&mut self, commit: &str) -> String {
         let age = || {
             // Text of a file must not become an option of git.
             if !commit.chars().all(|c| c.is_ascii_hexdigit()) {

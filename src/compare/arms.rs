@@ -56,7 +56,7 @@ pub struct PlannedArm {
     /// BLAKE3 of the binary.
     pub binary: Option<String>,
     /// Its recipe; `None` for an external command.
-    pub resolved: Option<Recipe>,
+    pub recipe: Option<Recipe>,
 }
 
 /// Both arms.
@@ -119,7 +119,7 @@ impl Arms {
     }
 
     fn from_planned(baseline: PlannedArm, candidate: PlannedArm) -> Self {
-        let changes = match (&baseline.resolved, &candidate.resolved) {
+        let changes = match (&baseline.recipe, &candidate.recipe) {
             (Some(a), Some(b)) => {
                 let differ = recipe::diff(a.values(), b.values()).into_iter();
                 differ
@@ -154,7 +154,7 @@ impl Arms {
     /// Returns the recipe whose `[compare]` applies: the baseline's, or the candidate's where the baseline
     /// has none.
     pub fn recipe(&self) -> Option<&Recipe> {
-        self.baseline.resolved.as_ref().or(self.candidate.resolved.as_ref())
+        self.baseline.recipe.as_ref().or(self.candidate.recipe.as_ref())
     }
 }
 
@@ -220,20 +220,20 @@ fn load(path: &Path, settings: &[String]) -> Result<Recipe> {
 
 /// Returns an arm of runs of a binary with a recipe and settings, labelled by `changes` if there are any.
 fn xrun(binary: PathBuf, path: &Path, settings: &[String], changes: &[String]) -> Result<PlannedArm> {
-    let resolved = load(path, settings)?;
+    let recipe = load(path, settings)?;
     let hash = hash_of(&binary)?;
     // A trial is always a run from the start.
     let settings_of_trials = merged(settings, &["checkpoint.resume=never".to_owned()]);
     let mut arguments = vec![path.to_string_lossy().into_owned()];
     arguments.extend(settings_of_trials);
     let command = std::iter::once(path.to_string_lossy().into_owned()).chain(settings.iter().cloned());
-    let label = if changes.is_empty() { resolved.name().to_owned() } else { changes.join(" ") };
+    let label = if changes.is_empty() { recipe.name().to_owned() } else { changes.join(" ") };
     Ok(PlannedArm {
         label,
         command: command.collect::<Vec<_>>().join(" "),
         program: Program::Xrun { binary, arguments },
         binary: Some(hash),
-        resolved: Some(resolved),
+        recipe: Some(recipe),
     })
 }
 
@@ -244,7 +244,7 @@ fn external(command: &str) -> PlannedArm {
         command: command.to_owned(),
         program: Program::Command(command.to_owned()),
         binary: None,
-        resolved: None,
+        recipe: None,
     }
 }
 
@@ -257,9 +257,9 @@ fn stored(results: &Path, names: &str) -> Result<PlannedArm> {
         return Err(Error::usage(format!("{} is named twice in one arm: it is one run", twice.display())));
     }
     let first = runs.first().ok_or_else(|| Error::usage("--runs names two arms"))?;
-    let resolved = load_stored(first)?;
+    let recipe = load_stored(first)?;
     for other in &runs[1..] {
-        if load_stored(other)?.hash() != resolved.hash() {
+        if load_stored(other)?.hash() != recipe.hash() {
             return Err(Error::usage(format!(
                 "{} and {} are of one arm and not of one recipe",
                 first.display(),
@@ -272,7 +272,7 @@ fn stored(results: &Path, names: &str) -> Result<PlannedArm> {
         command: format!("stored {names}"),
         program: Program::Stored(runs),
         binary: None,
-        resolved: Some(resolved),
+        recipe: Some(recipe),
     })
 }
 
@@ -287,8 +287,8 @@ fn load_stored(run: &Path) -> Result<Recipe> {
 }
 
 /// Returns `[compare] change` as settings.
-fn changes_of_recipe(resolved: &Recipe) -> Vec<String> {
-    resolved.values().compare.change.iter().map(|(key, value)| format!("{key}={value}")).collect()
+fn changes_of_recipe(recipe: &Recipe) -> Vec<String> {
+    recipe.values().compare.change.iter().map(|(key, value)| format!("{key}={value}")).collect()
 }
 
 /// Returns settings with `others` replacing those of the same keys: a command line sets each key once.

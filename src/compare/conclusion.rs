@@ -18,8 +18,9 @@ impl RunningComparison<'_> {
     /// Judges the trials. `finished` is false if one of them failed.
     pub(super) fn conclude(&mut self, finished: bool) {
         self.comparison.finished = finished;
-        let columns =
-            |arm| measured::medians(&self.of(arm).map(|trial| trial.columns.clone()).collect::<Vec<_>>());
+        let columns = |arm| {
+            measured::medians(&self.arm_trials(arm).map(|trial| trial.columns.clone()).collect::<Vec<_>>())
+        };
         let medians = (columns(false), columns(true));
         (self.comparison.baseline.measured, self.comparison.candidate.measured) = medians;
         // An external command runs where the other arm does.
@@ -37,18 +38,18 @@ impl RunningComparison<'_> {
     }
 
     /// The trials of an arm.
-    fn of(&self, candidate: bool) -> impl Iterator<Item = &FinishedTrial> {
+    fn arm_trials(&self, candidate: bool) -> impl Iterator<Item = &FinishedTrial> {
         self.trials.iter().filter(move |trial| trial.record.is_candidate == candidate)
     }
 
     fn judge_curves(&mut self, finished: bool) {
-        let diverged =
-            self.of(true).any(|trial| trial.diverged) && !self.of(false).any(|trial| trial.diverged);
+        let diverged = self.arm_trials(true).any(|trial| trial.diverged)
+            && !self.arm_trials(false).any(|trial| trial.diverged);
         if diverged {
             self.comparison.gate.holds = Some(false);
             self.comparison.gate.found = "the candidate diverged".to_owned();
         } else if finished {
-            let curves = |arm| self.of(arm).map(|trial| trial.curve.clone()).collect::<Vec<_>>();
+            let curves = |arm| self.arm_trials(arm).map(|trial| trial.curve.clone()).collect::<Vec<_>>();
             self.comparison.gate = self.expected.judge(&curves(false), &curves(true));
         } else {
             self.comparison.gate.found = "not judged: a trial failed".to_owned();
@@ -56,7 +57,7 @@ impl RunningComparison<'_> {
     }
 
     fn judge_speeds(&mut self, finished: bool) {
-        let blocks = |arm| self.of(arm).map(|trial| trial.record.blocks.clone()).collect::<Vec<_>>();
+        let blocks = |arm| self.arm_trials(arm).map(|trial| trial.record.blocks.clone()).collect::<Vec<_>>();
         let ratio = if finished { statistics::ratio(&blocks(false), &blocks(true)) } else { None };
         self.comparison.ratio = ratio;
         self.comparison.verdict = match &ratio {
@@ -72,7 +73,8 @@ impl RunningComparison<'_> {
         let mut reasons = Vec::new();
         for (clock, name) in ["the SM clock", "the memory clock"].into_iter().enumerate() {
             for candidate in [false, true] {
-                let clocks: Vec<f64> = self.of(candidate).filter_map(|trial| trial.clocks[clock]).collect();
+                let clocks: Vec<f64> =
+                    self.arm_trials(candidate).filter_map(|trial| trial.clocks[clock]).collect();
                 let low = clocks.iter().copied().fold(f64::INFINITY, f64::min);
                 let high = clocks.iter().copied().fold(0.0, f64::max);
                 if high > (1.0 + CLOCKS_MOVED) * low {
@@ -106,7 +108,7 @@ impl RunningComparison<'_> {
             notes.push(format!("the host took up to {:.0} % of the CPU in a trial", 100.0 * stolen));
         }
         for candidate in [false, true] {
-            if self.of(candidate).count() == 1 {
+            if self.arm_trials(candidate).count() == 1 {
                 notes.push(format!(
                     "one run of the {}: the interval does not include how runs of this arm differ",
                     arm_name(candidate)

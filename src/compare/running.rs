@@ -5,7 +5,7 @@ use super::child::TrialLimits;
 use super::gate::ExpectedCurve;
 use super::trials::{FinishedTrial, TrialSetting, trial_order};
 use super::{statistics, text};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ranks::Stop;
 use crate::recipe::{Change, Prediction, Recipe};
 use crate::results::comparison::{Arm, COMPARISONS, CompareVerdict, Comparison};
@@ -149,7 +149,7 @@ impl<'a> RunningComparison<'a> {
                 let trial = index + 1;
                 let why =
                     format!("stopped by a signal after trial {trial} of {count}; a comparison starts anew");
-                return Err(Error::new(Kind::Interrupted, why));
+                return Err(Error::new(ErrorKind::Interrupted, why));
             }
         }
         Ok(())
@@ -185,7 +185,7 @@ fn planned_record(planned: &PlannedArm) -> Arm {
     Arm {
         label: planned.label.clone(),
         command: planned.command.clone(),
-        recipe_hash: planned.resolved.as_ref().map(Recipe::hash),
+        recipe_hash: planned.recipe.as_ref().map(Recipe::hash),
         commit: is_xrun.then(|| Build::of_this_binary().commit).flatten(),
         binary: planned.binary.clone(),
         device: String::new(),

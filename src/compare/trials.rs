@@ -7,7 +7,7 @@ use super::external;
 use super::gate::LossPoint;
 use super::measured::Columns;
 use super::statistics::blocks;
-use crate::error::{Error, IoContext, Kind, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::results::columns::Figures;
 use crate::results::comparison::Trial;
 use crate::results::folder::{ALGORITHMS, ENVIRONMENT, METRICS, TIMING, folder_name, read_summary};
@@ -239,10 +239,10 @@ fn run_xrun(
 /// Returns the error of a run of xrun that failed.
 fn failure(process: &FinishedProcess) -> Error {
     let kind = match process.status.code() {
-        Some(2) => Kind::Usage,
-        Some(4) => Kind::DoesNotFit,
-        Some(75) => Kind::Interrupted,
-        _ => Kind::Failed,
+        Some(2) => ErrorKind::Usage,
+        Some(4) => ErrorKind::DoesNotFit,
+        Some(75) => ErrorKind::Interrupted,
+        _ => ErrorKind::Failed,
     };
     match &process.stopped_because {
         Some(why) => why.clone(),

@@ -52,7 +52,7 @@ impl Source {
 
 /// Where a document is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct DocumentSpan {
     source: usize,
     start: usize,
     end: usize,
@@ -71,7 +71,7 @@ struct Record<'a> {
 #[derive(Debug)]
 pub(super) struct Documents {
     sources: Vec<Source>,
-    places: Vec<Place>,
+    places: Vec<DocumentSpan>,
     json: bool,
     /// Things worth telling the user.
     pub warnings: Vec<String>,
@@ -184,13 +184,18 @@ fn record<'a>(source: &Source, line: usize, bytes: &'a [u8]) -> Result<Record<'a
 }
 
 /// The documents of a JSON-lines file; every line is checked.
-fn lines(index: usize, source: &Source) -> Result<Vec<Place>> {
+fn lines(index: usize, source: &Source) -> Result<Vec<DocumentSpan>> {
     let text = source.text()?;
     let mut start = 0;
     let mut places = Vec::new();
     for (i, line) in text.split_inclusive('\n').enumerate() {
         if !line.trim().is_empty() {
-            places.push(Place { source: index, start, end: start + line.trim_end().len(), line: i + 1 });
+            places.push(DocumentSpan {
+                source: index,
+                start,
+                end: start + line.trim_end().len(),
+                line: i + 1,
+            });
         }
         start += line.len();
     }
@@ -202,11 +207,11 @@ fn lines(index: usize, source: &Source) -> Result<Vec<Place>> {
 }
 
 /// The documents of a text file: the whole, or what stands between separators.
-fn parts(index: usize, source: &Source, separator: Option<&str>) -> Result<Vec<Place>> {
+fn parts(index: usize, source: &Source, separator: Option<&str>) -> Result<Vec<DocumentSpan>> {
     let text = source.text()?;
     let breaks = |c| c == '\n' || c == '\r';
     let Some(separator) = separator else {
-        let whole = Place { source: index, start: 0, end: text.len(), line: 0 };
+        let whole = DocumentSpan { source: index, start: 0, end: text.len(), line: 0 };
         return Ok(if text.trim().is_empty() { vec![] } else { vec![whole] });
     };
     let mut start = 0;
@@ -215,7 +220,7 @@ fn parts(index: usize, source: &Source, separator: Option<&str>) -> Result<Vec<P
         let trimmed = part.trim_matches(breaks);
         if !trimmed.trim().is_empty() {
             let from = start + part.len() - part.trim_start_matches(breaks).len();
-            places.push(Place { source: index, start: from, end: from + trimmed.len(), line: 0 });
+            places.push(DocumentSpan { source: index, start: from, end: from + trimmed.len(), line: 0 });
         }
         start += part.len() + separator.len();
     }
@@ -304,7 +309,7 @@ mod tests {
             let (_dir, path) = write(name, content);
             let error = Documents::open(&path, None).unwrap_err();
             assert!(error.message().contains(says), "{says}: {error}");
-            assert_eq!(error.kind(), crate::error::Kind::Usage);
+            assert_eq!(error.kind(), crate::error::ErrorKind::Usage);
         }
     }
 }

@@ -54,20 +54,20 @@ impl fmt::Display for DType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precision {
     /// Activations and the weights that products read.
-    pub stream: DType,
-    /// Masters, moments, gradients, norm weights, statistics: the stream's accumulator format.
+    pub act_dtype: DType,
+    /// Masters, moments, gradients, norm weights, statistics: the accumulator format of activations.
     pub master: DType,
 }
 
 impl Precision {
-    /// The precision whose activations are stored as `stream`.
-    pub fn of(stream: DType) -> Self {
-        Self { stream, master: stream.accumulator() }
+    /// The precision whose activations are stored as `act_dtype`.
+    pub fn for_act_dtype(act_dtype: DType) -> Self {
+        Self { act_dtype, master: act_dtype.accumulator() }
     }
 
     /// True where products read a rounded copy of the masters.
-    pub fn has_shadow(self) -> bool {
-        self.stream != self.master
+    pub fn has_compute_copy(self) -> bool {
+        self.act_dtype != self.master
     }
 }
 

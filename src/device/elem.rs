@@ -44,7 +44,7 @@ pub trait Real:
     /// Negative infinity.
     const NEG_INFINITY: Self;
     /// Rounds an `f64` constant.
-    fn of(value: f64) -> Self;
+    fn from_f64(value: f64) -> Self;
     /// Widens to `f64`, exactly.
     fn to_f64(self) -> f64;
     /// `self * a + b` with one rounding.
@@ -112,7 +112,7 @@ impl Real for f64 {
     const ONE: f64 = 1.0;
     const NEG_INFINITY: f64 = f64::NEG_INFINITY;
     #[inline(always)]
-    fn of(value: f64) -> f64 {
+    fn from_f64(value: f64) -> f64 {
         value
     }
     #[inline(always)]
@@ -154,7 +154,7 @@ impl Real for f32 {
     const ONE: f32 = 1.0;
     const NEG_INFINITY: f32 = f32::NEG_INFINITY;
     #[inline(always)]
-    fn of(value: f64) -> f32 {
+    fn from_f64(value: f64) -> f32 {
         value as f32
     }
     #[inline(always)]

@@ -46,7 +46,7 @@ impl Device {
     /// Allocates memory for tensors. On the CPU it is zeroed; on a GPU its contents are undefined.
     ///
     /// # Errors
-    /// [`Kind::DoesNotFit`](crate::error::Kind::DoesNotFit) when it is refused.
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when it is refused.
     pub fn allocate(&self, bytes: usize) -> Result<Memory> {
         match self {
             Device::Cpu(_) => Buffer::zeroed(bytes).map(Memory::Host),

@@ -1,6 +1,6 @@
 //! All figures of a run before it starts.
 
-use super::{Budget, Flops, Memory, Parameters, Verdict};
+use super::{Budget, DeviceFit, Flops, Memory, Parameters};
 use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -25,9 +25,9 @@ pub struct Forecast {
     /// Model FLOPs of a token.
     pub flops: Flops,
     /// Split of a step into sequences.
-    pub batch: Batch,
+    pub batch: BatchForecast,
     /// Steps, tokens and the corpus.
-    pub training: Training,
+    pub training: TrainingForecast,
     /// Bytes of a checkpoint, without its few KiB of manifest.
     pub checkpoint_bytes: usize,
     /// Bytes of it for each parameter: the weight and the optimizer's slots.
@@ -37,13 +37,13 @@ pub struct Forecast {
     pub(super) slots_in_words: &'static str,
     /// The memory of one rank.
     pub memory: Memory,
-    /// Verdict on each requested device.
-    pub on: Vec<Verdict>,
+    /// DeviceFit on each requested device.
+    pub on: Vec<DeviceFit>,
 }
 
 /// Sequences per step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Batch {
+pub struct BatchForecast {
     /// Ranks.
     pub world: usize,
     /// Sequences per rank and micro-step.
@@ -62,7 +62,7 @@ pub struct Batch {
 
 /// Steps, tokens and the corpus.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Training {
+pub struct TrainingForecast {
     /// Optimizer steps.
     pub steps: usize,
     /// Tokens per step over all ranks.
@@ -98,7 +98,7 @@ impl Forecast {
         }
         let on = budgets
             .iter()
-            .map(|b| Verdict::new(plan, programs, memory.peak_bytes, b))
+            .map(|b| DeviceFit::new(plan, programs, memory.peak_bytes, b))
             .collect::<Result<_>>()?;
         Ok(Self {
             recipe: plan.name.clone(),
@@ -110,20 +110,20 @@ impl Forecast {
             slots_in_words: plan.optimizer.slots_in_words(),
             parameters,
             flops: Flops::new(plan),
-            batch: Batch::new(plan),
-            training: Training::new(plan),
+            batch: BatchForecast::new(plan),
+            training: TrainingForecast::new(plan),
             memory,
             on,
         })
     }
 
     /// The verdicts that say no.
-    pub fn refusals(&self) -> impl Iterator<Item = &Verdict> {
+    pub fn refusals(&self) -> impl Iterator<Item = &DeviceFit> {
         self.on.iter().filter(|v| v.fits == Some(false))
     }
 }
 
-impl Batch {
+impl BatchForecast {
     fn new(plan: &Plan) -> Self {
         let b = &plan.batch;
         let (scaling, scaling_in_words) = match b.scaling {
@@ -144,7 +144,7 @@ impl Batch {
     }
 }
 
-impl Training {
+impl TrainingForecast {
     fn new(plan: &Plan) -> Self {
         let corpus = &plan.corpus;
         let tokens_per_step = plan.batch.tokens_per_step();
@@ -163,7 +163,7 @@ impl Training {
 
 /// Summary of how a plan is executed.
 fn execution(plan: &Plan) -> String {
-    let dtype = match plan.stream() {
+    let dtype = match plan.act_dtype() {
         DType::Bf16 => "bf16",
         _ if plan.execution.products == ProductPrecision::Tf32 => "tf32",
         _ => "fp32",

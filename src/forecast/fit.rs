@@ -43,10 +43,10 @@ pub struct FitRow {
 pub fn fit_local_batch(plan: &Plan, budget: &Budget) -> Result<Vec<FitRow>> {
     let full = if plan.execution.products == ProductPrecision::Tf32 { "tf32" } else { "fp32" };
     let mut rows = Vec::new();
-    for (stream, dtype) in [(DType::Bf16, "bf16"), (DType::F32, full)] {
+    for (act_dtype, dtype) in [(DType::Bf16, "bf16"), (DType::F32, full)] {
         for mode in [Recompute::None, Recompute::Selective, Recompute::Full] {
             let mut plan = plan.clone();
-            plan.precision = Precision::of(stream);
+            plan.precision = Precision::for_act_dtype(act_dtype);
             plan.execution.recompute = mode;
             rows.push(fit_row(&plan, budget, dtype, mode.word())?);
         }
@@ -190,10 +190,10 @@ fn to_full(from: &Changed) -> Option<Changed> {
 
 fn to_bf16(from: &Changed) -> Option<Changed> {
     let change = |p: &mut Plan| {
-        p.precision = Precision::of(DType::Bf16);
+        p.precision = Precision::for_act_dtype(DType::Bf16);
         p.execution.products = ProductPrecision::Native;
     };
-    (from.plan.stream() != DType::Bf16)
+    (from.plan.act_dtype() != DType::Bf16)
         .then(|| Changed { same_curve: false, ..from.with("training.dtype=bf16", change) })
 }
 

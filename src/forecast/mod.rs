@@ -13,10 +13,10 @@ pub mod time;
 mod verdict;
 
 pub use budget::{Budget, RESERVE_BYTES};
-pub use figures::{Batch, Forecast, Training};
+pub use figures::{BatchForecast, Forecast, TrainingForecast};
 pub use fit::{Advice, FitRow, fit_local_batch};
 pub use memory::Memory;
 pub use parameters::{Flops, Parameters};
 pub use text::fit_table;
 pub use time::StepTime;
-pub use verdict::{SMALLER, Verdict, check_fits};
+pub use verdict::{DeviceFit, SMALLER, check_fits};

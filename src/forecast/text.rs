@@ -1,6 +1,6 @@
 //! The forecast as text.
 
-use super::{Budget, FitRow, Forecast, Memory, StepTime, Verdict};
+use super::{Budget, DeviceFit, FitRow, Forecast, Memory, StepTime};
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, binary, duration, metric, percent, plural, thousands};
 use std::fmt;
@@ -49,7 +49,7 @@ impl Forecast {
         writeln!(f, "  {}\n", self.flops.filled_in)?;
         writeln!(
             f,
-            "Batch  {} rank{} × {} sequence{} × {} micro-step{} = {} sequences per step",
+            "BatchForecast  {} rank{} × {} sequence{} × {} micro-step{} = {} sequences per step",
             thousands(b.world),
             plural(b.world),
             thousands(b.local),
@@ -61,7 +61,7 @@ impl Forecast {
         writeln!(f, "  {} scaling: {}\n", b.scaling, b.scaling_in_words)?;
         writeln!(
             f,
-            "Training  {} steps × {} tokens = {} tokens",
+            "TrainingForecast  {} steps × {} tokens = {} tokens",
             thousands(t.steps),
             thousands(t.tokens_per_step),
             thousands(t.tokens)
@@ -137,7 +137,7 @@ fn memory(f: &mut fmt::Formatter<'_>, m: &Memory) -> fmt::Result {
     write!(f, "{}", table.render(2))
 }
 
-fn on(f: &mut fmt::Formatter<'_>, v: &Verdict, memory: &Memory) -> fmt::Result {
+fn on(f: &mut fmt::Formatter<'_>, v: &DeviceFit, memory: &Memory) -> fmt::Result {
     let peak = memory.peak_bytes;
     match &v.hardware {
         Some(h) => {
@@ -184,7 +184,7 @@ fn on(f: &mut fmt::Formatter<'_>, v: &Verdict, memory: &Memory) -> fmt::Result {
     Ok(())
 }
 
-fn advice(f: &mut fmt::Formatter<'_>, v: &Verdict, state: usize) -> fmt::Result {
+fn advice(f: &mut fmt::Formatter<'_>, v: &DeviceFit, state: usize) -> fmt::Result {
     if v.advice.is_empty() {
         return Ok(());
     }

@@ -107,7 +107,7 @@ const PHASES: [(Phase, &str); 5] = [
 
 /// The format of a plan's products, and the dense peak of a device in it, in FLOP/s.
 pub fn product_peak(plan: &Plan, limits: &Limits) -> (&'static str, f64) {
-    match plan.stream() {
+    match plan.act_dtype() {
         DType::Bf16 => ("bf16", limits.bf16),
         _ if plan.execution.products == ProductPrecision::Tf32 => ("tf32", limits.tf32),
         _ => ("fp32", limits.fp32),

@@ -17,7 +17,7 @@ pub const SMALLER: &str = "Smaller: training.local_batch_size with more training
 
 /// A plan against a budget.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verdict {
+pub struct DeviceFit {
     /// The device's name, or `engine.memory_limit_gib`.
     pub on: &'static str,
     /// The device.
@@ -36,7 +36,7 @@ pub struct Verdict {
     pub step: Option<StepTime>,
 }
 
-impl Verdict {
+impl DeviceFit {
     pub(super) fn new(plan: &Plan, programs: &Programs, peak: usize, budget: &Budget) -> Result<Self> {
         let fits = budget.bytes.map(|_| budget.holds(peak));
         let limits = budget.hardware.and_then(|h| h.limits);
@@ -56,7 +56,7 @@ impl Verdict {
 /// Refuses a plan that cannot fit a machine, before anything is allocated.
 ///
 /// # Errors
-/// [`Kind::DoesNotFit`](crate::error::Kind::DoesNotFit), with the largest tensor and what to change.
+/// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit), with the largest tensor and what to change.
 pub fn check_fits(plan: &Plan, programs: &Programs, machine: &Machine) -> Result<()> {
     let budget = Budget::new(plan, machine);
     let per_rank = peak_bytes(plan, programs);

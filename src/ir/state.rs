@@ -30,7 +30,7 @@ pub struct Slot {
 /// One allocation of the state.
 #[derive(Clone, Debug)]
 pub struct StateBuffer {
-    /// Its name: `params`, `grads`, those of the optimizer's slots, `shadow`, `batch`, `control`,
+    /// Its name: `params`, `grads`, those of the optimizer's slots, `compute_copy`, `batch`, `control`,
     /// `generation`.
     pub name: String,
     /// Its size in bytes.
@@ -200,8 +200,8 @@ impl StateBuilder {
         requests: &[ParamRequest],
         mut buffers: Vec<(&'static str, DType)>,
     ) -> Self {
-        if precision.has_shadow() {
-            buffers.push(("shadow", precision.stream));
+        if precision.has_compute_copy() {
+            buffers.push(("compute_copy", precision.act_dtype));
         }
         // Tensors start at the alignment in the narrowest format, so that one element offset serves every
         // buffer.
@@ -225,7 +225,8 @@ impl StateBuilder {
         }
         let training = buffers.iter().any(|(name, _)| *name == "grads");
         for (r, start) in requests.iter().zip(starts) {
-            let read_from = if precision.has_shadow() && r.role.is_matrix() { "shadow" } else { "params" };
+            let read_from =
+                if precision.has_compute_copy() && r.role.is_matrix() { "compute_copy" } else { "params" };
             let slot = |buffer: &str| builder.state.by_name[&format!("{buffer}.{}", r.name)];
             let (read, grad) = (slot(read_from), slot(if training { "grads" } else { "params" }));
             builder.state.params.push(Param {

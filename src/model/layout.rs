@@ -78,7 +78,7 @@ pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
         && plan.execution.reduction == Reduction::Bucketed
         && plan.batch.micro_steps == 1
         && !plan.model.tie_embeddings
-        && pays(plan.batch.world, plan.batch.rows(), plan.precision.stream, &table);
+        && pays(plan.batch.world, plan.batch.rows(), plan.precision.act_dtype, &table);
     by_rows.then_some(RankInterleaved { ranks: plan.batch.world, sequence: plan.batch.seq_len })
 }
 
@@ -96,10 +96,10 @@ fn generation(plan: &Plan, builder: &mut StateBuilder) {
     if samples == 0 {
         return;
     }
-    let stream = plan.precision.stream;
+    let act_dtype = plan.precision.act_dtype;
     let names: Vec<String> = (0..m.n_layers).map(|i| format!("cache.{i}")).collect();
-    let cache = Spec::new([samples, plan.batch.seq_len, 2 * m.n_kv_heads * m.head_dim], stream);
-    let logits = Spec::padded([samples, m.vocab_size], [samples, m.padded_vocab()], stream);
+    let cache = Spec::new([samples, plan.batch.seq_len, 2 * m.n_kv_heads * m.head_dim], act_dtype);
+    let logits = Spec::padded([samples, m.vocab_size], [samples, m.padded_vocab()], act_dtype);
     let mut tensors = vec![
         ("tokens", Spec::new([samples], DType::U32)),
         ("positions", Spec::new([samples], DType::U32)),

@@ -48,12 +48,12 @@ samples = 2
 
 fn plan(overrides: &[&str]) -> Plan {
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-    let resolved =
+    let recipe =
         recipe::load_str("one.toml".as_ref(), RECIPE, &overrides, std::iter::empty(), &Machine::here())
             .unwrap();
     let corpus =
         Corpus { vocab_size: 50, train_tokens: 1000, exact: true, validation_tokens: 100, floor: None };
-    Plan::new(&resolved, &corpus, &Machine::here()).unwrap()
+    Plan::new(&recipe, &corpus, &Machine::here()).unwrap()
 }
 
 /// Ranks exchange rows of the embedding.
@@ -112,21 +112,21 @@ fn changes(before: &Program, after: &Program) -> String {
 fn as_recorded() {
     assert_snapshot!(Passes::new(&[]).recorded, @r"
     program micro(first=true, last=true) (16 nodes)
-      %2:bf16[8,16] = embedding(batch.tokens, shadow.embedding)  @embedding
+      %2:bf16[8,16] = embedding(batch.tokens, compute_copy.embedding)  @embedding
       %5:bf16[8,16] = dropout(%2, batch.sequences, control.step) p=0.1 site=0  @embedding
       %7:bf16[8,16] = rms_norm(%5, params.blocks.0.attention_norm) eps=1e-6  @embedding
-      %9:bf16[8,32] = linear(%7, shadow.blocks.0.qkv)  @blocks.0
+      %9:bf16[8,32] = linear(%7, compute_copy.blocks.0.qkv)  @blocks.0
       %13:bf16[8,32] = qk_norm_rope(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0
       %14:bf16[8,16], %15:f32[8,2] = flash_attention(%13, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0
-      %17:bf16[8,16] = linear(%14, shadow.blocks.0.out)  @blocks.0
+      %17:bf16[8,16] = linear(%14, compute_copy.blocks.0.out)  @blocks.0
       %18:bf16[8,16] = dropout(%17, batch.sequences, control.step) p=0.1 site=2  @blocks.0
       %20:bf16[8,16], %21:bf16[8,16] = residual_norm(%5, %18, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0
-      %23:bf16[8,2,24→64] = linear(%21, shadow.blocks.0.gate_up)  @blocks.0
+      %23:bf16[8,2,24→64] = linear(%21, compute_copy.blocks.0.gate_up)  @blocks.0
       %24:bf16[8,24→64] = swiglu(%23)  @blocks.0
-      %26:bf16[8,16] = linear(%24, shadow.blocks.0.down)  @blocks.0
+      %26:bf16[8,16] = linear(%24, compute_copy.blocks.0.down)  @blocks.0
       %27:bf16[8,16] = dropout(%26, batch.sequences, control.step) p=0.1 site=3  @blocks.0
       %29:bf16[8,16], %30:bf16[8,16] = residual_norm(%20, %27, params.final_norm) eps=1e-6  @blocks.0
-      %33+0B, %40:bf16[8,50→64], %34+0B, grads.head = head_loss(%30+0B, shadow.head, batch.targets+0B) scale=6.25e-2  @head
+      %33+0B, %40:bf16[8,50→64], %34+0B, grads.head = head_loss(%30+0B, compute_copy.head, batch.targets+0B) scale=6.25e-2  @head
       control.loss = sum(%33) scale=6.25e-2  @head
     ");
 }
@@ -140,7 +140,7 @@ fn unfused() {
     -  %23:bf16[8,16], %24:bf16[8,16] = residual_norm(%5, %21, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0
     -  %27:bf16[8,24→64] = swiglu(%26)  @blocks.0
     -  %32:bf16[8,16], %33:bf16[8,16] = residual_norm(%23, %30, params.final_norm) eps=1e-6  @blocks.0
-    -  %36+0B, %43:bf16[8,50→64], %37+0B, grads.head = head_loss(%33+0B, shadow.head, batch.targets+0B) scale=6.25e-2  @head
+    -  %36+0B, %43:bf16[8,50→64], %37+0B, grads.head = head_loss(%33+0B, compute_copy.head, batch.targets+0B) scale=6.25e-2  @head
     +program micro(first=true, last=true) (31 nodes)
      …
     +  %45:bf16[8,32] = qk_norm(%9, params.blocks.0.q_norm, params.blocks.0.k_norm) heads=2 kv_heads=1 head_dim=8 eps=1e-6  @blocks.0
@@ -156,12 +156,12 @@ fn unfused() {
      …
     +  %32:bf16[8,16] = add(%23, %30)  @blocks.0
     +  %33:bf16[8,16] = rms_norm(%32, params.final_norm) eps=1e-6  @blocks.0
-    +  %43:bf16[8,50→64] = linear(%33+0B, shadow.head)  @head
+    +  %43:bf16[8,50→64] = linear(%33+0B, compute_copy.head)  @head
     +  %56:f32[8] = cross_entropy(%43, batch.targets+0B)  @head
     +  %57:f32[8] = sum_grad(%56) scale=6.25e-2  @head
     +  %58:bf16[8,50→64] = cross_entropy_grad(%43, batch.targets+0B, %57)  @head
-    +  %37+0B = linear_input_grad(%58, shadow.head)  @head
-    +  grads.head = linear_weight_grad(%33+0B, %58, shadow.head)  @head
+    +  %37+0B = linear_input_grad(%58, compute_copy.head)  @head
+    +  grads.head = linear_weight_grad(%33+0B, %58, compute_copy.head)  @head
     +  %36+0B = with_gradient(%56, %33+0B, %37+0B)  @head
      …
     ");
@@ -176,23 +176,23 @@ fn with_its_backward() {
      …
     +  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
     +  %45:bf16[8,16] = dropout(%43, batch.sequences, control.step) p=0.1 site=3  @blocks.0 ∇
-    +  grads.blocks.0.down = linear_weight_grad(%24, %45, shadow.blocks.0.down)  @blocks.0 ∇
-    +  %47:bf16[8,24→64] = linear_input_grad(%45, shadow.blocks.0.down)  @blocks.0 ∇
+    +  grads.blocks.0.down = linear_weight_grad(%24, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
+    +  %47:bf16[8,24→64] = linear_input_grad(%45, compute_copy.blocks.0.down)  @blocks.0 ∇
     +  %48:bf16[8,2,24→64] = swiglu_grad(%23, %47)  @blocks.0 ∇
-    +  grads.blocks.0.gate_up = linear_weight_grad(%21, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
-    +  %50:bf16[8,16] = linear_input_grad(%48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    +  grads.blocks.0.gate_up = linear_weight_grad(%21, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
+    +  %50:bf16[8,16] = linear_input_grad(%48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
     +  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
     +  %54:bf16[8,16] = dropout(%52, batch.sequences, control.step) p=0.1 site=2  @blocks.0 ∇
-    +  grads.blocks.0.out = linear_weight_grad(%14, %54, shadow.blocks.0.out)  @blocks.0 ∇
-    +  %56:bf16[8,16] = linear_input_grad(%54, shadow.blocks.0.out)  @blocks.0 ∇
+    +  grads.blocks.0.out = linear_weight_grad(%14, %54, compute_copy.blocks.0.out)  @blocks.0 ∇
+    +  %56:bf16[8,16] = linear_input_grad(%54, compute_copy.blocks.0.out)  @blocks.0 ∇
     +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
     +  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
-    +  grads.blocks.0.qkv = linear_weight_grad(%7, %61, shadow.blocks.0.qkv)  @blocks.0 ∇
-    +  %64:bf16[8,16] = linear_input_grad(%61, shadow.blocks.0.qkv)  @blocks.0 ∇
+    +  grads.blocks.0.qkv = linear_weight_grad(%7, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
+    +  %64:bf16[8,16] = linear_input_grad(%61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
     +  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6  @embedding ∇
     +  %68:bf16[8,16] = add(%52, %66)  @embedding ∇
     +  %69:bf16[8,16] = dropout(%68, batch.sequences, control.step) p=0.1 site=0  @embedding ∇
-    +  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, shadow.embedding)  @embedding ∇
+    +  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, compute_copy.embedding)  @embedding ∇
     ");
 }
 
@@ -206,38 +206,38 @@ fn in_a_later_micro_step() {
     };
     assert_snapshot!(changes(variant(true, false), variant(false, false)), @r"
     -program micro(first=true, last=false) (39 nodes)
-    -  %33+0B, %40:bf16[8,50→64], %34+0B, grads.head = head_loss(%30+0B, shadow.head, batch.targets+0B) scale=2.0833333333333332e-2  @head
+    -  %33+0B, %40:bf16[8,50→64], %34+0B, grads.head = head_loss(%30+0B, compute_copy.head, batch.targets+0B) scale=2.0833333333333332e-2  @head
     -  control.loss = sum(%33) scale=2.0833333333333332e-2  @head
     -  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
-    -  grads.blocks.0.down = linear_weight_grad(%75, %45, shadow.blocks.0.down)  @blocks.0 ∇
-    -  grads.blocks.0.gate_up = linear_weight_grad(%76, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    -  grads.blocks.0.down = linear_weight_grad(%75, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
+    -  grads.blocks.0.gate_up = linear_weight_grad(%76, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
     -  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
-    -  grads.blocks.0.out = linear_weight_grad(%14, %54, shadow.blocks.0.out)  @blocks.0 ∇
+    -  grads.blocks.0.out = linear_weight_grad(%14, %54, compute_copy.blocks.0.out)  @blocks.0 ∇
     -  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
-    -  grads.blocks.0.qkv = linear_weight_grad(%78, %61, shadow.blocks.0.qkv)  @blocks.0 ∇
+    -  grads.blocks.0.qkv = linear_weight_grad(%78, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
     -  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6  @embedding ∇
-    -  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, shadow.embedding)  @embedding ∇
+    -  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, compute_copy.embedding)  @embedding ∇
     +program micro(first=false, last=false) (39 nodes)
      …
-    +  %33+0B, %40:bf16[8,50→64], %34+0B, +grads.head = head_loss(%30+0B, shadow.head, batch.targets+0B) scale=2.0833333333333332e-2  @head
+    +  %33+0B, %40:bf16[8,50→64], %34+0B, +grads.head = head_loss(%30+0B, compute_copy.head, batch.targets+0B) scale=2.0833333333333332e-2  @head
     +  +control.loss = sum(%33) scale=2.0833333333333332e-2  @head
     +  %43:bf16[8,16], +grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
      …
-    +  +grads.blocks.0.down = linear_weight_grad(%75, %45, shadow.blocks.0.down)  @blocks.0 ∇
+    +  +grads.blocks.0.down = linear_weight_grad(%75, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
      …
-    +  +grads.blocks.0.gate_up = linear_weight_grad(%76, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    +  +grads.blocks.0.gate_up = linear_weight_grad(%76, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
      …
     +  %52:bf16[8,16], +grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
      …
-    +  +grads.blocks.0.out = linear_weight_grad(%14, %54, shadow.blocks.0.out)  @blocks.0 ∇
+    +  +grads.blocks.0.out = linear_weight_grad(%14, %54, compute_copy.blocks.0.out)  @blocks.0 ∇
      …
     +  %61:bf16[8,32], +grads.blocks.0.q_norm, +grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
      …
-    +  +grads.blocks.0.qkv = linear_weight_grad(%78, %61, shadow.blocks.0.qkv)  @blocks.0 ∇
+    +  +grads.blocks.0.qkv = linear_weight_grad(%78, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
      …
     +  %66:bf16[8,16], +grads.blocks.0.attention_norm, %67:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6  @embedding ∇
      …
-    +  +grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, shadow.embedding)  @embedding ∇
+    +  +grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, compute_copy.embedding)  @embedding ∇
     ");
 }
 
@@ -246,23 +246,23 @@ fn recomputing_what_is_cheap() {
     let passes = Passes::new(&[]);
     assert_snapshot!(changes(&passes.recomputed(Recompute::None), &passes.recomputed(Recompute::Selective)), @r"
     -program micro(first=true, last=true) (35 nodes)
-    -  grads.blocks.0.down = linear_weight_grad(%24, %45, shadow.blocks.0.down)  @blocks.0 ∇
-    -  grads.blocks.0.gate_up = linear_weight_grad(%21, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    -  grads.blocks.0.down = linear_weight_grad(%24, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
+    -  grads.blocks.0.gate_up = linear_weight_grad(%21, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
     -  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
-    -  grads.blocks.0.qkv = linear_weight_grad(%7, %61, shadow.blocks.0.qkv)  @blocks.0 ∇
+    -  grads.blocks.0.qkv = linear_weight_grad(%7, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
     +program micro(first=true, last=true) (39 nodes)
      …
     +  %75:bf16[8,24→64] = swiglu(%23)  @blocks.0 ↻
-    +  grads.blocks.0.down = linear_weight_grad(%75, %45, shadow.blocks.0.down)  @blocks.0 ∇
+    +  grads.blocks.0.down = linear_weight_grad(%75, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
      …
     +  %76:bf16[8,16] = rms_norm(%20, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0 ↻
-    +  grads.blocks.0.gate_up = linear_weight_grad(%76, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    +  grads.blocks.0.gate_up = linear_weight_grad(%76, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
      …
     +  %77:bf16[8,32] = qk_norm_rope(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
     +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%77, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
      …
     +  %78:bf16[8,16] = rms_norm(%5, params.blocks.0.attention_norm) eps=1e-6  @embedding ↻
-    +  grads.blocks.0.qkv = linear_weight_grad(%78, %61, shadow.blocks.0.qkv)  @blocks.0 ∇
+    +  grads.blocks.0.qkv = linear_weight_grad(%78, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
      …
     ");
 }
@@ -273,36 +273,36 @@ fn recomputing_blocks() {
     assert_snapshot!(changes(&passes.recomputed(Recompute::None), &passes.recomputed(Recompute::Full)), @r"
     -program micro(first=true, last=true) (35 nodes)
     -  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
-    -  grads.blocks.0.down = linear_weight_grad(%24, %45, shadow.blocks.0.down)  @blocks.0 ∇
+    -  grads.blocks.0.down = linear_weight_grad(%24, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
     -  %48:bf16[8,2,24→64] = swiglu_grad(%23, %47)  @blocks.0 ∇
-    -  grads.blocks.0.gate_up = linear_weight_grad(%21, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    -  grads.blocks.0.gate_up = linear_weight_grad(%21, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
     -  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
-    -  grads.blocks.0.out = linear_weight_grad(%14, %54, shadow.blocks.0.out)  @blocks.0 ∇
+    -  grads.blocks.0.out = linear_weight_grad(%14, %54, compute_copy.blocks.0.out)  @blocks.0 ∇
     -  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
     -  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
     +program micro(first=true, last=true) (46 nodes)
      …
-    +  %75:bf16[8,32] = linear(%7, shadow.blocks.0.qkv)  @blocks.0 ↻
+    +  %75:bf16[8,32] = linear(%7, compute_copy.blocks.0.qkv)  @blocks.0 ↻
     +  %76:bf16[8,32] = qk_norm_rope(%75, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
     +  %77:bf16[8,16], %78:f32[8,2] = flash_attention(%76, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ↻
-    +  %79:bf16[8,16] = linear(%77, shadow.blocks.0.out)  @blocks.0 ↻
+    +  %79:bf16[8,16] = linear(%77, compute_copy.blocks.0.out)  @blocks.0 ↻
     +  %80:bf16[8,16] = dropout(%79, batch.sequences, control.step) p=0.1 site=2  @blocks.0 ↻
     +  %81:bf16[8,16], %82:bf16[8,16] = residual_norm(%5, %80, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0 ↻
-    +  %83:bf16[8,2,24→64] = linear(%82, shadow.blocks.0.gate_up)  @blocks.0 ↻
+    +  %83:bf16[8,2,24→64] = linear(%82, compute_copy.blocks.0.gate_up)  @blocks.0 ↻
     +  %84:bf16[8,24→64] = swiglu(%83)  @blocks.0 ↻
-    +  %85:bf16[8,16] = linear(%84, shadow.blocks.0.down)  @blocks.0 ↻
+    +  %85:bf16[8,16] = linear(%84, compute_copy.blocks.0.down)  @blocks.0 ↻
     +  %86:bf16[8,16] = dropout(%85, batch.sequences, control.step) p=0.1 site=3  @blocks.0 ↻
     +  %87:bf16[8,16], %88:bf16[8,16] = residual_norm(%81, %86, params.final_norm) eps=1e-6  @blocks.0 ↻
     +  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%87, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
      …
-    +  grads.blocks.0.down = linear_weight_grad(%84, %45, shadow.blocks.0.down)  @blocks.0 ∇
+    +  grads.blocks.0.down = linear_weight_grad(%84, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
      …
     +  %48:bf16[8,2,24→64] = swiglu_grad(%83, %47)  @blocks.0 ∇
-    +  grads.blocks.0.gate_up = linear_weight_grad(%82, %48, shadow.blocks.0.gate_up)  @blocks.0 ∇
+    +  grads.blocks.0.gate_up = linear_weight_grad(%82, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
      …
     +  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%81, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
      …
-    +  grads.blocks.0.out = linear_weight_grad(%77, %54, shadow.blocks.0.out)  @blocks.0 ∇
+    +  grads.blocks.0.out = linear_weight_grad(%77, %54, compute_copy.blocks.0.out)  @blocks.0 ∇
      …
     +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%76, %77, %78, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
     +  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%75, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
@@ -380,12 +380,12 @@ fn with_exchanged_rows() {
     let before = passes.recomputed(Recompute::Selective);
     assert_snapshot!(changes(&before, &passes.exchanged(before.clone())), @r"
     -program micro(first=true, last=true) (39 nodes)
-    -  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, shadow.embedding)  @embedding ∇
+    -  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, compute_copy.embedding)  @embedding ∇
     +program micro(first=true, last=true) (41 nodes)
      …
     +  %79:u32[16] = gather_rows(batch.tokens) ranks=2  @embedding ⇄
     +  %80:bf16[16,16] = gather_rows(%69) ranks=2  @embedding ⇄
-    +  grads.embedding, %81:u32[64], %82:u32[16], %83:u32[2,16], %84:f32[2,16] = embedding_grad(%79, %80, shadow.embedding) ranks=2 sequence=4  @embedding ∇
+    +  grads.embedding, %81:u32[64], %82:u32[16], %83:u32[2,16], %84:f32[2,16] = embedding_grad(%79, %80, compute_copy.embedding) ranks=2 sequence=4  @embedding ∇
     ");
     let ends: Vec<usize> = passes.buckets.iter().map(|b| b.start + b.len).collect();
     assert_eq!(ends.last(), Some(&passes.state.param("embedding").unwrap().start));
@@ -450,23 +450,23 @@ fn the_other_sections() {
     program step_end (4 nodes)
       +control.loss = all_reduce() ⇄
       control.grad_norm, control.clip, +control.bad, %7:f32[2] = grad_norm(grads.flat, control.loss) max_norm=1 ◆
-      +params.flat, +m.flat, +v.flat, +shadow.flat = adamw(grads.flat, control.schedule, control.step, control.clip, control.bad) betas=(0.9,0.95) eps=0.00000001 segments=9 ◆
+      +params.flat, +m.flat, +v.flat, +compute_copy.flat = adamw(grads.flat, control.schedule, control.step, control.clip, control.bad) betas=(0.9,0.95) eps=0.00000001 segments=9 ◆
       +control.step = advance(control.bad) ◆
     ");
     assert_snapshot!(programs.evaluate.program, @r"
     program evaluate (13 nodes)
-      %2:bf16[8,16] = embedding(batch.tokens, shadow.embedding)  @embedding
+      %2:bf16[8,16] = embedding(batch.tokens, compute_copy.embedding)  @embedding
       %4:bf16[8,16] = rms_norm(%2, params.blocks.0.attention_norm) eps=1e-6  @embedding
-      %6:bf16[8,32] = linear(%4, shadow.blocks.0.qkv)  @blocks.0
+      %6:bf16[8,32] = linear(%4, compute_copy.blocks.0.qkv)  @blocks.0
       %10:bf16[8,32] = qk_norm_rope(%6, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0
       %11:bf16[8,16], %12:f32[8,2] = flash_attention(%10) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal  @blocks.0
-      %14:bf16[8,16] = linear(%11, shadow.blocks.0.out)  @blocks.0
+      %14:bf16[8,16] = linear(%11, compute_copy.blocks.0.out)  @blocks.0
       %16:bf16[8,16], %17:bf16[8,16] = residual_norm(%2, %14, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0
-      %19:bf16[8,2,24→64] = linear(%17, shadow.blocks.0.gate_up)  @blocks.0
+      %19:bf16[8,2,24→64] = linear(%17, compute_copy.blocks.0.gate_up)  @blocks.0
       %20:bf16[8,24→64] = swiglu(%19)  @blocks.0
-      %22:bf16[8,16] = linear(%20, shadow.blocks.0.down)  @blocks.0
+      %22:bf16[8,16] = linear(%20, compute_copy.blocks.0.down)  @blocks.0
       %24:bf16[8,16], %25:bf16[8,16] = residual_norm(%16, %22, params.final_norm) eps=1e-6  @blocks.0
-      %28+0B, %33:bf16[8,50→64] = head_loss(%25+0B, shadow.head, batch.targets+0B) without gradients  @head
+      %28+0B, %33:bf16[8,50→64] = head_loss(%25+0B, compute_copy.head, batch.targets+0B) without gradients  @head
       control.eval_loss = sum(%28) scale=1e0  @head
     ");
     assert_snapshot!(programs.replicas.unwrap().program, @r"
@@ -485,19 +485,19 @@ fn the_other_sections() {
     ");
     assert_snapshot!(programs.generate.unwrap().program, @r"
     program generate (13 nodes)
-      %2:bf16[2,16] = embedding(generation.tokens, shadow.embedding)  @embedding
+      %2:bf16[2,16] = embedding(generation.tokens, compute_copy.embedding)  @embedding
       %4:bf16[2,16] = rms_norm(%2, params.blocks.0.attention_norm) eps=1e-6  @embedding
-      %6:bf16[2,32] = linear(%4, shadow.blocks.0.qkv)  @blocks.0
+      %6:bf16[2,32] = linear(%4, compute_copy.blocks.0.qkv)  @blocks.0
       %10:bf16[2,32] = qk_norm_rope(%6, params.blocks.0.q_norm, params.blocks.0.k_norm, generation.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0
       +generation.cache.0 = cache_append(%10, generation.positions) heads=2 kv_heads=1 head_dim=8 capacity=4  @blocks.0
       %12:bf16[2,16] = cached_attention(%10, generation.cache.0, generation.positions) heads=2 kv_heads=1 head_dim=8  @blocks.0
-      %14:bf16[2,16] = linear(%12, shadow.blocks.0.out)  @blocks.0
+      %14:bf16[2,16] = linear(%12, compute_copy.blocks.0.out)  @blocks.0
       %16:bf16[2,16], %17:bf16[2,16] = residual_norm(%2, %14, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0
-      %19:bf16[2,2,24→64] = linear(%17, shadow.blocks.0.gate_up)  @blocks.0
+      %19:bf16[2,2,24→64] = linear(%17, compute_copy.blocks.0.gate_up)  @blocks.0
       %20:bf16[2,24→64] = swiglu(%19)  @blocks.0
-      %22:bf16[2,16] = linear(%20, shadow.blocks.0.down)  @blocks.0
+      %22:bf16[2,16] = linear(%20, compute_copy.blocks.0.down)  @blocks.0
       %24:bf16[2,16], %25:bf16[2,16] = residual_norm(%16, %22, params.final_norm) eps=1e-6  @blocks.0
-      generation.logits = linear(%25, shadow.head)  @head
+      generation.logits = linear(%25, compute_copy.head)  @head
     ");
 }
 

@@ -78,7 +78,7 @@ impl AdamW {
         }
         let (grads, table) = (cx.input::<Acc<E>>(0), cx.input::<Acc<E>>(1));
         let row = cx.input_u32(2)[0] as usize * SCHEDULE_WIDTH;
-        let constant = |value: f64| Acc::<E>::of(value);
+        let constant = |value: f64| Acc::<E>::from_f64(value);
         let step = Step {
             clip: cx.input::<Acc<E>>(3).get(0),
             decay: table.get(row),
@@ -90,7 +90,7 @@ impl AdamW {
             eps: constant(self.eps),
         };
         let (params, m, v) = (cx.output::<Acc<E>>(0), cx.output::<Acc<E>>(1), cx.output::<Acc<E>>(2));
-        let compute_copy = self.precision.has_shadow().then(|| cx.output::<E>(3));
+        let compute_copy = self.precision.has_compute_copy().then(|| cx.output::<E>(3));
         for segment in &self.segments {
             let step = if segment.decay { step } else { Step { decay: Acc::<E>::ONE, ..step } };
             cx.pool.chunks(
@@ -128,7 +128,7 @@ impl Op for AdamW {
         let [grads, schedule, step, clip, bad] = inputs else {
             return Err("takes grads, schedule, step, clip, bad".into());
         };
-        let Precision { stream, master } = self.precision;
+        let Precision { act_dtype, master } = self.precision;
         if grads.dtype != master || schedule.width() != SCHEDULE_WIDTH || clip.dtype != master {
             return Err("grads, schedule and clip are in the master format".into());
         }
@@ -137,8 +137,8 @@ impl Op for AdamW {
             return Err("step and bad are counters, and segments cover the gradients".into());
         }
         let mut outputs = vec![grads.clone(); 3];
-        if self.precision.has_shadow() {
-            outputs.push(grads.with_dtype(stream));
+        if self.precision.has_compute_copy() {
+            outputs.push(grads.with_dtype(act_dtype));
         }
         Ok(outputs)
     }
@@ -155,18 +155,18 @@ impl Op for AdamW {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        dispatch_float!(self.precision.stream, E => self.run::<E>(cx));
+        dispatch_float!(self.precision.act_dtype, E => self.run::<E>(cx));
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let elements = cx.input_spec(0).elements();
         let kernel = Kernel::new("adamw", "adamw")
-            .with_type("T", self.precision.stream)
-            .with("HAS_COMPUTE_COPY", u8::from(self.precision.has_shadow()));
+            .with_type("T", self.precision.act_dtype)
+            .with("HAS_COMPUTE_COPY", u8::from(self.precision.has_compute_copy()));
         let mut args: Vec<Arg> =
             cx.inputs.iter().chain(&cx.outputs[..3]).map(|&tensor| tensor.into()).collect();
-        let compute_copy = if self.precision.has_shadow() { cx.output(3) } else { 0 };
+        let compute_copy = if self.precision.has_compute_copy() { cx.output(3) } else { 0 };
         args.extend([compute_copy.into(), Arg::U64(elements as u64)]);
         let constants = [1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.eps];
         args.extend(constants.map(|constant| Arg::F32(constant as f32)));
@@ -201,7 +201,7 @@ impl Op for AdamW {
                 (Mode::Add, Fill::Normal(0.0, 0.3)),
                 (Mode::Add, Fill::Uniform(0.0, 0.5)),
             ];
-            outputs.extend(precision.has_shadow().then_some((Mode::Add, Fill::Normal(0.0, 1.0))));
+            outputs.extend(precision.has_compute_copy().then_some((Mode::Add, Fill::Normal(0.0, 1.0))));
             Case::new(name, op.clone(), inputs, reference).differentiable(&[]).upstream(&[]).outputs(outputs)
         };
         Cases::Own(vec![case("second step", 0.0), case("after a bad step nothing moves", 1.0)])

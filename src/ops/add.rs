@@ -20,8 +20,8 @@ pub(super) fn same_spec(inputs: &[Spec]) -> Result<Vec<Spec>, String> {
 /// Shapes on both sides of the borders of blocks, tasks and padding.
 pub(super) fn elementwise_shapes(precision: Precision) -> Vec<Spec> {
     let plain = [vec![1], vec![17, 3], vec![255], vec![256, 2], vec![40, 1000]];
-    let mut specs: Vec<Spec> = plain.into_iter().map(|shape| Spec::new(shape, precision.stream)).collect();
-    specs.push(Spec::padded([5, 30], [5, 64], precision.stream));
+    let mut specs: Vec<Spec> = plain.into_iter().map(|shape| Spec::new(shape, precision.act_dtype)).collect();
+    specs.push(Spec::padded([5, 30], [5, 64], precision.act_dtype));
     specs
 }
 

@@ -41,7 +41,7 @@ impl Op for Cast {
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(cx.input_spec(0).dtype, E => dispatch_float!(self.to, F => {
-            let round = |x: <E as Elem>::Acc| <F as Elem>::Acc::of(x.to_f64());
+            let round = |x: <E as Elem>::Acc| <F as Elem>::Acc::from_f64(x.to_f64());
             map(cx.pool, cx.input::<E>(0), cx.output::<F>(0), round);
         }));
         Ok(())
@@ -64,11 +64,13 @@ impl Op for Cast {
             let inputs = vec![(Spec::new([len], from), Fill::Normal(0.0, 3.0))];
             Case::new(format!("{direction} n{len}"), Cast { to }, inputs, <[_]>::to_vec)
         };
-        let Precision { stream, master } = precision;
+        let Precision { act_dtype, master } = precision;
         Cases::Own(
             [1, 17, 255, 256, 1000, 40_000]
                 .into_iter()
-                .flat_map(|len| [case("widen", stream, master, len), case("narrow", master, stream, len)])
+                .flat_map(|len| {
+                    [case("widen", act_dtype, master, len), case("narrow", master, act_dtype, len)]
+                })
                 .collect(),
         )
     }
@@ -84,7 +86,7 @@ mod tests {
     fn rounds_to_nearest_even() {
         let x = [1.0f32, 1.0 + 2f32.powi(-8), 1.0 + 3.0 * 2f32.powi(-8), -0.1];
         let mut y = [bf16::ZERO; 4];
-        map(&Pool::new(1).unwrap(), View::of(&x), ViewMut::of(&mut y), |x| x);
+        map(&Pool::new(1).unwrap(), View::from_slice(&x), ViewMut::from_slice(&mut y), |x| x);
         assert_eq!(y.map(f32::from), [1.0, 1.0, 1.015_625, -0.100_097_656]);
     }
 }

@@ -72,7 +72,7 @@ impl Op for Copy {
     fn cases(&self, precision: Precision) -> Cases {
         let fill = Fill::Normal(0.0, 1.0);
         let case = |name: &str, outputs: Vec<(Mode, Fill)>, reference: fn(&[Array]) -> Vec<Array>| {
-            let x = (Spec::new([33, 5], precision.stream), fill.clone());
+            let x = (Spec::new([33, 5], precision.act_dtype), fill.clone());
             Case::new(name, Copy, vec![x], reference).outputs(outputs)
         };
         Cases::Own(vec![

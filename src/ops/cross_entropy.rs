@@ -141,7 +141,7 @@ impl Op for CrossEntropy {
     fn cases(&self, precision: Precision) -> Cases {
         let case = |n: usize, (vocab, pad): (usize, usize), targets: Fill| {
             let inputs = vec![
-                (Spec::padded([n, vocab], [n, pad], precision.stream), Fill::Normal(-3.0, 4.0)),
+                (Spec::padded([n, vocab], [n, pad], precision.act_dtype), Fill::Normal(-3.0, 4.0)),
                 (Spec::new([n], DType::U32), targets),
             ];
             Case::new(format!("n{n} v{vocab}"), CrossEntropy, inputs, |inputs: &[Array]| {

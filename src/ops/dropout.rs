@@ -98,7 +98,7 @@ impl Drops {
     /// One block of columns, decided by counters that differ in their first word.
     #[inline(always)]
     fn block<A: Real>(&self, counter: [u32; 4], factors: &mut [A]) {
-        let scale = A::of(self.scale);
+        let scale = A::from_f64(self.scale);
         let draws = philox_run::<{ BLOCK / 4 }>(counter, self.key).map(u64::to_le);
         let draws: [u16; BLOCK] = bytemuck::cast(draws);
         for (factor, draw) in factors.iter_mut().zip(draws) {
@@ -194,7 +194,7 @@ impl Op for Dropout {
         let case = |(batch, rows, width, p): (usize, usize, usize, f64)| {
             let site = Site { p, seed: 1234, site: 7 };
             let inputs = vec![
-                (Spec::new([batch * rows, width], precision.stream), Fill::Normal(0.0, 1.0)),
+                (Spec::new([batch * rows, width], precision.act_dtype), Fill::Normal(0.0, 1.0)),
                 (Spec::new([batch], DType::U32), Fill::Below(1 << 20)),
                 (Spec::new([1], DType::U32), Fill::Below(1000)),
             ];

@@ -115,7 +115,7 @@ impl Op for Embedding {
         let case = |n: usize, (v, v_pad): (usize, usize), (d, d_pad): (usize, usize), tokens: Fill| {
             let inputs = vec![
                 (Spec::new([n], DType::U32), tokens),
-                (Spec::padded([v, d], [v_pad, d_pad], precision.stream), Fill::Normal(0.0, 1.0)),
+                (Spec::padded([v, d], [v_pad, d_pad], precision.act_dtype), Fill::Normal(0.0, 1.0)),
             ];
             let reference = move |inputs: &[Array]| {
                 let mut x = Array::zeros(&[n, d]);
@@ -268,8 +268,8 @@ impl Op for EmbeddingGrad {
             let layout = RankInterleaved { ranks, sequence };
             let inputs = vec![
                 (Spec::new([n], DType::U32), Fill::Below(v as u32)),
-                (Spec::new([n, d], precision.stream), rows),
-                (Spec::new([v, d], precision.stream), Fill::Normal(0.0, 1.0)),
+                (Spec::new([n, d], precision.act_dtype), rows),
+                (Spec::new([v, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
             ];
             let name = format!("ranks{ranks} sequence{sequence} n{n} v{v} d{d}");
             Case::new(name, EmbeddingGrad(layout), inputs, move |i| reference(layout, i))

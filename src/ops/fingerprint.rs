@@ -111,12 +111,12 @@ impl Op for Fingerprint {
             let reference = move |inputs: &[Array]| vec![reference(&of, &inputs[0])];
             Case::new(name, Fingerprint, vec![(spec, fill)], reference).differentiable(&[]).upstream(&[])
         };
-        let (normal, stream) = (Fill::Normal(0.0, 1.0), precision.stream);
+        let (normal, act_dtype) = (Fill::Normal(0.0, 1.0), precision.act_dtype);
         Cases::Own(vec![
-            case("one", Spec::new([1], stream), normal.clone()),
-            case("half a word at the end", Spec::new([4099], stream), normal.clone()),
-            case("zeros of both signs", Spec::new([3, 5], stream), Fill::Values(vec![0.0, -0.0])),
-            case("padded", Spec::padded([30, 17], [64, 24], stream), normal.clone()),
+            case("one", Spec::new([1], act_dtype), normal.clone()),
+            case("half a word at the end", Spec::new([4099], act_dtype), normal.clone()),
+            case("zeros of both signs", Spec::new([3, 5], act_dtype), Fill::Values(vec![0.0, -0.0])),
+            case("padded", Spec::padded([30, 17], [64, 24], act_dtype), normal.clone()),
             case("many tasks", Spec::new([70_003], precision.master), normal),
             case("whole numbers", Spec::new([257], DType::U32), Fill::Below(u32::MAX)),
         ])
@@ -155,7 +155,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn of(values: &[f32]) -> [u64; 2] {
+    fn fingerprint(values: &[f32]) -> [u64; 2] {
         sums(bytemuck::cast_slice(values), 0)
     }
 
@@ -166,11 +166,11 @@ mod tests {
             (at, other, bit) in (0usize..40, 0usize..40, 0u32..32),
         ) {
             let (at, other) = (at % values.len(), other % values.len());
-            let before = of(&values);
+            let before = fingerprint(&values);
             let changed = |change: &dyn Fn(&mut Vec<f32>)| {
                 let mut changed = values.clone();
                 change(&mut changed);
-                (of(&changed), changed)
+                (fingerprint(&changed), changed)
             };
             let (flipped, _) = changed(&|v| v[at] = f32::from_bits(v[at].to_bits() ^ 1 << bit));
             prop_assert!(flipped[0] != before[0] && flipped[1] != before[1], "a bit");
@@ -192,13 +192,13 @@ mod tests {
     /// Tensors that hold little and differ in little.
     #[test]
     fn sparse_tensors_do_not_collide() {
-        let mut seen = BTreeSet::from([of(&[0.0; 64])]);
+        let mut seen = BTreeSet::from([fingerprint(&[0.0; 64])]);
         for at in 0..64 {
             for other in 0..at {
                 for value in [1.0, -1.0, f32::from_bits(1), -0.0] {
                     let mut values = [0.0f32; 64];
                     (values[at], values[other]) = (value, value);
-                    assert!(seen.insert(of(&values)), "{at} {other} {value}");
+                    assert!(seen.insert(fingerprint(&values)), "{at} {other} {value}");
                 }
             }
         }

@@ -54,7 +54,7 @@ impl Op for GatherRows {
                 .upstream(&[])
         };
         Cases::Own(vec![
-            case("rows", Spec::padded([7, 5], [7, 8], precision.stream), Fill::Normal(0.0, 1.0)),
+            case("rows", Spec::padded([7, 5], [7, 8], precision.act_dtype), Fill::Normal(0.0, 1.0)),
             case("tokens", Spec::new([33], DType::U32), Fill::Below(1000)),
         ])
     }

@@ -59,8 +59,8 @@ impl GradNorm {
         let total: f64 = partials.slice(0, partials.len()).iter().map(|p| p.to_f64()).sum();
         let total_norm = total.sqrt();
         let factor = if self.max_norm > 0.0 { (self.max_norm / (total_norm + 1e-6)).min(1.0) } else { 1.0 };
-        norm.store(0, &[A::of(total_norm)]);
-        clip.store(0, &[A::of(factor)]);
+        norm.store(0, &[A::from_f64(total_norm)]);
+        clip.store(0, &[A::from_f64(factor)]);
         if !(total_norm.is_finite() && loss.finite()) {
             bad.slice(0, 1)[0] = 1;
         }

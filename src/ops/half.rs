@@ -67,7 +67,7 @@ impl Op for Half {
 
     fn cases(&self, precision: Precision) -> Cases {
         let case = |rows: usize, (f, pad): (usize, usize), index: usize| {
-            let spec = Spec::padded([rows, 2, f], [rows, 2, pad], precision.stream);
+            let spec = Spec::padded([rows, 2, f], [rows, 2, pad], precision.act_dtype);
             let inputs = vec![(spec, Fill::Normal(0.0, 1.0))];
             Case::new(
                 format!("n{rows} f{f} half {index}"),

@@ -1,7 +1,7 @@
 //! Generation: keys and values kept in the state, and attention of one new query per sequence over them.
 
 use super::attention::Heads;
-use super::attention::reference::Problem;
+use super::attention::reference::AttentionCase;
 use super::attention::rows::{exponentials, scale};
 use super::lanes::{dot, max, vector_width};
 use crate::device::gpu::{Arg, Grid, Kernel};
@@ -121,7 +121,7 @@ impl Op for CacheAppend {
         let case = |(batch, capacity, kv, mode): (usize, usize, usize, Mode)| {
             let heads = Heads { query: 2 * kv, kv, dim: 32 };
             let inputs = vec![
-                (Spec::new([batch, heads.width()], precision.stream), Fill::Normal(0.0, 1.0)),
+                (Spec::new([batch, heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0)),
                 (Spec::new([batch], DType::U32), Fill::Below(capacity as u32)),
             ];
             let op = CacheAppend { heads, capacity };
@@ -198,7 +198,7 @@ impl Op for CachedAttention {
                 let mut query = vec![Acc::ZERO; dim];
                 let mut row = query.clone();
                 packed.load(b * heads.width() + heads.query_at(h), &mut query);
-                scale(&mut query, Acc::of(heads.score_scale()));
+                scale(&mut query, Acc::from_f64(heads.score_scale()));
                 let mut p = vec![Acc::ZERO; positions[b] as usize + 1];
                 for (t, score) in p.iter_mut().enumerate() {
                     cache.load(key(t), &mut row);
@@ -241,11 +241,11 @@ impl Op for CachedAttention {
             (1, 1000, (1, 1, 32)),
         ];
         let case = |(batch, capacity, shape): (usize, usize, (usize, usize, usize))| {
-            let heads = Problem::causal(1, 1, shape).attention.heads;
+            let heads = AttentionCase::causal(1, 1, shape).attention.heads;
             let kept = 2 * heads.kv * heads.dim;
             let inputs = vec![
-                (Spec::new([batch, heads.width()], precision.stream), Fill::Normal(0.0, 1.0)),
-                (Spec::new([batch, capacity, kept], precision.stream), Fill::Normal(0.0, 1.0)),
+                (Spec::new([batch, heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0)),
+                (Spec::new([batch, capacity, kept], precision.act_dtype), Fill::Normal(0.0, 1.0)),
                 (Spec::new([batch], DType::U32), Fill::Below(capacity as u32)),
             ];
             let name = format!("b{batch} s{capacity} hd{} gqa{}", heads.dim, heads.group());
@@ -279,7 +279,7 @@ fn reference(
             row[..o_width].copy_from_slice(&packed.data[b * width..][..o_width]);
             row[o_width..].copy_from_slice(&cache.data[of_cache..][..kept]);
         }
-        let solved = Problem::causal(1, len, shape).solve(&rows, &[]);
+        let solved = AttentionCase::causal(1, len, shape).solve(&rows, &[]);
         let last = &solved[0].data[(len - 1) * o_width..];
         o.data[b * o_width..][..o_width].copy_from_slice(last);
     }

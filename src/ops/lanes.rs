@@ -318,9 +318,9 @@ mod tests {
         let pool = Pool::new(2).unwrap();
         let mut partials: Vec<f32> = (0..3 * 300).map(|i| i as f32).collect();
         let mut total = vec![1.0f32; 300];
-        reduce_partials(&pool, ViewMut::of(&mut partials), ViewMut::of(&mut total), true);
+        reduce_partials(&pool, ViewMut::from_slice(&mut partials), ViewMut::from_slice(&mut total), true);
         assert!(total.iter().enumerate().all(|(i, t)| *t == 1.0 + 3.0 * i as f32 + 900.0));
-        reduce_partials(&pool, ViewMut::of(&mut partials), ViewMut::of(&mut total), false);
+        reduce_partials(&pool, ViewMut::from_slice(&mut partials), ViewMut::from_slice(&mut total), false);
         assert!(total.iter().enumerate().all(|(i, t)| *t == 3.0 * i as f32 + 900.0));
     }
 }

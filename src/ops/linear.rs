@@ -98,8 +98,8 @@ impl Op for Linear {
                 format!("n{n} in{i} out{o}"),
                 Linear::default(),
                 vec![
-                    (Spec::new([n, i], precision.stream), Fill::Normal(0.0, 1.0)),
-                    (Spec::new([o, i], precision.stream), Fill::Normal(0.0, 0.2)),
+                    (Spec::new([n, i], precision.act_dtype), Fill::Normal(0.0, 1.0)),
+                    (Spec::new([o, i], precision.act_dtype), Fill::Normal(0.0, 0.2)),
                 ],
                 reference,
             )
@@ -109,7 +109,7 @@ impl Op for Linear {
         let mut cases: Vec<Case> = shapes.into_iter().map(case).collect();
         let mut padded = case((9, 16, 30));
         padded.name = "padded outputs in two halves".into();
-        padded.inputs[1].0 = Spec::padded([2, 15, 16], [2, 64, 16], precision.stream);
+        padded.inputs[1].0 = Spec::padded([2, 15, 16], [2, 64, 16], precision.act_dtype);
         cases.push(padded);
         Cases::Own(cases)
     }

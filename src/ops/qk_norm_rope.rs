@@ -80,7 +80,7 @@ impl<'a, E: Elem> Pass<'a, E> {
         rotation: Option<(&'a Rotation<E::Acc>, &'a [u32])>,
     ) -> Self {
         let weight = |i: usize| cx.input::<E::Acc>(i).slice(0, heads.dim);
-        Self { heads, eps: E::Acc::of(eps), weights: [weight(1), weight(2)], rotation }
+        Self { heads, eps: E::Acc::from_f64(eps), weights: [weight(1), weight(2)], rotation }
     }
 
     /// Returns the weight, 0 (queries) or 1 (keys), of the `i`-th head of a row.
@@ -92,7 +92,7 @@ impl<'a, E: Elem> Pass<'a, E> {
     /// 1 / √(mean(x²) + eps).
     #[inline(always)]
     fn reciprocal_norm(&self, x: &[E::Acc]) -> E::Acc {
-        let mean = dot(x, x) / E::Acc::of(x.len() as f64);
+        let mean = dot(x, x) / E::Acc::from_f64(x.len() as f64);
         E::Acc::ONE / (mean + self.eps).sqrt()
     }
 
@@ -137,7 +137,7 @@ impl<'a, E: Elem> Pass<'a, E> {
             |start, count| {
                 let (mut normal, mut row) = (vec![E::Acc::ZERO; turned], vec![E::Acc::ZERO; width]);
                 let mut dw = vec![E::Acc::ZERO; 2 * dim];
-                let inv_n = E::Acc::ONE / E::Acc::of(dim as f64);
+                let inv_n = E::Acc::ONE / E::Acc::from_f64(dim as f64);
                 for r in start..start + count {
                     x.load(r * width, &mut normal);
                     dy.load(r * width, &mut row);
@@ -289,7 +289,7 @@ fn shapes() -> impl Iterator<Item = (usize, Heads)> {
 /// qkv, wq, wk of cases.
 fn norm_inputs(n: usize, heads: Heads, precision: Precision) -> Vec<(Spec, Fill)> {
     vec![
-        (Spec::new([n, heads.width()], precision.stream), Fill::Normal(0.0, 2.0)),
+        (Spec::new([n, heads.width()], precision.act_dtype), Fill::Normal(0.0, 2.0)),
         (Spec::new([heads.dim], precision.master), Fill::Normal(1.0, 0.2)),
         (Spec::new([heads.dim], precision.master), Fill::Normal(1.0, 0.2)),
     ]

@@ -118,7 +118,7 @@ impl Op for ResidualNorm {
     fn cases(&self, precision: Precision) -> Cases {
         const EPS: f64 = 1e-6;
         let case = |name: &str, (n, d): (usize, usize), pad: usize| {
-            let spec = Spec::padded([n, d], [n, pad], precision.stream);
+            let spec = Spec::padded([n, d], [n, pad], precision.act_dtype);
             let inputs = vec![
                 (spec.clone(), Fill::Normal(0.0, 1.0)),
                 (spec, Fill::Normal(0.2, 0.7)),

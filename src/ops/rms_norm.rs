@@ -42,18 +42,18 @@ pub(super) struct Root<A> {
 impl<A: Real> Root<A> {
     /// For rows that `w` is the weight of.
     pub(super) fn new(eps: f64, w: &Spec) -> Self {
-        Self { eps: A::of(eps), count: A::of(w.logical_elements() as f64) }
+        Self { eps: A::from_f64(eps), count: A::from_f64(w.logical_elements() as f64) }
     }
 
     #[inline(always)]
-    fn of(&self, x: &[A]) -> A {
+    fn inverse_rms(&self, x: &[A]) -> A {
         A::ONE / (dot(x, x) / self.count + self.eps).sqrt()
     }
 
     /// Writes the norm of `x`. What other ops derive from a stored `x` has the same bits.
     #[inline(always)]
     pub(super) fn norm<E: Elem<Acc = A>>(&self, x: &[A], w: &[A], y: &mut [E]) {
-        let s = self.of(x);
+        let s = self.inverse_rms(x);
         for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
             *y = E::down(*x * s * *w);
         }
@@ -62,7 +62,7 @@ impl<A: Real> Root<A> {
     /// Replaces `x` by its gradient, and adds this row's part to `dw`. `dy` becomes `dy ⊙ w`.
     #[inline(always)]
     fn gradient(&self, x: &mut [A], w: &[A], dy: &mut [A], dw: &mut [A]) {
-        let s = self.of(x);
+        let s = self.inverse_rms(x);
         for (((dy, x), w), dw) in dy.iter_mut().zip(&*x).zip(w).zip(dw) {
             *dw = dy.fma(*x * s, *dw);
             *dy *= *w;
@@ -223,7 +223,7 @@ fn case(
 ) -> Case {
     const EPS: f64 = 1e-6;
     let inputs = vec![
-        (Spec::padded([n, d], [n, pad], precision.stream), Fill::Normal(0.3, 1.5)),
+        (Spec::padded([n, d], [n, pad], precision.act_dtype), Fill::Normal(0.3, 1.5)),
         (Spec::padded([len], [w_pad], precision.master), Fill::Normal(1.0, 0.3)),
     ];
     let reference = |inputs: &[Array]| {

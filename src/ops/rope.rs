@@ -53,8 +53,8 @@ impl<A: Real> Rotation<A> {
         let mut table = Vec::with_capacity(positions * dim);
         for position in 0..positions {
             let angles = frequencies.iter().map(|f| position as f64 * f);
-            table.extend(angles.clone().map(|a| A::of(a.cos())));
-            table.extend(angles.map(|a| A::of(a.sin())));
+            table.extend(angles.clone().map(|a| A::from_f64(a.cos())));
+            table.extend(angles.map(|a| A::from_f64(a.sin())));
         }
         Self { table, dim }
     }
@@ -256,7 +256,7 @@ impl Op for Rope {
         let case = |(n, (query, kv, dim)): (usize, (usize, usize, usize))| {
             let heads = Heads { query, kv, dim };
             let inputs = vec![
-                (Spec::new([n, heads.width()], precision.stream), Fill::Normal(0.0, 1.0)),
+                (Spec::new([n, heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0)),
                 (Spec::new([n], DType::U32), Fill::Below(1000)),
             ];
             let op = Rope { heads, theta: 10_000.0, inverse: false };

@@ -45,7 +45,7 @@ impl Op for Scale {
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(cx.output_spec(0).dtype, E => {
-            let factor = <E as Elem>::Acc::of(self.factor);
+            let factor = <E as Elem>::Acc::from_f64(self.factor);
             map(cx.pool, cx.input::<E>(0), cx.output::<E>(0), #[inline(always)] |x| factor * x);
         });
         Ok(())

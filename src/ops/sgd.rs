@@ -70,13 +70,13 @@ impl Sgd {
         let step = Step {
             clip: cx.input::<Acc<E>>(3).get(0),
             lr: table.get(cx.input_u32(2)[0] as usize),
-            decay: Acc::<E>::of(self.weight_decay),
-            momentum: Acc::<E>::of(self.momentum),
+            decay: Acc::<E>::from_f64(self.weight_decay),
+            momentum: Acc::<E>::from_f64(self.momentum),
         };
         let params = cx.output::<Acc<E>>(0);
         let momentum = self.has_momentum().then(|| cx.output::<Acc<E>>(1));
         let copy_index = 1 + usize::from(self.has_momentum());
-        let compute_copy = self.precision.has_shadow().then(|| cx.output::<E>(copy_index));
+        let compute_copy = self.precision.has_compute_copy().then(|| cx.output::<E>(copy_index));
         for segment in &self.segments {
             cx.pool.chunks(
                 segment.len,
@@ -136,8 +136,8 @@ impl Op for Sgd {
             return Err("step and bad are counters, and segments cover the gradients".into());
         }
         let mut outputs = vec![grads.clone(); 1 + usize::from(self.has_momentum())];
-        if self.precision.has_shadow() {
-            outputs.push(grads.with_dtype(self.precision.stream));
+        if self.precision.has_compute_copy() {
+            outputs.push(grads.with_dtype(self.precision.act_dtype));
         }
         Ok(outputs)
     }
@@ -155,20 +155,20 @@ impl Op for Sgd {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        dispatch_float!(self.precision.stream, E => self.run::<E>(cx));
+        dispatch_float!(self.precision.act_dtype, E => self.run::<E>(cx));
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let elements = cx.input_spec(0).elements();
         let kernel = Kernel::new("sgd", "sgd")
-            .with_type("T", self.precision.stream)
+            .with_type("T", self.precision.act_dtype)
             .with("HAS_MOMENTUM", u8::from(self.has_momentum()))
-            .with("HAS_COMPUTE_COPY", u8::from(self.precision.has_shadow()));
+            .with("HAS_COMPUTE_COPY", u8::from(self.precision.has_compute_copy()));
         let mut args: Vec<Arg> = cx.inputs.iter().map(|&tensor| tensor.into()).collect();
         let mut outputs = cx.outputs.iter().copied();
         let mut next = |exists: bool| if exists { outputs.next().unwrap_or(0) } else { 0 };
-        let tensors = [true, self.has_momentum(), self.precision.has_shadow()].map(&mut next);
+        let tensors = [true, self.has_momentum(), self.precision.has_compute_copy()].map(&mut next);
         args.extend(tensors.map(Arg::from));
         args.push(Arg::U64(elements as u64));
         args.extend([self.weight_decay, self.momentum].map(|constant| Arg::F32(constant as f32)));
@@ -197,7 +197,7 @@ impl Op for Sgd {
             ];
             let mut outputs = vec![(Mode::Add, Fill::Normal(0.0, 1.0))];
             outputs.extend(op.has_momentum().then_some((Mode::Add, Fill::Normal(0.0, 0.3))));
-            outputs.extend(precision.has_shadow().then_some((Mode::Add, Fill::Normal(0.0, 1.0))));
+            outputs.extend(precision.has_compute_copy().then_some((Mode::Add, Fill::Normal(0.0, 1.0))));
             Case::new(name, op, inputs, move |arrays| reference(momentum, arrays))
                 .differentiable(&[])
                 .upstream(&[])

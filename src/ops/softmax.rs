@@ -90,7 +90,7 @@ impl Op for Softmax {
                 let mut row = vec![Acc::ZERO; t];
                 for r in start..start + count {
                     let (b, h_of_r, query) = (r / t / h, r / t % h, r % t);
-                    let seen = visible.of(b, query);
+                    let seen = visible.keys(b, query);
                     s.load(r * t, &mut row);
                     row[..seen.start].fill(Acc::ZERO);
                     row[seen.end..].fill(Acc::ZERO);
@@ -125,7 +125,7 @@ impl Op for Softmax {
             (1, 1, 130, Mask::Causal),
         ];
         let case = |(batch, h, t, mask): (usize, usize, usize, Mask)| {
-            let mut inputs = vec![(Spec::new([batch, h, t, t], precision.stream), Fill::Normal(0.0, 2.0))];
+            let mut inputs = vec![(Spec::new([batch, h, t, t], precision.act_dtype), Fill::Normal(0.0, 2.0))];
             if mask == Mask::Spans {
                 let spans = (0..batch * t).flat_map(|row| {
                     let at = row % t;

@@ -84,7 +84,7 @@ impl Op for Sum {
             cx.pool.run(1, #[inline(always)] |_| {
                 let to = &mut y.slice(0, 1)[0];
                 let before = if cx.adds(0) { to.up().to_f64() } else { 0.0 };
-                *to = E::down(<E as Elem>::Acc::of(before + self.scale * total(x)));
+                *to = E::down(<E as Elem>::Acc::from_f64(before + self.scale * total(x)));
             });
         });
         Ok(())
@@ -151,7 +151,7 @@ impl Op for SumGrad {
             type A = <E as Elem>::Acc;
             let d_total = if cx.inputs.len() == 2 { cx.input::<E>(1).get(0) } else { A::ONE };
             let dx = cx.output::<E>(0);
-            dx.slice(0, dx.len()).fill(E::down(A::of(self.scale) * d_total));
+            dx.slice(0, dx.len()).fill(E::down(A::from_f64(self.scale) * d_total));
         });
         Ok(())
     }

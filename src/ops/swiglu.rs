@@ -70,7 +70,7 @@ impl Op for Swiglu {
 
     fn cases(&self, precision: Precision) -> Cases {
         let case = |rows: usize, f: usize, pad: usize| {
-            let spec = Spec::padded([rows, 2, f], [rows, 2, pad], precision.stream);
+            let spec = Spec::padded([rows, 2, f], [rows, 2, pad], precision.act_dtype);
             let reference = move |inputs: &[Array]| {
                 let mut y = Array::zeros(&[rows, f]);
                 for (y, x) in y.data.chunks_mut(f).zip(inputs[0].data.chunks(2 * f)) {

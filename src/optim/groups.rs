@@ -65,7 +65,7 @@ mod tests {
                 block: None,
             })
             .collect();
-        let state = StateBuilder::for_inference(Precision::of(DType::F32), &requests).finish();
+        let state = StateBuilder::for_inference(Precision::for_act_dtype(DType::F32), &requests).finish();
         // 100 fp32 numbers take 512 bytes with their alignment of 64.
         let stride = state.params[1].start;
         let groups = param_groups(&state);

@@ -71,7 +71,8 @@ impl Update {
         let state = Arc::clone(&b.program().state);
         let slots = state.optimizer_slots.iter().map(|slot| b.state(&format!("{}.flat", slot.buffer)));
         let slots = slots.collect::<Result<_>>()?;
-        let compute_copy = if state.precision.has_shadow() { Some(b.state("shadow.flat")?) } else { None };
+        let compute_copy =
+            if state.precision.has_compute_copy() { Some(b.state("compute_copy.flat")?) } else { None };
         Ok(Self {
             grads: b.state("grads.flat")?,
             schedule: b.state("control.schedule")?,

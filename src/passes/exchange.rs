@@ -17,8 +17,8 @@ use std::sync::Arc;
 ///
 /// In a ring, an all-gather passes each rank's rows on `ranks − 1` times, and an all-reduce sends every part
 /// of the table twice: `(ranks − 1)·rows·(dim·bytes + 4)` against `2·(ranks − 1)/ranks·table`.
-pub fn pays(ranks: usize, rows: usize, stream: DType, table: &Spec) -> bool {
-    let row = table.width() * stream.size() + DType::U32.size();
+pub fn pays(ranks: usize, rows: usize, act_dtype: DType, table: &Spec) -> bool {
+    let row = table.width() * act_dtype.size() + DType::U32.size();
     ranks > 1 && ranks * rows * row < 2 * table.bytes()
 }
 
@@ -71,7 +71,8 @@ mod tests {
     #[test]
     fn few_rows_pay() {
         let table = Spec::padded([50, 16], [64, 16], DType::F32);
-        let most = |ranks: usize, stream| (0..).take_while(|&rows| pays(ranks, rows, stream, &table)).count();
+        let most =
+            |ranks: usize, act_dtype| (0..).take_while(|&rows| pays(ranks, rows, act_dtype, &table)).count();
         assert_eq!(most(2, DType::Bf16), 8192usize.div_ceil(2 * 36));
         assert_eq!(most(8, DType::Bf16), 8192usize.div_ceil(8 * 36));
         assert_eq!(most(2, DType::F32), 8192usize.div_ceil(2 * 68));

@@ -15,7 +15,7 @@ pub enum Scaling {
 
 /// Sequences per step, and how they are split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct BatchPlan {
     /// Number of ranks.
     pub world: usize,
     /// Sequences per rank and micro-step, as the recipe says.
@@ -34,7 +34,7 @@ pub struct Batch {
     pub micro_steps: usize,
 }
 
-impl Batch {
+impl BatchPlan {
     /// The batch of a recipe, split over ranks and micro-steps.
     ///
     /// # Errors

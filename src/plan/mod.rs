@@ -9,7 +9,7 @@ mod model;
 mod resolve;
 mod schedule;
 
-pub use batch::{Batch, Scaling};
+pub use batch::{BatchPlan, Scaling};
 pub use corpus::{Corpus, data_spec};
 pub use events::{Generation, Intervals, Sampling};
 pub use execution::Execution;
@@ -28,7 +28,7 @@ pub struct Plan {
     /// Dimensions.
     pub model: Model,
     /// Sequences per step.
-    pub batch: Batch,
+    pub batch: BatchPlan,
     /// Optimizer steps.
     pub steps: usize,
     /// Seed of initialization, order of data and dropout.
@@ -55,8 +55,8 @@ pub struct Plan {
 
 impl Plan {
     /// Returns the format of activations.
-    pub fn stream(&self) -> DType {
-        self.precision.stream
+    pub fn act_dtype(&self) -> DType {
+        self.precision.act_dtype
     }
 
     /// Returns true if ranks exchange gradients, and so hold the same parameters.

@@ -1,7 +1,7 @@
 //! Recipe to plan.
 
 use super::devices::choose_gpus;
-use super::{Batch, Corpus, Execution, Generation, Intervals, Model, Plan, Schedule};
+use super::{BatchPlan, Corpus, Execution, Generation, Intervals, Model, Plan, Schedule};
 use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -19,9 +19,9 @@ impl Plan {
     pub fn new(recipe: &Recipe, corpus: &Corpus, machine: &Machine) -> Result<Plan> {
         let values = recipe.values();
         let gpus = choose_gpus(recipe, machine)?;
-        let batch = Batch::from_recipe(recipe)?;
+        let batch = BatchPlan::from_recipe(recipe)?;
         let model = Model::from_recipe(recipe, corpus.vocab_size);
-        let stream = match values.training.dtype {
+        let act_dtype = match values.training.dtype {
             TrainingDtype::Bf16 => DType::Bf16,
             TrainingDtype::Fp32 | TrainingDtype::Tf32 => DType::F32,
         };
@@ -31,7 +31,7 @@ impl Plan {
             batch,
             steps: values.training.steps,
             seed: values.training.seed,
-            precision: Precision::of(stream),
+            precision: Precision::for_act_dtype(act_dtype),
             cross_documents: values.data.cross_documents,
             optimizer: plan_optimizer(recipe)?,
             max_norm: values.training.max_norm,

@@ -8,7 +8,7 @@
 //! version.
 
 use crate::device::communicator::{CollectiveResult, Contribution, RankPhase};
-use crate::error::{Error, Kind as ErrorKind};
+use crate::error::{Error, ErrorKind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};

@@ -22,22 +22,22 @@ impl Launch {
     /// # Errors
     /// When the variables of a launcher are incomplete, or its number of ranks is not that of the recipe.
     pub fn from_recipe(
-        resolved: &Recipe,
+        recipe: &Recipe,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self> {
-        let assignment = match resolved.values().parallelism.launcher {
+        let assignment = match recipe.values().parallelism.launcher {
             Launcher::Env => Some(environment::assignment_from(variables)?),
             Launcher::Thread | Launcher::Process => None,
         };
-        let world = resolved.world_size();
+        let world = recipe.world_size();
         if let Some(other) = assignment.as_ref().filter(|assignment| assignment.world != world) {
-            return Err(resolved.error(
+            return Err(recipe.error(
                 &["parallelism.world_size"],
                 format!("{} started {} ranks, and the recipe wants {world}", other.launcher, other.world),
                 "set parallelism.world_size = \"auto\", or start as many",
             ));
         }
-        Ok(match (assignment, resolved.values().parallelism.launcher) {
+        Ok(match (assignment, recipe.values().parallelism.launcher) {
             (Some(assignment), _) => Self::Member(assignment),
             (None, Launcher::Process) => Self::Processes(world),
             (None, _) => Self::Threads(world),

@@ -250,7 +250,7 @@ mod tests {
         });
         let error = result.unwrap_err();
         assert_eq!(error.message(), "rank 1 at step 5: out of memory");
-        assert_eq!(error.kind(), crate::error::Kind::DoesNotFit);
+        assert_eq!(error.kind(), crate::error::ErrorKind::DoesNotFit);
         assert!(!error.is_from_other_rank());
     }
 

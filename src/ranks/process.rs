@@ -8,7 +8,7 @@
 use super::exit_guard::GRACE;
 use super::{Connection, Group, LocalRanks, OnDisconnect, RemoteCommunicator, Server, Stop, Watchdog};
 use crate::device::communicator::Communicator;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
@@ -66,7 +66,7 @@ enum ExitReport {
     /// Folder of the run, where the parent writes down how it ended if rank 0 cannot.
     RunFolder { path: PathBuf },
     /// Rank 0 ended by itself; `kind` is that of its error, if any.
-    Ended { kind: Option<Kind>, message: String },
+    Ended { kind: Option<ErrorKind>, message: String },
 }
 
 /// Reports the folder of the run to the parent, if there is one.

@@ -11,7 +11,7 @@
 use super::environment::{PORTS, RankAssignment, SECRET, is_loopback};
 use super::server::reject;
 use super::{Connection, Stop};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -175,7 +175,7 @@ fn accept_into(
 /// Fails if a stop is requested: there is nothing to save yet.
 fn check_stop(stop: &Stop) -> Result<()> {
     match stop.requested() {
-        true => Err(Error::new(Kind::Interrupted, "stopped by a signal before all ranks had come")),
+        true => Err(Error::new(ErrorKind::Interrupted, "stopped by a signal before all ranks had come")),
         false => Ok(()),
     }
 }
@@ -527,7 +527,7 @@ mod tests {
             join(&assignment(1, 2, port), &secret("s"), TIMEOUT, &stop).map(|_| ()),
         ];
         for ended in waits {
-            assert_eq!(ended.unwrap_err().kind(), Kind::Interrupted);
+            assert_eq!(ended.unwrap_err().kind(), ErrorKind::Interrupted);
         }
     }
 

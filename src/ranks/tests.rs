@@ -114,7 +114,7 @@ fn an_abort_by_one_rank_reaches_the_others() {
             }
             _ => {
                 let error = comm.barrier("the end").unwrap_err();
-                assert_eq!(error.kind(), crate::error::Kind::DoesNotFit);
+                assert_eq!(error.kind(), crate::error::ErrorKind::DoesNotFit);
                 error.message().to_owned()
             }
         });

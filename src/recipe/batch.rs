@@ -15,7 +15,7 @@ pub const KEYS: [&str; 4] = [
 
 /// The three numbers, none of them open: `global = local · accumulation · world`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct BatchSizes {
     /// Sequences per rank and micro step.
     pub local: usize,
     /// Micro steps per optimizer step.
@@ -33,7 +33,7 @@ pub struct Batch {
 /// # Errors
 /// A sentence that says which numbers do not go together, when they contradict each other, do not divide, or
 /// overflow.
-pub fn batch(training: &Training, world: usize) -> Result<Batch, String> {
+pub fn batch(training: &Training, world: usize) -> Result<BatchSizes, String> {
     let product = |a: usize, b: usize| {
         a.checked_mul(b).filter(|&p| p > 0).ok_or_else(|| {
             format!("a batch of {a} · {b} sequences is not a number of sequences that can be trained on")
@@ -72,7 +72,7 @@ pub fn batch(training: &Training, world: usize) -> Result<Batch, String> {
             (local, accumulation)
         }
     };
-    Ok(Batch { local, accumulation, global: product(product(local, accumulation)?, world)? })
+    Ok(BatchSizes { local, accumulation, global: product(product(local, accumulation)?, world)? })
 }
 
 /// `a / b` where that is a whole number above zero.

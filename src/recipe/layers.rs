@@ -6,7 +6,7 @@ use super::key::{Key, Type};
 use super::lookup::{find, find_path, keys_of, nearest_key, nearest_section};
 use super::schema::SECTIONS;
 use super::source::{Location, Origin, Source};
-use super::typed::{Problem, typed};
+use super::typed::{InvalidValue, typed};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -253,7 +253,7 @@ impl Layer {
             Ok(value) => {
                 self.set.insert(key.path, Assignment { value, at });
             }
-            Err(Problem { span, title, label, help }) => {
+            Err(InvalidValue { span, title, label, help }) => {
                 let span = span.start + start..span.end + start;
                 self.problems.push(Diagnostic::new(title, help).mark(&at.source, span, label));
             }

@@ -1,6 +1,6 @@
 //! A loaded recipe: frozen, checked, and aware of where each value came from.
 
-use super::batch::{self, Batch, batch};
+use super::batch::{self, BatchSizes, batch};
 use super::diagnostic::{self, Diagnostic};
 use super::key::{Class, Key, UNSET};
 use super::merge::Merged;
@@ -26,7 +26,7 @@ pub struct Recipe {
     world_size: usize,
     /// Local, global and accumulation for `world_size`; a world size that the machine left open may not
     /// divide.
-    batch: Result<Batch, String>,
+    batch: Result<BatchSizes, String>,
     /// The recipe files as written, base first.
     files: Vec<(PathBuf, String)>,
     merged: Merged,
@@ -98,14 +98,14 @@ impl Recipe {
     ///
     /// # Errors
     /// A usage error where a world size that was `"auto"` does not divide the batch.
-    pub fn batch(&self) -> Result<Batch> {
+    pub fn batch(&self) -> Result<BatchSizes> {
         self.batch.clone().map_err(|reason| {
             self.error(&batch::KEYS, reason, "global = local · accumulation · world; leave one of them unset")
         })
     }
 
     /// The batch, or the reason why the numbers contradict each other.
-    pub(super) fn batch_or_reason(&self) -> Result<Batch, &str> {
+    pub(super) fn batch_or_reason(&self) -> Result<BatchSizes, &str> {
         self.batch.as_ref().map(|batch| *batch).map_err(String::as_str)
     }
 

@@ -34,7 +34,7 @@ mod toml_text;
 mod typed;
 mod values;
 
-pub use batch::{Batch, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS};
+pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS};
 pub use diff::{Change, diff};
 pub use json_schema::json_schema;
 pub use key::{Class, Interval, Key, Type};

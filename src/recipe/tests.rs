@@ -59,8 +59,8 @@ fn unset_is_explained_exactly_where_there_is_no_default() {
 fn defaults_pass_their_own_checks() {
     for (key, default) in values(&Values::default()) {
         if let Some(default) = default {
-            let resolved = load_text(&format!("{} = {default}", key.path)).expect(key.path);
-            assert_eq!(*resolved.written(), Values::default(), "{}", key.path);
+            let recipe = load_text(&format!("{} = {default}", key.path)).expect(key.path);
+            assert_eq!(*recipe.written(), Values::default(), "{}", key.path);
         }
     }
 }
@@ -100,31 +100,31 @@ fn every_key_can_be_set_from_every_layer() {
         let with =
             |extra: &str| company(key).into_iter().chain([extra]).map(str::to_owned).collect::<Vec<_>>();
         for overrides in [with(&argument), with(&flag)] {
-            let resolved =
+            let recipe =
                 load_str(Path::new("test.toml"), "", &overrides, std::iter::empty(), &Machine::none())
                     .expect(key.path);
-            assert_eq!(resolved.written(), expected.written(), "{argument}");
-            assert!(matches!(resolved.layer(key.path), Layer::CommandLine { .. }));
+            assert_eq!(recipe.written(), expected.written(), "{argument}");
+            assert!(matches!(recipe.layer(key.path), Layer::CommandLine { .. }));
         }
-        let resolved = load_over("", &company(key), &[(&var, key.example)]).expect(key.path);
-        assert_eq!(resolved.written(), expected.written(), "{var}");
-        assert_eq!(resolved.layer(key.path), Layer::Env { var });
+        let recipe = load_over("", &company(key), &[(&var, key.example)]).expect(key.path);
+        assert_eq!(recipe.written(), expected.written(), "{var}");
+        assert_eq!(recipe.layer(key.path), Layer::Env { var });
     }
 }
 
 #[test]
 fn resolved_text_reads_back_to_the_same_recipe() {
     for name in builtin::names() {
-        let resolved = load(Path::new(name), &[], std::iter::empty(), &Machine::none()).expect(name);
-        let again = load_text(&resolved.to_toml()).expect(name);
-        assert_eq!(again.values(), resolved.values());
-        assert_eq!(again.hash(), resolved.hash());
+        let recipe = load(Path::new(name), &[], std::iter::empty(), &Machine::none()).expect(name);
+        let again = load_text(&recipe.to_toml()).expect(name);
+        assert_eq!(again.values(), recipe.values());
+        assert_eq!(again.hash(), recipe.hash());
     }
     for key in KEYS.iter() {
-        let resolved =
+        let recipe =
             load_over(&format!("{} = {}", key.path, key.example), &company(key), &[]).expect(key.path);
-        let again = load_text(&resolved.to_toml()).expect(key.path);
-        assert_eq!(again.values(), resolved.values(), "{}", key.path);
+        let again = load_text(&recipe.to_toml()).expect(key.path);
+        assert_eq!(again.values(), recipe.values(), "{}", key.path);
     }
 }
 
@@ -146,29 +146,29 @@ fn later_layers_win() {
     let text = "[optimizer]\nlr = 1e-4\n[training]\nsteps = 5\nseed = 3";
     let env =
         [("XRUN__TRAINING__STEPS", "6"), ("XRUN__TRAINING__SEED", "4"), ("XRUN_HOME", "somebody else's")];
-    let resolved = load_over(text, &["training.seed=5", "data.corpus=random"], &env).expect("valid");
-    assert_eq!(resolved.written().optimizer.lr, 1e-4);
-    assert_eq!(resolved.written().training.steps, 6);
-    assert_eq!(resolved.written().training.seed, 5);
-    assert_eq!(resolved.written().data.corpus, "random");
-    assert_eq!(resolved.layer("optimizer.lr"), Layer::File { path: "test.toml".into(), line: 2 });
-    assert_eq!(resolved.layer("training.steps"), Layer::Env { var: "XRUN__TRAINING__STEPS".into() });
-    assert_eq!(resolved.layer("training.seed"), Layer::CommandLine { text: "training.seed=5".into() });
-    assert_eq!(resolved.layer("model.dim"), Layer::Default);
-    assert_eq!(resolved.explain().len(), KEYS.len());
+    let recipe = load_over(text, &["training.seed=5", "data.corpus=random"], &env).expect("valid");
+    assert_eq!(recipe.written().optimizer.lr, 1e-4);
+    assert_eq!(recipe.written().training.steps, 6);
+    assert_eq!(recipe.written().training.seed, 5);
+    assert_eq!(recipe.written().data.corpus, "random");
+    assert_eq!(recipe.layer("optimizer.lr"), Layer::File { path: "test.toml".into(), line: 2 });
+    assert_eq!(recipe.layer("training.steps"), Layer::Env { var: "XRUN__TRAINING__STEPS".into() });
+    assert_eq!(recipe.layer("training.seed"), Layer::CommandLine { text: "training.seed=5".into() });
+    assert_eq!(recipe.layer("model.dim"), Layer::Default);
+    assert_eq!(recipe.explain().len(), KEYS.len());
 }
 
 #[test]
 fn bare_texts_on_the_command_line_need_no_quotes() {
-    let resolved = load_over(
+    let recipe = load_over(
         "",
         &["job.description=2024-01-01", "data.tokenizer=\"byte\"", "data.validation=held"],
         &[],
     )
     .expect("valid");
-    assert_eq!(resolved.written().job.description, "2024-01-01");
-    assert_eq!(resolved.written().data.tokenizer, "byte");
-    assert_eq!(resolved.written().data.validation, Validation::Path("held".into()));
+    assert_eq!(recipe.written().job.description, "2024-01-01");
+    assert_eq!(recipe.written().data.tokenizer, "byte");
+    assert_eq!(recipe.written().data.validation, Validation::Path("held".into()));
     assert!(load_over("", &["data.corpus=\"half"], &[]).is_err());
 }
 

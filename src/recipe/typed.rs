@@ -10,7 +10,7 @@ use toml::{Spanned, Value};
 
 /// A refused value: the reason and its place.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(super) struct InvalidValue {
     /// The bytes to point at.
     pub span: Range<usize>,
     /// One line that names the key and the value.
@@ -43,10 +43,10 @@ impl Refusal {
 ///
 /// # Errors
 /// The reason why it is refused.
-pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, Problem> {
+pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue> {
     let refused = |refusal: Refusal| {
         let expects = format!("{} is {}", key.path, key.kind);
-        Problem {
+        InvalidValue {
             span: value.span(),
             title: format!("{} cannot be {}", key.path, shown(value.get_ref())),
             label: refusal.label,
@@ -84,7 +84,7 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, Pr
             .iter()
             .map(|item| match item.get_ref() {
                 DeValue::Table(table) => settings(key, table, &mut typed).map(Value::Table),
-                other => Err(Problem { span: item.span(), ..refused(Refusal::new(sort(other))) }),
+                other => Err(InvalidValue { span: item.span(), ..refused(Refusal::new(sort(other))) }),
             })
             .collect::<Result<_, _>>()
             .map(Value::Array),
@@ -168,12 +168,12 @@ fn counts(items: &DeArray<'_>, max: u64) -> Result<Value, Refusal> {
 }
 
 /// A list of values of `key`, as a grid has.
-fn listed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, Problem> {
+fn listed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue> {
     match value.get_ref() {
         DeValue::Array(items) if !items.is_empty() => {
             items.iter().map(|item| typed(key, item)).collect::<Result<_, _>>().map(Value::Array)
         }
-        other => Err(Problem {
+        other => Err(InvalidValue {
             span: value.span(),
             title: format!("a grid needs a list of values for {}", key.path),
             label: if other.is_array() { "empty" } else { sort(other) }.to_owned(),
@@ -183,13 +183,13 @@ fn listed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, Problem> {
 }
 
 /// A table from keys to values, each checked by `check`; keys may be quoted paths or nested tables.
-fn settings(owner: &Key, table: &DeTable<'_>, check: &mut Check<'_>) -> Result<toml::Table, Problem> {
+fn settings(owner: &Key, table: &DeTable<'_>, check: &mut Check<'_>) -> Result<toml::Table, InvalidValue> {
     let mut found = toml::Table::new();
     flatten(owner, "", table, check, &mut found)?;
     Ok(found)
 }
 
-type Check<'a> = dyn FnMut(&Key, &Spanned<DeValue<'_>>) -> Result<Value, Problem> + 'a;
+type Check<'a> = dyn FnMut(&Key, &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue> + 'a;
 
 fn flatten(
     owner: &Key,
@@ -197,11 +197,11 @@ fn flatten(
     table: &DeTable<'_>,
     check: &mut Check<'_>,
     found: &mut toml::Table,
-) -> Result<(), Problem> {
+) -> Result<(), InvalidValue> {
     for (name, value) in table {
         let path = if prefix.is_empty() { name.to_string() } else { format!("{prefix}.{name}") };
         let wrong = |title: String, label: &str, help: String| {
-            Err(Problem { span: name.span(), title, label: label.to_owned(), help })
+            Err(InvalidValue { span: name.span(), title, label: label.to_owned(), help })
         };
         match (find_path(&path), value.get_ref()) {
             (Some(key), _) if ["job", "sweep", "compare"].contains(&key.section()) => {

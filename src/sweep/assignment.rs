@@ -18,7 +18,7 @@ impl Assignment {
     /// Returns devices that are free for a cell; `None` while it has to wait. `in_use` has the GPUs of every
     /// running cell, none for one on the CPU.
     pub fn find_free(work: &Work, in_use: &[Vec<usize>], gpus: usize, jobs: usize) -> Option<Self> {
-        let engine = &work.resolved.values().engine;
+        let engine = &work.recipe.values().engine;
         let execution = &work.plan.execution;
         let free = |gpu: &usize| !in_use.iter().flatten().any(|used| used == gpu);
         let wanted: Vec<usize> = execution.gpus().collect();
@@ -40,7 +40,7 @@ impl Assignment {
     /// # Errors
     /// If the assignment's arguments were not valid, which they always are.
     pub fn recipe_hash(&self, work: &Work) -> Result<String> {
-        work.resolved.hash_with(&self.arguments().collect::<Vec<_>>())
+        work.recipe.hash_with(&self.arguments().collect::<Vec<_>>())
     }
 
     /// Returns the command-line arguments that set the devices.
@@ -61,7 +61,7 @@ mod tests {
     /// A cell that is planned for GPUs, or for the CPU with 8 threads.
     fn work(engine: &str, gpus: &[usize]) -> Work {
         let text = format!("[engine]\n{engine}");
-        let resolved =
+        let recipe =
             recipe::load_str(Path::new("r.toml"), &text, &[], std::iter::empty(), &Machine::none()).unwrap();
         let corpus = Corpus {
             vocab_size: 256,
@@ -70,11 +70,11 @@ mod tests {
             validation_tokens: 1 << 12,
             floor: None,
         };
-        let mut plan = Plan::new(&resolved, &corpus, &Machine::none()).unwrap();
+        let mut plan = Plan::new(&recipe, &corpus, &Machine::none()).unwrap();
         plan.execution.gpu = gpus.first().copied();
         plan.execution.peers = gpus.iter().skip(1).copied().collect();
         plan.execution.threads = 8;
-        Work { resolved, plan, machine: Machine::none() }
+        Work { recipe, plan, machine: Machine::none() }
     }
 
     fn on(gpus: &[usize], sets_devices: bool) -> Option<Assignment> {

@@ -51,8 +51,8 @@ pub struct Corpora(Vec<(Spec, Result<(String, Corpus)>)>);
 
 impl Corpora {
     /// Returns hash and sizes of the corpus of a recipe.
-    fn open(&mut self, resolved: &Recipe) -> Result<(String, Corpus)> {
-        let spec = data_spec(resolved);
+    fn open(&mut self, recipe: &Recipe) -> Result<(String, Corpus)> {
+        let spec = data_spec(recipe);
         let at = self.0.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
             // The token streams do not depend on the window length, which is checked below.
             let opened = data::open(&spec, 0).map(|set| (set.hash.clone(), Corpus::from_dataset(&set)));
@@ -60,7 +60,7 @@ impl Corpora {
             self.0.len() - 1
         });
         let (hash, corpus) = self.0[at].1.clone()?;
-        let seq_len = resolved.values().training.seq_len;
+        let seq_len = recipe.values().training.seq_len;
         data::check_window(&spec, corpus.train_tokens, corpus.validation_tokens, seq_len)?;
         Ok((hash, corpus))
     }
@@ -90,17 +90,17 @@ impl Cell {
     fn prepare(&mut self, recipe: &Source<'_>, build: &str, corpora: &mut Corpora) -> Result<Box<Work>> {
         let arguments = self.arguments(&Assignment::default());
         let machine = recipe.machine.clone();
-        let resolved = recipe::load(recipe.path, &arguments, recipe::environment(), &machine)?;
-        Launch::from_recipe(&resolved, environment::variables())?;
-        self.recipe_hash = Some(resolved.hash());
-        let (corpus_hash, corpus) = corpora.open(&resolved)?;
+        let recipe = recipe::load(recipe.path, &arguments, recipe::environment(), &machine)?;
+        Launch::from_recipe(&recipe, environment::variables())?;
+        self.recipe_hash = Some(recipe.hash());
+        let (corpus_hash, corpus) = corpora.open(&recipe)?;
         self.corpus_hash = Some(corpus_hash.clone());
-        let plan = Plan::new(&resolved, &corpus, &machine)?;
+        let plan = Plan::new(&recipe, &corpus, &machine)?;
         let device = device_class(&plan)?;
         // With the number of ranks that `"auto"` stands for, so that a cell that names it shares the row.
-        self.key = hash(&[&resolved.settled_hash(), &corpus_hash, build, &device, &measuring(&resolved)]);
+        self.key = hash(&[&recipe.settled_hash(), &corpus_hash, build, &device, &measuring(&recipe)]);
         self.device = Some(device);
-        Ok(Box::new(Work { resolved, plan, machine }))
+        Ok(Box::new(Work { recipe, plan, machine }))
     }
 
     /// Returns the command-line arguments that set this cell's values and its devices.
@@ -111,8 +111,8 @@ impl Cell {
 }
 
 /// Returns the bookkeeping keys that do not change the training but what is measured of it.
-fn measuring(resolved: &Recipe) -> String {
-    let Values { validation, metrics, .. } = resolved.values();
+fn measuring(recipe: &Recipe) -> String {
+    let Values { validation, metrics, .. } = recipe.values();
     format!("{} {} {}", validation.interval, validation.steps, metrics.warmup)
 }
 
@@ -207,7 +207,7 @@ mod tests {
         let cell = cell(dir.path(), &[], "build");
         let device = format!("cpu {}", Cpu::detect(1).instructions);
         let [recipe, corpus] = [&cell.recipe_hash, &cell.corpus_hash].map(|hash| hash.clone().unwrap());
-        let Values { validation, metrics, .. } = cell.work.as_ref().unwrap().resolved.values();
+        let Values { validation, metrics, .. } = cell.work.as_ref().unwrap().recipe.values();
         let measuring = format!("{} {} {}", validation.interval, validation.steps, metrics.warmup);
         assert_eq!(cell.key, hash(&[&recipe, &corpus, "build", &device, &measuring]));
         assert_eq!(cell.device, Some(device));

@@ -94,7 +94,7 @@ impl Sweep {
 /// # Errors
 /// A usage error for a wrong recipe or argument; a failure when another sweep works in the results folder,
 /// when a line of the ledger is damaged, and when a cell did not end well;
-/// [`Interrupted`](crate::error::Kind::Interrupted) after a signal.
+/// [`Interrupted`](crate::error::ErrorKind::Interrupted) after a signal.
 pub fn run(request: &Request<'_>) -> Result<()> {
     let stop = Stop::on_signals()?;
     let sweep = Sweep::new(request)?;

@@ -9,7 +9,7 @@ use super::rerun;
 use super::table::Tables;
 use super::work::Work;
 use crate::device::cuda;
-use crate::error::{Error, IoContext, Kind, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::format::plural;
 use crate::ranks::Stop;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured, SWEEPS};
@@ -74,7 +74,7 @@ impl<'a> Schedule<'a> {
     /// Runs the cells that are not done, until all are done or a signal arrives.
     ///
     /// # Errors
-    /// [`Kind::Interrupted`] after a signal; a failure when a cell failed, hung, took too long or was killed,
+    /// [`ErrorKind::Interrupted`] after a signal; a failure when a cell failed, hung, took too long or was killed,
     /// or when the ledger or a table cannot be written.
     pub fn run(mut self, stop: &Stop) -> Result<()> {
         let attempts = self.policy.results.join(SWEEPS).join(ATTEMPTS);
@@ -334,7 +334,7 @@ impl<'a> Schedule<'a> {
         ));
         if stopped {
             return Err(Error::new(
-                Kind::Interrupted,
+                ErrorKind::Interrupted,
                 format!("stopped by a signal with {done} of {cells} cells done; the same command goes on"),
             ));
         }

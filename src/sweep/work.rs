@@ -1,6 +1,6 @@
 //! The work of a cell: its recipe and plan, and whether the plan fits in memory.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::forecast::check_fits;
 use crate::forecast::memory::peak_bytes;
 use crate::machine::Machine;
@@ -12,7 +12,7 @@ use crate::recipe::Recipe;
 #[derive(Debug)]
 pub struct Work {
     /// Its recipe.
-    pub resolved: Recipe,
+    pub recipe: Recipe,
     /// Its plan.
     pub plan: Plan,
     /// The machine that it is planned for.
@@ -37,7 +37,7 @@ impl Work {
         let programs = Programs::new(&self.plan)?;
         let planned_bytes = peak_bytes(&self.plan, &programs) as u64;
         let refusal = match check_fits(&self.plan, &programs, &self.machine) {
-            Err(e) if e.kind() == Kind::DoesNotFit => Some(e),
+            Err(e) if e.kind() == ErrorKind::DoesNotFit => Some(e),
             fits => fits.map(|()| None)?,
         };
         Ok(CellFit { planned_bytes, refusal })

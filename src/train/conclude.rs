@@ -1,7 +1,7 @@
 //! The end of a run: summary, status and exit code.
 
 use super::{Outcome, Recorder};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::exec::BadTensor;
 use crate::results::folder::{SUMMARY, read_summary};
 use crate::results::{RunFolder, Status, atomic};
@@ -24,7 +24,7 @@ pub(super) fn follower_outcome(outcome: Outcome) -> Result<()> {
     match outcome {
         Outcome::Finished => Ok(()),
         Outcome::Interrupted => {
-            Err(Error::new(Kind::Interrupted, "stopped by a signal; rank 0 says what is saved"))
+            Err(Error::new(ErrorKind::Interrupted, "stopped by a signal; rank 0 says what is saved"))
         }
         Outcome::Diverged { step, bad } => Err(Error::failed(format!("diverged: {}", not_taken(step, &bad)))),
     }
@@ -52,7 +52,7 @@ pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<End
                 false => "with nothing saved (checkpoint.keep = 0): a resume begins anew".to_owned(),
             };
             let error =
-                Error::new(Kind::Interrupted, format!("stopped by a signal after step {steps}, {then}"));
+                Error::new(ErrorKind::Interrupted, format!("stopped by a signal after step {steps}, {then}"));
             Ok(Ended { folder: Some(folder), outcome: Err(error) })
         }
         Ok(Outcome::Diverged { step, bad }) => {
@@ -76,7 +76,7 @@ pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<End
 
 /// Returns the status of a run that ended with an error.
 fn failure(error: &Error) -> Status {
-    if error.kind() == Kind::DoesNotFit { Status::Oom } else { Status::Failed }
+    if error.kind() == ErrorKind::DoesNotFit { Status::Oom } else { Status::Failed }
 }
 
 /// Timeout of the last write to the summary: the run may hang because of the disk.

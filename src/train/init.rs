@@ -25,21 +25,22 @@ pub fn initialize(engine: &mut Engine, seed: u64) -> Result<()> {
             engine.state.set_values(id, &vec![slot.initial; param.spec.logical_elements()])?;
         }
     }
-    refresh_shadow(engine)
+    refresh_compute_copy(engine)
 }
 
 /// Rounds the masters into the copy that products read, where there is one.
 ///
 /// # Errors
 /// When the device refuses.
-pub fn refresh_shadow(engine: &mut Engine) -> Result<()> {
+pub fn refresh_compute_copy(engine: &mut Engine) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
-    let (Some(master), Some(shadow)) = (layout.slot("params.flat"), layout.slot("shadow.flat")) else {
+    let (Some(master), Some(compute_copy)) = (layout.slot("params.flat"), layout.slot("compute_copy.flat"))
+    else {
         return Ok(());
     };
-    // Only bf16 programs have a shadow, and their masters are fp32.
+    // Only bf16 programs have a compute copy, and their masters are fp32.
     let rounded: Vec<half::bf16> = engine.state.read::<f32>(master)?.iter().map(|v| Elem::down(*v)).collect();
-    engine.state.write(shadow, &rounded)
+    engine.state.write(compute_copy, &rounded)
 }
 
 fn fill<A: Real>(engine: &mut Engine, param: &Param, index: usize, seed: u64) -> Result<()> {
@@ -49,7 +50,7 @@ fn fill<A: Real>(engine: &mut Engine, param: &Param, index: usize, seed: u64) ->
     let runs: Vec<(usize, usize, usize)> = param.spec.runs().collect();
     let key = [seed as u32 ^ 0x1417_c0de, (seed >> 32) as u32 ^ index as u32];
     engine.state.update::<A>(slot, |numbers| {
-        let values = ViewMut::of(numbers);
+        let values = ViewMut::from_slice(numbers);
         pool.run(runs.len(), |r| {
             let (from, at, len) = runs[r];
             let row = values.slice(at, len);
@@ -58,7 +59,7 @@ fn fill<A: Real>(engine: &mut Engine, param: &Param, index: usize, seed: u64) ->
                 Init::Zeros => row.fill(A::ZERO),
                 Init::Normal(std) => {
                     for (i, value) in row.iter_mut().enumerate() {
-                        *value = A::of(std * normal(key, from + i));
+                        *value = A::from_f64(std * normal(key, from + i));
                     }
                 }
             }

@@ -23,7 +23,7 @@ mod train_ranks;
 
 pub use conclude::{Ended, mark_failed};
 pub use generate::choose;
-pub use init::{initialize, refresh_shadow};
+pub use init::{initialize, refresh_compute_copy};
 pub use inspect::inspect;
 pub use prepare::prepare;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};

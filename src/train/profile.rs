@@ -102,7 +102,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     }
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
     let limits = match device.gpu() {
-        Some(gpu) => Some(limits::measure(gpu, plan.precision.stream, plan.execution.products)?),
+        Some(gpu) => Some(limits::measure(gpu, plan.precision.act_dtype, plan.execution.products)?),
         None => None,
     };
     let tokens = plan.batch.tokens_per_step();

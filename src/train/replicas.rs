@@ -74,7 +74,7 @@ mod tests {
     use crate::ir::{Init, Precision, Role, StateBuilder};
 
     /// The verdict where each rank has these fingerprints, a number for each parameter.
-    fn of(ranks: &[[u8; 3]]) -> Option<String> {
+    fn difference(ranks: &[[u8; 3]]) -> Option<String> {
         let requests = ["head", "blocks.0.qkv", "embedding"].map(|name| ParamRequest {
             name: name.to_owned(),
             shape: vec![1],
@@ -83,15 +83,15 @@ mod tests {
             role: Role::Vector,
             block: None,
         });
-        let state = StateBuilder::for_inference(Precision::of(DType::F32), &requests).finish();
+        let state = StateBuilder::for_inference(Precision::for_act_dtype(DType::F32), &requests).finish();
         let bytes = |numbers: &[u8; 3]| numbers.iter().flat_map(|&n| [n; BYTES]).collect();
         verdict(&state, &CollectiveResult::Bytes(ranks.iter().map(bytes).collect()))
     }
 
     #[test]
     fn the_minority_is_to_blame() {
-        let says = |ranks: &[[u8; 3]]| of(ranks).unwrap_or_default();
-        assert_eq!(of(&[[1, 2, 3]; 4]), None);
+        let says = |ranks: &[[u8; 3]]| difference(ranks).unwrap_or_default();
+        assert_eq!(difference(&[[1, 2, 3]; 4]), None);
         assert_eq!(says(&[[1, 2, 3], [1, 2, 4]]), "embedding differs between rank 0 and rank 1");
         assert_eq!(
             says(&[[1, 2, 3], [1, 9, 3], [1, 2, 3]]),

@@ -1,6 +1,6 @@
 //! The state of a checkpoint: into an engine, and from rank 0 to the others.
 
-use super::init::refresh_shadow;
+use super::init::refresh_compute_copy;
 use crate::checkpoint::{Loaded, TensorView};
 use crate::device::DType;
 use crate::device::communicator::Communicator;
@@ -33,7 +33,7 @@ pub(super) fn restore(engine: &mut Engine, loaded: &Loaded) -> Result<()> {
             engine.state.write(slot, &from_stored(spec, stored))?;
         }
     }
-    refresh_shadow(engine)
+    refresh_compute_copy(engine)
 }
 
 /// Gives every rank the parameters and the optimizer's slots of rank 0, which alone may see the checkpoint: between
@@ -71,7 +71,7 @@ pub(super) fn share(engine: &mut Engine, comm: &dyn Communicator) -> Result<()> 
     if let Some(gpu) = engine.gpu() {
         gpu.synchronize()?;
     }
-    refresh_shadow(engine)
+    refresh_compute_copy(engine)
 }
 
 /// Returns the tensors of a state buffer, unpadded, one per parameter; `prefix` goes before the parameter's name.

@@ -101,13 +101,13 @@ pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
 fn changes(
     before: &Recipe,
     corpus_hash: Option<&str>,
-    resolved: &Recipe,
+    recipe: &Recipe,
     dataset: &Dataset,
     place: &Path,
 ) -> Result<Vec<String>> {
     let mut changes = Vec::new();
     let mut refused = Vec::new();
-    for change in recipe::diff(before.values(), resolved.values()) {
+    for change in recipe::diff(before.values(), recipe.values()) {
         let text = format!("{} = {} (was {})", change.key, change.new, change.old);
         match change.class {
             Class::Training => refused.push(text),

@@ -11,7 +11,7 @@ use super::train_ranks::{announce_finished, train_ranks};
 use crate::checkpoint::{END_TOKEN_ID, Meta};
 use crate::data::Dataset;
 use crate::device::cuda::{self, Algorithms, Gpu};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::forecast::SMALLER;
 use crate::forecast::memory::peak_bytes;
 use crate::forecast::time::predicted_step_ms;
@@ -282,7 +282,7 @@ fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Optio
 
 /// Adds to an error of memory what was planned, and which keys need less.
 fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
-    if error.kind() != Kind::DoesNotFit {
+    if error.kind() != ErrorKind::DoesNotFit {
         return error;
     }
     Error::does_not_fit(format!(

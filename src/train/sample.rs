@@ -51,14 +51,14 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     }
     let trained = recipe_of(&loaded)?;
     let machine = Machine::here().with_single_device();
-    let mut resolved = recipe::load_str(
+    let mut recipe = recipe::load_str(
         Path::new("the checkpoint's recipe"),
         &loaded.meta().resolved_recipe_toml,
         &request.overrides,
         std::iter::empty(),
         &machine,
     )?;
-    let changes = recipe::diff(trained.values(), resolved.values());
+    let changes = recipe::diff(trained.values(), recipe.values());
     if let Some(change) = changes.iter().find(|change| change.class == Class::Training && change.key != DTYPE)
     {
         return Err(Error::usage(format!(
@@ -69,8 +69,8 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     }
     // `xrun sample` writes one text even for a run that generates none.
     let says_samples = request.overrides.iter().any(|set| set.starts_with("generation.samples"));
-    if resolved.values().generation.samples == 0 && !says_samples {
-        resolved = resolved.with_overrides(&["generation.samples=1".to_owned()], &machine)?;
+    if recipe.values().generation.samples == 0 && !says_samples {
+        recipe = recipe.with_overrides(&["generation.samples=1".to_owned()], &machine)?;
     }
     let tokenizer = Tokenizer::open(&request.run.join(TOKENIZER).to_string_lossy())?;
     let corpus = Corpus {
@@ -80,7 +80,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         validation_tokens: 0,
         floor: None,
     };
-    let plan = Plan::new(&resolved, &corpus, &machine)?;
+    let plan = Plan::new(&recipe, &corpus, &machine)?;
     let (state, section) = generator(&plan)?;
     let execution = &plan.execution;
     let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;

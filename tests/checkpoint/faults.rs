@@ -250,7 +250,7 @@ fn an_unusable_folder_is_named_before_training() {
         assert_eq!(names(&bench.dir()), Vec::<String>::new());
         fs.arm(0, Fault::Always(errno));
         let error = store.probe().unwrap_err();
-        assert_eq!(error.kind(), xrun::error::Kind::Usage);
+        assert_eq!(error.kind(), xrun::error::ErrorKind::Usage);
         assert!(error.message().contains("checkpoints go there"), "{error}");
     }
 }

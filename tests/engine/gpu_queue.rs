@@ -213,8 +213,8 @@ const ARCHITECTURES: [(u32, u32); 3] = [(8, 0), (9, 0), (12, 0)];
 
 /// Plans for a GPU are made without one: the machine is not asked.
 fn programs(overrides: &[&str]) -> Programs {
-    let resolved = recipe(overrides).unwrap();
-    let plan = Plan::new(&resolved, &Corpus::estimated(&resolved).unwrap(), &Machine::none()).unwrap();
+    let recipe = recipe(overrides).unwrap();
+    let plan = Plan::new(&recipe, &Corpus::estimated(&recipe).unwrap(), &Machine::none()).unwrap();
     Programs::new(&plan).unwrap()
 }
 

@@ -29,7 +29,7 @@ impl Model {
     fn new(overrides: &[&str]) -> Self {
         let sizes = ["model.n_layers=1", "training.local_batch_size=2", "training.accumulation=2"];
         let overrides = [&sizes[..], overrides].concat();
-        let setup = Setup::planned(&overrides, |plan| plan.precision = Precision::of(DType::F64));
+        let setup = Setup::planned(&overrides, |plan| plan.precision = Precision::for_act_dtype(DType::F64));
         let mut engine = setup.engine();
         // Larger than at the start of a training, and norm weights that differ, so that every gradient is felt.
         for param in &setup.programs.state.params {

@@ -66,10 +66,10 @@ impl Setup {
     }
 
     pub fn try_new(overrides: &[&str]) -> Result<Self> {
-        let resolved = recipe(overrides)?;
-        let dataset = open(&resolved)?;
-        let plan = Plan::new(&resolved, &facts(&dataset), &Machine::here())?;
-        Self::of(plan, dataset)
+        let recipe = recipe(overrides)?;
+        let dataset = open(&recipe)?;
+        let plan = Plan::new(&recipe, &facts(&dataset), &Machine::here())?;
+        Self::from_plan(plan, dataset)
     }
 
     /// With a plan that no recipe asks for.
@@ -77,10 +77,10 @@ impl Setup {
         let Self { plan, dataset, .. } = Self::new(overrides);
         let mut plan = Plan::clone(&plan);
         change(&mut plan);
-        Self::of(plan, dataset).expect("the ops take the changed plan")
+        Self::from_plan(plan, dataset).expect("the ops take the changed plan")
     }
 
-    fn of(plan: Plan, dataset: Arc<Dataset>) -> Result<Self> {
+    fn from_plan(plan: Plan, dataset: Arc<Dataset>) -> Result<Self> {
         let programs = Programs::new(&plan)?;
         Ok(Self { plan: Arc::new(plan), programs: Arc::new(programs), dataset })
     }
@@ -243,10 +243,10 @@ pub fn get(engine: &Engine, slot: &str) -> Vec<f64> {
 }
 
 /// Opens a corpus once per process.
-fn open(resolved: &Recipe) -> Result<Arc<Dataset>> {
+fn open(recipe: &Recipe) -> Result<Arc<Dataset>> {
     type Opened = Mutex<BTreeMap<String, Arc<Dataset>>>;
     static OPENED: OnceLock<Opened> = OnceLock::new();
-    let (spec, seq_len) = (data_spec(resolved), resolved.values().training.seq_len);
+    let (spec, seq_len) = (data_spec(recipe), recipe.values().training.seq_len);
     let mut opened = OPENED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let key = format!("{spec:?} {seq_len}");
     if let Some(dataset) = opened.get(&key) {

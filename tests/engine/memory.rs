@@ -71,7 +71,7 @@ fn living_blocks_are_disjoint() {
 const WIDTH: usize = 8;
 
 fn state() -> Arc<State> {
-    let mut builder = StateBuilder::empty(Precision::of(DType::F32));
+    let mut builder = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
     let one = || Spec::new([WIDTH], DType::F32);
     builder.group("io", &[("x", one()), ("y", one())]);
     Arc::new(builder.finish())

@@ -27,7 +27,7 @@ fn train(overrides: &[&str]) -> Trained {
 /// In a format that no recipe asks for, where one is given.
 fn train_in(overrides: &[&str], format: Option<DType>) -> Trained {
     let setup = Setup::planned(&[&BASE[..], overrides].concat(), |plan| {
-        plan.precision = format.map_or(plan.precision, Precision::of);
+        plan.precision = format.map_or(plan.precision, Precision::for_act_dtype);
     });
     let mut ranks = setup.train(STEPS);
     for (number, rank) in ranks.iter().enumerate() {

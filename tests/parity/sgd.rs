@@ -102,7 +102,7 @@ fn state(optimizer: &dyn Optimizer) -> State {
     };
     let matrix = request("matrix", vec![4, COUNTS[0] / 4], Role::Head);
     let params = [matrix, request("vector", vec![COUNTS[1]], Role::Vector)];
-    let precision = Precision::of(DType::F32);
+    let precision = Precision::for_act_dtype(DType::F32);
     let mut builder = StateBuilder::for_training(precision, &params, &optimizer.slots(precision));
     builder.group(
         "control",

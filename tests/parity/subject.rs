@@ -9,7 +9,7 @@ use xrun::ir::Precision;
 use xrun::machine::Machine;
 use xrun::model::{Programs, schedule_table};
 use xrun::plan::{Corpus, Plan};
-use xrun::train::refresh_shadow;
+use xrun::train::refresh_compute_copy;
 
 /// The sizes and the schedule of `scripts/parity.py`.
 const RECIPE: &str = r#"
@@ -65,7 +65,7 @@ impl Subject {
 
     /// As [`Subject::new`], in f64, which no recipe asks for.
     pub fn in_f64() -> Self {
-        Self::with(&[], |plan| plan.precision = Precision::of(xrun::device::DType::F64))
+        Self::with(&[], |plan| plan.precision = Precision::for_act_dtype(xrun::device::DType::F64))
     }
 
     fn with(overrides: &[&str], change: impl FnOnce(&mut Plan)) -> Self {
@@ -103,7 +103,7 @@ impl Subject {
             let slot = engine.state.slot(&format!("params.{}", param.name)).unwrap();
             engine.state.set_values(slot, &formula::weights(&param.name, &param.spec.shape)).unwrap();
         }
-        refresh_shadow(&mut engine).unwrap();
+        refresh_compute_copy(&mut engine).unwrap();
         let mut subject = Self { plan, programs, engine };
         subject.set("control.schedule", &schedule_table(&subject.plan));
         subject.set("control.step", &[1.0]);

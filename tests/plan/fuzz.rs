@@ -85,10 +85,10 @@ proptest! {
     ) {
         let start = Instant::now();
         let name = "quickstart".as_ref();
-        let Ok(resolved) = recipe::load(name, &overrides, std::iter::empty(), &Machine::none()) else {
+        let Ok(recipe) = recipe::load(name, &overrides, std::iter::empty(), &Machine::none()) else {
             return Ok(());
         };
-        let Ok(plan) = Plan::new(&resolved, &corpus(vocab), &Machine::none()) else { return Ok(()) };
+        let Ok(plan) = Plan::new(&recipe, &corpus(vocab), &Machine::none()) else { return Ok(()) };
         let programs = Programs::new(&plan).map_err(|e| TestCaseError::fail(e.to_string()))?;
         let found = Forecast::new(&plan, &programs, &[device(hardware::DEVICES[on].name)]);
         let found = found.map_err(|e| TestCaseError::fail(e.to_string()))?;

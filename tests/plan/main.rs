@@ -21,9 +21,9 @@ fn corpus(vocab_size: usize) -> Corpus {
 /// The plan of a built-in recipe with overrides, for any machine.
 fn plan(name: &str, overrides: &[&str], vocab_size: usize) -> Plan {
     let overrides: Vec<String> = overrides.iter().map(|s| (*s).to_owned()).collect();
-    let resolved = recipe::load(name.as_ref(), &overrides, std::iter::empty(), &Machine::none());
-    let resolved = resolved.expect("a good recipe");
-    Plan::new(&resolved, &corpus(vocab_size), &Machine::none()).expect("a good plan")
+    let recipe = recipe::load(name.as_ref(), &overrides, std::iter::empty(), &Machine::none());
+    let recipe = recipe.expect("a good recipe");
+    Plan::new(&recipe, &corpus(vocab_size), &Machine::none()).expect("a good plan")
 }
 
 fn programs(plan: &Plan) -> Programs {

@@ -28,23 +28,23 @@ fn a_chain_is_layered_from_its_base() {
     );
     write(folder.path(), "middle.toml", "extends = \"shared/base.toml\"\n[training]\nsteps = 8\nseed = 5\n");
     let top = write(folder.path(), "top.toml", "extends = \"middle.toml\"\n[training]\nseed = 6\n");
-    let resolved = load(&top, &["model.n_layers=2", "data.tokenizer=here.json"]).expect("valid");
-    let recipe = resolved.values();
-    assert_eq!((recipe.model.dim, recipe.model.n_layers), (384, 2));
-    assert_eq!((recipe.training.steps, recipe.training.seed), (8, 6));
-    assert_eq!(resolved.name(), "top");
-    let names: Vec<String> = resolved
+    let recipe = load(&top, &["model.n_layers=2", "data.tokenizer=here.json"]).expect("valid");
+    let values = recipe.values();
+    assert_eq!((values.model.dim, values.model.n_layers), (384, 2));
+    assert_eq!((values.training.steps, values.training.seed), (8, 6));
+    assert_eq!(recipe.name(), "top");
+    let names: Vec<String> = recipe
         .files()
         .iter()
         .map(|(path, _)| path.file_name().expect("a name").to_string_lossy().into_owned())
         .collect();
     assert_eq!(names, ["built-in:dim384", "base.toml", "middle.toml", "top.toml"]);
-    assert_eq!(resolved.layer("data.corpus"), Layer::File { path: base.clone(), line: 3 });
+    assert_eq!(recipe.layer("data.corpus"), Layer::File { path: base.clone(), line: 3 });
     // A path counts from the file that says it; on the command line, from the current directory.
-    assert_eq!(Path::new(&recipe.data.corpus), folder.path().join("shared/text"));
+    assert_eq!(Path::new(&values.data.corpus), folder.path().join("shared/text"));
     let here = std::env::current_dir().expect("a current folder");
-    assert_eq!(Path::new(&recipe.data.tokenizer), here.join("here.json"));
-    assert_eq!(resolved.written().data.corpus, "text", "as it was spelled");
+    assert_eq!(Path::new(&values.data.tokenizer), here.join("here.json"));
+    assert_eq!(recipe.written().data.corpus, "text", "as it was spelled");
     let absolute = load(&top, &["data.corpus=/absolute"]).expect("valid");
     assert_eq!(absolute.values().data.corpus, "/absolute");
 }
@@ -53,13 +53,13 @@ fn a_chain_is_layered_from_its_base() {
 fn a_later_check_can_point_at_any_layer() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = write(folder.path(), "a.toml", "[training]\nsteps = 8\n");
-    let resolved = load(&path, &["model.dim=64"]).expect("valid");
-    let error = resolved.error(
+    let recipe = load(&path, &["model.dim=64"]).expect("valid");
+    let error = recipe.error(
         &["training.steps", "model.dim", "data.corpus", "engine.threads"],
         "the corpus is too small",
         "train fewer steps",
     );
-    assert_eq!(error.kind(), xrun::error::Kind::Usage);
+    assert_eq!(error.kind(), xrun::error::ErrorKind::Usage);
     let message = error.message().replace(&folder.path().display().to_string(), "");
     insta::assert_snapshot!(message, @r#"
     the corpus is too small

@@ -2,25 +2,25 @@
 
 use proptest::prelude::*;
 use std::path::Path;
-use xrun::error::Kind;
+use xrun::error::ErrorKind;
 use xrun::machine::Machine;
 use xrun::recipe::{self, KEYS, builtin};
 
 /// Loading ends with a recipe that survives being written, or with a usage error; it never panics.
 fn survives(text: &str, overrides: &[String]) -> Result<(), TestCaseError> {
     match recipe::load_str(Path::new("garbled.toml"), text, overrides, std::iter::empty(), &Machine::none()) {
-        Ok(resolved) => {
+        Ok(recipe) => {
             let again = recipe::load_str(
                 Path::new("again.toml"),
-                &resolved.to_toml(),
+                &recipe.to_toml(),
                 &[],
                 std::iter::empty(),
                 &Machine::none(),
             );
-            prop_assert_eq!(again.map(|r| r.values().clone()), Ok(resolved.values().clone()));
+            prop_assert_eq!(again.map(|r| r.values().clone()), Ok(recipe.values().clone()));
         }
         Err(error) => {
-            prop_assert_eq!(error.kind(), Kind::Usage);
+            prop_assert_eq!(error.kind(), ErrorKind::Usage);
             prop_assert!(!error.message().is_empty());
         }
     }

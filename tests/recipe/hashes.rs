@@ -59,12 +59,12 @@ fn kept_runs_keep_their_hashes() {
         OLDER.lines().map(|line| line.split_once("  ").expect("a hash and a run")).collect();
     let runs = files(&kept, "resolved.toml");
     assert!(runs.len() > 50, "{} runs", runs.len());
-    for resolved in runs {
-        let folder = resolved.parent().expect("a folder");
+    for path in runs {
+        let folder = path.parent().expect("a folder");
         let summary = fs::read(folder.join("summary.json")).expect("a summary");
         let summary: serde_json::Value = serde_json::from_slice(&summary).expect("JSON");
         let older = older.iter().find(|(_, run)| kept.join(run) == folder).map(|(hash, _)| *hash);
         let expected = older.or(summary["recipe_hash"].as_str()).expect("a recorded hash");
-        assert_eq!(hash(&resolved), expected, "{}", resolved.display());
+        assert_eq!(hash(&path), expected, "{}", path.display());
     }
 }

@@ -1,7 +1,7 @@
 //! Wrong recipes, and exactly what is said about each.
 
 use std::path::Path;
-use xrun::error::Kind;
+use xrun::error::ErrorKind;
 use xrun::machine::Machine;
 use xrun::recipe;
 
@@ -11,7 +11,7 @@ fn wrong(text: &str, overrides: &[&str], env: &[(&str, &str)]) -> String {
     let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let error = recipe::load_str(Path::new("wrong.toml"), text, &overrides, env, &Machine::none())
         .expect_err("a wrong recipe");
-    assert_eq!(error.kind(), Kind::Usage);
+    assert_eq!(error.kind(), ErrorKind::Usage);
     error.message().to_owned()
 }
 

@@ -7,7 +7,7 @@ pub const FIRST_WORD: u32 = 257;
 
 /// What a rule may stand for; `parts` contain only `parts` and sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum RuleKind {
     Parts,
     Sentence,
     Phrase,
@@ -33,7 +33,7 @@ type Choices<T> = Vec<Weighted<T>>;
 #[derive(Debug)]
 struct Rule {
     name: String,
-    kind: Kind,
+    kind: RuleKind,
     alternatives: Choices<Vec<Symbol>>,
 }
 
@@ -133,9 +133,9 @@ impl Grammar {
             return Ok(());
         }
         let kind = match kind {
-            "parts" => Kind::Parts,
-            "sentence" => Kind::Sentence,
-            "phrase" => Kind::Phrase,
+            "parts" => RuleKind::Parts,
+            "sentence" => RuleKind::Sentence,
+            "phrase" => RuleKind::Phrase,
             other => return Err(format!("unknown kind {other}")),
         };
         if self.rules.iter().any(|r| r.name == rest) {
@@ -166,9 +166,9 @@ impl Grammar {
             body.split_whitespace().map(|s| self.symbol(s)).collect::<Result<_, _>>()?;
         for s in &symbols {
             let fits = match (kind, s) {
-                (Kind::Parts, Symbol::Rule(r)) => self.rules[*r].kind != Kind::Phrase,
-                (Kind::Parts, _) => false,
-                (_, Symbol::Rule(r)) => self.rules[*r].kind == Kind::Phrase,
+                (RuleKind::Parts, Symbol::Rule(r)) => self.rules[*r].kind != RuleKind::Phrase,
+                (RuleKind::Parts, _) => false,
+                (_, Symbol::Rule(r)) => self.rules[*r].kind == RuleKind::Phrase,
                 _ => true,
             };
             if !fits {
@@ -420,7 +420,7 @@ impl Grammar {
     /// Whether `text` is one sentence of the grammar, with nothing bound before it.
     pub fn is_sentence(&self, text: &str) -> bool {
         let Some(words) = self.read(text) else { return false };
-        (0..self.rules.len()).filter(|&r| self.rules[r].kind == Kind::Sentence).any(|r| {
+        (0..self.rules.len()).filter(|&r| self.rules[r].kind == RuleKind::Sentence).any(|r| {
             let mut search = Search::new(self, &words, true);
             search.walk(Some(&Frame { symbols: &[Symbol::Rule(r)], next: None }), 0, 0.0);
             search.found.is_some()

@@ -128,7 +128,7 @@ fn a_wrong_file_is_an_error() {
     for (json, says) in cases {
         let error = open_json(&json).unwrap_err();
         assert!(error.message().contains(says), "{error}");
-        assert_eq!(error.kind(), crate::error::Kind::Usage);
+        assert_eq!(error.kind(), crate::error::ErrorKind::Usage);
     }
     let missing = Tokenizer::open("no/such/tokenizer.json").unwrap_err();
     assert!(missing.message().contains("gpt2, byte, stories"), "{missing}");

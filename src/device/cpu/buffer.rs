@@ -24,7 +24,7 @@ impl Buffer {
     /// Allocates `bytes` zeroed bytes. An empty buffer allocates nothing.
     ///
     /// # Errors
-    /// [`Kind::DoesNotFit`](crate::error::Kind::DoesNotFit) when the system refuses.
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when the system refuses.
     pub fn zeroed(bytes: usize) -> Result<Self> {
         let refused = || Error::does_not_fit(format!("the system refused {bytes} bytes of host memory"));
         let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| refused())?;

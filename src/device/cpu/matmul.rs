@@ -141,7 +141,7 @@ pub fn product<E: Elem, C: Elem<Acc = E::Acc>>(
         }
         E::Acc::scratch().with_borrow_mut(|[a_wide, b_wide, sum]| {
             sum.resize(rows * columns, E::Acc::ZERO);
-            let sum_at = Matrix::rows(ViewMut::of(sum), columns);
+            let sum_at = Matrix::rows(ViewMut::from_slice(sum), columns);
             // Long sums go block by block, so that the widened operands stay small.
             for at in (0..k).step_by(LONGEST_WIDENED) {
                 let depth = LONGEST_WIDENED.min(k - at);
@@ -196,13 +196,13 @@ fn widen<'a, E: Elem>(
         for r in 0..rows {
             from.view.load(from.at(r, 0).start, &mut scratch[r * columns..(r + 1) * columns]);
         }
-        Matrix::rows(View::of(scratch), columns)
+        Matrix::rows(View::from_slice(scratch), columns)
     } else {
         assert_eq!(from.row_stride, 1, "one direction of a matrix is contiguous");
         for c in 0..columns {
             from.view.load(from.at(0, c).start, &mut scratch[c * rows..(c + 1) * rows]);
         }
-        Matrix::rows(View::of(scratch), rows).t()
+        Matrix::rows(View::from_slice(scratch), rows).t()
     }
 }
 

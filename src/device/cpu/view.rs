@@ -61,7 +61,7 @@ impl<'a, E> View<'a, E> {
     }
 
     /// A view of a slice, for callers outside a program (tests, matrix products on scratch).
-    pub fn of(slice: &'a [E]) -> Self {
+    pub fn from_slice(slice: &'a [E]) -> Self {
         Self { start: slice.as_ptr(), len: slice.len(), lifetime: PhantomData }
     }
 
@@ -111,7 +111,7 @@ impl<'a, E> ViewMut<'a, E> {
     }
 
     /// A view of a slice, for callers outside a program.
-    pub fn of(slice: &'a mut [E]) -> Self {
+    pub fn from_slice(slice: &'a mut [E]) -> Self {
         Self { start: slice.as_mut_ptr(), len: slice.len(), lifetime: PhantomData }
     }
 

@@ -135,7 +135,7 @@ impl Gpu {
     /// Allocates memory; its contents are undefined.
     ///
     /// # Errors
-    /// [`Kind::DoesNotFit`](crate::error::Kind::DoesNotFit) when the driver or the limit refuses.
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when the driver or the limit refuses.
     pub fn allocate(&self, bytes: usize) -> Result<DeviceBuffer> {
         self.allocator.allocate(bytes)
     }

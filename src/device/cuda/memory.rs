@@ -37,7 +37,7 @@ impl Allocator {
     /// Allocates memory; its contents are undefined.
     ///
     /// # Errors
-    /// [`Kind::DoesNotFit`](crate::error::Kind::DoesNotFit) when the driver or the limit refuses.
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when the driver or the limit refuses.
     pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<DeviceBuffer> {
         let mut ledger = lock(&self.ledger);
         if let Some(limit) = ledger.limit.filter(|&limit| ledger.held.saturating_add(bytes) > limit) {

@@ -47,7 +47,7 @@ fn group<E: Elem>(
     extras: &Extras<'_>,
 ) {
     let (heads, seq_len, dim) = (attention.heads, attention.seq_len, attention.heads.dim);
-    let score_scale = E::Acc::of(heads.score_scale());
+    let score_scale = E::Acc::from_f64(heads.score_scale());
     let (width, o_width) = (heads.width(), heads.query * dim);
     let wide = usize::from(widens::<E>());
     let queries = QUERIES.min(seq_len);
@@ -91,7 +91,7 @@ fn group<E: Elem>(
                 *delta = lanes::dot(o_row, d_o_row);
             }
             dq.fill(E::Acc::ZERO);
-            for block in blocks(&extras.visible.of_any(b, q0..q0 + count)) {
+            for block in blocks(&extras.visible.keys_of_any(b, q0..q0 + count)) {
                 let width = block.len();
                 let stride = width.next_multiple_of(LANES);
                 let (k, v) = (k.at(block.start, 0), v.at(block.start, 0));
@@ -100,7 +100,7 @@ fn group<E: Elem>(
                     score_scale,
                     q,
                     k.t(),
-                    Matrix::rows(ViewMut::of(p), stride),
+                    Matrix::rows(ViewMut::from_slice(p), stride),
                     false,
                 );
                 multiply(
@@ -108,13 +108,13 @@ fn group<E: Elem>(
                     E::Acc::ONE,
                     d_o,
                     v.t(),
-                    Matrix::rows(ViewMut::of(dp), stride),
+                    Matrix::rows(ViewMut::from_slice(dp), stride),
                     false,
                 );
                 for r in 0..count {
                     let p = &mut p[r * stride..(r + 1) * stride];
                     let dp = &mut dp[r * stride..(r + 1) * stride];
-                    let seen = within(&extras.visible.of(b, q0 + r), &block);
+                    let seen = within(&extras.visible.keys(b, q0 + r), &block);
                     if seen.is_empty() {
                         p.fill(E::Acc::ZERO);
                         dp.fill(E::Acc::ZERO);
@@ -136,11 +136,19 @@ fn group<E: Elem>(
                         dp.iter_mut().zip(&*p).for_each(|(dp, p)| *dp = *p * (*dp - delta));
                     }
                 }
-                let (p, ds) = (Matrix::rows(View::of(p), stride), Matrix::rows(View::of(dp), stride));
-                let dv = Matrix::rows(ViewMut::of(dv), dim).at(block.start, 0);
+                let (p, ds) =
+                    (Matrix::rows(View::from_slice(p), stride), Matrix::rows(View::from_slice(dp), stride));
+                let dv = Matrix::rows(ViewMut::from_slice(dv), dim).at(block.start, 0);
                 multiply((width, dim, count), E::Acc::ONE, p.t(), d_o, dv, true);
-                multiply((count, dim, width), score_scale, ds, k, Matrix::rows(ViewMut::of(dq), dim), true);
-                let dk = Matrix::rows(ViewMut::of(dk), dim).at(block.start, 0);
+                multiply(
+                    (count, dim, width),
+                    score_scale,
+                    ds,
+                    k,
+                    Matrix::rows(ViewMut::from_slice(dq), dim),
+                    true,
+                );
+                let dk = Matrix::rows(ViewMut::from_slice(dk), dim).at(block.start, 0);
                 multiply((width, dim, count), score_scale, ds.t(), q, dk, true);
             }
             for (r, dq) in dq.chunks_exact(dim).take(count).enumerate() {

@@ -4,7 +4,7 @@ use super::Attention;
 use super::backward::{Tensors, backward};
 use super::forward::forward;
 use super::gpu;
-use super::reference::Problem;
+use super::reference::AttentionCase;
 use super::unfused::{Inputs, record};
 use crate::dispatch_float;
 use crate::error::Result;
@@ -56,7 +56,7 @@ impl Op for FlashAttention {
     }
 
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
-        let (o, lse) = record(b, self.0, Inputs::of(&self.0, inputs))?;
+        let (o, lse) = record(b, self.0, Inputs::from_op_inputs(&self.0, inputs))?;
         Ok(Some(vec![o, lse]))
     }
 
@@ -74,20 +74,20 @@ impl Op for FlashAttention {
 
     fn cases(&self, precision: Precision) -> Cases {
         let problems = [
-            Problem::causal(2, 1, (2, 1, 32)),
-            Problem::causal(2, 1, (1, 1, 64)).dropped(0.5),
-            Problem::causal(3, 17, (2, 2, 32)),
-            Problem::causal(2, 17, (8, 1, 64)).dropped(0.1),
-            Problem::causal(2, 33, (4, 2, 96)).spans().dropped(0.2),
-            Problem::causal(1, 70, (1, 1, 128)).spans(),
-            Problem::causal(1, 129, (2, 1, 32)).dropped(0.1),
-            Problem::causal(1, 255, (2, 1, 64)),
-            Problem::causal(1, 256, (1, 1, 96)).dropped(0.1),
-            Problem::causal(1, 300, (2, 1, 32)).spans().dropped(0.1),
-            Problem::causal(1, 1000, (1, 1, 32)),
-            Problem::causal(1, 1000, (1, 1, 128)).dropped(0.1),
+            AttentionCase::causal(2, 1, (2, 1, 32)),
+            AttentionCase::causal(2, 1, (1, 1, 64)).dropped(0.5),
+            AttentionCase::causal(3, 17, (2, 2, 32)),
+            AttentionCase::causal(2, 17, (8, 1, 64)).dropped(0.1),
+            AttentionCase::causal(2, 33, (4, 2, 96)).spans().dropped(0.2),
+            AttentionCase::causal(1, 70, (1, 1, 128)).spans(),
+            AttentionCase::causal(1, 129, (2, 1, 32)).dropped(0.1),
+            AttentionCase::causal(1, 255, (2, 1, 64)),
+            AttentionCase::causal(1, 256, (1, 1, 96)).dropped(0.1),
+            AttentionCase::causal(1, 300, (2, 1, 32)).spans().dropped(0.1),
+            AttentionCase::causal(1, 1000, (1, 1, 32)),
+            AttentionCase::causal(1, 1000, (1, 1, 128)).dropped(0.1),
         ];
-        let case = |problem: Problem| {
+        let case = |problem: AttentionCase| {
             let inputs = [vec![problem.packed(precision)], problem.extras()].concat();
             let op = FlashAttention(problem.attention);
             Case::new(problem.name(), op, inputs, move |inputs| problem.solve(&inputs[0], &inputs[1..]))

@@ -45,7 +45,7 @@ fn head<E: Elem>(
     lse: ViewMut<'_, E::Acc>,
 ) {
     let (heads, seq_len, dim) = (attention.heads, attention.seq_len, attention.heads.dim);
-    let score_scale = E::Acc::of(heads.score_scale());
+    let score_scale = E::Acc::from_f64(heads.score_scale());
     let wide = usize::from(widens::<E>());
     let queries = QUERIES.min(seq_len);
     let keys = KEYS.min(seq_len).next_multiple_of(LANES);
@@ -67,18 +67,18 @@ fn head<E: Elem>(
     for q0 in (0..seq_len).step_by(queries) {
         let count = queries.min(seq_len - q0);
         let q = operand(rows.at(q0, heads.query_at(h)), (count, dim), &mut *q_wide);
-        let seen = extras.visible.of_any(b, q0..q0 + count);
+        let seen = extras.visible.keys_of_any(b, q0..q0 + count);
         max.fill(E::Acc::NEG_INFINITY);
         norm.fill(E::Acc::ZERO);
         sums.fill(E::Acc::ZERO);
         for block in blocks(&seen) {
             let width = block.len();
             let stride = width.next_multiple_of(LANES);
-            let to = Matrix::rows(ViewMut::of(scores), stride);
+            let to = Matrix::rows(ViewMut::from_slice(scores), stride);
             multiply((count, width, dim), score_scale, q, k.at(block.start, 0).t(), to, false);
             for r in 0..count {
                 let row = &mut scores[r * stride..(r + 1) * stride];
-                let seen = within(&extras.visible.of(b, q0 + r), &block);
+                let seen = within(&extras.visible.keys(b, q0 + r), &block);
                 if seen.is_empty() {
                     row.fill(E::Acc::ZERO);
                     continue;
@@ -96,8 +96,8 @@ fn head<E: Elem>(
                     multiply_by(row, &factors[..live]);
                 }
             }
-            let p = Matrix::rows(View::of(scores), stride);
-            let to = Matrix::rows(ViewMut::of(sums), dim);
+            let p = Matrix::rows(View::from_slice(scores), stride);
+            let to = Matrix::rows(ViewMut::from_slice(sums), dim);
             multiply((count, dim, width), E::Acc::ONE, p, v.at(block.start, 0), to, true);
         }
         for r in 0..count {

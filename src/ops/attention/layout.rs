@@ -91,7 +91,7 @@ pub struct Visible<'a> {
 impl Visible<'_> {
     /// The keys that query `t` of sequence `b` of this batch sees. Ends beyond the sequence are cut off.
     #[inline(always)]
-    pub fn of(&self, b: usize, t: usize) -> Range<usize> {
+    pub fn keys(&self, b: usize, t: usize) -> Range<usize> {
         match self.spans {
             None => 0..t + 1,
             Some(spans) => {
@@ -103,8 +103,8 @@ impl Visible<'_> {
     }
 
     /// The smallest range that holds what any of these queries sees.
-    pub fn of_any(&self, b: usize, queries: Range<usize>) -> Range<usize> {
-        let seen = queries.map(|t| self.of(b, t)).filter(|seen| !seen.is_empty());
+    pub fn keys_of_any(&self, b: usize, queries: Range<usize>) -> Range<usize> {
+        let seen = queries.map(|t| self.keys(b, t)).filter(|seen| !seen.is_empty());
         seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
     }
 }

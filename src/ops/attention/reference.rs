@@ -7,12 +7,12 @@ use crate::ops::dropout::{Site, reference_factor};
 
 /// One attention problem of a case.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Problem {
+pub(crate) struct AttentionCase {
     pub batch: usize,
     pub attention: Attention,
 }
 
-impl Problem {
+impl AttentionCase {
     /// A causal problem without dropout: batch, sequence length, (query heads, key heads, width of a head).
     pub fn causal(batch: usize, seq_len: usize, (query, kv, dim): (usize, usize, usize)) -> Self {
         let heads = Heads { query, kv, dim };
@@ -51,7 +51,7 @@ impl Problem {
 
     /// The packed rows.
     pub fn packed(&self, precision: Precision) -> (Spec, Fill) {
-        (Spec::new([self.rows(), self.attention.heads.width()], precision.stream), Fill::Normal(0.0, 1.0))
+        (Spec::new([self.rows(), self.attention.heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0))
     }
 
     /// Spans, if it has them: some start late, some see the future, some see one key.

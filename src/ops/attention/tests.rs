@@ -1,6 +1,6 @@
 //! Forms of attention against each other: flash, unfused, cached; one batch against another split of it.
 
-use super::reference::Problem;
+use super::reference::AttentionCase;
 use super::*;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
@@ -38,11 +38,11 @@ fn engine(state: &Arc<State>, sections: &[&Section]) -> Engine {
 
 /// Output and gradient of the packed rows. `sequences` says which sequences of the data of [`noise`] are
 /// computed.
-fn run(problem: Problem, form: Form, dtype: DType, sequences: &[u32]) -> (Vec<f64>, Vec<f64>) {
+fn run(problem: AttentionCase, form: Form, dtype: DType, sequences: &[u32]) -> (Vec<f64>, Vec<f64>) {
     let attention = problem.attention;
     let t = attention.seq_len;
-    let problem = Problem { batch: sequences.len(), ..problem };
-    let precision = Precision::of(dtype);
+    let problem = AttentionCase { batch: sequences.len(), ..problem };
+    let precision = Precision::for_act_dtype(dtype);
     let o_width = attention.heads.query * attention.heads.dim;
     let o_spec = Spec::new([problem.rows(), o_width], dtype);
     let (packed_spec, _) = problem.packed(precision);
@@ -115,11 +115,11 @@ fn assert_close(a: &[f64], b: &[f64], tolerance: f64, what: &str) {
 #[test]
 fn flash_equals_unfused_with_the_same_masks() {
     for problem in [
-        Problem::causal(2, 17, (4, 2, 32)),
-        Problem::causal(2, 67, (8, 1, 32)).dropped(0.2),
-        Problem::causal(2, 129, (2, 2, 64)).dropped(0.1),
-        Problem::causal(1, 301, (2, 1, 32)).spans().dropped(0.1),
-        Problem::causal(3, 1, (2, 1, 96)).dropped(0.5),
+        AttentionCase::causal(2, 17, (4, 2, 32)),
+        AttentionCase::causal(2, 67, (8, 1, 32)).dropped(0.2),
+        AttentionCase::causal(2, 129, (2, 2, 64)).dropped(0.1),
+        AttentionCase::causal(1, 301, (2, 1, 32)).spans().dropped(0.1),
+        AttentionCase::causal(3, 1, (2, 1, 96)).dropped(0.5),
     ] {
         for (dtype, tolerance) in [(DType::F64, 1e-13), (DType::F32, 2e-6)] {
             let flash = run(problem, Form::Flash, dtype, &[4, 0, 7][..problem.batch]);
@@ -136,7 +136,7 @@ fn flash_equals_unfused_with_the_same_masks() {
 /// Sequences keep their bits, dropout included, wherever in a batch they lie.
 #[test]
 fn a_split_of_the_batch_changes_no_bit() {
-    let problem = Problem::causal(4, 33, (4, 2, 32)).dropped(0.2);
+    let problem = AttentionCase::causal(4, 33, (4, 2, 32)).dropped(0.2);
     let whole = run(problem, Form::Flash, DType::F32, &[0, 1, 2, 3]);
     for split in [[0, 2], [1, 3]] {
         let part = run(problem, Form::Flash, DType::F32, &split);
@@ -152,12 +152,12 @@ fn a_split_of_the_batch_changes_no_bit() {
 #[test]
 fn generating_with_a_cache_gives_the_rows_of_flash_attention() {
     let (batch, t) = (2, 19);
-    let problem = Problem::causal(batch, t, (4, 2, 32));
+    let problem = AttentionCase::causal(batch, t, (4, 2, 32));
     let heads = problem.attention.heads;
     let flash = run(problem, Form::Flash, DType::F32, &[0, 1]).0;
     let packed = noise(batch * t * heads.width(), 0);
 
-    let mut layout = StateBuilder::empty(Precision::of(DType::F32));
+    let mut layout = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
     let append = CacheAppend { heads, capacity: t };
     let rows = Spec::new([batch, heads.width()], DType::F32);
     let positions = Spec::new([batch], DType::U32);
@@ -193,7 +193,7 @@ fn generating_with_a_cache_gives_the_rows_of_flash_attention() {
 
 #[test]
 fn inputs_that_do_not_fit_are_refused() {
-    let attention = Problem::causal(2, 8, (4, 2, 32)).dropped(0.1).attention;
+    let attention = AttentionCase::causal(2, 8, (4, 2, 32)).dropped(0.1).attention;
     let op = FlashAttention(attention);
     let packed = |rows: usize, width: usize| Spec::new([rows, width], DType::F32);
     let u32s = |n: usize| Spec::new([n], DType::U32);

@@ -1,7 +1,7 @@
 //! Attention in four visible steps: scores, softmax, dropout, values. It keeps T × T tensors, and is the
 //! oracle and the ablation of the flash form.
 
-use super::reference::Problem;
+use super::reference::AttentionCase;
 use super::rows::{Scratch, cut};
 use super::{Attention, Heads, Mask};
 use crate::device::cpu::matmul::{Matrix, multiply, operand, widens};
@@ -29,7 +29,7 @@ pub struct Inputs {
 
 impl Inputs {
     /// Names the inputs of [`FlashAttention`](super::FlashAttention), which `infer` has counted.
-    pub(super) fn of(attention: &Attention, inputs: &[TensorId]) -> Self {
+    pub(super) fn from_op_inputs(attention: &Attention, inputs: &[TensorId]) -> Self {
         let spans = (attention.mask == Mask::Spans).then(|| inputs[1]);
         let next = 1 + usize::from(spans.is_some());
         let counters = attention.dropout.map(|_| [inputs[next], inputs[next + 1]]);
@@ -52,7 +52,7 @@ pub fn attention_unfused(b: &mut Builder, attention: Attention, inputs: Inputs) 
 
 /// Records attention with smaller ops and returns `(o, lse)`, as the flash form has them.
 pub(super) fn record(b: &mut Builder, attention: Attention, inputs: Inputs) -> Result<(TensorId, TensorId)> {
-    let s = b.emit1("scores", AttentionScores::of(&attention), &[inputs.packed])?;
+    let s = b.emit1("scores", AttentionScores::for_attention(&attention), &[inputs.packed])?;
     let read: Vec<TensorId> = [s].into_iter().chain(inputs.spans).collect();
     let softmax = b.emit("probabilities", Softmax { mask: attention.mask }, &read)?;
     let (mut p, lse) = (softmax[0], softmax[1]);
@@ -117,7 +117,7 @@ fn product<E: Elem>(
     let copies = usize::from(widens::<E>());
     let (a_wide, b_wide) = (cut(&mut rest, copies * m * k), cut(&mut rest, copies * k * n));
     let (a, b) = (operand(a, (m, k), a_wide), operand(b, (k, n), b_wide));
-    multiply((m, n, k), alpha, a, b, Matrix::rows(ViewMut::of(sum), n), add);
+    multiply((m, n, k), alpha, a, b, Matrix::rows(ViewMut::from_slice(sum), n), add);
 }
 
 /// Rounds the rows of `sum`, `columns` wide, into a matrix.
@@ -164,7 +164,7 @@ fn launch(
 }
 
 impl AttentionScores {
-    fn of(attention: &Attention) -> Self {
+    fn for_attention(attention: &Attention) -> Self {
         Self { heads: attention.heads, seq_len: attention.seq_len }
     }
 }
@@ -211,7 +211,7 @@ impl Op for AttentionScores {
                 let mut scratch = Scratch::lend(t * t + 2 * t * dim);
                 let mut rest = scratch.all();
                 let sum = cut(&mut rest, t * t);
-                product((t, t, dim), <E as Elem>::Acc::of(heads.score_scale()), q, k.t(), sum, rest, false);
+                product((t, t, dim), <E as Elem>::Acc::from_f64(heads.score_scale()), q, k.t(), sum, rest, false);
                 store(s.at(task * t, 0), t, sum);
             });
         });
@@ -227,8 +227,8 @@ impl Op for AttentionScores {
     }
 
     fn cases(&self, precision: Precision) -> Cases {
-        let case = |problem: Problem| {
-            let op = AttentionScores::of(&problem.attention);
+        let case = |problem: AttentionCase| {
+            let op = AttentionScores::for_attention(&problem.attention);
             Case::new(problem.name(), op, vec![problem.packed(precision)], move |inputs| {
                 vec![reference_scores(&problem, &inputs[0])]
             })
@@ -239,12 +239,12 @@ impl Op for AttentionScores {
 }
 
 /// Problems small enough for T × T tensors.
-fn problems() -> impl Iterator<Item = Problem> {
+fn problems() -> impl Iterator<Item = AttentionCase> {
     let shapes = [(2, 1, (1, 1, 32)), (2, 17, (2, 1, 64)), (3, 33, (8, 1, 32)), (1, 65, (2, 2, 96))];
-    shapes.into_iter().map(|(batch, t, heads)| Problem::causal(batch, t, heads))
+    shapes.into_iter().map(|(batch, t, heads)| AttentionCase::causal(batch, t, heads))
 }
 
-fn reference_scores(problem: &Problem, packed: &Array) -> Array {
+fn reference_scores(problem: &AttentionCase, packed: &Array) -> Array {
     let Attention { heads, seq_len: t_max, .. } = problem.attention;
     let mut s = Array::zeros(&[problem.batch, heads.query, t_max, t_max]);
     for (i, s) in s.data.iter_mut().enumerate() {
@@ -295,9 +295,9 @@ impl Op for AttentionScoresGrad {
                     let h = g * heads.group() + i;
                     let q = rows.at(b * t, heads.query_at(h));
                     let ds = ds.at((b * heads.query + h) * t, 0);
-                    product((t, dim, t), <E as Elem>::Acc::of(heads.score_scale()), ds, k, dq, rest, false);
+                    product((t, dim, t), <E as Elem>::Acc::from_f64(heads.score_scale()), ds, k, dq, rest, false);
                     store(d_rows.at(b * t, heads.query_at(h)), dim, dq);
-                    product((t, dim, t), <E as Elem>::Acc::of(heads.score_scale()), ds.t(), q, dk, rest, i > 0);
+                    product((t, dim, t), <E as Elem>::Acc::from_f64(heads.score_scale()), ds.t(), q, dk, rest, i > 0);
                 }
                 store(d_rows.at(b * t, heads.key_at(g)), dim, dk);
                 clear(d_rows.at(b * t, heads.value_at(g)), t, dim);
@@ -374,9 +374,9 @@ impl Op for AttentionValues {
     }
 
     fn cases(&self, precision: Precision) -> Cases {
-        let case = |problem: Problem| {
+        let case = |problem: AttentionCase| {
             let Attention { heads, seq_len, .. } = problem.attention;
-            let p = Spec::new([problem.batch, heads.query, seq_len, seq_len], precision.stream);
+            let p = Spec::new([problem.batch, heads.query, seq_len, seq_len], precision.act_dtype);
             let inputs = vec![(p, Fill::Uniform(0.0, 1.0)), problem.packed(precision)];
             Case::new(problem.name(), AttentionValues(heads), inputs, move |inputs| {
                 vec![reference_values(&problem, &inputs[0], &inputs[1])]
@@ -387,7 +387,7 @@ impl Op for AttentionValues {
     }
 }
 
-fn reference_values(problem: &Problem, p: &Array, packed: &Array) -> Array {
+fn reference_values(problem: &AttentionCase, p: &Array, packed: &Array) -> Array {
     let Attention { heads, seq_len: t_max, .. } = problem.attention;
     let mut o = Array::zeros(&[problem.rows(), heads.query * heads.dim]);
     for (i, o) in o.data.iter_mut().enumerate() {

@@ -118,7 +118,7 @@ impl Op for HeadLoss {
             let (x, w) = (Matrix::rows(cx.input::<E>(0), d), Matrix::rows(cx.input::<E>(1), d));
             let (losses, logits) = (cx.output::<A>(0), cx.output::<E>(1));
             product(cx.pool, (rows, width, d), A::ONE, x, w.t(), Matrix::rows(logits, width), false);
-            let scale = A::of(self.scale);
+            let scale = A::from_f64(self.scale);
             cx.pool.chunks(rows, rows_per_task(width), #[inline(always)] |start, len| {
                 let mut scratch = vec![A::ZERO; vocab];
                 for (r, &target) in (start..).zip(&targets[start..start + len]) {
@@ -132,7 +132,7 @@ impl Op for HeadLoss {
                 }
             });
             if self.gradients {
-                let d_logits = Matrix::rows(View::of(logits.slice(0, rows * width)), width);
+                let d_logits = Matrix::rows(View::from_slice(logits.slice(0, rows * width)), width);
                 let dw = Matrix::rows(cx.output::<A>(DW), d);
                 product(cx.pool, (width, d, rows), A::ONE, d_logits.t(), x, dw, cx.adds(DW));
                 let dx = Matrix::rows(cx.output::<E>(DX), d);
@@ -184,8 +184,8 @@ fn case(
 ) -> Case {
     let op = HeadLoss { scale: 1.0 / n as f64, gradients, products: ProductPrecision::Native };
     let inputs = vec![
-        (Spec::new([n, d], precision.stream), Fill::Normal(0.0, 1.0)),
-        (Spec::padded([vocab, d], [pad, d], precision.stream), Fill::Normal(0.0, 0.5)),
+        (Spec::new([n, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
+        (Spec::padded([vocab, d], [pad, d], precision.act_dtype), Fill::Normal(0.0, 0.5)),
         (Spec::new([n], DType::U32), targets),
     ];
     let outputs = (0..if gradients { 4 } else { 2 }).map(|k| {
@@ -193,7 +193,7 @@ fn case(
         (mode, Fill::Normal(0.0, 0.1))
     });
     let name = format!("n{n} d{d} v{vocab} gradients {gradients} {mode:?}");
-    Case::new(name, op, inputs, move |inputs| reference(inputs, op, precision.stream))
+    Case::new(name, op, inputs, move |inputs| reference(inputs, op, precision.act_dtype))
         .weights(&[1])
         .outputs(outputs.collect())
         .differentiable(&[])
@@ -202,9 +202,9 @@ fn case(
 }
 
 /// Losses and gradients by loops over rows and the vocabulary. Logits and their gradients are tensors of the
-/// stream format, so the reference rounds them to it.
-fn reference(inputs: &[Array], op: HeadLoss, stream: DType) -> Vec<Array> {
-    let stored = |value: f64| match stream {
+/// act_dtype format, so the reference rounds them to it.
+fn reference(inputs: &[Array], op: HeadLoss, act_dtype: DType) -> Vec<Array> {
+    let stored = |value: f64| match act_dtype {
         DType::Bf16 => half::bf16::from_f64(value).to_f64(),
         DType::F32 => f64::from(value as f32),
         _ => value,

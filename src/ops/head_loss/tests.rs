@@ -20,7 +20,7 @@ const SCALE: f64 = 0.125;
 
 /// x, W and targets, gradients of x and W, and the losses.
 fn state(dtype: DType) -> Arc<State> {
-    let precision = Precision::of(dtype);
+    let precision = Precision::for_act_dtype(dtype);
     let (x, w) = (Spec::new([ROWS, DIM], dtype), Spec::padded([VOCAB, DIM], [64, DIM], dtype));
     let mut builder = StateBuilder::empty(precision);
     builder.group(

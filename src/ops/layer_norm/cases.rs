@@ -10,7 +10,7 @@ pub(super) fn cases<O: Op + Copy + 'static>(
     residual: bool,
 ) -> Vec<Case> {
     let case = |name: &str, (n, d): (usize, usize), pad: usize| {
-        let rows = Spec::padded([n, d], [n, pad], precision.stream);
+        let rows = Spec::padded([n, d], [n, pad], precision.act_dtype);
         let weight = Spec::padded([d], [pad], precision.master);
         // Away from zero, so that a mean that is left in shows.
         let mut inputs = vec![(rows.clone(), Fill::Normal(0.7, 1.5))];

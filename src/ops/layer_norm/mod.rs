@@ -62,7 +62,7 @@ impl<A: Real> Norm<A> {
     /// For rows that `w` is the weight of.
     fn new(eps: f64, w: &Spec) -> Self {
         let len = w.logical_elements();
-        Self { eps: A::of(eps), len, count: A::of(len as f64) }
+        Self { eps: A::from_f64(eps), len, count: A::from_f64(len as f64) }
     }
 
     /// Replaces a row by `x̂` and returns `s`. Padding stays zero.

@@ -35,7 +35,7 @@ pub fn known(name: &str) -> Result<(), String> {
 /// The facts of a run. A key that recipes no longer have counts as one that training depends on.
 pub fn of_run(run: &KeptRun) -> Row {
     let is_training = |key: &str| find_path(key).is_none_or(|key| key.class == Class::Training);
-    let keys = run.resolved.iter().filter(|(key, _)| is_training(key));
+    let keys = run.recipe_values.iter().filter(|(key, _)| is_training(key));
     let mut facts: BTreeMap<String, String> = keys.map(|(k, v)| (k.clone(), v.clone())).collect();
     facts.insert("device".to_owned(), provenance::device(run));
     let profiles = run.environments.iter().map(|e| e.build.profile.as_deref().unwrap_or("unknown"));

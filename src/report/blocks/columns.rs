@@ -93,7 +93,7 @@ pub fn of_run(run: &KeptRun, column: &Column) -> String {
             let figures = Figures::from_summary(summary);
             value(name, metrics::find(name).and_then(|metric| figures.get(metric)))
         }
-        Column::Key(key) => run.resolved.get(key).map_or(BLANK.to_owned(), |value| plain(value)),
+        Column::Key(key) => run.recipe_values.get(key).map_or(BLANK.to_owned(), |value| plain(value)),
     }
 }
 

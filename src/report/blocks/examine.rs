@@ -5,7 +5,7 @@ use super::kept::Source;
 use super::lock::{Hashes, Key, LOCK, Lock, root_hash, roots};
 use super::markers::Block;
 use super::scene::{Form, Rendered, Scene};
-use super::spec::{Kind, Spec};
+use super::spec::{BlockKind, Spec};
 use super::sweep::SWEEPS;
 use super::why::Why;
 use super::{comparison, runs, series, sweep};
@@ -105,11 +105,11 @@ pub fn examine(scene: &Scene<'_>, text: &str, block: Block, key: Option<Key>, lo
 
 fn render(scene: &Scene<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> {
     match &spec.kind {
-        Kind::Runs { columns } => runs::render(scene, spec, columns),
-        Kind::Plot { plot, alt } => runs::plot(scene, spec, plot, alt.as_deref()),
-        Kind::Comparison { columns } => comparison::render(scene, spec, columns.as_deref()),
-        Kind::Series { over, alt } => series::render(scene, spec, over, alt.as_deref()),
-        Kind::Sweep { columns } => sweep::render(scene, spec, columns),
+        BlockKind::Runs { columns } => runs::render(scene, spec, columns),
+        BlockKind::Plot { plot, alt } => runs::plot(scene, spec, plot, alt.as_deref()),
+        BlockKind::Comparison { columns } => comparison::render(scene, spec, columns.as_deref()),
+        BlockKind::Series { over, alt } => series::render(scene, spec, over, alt.as_deref()),
+        BlockKind::Sweep { columns } => sweep::render(scene, spec, columns),
     }
 }
 

@@ -34,7 +34,7 @@ pub struct KeptRun {
     /// One per process of the run.
     pub environments: Vec<Environment>,
     /// Values of the resolved recipe by `section.key`; what is unset is not there.
-    pub resolved: BTreeMap<String, String>,
+    pub recipe_values: BTreeMap<String, String>,
 }
 
 impl Source {
@@ -90,10 +90,10 @@ impl KeptRun {
     /// When a file is missing or cannot be understood; the message names it.
     pub fn read(kept: &Path, folder: &Path) -> Result<Self, Vec<Why>> {
         let source = Source::verify(kept, folder).map_err(|e| unreadable(folder, &e))?;
-        let parts = (read_summary(folder), environments(folder), resolved(folder));
+        let parts = (read_summary(folder), environments(folder), recipe_values(folder));
         match parts {
-            (Ok(summary), Ok(environments), Ok(resolved)) => {
-                let mut run = Self { source, summary, environments, resolved };
+            (Ok(summary), Ok(environments), Ok(recipe_values)) => {
+                let mut run = Self { source, summary, environments, recipe_values };
                 run.compare_name();
                 Ok(run)
             }
@@ -159,7 +159,7 @@ fn environments(folder: &Path) -> Result<Vec<Environment>> {
 }
 
 /// The values of `resolved.toml` by `section.key`, as text.
-pub fn resolved(folder: &Path) -> Result<BTreeMap<String, String>> {
+pub fn recipe_values(folder: &Path) -> Result<BTreeMap<String, String>> {
     let path = folder.join(RESOLVED);
     let text = std::fs::read_to_string(&path).at("read", &path)?;
     let table: toml::Table = text

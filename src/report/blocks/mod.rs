@@ -30,5 +30,5 @@ mod text;
 mod why;
 
 pub use lock::LOCK;
-pub use pages::{Checked, Found, Problem, Scope, check, migrate, named, pages, update};
+pub use pages::{Checked, Found, PageProblem, Scope, check, migrate, named, pages, update};
 pub use spec::{KINDS, template};

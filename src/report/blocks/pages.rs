@@ -7,14 +7,14 @@ use super::markers::{self, FaultKind};
 use super::scene::{Form, Scene};
 use super::text;
 use super::why::Why;
-use crate::error::{Error, IoContext, Kind, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::results::{atomic, keep};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Something wrong with a page or with the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct PageProblem {
     /// The page, or the lock.
     pub page: PathBuf,
     /// The line of the block or marker, from 1.
@@ -29,7 +29,7 @@ pub struct Problem {
     pub is_markup: bool,
 }
 
-impl std::fmt::Display for Problem {
+impl std::fmt::Display for PageProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let block = if self.block.is_empty() { String::new() } else { format!("{}: ", self.block) };
         write!(f, "{}:{}: {block}{}\n    mend: {}", self.page.display(), self.line, self.why, self.mend)
@@ -54,7 +54,7 @@ pub struct Checked {
 }
 
 /// Blocks and problems, in the order of pages and lines.
-pub type Found = (Vec<Checked>, Vec<Problem>);
+pub type Found = (Vec<Checked>, Vec<PageProblem>);
 
 /// The pages to work on, and where their kept files and hashes are.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ struct Page {
     text: String,
     blocks: Vec<Examined>,
     /// Wrong markers.
-    faults: Vec<Problem>,
+    faults: Vec<PageProblem>,
 }
 
 /// The pages of a folder: `README.md` and every Markdown file below `docs`.
@@ -139,9 +139,9 @@ pub fn update(scope: &Scope<'_>, forget: &[String]) -> Result<Found> {
 pub fn migrate(scope: &Scope<'_>) -> Result<(Found, Vec<String>)> {
     let (_, problems) = check(scope)?;
     if !problems.is_empty() {
-        let said: Vec<String> = problems.iter().map(Problem::to_string).collect();
+        let said: Vec<String> = problems.iter().map(PageProblem::to_string).collect();
         let why = format!("pages are not current, so nothing was migrated\n{}", said.join("\n"));
-        return Err(Error::new(Kind::Regression, why));
+        return Err(Error::new(ErrorKind::Regression, why));
     }
     let all = keep::folders(scope.kept)?;
     for id in &all {
@@ -220,7 +220,7 @@ pub fn named(scope: &Scope<'_>) -> Result<(BTreeSet<String>, BTreeSet<PathBuf>)>
             problems.next().or_else(|| hard.map(|(block, why)| scope.problem(block, path, why)).next())
         {
             let why = format!("cannot tell what this page shows\n{problem}");
-            return Err(Error::new(Kind::Regression, why));
+            return Err(Error::new(ErrorKind::Regression, why));
         }
         for block in page.blocks {
             folders.extend(block.rendered.sources.into_iter().map(|source| source.id));
@@ -231,7 +231,7 @@ pub fn named(scope: &Scope<'_>) -> Result<(BTreeSet<String>, BTreeSet<PathBuf>)>
 }
 
 /// In the order of pages and lines.
-fn in_order(pages: &[PathBuf], mut checked: Vec<Checked>, mut problems: Vec<Problem>) -> Found {
+fn in_order(pages: &[PathBuf], mut checked: Vec<Checked>, mut problems: Vec<PageProblem>) -> Found {
     let place = |page: &PathBuf| pages.iter().position(|other| other == page);
     checked.sort_by_key(|block| (place(&block.page), block.line));
     problems.sort_by_key(|problem| (place(&problem.page), problem.line));
@@ -250,8 +250,8 @@ fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<bool> {
     Ok(true)
 }
 
-fn wrong_lines(scope: &Scope<'_>, lock: &Lock) -> Vec<Problem> {
-    let problem = |wrong: &lock::WrongLine| Problem {
+fn wrong_lines(scope: &Scope<'_>, lock: &Lock) -> Vec<PageProblem> {
+    let problem = |wrong: &lock::WrongLine| PageProblem {
         page: scope.root.join(LOCK),
         line: wrong.line,
         block: String::new(),
@@ -329,10 +329,10 @@ impl Scope<'_> {
     }
 
     /// A line of the lock without a block.
-    fn orphan(&self, lock: &Lock, key: &Key) -> Problem {
+    fn orphan(&self, lock: &Lock, key: &Key) -> PageProblem {
         // The first line is a title, and the others are sorted.
         let line = lock.lines.range(..key).count() + 2;
-        Problem {
+        PageProblem {
             page: self.root.join(LOCK),
             line,
             block: String::new(),
@@ -342,7 +342,7 @@ impl Scope<'_> {
         }
     }
 
-    fn fault(&self, page: &Path, fault: markers::Fault) -> Problem {
+    fn fault(&self, page: &Path, fault: markers::Fault) -> PageProblem {
         let again = self.render_again(page);
         let mend = match fault.kind {
             FaultKind::Unclosed => {
@@ -351,11 +351,11 @@ impl Scope<'_> {
             FaultKind::Marker => format!("correct the marker, then {again}"),
         };
         let (page, line, why) = (page.to_owned(), fault.line, fault.why);
-        Problem { page, line, block: String::new(), why, mend, is_markup: true }
+        PageProblem { page, line, block: String::new(), why, mend, is_markup: true }
     }
 
-    fn problem(&self, block: &Examined, page: &Path, why: &Why) -> Problem {
-        Problem {
+    fn problem(&self, block: &Examined, page: &Path, why: &Why) -> PageProblem {
+        PageProblem {
             page: page.to_owned(),
             line: block.block.line,
             block: block.name.clone(),

@@ -61,12 +61,12 @@ fn passes(run: &Path, filters: &[(String, String)]) -> Result<bool, Vec<Why>> {
         return Ok(true);
     }
     let unreadable = |e: crate::Error| vec![Why::mended_by(e.message(), kept::restore(&run.join(RESOLVED)))];
-    let resolved = kept::resolved(run).map_err(unreadable)?;
+    let values = kept::recipe_values(run).map_err(unreadable)?;
     let same = |value: &String, wanted: &String| {
         value == wanted
             || matches!((value.parse::<f64>(), wanted.parse::<f64>()), (Ok(value), Ok(wanted)) if value == wanted)
     };
-    Ok(filters.iter().all(|(key, wanted)| resolved.get(key).is_some_and(|value| same(value, wanted))))
+    Ok(filters.iter().all(|(key, wanted)| values.get(key).is_some_and(|value| same(value, wanted))))
 }
 
 fn nothing_kept(kept: &Path, all: &[PathBuf], name: &str) -> Why {

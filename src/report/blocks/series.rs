@@ -92,7 +92,7 @@ fn member(scene: &Scene<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<
     let mut trials: Vec<_> = comparison.trials.iter().collect();
     trials.sort_by_key(|trial| !trial.is_candidate);
     let first = trials.iter().filter_map(|trial| trial.run.as_ref()).find_map(|id| runs.get(id));
-    let value = first.and_then(|run| run.resolved.get(over));
+    let value = first.and_then(|run| run.recipe_values.get(over));
     let Some(at) = value.and_then(|value| value.parse::<f64>().ok()).filter(|at| at.is_finite()) else {
         let has = value.map_or("none".to_owned(), |value| code(value));
         let why = format!("{over} has to be a number in every comparison; {} has {has}", source.id);

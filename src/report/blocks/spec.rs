@@ -17,7 +17,7 @@ pub const KINDS: [(&str, &[&str]); 5] = [
 /// The attributes of a block, parsed.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    pub kind: Kind,
+    pub kind: BlockKind,
     /// Names of recipes, runs, comparisons or sweeps.
     pub select: Vec<String>,
     /// Number of runs of each recipe; `None` for all.
@@ -30,7 +30,7 @@ pub struct Spec {
 
 /// The kind of a block, with what only that kind has.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum BlockKind {
     Runs { columns: Vec<Column> },
     Plot { plot: String, alt: Option<String> },
     Comparison { columns: Option<Vec<String>> },
@@ -94,18 +94,21 @@ impl Spec {
         let across = get("across").map_or(Vec::new(), list);
         across.iter().try_for_each(|name| super::alike::known(name))?;
         let kind = match kind {
-            "runs" => Kind::Runs { columns: columns::runs(get("columns"))? },
-            "plot" => Kind::Plot {
+            "runs" => BlockKind::Runs { columns: columns::runs(get("columns"))? },
+            "plot" => BlockKind::Plot {
                 plot: get("plot").unwrap_or("loss").to_owned(),
                 alt: get("alt").map(str::to_owned),
             },
-            "comparison" => Kind::Comparison { columns: get("columns").map(list) },
+            "comparison" => BlockKind::Comparison { columns: get("columns").map(list) },
             "series" => {
                 let over = get("over")
                     .ok_or("no `over`: by which key of recipes should comparisons be put in order?")?;
-                Kind::Series { over: columns::known_key(over.trim())?, alt: get("alt").map(str::to_owned) }
+                BlockKind::Series {
+                    over: columns::known_key(over.trim())?,
+                    alt: get("alt").map(str::to_owned),
+                }
             }
-            _ => Kind::Sweep { columns: columns::sweep(get("columns"))? },
+            _ => BlockKind::Sweep { columns: columns::sweep(get("columns"))? },
         };
         Ok(Self { kind, select, newest, filters, across })
     }

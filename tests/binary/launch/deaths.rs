@@ -1,6 +1,6 @@
 //! A rank that dies, hangs, or finds no memory: the run ends soon, says which and where, and leaves nobody behind.
 
-use super::party::{LAUNCHERS, Launcher, Member, Party, signal};
+use super::launched::{LAUNCHERS, LaunchedRanks, Launcher, Member, signal};
 use crate::place::{Place, SOON, are_gone};
 use std::time::Duration;
 use xrun::results::Status;
@@ -9,18 +9,18 @@ use xrun::results::Status;
 const LONG: [&str; 4] =
     ["tiny.toml", "training.steps=100000", "generation.interval=0", "validation.interval=0"];
 
-fn long(launcher: Launcher, place: &Place, more: &[&str], variables: &[(&str, &str)]) -> Party {
+fn long(launcher: Launcher, place: &Place, more: &[&str], variables: &[(&str, &str)]) -> LaunchedRanks {
     launcher.start(place, 3, &[&LONG[..], more].concat(), variables)
 }
 
 /// What the run says of its end: on stderr, and in its summary.
 #[track_caller]
-fn says(place: &Place, party: &Party, status: Status, texts: &[&str]) {
+fn says(place: &Place, launched: &LaunchedRanks, status: Status, texts: &[&str]) {
     let summary = place.run().summary();
-    assert_eq!(summary.status, status, "{}", party.said());
+    assert_eq!(summary.status, status, "{}", launched.said());
     let reason = summary.reason.unwrap_or_default();
     for text in texts {
-        assert!(party.said().contains(text), "no `{text}` in\n{}", party.said());
+        assert!(launched.said().contains(text), "no `{text}` in\n{}", launched.said());
         assert!(reason.contains(text), "no `{text}` in {reason}");
     }
 }
@@ -31,10 +31,14 @@ fn a_panic_ends_all_and_is_named() {
     for (launcher, rank) in LAUNCHERS.into_iter().flat_map(|launcher| [(launcher, 0), (launcher, 1)]) {
         let place = Place::new();
         let fault = format!("panic {rank} 6");
-        let party = long(launcher, &place, &[], &[("XRUN_FAULT", &fault)]).ends();
-        assert!(party.members.iter().all(|member| member.code == Some(1)), "{launcher:?}: {}", party.said());
+        let launched = long(launcher, &place, &[], &[("XRUN_FAULT", &fault)]).ends();
+        assert!(
+            launched.members.iter().all(|member| member.code == Some(1)),
+            "{launcher:?}: {}",
+            launched.said()
+        );
         let cause = format!("rank {rank} at step 6: panicked: injected by XRUN_FAULT");
-        says(&place, &party, Status::Failed, &[&cause]);
+        says(&place, &launched, Status::Failed, &[&cause]);
         assert_eq!(place.run().summary().reason, Some(cause), "{launcher:?}");
         assert_eq!(place.run().rows(), 5, "what was trained is written");
     }
@@ -44,9 +48,9 @@ fn a_panic_ends_all_and_is_named() {
 fn a_rank_without_memory_is_a_status() {
     for launcher in LAUNCHERS {
         let place = Place::new();
-        let party = long(launcher, &place, &[], &[("XRUN_FAULT", "oom 2 4")]).ends();
-        assert_eq!(party.members[0].code, Some(4), "{launcher:?}: {}", party.said());
-        says(&place, &party, Status::Oom, &["rank 2 at step 4: out of memory"]);
+        let launched = long(launcher, &place, &[], &[("XRUN_FAULT", "oom 2 4")]).ends();
+        assert_eq!(launched.members[0].code, Some(4), "{launcher:?}: {}", launched.said());
+        says(&place, &launched, Status::Oom, &["rank 2 at step 4: out of memory"]);
     }
 }
 
@@ -55,9 +59,9 @@ fn a_rank_without_memory_is_a_status() {
 fn a_fault_that_cannot_strike_is_refused() {
     for fault in ["panic 3 6", "panic 1 0", "panic 1 100001"] {
         let place = Place::new();
-        let party = long(Launcher::Thread, &place, &[], &[("XRUN_FAULT", fault)]).ends();
-        assert_eq!(party.members[0].code, Some(2), "{}", party.said());
-        assert!(party.said().contains("ranks 0 to 2 and steps 1 to 100000"), "{}", party.said());
+        let launched = long(Launcher::Thread, &place, &[], &[("XRUN_FAULT", fault)]).ends();
+        assert_eq!(launched.members[0].code, Some(2), "{}", launched.said());
+        assert!(launched.said().contains("ranks 0 to 2 and steps 1 to 100000"), "{}", launched.said());
         assert!(place.runs().is_empty());
     }
 }
@@ -66,14 +70,14 @@ fn a_fault_that_cannot_strike_is_refused() {
 fn a_killed_rank_ends_the_others() {
     for launcher in [Launcher::Process, Launcher::Env] {
         let place = Place::new();
-        let mut party = long(launcher, &place, &[], &[]);
-        party.trained(&place, 3);
-        let all = party.processes();
-        signal(party.process_of(1), "KILL");
-        let party = party.ends_within(SOON);
+        let mut launched = long(launcher, &place, &[], &[]);
+        launched.trained(&place, 3);
+        let all = launched.processes();
+        signal(launched.process_of(1), "KILL");
+        let launched = launched.ends_within(SOON);
         are_gone(&all, SOON);
-        assert_eq!(party.members[0].code, Some(1), "{launcher:?}: {}", party.said());
-        says(&place, &party, Status::Failed, &["rank 1 at step "]);
+        assert_eq!(launched.members[0].code, Some(1), "{launcher:?}: {}", launched.said());
+        says(&place, &launched, Status::Failed, &["rank 1 at step "]);
     }
 }
 
@@ -81,16 +85,16 @@ fn a_killed_rank_ends_the_others() {
 fn a_killed_rank_0_ends_the_others() {
     for launcher in [Launcher::Process, Launcher::Env] {
         let place = Place::new();
-        let mut party = long(launcher, &place, &[], &[]);
-        party.trained(&place, 3);
-        let all = party.processes();
-        signal(party.process_of(0), "KILL");
-        let party = party.ends_within(SOON);
+        let mut launched = long(launcher, &place, &[], &[]);
+        launched.trained(&place, 3);
+        let all = launched.processes();
+        signal(launched.process_of(0), "KILL");
+        let launched = launched.ends_within(SOON);
         are_gone(&all, SOON);
-        let said = party.said();
+        let said = launched.said();
         match launcher {
             // Its parent outlives it, and writes down how it ended.
-            Launcher::Process => says(&place, &party, Status::Failed, &["rank 0 at step ", "signal 9"]),
+            Launcher::Process => says(&place, &launched, Status::Failed, &["rank 0 at step ", "signal 9"]),
             // Killed as a run of one rank may be: what it saved is there, and can be resumed.
             _ => {
                 assert!(said.contains("rank 0 is gone"), "{said}");
@@ -106,12 +110,12 @@ fn a_rank_that_hangs_is_found_and_named() {
         for rank in [2, 0] {
             let place = Place::new();
             let fault = format!("hang {rank} 5");
-            let party = long(launcher, &place, &["parallelism.timeout_s=1"], &[("XRUN_FAULT", &fault)]);
-            let all = party.processes();
-            let party = party.ends_within(2 * SOON);
+            let launched = long(launcher, &place, &["parallelism.timeout_s=1"], &[("XRUN_FAULT", &fault)]);
+            let all = launched.processes();
+            let launched = launched.ends_within(2 * SOON);
             are_gone(&all, SOON);
             let found = format!("no sign of rank {rank} for ");
-            says(&place, &party, Status::Failed, &[&found, "at step 5. The others: rank ", "waits in "]);
+            says(&place, &launched, Status::Failed, &[&found, "at step 5. The others: rank ", "waits in "]);
         }
     }
 }
@@ -121,23 +125,23 @@ fn a_rank_that_hangs_is_found_and_named() {
 fn a_stopped_process_is_found_and_ended() {
     for launcher in [Launcher::Process, Launcher::Env] {
         let place = Place::new();
-        let mut party = long(launcher, &place, &["parallelism.timeout_s=1"], &[]);
-        party.trained(&place, 3);
-        let all = party.processes();
-        let stopped = party.process_of(1);
+        let mut launched = long(launcher, &place, &["parallelism.timeout_s=1"], &[]);
+        launched.trained(&place, 3);
+        let all = launched.processes();
+        let stopped = launched.process_of(1);
         signal(stopped, "STOP");
         if launcher == Launcher::Env {
             // Its own launcher would end it; here nobody does.
             let mut others: Vec<Member> = Vec::new();
-            std::mem::swap(&mut others, &mut party.members);
+            std::mem::swap(&mut others, &mut launched.members);
             let of_the_stopped = others.remove(1);
-            party.members = others;
-            let party = party.ends_within(2 * SOON);
-            assert!(party.said().contains("no sign of rank 1 for "), "{}", party.said());
-            drop(Party { launcher, members: vec![of_the_stopped] });
+            launched.members = others;
+            let launched = launched.ends_within(2 * SOON);
+            assert!(launched.said().contains("no sign of rank 1 for "), "{}", launched.said());
+            drop(LaunchedRanks { launcher, members: vec![of_the_stopped] });
         } else {
-            let party = party.ends_within(2 * SOON);
-            says(&place, &party, Status::Failed, &["no sign of rank 1 for "]);
+            let launched = launched.ends_within(2 * SOON);
+            says(&place, &launched, Status::Failed, &["no sign of rank 1 for "]);
         }
         are_gone(&all, SOON);
     }
@@ -147,11 +151,11 @@ fn a_stopped_process_is_found_and_ended() {
 fn children_end_with_their_parent() {
     for name in ["KILL", "ABRT"] {
         let place = Place::new();
-        let mut party = long(Launcher::Process, &place, &[], &[]);
-        party.trained(&place, 3);
-        let all = party.processes();
+        let mut launched = long(Launcher::Process, &place, &[], &[]);
+        launched.trained(&place, 3);
+        let all = launched.processes();
         assert_eq!(all.len(), 4);
-        signal(party.members[0].id(), name);
+        signal(launched.members[0].id(), name);
         are_gone(&all, SOON);
     }
 }
@@ -160,10 +164,10 @@ fn children_end_with_their_parent() {
 #[test]
 fn even_a_stopped_child_ends_with_its_parent() {
     let place = Place::new();
-    let mut party = long(Launcher::Process, &place, &[], &[]);
-    party.trained(&place, 3);
-    let all = party.processes();
-    signal(party.process_of(2), "STOP");
-    signal(party.members[0].id(), "KILL");
+    let mut launched = long(Launcher::Process, &place, &[], &[]);
+    launched.trained(&place, 3);
+    let all = launched.processes();
+    signal(launched.process_of(2), "STOP");
+    signal(launched.members[0].id(), "KILL");
     are_gone(&all, SOON + Duration::from_secs(1));
 }

@@ -1,6 +1,6 @@
 //! What launchers say in the environment, and what happens when they contradict themselves.
 
-use super::party::{Launcher, Member, port};
+use super::launched::{Launcher, Member, port};
 use crate::place::{Place, SOON};
 
 const QUICK: [&str; 3] = ["tiny.toml", "training.steps=4", "generation.samples=0"];
@@ -159,10 +159,10 @@ fn several_ranks_need_the_name_of_the_run_to_resume() {
     let place = Place::new();
     let failed = Launcher::Env.start(&place, 2, &["tiny.toml"], &[("XRUN_FAULT", "panic 0 3")]).ends();
     assert_eq!(failed.members[0].code, Some(1), "{}", failed.said());
-    let party = Launcher::Env.start(&place, 2, &["resume"], &[]).ends();
+    let launched = Launcher::Env.start(&place, 2, &["resume"], &[]).ends();
     let run = place.run();
     let name = run.path.file_name().unwrap().to_str().unwrap();
-    for member in &party.members {
+    for member in &launched.members {
         assert_eq!(member.code, Some(2), "{}", member.stderr);
         assert!(member.stderr.contains(name), "{}", member.stderr);
     }

@@ -1,6 +1,6 @@
 //! What several ranks compute, on every launch path.
 
-use super::party::{LAUNCHERS, Launcher, metrics, same_bits};
+use super::launched::{LAUNCHERS, Launcher, metrics, same_bits};
 use crate::place::{Place, Run};
 use xrun::check::worst;
 use xrun::checkpoint::Loaded;

@@ -3,6 +3,6 @@
 mod deaths;
 mod environment;
 mod gates;
-mod party;
+mod launched;
 mod resume;
 mod signals;

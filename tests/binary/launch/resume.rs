@@ -1,6 +1,6 @@
 //! A checkpoint of one number of ranks goes on with another.
 
-use super::party::{LAUNCHERS, Launcher, metrics};
+use super::launched::{LAUNCHERS, Launcher, metrics};
 use crate::place::{Place, SOON};
 
 /// Sixty steps of a global batch of eight.
@@ -53,11 +53,11 @@ fn a_finished_run_stays_as_it_is_on_every_path() {
         launcher.trains(&place, 2, &["tiny.toml", "--quiet"]);
         let run = place.run();
         let before = run.text("summary.json");
-        let party = launcher.start(&place, 2, &["resume", run.name()], &[]).ends_within(SOON);
-        for member in &party.members {
-            assert_eq!(member.code, Some(0), "{launcher:?}: {}", party.said());
+        let launched = launcher.start(&place, 2, &["resume", run.name()], &[]).ends_within(SOON);
+        for member in &launched.members {
+            assert_eq!(member.code, Some(0), "{launcher:?}: {}", launched.said());
         }
-        assert!(party.said().contains("is finished: all 30 steps are trained"), "{}", party.said());
+        assert!(launched.said().contains("is finished: all 30 steps are trained"), "{}", launched.said());
         assert_eq!(run.text("summary.json"), before);
     }
 }

@@ -1,6 +1,6 @@
 //! Signals: all ranks stop after the same step, whichever process was told, and what they saved goes on.
 
-use super::party::{LAUNCHERS, Launcher, same_bits, signal};
+use super::launched::{LAUNCHERS, Launcher, same_bits, signal};
 use crate::place::{Place, SOON, are_gone};
 use xrun::results::Status;
 
@@ -14,14 +14,18 @@ fn a_signal_to_any_process_saves_one_step_and_goes_on() {
     for launcher in LAUNCHERS {
         for last in [false, true] {
             let place = Place::new();
-            let mut party = launcher.start(&place, 2, &LONG, &[]);
-            party.trained(&place, 3);
+            let mut launched = launcher.start(&place, 2, &LONG, &[]);
+            launched.trained(&place, 3);
             // The last process: with an external launcher, that of rank 1, which rank 0 hears of in the meeting of a step.
-            let told = if last { party.members.len() - 1 } else { 0 };
-            signal(party.members[told].id(), "TERM");
-            let party = party.ends_within(SOON);
-            let codes: Vec<Option<i32>> = party.members.iter().map(|member| member.code).collect();
-            assert!(codes.iter().all(|code| *code == Some(75)), "{launcher:?}: {codes:?}: {}", party.said());
+            let told = if last { launched.members.len() - 1 } else { 0 };
+            signal(launched.members[told].id(), "TERM");
+            let launched = launched.ends_within(SOON);
+            let codes: Vec<Option<i32>> = launched.members.iter().map(|member| member.code).collect();
+            assert!(
+                codes.iter().all(|code| *code == Some(75)),
+                "{launcher:?}: {codes:?}: {}",
+                launched.said()
+            );
             let run = place.run();
             let summary = run.summary();
             assert_eq!(summary.status, Status::Interrupted);
@@ -38,14 +42,14 @@ fn a_second_signal_leaves_nobody_behind() {
     let place = Place::new();
     // A step of many seconds.
     let slow = ["tiny.toml", "training.accumulation=100000", "data.train_tokens=200000"];
-    let mut party = Launcher::Process.start(&place, 2, &slow, &[]);
-    party.trained(&place, 0);
-    let all = party.processes();
-    signal(party.members[0].id(), "TERM");
+    let mut launched = Launcher::Process.start(&place, 2, &slow, &[]);
+    launched.trained(&place, 0);
+    let all = launched.processes();
+    signal(launched.members[0].id(), "TERM");
     std::thread::sleep(std::time::Duration::from_millis(600));
-    assert!(!party.members[0].is_over(), "the first signal lets the step end");
-    signal(party.members[0].id(), "TERM");
-    let party = party.ends_within(SOON);
-    assert_eq!(party.members[0].code, Some(143), "{}", party.said());
+    assert!(!launched.members[0].is_over(), "the first signal lets the step end");
+    signal(launched.members[0].id(), "TERM");
+    let launched = launched.ends_within(SOON);
+    assert_eq!(launched.members[0].code, Some(143), "{}", launched.said());
     are_gone(&all, SOON);
 }

@@ -67,13 +67,13 @@ fn the_resolved_recipe_is_the_run() {
     );
     place.xrun(&["recipes/tiny.toml", "training.steps=4"]).succeeds();
     let run = place.run();
-    let resolved =
+    let recipe =
         recipe::load(&run.path.join("resolved.toml"), &[], std::iter::empty(), &Machine::none()).unwrap();
     let summary = run.summary();
-    assert_eq!(resolved.hash(), summary.recipe_hash);
+    assert_eq!(recipe.hash(), summary.recipe_hash);
     assert_eq!(run.newest().meta().recipe_hash, summary.recipe_hash);
     assert!(summary.run.contains(&summary.recipe_hash[..8]));
-    assert_eq!(resolved.values().training.steps, 4);
+    assert_eq!(recipe.values().training.steps, 4);
     // Run again from what was resolved, elsewhere: the same run.
     let elsewhere = Place::new();
     elsewhere.write("tiny.toml", &run.file("resolved.toml"));

@@ -78,9 +78,9 @@ fn changed_execution_is_accepted_and_told() {
         run.ended_as_uninterrupted();
         let summary = run.summary();
         assert_eq!(summary.notes, [format!("after step 20 with {text}")]);
-        let resolved =
+        let recipe =
             recipe::load(&run.path.join("resolved.toml"), &[], std::iter::empty(), &Machine::none()).unwrap();
-        assert_eq!(resolved.hash(), summary.recipe_hash);
+        assert_eq!(recipe.hash(), summary.recipe_hash);
         assert_eq!(run.json("env-2.json")["command"][3], change);
     }
 }

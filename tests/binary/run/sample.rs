@@ -96,10 +96,10 @@ fn the_cache_changes_nothing() {
     let loaded = run.newest();
     // Two sequences at once, so that neither reads the other's cache.
     let changes = ["generation.samples=2", "training.local_batch_size=2"].map(str::to_owned);
-    let resolved =
+    let recipe =
         recipe::load(&run.path.join("resolved.toml"), &changes, std::iter::empty(), &Machine::here())
             .unwrap();
-    let dataset = Arc::new(data::open(&data_spec(&resolved), resolved.values().training.seq_len).unwrap());
+    let dataset = Arc::new(data::open(&data_spec(&recipe), recipe.values().training.seq_len).unwrap());
     let corpus = Corpus {
         vocab_size: dataset.tokenizer.vocab_size(),
         train_tokens: dataset.train.len(),
@@ -107,7 +107,7 @@ fn the_cache_changes_nothing() {
         validation_tokens: dataset.validation.len(),
         floor: dataset.floor,
     };
-    let plan = Arc::new(Plan::new(&resolved, &corpus, &Machine::here()).unwrap());
+    let plan = Arc::new(Plan::new(&recipe, &corpus, &Machine::here()).unwrap());
     let pool = Arc::new(Pool::new(1).unwrap());
     let programs = Arc::new(Programs::new(&plan).unwrap());
     let mut rank =

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use table::{Case, Shows, case};
-use xrun::error::Kind;
+use xrun::error::ErrorKind;
 use xrun::recipe::{Class, KEYS, Key};
 
 /// Enough for a schedule of two warm-up steps to differ after them.
@@ -118,7 +118,7 @@ fn check(key: &Key, case: &Case, world: usize) -> Result<(), String> {
             let error = runs::start(&after, Path::new("nowhere")).err();
             let refused = error.as_ref().is_some_and(|e| e.kind() == kind && e.message().contains(says));
             must(refused, &format!("not refused: {error:?}"))?;
-            must(kind != Kind::Usage || see(&before).is_ok(), "refused without the key")
+            must(kind != ErrorKind::Usage || see(&before).is_ok(), "refused without the key")
         }
         Shows::Recorded => {
             let toml = |settings: &[String]| {

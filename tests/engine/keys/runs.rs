@@ -79,7 +79,7 @@ impl Run {
     }
 
     /// The resolved recipe.
-    pub fn resolved(&self) -> String {
+    pub fn recipe_toml(&self) -> String {
         std::fs::read_to_string(self.path.join(RESOLVED)).expect("every run has one")
     }
 

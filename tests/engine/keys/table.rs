@@ -2,7 +2,7 @@
 
 use super::runs::{self, Run};
 use std::path::PathBuf;
-use xrun::error::Kind;
+use xrun::error::ErrorKind;
 use xrun::optim::{Entry, OPTIMIZERS};
 use xrun::recipe::find_path;
 use xrun::results::Phase;
@@ -19,7 +19,7 @@ pub enum Shows {
     /// Nowhere, for a rank alone has nobody to talk to: programs without a collective do not change.
     SingleRank,
     /// With an error of this kind that says this.
-    Refused(Kind, &'static str),
+    Refused(ErrorKind, &'static str),
     /// In the resolved recipe, which every run folder holds: no command of this version acts on it.
     Recorded,
     /// In what a run writes.
@@ -77,13 +77,13 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     let curve_of = |base: &[&str], value| on(base, value, [Curve, Curve]);
     let program = |value, same_bits| on(&[], value, [Program { same_bits }; 2]);
     let talk = |value, same_bits| on(&[], value, [SingleRank, Program { same_bits }]);
-    let refused = |value, says| on(&[], value, [Shows::Refused(Kind::Usage, says); 2]);
+    let refused = |value, says| on(&[], value, [Shows::Refused(ErrorKind::Usage, says); 2]);
     let written = |base: &[&str], value, differ| on(base, value, [Shows::Written(differ); 2]);
     let recorded = |value| on(&[], value, [Recorded, Recorded]);
     let writes = ["generation.samples=2", "generation.tokens=8", "generation.prompt=ab"];
     let texts = |value| written(&writes, value, |a, b| a.texts() != b.texts() && !a.texts().is_empty());
     match key {
-        "job.description" => written(&[], "another", |a, b| a.resolved() != b.resolved()),
+        "job.description" => written(&[], "another", |a, b| a.recipe_toml() != b.recipe_toml()),
 
         "model.dim" => curve("48"),
         "model.n_layers" => curve("1"),
@@ -176,7 +176,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "engine.devices" => refused("[0]", "engine.devices"),
         "engine.threads" => written(&[], "3", |a, b| (a.threads(), b.threads()) == (2, 3)),
         "engine.memory_limit_gib" => {
-            on(&[], "1e-5", [Shows::Refused(Kind::DoesNotFit, "engine.memory_limit_gib"); 2])
+            on(&[], "1e-5", [Shows::Refused(ErrorKind::DoesNotFit, "engine.memory_limit_gib"); 2])
         }
         "engine.placement" => on(&[], "caching", [Memory, Memory]),
         "engine.cuda_graphs" => refused("true", "there are no CUDA graphs on the CPU"),

@@ -20,7 +20,7 @@ const CAPABILITY: (u32, u32) = (8, 0);
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The overall result.
-    pub verdict: Verdict,
+    pub verdict: GpuStatus,
     /// The driver's version.
     pub driver: Option<String>,
     /// The newest CUDA that the driver supports.
@@ -42,13 +42,13 @@ pub struct Report {
     /// Capacity of `/dev/shm` in bytes; `None` if it is unlimited or absent.
     pub shared_memory_bytes: Option<u64>,
     /// Problems, fatal ones first.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<SetupProblem>,
 }
 
 /// Whether a run on a GPU would work here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum GpuStatus {
     /// There is no GPU: runs use the CPU.
     NoGpu,
     /// A run on a GPU would work.
@@ -108,7 +108,7 @@ pub struct Cache {
 
 /// A problem.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Problem {
+pub struct SetupProblem {
     /// True if runs on a GPU fail because of it; others cost time or comparability.
     pub fatal: bool,
     /// Description.
@@ -130,7 +130,7 @@ pub fn examine() -> Report {
     let compiles_for = super::compiler::architectures();
     let target = gpus.iter().map(|card| card.capability).max().filter(|c| *c >= CAPABILITY);
     let mut report = Report {
-        verdict: Verdict::NoGpu,
+        verdict: GpuStatus::NoGpu,
         driver: nvml::driver_version(),
         driver_cuda,
         trial_error: compiles_for.as_ref().and_then(|_| trial(target).err()),

@@ -2,7 +2,7 @@
 //! not at hand.
 
 use super::super::libraries::PATH_VARIABLE;
-use super::{CAPABILITY, Card, Library, Problem, Report, Verdict};
+use super::{CAPABILITY, Card, GpuStatus, Library, Report, SetupProblem};
 
 /// Minimum version of CUDA that the driver must support.
 const DRIVER: (i32, i32) = (12, 8);
@@ -33,9 +33,9 @@ impl Report {
         problems.sort_by_key(|p| !p.fatal);
         let there = !self.gpus.is_empty() || self.cards_on_the_bus > 0;
         self.verdict = match (there, problems.iter().any(|p| p.fatal)) {
-            (false, _) => Verdict::NoGpu,
-            (true, false) => Verdict::Works,
-            (true, true) => Verdict::Fails,
+            (false, _) => GpuStatus::NoGpu,
+            (true, false) => GpuStatus::Works,
+            (true, true) => GpuStatus::Fails,
         };
         self.problems = problems;
     }
@@ -54,7 +54,7 @@ impl Report {
         library.remedy.to_owned()
     }
 
-    fn judge_absence(&self, problems: &mut Vec<Problem>) {
+    fn judge_absence(&self, problems: &mut Vec<SetupProblem>) {
         let driver = self.library("driver");
         if let Some(driver) = driver.filter(|d| self.cards_on_the_bus > 0 && d.files.is_empty()) {
             let what = format!(
@@ -68,7 +68,7 @@ impl Report {
         }
     }
 
-    fn judge_driver(&self, problems: &mut Vec<Problem>) {
+    fn judge_driver(&self, problems: &mut Vec<SetupProblem>) {
         let Some(cuda) = self.driver_cuda else { return };
         if cuda < DRIVER {
             let (major, minor) = cuda;
@@ -94,7 +94,7 @@ impl Report {
         }
     }
 
-    fn judge_libraries(&self, problems: &mut Vec<Problem>) {
+    fn judge_libraries(&self, problems: &mut Vec<SetupProblem>) {
         for library in &self.libraries {
             let found = library.files.len();
             if found == 0 && library.needed {
@@ -113,7 +113,7 @@ impl Report {
         }
     }
 
-    fn judge_compiler(&self, problems: &mut Vec<Problem>) {
+    fn judge_compiler(&self, problems: &mut Vec<SetupProblem>) {
         let remedy = self.library("NVRTC").map(|nvrtc| self.remedy(nvrtc)).unwrap_or_default();
         let known = self.compiles_for.iter().flatten().max();
         let newest = self.gpus.iter().map(|card| card.capability.0 * 10 + card.capability.1).max();
@@ -129,7 +129,7 @@ impl Report {
         }
     }
 
-    fn judge_cache(&self, problems: &mut Vec<Problem>) {
+    fn judge_cache(&self, problems: &mut Vec<SetupProblem>) {
         match (&self.cache.folder, &self.cache.unwritable) {
             (None, _) => problems.push(mild(
                 "there is no folder to keep compiled kernels in, so every run compiles them",
@@ -143,7 +143,7 @@ impl Report {
         }
     }
 
-    fn judge_shared_memory(&self, problems: &mut Vec<Problem>) {
+    fn judge_shared_memory(&self, problems: &mut Vec<SetupProblem>) {
         let Some(bytes) = self.shared_memory_bytes.filter(|&bytes| bytes < SHARED_MEMORY) else { return };
         if self.gpus.len() > 1 {
             problems.push(mild(
@@ -154,7 +154,7 @@ impl Report {
     }
 }
 
-fn judge_card(card: &Card, problems: &mut Vec<Problem>) {
+fn judge_card(card: &Card, problems: &mut Vec<SetupProblem>) {
     let Card { ordinal, name, capability: (major, minor), .. } = card;
     if card.capability < CAPABILITY {
         problems.push(fatal(
@@ -179,12 +179,12 @@ fn judge_card(card: &Card, problems: &mut Vec<Problem>) {
     }
 }
 
-fn fatal(what: impl Into<String>, command: &str) -> Problem {
-    Problem { fatal: true, what: what.into(), command: command.to_owned() }
+fn fatal(what: impl Into<String>, command: &str) -> SetupProblem {
+    SetupProblem { fatal: true, what: what.into(), command: command.to_owned() }
 }
 
-fn mild(what: impl Into<String>, command: &str) -> Problem {
-    Problem { fatal: false, ..fatal(what, command) }
+fn mild(what: impl Into<String>, command: &str) -> SetupProblem {
+    SetupProblem { fatal: false, ..fatal(what, command) }
 }
 
 #[cfg(test)]
@@ -204,7 +204,7 @@ pub(super) mod tests {
             remedy: "get it",
         };
         let mut report = Report {
-            verdict: Verdict::NoGpu,
+            verdict: GpuStatus::NoGpu,
             driver: Some("580.82.07".to_owned()),
             driver_cuda: Some((13, 0)),
             libraries: vec![
@@ -241,7 +241,7 @@ pub(super) mod tests {
     }
 
     /// The problems after a change, and the verdict.
-    fn changed(change: impl FnOnce(&mut Report)) -> (Verdict, Vec<String>) {
+    fn changed(change: impl FnOnce(&mut Report)) -> (GpuStatus, Vec<String>) {
         let mut report = well();
         change(&mut report);
         report.judge();
@@ -250,7 +250,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_good_machine_has_no_problem_and_one_without_a_gpu_neither() {
-        assert_eq!(changed(|_| {}), (Verdict::Works, vec![]));
+        assert_eq!(changed(|_| {}), (GpuStatus::Works, vec![]));
         let none = |r: &mut Report| {
             r.gpus.clear();
             r.cards_on_the_bus = 0;
@@ -259,7 +259,7 @@ pub(super) mod tests {
             r.driver_cuda = None;
             r.cache.unwritable = Some("no".to_owned());
         };
-        assert_eq!(changed(none), (Verdict::NoGpu, vec![]));
+        assert_eq!(changed(none), (GpuStatus::NoGpu, vec![]));
     }
 
     #[test]
@@ -287,7 +287,7 @@ pub(super) mod tests {
         ];
         for (change, said) in cases {
             let (verdict, problems) = changed(change);
-            assert_eq!(verdict, Verdict::Fails, "{said}");
+            assert_eq!(verdict, GpuStatus::Fails, "{said}");
             assert!(problems[0].contains(said), "{problems:?}");
         }
     }
@@ -311,7 +311,7 @@ pub(super) mod tests {
         ];
         for (change, said) in cases {
             let (verdict, problems) = changed(change);
-            assert_eq!(verdict, Verdict::Works, "{said}");
+            assert_eq!(verdict, GpuStatus::Works, "{said}");
             assert!(problems.len() == 1 && problems[0].contains(said), "{problems:?}");
         }
     }
@@ -323,6 +323,6 @@ pub(super) mod tests {
             r.libraries[3].files.clear();
             r.shared_memory_bytes = Some(64 << 20);
         };
-        assert_eq!(changed(one), (Verdict::Works, vec![]));
+        assert_eq!(changed(one), (GpuStatus::Works, vec![]));
     }
 }

@@ -1,6 +1,6 @@
 //! The report as people read it.
 
-use super::{Card, Report, Verdict};
+use super::{Card, GpuStatus, Report};
 use std::fmt::{self, Display, Formatter};
 
 impl Display for Report {
@@ -54,9 +54,9 @@ impl Display for Report {
             writeln!(f, "{grade}: {} → {}", problem.what, problem.command)?;
         }
         match self.verdict {
-            Verdict::NoGpu => writeln!(f, "no GPU: runs use the CPU"),
-            Verdict::Works => writeln!(f, "a run on the GPU works"),
-            Verdict::Fails => writeln!(f, "a run on the GPU would fail"),
+            GpuStatus::NoGpu => writeln!(f, "no GPU: runs use the CPU"),
+            GpuStatus::Works => writeln!(f, "a run on the GPU works"),
+            GpuStatus::Fails => writeln!(f, "a run on the GPU would fail"),
         }
     }
 }

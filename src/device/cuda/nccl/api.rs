@@ -127,7 +127,7 @@ impl Api {
         static API: OnceLock<std::result::Result<Api, String>> = OnceLock::new();
         let found = API.get_or_init(|| {
             let path = Nvidia::Nccl.open().ok_or_else(missing)?;
-            Self::of(path).map_err(|symbol| {
+            Self::load(path).map_err(|symbol| {
                 format!(
                     "NCCL at {} has no {symbol}: it is older than 2.14; try: {}",
                     path.display(),
@@ -139,7 +139,7 @@ impl Api {
     }
 
     /// The functions of the library at `path`, or the name of one that it does not have.
-    fn of(path: &Path) -> std::result::Result<Self, String> {
+    fn load(path: &Path) -> std::result::Result<Self, String> {
         // SAFETY: NCCL is open already, so opening it again runs nothing.
         let library = unsafe { Library::new(path) }.map_err(|e| format!("way to be opened ({e})"))?;
         macro_rules! named {
@@ -229,7 +229,7 @@ mod tests {
             (Some(_), Ok(_)) => {}
             (path, api) => panic!("{path:?}: {:?}", api.err()),
         }
-        assert_eq!(Api::of(Path::new("/dev/null")).unwrap_err().split(' ').next(), Some("way"));
+        assert_eq!(Api::load(Path::new("/dev/null")).unwrap_err().split(' ').next(), Some("way"));
     }
 
     /// Layout of NCCL 2.18's configuration.

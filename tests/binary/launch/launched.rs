@@ -28,14 +28,20 @@ pub struct Member {
 }
 
 /// The processes that were started here; all are killed when this is dropped.
-pub struct Party {
+pub struct LaunchedRanks {
     pub launcher: Launcher,
     pub members: Vec<Member>,
 }
 
 impl Launcher {
     /// Starts a recipe or another command on `world` ranks.
-    pub fn start(self, place: &Place, world: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Party {
+    pub fn start(
+        self,
+        place: &Place,
+        world: usize,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> LaunchedRanks {
         let world_size = format!("parallelism.world_size={world}");
         let word = match self {
             Launcher::Thread => "thread",
@@ -63,14 +69,14 @@ impl Launcher {
                 ranks.collect()
             }
         };
-        Party { launcher: self, members }
+        LaunchedRanks { launcher: self, members }
     }
 
     /// Trains a recipe to its end.
     #[track_caller]
     pub fn trains(self, place: &Place, world: usize, arguments: &[&str]) {
-        let party = self.start(place, world, arguments, &[]).ends();
-        for (number, member) in party.members.iter().enumerate() {
+        let launched = self.start(place, world, arguments, &[]).ends();
+        for (number, member) in launched.members.iter().enumerate() {
             assert_eq!(member.code, Some(0), "{self:?}, process {number}:\n{}", member.stderr);
         }
     }
@@ -109,7 +115,7 @@ impl Member {
     }
 }
 
-impl Party {
+impl LaunchedRanks {
     /// Waits for the end of all.
     pub fn ends(mut self) -> Self {
         self.members.iter_mut().for_each(Member::ends);
@@ -166,7 +172,7 @@ impl Party {
     }
 }
 
-impl Drop for Party {
+impl Drop for LaunchedRanks {
     fn drop(&mut self) {
         for member in &mut self.members {
             let _ = member.child.kill();
