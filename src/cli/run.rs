@@ -10,7 +10,7 @@ use crate::recipe;
 use crate::report::plots;
 use crate::results::progress::Mode;
 use crate::results::{find, provenance};
-use crate::train::{self, Ended, Origin, Outcome, Request, WorkerRequest, not_taken};
+use crate::train::{self, Ended, Origin, Outcome, Request, WorkerRequest, divergence_reason};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -107,7 +107,9 @@ fn ended(outcome: Outcome) -> Result<()> {
         Outcome::Interrupted => {
             Err(Error::new(ErrorKind::Interrupted, "stopped by a signal; rank 0 says what is saved"))
         }
-        Outcome::Diverged { step, bad } => Err(Error::failed(format!("diverged: {}", not_taken(step, &bad)))),
+        Outcome::Diverged { step, bad } => {
+            Err(Error::failed(format!("diverged: {}", divergence_reason(step, &bad))))
+        }
     }
 }
 

@@ -536,7 +536,7 @@ fn the_passes_make_the_program() {
     }
 }
 
-/// A gradient that nobody provides is found before anything runs, and named.
+/// A gradient that no one provides is found before anything runs, and named.
 #[test]
 fn a_missing_gradient_is_an_error_of_the_plan() {
     let passes = Passes::new(&[]);

@@ -1,5 +1,5 @@
-//! What elementwise and row-wise ops share: how work is cut into tasks, and sums whose order of addition is
-//! fixed.
+//! Shared by elementwise and row-wise ops: splitting work into tasks, and sums with a fixed order of
+//! addition.
 //!
 //! Sums run in [`LANES`] partial sums that are combined in a fixed tree, so that loops vectorize and the bits
 //! are the same with every instruction set.

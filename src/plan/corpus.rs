@@ -1,4 +1,4 @@
-//! What a recipe says of its data, for the data layer and for plans that do not read it.
+//! The description of a recipe's data, and the facts about it that plans need.
 
 use crate::data::{self, GENERATED, Spec};
 use crate::error::Result;
@@ -19,8 +19,8 @@ pub struct Corpus {
     pub floor: Option<f64>,
 }
 
-/// Most held-out tokens that are generated to compute the floor. A longer held-out set gets the floor of its
-/// beginning.
+/// Maximum number of held-out tokens that are generated to compute the floor. A longer held-out set gets the
+/// floor of its first part.
 const MOST_GENERATED: usize = 1 << 18;
 
 /// Returns the description of a recipe's data, for [`data::open`].

@@ -88,7 +88,7 @@ fn find_hang(ranks: &[RankStatus], now: Instant, timeout: Duration) -> Option<St
     message += &list(&mut blamed.iter().copied());
     let mut others = (0..ranks.len()).filter(|rank| !blamed.contains(rank)).peekable();
     if others.peek().is_some() {
-        let _ = write!(message, ". The others: {}", list(&mut others));
+        let _ = write!(message, ". Other ranks: {}", list(&mut others));
     }
     message += ". If it is only slow, raise parallelism.timeout_s";
     Some(message)
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(find_hang(&[waiting(40), busy(29)], now, timeout), None);
         let said = find_hang(&[waiting(40), gpu(35), busy(31)], now, timeout).unwrap();
         assert!(
-            said.starts_with("no sign of rank 2 for 31 s: rank 2 computes, at step 7. The others: "),
+            said.starts_with("no sign of rank 2 for 31 s: rank 2 computes, at step 7. Other ranks: "),
             "{said}"
         );
         assert!(

@@ -55,7 +55,7 @@ impl RunFolder {
         let summary = path.join(SUMMARY);
         if !summary.is_file() {
             return Err(Error::usage(format!(
-                "{} is no run folder: it has no {SUMMARY}; `xrun` writes run folders to results/RECIPE/RUN",
+                "{} is not a run folder: it has no {SUMMARY}; `xrun` writes run folders to results/RECIPE/RUN",
                 path.display()
             )));
         }
@@ -369,7 +369,7 @@ mod tests {
             );
         }
         let error = RunFolder::open(dir.path()).unwrap_err();
-        assert!(error.message().contains("no run folder"), "{error}");
+        assert!(error.message().contains("not a run folder"), "{error}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a refusal leaves nothing behind");
     }
 }

@@ -147,9 +147,10 @@ impl RunningAttempt {
         // The ledger may have been deleted while a run is still writing.
         out.try_lock().map_err(|e| match e {
             TryLockError::Error(e) => Error::failed(format!("cannot lock {}: {e}", files.out.display())),
-            TryLockError::WouldBlock => {
-                Error::failed(format!("a run that is in no ledger still writes to {}", files.out.display()))
-            }
+            TryLockError::WouldBlock => Error::failed(format!(
+                "a run that is not in the ledger still writes to {}",
+                files.out.display()
+            )),
         })?;
         out.set_len(0).at("write", &files.out)?;
         let line =
@@ -165,7 +166,8 @@ impl RunningAttempt {
         #[cfg(unix)]
         {
             use std::os::unix::process::CommandExt;
-            // Its own process group: an interrupt of the terminal goes to the sweep, which passes it on once.
+            // Its own process group: an interrupt from the terminal reaches only the sweep, which forwards it
+            // once.
             command.arg0(&shown).process_group(0);
         }
         let process = command.spawn().at("start", &shown)?;

@@ -22,8 +22,8 @@ pub struct Ended {
 }
 
 /// Returns why a run diverged.
-pub fn not_taken(step: u64, bad: &BadTensor) -> String {
-    format!("step {step} was not taken: {} ({}) holds {}", bad.tensor, bad.op, bad.value)
+pub fn divergence_reason(step: u64, bad: &BadTensor) -> String {
+    format!("step {step} was skipped: {} ({}) holds {}", bad.tensor, bad.op, bad.value)
 }
 
 /// Turns the end of the training loop into the summary and an exit code.
@@ -39,15 +39,15 @@ pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<End
                 recorder.finish(Status::Interrupted, Some("stopped by a signal".into()))?;
             let (steps, path) = (summary.steps, folder.path().display());
             let then = match saves {
-                true => format!("saved; `xrun resume {path}` goes on"),
-                false => "with nothing saved (checkpoint.keep = 0): a resume begins anew".to_owned(),
+                true => format!("saved; continue with `xrun resume {path}`"),
+                false => "with nothing saved (checkpoint.keep = 0): a resume starts at step 0".to_owned(),
             };
             let error =
                 Error::new(ErrorKind::Interrupted, format!("stopped by a signal after step {steps}, {then}"));
             Ok(Ended { folder, summary, outcome: Err(error) })
         }
         Ok(Outcome::Diverged { step, bad }) => {
-            let reason = not_taken(step, &bad);
+            let reason = divergence_reason(step, &bad);
             let (folder, summary) = recorder.finish(Status::Diverged, Some(reason.clone()))?;
             let error = Error::failed(format!(
                 "diverged: {reason}; the parameters are those of step {}. See {}; a lower optimizer.lr or a longer \

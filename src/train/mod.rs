@@ -20,7 +20,7 @@ mod sample;
 mod start_message;
 mod train_ranks;
 
-pub use conclude::{Ended, mark_failed, not_taken};
+pub use conclude::{Ended, divergence_reason, mark_failed};
 pub use generate::choose;
 pub use init::{initialize, refresh_compute_copy};
 pub use inspect::inspect;
@@ -42,13 +42,13 @@ use std::time::Instant;
 /// How a training loop ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All steps are done.
+    /// A stop was requested; the state was saved.
     Finished,
     /// Somebody asked for a stop; the state was saved.
     Interrupted,
     /// A value was not finite. Nothing was updated in that step.
     Diverged {
-        /// The step that was not taken.
+        /// The step whose update was skipped.
         step: u64,
         /// The first tensor that was not finite.
         bad: BadTensor,
@@ -57,11 +57,11 @@ pub enum Outcome {
 
 /// Trains until the plan's last step.
 ///
-/// Every rank runs this loop; rank 0 has a recorder. Whatever all ranks take part in (steps, evaluation, the
-/// decision to stop) happens on all of them in the same order.
+/// Every rank runs this loop; rank 0 has a recorder. Everything collective (steps, evaluation, the decision
+/// to stop) happens on all ranks in the same order.
 ///
 /// # Errors
-/// When data, memory or a rank is lost, or results cannot be written.
+/// When reading data fails, memory runs out, a rank is lost, or results cannot be written.
 pub fn train(
     rank: &mut Rank,
     plan: &Plan,
@@ -77,7 +77,7 @@ pub fn train(
     let mut stopping = false;
     let mut started = Instant::now();
     while rank.done() < steps {
-        // A device may be given steps ahead, but none past a step after which its state is looked at.
+        // Steps may be queued ahead on a device, but not past a step after which its state is read.
         while rank.under_way() < rank.steps_ahead() && !stopping {
             let last = rank.done() + rank.under_way() as u64;
             if rank.under_way() > 0 && (pauses_after(last) || compares_after(last)) {
@@ -85,7 +85,7 @@ pub fn train(
             }
             rank.launch_step()?;
         }
-        // One rank's signal stops all of them, at the same step: the last that was given to a device.
+        // A signal on one rank stops all ranks after the same step: the last one queued on a device.
         let report = rank.finish_step(stop.requested())?;
         stopping |= report.stop;
         if let Some(bad) = report.bad {
@@ -120,7 +120,7 @@ pub fn train(
                 recorder.compared(step, started.elapsed())?;
             }
         }
-        // Saving comes last: a run that goes on from here does nothing of this step again.
+        // Saving comes last, so that a run that resumes from here repeats nothing of this step.
         if let Some(recorder) = recorder.as_mut().filter(|_| saves) {
             comm.set_status(step, WRITES);
             recorder.save(rank)?;
@@ -135,7 +135,7 @@ pub fn train(
     Ok(Outcome::Finished)
 }
 
-/// Whether something that happens every `interval` steps, and at the end, happens after `step`.
+/// Returns true if an event that is due every `interval` steps and after the last step is due after `step`.
 fn due(interval: usize, step: u64, steps: u64) -> bool {
     step == steps || (interval > 0 && step.is_multiple_of(interval as u64))
 }

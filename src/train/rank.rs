@@ -1,4 +1,4 @@
-//! One rank of a run: its engine, its share of the data, a step.
+//! One rank of a run: its engine, its part of the data, a step.
 
 mod share;
 
@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a step measured.
+/// Measurements of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepReport {
     /// The step, from 1.
@@ -37,34 +37,34 @@ pub struct StepReport {
     pub lr: f64,
     /// Time spent waiting for the loader.
     pub data_wait: Duration,
-    /// What collectives took; `None` for a rank alone, and where it could not be told any more.
+    /// Times of the collectives; `None` for a single rank, and where they were no longer available.
     pub communicated: Option<Communicated>,
-    /// The first tensor that was not finite; then nothing was updated.
+    /// The first tensor that was not finite; if set, nothing was updated.
     pub bad: Option<BadTensor>,
-    /// Whether a rank was asked to stop.
+    /// True if a stop was requested on any rank.
     pub stop: bool,
-    /// Which part of the step each rank did not wait for others; none where a rank is alone.
+    /// Fraction of the step in which each rank did not wait for others; empty for a single rank.
     pub busy: Vec<f64>,
-    /// The rank that was busy the longest; `None` where a rank is alone.
+    /// The rank that was busy the longest; `None` for a single rank.
     pub slowest: Option<usize>,
 }
 
-/// One rank. A run of one rank is the same code with a communicator that has nobody to talk to.
+/// One rank. A run of one rank is the same code with a communicator without peers.
 #[derive(Debug)]
 pub struct Rank {
     plan: Arc<Plan>,
     programs: Arc<Programs>,
     dataset: Arc<Dataset>,
     engine: Engine,
-    /// The other ranks, and how long they were waited for.
+    /// The communicator, which measures how long this rank waits for others.
     comm: Arc<TimedCommunicator>,
-    /// When the last step ended for all.
+    /// The end of the last step, at which all ranks agreed.
     agreed: Instant,
     loader: Option<Loader>,
     done: u64,
-    /// How long kernels took to be ready; `None` on the CPU.
+    /// Time until kernels were ready; `None` on the CPU.
     kernels_took: Option<Duration>,
-    /// Steps that the device was given and whose results were not taken yet, the oldest first.
+    /// Steps that are queued on the device and whose results have not been read, oldest first.
     under_way: VecDeque<UnderWay>,
 }
 
@@ -76,14 +76,14 @@ struct UnderWay {
     snapshot: Snapshot,
 }
 
-/// Steps that a GPU is given ahead, so that it never waits for the CPU to look at a loss.
+/// Maximum number of steps queued on a GPU, so that it never waits for the CPU to read a loss.
 pub(super) const STEPS_AHEAD: usize = 3;
 
 impl Rank {
-    /// A rank with its memory allocated and parameters initialized.
+    /// Creates a rank: allocates its memory and initializes its parameters.
     ///
     /// # Errors
-    /// When memory cannot be had.
+    /// When memory cannot be allocated.
     pub fn new(
         plan: Arc<Plan>,
         programs: Arc<Programs>,
@@ -129,37 +129,37 @@ impl Rank {
         Ok(rank)
     }
 
-    /// Steps done.
+    /// Returns the number of steps done.
     pub fn done(&self) -> u64 {
         self.done
     }
 
-    /// How long kernels took to be compiled or loaded, and algorithms to be chosen; `None` on the CPU.
+    /// Returns the time it took to compile or load kernels and to choose algorithms; `None` on the CPU.
     pub fn kernels_took(&self) -> Option<Duration> {
         self.kernels_took
     }
 
-    /// Steps given to the device and not reported yet.
+    /// Returns the number of steps that are queued on the device and not reported yet.
     pub fn under_way(&self) -> usize {
         self.under_way.len()
     }
 
-    /// How many steps may be under way at once.
+    /// Returns the maximum number of steps that may be queued at once.
     pub fn steps_ahead(&self) -> usize {
         if self.engine.gpu().is_some() { STEPS_AHEAD } else { 1 }
     }
 
-    /// The engine, for measurements.
+    /// Returns the engine, for measurements.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The engine, for who changes its state from outside.
+    /// Returns the engine, for tests that change its state.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
     }
 
-    /// The communicator.
+    /// Returns the communicator.
     pub fn comm(&self) -> Arc<dyn Communicator> {
         Arc::<TimedCommunicator>::clone(&self.comm)
     }
@@ -167,7 +167,8 @@ impl Rank {
     fn go_to(&mut self, done: u64) -> Result<()> {
         self.done = done;
         let step = self.engine.state.slot("control.step")?;
-        let next = u32::try_from(done + 1).map_err(|_| Error::failed("more steps than a counter holds"))?;
+        let next = u32::try_from(done + 1)
+            .map_err(|_| Error::failed("more steps than the step counter can hold"))?;
         self.engine.state.write(step, &[next])?;
         self.loader = None;
         self.under_way.clear();
@@ -188,7 +189,7 @@ impl Rank {
         }
     }
 
-    /// Gives the device one step more. Its results are taken by [`Rank::finish_step`], in order.
+    /// Queues one more step on the device. Its results are read by [`Rank::finish_step`], in order.
     ///
     /// # Errors
     /// When data or a rank is lost.
@@ -196,7 +197,7 @@ impl Rank {
         let micro_steps = self.plan.batch.micro_steps;
         let step = self.done + self.under_way() as u64 + 1;
         if self.under_way.is_empty() {
-            // What lies between steps is not of this one.
+            // Time between steps does not count towards this step.
             self.agreed = Instant::now();
             self.comm.take();
         }
@@ -225,17 +226,17 @@ impl Rank {
         Ok(())
     }
 
-    /// Takes the results of the oldest step under way. Where the loss or a gradient is not finite, nothing
-    /// was updated, then or in the steps given after it, and the step is replayed with a check after every
-    /// node to name the first bad tensor. `stop` says whether this rank was asked to stop, which the report
-    /// says of all. (Ranks that do not exchange gradients each decide for themselves whether to update, and
-    /// stop together.)
+    /// Waits for the oldest queued step and returns its results. If the loss or a gradient was not finite,
+    /// nothing was updated in that step or in those queued after it, and the step is replayed with a check
+    /// after every node, to name the first bad tensor. `stop` is true if a stop was requested on this rank;
+    /// the report combines it over all ranks. (Ranks that do not exchange gradients each decide for
+    /// themselves whether to update, and stop together.)
     ///
     /// # Errors
-    /// When no step is under way, or a rank is lost.
+    /// When no step is queued, or a rank is lost.
     pub fn finish_step(&mut self, stop: bool) -> Result<StepReport> {
         let oldest = self.under_way.pop_front();
-        let mut oldest = oldest.ok_or_else(|| Error::failed("no step is under way"))?;
+        let mut oldest = oldest.ok_or_else(|| Error::failed("no step is queued"))?;
         if self.engine.gpu().is_some() {
             self.comm.set_status(self.done + 1, RankPhase::WaitingForDevice);
         }
@@ -257,7 +258,7 @@ impl Rank {
         };
         let bad = number("bad")? != 0.0;
         let waited = report.communicated.map_or(Duration::ZERO, |communicated| communicated.exposed);
-        // Ranks that do not exchange gradients do not see the same ones, and stop together all the same.
+        // Ranks that do not exchange gradients may differ in `bad`, and must stop together nevertheless.
         let agreement = agree(&*self.comm, step, StepVote::new(bad, stop, self.agreed.elapsed(), waited))?;
         self.agreed = Instant::now();
         self.comm.take();
@@ -271,13 +272,14 @@ impl Rank {
         Ok(report)
     }
 
-    /// The turn of a step among those that are under way together; without other ranks, nothing is measured
-    /// that they could take from each other.
+    /// Returns which of the timing slots for queued steps a step uses. A single rank needs one slot only: it
+    /// measures no collectives.
     fn turn(&self, step: u64) -> usize {
         if self.comm.world() > 1 { (step % STEPS_AHEAD as u64) as usize } else { 0 }
     }
 
-    /// What the collectives of the step took: on the CPU, the time in meetings, which nothing hides.
+    /// Returns the times of a step's collectives. On the CPU nothing overlaps them: all of their time is
+    /// exposed.
     fn communicated(&self, step: u64) -> Option<Communicated> {
         let waited = self.comm.take();
         match self.engine.gpu() {
@@ -287,7 +289,7 @@ impl Rank {
         }
     }
 
-    /// Trains one step: gives it to the device and waits for it.
+    /// Trains one step: queues it on the device and waits for it.
     ///
     /// # Errors
     /// As [`Rank::launch_step`] and [`Rank::finish_step`].
@@ -296,7 +298,7 @@ impl Rank {
         self.finish_step(false)
     }
 
-    /// Trains one step and hands every node of it with its time to `see`.
+    /// Trains one step and passes every node of it, with its time, to `see`.
     ///
     /// # Errors
     /// As [`Rank::train_step`].
@@ -325,12 +327,12 @@ impl Rank {
         }
         match &mut self.loader {
             Some(loader) => loader.next(),
-            None => Err(Error::failed("a rank without a loader")),
+            None => Err(Error::failed("this rank has no data loader")),
         }
     }
 
-    /// Replays a step that went wrong. Every rank replays all of it, so that collectives still meet, and
-    /// every rank names the same tensor: the first of the step on any of them.
+    /// Replays a step that was not finite. Every rank replays all of it, so that collectives still match, and
+    /// every rank names the same tensor: the first in the step on any rank.
     fn find_bad(&mut self, batches: &[Batch]) -> Result<BadTensor> {
         let programs = Arc::clone(&self.programs);
         let section = |at: usize| match at {
@@ -351,7 +353,7 @@ impl Rank {
         )?;
         let location = BadLocation::from_urgency(earliest).ok_or_else(|| {
             Error::failed(
-                "a step was not finite, and its replay was: the machine computes differently each time",
+                "a step was not finite, but its replay was: this machine does not compute deterministically",
             )
         })?;
         Ok(location.bad.describe(section(location.section)))
@@ -375,15 +377,15 @@ impl Rank {
         Ok(self.engine.state.values(slot)?[0])
     }
 
-    /// The mean loss over the held-out tokens (or the first `validation.steps` global batches of them), over
-    /// all ranks.
+    /// Returns the mean loss over the held-out tokens (or the first `validation.steps` global batches of
+    /// them), over all ranks.
     ///
     /// # Errors
     /// When a rank is lost.
     pub fn evaluate(&mut self) -> Result<f64> {
         let dataset = Arc::clone(&self.dataset);
         let programs = Arc::clone(&self.programs);
-        // A batch of the recipe is a global one: how it is split changes nothing.
+        // `validation.steps` counts global batches, however they are split.
         let limit = self.plan.intervals.validation_steps.saturating_mul(self.plan.batch.micro_steps);
         let mut sums = [0.0f64, 0.0];
         for batch in ValidationBatches::new(&dataset, self.spec(), limit)? {
@@ -397,13 +399,13 @@ impl Rank {
         Ok(sums[0] / sums[1])
     }
 
-    /// Whether this rank's parameters are to be those of every other rank.
+    /// Returns true if this rank's parameters must equal those of every other rank.
     pub fn holds_a_replica(&self) -> bool {
         self.programs.replicas.is_some()
     }
 
-    /// Sees that the parameters of all ranks have the same bits. Ranks that do not exchange gradients have
-    /// nothing to compare, nor has a rank alone.
+    /// Checks that the parameters of all ranks have the same bits. Does nothing on a single rank, or where
+    /// ranks do not exchange gradients.
     ///
     /// # Errors
     /// When a rank is lost, or replicas have drifted apart: every rank names the tensor and the ranks.
@@ -414,7 +416,7 @@ impl Rank {
         replicas::check(&mut self.engine, section, self.done)
     }
 
-    /// Texts by the model as it is; none where the plan asks for none.
+    /// Generates texts with the current parameters; empty if the plan has no samples.
     ///
     /// # Errors
     /// When the engine fails.
@@ -435,13 +437,13 @@ impl Rank {
         Ok(batch)
     }
 
-    /// A tensor as the evaluation of the batch at hand computes it.
+    /// Returns a tensor as the evaluation of the current batch computes it.
     pub(super) fn inspect_evaluation(&mut self, tensor: &str) -> Result<Vec<f64>> {
         let programs = Arc::clone(&self.programs);
         self.engine.inspect(&programs.evaluate, tensor)
     }
 
-    /// The loss of the micro-steps run so far in this step.
+    /// Returns the loss of the micro-steps run so far in this step.
     pub(super) fn loss(&self) -> Result<f64> {
         self.number("control.loss")
     }
@@ -458,17 +460,17 @@ impl Rank {
         views(&self.engine, buffer, prefix)
     }
 
-    /// Ends a run that went well, on every rank, once all of them have come to their end: waits for the
-    /// device, and lets the GPUs part in peace. A rank on a GPU that is dropped without it aborts what the
-    /// others wait in.
+    /// Ends a successful run, on every rank, after all of them have finished: waits for the device and
+    /// destroys the communicators of GPUs in order. Dropping a rank on a GPU without it aborts the
+    /// collectives that others wait in.
     ///
     /// # Errors
-    /// When work of the device failed.
+    /// When work on the device failed.
     pub fn shutdown(&self) -> Result<()> {
         self.engine.gpu().map_or(Ok(()), |gpu| gpu.shutdown())
     }
 
-    /// Takes over the state after `step`, which rank 0 reads from a checkpoint.
+    /// Loads the state after `step`, which rank 0 reads from a checkpoint.
     ///
     /// # Errors
     /// When a tensor is missing or has another shape, or a rank is lost.
@@ -481,10 +483,10 @@ impl Rank {
     }
 }
 
-/// Where in a step something was not finite.
+/// Location in a step of a value that is not finite.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct BadLocation {
-    /// The micro-step, or their number for the end of the step.
+    /// The micro-step; for the end of the step, the number of micro-steps.
     section: usize,
     bad: BadOutput,
 }
@@ -492,15 +494,15 @@ struct BadLocation {
 impl BadLocation {
     const VALUES: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
 
-    /// A number above zero, the larger the earlier, from which the location can be read back: what ranks
-    /// agree by.
+    /// Encodes the location as a positive number that is larger for earlier locations, so that ranks can
+    /// agree on the maximum.
     fn urgency(&self) -> u64 {
         let BadOutput { node, output, value } = self.bad;
         let value = Self::VALUES.iter().position(|v| v.to_bits() == value.to_bits()).unwrap_or(0);
         !((self.section as u64) << 42 | (node as u64) << 14 | (output as u64) << 2 | value as u64)
     }
 
-    /// The location of an urgency; none for zero.
+    /// Decodes a location; `None` for zero.
     fn from_urgency(urgency: u64) -> Option<Self> {
         let bits = |from: u32, count: u32| (!urgency >> from & ((1 << count) - 1)) as usize;
         let bad = BadOutput { node: bits(14, 28), output: bits(2, 12), value: Self::VALUES[bits(0, 2) % 3] };

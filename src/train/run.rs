@@ -98,8 +98,8 @@ fn run_rank_zero(request: Request, ranks: &LocalRanks, stop: &Stop, guard: &Exit
                 announce_finished(ranks, &context, folder.path())?;
                 return Ok(Ended { folder, summary, outcome: Ok(()) });
             }
-            // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed, the hash
-            // stays that of the recipe as written.
+            // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed, the
+            // hash stays that of the recipe as written.
             if start.changes.is_empty() {
                 context.recipe_hash.clone_from(&summary.recipe_hash);
             }
@@ -195,7 +195,7 @@ fn log_start(
         recorder.note(&format!("changed: {change}"))?;
     }
     if let Some(loaded) = &start.loaded {
-        recorder.note(&format!("going on from step {} ({})", start.step(), loaded.path().display()))?;
+        recorder.note(&format!("resuming from step {} ({})", start.step(), loaded.path().display()))?;
     }
     if let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus)
         && context.recipe.values().engine.device == DeviceChoice::Auto
@@ -222,7 +222,7 @@ pub(super) fn prepare(
     let dataset = data::open(&data_spec(recipe), recipe.values().training.seq_len)?;
     let plan = Plan::new(recipe, &corpus_facts(&dataset), &machine)?;
     if plan.generation.samples > 0 {
-        // At the end of a training it would be too late to say so.
+        // Checked now: after training it would be too late to report a prompt that does not fit.
         prompt(&plan.generation, &dataset.tokenizer, plan.batch.seq_len)?;
     }
     let programs = Programs::new(&plan)?;
@@ -262,7 +262,7 @@ fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Optio
     Ok(Some(table))
 }
 
-/// Adds to an error of memory what was planned, and which keys need less.
+/// Adds to an out-of-memory error the planned sizes and the keys that reduce them.
 fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
     if error.kind() != ErrorKind::DoesNotFit {
         return error;
@@ -276,7 +276,7 @@ fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
     ))
 }
 
-/// What the corpus says of itself once it is open.
+/// Returns the facts about the corpus that a plan needs.
 pub fn corpus_facts(dataset: &Dataset) -> Corpus {
     Corpus {
         vocab_size: dataset.tokenizer.vocab_size(),

@@ -62,7 +62,7 @@ impl Reading {
 
 /// Lower clocks because the board is at its power limit: the usual state of a card under load.
 pub const POWER_CAP: &str = "power_cap";
-/// Lower clocks because somebody set them.
+/// Lower clocks because a user has set them.
 pub const CLOCKS_SET: &str = "clocks_set";
 /// Lower clocks for a display.
 pub const DISPLAY: &str = "display_clocks";
