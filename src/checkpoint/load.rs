@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Maximum length of `latest`, which holds one folder name; a longer file is damaged.
-const LONGEST_POINTER: u64 = 64;
+const MAX_POINTER_BYTES: u64 = 64;
 
 /// A checkpoint whose files were all verified against their hashes.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Loaded {
 /// resume. Nothing is written to the disk.
 pub fn newest(dir: &Path) -> Result<Option<Loaded>> {
     let mut before = candidates(dir)?;
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_ATTEMPTS {
         let found = newest_of(dir, &before);
         let now = candidates(dir)?;
         if now == before || matches!(&found, Ok(Some(loaded)) if loaded.warnings.is_empty()) {
@@ -113,7 +113,7 @@ pub fn newest(dir: &Path) -> Result<Option<Loaded>> {
 }
 
 /// Number of attempts while another process replaces the checkpoints.
-const LOOKS: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// As [`newest`], among the given candidates.
 fn newest_of(dir: &Path, candidates: &BTreeMap<u64, PathBuf>) -> Result<Option<Loaded>> {
@@ -225,7 +225,7 @@ fn missing_latest(dir: &Path, candidates: &BTreeMap<u64, PathBuf>) -> Option<Str
     let path = dir.join(LATEST);
     let size = fs::metadata(&path).ok()?.len();
     let text =
-        if size > LONGEST_POINTER { String::new() } else { fs::read_to_string(&path).unwrap_or_default() };
+        if size > MAX_POINTER_BYTES { String::new() } else { fs::read_to_string(&path).unwrap_or_default() };
     match step_of(text.trim_end()) {
         None => Some(format!("{} is damaged; using the checkpoint folders instead", path.display())),
         Some(step) if candidates.keys().next_back().is_none_or(|&newest| newest < step) => {

@@ -12,7 +12,7 @@ use std::path::Path;
 /// Format version, written to every manifest; a reader refuses any other.
 const FORMAT: u32 = 1;
 /// Maximum size in bytes: a manifest holds a recipe and a few hashes.
-const LARGEST: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 /// Metadata of a training state: enough to resume it, and to refuse a resume with something else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,14 +114,14 @@ impl Manifest {
     pub(super) fn read(path: &Path) -> Result<Self> {
         let file = File::open(path).at("open", path)?;
         let bytes = file.metadata().at("read", path)?.len();
-        if bytes > LARGEST {
+        if bytes > MAX_BYTES {
             return Err(Error::failed(format!(
                 "{} is too large for a manifest: {bytes} bytes",
                 path.display()
             )));
         }
         let mut text = Vec::with_capacity(bytes as usize);
-        file.take(LARGEST).read_to_end(&mut text).at("read", path)?;
+        file.take(MAX_BYTES).read_to_end(&mut text).at("read", path)?;
         Self::decode(&text)
     }
 }

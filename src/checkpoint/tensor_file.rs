@@ -20,7 +20,7 @@ const CHUNK: usize = 4 << 20;
 /// The header length of safetensors files is a u64.
 const PREFIX: u64 = 8;
 /// The format's own limit on its header.
-const LONGEST_HEADER: u64 = 100_000_000;
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// Expected content of a file: its size and hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +169,7 @@ fn read_header(file: &File, bytes: u64) -> Result<BTreeMap<String, Entry>> {
     let mut prefix = [0; PREFIX as usize];
     file.read_exact_at(&mut prefix, 0).map_err(io)?;
     let length = u64::from_le_bytes(prefix);
-    let longest = bytes.saturating_sub(PREFIX).min(LONGEST_HEADER);
+    let longest = bytes.saturating_sub(PREFIX).min(MAX_HEADER_BYTES);
     if length > longest {
         return Err(Error::failed(format!(
             "the header length is {length} bytes, but at most {longest} are possible"

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use safetensors::Dtype;
 use std::borrow::Cow;
 
-const LONGEST_NAME: usize = 256;
+const MAX_NAME: usize = 256;
 
 type Read<'a> = Box<dyn Fn() -> Result<Cow<'a, [u8]>> + 'a>;
 
@@ -147,7 +147,7 @@ pub(super) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
 pub(super) fn check_name(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let ok = !name.is_empty()
-        && name.len() <= LONGEST_NAME
+        && name.len() <= MAX_NAME
         && name.chars().all(plain)
         && !name.starts_with('.')
         && !name.contains("..")
@@ -156,7 +156,7 @@ pub(super) fn check_name(name: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::failed(format!(
-        "{:?} is not a valid tensor name: letters, digits, `.`, `_` and `-`, at most {LONGEST_NAME}, without `..`",
+        "{:?} is not a valid tensor name: letters, digits, `.`, `_` and `-`, at most {MAX_NAME}, without `..`",
         name.chars().take(80).collect::<String>()
     )))
 }
@@ -171,7 +171,7 @@ mod tests {
         {
             assert!(check_name(name).is_err(), "{name:?}");
         }
-        assert!(check_name(&"x".repeat(LONGEST_NAME + 1)).is_err());
+        assert!(check_name(&"x".repeat(MAX_NAME + 1)).is_err());
         for name in ["embedding", "blocks.11.gate_up", "adam.m.blocks.0.q_norm", "a-b"] {
             check_name(name).unwrap();
         }

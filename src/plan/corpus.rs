@@ -21,7 +21,7 @@ pub struct Corpus {
 
 /// Maximum number of held-out tokens that are generated to compute the floor. A longer held-out set gets the
 /// floor of its first part.
-const MOST_GENERATED: usize = 1 << 18;
+const MAX_GENERATED: usize = 1 << 18;
 
 /// Returns the description of a recipe's data, for [`data::open`].
 pub fn data_spec(recipe: &Recipe) -> Spec {
@@ -47,9 +47,9 @@ pub fn data_spec(recipe: &Recipe) -> Spec {
 pub fn corpus_of(recipe: &Recipe) -> Result<Corpus> {
     let mut spec = data_spec(recipe);
     let requested = spec.validation_tokens;
-    let shortened = spec.corpus == GENERATED[0] && requested > MOST_GENERATED;
+    let shortened = spec.corpus == GENERATED[0] && requested > MAX_GENERATED;
     if shortened {
-        spec.validation_tokens = MOST_GENERATED;
+        spec.validation_tokens = MAX_GENERATED;
     }
     let facts = data::facts(&spec)?;
     Ok(Corpus {

@@ -30,8 +30,8 @@ impl Watchdog {
         let watch = move || {
             let (mut checked, mut suspended) = (Instant::now(), Duration::ZERO);
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                // A process that was suspended (SIGSTOP, a sleeping laptop) received nothing meanwhile: that
-                // time counts against no rank.
+                // A process that was suspended (SIGSTOP, a sleeping laptop) received nothing during that
+                // time, which counts against no rank.
                 let overslept = checked.elapsed().saturating_sub(2 * interval);
                 suspended = if overslept.is_zero() {
                     suspended.saturating_sub(interval)

@@ -47,7 +47,7 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Locks an existing run folder, to resume the run or to read it while nobody writes.
+    /// Locks an existing run folder, to resume the run or to read it while no process writes.
     ///
     /// # Errors
     /// Not a run folder; in use by another process, which the message names. Nothing is changed then.

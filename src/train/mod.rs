@@ -39,7 +39,7 @@ use crate::ranks::Stop;
 use phase::WRITES;
 use std::time::Instant;
 
-/// How a training loop ended.
+/// Result of a training loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A stop was requested; the state was saved.
@@ -78,9 +78,9 @@ pub fn train(
     let mut started = Instant::now();
     while rank.done() < steps {
         // Steps may be queued ahead on a device, but not past a step after which its state is read.
-        while rank.under_way() < rank.steps_ahead() && !stopping {
-            let last = rank.done() + rank.under_way() as u64;
-            if rank.under_way() > 0 && (pauses_after(last) || compares_after(last)) {
+        while rank.queued_steps() < rank.steps_ahead() && !stopping {
+            let last = rank.done() + rank.queued_steps() as u64;
+            if rank.queued_steps() > 0 && (pauses_after(last) || compares_after(last)) {
                 break;
             }
             rank.launch_step()?;
@@ -104,7 +104,7 @@ pub fn train(
                 recorder.evaluated(step, started.elapsed())?;
             }
         }
-        let at_rest = rank.under_way() == 0;
+        let at_rest = rank.queued_steps() == 0;
         if let Some(recorder) = &mut recorder {
             comm.set_status(step, WRITES);
             recorder.row(&report, val_loss)?;

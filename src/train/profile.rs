@@ -156,7 +156,7 @@ fn whole_steps(rank: &mut Rank, steps: usize) -> Result<Duration> {
         let started = Instant::now();
         let mut launched = 0;
         for _ in 0..steps {
-            while rank.under_way() < ahead && launched < steps {
+            while rank.queued_steps() < ahead && launched < steps {
                 rank.launch_step()?;
                 launched += 1;
             }

@@ -7,7 +7,7 @@ use super::generate::generate;
 use super::init::initialize;
 use super::phase::{COMPARES, COMPUTES, EVALUATES};
 use super::replicas;
-use super::restore::{restore, share, views};
+use super::restore::{broadcast_state, restore, views};
 use crate::checkpoint::{self, Loaded, TensorView};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
 use crate::device::Device;
@@ -65,12 +65,12 @@ pub struct Rank {
     /// Time until kernels were ready; `None` on the CPU.
     kernels_took: Option<Duration>,
     /// Steps that are queued on the device and whose results have not been read, oldest first.
-    under_way: VecDeque<UnderWay>,
+    queued_steps: VecDeque<QueuedStep>,
 }
 
 /// A step between its launch and its report.
 #[derive(Debug)]
-struct UnderWay {
+struct QueuedStep {
     batches: Vec<Batch>,
     data_wait: Duration,
     snapshot: Snapshot,
@@ -121,10 +121,10 @@ impl Rank {
         let schedule = engine.state.slot("control.schedule")?;
         engine.state.set_values(schedule, &schedule_table(&plan))?;
         initialize(&mut engine, plan.seed)?;
-        let under_way = VecDeque::new();
+        let queued_steps = VecDeque::new();
         let (loader, agreed, done) = (None, Instant::now(), 0);
         let mut rank =
-            Self { plan, programs, dataset, engine, comm, agreed, loader, done, kernels_took, under_way };
+            Self { plan, programs, dataset, engine, comm, agreed, loader, done, kernels_took, queued_steps };
         rank.go_to(0)?;
         Ok(rank)
     }
@@ -140,8 +140,8 @@ impl Rank {
     }
 
     /// Returns the number of steps that are queued on the device and not reported yet.
-    pub fn under_way(&self) -> usize {
-        self.under_way.len()
+    pub fn queued_steps(&self) -> usize {
+        self.queued_steps.len()
     }
 
     /// Returns the maximum number of steps that may be queued at once.
@@ -171,7 +171,7 @@ impl Rank {
             .map_err(|_| Error::failed("more steps than the step counter can hold"))?;
         self.engine.state.write(step, &[next])?;
         self.loader = None;
-        self.under_way.clear();
+        self.queued_steps.clear();
         Ok(())
     }
 
@@ -195,15 +195,15 @@ impl Rank {
     /// When data or a rank is lost.
     pub fn launch_step(&mut self) -> Result<()> {
         let micro_steps = self.plan.batch.micro_steps;
-        let step = self.done + self.under_way() as u64 + 1;
-        if self.under_way.is_empty() {
+        let step = self.done + self.queued_steps() as u64 + 1;
+        if self.queued_steps.is_empty() {
             // Time between steps does not count towards this step.
             self.agreed = Instant::now();
             self.comm.take();
         }
         self.comm.set_status(step, COMPUTES);
         fault::inject_fault(self.comm.rank(), step)?;
-        let turn = self.turn(step);
+        let timing_slot = self.timing_slot(step);
         let mut batches = Vec::with_capacity(micro_steps);
         let mut data_wait = Duration::ZERO;
         let programs = Arc::clone(&self.programs);
@@ -214,15 +214,15 @@ impl Rank {
             self.upload(&batches[micro])?;
             let section = programs.micro_step(micro, micro_steps);
             if micro + 1 == micro_steps {
-                self.engine.run_all(&[section, &programs.step_end], turn)?;
+                self.engine.run_all(&[section, &programs.step_end], timing_slot)?;
             } else {
-                self.engine.run_all(&[section], turn)?;
+                self.engine.run_all(&[section], timing_slot)?;
             }
         }
         let layout = self.engine.state.layout();
         let bytes = layout.slot("control.schedule").map_or(0, |slot| layout.get(slot).offset);
         let snapshot = self.engine.snapshot("control", bytes)?;
-        self.under_way.push_back(UnderWay { batches, data_wait, snapshot });
+        self.queued_steps.push_back(QueuedStep { batches, data_wait, snapshot });
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl Rank {
     /// # Errors
     /// When no step is queued, or a rank is lost.
     pub fn finish_step(&mut self, stop: bool) -> Result<StepReport> {
-        let oldest = self.under_way.pop_front();
+        let oldest = self.queued_steps.pop_front();
         let mut oldest = oldest.ok_or_else(|| Error::failed("no step is queued"))?;
         if self.engine.gpu().is_some() {
             self.comm.set_status(self.done + 1, RankPhase::WaitingForDevice);
@@ -264,7 +264,7 @@ impl Rank {
         self.comm.take();
         (report.stop, report.busy, report.slowest) = (agreement.stop, agreement.busy, agreement.slowest);
         if agreement.bad {
-            self.under_way.clear();
+            self.queued_steps.clear();
             report.bad = Some(self.find_bad(&oldest.batches)?);
         } else {
             self.done = step;
@@ -274,7 +274,7 @@ impl Rank {
 
     /// Returns which of the timing slots for queued steps a step uses. A single rank needs one slot only: it
     /// measures no collectives.
-    fn turn(&self, step: u64) -> usize {
+    fn timing_slot(&self, step: u64) -> usize {
         if self.comm.world() > 1 { (step % STEPS_AHEAD as u64) as usize } else { 0 }
     }
 
@@ -283,7 +283,7 @@ impl Rank {
     fn communicated(&self, step: u64) -> Option<Communicated> {
         let waited = self.comm.take();
         match self.engine.gpu() {
-            Some(_) => self.engine.communication(self.turn(step)),
+            Some(_) => self.engine.communication(self.timing_slot(step)),
             None if self.comm.world() > 1 => Some(Communicated { total: waited, exposed: waited }),
             None => None,
         }
@@ -349,9 +349,9 @@ impl Rank {
         }
         let earliest = self.comm.all_reduce_max(
             "the search for the bad tensor",
-            found.map_or(0, |location| location.urgency()),
+            found.map_or(0, |location| location.priority()),
         )?;
-        let location = BadLocation::from_urgency(earliest).ok_or_else(|| {
+        let location = BadLocation::from_priority(earliest).ok_or_else(|| {
             Error::failed(
                 "a step was not finite, but its replay was: this machine does not compute deterministically",
             )
@@ -478,7 +478,7 @@ impl Rank {
         if let Some(loaded) = loaded {
             restore(&mut self.engine, loaded)?;
         }
-        share(&mut self.engine, &*self.comm)?;
+        broadcast_state(&mut self.engine, &*self.comm)?;
         self.go_to(step)
     }
 }
@@ -496,17 +496,17 @@ impl BadLocation {
 
     /// Encodes the location as a positive number that is larger for earlier locations, so that ranks can
     /// agree on the maximum.
-    fn urgency(&self) -> u64 {
+    fn priority(&self) -> u64 {
         let BadOutput { node, output, value } = self.bad;
         let value = Self::VALUES.iter().position(|v| v.to_bits() == value.to_bits()).unwrap_or(0);
         !((self.section as u64) << 42 | (node as u64) << 14 | (output as u64) << 2 | value as u64)
     }
 
     /// Decodes a location; `None` for zero.
-    fn from_urgency(urgency: u64) -> Option<Self> {
-        let bits = |from: u32, count: u32| (!urgency >> from & ((1 << count) - 1)) as usize;
+    fn from_priority(priority: u64) -> Option<Self> {
+        let bits = |from: u32, count: u32| (!priority >> from & ((1 << count) - 1)) as usize;
         let bad = BadOutput { node: bits(14, 28), output: bits(2, 12), value: Self::VALUES[bits(0, 2) % 3] };
-        (urgency > 0).then_some(Self { section: bits(42, 22), bad })
+        (priority > 0).then_some(Self { section: bits(42, 22), bad })
     }
 }
 
@@ -525,12 +525,12 @@ mod tests {
             location(1, 0, 0, f64::INFINITY),
             location(1 << 20, 99_999, 3, f64::NEG_INFINITY),
         ];
-        assert!(in_order.windows(2).all(|w| w[0].urgency() > w[1].urgency()));
+        assert!(in_order.windows(2).all(|w| w[0].priority() > w[1].priority()));
         for location in in_order {
-            assert_eq!(BadLocation::from_urgency(location.urgency()), Some(location));
+            assert_eq!(BadLocation::from_priority(location.priority()), Some(location));
         }
-        let nan = BadLocation::from_urgency(location(2, 3, 4, -f64::NAN).urgency()).unwrap();
+        let nan = BadLocation::from_priority(location(2, 3, 4, -f64::NAN).priority()).unwrap();
         assert!(nan.bad.value.is_nan() && (nan.section, nan.bad.node, nan.bad.output) == (2, 3, 4));
-        assert_eq!(BadLocation::from_urgency(0), None);
+        assert_eq!(BadLocation::from_priority(0), None);
     }
 }

@@ -42,7 +42,7 @@ pub struct Recorder {
 }
 
 /// Inputs of [`Recorder::new`].
-pub struct Parts {
+pub struct RecorderInputs {
     /// The run's folder, locked.
     pub folder: RunFolder,
     /// The plan.
@@ -69,9 +69,18 @@ impl Recorder {
     ///
     /// # Errors
     /// When the folder cannot be written, or lacks rows up to the step.
-    pub fn new(parts: Parts) -> Result<Self> {
-        let Parts { folder, plan, meta, mut summary, progress, from_step, resumed, planned_bytes, judge } =
-            parts;
+    pub fn new(parts: RecorderInputs) -> Result<Self> {
+        let RecorderInputs {
+            folder,
+            plan,
+            meta,
+            mut summary,
+            progress,
+            from_step,
+            resumed,
+            planned_bytes,
+            judge,
+        } = parts;
         let (metrics, kept) = folder.resume_rows::<MetricsRow>(METRICS, from_step)?;
         let last = kept.last.map_or(0, |row| row.step);
         if resumed && last != from_step {

@@ -1,8 +1,8 @@
-//! Whether the parameters of all ranks have the same bits.
+//! Comparison of the parameters of all ranks, bit for bit.
 //!
-//! Ranks start alike, add the same gradients in the same order and update alike, so their parameters never
-//! differ, unless memory, a link or a program is wrong. What is compared is a fingerprint of each master, 16
-//! bytes from each rank.
+//! Ranks have the same initial parameters, add the same gradients in the same order and apply the same
+//! update, so their parameters never differ, unless memory, a link or a program is wrong. Ranks compare
+//! fingerprints of each master, 16 bytes from each rank.
 
 use crate::device::communicator::CollectiveResult;
 use crate::error::{Error, Result};
@@ -21,10 +21,10 @@ pub(super) fn check(engine: &mut Engine, section: &Section, step: u64) -> Result
     engine.run(section)?;
     let mine = engine.state.read::<u8>(engine.state.slot("replicas.fingerprints")?)?.into_owned();
     let all = engine.comm.gather(&format!("the comparison of replicas after step {step}"), mine)?;
-    match verdict(engine.state.layout(), &all) {
+    match first_difference(engine.state.layout(), &all) {
         None => Ok(()),
-        Some(verdict) => Err(Error::failed(format!(
-            "{verdict} after step {step}: replicas have drifted apart. Memory, a GPU or a link produced wrong bits, or xrun \
+        Some(difference) => Err(Error::failed(format!(
+            "{difference} after step {step}: replicas have drifted apart. Memory, a GPU or a link produced wrong bits, or xrun \
              has a bug. `xrun resume` continues from the last checkpoint, where they were equal; if the same rank \
              drifts again, exclude its device; parallelism.check_interval = 1 finds the first such step"
         ))),
@@ -32,7 +32,7 @@ pub(super) fn check(engine: &mut Engine, section: &Section, step: u64) -> Result
 }
 
 /// Describes the first parameter that differs between ranks; `None` if none does.
-fn verdict(layout: &State, all: &CollectiveResult) -> Option<String> {
+fn first_difference(layout: &State, all: &CollectiveResult) -> Option<String> {
     let parts: Vec<&[u8]> = all.parts().collect();
     let of = |rank: usize, row: usize| parts[rank].get(row * BYTES..(row + 1) * BYTES);
     let mut differing =
@@ -85,7 +85,7 @@ mod tests {
         });
         let state = StateBuilder::for_inference(Precision::for_act_dtype(DType::F32), &requests).finish();
         let bytes = |numbers: &[u8; 3]| numbers.iter().flat_map(|&n| [n; BYTES]).collect();
-        verdict(&state, &CollectiveResult::Bytes(ranks.iter().map(bytes).collect()))
+        first_difference(&state, &CollectiveResult::Bytes(ranks.iter().map(bytes).collect()))
     }
 
     #[test]

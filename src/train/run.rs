@@ -5,7 +5,7 @@ use super::conclude::{Ended, conclude, mark_failed};
 use super::context::{RankZero, RunContext};
 use super::gauges::{engine_name, provenance};
 use super::generate::prompt;
-use super::recorder::{Parts, Recorder};
+use super::recorder::{Recorder, RecorderInputs};
 use super::request::{Origin, Request};
 use super::resume::{Start, start, unfinished};
 use super::train_ranks::{announce_finished, train_ranks};
@@ -111,7 +111,7 @@ fn run_rank_zero(request: Request, ranks: &LocalRanks, stop: &Stop, guard: &Exit
     write_provenance(&folder, &context, command)?;
     let summary = describe(summary, &context, &start);
     let path = folder.path().to_owned();
-    let mut recorder = Recorder::new(Parts {
+    let mut recorder = Recorder::new(RecorderInputs {
         meta: meta(&context),
         plan: Arc::clone(&context.plan),
         planned_bytes: peak_bytes(&context.plan, &context.programs) as u64,

@@ -14,7 +14,7 @@ pub struct Ledger {
     /// Bytes held now.
     pub held: usize,
     /// Maximum of bytes held at once.
-    pub most: usize,
+    pub peak: usize,
     /// Number of allocations so far.
     pub allocations: usize,
     /// Bytes that may be held; `None` for no limit.
@@ -51,7 +51,7 @@ impl Allocator {
         let address = allocate(bytes)
             .map_err(|e| e.context(format!("beside the {} bytes held on the GPU", ledger.held)))?;
         ledger.held += bytes;
-        ledger.most = ledger.most.max(ledger.held);
+        ledger.peak = ledger.peak.max(ledger.held);
         ledger.allocations += 1;
         Ok(DeviceBuffer { allocator: Arc::clone(self), address, bytes })
     }

@@ -26,7 +26,7 @@ pub struct Requests {
 }
 
 impl Collector {
-    /// Returns a collector that stands for a GPU with these properties.
+    /// Returns a collector for a GPU with these properties.
     pub fn new(properties: Properties) -> Self {
         Self { properties, requests: RefCell::default() }
     }

@@ -47,7 +47,7 @@ pub struct Scratch<A: Real>(Vec<A>);
 
 impl<A: Real> Scratch<A> {
     /// Takes at least `len` elements with undefined content.
-    pub fn lend(len: usize) -> Self {
+    pub fn take(len: usize) -> Self {
         let mut buffer = A::scratch().with_borrow_mut(|[buffer, ..]| std::mem::take(buffer));
         if buffer.len() < len {
             buffer.resize(len, A::ZERO);

@@ -208,7 +208,7 @@ impl Op for AttentionScores {
                 let (b, h) = (task / heads.query, task % heads.query);
                 let q = rows.at(b * t, heads.query_at(h));
                 let k = rows.at(b * t, heads.key_at(h / heads.group()));
-                let mut scratch = Scratch::lend(t * t + 2 * t * dim);
+                let mut scratch = Scratch::take(t * t + 2 * t * dim);
                 let mut rest = scratch.all();
                 let sum = cut(&mut rest, t * t);
                 product((t, t, dim), <E as Elem>::Acc::from_f64(heads.score_scale()), q, k.t(), sum, rest, false);
@@ -288,7 +288,7 @@ impl Op for AttentionScoresGrad {
             cx.pool.run(batch * heads.kv, |task| {
                 let (b, g) = (task / heads.kv, task % heads.kv);
                 let k = rows.at(b * t, heads.key_at(g));
-                let mut scratch = Scratch::lend(t * t + 3 * t * dim);
+                let mut scratch = Scratch::take(t * t + 3 * t * dim);
                 let mut rest = scratch.all();
                 let (dq, dk) = (cut(&mut rest, t * dim), cut(&mut rest, t * dim));
                 for i in 0..heads.group() {
@@ -356,7 +356,7 @@ impl Op for AttentionValues {
             cx.pool.run(batch * heads.query, |task| {
                 let (b, h) = (task / heads.query, task % heads.query);
                 let v = rows.at(b * t, heads.value_at(h / heads.group()));
-                let mut scratch = Scratch::lend(t * t + 2 * t * dim);
+                let mut scratch = Scratch::take(t * t + 2 * t * dim);
                 let mut rest = scratch.all();
                 let sum = cut(&mut rest, t * dim);
                 product((t, dim, t), <E as Elem>::Acc::ONE, p.at(task * t, 0), v, sum, rest, false);
@@ -437,7 +437,7 @@ impl Op for AttentionValuesGrad {
             cx.pool.run(batch * heads.kv, |task| {
                 let (b, g) = (task / heads.kv, task % heads.kv);
                 let v = rows.at(b * t, heads.value_at(g));
-                let mut scratch = Scratch::lend(2 * t * t + 3 * t * dim);
+                let mut scratch = Scratch::take(2 * t * t + 3 * t * dim);
                 let mut rest = scratch.all();
                 let (sum, dv) = (cut(&mut rest, t * t), cut(&mut rest, t * dim));
                 for i in 0..heads.group() {

@@ -2,7 +2,7 @@
 //!
 //! Measured, not planned: after each part of the preparation, the free memory of the GPU has decreased by the
 //! allocations, which the ledger counts, and by something else, which is attributed to that part. Another
-//! process that allocates meanwhile falsifies the figures; a run that saw one reports it.
+//! process that allocates at the same time distorts the figures; a run that saw one reports it.
 
 /// The causes that device memory besides allocations is attributed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

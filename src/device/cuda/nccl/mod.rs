@@ -223,7 +223,7 @@ fn unique_id(api: &Api) -> Result<UniqueId> {
     Ok(id.internal.map(|byte| byte as u8))
 }
 
-/// Ends a communicator on a thread of its own. If no thread can be started, it stays until the process ends.
+/// Ends a communicator on a separate thread. If no thread can be started, it stays until the process ends.
 fn end(by: OfComm, handle: Handle, calls: Arc<Mutex<()>>) -> Option<JoinHandle<()>> {
     let body = move || {
         // A call in progress may use the communicator for a moment longer; a call that hangs is ended by
