@@ -2,7 +2,8 @@
 #pragma once
 #include "common.cuh"
 
-// σ(x) = 1 / (1 + e^-x), good to the last bits of what E stores: 0 and 1 far out, never NaN for a number.
+// σ(x) = 1 / (1 + e^-x), accurate to the last bits of format E: 0 and 1 for large |x|, never NaN for a
+// number.
 template <typename E> __device__ __forceinline__ float sigmoid(float x);
 template <> __device__ __forceinline__ float sigmoid<f32>(float x) { return 1.0f / (1.0f + expf(-x)); }
 template <> __device__ __forceinline__ float sigmoid<bf16>(float x) {

@@ -5,7 +5,8 @@ struct Step {
     float clip, decay, size, correction, one_minus_beta1, beta2, one_minus_beta2, eps;
 };
 
-// Every operation is rounded on its own, as on the CPU: the compiler must not fuse what is not fused there.
+// Every operation is rounded separately, as on the CPU: the compiler must not fuse operations that are
+// separate there.
 __device__ __forceinline__ void update(const Step &s, bool decays, float &p, float &m, float &v, float g) {
     g = __fmul_rn(g, s.clip);
     m = __fmaf_rn(s.one_minus_beta1, __fsub_rn(g, m), m);
@@ -24,7 +25,7 @@ adamw(const float *grads, const float *schedule, const u32 *step, const float *c
     u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
     bool whole = at + VEC <= n;
     float g4[VEC], p4[VEC], m4[VEC], v4[VEC];
-    // Before anything that has to wait for another load.
+    // Before anything that depends on another load.
     if (whole) {
         load_streaming(grads + at, g4);
         load_streaming(params + at, p4);

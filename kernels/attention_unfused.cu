@@ -14,11 +14,11 @@ struct Shape {
     int query, kv, dim, length;
 
     __device__ int width() const { return (query + 2 * kv) * dim; }
-    // Where a head of a sequence begins, all heads of a row counted.
+    // Offset of a head of a sequence among all heads of packed rows.
     __device__ i64 head(int batch, int head) const { return i64(batch) * length * width() + head * dim; }
-    // Where the matrix of a query head begins.
+    // Offset of the matrix of a query head.
     __device__ i64 square(int batch, int head) const { return (i64(batch) * query + head) * length * length; }
-    // Where a head of [N, query·dim] begins.
+    // Offset of a head of [N, query·dim].
     __device__ i64 output(int batch, int head) const {
         return i64(batch) * length * query * dim + head * dim;
     }

@@ -1,4 +1,4 @@
-// A checksum of memory: what tells two results apart bit for bit without moving them.
+// A checksum of memory, to compare two results bit for bit without moving them.
 #include "common.cuh"
 
 // sum[0] += Σ mix(word, index). Integer additions give the same sum in every order.

@@ -1,4 +1,4 @@
-// Dropout: y = x times 0 or the inverse of the probability of being kept, as the place of an element decides.
+// Dropout: y = x times 0 or the inverse of the probability of being kept, by the coordinates of an element.
 #include "common.cuh"
 
 // Columns that one call of the generator decides: those of a thread.

@@ -114,8 +114,8 @@ __device__ void sort_by_digit(Sorting &s, const u32 *tokens, const u32 *from, u3
 constexpr int SORT_THREADS = SORT_WARPS * WARP;
 
 // Block 0: order[n], the positions sorted by token, and sorted[n], their tokens, by `passes` digits of a
-// token; spare[n] is scratch. Rows of several ranks are sorted in the order of the global batch. The other
-// blocks clear dw[zeros] meanwhile, which takes longer.
+// token; spare[n] is scratch. Rows of several ranks are sorted in the order of the global batch. At the same
+// time the other blocks clear dw[zeros], which takes longer.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
 embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, float *dw, int n, int passes,
                int ranks, int sequence, u64 zeros) {
@@ -147,9 +147,9 @@ embedding_sort(const u32 *tokens, u32 *order, u32 *sorted, u32 *spare, float *dw
 constexpr int BATCH = 8; // Rows in flight.
 constexpr u32 NONE = 0xffffffffu;
 
-// Sums the rows dy[·, d] of the sorted positions of a piece, run by run. A run that lies inside goes to its
+// Sums the rows dy[·, d] of the sorted positions of a piece, run by run. A run inside the piece goes to its
 // row of dw[V, d] (+= where `adds`). Of the others, one that began in an earlier piece goes to edges[2·piece,
-// d], and one that begins here and goes on in the next to edges[2·piece + 1, d].
+// d], and one that begins here and continues in the next to edges[2·piece + 1, d].
 extern "C" __global__ void __launch_bounds__(THREADS)
     embedding_sum(const u32 *order, const u32 *sorted, const T *dy, float *dw, float *edges, int n, int d,
                   int adds) {

@@ -10,7 +10,7 @@ constexpr u64 BLOCK = THREADS * VEC;
 // all elements.
 __constant__ u64 SWITCHES[SWITCH_COUNT + 1] = SWITCH_POSITIONS;
 
-// How many switches lie at or before an element. Decay applies where the number is odd.
+// The number of switches at or before an element. Decay applies if it is odd.
 __device__ __forceinline__ int switches_up_to(u64 at) {
     int low = 0, high = SWITCH_COUNT;
     while (low < high) {
@@ -24,7 +24,7 @@ __device__ __forceinline__ int switches_up_to(u64 at) {
     return low;
 }
 
-// Four neighbours that pass once per step: not worth keeping in a cache.
+// Four neighbours that are used once per step: not worth caching.
 __device__ __forceinline__ void load_streaming(const float *from, float (&to)[VEC]) {
     float4 x = __ldcs(reinterpret_cast<const float4 *>(from));
     to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;

@@ -5,7 +5,7 @@ struct Step {
     float clip, lr, decay, momentum;
 };
 
-// Every operation is rounded on its own, or fused where it is fused on the CPU.
+// Every operation is rounded separately, or fused where the CPU fuses it.
 __device__ __forceinline__ void update(const Step &s, bool decays, float &p, float &m, float g) {
     g = __fmul_rn(g, s.clip);
     if (decays) g = __fmaf_rn(s.decay, p, g);
@@ -22,7 +22,7 @@ sgd(const float *grads, const float *schedule, const u32 *step, const float *cli
     u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
     bool whole = at + VEC <= n;
     float g4[VEC], p4[VEC], m4[VEC] = {};
-    // Before anything that has to wait for another load.
+    // Before anything that depends on another load.
     if (whole) {
         load_streaming(grads + at, g4);
         load_streaming(params + at, p4);

@@ -12,11 +12,13 @@ use xrun::plan::{Corpus, Plan, data_spec};
 use xrun::ranks::rendezvous::Secret;
 use xrun::ranks::{Launch, LocalRanks, Stop, process};
 use xrun::report::plots;
+use xrun::results::progress::print_json_error;
 use xrun::train::{Request, Run, WorkerRequest, mark_failed};
 
 fn main() -> ExitCode {
-    let next = dispatch(Cli::parse_from(normalize_args(std::env::args_os())));
-    let ended = next.and_then(|next| match next {
+    let cli = Cli::parse_from(normalize_args(std::env::args_os()));
+    let trains_with_json = cli.trains_with_json();
+    let ended = dispatch(cli).and_then(|next| match next {
         Next::Done => Ok(()),
         Next::Train(how, request) => launch(how, *request),
         Next::TrainAsWorker => process::run_worker(|request: WorkerRequest, ranks, stop| {
@@ -26,6 +28,9 @@ fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
+            if trains_with_json {
+                print_json_error(&e);
+            }
             eprint_line(&format!("error: {e}"));
             ExitCode::from(e.kind().exit_code())
         }

@@ -85,7 +85,7 @@ policy! {
 }
 
 policy! {
-    /// How the ranks of a run are started.
+    /// Ways to start the ranks of a run.
     Launcher {
         /// As threads of this process.
         Thread = "thread",
@@ -98,7 +98,7 @@ policy! {
 }
 
 policy! {
-    /// How gradients are reduced over ranks.
+    /// Ways to reduce gradients over ranks.
     Reduction {
         /// In contiguous ranges of at least `bucket_mib`, each as soon as the backward pass completes it.
         Bucketed = "bucketed",
@@ -118,7 +118,7 @@ policy! {
 }
 
 policy! {
-    /// Where a recipe asks to run.
+    /// Requested devices of a run.
     DeviceChoice {
         /// On GPUs where there are any, else on the CPU.
         Auto = "auto",
@@ -130,7 +130,7 @@ policy! {
 }
 
 policy! {
-    /// How transient tensors get their memory. The results have the same bits for all.
+    /// Memory of transient tensors. Results have the same bits for all.
     Placement {
         /// One allocation, every offset planned ahead.
         Arena = "arena",
@@ -142,7 +142,7 @@ policy! {
 }
 
 policy! {
-    /// How attention is computed.
+    /// Implementations of attention.
     Attention {
         /// Blocks of keys with an online softmax; no T × T tensor.
         Flash = "flash",
@@ -152,7 +152,7 @@ policy! {
 }
 
 policy! {
-    /// How the sequences of a batch reach the matrix products.
+    /// Ways in which the sequences of a batch reach the matrix products.
     Batching {
         /// All rows in one product.
         Batched = "batched",

@@ -259,13 +259,13 @@ fn what_would_not_load_as_trained_is_refused_and_leaves_nothing() {
         (&no_norm, &weights, TOKENIZER, usage, "qk_norm is false"),
         (&layer_norm, &weights, TOKENIZER, usage, "Qwen3 has RMSNorm only"),
         (&heads, &weights, TOKENIZER, usage, "4 query heads cannot share 3"),
-        (&small, &weights, TOKENIZER, usage, "has token 10, the model knows 9"),
+        (&small, &weights, TOKENIZER, usage, "has token 10, but the model has 9"),
         (&end, &weights, TOKENIZER, usage, "has no token 11"),
         (&huge, &weights, TOKENIZER, usage, "too large"),
         (&tiny(), &weights, "{", usage, "tokenizer.json is wrong"),
-        (&deep, &weights, TOKENIZER, failed, "layers cannot come from 19 tensors"),
+        (&deep, &weights, TOKENIZER, failed, "layers need more than 19 tensors"),
         (&wide, &weights, TOKENIZER, failed, "[2, 5, 6] is not [2, 7, 6]"),
-        (&tied, &weights, TOKENIZER, failed, "has no place for it"),
+        (&tied, &weights, TOKENIZER, failed, "has no such parameter"),
         (&tiny(), &without("head"), TOKENIZER, failed, "has no head"),
         (&tiny(), &without("blocks.1.k_norm"), TOKENIZER, failed, "has no blocks.1.k_norm"),
         (&tiny(), &more, TOKENIZER, failed, "has blocks.2.out"),
@@ -288,9 +288,9 @@ fn a_folder_in_use_is_refused_and_an_empty_one_is_not() {
     fs::write(&file, "precious").unwrap();
     for (dir, says) in [
         (full.as_path(), "exists and is not empty"),
-        (&file, "cannot become a folder"),
-        (Path::new("/"), "is no name"),
-        (Path::new(".."), "is no name"),
+        (&file, "cannot be created"),
+        (Path::new("/"), "is not a valid name"),
+        (Path::new(".."), "is not a valid name"),
     ] {
         let error = write(dir, &model, &weights, TOKENIZER).unwrap_err();
         assert!(error.message().contains(says) && error.kind() == ErrorKind::Usage, "{error}");

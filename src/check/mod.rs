@@ -39,7 +39,7 @@ const PROBES: usize = 24;
 /// Directions in which a gradient check perturbs all elements of an input at once.
 const DIRECTIONS: usize = 2;
 
-/// What one mode of one case found.
+/// Result of one mode of one case.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The format of activations.
@@ -48,7 +48,7 @@ pub struct Finding {
     pub op: String,
     /// The case.
     pub case: String,
-    /// What was compared.
+    /// The compared tensor or property.
     pub mode: &'static str,
     /// The error found, and the bound it is held against.
     pub error: f64,
@@ -57,7 +57,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Whether the error is within its bound. NaN is not.
+    /// Returns true if the error is within its bound. NaN is not.
     pub fn holds(&self) -> bool {
         self.error <= self.bound
     }
@@ -75,7 +75,7 @@ impl fmt::Display for Finding {
 /// The formats that a GPU has.
 const GPU_FORMATS: &[DType] = &[DType::F32, DType::Bf16];
 
-/// Where cases run.
+/// Devices that cases run on.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// On the CPU, in all formats.
@@ -230,7 +230,7 @@ impl Bench {
 
     fn load(&mut self, data: &Data) -> Result<()> {
         let (inputs, seeds) = (self.inputs.clone(), self.seeds.clone());
-        // What an op does not write must not look like a result, or like that of an earlier run.
+        // Memory that an op does not write must not look like a result, or like that of an earlier run.
         for slot in self.outputs.iter().flatten().chain(&self.grads).copied().collect::<Vec<_>>() {
             let spec = self.engine.state.layout().get(slot).spec.clone();
             if spec.dtype.is_float() {

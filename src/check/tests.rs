@@ -73,7 +73,7 @@ enum Fault {
 struct Square {
     forward: Fault,
     gradient: Fault,
-    /// Whether the f64 implementation has the fault too. A GPU kernel is compared with a correct f64 CPU run.
+    /// True if the f64 implementation has the fault too. A GPU kernel is compared with a correct f64 CPU run.
     faulty_in_f64: bool,
     /// Elements that the plain reference returns.
     reference_len: usize,

@@ -1,28 +1,28 @@
 //! The file-system operations that a save makes, behind a trait, so that a test can fail or cut each one.
 //!
-//! Only what changes the disk is here; reading goes straight to `std::fs`.
+//! Only operations that change the disk are here; reads use `std::fs` directly.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What a save may do to the disk.
+/// The disk operations of a save.
 pub trait Fs: Send + Sync {
-    /// Makes a folder that is not there yet.
+    /// Creates a folder, which must not exist.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
-    /// Makes a file that is not there yet, for writing.
+    /// Creates a file, which must not exist, for writing.
     fn create_file(&self, path: &Path) -> io::Result<Box<dyn SyncWrite>>;
-    /// Gives `from` the name `to`, in one step. A file at `to` is replaced.
+    /// Renames `from` to `to` atomically. A file at `to` is replaced.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Makes what was created, renamed or removed directly in this folder survive a power loss.
+    /// Makes entries created, renamed or removed directly in this folder durable: they survive a power loss.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
-    /// Removes a file, or a folder with all that is in it.
+    /// Removes a file, or a folder with its content.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
 /// A file being written that can be made durable.
 pub trait SyncWrite: Write {
-    /// Returns once all that was written would survive a power loss.
+    /// Makes everything written so far durable: it survives a power loss.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -58,7 +58,7 @@ impl SyncWrite for File {
     }
 }
 
-/// Writes a small file and makes its content durable (not yet its name: that takes [`Fs::sync_dir`]).
+/// Writes a small file and makes its content durable (but not its name, which needs [`Fs::sync_dir`]).
 pub(crate) fn write_synced(fs: &dyn Fs, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = fs.create_file(path)?;
     file.write_all(bytes)?;

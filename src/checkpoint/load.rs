@@ -1,4 +1,4 @@
-//! Finding the newest checkpoint that can be believed, and reading tensors from it.
+//! Finding the newest valid checkpoint, and reading tensors from it.
 
 use super::manifest::{Manifest, Meta};
 use super::tensor_file::TensorFile;
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// `latest` holds one folder name: one longer than this is damaged.
-const LONGEST_POINTER: u64 = 64;
+/// Maximum length of `latest`, which holds one folder name; a longer file is damaged.
+const MAX_POINTER_BYTES: u64 = 64;
 
-/// A checkpoint whose every byte was held against its hash.
+/// A checkpoint whose files were all verified against their hashes.
 #[derive(Debug)]
 pub struct Loaded {
     path: PathBuf,
@@ -22,43 +22,41 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// The checkpoint's folder.
+    /// Returns the checkpoint's folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the state belongs to.
+    /// Returns the metadata: the run, the step and the versions.
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// What a person should be told: newer checkpoints that could not be used, and why. Empty when all is
-    /// well.
+    /// Returns warnings: newer checkpoints that cannot be used, and why. Empty if there are none.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// The names of all tensors, sorted.
+    /// Returns the names of all tensors, sorted.
     pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<_> = self.files.iter().flat_map(TensorFile::names).collect();
         names.sort_unstable();
         names
     }
 
-    /// The names of the parameters, sorted: those of all tensors but the optimizer's.
+    /// Returns the names of the parameters, sorted: all tensors except the optimizer's.
     pub fn parameter_names(&self) -> impl Iterator<Item = &str> {
         self.files[0].names()
     }
 
-    /// The shape of a tensor, or `None` when there is none of that name.
+    /// Returns the shape of a tensor, or `None` if there is no tensor of that name.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.files.iter().find_map(|f| f.shape(name))
     }
 
     /// Reads an fp32 tensor (row-major, little-endian, no padding) into `out`.
     ///
-    /// An error when there is no such tensor, when its shape is not `shape`, or when `out` has another
-    /// length.
+    /// Returns an error if there is no such tensor, its shape is not `shape`, or `out` has another length.
     pub fn read_into(&self, name: &str, shape: &[usize], out: &mut [u8]) -> Result<()> {
         self.file_of(name, shape)?.read_into(name, out)
     }
@@ -67,13 +65,13 @@ impl Loaded {
     /// [`Loaded::read_into`].
     pub fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
         let file = self.file_of(name, shape)?;
-        // The length was held against the file's size when the file was opened.
+        // The length was checked against the file's size when the file was opened.
         let mut out = vec![0; file.byte_len(name).unwrap_or(0)];
         file.read_into(name, &mut out)?;
         Ok(out)
     }
 
-    /// The hash of all tensors: equal to [`super::hash_of`] of the snapshot that was saved.
+    /// Returns the hash of all tensors: equal to [`super::hash_of`] of the snapshot that was saved.
     pub fn hash(&self) -> Result<blake3::Hash> {
         let mut hasher = StateHasher::default();
         for name in self.names() {
@@ -96,14 +94,14 @@ impl Loaded {
     }
 }
 
-/// The checkpoint under `dir` that was saved last and is whole, or `None` when there is none at all.
+/// Returns the newest complete checkpoint under `dir`, or `None` if there is no checkpoint at all.
 ///
-/// A damaged one is passed over for the one before it, and [`Loaded::warnings`] says so. It is an error when
-/// there are checkpoints but none is whole: starting over would look like a resume. Nothing is written to the
-/// disk.
+/// A damaged checkpoint is skipped in favor of the previous one, and [`Loaded::warnings`] reports it. If
+/// there are checkpoints but all are damaged, that is an error: silently starting over would look like a
+/// resume. Nothing is written to the disk.
 pub fn newest(dir: &Path) -> Result<Option<Loaded>> {
     let mut before = candidates(dir)?;
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_ATTEMPTS {
         let found = newest_of(dir, &before);
         let now = candidates(dir)?;
         if now == before || matches!(&found, Ok(Some(loaded)) if loaded.warnings.is_empty()) {
@@ -114,10 +112,10 @@ pub fn newest(dir: &Path) -> Result<Option<Loaded>> {
     newest_of(dir, &before)
 }
 
-/// How often checkpoints are looked at anew that a run under way replaces meanwhile.
-const LOOKS: usize = 5;
+/// Number of attempts while another process replaces the checkpoints.
+const MAX_ATTEMPTS: usize = 5;
 
-/// [`newest`] of those that were found.
+/// As [`newest`], among the given candidates.
 fn newest_of(dir: &Path, candidates: &BTreeMap<u64, PathBuf>) -> Result<Option<Loaded>> {
     let mut warnings = Vec::new();
     warnings.extend(missing_latest(dir, candidates));
@@ -147,7 +145,7 @@ fn newest_of(dir: &Path, candidates: &BTreeMap<u64, PathBuf>) -> Result<Option<L
     )))
 }
 
-/// The checkpoint of one step, verified; an error when it is not there or is damaged.
+/// Returns the checkpoint of one step, verified; an error if it is missing or damaged.
 pub fn at_step(dir: &Path, step: u64) -> Result<Loaded> {
     let candidates = candidates(dir)?;
     let Some(path) = candidates.get(&step) else {
@@ -161,19 +159,20 @@ pub fn at_step(dir: &Path, step: u64) -> Result<Loaded> {
     verify(path).map_err(|e| e.context(format_args!("checkpoint {} cannot be used", path.display())))
 }
 
-/// The steps that have a checkpoint folder, in order. They are not verified.
+/// Returns the steps that have a checkpoint folder, in order. They are not verified.
 pub fn steps(dir: &Path) -> Result<Vec<u64>> {
     Ok(candidates(dir)?.into_keys().collect())
 }
 
-/// The number for the next save: one more than any manifest here has. Unreadable manifests do not count.
+/// Returns the serial number for the next save: the largest of any manifest here, plus one. Unreadable
+/// manifests are skipped.
 pub(super) fn next_serial(dir: &Path) -> Result<u64> {
     let serials = candidates(dir)?.into_values().filter_map(|p| Manifest::read(&p.join(MANIFEST)).ok());
     Ok(serials.map(|m| m.serial).max().unwrap_or(0).saturating_add(1))
 }
 
-/// Where the first two states differ, in words: a tensor that only one has, another shape, or the first
-/// element whose bits differ. `None` when every tensor of both is equal bit for bit.
+/// Describes the first difference between two states: a tensor that only one has, another shape, or the first
+/// element whose bits differ. `None` if all tensors are equal bit for bit.
 pub fn first_difference(a: &Loaded, b: &Loaded) -> Result<Option<String>> {
     let (names_a, names_b) = (a.names(), b.names());
     if let Some(only) = names_a.iter().find(|n| !names_b.contains(n)) {
@@ -198,8 +197,8 @@ pub fn first_difference(a: &Loaded, b: &Loaded) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Checkpoint folders by step. One that was moved aside to be replaced counts while its replacement is
-/// missing.
+/// Returns the checkpoint folders by step. A folder that was moved aside to be replaced counts as long as its
+/// replacement is missing.
 pub(super) fn candidates(dir: &Path) -> Result<BTreeMap<u64, PathBuf>> {
     let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -221,29 +220,28 @@ pub(super) fn candidates(dir: &Path) -> Result<BTreeMap<u64, PathBuf>> {
     Ok(replaced)
 }
 
-/// A warning when `latest` speaks of a checkpoint that is newer than all there are, or is damaged itself.
+/// Returns a warning if `latest` names a checkpoint that is missing, or is damaged itself.
 fn missing_latest(dir: &Path, candidates: &BTreeMap<u64, PathBuf>) -> Option<String> {
     let path = dir.join(LATEST);
     let size = fs::metadata(&path).ok()?.len();
     let text =
-        if size > LONGEST_POINTER { String::new() } else { fs::read_to_string(&path).unwrap_or_default() };
+        if size > MAX_POINTER_BYTES { String::new() } else { fs::read_to_string(&path).unwrap_or_default() };
     match step_of(text.trim_end()) {
-        None => Some(format!("{} is damaged; the folders were searched instead", path.display())),
+        None => Some(format!("{} is damaged; using the checkpoint folders instead", path.display())),
         Some(step) if candidates.keys().next_back().is_none_or(|&newest| newest < step) => {
-            Some(format!("{} names {}, which is not there", path.display(), folder_name(step)))
+            Some(format!("{} names {}, which does not exist", path.display(), folder_name(step)))
         }
         Some(_) => None,
     }
 }
 
-/// Opens a checkpoint folder and checks all of it: manifest, sizes, hashes, headers, and that it is of its
-/// step.
+/// Opens a checkpoint folder and verifies all of it: manifest, sizes, hashes, headers, and the step.
 pub(super) fn verify(path: &Path) -> Result<Loaded> {
     let manifest = Manifest::read(&path.join(MANIFEST))?;
     let open = |name: &str| TensorFile::open(&path.join(name), manifest.content(name)?);
     let files = [open(MODEL)?, open(OPTIMIZER)?];
     if let Some(twice) = files[0].names().find(|n| files[1].shape(n).is_some()) {
-        return Err(Error::failed(format!("{MODEL} and {OPTIMIZER} both hold {twice}")));
+        return Err(Error::failed(format!("{MODEL} and {OPTIMIZER} both contain {twice}")));
     }
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
     let step = step_of(name.strip_prefix(REPLACED).unwrap_or(name));

@@ -1,4 +1,5 @@
-//! `manifest.json`: what a checkpoint is of, what its files must hold, and a hash of the manifest itself.
+//! `manifest.json`: the metadata of a checkpoint, the sizes and hashes of its files, and a hash of the
+//! manifest itself.
 
 use super::tensor_file::Content;
 use crate::error::{Error, IoContext, Result};
@@ -8,12 +9,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Written to every manifest; a reader refuses any other.
+/// Format version, written to every manifest; a reader refuses any other.
 const FORMAT: u32 = 1;
-/// A manifest holds a recipe and a few hashes: one larger than this is not one.
-const LARGEST: u64 = 16 << 20;
+/// Maximum size in bytes: a manifest holds a recipe and a few hashes.
+const MAX_BYTES: u64 = 16 << 20;
 
-/// What a training state belongs to: enough to resume it, and to refuse resuming something else.
+/// Metadata of a training state: enough to resume it, and to refuse a resume with something else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
@@ -31,15 +32,15 @@ pub struct Meta {
     pub tokenizer_hash: String,
     /// Number of ranks that trained.
     pub world_size: u64,
-    /// The seed of initialization, sampling and dropout.
+    /// Seed of initialization, sampling and dropout.
     pub seed: u64,
-    /// Version of the xrun that wrote this.
+    /// Version of xrun that wrote the checkpoint.
     pub xrun_version: String,
-    /// What the bits depend on: the CPU's instruction set, or GPU model and library versions.
+    /// Everything else that bits depend on: the CPU's instruction set, or GPU model and library versions.
     pub engine: String,
-    /// Hash of the table of matrix-product algorithms, where there is one.
+    /// Hash of the table of matrix-product algorithms, if there is one.
     pub algorithms: Option<String>,
-    /// Anything else a run needs back, such as the state of a generator.
+    /// Further values that a run restores, such as the state of a generator.
     pub extra: BTreeMap<String, String>,
 }
 
@@ -48,7 +49,7 @@ pub struct Meta {
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
     format: u32,
-    /// Counts the saves of a run. The step cannot tell which state is newest once a run went back to an
+    /// Number of saves so far. The step does not tell which state is newest after a run went back to an
     /// earlier one.
     pub(super) serial: u64,
     pub(super) meta: Meta,
@@ -73,7 +74,7 @@ impl Manifest {
         Self { format: FORMAT, serial, meta, files }
     }
 
-    /// What the file of this name must hold.
+    /// Returns the expected size and hash of the file of this name.
     pub(super) fn content(&self, name: &str) -> Result<Content> {
         let wrong = |what: &str| Error::failed(format!("the manifest has no {what} for {name}"));
         let record = self.files.get(name).ok_or_else(|| wrong("entry"))?;
@@ -81,7 +82,7 @@ impl Manifest {
         Ok(Content { bytes: record.bytes, hash })
     }
 
-    /// The JSON text, ending in a BLAKE3 hash of all that stands before it.
+    /// Encodes as JSON that ends in a BLAKE3 hash of everything before it.
     pub(super) fn encode(&self) -> Result<String> {
         let json = serde_json::to_string_pretty(self)
             .map_err(|e| Error::failed(format!("cannot encode a manifest: {e}")))?;
@@ -89,7 +90,7 @@ impl Manifest {
         Ok(format!("{body}{}", trailer(body)))
     }
 
-    /// Parses a text written by [`Manifest::encode`]; any byte changed since is an error.
+    /// Decodes the output of [`Manifest::encode`]; any changed byte is an error.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
         let damaged = || Error::failed("the manifest does not match its own hash");
         let text = std::str::from_utf8(bytes).map_err(|_| damaged())?;
@@ -113,14 +114,14 @@ impl Manifest {
     pub(super) fn read(path: &Path) -> Result<Self> {
         let file = File::open(path).at("open", path)?;
         let bytes = file.metadata().at("read", path)?.len();
-        if bytes > LARGEST {
+        if bytes > MAX_BYTES {
             return Err(Error::failed(format!(
                 "{} is too large for a manifest: {bytes} bytes",
                 path.display()
             )));
         }
         let mut text = Vec::with_capacity(bytes as usize);
-        file.take(LARGEST).read_to_end(&mut text).at("read", path)?;
+        file.take(MAX_BYTES).read_to_end(&mut text).at("read", path)?;
         Self::decode(&text)
     }
 }
@@ -130,10 +131,10 @@ struct Version {
     format: u32,
 }
 
-/// How a pretty-printed object ends.
+/// The end of a pretty-printed object.
 const CLOSE: &str = "\n}";
 
-/// The last lines of a manifest: always of the same length.
+/// Returns the last lines of a manifest, which always have the same length.
 fn trailer(body: &str) -> String {
     format!(",\n  \"blake3\": \"{}\"\n}}\n", blake3::hash(body.as_bytes()).to_hex())
 }

@@ -1,15 +1,16 @@
-//! Checkpoints: a training state on disk that is either whole or not there, and is never believed unchecked.
+//! Checkpoints: training states on disk that are either complete or absent, and are verified before they are
+//! used.
 //!
 //! ```text
 //! checkpoint/
 //!   step-000100/{model.safetensors, optimizer.safetensors, manifest.json}
 //!   step-000200/…
 //!   latest            "step-000200"
-//!   .tmp-…            a save that has not ended; removed when the folder is next opened for writing
+//! .tmp-…            an unfinished save; removed when the folder is next opened for writing
 //!   .old-step-000200  one being replaced by a new save of the same step
 //! ```
 //!
-//! `docs/checkpoints.md` states the format and what survives which fault.
+//! `docs/checkpoints.md` specifies the format and which faults it survives.
 
 pub(crate) mod fs;
 mod load;
@@ -35,12 +36,12 @@ const LATEST: &str = "latest";
 const TEMPORARY: &str = ".tmp-";
 const REPLACED: &str = ".old-";
 
-/// The name of the folder that holds the checkpoint of a step.
+/// Returns the name of the folder of a step's checkpoint.
 pub fn folder_name(step: u64) -> String {
     format!("step-{step:06}")
 }
 
-/// The step of a folder name, or `None` for a name that [`folder_name`] never makes.
+/// Returns the step of a folder name, or `None` if [`folder_name`] never returns that name.
 fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (folder_name(step) == name).then_some(step)

@@ -1,4 +1,4 @@
-//! Writing checkpoints so that a crash at any moment leaves the old one or the new one, whole.
+//! Writing checkpoints such that a crash at any moment leaves the old one or the new one complete.
 
 use super::fs::{DiskFs, Fs, write_synced};
 use super::load::{candidates, next_serial, verify};
@@ -9,7 +9,7 @@ use crate::error::{Error, IoContext, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The checkpoint folder of a run, open for writing. Whoever opens it holds the run's lock.
+/// The checkpoint folder of a run, open for writing. The caller holds the run's lock.
 pub struct Store {
     dir: PathBuf,
     keep: usize,
@@ -25,20 +25,20 @@ pub struct Saved {
     pub bytes: u64,
     /// Steps whose checkpoints were removed.
     pub pruned: Vec<u64>,
-    /// What went wrong without harming the new checkpoint.
+    /// Problems that did not affect the new checkpoint.
     pub warnings: Vec<String>,
 }
 
 impl Store {
-    /// Opens the checkpoint folder `dir`, making it where there is none, and clears what an ended save left
-    /// behind.
+    /// Opens the checkpoint folder `dir`, creating it if needed, and removes the leftovers of an interrupted
+    /// save.
     ///
-    /// After each save, the newest `keep` checkpoints stay (at least one).
+    /// Each save keeps the newest `keep` checkpoints (at least one).
     pub fn open(dir: &Path, keep: usize) -> Result<Self> {
         Self::open_on(Box::new(DiskFs), dir, keep)
     }
 
-    /// As [`Store::open`], on a file system of the caller's.
+    /// As [`Store::open`], on the given file system.
     pub fn open_on(fs: Box<dyn Fs>, dir: &Path, keep: usize) -> Result<Self> {
         let store = Self { dir: dir.to_path_buf(), keep: keep.max(1), fs };
         if !dir.is_dir() {
@@ -50,30 +50,29 @@ impl Store {
         Ok(store)
     }
 
-    /// Writes and removes a small file: a read-only, full or forbidden disk is better found before the first
+    /// Writes and removes a small file, so that a read-only, full or forbidden disk is found before the first
     /// step.
     pub fn probe(&self) -> Result<()> {
         let path = self.dir.join(format!("{TEMPORARY}probe"));
         let written = write_synced(self.fs.as_ref(), &path, b"probe").at("write", &path);
         written.and_then(|()| self.fs.remove(&path).at("remove", &path)).map_err(|e| {
             Error::usage(format!(
-                "{e}: checkpoints go there, so free or allow it, or name another folder with --results"
+                "{e}: checkpoints are written there; free space, fix permissions, or choose another folder with --results"
             ))
         })
     }
 
-    /// Saves a state as the checkpoint of `meta.step`, durably, then removes those that are too many.
+    /// Saves a state durably as the checkpoint of `meta.step`, then removes old checkpoints.
     ///
-    /// On an error the earlier checkpoints are untouched and training can go on; the message says so.
-    /// Checkpoints of later steps, which exist only when the run went back to an earlier state, are removed
-    /// as well.
+    /// On an error the earlier checkpoints are untouched and training can continue; the message says so.
+    /// Checkpoints of later steps, which exist only if the run went back to an earlier state, are removed
+    /// too.
     pub fn save(&self, meta: &Meta, snapshot: &Snapshot) -> Result<Saved> {
         let path = self.dir.join(folder_name(meta.step));
         let temporary = self.dir.join(format!("{TEMPORARY}{}", folder_name(meta.step)));
         let bytes = self.clear_leftovers().and_then(|()| self.write(&temporary, meta, snapshot));
         let bytes = bytes.and_then(|bytes| self.publish(&temporary, &path).map(|()| bytes)).map_err(|e| {
-            // A disk that is full gets its space back; whatever cannot be removed now is removed before the
-            // next save.
+            // Frees the space on a full disk; what cannot be removed now is removed before the next save.
             let _ = self.fs.remove(&temporary);
             e.context(format_args!("checkpoint of step {} not saved, earlier ones are untouched", meta.step))
         })?;
@@ -102,8 +101,8 @@ impl Store {
         Ok(model.bytes + optimizer.bytes + manifest.len() as u64)
     }
 
-    /// Gives a complete folder its final name, durably. One of that name is moved aside first: should the
-    /// process end before the new one has the name, a reader finds the old one there and the next save moves
+    /// Renames a complete folder to its final name, durably. An existing folder of that name is moved aside
+    /// first: if the process dies before the rename, a reader finds the old one there and the next save moves
     /// it back.
     fn publish(&self, temporary: &Path, path: &Path) -> Result<()> {
         let fs = self.fs.as_ref();
@@ -114,7 +113,7 @@ impl Store {
         fs.sync_dir(&self.dir).at("sync", &self.dir)
     }
 
-    /// Replaces the pointer for people and scripts; xrun itself goes by the folders.
+    /// Replaces the pointer `latest`, which is for people and scripts; xrun itself reads the folders' names.
     fn point_latest(&self, step: u64) -> Result<()> {
         let (temporary, path) = (self.dir.join(format!("{TEMPORARY}{LATEST}")), self.dir.join(LATEST));
         let text = format!("{}\n", folder_name(step));
@@ -123,7 +122,7 @@ impl Store {
         self.fs.sync_dir(&self.dir).at("sync", &self.dir)
     }
 
-    /// Removes checkpoints beyond the newest `keep`, and those of steps that the run went back from.
+    /// Removes checkpoints beyond the newest `keep`, and those of steps after the one just saved.
     ///
     /// The new one is read back and verified before anything is removed.
     fn prune(&self, step: u64, pruned: &mut Vec<u64>) -> Result<()> {
@@ -136,8 +135,8 @@ impl Store {
             return Ok(());
         }
         verify(&self.dir.join(folder_name(step)))?;
-        // Folders half removed must not pass for damaged checkpoints, so they lose their names first, and
-        // durably.
+        // A half-removed folder must not look like a damaged checkpoint, so folders are renamed durably
+        // first.
         let mut nameless = Vec::from_iter(replaced);
         for (&step, path) in doomed {
             let temporary = self.dir.join(format!("{TEMPORARY}pruned-{}", folder_name(step)));
@@ -149,7 +148,8 @@ impl Store {
         nameless.iter().try_for_each(|path| self.fs.remove(path).at("remove", path))
     }
 
-    /// Removes what an ended save left, and brings back a checkpoint that it moved aside and did not replace.
+    /// Removes the leftovers of an interrupted save, and restores a checkpoint that it moved aside without
+    /// replacing it.
     fn clear_leftovers(&self) -> Result<()> {
         for entry in fs::read_dir(&self.dir).at("read", &self.dir)? {
             let entry = entry.at("read", &self.dir)?;
@@ -170,7 +170,7 @@ impl Store {
         Ok(())
     }
 
-    /// The name of a checkpoint while it is being replaced.
+    /// Returns the name of a checkpoint while it is being replaced.
     fn aside(&self, path: &Path) -> PathBuf {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         self.dir.join(format!("{REPLACED}{name}"))

@@ -1,4 +1,4 @@
-//! One safetensors file: streamed out while it is hashed, and read back only after its hash was checked.
+//! One safetensors file: hashed while it is written, and read only after its hash was verified.
 //!
 //! The layout is <https://github.com/huggingface/safetensors#format>: a little-endian u64 header length, a
 //! JSON header, then the tensors back to back. The `safetensors` crate encodes and checks the header; its own
@@ -20,9 +20,9 @@ const CHUNK: usize = 4 << 20;
 /// The header length of safetensors files is a u64.
 const PREFIX: u64 = 8;
 /// The format's own limit on its header.
-const LONGEST_HEADER: u64 = 100_000_000;
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// What was meant to be in a file: its size and hash, known before anything is read back.
+/// Expected content of a file: its size and hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
     /// Size in bytes.
@@ -31,7 +31,7 @@ pub(crate) struct Content {
     pub hash: blake3::Hash,
 }
 
-/// Writes the tensors in the order given and makes the content durable. One tensor is held at a time.
+/// Writes the tensors in the given order and makes the content durable. One tensor is in memory at a time.
 pub(crate) fn write(fs: &dyn Fs, path: &Path, tensors: &[TensorView]) -> Result<Content> {
     let header = header(tensors)?;
     let mut file = fs.create_file(path).at("create", path)?;
@@ -69,7 +69,7 @@ fn header(tensors: &[TensorView]) -> Result<Vec<u8>> {
         infos.push((t.name().to_string(), info));
         start = end;
     }
-    // PyTorch's readers ask for this entry.
+    // PyTorch's readers require this entry.
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
     let json = Metadata::new(Some(metadata), infos).map_err(|e| e.to_string());
     let json = json.and_then(|m| serde_json::to_vec(&m).map_err(|e| e.to_string()));
@@ -78,10 +78,10 @@ fn header(tensors: &[TensorView]) -> Result<Vec<u8>> {
     Ok(header)
 }
 
-/// A file whose size, hash and header were checked. Tensors are read from it on demand.
+/// A file whose size, hash and header were verified. Tensors are read from it on demand.
 ///
-/// A checkpoint's files are never written to again, so what was hashed is what is read; the open handle keeps
-/// them readable when the folder is pruned meanwhile.
+/// Checkpoint files are never modified, so the bytes read are the bytes hashed; the open handle keeps them
+/// readable if the folder is removed meanwhile.
 #[derive(Debug)]
 pub(crate) struct TensorFile {
     path: PathBuf,
@@ -97,7 +97,7 @@ struct Entry {
 }
 
 impl TensorFile {
-    /// Opens a file of fp32 tensors after checking that it is what was meant to be written.
+    /// Opens a file of fp32 tensors after verifying its size and hash.
     pub(crate) fn open(path: &Path, expected: Content) -> Result<Self> {
         let mut file = File::open(path).at("open", path)?;
         let bytes = file.metadata().at("read", path)?.len();
@@ -115,17 +115,17 @@ impl TensorFile {
         Ok(Self { path: path.to_path_buf(), file, entries })
     }
 
-    /// The names of the tensors, sorted.
+    /// Returns the names of the tensors, sorted.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
     }
 
-    /// The shape of a tensor, or `None` when there is none of that name.
+    /// Returns the shape of a tensor, or `None` if there is no tensor of that name.
     pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
         self.entries.get(name).map(|e| e.shape.as_slice())
     }
 
-    /// The size of a tensor in bytes, or `None` when there is none of that name.
+    /// Returns the size of a tensor in bytes, or `None` if there is no tensor of that name.
     pub(crate) fn byte_len(&self, name: &str) -> Option<usize> {
         self.entries.get(name).map(|e| e.bytes)
     }
@@ -137,7 +137,7 @@ impl TensorFile {
         };
         if out.len() != entry.bytes {
             return Err(Error::failed(format!(
-                "tensor {name} of {} holds {} bytes, its place {}",
+                "tensor {name} of {} has {} bytes, the buffer {}",
                 self.path.display(),
                 entry.bytes,
                 out.len()
@@ -147,7 +147,8 @@ impl TensorFile {
     }
 }
 
-/// Hashes `bytes` bytes from the start of the file; a file that grew or shrank meanwhile cannot match.
+/// Hashes the first `bytes` bytes of the file; the hash of a file that grew or shrank meanwhile does not
+/// match.
 fn hash(file: &mut File, bytes: u64) -> std::io::Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; CHUNK.min(usize::try_from(bytes).unwrap_or(CHUNK)).max(1)];
@@ -161,17 +162,17 @@ fn hash(file: &mut File, bytes: u64) -> std::io::Result<blake3::Hash> {
     }
 }
 
-/// Reads the header of a file of `bytes` bytes. No length in it is believed before it was held against that
-/// size.
+/// Reads the header of a file of `bytes` bytes. Every length in it is checked against that size before it is
+/// used.
 fn read_header(file: &File, bytes: u64) -> Result<BTreeMap<String, Entry>> {
     let io = |e: std::io::Error| Error::failed(format!("cannot read the header: {e}"));
     let mut prefix = [0; PREFIX as usize];
     file.read_exact_at(&mut prefix, 0).map_err(io)?;
     let length = u64::from_le_bytes(prefix);
-    let longest = bytes.saturating_sub(PREFIX).min(LONGEST_HEADER);
+    let longest = bytes.saturating_sub(PREFIX).min(MAX_HEADER_BYTES);
     if length > longest {
         return Err(Error::failed(format!(
-            "the header claims {length} bytes, at most {longest} are possible"
+            "the header length is {length} bytes, but at most {longest} are possible"
         )));
     }
     let mut json = vec![0; length as usize];
@@ -179,8 +180,7 @@ fn read_header(file: &File, bytes: u64) -> Result<BTreeMap<String, Entry>> {
     let header: Metadata =
         serde_json::from_slice(&json).map_err(|e| Error::failed(format!("the header is wrong: {e}")))?;
 
-    // The crate checked that the tensors lie back to back from 0 and that each has the length its shape asks
-    // for.
+    // The crate has checked that the tensors are contiguous from 0 and that each has the length of its shape.
     let start = PREFIX + length;
     if header.data_len() as u64 != bytes - start {
         return Err(Error::failed(format!(

@@ -1,17 +1,17 @@
-//! Named tensors on their way to a file.
+//! Named tensors to be written to a file.
 
 use crate::error::{Error, Result};
 use safetensors::Dtype;
 use std::borrow::Cow;
 
-const LONGEST_NAME: usize = 256;
+const MAX_NAME: usize = 256;
 
 type Read<'a> = Box<dyn Fn() -> Result<Cow<'a, [u8]>> + 'a>;
 
 /// One tensor to be written: a name, a shape, and its row-major little-endian elements without padding.
 ///
-/// The bytes are asked for only when the writer reaches this tensor, and let go right after, so a caller
-/// whose tensors are padded or on a device holds one copy of one tensor at a time.
+/// The bytes are requested only when the writer reaches this tensor, and dropped right after, so a caller
+/// whose tensors are padded or on a device holds a copy of one tensor at a time.
 pub struct TensorView<'a> {
     name: String,
     dtype: Dtype,
@@ -20,12 +20,13 @@ pub struct TensorView<'a> {
 }
 
 impl<'a> TensorView<'a> {
-    /// An fp32 tensor whose bytes lie in memory already.
+    /// Creates an fp32 tensor whose bytes are in memory already.
     pub fn new(name: impl Into<String>, shape: Vec<usize>, bytes: &'a [u8]) -> Self {
         Self::lazy(name, Dtype::F32, shape, move || Ok(Cow::Borrowed(bytes)))
     }
 
-    /// A tensor whose bytes are made by `read` when it is written; each call must return the same bytes.
+    /// Creates a tensor whose bytes are read by `read` when it is written; each call must return the same
+    /// bytes.
     pub fn lazy(
         name: impl Into<String>,
         dtype: Dtype,
@@ -35,29 +36,29 @@ impl<'a> TensorView<'a> {
         Self { name: name.into(), dtype, shape, read: Box::new(read) }
     }
 
-    /// The tensor's name.
+    /// Returns the tensor's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// The shape, without padding.
+    /// Returns the shape, without padding.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The length in bytes that dtype and shape ask for; an error when the product overflows.
+    /// Returns the length in bytes of dtype and shape; an error if the product overflows.
     pub fn byte_len(&self) -> Result<usize> {
         byte_len(self.dtype, &self.shape).ok_or_else(|| {
             Error::failed(format!("tensor {}: shape {:?} is too large", self.name, self.shape))
         })
     }
 
-    /// The bytes; an error when they are not as many as dtype and shape ask for.
+    /// Returns the bytes; an error if their number does not match dtype and shape.
     pub fn bytes(&self) -> Result<Cow<'a, [u8]>> {
         let bytes = (self.read)()?;
         let expected = self.byte_len()?;
@@ -73,7 +74,7 @@ impl<'a> TensorView<'a> {
     }
 }
 
-/// All tensors of a training state at one step, split as they are stored.
+/// All tensors of a training state at one step, split by the files they are stored in.
 #[derive(Default)]
 pub struct Snapshot<'a> {
     pub(super) model: Vec<TensorView<'a>>,
@@ -81,7 +82,8 @@ pub struct Snapshot<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// Takes the parameters by name, and the optimizer's tensors under names of their own, such as `adam.m.<name>`.
+    /// Creates a snapshot of the parameters by name, and the optimizer's tensors under names of their own,
+    /// such as `adam.m.<name>`.
     pub fn new(
         parameters: impl IntoIterator<Item = TensorView<'a>>,
         optimizer: impl IntoIterator<Item = TensorView<'a>>,
@@ -89,17 +91,17 @@ impl<'a> Snapshot<'a> {
         Self { model: parameters.into_iter().collect(), optimizer: optimizer.into_iter().collect() }
     }
 
-    /// Every tensor, parameters first.
+    /// Returns every tensor, parameters first.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorView<'a>> {
         self.model.iter().chain(&self.optimizer)
     }
 }
 
-/// The BLAKE3 hash of every tensor in name order: name, shape and bytes of each, every part preceded by its
-/// length.
+/// Returns the BLAKE3 hash of all tensors in name order: name, shape and bytes of each, every part preceded
+/// by its length.
 ///
-/// It depends on the values alone, not on the files or the order they are stored in. Equal states have equal
-/// hashes whether they lie in memory or in a checkpoint (see [`super::Loaded::hash`]).
+/// It depends on the values alone, not on files or order. Equal states have equal hashes in memory and in a
+/// checkpoint (see [`super::Loaded::hash`]).
 pub fn hash_of(snapshot: &Snapshot) -> Result<blake3::Hash> {
     let mut tensors: Vec<_> = snapshot.tensors().collect();
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
@@ -110,7 +112,7 @@ pub fn hash_of(snapshot: &Snapshot) -> Result<blake3::Hash> {
     Ok(hasher.finish())
 }
 
-/// Hashes tensors that are handed over in name order.
+/// Hashes tensors that are passed in name order.
 #[derive(Default)]
 pub(super) struct StateHasher(blake3::Hasher);
 
@@ -133,19 +135,19 @@ impl StateHasher {
     }
 }
 
-/// Bytes of a tensor with this dtype and shape, or `None` when the product overflows or is no whole number of
-/// bytes.
+/// Returns the bytes of a tensor with this dtype and shape, or `None` if the product overflows or is not a
+/// whole number of bytes.
 pub(super) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let elements = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
     let bits = elements.checked_mul(dtype.bitsize())?;
     bits.is_multiple_of(8).then_some(bits / 8)
 }
 
-/// Refuses a tensor name that could be mistaken for a path or for part of the format.
+/// Rejects a tensor name that could be taken for a path or for part of the format.
 pub(super) fn check_name(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let ok = !name.is_empty()
-        && name.len() <= LONGEST_NAME
+        && name.len() <= MAX_NAME
         && name.chars().all(plain)
         && !name.starts_with('.')
         && !name.contains("..")
@@ -154,7 +156,7 @@ pub(super) fn check_name(name: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::failed(format!(
-        "{:?} is no tensor name: letters, digits, `.`, `_` and `-`, at most {LONGEST_NAME}, without `..`",
+        "{:?} is not a valid tensor name: letters, digits, `.`, `_` and `-`, at most {MAX_NAME}, without `..`",
         name.chars().take(80).collect::<String>()
     )))
 }
@@ -169,7 +171,7 @@ mod tests {
         {
             assert!(check_name(name).is_err(), "{name:?}");
         }
-        assert!(check_name(&"x".repeat(LONGEST_NAME + 1)).is_err());
+        assert!(check_name(&"x".repeat(MAX_NAME + 1)).is_err());
         for name in ["embedding", "blocks.11.gate_up", "adam.m.blocks.0.q_norm", "a-b"] {
             check_name(name).unwrap();
         }

@@ -29,6 +29,17 @@ pub struct Cli {
     pub command: Command,
 }
 
+impl Cli {
+    /// Returns true for a command that trains and prints JSON lines.
+    pub fn trains_with_json(&self) -> bool {
+        match &self.command {
+            Command::Run(args) => args.show.json,
+            Command::Resume(args) => args.show.json,
+            _ => false,
+        }
+    }
+}
+
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {

@@ -186,10 +186,10 @@ fn baseline(request: &ArmsRequest, recipe: &Path, own: PathBuf) -> Result<Planne
     }
     let (program, name) = match (&request.baseline_bin, &request.baseline_rev) {
         (Some(binary), _) if !binary.is_file() => {
-            return Err(Error::usage(format!("there is no binary {}", binary.display())));
+            return Err(Error::usage(format!("no such binary: {}", binary.display())));
         }
         (Some(binary), _) => {
-            // A path means nothing to a reader of results; the hash identifies the binary.
+            // A path means nothing to readers of the results; the hash identifies the binary.
             let file = binary.file_name().unwrap_or_default().to_string_lossy().into_owned();
             (binary.clone(), Some(format!("{file} ({})", &hash_of(binary)?[..8])))
         }
@@ -254,14 +254,14 @@ fn stored(results: &Path, names: &str) -> Result<PlannedArm> {
         names.split(',').map(|name| find::find(results, name.trim())).collect::<Result<_>>()?;
     if let Some(twice) = runs.iter().enumerate().find_map(|(at, run)| runs[..at].contains(run).then_some(run))
     {
-        return Err(Error::usage(format!("{} is named twice in one arm: it is one run", twice.display())));
+        return Err(Error::usage(format!("{} is named twice in one arm", twice.display())));
     }
     let first = runs.first().ok_or_else(|| Error::usage("--runs names two arms"))?;
     let recipe = load_stored(first)?;
     for other in &runs[1..] {
         if load_stored(other)?.hash() != recipe.hash() {
             return Err(Error::usage(format!(
-                "{} and {} are of one arm and not of one recipe",
+                "{} and {} are in one arm but have different recipes",
                 first.display(),
                 other.display()
             )));

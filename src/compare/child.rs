@@ -114,7 +114,10 @@ impl TrialLimits<'_> {
     /// Returns why a process that began then must be stopped; `None` while it may run.
     fn exceeded(&self, began: Instant) -> Option<Error> {
         if self.stop.requested() {
-            return Some(Error::new(ErrorKind::Interrupted, "stopped by a signal; a comparison starts anew"));
+            return Some(Error::new(
+                ErrorKind::Interrupted,
+                "stopped by a signal; a comparison cannot be resumed",
+            ));
         }
         let limit = self.timeout.filter(|&limit| began.elapsed() > limit)?;
         Some(Error::failed(format!("it took more than {} s and was stopped", limit.as_secs_f64())))

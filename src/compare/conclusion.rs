@@ -1,17 +1,18 @@
-//! The conclusion of a comparison: medians, interval, verdict, loss gate, and what makes times incomparable.
+//! The conclusion of a comparison: medians, interval, verdict, loss gate, and reasons why times are not
+//! comparable.
 
 use super::running::{RunningComparison, arm_name};
 use super::trials::FinishedTrial;
 use super::{measured, prediction, statistics};
 use crate::results::comparison::{Arm, CompareVerdict, Comparison};
 
-/// Relative difference between clocks of one arm's trials from which on its speeds are incomparable.
+/// Relative difference between the clocks of one arm's trials above which its speeds are not comparable.
 const CLOCKS_MOVED: f64 = 0.03;
 
-/// Fraction of the CPU's time used by other processes from which on a note says so.
+/// Fraction of the CPU's time used by other processes above which a note is added.
 const OTHERS_BUSY: f64 = 0.10;
 
-/// Fraction of the CPU's time taken by the host of a virtual machine from which on a note says so.
+/// Fraction of the CPU's time taken by the host of a virtual machine above which a note is added.
 const STOLEN: f64 = 0.02;
 
 impl RunningComparison<'_> {
@@ -37,7 +38,7 @@ impl RunningComparison<'_> {
             self.predicts.as_ref().and_then(|prediction| prediction::held(prediction, &self.comparison));
     }
 
-    /// The trials of an arm.
+    /// Returns the trials of an arm.
     fn arm_trials(&self, candidate: bool) -> impl Iterator<Item = &FinishedTrial> {
         self.trials.iter().filter(move |trial| trial.record.is_candidate == candidate)
     }
@@ -68,7 +69,7 @@ impl RunningComparison<'_> {
         };
     }
 
-    /// Returns why times of whole arms are not comparable.
+    /// Returns the reasons why times of whole arms are not comparable.
     fn incomparable(&self) -> Vec<String> {
         let mut reasons = Vec::new();
         for (clock, name) in ["the SM clock", "the memory clock"].into_iter().enumerate() {

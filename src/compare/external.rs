@@ -47,14 +47,15 @@ struct Row {
 /// Parses the stdout of a command.
 ///
 /// # Errors
-/// For a line that begins like a row and is none, a row without `tok_s`, steps that do not ascend, and no row
-/// at all.
+/// For a line that begins like a row but is not one, a row without `tok_s`, steps that do not ascend, or no
+/// rows at all.
 pub fn read(stdout: &str) -> Result<Printed> {
     let mut printed = Printed { has_step_ms: true, ..Printed::default() };
     let mut wall_s = 0.0;
     for (number, line) in stdout.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with('{')) {
-        let wrong =
-            |why: String| Err(Error::failed(format!("line {} of the command is no row: {why}", number + 1)));
+        let wrong = |why: String| {
+            Err(Error::failed(format!("line {} of the command is not a row: {why}", number + 1)))
+        };
         let row: Row = match serde_json::from_str(line) {
             Ok(row) => row,
             Err(e) => {
@@ -88,7 +89,7 @@ pub fn read(stdout: &str) -> Result<Printed> {
     }
     if printed.timing.is_empty() {
         return Err(Error::failed(
-            "the command printed no rows: it has to print lines such as {\"step\": 1, \"tok_s\": 81920, \"loss\": 6.91}",
+            "the command printed no rows: it must print lines such as {\"step\": 1, \"tok_s\": 81920, \"loss\": 6.91}",
         ));
     }
     Ok(printed)

@@ -1,10 +1,11 @@
-//! The loss gate: whether the candidate learns what the baseline learns. Speed with a worse curve is no win.
+//! The loss gate: does the candidate learn what the baseline learns? Speed with a worse curve is no win.
 
 use crate::recipe::{Change, Class};
 use crate::results::MetricsRow;
 use crate::results::comparison::LossGate;
 
-/// What may lie between two curves that differ by rounding alone, in nats per token, where no tolerance is stated.
+/// Allowed difference between curves that differ by rounding alone, in nats per token, if no tolerance is
+/// given.
 const ROUNDING: f64 = 0.01;
 
 /// The loss of a step, with the bits that equal curves share.
@@ -37,13 +38,13 @@ pub enum ExpectedCurve {
     Bits,
     /// Losses at most this far from the baseline's at any step, in nats per token.
     Within(f64),
-    /// Nothing: only the user can say what may differ.
+    /// Nothing: only the user knows what may differ.
     Unknown,
 }
 
 impl ExpectedCurve {
-    /// The expectation by a stated tolerance, or by what the changed keys promise. `same_binary`: both arms
-    /// are runs of one binary. `external`: one of them is an external command.
+    /// Returns the expectation from a given tolerance, or from the classes of the changed keys.
+    /// `same_binary`: both arms are runs of one binary. `external`: one of them is an external command.
     pub fn new(tolerance: Option<f64>, changes: &[Change], same_binary: bool, external: bool) -> Self {
         let class = |class| changes.iter().any(|change| change.class == class);
         match tolerance {

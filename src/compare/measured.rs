@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// The column that the ratio, the verdict and predictions of speed are about.
 pub const SPEED: &str = "tok_s";
 
-/// Figures by name, units in the names. What was not measured is absent.
+/// Figures by name, units in the names. Figures that were not measured are absent.
 pub type Columns = BTreeMap<String, f64>;
 
 /// Returns the median of every column over the trials that have it.

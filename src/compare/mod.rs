@@ -1,5 +1,5 @@
 //! Comparisons of a baseline and a candidate as experiments: trials of both arms in fresh processes, a ratio
-//! with its interval, a verdict, and whether the candidate still learns the same.
+//! with its interval, a verdict, and a gate on the loss curves.
 //!
 //! ```text
 //! ArmsRequest ─▶ Arms ─▶ trials A B B A … ─▶ blocks ─▶ ratio ─▶ verdict ─▶ comparison.json
@@ -41,7 +41,7 @@ pub struct FinishedComparison {
     pub failed: Option<Error>,
 }
 
-/// Runs a comparison: stores what is expected, runs the trials of both arms, and judges.
+/// Runs a comparison: stores the prediction, runs the trials of both arms, and judges the result.
 ///
 /// # Errors
 /// If processes cannot be started or files cannot be written. A trial that fails ends the comparison, with

@@ -4,12 +4,12 @@ use super::measured::SPEED;
 use crate::recipe::{Predicted, Prediction};
 use crate::results::comparison::{CompareVerdict, Comparison};
 
-/// Returns true if `prediction` held by the result of `comparison`; `None` where that cannot be judged.
+/// Returns true if `prediction` held by the result of `comparison`; `None` if that cannot be judged.
 ///
-/// A word is compared with the verdict, and stays open where that is inconclusive. A range of `tok_s` is
-/// compared with the ratio: its estimate decides, except where the verdict is inconclusive; then the whole
-/// interval has to lie inside the range, or outside. A range of another column is compared with the medians
-/// of both arms. Speeds are not judged where times are not comparable, and nothing is judged of an unfinished
+/// A word is compared with the verdict, and stays open if that is inconclusive. A range of `tok_s` is
+/// compared with the ratio: its estimate decides, unless the verdict is inconclusive; then the whole interval
+/// must lie inside the range, or outside. A range of another column is compared with the medians of both
+/// arms. Speeds are not judged if times are not comparable, and nothing is judged of an unfinished
 /// comparison.
 pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
     if !comparison.finished {

@@ -147,8 +147,9 @@ impl<'a> RunningComparison<'a> {
             self.add(trial)?;
             if stop.requested() && index + 1 < count {
                 let trial = index + 1;
-                let why =
-                    format!("stopped by a signal after trial {trial} of {count}; a comparison starts anew");
+                let why = format!(
+                    "stopped by a signal after trial {trial} of {count}; a comparison cannot be resumed"
+                );
                 return Err(Error::new(ErrorKind::Interrupted, why));
             }
         }

@@ -1,4 +1,4 @@
-//! From blocks of two arms to a ratio with an interval, and from that to a verdict.
+//! Statistics of a comparison: the ratio of two arms with its interval, and the verdict.
 //!
 //! Steps of one run are autocorrelated, and runs differ from each other by more than their blocks do
 //! (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013). So a run counts once: its value is
@@ -133,8 +133,8 @@ fn bootstrap_variance(blocks: &[f64]) -> f64 {
 
 /// Returns a uniformly distributed whole number below `n`.
 ///
-/// Source: Lemire, "Fast Random Integer Generation in an RatioInterval", 2019, without the rejection: for the
-/// `n` of blocks and runs, the bias is below 2⁻²⁰.
+/// Source: Lemire, "Fast Random Integer Generation in an Interval", 2019, without the rejection: for the `n`
+/// of blocks and runs, the bias is below 2⁻²⁰.
 fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
     ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
 }

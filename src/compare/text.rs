@@ -1,4 +1,4 @@
-//! A comparison for people: a compact table and the verdict in a sentence.
+//! The text form of a comparison: a compact table and the verdict in a sentence.
 
 use super::measured::{Columns, SPEED};
 use crate::format::{short, wall_time};

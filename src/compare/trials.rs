@@ -1,4 +1,4 @@
-//! A trial of one arm: a fresh process, and the results that it left.
+//! A trial of one arm: a fresh process and its results.
 
 use super::arms::{Program, hash_of};
 use super::child::{self, FinishedProcess, Stderr, TrialLimits};
@@ -24,7 +24,7 @@ const SHOWN_LINES: usize = 12;
 /// Columns of clocks that must not move between trials of one arm: of the SMs and of the memory.
 const CLOCKS: [&str; 2] = ["sm_clock_mhz", "mem_clock_mhz"];
 
-/// A trial that has ended, and all that a comparison needs of it.
+/// A trial that has ended, with everything that a comparison needs of it.
 #[derive(Clone, Debug)]
 pub struct FinishedTrial {
     /// The stored record.
@@ -73,7 +73,7 @@ pub fn trial_order(repeats: usize) -> Vec<bool> {
 }
 
 impl FinishedTrial {
-    /// Runs an arm once, in a fresh process. A trial that fails is no error here: its status says so.
+    /// Runs an arm once, in a fresh process. A trial that fails is not an error here: its status reports it.
     ///
     /// # Errors
     /// If a process cannot be started, files cannot be written or read, or the binary has changed.
@@ -89,7 +89,7 @@ impl FinishedTrial {
             Program::Xrun { binary: path, arguments } => {
                 if binary.is_some_and(|known| hash_of(path).ok().as_deref() != Some(known)) {
                     return Err(Error::failed(format!(
-                        "{} was replaced during the comparison; compare again, and build elsewhere meanwhile",
+                        "{} was replaced during the comparison; compare again, and build elsewhere in the meantime",
                         path.display()
                     )));
                 }
@@ -150,7 +150,7 @@ impl FinishedTrial {
         let reached = self.curve.last().map_or(0, |point| point.step);
         if reached != summary.steps {
             let why = format!(
-                "{} ends at step {reached}, and the run trained {} steps: rows were lost",
+                "{} ends at step {reached}, but the run trained {} steps: rows were lost",
                 metrics.display(),
                 summary.steps
             );

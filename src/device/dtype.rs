@@ -60,12 +60,12 @@ pub struct Precision {
 }
 
 impl Precision {
-    /// The precision whose activations are stored as `act_dtype`.
+    /// Returns the precision whose activations are stored as `act_dtype`.
     pub fn for_act_dtype(act_dtype: DType) -> Self {
         Self { act_dtype, master: act_dtype.accumulator() }
     }
 
-    /// True where products read a rounded copy of the masters.
+    /// Returns true if products read a rounded copy of the masters, the compute copy.
     pub fn has_compute_copy(self) -> bool {
         self.act_dtype != self.master
     }

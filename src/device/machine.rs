@@ -1,4 +1,4 @@
-//! Where programs run: the CPU, or a GPU with the CPU beside it.
+//! The device that programs run on: the CPU, or a GPU with the CPU for initialization and data.
 
 use super::cpu::{Buffer, Pool};
 use super::cuda::Gpu;
@@ -46,7 +46,7 @@ impl Device {
     /// Allocates memory for tensors. On the CPU it is zeroed; on a GPU its contents are undefined.
     ///
     /// # Errors
-    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when it is refused.
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when there is not enough memory.
     pub fn allocate(&self, bytes: usize) -> Result<Memory> {
         match self {
             Device::Cpu(_) => Buffer::zeroed(bytes).map(Memory::Host),
@@ -95,7 +95,7 @@ impl Memory {
     /// Sets bytes.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub fn fill(&mut self, offset: usize, byte: u8, bytes: usize) -> Result<()> {
         match self {
             Memory::Host(buffer) => buffer.bytes_mut()[offset..offset + bytes].fill(byte),
@@ -104,7 +104,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns bytes after all work put in so far.
+    /// Returns bytes after all work queued so far.
     ///
     /// # Errors
     /// When the work failed.
@@ -119,7 +119,7 @@ impl Memory {
         }
     }
 
-    /// Writes bytes after all work put in so far.
+    /// Writes bytes after all work queued so far.
     ///
     /// # Errors
     /// When the work failed.

@@ -1,6 +1,6 @@
-//! What the engine runs on: number formats, memory, threads, products and communicators.
+//! Number formats, memory, threads, products and communicators: everything the engine runs on.
 //!
-//! Nothing here knows of programs or models; `unsafe` lives here and, later, in kernel launches.
+//! Nothing here depends on programs or models.
 
 pub mod communicator;
 pub mod cpu;

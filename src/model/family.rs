@@ -1,4 +1,4 @@
-//! Model families: everything about an architecture that the rest of the program asks for.
+//! Model families: everything that the rest of the program needs to know of an architecture.
 
 use super::formula::Formula;
 use crate::error::Result;
@@ -22,15 +22,15 @@ pub enum Purpose {
 
 /// An architecture: its parameters, the recording of its forward, its cost, and its form for HuggingFace.
 ///
-/// The rest of the program never looks at names of parameters. It asks for roles and blocks
-/// ([`crate::ir::Role`]), which [`Family::params`] declares.
+/// The rest of the program never uses names of parameters. It uses roles and blocks ([`crate::ir::Role`]),
+/// which [`Family::params`] declares.
 pub trait Family: Sync {
-    /// The trained tensors in the order in which backward completes their gradients: from the head back to
-    /// the embedding.
+    /// Returns the trained tensors in the order in which backward completes their gradients: from the head
+    /// back to the embedding.
     fn params(&self, model: &Model) -> Vec<ParamRequest>;
 
     /// Records the forward up to the loss of every row, a tensor `[rows]`. In training, the head's gradient
-    /// and that of the rows it reads are made on the way.
+    /// and that of the rows it reads are computed as well.
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
@@ -42,14 +42,14 @@ pub trait Family: Sync {
     /// When the plan's numbers do not fit an op.
     fn logits(&self, plan: &Plan, b: &mut Builder) -> Result<()>;
 
-    /// Model FLOPs of a token, forward and backward, in sequences of `seq_len`: 6 per weight of every
-    /// product, and attention with its causal half counted once. Recomputed work does not count.
+    /// Returns the model FLOPs of a token, forward and backward, in sequences of `seq_len`: 6 per weight of
+    /// every product, and attention with its causal half counted once. Recomputed work does not count.
     fn flops_per_token(&self, model: &Model, seq_len: usize) -> Formula;
 
-    /// The form in which HuggingFace's transformers loads the model.
+    /// Returns the form of the model that HuggingFace's transformers loads.
     ///
     /// # Errors
-    /// A usage error for what HuggingFace's class of this architecture cannot express.
+    /// A usage error if HuggingFace's class of this architecture cannot express the model.
     fn hugging_face(&self, model: &Model, facts: &HfFacts) -> Result<HfModel>;
 }
 

@@ -31,12 +31,12 @@ impl Formula {
         Self { value: value as f64, symbols: symbol.to_owned(), numbers: thousands(value), form: Form::Atom }
     }
 
-    /// A number that stands for itself.
+    /// A number without a symbol.
     pub fn number(value: usize) -> Self {
         Self::symbol(&thousands(value), value)
     }
 
-    /// Both texts, in parentheses where a product needs them.
+    /// Returns both strings, in parentheses where a product needs them.
     fn factor(self) -> (String, String) {
         match self.form {
             Form::Sum | Form::ShortSum => (format!("({})", self.symbols), format!("({})", self.numbers)),

@@ -1,8 +1,8 @@
-//! A trained model as a HuggingFace folder.
+//! Export of a trained model as a HuggingFace folder.
 //!
-//! The folder is a function of the tensors, the numbers and the tokenizer alone: the same model gives the
-//! same bytes. It appears whole or not at all. Weights go into one `model.safetensors` whatever their size:
-//! splitting is a convenience of hosts with a limit per file, and every reader of the format takes one file.
+//! The folder is a function of the tensors, the dimensions and the tokenizer alone: the same model gives the
+//! same bytes. It appears complete or not at all. Weights go into one `model.safetensors` whatever their
+//! size: sharding is for hosts with a limit per file, and every reader of the format takes one file.
 
 use super::family::{HfFacts, HfModel, HfTensor};
 use super::registry::family;
@@ -47,8 +47,8 @@ pub struct Export {
 pub trait Weights {
     /// The names of all parameters.
     fn names(&self) -> Vec<String>;
-    /// The fp32 bytes (row-major, little-endian, no padding) of a parameter; an error when its shape is
-    /// another.
+    /// Returns the fp32 bytes (row-major, little-endian, no padding) of a parameter; an error if it has
+    /// another shape.
     fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>>;
 }
 
@@ -66,8 +66,7 @@ impl Weights for Loaded {
 ///
 /// Errors (exit 2): `dir` exists and is not empty; HuggingFace's class cannot express the model; the
 /// tokenizer does not parse, lacks the end token or is larger than the vocabulary. Errors (exit 1): a weight
-/// is missing, unknown or of another shape; the disk refuses. Whatever happens, the whole folder is at `dir`
-/// or nothing new is.
+/// is missing, unknown or of another shape; writing fails. On an error nothing new is left at `dir`.
 pub fn write(dir: &Path, export: &Export, weights: &dyn Weights, tokenizer_json: &str) -> Result<()> {
     write_on(&DiskFs, dir, export, weights, tokenizer_json)
 }
@@ -83,7 +82,7 @@ pub fn write_on(
     let given = weights.names();
     let layers = export.model.n_layers;
     if layers > given.len() {
-        return Err(Error::failed(format!("{layers} layers cannot come from {} tensors", given.len())));
+        return Err(Error::failed(format!("{layers} layers need more than {} tensors", given.len())));
     }
     let facts = HfFacts {
         torch_dtype: export.dtype.torch(),
@@ -113,7 +112,7 @@ pub fn write_on(
 }
 
 impl Dtype {
-    /// The name as `torch_dtype` in `config.json` spells it.
+    /// Returns the name of `torch_dtype` in `config.json`.
     fn torch(self) -> &'static str {
         match self {
             Self::F32 => "float32",
@@ -122,7 +121,7 @@ impl Dtype {
     }
 }
 
-/// A tensor of the file, read and converted when it is written.
+/// Returns a tensor of the file, which is read and converted when it is written.
 fn view<'a>(tensor: &'a HfTensor, dtype: Dtype, weights: &'a dyn Weights) -> TensorView<'a> {
     let stored = match dtype {
         Dtype::F32 => StoredDtype::F32,
@@ -143,13 +142,13 @@ fn view<'a>(tensor: &'a HfTensor, dtype: Dtype, weights: &'a dyn Weights) -> Ten
     })
 }
 
-/// fp32 bytes to bf16 bytes, rounded to nearest, ties to even.
+/// Converts fp32 bytes to bf16 bytes, rounded to nearest, ties to even.
 fn to_bf16(bytes: &[u8]) -> Vec<u8> {
     let (elements, _) = bytes.as_chunks::<4>();
     elements.iter().flat_map(|&x| bf16::from_f32(f32::from_le_bytes(x)).to_le_bytes()).collect()
 }
 
-/// A parameter that the folder has no place for would be lost silently: an error, as is a missing one.
+/// Checks that the folder has exactly the checkpoint's parameters: an extra one would be lost silently.
 fn check_names(layers: usize, given: &[String], hf: &HfModel) -> Result<()> {
     let given: BTreeSet<_> = given.iter().map(String::as_str).collect();
     let known: BTreeSet<_> = hf.tensors.iter().map(|t| t.source.as_str()).collect();
@@ -160,7 +159,7 @@ fn check_names(layers: usize, given: &[String], hf: &HfModel) -> Result<()> {
     }
     if let Some(unknown) = given.difference(&known).next() {
         return Err(Error::failed(format!(
-            "the checkpoint has {unknown}; a {} model of {layers} layers has no place for it",
+            "the checkpoint has {unknown}; a {} model of {layers} layers has no such parameter",
             hf.architecture
         )));
     }
@@ -174,14 +173,14 @@ fn end_token(export: &Export, tokenizer_json: &str) -> Result<String> {
     let largest = tokenizer.get_vocab(true).into_values().max();
     if let Some(id) = largest.filter(|&id| id as usize >= export.model.vocab_size) {
         return Err(Error::usage(format!(
-            "tokenizer.json has token {id}, the model knows {}: it is not the tokenizer of this run",
+            "tokenizer.json has token {id}, but the model has {}: it is not the tokenizer of this run",
             export.model.vocab_size
         )));
     }
     let id = export.end_token_id;
     tokenizer
         .id_to_token(id)
-        .ok_or_else(|| Error::usage(format!("tokenizer.json has no token {id} to end a document")))
+        .ok_or_else(|| Error::usage(format!("tokenizer.json has no token {id}, the end of a document")))
 }
 
 fn generation_config(export: &Export) -> serde_json::Value {
@@ -212,7 +211,7 @@ struct Target {
 impl Target {
     fn new(dir: &Path) -> Result<Self> {
         let Some(name) = dir.file_name() else {
-            return Err(Error::usage(format!("{} is no name for a new folder", dir.display())));
+            return Err(Error::usage(format!("{} is not a valid name for a new folder", dir.display())));
         };
         match fs::read_dir(dir).map(|mut entries| entries.next().is_none()) {
             Ok(true) => {}
@@ -223,19 +222,19 @@ impl Target {
                 )));
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-            Err(e) => return Err(Error::usage(format!("{} cannot become a folder: {e}", dir.display()))),
+            Err(e) => return Err(Error::usage(format!("{} cannot be created: {e}", dir.display()))),
         }
         let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let temporary = parent.join(format!(".tmp-{}-{}", name.to_string_lossy(), std::process::id()));
         Ok(Self { dir: dir.to_path_buf(), parent: parent.to_path_buf(), temporary })
     }
 
-    /// Makes the folder with `content` at its temporary name, durably, and then gives it its own.
+    /// Creates the folder with `content` under its temporary name, durably, and then renames it.
     fn fill(&self, fs: &dyn Fs, content: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         fs::create_dir_all(&self.parent).at("create", &self.parent)?;
         let temporary = &self.temporary;
         if fs::symlink_metadata(temporary).is_ok() {
-            // Of a process that had this one's number and was killed.
+            // Left by a killed process with the same id.
             fs.remove(temporary).at("remove", temporary)?;
         }
         let made = fs.create_dir(temporary).at("create", temporary).and_then(|()| {

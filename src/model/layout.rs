@@ -49,7 +49,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         let mut starts: Vec<(usize, usize)> =
             state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
         let mut end = state.flat_len;
-        // The embedding lies last. What is exchanged by rows is in no bucket.
+        // The embedding lies last. If it is exchanged by rows, it is in no bucket.
         if let Some((start, _)) = starts.pop_if(|_| rank_interleaving(plan).is_some()) {
             end = start;
         }
@@ -67,10 +67,10 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     (builder.finish(), buckets)
 }
 
-/// How the rows lie by which ranks exchange the gradient of the embedding; `None` where they all-reduce it
-/// instead: with `parallelism.embedding_exchange = false`; in a group with all others, which is there to be
-/// compared with; with several micro-steps, whose rows would all have to be kept; with tied embeddings, where
-/// the head's gradient is in every row; and where an all-reduce sends fewer bytes.
+/// Returns the interleaving of the rows by which ranks exchange the gradient of the embedding. `None` if they
+/// all-reduce it instead: with `parallelism.embedding_exchange = false`; with `reduction = "grouped"`, which
+/// is the baseline; with several micro-steps, whose rows would all have to be kept; with tied embeddings,
+/// where the head's gradient is in every row; and where an all-reduce sends fewer bytes.
 pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
     let by_rows = plan.execution.embedding_exchange
@@ -82,7 +82,7 @@ pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     by_rows.then_some(RankInterleaved { ranks: plan.batch.world, sequence: plan.batch.seq_len })
 }
 
-/// The state of a program that only generates: parameters, and what generation needs.
+/// Returns the state of a program that only generates: parameters, and the buffers of generation.
 pub fn generation_state(plan: &Plan) -> State {
     let mut builder = StateBuilder::for_inference(plan.precision, &family(&plan.model).params(&plan.model));
     generation(plan, &mut builder);

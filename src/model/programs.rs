@@ -34,7 +34,7 @@ pub struct Programs {
     pub evaluate: Section,
     /// One token of every sample; absent without samples.
     pub generate: Option<Section>,
-    /// A fingerprint of every parameter, for ranks to compare; absent where they are not held alike.
+    /// A fingerprint of every parameter, for ranks to compare; absent where replicas need not be equal.
     pub replicas: Option<Section>,
 }
 
@@ -59,7 +59,7 @@ impl Programs {
         Ok(Self { state, micro, step_end, evaluate, generate, replicas })
     }
 
-    /// The variant of micro-step `i` of `of`.
+    /// Returns the variant of micro-step `i` out of `of`.
     pub fn micro_step(&self, i: usize, of: usize) -> &Section {
         let wanted = (i == 0, i + 1 == of);
         let exact = self.micro.iter().find(|(variant, _)| *variant == wanted);
@@ -67,7 +67,7 @@ impl Programs {
         &exact.or_else(same_gradient).expect("a plan has the variants that its steps need").1
     }
 
-    /// Every section with its name.
+    /// Returns every section with its name.
     pub fn sections(&self) -> Vec<&Section> {
         let mut all: Vec<&Section> = self.micro.iter().map(|(_, section)| section).collect();
         all.extend([&self.step_end, &self.evaluate]);
@@ -76,7 +76,7 @@ impl Programs {
         all
     }
 
-    /// Puts every node of every section into a queue that runs nothing.
+    /// Queues every node of every section on a collector, which runs nothing.
     ///
     /// # Errors
     /// When an op has no GPU implementation.
@@ -84,27 +84,27 @@ impl Programs {
         self.sections().into_iter().try_for_each(|section| collect(collector, &section.program))
     }
 
-    /// The size of the arena that serves every section.
+    /// Returns the size of the arena that serves every section.
     pub fn arena_bytes(&self) -> usize {
         self.sections().iter().map(|s| s.memory.arena_bytes).max().unwrap_or(0)
     }
 }
 
-/// The state and program of generation alone: parameters without gradients and moments, and the generation
-/// program.
+/// Returns the state and the program of generation alone: parameters without gradients and slots, and the
+/// generation program.
 ///
 /// # Errors
 /// When an op refuses the plan's numbers, or the plan asks for no sample.
 pub fn generator(plan: &Plan) -> Result<(Arc<State>, Section)> {
     if plan.generation.samples == 0 {
-        return Err(Error::usage("generation.samples = 0 asks for no text"));
+        return Err(Error::usage("generation.samples = 0 requests no text"));
     }
     let state = Arc::new(layout::generation_state(plan));
     let section = Section::new(generation(plan, &state)?);
     Ok((state, section))
 }
 
-/// The variants that occur: the last one differs from the others only where it communicates.
+/// Returns the variants that occur: the last one differs from the others only if it communicates.
 fn variants(plan: &Plan) -> Vec<(bool, bool)> {
     match (plan.batch.micro_steps, plan.exchanges()) {
         (1, _) => vec![(true, true)],
@@ -141,7 +141,7 @@ fn micro_step(
     }
 }
 
-/// The forward of a micro-step as it is recorded, and the tensor of its losses.
+/// Records the forward of a micro-step; returns it with the tensor of its losses.
 pub(super) fn record(
     plan: &Plan,
     state: &Arc<State>,
@@ -155,7 +155,7 @@ pub(super) fn record(
     Ok((b.finish(), losses))
 }
 
-/// The outputs that make up the losses: every one receives a gradient of 1.
+/// Returns the outputs that make up the losses: every one receives a gradient of 1.
 pub(super) fn loss_views(program: &Program, losses: TensorId) -> Vec<(TensorId, Upstream)> {
     (0..program.tensors.len())
         .map(TensorId)
@@ -208,7 +208,7 @@ fn generation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
 }
 
-/// The fingerprint of every master, a row each, in the order of the parameters.
+/// Records the fingerprint of every master, a row each, in the order of the parameters.
 fn fingerprints(state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("replicas", Arc::clone(state));
     b.set_phase(Phase::Communication);
@@ -222,7 +222,7 @@ fn fingerprints(state: &Arc<State>) -> Result<Program> {
     Ok(b.finish())
 }
 
-/// The schedule of all steps as the optimizer reads it: a row per step, row 0 unused.
+/// Returns the schedule of all steps as the optimizer reads it: a row per step, row 0 unused.
 pub fn schedule_table(plan: &Plan) -> Vec<f64> {
     let width = plan.optimizer.schedule_width();
     let mut table = Vec::with_capacity((plan.steps + 1) * width);

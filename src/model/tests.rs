@@ -92,7 +92,8 @@ impl Passes {
     }
 }
 
-/// What a pass changed: its lines in the order of the new program, the lines that are gone before them.
+/// The lines that a pass changed, in the order of the new program, with removed lines before their
+/// replacements.
 fn changes(before: &Program, after: &Program) -> String {
     let lines = |program: &Program| program.to_string().lines().map(str::to_owned).collect::<Vec<_>>();
     let (before, after) = (lines(before), lines(after));
@@ -536,7 +537,7 @@ fn the_passes_make_the_program() {
     }
 }
 
-/// A gradient that nobody provides is found before anything runs, and named.
+/// A gradient that no one provides is found before anything runs, and named.
 #[test]
 fn a_missing_gradient_is_an_error_of_the_plan() {
     let passes = Passes::new(&[]);

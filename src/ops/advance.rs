@@ -1,4 +1,4 @@
-//! Moves the step counter on, on the device.
+//! Increments the step counter on the device.
 
 use crate::device::DType;
 use crate::device::gpu::{Grid, Kernel};

@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use crate::ir::{Cases, Cost, CpuNode, GpuNode, Op, Precision, Spec};
 
 /// `x ← Σ_ranks x` of every output: on the CPU added in rank order, on GPUs in an order that the back end
-/// fixes, all of them in one group. Its outputs go into the tensors with `Mode::Add`, which here means that
-/// the old value takes part.
+/// fixes, all of them in one group. Its outputs have `Mode::Add`, which here means that the old value is an
+/// input.
 #[derive(Clone, Debug)]
 pub struct AllReduce {
     /// The tensors' specs.
@@ -50,7 +50,7 @@ impl Op for AllReduce {
         cx.queue.all_reduce_sum(&tensors)
     }
 
-    /// Alone, a rank keeps its value; sums over ranks are proven by the tests of communicators and of ranks.
+    /// A single rank keeps its value; sums over ranks are proven by the tests of communicators and of ranks.
     fn cases(&self, precision: Precision) -> Cases {
         use crate::ir::{Case, Fill, Mode};
         let case = |name, lengths: &[usize]| {

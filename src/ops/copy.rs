@@ -1,4 +1,4 @@
-//! A copy, or an addition into a tensor that exists.
+//! A copy, or an addition into an existing tensor.
 
 use super::lanes::{launch_copy, launch_elementwise};
 use crate::device::{DType, Elem};

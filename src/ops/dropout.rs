@@ -1,8 +1,8 @@
 //! Dropout with a counter-based generator.
 //!
-//! Whether an element is dropped is a function of its logical place alone: where in the model, which step,
-//! which sequence of the global batch, which row, which column. So the unfused and the flash form, every
-//! split over ranks, the first run and its recomputation drop the same elements, and no mask is ever stored.
+//! Whether an element is dropped is a function of logical coordinates alone: the site in the model, the step,
+//! the sequence of the global batch, the row, the column. So the unfused and the flash form, every split over
+//! ranks, the first run and its recomputation drop the same elements, and no mask is ever stored.
 //!
 //! One Philox call decides eight neighbouring columns, by 16 bits each: an element is dropped when its bits
 //! are below `threshold = round(p·2¹⁶)`, and the others are multiplied by `2¹⁶ / (2¹⁶ − threshold)`, the
@@ -17,14 +17,14 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
-/// A place in the model where elements are dropped.
+/// A site in the model where elements are dropped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Site {
     /// The probability of being dropped, in `[0, 1)`.
     pub p: f64,
     /// The seed of the run.
     pub seed: u64,
-    /// The number of this place, unique in the model.
+    /// The number of this site, unique in the model.
     pub site: u32,
 }
 
@@ -36,12 +36,12 @@ const COLUMNS_PER_CALL: usize = 8;
 const BLOCK: usize = 16 * COLUMNS_PER_CALL;
 
 impl Site {
-    /// The draw below which an element is dropped, of 2¹⁶.
+    /// Returns the draw, of 2¹⁶, below which an element is dropped.
     pub fn threshold(&self) -> u32 {
         (self.p.clamp(0.0, 1.0) * 65536.0).round() as u32
     }
 
-    /// The generator of this site.
+    /// Returns the generator of this site.
     pub fn drops(&self) -> Drops {
         let threshold = self.threshold();
         let scale = if threshold < 65536 { 65536.0 / f64::from(65536 - threshold) } else { 0.0 };
@@ -68,13 +68,13 @@ pub struct Drops {
 }
 
 impl Drops {
-    /// As kernels take it: both words of the key, the threshold and the scale.
+    /// Returns the arguments of kernels: both words of the key, the threshold and the scale.
     pub(crate) fn args(&self) -> [Arg; 4] {
         let [key0, key1] = self.key;
         [Arg::U32(key0), Arg::U32(key1), Arg::U32(self.threshold), Arg::F32(self.scale as f32)]
     }
 
-    /// Fills `factors` with what the elements from `column` on are multiplied by: zero or the scale.
+    /// Fills `factors` with the factors of the elements from `column` on: zero or the scale.
     ///
     /// `column` is a multiple of 8. `row` counts rows of one sequence; `sequence` is its index in the global
     /// batch.
@@ -216,7 +216,7 @@ impl Op for Dropout {
     }
 }
 
-/// Checks the inputs that place an element: `sequences [B]` and `step [1]`, both integers.
+/// Checks the inputs that locate an element: `sequences [B]` and `step [1]`, both integers.
 pub(crate) fn check_counters(sequences: &Spec, step: &Spec) -> Result<(), String> {
     if sequences.dtype != DType::U32 || step.dtype != DType::U32 || step.elements() != 1 {
         return Err("sequences [B] and step [1] are u32".into());
@@ -224,7 +224,7 @@ pub(crate) fn check_counters(sequences: &Spec, step: &Spec) -> Result<(), String
     Ok(())
 }
 
-/// The factor of one element, drawn by itself: what references of ops with dropout multiply by.
+/// Returns the factor of one element, drawn by itself, for the references of ops with dropout.
 pub(crate) fn reference_factor(site: Site, [column, row, sequence, step]: [usize; 4]) -> f64 {
     let key = [mix(site.seed), site.site];
     let words = philox([(column / 8) as u32, row as u32, sequence as u32, step as u32], key);

@@ -11,8 +11,8 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision,
 #[derive(Clone, Copy, Debug)]
 pub struct Embedding;
 
-/// `(tokens[N], dy[N, d], W[V, d]) → (dW[V, d], ends[V], order[N], scratch[2, N], edges[2·pieces, d])`; `W`
-/// comes for its shape alone.
+/// `(tokens[N], dy[N, d], W[V, d]) → (dW[V, d], ends[V], order[N], scratch[2, N], edges[2·pieces, d])`; only
+/// the shape of `W` is used.
 ///
 /// A stable counting sort lists the positions of every token in `order`, up to `ends[token]`. Each row of
 /// `dW` is then the sum of its own positions in the order of the batch: the same bits for any number of

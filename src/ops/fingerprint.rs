@@ -1,4 +1,4 @@
-//! 128 bits that stand for the bits of a tensor, so that ranks can compare tensors without sending them.
+//! A 128-bit hash of the bits of a tensor, so that ranks can compare tensors without sending them.
 
 use crate::device::DType;
 use crate::device::gpu::{Arg, Grid, Kernel};
@@ -20,11 +20,11 @@ const SHARED: u64 = 0xbf58_476d_1ce4_e5b9;
 const OWN: [u64; 2] = [0x94d0_49bb_1331_11eb, 0xc4ce_b9fe_1a85_ec53];
 
 /// `x → fingerprint[4]`: two sums, modulo 2⁶⁴, over the 64-bit words of the memory of `x` (padding included,
-/// little-endian, zeros behind the end) of mixtures of a word with its place; the low half of each first.
+/// little-endian, zero-filled at the end) of hashes of a word and its index; the low half of each first.
 ///
-/// Both mixtures are one-to-one in the word, so that a change of one word always changes both sums; more
-/// changes escape with a probability of about 2⁻¹²⁸. Integer sums do not depend on their order: threads,
-/// devices and kinds of device give the same.
+/// Both hashes are one-to-one in the word, so that a change of one word always changes both sums; more
+/// changes escape with a probability of about 2⁻¹²⁸. Integer sums do not depend on their order, so all
+/// numbers of threads and all devices give the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Fingerprint;
 
@@ -40,7 +40,7 @@ fn mixtures(word: u64, at: u64) -> [u64; 2] {
     })
 }
 
-/// The sums over words, the first of which is at place `first`.
+/// Returns the sums over words, the first of which has index `first`.
 #[inline(always)]
 fn sums(bytes: &[u8], first: usize) -> [u64; 2] {
     let (words, rest) = bytes.as_chunks::<WORD>();
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Tensors that hold little and differ in little.
+    /// Tensors that are mostly zero and differ in one element.
     #[test]
     fn sparse_tensors_do_not_collide() {
         let mut seen = BTreeSet::from([fingerprint(&[0.0; 64])]);

@@ -1,4 +1,4 @@
-//! Gives every rank the rows of all.
+//! Gathers the rows of all ranks on every rank.
 
 use crate::device::DType;
 use crate::error::{Error, Result};
@@ -46,7 +46,7 @@ impl Op for GatherRows {
         cx.queue.all_gather(cx.output(0), cx.input(0), cx.input_spec(0).bytes())
     }
 
-    /// Alone, a rank has its own rows; the order of several is proven by the tests of ranks.
+    /// A single rank has its own rows only; the order of several is proven by the tests of ranks.
     fn cases(&self, precision: Precision) -> Cases {
         let case = |name: &str, spec: Spec, fill: Fill| {
             Case::new(name, GatherRows { ranks: 1 }, vec![(spec, fill)], |inputs| inputs.to_vec())

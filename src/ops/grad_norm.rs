@@ -1,4 +1,4 @@
-//! The global norm of all gradients, the clip factor, and the flag of a step that went wrong.
+//! The global norm of all gradients, the clip factor, and the flag of a step that was not finite.
 
 use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};

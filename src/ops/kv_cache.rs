@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
 /// `(packed [B, (H+2·KV)·dim], positions [B] u32) → cache [B, S, 2·KV·dim]`: keys and values of each row are
-/// written at its position. Added to a cache it keeps the rest; written, it zeroes it.
+/// written at its position. With `Mode::Add` the rest of the cache is kept; with `Mode::Write` it is zeroed.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheAppend {
     /// Layout of the heads in a row.
@@ -21,7 +21,7 @@ pub struct CacheAppend {
 }
 
 /// `(packed [B, (H+2·KV)·dim], cache [B, S, 2·KV·dim], positions [B] u32) → o [B, H·dim]`: the query of row b
-/// sees the keys `0..=positions[b]` of its row of the cache, its own among them.
+/// attends to the keys `0..=positions[b]` of its row of the cache, its own included.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedAttention {
     /// Layout of the heads in a row.
@@ -177,7 +177,7 @@ impl Op for CachedAttention {
         Ok(vec![Spec::new([batch, self.heads.query * self.heads.dim], packed.dtype)])
     }
 
-    /// As if every query saw the whole cache.
+    /// Counts as if every query attended to the whole cache.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let pairs = (inputs[1].shape[0] * inputs[1].shape[1] * self.heads.query) as f64;
         Cost::streaming(inputs, outputs).with_flops(4.0 * pairs * self.heads.dim as f64)

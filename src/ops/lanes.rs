@@ -1,5 +1,5 @@
-//! What elementwise and row-wise ops share: how work is cut into tasks, and sums whose order of addition is
-//! fixed.
+//! Shared by elementwise and row-wise ops: splitting work into tasks, and sums with a fixed order of
+//! addition.
 //!
 //! Sums run in [`LANES`] partial sums that are combined in a fixed tree, so that loops vectorize and the bits
 //! are the same with every instruction set.
@@ -20,10 +20,10 @@ pub const TASK: usize = 16 * 1024;
 pub const BLOCK: usize = 256;
 
 /// Maximum number of rows of partial sums: two blocks for every SM of a large GPU, within a bounded scratch.
-const MOST_PARTIALS: usize = 256;
+const MAX_PARTIALS: usize = 256;
 
 /// Fewest rows that share one row of partial sums: partial sums stay small beside what they sum.
-const LEAST_ROWS: usize = 8;
+const MIN_ROWS: usize = 8;
 
 /// Rows of one task, for rows of `width` elements.
 pub fn rows_per_task(width: usize) -> usize {
@@ -32,7 +32,7 @@ pub fn rows_per_task(width: usize) -> usize {
 
 /// Rows that are summed into one row of partial sums, on every device.
 pub fn rows_per_partial(rows: usize) -> usize {
-    rows.div_ceil(MOST_PARTIALS).max(LEAST_ROWS)
+    rows.div_ceil(MAX_PARTIALS).max(MIN_ROWS)
 }
 
 /// Threads of a block of the launches below.
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(rows_per_task(TASK * 2), 1);
         assert_eq!(rows_per_task(0), TASK);
         for rows in [1usize, 255, 2048, 8192, 1_000_000] {
-            assert!(rows.div_ceil(rows_per_partial(rows)) <= MOST_PARTIALS);
+            assert!(rows.div_ceil(rows_per_partial(rows)) <= MAX_PARTIALS);
         }
     }
 

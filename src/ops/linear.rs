@@ -181,7 +181,7 @@ impl Op for LinearWeightGrad {
         self.products.attribute().to_string()
     }
 
-    /// The weight comes as an input for its shape alone, and is not read.
+    /// Only the shape of the weight input is used.
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [x, dy, w] = inputs else { return Err("takes x, dy and W".into()) };
         if x.alloc[0] != dy.alloc[0] || x.dtype != dy.dtype {

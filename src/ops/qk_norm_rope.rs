@@ -15,7 +15,7 @@ use crate::ir::{
 /// `(qkv [N, (H+2·KV)·dim], wq [dim], wk [dim], positions [N] u32) → packed [N, (H+2·KV)·dim]`.
 ///
 /// Each query head x becomes `x / √(mean(x²) + eps) · wq`, each key head the same with wk, then both are
-/// turned by the angles of their position; values are copied. The weights are in the accumulator format.
+/// rotated by the angles of their position; values are copied. The weights are in the accumulator format.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNormRope {
     /// Layout of the heads in a row.
@@ -63,7 +63,7 @@ fn gradients(heads: Heads, qkv: &Spec, wq: &Spec, wk: &Spec) -> Vec<Spec> {
     vec![qkv.clone(), wq.clone(), wk.clone(), partials]
 }
 
-/// The constants of an op that both passes need, in a number type.
+/// The constants that both passes of an op need, in a number type.
 struct Pass<'a, E: Elem> {
     heads: Heads,
     eps: E::Acc,
@@ -122,8 +122,8 @@ impl<'a, E: Elem> Pass<'a, E> {
         );
     }
 
-    /// With x̂ = x/‖x‖ and g the gradient turned back: dw = Σ g·x̂, dx = (g·w − x̂·mean(g·w·x̂)) / ‖x‖, where
-    /// ‖x‖ is the root mean square.
+    /// With x̂ = x/‖x‖ and g the gradient rotated back: dw = Σ g·x̂, dx = (g·w − x̂·mean(g·w·x̂)) / ‖x‖,
+    /// where ‖x‖ is the root mean square.
     fn backward(&self, cx: &CpuNode<'_>, upstream: usize) {
         let (x, dy) = (cx.input::<E>(0), cx.input::<E>(upstream));
         let (dx, partials) = (cx.output::<E>(0), cx.output::<E::Acc>(3));
@@ -176,7 +176,7 @@ impl<'a, E: Elem> Pass<'a, E> {
     }
 }
 
-/// Puts the forward or the backward of heads into the queue: `theta` and `positions` come with a rotation.
+/// Queues the forward or the backward over heads; with a rotation, `theta` and `positions` are set.
 fn launch(
     cx: &GpuNode<'_>,
     (heads, eps, theta): (Heads, f64, Option<f64>),
@@ -189,7 +189,7 @@ fn launch(
         None => ("qk_norm_rope", lanes.rows_of_block()),
         Some(_) => ("qk_norm_rope_grad", rows_per_partial(rows)),
     };
-    // Values lie in their place already where the output took over the tensor that they come from.
+    // If the output took over the memory of the input, values need not be copied.
     let values = cx.input(upstream.unwrap_or(0));
     if upstream.is_some() {
         pointers.extend([values, cx.output(0), cx.output(3)]);

@@ -50,7 +50,7 @@ impl<A: Real> Root<A> {
         A::ONE / (dot(x, x) / self.count + self.eps).sqrt()
     }
 
-    /// Writes the norm of `x`. What other ops derive from a stored `x` has the same bits.
+    /// Writes the norm of `x`. Other ops that normalize a stored `x` with it get the same bits.
     #[inline(always)]
     pub(super) fn norm<E: Elem<Acc = A>>(&self, x: &[A], w: &[A], y: &mut [E]) {
         let s = self.inverse_rms(x);

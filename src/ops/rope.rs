@@ -1,5 +1,5 @@
 //! Rotary position embedding (Su et al. 2021) in the rotate-half layout of the Hugging Face models: element
-//! `i` of a head turns together with element `i + dim/2`, by the angle `position · theta^(−2i/dim)`.
+//! `i` of a head is rotated together with element `i + dim/2`, by the angle `position · theta^(−2i/dim)`.
 
 use super::attention::Heads;
 use crate::device::gpu::{Arg, Grid, Kernel};
@@ -27,7 +27,7 @@ type Key = (usize, u64);
 static TABLES: Mutex<Vec<(Key, Arc<dyn Any + Send + Sync>)>> = Mutex::new(Vec::new());
 
 impl<A: Real> Rotation<A> {
-    /// A table that covers all of `positions`.
+    /// Returns a table that covers all of `positions`.
     pub fn covering(positions: &[u32], dim: usize, theta: f64) -> Arc<Self> {
         let count = positions.iter().max().map_or(0, |max| *max as usize + 1);
         let key = (dim, theta.to_bits());
@@ -37,7 +37,7 @@ impl<A: Real> Rotation<A> {
         if let Some(known) = known.filter(|known| known.positions() >= count) {
             return known;
         }
-        // Generation asks for one position more at a time: powers of two keep the work in proportion.
+        // Generation needs one more position at a time: doubling keeps the total work proportional.
         let made = Arc::new(Self::new(count.next_power_of_two(), dim, theta));
         let entry: (Key, Arc<dyn Any + Send + Sync>) = (key, Arc::<Self>::clone(&made));
         match place {
@@ -63,7 +63,7 @@ impl<A: Real> Rotation<A> {
         self.table.len() / self.dim
     }
 
-    /// Cosines and sines of a position.
+    /// Returns the cosines and sines of a position.
     #[inline(always)]
     pub fn at(&self, position: u32) -> (&[A], &[A]) {
         let start = position as usize * self.dim;
@@ -71,12 +71,13 @@ impl<A: Real> Rotation<A> {
     }
 }
 
-/// By which angle one position turns each pair of elements.
+/// Returns the angle by which one position rotates each pair of elements.
 fn frequencies(dim: usize, theta: f64) -> impl Iterator<Item = f64> {
     (0..dim / 2).map(move |i| theta.powf(-2.0 * i as f64 / dim as f64))
 }
 
-/// [`frequencies`] as fractions of a turn, times 2⁶⁴: multiplied by a position they leave whole turns out exactly.
+/// [`frequencies`] as fractions of a turn, times 2⁶⁴: multiplied by a position they leave whole turns out
+/// exactly.
 fn turns(dim: usize, theta: f64) -> impl Iterator<Item = u64> {
     frequencies(dim, theta).map(|f| ((f / TAU).fract() * 2f64.powi(64)) as u64)
 }
@@ -137,7 +138,7 @@ impl Lanes {
     }
 }
 
-/// Turns a head in place by the angles of a position.
+/// Rotates a head in place by the angles of a position.
 #[inline(always)]
 pub fn rotate<A: Real>(head: &mut [A], (cos, sin): (&[A], &[A])) {
     let (low, high) = head.split_at_mut(cos.len());
@@ -146,7 +147,7 @@ pub fn rotate<A: Real>(head: &mut [A], (cos, sin): (&[A], &[A])) {
     }
 }
 
-/// Turns a head back: the inverse of [`rotate`], and its gradient.
+/// Rotates a head back: the inverse of [`rotate`], and its gradient.
 #[inline(always)]
 pub fn rotate_back<A: Real>(head: &mut [A], (cos, sin): (&[A], &[A])) {
     let (low, high) = head.split_at_mut(cos.len());
@@ -155,21 +156,21 @@ pub fn rotate_back<A: Real>(head: &mut [A], (cos, sin): (&[A], &[A])) {
     }
 }
 
-/// `(packed [N, (H+2·KV)·dim], positions [N] u32) → packed`: query and key heads turned, values copied.
+/// `(packed [N, (H+2·KV)·dim], positions [N] u32) → packed`: query and key heads rotated, values copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Rope {
     /// Layout of the heads in a row.
     pub heads: Heads,
     /// The base of the frequencies.
     pub theta: f64,
-    /// Turns back: the gradient of turning.
+    /// True to rotate back: the gradient of the rotation.
     pub inverse: bool,
 }
 
 /// Rows of one task.
 pub(super) const ROWS: usize = 32;
 
-/// Checks `positions [N]` against packed rows whose heads can be turned.
+/// Checks `positions [N]` against packed rows whose heads have an even width.
 pub(super) fn check(heads: Heads, packed: &Spec, positions: &Spec) -> Result<(), String> {
     heads.check(packed)?;
     if positions.dtype != DType::U32

@@ -32,7 +32,7 @@ pub(super) fn grid(elements: usize) -> Grid {
     Grid::new(elements.div_ceil(BLOCK), THREADS)
 }
 
-/// Compiles into a kernel where decay is switched: it is the same for every step of a run.
+/// Compiles the positions where decay switches into a kernel: they are the same for every step of a run.
 pub(super) fn with_switches(kernel: Kernel, segments: &[Segment]) -> Kernel {
     let switches = switches(segments);
     let positions: String = switches.iter().map(|at| format!("{at}ull,")).collect();

@@ -1,4 +1,4 @@
-//! The scaled sum of a vector: how losses of rows become the loss of a batch.
+//! The scaled sum of a vector, which turns losses of rows into the loss of a batch.
 
 use super::lanes::{self, BLOCK};
 use crate::device::cpu::View;
@@ -18,7 +18,7 @@ pub struct Sum {
 
 /// `dx[n] = scale·d_total`, from `(x, d_total[1])`, or from `(x)` where `d_total` is the constant 1.
 ///
-/// `x` comes for its shape alone, and is not read.
+/// Only the shape of `x` is used.
 #[derive(Clone, Copy, Debug)]
 pub struct SumGrad {
     /// As [`Sum::scale`].

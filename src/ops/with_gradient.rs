@@ -1,4 +1,4 @@
-//! Ties a gradient that is known already to a loss.
+//! Attaches a gradient that is already known to a loss.
 
 use super::lanes::{launch_copy, map};
 use crate::dispatch_float;
@@ -6,15 +6,16 @@ use crate::error::{Error, Result};
 use crate::ir::Upstream;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
-/// `(losses[n], x, dx) → losses`: a copy whose gradient with respect to `x` is `dx`, where 1 arrives
-/// upstream.
+/// `(losses[n], x, dx) → losses`: a copy whose gradient with respect to `x` is `dx`, for an upstream gradient
+/// of 1.
 ///
-/// The unfused form of `head_loss` ends in it: that op makes its gradients in the forward, so the small ops
-/// that made the losses must not be differentiated once more.
+/// The unfused form of `head_loss` ends in it: that op computes its gradients in the forward, so the small
+/// ops that computed the losses must not be differentiated again.
 #[derive(Clone, Copy, Debug)]
 pub struct WithGradient;
 
-/// Fails unless exactly 1 arrives at output 0: gradients made in the forward cannot be scaled afterwards.
+/// Fails unless the upstream gradient of output 0 is exactly 1: gradients computed in the forward cannot be
+/// scaled afterwards.
 pub(super) fn require_one(v: &Vjp<'_>, op: &dyn Op) -> Result<()> {
     if v.upstream(0) == Some(Upstream::One) {
         return Ok(());

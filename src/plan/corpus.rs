@@ -1,4 +1,4 @@
-//! What a recipe says of its data, for the data layer and for plans that do not read it.
+//! The description of a recipe's data, and the facts about it that plans need.
 
 use crate::data::{self, Dataset, GENERATED, Spec};
 use crate::error::Result;
@@ -19,9 +19,9 @@ pub struct Corpus {
     pub floor: Option<f64>,
 }
 
-/// Most held-out tokens that are generated to compute the floor. A longer held-out set gets the floor of its
-/// beginning.
-const MOST_GENERATED: usize = 1 << 18;
+/// Maximum number of held-out tokens that are generated to compute the floor. A longer held-out set gets the
+/// floor of its first part.
+const MAX_GENERATED: usize = 1 << 18;
 
 /// Returns the description of a recipe's data, for [`data::open`].
 pub fn data_spec(recipe: &Recipe) -> Spec {
@@ -59,9 +59,9 @@ impl Corpus {
     pub fn estimated(recipe: &Recipe) -> Result<Self> {
         let mut spec = data_spec(recipe);
         let requested = spec.validation_tokens;
-        let shortened = spec.corpus == GENERATED[0] && requested > MOST_GENERATED;
+        let shortened = spec.corpus == GENERATED[0] && requested > MAX_GENERATED;
         if shortened {
-            spec.validation_tokens = MOST_GENERATED;
+            spec.validation_tokens = MAX_GENERATED;
         }
         let facts = data::facts(&spec)?;
         Ok(Self {

@@ -5,11 +5,11 @@ use crate::machine::Machine;
 use crate::policy::{DeviceChoice, Launcher, TrainingDtype};
 use crate::recipe::Recipe;
 
-/// Returns the GPUs of a recipe's ranks on this machine, in the order of ranks; none: the CPU.
+/// Returns the GPUs of a recipe's ranks on this machine, in the order of ranks; empty for the CPU.
 ///
 /// # Errors
-/// A usage error that points at the key, for what the machine does not have. A machine of which nothing is
-/// known refuses nothing.
+/// A usage error that points at the key, if the machine lacks something. A machine about which nothing is
+/// known accepts everything.
 pub(super) fn choose_gpus(recipe: &Recipe, machine: &Machine) -> Result<Vec<usize>> {
     let engine = &recipe.values().engine;
     match (engine.device, machine.usable_gpus()) {
@@ -26,7 +26,7 @@ pub(super) fn choose_gpus(recipe: &Recipe, machine: &Machine) -> Result<Vec<usiz
                 Some(remedy) if gpus.len() > 1 => Err(recipe.error(
                     &["parallelism.world_size"],
                     format!(
-                        "{} ranks on GPUs talk through NCCL, which is not found; try: {remedy}",
+                        "{} ranks on GPUs communicate through NCCL, which was not found; try: {remedy}",
                         gpus.len()
                     ),
                     "or set parallelism.world_size = 1, or engine.device = \"cpu\"",
@@ -37,25 +37,25 @@ pub(super) fn choose_gpus(recipe: &Recipe, machine: &Machine) -> Result<Vec<usiz
     }
 }
 
-/// One GPU per rank of a machine that is named, and not here; none where nothing is known of it.
+/// Returns one GPU per rank of a machine that is named rather than probed; empty if nothing is known of it.
 fn assumed_gpus(recipe: &Recipe, machine: &Machine) -> Vec<usize> {
     let has_gpus = machine.gpu(0).is_some() && recipe.values().engine.device != DeviceChoice::Cpu;
     if has_gpus { (0..recipe.world_size()).collect() } else { Vec::new() }
 }
 
-/// One GPU per rank: those of `engine.devices`, or the first ones.
+/// Returns one GPU per rank: those of `engine.devices`, or the first ones.
 fn gpus_of_ranks(recipe: &Recipe, count: usize) -> Result<Vec<usize>> {
     let values = recipe.values();
     if let Some(devices) = &values.engine.devices {
         return devices.iter().map(|&gpu| known_gpu(recipe, gpu, count)).collect();
     }
     let world = recipe.world_size();
-    // Of ranks that an external launcher has started, others may be on other machines.
+    // Ranks that an external launcher has started may be on other machines.
     let local = if values.parallelism.launcher == Launcher::Env { world.min(count) } else { world };
     if local > count {
         return Err(recipe.error(
             &["parallelism.world_size"],
-            format!("{local} ranks need {local} GPUs, one for each, and this machine has {count}"),
+            format!("{local} ranks need {local} GPUs, one for each, but this machine has {count}"),
             format!("set parallelism.world_size = {count} or \"auto\", or engine.device = \"cpu\""),
         ));
     }
@@ -73,41 +73,41 @@ fn known_gpu(recipe: &Recipe, gpu: usize, count: usize) -> Result<usize> {
     ))
 }
 
-/// Refuses what only GPUs can do.
+/// Rejects settings that need a GPU.
 fn check_cpu(recipe: &Recipe, reason: &str) -> Result<()> {
     let values = recipe.values();
     if values.engine.device == DeviceChoice::Cuda {
         return Err(recipe.error(
             &["engine.device"],
-            format!("engine.device = \"cuda\", and {reason}"),
-            "see `xrun doctor`; or set engine.device = \"cpu\", or leave it at \"auto\"",
+            format!("engine.device = \"cuda\", but {reason}"),
+            "see `xrun doctor`; or set engine.device = \"cpu\", or keep \"auto\"",
         ));
     }
     if values.engine.devices.is_some() {
         return Err(recipe.error(
             &["engine.devices"],
-            format!("engine.devices chooses among GPUs, and the run is on the CPU: {reason}"),
+            format!("engine.devices chooses among GPUs, but the run is on the CPU: {reason}"),
             "leave engine.devices out",
         ));
     }
     if values.parallelism.channels.is_some() {
         return Err(recipe.error(
             &["parallelism.channels"],
-            format!("channels are NCCL's, which joins GPUs, and the run is on the CPU: {reason}"),
+            format!("channels are a setting of NCCL for GPUs, but the run is on the CPU: {reason}"),
             "leave parallelism.channels out",
         ));
     }
     if values.engine.cuda_graphs == Some(true) {
         return Err(recipe.error(
             &["engine.cuda_graphs"],
-            format!("there are no CUDA graphs on the CPU, where the run is: {reason}"),
+            format!("there are no CUDA graphs on the CPU, and the run is on the CPU: {reason}"),
             "leave engine.cuda_graphs out",
         ));
     }
     if values.training.dtype == TrainingDtype::Tf32 {
         return Err(recipe.error(
             &["training.dtype"],
-            format!("training.dtype = \"tf32\" is a mode of NVIDIA's tensor cores, and the run is on the CPU: {reason}"),
+            format!("training.dtype = \"tf32\" is a mode of NVIDIA's tensor cores, but the run is on the CPU: {reason}"),
             "set training.dtype = \"fp32\"",
         ));
     }
@@ -148,7 +148,7 @@ mod tests {
     fn more_ranks_than_gpus_are_refused_at_the_key() {
         let error = gpus("[parallelism]\nworld_size = 8", 4).unwrap_err();
         let text = error.message();
-        assert!(text.contains("8 ranks need 8 GPUs, one for each, and this machine has 4"), "{text}");
+        assert!(text.contains("8 ranks need 8 GPUs, one for each, but this machine has 4"), "{text}");
         assert!(text.contains("parallelism.world_size = 4 or \"auto\""), "{text}");
         let error = gpus("[parallelism]\nworld_size = 2\n[engine]\ndevices = [0, 4]", 4).unwrap_err();
         assert!(error.message().contains("there is no GPU 4: this machine has 4"), "{error}");
@@ -159,7 +159,7 @@ mod tests {
         let without = Machine { nccl_missing: Some("install it"), ..machine(4) };
         assert_eq!(gpus_on(&without, "").unwrap(), [0]);
         let error = gpus_on(&without, "parallelism.world_size = 2").unwrap_err();
-        assert!(error.message().contains("NCCL, which is not found; try: install it"), "{error}");
+        assert!(error.message().contains("NCCL, which was not found; try: install it"), "{error}");
     }
 
     #[test]

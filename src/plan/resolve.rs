@@ -14,8 +14,8 @@ impl Plan {
     /// Derives every number of a recipe for a corpus and a machine. Reads nothing else.
     ///
     /// # Errors
-    /// A usage error that points at the recipe, for what contradicts itself, is too large to be counted, or
-    /// cannot be done on that machine.
+    /// A usage error that points at the recipe, if it contradicts itself, is too large to count, or is
+    /// impossible on that machine.
     pub fn new(recipe: &Recipe, corpus: &Corpus, machine: &Machine) -> Result<Plan> {
         let values = recipe.values();
         let gpus = choose_gpus(recipe, machine)?;
@@ -53,7 +53,7 @@ impl Plan {
     }
 }
 
-/// The optimizer that a recipe names, with its hyperparameters.
+/// Returns the optimizer that a recipe names, with its hyperparameters.
 fn plan_optimizer(recipe: &Recipe) -> Result<Arc<dyn Optimizer>> {
     let optimizer = &recipe.values().optimizer;
     let entry = optim::find(&optimizer.name).ok_or_else(|| {
@@ -62,7 +62,7 @@ fn plan_optimizer(recipe: &Recipe) -> Result<Arc<dyn Optimizer>> {
     Ok((entry.build)(&optimizer.values))
 }
 
-/// Refuses sizes whose byte counts would leave 64 bits long before anything is laid out.
+/// Rejects sizes whose byte counts overflow 64 bits long before anything is laid out.
 fn check_size(recipe: &Recipe, plan: &Plan) -> Result<()> {
     let m = &plan.model;
     // Samples keep the keys and values of all their positions.
@@ -72,7 +72,7 @@ fn check_size(recipe: &Recipe, plan: &Plan) -> Result<()> {
     let per_layer = m.qkv_width() + m.n_heads * m.head_dim + 3 * m.padded_ffn();
     let weights =
         m.n_layers as f64 * per_layer as f64 * m.dim as f64 + 2.0 * m.padded_vocab() as f64 * m.dim as f64;
-    // 32 bytes per weight or activation is more than any format and moment needs.
+    // 32 bytes per weight or activation is more than all formats and moments need.
     let bytes = 32.0 * (weights + rows * widest as f64 * m.n_layers as f64 + 4.0 * plan.steps as f64);
     let tokens =
         [plan.batch.global, plan.batch.seq_len, plan.steps].into_iter().try_fold(1, usize::checked_mul);

@@ -63,7 +63,7 @@ impl Connection {
     /// Sets the timeout of each read and write; `None` waits without limit.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When the system reports an error.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         on_stream!(self, stream => {
             stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout))

@@ -100,9 +100,7 @@ impl Variables {
     fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let parsed = text.trim().parse();
-        parsed
-            .map(Some)
-            .map_err(|_| Error::usage(format!("{name} = `{text}` is not a number that it can be")))
+        parsed.map(Some).map_err(|_| Error::usage(format!("{name} = `{text}` is not a valid number")))
     }
 
     fn needed<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
@@ -157,10 +155,10 @@ fn assignment(
     let (rank, world): (usize, usize) = (variables.needed(set.rank)?, variables.needed(set.world)?);
     let local_rank: usize = variables.needed(set.local_rank)?;
     if world == 0 || rank >= world {
-        return Err(Error::usage(format!("{} = {rank} is no rank of {} = {world}", set.rank, set.world)));
+        return Err(Error::usage(format!("{} = {rank} is not a rank of {} = {world}", set.rank, set.world)));
     }
     if world as u64 > MAX_RANKS {
-        return Err(Error::usage(format!("{} = {world}: there may be {MAX_RANKS} ranks", set.world)));
+        return Err(Error::usage(format!("{} = {world}: at most {MAX_RANKS} ranks are possible", set.world)));
     }
     let job: Vec<&str> = set.job.iter().filter_map(|name| variables.get(name)).collect();
     let job = format!("{} {}", set.launcher, job.join(" "));
@@ -175,7 +173,7 @@ fn assignment(
     };
     if local_world == 0 || local_rank >= local_world || local_world > world {
         return Err(Error::usage(format!(
-            "{} = {local_rank} is no rank of {local_world} on this machine, of {world} in all",
+            "{} = {local_rank} is not a rank of {local_world} on this machine, of {world} in all",
             set.local_rank
         )));
     }
@@ -193,11 +191,11 @@ fn assignment(
     let port = match (variables.number::<u16>(PORT)?, variables.number::<u16>("MASTER_PORT")?) {
         (Some(0), _) | (None, Some(0)) => {
             return Err(Error::usage(format!(
-                "{PORT} or MASTER_PORT = 0: ranks have to know where they meet; give all the same port"
+                "{PORT} or MASTER_PORT = 0: ranks need a port to connect to; set the same port for all"
             )));
         }
         (Some(port), _) => port,
-        // The launcher itself may listen at its port; rank 0 takes one after it.
+        // The launcher itself may listen at its port; rank 0 uses one after it.
         (None, Some(port)) => port.checked_add(1).unwrap_or(port - PORTS),
         (None, None) => from_job(&job),
     };
@@ -227,7 +225,7 @@ fn first_host(variables: &Variables) -> Result<String> {
     let names = ["SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"];
     let list = names.iter().find_map(|name| variables.get(name));
     let list = list.ok_or_else(|| {
-        Error::usage("Slurm started ranks on several machines and names none: set MASTER_ADDR")
+        Error::usage("Slurm started ranks on several machines and does not name them: set MASTER_ADDR")
     })?;
     let Some((prefix, rest)) = list.split_once('[').filter(|(prefix, _)| !prefix.contains(',')) else {
         return Ok(list.split(',').next().unwrap_or(list).to_owned());
@@ -307,7 +305,7 @@ mod tests {
         assert!(said.contains("torchrun are incomplete: MASTER_ADDR, MASTER_PORT missing"), "{said}");
         let mut wrong = TORCHRUN;
         wrong[0].1 = "4";
-        assert!(error(&wrong).contains("RANK = 4 is no rank of WORLD_SIZE = 4"));
+        assert!(error(&wrong).contains("RANK = 4 is not a rank of WORLD_SIZE = 4"));
         let mut nowhere = TORCHRUN;
         nowhere[5].1 = "0";
         assert!(error(&nowhere).contains("MASTER_PORT = 0"));
@@ -315,7 +313,7 @@ mod tests {
         assert!(error(&wrong).contains("RANK = `x`"));
         let mut wrong = OMPI;
         wrong[3].1 = "1";
-        assert!(error(&wrong).contains("no rank of 1 on this machine"));
+        assert!(error(&wrong).contains("not a rank of 1 on this machine"));
         let several: Vec<_> = OMPI
             .into_iter()
             .map(|(k, v)| (k, if v == "2" && k.ends_with("D_SIZE") { "4" } else { v }))

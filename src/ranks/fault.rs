@@ -1,6 +1,6 @@
-//! Fault injection, to test how a run survives a death, a hang or a lack of memory of one rank.
+//! Fault injection, to test how a run reacts when one rank panics, hangs or runs out of memory.
 //!
-//! `XRUN_FAULT="FAULT RANK STEP"` injects a fault into a rank before it begins a step; FAULT is `panic`,
+//! `XRUN_FAULT="FAULT RANK STEP"` injects a fault into a rank before it starts a step; FAULT is `panic`,
 //! `hang` or `oom`.
 
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ fn requested() -> Result<Option<Fault>> {
     FAULT.get_or_init(read).clone()
 }
 
-/// Refuses a fault that would never be injected: the run would look as if it had survived it.
+/// Rejects a fault that would never be injected: the run would look as if it had survived it.
 ///
 /// # Errors
 /// When the variable names a rank or step that this run does not have, or is malformed.
@@ -57,7 +57,7 @@ pub fn check(world: usize, done: u64, steps: u64) -> Result<()> {
 pub fn inject_fault(rank: usize, step: u64) -> Result<()> {
     match requested()? {
         Some(fault) if (fault.rank, fault.step) == (rank, step) => {
-            // Printed at once: measurements of the time to the end of the run begin here.
+            // Printed at once: tests measure the time from here to the end of the run.
             eprint_line(&format!("{VARIABLE}: fault injected into rank {rank} before step {step}"));
             match fault.effect {
                 Effect::Panic => panic!("injected by {VARIABLE}"),
@@ -91,7 +91,7 @@ fn parse(text: &str) -> Result<Fault> {
     };
     fault.ok_or_else(|| {
         Error::usage(format!(
-            "{VARIABLE} = `{text}` is no fault: write `panic`, `hang` or `oom`, a rank, and a step"
+            "{VARIABLE} = `{text}` is not a fault: write `panic`, `hang` or `oom`, a rank, and a step"
         ))
     })
 }
@@ -104,7 +104,7 @@ mod tests {
     fn faults_are_parsed_or_refused() {
         assert_eq!(parse("hang 1 5").unwrap(), Fault { effect: Effect::Hang, rank: 1, step: 5 });
         for wrong in ["hang", "hang 1", "crash 1 5", "oom x 5", "oom 1 5 7"] {
-            assert!(parse(wrong).unwrap_err().message().contains("no fault"), "{wrong}");
+            assert!(parse(wrong).unwrap_err().message().contains("not a fault"), "{wrong}");
         }
     }
 }

@@ -30,7 +30,7 @@ impl LocalRanks {
     /// run.
     ///
     /// # Errors
-    /// When no thread can be had.
+    /// When no thread can be started.
     pub fn threads(world: usize, timeout: Duration) -> Result<Self> {
         if world == 1 {
             return Ok(Self::single());

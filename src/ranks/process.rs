@@ -2,8 +2,8 @@
 //! hangs.
 //!
 //! The stdin of a child is its connection to the parent. Its first frame, [`WorkerInit`], is sent before the
-//! child runs, so there is nothing to discover: no file, no port. A child whose parent is gone sees the
-//! connection end, and ends.
+//! child runs, so no file or port is needed to connect. A child whose parent is gone sees the connection end,
+//! and exits.
 
 use super::exit_guard::GRACE;
 use super::{Connection, Group, LocalRanks, OnDisconnect, RemoteCommunicator, Server, Stop, Watchdog};
@@ -47,7 +47,7 @@ const INHERITED_PREFIXES: [&str; 7] =
 /// Interval at which the parent polls its children.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Time that a child may live on after it closed its connection, and beyond [`GRACE`] after an abort.
+/// Maximum time between the end of a child's connection and its exit, and beyond [`GRACE`] after an abort.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// First frame that a child receives.
@@ -55,7 +55,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 struct WorkerInit<R> {
     rank: usize,
     world: usize,
-    /// What to run; the ranks do not look into it.
+    /// The request, which this module does not interpret.
     request: R,
 }
 
@@ -63,7 +63,7 @@ struct WorkerInit<R> {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ExitReport {
-    /// Folder of the run, where the parent writes down how it ended if rank 0 cannot.
+    /// Folder of the run, whose summary the parent writes if rank 0 cannot.
     RunFolder { path: PathBuf },
     /// Rank 0 ended by itself; `kind` is that of its error, if any.
     Ended { kind: Option<ErrorKind>, message: String },
@@ -79,7 +79,7 @@ fn send(ranks: &LocalRanks, report: &ExitReport) {
 }
 
 /// Runs a request on `world` child processes, and returns the result of rank 0. No child outlives this call.
-/// `mark_failed` writes the error into the folder of the run where rank 0 could not.
+/// `mark_failed` writes the error into the folder of the run if rank 0 could not.
 ///
 /// # Errors
 /// As the run of rank 0; when a child cannot be started or dies, with its rank and its last step.
@@ -108,7 +108,10 @@ pub fn supervise(
         }
         for (rank, since) in disconnected.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             if since.elapsed() > EXIT_TIMEOUT && workers.is_running(*rank) {
-                group.abort_for_rank(*rank, &Error::failed("its process closed its connection and lives on"));
+                group.abort_for_rank(
+                    *rank,
+                    &Error::failed("its process closed its connection but did not exit"),
+                );
             }
         }
         match ended_at {
@@ -155,7 +158,7 @@ impl Workers {
                 .env_clear()
                 .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_inherited)))
                 .stdin(Stdio::from(OwnedFd::from(theirs)))
-                // A signal from the terminal reaches the parent alone, which forwards it once.
+                // A signal from the terminal must reach the parent only, which forwards it once.
                 .process_group(0)
                 .spawn()
                 .map_err(|e| failed(rank, e))?;
@@ -175,9 +178,9 @@ impl Workers {
             }
             *status =
                 child.try_wait().map_err(|e| Error::failed(format!("cannot wait for rank {rank}: {e}")))?;
-            // The exit status of a rank that is finished says nothing about the run.
+            // The exit status of a rank that is finished does not matter.
             if let Some(status) = status.filter(|status| !status.success() && !group.is_finished(rank)) {
-                // A rank that failed with an error has aborted the run before, and the first reason stays.
+                // A rank that failed with an error has already aborted the run, and the first reason is kept.
                 group.abort_for_rank(rank, &Error::failed(describe(status)));
             }
         }
@@ -207,11 +210,11 @@ impl Drop for Workers {
     }
 }
 
-/// Returns the path of this binary, and the name to run it under. On Linux the path is that of the running
-/// file, even where a new one was built in its place.
+/// Returns the path of this binary, and the name to run it under. On Linux this is the running file itself,
+/// even if another one was built in its place.
 ///
 /// # Errors
-/// When the system does not tell.
+/// When the system does not report the path.
 pub fn this_program() -> Result<(PathBuf, PathBuf)> {
     let path =
         std::env::current_exe().map_err(|e| Error::failed(format!("cannot find this program: {e}")))?;
@@ -231,7 +234,7 @@ fn describe(status: ExitStatus) -> String {
                 .to_owned()
         }
         (Some(signal), _) => format!("its process was ended by signal {signal}"),
-        (None, Some(code)) => format!("its process ended with exit code {code} and said nothing"),
+        (None, Some(code)) => format!("its process ended with exit code {code} and no message"),
         (None, None) => "its process ended".to_owned(),
     }
 }
@@ -261,11 +264,11 @@ fn receive_init<R: DeserializeOwned>() -> Result<(R, LocalRanks, Stop)> {
     })?;
     #[cfg(target_os = "linux")]
     {
-        // A rank that hangs does not see its connection end; the system kills it with its parent all the
-        // same.
+        // A rank that hangs does not notice that its connection ended; the kernel kills it when its parent
+        // dies.
         let killed = rustix::process::Signal::KILL;
         rustix::process::set_parent_process_death_signal(Some(killed))
-            .map_err(|e| Error::failed(format!("cannot ask to end with the parent: {e}")))?;
+            .map_err(|e| Error::failed(format!("cannot request to be killed with the parent: {e}")))?;
     }
     let stop = Stop::on_signals()?;
     let for_comm = stop.clone();

@@ -43,7 +43,7 @@ impl RemoteCommunicator {
     /// when it requests to save and stop.
     ///
     /// # Errors
-    /// When no thread or handle can be had.
+    /// When no thread or handle is available.
     pub fn new(
         rank: usize,
         world: usize,
@@ -85,7 +85,7 @@ fn read_messages(
         match connection.receive::<ServerMessage>() {
             Ok((ServerMessage::Result { kind, lengths }, body)) => match decode_result(kind, &lengths, &body)
             {
-                // Nobody receives any more where this rank is being dropped.
+                // The receiver is gone if this rank is being dropped.
                 Ok(result) => drop(results.send(result)),
                 Err(e) => return Some(Error::failed(e.to_string())),
             },
@@ -151,7 +151,7 @@ impl Communicator for RemoteCommunicator {
     fn abort(&self, error: &Error) {
         let _ =
             self.send(&RankMessage::Abort { kind: error.kind(), reason: error.message().to_owned() }, &[]);
-        // Worded as by the group, whose answer may come after this rank has asked for the reason.
+        // Worded as the group's own message, which may arrive after this rank has read the reason.
         let step = self.shared.lock().step;
         self.shared.abort(&name_rank(self.rank, step, error));
     }

@@ -50,7 +50,7 @@ struct Proof {
 
 /// Failure of a handshake.
 enum Rejected {
-    /// The peer is none of this run's ranks, or the network failed: the next attempt may succeed.
+    /// The peer is not a rank of this run, or the network failed: the next attempt may succeed.
     Retry(String),
     /// Ranks of this run contradict each other.
     Fatal(Error),
@@ -160,7 +160,7 @@ fn accept_into(
             let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
             let last = last_refused.map(|why| format!(" The last one refused: {why}")).unwrap_or_default();
             return Err(Error::failed(format!(
-                "of {} ranks, {} did not come to {}:{} within {} s.{last}",
+                "of {} ranks, {} did not connect to {}:{} within {} s.{last}",
                 assignment.world,
                 missing.join(", "),
                 assignment.address,
@@ -175,7 +175,7 @@ fn accept_into(
 /// Fails if a stop is requested: there is nothing to save yet.
 fn check_stop(stop: &Stop) -> Result<()> {
     match stop.requested() {
-        true => Err(Error::new(ErrorKind::Interrupted, "stopped by a signal before all ranks had come")),
+        true => Err(Error::new(ErrorKind::Interrupted, "stopped by a signal before all ranks had connected")),
         false => Ok(()),
     }
 }
@@ -278,7 +278,7 @@ pub fn join(
     stop: &Stop,
 ) -> Result<Connection> {
     let deadline = Instant::now() + timeout;
-    // An answer tells more than that nobody answered.
+    // An answer is a better reason than no answer.
     let (mut unreachable, mut answered) = ("nobody listens".to_owned(), None);
     loop {
         for port in ports(assignment) {
@@ -376,7 +376,7 @@ fn configure(stream: TcpStream) -> io::Result<Connection> {
 mod tests {
     use super::*;
 
-    /// A port that nobody else in this process was given.
+    /// Returns a port that no other test of this process uses.
     fn port() -> u16 {
         TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
     }
@@ -445,9 +445,9 @@ mod tests {
         });
         let connection = join(&assignment(1, 3, port), &secret("s"), TIMEOUT, &Stop::default()).unwrap();
         let one = RemoteCommunicator::new(1, 3, connection, "rank 0", || {}).unwrap();
-        assert!(zero.join().unwrap().unwrap_err().message().contains("of 3 ranks, 2 did not come"));
+        assert!(zero.join().unwrap().unwrap_err().message().contains("of 3 ranks, 2 did not connect"));
         let told = one.barrier("the beginning").unwrap_err();
-        assert!(told.message().contains("of 3 ranks, 2 did not come"), "{told}");
+        assert!(told.message().contains("of 3 ranks, 2 did not connect"), "{told}");
     }
 
     #[test]
@@ -479,7 +479,7 @@ mod tests {
         let (found, joined) =
             rendezvous(assignment(0, 2, first), vec![(assignment(1, 2, first), "other")], soon);
         let said = found.unwrap_err();
-        assert!(said.message().contains("of 2 ranks, 1 did not come"), "{said}");
+        assert!(said.message().contains("of 2 ranks, 1 did not connect"), "{said}");
         assert!(joined[0].is_err(), "it does not know the secret");
         let second = port();
         let other = RankAssignment { job: "another".to_owned(), ..assignment(1, 2, second) };

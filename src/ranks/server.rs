@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest wait, when the server of an aborted run is dropped, for the message that says why to be sent. A
-/// few bytes take none of it, except to a rank that does not read.
+/// Maximum time that dropping the server of an aborted run waits until the reason has been sent. A few bytes
+/// take almost none of it, except to a rank that does not read.
 const ABORT_SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Server of the ranks behind connections. Each has two threads: one reads its messages, one waits in
@@ -43,7 +43,7 @@ impl Server {
     /// Starts to serve connections, each given with its rank.
     ///
     /// # Errors
-    /// When no thread or handle can be had.
+    /// When no thread or handle is available.
     pub fn start(
         group: &Arc<Group>,
         connections: Vec<(usize, Connection)>,
@@ -143,7 +143,7 @@ impl Connections {
     }
 }
 
-/// Tells a rank that has connected already why there will be no run.
+/// Sends a connected rank the reason why there will be no run.
 pub fn reject(mut connection: Connection, error: &Error) {
     // A rank that is gone needs no message.
     let _ = connection.send(&ServerMessage::aborted(error), &[]);

@@ -37,7 +37,7 @@ impl Stop {
     /// Starts a thread that handles the signals of the process.
     ///
     /// # Errors
-    /// When the system refuses the handlers or the thread.
+    /// When the handlers or the thread cannot be installed.
     pub fn on_signals() -> Result<Self> {
         let stop = Self::default();
         let refused = |e: std::io::Error| Error::failed(format!("cannot listen to signals: {e}"));
@@ -47,9 +47,9 @@ impl Stop {
             let mut first: Option<Instant> = None;
             for signal in signals.forever() {
                 for_thread.request();
-                // Counts signals alone: a request that came from another rank is none.
+                // Only signals count, not requests from other ranks.
                 if first.get_or_insert_with(Instant::now).elapsed() >= SAME_REQUEST {
-                    eprint_line("a second signal: nothing more is saved");
+                    eprint_line("second signal: exiting without saving");
                     signal_group(for_thread.0.group.load(Ordering::SeqCst), true);
                     signal_hook::low_level::exit(128 + signal);
                 }
@@ -82,14 +82,14 @@ impl Stop {
 pub fn signal_group(leader: u32, at_once: bool) {
     use rustix::process::{Pid, Signal, kill_process_group};
     let signal = if at_once { Signal::KILL } else { Signal::TERM };
-    // Group 1 would be every process that may be signalled.
+    // Group 1 would mean every process that may be signalled.
     if let Some(leader) = i32::try_from(leader).ok().filter(|&leader| leader > 1).and_then(Pid::from_raw) {
         // An error means that the group has ended.
         let _ = kill_process_group(leader, signal);
     }
 }
 
-/// Kills a process and its children where `at_once`; this system has no way to ask them to stop.
+/// Kills a process and its children if `at_once`; this system cannot request them to stop.
 #[cfg(not(unix))]
 pub fn signal_group(leader: u32, at_once: bool) {
     if at_once {

@@ -30,8 +30,8 @@ impl Watchdog {
         let watch = move || {
             let (mut checked, mut suspended) = (Instant::now(), Duration::ZERO);
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                // A process that was suspended (SIGSTOP, a sleeping laptop) received nothing meanwhile: that
-                // time counts against no rank.
+                // A process that was suspended (SIGSTOP, a sleeping laptop) received nothing during that
+                // time, which counts against no rank.
                 let overslept = checked.elapsed().saturating_sub(2 * interval);
                 suspended = if overslept.is_zero() {
                     suspended.saturating_sub(interval)
@@ -88,7 +88,7 @@ fn find_hang(ranks: &[RankStatus], now: Instant, timeout: Duration) -> Option<St
     message += &list(&mut blamed.iter().copied());
     let mut others = (0..ranks.len()).filter(|rank| !blamed.contains(rank)).peekable();
     if others.peek().is_some() {
-        let _ = write!(message, ". The others: {}", list(&mut others));
+        let _ = write!(message, ". Other ranks: {}", list(&mut others));
     }
     message += ". If it is only slow, raise parallelism.timeout_s";
     Some(message)
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(find_hang(&[waiting(40), busy(29)], now, timeout), None);
         let said = find_hang(&[waiting(40), gpu(35), busy(31)], now, timeout).unwrap();
         assert!(
-            said.starts_with("no sign of rank 2 for 31 s: rank 2 computes, at step 7. The others: "),
+            said.starts_with("no sign of rank 2 for 31 s: rank 2 computes, at step 7. Other ranks: "),
             "{said}"
         );
         assert!(

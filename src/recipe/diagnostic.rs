@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Most messages that one error shows.
-const MOST_SHOWN: usize = 10;
+const MAX_SHOWN: usize = 10;
 
 /// One message about a recipe.
 #[derive(Clone, Debug)]
@@ -74,10 +74,10 @@ impl Diagnostic {
 
 /// All messages as one usage error; the caller puts `error: ` in front of the first.
 pub(super) fn error(diagnostics: &[Diagnostic]) -> Error {
-    let shown: Vec<String> = diagnostics.iter().take(MOST_SHOWN).map(Diagnostic::render).collect();
+    let shown: Vec<String> = diagnostics.iter().take(MAX_SHOWN).map(Diagnostic::render).collect();
     let mut text = shown.join("\n\n");
-    if diagnostics.len() > MOST_SHOWN {
-        text.push_str(&format!("\n\n… and {} more", diagnostics.len() - MOST_SHOWN));
+    if diagnostics.len() > MAX_SHOWN {
+        text.push_str(&format!("\n\n… and {} more", diagnostics.len() - MAX_SHOWN));
     }
     Error::usage(text.strip_prefix("error: ").unwrap_or(&text))
 }

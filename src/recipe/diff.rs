@@ -1,4 +1,4 @@
-//! Which keys differ between two recipes, and what that means for a run.
+//! Differences between two recipes by key, and their consequences for a run.
 
 use super::key::{Class, UNSET};
 use super::lookup::find_path;

@@ -1,4 +1,4 @@
-//! What a comparison is expected to find, as a text that is checked before anything runs.
+//! The predicted result of a comparison, as a string that is parsed before anything runs.
 //!
 //! ```text
 //! faster | slower | no difference
@@ -22,11 +22,11 @@ pub fn predictable() -> impl Iterator<Item = &'static str> {
 #[serde(try_from = "String", into = "String")]
 pub struct Prediction {
     text: String,
-    /// What is predicted.
+    /// The predicted quantity.
     pub of: Predicted,
 }
 
-/// What is predicted.
+/// A predicted quantity.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Predicted {
     /// More tokens per second.

@@ -232,7 +232,7 @@ fn the_optimizer_of_a_later_layer_brings_its_own_keys() {
     let section = toml.split("[optimizer]\n").nth(1).and_then(|rest| rest.split("\n\n").next());
     assert_eq!(section, Some("name = \"sgd\"\nlr = 0.1\nweight_decay = 0.5\nmomentum = 0.9"));
     assert_eq!(load_text(&toml).expect("it reads back").values(), sgd.values());
-    // What recipes said before there was a choice, they still say.
+    // Recipes from before this choice existed keep their meaning.
     let adamw = load_text(text).expect("valid");
     let written = "[optimizer]\nlr = 0.1\nbetas = [0.8, 0.9]\neps = 1e-8\nweight_decay = 0.5\n";
     assert!(adamw.to_toml().contains(written));

@@ -1,4 +1,4 @@
-//! Files that are either the old version or the new one, never half of it.
+//! Atomically replaced files: readers see the old version or the new one.
 
 use crate::error::{Error, IoContext, Result};
 use serde::Serialize;
@@ -10,8 +10,8 @@ use std::path::Path;
 const TEMPORARY: &str = ".writing-";
 
 /// Replaces `path` with `bytes`: temporary file beside it, fsync, rename, fsync of the folder.
-///
-/// A reader, and a crash at any moment, sees the old content or the new one. A link stays a link: what it
+/// A reader, and a crash at any moment, sees the old content or the new one. If `path` is a link, its target
+/// is replaced. An existing file keeps its permissions.
 /// points to is replaced. A file that was there keeps its permissions.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -63,7 +63,7 @@ pub(super) fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The folder that holds `path`; a bare file name is in the current one.
+/// Returns the folder of `path`; the current one for a bare file name.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,

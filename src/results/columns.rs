@@ -54,7 +54,7 @@ impl Figures {
         }
     }
 
-    /// Returns the figures that sweeps keep, by their keys in the ledger.
+    /// Returns the figures that the ledger of sweeps stores, by their keys.
     pub fn for_ledger(&self) -> NamedNumbers {
         let mut numbers = NamedNumbers::default();
         for (key, metric) in metrics::of_ledgers() {
@@ -63,7 +63,7 @@ impl Figures {
         numbers
     }
 
-    /// Returns the figures that comparisons keep, by their names there.
+    /// Returns the figures that comparisons store, by their names.
     pub fn for_comparison(&self) -> BTreeMap<String, f64> {
         metrics::compared()
             .filter_map(|metric| Some((metric.compared_as.to_owned(), self.get(metric)?)))

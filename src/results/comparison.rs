@@ -135,8 +135,8 @@ impl CompareVerdict {
 /// The comparison of the loss curves of both arms.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossGate {
-    /// The largest difference in training loss that is allowed at any step, in nats per token; blank asks for
-    /// the same bits.
+    /// The largest allowed difference in training loss at any step, in nats per token; blank requires equal
+    /// bits.
     pub tolerance: Option<f64>,
     /// True if it held; blank if it could not be judged, as where an arm has no losses.
     pub holds: Option<bool>,
@@ -156,7 +156,7 @@ impl Comparison {
     /// Reads `comparison.json` from a comparison's folder.
     ///
     /// # Errors
-    /// When it cannot be read, or is no comparison.
+    /// When it cannot be read, or is not a comparison.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(COMPARISON);
         let text = std::fs::read(&path).at("read", &path)?;

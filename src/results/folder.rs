@@ -47,7 +47,7 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Locks an existing run folder, to resume the run or to read it while nobody writes.
+    /// Locks an existing run folder, to resume the run or to read it while no process writes.
     ///
     /// # Errors
     /// Not a run folder; in use by another process, which the message names. Nothing is changed then.
@@ -55,7 +55,7 @@ impl RunFolder {
         let summary = path.join(SUMMARY);
         if !summary.is_file() {
             return Err(Error::usage(format!(
-                "{} is no run folder: it has no {SUMMARY}; `xrun` writes run folders to results/RECIPE/RUN",
+                "{} is not a run folder: it has no {SUMMARY}; `xrun` writes run folders to results/RECIPE/RUN",
                 path.display()
             )));
         }
@@ -369,7 +369,7 @@ mod tests {
             );
         }
         let error = RunFolder::open(dir.path()).unwrap_err();
-        assert!(error.message().contains("no run folder"), "{error}");
+        assert!(error.message().contains("not a run folder"), "{error}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a refusal leaves nothing behind");
     }
 }

@@ -1,9 +1,9 @@
-//! Keeping runs, comparisons and sweeps: their small files, copied to where reports read them, with a
-//! manifest of their hashes and a README for readers of pages.
+//! Kept runs, comparisons and sweeps: copies of their small files for reports, with a manifest of their
+//! hashes and a README.
 //!
-//! What several runs have in common (recipes, rows of equal runs, tables of algorithms) is stored once, in
-//! `objects/`, and columns that follow from others are left out; [`stored::read`](super::stored::read) gives
-//! back the original bytes.
+//! Content that several runs share (recipes, rows of equal runs, tables of algorithms) is stored once, in
+//! `objects/`, and columns that can be recomputed from others are left out;
+//! [`stored::read`](super::stored::read) restores the original bytes.
 
 mod columns;
 mod prune;
@@ -40,14 +40,14 @@ const NAME_DIGITS: usize = 16;
 /// Contents of files, each with its path in the folder.
 pub type Contents = Vec<(Vec<u8>, String)>;
 
-/// The outcome of keeping something.
+/// The result of keeping a folder.
 #[derive(Clone, Debug)]
 pub struct Kept {
     /// The kept folder.
     pub folder: PathBuf,
     /// Its manifest.
     pub manifest: Manifest,
-    /// True if it had been kept before.
+    /// True if it was kept already.
     pub already: bool,
 }
 
@@ -109,12 +109,11 @@ pub fn store(contents: Contents, kept: &Path, parent: &Path, recipe: String, nam
     Ok(Kept { folder, manifest: made.manifest, already: false })
 }
 
-/// Rewrites a kept folder as [`keep`] would write it today: with a README, shared files and the manifests of
-/// its runs. Every file is compared with the present manifest first. Returns false where nothing is to be
-/// done.
+/// Rewrites a kept folder in the current form: with a README, shared files and the manifests of its runs.
+/// Every file is compared with the present manifest first. Returns false if there is nothing to do.
 ///
 /// # Errors
-/// When a file is not what the manifest says; then nothing is changed.
+/// When a file does not match the manifest; then nothing is changed.
 pub fn upgrade(kept: &Path, folder: &Path) -> Result<bool> {
     let (manifest, contents) = verified(folder)?;
     let made = Assembled::from_contents(contents, kept, manifest.recipe.clone(), manifest.run.clone())?;
@@ -138,12 +137,12 @@ pub fn upgrade(kept: &Path, folder: &Path) -> Result<bool> {
 /// Compares every file of a kept folder with its manifest.
 ///
 /// # Errors
-/// With the first file that is not what the manifest says.
+/// For the first file that does not match the manifest.
 pub fn verify(folder: &Path) -> Result<()> {
     verified(folder).map(drop)
 }
 
-/// The manifest of a kept folder, and the original contents of its files without the README, verified.
+/// Returns the manifest of a kept folder, and the verified original contents of its files without the README.
 fn verified(folder: &Path) -> Result<(Manifest, Contents)> {
     let manifest = Manifest::read(folder)?;
     let mut contents = Vec::new();
@@ -152,7 +151,7 @@ fn verified(folder: &Path) -> Result<(Manifest, Contents)> {
         if !file.matches(&bytes) {
             let path = file.stored_at(folder);
             return Err(Error::failed(format!(
-                "{} was changed since it was kept: its hash is not the manifest's",
+                "{} was changed since it was kept: its hash does not match the manifest",
                 path.display()
             )));
         }
@@ -163,7 +162,7 @@ fn verified(folder: &Path) -> Result<(Manifest, Contents)> {
     Ok((manifest, contents))
 }
 
-/// A kept folder before it is written.
+/// A kept folder that is not written yet.
 struct Assembled {
     manifest: Manifest,
     /// Files of the folder, by path.
@@ -173,7 +172,7 @@ struct Assembled {
 }
 
 impl Assembled {
-    /// Decides how each file is stored, and writes the README.
+    /// Chooses how each file is stored, and writes the README.
     fn from_contents(contents: Contents, kept: &Path, recipe: String, run: String) -> Result<Self> {
         let is_run = contents.iter().any(|(_, path)| path == SUMMARY);
         let mut made = Self {
@@ -209,7 +208,7 @@ impl Assembled {
         let find =
             |name: &str| contents.iter().find(|(_, path)| path == name).map(|(bytes, _)| bytes.as_slice());
         if let Some(bytes) = find(COMPARISON) {
-            // A comparison of another version is kept all the same, and says less.
+            // A comparison written by another version is kept too, with a shorter README.
             let Some(comparison) = parse::<Comparison>(bytes) else { return Ok(self.title()) };
             let mut processes = BTreeMap::new();
             for run in comparison.runs() {
@@ -266,7 +265,7 @@ impl Assembled {
     }
 }
 
-/// The name of a shared file: `metrics-0123456789abcdef.csv`.
+/// Returns the name of a shared file: `metrics-0123456789abcdef.csv`.
 fn object_name(path: &str, hash: &str) -> String {
     let (stem, extension) = path.rsplit_once('.').unwrap_or((path, "txt"));
     format!("{stem}-{}.{extension}", &hash[..NAME_DIGITS])
@@ -316,16 +315,16 @@ fn write_durably(path: &Path, bytes: &[u8]) -> Result<()> {
         .at("write", path)
 }
 
-/// Checks that a kept folder holds exactly what would be kept now.
+/// Checks that a kept folder contains exactly what would be kept now.
 fn check_same(folder: &Path, manifest: &Manifest) -> Result<()> {
     let refuse = |why: String| {
         Error::failed(format!(
-            "{} was kept before and {why}; remove it to keep the run anew, or name another place with --to",
+            "{} was kept before and {why}; remove it to keep the run again, or choose another folder with --to",
             folder.display()
         ))
     };
     let kept = Manifest::read(folder).map_err(|e| refuse(format!("its {MANIFEST} cannot be used ({e})")))?;
-    // The README describes the other files, and another version of the program may describe them otherwise.
+    // The README is derived from the other files, and another version of the program may write another one.
     let only_in = |a: &Manifest, b: &Manifest| {
         let mut files = a.files.iter().filter(|file| file.path != README);
         files.find(|file| !b.files.iter().any(|other| other.is_same_content(file))).cloned()
@@ -347,7 +346,7 @@ mod tests {
     use crate::results::stored;
     use crate::results::summary::Summary;
 
-    /// A run folder with a little of everything; the log has `log_bytes` bytes.
+    /// Creates a run folder with some of every kind of file; the log has `log_bytes` bytes.
     fn run(results: &Path, log_bytes: usize) -> PathBuf {
         let folder =
             RunFolder::create(results, "r", "0123abcd", "2026-11-02T03:04:05Z".parse().unwrap()).unwrap();

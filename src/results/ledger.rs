@@ -116,7 +116,7 @@ pub enum CellStatus {
     Killed,
     /// Ended by another error.
     Failed,
-    /// Not run: excluded, or no valid recipe.
+    /// Not run: excluded, or the recipe is invalid.
     Skipped,
 }
 
@@ -191,7 +191,7 @@ impl Ledger {
             }
             attempts.push(serde_json::from_slice(line).map_err(|e| {
                 Error::failed(format!(
-                    "{}:{}: not a line of a ledger: {e}; mend or remove the line",
+                    "{}:{}: not a line of a ledger: {e}; fix or remove the line",
                     path.display(),
                     number + 1
                 ))

@@ -1,8 +1,8 @@
-//! Text of files as Markdown: values that come from recipes, commands and logs open no markup.
+//! Text from files as Markdown: values from recipes, commands and logs cannot start markup.
 
 use crate::format::BLANK;
 
-/// Text of a file as Markdown text: one line that opens nothing.
+/// Escapes text from a file as one line of Markdown without markup.
 pub fn plain(text: &str) -> String {
     let mut out = String::new();
     for c in text.split_whitespace().collect::<Vec<_>>().join(" ").chars() {
@@ -15,7 +15,7 @@ pub fn plain(text: &str) -> String {
     out
 }
 
-/// Text of a file as inline code, also within a table.
+/// Formats text from a file as inline code, also within a table.
 pub fn code(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if text.is_empty() {
@@ -24,12 +24,12 @@ pub fn code(text: &str) -> String {
     format!("`{}`", text.replace('`', "'").replace('|', "\\|"))
 }
 
-/// The first digits of a hash, as code.
+/// Returns the first digits of a hash, as code.
 pub fn short_hash(hash: &str, digits: usize) -> String {
     code(hash.get(..digits).unwrap_or(hash))
 }
 
-/// A table. Columns whose heading begins with `>` are flush right.
+/// Returns a table. Columns whose heading begins with `>` are right-aligned.
 pub fn table(headings: &[String], rows: &[Vec<String>]) -> String {
     let name = |heading: &String| heading.trim_start_matches('>').to_owned();
     let rule = |heading: &String| if heading.starts_with('>') { "--:" } else { "---" };

@@ -1,9 +1,9 @@
-//! Numbers by name, as JSON objects of summaries and ledgers hold them.
+//! Numbers by name, as stored in JSON objects of summaries and ledgers.
 
 use serde_json::{Map, Number, Value};
 use std::collections::BTreeMap;
 
-/// Numbers by names of the table of metrics. What has no number is not in it.
+/// Numbers by names of the table of metrics. Names without a number are absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamedNumbers(BTreeMap<&'static str, Number>);
 
@@ -13,7 +13,7 @@ impl NamedNumbers {
         self.0.get(name).and_then(Number::as_f64)
     }
 
-    /// Sets the number of that name; values that are not finite have none.
+    /// Sets the number of that name; a value that is not finite is left out.
     pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
         match value.into() {
             Value::Number(number) => _ = self.0.insert(name, number),
@@ -21,7 +21,7 @@ impl NamedNumbers {
         }
     }
 
-    /// Takes the numbers of these names from a JSON object.
+    /// Reads the numbers of these names from a JSON object.
     ///
     /// # Errors
     /// A value that is neither a number nor `null`.
@@ -40,7 +40,7 @@ impl NamedNumbers {
         Ok(numbers)
     }
 
-    /// A JSON object with all of these names in their order, `null` where there is no number.
+    /// Returns a JSON object with all of these names in their order, `null` where there is no number.
     pub fn to_json(&self, names: impl IntoIterator<Item = &'static str>) -> Map<String, Value> {
         let value = |name| self.0.get(name).map_or(Value::Null, |number| Value::Number(number.clone()));
         names.into_iter().map(|name| (name.to_owned(), value(name))).collect()

@@ -2,6 +2,7 @@
 
 use super::rows::MetricsRow;
 use super::summary::Summary;
+use crate::error::{Error, ErrorKind};
 use crate::format::{short, wall_time};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The display of progress.
+/// Modes of the progress display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -63,6 +64,15 @@ enum Event<'a> {
     Finish {
         summary: &'a Summary,
     },
+    Error {
+        kind: ErrorKind,
+        message: &'a str,
+    },
+}
+
+/// Prints the error that ends a process to stdout, for programs that read JSON.
+pub fn print_json_error(error: &Error) {
+    say_json(&mut std::io::stdout(), &Event::Error { kind: error.kind(), message: error.message() });
 }
 
 enum Sink {
@@ -73,8 +83,8 @@ enum Sink {
 }
 
 impl Progress {
-    /// Progress towards `total_steps` of `tokens_per_step` tokens (over all ranks); `floor` is the lowest
-    /// possible loss in nats per token, where known.
+    /// Creates a display of progress towards `total_steps` of `tokens_per_step` tokens (over all ranks);
+    /// `floor` is the lowest possible loss in nats per token, if known.
     pub fn new(mode: Mode, total_steps: u64, tokens_per_step: u64, floor: Option<f64>) -> Self {
         let sink = match mode {
             Mode::Auto if std::io::stderr().is_terminal() => Sink::Live(live_line(total_steps)),
@@ -157,7 +167,7 @@ impl Progress {
         }
     }
 
-    /// Returns losses, speed and remaining time in words.
+    /// Describes losses, speed and remaining time.
     fn describe(&self, row: &MetricsRow, eta_s: Option<f64>) -> String {
         let mut parts = vec![format!("loss {:.3}", row.loss)];
         parts.extend(self.last_val.map(|val| format!("val {val:.3}")));

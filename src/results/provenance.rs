@@ -1,5 +1,5 @@
-//! `env.json`: build, hardware and environment of a run, so that a number can be traced and like runs
-//! compared.
+//! `env.json`: build, hardware and environment of a run, so that numbers can be traced and comparable runs
+//! recognized.
 
 use super::memory::kib_field;
 use jiff::Timestamp;
@@ -98,7 +98,7 @@ pub struct Gpu {
     pub nvrtc: Option<String>,
     /// The version of the matrix-product library.
     pub cublaslt: Option<String>,
-    /// Links between the GPUs of the run, in the words of `nvidia-smi topo -m`; blank for one.
+    /// Links between the GPUs of the run, in the terms of `nvidia-smi topo -m`; blank for one.
     pub topology: Option<Vec<Vec<String>>>,
     /// The collectives library of the run; blank for one GPU.
     #[serde(default)]
@@ -112,13 +112,13 @@ pub struct Nccl {
     pub ranks: usize,
     /// The library's version.
     pub version: Option<String>,
-    /// The algorithm; blank where the library chose.
+    /// The algorithm; blank if NCCL chose it.
     pub algorithm: Option<String>,
-    /// The protocol; blank where the library chose.
+    /// The protocol; blank if NCCL chose it.
     pub protocol: Option<String>,
-    /// Number of channels (thread blocks per call); blank where the library chose.
+    /// Number of channels (thread blocks per call); blank if NCCL chose it.
     pub channels: Option<usize>,
-    /// True if the user set a variable of the library to another value than xrun's.
+    /// True if the user set a variable of the library to a value other than xrun's.
     pub set_by_user: bool,
     /// The library's other variables that were set.
     pub variables: BTreeMap<String, String>,
@@ -148,8 +148,8 @@ pub fn gpu_class(model: &str, count: usize, topology: Option<&[Vec<String>]>) ->
     format!("{count} × {model}{linked}")
 }
 
-/// Returns how GPUs are linked: a word where all pairs are alike, else every word with its number of pairs.
-/// `None` where the topology has no pair.
+/// Describes how GPUs are linked: one term if all pairs are alike, otherwise every term with its number of
+/// pairs. `None` if the topology has no pair.
 fn links(topology: &[Vec<String>]) -> Option<String> {
     let mut pairs: BTreeMap<&str, usize> = BTreeMap::new();
     for (at, row) in topology.iter().enumerate() {

@@ -69,7 +69,7 @@ impl<R: Row> RowWriter<R> {
     }
 
     /// Continues a file after a checkpoint: rows past `step`, and a torn last row, are cut off; the bytes
-    /// before do not change. A missing file, and one with an incomplete header, starts anew.
+    /// before do not change. A missing file, or one with an incomplete header, is created again.
     ///
     /// # Errors
     /// A header of other columns, or a damaged row that is not the last.

@@ -174,7 +174,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     if !file.matches(&bytes) {
         let stored = file.stored_at(&folder);
         return Err(Error::failed(format!(
-            "{} was changed since it was kept: its hash is not the manifest's",
+            "{} was changed since it was kept: its hash does not match the manifest",
             stored.display()
         )));
     }

@@ -3,7 +3,7 @@
 //! Its stdout is a file that the sweep has locked. The lock ends with the last process that has the file
 //! open, so the next sweep sees whether an attempt is still running, and continues to read its output.
 
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::ranks::process::this_program;
 use crate::ranks::signal_group;
 use crate::results::columns::Figures;
@@ -64,6 +64,8 @@ pub struct RunningAttempt {
     pid: Option<u32>,
     /// Its last step, the number of all steps, and the loss.
     pub step: Option<(u64, u64, Option<f64>)>,
+    /// The error that it ended with.
+    error: Option<(ErrorKind, String)>,
     began: Instant,
     /// Bytes of the row files when they last grew, and the time of that.
     rows: (u64, Instant),
@@ -116,6 +118,10 @@ enum AttemptMessage {
         total_steps: u64,
         loss: Option<f64>,
     },
+    Error {
+        kind: ErrorKind,
+        message: String,
+    },
     #[serde(other)]
     Other,
 }
@@ -147,9 +153,10 @@ impl RunningAttempt {
         // The ledger may have been deleted while a run is still writing.
         out.try_lock().map_err(|e| match e {
             TryLockError::Error(e) => Error::failed(format!("cannot lock {}: {e}", files.out.display())),
-            TryLockError::WouldBlock => {
-                Error::failed(format!("a run that is in no ledger still writes to {}", files.out.display()))
-            }
+            TryLockError::WouldBlock => Error::failed(format!(
+                "a run that is not in the ledger still writes to {}",
+                files.out.display()
+            )),
         })?;
         out.set_len(0).at("write", &files.out)?;
         let line =
@@ -165,7 +172,8 @@ impl RunningAttempt {
         #[cfg(unix)]
         {
             use std::os::unix::process::CommandExt;
-            // Its own process group: an interrupt of the terminal goes to the sweep, which passes it on once.
+            // Its own process group: an interrupt from the terminal reaches only the sweep, which forwards it
+            // once.
             command.arg0(&shown).process_group(0);
         }
         let process = command.spawn().at("start", &shown)?;
@@ -208,6 +216,7 @@ impl RunningAttempt {
             run: None,
             pid: None,
             step: None,
+            error: None,
             began,
             rows: (0, Instant::now()),
             stopping: None,
@@ -318,6 +327,11 @@ impl RunningAttempt {
                 Ok(AttemptMessage::Step { step, total_steps, loss }) => {
                     self.step = Some((step, total_steps, loss))
                 }
+                Ok(AttemptMessage::Error { kind, message }) => {
+                    // A table has one line for it.
+                    let line = message.lines().next().unwrap_or_default().to_owned();
+                    self.error = Some((kind, line));
+                }
                 // Other messages are in the run's log.
                 Ok(AttemptMessage::Other) | Err(_) => {}
             }
@@ -376,23 +390,22 @@ impl RunningAttempt {
         }
     }
 
-    /// Returns the status of an attempt whose run left no final summary, from its exit status and stderr.
+    /// Returns the status of an attempt whose run left no final summary, from the error that it printed or, if it
+    /// printed none, from its exit status and the last line on stderr.
     fn status_without_summary(&self, exit: Option<ExitStatus>) -> (CellStatus, Option<String>) {
-        let said = std::fs::read(&self.files.err).unwrap_or_default();
-        let said = String::from_utf8_lossy(&said);
-        let error = said.lines().find_map(|line| line.strip_prefix("error: ")).map(str::to_owned);
-        match exit {
-            Some(exit) => match (exit.code(), error) {
-                (Some(4), error) => (CellStatus::PredictedOom, error),
-                (Some(code), error) => {
-                    let last = said.lines().rfind(|line| !line.trim().is_empty());
-                    let last = last.unwrap_or("no message");
-                    (CellStatus::Failed, Some(error.unwrap_or_else(|| format!("exit code {code}: {last}"))))
+        match (&self.error, exit) {
+            (Some((ErrorKind::DoesNotFit, message)), _) => (CellStatus::PredictedOom, Some(message.clone())),
+            (Some((_, message)), _) => (CellStatus::Failed, Some(message.clone())),
+            (None, Some(exit)) => match exit.code() {
+                Some(code) => {
+                    let stderr = std::fs::read(&self.files.err).unwrap_or_default();
+                    let stderr = String::from_utf8_lossy(&stderr);
+                    let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message");
+                    (CellStatus::Failed, Some(format!("exit code {code}: {last}")))
                 }
-                (None, _) => (CellStatus::Killed, Some(format!("ended by {exit}"))),
+                None => (CellStatus::Killed, Some(format!("ended by {exit}"))),
             },
-            None if error.is_some() => (CellStatus::Failed, error),
-            None => (CellStatus::Killed, Some("ended with an earlier sweep".to_owned())),
+            (None, None) => (CellStatus::Killed, Some("ended with an earlier sweep".to_owned())),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Values by key, as TOML.
 pub type Settings = BTreeMap<String, String>;
 
-/// A sweep of more cells is refused as a mistake.
+/// Maximum number of cells; more are rejected as a mistake.
 const MAX_CELLS: usize = 10_000;
 
 /// Arguments of the command line, by their effect.
@@ -129,7 +129,7 @@ impl Axes {
     /// values of its key.
     ///
     /// # Errors
-    /// A usage error for an argument that names a key of `sweep.pairs`, or for more cells than anybody wants.
+    /// A usage error for an argument that names a key of `sweep.pairs`, or for more than [`MAX_CELLS`] cells.
     pub fn new(base: &Recipe, arguments: &Arguments) -> Result<Self> {
         let sweep = &base.values().sweep;
         let given = |key: &str| {
@@ -138,7 +138,7 @@ impl Axes {
         let pairs: Vec<Settings> = sweep.pairs.iter().map(texts).collect();
         if let Some(key) = pairs.iter().flat_map(BTreeMap::keys).find(|key| given(key)) {
             return Err(Error::usage(format!(
-                "{key} is in sweep.pairs of {}; leave the argument out, or replace the pairs with sweep.pairs=[…]",
+                "{key} is in sweep.pairs of {}; remove the argument, or replace the pairs with sweep.pairs=[…]",
                 base.name()
             )));
         }

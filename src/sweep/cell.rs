@@ -22,15 +22,15 @@ pub struct Cell {
     pub settings: Settings,
     /// Key in the ledger: cells with the same key are one.
     pub key: String,
-    /// Hash of its resolved recipe; blank where that is not valid.
+    /// Hash of its resolved recipe; blank if that is invalid.
     pub recipe_hash: Option<String>,
-    /// Hash of its corpus; blank where it could not be opened.
+    /// Hash of its corpus; blank if it could not be opened.
     pub corpus_hash: Option<String>,
-    /// The device class; blank where nothing runs.
+    /// The device class; blank if nothing runs.
     pub device: Option<String>,
     /// True if `sweep.exclude` leaves it out.
     pub excluded: bool,
-    /// Recipe and plan to run, or why nothing runs.
+    /// Recipe and plan to run, or the reason why nothing runs.
     pub work: Result<Box<Work>>,
 }
 
@@ -97,7 +97,7 @@ impl Cell {
         self.corpus_hash = Some(corpus_hash.clone());
         let plan = Plan::new(&recipe, &corpus, &machine)?;
         let device = device_class(&plan)?;
-        // With the number of ranks that `"auto"` stands for, so that a cell that names it shares the row.
+        // Uses the number of ranks that `"auto"` stands for, so that a cell that names it shares the row.
         self.key = hash(&[&recipe.settled_hash(), &corpus_hash, build, &device, &measuring(&recipe)]);
         self.device = Some(device);
         Ok(Box::new(Work { recipe, plan, machine }))
@@ -110,7 +110,7 @@ impl Cell {
     }
 }
 
-/// Returns the bookkeeping keys that do not change the training but what is measured of it.
+/// Returns the bookkeeping keys that change measurements but not the training.
 fn measuring(recipe: &Recipe) -> String {
     let Values { validation, metrics, .. } = recipe.values();
     format!("{} {} {}", validation.interval, validation.steps, metrics.warmup)

@@ -74,8 +74,8 @@ impl<'a> Schedule<'a> {
     /// Runs the cells that are not done, until all are done or a signal arrives.
     ///
     /// # Errors
-    /// [`ErrorKind::Interrupted`] after a signal; a failure when a cell failed, hung, took too long or was killed,
-    /// or when the ledger or a table cannot be written.
+    /// [`ErrorKind::Interrupted`] after a signal; a failure when a cell failed, hung, took too long or was
+    /// killed, or when the ledger or a table cannot be written.
     pub fn run(mut self, stop: &Stop) -> Result<()> {
         let attempts = self.policy.results.join(SWEEPS).join(ATTEMPTS);
         std::fs::create_dir_all(&attempts).at("create", &attempts)?;
@@ -335,7 +335,7 @@ impl<'a> Schedule<'a> {
         if stopped {
             return Err(Error::new(
                 ErrorKind::Interrupted,
-                format!("stopped by a signal with {done} of {cells} cells done; the same command goes on"),
+                format!("stopped by a signal with {done} of {cells} cells done; the same command continues"),
             ));
         }
         let bad = [CellStatus::Failed, CellStatus::Hang, CellStatus::Timeout, CellStatus::Killed];

@@ -33,7 +33,7 @@ pub struct Agreement {
 }
 
 impl StepVote {
-    /// The vote of a rank whose step took `took`, of which it waited `waited` for others.
+    /// Creates the vote of a rank whose step took `took`, `waited` of it waiting for others.
     pub(super) fn new(bad: bool, stop: bool, took: Duration, waited: Duration) -> Self {
         let (took, waited) = (took.as_nanos() as u64, waited.as_nanos() as u64);
         Self { bad: bad.into(), stop: stop.into(), busy: took.saturating_sub(waited), took }

@@ -26,13 +26,15 @@ pub(super) fn follower_outcome(outcome: Outcome) -> Result<()> {
         Outcome::Interrupted => {
             Err(Error::new(ErrorKind::Interrupted, "stopped by a signal; rank 0 says what is saved"))
         }
-        Outcome::Diverged { step, bad } => Err(Error::failed(format!("diverged: {}", not_taken(step, &bad)))),
+        Outcome::Diverged { step, bad } => {
+            Err(Error::failed(format!("diverged: {}", divergence_reason(step, &bad))))
+        }
     }
 }
 
 /// Returns why a run diverged.
-fn not_taken(step: u64, bad: &BadTensor) -> String {
-    format!("step {step} was not taken: {} ({}) holds {}", bad.tensor, bad.op, bad.value)
+fn divergence_reason(step: u64, bad: &BadTensor) -> String {
+    format!("step {step} was skipped: {} ({}) holds {}", bad.tensor, bad.op, bad.value)
 }
 
 /// Turns the end of the training loop into the summary and an exit code.
@@ -48,15 +50,15 @@ pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<End
                 recorder.finish(Status::Interrupted, Some("stopped by a signal".into()))?;
             let (steps, path) = (summary.steps, folder.path().display());
             let then = match saves {
-                true => format!("saved; `xrun resume {path}` goes on"),
-                false => "with nothing saved (checkpoint.keep = 0): a resume begins anew".to_owned(),
+                true => format!("saved; continue with `xrun resume {path}`"),
+                false => "with nothing saved (checkpoint.keep = 0): a resume starts at step 0".to_owned(),
             };
             let error =
                 Error::new(ErrorKind::Interrupted, format!("stopped by a signal after step {steps}, {then}"));
             Ok(Ended { folder: Some(folder), outcome: Err(error) })
         }
         Ok(Outcome::Diverged { step, bad }) => {
-            let reason = not_taken(step, &bad);
+            let reason = divergence_reason(step, &bad);
             let (folder, _) = recorder.finish(Status::Diverged, Some(reason.clone()))?;
             let error = Error::failed(format!(
                 "diverged: {reason}; the parameters are those of step {}. See {}; a lower optimizer.lr or a longer \

@@ -36,6 +36,6 @@ pub(super) struct RankZero<'a> {
     pub from_step: u64,
     /// Checkpoint to restore.
     pub loaded: Option<&'a Loaded>,
-    /// Algorithms of matrix products to use, where they are not to be chosen anew.
+    /// Algorithms of matrix products to reuse; `None` to choose them.
     pub algorithms: Option<&'a Algorithms>,
 }

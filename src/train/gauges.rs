@@ -1,4 +1,4 @@
-//! What is read from a GPU while a run trains, as rows and the summary want it.
+//! Readings of a GPU during training, for rows and the summary.
 
 use crate::device::cuda::libraries::Nvidia;
 use crate::device::cuda::monitor::versions::version;
@@ -30,14 +30,14 @@ pub(super) struct Gauges {
     allocated: usize,
     /// Allocations up to the last row.
     allocations: usize,
-    /// Dense peak in the plan's format, in FLOP/s; `None` for a card whose peak is not known.
+    /// Dense peak in the plan's format, in FLOP/s; `None` for a GPU whose peak is not known.
     peak: Option<f64>,
-    /// FLOPs of products that a step really runs.
+    /// FLOPs of the matrix products executed per step.
     product_flops: f64,
 }
 
 impl Gauges {
-    /// Begins to watch the GPU of an engine; `None` on the CPU.
+    /// Starts to watch the GPU of an engine; `None` on the CPU.
     pub(super) fn new(plan: &Plan, programs: &Programs, engine: &Engine) -> Option<Self> {
         let gpu = Arc::clone(engine.gpu()?);
         let limits = hardware::by_driver_name(&gpu.properties().name).and_then(|device| device.limits);
@@ -56,7 +56,7 @@ impl Gauges {
         })
     }
 
-    /// Fills what a row says of the GPU.
+    /// Fills the GPU columns of a row.
     pub(super) fn fill(&mut self, row: &mut TimingRow) {
         let ledger = self.gpu.ledger();
         let before = std::mem::replace(&mut self.allocations, ledger.allocations);
@@ -73,14 +73,14 @@ impl Gauges {
         row.throttle = interval.throttle;
     }
 
-    /// Utilization of a device that does `flops` per second of model arithmetic, and a step in `took`: by the model's
-    /// arithmetic and by the products really run, in percent of the peak.
+    /// Returns the utilization, in percent of the peak, for `flops` per second of model arithmetic and a step
+    /// in `took`: by model FLOPs, and by the FLOPs of the products executed.
     pub(super) fn utilization(&self, flops: f64, took: Duration) -> Option<(f64, f64)> {
         let peak = self.peak?;
         Some((100.0 * flops / peak, 100.0 * self.product_flops / took.as_secs_f64() / peak))
     }
 
-    /// What the device's memory holds besides the plan. Call it at the end, while the state is still there.
+    /// Returns the device memory in use besides the plan's. Call it at the end, before the state is freed.
     pub(super) fn besides_plan(&self) -> BesidesPlan {
         self.gpu.attribute_memory(MemoryCause::Other);
         let usage = self.gpu.untracked_memory();
@@ -94,7 +94,7 @@ impl Gauges {
         }
     }
 
-    /// What the summary says of the GPU.
+    /// Returns the GPU section of the summary.
     pub(super) fn summary(&self) -> summary::Gpu {
         let properties = self.gpu.properties();
         let contention = self.watch.as_ref().map(|watch| watch.summary().contention());
@@ -108,17 +108,18 @@ impl Gauges {
     }
 }
 
-/// Returns what the bits of a run depend on besides the recipe: instruction set, or GPU and library versions.
+/// Returns everything besides the recipe that the bits of a run depend on: instruction set, or GPU and
+/// library versions.
 pub(super) fn engine_name(plan: &Plan) -> String {
     let cpu = || format!("cpu {}", Cpu::detect(plan.execution.threads).instructions);
     plan.execution.gpu.map_or_else(cpu, |gpu| cuda::describe(gpu).unwrap_or_else(|e| e.message().to_string()))
 }
 
-/// What `env.json` says of the GPUs of a run's ranks: of the first one, how they are joined, and how they exchange, with as
-/// many channels as the recipe says.
+/// Returns the GPU section of `env.json` for the GPUs of a run's ranks: the first GPU, the topology, and the
+/// settings of NCCL, with as many channels as the recipe sets.
 ///
 /// # Errors
-/// When the driver does not know the first one.
+/// When the driver cannot describe the first GPU.
 pub(super) fn provenance(ordinals: &[usize], channels: Option<usize>) -> Result<provenance::Gpu> {
     let ordinal = ordinals.first().copied().unwrap_or_default();
     let properties = Gpu::properties_of(ordinal)?;
@@ -139,7 +140,7 @@ pub(super) fn provenance(ordinals: &[usize], channels: Option<usize>) -> Result<
     })
 }
 
-/// How this many GPUs exchange.
+/// Returns the settings of NCCL for this many GPUs.
 fn nccl(ranks: usize, channels: Option<usize>) -> provenance::Nccl {
     let NcclSettings { algorithm, protocol, set_by_user, variables } = NcclSettings::from_environment();
     let version = version(Nvidia::Nccl);

@@ -1,4 +1,4 @@
-//! Writes text with a model: one token at a time for all samples, keys and values from the cache.
+//! Generates text with a model: one token at a time for all samples, keys and values from the cache.
 
 use crate::data::tokenizer::Tokenizer;
 use crate::device::philox::philox;
@@ -7,7 +7,7 @@ use crate::exec::{Engine, Section};
 use crate::ir::SlotId;
 use crate::plan::{Generation, Sampling};
 
-/// The tokens that every text begins with, the end token first.
+/// Returns the tokens that every text starts with, the end token first.
 ///
 /// # Errors
 /// When they do not leave room for a token in the model's context.
@@ -24,8 +24,7 @@ pub fn prompt(generation: &Generation, tokenizer: &Tokenizer, seq_len: usize) ->
     Ok(prompt)
 }
 
-/// Writes `generation.samples` texts that begin with the prompt; returns what was written, without the
-/// prompt.
+/// Generates `generation.samples` texts from the prompt; returns them without the prompt.
 ///
 /// A text ends at the end token, after `generation.tokens` tokens, or where the model's context of `seq_len`
 /// ends.

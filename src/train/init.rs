@@ -1,4 +1,4 @@
-//! How parameters start: a pure function of the seed, the parameter and the element.
+//! Initial values of parameters: a pure function of the seed, the parameter and the element.
 
 use crate::device::cpu::ViewMut;
 use crate::device::philox::philox;
@@ -8,10 +8,11 @@ use crate::exec::Engine;
 use crate::ir::{Init, Param};
 use std::sync::Arc;
 
-/// Sets parameters and the optimizer's slots to their initial values, and the compute copy to the rounded masters.
+/// Sets parameters and the optimizer's slots to their initial values, and the compute copy to the rounded
+/// masters.
 ///
 /// # Errors
-/// When the device refuses.
+/// When a copy to the device fails.
 pub fn initialize(engine: &mut Engine, seed: u64) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     for (index, param) in layout.params.iter().enumerate() {

@@ -14,9 +14,9 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Runs forward and backward of the first step and writes what went in and came out as safetensors: `batch.*`
-/// (u32), `params.*` and `grads.*` (fp32, unpadded), the `loss` of the step, and the `logits` of its first
-/// rows as an evaluation computes them (at most one chunk of the head). Returns the loss.
+/// Runs forward and backward of the first step and writes inputs and results as safetensors: `batch.*` (u32),
+/// `params.*` and `grads.*` (fp32, unpadded), the `loss` of the step, and the `logits` of its first rows as
+/// an evaluation computes them (at most one chunk of the head). Returns the loss.
 ///
 /// # Errors
 /// As [`prepare`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no other

@@ -41,16 +41,16 @@ use crate::ranks::Stop;
 use phase::WRITES;
 use std::time::Instant;
 
-/// How a training loop ended.
+/// Result of a training loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All steps are done.
+    /// A stop was requested; the state was saved.
     Finished,
     /// Somebody asked for a stop; the state was saved.
     Interrupted,
     /// A value was not finite. Nothing was updated in that step.
     Diverged {
-        /// The step that was not taken.
+        /// The step whose update was skipped.
         step: u64,
         /// The first tensor that was not finite.
         bad: BadTensor,
@@ -59,11 +59,11 @@ pub enum Outcome {
 
 /// Trains until the plan's last step.
 ///
-/// Every rank runs this loop; rank 0 has a recorder. Whatever all ranks take part in (steps, evaluation, the
-/// decision to stop) happens on all of them in the same order.
+/// Every rank runs this loop; rank 0 has a recorder. Everything collective (steps, evaluation, the decision
+/// to stop) happens on all ranks in the same order.
 ///
 /// # Errors
-/// When data, memory or a rank is lost, or results cannot be written.
+/// When reading data fails, memory runs out, a rank is lost, or results cannot be written.
 pub fn train(
     rank: &mut Rank,
     plan: &Plan,
@@ -79,15 +79,15 @@ pub fn train(
     let mut stopping = false;
     let mut started = Instant::now();
     while rank.done() < steps {
-        // A device may be given steps ahead, but none past a step after which its state is looked at.
-        while rank.under_way() < rank.steps_ahead() && !stopping {
-            let last = rank.done() + rank.under_way() as u64;
-            if rank.under_way() > 0 && (pauses_after(last) || compares_after(last)) {
+        // Steps may be queued ahead on a device, but not past a step after which its state is read.
+        while rank.queued_steps() < rank.steps_ahead() && !stopping {
+            let last = rank.done() + rank.queued_steps() as u64;
+            if rank.queued_steps() > 0 && (pauses_after(last) || compares_after(last)) {
                 break;
             }
             rank.launch_step()?;
         }
-        // One rank's signal stops all of them, at the same step: the last that was given to a device.
+        // A signal on one rank stops all ranks after the same step: the last one queued on a device.
         let report = rank.finish_step(stop.requested())?;
         stopping |= report.stop;
         if let Some(bad) = report.bad {
@@ -106,7 +106,7 @@ pub fn train(
                 recorder.evaluated(step, started.elapsed())?;
             }
         }
-        let at_rest = rank.under_way() == 0;
+        let at_rest = rank.queued_steps() == 0;
         if let Some(recorder) = &mut recorder {
             comm.set_status(step, WRITES);
             recorder.row(&report, val_loss)?;
@@ -122,7 +122,7 @@ pub fn train(
                 recorder.compared(step, started.elapsed())?;
             }
         }
-        // Saving comes last: a run that goes on from here does nothing of this step again.
+        // Saving comes last, so that a run that resumes from here repeats nothing of this step.
         if let Some(recorder) = recorder.as_mut().filter(|_| saves) {
             comm.set_status(step, WRITES);
             recorder.save(rank)?;
@@ -137,7 +137,7 @@ pub fn train(
     Ok(Outcome::Finished)
 }
 
-/// Whether something that happens every `interval` steps, and at the end, happens after `step`.
+/// Returns true if an event that is due every `interval` steps and after the last step is due after `step`.
 fn due(interval: usize, step: u64, steps: u64) -> bool {
     step == steps || (interval > 0 && step.is_multiple_of(interval as u64))
 }

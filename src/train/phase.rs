@@ -4,7 +4,7 @@ use crate::device::communicator::RankPhase;
 
 /// Opens corpus, device and memory.
 pub(super) const STARTS: RankPhase = RankPhase::working("starts");
-/// Gives its device a step, or computes one.
+/// Queues a step on its device, or computes one.
 pub(super) const COMPUTES: RankPhase = RankPhase::working("computes");
 /// Evaluates on held-out data.
 pub(super) const EVALUATES: RankPhase = RankPhase::working("evaluates");

@@ -1,4 +1,4 @@
-//! Where the time of a step goes.
+//! Profiles of a step by op and phase.
 
 use super::prepare::prepare;
 use super::rank::{Rank, STEPS_AHEAD};
@@ -15,14 +15,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The time of one op in one phase, over all its nodes of a step that are alike.
+/// The time of one op in one phase, over all nodes of a step that are counted together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpTime {
     /// The op.
     pub op: &'static str,
     /// The part of the step.
     pub phase: Phase,
-    /// What its tensors look like; empty where nodes of several shapes are counted together.
+    /// The shapes of its tensors; empty where nodes of several shapes are counted together.
     pub shapes: String,
     /// Nodes per step.
     pub calls: usize,
@@ -32,7 +32,7 @@ pub struct OpTime {
     pub product_flops: f64,
     /// Bytes that must cross memory, per step.
     pub bytes: f64,
-    /// The time that the card's own limits allow, summed over its nodes; unknown on the CPU.
+    /// The minimum time by the GPU's measured limits, summed over its nodes; `None` on the CPU.
     pub budget: Option<Duration>,
 }
 
@@ -41,43 +41,43 @@ pub struct OpTime {
 pub struct Span {
     /// The op.
     pub op: &'static str,
-    /// Where in the model.
+    /// The node's scope in the model, such as `blocks.0`.
     pub scope: String,
     /// The part of the step.
     pub phase: Phase,
-    /// Since the beginning of the step.
+    /// Start, since the beginning of the step.
     pub start: Duration,
-    /// How long it took.
+    /// Duration.
     pub time: Duration,
 }
 
-/// What a profile found.
+/// Result of a profile.
 #[derive(Clone, Debug)]
 pub struct Profile {
     /// Sorted by time, longest first.
     pub ops: Vec<OpTime>,
-    /// Mean time of a step as it is trained, without anything measured inside it.
+    /// Mean time of a step without measurements inside it.
     pub step: Duration,
     /// Tokens of a step.
     pub tokens: usize,
-    /// What the card does at best, measured on it; unknown on the CPU.
+    /// The GPU's measured limits; `None` on the CPU.
     pub limits: Option<Limits>,
     /// The nodes of the last measured step, in order.
     pub spans: Vec<Span>,
 }
 
-/// How to profile.
+/// Settings of a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct ProfileRequest {
     /// Steps before the measurement.
     pub warmup: usize,
     /// Steps measured.
     pub steps: usize,
-    /// Whether nodes of one op are told apart by their shapes.
+    /// True to list nodes of one op separately by shape.
     pub by_shape: bool,
 }
 
-/// Times of nodes that are counted together, while they are collected.
+/// Collected times of nodes that are counted together.
 #[derive(Clone, Debug, Default)]
 struct Collected {
     calls: usize,
@@ -92,13 +92,13 @@ struct Collected {
 /// # Errors
 /// As [`prepare`]; several ranks are refused, for their waits would be measured as work.
 pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> Result<Profile> {
-    // The schedule has a row per step, and takes part in every step that is measured.
+    // The schedule has a row per step, so it must cover all steps measured.
     let needed = request.warmup.saturating_add(2 * request.steps + STEPS_AHEAD + 1);
     let steps = recipe.values().training.steps.max(needed);
     let recipe = recipe.with_overrides(&[format!("training.steps={steps}")], machine)?;
     let (plan, programs, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
     if plan.batch.world > 1 {
-        return Err(Error::usage("a profile is of one rank; set parallelism.world_size=1"));
+        return Err(Error::usage("a profile covers one rank; set parallelism.world_size=1"));
     }
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
     let limits = match device.gpu() {
@@ -149,14 +149,14 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     Ok(Profile { ops, step, tokens, limits, spans })
 }
 
-/// The mean time of steps as they are trained, after some that warm up.
+/// Returns the mean time of whole training steps, after a warmup.
 fn whole_steps(rank: &mut Rank, steps: usize) -> Result<Duration> {
     let ahead = rank.steps_ahead();
     let mut train = |steps: usize| -> Result<Duration> {
         let started = Instant::now();
         let mut launched = 0;
         for _ in 0..steps {
-            while rank.under_way() < ahead && launched < steps {
+            while rank.queued_steps() < ahead && launched < steps {
                 rank.launch_step()?;
                 launched += 1;
             }
@@ -164,12 +164,12 @@ fn whole_steps(rank: &mut Rank, steps: usize) -> Result<Duration> {
         }
         Ok(started.elapsed())
     };
-    // The first steps of a kind are captured and warmed up.
+    // The first steps of each kind are captured into graphs, which takes extra time.
     train(ahead + 1)?;
     Ok(train(steps)? / steps as u32)
 }
 
-/// The tensors of a node, without names: `bf16[8192,768] f32[768] → bf16[8192,768]`.
+/// Returns the specs of a node's tensors, without names: `bf16[8192,768] f32[768] → bf16[8192,768]`.
 fn shapes(program: &Program, node: &Node) -> String {
     let list = |ids: &[crate::ir::TensorId]| {
         ids.iter().map(|&id| program.spec(id).to_string()).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! One rank of a run: its engine, its share of the data, a step.
+//! One rank of a run: its engine, its part of the data, a step.
 
 mod share;
 
@@ -7,7 +7,7 @@ use super::generate::generate;
 use super::init::initialize;
 use super::phase::{COMPARES, COMPUTES, EVALUATES};
 use super::replicas;
-use super::restore::{restore, share, views};
+use super::restore::{broadcast_state, restore, views};
 use crate::checkpoint::{self, Loaded, TensorView};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
 use crate::device::Device;
@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a step measured.
+/// Measurements of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepReport {
     /// The step, from 1.
@@ -37,53 +37,53 @@ pub struct StepReport {
     pub lr: f64,
     /// Time spent waiting for the loader.
     pub data_wait: Duration,
-    /// What collectives took; `None` for a rank alone, and where it could not be told any more.
+    /// Times of the collectives; `None` for a single rank, and where they were no longer available.
     pub communicated: Option<Communicated>,
-    /// The first tensor that was not finite; then nothing was updated.
+    /// The first tensor that was not finite; if set, nothing was updated.
     pub bad: Option<BadTensor>,
-    /// Whether a rank was asked to stop.
+    /// True if a stop was requested on any rank.
     pub stop: bool,
-    /// Which part of the step each rank did not wait for others; none where a rank is alone.
+    /// Fraction of the step in which each rank did not wait for others; empty for a single rank.
     pub busy: Vec<f64>,
-    /// The rank that was busy the longest; `None` where a rank is alone.
+    /// The rank that was busy the longest; `None` for a single rank.
     pub slowest: Option<usize>,
 }
 
-/// One rank. A run of one rank is the same code with a communicator that has nobody to talk to.
+/// One rank. A run of one rank is the same code with a communicator without peers.
 #[derive(Debug)]
 pub struct Rank {
     plan: Arc<Plan>,
     programs: Arc<Programs>,
     dataset: Arc<Dataset>,
     engine: Engine,
-    /// The other ranks, and how long they were waited for.
+    /// The communicator, which measures how long this rank waits for others.
     comm: Arc<TimedCommunicator>,
-    /// When the last step ended for all.
+    /// The end of the last step, at which all ranks agreed.
     agreed: Instant,
     loader: Option<Loader>,
     done: u64,
-    /// How long kernels took to be ready; `None` on the CPU.
+    /// Time until kernels were ready; `None` on the CPU.
     kernels_took: Option<Duration>,
-    /// Steps that the device was given and whose results were not taken yet, the oldest first.
-    under_way: VecDeque<UnderWay>,
+    /// Steps that are queued on the device and whose results have not been read, oldest first.
+    queued_steps: VecDeque<QueuedStep>,
 }
 
 /// A step between its launch and its report.
 #[derive(Debug)]
-struct UnderWay {
+struct QueuedStep {
     batches: Vec<Batch>,
     data_wait: Duration,
     snapshot: Snapshot,
 }
 
-/// Steps that a GPU is given ahead, so that it never waits for the CPU to look at a loss.
+/// Maximum number of steps queued on a GPU, so that it never waits for the CPU to read a loss.
 pub(super) const STEPS_AHEAD: usize = 3;
 
 impl Rank {
-    /// A rank with its memory allocated and parameters initialized.
+    /// Creates a rank: allocates its memory and initializes its parameters.
     ///
     /// # Errors
-    /// When memory cannot be had.
+    /// When memory cannot be allocated.
     pub fn new(
         plan: Arc<Plan>,
         programs: Arc<Programs>,
@@ -121,45 +121,45 @@ impl Rank {
         let schedule = engine.state.slot("control.schedule")?;
         engine.state.set_values(schedule, &schedule_table(&plan))?;
         initialize(&mut engine, plan.seed)?;
-        let under_way = VecDeque::new();
+        let queued_steps = VecDeque::new();
         let (loader, agreed, done) = (None, Instant::now(), 0);
         let mut rank =
-            Self { plan, programs, dataset, engine, comm, agreed, loader, done, kernels_took, under_way };
+            Self { plan, programs, dataset, engine, comm, agreed, loader, done, kernels_took, queued_steps };
         rank.go_to(0)?;
         Ok(rank)
     }
 
-    /// Steps done.
+    /// Returns the number of steps done.
     pub fn done(&self) -> u64 {
         self.done
     }
 
-    /// How long kernels took to be compiled or loaded, and algorithms to be chosen; `None` on the CPU.
+    /// Returns the time it took to compile or load kernels and to choose algorithms; `None` on the CPU.
     pub fn kernels_took(&self) -> Option<Duration> {
         self.kernels_took
     }
 
-    /// Steps given to the device and not reported yet.
-    pub fn under_way(&self) -> usize {
-        self.under_way.len()
+    /// Returns the number of steps that are queued on the device and not reported yet.
+    pub fn queued_steps(&self) -> usize {
+        self.queued_steps.len()
     }
 
-    /// How many steps may be under way at once.
+    /// Returns the maximum number of steps that may be queued at once.
     pub fn steps_ahead(&self) -> usize {
         if self.engine.gpu().is_some() { STEPS_AHEAD } else { 1 }
     }
 
-    /// The engine, for measurements.
+    /// Returns the engine, for measurements.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The engine, for who changes its state from outside.
+    /// Returns the engine, for tests that change its state.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
     }
 
-    /// The communicator.
+    /// Returns the communicator.
     pub fn comm(&self) -> Arc<dyn Communicator> {
         Arc::<TimedCommunicator>::clone(&self.comm)
     }
@@ -167,10 +167,11 @@ impl Rank {
     fn go_to(&mut self, done: u64) -> Result<()> {
         self.done = done;
         let step = self.engine.state.slot("control.step")?;
-        let next = u32::try_from(done + 1).map_err(|_| Error::failed("more steps than a counter holds"))?;
+        let next = u32::try_from(done + 1)
+            .map_err(|_| Error::failed("more steps than the step counter can hold"))?;
         self.engine.state.write(step, &[next])?;
         self.loader = None;
-        self.under_way.clear();
+        self.queued_steps.clear();
         Ok(())
     }
 
@@ -188,21 +189,21 @@ impl Rank {
         }
     }
 
-    /// Gives the device one step more. Its results are taken by [`Rank::finish_step`], in order.
+    /// Queues one more step on the device. Its results are read by [`Rank::finish_step`], in order.
     ///
     /// # Errors
     /// When data or a rank is lost.
     pub fn launch_step(&mut self) -> Result<()> {
         let micro_steps = self.plan.batch.micro_steps;
-        let step = self.done + self.under_way() as u64 + 1;
-        if self.under_way.is_empty() {
-            // What lies between steps is not of this one.
+        let step = self.done + self.queued_steps() as u64 + 1;
+        if self.queued_steps.is_empty() {
+            // Time between steps does not count towards this step.
             self.agreed = Instant::now();
             self.comm.take();
         }
         self.comm.set_status(step, COMPUTES);
         fault::inject_fault(self.comm.rank(), step)?;
-        let turn = self.turn(step);
+        let timing_slot = self.timing_slot(step);
         let mut batches = Vec::with_capacity(micro_steps);
         let mut data_wait = Duration::ZERO;
         let programs = Arc::clone(&self.programs);
@@ -213,29 +214,29 @@ impl Rank {
             self.upload(&batches[micro])?;
             let section = programs.micro_step(micro, micro_steps);
             if micro + 1 == micro_steps {
-                self.engine.run_all(&[section, &programs.step_end], turn)?;
+                self.engine.run_all(&[section, &programs.step_end], timing_slot)?;
             } else {
-                self.engine.run_all(&[section], turn)?;
+                self.engine.run_all(&[section], timing_slot)?;
             }
         }
         let layout = self.engine.state.layout();
         let bytes = layout.slot("control.schedule").map_or(0, |slot| layout.get(slot).offset);
         let snapshot = self.engine.snapshot("control", bytes)?;
-        self.under_way.push_back(UnderWay { batches, data_wait, snapshot });
+        self.queued_steps.push_back(QueuedStep { batches, data_wait, snapshot });
         Ok(())
     }
 
-    /// Takes the results of the oldest step under way. Where the loss or a gradient is not finite, nothing
-    /// was updated, then or in the steps given after it, and the step is replayed with a check after every
-    /// node to name the first bad tensor. `stop` says whether this rank was asked to stop, which the report
-    /// says of all. (Ranks that do not exchange gradients each decide for themselves whether to update, and
-    /// stop together.)
+    /// Waits for the oldest queued step and returns its results. If the loss or a gradient was not finite,
+    /// nothing was updated in that step or in those queued after it, and the step is replayed with a check
+    /// after every node, to name the first bad tensor. `stop` is true if a stop was requested on this rank;
+    /// the report combines it over all ranks. (Ranks that do not exchange gradients each decide for
+    /// themselves whether to update, and stop together.)
     ///
     /// # Errors
-    /// When no step is under way, or a rank is lost.
+    /// When no step is queued, or a rank is lost.
     pub fn finish_step(&mut self, stop: bool) -> Result<StepReport> {
-        let oldest = self.under_way.pop_front();
-        let mut oldest = oldest.ok_or_else(|| Error::failed("no step is under way"))?;
+        let oldest = self.queued_steps.pop_front();
+        let mut oldest = oldest.ok_or_else(|| Error::failed("no step is queued"))?;
         if self.engine.gpu().is_some() {
             self.comm.set_status(self.done + 1, RankPhase::WaitingForDevice);
         }
@@ -257,13 +258,13 @@ impl Rank {
         };
         let bad = number("bad")? != 0.0;
         let waited = report.communicated.map_or(Duration::ZERO, |communicated| communicated.exposed);
-        // Ranks that do not exchange gradients do not see the same ones, and stop together all the same.
+        // Ranks that do not exchange gradients may differ in `bad`, and must stop together nevertheless.
         let agreement = agree(&*self.comm, step, StepVote::new(bad, stop, self.agreed.elapsed(), waited))?;
         self.agreed = Instant::now();
         self.comm.take();
         (report.stop, report.busy, report.slowest) = (agreement.stop, agreement.busy, agreement.slowest);
         if agreement.bad {
-            self.under_way.clear();
+            self.queued_steps.clear();
             report.bad = Some(self.find_bad(&oldest.batches)?);
         } else {
             self.done = step;
@@ -271,23 +272,24 @@ impl Rank {
         Ok(report)
     }
 
-    /// The turn of a step among those that are under way together; without other ranks, nothing is measured
-    /// that they could take from each other.
-    fn turn(&self, step: u64) -> usize {
+    /// Returns which of the timing slots for queued steps a step uses. A single rank needs one slot only: it
+    /// measures no collectives.
+    fn timing_slot(&self, step: u64) -> usize {
         if self.comm.world() > 1 { (step % STEPS_AHEAD as u64) as usize } else { 0 }
     }
 
-    /// What the collectives of the step took: on the CPU, the time in meetings, which nothing hides.
+    /// Returns the times of a step's collectives. On the CPU nothing overlaps them: all of their time is
+    /// exposed.
     fn communicated(&self, step: u64) -> Option<Communicated> {
         let waited = self.comm.take();
         match self.engine.gpu() {
-            Some(_) => self.engine.communication(self.turn(step)),
+            Some(_) => self.engine.communication(self.timing_slot(step)),
             None if self.comm.world() > 1 => Some(Communicated { total: waited, exposed: waited }),
             None => None,
         }
     }
 
-    /// Trains one step: gives it to the device and waits for it.
+    /// Trains one step: queues it on the device and waits for it.
     ///
     /// # Errors
     /// As [`Rank::launch_step`] and [`Rank::finish_step`].
@@ -296,7 +298,7 @@ impl Rank {
         self.finish_step(false)
     }
 
-    /// Trains one step and hands every node of it with its time to `see`.
+    /// Trains one step and passes every node of it, with its time, to `see`.
     ///
     /// # Errors
     /// As [`Rank::train_step`].
@@ -325,12 +327,12 @@ impl Rank {
         }
         match &mut self.loader {
             Some(loader) => loader.next(),
-            None => Err(Error::failed("a rank without a loader")),
+            None => Err(Error::failed("this rank has no data loader")),
         }
     }
 
-    /// Replays a step that went wrong. Every rank replays all of it, so that collectives still meet, and
-    /// every rank names the same tensor: the first of the step on any of them.
+    /// Replays a step that was not finite. Every rank replays all of it, so that collectives still match, and
+    /// every rank names the same tensor: the first in the step on any rank.
     fn find_bad(&mut self, batches: &[Batch]) -> Result<BadTensor> {
         let programs = Arc::clone(&self.programs);
         let section = |at: usize| match at {
@@ -347,11 +349,11 @@ impl Rank {
         }
         let earliest = self.comm.all_reduce_max(
             "the search for the bad tensor",
-            found.map_or(0, |location| location.urgency()),
+            found.map_or(0, |location| location.priority()),
         )?;
-        let location = BadLocation::from_urgency(earliest).ok_or_else(|| {
+        let location = BadLocation::from_priority(earliest).ok_or_else(|| {
             Error::failed(
-                "a step was not finite, and its replay was: the machine computes differently each time",
+                "a step was not finite, but its replay was: this machine does not compute deterministically",
             )
         })?;
         Ok(location.bad.describe(section(location.section)))
@@ -375,15 +377,15 @@ impl Rank {
         Ok(self.engine.state.values(slot)?[0])
     }
 
-    /// The mean loss over the held-out tokens (or the first `validation.steps` global batches of them), over
-    /// all ranks.
+    /// Returns the mean loss over the held-out tokens (or the first `validation.steps` global batches of
+    /// them), over all ranks.
     ///
     /// # Errors
     /// When a rank is lost.
     pub fn evaluate(&mut self) -> Result<f64> {
         let dataset = Arc::clone(&self.dataset);
         let programs = Arc::clone(&self.programs);
-        // A batch of the recipe is a global one: how it is split changes nothing.
+        // `validation.steps` counts global batches, however they are split.
         let limit = self.plan.intervals.validation_steps.saturating_mul(self.plan.batch.micro_steps);
         let mut sums = [0.0f64, 0.0];
         for batch in ValidationBatches::new(&dataset, self.spec(), limit)? {
@@ -397,13 +399,13 @@ impl Rank {
         Ok(sums[0] / sums[1])
     }
 
-    /// Whether this rank's parameters are to be those of every other rank.
+    /// Returns true if this rank's parameters must equal those of every other rank.
     pub fn holds_a_replica(&self) -> bool {
         self.programs.replicas.is_some()
     }
 
-    /// Sees that the parameters of all ranks have the same bits. Ranks that do not exchange gradients have
-    /// nothing to compare, nor has a rank alone.
+    /// Checks that the parameters of all ranks have the same bits. Does nothing on a single rank, or where
+    /// ranks do not exchange gradients.
     ///
     /// # Errors
     /// When a rank is lost, or replicas have drifted apart: every rank names the tensor and the ranks.
@@ -414,7 +416,7 @@ impl Rank {
         replicas::check(&mut self.engine, section, self.done)
     }
 
-    /// Texts by the model as it is; none where the plan asks for none.
+    /// Generates texts with the current parameters; empty if the plan has no samples.
     ///
     /// # Errors
     /// When the engine fails.
@@ -435,13 +437,13 @@ impl Rank {
         Ok(batch)
     }
 
-    /// A tensor as the evaluation of the batch at hand computes it.
+    /// Returns a tensor as the evaluation of the current batch computes it.
     pub(super) fn inspect_evaluation(&mut self, tensor: &str) -> Result<Vec<f64>> {
         let programs = Arc::clone(&self.programs);
         self.engine.inspect(&programs.evaluate, tensor)
     }
 
-    /// The loss of the micro-steps run so far in this step.
+    /// Returns the loss of the micro-steps run so far in this step.
     pub(super) fn loss(&self) -> Result<f64> {
         self.number("control.loss")
     }
@@ -458,17 +460,17 @@ impl Rank {
         views(&self.engine, buffer, prefix)
     }
 
-    /// Ends a run that went well, on every rank, once all of them have come to their end: waits for the
-    /// device, and lets the GPUs part in peace. A rank on a GPU that is dropped without it aborts what the
-    /// others wait in.
+    /// Ends a successful run, on every rank, after all of them have finished: waits for the device and
+    /// destroys the communicators of GPUs in order. Dropping a rank on a GPU without it aborts the
+    /// collectives that others wait in.
     ///
     /// # Errors
-    /// When work of the device failed.
+    /// When work on the device failed.
     pub fn shutdown(&self) -> Result<()> {
         self.engine.gpu().map_or(Ok(()), |gpu| gpu.shutdown())
     }
 
-    /// Takes over the state after `step`, which rank 0 reads from a checkpoint.
+    /// Loads the state after `step`, which rank 0 reads from a checkpoint.
     ///
     /// # Errors
     /// When a tensor is missing or has another shape, or a rank is lost.
@@ -476,15 +478,15 @@ impl Rank {
         if let Some(loaded) = loaded {
             restore(&mut self.engine, loaded)?;
         }
-        share(&mut self.engine, &*self.comm)?;
+        broadcast_state(&mut self.engine, &*self.comm)?;
         self.go_to(step)
     }
 }
 
-/// Where in a step something was not finite.
+/// Location in a step of a value that is not finite.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct BadLocation {
-    /// The micro-step, or their number for the end of the step.
+    /// The micro-step; for the end of the step, the number of micro-steps.
     section: usize,
     bad: BadOutput,
 }
@@ -492,19 +494,19 @@ struct BadLocation {
 impl BadLocation {
     const VALUES: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
 
-    /// A number above zero, the larger the earlier, from which the location can be read back: what ranks
-    /// agree by.
-    fn urgency(&self) -> u64 {
+    /// Encodes the location as a positive number that is larger for earlier locations, so that ranks can
+    /// agree on the maximum.
+    fn priority(&self) -> u64 {
         let BadOutput { node, output, value } = self.bad;
         let value = Self::VALUES.iter().position(|v| v.to_bits() == value.to_bits()).unwrap_or(0);
         !((self.section as u64) << 42 | (node as u64) << 14 | (output as u64) << 2 | value as u64)
     }
 
-    /// The location of an urgency; none for zero.
-    fn from_urgency(urgency: u64) -> Option<Self> {
-        let bits = |from: u32, count: u32| (!urgency >> from & ((1 << count) - 1)) as usize;
+    /// Decodes a location; `None` for zero.
+    fn from_priority(priority: u64) -> Option<Self> {
+        let bits = |from: u32, count: u32| (!priority >> from & ((1 << count) - 1)) as usize;
         let bad = BadOutput { node: bits(14, 28), output: bits(2, 12), value: Self::VALUES[bits(0, 2) % 3] };
-        (urgency > 0).then_some(Self { section: bits(42, 22), bad })
+        (priority > 0).then_some(Self { section: bits(42, 22), bad })
     }
 }
 
@@ -523,12 +525,12 @@ mod tests {
             location(1, 0, 0, f64::INFINITY),
             location(1 << 20, 99_999, 3, f64::NEG_INFINITY),
         ];
-        assert!(in_order.windows(2).all(|w| w[0].urgency() > w[1].urgency()));
+        assert!(in_order.windows(2).all(|w| w[0].priority() > w[1].priority()));
         for location in in_order {
-            assert_eq!(BadLocation::from_urgency(location.urgency()), Some(location));
+            assert_eq!(BadLocation::from_priority(location.priority()), Some(location));
         }
-        let nan = BadLocation::from_urgency(location(2, 3, 4, -f64::NAN).urgency()).unwrap();
+        let nan = BadLocation::from_priority(location(2, 3, 4, -f64::NAN).priority()).unwrap();
         assert!(nan.bad.value.is_nan() && (nan.section, nan.bad.node, nan.bad.output) == (2, 3, 4));
-        assert_eq!(BadLocation::from_urgency(0), None);
+        assert_eq!(BadLocation::from_priority(0), None);
     }
 }

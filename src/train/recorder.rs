@@ -1,4 +1,4 @@
-//! What rank 0 writes while a run trains: rows, progress, checkpoints, samples.
+//! The results that rank 0 writes during training: rows, progress, checkpoints, samples.
 
 use super::gauges::Gauges;
 use super::rank::{Rank, StepReport};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// The files and the progress of one run.
+/// The files and the progress display of one run.
 pub struct Recorder {
     folder: RunFolder,
     plan: Arc<Plan>,
@@ -33,44 +33,54 @@ pub struct Recorder {
     steps_here: usize,
     tok_s: f64,
     planned_bytes: u64,
-    /// Model FLOPs of a token, forward and backward.
+    /// Model FLOPs per token, forward and backward.
     flops_per_token: f64,
     judge: bool,
     gauges: Option<Gauges>,
-    /// Sums over steps of the part in which each rank was busy.
+    /// Sums over steps of the fraction in which each rank was busy.
     busy: Vec<f64>,
 }
 
-/// What a recorder is made of.
-pub struct Parts {
+/// Inputs of [`Recorder::new`].
+pub struct RecorderInputs {
     /// The run's folder, locked.
     pub folder: RunFolder,
     /// The plan.
     pub plan: Arc<Plan>,
-    /// What checkpoints say of the run; step and tokens are filled in.
+    /// Metadata for checkpoints; step and tokens are filled in.
     pub meta: Meta,
     /// The summary so far.
     pub summary: Summary,
     /// Progress on the terminal.
     pub progress: Progress,
-    /// The step that the run goes on from.
+    /// The step to continue from.
     pub from_step: u64,
-    /// Whether the folder has the rows of the steps before.
+    /// True if the folder has the rows of the earlier steps.
     pub resumed: bool,
     /// Bytes of state and arena.
     pub planned_bytes: u64,
-    /// Whether samples are held against the grammar of the built-in stories.
+    /// True if generated sentences are checked against the grammar of the built-in stories.
     pub judge: bool,
 }
 
 impl Recorder {
-    /// Opens the row files at a step, cutting off what is beyond it, and sees that checkpoints can be written.
+    /// Opens the row files at a step, truncates the rows beyond it, and checks that checkpoints can be
+    /// written.
     ///
     /// # Errors
     /// When the folder cannot be written, or lacks rows up to the step.
-    pub fn new(parts: Parts) -> Result<Self> {
-        let Parts { folder, plan, meta, mut summary, progress, from_step, resumed, planned_bytes, judge } =
-            parts;
+    pub fn new(parts: RecorderInputs) -> Result<Self> {
+        let RecorderInputs {
+            folder,
+            plan,
+            meta,
+            mut summary,
+            progress,
+            from_step,
+            resumed,
+            planned_bytes,
+            judge,
+        } = parts;
         let (metrics, kept) = folder.resume_rows::<MetricsRow>(METRICS, from_step)?;
         let last = kept.last.map_or(0, |row| row.step);
         if resumed && last != from_step {
@@ -109,14 +119,14 @@ impl Recorder {
         };
         if from_step == 0 && kept.rows_cut > 0 {
             recorder.warn(&format!(
-                "there is no checkpoint to go on from: this begins anew, and drops {} rows",
+                "there is no checkpoint to continue from: this starts at step 0, and drops {} rows",
                 kept.rows_cut
             ))?;
         }
         Ok(recorder)
     }
 
-    /// Says something to whoever watches, and to the log.
+    /// Prints a note with the progress display, and writes it to the log.
     ///
     /// # Errors
     /// When the log cannot be written.
@@ -125,7 +135,7 @@ impl Recorder {
         self.folder.log(text)
     }
 
-    /// Says something that must not be missed, even where progress is not shown, and to the log.
+    /// Prints a warning, even where progress is not shown, and writes it to the log.
     ///
     /// # Errors
     /// When the log cannot be written.
@@ -135,7 +145,7 @@ impl Recorder {
         self.folder.log(&text)
     }
 
-    /// A step was trained in `took`.
+    /// Records that a step was trained in `took`.
     pub(super) fn trained(&mut self, report: &StepReport, took: Duration) -> Result<()> {
         self.steps_here += 1;
         let phase = if self.steps_here <= self.plan.intervals.warmup { Phase::Warmup } else { Phase::Train };
@@ -162,19 +172,19 @@ impl Recorder {
         })
     }
 
-    /// The held-out text was evaluated in `took`.
+    /// Records that the held-out data was evaluated in `took`.
     pub(super) fn evaluated(&mut self, step: u64, took: Duration) -> Result<()> {
         let row = self.timing_row(step, Phase::Eval, took);
         self.timing.append(&row)
     }
 
-    /// The ranks compared their parameters in `took`.
+    /// Records that the ranks compared their parameters in `took`.
     pub(super) fn compared(&mut self, step: u64, took: Duration) -> Result<()> {
         let row = self.timing_row(step, Phase::Check, took);
         self.timing.append(&row)
     }
 
-    /// Writes the step's row, and shows it where it is time to.
+    /// Writes the step's row, and updates the progress display when it is due.
     pub(super) fn row(&mut self, report: &StepReport, val_loss: Option<f64>) -> Result<()> {
         let row = MetricsRow {
             step: report.step,
@@ -192,12 +202,13 @@ impl Recorder {
         Ok(())
     }
 
-    /// Whether the run saves anything.
+    /// Returns true if the run saves checkpoints.
     pub(super) fn saves(&self) -> bool {
         self.plan.intervals.keep > 0
     }
 
-    /// Saves a checkpoint, in a run that saves. A save that fails leaves the earlier ones as they are, and training goes on, loudly.
+    /// Saves a checkpoint, if the run saves any. If saving fails, earlier checkpoints stay as they are, and
+    /// training continues with a warning.
     pub(super) fn save(&mut self, rank: &Rank) -> Result<()> {
         if !self.saves() {
             return Ok(());
@@ -215,7 +226,7 @@ impl Recorder {
                 }
             }
             Err(e) => {
-                let text = format!("checkpoint of step {} failed, training goes on: {e}", rank.done());
+                let text = format!("checkpoint of step {} failed, training continues: {e}", rank.done());
                 self.summary.notes.push(text.clone());
                 self.warn(&text)?;
             }
@@ -224,7 +235,7 @@ impl Recorder {
         self.timing.append(&row)
     }
 
-    /// Lets the model write, and keeps what it wrote.
+    /// Generates samples and writes them to the run's folder.
     pub(super) fn generate(&mut self, rank: &mut Rank) -> Result<()> {
         let started = Instant::now();
         let texts = rank.generate()?;
@@ -247,7 +258,7 @@ impl Recorder {
         }
         if self.judge {
             let Sentences { seen, parsed } = sentences;
-            self.progress.note(&format!("{parsed} of {seen} sampled sentences are of the grammar"));
+            self.progress.note(&format!("{parsed} of {seen} sampled sentences follow the grammar"));
             self.summary.sentences = Some(sentences);
         }
         self.folder.write_summary(&self.summary)?;
@@ -255,7 +266,7 @@ impl Recorder {
         self.timing.append(&row)
     }
 
-    /// Closes the run: what its files say, how it ended.
+    /// Closes the run: reads its files back and writes the summary with its status.
     ///
     /// # Errors
     /// When the files cannot be read back or written.
@@ -286,7 +297,7 @@ impl Recorder {
         Ok((self.folder, self.summary))
     }
 
-    /// Keeps the algorithms of matrix products with the run, and their hash with its checkpoints.
+    /// Writes the table of matrix-product algorithms to the run's folder; checkpoints record its hash.
     ///
     /// # Errors
     /// When the folder cannot be written.
@@ -295,12 +306,13 @@ impl Recorder {
         atomic::write(&self.folder.path().join(ALGORITHMS), table.to_json().as_bytes())
     }
 
-    /// How long it took to begin, for the summary.
+    /// Records the startup times for the summary.
     pub(super) fn startup(&mut self, startup: Startup) {
         self.summary.startup = startup;
     }
 
-    /// Bytes that the engine really holds, for the summary. Call it while they are held.
+    /// Records the bytes that the engine has allocated, for the summary. Call it before the engine is
+    /// dropped.
     pub fn allocated(&mut self, bytes: u64) {
         self.summary.memory.allocated_bytes = Some(bytes);
         if let Some(gauges) = &self.gauges {
@@ -310,7 +322,7 @@ impl Recorder {
         }
     }
 
-    /// What is read from the GPU from now on; `None` on the CPU.
+    /// Sets the gauges to read the GPU with; `None` on the CPU.
     pub(super) fn watch(&mut self, gauges: Option<Gauges>) {
         self.gauges = gauges;
     }

@@ -1,8 +1,8 @@
-//! Whether the parameters of all ranks have the same bits.
+//! Comparison of the parameters of all ranks, bit for bit.
 //!
-//! Ranks start alike, add the same gradients in the same order and update alike, so their parameters never
-//! differ, unless memory, a link or a program is wrong. What is compared is a fingerprint of each master, 16
-//! bytes from each rank.
+//! Ranks have the same initial parameters, add the same gradients in the same order and apply the same
+//! update, so their parameters never differ, unless memory, a link or a program is wrong. Ranks compare
+//! fingerprints of each master, 16 bytes from each rank.
 
 use crate::device::communicator::CollectiveResult;
 use crate::error::{Error, Result};
@@ -13,26 +13,26 @@ use std::collections::BTreeMap;
 /// Bytes of a fingerprint.
 const BYTES: usize = 16;
 
-/// Takes the fingerprints of this rank's parameters and compares them with those of all.
+/// Computes the fingerprints of this rank's parameters and compares them with those of all ranks.
 ///
 /// # Errors
-/// When a rank is lost, or parameters differ; every rank says the same.
+/// When a rank is lost, or parameters differ; the error is the same on every rank.
 pub(super) fn check(engine: &mut Engine, section: &Section, step: u64) -> Result<()> {
     engine.run(section)?;
     let mine = engine.state.read::<u8>(engine.state.slot("replicas.fingerprints")?)?.into_owned();
     let all = engine.comm.gather(&format!("the comparison of replicas after step {step}"), mine)?;
-    match verdict(engine.state.layout(), &all) {
+    match first_difference(engine.state.layout(), &all) {
         None => Ok(()),
-        Some(verdict) => Err(Error::failed(format!(
-            "{verdict} after step {step}: replicas have drifted apart. Memory, a GPU or a link gave wrong bits, or xrun has \
-             a bug. `xrun resume` goes on from the last checkpoint, in which they were alike; if the same rank drifts again, \
-             leave its device out, and with parallelism.check_interval = 1 the first step of it is named"
+        Some(difference) => Err(Error::failed(format!(
+            "{difference} after step {step}: replicas have drifted apart. Memory, a GPU or a link produced wrong bits, or xrun \
+             has a bug. `xrun resume` continues from the last checkpoint, where they were equal; if the same rank \
+             drifts again, exclude its device; parallelism.check_interval = 1 finds the first such step"
         ))),
     }
 }
 
-/// The first parameter that is not the same on all ranks, and where it differs; `None` where there is none.
-fn verdict(layout: &State, all: &CollectiveResult) -> Option<String> {
+/// Describes the first parameter that differs between ranks; `None` if none does.
+fn first_difference(layout: &State, all: &CollectiveResult) -> Option<String> {
     let parts: Vec<&[u8]> = all.parts().collect();
     let of = |rank: usize, row: usize| parts[rank].get(row * BYTES..(row + 1) * BYTES);
     let mut differing =
@@ -50,7 +50,7 @@ fn verdict(layout: &State, all: &CollectiveResult) -> Option<String> {
     let mut groups: Vec<Vec<usize>> = alike.into_values().collect();
     groups.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
     let name = &layout.params[first].name;
-    // Where most ranks agree, the others are to blame; else nobody can say who is.
+    // If a majority of ranks agrees, the others are wrong; otherwise the wrong ranks are unknown.
     Some(if 2 * groups[0].len() > parts.len() {
         let mut blamed = groups[1..].concat();
         blamed.sort_unstable();
@@ -73,7 +73,7 @@ mod tests {
     use crate::ir::ParamRequest;
     use crate::ir::{Init, Precision, Role, StateBuilder};
 
-    /// The verdict where each rank has these fingerprints, a number for each parameter.
+    /// Returns the error for these fingerprints: for each rank, a number per parameter.
     fn difference(ranks: &[[u8; 3]]) -> Option<String> {
         let requests = ["head", "blocks.0.qkv", "embedding"].map(|name| ParamRequest {
             name: name.to_owned(),
@@ -85,7 +85,7 @@ mod tests {
         });
         let state = StateBuilder::for_inference(Precision::for_act_dtype(DType::F32), &requests).finish();
         let bytes = |numbers: &[u8; 3]| numbers.iter().flat_map(|&n| [n; BYTES]).collect();
-        verdict(&state, &CollectiveResult::Bytes(ranks.iter().map(bytes).collect()))
+        first_difference(&state, &CollectiveResult::Bytes(ranks.iter().map(bytes).collect()))
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What to run, and the form in which a parent process sends it to the processes of its ranks.
+//! The request of a run, and the form in which a parent process sends it to the processes of its ranks.
 
 use crate::error::Result;
 use crate::machine::Machine;
@@ -20,7 +20,7 @@ pub enum Origin {
     Fork(PathBuf),
 }
 
-/// What to run.
+/// The request of a run.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The recipe.

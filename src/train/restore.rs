@@ -1,4 +1,4 @@
-//! The state of a checkpoint: into an engine, and from rank 0 to the others.
+//! Reading the state of a checkpoint into an engine, and broadcasting it from rank 0.
 
 use super::init::refresh_compute_copy;
 use crate::checkpoint::{Loaded, TensorView};
@@ -36,12 +36,12 @@ pub(super) fn restore(engine: &mut Engine, loaded: &Loaded) -> Result<()> {
     refresh_compute_copy(engine)
 }
 
-/// Gives every rank the parameters and the optimizer's slots of rank 0, which alone may see the checkpoint: between
-/// GPUs directly, else over the host.
+/// Broadcasts the parameters and the optimizer's slots of rank 0, the only rank that needs to see the
+/// checkpoint: directly between GPUs, otherwise through the host.
 ///
 /// # Errors
 /// When a rank is lost, or plans another model.
-pub(super) fn share(engine: &mut Engine, comm: &dyn Communicator) -> Result<()> {
+pub(super) fn broadcast_state(engine: &mut Engine, comm: &dyn Communicator) -> Result<()> {
     if comm.world() == 1 {
         return Ok(());
     }
@@ -74,7 +74,8 @@ pub(super) fn share(engine: &mut Engine, comm: &dyn Communicator) -> Result<()> 
     refresh_compute_copy(engine)
 }
 
-/// Returns the tensors of a state buffer, unpadded, one per parameter; `prefix` goes before the parameter's name.
+/// Returns the tensors of a state buffer, unpadded, one per parameter; `prefix` goes before the parameter's
+/// name.
 pub(super) fn views<'a>(engine: &'a Engine, buffer: &str, prefix: &str) -> Vec<TensorView<'a>> {
     let (state, layout) = (&engine.state, engine.state.layout());
     let view = |param: &Param| {
@@ -87,7 +88,7 @@ pub(super) fn views<'a>(engine: &'a Engine, buffer: &str, prefix: &str) -> Vec<T
     layout.params.iter().filter_map(view).collect()
 }
 
-/// The bytes of a tensor as checkpoints hold them: without padding, bf16 widened to fp32.
+/// Returns the bytes of a tensor as checkpoints store them: without padding, bf16 widened to fp32.
 fn to_stored(spec: &Spec, memory: &[u8]) -> Vec<u8> {
     let size = spec.dtype.size();
     let mut stored = Vec::with_capacity(spec.logical_elements() * size);
@@ -101,7 +102,7 @@ fn to_stored(spec: &Spec, memory: &[u8]) -> Vec<u8> {
     stored
 }
 
-/// The inverse of [`to_stored`]: the bytes of a tensor in memory, padding zero.
+/// The inverse of [`to_stored`]: returns the bytes of a tensor in memory, with zero padding.
 fn from_stored(spec: &Spec, mut stored: Vec<u8>) -> Vec<u8> {
     if spec.dtype == DType::Bf16 {
         let (floats, _) = stored.as_chunks::<4>();

@@ -1,4 +1,4 @@
-//! Where a run begins: at step 0, or at a checkpoint that belongs to it.
+//! The starting point of a run: step 0, or a checkpoint that belongs to it.
 
 use super::context::RunContext;
 use super::gauges::engine_name;
@@ -14,28 +14,28 @@ use crate::results::folder::{CHECKPOINT, RESOLVED, read_summary};
 use crate::results::{RunFolder, find};
 use std::path::{Path, PathBuf};
 
-/// Where a run begins, and what a person is told of it.
+/// Starting point of a run, with warnings and notes for the user.
 #[derive(Debug, Default)]
 pub(super) struct Start {
-    /// The checkpoint to go on from; none to begin at step 0.
+    /// Checkpoint to continue from; `None` to start at step 0.
     pub loaded: Option<Loaded>,
-    /// What must not be missed: damaged checkpoints, another processor.
+    /// Warnings: damaged checkpoints, another processor.
     pub warnings: Vec<String>,
-    /// Execution keys that are not what they were.
+    /// Execution keys whose values have changed.
     pub changes: Vec<String>,
 }
 
 impl Start {
-    /// Steps done before this process.
+    /// Returns the number of steps done before this process.
     pub fn step(&self) -> u64 {
         self.loaded.as_ref().map_or(0, |loaded| loaded.meta().step)
     }
 }
 
-/// Finds the newest good checkpoint that `origin` speaks of, and refuses one that another run belongs to.
+/// Finds the newest valid checkpoint for `origin`, and refuses one of another run.
 ///
 /// # Errors
-/// A usage error where a resumed run would not be the one that began, or a fork could not train; a failure
+/// A usage error where a resumed run would differ from the original one, or a fork could not train; a failure
 /// where checkpoints cannot be read.
 pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
     let RunContext { recipe, plan, programs, dataset, .. } = context;
@@ -44,7 +44,7 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
         Origin::Fresh => {}
         Origin::Resume(run) => {
             start.loaded = checkpoint::newest(&run.join(CHECKPOINT))?;
-            // A run without a checkpoint is still the run that its folder says.
+            // Without a checkpoint, the recipe of the run's folder still applies.
             let (before, corpus_hash) = match &start.loaded {
                 Some(loaded) => (recipe_of(loaded)?, Some(loaded.meta().corpus_hash.clone())),
                 None => {
@@ -72,8 +72,8 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
     Ok(start)
 }
 
-/// The newest unfinished run of a recipe with this hash. One that somebody works on is an error: a second run
-/// beside it is not what `checkpoint.resume = "auto"` asks for.
+/// Returns the newest unfinished run of a recipe with this hash. It is an error if another process works on
+/// it: `checkpoint.resume = "auto"` must not start a second run beside it.
 ///
 /// # Errors
 /// As [`RunFolder::open`].
@@ -96,8 +96,8 @@ pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
     recipe::load_str(name, &loaded.meta().resolved_recipe_toml, &[], std::iter::empty(), &Machine::none())
 }
 
-/// Compares what began with what is about to go on. Training keys and the corpus must be the same; execution
-/// keys may change, and are returned.
+/// Compares the original recipe and corpus with the current ones. Training keys and the corpus must be the
+/// same; execution keys may change, and are returned.
 fn changes(
     before: &Recipe,
     corpus_hash: Option<&str>,
@@ -129,7 +129,7 @@ fn changes(
     )))
 }
 
-/// Refuses a fork that has nothing to train, or another model or optimizer than the checkpoint holds.
+/// Refuses a fork with no steps left to train, or whose model or optimizer differs from the checkpoint's.
 fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
     let at = loaded.path().display();
     let step = loaded.meta().step;
@@ -163,12 +163,12 @@ fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> Result<()> {
     Ok(())
 }
 
-/// A warning where the bits of a resumed run may differ from those of one that was never interrupted.
+/// Returns a warning if the bits of a resumed run may differ from those of an uninterrupted one.
 fn other_engine(loaded: &Loaded, plan: &Plan) -> Option<String> {
     let (before, now) = (&loaded.meta().engine, engine_name(plan));
     (*before != now).then(|| {
         format!(
-            "{} was computed on {before}, and this is {now}: the run goes on, but not bit for bit as it would have there",
+            "{} was computed on {before}, and this is {now}: the run continues, but its bits may differ from those of an uninterrupted run",
             loaded.path().display()
         )
     })

@@ -4,7 +4,7 @@ use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
 use super::context::{RankZero, RunContext};
 use super::gauges::{engine_name, provenance};
 use super::generate::prompt;
-use super::recorder::{Parts, Recorder};
+use super::recorder::{Recorder, RecorderInputs};
 use super::request::{Origin, Request};
 use super::resume::{Start, start, unfinished};
 use super::train_ranks::{announce_finished, train_ranks};
@@ -146,7 +146,7 @@ impl Run {
         write_provenance(&folder, &context, request.command)?;
         let summary = describe(summary, &context, &start);
         let path = folder.path().to_owned();
-        let mut recorder = Recorder::new(Parts {
+        let mut recorder = Recorder::new(RecorderInputs {
             meta: meta(&context),
             plan: Arc::clone(&context.plan),
             planned_bytes: peak_bytes(&context.plan, &context.programs) as u64,
@@ -231,7 +231,7 @@ fn log_start(
         recorder.note(&format!("changed: {change}"))?;
     }
     if let Some(loaded) = &start.loaded {
-        recorder.note(&format!("going on from step {} ({})", start.step(), loaded.path().display()))?;
+        recorder.note(&format!("resuming from step {} ({})", start.step(), loaded.path().display()))?;
     }
     if let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus)
         && context.recipe.values().engine.device == DeviceChoice::Auto
@@ -280,7 +280,7 @@ fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Optio
     Ok(Some(table))
 }
 
-/// Adds to an error of memory what was planned, and which keys need less.
+/// Adds to an out-of-memory error the planned sizes and the keys that reduce them.
 fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
     if error.kind() != ErrorKind::DoesNotFit {
         return error;

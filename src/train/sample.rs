@@ -1,4 +1,4 @@
-//! Text from a trained run.
+//! Generates text from a trained run.
 
 use super::generate::generate;
 use super::restore::restore;
@@ -19,25 +19,24 @@ use crate::results::progress::eprint_line;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The one key of training that sampling may change: weights are stored in fp32, whatever they were trained
-/// in.
+/// The only training key that sampling may change: weights are stored in fp32 for every training dtype.
 const DTYPE: &str = "training.dtype";
 
-/// What to write, with which run.
+/// The run to sample from, and its settings.
 #[derive(Clone, Debug)]
 pub struct SampleRequest {
     /// The run's folder.
     pub run: PathBuf,
-    /// The step whose checkpoint is used; the newest good one without it.
+    /// The step of the checkpoint; `None` for the newest valid one.
     pub step: Option<u64>,
     /// Keys to change, as `section.key=value`: those of `[generation]` and of execution, and [`DTYPE`].
     pub overrides: Vec<String>,
 }
 
-/// Writes texts; returns them with the prompt they begin with.
+/// Generates texts; returns them with the settings of generation, which include the prompt.
 ///
 /// # Errors
-/// When the run has no good checkpoint, the prompt does not fit, or a key changes what was trained.
+/// When the run has no valid checkpoint, the prompt does not fit, or a key would change the trained model.
 pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     let folder = request.run.join("checkpoint");
     let loaded: Loaded = match request.step {
@@ -67,7 +66,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
             change.key, change.old
         )));
     }
-    // `xrun sample` writes one text even for a run that generates none.
+    // `xrun sample` generates one text even for a run with `generation.samples = 0`.
     let says_samples = request.overrides.iter().any(|set| set.starts_with("generation.samples"));
     if recipe.values().generation.samples == 0 && !says_samples {
         recipe = recipe.with_overrides(&["generation.samples=1".to_owned()], &machine)?;

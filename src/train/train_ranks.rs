@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Trains on every rank of this process. `zero` is that of rank 0, where it is in this process.
+/// Trains on every rank of this process. `zero` holds the inputs of rank 0, if it is in this process.
 ///
 /// # Errors
 /// The error of the rank that failed first.
@@ -37,10 +37,10 @@ pub(super) fn train_ranks(
     })
 }
 
-/// Tells the ranks of a run that all its steps are trained.
+/// Sends the ranks of a run the message that all its steps are trained.
 ///
 /// # Errors
-/// When a rank is lost, or would train something else.
+/// When a rank is lost, or its recipe differs.
 pub(super) fn announce_finished(ranks: &LocalRanks, context: &RunContext, folder: &Path) -> Result<()> {
     ranks.run(|comm| {
         let own = (comm.rank() == 0).then(|| StartMessage::finished(context, folder));

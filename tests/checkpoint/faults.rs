@@ -33,7 +33,8 @@ const SCENARIOS: [Scenario; 5] = [
     Scenario { name: "after going back", before: &[100, 300], step: 200, keep: 2 },
 ];
 
-/// A run's checkpoint folder with what the scenario has in it. Only its content matters, so nothing is synced.
+/// A run's checkpoint folder with what the scenario has in it. Only its content matters, so nothing is
+/// synced.
 struct Bench {
     at: tempfile::TempDir,
     before: Vec<State>,
@@ -185,7 +186,8 @@ fn crash_after_crash_after_crash_loses_nothing() {
     let crashes = [Fault::Kill, Fault::LoseContents, Fault::LoseAll, Fault::LoseAllButRemovals];
     for scenario in &SCENARIOS[1..] {
         each_fault(scenario, &crashes, |bench, fs, k, fault| {
-            // Every eighth point of the first crash; the later ones go through all of theirs on the same folder.
+            // Every eighth point of the first crash; the later ones go through all of theirs on the same
+            // folder.
             if !k.is_multiple_of(8) {
                 return;
             }
@@ -251,6 +253,6 @@ fn an_unusable_folder_is_named_before_training() {
         fs.arm(0, Fault::Always(errno));
         let error = store.probe().unwrap_err();
         assert_eq!(error.kind(), xrun::error::ErrorKind::Usage);
-        assert!(error.message().contains("checkpoints go there"), "{error}");
+        assert!(error.message().contains("checkpoints are written there"), "{error}");
     }
 }

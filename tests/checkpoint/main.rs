@@ -72,7 +72,7 @@ fn a_tensor_is_only_given_out_with_its_shape() {
     let missing = loaded.read("../embedding", &[11, 4]).unwrap_err();
     assert!(missing.message().contains("has no tensor ../embedding"), "{missing}");
     let length = loaded.read_into("embedding", &[11, 4], &mut [0; 8]).unwrap_err();
-    assert!(length.message().contains("holds 176 bytes, its place 8"), "{length}");
+    assert!(length.message().contains("has 176 bytes, the buffer 8"), "{length}");
 }
 
 #[test]
@@ -132,8 +132,8 @@ fn tensors_that_cannot_be_stored_are_refused_and_leave_nothing() {
     let store = Store::open(&dir, 1).unwrap();
     let view = |name: &str| TensorView::new(name, vec![1], &[0; 4]);
     for (tensors, says) in [
-        (vec![view("../x")], "no tensor name"),
-        (vec![view("__metadata__")], "no tensor name"),
+        (vec![view("../x")], "not a valid tensor name"),
+        (vec![view("__metadata__")], "not a valid tensor name"),
         (vec![view("a"), view("a")], "two tensors are named a"),
         (vec![TensorView::new("a", vec![2], &[0; 4])], "takes 8 bytes, 4 were given"),
         (vec![TensorView::new("a", vec![usize::MAX, 9], &[])], "too large"),
@@ -170,9 +170,9 @@ fn no_checkpoint_is_no_error_but_a_lost_one_is() {
     fs::remove_dir_all(dir.join("step-000002")).unwrap();
     let loaded = newest(&dir).unwrap().unwrap();
     assert_eq!(loaded.hash().unwrap(), a.hash());
-    assert!(loaded.warnings()[0].contains("names step-000002, which is not there"));
+    assert!(loaded.warnings()[0].contains("names step-000002, which does not exist"));
     fs::remove_dir_all(dir.join("step-000001")).unwrap();
-    assert!(newest(&dir).unwrap_err().message().contains("step-000002, which is not there"));
+    assert!(newest(&dir).unwrap_err().message().contains("step-000002, which does not exist"));
 }
 
 #[test]

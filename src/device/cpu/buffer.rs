@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-/// Every tensor begins at a multiple of this many bytes, under every placement.
+/// Alignment of every tensor in bytes, under every placement.
 pub const ALIGNMENT: usize = 256;
 
 /// A block of host memory, aligned to [`ALIGNMENT`] and zeroed when made.
@@ -24,9 +24,9 @@ impl Buffer {
     /// Allocates `bytes` zeroed bytes. An empty buffer allocates nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when the system refuses.
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when the allocation fails.
     pub fn zeroed(bytes: usize) -> Result<Self> {
-        let refused = || Error::does_not_fit(format!("the system refused {bytes} bytes of host memory"));
+        let refused = || Error::does_not_fit(format!("cannot allocate {bytes} bytes of host memory"));
         let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| refused())?;
         if bytes == 0 {
             return Ok(Self { start: NonNull::dangling(), bytes });
@@ -36,29 +36,29 @@ impl Buffer {
         Ok(Self { start, bytes })
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub fn address(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// True for a buffer of no bytes.
+    /// Returns true if the length is zero.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// The bytes, read.
+    /// Returns the bytes for reading.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the range was allocated and zeroed by `zeroed`; no node runs while a caller holds `&self`
         // outside the executor.
         unsafe { std::slice::from_raw_parts(self.slice_start(), self.bytes) }
     }
 
-    /// The bytes, written.
+    /// Returns the bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as `bytes`, and `&mut self` excludes other borrows.
         unsafe { std::slice::from_raw_parts_mut(self.slice_start(), self.bytes) }

@@ -17,7 +17,7 @@ impl Pool {
     /// A pool of `threads` workers.
     ///
     /// # Errors
-    /// When the system refuses to start them.
+    /// When the system reports an error to start them.
     pub fn new(threads: usize) -> Result<Self> {
         let workers = rayon::ThreadPoolBuilder::new()
             .num_threads(threads.max(1))

@@ -1,8 +1,8 @@
 //! The table of matrix-product algorithms.
 //!
 //! The fastest algorithm of a product is found by timing, whose outcome varies, and the bits of the product
-//! depend on the choice. So choices are data: they are kept on disk for the next run, written into the run's
-//! folder, and read from there by a resume and by both arms of a comparison.
+//! depend on the choice. So choices are data: they are stored on disk for the next run, written into the
+//! run's folder, and read from there by a resume and by both arms of a comparison.
 
 use crate::device::gpu::ProductShape;
 use crate::device::{DType, ProductPrecision};
@@ -94,7 +94,7 @@ impl Algorithms {
     /// Reads a table.
     ///
     /// # Errors
-    /// When the file cannot be read or is no table.
+    /// When the file cannot be read or is not a table.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).at("read", path)?;
         Self::from_json(&text).map_err(|e| Error::usage(format!("{} {e}", path.display())))
@@ -103,17 +103,17 @@ impl Algorithms {
     /// Returns a table from its JSON.
     ///
     /// # Errors
-    /// When it is no table, or damaged.
+    /// When it is not a table, or is damaged.
     pub fn from_json(text: &str) -> std::result::Result<Self, String> {
         let table: Self =
-            serde_json::from_str(text).map_err(|e| format!("is no table of algorithms: {e}"))?;
+            serde_json::from_str(text).map_err(|e| format!("is not a table of algorithms: {e}"))?;
         match table.products.iter().find(|(_, a)| !a.is_plain() && a.words().is_none()) {
             None => Ok(table),
             Some((key, _)) => Err(format!("is damaged: the algorithm of `{key}`")),
         }
     }
 
-    /// Returns the table that comes with the program for a GPU model and a library version.
+    /// Returns the table embedded in the program for a GPU model and a library version.
     pub fn committed(gpu: &str, cublaslt: u64) -> Option<Self> {
         COMMITTED
             .iter()
@@ -136,8 +136,8 @@ impl Algorithms {
         hash.finalize().to_hex()[..16].to_string()
     }
 
-    /// Returns true if it is for this GPU model and library version: for others its descriptions have no
-    /// meaning.
+    /// Returns true if the table is for this GPU model and library version; for others its descriptions are
+    /// invalid.
     pub fn is_for(&self, gpu: &str, cublaslt: u64) -> bool {
         self.gpu == gpu && self.cublaslt == cublaslt
     }

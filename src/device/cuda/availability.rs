@@ -1,4 +1,4 @@
-//! Whether this process can run on a GPU, and on which.
+//! Availability of GPUs to this process.
 
 use super::compiler::Compiler;
 use super::cublaslt::library_version;
@@ -8,7 +8,7 @@ use super::libraries::Nvidia;
 /// Returns the number of GPUs that this process can run on.
 ///
 /// # Errors
-/// If it can run on none: what is missing, and how to get it.
+/// If there is none: what is missing, and how to get it.
 pub fn usable() -> Result<usize, String> {
     let missing = |what: &str, library: Nvidia| format!("{what} is missing: {}", library.remedy());
     if Nvidia::Driver.open().is_none() {
@@ -28,8 +28,8 @@ pub fn usable() -> Result<usize, String> {
     Ok(count)
 }
 
-/// Returns what the bits of a run on a GPU depend on besides the recipe: its model and the versions of the
-/// libraries.
+/// Returns everything besides the recipe that the bits of a run on a GPU depend on: the GPU model and the
+/// versions of the libraries.
 ///
 /// # Errors
 /// When the GPU or a library is missing.

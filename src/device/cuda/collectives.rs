@@ -1,8 +1,8 @@
-//! The communicator of a GPU, and the stream where collectives run beside the model's stream.
+//! The communicator of a GPU, and the stream on which collectives overlap with the model's stream.
 //!
-//! The two streams are ordered by events, which a graph that is being captured follows into both: collectives
-//! begin after the work that the model's stream held when they were issued ([`Collectives::fork`]), and the
-//! model's stream goes on after them ([`Collectives::rejoin`]).
+//! The two streams are ordered by events, which a captured graph records too: collectives start after the
+//! work that was in the model's stream when they were issued ([`Collectives::fork`]), and later work in the
+//! model's stream starts after them ([`Collectives::rejoin`]).
 
 use super::context::Context;
 use super::driver::Event;
@@ -22,8 +22,7 @@ pub(super) struct Collectives {
 }
 
 impl Collectives {
-    /// Creates the stream beside the model's. Collectives go first where both have work: other ranks wait for
-    /// them.
+    /// Creates the stream of collectives. It has priority over the model's: other ranks wait for collectives.
     pub(super) fn new(context: &Arc<Context>, nccl: Nccl) -> Result<Self> {
         let stream = Stream::with_highest_priority(context)?;
         Ok(Self { nccl: Arc::new(nccl), stream, forked: Event::new()?, done: Event::new()? })
@@ -56,9 +55,9 @@ impl Collectives {
     }
 }
 
-/// The queue of collectives beside the model's.
+/// The queue of collectives that overlap with the model's queue.
 ///
-/// It takes nothing else: kernels and products would share the workspace of products, and memory whose
+/// It accepts nothing else: kernels and products would share the workspace of products, and memory whose
 /// lifetimes are planned for one stream.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveQueue<'a> {
@@ -75,14 +74,14 @@ impl<'a> CollectiveQueue<'a> {
     /// it.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub fn record(&self, event: &Event, inside_graph: bool) -> Result<()> {
         self.collectives.stream.record(event, inside_graph)
     }
 }
 
 fn refused(what: &str) -> Result<()> {
-    Err(Error::failed(format!("{what} was put into the stream of collectives, which takes nothing else")))
+    Err(Error::failed(format!("{what} was queued on the stream of collectives, which accepts nothing else")))
 }
 
 impl Queue for CollectiveQueue<'_> {

@@ -28,7 +28,7 @@ impl Unit {
         Self { file: kernel.file, defines: kernel.defines.clone() }
     }
 
-    /// `flash_attention -DT=bf16 -DHEAD_DIM=32`, shortened where a definition is long.
+    /// Describes the unit, such as `flash_attention -DT=bf16 -DHEAD_DIM=32`; long definitions are shortened.
     pub fn describe(&self) -> String {
         let mut text = self.file.to_string();
         for (name, value) in &self.defines {

@@ -69,7 +69,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new`. A failure at the end of a process can be reported to nobody.
+        // SAFETY: allocated in `new`. A failure at the end of a process cannot be reported.
         unsafe { sys::cuMemFreeHost(self.start.cast()) };
     }
 }
@@ -120,7 +120,7 @@ impl Drop for Event {
     }
 }
 
-/// The number of GPUs.
+/// Returns the number of GPUs.
 pub(super) fn count() -> Result<usize> {
     let mut count = 0;
     // SAFETY: the driver is open; it is initialized before anything else is asked of it.
@@ -208,7 +208,8 @@ pub(super) fn parameters(function: sys::CUfunction) -> Vec<usize> {
     let mut sizes = Vec::new();
     loop {
         let (mut offset, mut size) = (0, 0);
-        // SAFETY: the function is of a loaded module; the driver refuses an index beyond its parameters.
+        // SAFETY: the function is of a loaded module; the driver reports an error an index beyond its
+        // parameters.
         let status =
             unsafe { sys::cuFuncGetParamInfo(function, sizes.len(), &raw mut offset, &raw mut size) };
         if status != CUresult::CUDA_SUCCESS {

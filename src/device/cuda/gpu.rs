@@ -18,7 +18,7 @@ use crate::device::lock::lock;
 use crate::error::Result;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// One GPU. Work put into it runs in order, asynchronously to the CPU.
+/// One GPU. Work queued on it runs in order, asynchronously to the CPU.
 #[derive(Debug)]
 pub struct Gpu {
     properties: Properties,
@@ -127,7 +127,7 @@ impl Gpu {
     /// Makes its context that of the calling thread. The thread that runs an engine calls this first.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub fn make_current(&self) -> Result<()> {
         self.context.make_current()
     }
@@ -135,7 +135,8 @@ impl Gpu {
     /// Allocates memory; its contents are undefined.
     ///
     /// # Errors
-    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when the driver or the limit refuses.
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when the driver or the limit does not
+    /// allow it.
     pub fn allocate(&self, bytes: usize) -> Result<DeviceBuffer> {
         self.allocator.allocate(bytes)
     }
@@ -153,14 +154,14 @@ impl Gpu {
     /// Returns the free bytes and all bytes of the card, those of other processes included.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub fn memory_info(&self) -> Result<(usize, usize)> {
         memory_info()
     }
 
     /// Attributes the memory taken since the last call, besides what was allocated, to a cause.
     pub fn attribute_memory(&self, cause: MemoryCause) {
-        // A figure that the driver does not give stays blank; it is no reason to end a run.
+        // A figure that the driver does not report stays blank; it must not end a run.
         if let Ok((free, _)) = self.memory_info() {
             lock(&self.untracked).attribute(cause, MemorySample { free, held: self.ledger().held });
         }
@@ -194,7 +195,7 @@ impl Gpu {
     /// Allocates pinned host memory for copies.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub fn pin(&self, bytes: usize) -> Result<Pinned> {
         self.make_current()?;
         Pinned::new(bytes)
@@ -203,7 +204,7 @@ impl Gpu {
     /// Creates an event, not yet recorded.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub fn event(&self) -> Result<Event> {
         self.make_current()?;
         Event::new()
@@ -213,7 +214,7 @@ impl Gpu {
     /// it.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub fn record(&self, event: &Event, inside_graph: bool) -> Result<()> {
         self.stream.record(event, inside_graph)
     }
@@ -229,7 +230,7 @@ impl Gpu {
     /// Copies from pinned memory, in the order of the stream.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub fn upload(&self, to: DevicePtr, from: &Pinned, bytes: usize) -> Result<()> {
         self.stream.upload(to, from, bytes)
     }
@@ -237,12 +238,12 @@ impl Gpu {
     /// Copies into pinned memory, in the order of the stream.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub fn download(&self, to: &mut Pinned, from: DevicePtr, bytes: usize) -> Result<()> {
         self.stream.download(to, from, bytes)
     }
 
-    /// Returns bytes of allocated memory after all work put in so far.
+    /// Returns bytes of allocated memory after all work queued so far.
     ///
     /// # Errors
     /// When the work failed.
@@ -293,8 +294,8 @@ impl Drop for Gpu {
         if self.make_current().is_err() {
             return;
         }
-        // NCCL comes first: kernels may wait in it for a rank that is gone. If it does not end, it still uses
-        // the context, so everything that lives in the context is leaked.
+        // NCCL comes first: kernels may wait in it for a rank that is gone. If closing it times out, it still
+        // uses the context, so everything that lives in the context is leaked.
         if let Some(collectives) = self.collectives.take()
             && !collectives.close()
         {
@@ -305,7 +306,7 @@ impl Drop for Gpu {
             ));
             return;
         }
-        // Errors of the work have been reported to whoever waited for it.
+        // Errors of queued work were reported by the call that waited for it.
         let _ = self.synchronize();
     }
 }

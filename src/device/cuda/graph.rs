@@ -11,7 +11,7 @@ impl Gpu {
     /// Captures what `work` puts into the stream as a graph, without running it.
     ///
     /// # Errors
-    /// That of `work`, or when the driver refuses.
+    /// That of `work`, or when the driver reports an error.
     pub fn capture(self: &Arc<Self>, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream exists and is not being captured.
@@ -52,7 +52,7 @@ impl Graph {
     /// Launches the whole graph into the stream.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub fn launch(&self) -> Result<()> {
         // SAFETY: the executable graph and the stream exist.
         check(unsafe { sys::cuGraphLaunch(self.executable, self.gpu.stream().raw()) }, "launch a graph")

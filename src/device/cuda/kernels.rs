@@ -11,8 +11,7 @@ use cudarc::driver::sys;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// The largest size that kernels, which count in 31 bits, are given: the last block may count a little beyond
-/// it.
+/// Maximum size passed to kernels, which count in 31 bits: the last block may count slightly beyond it.
 const MAX_SIZE: usize = (1 << 31) - (1 << 20);
 
 /// Dynamic shared memory that a block may use without asking for it beforehand, in bytes.
@@ -74,7 +73,7 @@ impl Kernels {
     /// Launches a kernel into a stream. Compiles it first if [`Kernels::prepare`] has not.
     ///
     /// # Errors
-    /// When the arguments are not those of the kernel, or the driver refuses.
+    /// When the arguments are not those of the kernel, or the driver reports an error.
     pub(super) fn launch(&self, stream: &Stream, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
         let entry = kernel.entry;
         if let Some(size) = args.iter().find_map(|arg| match arg {
@@ -90,7 +89,7 @@ impl Kernels {
         // The driver reads as many arguments as the kernel has parameters, and as many bytes of each.
         if !args.iter().map(Arg::size).eq(function.parameters.iter().copied()) {
             return Err(Error::failed(format!(
-                "kernel {entry} takes {} parameters of {:?} bytes, and is launched with {args:?}",
+                "kernel {entry} takes {} parameters of {:?} bytes, but is launched with {args:?}",
                 function.parameters.len(),
                 function.parameters
             )));

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 pub struct Ledger {
     /// Bytes held now.
     pub held: usize,
-    /// Maximum of the bytes held at once.
-    pub most: usize,
+    /// Maximum of bytes held at once.
+    pub peak: usize,
     /// Number of allocations so far.
     pub allocations: usize,
     /// Bytes that may be held; `None` for no limit.
@@ -37,7 +37,8 @@ impl Allocator {
     /// Allocates memory; its contents are undefined.
     ///
     /// # Errors
-    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when the driver or the limit refuses.
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) when the driver or the limit does not
+    /// allow it.
     pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<DeviceBuffer> {
         let mut ledger = lock(&self.ledger);
         if let Some(limit) = ledger.limit.filter(|&limit| ledger.held.saturating_add(bytes) > limit) {
@@ -50,7 +51,7 @@ impl Allocator {
         let address = allocate(bytes)
             .map_err(|e| e.context(format!("beside the {} bytes held on the GPU", ledger.held)))?;
         ledger.held += bytes;
-        ledger.most = ledger.most.max(ledger.held);
+        ledger.peak = ledger.peak.max(ledger.held);
         ledger.allocations += 1;
         Ok(DeviceBuffer { allocator: Arc::clone(self), address, bytes })
     }
@@ -93,13 +94,13 @@ impl DeviceBuffer {
     /// Sets bytes, in the order of the stream.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub fn fill(&self, offset: usize, byte: u8, bytes: usize) -> Result<()> {
         assert!(offset + bytes <= self.bytes);
         self.allocator.stream.fill(self.address + offset as u64, byte, bytes)
     }
 
-    /// Reads bytes after all work put in so far.
+    /// Reads bytes after all work queued so far.
     ///
     /// # Errors
     /// When the work failed.
@@ -109,7 +110,7 @@ impl DeviceBuffer {
         self.allocator.stream.read(self.address + offset as u64, to)
     }
 
-    /// Writes bytes after all work put in so far.
+    /// Writes bytes after all work queued so far.
     ///
     /// # Errors
     /// When the work failed.

@@ -44,7 +44,7 @@ impl Products {
     /// Opens the library, and reads the table kept on this machine and the one that comes with the program.
     ///
     /// # Errors
-    /// When the library refuses.
+    /// When the library reports an error.
     pub(super) fn new(properties: &Properties, workspace: DeviceBuffer) -> Result<Self> {
         let library = Cublaslt::new(workspace)?;
         let cublaslt = library_version();
@@ -86,7 +86,7 @@ impl Products {
     /// disk.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub(super) fn prepare(&self, bench: Bench<'_>, shapes: &BTreeSet<ProductShape>) -> Result<()> {
         let missing: Vec<ProductShape> = {
             let inner = lock(&self.inner);
@@ -141,7 +141,7 @@ impl Products {
     /// Puts a prepared product into a stream.
     ///
     /// # Errors
-    /// When it was not prepared, or the library refuses.
+    /// When it was not prepared, or the library reports an error.
     pub(super) fn run(&self, stream: &Stream, kernels: &Kernels, product: &Product) -> Result<()> {
         let shape = product.shape();
         let ready = lock(&self.inner).ready.get(&shape).copied();

@@ -8,10 +8,10 @@ use crate::error::{Error, Result};
 use std::sync::Arc;
 
 impl Gpu {
-    /// Joins the GPUs of the other ranks in a communicator. Every rank calls this once, shortly after the
-    /// others, for NCCL waits until all have come. `share` carries the id by which they find each other: rank
-    /// 0 passes `Some` to be sent, the others pass `None` and return what rank 0 sent. With `channels`, as
-    /// many blocks of the GPU take part in every collective; without, as many as NCCL chooses.
+    /// Connects this GPU with those of the other ranks. Every rank calls this once, at about the same time,
+    /// since NCCL waits until all have called it. `share` distributes NCCL's id: rank 0 passes `Some` to be
+    /// sent, the others pass `None` and return what rank 0 sent. With `channels`, that many thread blocks of
+    /// the GPU take part in every collective; without, as many as NCCL chooses.
     ///
     /// # Errors
     /// When NCCL is missing (how to install it), `share` fails, or NCCL cannot join the GPUs.
@@ -25,7 +25,7 @@ impl Gpu {
         self.make_current()?;
         let nccl = Nccl::join(rank, world, channels, share)?;
         self.set_collectives(Collectives::new(self.context(), nccl)?)
-            .map_err(|_| Error::failed("a GPU was to join the other ranks twice"))
+            .map_err(|_| Error::failed("this GPU has already joined the other ranks"))
     }
 
     /// Returns the communicator; `None` in a run of one rank.
@@ -33,9 +33,9 @@ impl Gpu {
         self.collectives().map(Collectives::nccl)
     }
 
-    /// Waits until all work is done, and shuts the communicator down in agreement with the other ranks. Call
-    /// it when all ranks have said that they are done: a rank that ends otherwise aborts, so as to wait for
-    /// nobody.
+    /// Waits until all work is done, and destroys the communicator in agreement with the other ranks. Call it
+    /// after all ranks have reported that they are done; a rank that ends otherwise aborts its communicator,
+    /// which waits for no other rank.
     ///
     /// # Errors
     /// When work failed.
@@ -50,16 +50,16 @@ impl Gpu {
     /// Replaces bytes by those of rank 0, in the order of the stream. Does nothing in a run of one rank.
     ///
     /// # Errors
-    /// When a rank is lost, or NCCL refuses.
+    /// When a rank is lost, or NCCL reports an error.
     pub fn broadcast_from_rank_0(&self, address: DevicePtr, bytes: usize) -> Result<()> {
         self.nccl().map_or(Ok(()), |nccl| nccl.broadcast(address, bytes, self.stream().raw()))
     }
 
-    /// Returns the queue of collectives beside the model's, ordered after what the model's holds; `None` in a
-    /// run of one rank.
+    /// Returns the queue of collectives that overlap with the model's queue, ordered after the work queued on
+    /// the model's so far; `None` in a run of one rank.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub fn fork(&self) -> Result<Option<CollectiveQueue<'_>>> {
         let Some(collectives) = self.collectives() else { return Ok(None) };
         collectives.fork(self.stream())?;
@@ -69,7 +69,7 @@ impl Gpu {
     /// Orders later work of the model's queue after the collectives issued so far.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When the driver reports an error.
     pub fn rejoin(&self) -> Result<()> {
         self.collectives().map_or(Ok(()), |collectives| collectives.rejoin(self.stream()))
     }

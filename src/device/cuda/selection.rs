@@ -26,7 +26,7 @@ pub(super) struct Bench<'a> {
 /// Returns the fastest algorithm among those that give the same bits twice; our own kernel if there is none.
 ///
 /// # Errors
-/// When the driver refuses.
+/// When the driver reports an error.
 pub(super) fn fastest(
     library: &Cublaslt,
     layout: &Layout,
@@ -91,7 +91,7 @@ impl<'a> Matrices<'a> {
         })
     }
 
-    /// The product of a shape on random numbers, in memory that fits it.
+    /// Returns a product of a shape on random numbers, in memory that is large enough.
     fn product(&mut self, shape: &ProductShape) -> Result<Product> {
         let align = |bytes: usize| bytes.next_multiple_of(256);
         let a = align(shape.m * shape.k * shape.input.size());
@@ -149,7 +149,7 @@ pub(super) fn randomize(stream: &Stream, memory: &DeviceBuffer, format: DType) -
     Ok(())
 }
 
-/// Numbers between -1 and 1 in a format, from a generator that needs no seed.
+/// Returns numbers between -1 and 1 in a format, from a generator with a fixed seed.
 fn pattern(dtype: DType) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut next = || {

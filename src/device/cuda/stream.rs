@@ -1,4 +1,4 @@
-//! A stream: work that runs in the order in which it was put in.
+//! A stream: work that runs in the order in which it was queued.
 
 use super::context::Context;
 use super::driver::{Event, Pinned, check};
@@ -57,7 +57,7 @@ impl Stream {
         self.context.make_current()
     }
 
-    /// Waits until all work put in so far is done.
+    /// Waits until all work queued so far is done.
     pub(super) fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream exists.
         check(unsafe { sys::cuStreamSynchronize(self.raw) }, "finish work on the GPU")
@@ -115,7 +115,7 @@ impl Stream {
         check(status, "copy from the GPU")
     }
 
-    /// Waits for all work put in so far, and reads bytes of allocated memory.
+    /// Waits for all work queued so far, and reads bytes of allocated memory.
     pub(super) fn read(&self, from: DevicePtr, to: &mut [u8]) -> Result<()> {
         if to.is_empty() {
             return Ok(());
@@ -126,7 +126,7 @@ impl Stream {
         check(status, "read memory of the GPU")
     }
 
-    /// Waits for all work put in so far, and writes bytes of allocated memory.
+    /// Waits for all work queued so far, and writes bytes of allocated memory.
     pub(super) fn write(&self, to: DevicePtr, from: &[u8]) -> Result<()> {
         if from.is_empty() {
             return Ok(());

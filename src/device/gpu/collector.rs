@@ -1,15 +1,15 @@
-//! A queue that runs nothing and lists what was put into it.
+//! A queue that runs nothing and collects what is queued.
 //!
-//! Walking all programs with it, before the first step, tells which kernels to compile and which products to
-//! choose an algorithm for. On a machine without a GPU it tells which kernels to compile for an architecture,
-//! from the one place where each is launched.
+//! All programs are queued on it once before the first step, to collect the kernels to compile and the
+//! products to choose algorithms for. On a machine without a GPU it collects the kernels to compile for an
+//! architecture, from the one place where each is launched.
 
 use super::{Arg, DevicePtr, Grid, Kernel, Product, ProductShape, Properties, Queue, fallback_kernel};
 use crate::error::Result;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// A [`Queue`] that runs nothing and lists what was put into it.
+/// A [`Queue`] that runs nothing and collects what is queued.
 #[derive(Debug)]
 pub struct Collector {
     properties: Properties,
@@ -26,7 +26,7 @@ pub struct Requests {
 }
 
 impl Collector {
-    /// Returns a collector that stands for a GPU with these properties.
+    /// Returns a collector for a GPU with these properties.
     pub fn new(properties: Properties) -> Self {
         Self { properties, requests: RefCell::default() }
     }
@@ -45,7 +45,7 @@ impl Queue for Collector {
     fn launch(&self, kernel: Kernel, grid: Grid, _args: &[Arg]) -> Result<()> {
         debug_assert!(
             grid.shared as usize <= self.properties.shared_per_block,
-            "{kernel:?} asks for {grid:?}"
+            "{kernel:?} has grid {grid:?}"
         );
         self.requests.borrow_mut().kernels.insert(kernel);
         Ok(())

@@ -1,7 +1,7 @@
-//! What an op speaks to on a GPU: a queue that takes kernels, matrix products and copies, in order.
+//! The interface of a GPU for ops: a queue of kernels, matrix products and copies, executed in order.
 //!
-//! No vendor stands in here. A back end implements [`Queue`] ([`device::cuda`](super::cuda) does, on a CUDA
-//! stream), and the [`Collector`] implements it to list what programs need without running anything.
+//! Nothing here depends on a vendor. A back end implements [`Queue`] ([`device::cuda`](super::cuda) does, on
+//! a CUDA stream), and the [`Collector`] implements it to list what programs need without running anything.
 
 mod collector;
 mod kernel;

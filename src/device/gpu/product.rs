@@ -1,4 +1,4 @@
-//! Matrix products as ops ask for them.
+//! Matrix products as ops request them.
 
 use super::{Arg, DevicePtr, Grid, Kernel};
 use crate::device::{DType, ProductPrecision};

@@ -1,4 +1,4 @@
-//! Qwen3 as HuggingFace's `Qwen3ForCausalLM` loads it: refusals, configuration, names of tensors.
+//! The form of Qwen3 that HuggingFace's `Qwen3ForCausalLM` loads: checks, configuration, names of tensors.
 
 use crate::error::{Error, Result};
 use crate::model::family::{HfFacts, HfModel, HfTensor};
@@ -6,25 +6,25 @@ use crate::plan::Model;
 use crate::policy::Norm;
 use serde_json::json;
 
-/// The model in HuggingFace's form.
+/// Returns the model in HuggingFace's form.
 pub(super) fn model(m: &Model, facts: &HfFacts) -> Result<HfModel> {
     check(m)?;
     Ok(HfModel { architecture: "Qwen3", config: config(m, facts), tensors: tensors(m) })
 }
 
-/// Refuses what HuggingFace's class cannot express, and sizes whose products overflow.
+/// Rejects what HuggingFace's class cannot express, and sizes whose products overflow.
 fn check(m: &Model) -> Result<()> {
     if m.norm != Norm::RmsNorm {
         return Err(Error::usage(format!(
-            "model.norm is \"{}\": HuggingFace's Qwen3 has RMSNorm only, so this model has no folder that would load as \
-             what was trained. Train with model.norm = \"rms_norm\" to export",
+            "model.norm is \"{}\": HuggingFace's Qwen3 has RMSNorm only, so it cannot load this model. \
+             Train with model.norm = \"rms_norm\" to export",
             m.norm
         )));
     }
     if !m.qk_norm {
         return Err(Error::usage(
-            "model.qk_norm is false: HuggingFace's Qwen3 always normalizes queries and keys, so this model has no \
-             folder that would load as what was trained. Train with model.qk_norm = true to export",
+            "model.qk_norm is false: HuggingFace's Qwen3 always normalizes queries and keys, so it cannot load \
+             this model. Train with model.qk_norm = true to export",
         ));
     }
     if m.n_kv_heads == 0 || !m.n_heads.is_multiple_of(m.n_kv_heads) {

@@ -54,7 +54,7 @@ fn group<E: Elem>(
     let keys = KEYS.min(seq_len).next_multiple_of(LANES);
     let of_keys = seq_len * dim;
     let of_queries = queries * dim;
-    let mut scratch = Scratch::lend(
+    let mut scratch = Scratch::take(
         2 * queries * keys
             + keys
             + queries

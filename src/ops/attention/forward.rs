@@ -50,7 +50,7 @@ fn head<E: Elem>(
     let queries = QUERIES.min(seq_len);
     let keys = KEYS.min(seq_len).next_multiple_of(LANES);
     let mut scratch =
-        Scratch::lend(queries * (keys + (1 + wide) * dim + 2) + 2 * wide * seq_len * dim + keys);
+        Scratch::take(queries * (keys + (1 + wide) * dim + 2) + 2 * wide * seq_len * dim + keys);
     let mut rest = scratch.all();
     let scores = cut(&mut rest, queries * keys);
     let sums = cut(&mut rest, queries * dim);

@@ -135,7 +135,7 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Puts [`FlashAttention`](super::FlashAttention) into the queue.
+/// Queues [`FlashAttention`](super::FlashAttention).
 pub(super) fn forward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let launch = Launch::new(attention, cx, 1)?;
     let (heads, dim) = (attention.heads.query, attention.heads.dim);
@@ -159,8 +159,8 @@ pub(super) fn forward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     launch.launch(kernel, (heads, rows, shared), &[cx.input(0)], &[cx.output(0), cx.output(1)])
 }
 
-/// Puts [`FlashAttentionGrad`](super::FlashAttentionGrad) into the queue: the pass over queries, which leaves
-/// D, then the one over keys.
+/// Queues [`FlashAttentionGrad`](super::FlashAttentionGrad): the pass over queries, which writes D, then the
+/// one over keys.
 pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let launch = Launch::new(attention, cx, 4)?;
     let heads = attention.heads;

@@ -1,4 +1,4 @@
-//! How heads lie in a row of the fused product, and which keys a query sees.
+//! The layout of heads in a row of the fused product, and the keys that each query attends to.
 
 use crate::device::DType;
 use crate::ir::Spec;
@@ -17,27 +17,27 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// The width of a row.
+    /// Returns the width of a row.
     pub fn width(self) -> usize {
         (self.query + 2 * self.kv) * self.dim
     }
 
-    /// The first column of query head `h`.
+    /// Returns the first column of query head `h`.
     pub fn query_at(self, h: usize) -> usize {
         h * self.dim
     }
 
-    /// The first column of key head `g`.
+    /// Returns the first column of key head `g`.
     pub fn key_at(self, g: usize) -> usize {
         (self.query + g) * self.dim
     }
 
-    /// The first column of value head `g`.
+    /// Returns the first column of value head `g`.
     pub fn value_at(self, g: usize) -> usize {
         (self.query + self.kv + g) * self.dim
     }
 
-    /// Query heads that share one key and value head: those from `g·group` on.
+    /// Returns the number of query heads that share one key and value head: those from `g·group` on.
     pub fn group(self) -> usize {
         self.query / self.kv
     }
@@ -50,7 +50,7 @@ impl Heads {
     /// Checks that `packed` is `[N, (H + 2·KV)·dim]` in a float format, unpadded.
     ///
     /// # Errors
-    /// A sentence about what does not fit.
+    /// A sentence that says what does not match.
     pub fn check(self, packed: &Spec) -> Result<(), String> {
         if self.kv == 0 || self.dim == 0 || self.query == 0 || !self.query.is_multiple_of(self.kv) {
             return Err(format!("{self}: query heads are a multiple of key heads, and none is empty"));
@@ -72,14 +72,14 @@ impl fmt::Display for Heads {
 /// The keys of its own sequence that a query attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mask {
-    /// Query `t` sees keys `0..=t`.
+    /// Query `t` attends to keys `0..=t`.
     Causal,
-    /// Each query brings its own range: an input `spans [N·2] u32` of (first, end) per row, counted within
-    /// its sequence.
+    /// Each query has its own range: an input `spans [N·2] u32` of (first, end) per row, counted within its
+    /// sequence.
     Spans,
 }
 
-/// The keys that each query of a batch sees.
+/// The keys that each query of a batch attends to.
 #[derive(Clone, Copy, Debug)]
 pub struct Visible<'a> {
     /// Queries, and keys, of a sequence.
@@ -89,7 +89,8 @@ pub struct Visible<'a> {
 }
 
 impl Visible<'_> {
-    /// The keys that query `t` of sequence `b` of this batch sees. Ends beyond the sequence are cut off.
+    /// Returns the keys that query `t` of sequence `b` of this batch attends to. Ends beyond the sequence are
+    /// cut off.
     #[inline(always)]
     pub fn keys(&self, b: usize, t: usize) -> Range<usize> {
         match self.spans {
@@ -102,7 +103,7 @@ impl Visible<'_> {
         }
     }
 
-    /// The smallest range that holds what any of these queries sees.
+    /// Returns the smallest range that contains the keys of all these queries.
     pub fn keys_of_any(&self, b: usize, queries: Range<usize>) -> Range<usize> {
         let seen = queries.map(|t| self.keys(b, t)).filter(|seen| !seen.is_empty());
         seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)

@@ -37,14 +37,14 @@ pub struct Attention {
     pub dropout: Option<Site>,
 }
 
-/// The inputs of an attention op beyond its tensors: what is seen and what is dropped.
+/// The inputs of an attention op beyond its tensors: the mask and dropout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extras<'a> {
     pub visible: Visible<'a>,
     pub dropout: Option<Counters<'a>>,
 }
 
-/// The generator of dropout and the counters that place a sequence and a step.
+/// The generator of dropout, and the counters of sequences and the step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counters<'a> {
     pub drops: Drops,
@@ -53,7 +53,7 @@ pub(crate) struct Counters<'a> {
 }
 
 impl Attention {
-    /// The constants in prints.
+    /// Returns the constants for prints.
     fn attributes(&self) -> String {
         let mut text = format!("{} seq_len={} mask={:?}", self.heads, self.seq_len, self.mask).to_lowercase();
         if let Some(site) = self.dropout {
@@ -62,7 +62,7 @@ impl Attention {
         text
     }
 
-    /// The number of inputs beyond the tensors.
+    /// Returns the number of inputs beyond the tensors.
     fn extra_count(&self) -> usize {
         usize::from(self.mask == Mask::Spans) + 2 * usize::from(self.dropout.is_some())
     }
@@ -103,7 +103,8 @@ impl Attention {
         }
     }
 
-    /// Floating-point operations of `products` products of T × T by dim, the causal half counted.
+    /// Returns the floating-point operations of `products` products of T × T by dim, counting the causal
+    /// half.
     fn flops(&self, packed: &Spec, products: usize) -> f64 {
         let Heads { query, dim, .. } = self.heads;
         (products * query * dim) as f64 * packed.shape[0] as f64 * self.seq_len as f64

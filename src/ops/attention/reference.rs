@@ -1,11 +1,11 @@
-//! Attention by plain loops in f64, and the inputs of cases. The oracle of every op of this folder.
+//! Attention by plain loops in f64, and the inputs of cases: the oracle of every op of this folder.
 
 use super::{Attention, Heads, Mask};
 use crate::device::DType;
 use crate::ir::{Array, Fill, Precision, Spec};
 use crate::ops::dropout::{Site, reference_factor};
 
-/// One attention problem of a case.
+/// The attention of a case: its batch size and its settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionCase {
     pub batch: usize,
@@ -13,7 +13,7 @@ pub(crate) struct AttentionCase {
 }
 
 impl AttentionCase {
-    /// A causal problem without dropout: batch, sequence length, (query heads, key heads, width of a head).
+    /// Causal attention without dropout: batch, sequence length, (query heads, key heads, width of a head).
     pub fn causal(batch: usize, seq_len: usize, (query, kv, dim): (usize, usize, usize)) -> Self {
         let heads = Heads { query, kv, dim };
         Self { batch, attention: Attention { heads, seq_len, mask: Mask::Causal, dropout: None } }
@@ -31,7 +31,7 @@ impl AttentionCase {
         self
     }
 
-    /// Distinguishing features, for the name of the case.
+    /// Returns the distinguishing features, for the name of the case.
     pub fn name(&self) -> String {
         let Attention { heads, seq_len, mask, dropout } = self.attention;
         let mut name = format!("b{} t{seq_len} hd{} gqa{}", self.batch, heads.dim, heads.group());
@@ -44,17 +44,17 @@ impl AttentionCase {
         name
     }
 
-    /// Rows of the packed tensor.
+    /// Returns the rows of the packed tensor.
     pub fn rows(&self) -> usize {
         self.batch * self.attention.seq_len
     }
 
-    /// The packed rows.
+    /// Returns the packed rows.
     pub fn packed(&self, precision: Precision) -> (Spec, Fill) {
         (Spec::new([self.rows(), self.attention.heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0))
     }
 
-    /// Spans, if it has them: some start late, some see the future, some see one key.
+    /// Returns the spans, if it has them: some start late, some include later keys, some have one key.
     pub fn span_input(&self) -> Vec<(Spec, Fill)> {
         let t_max = self.attention.seq_len;
         let values = (0..self.rows()).flat_map(|row| {
@@ -75,7 +75,7 @@ impl AttentionCase {
         }
     }
 
-    /// All inputs after the tensors.
+    /// Returns all inputs after the tensors.
     pub fn extras(&self) -> Vec<(Spec, Fill)> {
         let mut extras = self.span_input();
         if self.attention.dropout.is_some() {
@@ -85,7 +85,7 @@ impl AttentionCase {
         extras
     }
 
-    /// (first, end) of the keys that a row sees, from the inputs after the tensors.
+    /// Returns (first, end) of the keys that a row attends to, from the inputs after the tensors.
     pub fn span(&self, extras: &[Array], row: usize) -> (usize, usize) {
         match self.attention.mask {
             Mask::Causal => (0, row % self.attention.seq_len + 1),
@@ -93,7 +93,7 @@ impl AttentionCase {
         }
     }
 
-    /// `o [N, H·dim]` and `lse [N, H]` by the definition.
+    /// Computes `o [N, H·dim]` and `lse [N, H]` by the definition.
     pub fn solve(&self, packed: &Array, extras: &[Array]) -> Vec<Array> {
         let Attention { heads, seq_len, dropout, .. } = self.attention;
         let (width, dim) = (packed.width(), heads.dim);

@@ -1,4 +1,4 @@
-//! What attention does to a row of scores, and the working memory of its tasks.
+//! Operations on a row of scores, and the working memory of attention's tasks.
 
 use crate::device::Real;
 use crate::ops::lanes::replace_and_sum;
@@ -29,8 +29,8 @@ pub fn multiply_by<A: Real>(row: &mut [A], by: &[A]) {
     row.iter_mut().zip(by).for_each(|(x, f)| *x *= *f);
 }
 
-/// Fills a row with negative infinity outside `seen` up to a whole number of lanes, with zeros beyond, and
-/// returns the length of the first part: exponentials over it give zero wherever nothing is seen.
+/// Fills a row with negative infinity outside `seen` up to a multiple of [`LANES`], with zeros beyond, and
+/// returns the length of the first part: its exponentials are zero for every masked key.
 ///
 /// The row's length is a multiple of [`LANES`].
 #[inline(always)]
@@ -42,12 +42,12 @@ pub fn hide_outside<A: Real>(row: &mut [A], seen: &Range<usize>) -> usize {
     live
 }
 
-/// Working memory of a task: this thread's buffer, lent and given back.
+/// Working memory of a task: this thread's buffer, which is returned when this is dropped.
 pub struct Scratch<A: Real>(Vec<A>);
 
 impl<A: Real> Scratch<A> {
-    /// At least `len` elements, of any content.
-    pub fn lend(len: usize) -> Self {
+    /// Takes at least `len` elements with undefined content.
+    pub fn take(len: usize) -> Self {
         let mut buffer = A::scratch().with_borrow_mut(|[buffer, ..]| std::mem::take(buffer));
         if buffer.len() < len {
             buffer.resize(len, A::ZERO);
@@ -55,7 +55,7 @@ impl<A: Real> Scratch<A> {
         Self(buffer)
     }
 
-    /// The memory, to [`cut`] into pieces.
+    /// Returns the memory, to [`cut`] into pieces.
     pub fn all(&mut self) -> &mut [A] {
         &mut self.0
     }

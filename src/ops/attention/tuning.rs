@@ -1,4 +1,4 @@
-//! How the passes of flash attention on tensor cores are cut, by architecture, head width, mask and dropout.
+//! Tile sizes of flash attention's passes on tensor cores, by architecture, head width, mask and dropout.
 //!
 //! Larger steps and more operands in registers make fewer accesses to shared memory; what the registers of a
 //! thread hold limits both. No row spills registers on any of the six architectures (`xrun ops compile`;
@@ -8,7 +8,7 @@
 use super::{Attention, Mask};
 use crate::device::gpu::{Kernel, Properties};
 
-/// How the work of a pass is cut.
+/// The tile sizes of a pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pass {
     /// Rows (queries or keys) per warp: a multiple of 16.
@@ -31,7 +31,7 @@ impl Pass {
     }
 }
 
-/// Compute capabilities that differ in what fits.
+/// Compute capabilities with different limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Generation {
     /// Below 12.0: data-center cards, and consumer cards up to Ada.
@@ -40,7 +40,7 @@ enum Generation {
     From12,
 }
 
-/// A row of a table: where it applies, and the cut. `None` stands for every value.
+/// A row of a table: its conditions and its tile sizes. `None` matches every value.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     head_dim: usize,

@@ -28,7 +28,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Names the inputs of [`FlashAttention`](super::FlashAttention), which `infer` has counted.
+    /// Splits the inputs of [`FlashAttention`](super::FlashAttention), whose number `infer` has checked.
     pub(super) fn from_op_inputs(attention: &Attention, inputs: &[TensorId]) -> Self {
         let spans = (attention.mask == Mask::Spans).then(|| inputs[1]);
         let next = 1 + usize::from(spans.is_some());
@@ -36,7 +36,7 @@ impl Inputs {
         Self { packed: inputs[0], spans, counters }
     }
 
-    /// As [`FlashAttention`](super::FlashAttention) takes them.
+    /// Returns the inputs in the order of [`FlashAttention`](super::FlashAttention).
     pub fn list(&self) -> Vec<TensorId> {
         [self.packed].into_iter().chain(self.spans).chain(self.counters.into_iter().flatten()).collect()
     }
@@ -63,7 +63,7 @@ pub(super) fn record(b: &mut Builder, attention: Attention, inputs: Inputs) -> R
     Ok((o, lse))
 }
 
-/// `packed [N, (H+2·KV)·dim] → s [B, H, T, T]`, `s = q·kᵀ/√dim` for all pairs, seen or not.
+/// `packed [N, (H+2·KV)·dim] → s [B, H, T, T]`, `s = q·kᵀ/√dim` for all pairs, masked or not.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionScores {
     /// Layout of the heads in a row.
@@ -208,7 +208,7 @@ impl Op for AttentionScores {
                 let (b, h) = (task / heads.query, task % heads.query);
                 let q = rows.at(b * t, heads.query_at(h));
                 let k = rows.at(b * t, heads.key_at(h / heads.group()));
-                let mut scratch = Scratch::lend(t * t + 2 * t * dim);
+                let mut scratch = Scratch::take(t * t + 2 * t * dim);
                 let mut rest = scratch.all();
                 let sum = cut(&mut rest, t * t);
                 product((t, t, dim), <E as Elem>::Acc::from_f64(heads.score_scale()), q, k.t(), sum, rest, false);
@@ -238,7 +238,7 @@ impl Op for AttentionScores {
     }
 }
 
-/// Problems small enough for T × T tensors.
+/// Cases small enough for T × T tensors.
 fn problems() -> impl Iterator<Item = AttentionCase> {
     let shapes = [(2, 1, (1, 1, 32)), (2, 17, (2, 1, 64)), (3, 33, (8, 1, 32)), (1, 65, (2, 2, 96))];
     shapes.into_iter().map(|(batch, t, heads)| AttentionCase::causal(batch, t, heads))
@@ -288,7 +288,7 @@ impl Op for AttentionScoresGrad {
             cx.pool.run(batch * heads.kv, |task| {
                 let (b, g) = (task / heads.kv, task % heads.kv);
                 let k = rows.at(b * t, heads.key_at(g));
-                let mut scratch = Scratch::lend(t * t + 3 * t * dim);
+                let mut scratch = Scratch::take(t * t + 3 * t * dim);
                 let mut rest = scratch.all();
                 let (dq, dk) = (cut(&mut rest, t * dim), cut(&mut rest, t * dim));
                 for i in 0..heads.group() {
@@ -356,7 +356,7 @@ impl Op for AttentionValues {
             cx.pool.run(batch * heads.query, |task| {
                 let (b, h) = (task / heads.query, task % heads.query);
                 let v = rows.at(b * t, heads.value_at(h / heads.group()));
-                let mut scratch = Scratch::lend(t * t + 2 * t * dim);
+                let mut scratch = Scratch::take(t * t + 2 * t * dim);
                 let mut rest = scratch.all();
                 let sum = cut(&mut rest, t * dim);
                 product((t, dim, t), <E as Elem>::Acc::ONE, p.at(task * t, 0), v, sum, rest, false);
@@ -437,7 +437,7 @@ impl Op for AttentionValuesGrad {
             cx.pool.run(batch * heads.kv, |task| {
                 let (b, g) = (task / heads.kv, task % heads.kv);
                 let v = rows.at(b * t, heads.value_at(g));
-                let mut scratch = Scratch::lend(2 * t * t + 3 * t * dim);
+                let mut scratch = Scratch::take(2 * t * t + 3 * t * dim);
                 let mut rest = scratch.all();
                 let (sum, dv) = (cut(&mut rest, t * t), cut(&mut rest, t * dim));
                 for i in 0..heads.group() {

@@ -1,7 +1,7 @@
 //! The output projection with its loss, and both gradients in the forward.
 //!
 //! Logits are the largest tensor of a small model. Here they live inside one node: written by the product,
-//! overwritten by their gradient, read by the two products that follow, and forgotten.
+//! overwritten by their gradient, and read by the two products that follow.
 
 use super::cross_entropy::{
     CrossEntropy, CrossEntropyGrad, exponentials, launch_rows, losses_spec, row_gradient,
@@ -27,13 +27,14 @@ mod tests;
 /// d])`.
 ///
 /// Losses are in nats, unscaled: `ln Σ_v e^(x·W_v) - x·W_target`, and 0 where the target is
-/// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of `scale·Σ losses`. `logits` is
-/// scratch: with `gradients` it ends up holding theirs. The vocabulary is that of `W`; its padding takes no part.
+/// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of `scale·Σ losses`. `logits`
+/// is scratch: with `gradients` it ends up holding theirs. The vocabulary is that of `W`; its padding takes
+/// no part.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLoss {
     /// Factor of the sum of losses in the objective, such as 1 / tokens of a batch.
     pub scale: f64,
-    /// True if the gradients are made.
+    /// True if the gradients are computed.
     pub gradients: bool,
     /// Precision of the products.
     pub products: ProductPrecision,
@@ -66,8 +67,7 @@ impl Op for HeadLoss {
         Ok(outputs)
     }
 
-    /// The gradients exist already: that of `x` is an output, that of `W` was written where the model wanted
-    /// it.
+    /// The gradients exist already: that of `x` is an output, that of `W` was written to its destination.
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         require_one(v, self)?;
         if !self.gradients {
@@ -173,7 +173,7 @@ impl Op for HeadLoss {
     }
 }
 
-/// Forward only: the generic gradient check sends any gradient upstream, and this op takes 1 alone.
+/// Forward only: the generic gradient check uses any upstream gradient, and this op accepts only 1.
 fn case(
     precision: Precision,
     (n, d): (usize, usize),
@@ -201,8 +201,8 @@ fn case(
         .depth(d.max(vocab).max(n))
 }
 
-/// Losses and gradients by loops over rows and the vocabulary. Logits and their gradients are tensors of the
-/// act_dtype format, so the reference rounds them to it.
+/// Losses and gradients by loops over rows and the vocabulary. Logits and their gradients are stored in the
+/// format of activations, so the reference rounds them to it.
 fn reference(inputs: &[Array], op: HeadLoss, act_dtype: DType) -> Vec<Array> {
     let stored = |value: f64| match act_dtype {
         DType::Bf16 => half::bf16::from_f64(value).to_f64(),

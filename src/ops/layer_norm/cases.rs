@@ -12,7 +12,7 @@ pub(super) fn cases<O: Op + Copy + 'static>(
     let case = |name: &str, (n, d): (usize, usize), pad: usize| {
         let rows = Spec::padded([n, d], [n, pad], precision.act_dtype);
         let weight = Spec::padded([d], [pad], precision.master);
-        // Away from zero, so that a mean that is left in shows.
+        // Away from zero, so that a missing subtraction of the mean shows.
         let mut inputs = vec![(rows.clone(), Fill::Normal(0.7, 1.5))];
         if residual {
             inputs.push((rows, Fill::Normal(0.2, 0.7)));

@@ -76,7 +76,7 @@ impl<A: Real> Norm<A> {
         s
     }
 
-    /// Writes the norm of `x`, which becomes `x̂`. Whatever op norms a row gets the same bits.
+    /// Writes the norm of `x`, which becomes `x̂`. Every op that normalizes a row with it gets the same bits.
     #[inline(always)]
     fn norm<E: Elem<Acc = A>>(&self, x: &mut [A], [w, b]: [&[A]; 2], y: &mut [E]) {
         self.normalize(x);
@@ -173,7 +173,7 @@ impl Op for LayerNorm {
     }
 }
 
-/// Launches a forward kernel: a block for as many rows as it handles at once.
+/// Launches a forward kernel with enough blocks for all rows.
 fn launch(cx: &GpuNode<'_>, entry: &'static str, eps: f64, w: &Spec) -> Result<()> {
     let rows = cx.input_spec(0).elements() / w.width();
     let teams = Teams::new(cx.input_spec(0).dtype, w.width());

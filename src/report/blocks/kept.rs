@@ -55,7 +55,7 @@ impl Source {
                 }
                 Ok(bytes) if file.matches(&bytes) => continue,
                 _ => format!(
-                    "{} was changed since it was kept: its hash is not the manifest's",
+                    "{} was changed since it was kept: its hash does not match the manifest",
                     path.display()
                 ),
             };

@@ -1,10 +1,10 @@
-//! Columns that kept copies need not store: those with one value in every row, and those that follow from
-//! others to the last bit.
+//! Columns that kept copies need not store: those with one value in every row, and those that can be
+//! recomputed exactly from others.
 
 use crate::results::stored::{DerivedColumns, seconds};
 use std::collections::BTreeMap;
 
-/// Columns that formulas and readers rely on; they are always stored.
+/// Columns that formulas and readers need; they are always stored.
 const STORED: [&str; 3] = ["step", "phase", "step_ms"];
 
 /// A CSV file with its cells, for files without quotes.
@@ -14,8 +14,8 @@ struct Table<'a> {
     rows: Vec<Vec<&'a str>>,
 }
 
-/// The file without derived columns, and how they are recomputed; `None` where nothing can be left out.
-/// Restoring the result gives the same bytes, which is verified here.
+/// Returns the file without derived columns, and how to recompute them; `None` if nothing can be left out.
+/// Verifies that restoring the result gives the same bytes.
 pub fn without_derived(bytes: &[u8]) -> Option<(Vec<u8>, DerivedColumns)> {
     let table = Table::parse(std::str::from_utf8(bytes).ok()?)?;
     let mut derived = DerivedColumns {
@@ -43,12 +43,12 @@ impl<'a> Table<'a> {
         let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
         let header = lines.next()?;
         let rows: Vec<Vec<&str>> = lines.collect();
-        // In a single row everything is constant, which leaves nothing to read.
+        // In a single row every column is constant, which would leave nothing to read.
         let is_whole = rows.len() > 1 && rows.iter().all(|row| row.len() == header.len());
         (is_whole && STORED.iter().all(|name| header.contains(name))).then_some(Self { text, header, rows })
     }
 
-    /// The columns with the same text in every row.
+    /// Returns the columns with the same text in every row.
     fn constant(&self) -> BTreeMap<String, String> {
         let columns = self.header.iter().enumerate().filter(|(_, name)| !STORED.contains(name));
         let constant = columns.filter(|(at, _)| self.rows.iter().all(|row| row[*at] == self.rows[0][*at]));
@@ -63,7 +63,7 @@ impl<'a> Table<'a> {
         Some((row[column].parse().ok()?, seconds(row[step_ms].parse().ok()?)))
     }
 
-    /// Formulas that may hold, with constants estimated from the last row: tokens and arithmetic of a step
+    /// Returns formulas that may hold, with constants estimated from the last row: tokens and FLOPs of a step
     /// are whole numbers, and peaks whole millions.
     fn formulas(&self) -> Vec<(&'static str, String)> {
         let mut found = Vec::new();
@@ -116,7 +116,7 @@ mod tests {
         );
         assert_eq!(derived.computed["tok_s"], "2048 / seconds");
         assert_eq!(derived.constant["plan_mem_mib"], "74.25");
-        // A digit that does not follow from the others stays.
+        // A digit that cannot be recomputed from the others is stored.
         let edited = full.replacen("20240.54584166386", "20240.54584166387", 1);
         let (stored, derived) = without_derived(edited.as_bytes()).unwrap();
         assert!(String::from_utf8(stored).unwrap().contains("20240.54584166387"));

@@ -1,4 +1,4 @@
-//! Kept folders, shared files and figures that nothing uses any more.
+//! Kept folders, shared files and figures that are no longer used.
 
 use crate::error::{IoContext, Result};
 use crate::results::comparison::Comparison;
@@ -7,7 +7,7 @@ use crate::results::stored::{MANIFEST, Manifest, OBJECTS};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// A kept folder or file that nothing uses.
+/// An unused kept folder or file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unused {
     /// Its path.
@@ -16,8 +16,8 @@ pub struct Unused {
     pub bytes: u64,
 }
 
-/// The kept folders below `kept`, as paths beneath it with `/`, in the order in which they can be upgraded:
-/// runs before the comparisons that name them.
+/// Returns the kept folders below `kept`, as relative paths with `/`, in the order in which they can be
+/// upgraded: runs before the comparisons that name them.
 ///
 /// # Errors
 /// When a folder cannot be read.
@@ -41,8 +41,8 @@ pub fn folders(kept: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Lists what nothing uses below `kept`: folders that are not named and belong to no named comparison, shared
-/// files of none of the others, and figures that no page shows.
+/// Lists what is unused below `kept`: folders that are not named and belong to no named comparison, shared
+/// files of none of the other folders, and figures that no page shows.
 ///
 /// # Errors
 /// When a folder or manifest cannot be read.
@@ -80,7 +80,7 @@ pub fn unused(
 }
 
 impl Unused {
-    /// Removes it, and the folder that held it where that is empty then.
+    /// Removes it, and its folder if that is empty then.
     ///
     /// # Errors
     /// When it cannot be removed.
@@ -90,13 +90,13 @@ impl Unused {
         } else {
             std::fs::remove_file(&self.path).at("remove", &self.path)?;
         }
-        // A folder with anything else in it stays, which is no failure.
+        // Its folder may contain other files and stay, which is not an error.
         let _ = self.path.parent().map(std::fs::remove_dir);
         Ok(())
     }
 }
 
-/// Files of a folder that are not used; none where there is no such folder.
+/// Returns the files of a folder that are not used; empty if there is no such folder.
 fn unlisted(folder: &Path, is_used: &dyn Fn(&Path) -> bool) -> Result<Vec<Unused>> {
     let mut found = Vec::new();
     for path in files(folder)? {
@@ -108,7 +108,7 @@ fn unlisted(folder: &Path, is_used: &dyn Fn(&Path) -> bool) -> Result<Vec<Unused
     Ok(found)
 }
 
-/// Regular files in a folder, sorted; none where there is no such folder.
+/// Returns the regular files in a folder, sorted; empty if there is no such folder.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Ok(Vec::new());
@@ -125,7 +125,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Bytes of all files below a folder.
+/// Returns the bytes of all files below a folder.
 fn size(folder: &Path) -> Result<u64> {
     let (mut bytes, mut open) = (0, vec![folder.to_owned()]);
     while let Some(folder) = open.pop() {

@@ -1,5 +1,5 @@
 //! `README.md` of a kept folder: the runs, recipes, commands and programs behind its numbers, for readers of
-//! a page that links here. Everything in it comes from the kept files and is escaped as data.
+//! a page that links to it. All its content comes from the kept files and is escaped.
 
 use crate::format::BLANK;
 use crate::results::comparison::{Arm, Comparison};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// The file's name.
 pub const README: &str = "README.md";
 
-/// The README of a run: how it ended, and the command, program and device of each of its processes.
+/// Returns the README of a run: its status, and the command, program and device of each of its processes.
 pub fn for_run(
     recipe: &str,
     run: &str,
@@ -65,7 +65,7 @@ fn command(process: &Environment) -> String {
     process.command.join(" ")
 }
 
-/// Version, commit, profile and compiler.
+/// Returns version, commit, profile and compiler.
 fn program(process: &Environment) -> String {
     let build = &process.build;
     let commit = match (&build.commit, build.dirty) {
@@ -78,7 +78,7 @@ fn program(process: &Environment) -> String {
     parts.join(", ")
 }
 
-/// The device and its libraries.
+/// Returns the device and its libraries.
 fn device(process: &Environment) -> String {
     let Some(gpu) = &process.gpu else {
         let cpu = &process.cpu;
@@ -98,7 +98,7 @@ fn device(process: &Environment) -> String {
     parts.join(", ")
 }
 
-/// The place of a file's content, and the columns that are recomputed from others.
+/// Describes where a file's content is stored, and the columns that are recomputed from others.
 fn stored(file: &KeptFile) -> String {
     let mut text = match &file.shared {
         Some(path) => format!("[{0}]({0}), shared by runs with the same content", path),
@@ -112,8 +112,8 @@ fn stored(file: &KeptFile) -> String {
     text
 }
 
-/// The README of a comparison: its arms, and every trial with its run. `processes` holds the first process of
-/// each kept run, by `RECIPE/RUN`.
+/// Returns the README of a comparison: its arms, and every trial with its run. `processes` holds the first
+/// process of each kept run, by `RECIPE/RUN`.
 pub fn for_comparison(comparison: &Comparison, processes: &BTreeMap<String, Environment>) -> String {
     let mut text = format!("# {}: {}\n\n", plain(&comparison.name), comparison.verdict.as_str());
     if let Some(hypothesis) = &comparison.hypothesis {
@@ -157,7 +157,7 @@ pub fn for_comparison(comparison: &Comparison, processes: &BTreeMap<String, Envi
     text + &format!("\nBlocks of steps, interval, rule and loss gate: [{COMPARISON}]({COMPARISON}).\n")
 }
 
-/// The README of a sweep: the last attempt at each of its cells.
+/// Returns the README of a sweep: the last attempt at each of its cells.
 pub fn for_sweep(name: &str, attempts: &[Attempt]) -> String {
     let mut cells: Vec<&Attempt> = Vec::new();
     for attempt in attempts {

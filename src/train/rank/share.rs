@@ -1,4 +1,4 @@
-//! Setup that all ranks take over from rank 0 before the first step: product algorithms and NCCL.
+//! Setup that all ranks receive from rank 0 before the first step: product algorithms and the NCCL id.
 
 use crate::device::Device;
 use crate::device::communicator::Communicator;
@@ -13,7 +13,8 @@ use std::sync::Arc;
 const TABLE: &str = "the algorithms of matrix products";
 
 /// Compiles the kernels of all programs and chooses the algorithms of products. Rank 0 chooses and the others
-/// use its table: another algorithm may be fastest by a hair on another card, and rounds otherwise.
+/// use its table: on another GPU of the same model another algorithm may be slightly faster, and would round
+/// differently.
 ///
 /// # Errors
 /// When a kernel does not compile, or ranks are on different GPUs or libraries.
@@ -26,7 +27,8 @@ pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Com
         return comm.broadcast(TABLE, gpu.algorithms().to_json().into_bytes()).map(|_| ());
     }
     let text = String::from_utf8_lossy(&comm.broadcast(TABLE, Vec::new())?).into_owned();
-    let table = Algorithms::from_json(&text).map_err(|e| Error::failed(format!("what rank 0 sent {e}")))?;
+    let table =
+        Algorithms::from_json(&text).map_err(|e| Error::failed(format!("the table of rank 0 {e}")))?;
     if !gpu.products().merge(&table) {
         return Err(Error::failed(format!(
             "rank {} is on {}, and rank 0 on {} with cuBLASLt {}: ranks need one model of GPU and one version",

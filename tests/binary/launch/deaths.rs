@@ -1,4 +1,5 @@
-//! A rank that dies, hangs, or finds no memory: the run ends soon, says which and where, and leaves nobody behind.
+//! A rank that dies, hangs, or finds no memory: the run ends soon, says which and where, and leaves nobody
+//! behind.
 
 use super::launched::{LAUNCHERS, LaunchedRanks, Launcher, Member, signal};
 use crate::place::{Place, SOON, are_gone};
@@ -115,7 +116,7 @@ fn a_rank_that_hangs_is_found_and_named() {
             let launched = launched.ends_within(2 * SOON);
             are_gone(&all, SOON);
             let found = format!("no sign of rank {rank} for ");
-            says(&place, &launched, Status::Failed, &[&found, "at step 5. The others: rank ", "waits in "]);
+            says(&place, &launched, Status::Failed, &[&found, "at step 5. Other ranks: rank ", "waits in "]);
         }
     }
 }

@@ -118,7 +118,7 @@ fn ranks_that_contradict_each_other_are_errors() {
         let said: String = members.iter().map(|member| member.stderr.as_str()).collect();
         assert!(members.iter().all(|member| !matches!(member.code, Some(0) | None)), "{said}");
         // Two that both are rank 0 listen at two ports, and nobody comes to either.
-        assert!(said.contains(says) || said.contains("of 2 ranks, 1 did not come"), "{said}");
+        assert!(said.contains(says) || said.contains("of 2 ranks, 1 did not connect"), "{said}");
         assert!(place.runs().is_empty());
     }
 }
@@ -138,7 +138,8 @@ fn ranks_with_other_recipes_are_errors() {
     assert!(said.contains("another recipe than rank 0: optimizer.lr = 0.002 (0.001 on rank 0)"), "{said}");
 }
 
-/// What rank 0 finds out for itself, it says to all: here, that somebody works on the run that it would go on with.
+/// What rank 0 finds out for itself, it says to all: here, that somebody works on the run that it would go on
+/// with.
 #[test]
 fn others_hear_why_rank_0_does_not_begin() {
     let place = Place::new();

@@ -1,4 +1,5 @@
-//! Damage to what a run left: the checkpoint before is used and told; what cannot be used is an error, not a new start.
+//! Damage to what a run left: the checkpoint before is used and told; what cannot be used is an error, not a
+//! new start.
 
 use crate::place::{Place, Run};
 use std::fs;
@@ -33,7 +34,7 @@ fn the_previous_checkpoint_is_used_loudly() {
         // Before anything is written, so that the second look finds the same.
         place.xrun(&["sample", run.name(), "--samples", "1", "--tokens", "2"]).succeeds().says(&texts);
         place.xrun(&["resume", "--quiet"]).succeeds().says(&texts);
-        assert!(run.text("log").contains("going on from step 15"), "{}", run.text("log"));
+        assert!(run.text("log").contains("resuming from step 15"), "{}", run.text("log"));
         run.ended_as_uninterrupted();
     }
 }

@@ -1,4 +1,5 @@
-//! kill -9 at any moment, then a resume: weights, moments and metrics are those of the run that was never killed.
+//! kill -9 at any moment, then a resume: weights, moments and metrics are those of the run that was never
+//! killed.
 
 use crate::place::{Place, Run, STEPS};
 use std::fs;
@@ -29,7 +30,8 @@ fn to_the_end(place: &Place) {
     assert_eq!(plots, 12);
 }
 
-/// Starts `arguments` and kills it after `share` of the time that it takes; `wall` is corrected where it was too long.
+/// Starts `arguments` and kills it after `share` of the time that it takes; `wall` is corrected where it was
+/// too long.
 fn kill_at(place: &Place, arguments: &[String], share: f64, wall: &mut Duration) -> bool {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let began = Instant::now();
@@ -126,7 +128,7 @@ fn before_the_first_checkpoint() {
     let refused = place.xrun(&["resume", run.name(), "optimizer.lr=1e-4"]).ended(2);
     refused.says(&["optimizer.lr = 0.0001 (was 0.003)"]);
     let done = place.xrun(&["resume"]).succeeds();
-    assert!(!done.stderr.contains("going on from"), "{}", done.stderr);
+    assert!(!done.stderr.contains("resuming from"), "{}", done.stderr);
     let other = Place::new();
     other.xrun(&slow).succeeds();
     place.run().ended_as(&other.run());

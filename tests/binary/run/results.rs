@@ -192,7 +192,10 @@ fn json_lines_are_all_that_stdout_carries() {
     assert_eq!(lines[0]["event"], "begin");
     assert_eq!(lines.last().unwrap()["summary"], place.run().json("summary.json"));
     let stopped = place.xrun(&["tiny.toml", "--json", "optimizer.lr=-1.0"]).ended(2);
-    assert_eq!(stopped.stdout, "");
+    let error: serde_json::Value = serde_json::from_str(&stopped.stdout).expect(&stopped.stdout);
+    assert_eq!((&error["event"], &error["kind"]), (&"error".into(), &"usage".into()));
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("optimizer.lr") && stopped.stderr.contains(message), "{message}");
 }
 
 #[test]

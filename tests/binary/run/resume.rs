@@ -34,7 +34,7 @@ fn a_fork_is_a_run_of_its_own() {
     place
         .xrun(&["resume", old.name(), "optimizer.lr=1e-3", "--fork"])
         .succeeds()
-        .says(&["going on from step 10"]);
+        .says(&["resuming from step 10"]);
     assert!(old.files() == before, "a fork changed the run that it began at");
     let runs = place.runs();
     assert_eq!(runs.len(), 2);
@@ -43,7 +43,8 @@ fn a_fork_is_a_run_of_its_own() {
     assert_eq!(rows.iter().map(|row| row.step).collect::<Vec<_>>(), (11..=STEPS).collect::<Vec<_>>());
     assert_eq!(rows[0].tokens_seen, 11 * 4 * 32);
     assert!(fork.text("resolved.toml").contains("\nlr = 0.001\n"));
-    // The first step after the fork starts from the state of step 10: its loss is that of the run forked from.
+    // The first step after the fork starts from the state of step 10: its loss is that of the run forked
+    // from.
     let original: Vec<MetricsRow> = read(&UNINTERRUPTED.run().path.join("metrics.csv")).unwrap();
     assert_eq!(rows[0].loss, original[10].loss);
     assert_ne!(rows[5].loss, original[15].loss);
@@ -74,7 +75,7 @@ fn changed_execution_is_accepted_and_told() {
         let place = Place::killed_after(20);
         let run = place.run();
         let done = place.xrun(&["resume", run.name(), change]).succeeds();
-        done.says(&[&format!("changed: {text}"), "going on from step 20"]);
+        done.says(&[&format!("changed: {text}"), "resuming from step 20"]);
         run.ended_as_uninterrupted();
         let summary = run.summary();
         assert_eq!(summary.notes, [format!("after step 20 with {text}")]);
@@ -162,7 +163,7 @@ fn auto_continues_the_same_recipe_alone() {
     assert_eq!(place.runs().len(), 2, "another recipe is another run");
     assert_eq!(run.summary().status, xrun::results::Status::Running);
     // How often is saved is no part of what a recipe trains.
-    auto(&["checkpoint.keep=3"]).says(&["going on from step 20"]);
+    auto(&["checkpoint.keep=3"]).says(&["resuming from step 20"]);
     assert_eq!(place.runs().len(), 2);
     run.ended_as_uninterrupted();
     auto(&[]);
@@ -184,12 +185,13 @@ fn a_run_without_checkpoints_begins_anew_and_says_so() {
     std::fs::remove_dir_all(run.checkpoints()).unwrap();
     let rows = run.rows();
     assert!(rows > 0);
-    let dropped = format!("begins anew, and drops {rows} rows");
+    let dropped = format!("starts at step 0, and drops {rows} rows");
     place.xrun(&["resume", "--quiet"]).succeeds().says(&["warning: ", &dropped]);
     run.ended_as_uninterrupted();
 }
 
-/// Names that no folder can have are refused where they are given, and a recipe is found by the name that it has.
+/// Names that no folder can have are refused where they are given, and a recipe is found by the name that it
+/// has.
 #[test]
 fn names_lead_to_folders() {
     let place = Place::new();

@@ -79,7 +79,7 @@ fn what_cannot_be_sampled_is_a_usage_error() {
     for (arguments, text) in [
         (&["--prompt", long.as_str()][..], "the model's context is training.seq_len = 32"),
         (&["model.dim=64"], "model.dim is part of what the model was trained with (32)"),
-        (&["generation.samples=0"], "asks for no text"),
+        (&["generation.samples=0"], "requests no text"),
         (&["--temperature=-1"], "generation.temperature cannot be -1"),
         (&["--checkpoint", "7"], "no checkpoint of step 7; there are: 5, 10"),
     ] {

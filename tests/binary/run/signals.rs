@@ -33,7 +33,7 @@ fn is_stopped_and_resumable(signal: &str, more: &[&str]) {
     assert_eq!((run.newest().meta().step, run.rows() as u64), (step, step));
     assert_eq!(std::fs::read_dir(run.path.join("plots")).unwrap().count(), 12);
 
-    place.xrun(&["resume"]).succeeds().says(&[&format!("going on from step {step} ")]);
+    place.xrun(&["resume"]).succeeds().says(&[&format!("resuming from step {step} ")]);
     let whole = Place::new();
     whole.xrun(&[&["tiny.toml"], &LONG[..], more].concat()).succeeds();
     run.ended_as(&whole.run());

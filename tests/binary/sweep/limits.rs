@@ -70,7 +70,7 @@ fn a_stopped_sweep_saves_its_cell_and_goes_on() {
     let place = place("");
     let sweep = under_way(&place, &["training.seed=1,2"]);
     sweep.signal("TERM");
-    sweep.ends().ended(75).says(&["killed", "stopped by a signal with 0 of 2 cells done", "goes on"]);
+    sweep.ends().ended(75).says(&["killed", "stopped by a signal with 0 of 2 cells done", "continues"]);
     let line = last(&place);
     assert_eq!(line.status, CellStatus::Killed);
     let run = place.path().join("results").join(line.run.unwrap());

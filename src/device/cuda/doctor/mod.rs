@@ -1,4 +1,4 @@
-//! Checks whether this machine has what a run on a GPU needs: what is missing, and the command that fixes it.
+//! Checks whether a run on a GPU would work on this machine: what is missing, and the command that fixes it.
 
 mod problems;
 mod text;
@@ -45,7 +45,7 @@ pub struct Report {
     pub problems: Vec<SetupProblem>,
 }
 
-/// Whether a run on a GPU would work here.
+/// The overall result: would a run on a GPU work here?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuStatus {
@@ -89,7 +89,7 @@ pub struct Card {
     pub free_bytes: Option<u64>,
     /// Processes that compute on it; `None` if the driver does not report them.
     pub processes: Option<Vec<Process>>,
-    /// Why it cannot be opened; `None` if it can, or was not tried.
+    /// Reason why it cannot be opened; `None` if it can, or was not tried.
     pub refuses: Option<String>,
 }
 
@@ -98,7 +98,7 @@ pub struct Card {
 pub struct Cache {
     /// The folder; `None` if none is known.
     pub folder: Option<PathBuf>,
-    /// Why nothing can be written there; `None` if it can.
+    /// Reason why the folder is not writable; `None` if it is.
     pub unwritable: Option<String>,
     /// Number of cached kernels.
     pub kernels: usize,
@@ -106,7 +106,7 @@ pub struct Cache {
     pub bytes: u64,
 }
 
-/// A problem.
+/// A problem with the setup of this machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SetupProblem {
     /// True if runs on a GPU fail because of it; others cost time or comparability.
@@ -121,7 +121,7 @@ pub struct SetupProblem {
 pub fn examine() -> Report {
     let count = Gpu::count();
     let driver_cuda = Gpu::driver_version();
-    // Cards are looked at first: opening one puts this process on its list.
+    // Processes are listed first: opening a GPU adds this process to its list.
     let mut gpus: Vec<Card> = (0..count).filter_map(Card::look).collect();
     let libraries: Vec<Library> = Nvidia::ALL.into_iter().map(Library::find).collect();
     for card in gpus.iter_mut().filter(|_| libraries.iter().all(Library::serves)) {
@@ -202,14 +202,13 @@ impl Cache {
     }
 }
 
-/// Tries whether a folder, or where it is still to be made the nearest above it, takes a file. Leaves nothing
-/// behind.
+/// Checks that a file can be created in a folder, or in its nearest existing parent. Leaves nothing behind.
 fn writable(folder: &Path) -> std::io::Result<()> {
     let there = folder.ancestors().find(|above| above.exists()).unwrap_or(folder);
     tempfile::NamedTempFile::new_in(there).map(drop)
 }
 
-/// NVIDIA's display and compute cards in a list of what is on the bus.
+/// Returns the number of NVIDIA's display and compute cards in a list of PCI devices.
 fn cards_on_the_bus(devices: &Path) -> usize {
     let is = |path: PathBuf, beginning: &str| {
         std::fs::read_to_string(path).is_ok_and(|text| text.trim().starts_with(beginning))
@@ -218,7 +217,7 @@ fn cards_on_the_bus(devices: &Path) -> usize {
     entries.filter(|e| is(e.path().join("vendor"), "0x10de") && is(e.path().join("class"), "0x03")).count()
 }
 
-/// The size that `/dev/shm` is limited to in a list of mounts.
+/// Returns the size limit of `/dev/shm` in a list of mounts.
 fn shared_memory(mounts: &str) -> Option<u64> {
     let line = mounts.lines().rfind(|line| line.split(' ').nth(1) == Some("/dev/shm"))?;
     let size = line.split(' ').nth(3)?.split(',').find_map(|option| option.strip_prefix("size="))?;

@@ -1,5 +1,5 @@
-//! Derives problems from findings, without looking at the machine, so that tests can cover machines that are
-//! not at hand.
+//! Derives problems from findings, without accessing the machine, so that tests can cover machines that are
+//! not available.
 
 use super::super::libraries::PATH_VARIABLE;
 use super::{CAPABILITY, Card, GpuStatus, Library, Report, SetupProblem};
@@ -14,7 +14,7 @@ const SHARED_MEMORY: u64 = 1 << 30;
 const FREE: u64 = 2 << 30;
 
 impl Report {
-    /// Fills problems and verdict.
+    /// Fills problems and the overall result.
     pub(super) fn judge(&mut self) {
         let mut problems = Vec::new();
         if self.gpus.is_empty() {
@@ -58,12 +58,12 @@ impl Report {
         let driver = self.library("driver");
         if let Some(driver) = driver.filter(|d| self.cards_on_the_bus > 0 && d.files.is_empty()) {
             let what = format!(
-                "{} of NVIDIA's cards on the bus, and no driver that this process can reach",
+                "{} NVIDIA cards on the bus, but no driver that this process can use",
                 self.cards_on_the_bus
             );
             problems.push(fatal(what, driver.remedy));
         } else if self.cards_on_the_bus > 0 {
-            let what = "the driver is there and shows this process no GPU";
+            let what = "the driver works but shows this process no GPU";
             problems.push(fatal(what, "nvidia-smi; unset CUDA_VISIBLE_DEVICES"));
         }
     }
@@ -73,7 +73,7 @@ impl Report {
         if cuda < DRIVER {
             let (major, minor) = cuda;
             problems.push(fatal(
-                format!("the driver supports CUDA {major}.{minor}, and {}.{} is needed", DRIVER.0, DRIVER.1),
+                format!("the driver supports CUDA {major}.{minor}, but {}.{} is needed", DRIVER.0, DRIVER.1),
                 "install a driver of version 570 or newer (https://www.nvidia.com/drivers)",
             ));
         }
@@ -107,7 +107,7 @@ impl Report {
                 let files: Vec<String> = library.files.iter().map(|f| f.display().to_string()).collect();
                 problems.push(mild(
                     format!("{} is loaded more than once, from {}", library.name, files.join(" and ")),
-                    "take all but one of the folders out of LD_LIBRARY_PATH",
+                    "remove all but one of the folders from LD_LIBRARY_PATH",
                 ));
             }
         }
@@ -120,7 +120,7 @@ impl Report {
         if let (Some(known), Some(newest)) = (known, newest)
             && known < &newest
         {
-            let what = format!("NVRTC compiles up to sm_{known}, and a GPU here is of sm_{newest}");
+            let what = format!("NVRTC compiles up to sm_{known}, but a GPU here is sm_{newest}");
             problems.push(fatal(what, &format!("{remedy} --upgrade")));
         } else if let Some(complaint) = &self.trial_error {
             let first: Vec<&str> =
@@ -132,12 +132,12 @@ impl Report {
     fn judge_cache(&self, problems: &mut Vec<SetupProblem>) {
         match (&self.cache.folder, &self.cache.unwritable) {
             (None, _) => problems.push(mild(
-                "there is no folder to keep compiled kernels in, so every run compiles them",
+                "there is no folder to cache compiled kernels in, so every run compiles them",
                 "export XRUN_CACHE=DIR",
             )),
             (Some(folder), Some(reason)) => problems.push(mild(
-                format!("compiled kernels cannot be kept in {}: {reason}", folder.display()),
-                "export XRUN_CACHE=DIR, with a folder that can be written",
+                format!("compiled kernels cannot be cached in {}: {reason}", folder.display()),
+                "export XRUN_CACHE=DIR, with a writable folder",
             )),
             _ => {}
         }
@@ -159,7 +159,7 @@ fn judge_card(card: &Card, problems: &mut Vec<SetupProblem>) {
     if card.capability < CAPABILITY {
         problems.push(fatal(
             format!(
-                "GPU {ordinal} ({name}) has compute capability {major}.{minor}, and kernels need {}.{}",
+                "GPU {ordinal} ({name}) has compute capability {major}.{minor}, but kernels need {}.{}",
                 CAPABILITY.0, CAPABILITY.1
             ),
             "choose another in CUDA_VISIBLE_DEVICES, or set engine.device = \"cpu\"",
@@ -175,7 +175,7 @@ fn judge_card(card: &Card, problems: &mut Vec<SetupProblem>) {
         let what = format!("{who} on GPU {ordinal}{free}: what is measured there is contended");
         problems.push(mild(what, command));
     } else if card.free_bytes.is_some_and(|free| free < FREE) {
-        problems.push(mild(format!("somebody holds the memory of GPU {ordinal}{free}"), command));
+        problems.push(mild(format!("another process holds memory of GPU {ordinal}{free}"), command));
     }
 }
 
@@ -193,7 +193,7 @@ pub(super) mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// A machine on which all is well.
+    /// A machine without problems.
     pub fn well() -> Report {
         let library = |name, needed, version: &str| Library {
             name,
@@ -266,9 +266,9 @@ pub(super) mod tests {
     fn what_would_fail_is_fatal_and_says_the_command() {
         type Change = fn(&mut Report);
         let cases: [(Change, &str); 9] = [
-            (|r| r.driver_cuda = Some((12, 4)), "supports CUDA 12.4, and 12.8 is needed → install a driver"),
+            (|r| r.driver_cuda = Some((12, 4)), "supports CUDA 12.4, but 12.8 is needed → install a driver"),
             (|r| r.libraries[2].files.clear(), "cuBLASLt is missing, which does its work → get it"),
-            (|r| r.compiles_for = Some(vec![75, 80]), "up to sm_80, and a GPU here is of sm_90 → get it"),
+            (|r| r.compiles_for = Some(vec![75, 80]), "up to sm_80, but a GPU here is sm_90 → get it"),
             (|r| r.trial_error = Some("no builtins\nfile".into()), "trial kernel: no builtins file → get it"),
             (|r| r.gpus[1].capability = (7, 5), "GPU 1 (NVIDIA H200) has compute capability 7.5"),
             (|r| r.gpus[0].refuses = Some("exclusive".into()), "cannot be opened: exclusive → nvidia-smi"),
@@ -282,7 +282,7 @@ pub(super) mod tests {
                     r.gpus.clear();
                     r.libraries[0].files.clear();
                 },
-                "2 of NVIDIA's cards on the bus, and no driver",
+                "2 NVIDIA cards on the bus, but no driver",
             ),
         ];
         for (change, said) in cases {
@@ -298,9 +298,9 @@ pub(super) mod tests {
         let cases: [(Change, &str); 6] = [
             (
                 |r| r.cache.unwritable = Some("read-only".into()),
-                "kept in /cache: read-only → export XRUN_CACHE",
+                "cached in /cache: read-only → export XRUN_CACHE",
             ),
-            (|r| r.cache = Cache::default(), "no folder to keep compiled kernels in"),
+            (|r| r.cache = Cache::default(), "no folder to cache compiled kernels in"),
             (|r| r.shared_memory_bytes = Some(64 << 20), "/dev/shm holds 64 MiB"),
             (|r| r.libraries[3].files.clear(), "NCCL is missing"),
             (|r| r.libraries[1].files.push("/opt/NVRTC.so".into()), "loaded more than once"),

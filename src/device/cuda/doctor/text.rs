@@ -1,4 +1,4 @@
-//! The report as people read it.
+//! The text form of the report.
 
 use super::{Card, GpuStatus, Report};
 use std::fmt::{self, Display, Formatter};

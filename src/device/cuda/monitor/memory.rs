@@ -1,13 +1,13 @@
-//! Device memory besides allocations: what the context, kernels and graphs take.
+//! Device memory besides allocations: the context, kernels and graphs.
 //!
-//! Measured, not planned: after each part of the preparation, the free memory of the card has fallen by what
-//! was allocated, which the ledger knows, and by something else, which is attributed to that part. Another
-//! process that allocates meanwhile falsifies the figures; a run that saw one says so.
+//! Measured, not planned: after each part of the preparation, the free memory of the GPU has decreased by the
+//! allocations, which the ledger counts, and by something else, which is attributed to that part. Another
+//! process that allocates at the same time distorts the figures; a run that saw one reports it.
 
 /// The causes that device memory besides allocations is attributed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryCause {
-    /// Machine code, and what the driver takes when kernels first run.
+    /// Machine code, and the driver's allocations when kernels first run.
     Kernels,
     /// Allocations rounded up by the driver.
     Rounding,

@@ -62,7 +62,7 @@ impl Reading {
 
 /// Lower clocks because the board is at its power limit: the usual state of a card under load.
 pub const POWER_CAP: &str = "power_cap";
-/// Lower clocks because somebody set them.
+/// Lower clocks because a user has set them.
 pub const CLOCKS_SET: &str = "clocks_set";
 /// Lower clocks for a display.
 pub const DISPLAY: &str = "display_clocks";
@@ -133,7 +133,7 @@ pub(in super::super) fn named_processes(device: &Device<'_>) -> Option<Vec<Proce
 }
 
 /// Maximum number of NVLink links of a GPU.
-const LINKS: u32 = 18;
+const MAX_LINKS: u32 = 18;
 
 /// Returns how GPUs are connected, in the terms of `nvidia-smi topo -m`: `NV18` (NVLink links), `PIX`, `PXB`,
 /// `PHB`, `NODE`, `SYS`, `X` on the diagonal. GPUs are given by CUDA's ordinals; `None` if NVML does not know
@@ -168,7 +168,7 @@ impl Links {
     fn of_device(device: &Device<'_>) -> Self {
         let own = device.pci_info().ok().map(|pci| pci.bus_id);
         let mut links = Links { own, peers: Vec::new(), switched: 0 };
-        for link in (0..LINKS).map(|n| device.link_wrapper_for(n)) {
+        for link in (0..MAX_LINKS).map(|n| device.link_wrapper_for(n)) {
             if !link.is_active().unwrap_or(false) {
                 continue;
             }

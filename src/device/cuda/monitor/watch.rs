@@ -137,7 +137,7 @@ impl WatchSummary {
         }
         let often = |n: usize| n as f64 > THROTTLED_FRACTION * self.samples as f64;
         let unusual = self.throttled.iter().filter(|(reason, n)| {
-            // The power limit and clocks that somebody set are properties of the machine.
+            // The power limit and clocks that a user has set are properties of the machine.
             ![POWER_CAP, CLOCKS_SET, DISPLAY].contains(*reason) && often(**n)
         });
         reasons.extend(unusual.map(|(reason, n)| {
@@ -200,7 +200,7 @@ impl Watch {
                 }
             }
         };
-        // Watching is optional: where no thread can be had, the run goes on unwatched.
+        // Watching is optional: if no thread can be started, the run continues unwatched.
         let thread = std::thread::Builder::new().name("xrun-watch".to_owned()).spawn(body).ok()?;
         Some(Self { shared, thread: Some(thread) })
     }

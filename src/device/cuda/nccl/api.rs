@@ -1,7 +1,7 @@
 //! NCCL's functions, looked up by name in the library that was found.
 //!
-//! cudarc looks for `libnccl.so`, and what a machine has is `libnccl.so.2`, so only its types are used. A
-//! status comes back as a number: a newer library may know more of them than its header did.
+//! cudarc looks for `libnccl.so`, but machines have `libnccl.so.2`, so only its types are used. A status is
+//! returned as a number: a newer library may have more of them than the header.
 
 use crate::device::cuda::libraries::{Nvidia, PATH_VARIABLE};
 use crate::error::{Error, Result};
@@ -57,9 +57,8 @@ impl Config {
     }
 }
 
-// SAFETY: signatures as in NCCL's header; they have not changed since 2.14. Whoever calls one gives it what
-// the header asks for: a communicator that is alive, memory of its GPU with as many elements, a stream of
-// that GPU.
+// SAFETY: signatures as in NCCL's header; they have not changed since 2.14. Callers pass what the header
+// requires: a communicator that is alive, memory of its GPU with as many elements, a stream of that GPU.
 type InitRank = unsafe extern "C" fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut Config) -> Status;
 // SAFETY: as above.
 pub(super) type OfComm = unsafe extern "C" fn(ncclComm_t) -> Status;
@@ -119,7 +118,7 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// The library, opened once per process.
+    /// Returns the library, opened once per process.
     ///
     /// # Errors
     /// When it is missing or too old: how to get it.
@@ -138,7 +137,7 @@ impl Api {
         found.as_ref().map_err(|why| Error::failed(why.clone()))
     }
 
-    /// The functions of the library at `path`, or the name of one that it does not have.
+    /// Returns the functions of the library at `path`, or the name of one that it does not have.
     fn load(path: &Path) -> std::result::Result<Self, String> {
         // SAFETY: NCCL is open already, so opening it again runs nothing.
         let library = unsafe { Library::new(path) }.map_err(|e| format!("way to be opened ({e})"))?;
@@ -185,7 +184,7 @@ impl Api {
 
 fn missing() -> String {
     format!(
-        "ranks on several GPUs communicate through NCCL, which is not found; try: {}. Its folder can be given in {PATH_VARIABLE}",
+        "ranks on several GPUs communicate through NCCL, which was not found; try: {}. Its folder can be given in {PATH_VARIABLE}",
         Nvidia::Nccl.remedy()
     )
 }

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The id by which ranks find each other: made by rank 0, and sent to the others by other means.
+/// The id that ranks connect by: made by rank 0, and sent to the others by other means.
 pub type UniqueId = [u8; 128];
 
 /// Time limit for the end of a communicator. A thread that takes longer is detached.
@@ -219,15 +219,15 @@ fn unique_id(api: &Api) -> Result<UniqueId> {
     let mut id = ncclUniqueId { internal: [0; 128] };
     // SAFETY: the address of what is filled in.
     let status = unsafe { (api.unique_id)(&raw mut id) };
-    api.check(status, "make the id by which ranks find each other")?;
+    api.check(status, "create NCCL's id")?;
     Ok(id.internal.map(|byte| byte as u8))
 }
 
-/// Ends a communicator on a thread of its own. If no thread can be started, it stays until the process ends.
+/// Ends a communicator on a separate thread. If no thread can be started, it stays until the process ends.
 fn end(by: OfComm, handle: Handle, calls: Arc<Mutex<()>>) -> Option<JoinHandle<()>> {
     let body = move || {
-        // A call in progress may use the communicator for a moment longer; a call that hangs is to be ended
-        // by this.
+        // A call in progress may use the communicator for a moment longer; a call that hangs is ended by
+        // this.
         let began = Instant::now();
         let _guard = loop {
             match calls.try_lock() {

@@ -57,8 +57,8 @@ pub fn pin_environment() {
     }
     for (name, choice) in CHOICES {
         if env::var_os(name).is_none_or(|value| value.is_empty()) {
-            // SAFETY: the system has just said that this thread is the only one of the process, and it does
-            // nothing else meanwhile, so nobody reads the environment while it is changed.
+            // SAFETY: the system has just reported that this thread is the only one of the process, so no
+            // other thread reads the environment while it is changed.
             unsafe { env::set_var(name, choice) };
         }
     }
