@@ -1,9 +1,9 @@
 //! Proves ops: every case in every mode, as data that the command line and the tests share.
 //!
-//! Modes: the forward against the case's plain reference; the gradient against central differences in f64; narrow
-//! formats against f64; a second gradient added to the first; the same bits for any number of threads. Inputs are
-//! copied into transient tensors that die at the op, so that planned in-place reuse is exercised, and memory is
-//! poisoned throughout.
+//! Modes: the forward against the case's plain reference; the gradient against central differences in f64;
+//! narrow formats against f64; a second gradient added to the first; the same bits for any number of threads.
+//! Inputs are copied into transient tensors that die at the op, so that planned in-place reuse is exercised,
+//! and memory is poisoned throughout.
 
 mod errors;
 
@@ -126,7 +126,8 @@ pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> R
     Ok(())
 }
 
-/// Puts every case of the ops whose name contains `part` into a queue that runs nothing, in the formats of a GPU.
+/// Puts every case of the ops whose name contains `part` into a queue that runs nothing, in the formats of a
+/// GPU.
 ///
 /// # Errors
 /// When an op has no GPU implementation.
@@ -364,8 +365,8 @@ fn counterpart(case: &Case, precision: Precision) -> Result<Case> {
     })
 }
 
-/// Largest |analytic − numeric| / (atol + rtol·|numeric|) of derivatives by central differences: along single elements
-/// of each input, and along random directions, which depend on every element.
+/// Largest |analytic − numeric| / (atol + rtol·|numeric|) of derivatives by central differences: along single
+/// elements of each input, and along random directions, which depend on every element.
 fn worst_difference(case: &Case, bench: &mut Bench, data: &Data, grads: &[Vec<f64>]) -> Result<f64> {
     let mut objective = |input: usize, direction: &[(usize, f64)], step: f64| -> Result<f64> {
         let mut moved = data.clone();
@@ -391,8 +392,8 @@ fn worst_difference(case: &Case, bench: &mut Bench, data: &Data, grads: &[Vec<f6
     Ok(worst(errors))
 }
 
-/// The directions in which an input of `len` elements is perturbed, as (element, component) pairs: [`PROBES`] single
-/// elements, or all of fewer, then [`DIRECTIONS`] with a random sign at every element.
+/// The directions in which an input of `len` elements is perturbed, as (element, component) pairs: [`PROBES`]
+/// single elements, or all of fewer, then [`DIRECTIONS`] with a random sign at every element.
 fn directions(name: &str, input: usize, len: usize) -> Vec<Vec<(usize, f64)>> {
     let element = |probe| match len <= PROBES {
         true => probe,
