@@ -3,7 +3,7 @@
 use crate::device::DType;
 use crate::ir::{Array, Precision};
 
-/// The largest of some errors; NaN where any of them is, 0 where there are none.
+/// Returns the largest of some errors; NaN where any of them is, 0 where there are none.
 pub fn worst(errors: impl IntoIterator<Item = f64>) -> f64 {
     errors.into_iter().fold(0.0, |worst, error| if worst.is_nan() || worst > error { worst } else { error })
 }
@@ -25,7 +25,7 @@ pub(super) fn relative_l2(have: &[f64], want: &[f64]) -> f64 {
     }
 }
 
-/// The largest [`relative_l2`] of tensors in pairs; infinite where one side has more tensors.
+/// Returns the largest [`relative_l2`] of tensors in pairs; infinite where one side has more tensors.
 pub(super) fn worst_tensor(have: &[Vec<f64>], want: &[Vec<f64>]) -> f64 {
     if have.len() != want.len() {
         return f64::INFINITY;

@@ -85,7 +85,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The formats of activations in which cases run.
+    /// Returns the formats of activations in which cases run.
     fn formats(&self) -> &'static [DType] {
         match self {
             Target::Cpu => &[DType::F64, DType::F32, DType::Bf16],
@@ -93,7 +93,7 @@ impl Target {
         }
     }
 
-    /// A device for a case: the CPU with this many threads, or the GPU.
+    /// Returns a device for a case: the CPU with this many threads, or the GPU.
     fn device(&self, threads: usize) -> Result<Device> {
         let pool = Arc::new(Pool::new(threads)?);
         Ok(match self {
@@ -191,7 +191,7 @@ impl Bench {
         })
     }
 
-    /// The program with its gradient, if the case has one.
+    /// Returns the program with its gradient, if the case has one.
     pub fn program(&self) -> &Program {
         &self.both.as_ref().unwrap_or(&self.forward).program
     }
@@ -351,7 +351,7 @@ pub fn check(case: &Case, precision: Precision, target: &Target) -> Result<Vec<F
     Ok(findings)
 }
 
-/// The case of the same name at another precision.
+/// Returns the case of the same name at another precision.
 fn counterpart(case: &Case, precision: Precision) -> Result<Case> {
     let cases = match case.op.cases(precision) {
         Cases::Own(cases) => cases,
@@ -392,8 +392,8 @@ fn worst_difference(case: &Case, bench: &mut Bench, data: &Data, grads: &[Vec<f6
     Ok(worst(errors))
 }
 
-/// The directions in which an input of `len` elements is perturbed, as (element, component) pairs: [`PROBES`]
-/// single elements, or all of fewer, then [`DIRECTIONS`] with a random sign at every element.
+/// Returns the directions in which an input of `len` elements is perturbed, as (element, component) pairs:
+/// [`PROBES`] single elements, or all of fewer, then [`DIRECTIONS`] with a random sign at every element.
 fn directions(name: &str, input: usize, len: usize) -> Vec<Vec<(usize, f64)>> {
     let element = |probe| match len <= PROBES {
         true => probe,
@@ -488,7 +488,7 @@ fn random(name: &str, stream: usize, at: usize) -> [u32; 4] {
     philox([at as u32, stream as u32, 0, 0], [key, 0x9d2c_5680])
 }
 
-/// The values of one tensor of a case, already rounded to a format.
+/// Returns the values of one tensor of a case, already rounded to a format.
 fn values(name: &str, stream: usize, spec: &Spec, fill: &Fill, format: DType) -> Vec<f64> {
     let unit = |bits: u32| (f64::from(bits) + 0.5) / 4_294_967_296.0;
     (0..spec.logical_elements())

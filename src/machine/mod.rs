@@ -114,7 +114,8 @@ impl Machine {
         self
     }
 
-    /// Number of GPUs that can be used, or the reason why there are none; `None` where nothing is known.
+    /// Returns the number of GPUs that can be used, or the reason why there are none; `None` where nothing is
+    /// known.
     pub fn usable_gpus(&self) -> Option<Result<usize, &str>> {
         match &self.gpus {
             Gpus::Found(models) => Some(Ok(models.len())),
@@ -133,7 +134,7 @@ impl Machine {
     }
 }
 
-/// Every GPU that this process can use, or the reason why it can use none.
+/// Returns every GPU that this process can use, or the reason why it can use none.
 fn found_gpus() -> Result<Vec<GpuModel>, String> {
     let model = |gpu| {
         let properties = Gpu::properties_of(gpu).map_err(|e| e.message().to_owned())?;
@@ -142,7 +143,7 @@ fn found_gpus() -> Result<Vec<GpuModel>, String> {
     (0..cuda::usable()?).map(model).collect()
 }
 
-/// Bytes of host memory; `None` where the system does not tell (anything but Linux).
+/// Returns the bytes of host memory; `None` on systems other than Linux.
 fn host_memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?;

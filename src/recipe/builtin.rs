@@ -12,7 +12,7 @@ pub static RECIPES: &[(&str, &str)] = &[
     ("v9-full-stack", include_str!("../../recipes/v9-full-stack.toml")),
 ];
 
-/// The built-in recipe called `name`, with its name.
+/// Returns the built-in recipe called `name`, with its name.
 pub fn find(name: &str) -> Option<(&'static str, &'static str)> {
     RECIPES.iter().copied().find(|(known, _)| *known == name)
 }
@@ -31,7 +31,7 @@ pub fn get(name: &str) -> Result<(&'static str, &'static str)> {
     })
 }
 
-/// The names, for messages.
+/// Returns the names, for messages.
 pub fn names() -> impl Iterator<Item = &'static str> {
     RECIPES.iter().map(|(name, _)| *name)
 }

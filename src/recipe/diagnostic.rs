@@ -72,7 +72,7 @@ impl Diagnostic {
     }
 }
 
-/// All messages as one usage error; the caller puts `error: ` in front of the first.
+/// Returns all messages as one usage error; the caller puts `error: ` in front of the first.
 pub(super) fn error(diagnostics: &[Diagnostic]) -> Error {
     let shown: Vec<String> = diagnostics.iter().take(MAX_SHOWN).map(Diagnostic::render).collect();
     let mut text = shown.join("\n\n");

@@ -140,8 +140,8 @@ pub struct Key {
     /// machine with a given table of matrix-product algorithms. Others may round differently: with more than
     /// two ranks on GPUs, the start of a bucket decides the order in which ranks are added.
     pub same_bits: bool,
-    /// The value (TOML text, or `unset`) at which resolved recipes and hashes leave the key out: what recipes meant
-    /// before the key existed, so that their hashes stay.
+    /// The value (TOML text, or `unset`) at which resolved recipes and hashes leave the key out: what recipes
+    /// meant before the key existed, so that their hashes stay.
     pub implied: Option<&'static str>,
 }
 
@@ -154,7 +154,7 @@ pub(super) const fn doc_text(doc: &'static str) -> &'static str {
 }
 
 impl Key {
-    /// An entry of the table; the methods below add the optional fields.
+    /// Creates an entry of the table; the methods below add the optional fields.
     pub(super) const fn new(
         path: &'static str,
         class: Class,
@@ -206,12 +206,12 @@ impl Key {
         self.implied.is_some_and(|implied| implied == value.unwrap_or(UNSET))
     }
 
-    /// The part before the dot.
+    /// Returns the part before the dot.
     pub fn section(&self) -> &'static str {
         self.path.split_once('.').map_or(self.path, |(section, _)| section)
     }
 
-    /// The part after the dot.
+    /// Returns the part after the dot.
     pub fn name(&self) -> &'static str {
         self.path.split_once('.').map_or(self.path, |(_, name)| name)
     }

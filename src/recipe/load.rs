@@ -60,7 +60,7 @@ pub fn load_str(
     resolve(stem(path), text_source(path, text), overrides, env, machine)
 }
 
-/// A text as if it stood in a file at `path`.
+/// Loads a string as if it were the content of a file at `path`.
 fn text_source(path: &Path, text: &str) -> Arc<Source> {
     Source::new(Origin::File(path.to_owned()), text)
 }
@@ -106,7 +106,7 @@ fn resolve(
     without_contradictions(recipe)
 }
 
-/// The texts of layers in which nothing is wrong.
+/// Returns the texts of the layers without errors.
 fn checked(layers: Layers) -> Result<Vec<Document>> {
     if layers.problems.is_empty() { Ok(layers.documents) } else { Err(diagnostic::error(&layers.problems)) }
 }
@@ -154,7 +154,7 @@ impl StoredRecipe {
     }
 }
 
-/// The name of a recipe: its file name without the ending.
+/// Returns the name of a recipe: its file name without the ending.
 fn stem(path: &Path) -> String {
     path.file_stem().map_or_else(|| "recipe".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }

@@ -74,22 +74,22 @@ impl Recipe {
         &self.name
     }
 
-    /// The values that a run uses: absolute paths, a fixed world size.
+    /// Returns the values that a run uses: absolute paths, a fixed world size.
     pub fn values(&self) -> &Values {
         &self.settled
     }
 
-    /// The values as the layers spell them.
+    /// Returns the values as the layers spell them.
     pub fn written(&self) -> &Values {
         &self.written
     }
 
-    /// The recipe files as they were written, base first.
+    /// Returns the recipe files as they were written, base first.
     pub fn files(&self) -> &[(PathBuf, String)] {
         &self.files
     }
 
-    /// Number of ranks; 1 where the recipe leaves it to a machine of which nothing is known.
+    /// Returns the number of ranks; 1 where the recipe leaves it to a machine of which nothing is known.
     pub fn world_size(&self) -> usize {
         self.world_size
     }
@@ -104,7 +104,7 @@ impl Recipe {
         })
     }
 
-    /// The batch, or the reason why the numbers contradict each other.
+    /// Returns the batch, or the reason why the numbers contradict each other.
     pub(super) fn batch_or_reason(&self) -> Result<BatchSizes, &str> {
         self.batch.as_ref().map(|batch| *batch).map_err(String::as_str)
     }
@@ -114,19 +114,19 @@ impl Recipe {
         self.merged.locate(key)
     }
 
-    /// The layer that the value of `key` comes from.
+    /// Returns the layer that the value of `key` comes from.
     pub fn layer(&self, key: &str) -> Layer {
         self.merged.layer(key)
     }
 
-    /// Every key with its value as written in TOML (`None` when unset) and its layer, in the order of the
-    /// table.
+    /// Returns every key with its value as written in TOML (`None` when unset) and its layer, in the order of
+    /// the table.
     pub fn explain(&self) -> Vec<(&'static Key, Option<String>, Layer)> {
         values(&self.written).into_iter().map(|(key, value)| (key, value, self.layer(key.path))).collect()
     }
 
-    /// A usage error that points at the first of `keys`, and at the others as context. `message` names the
-    /// value and what is wrong with it, `help` the next step.
+    /// Returns a usage error that points at the first of `keys`, and at the others as context. `message`
+    /// names the value and what is wrong with it, `help` the next step.
     pub fn error(&self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) -> Error {
         diagnostic::error(&[self.diagnostic(keys, message, help)])
     }
@@ -155,8 +155,8 @@ impl Recipe {
         diagnostic
     }
 
-    /// The settled recipe as TOML, section by section; unset keys are comments. Reads back to the same
-    /// values.
+    /// Returns the settled recipe as TOML, section by section; unset keys are comments. Reads back to the
+    /// same values.
     pub fn to_toml(&self) -> String {
         to_toml(&self.settled)
     }
@@ -178,13 +178,13 @@ impl Recipe {
         hash_of(&self.hashed())
     }
 
-    /// As [`hash`](Self::hash), with the world size that is settled here: equal for `"auto"` and for the number of
-    /// ranks that it stands for on this machine.
+    /// As [`hash`](Self::hash), with the world size that is settled here: equal for `"auto"` and for the
+    /// number of ranks that it stands for on this machine.
     pub fn settled_hash(&self) -> String {
         hash_of(&self.settled)
     }
 
-    /// The recipe for another process of the same run, with the world size that is settled here.
+    /// Returns the recipe for another process of the same run, with the world size that is settled here.
     pub fn to_stored(&self) -> StoredRecipe {
         StoredRecipe {
             name: self.name.clone(),

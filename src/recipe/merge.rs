@@ -39,7 +39,7 @@ impl Merged {
         Self::new(self.documents.iter().cloned().chain(documents).collect())
     }
 
-    /// The value of every key.
+    /// Returns the value of every key.
     ///
     /// # Errors
     /// A usage error that points at a value which the structs refuse.
@@ -64,18 +64,18 @@ impl Merged {
         self.located(key, metadata)
     }
 
-    /// The layer that the value of `key` comes from.
+    /// Returns the layer that the value of `key` comes from.
     pub fn layer(&self, key: &str) -> Layer {
         self.locate(key).map_or(Layer::Default, Location::layer)
     }
 
-    /// The place of `key` in the text that figment knows by this metadata.
+    /// Returns the place of `key` in the text that figment knows by this metadata.
     fn located(&self, key: &str, metadata: &Metadata) -> Option<&Location> {
         let document = self.documents.iter().find(|document| document.metadata() == *metadata)?;
         document.set.get(key).map(|assignment| &assignment.at)
     }
 
-    /// The errors of figment as diagnostics: key path and metadata lead to the place in the text.
+    /// Returns the errors of figment as diagnostics: key path and metadata lead to the place in the text.
     fn refused(&self, error: figment::Error) -> Error {
         let diagnostics: Vec<Diagnostic> = error
             .into_iter()
@@ -147,7 +147,7 @@ mod tests {
     use crate::recipe::layers::Layers;
     use crate::recipe::source::{Origin, Source};
 
-    /// The layers of two recipe files, the second on top of the first, and of command-line arguments.
+    /// Returns the layers of two recipe files, the second on top of the first, and of command-line arguments.
     fn merged(base: &str, top: &str, arguments: &[&str]) -> Merged {
         let mut layers = Layers::default();
         layers.files(Source::new(Origin::File("base.toml".into()), base));

@@ -47,7 +47,7 @@ pub enum Predicted {
 }
 
 impl Prediction {
-    /// The text as it was written.
+    /// Returns the text as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }

@@ -24,7 +24,7 @@ pub(super) fn parse_value(text: &str) -> Result<Value, toml::de::Error> {
     Value::deserialize(ValueDeserializer::parse(text)?)
 }
 
-/// A value in TOML on one line, with an exponent in small numbers; `None` for null.
+/// Returns a value in TOML on one line, with an exponent in small numbers; `None` for null.
 fn json_as_toml(value: &Json) -> Option<String> {
     Some(match value {
         Json::Null => return None,
@@ -45,7 +45,7 @@ fn json_as_toml(value: &Json) -> Option<String> {
     })
 }
 
-/// A string with TOML's quotes and escapes.
+/// Returns a string with TOML's quotes and escapes.
 fn quote(text: &str) -> String {
     Value::String(text.to_owned()).to_string()
 }

@@ -167,7 +167,7 @@ fn counts(items: &DeArray<'_>, max: u64) -> Result<Value, Refusal> {
     }
 }
 
-/// A list of values of `key`, as a grid has.
+/// Returns a list of values of `key`, as a grid has.
 fn listed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue> {
     match value.get_ref() {
         DeValue::Array(items) if !items.is_empty() => {
@@ -182,7 +182,7 @@ fn listed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue
     }
 }
 
-/// A table from keys to values, each checked by `check`; keys may be quoted paths or nested tables.
+/// Returns a table from keys to values, each checked by `check`; keys may be quoted paths or nested tables.
 fn settings(owner: &Key, table: &DeTable<'_>, check: &mut Check<'_>) -> Result<toml::Table, InvalidValue> {
     let mut found = toml::Table::new();
     flatten(owner, "", table, check, &mut found)?;
@@ -240,7 +240,7 @@ fn unquote(text: &str, fits: impl Fn(&str) -> bool) -> Refusal {
     if fits(text) { refusal.fix(format!("write {text} without the quotes")) } else { refusal }
 }
 
-/// The value for a message: short, on one line.
+/// Returns the value for a message: short, on one line.
 fn shown(value: &DeValue<'_>) -> String {
     const LONGEST: usize = 40;
     let text = match value {

@@ -91,7 +91,7 @@ pub struct Mark {
 }
 
 impl Figure {
-    /// The right edge of the panels.
+    /// Returns the right edge of the panels.
     fn right(&self) -> i32 {
         let is_marked = self.panels.iter().any(|panel| !panel.marks.is_empty());
         SIZE.0 as i32 - if is_marked { RIGHT_OF_MARKS } else { RIGHT }

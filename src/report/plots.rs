@@ -114,7 +114,7 @@ fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     })
 }
 
-/// Tokens per second of the training steps, and the steady state.
+/// Returns tokens per second of the training steps, and the steady state.
 fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
     let training = |row: &&TimingRow| matches!(row.phase, Phase::Train | Phase::Warmup);
     let rows: Vec<&TimingRow> = timing.iter().filter(training).collect();
@@ -200,7 +200,8 @@ fn schedule(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     })
 }
 
-/// Every point, thin, and the median around it, bold; the points alone where there are too few to smooth.
+/// Returns every point, thin, and the median around it, bold; the points alone where there are too few to
+/// smooth.
 fn smoothed(name: &str, hue: Hue, points: Points) -> Vec<Series> {
     let window = window(points.len());
     if window == 1 {
@@ -213,7 +214,7 @@ fn smoothed(name: &str, hue: Hue, points: Points) -> Vec<Series> {
     ]
 }
 
-/// The bold one of [`smoothed`] series.
+/// Returns the bold one of [`smoothed`] series.
 fn bold(series: &[Series]) -> &[(f64, f64)] {
     series.last().map_or(&[], |series| &series.points)
 }
@@ -227,17 +228,17 @@ fn x_range(last_step: u64) -> (f64, f64) {
     (0.0, last_step.max(1) as f64)
 }
 
-/// The first step whose value is not finite.
+/// Returns the first step whose value is not finite.
 fn first_gap(points: &[(f64, f64)]) -> Option<u64> {
     points.iter().find(|p| !p.1.is_finite()).map(|p| p.0 as u64)
 }
 
-/// The run and how much it trained.
+/// Describes the run and how much it trained.
 fn described(summary: &Summary) -> String {
     format!("{}  ·  {} tokens", summary.run, short(summary.tokens_seen as f64))
 }
 
-/// A tick such as `1.5` or `0.02`.
+/// Returns a tick such as `1.5` or `0.02`.
 fn decimal(value: f64) -> String {
     if value != 0.0 && !(1e-3..1e4).contains(&value.abs()) {
         return scientific(value);
@@ -246,7 +247,7 @@ fn decimal(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A tick such as `3e-4` or `2.5e-4`.
+/// Returns a tick such as `3e-4` or `2.5e-4`.
 fn scientific(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();

@@ -26,7 +26,7 @@ pub fn png(svg: &str) -> Result<Vec<u8>> {
     pixels.encode_png().map_err(|e| Error::failed(format!("cannot encode a PNG: {e}")))
 }
 
-/// The width of a line of text in the regular weight, in the unit of `size` (pixels per em).
+/// Returns the width of a line of text in the regular weight, in the unit of `size` (pixels per em).
 pub fn text_width(text: &str, size: f64) -> Result<f64> {
     let escaped = text.replace('&', "&amp;").replace('<', "&lt;");
     let svg = format!(

@@ -48,7 +48,7 @@ impl Examined {
     }
 }
 
-/// The form of a block: one with hashes in the page is inline.
+/// Returns the form of a block: one with hashes in the page is inline.
 pub fn form(block: &Block) -> Form {
     let has_hashes = !block.from.is_empty() || attributes::get(&block.end, "hash").is_some();
     if has_hashes { Form::Inline } else { Form::Locked }
@@ -119,7 +119,7 @@ fn dedup_sources(rendered: &mut Rendered) {
     rendered.sources.retain(|source| seen.insert(source.id.clone()));
 }
 
-/// The text of a block as it should be, with its hashes where its form has them.
+/// Returns the text of a block as it should be, with its hashes where its form has them.
 fn fresh(form: Form, rendered: &Rendered) -> Fresh {
     match form {
         Form::Locked => {
@@ -190,7 +190,7 @@ fn compare_body(text: &str, examined: &Examined, expected: &str, stale: &mut Vec
     }
 }
 
-/// The kept folders that a block of the locked form shows against those that it would show now.
+/// Returns the kept folders that a block of the locked form shows against those that it would show now.
 fn changed_roots(body: &str, rendered: &Rendered, locked: &Hashes) -> Vec<Why> {
     let roots = roots(rendered);
     let mut whys: Vec<Why> = Vec::new();
@@ -214,7 +214,7 @@ fn changed_roots(body: &str, rendered: &Rendered, locked: &Hashes) -> Vec<Why> {
     whys
 }
 
-/// The kept folders in the same folder as `id` that a block links to.
+/// Returns the kept folders in the same folder as `id` that a block links to.
 fn shown_beside(body: &str, id: &str) -> Vec<String> {
     let Some((group, _)) = id.rsplit_once('/') else { return Vec::new() };
     let group = format!("{group}/");
@@ -225,8 +225,8 @@ fn shown_beside(body: &str, id: &str) -> Vec<String> {
     names.map(|name| format!("{group}{name}")).collect()
 }
 
-/// A source that is selected now and that the block does not show; `others` are those of its folder that it
-/// shows.
+/// Returns a source that is selected now and that the block does not show; `others` are those of its folder
+/// that it shows.
 fn not_shown(source: &Source, others: &[String]) -> Why {
     let is_newer = others.iter().all(|id| *id < source.id);
     let what = if source.id.starts_with(COMPARISONS) { "comparison" } else { "run" };
@@ -237,7 +237,7 @@ fn not_shown(source: &Source, others: &[String]) -> Why {
     })
 }
 
-/// The manifests that a block of the inline form names against those that it would name now.
+/// Returns the manifests that a block of the inline form names against those that it would name now.
 fn changed_sources(block: &Block, rendered: &Rendered) -> Vec<Why> {
     let pair = |from: &'_ Attributes| {
         let [id, manifest] = ["kept", "manifest"].map(|name| attributes::get(from, name).map(str::to_owned));
@@ -278,7 +278,7 @@ fn digits(hash: &str) -> &str {
     hash.get(..12).unwrap_or(hash)
 }
 
-/// The reason for a block whose text does not have its hash.
+/// Returns the reason for a block whose text does not have its hash.
 fn edited(text: &str, block: &Block, fresh: Option<&str>) -> Why {
     match fresh {
         Some(fresh) if fresh != &text[block.body.clone()] => {
@@ -292,7 +292,8 @@ fn edited(text: &str, block: &Block, fresh: Option<&str>) -> Why {
     }
 }
 
-/// The first line that differs from what it should be: its number, and both versions around the difference.
+/// Returns the first line that differs from what it should be: its number, and both versions around the
+/// difference.
 fn first_difference(text: &str, block: &Block, fresh: &str) -> (usize, String, String) {
     let first_line = text[..block.body.start].matches('\n').count() + 1;
     let (mut there, mut made) = (text[block.body.clone()].lines(), fresh.lines());

@@ -112,23 +112,23 @@ impl KeptRun {
         }
     }
 
-    /// The run's name, which begins with its time.
+    /// Returns the run's name, which begins with its time.
     pub fn name(&self) -> &str {
         &self.summary.run
     }
 
-    /// The environment of the process that began the run.
+    /// Returns the environment of the process that began the run.
     pub fn environment(&self) -> Option<&Environment> {
         self.environments.first()
     }
 
-    /// The recipe's name as the folder has it.
+    /// Returns the recipe's name as the folder has it.
     pub fn recipe(&self) -> &str {
         self.source.id.split('/').next().unwrap_or_default()
     }
 }
 
-/// A folder's path beneath the folder of kept things, with `/`.
+/// Returns a folder's path beneath the folder of kept things, with `/`.
 pub fn id(kept: &Path, folder: &Path) -> String {
     let inside = folder.strip_prefix(kept).unwrap_or(folder);
     inside.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/")
@@ -138,7 +138,7 @@ fn unreadable(folder: &Path, error: &Error) -> Vec<Why> {
     vec![Why::mended_by(error.message(), restore(folder))]
 }
 
-/// The command that brings back what was kept.
+/// Returns the command that brings back what was kept.
 pub fn restore(path: &Path) -> String {
     format!("git checkout -- {}", path.display())
 }
@@ -158,7 +158,7 @@ fn environments(folder: &Path) -> Result<Vec<Environment>> {
     }
 }
 
-/// The values of `resolved.toml` by `section.key`, as text.
+/// Returns the values of `resolved.toml` by `section.key`, as text.
 pub fn recipe_values(folder: &Path) -> Result<BTreeMap<String, String>> {
     let path = folder.join(RESOLVED);
     let text = std::fs::read_to_string(&path).at("read", &path)?;

@@ -130,7 +130,7 @@ fn is_hash(word: &str) -> bool {
     word.len() == 64 && word.chars().all(|c| c.is_ascii_digit() || ('a'..='f').contains(&c))
 }
 
-/// The keys of the blocks of a page, in their order.
+/// Returns the keys of the blocks of a page, in their order.
 pub fn keys<'a>(page: &str, blocks: impl IntoIterator<Item = &'a Attributes>) -> Vec<Key> {
     let mut seen: BTreeMap<Key, usize> = BTreeMap::new();
     let key = |attributes: &'a Attributes| {
@@ -151,7 +151,7 @@ pub fn keys<'a>(page: &str, blocks: impl IntoIterator<Item = &'a Attributes>) ->
     blocks.into_iter().map(key).collect()
 }
 
-/// A value as one word.
+/// Returns a value as one word.
 pub fn word(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -164,7 +164,7 @@ pub fn word(text: &str) -> String {
     if out.is_empty() { "-".to_owned() } else { out }
 }
 
-/// The sources of a block that no other source's manifest covers.
+/// Returns the sources of a block that no other source's manifest covers.
 pub fn roots(rendered: &Rendered) -> Vec<&Source> {
     let covered: BTreeSet<&str> =
         rendered.sources.iter().flat_map(|source| &source.runs).map(|run| run.run.as_str()).collect();

@@ -163,7 +163,7 @@ fn unclosed(block: &Block, place: &str) -> Fault {
     Fault { line: block.line, kind: FaultKind::Unclosed, why }
 }
 
-/// The marker that begins in the line at `at`, if one does.
+/// Returns the marker that begins in the line at `at`, if one does.
 fn marker(page: &str, at: usize, line: usize) -> Option<Result<Marker<'_>, Fault>> {
     let indent = page[at..].len() - page[at..].trim_start_matches(' ').len();
     let start = at + indent;

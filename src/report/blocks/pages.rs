@@ -77,7 +77,7 @@ struct Page {
     faults: Vec<PageProblem>,
 }
 
-/// The pages of a folder: `README.md` and every Markdown file below `docs`.
+/// Returns the pages of a folder: `README.md` and every Markdown file below `docs`.
 ///
 /// # Errors
 /// When a folder cannot be read.
@@ -126,7 +126,8 @@ pub fn check(scope: &Scope<'_>) -> Result<Found> {
 /// a block are dropped where `forget` names them (or their page), and are problems elsewhere.
 ///
 /// # Errors
-/// When a file cannot be read or written, when the lock is damaged, or for a name in `forget` that means no such line.
+/// When a file cannot be read or written, when the lock is damaged, or for a name in `forget` that means no
+/// such line.
 pub fn update(scope: &Scope<'_>, forget: &[String]) -> Result<Found> {
     render_all(scope, forget, form)
 }
@@ -205,7 +206,7 @@ fn put(block: &Examined, page: &mut String, lock: &mut Lock) -> Result<bool> {
     Ok(is_changed)
 }
 
-/// The kept folders and the figures that the blocks of the pages show.
+/// Returns the kept folders and the figures that the blocks of the pages show.
 ///
 /// # Errors
 /// When a page cannot be read, or a block cannot be rendered.
@@ -292,7 +293,7 @@ impl Scope<'_> {
         Ok(Page { blocks, faults, text: text.clone() })
     }
 
-    /// The page's name in the lock: its path from the lock's folder.
+    /// Returns the page's name in the lock: its path from the lock's folder.
     fn name_of(&self, page: &Path) -> String {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         text::link(&absolute(&Path::new(".").join(self.root)), &absolute(page)).replace("%20", " ")
@@ -328,7 +329,7 @@ impl Scope<'_> {
         Ok(())
     }
 
-    /// A line of the lock without a block.
+    /// Returns a line of the lock without a block.
     fn orphan(&self, lock: &Lock, key: &Key) -> PageProblem {
         // The first line is a title, and the others are sorted.
         let line = lock.lines.range(..key).count() + 2;
@@ -365,7 +366,7 @@ impl Scope<'_> {
         }
     }
 
-    /// The command that renders a page again.
+    /// Returns the command that renders a page again.
     fn render_again(&self, page: &Path) -> String {
         let results = self.kept.parent().filter(|results| *results != Path::new("results"));
         let results = results.map_or(String::new(), |results| format!(" --results {}", results.display()));

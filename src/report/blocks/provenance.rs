@@ -20,14 +20,14 @@ pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> String {
     seen.join(" then ")
 }
 
-/// The device class that a run was measured on, such as `NVIDIA H200`, `2 × NVIDIA H200 by NV18` or `cpu
-/// avx512`.
+/// Returns the device class that a run was measured on, such as `NVIDIA H200`, `2 × NVIDIA H200 by NV18` or
+/// `cpu avx512`.
 pub fn device(run: &KeptRun) -> String {
     let classes: Vec<String> = run.environments.iter().map(Environment::device_class).collect();
     distinct(classes.iter().map(String::as_str))
 }
 
-/// A link to a run's folder.
+/// Returns a link to a run's folder.
 pub fn link(run: &KeptRun, scene: &Scene<'_>) -> String {
     format!("[{}]({})", run.name(), scene.link(&run.source.folder))
 }
@@ -57,7 +57,7 @@ pub fn line(scene: &Scene<'_>, runs: &[&KeptRun], arms: &[&Arm], folders: &[&Pat
     format!("<sub>{} · {more}</sub>\n", parts.join(", "))
 }
 
-/// The README of a kept folder, or the folder itself where it has none.
+/// Returns the README of a kept folder, or the folder itself where it has none.
 pub fn page_of(folder: &Path) -> std::path::PathBuf {
     let readme = folder.join(README);
     if readme.is_file() { readme } else { folder.to_owned() }
@@ -74,7 +74,8 @@ fn list(word: &str, values: impl Iterator<Item = String>) -> String {
     if distinct.is_empty() { String::new() } else { format!("{word}{}", distinct.join(", ")) }
 }
 
-/// A GPU by its model and links, such as `2 × H200 (NV18)`; a CPU by its instruction set, model and threads.
+/// Returns a GPU by its model and links, such as `2 × H200 (NV18)`; a CPU by its instruction set, model and
+/// threads.
 fn short_device(environment: &Environment) -> String {
     match &environment.gpu {
         Some(gpu) => plain(&short_class(&gpu.class())),
@@ -87,7 +88,7 @@ fn short_device(environment: &Environment) -> String {
     }
 }
 
-/// A device class without the vendor, and with links in parentheses.
+/// Returns a device class without the vendor, and with links in parentheses.
 fn short_class(class: &str) -> String {
     let class = class.replace("NVIDIA ", "");
     match class.split_once(" by ") {
@@ -96,7 +97,7 @@ fn short_class(class: &str) -> String {
     }
 }
 
-/// The commit that a process was built from.
+/// Returns the commit that a process was built from.
 fn commit(environment: &Environment) -> String {
     let build = &environment.build;
     let commit =
@@ -108,7 +109,7 @@ fn commit(environment: &Environment) -> String {
     format!("{}{changes}{profile}", plain(commit))
 }
 
-/// The commits that a run was measured at.
+/// Returns the commits that a run was measured at.
 pub fn commits(run: &KeptRun) -> impl Iterator<Item = String> {
     run.environments.iter().filter_map(|environment| environment.build.commit.clone())
 }

@@ -16,7 +16,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The word for one run of a comparison.
+    /// Returns the word for one run of a comparison.
     pub fn trial(self) -> &'static str {
         match self {
             Form::Locked => "trial",
@@ -37,7 +37,7 @@ pub struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// A path as a link from the page.
+    /// Returns a path as a link from the page.
     pub fn link(&self, to: &Path) -> String {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         // The empty path is the current folder, which `absolute` refuses.

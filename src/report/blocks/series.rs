@@ -24,7 +24,7 @@ struct Member {
     runs: Vec<KeptRun>,
 }
 
-/// A table of the newest comparison of each name at each value of `over`, and a picture of them.
+/// Returns a table of the newest comparison of each name at each value of `over`, and a picture of them.
 pub fn render(
     scene: &Scene<'_>,
     spec: &Spec,
@@ -101,7 +101,7 @@ fn member(scene: &Scene<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<
     Ok(Member { at, runs: runs.into_values().collect(), comparison, source })
 }
 
-/// The page of a comparison that a row leads to.
+/// Returns the page of a comparison that a row leads to.
 fn folder_or_readme(scene: &Scene<'_>, member: &Member) -> PathBuf {
     match scene.form {
         Form::Inline => member.source.folder.clone(),
@@ -118,7 +118,7 @@ fn unlike(members: &[Member], spec: &Spec, over: &str) -> (Option<String>, Vec<W
     alike::compare(&rows, &across)
 }
 
-/// A value of the key: with commas where it is whole, else as short as it can be written.
+/// Returns a value of the key: with commas where it is whole, else as short as it can be written.
 fn key_value(value: f64) -> String {
     if value.fract() == 0.0 { decimal(Some(value), 0) } else { value.to_string() }
 }

@@ -38,7 +38,7 @@ pub enum BlockKind {
     Sweep { columns: Vec<Column> },
 }
 
-/// An empty block to paste into a page.
+/// Returns an empty block to paste into a page.
 ///
 /// # Errors
 /// When the block would not be understood.

@@ -10,12 +10,12 @@ pub struct Why {
 }
 
 impl Why {
-    /// A reason that rendering the page again removes.
+    /// Creates a reason that rendering the page again removes.
     pub fn stale(why: impl Into<String>) -> Self {
         Self { why: why.into(), mend: None }
     }
 
-    /// A reason that another step removes.
+    /// Creates a reason that another step removes.
     pub fn mended_by(why: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { why: why.into(), mend: Some(mend.into()) }
     }
