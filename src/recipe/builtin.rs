@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::suggest::nearest;
 
-/// Name and text of each, in the order in which they are listed.
+/// Name and text of each, in listing order.
 pub static RECIPES: &[(&str, &str)] = &[
     ("quickstart", include_str!("../../recipes/quickstart.toml")),
     ("dim384", include_str!("../../recipes/dim384.toml")),
@@ -17,7 +17,7 @@ pub fn find(name: &str) -> Option<(&'static str, &'static str)> {
     RECIPES.iter().copied().find(|(known, _)| *known == name)
 }
 
-/// [`find`], or a usage error that names the nearest one.
+/// As [`find`], but a missing recipe is a usage error that names the nearest one.
 ///
 /// # Errors
 /// When there is no such recipe.

@@ -8,7 +8,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::collections::BTreeMap;
 use std::ops::Bound::Included;
 
-/// `[optimizer]`: how gradients become updates.
+/// `[optimizer]`: the optimizer and its settings.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(from = "Written")]
 pub struct Optimizer {
@@ -20,7 +20,7 @@ pub struct Optimizer {
     pub values: Values,
 }
 
-/// The section as layers set it: what is missing has its default.
+/// The section as layers set it: missing keys have their defaults.
 #[derive(Default, Deserialize)]
 struct Written {
     name: Option<String>,
@@ -45,7 +45,7 @@ impl Default for Optimizer {
 }
 
 impl Serialize for Optimizer {
-    /// Returns every key of the section in the order of the table; null for what this optimizer does not
+    /// Writes every key of the section in the order of the table; null for keys that this optimizer does not
     /// have.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;

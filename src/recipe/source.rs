@@ -1,4 +1,4 @@
-//! The place of a value: the text that sets it, and the bytes in that text.
+//! The location of a value: the text that sets it, and the bytes in that text.
 
 use std::fmt;
 use std::ops::Range;
@@ -95,7 +95,7 @@ impl fmt::Display for Layer {
     }
 }
 
-/// The place of one assignment.
+/// The location of one assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     pub(super) source: Arc<Source>,
@@ -112,7 +112,7 @@ impl Location {
         self.source.text[..value.start].matches('\n').count() + 1
     }
 
-    /// Returns the layer that this place belongs to.
+    /// Returns the layer of this location.
     pub fn layer(&self) -> Layer {
         match &self.source.origin {
             Origin::File(_) | Origin::BuiltIn(_) => {

@@ -1,4 +1,4 @@
-//! The pictures of a run, made from its files: loss, throughput, learning rate and gradient norm.
+//! The pictures of a run, drawn from its files: loss, throughput, learning rate and gradient norm.
 
 use super::chart::{self, Figure, Look, Mark, Panel, Series};
 use super::raster;
@@ -12,7 +12,7 @@ use crate::results::rows::{self, MetricsRow, Phase, TimingRow};
 use crate::results::summary::Summary;
 use std::path::{Path, PathBuf};
 
-/// Points of a smoothed curve; more do not show.
+/// Maximum number of points of a smoothed curve; more are not visible.
 const SMOOTH_POINTS: usize = 1000;
 
 /// A figure of a run in one theme.
@@ -26,7 +26,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// Its path beneath the run folder.
+    /// Returns its path beneath the run folder.
     pub fn file(&self, extension: &str) -> String {
         format!("{PLOTS}/{}-{}.{extension}", self.name, self.theme)
     }
@@ -56,7 +56,8 @@ pub fn draw(run: &Path) -> Result<Vec<Picture>> {
     Ok(pictures)
 }
 
-/// Writes what [`draw`] draws into the run folder as `plots/NAME-THEME.{svg,png}`, and returns the paths.
+/// Writes the pictures of [`draw`] into the run folder as `plots/NAME-THEME.{svg,png}`, and returns the
+/// paths.
 ///
 /// # Errors
 /// When a file cannot be read or written.
@@ -76,7 +77,7 @@ pub fn render(run: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Training and validation loss, and the floor.
+/// Returns training and validation loss, and the floor.
 fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     let x = x_range(metrics.last()?.step);
     let raw = column(metrics, |row| Some(row.loss.into()));
@@ -157,7 +158,7 @@ fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
     })
 }
 
-/// Learning rate above, gradient norm below.
+/// Returns the learning rate above, the gradient norm below.
 fn schedule(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     let x = x_range(metrics.last()?.step);
     let rate = column(metrics, |row| Some(row.lr));
@@ -223,7 +224,7 @@ fn column(metrics: &[MetricsRow], value: impl Fn(&MetricsRow) -> Option<f64>) ->
     metrics.iter().filter_map(|row| Some((row.step as f64, value(row)?))).collect()
 }
 
-/// From the start to the last step.
+/// Returns the range from the start to the last step.
 fn x_range(last_step: u64) -> (f64, f64) {
     (0.0, last_step.max(1) as f64)
 }

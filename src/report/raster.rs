@@ -4,10 +4,10 @@ use crate::error::{Error, Result};
 use resvg::{tiny_skia, usvg};
 use std::sync::{Arc, LazyLock};
 
-/// The font family of all pictures, with what browsers fall back to where an SVG is shown without the font.
+/// The font family of all pictures, with fallbacks for browsers that show an SVG without the font.
 pub const FAMILY: &str = "Inter, Helvetica, Arial, sans-serif";
 
-/// Parsing options with the embedded fonts and no others: nothing depends on what a machine has installed.
+/// Parsing options with the embedded fonts only: nothing depends on the fonts of a machine.
 static OPTIONS: LazyLock<usvg::Options<'static>> = LazyLock::new(|| {
     let mut fonts = usvg::fontdb::Database::new();
     fonts.load_font_data(include_bytes!("font/Inter-Regular-Latin.otf").to_vec());

@@ -51,8 +51,8 @@ pub fn smooth(points: &[(f64, f64)], window: usize, count: usize) -> Points {
     chosen.map(|i| (points[i].0, if points[i].1.is_finite() { median(i) } else { f64::NAN })).collect()
 }
 
-/// At most about `2 * buckets` points that draw the same picture: the lowest and highest of each stretch, in
-/// order.
+/// Returns at most about `2 * buckets` points that draw the same picture: the lowest and highest of each
+/// stretch, in order.
 pub fn thin(points: &[(f64, f64)], buckets: usize) -> Points {
     if points.len() <= 2 * buckets {
         return points.to_vec();
@@ -97,10 +97,10 @@ pub fn robust_range(values: &[(f64, f64)], smoothed: &[(f64, f64)]) -> Option<(f
     Some((low, usual.map_or(high, |usual| high.min(1.5 * usual))))
 }
 
-/// Widens a range by shares of its height as drawn, below and above; an empty range gets some height.
+/// Widens a range by fractions of its height as drawn, below and above; an empty range gets some height.
 pub fn pad((low, high): (f64, f64), scale: Scale, below: f64, above: f64) -> (f64, f64) {
     let (bottom, top) = (scale.place(low), scale.place(high));
-    // Less than this is rounding noise around one value.
+    // Smaller differences are rounding noise around one value.
     let flat = top - bottom <= 1e-9 * top.abs().max(1e-30);
     let (bottom, top) = match scale {
         _ if !flat => (bottom, top),
@@ -112,8 +112,8 @@ pub fn pad((low, high): (f64, f64), scale: Scale, below: f64, above: f64) -> (f6
     (scale.value(bottom - below * height), scale.value(top + above * height))
 }
 
-/// About `count` round values within a range: multiples of 1, 2 or 5 times a power of ten, and on a log scale
-/// that spans much, such numbers themselves.
+/// Returns about `count` round values within a range: multiples of 1, 2 or 5 times a power of ten, and on a
+/// log scale that spans several powers, such numbers themselves.
 pub fn ticks(low: f64, high: f64, scale: Scale, count: usize) -> Vec<f64> {
     if low.partial_cmp(&high) != Some(std::cmp::Ordering::Less) {
         return Vec::new();

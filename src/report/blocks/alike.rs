@@ -20,7 +20,7 @@ pub struct Row {
     pub complete: bool,
 }
 
-/// An error unless rows may differ in this: an aspect, a section or a key of recipes.
+/// Checks that rows may differ in this: an aspect, a section or a key of recipes.
 pub fn known(name: &str) -> Result<(), String> {
     let sections = SECTIONS.iter().map(|(section, _)| *section);
     if ASPECTS.contains(&name) || sections.clone().any(|section| section == name) || find_path(name).is_some()

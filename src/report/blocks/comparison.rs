@@ -1,4 +1,4 @@
-//! A kept before and after.
+//! Blocks of kept comparisons.
 
 use super::kept::{self, KeptRun, Source};
 use super::scene::{Form, Rendered, Scene};
@@ -12,7 +12,7 @@ use crate::results::folder::PLOTS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The quantity that is compared first.
+/// The quantity in the first row.
 const SPEED: &str = "tok_s";
 
 /// A comparison of a block.
@@ -195,7 +195,8 @@ fn compare(comparison: &Comparison, runs: &[KeptRun], spec: &Spec) -> (Option<St
     (sentence, faults)
 }
 
-/// Name, verdict and hypothesis. The one comparison of a block has its link in the line of provenance.
+/// Returns name, verdict and hypothesis. If a block has one comparison, its link is in the line of
+/// provenance.
 fn heading(comparison: &Comparison, scene: &Scene<'_>, folder: &Path, is_single: bool) -> String {
     let (name, verdict) = (plain(&comparison.name), comparison.verdict.as_str());
     let mut text = match scene.form {
@@ -282,7 +283,7 @@ pub fn held(comparison: &Comparison) -> &'static str {
     }
 }
 
-/// Verdict, loss gate, prediction, changed keys and remarks, as a list.
+/// Returns verdict, loss gate, prediction, changed keys and remarks, as a list.
 fn findings(scene: &Scene<'_>, comparison: &Comparison) -> String {
     let trials = format!("{}s", scene.form.trial());
     let effect = decimal(Some(comparison.min_effect * 100.0), 1);
@@ -294,7 +295,7 @@ fn findings(scene: &Scene<'_>, comparison: &Comparison) -> String {
     let allowed = match (gate.holds, gate.tolerance) {
         (_, Some(tolerance)) => format!(" (differences in loss up to {tolerance} allowed)"),
         (Some(_), None) => " (the same bits asked for)".to_owned(),
-        // No tolerance was given.
+        // No tolerance was set.
         (None, None) => String::new(),
     };
     lines.push(format!("Loss gate {}: {}{allowed}.", self::gate(comparison), plain(&gate.found)));

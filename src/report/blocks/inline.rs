@@ -79,13 +79,13 @@ fn small(lines: &[String]) -> String {
     lines.join("<br>\n") + "\n"
 }
 
-/// Lines that say where runs' numbers come from; runs of the same origin share one.
+/// Returns lines with the origin of runs; runs of the same origin share one.
 fn lines<'a>(runs: impl IntoIterator<Item = &'a KeptRun>, scene: &Scene<'_>) -> Vec<String> {
     let mut groups: Vec<((String, String), Vec<&KeptRun>)> = Vec::new();
     for run in runs {
         let origin = origin(run);
         match groups.iter_mut().find(|(known, _)| *known == origin) {
-            // A run that stands for several turns is named once.
+            // A run that is in several trials is named once.
             Some((_, of_origin)) if of_origin.iter().any(|other| other.source.id == run.source.id) => {}
             Some((_, of_origin)) => of_origin.push(run),
             None => groups.push((origin, vec![run])),

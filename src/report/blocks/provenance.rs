@@ -9,7 +9,7 @@ use crate::results::keep::README;
 use crate::results::provenance::Environment;
 use std::path::Path;
 
-/// Values without repetitions, in order, as `a then b`.
+/// Returns values without repetitions, in order, as `a then b`.
 pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> String {
     let mut seen: Vec<&str> = Vec::new();
     for value in values {
@@ -32,8 +32,8 @@ pub fn link(run: &KeptRun, scene: &Scene<'_>) -> String {
     format!("[{}]({})", run.name(), scene.link(&run.source.folder))
 }
 
-/// One line for a block of these runs, and of the arms of comparisons without kept runs. `folders` are the
-/// kept folders that it shows; a single one is linked to, several are linked by the table above.
+/// Returns one line for a block of these runs, and of the arms of comparisons without kept runs. `folders`
+/// are the kept folders that it shows; a single one is linked to, several are linked by the table above.
 pub fn line(scene: &Scene<'_>, runs: &[&KeptRun], arms: &[&Arm], folders: &[&Path]) -> String {
     let environments = || runs.iter().flat_map(|run| &run.environments);
     let mut parts = Vec::new();
@@ -63,7 +63,7 @@ pub fn page_of(folder: &Path) -> std::path::PathBuf {
     if readme.is_file() { readme } else { folder.to_owned() }
 }
 
-/// Values without repetitions, after a word.
+/// Returns values without repetitions, after a word.
 fn list(word: &str, values: impl Iterator<Item = String>) -> String {
     let mut distinct: Vec<String> = Vec::new();
     for value in values {
@@ -103,7 +103,7 @@ fn commit(environment: &Environment) -> String {
     let commit =
         build.commit.as_deref().map_or("of an unknown commit", |commit| commit.get(..7).unwrap_or(commit));
     let changes = if build.dirty == Some(true) { " with changes" } else { "" };
-    // Speeds of debug builds must not pass for others.
+    // Speeds of debug builds must be marked as such.
     let profile = build.profile.as_deref().filter(|profile| !profile.starts_with("release"));
     let profile = profile.map_or(String::new(), |profile| format!(" ({})", plain(profile)));
     format!("{}{changes}{profile}", plain(commit))

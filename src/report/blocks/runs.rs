@@ -101,7 +101,7 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
     Ok(rendered)
 }
 
-/// Pictures of runs, each with where it comes from.
+/// Returns pictures of runs, each with its origin.
 pub fn plot(scene: &Scene<'_>, spec: &Spec, plot: &str, alt: Option<&str>) -> Result<Rendered, Vec<Why>> {
     let runs = select(scene, spec)?;
     let mut rendered = sources_of(&runs);

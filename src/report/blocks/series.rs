@@ -1,4 +1,4 @@
-//! Kept comparisons in the order of a key: how a ratio goes with the number of GPUs, the width, the batch.
+//! Kept comparisons in the order of a key: ratios by the number of GPUs, the width, the batch.
 
 use super::kept::{KeptRun, Source};
 use super::scene::{Form, Rendered, Scene};
@@ -11,7 +11,7 @@ use crate::results::comparison::{Arm, COMPARISONS, Comparison};
 use crate::results::folder::PLOTS;
 use std::path::{Path, PathBuf};
 
-/// Characters of a figure's name that say what was selected.
+/// Maximum length of the part of a figure's name that names the selection.
 const LONGEST: usize = 80;
 
 /// A comparison at a value of the key.
@@ -33,7 +33,7 @@ pub fn render(
 ) -> Result<Rendered, Vec<Why>> {
     let mut members: Vec<Member> = Vec::new();
     for name in &spec.select {
-        // Newest first: what is there already is newer.
+        // Newest first: entries that exist already are newer.
         for folder in comparison::find_all(scene.kept, name)? {
             let member = member(scene, folder, over)?;
             let is_newest = |m: &Member| m.at != member.at || m.comparison.name != member.comparison.name;
@@ -54,7 +54,7 @@ pub fn render(
     let mut text = rows(scene, &members, over);
     text.push('\n');
     let selected = spec.select.join("+").replace('/', "-");
-    // A name that is too long for a file is told apart by its hash.
+    // A name that is too long for a file is replaced by its hash.
     let selected = match selected.char_indices().nth(LONGEST) {
         Some((end, _)) => {
             format!("{}-{}", &selected[..end], &blake3::hash(selected.as_bytes()).to_hex()[..8])
@@ -109,7 +109,7 @@ fn folder_or_readme(scene: &Scene<'_>, member: &Member) -> PathBuf {
     }
 }
 
-/// All runs must be alike but for the key, and what their comparisons change.
+/// Checks that all runs are alike except for the key, and for the changes of their comparisons.
 fn unlike(members: &[Member], spec: &Spec, over: &str) -> (Option<String>, Vec<Why>) {
     let changes = members.iter().flat_map(|member| &member.comparison.changes);
     let changed = changes.filter_map(|change| change.split(':').next()).chain([over]);

@@ -55,7 +55,7 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
     headings.extend(["recipe hash", "run"].map(str::to_owned));
     let row = |cell: &Attempt| {
         let mut row: Vec<String> = has_recipes.then(|| plain(&cell.recipe)).into_iter().collect();
-        // Values are TOML, and quotes around a word say nothing to a reader.
+        // Values are TOML; quotes around a word are noise in a table.
         let setting = |key: &&String| {
             cell.settings.get(*key).map_or(BLANK.to_owned(), |value| plain(value.trim_matches('"')))
         };

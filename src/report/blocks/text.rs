@@ -4,7 +4,7 @@ pub use crate::results::markdown::{code, plain, short_hash, table};
 use crate::suggest::nearest;
 use std::path::{Component, Path};
 
-/// `; did you mean …?` with the candidate that is spelt most alike, or nothing.
+/// Returns `; did you mean …?` with the most similar candidate, or nothing.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates).map_or(String::new(), |near| format!("; did you mean `{near}`?"))
 }
