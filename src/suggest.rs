@@ -1,4 +1,4 @@
-//! "Did you mean ...?": the candidate most similar to a misspelt word. One measure of similarity for the
+//! "Did you mean ...?": the candidate most similar to a misspelled word. One measure of similarity for the
 //! whole program.
 
 /// Returns the candidate most similar to `word`, if any is similar enough to be suggested.

@@ -283,7 +283,7 @@ fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usiz
     Diagnostic::new(format!("there is no key {section}.{name}"), help).mark(source, span, "unknown key")
 }
 
-/// Something at the top of a recipe that is no section.
+/// Reports an entry at the top of a recipe that is not a section.
 fn stray(source: &Arc<Source>, name: &str, span: Range<usize>, is_table: bool) -> Diagnostic {
     let key = nearest_key("", name).filter(|_| !is_table);
     let help = match (key, nearest_section(name)) {
