@@ -21,7 +21,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The process exit code for this kind.
+    /// Returns the process exit code for this kind.
     pub fn exit_code(self) -> u8 {
         match self {
             ErrorKind::Failed => 1,
@@ -45,32 +45,32 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of the given kind.
+    /// Creates an error of the given kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), from_other_rank: false }
     }
 
-    /// A run that failed (exit 1).
+    /// Creates the error of a failed run (exit 1).
     pub fn failed(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Failed, message)
     }
 
-    /// A wrong command line, recipe or input file (exit 2).
+    /// Creates the error of a wrong command line, recipe or input file (exit 2).
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Usage, message)
     }
 
-    /// Something that does not fit in memory (exit 4).
+    /// Creates the error of something that does not fit in memory (exit 4).
     pub fn does_not_fit(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::DoesNotFit, message)
     }
 
-    /// The kind, for deciding what to do next.
+    /// Returns the kind, for deciding what to do next.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The message as it is shown.
+    /// Returns the message as it is shown.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -81,7 +81,7 @@ impl Error {
         Self { message: format!("{doing}: {}", self.message), ..self }
     }
 
-    /// The error of a rank that ends only because another rank failed with this one.
+    /// Returns the error of a rank that ends only because another rank failed with this one.
     #[must_use]
     pub fn caused_by_other_rank(self) -> Self {
         Self { from_other_rank: true, ..self.context("another rank stopped the run") }

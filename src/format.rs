@@ -1,6 +1,6 @@
-//! Numbers and tables as people read them: the one place that turns a measured or planned figure into text.
+//! Text forms of numbers and tables for people: the one place that formats a measured or planned figure.
 
-/// Text that stands where there is no value.
+/// Text for a missing value.
 pub const BLANK: &str = "—";
 
 /// Returns `1,234,567` for 1234567.
@@ -133,7 +133,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(columns: &[Column]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }

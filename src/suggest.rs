@@ -1,4 +1,4 @@
-//! "Did you mean ...?": the candidate most similar to a misspelt word. One measure of similarity for the
+//! "Did you mean ...?": the candidate most similar to a misspelled word. One measure of similarity for the
 //! whole program.
 
 /// Returns the candidate most similar to `word`, if any is similar enough to be suggested.
@@ -18,7 +18,7 @@ pub fn nearest_by<'a, T>(word: &str, candidates: impl Iterator<Item = (T, &'a st
 /// Words less similar than this are not suggested.
 const THRESHOLD: f64 = 0.8;
 
-/// Longer words, in bytes, are not compared: they are no misspelling of a name, and the comparison takes
+/// Longer words, in bytes, are not compared: they are not misspellings of a name, and the comparison takes
 /// quadratic time.
 const LONGEST_WORD: usize = 64;
 

@@ -3,18 +3,19 @@
 use crate::device::DType;
 use crate::ir::{Array, Precision};
 
-/// The largest of some errors; NaN where any of them is, 0 where there are none.
+/// Returns the largest of some errors; NaN where any of them is, 0 where there are none.
 pub fn worst(errors: impl IntoIterator<Item = f64>) -> f64 {
     errors.into_iter().fold(0.0, |worst, error| if worst.is_nan() || worst > error { worst } else { error })
 }
 
-/// `‖have − want‖ / ‖want‖`, or `‖have‖` where `want` is zero. Infinite where lengths differ or an infinity is
-/// missing or has the other sign; NaN where either side has a NaN.
+/// `‖have − want‖ / ‖want‖`, or `‖have‖` where `want` is zero. Infinite where lengths differ or an infinity
+/// is missing or has the other sign; NaN where either side has a NaN.
 pub(super) fn relative_l2(have: &[f64], want: &[f64]) -> f64 {
     if have.len() != want.len() {
         return f64::INFINITY;
     }
-    // Equal infinities are no difference, and would otherwise make the norm of `want` infinite and hide the rest.
+    // Equal infinities are no difference, and would otherwise make the norm of `want` infinite and hide the
+    // rest.
     let pairs = || have.iter().zip(want).filter(|(h, w)| !(h.is_infinite() && h == w));
     let difference = pairs().map(|(h, w)| (h - w) * (h - w)).sum::<f64>().sqrt();
     let size = pairs().map(|(_, w)| w * w).sum::<f64>().sqrt();
@@ -24,7 +25,7 @@ pub(super) fn relative_l2(have: &[f64], want: &[f64]) -> f64 {
     }
 }
 
-/// The largest [`relative_l2`] of tensors in pairs; infinite where one side has more tensors.
+/// Returns the largest [`relative_l2`] of tensors in pairs; infinite where one side has more tensors.
 pub(super) fn worst_tensor(have: &[Vec<f64>], want: &[Vec<f64>]) -> f64 {
     if have.len() != want.len() {
         return f64::INFINITY;
@@ -32,7 +33,8 @@ pub(super) fn worst_tensor(have: &[Vec<f64>], want: &[Vec<f64>]) -> f64 {
     worst(have.iter().zip(want).map(|(h, w)| relative_l2(h, w)))
 }
 
-/// As [`worst_tensor`], of an op's outputs and its reference. An output that the reference leaves empty is scratch.
+/// As [`worst_tensor`], of an op's outputs and its reference. An output that the reference leaves empty is
+/// scratch.
 pub(super) fn worst_output(have: &[Array], want: &[Array]) -> f64 {
     if have.len() != want.len() {
         return f64::INFINITY;

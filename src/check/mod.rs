@@ -1,9 +1,9 @@
-//! Proves ops: every case in every mode, as data that the command line and the tests share.
+//! Proof of ops: every case in every mode, as data that the command line and the tests share.
 //!
-//! Modes: the forward against the case's plain reference; the gradient against central differences in f64; narrow
-//! formats against f64; a second gradient added to the first; the same bits for any number of threads. Inputs are
-//! copied into transient tensors that die at the op, so that planned in-place reuse is exercised, and memory is
-//! poisoned throughout.
+//! Modes: the forward against the case's plain reference; the gradient against central differences in f64;
+//! narrow formats against f64; a second gradient added to the first; the same bits for any number of threads.
+//! Inputs are copied into transient tensors that die at the op, so that planned in-place reuse is exercised,
+//! and memory is poisoned throughout.
 
 mod errors;
 
@@ -50,7 +50,7 @@ pub struct Finding {
     pub case: String,
     /// The compared tensor or property.
     pub mode: &'static str,
-    /// The error found, and the bound it is held against.
+    /// The measured error.
     pub error: f64,
     /// The bound.
     pub bound: f64,
@@ -72,7 +72,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The formats that a GPU has.
+/// The formats of activations on a GPU.
 const GPU_FORMATS: &[DType] = &[DType::F32, DType::Bf16];
 
 /// Devices that cases run on.
@@ -85,7 +85,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The formats of activations in which cases run.
+    /// Returns the formats of activations in which cases run.
     fn formats(&self) -> &'static [DType] {
         match self {
             Target::Cpu => &[DType::F64, DType::F32, DType::Bf16],
@@ -93,7 +93,7 @@ impl Target {
         }
     }
 
-    /// A device for a case: the CPU with this many threads, or the GPU.
+    /// Returns a device for a case: the CPU with this many threads, or the GPU.
     fn device(&self, threads: usize) -> Result<Device> {
         let pool = Arc::new(Pool::new(threads)?);
         Ok(match self {
@@ -103,7 +103,7 @@ impl Target {
     }
 }
 
-/// Checks every case of the ops whose name contains `part`, in all formats, and hands each finding to `see`.
+/// Checks every case of the ops whose name contains `part`, in all formats, and passes each finding to `see`.
 ///
 /// # Errors
 /// When a case cannot be compiled or run at all, or `see` fails.
@@ -126,7 +126,8 @@ pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> R
     Ok(())
 }
 
-/// Puts every case of the ops whose name contains `part` into a queue that runs nothing, in the formats of a GPU.
+/// Queues every case of the ops whose name contains `part` on a collector, which runs nothing, in the formats
+/// of a GPU.
 ///
 /// # Errors
 /// When an op has no GPU implementation.
@@ -145,11 +146,11 @@ pub fn collect_cases(part: &str, collector: &Collector) -> Result<()> {
     Ok(())
 }
 
-/// A case compiled at a precision: its program, and where inputs, outputs and gradients lie.
+/// A case compiled at a precision: its program, and the slots of inputs, outputs and gradients.
 pub struct Bench {
     forward: Section,
     both: Option<Section>,
-    /// As `both`, in a later micro-step: gradients are added to what is there.
+    /// As `both`, in a later micro-step: gradients are added to the present values.
     again: Option<Section>,
     engine: Engine,
     inputs: Vec<SlotId>,
@@ -162,7 +163,7 @@ impl Bench {
     /// Compiles a case.
     ///
     /// # Errors
-    /// When the op refuses its inputs or has no gradient where the case wants one.
+    /// When the op rejects its inputs, or has no gradient but the case needs one.
     pub fn new(case: &Case, precision: Precision, device: Device) -> Result<Self> {
         let state = Arc::new(layout(case, precision)?);
         let forward = Section::new(forward(case, &state)?.0);
@@ -190,7 +191,7 @@ impl Bench {
         })
     }
 
-    /// The program with its gradient, if the case has one.
+    /// Returns the program with its gradient, if the case has one.
     pub fn program(&self) -> &Program {
         &self.both.as_ref().unwrap_or(&self.forward).program
     }
@@ -247,7 +248,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Reads the outputs, and sees that padding is zero.
+    /// Reads the outputs, and checks that padding is zero.
     fn read_outputs(&self) -> Result<Vec<Array>> {
         let state = &self.engine.state;
         let mut arrays = Vec::new();
@@ -350,7 +351,7 @@ pub fn check(case: &Case, precision: Precision, target: &Target) -> Result<Vec<F
     Ok(findings)
 }
 
-/// The case of the same name at another precision.
+/// Returns the case of the same name at another precision.
 fn counterpart(case: &Case, precision: Precision) -> Result<Case> {
     let cases = match case.op.cases(precision) {
         Cases::Own(cases) => cases,
@@ -364,8 +365,8 @@ fn counterpart(case: &Case, precision: Precision) -> Result<Case> {
     })
 }
 
-/// Largest |analytic − numeric| / (atol + rtol·|numeric|) of derivatives by central differences: along single elements
-/// of each input, and along random directions, which depend on every element.
+/// Largest |analytic − numeric| / (atol + rtol·|numeric|) of derivatives by central differences: along single
+/// elements of each input, and along random directions, which depend on every element.
 fn worst_difference(case: &Case, bench: &mut Bench, data: &Data, grads: &[Vec<f64>]) -> Result<f64> {
     let mut objective = |input: usize, direction: &[(usize, f64)], step: f64| -> Result<f64> {
         let mut moved = data.clone();
@@ -391,8 +392,8 @@ fn worst_difference(case: &Case, bench: &mut Bench, data: &Data, grads: &[Vec<f6
     Ok(worst(errors))
 }
 
-/// The directions in which an input of `len` elements is perturbed, as (element, component) pairs: [`PROBES`] single
-/// elements, or all of fewer, then [`DIRECTIONS`] with a random sign at every element.
+/// Returns the directions in which an input of `len` elements is perturbed, as (element, component) pairs:
+/// [`PROBES`] single elements, or all of fewer, then [`DIRECTIONS`] with a random sign at every element.
 fn directions(name: &str, input: usize, len: usize) -> Vec<Vec<(usize, f64)>> {
     let element = |probe| match len <= PROBES {
         true => probe,
@@ -404,7 +405,7 @@ fn directions(name: &str, input: usize, len: usize) -> Vec<Vec<(usize, f64)>> {
     single.chain((0..DIRECTIONS).map(|n| (0..len).map(|at| (at, sign(n, at))).collect())).collect()
 }
 
-/// Inputs, then initial contents, as the reference takes them.
+/// Returns inputs, then initial contents, in the order of the reference.
 fn reference_inputs(case: &Case, data: &Data) -> Vec<Array> {
     let mut arrays: Vec<Array> = case
         .inputs
@@ -444,7 +445,7 @@ fn layout(case: &Case, precision: Precision) -> Result<State> {
     Ok(builder.finish())
 }
 
-/// Copies of the inputs, the op, copies of its outputs.
+/// Records copies of the inputs, the op, and copies of its outputs.
 fn forward(case: &Case, state: &Arc<State>) -> Result<(Program, Vec<crate::ir::TensorId>)> {
     let mut b = Builder::new("forward", Arc::clone(state));
     let mut inputs = Vec::new();
@@ -480,14 +481,14 @@ fn both(case: &Case, state: &Arc<State>, first: bool) -> Result<Program> {
     differentiate(b.finish(), &seeds, first)
 }
 
-/// 128 random bits for a name, a stream and a position.
+/// Returns 128 random bits for a name, a stream and a position.
 fn random(name: &str, stream: usize, at: usize) -> [u32; 4] {
     let digest = blake3::hash(name.as_bytes());
     let key = u32::from_le_bytes([digest.as_bytes()[0], digest.as_bytes()[1], digest.as_bytes()[2], 0]);
     philox([at as u32, stream as u32, 0, 0], [key, 0x9d2c_5680])
 }
 
-/// The values of one tensor of a case, already rounded to a format.
+/// Returns the values of one tensor of a case, already rounded to a format.
 fn values(name: &str, stream: usize, spec: &Spec, fill: &Fill, format: DType) -> Vec<f64> {
     let unit = |bits: u32| (f64::from(bits) + 0.5) / 4_294_967_296.0;
     (0..spec.logical_elements())

@@ -88,8 +88,8 @@ struct SquareGrad(Square);
 /// Elements of the tensor: many more than a gradient check perturbs one by one.
 const LEN: usize = 3000;
 
-/// An element that no single-element probe perturbs, and whose gradient is not among the small ones: an error of
-/// an element near zero is no error of the tensor, in a narrow format.
+/// An element that no single-element probe perturbs, and whose gradient is not among the small ones: an error
+/// of an element near zero is no error of the tensor, in a narrow format.
 fn unprobed() -> usize {
     let case = planted_case(Square::CORRECT, Precision::for_act_dtype(DType::Bf16));
     let data = Data::new(&case).unwrap();
@@ -215,7 +215,8 @@ fn failing_modes(op: Square, dtype: DType) -> Vec<&'static str> {
 
 const FORMATS: [DType; 3] = [DType::F64, DType::F32, DType::Bf16];
 
-/// Asserts that a faulty op fails in `mode` in every format, and in the narrow formats also beside a correct f64.
+/// Asserts that a faulty op fails in `mode` in every format, and in the narrow formats also beside a correct
+/// f64.
 fn assert_caught(op: Square, mode: &str) {
     for dtype in FORMATS {
         for faulty_in_f64 in [true, false] {
@@ -264,8 +265,8 @@ fn a_gradient_that_writes_nothing_fails() {
     assert_caught(op, "gradient");
 }
 
-/// At an element that single-element probes miss, and at the first one that they perturb: finite probes after it must
-/// not hide it.
+/// At an element that single-element probes miss, and at the first one that they perturb: finite probes after
+/// it must not hide it.
 #[test]
 fn nan_infinity_and_a_wrong_element_of_a_gradient_fail() {
     let first_probe = directions("planted", 0, LEN)[0][0].0;

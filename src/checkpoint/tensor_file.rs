@@ -52,7 +52,7 @@ pub(crate) fn write(fs: &dyn Fs, path: &Path, tensors: &[TensorView]) -> Result<
     Ok(Content { bytes: hasher.count(), hash: hasher.finalize() })
 }
 
-/// The JSON header, padded with spaces to a multiple of 8 bytes so that the tensors are aligned.
+/// Returns the JSON header, padded with spaces to a multiple of 8 bytes so that the tensors are aligned.
 fn header(tensors: &[TensorView]) -> Result<Vec<u8>> {
     let mut names = BTreeSet::new();
     let mut infos = Vec::with_capacity(tensors.len());

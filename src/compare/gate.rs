@@ -19,13 +19,13 @@ pub struct LossPoint {
 }
 
 impl LossPoint {
-    /// The point of a row of `metrics.csv`, with the bits of loss and gradient norm.
+    /// Returns the point of a row of `metrics.csv`, with the bits of loss and gradient norm.
     pub fn from_row(row: &MetricsRow) -> Self {
         let bits = (u64::from(row.loss.to_bits()), u64::from(row.grad_norm.to_bits()));
         Self { step: row.step, loss: f64::from(row.loss), bits }
     }
 
-    /// A point of an external command, which prints the loss alone.
+    /// Creates a point of an external command, which prints the loss alone.
     pub fn new(step: u64, loss: f64) -> Self {
         Self { step, loss, bits: (loss.to_bits(), 0) }
     }

@@ -180,7 +180,7 @@ impl<'a> RunningComparison<'a> {
     }
 }
 
-/// The record of an arm before it runs.
+/// Returns the record of an arm before it runs.
 fn planned_record(planned: &PlannedArm) -> Arm {
     let is_xrun = matches!(&planned.program, Program::Xrun { .. });
     Arm {

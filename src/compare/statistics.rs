@@ -51,7 +51,7 @@ pub fn blocks(steps: &[f64]) -> Option<Vec<f64>> {
     Some(used.chunks_exact(length).map(middle).collect())
 }
 
-/// The median; NaN for no values.
+/// Returns the median; NaN for no values.
 fn middle(values: &[f64]) -> f64 {
     median(values.iter().copied()).unwrap_or(f64::NAN)
 }

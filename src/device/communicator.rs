@@ -117,7 +117,7 @@ pub enum RankPhase {
 }
 
 impl RankPhase {
-    /// A phase of work on the host with the given label.
+    /// Creates a phase of work on the host with the given label.
     pub const fn working(label: &'static str) -> Self {
         Self::Working(Cow::Borrowed(label))
     }

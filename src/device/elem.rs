@@ -55,7 +55,7 @@ pub trait Real:
     fn ln(self) -> Self;
     /// Square root, correctly rounded.
     fn sqrt(self) -> Self;
-    /// The larger of two, for values that are not NaN.
+    /// Returns the larger of two, for values that are not NaN.
     fn larger(self, other: Self) -> Self;
     /// Neither NaN nor infinite.
     fn finite(self) -> bool;

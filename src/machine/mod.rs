@@ -1,7 +1,7 @@
 //! The machine that a run is planned for: CPU threads, memory, GPUs, NCCL.
 //!
 //! [`Machine::here`] probes once; after that a machine is a plain value, so loading a recipe and planning
-//! read nothing else, and can be tested for machines that are not here.
+//! depend on nothing else, and can be tested for other machines.
 
 pub mod hardware;
 
@@ -14,7 +14,7 @@ use crate::error::Result;
 /// A machine to plan for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// The device whose published figures it stands for; `None` for the machine that runs this program.
+    /// The device whose published figures are used; `None` for the machine that runs this program.
     pub hardware: Option<&'static Hardware>,
     /// CPU threads that this process may use.
     pub threads: usize,
@@ -43,7 +43,7 @@ pub enum Gpus {
     Unusable(String),
     /// As many of this model as a recipe has ranks.
     Assumed(GpuModel),
-    /// Nothing is known of them, and no choice of device is refused.
+    /// Nothing is known of them; every choice of device is accepted.
     Unknown,
 }
 
@@ -69,7 +69,7 @@ impl Machine {
         Self { threads, memory_bytes: host_memory_bytes(), gpus, nccl_missing, ..Self::none() }
     }
 
-    /// Returns a machine of which nothing is known: recipes are read and planned for it, and none is refused.
+    /// Returns a machine about which nothing is known: every recipe can be read and planned for it.
     pub fn none() -> Self {
         Self {
             hardware: None,
@@ -85,7 +85,7 @@ impl Machine {
     }
 
     /// Returns a machine with as many of a known device as a recipe has ranks, such as `h200`; see
-    /// [`hardware::DEVICES`]. What it does not know is not refused.
+    /// [`hardware::DEVICES`]. Its unknown properties are not checked.
     ///
     /// # Errors
     /// A usage error that names the devices, for an unknown one.
@@ -114,7 +114,8 @@ impl Machine {
         self
     }
 
-    /// Number of GPUs that can be used, or the reason why there are none; `None` where nothing is known.
+    /// Returns the number of GPUs that can be used, or the reason why there are none; `None` where nothing is
+    /// known.
     pub fn usable_gpus(&self) -> Option<Result<usize, &str>> {
         match &self.gpus {
             Gpus::Found(models) => Some(Ok(models.len())),
@@ -133,7 +134,7 @@ impl Machine {
     }
 }
 
-/// Every GPU that this process can use, or the reason why it can use none.
+/// Returns every GPU that this process can use, or the reason why it can use none.
 fn found_gpus() -> Result<Vec<GpuModel>, String> {
     let model = |gpu| {
         let properties = Gpu::properties_of(gpu).map_err(|e| e.message().to_owned())?;
@@ -142,7 +143,7 @@ fn found_gpus() -> Result<Vec<GpuModel>, String> {
     (0..cuda::usable()?).map(model).collect()
 }
 
-/// Bytes of host memory; `None` where the system does not tell (anything but Linux).
+/// Returns the bytes of host memory; `None` on systems other than Linux.
 fn host_memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?;

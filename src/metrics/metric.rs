@@ -40,7 +40,7 @@ pub enum Source {
 }
 
 impl Metric {
-    /// A metric of that name with everything else blank, to fill in.
+    /// Creates a metric of that name with everything else blank, to fill in.
     pub(super) const fn named(name: &'static str) -> Self {
         Self {
             name,

@@ -2,7 +2,7 @@
 //!
 //! The rows of `metrics.csv` and `timing.csv` declare their columns as entries of this table ([`rows`]);
 //! figures that only a whole run has follow in [`table`]. Steady states, comparisons, predictions, ledgers of
-//! sweeps, tables of reports and the tables of `docs/results.md` and `docs/reports.md` are read off it.
+//! sweeps, tables of reports and the tables of `docs/results.md` and `docs/reports.md` are derived from it.
 
 pub mod markdown;
 mod metric;

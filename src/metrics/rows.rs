@@ -249,8 +249,8 @@ csv_row! {
 }
 
 impl TimingRow {
-    /// A row with what every phase has; everything else is blank. `wall_s` is in seconds since the run began,
-    /// `step_ms` in milliseconds.
+    /// Creates a row with what every phase has; everything else is blank. `wall_s` is in seconds since the
+    /// run began, `step_ms` in milliseconds.
     pub fn timed(step: u64, phase: Phase, wall_s: f64, step_ms: f64) -> Self {
         Self { step, phase, wall_s, step_ms, ..Self::default() }
     }
@@ -260,7 +260,7 @@ impl TimingRow {
 mod tests {
     use super::*;
 
-    /// The names under which serde writes a row's fields.
+    /// Returns the names under which serde writes a row's fields.
     fn fields(row: &impl Serialize) -> Vec<String> {
         serde_json::to_value(row).unwrap().as_object().unwrap().keys().cloned().collect()
     }

@@ -6,7 +6,7 @@ use super::rows::{MetricsRow, TimingRow};
 /// Bytes of a MiB.
 const MIB: f64 = (1 << 20) as f64;
 
-/// Figures of whole runs that are no column of a row.
+/// Figures of whole runs that are not a column of a row.
 const OF_RUNS: &[Metric] = &[
     Metric {
         meaning: "optimizer steps done",

@@ -91,7 +91,7 @@ pub struct HfTensor {
 }
 
 impl HfTensor {
-    /// A whole parameter under another name.
+    /// Creates a whole parameter under another name.
     pub fn whole(name: impl Into<String>, source: impl Into<String>, shape: &[usize]) -> Self {
         Self {
             name: name.into(),
@@ -102,7 +102,7 @@ impl HfTensor {
         }
     }
 
-    /// The rows `first_row..first_row + rows` of a parameter of shape `source_shape`.
+    /// Returns the rows `first_row..first_row + rows` of a parameter of shape `source_shape`.
     pub fn rows_of(
         name: impl Into<String>,
         source: impl Into<String>,

@@ -26,12 +26,12 @@ enum Form {
 }
 
 impl Formula {
-    /// A symbol with its value.
+    /// Creates a symbol with its value.
     pub fn symbol(symbol: &str, value: usize) -> Self {
         Self { value: value as f64, symbols: symbol.to_owned(), numbers: thousands(value), form: Form::Atom }
     }
 
-    /// A number without a symbol.
+    /// Creates a number without a symbol.
     pub fn number(value: usize) -> Self {
         Self::symbol(&thousands(value), value)
     }

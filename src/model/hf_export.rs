@@ -45,7 +45,7 @@ pub struct Export {
 
 /// Source of weights, by xrun's names.
 pub trait Weights {
-    /// The names of all parameters.
+    /// Returns the names of all parameters.
     fn names(&self) -> Vec<String>;
     /// Returns the fp32 bytes (row-major, little-endian, no padding) of a parameter; an error if it has
     /// another shape.

@@ -9,7 +9,7 @@ use crate::passes::exchange::pays;
 use crate::plan::Plan;
 use crate::policy::Reduction;
 
-/// The state of a plan, and the gradient buckets in it.
+/// Returns the state of a plan, and the gradient buckets in it.
 pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let precision = plan.precision;
     let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);

@@ -11,7 +11,7 @@ use crate::ops::rms_norm::RmsNorm;
 use crate::plan::Model;
 use crate::policy::Norm;
 
-/// A vector parameter of a norm, outside any block.
+/// Returns a vector parameter of a norm, outside any block.
 pub(super) fn vector(name: &str, width: usize, init: Init) -> ParamRequest {
     ParamRequest {
         name: name.to_owned(),
@@ -23,12 +23,12 @@ pub(super) fn vector(name: &str, width: usize, init: Init) -> ParamRequest {
     }
 }
 
-/// Name of the bias of a norm.
+/// Returns the name of the bias of a norm.
 fn bias(name: &str) -> String {
     format!("{name}_bias")
 }
 
-/// The parameters of the norm called `name`.
+/// Returns the parameters of the norm called `name`.
 pub(super) fn params(m: &Model, name: &str) -> Vec<ParamRequest> {
     match m.norm {
         Norm::RmsNorm => vec![vector(name, m.dim, Init::Ones)],

@@ -114,7 +114,7 @@ fn variants(plan: &Plan) -> Vec<(bool, bool)> {
     }
 }
 
-/// A micro-step after every pass but the last, [`Section::new`]: all of them, in order.
+/// Records a micro-step and applies every pass but the last, which [`Section::new`] applies, in order.
 fn micro_step(
     plan: &Plan,
     state: &Arc<State>,

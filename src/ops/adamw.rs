@@ -36,7 +36,7 @@ pub struct AdamW {
     pub precision: Precision,
 }
 
-/// The row of step `t` (from 1): `[1 − lr·decay, lr / (1 − β1^t), √(1 − β2^t), lr]`.
+/// Returns the row of step `t` (from 1): `[1 − lr·decay, lr / (1 − β1^t), √(1 − β2^t), lr]`.
 pub fn schedule_row(lr: f64, weight_decay: f64, (beta1, beta2): (f64, f64), t: u64) -> [f64; SCHEDULE_WIDTH] {
     // Not powi: its rounding is unspecified, and t may exceed i32.
     let power = |beta: f64| (beta.ln() * t as f64).exp();
@@ -208,7 +208,7 @@ impl Op for AdamW {
     }
 }
 
-/// The textbook form, one element at a time, in f64. The first 12,345 elements decay.
+/// Computes the textbook form, one element at a time, in f64. The first 12,345 elements decay.
 fn reference(i: &[Array]) -> Vec<Array> {
     let (grads, table, clip, bad) = (&i[0].data, &i[1].data, i[3].data[0], i[4].data[0]);
     let t = i[2].data[0] as usize;

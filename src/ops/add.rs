@@ -9,7 +9,7 @@ use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precis
 #[derive(Clone, Copy, Debug)]
 pub struct Add;
 
-/// The spec that two elementwise operands share.
+/// Returns the spec that two elementwise operands share.
 pub(super) fn same_spec(inputs: &[Spec]) -> Result<Vec<Spec>, String> {
     match inputs {
         [a, b] if a == b && a.dtype.is_float() => Ok(vec![a.clone()]),

@@ -123,7 +123,8 @@ impl Op for Fingerprint {
     }
 }
 
-/// The definition: the memory of a tensor byte by byte, in one sum after the other.
+/// Computes the fingerprint by its definition: over the memory of a tensor byte by byte, one sum after the
+/// other.
 fn reference(spec: &Spec, x: &Array) -> Array {
     let size = spec.dtype.size();
     let mut memory = vec![0; spec.bytes().next_multiple_of(WORD)];

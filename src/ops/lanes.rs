@@ -25,12 +25,12 @@ const MAX_PARTIALS: usize = 256;
 /// Fewest rows that share one row of partial sums: partial sums stay small beside what they sum.
 const MIN_ROWS: usize = 8;
 
-/// Rows of one task, for rows of `width` elements.
+/// Returns the number of rows of one task, for rows of `width` elements.
 pub fn rows_per_task(width: usize) -> usize {
     (TASK / width.max(1)).max(1)
 }
 
-/// Rows that are summed into one row of partial sums, on every device.
+/// Returns the number of rows that are summed into one row of partial sums, on every device.
 pub fn rows_per_partial(rows: usize) -> usize {
     rows.div_ceil(MAX_PARTIALS).max(MIN_ROWS)
 }
@@ -185,7 +185,7 @@ pub fn sum<A: Real>(x: &[A]) -> A {
     fold(x, A::ZERO, |a, b| a + b)
 }
 
-/// The largest element; -∞ where there is none.
+/// Returns the largest element; -∞ where there is none.
 #[inline(always)]
 pub fn max<A: Real>(x: &[A]) -> A {
     fold(x, A::NEG_INFINITY, A::larger)

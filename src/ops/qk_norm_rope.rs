@@ -56,7 +56,7 @@ fn check_norm(heads: Heads, qkv: &Spec, wq: &Spec, wk: &Spec) -> Result<(), Stri
     Ok(())
 }
 
-/// The outputs of a backward.
+/// Returns the outputs of a backward.
 fn gradients(heads: Heads, qkv: &Spec, wq: &Spec, wk: &Spec) -> Vec<Spec> {
     let rows = qkv.shape[0];
     let partials = Spec::new([rows.div_ceil(rows_per_partial(rows)), 2 * heads.dim], wq.dtype);
@@ -272,7 +272,7 @@ impl Op for QkNormRope {
     }
 }
 
-/// Rows and heads of cases.
+/// Returns the rows and heads of cases.
 fn shapes() -> impl Iterator<Item = (usize, Heads)> {
     [
         (1, (1, 1, 32)),
@@ -295,7 +295,7 @@ fn norm_inputs(n: usize, heads: Heads, precision: Precision) -> Vec<(Spec, Fill)
     ]
 }
 
-/// The norm by its definition.
+/// Computes the norm by its definition.
 fn reference_norm(heads: Heads, eps: f64, inputs: &[Array]) -> Array {
     let (x, width) = (&inputs[0], inputs[0].width());
     let mut y = x.clone();

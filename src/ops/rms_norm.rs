@@ -214,7 +214,7 @@ impl Op for RmsNorm {
     }
 }
 
-/// A case of `n` rows of width `d` in memory of `pad`, with a weight of its own width and padding.
+/// Returns a case of `n` rows of width `d` in memory of `pad`, with a weight of its own width and padding.
 fn case(
     precision: Precision,
     name: String,

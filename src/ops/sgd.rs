@@ -214,7 +214,7 @@ impl Op for Sgd {
 /// Elements of a case that decay: the first ones.
 const DECAYED: usize = 12_345;
 
-/// The textbook form, one element at a time, in f64.
+/// Computes the textbook form, one element at a time, in f64.
 fn reference(momentum: f64, i: &[Array]) -> Vec<Array> {
     let (grads, lr, clip, bad) = (&i[0].data, i[1].data[i[2].data[0] as usize], i[3].data[0], i[4].data[0]);
     let mut out: Vec<Array> = i[5..].to_vec();

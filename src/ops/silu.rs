@@ -21,7 +21,7 @@ pub(super) fn sigmoid<A: Real>(x: A) -> A {
     A::ONE / (A::ONE + (-x).exp())
 }
 
-/// The derivative of `x·σ(x)`, given `s = σ(x)`.
+/// Returns the derivative of `x·σ(x)`, given `s = σ(x)`.
 #[inline(always)]
 pub(super) fn silu_slope<A: Real>(x: A, s: A) -> A {
     s * x.fma(A::ONE - s, A::ONE)

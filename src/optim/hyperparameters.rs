@@ -42,7 +42,7 @@ pub enum Value {
 }
 
 impl fmt::Display for Value {
-    /// The value in TOML.
+    /// Writes the value in TOML.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(x) => write!(f, "{x:?}"),
@@ -56,18 +56,19 @@ impl fmt::Display for Value {
 pub struct Values(BTreeMap<&'static str, Value>);
 
 impl Values {
-    /// The values for `declared`: those of `written`, and defaults. Other names in `written` are left out.
+    /// Returns the values for `declared`: those of `written`, and defaults. Other names in `written` are left
+    /// out.
     pub fn from_written(declared: &[Hyperparameter], written: &BTreeMap<String, Value>) -> Self {
         let value = |h: &Hyperparameter| written.get(h.name).copied().unwrap_or(h.default);
         Self(declared.iter().map(|h| (h.name, value(h))).collect())
     }
 
-    /// The value of that name, or `None` where the optimizer has no such hyperparameter.
+    /// Returns the value of that name, or `None` where the optimizer has no such hyperparameter.
     pub fn get(&self, name: &str) -> Option<Value> {
         self.0.get(name).copied()
     }
 
-    /// The number of that name.
+    /// Returns the number of that name.
     ///
     /// Panics where the optimizer declares no such number: a programming error.
     pub fn number(&self, name: &str) -> f64 {
@@ -77,7 +78,7 @@ impl Values {
         }
     }
 
-    /// The two numbers of that name.
+    /// Returns the two numbers of that name.
     ///
     /// Panics where the optimizer declares no such pair: a programming error.
     pub fn pair(&self, name: &str) -> [f64; 2] {

@@ -26,7 +26,7 @@ pub trait Optimizer: Debug + Send + Sync {
     /// Describes the slots in plain words, such as `two moments`; empty without slots.
     fn slots_in_words(&self) -> &'static str;
 
-    /// Number of columns of the schedule table.
+    /// Returns the number of columns of the schedule table.
     fn schedule_width(&self) -> usize;
 
     /// Returns the row of the schedule table for `step` (from 1) at the learning rate `lr`, computed in f64:
@@ -85,12 +85,13 @@ impl Update {
         })
     }
 
-    /// The inputs of an op that updates everything at once: grads, schedule, step, clip, bad.
+    /// Returns the inputs of an op that updates everything at once: grads, schedule, step, clip, bad.
     pub fn inputs(&self) -> [TensorId; 5] {
         [self.grads, self.schedule, self.step, self.clip, self.bad]
     }
 
-    /// The outputs of such an op, updated in place: masters, slots, and the compute copy where there is one.
+    /// Returns the outputs of such an op, updated in place: masters, slots, and the compute copy where there
+    /// is one.
     pub fn outputs(&self) -> Vec<Out> {
         let tensors = std::iter::once(self.params).chain(self.slots.iter().copied()).chain(self.compute_copy);
         tensors.map(|tensor| Out::Into(tensor, Mode::Add)).collect()

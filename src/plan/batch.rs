@@ -35,7 +35,7 @@ pub struct BatchPlan {
 }
 
 impl BatchPlan {
-    /// The batch of a recipe, split over ranks and micro-steps.
+    /// Returns the batch of a recipe, split over ranks and micro-steps.
     ///
     /// # Errors
     /// As [`Recipe::batch`].

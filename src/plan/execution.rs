@@ -45,7 +45,7 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// The execution that a recipe asks for, on the GPUs of its ranks; none: the CPU.
+    /// Returns the execution that a recipe asks for, on the GPUs of its ranks; none: the CPU.
     pub(super) fn from_recipe(recipe: &Recipe, gpus: &[usize], machine: &Machine) -> Self {
         let Values { engine, parallelism, training, activation_checkpoint, .. } = recipe.values();
         Self {
@@ -72,12 +72,12 @@ impl Execution {
         }
     }
 
-    /// The GPUs of this machine's ranks, in the order of ranks; none: the CPU.
+    /// Returns the GPUs of this machine's ranks, in the order of ranks; none: the CPU.
     pub fn gpus(&self) -> impl Iterator<Item = usize> + '_ {
         self.gpu.into_iter().chain(self.peers.iter().copied())
     }
 
-    /// The GPU of a rank, counted from 0 on this machine; `None` is the CPU.
+    /// Returns the GPU of a rank, counted from 0 on this machine; `None` is the CPU.
     pub fn gpu_of(&self, local_rank: usize) -> Option<usize> {
         self.gpus().nth(local_rank)
     }

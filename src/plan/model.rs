@@ -38,7 +38,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// The dimensions that a recipe gives, with a tokenizer's vocabulary.
+    /// Returns the dimensions that a recipe gives, with a tokenizer's vocabulary.
     pub fn from_recipe(recipe: &Recipe, vocab_size: usize) -> Self {
         let m = &recipe.values().model;
         Self {

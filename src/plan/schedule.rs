@@ -20,7 +20,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The learning rate of step `t`, from 1.
+    /// Returns the learning rate of step `t`, from 1.
     ///
     /// Warm-up: `lr·t/warmup`. Then, with `x` the fraction of the decay that is done, the peak is multiplied
     /// by `min + (1 − min)·(1 + cos πx)/2` (cosine; Loshchilov and Hutter, 2017), or by `1 − (1 − min)·x`

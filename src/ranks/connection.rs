@@ -205,7 +205,7 @@ pub(super) enum ServerMessage {
 }
 
 impl ServerMessage {
-    /// The message that the run is aborted because of an error.
+    /// Returns the message that the run is aborted because of an error.
     pub(super) fn aborted(error: &Error) -> Self {
         Self::Aborted { kind: error.kind(), reason: error.message().to_owned() }
     }

@@ -42,7 +42,7 @@ impl LocalRanks {
         Ok(ranks)
     }
 
-    /// A run of one rank.
+    /// Creates a run of one rank.
     pub fn single() -> Self {
         Self::from_communicators(vec![Arc::new(SingleRank)])
     }
@@ -53,8 +53,8 @@ impl LocalRanks {
         Self { on_machine, first_on_machine: index, ..Self::from_communicators(vec![comm]) }
     }
 
-    /// The rank of a process that an external launcher started, once all ranks have connected. Rank 0 has the
-    /// group and the watchdog.
+    /// Returns the rank of a process that an external launcher started, once all ranks have connected. Rank 0
+    /// has the group and the watchdog.
     ///
     /// # Errors
     /// When ranks do not connect within `timeout`, or contradict each other.

@@ -1,11 +1,11 @@
-//! Local, global, accumulation: any of the three may be left out.
+//! Derivation of the batch sizes: any of local, global and accumulation may be unset.
 
 use super::schema::Training;
 
-/// Sequences per rank and micro step where a recipe sets neither a local nor a global batch.
+/// Sequences per rank and micro step if a recipe sets neither a local nor a global batch.
 pub const DEFAULT_LOCAL_BATCH_SIZE: usize = 8;
 
-/// The keys that decide the batch, for pointing at them.
+/// The keys that determine the batch, for diagnostics.
 pub const KEYS: [&str; 4] = [
     "training.global_batch_size",
     "training.local_batch_size",
@@ -13,7 +13,7 @@ pub const KEYS: [&str; 4] = [
     "parallelism.world_size",
 ];
 
-/// The three numbers, none of them open: `global = local · accumulation · world`.
+/// The three batch sizes, all of them set: `global = local · accumulation · world`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchSizes {
     /// Sequences per rank and micro step.
@@ -24,15 +24,13 @@ pub struct BatchSizes {
     pub global: usize,
 }
 
-/// Derives what `training` leaves open, for `world` ranks.
+/// Derives the batch sizes that `training` leaves unset, for `world` ranks.
 ///
-/// Set together, a global batch fixes what is missing; without one it follows from the others. An unset
-/// accumulation that nothing fixes is 1, and a batch that nothing fixes is [`DEFAULT_LOCAL_BATCH_SIZE`] per
-/// rank.
+/// A global batch determines the unset sizes; without one it follows from the others. An unset accumulation
+/// that nothing determines is 1, and a local batch that nothing determines is [`DEFAULT_LOCAL_BATCH_SIZE`].
 ///
 /// # Errors
-/// A sentence that says which numbers do not go together, when they contradict each other, do not divide, or
-/// overflow.
+/// A sentence that names the numbers, if they contradict each other, do not divide, or overflow.
 pub fn batch(training: &Training, world: usize) -> Result<BatchSizes, String> {
     let product = |a: usize, b: usize| {
         a.checked_mul(b).filter(|&p| p > 0).ok_or_else(|| {
@@ -75,7 +73,7 @@ pub fn batch(training: &Training, world: usize) -> Result<BatchSizes, String> {
     Ok(BatchSizes { local, accumulation, global: product(product(local, accumulation)?, world)? })
 }
 
-/// `a / b` where that is a whole number above zero.
+/// Returns `a / b` if that is a whole number above zero.
 fn divide(a: usize, b: usize) -> Option<usize> {
     (a > 0 && a.is_multiple_of(b)).then(|| a / b)
 }

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::suggest::nearest;
 
-/// Name and text of each, in the order in which they are listed.
+/// Name and text of each, in listing order.
 pub static RECIPES: &[(&str, &str)] = &[
     ("quickstart", include_str!("../../recipes/quickstart.toml")),
     ("dim384", include_str!("../../recipes/dim384.toml")),
@@ -12,12 +12,12 @@ pub static RECIPES: &[(&str, &str)] = &[
     ("v9-full-stack", include_str!("../../recipes/v9-full-stack.toml")),
 ];
 
-/// The built-in recipe called `name`, with its name.
+/// Returns the built-in recipe called `name`, with its name.
 pub fn find(name: &str) -> Option<(&'static str, &'static str)> {
     RECIPES.iter().copied().find(|(known, _)| *known == name)
 }
 
-/// [`find`], or a usage error that names the nearest one.
+/// As [`find`], but a missing recipe is a usage error that names the nearest one.
 ///
 /// # Errors
 /// When there is no such recipe.
@@ -31,7 +31,7 @@ pub fn get(name: &str) -> Result<(&'static str, &'static str)> {
     })
 }
 
-/// The names, for messages.
+/// Returns the names, for messages.
 pub fn names() -> impl Iterator<Item = &'static str> {
     RECIPES.iter().map(|(name, _)| *name)
 }

@@ -1,4 +1,4 @@
-//! Values that are each fine and do not go together.
+//! Checks of values that are valid separately and contradict each other.
 
 use super::batch;
 use super::diagnostic::Diagnostic;
@@ -15,7 +15,7 @@ use crate::suggest::nearest;
 const MAX_ROWS: usize = i32::MAX as usize;
 
 /// Finds every contradiction within the recipe. With `open_world`, the number of ranks is not known yet, so a
-/// batch that it does not divide is none.
+/// batch that it might not divide is accepted.
 pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     heads(recipe, &mut found);
@@ -95,8 +95,8 @@ fn batches(recipe: &Recipe, open_world: bool, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Reports hyperparameters that the chosen optimizer does not have. Those that a lower layer sets than the one that
-/// chooses the optimizer belong to that layer's optimizer, and are left out of the recipe.
+/// Reports hyperparameters that the chosen optimizer does not have. If a lower layer sets them than the one
+/// that chooses the optimizer, they belong to that layer's optimizer, and are dropped from the recipe.
 fn hyperparameters(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let name = &recipe.values().optimizer.name;
     let Some(entry) = optim::find(name) else { return };
@@ -126,8 +126,8 @@ fn hyperparameters(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Position of the layer that sets a key among all layers: those that win over others have higher positions, and
-/// defaults have 0.
+/// Position of the layer that sets a key among all layers: those that win over others have higher positions,
+/// and defaults have 0.
 fn position(recipe: &Recipe, key: &str) -> usize {
     match recipe.layer(key) {
         Layer::Default => 0,
@@ -218,7 +218,7 @@ fn sweep(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// The divisors of `n`, for a message.
+/// Returns the divisors of `n`, for a message.
 fn divisors(n: usize) -> String {
     (1..=n).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -6,7 +6,7 @@ use annotate_snippets::{AnnotationKind, Element, Level, Renderer, Snippet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most messages that one error shows.
+/// Maximum number of messages that one error shows.
 const MAX_SHOWN: usize = 10;
 
 /// One message about a recipe.
@@ -26,18 +26,18 @@ struct Mark {
 }
 
 impl Diagnostic {
-    /// `title` names the value and what is wrong with it; `help` says the next step.
+    /// Creates a diagnostic: `title` names the value and what is wrong with it; `help` is the next step.
     pub(super) fn new(title: impl Into<String>, help: impl Into<String>) -> Self {
         Self { title: title.into(), marks: Vec::new(), notes: Vec::new(), help: help.into() }
     }
 
-    /// Points at a place; the first one is the main one.
+    /// Marks a location; the first one is the primary one.
     pub(super) fn mark(mut self, source: &Arc<Source>, span: Range<usize>, label: impl Into<String>) -> Self {
         self.marks.push(Mark { source: Arc::clone(source), span, label: label.into() });
         self
     }
 
-    /// Adds a fact that stands nowhere in a text, such as a default.
+    /// Adds a fact without a location, such as a default.
     pub(super) fn note(mut self, note: impl Into<String>) -> Self {
         self.notes.push(note.into());
         self
@@ -72,7 +72,7 @@ impl Diagnostic {
     }
 }
 
-/// All messages as one usage error; the caller puts `error: ` in front of the first.
+/// Returns all messages as one usage error; the caller prints `error: ` before the first.
 pub(super) fn error(diagnostics: &[Diagnostic]) -> Error {
     let shown: Vec<String> = diagnostics.iter().take(MAX_SHOWN).map(Diagnostic::render).collect();
     let mut text = shown.join("\n\n");

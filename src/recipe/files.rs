@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Most recipes that may extend one another.
+/// Maximum length of a chain of `extends`.
 const MAX_DEPTH: usize = 16;
 
-/// Largest recipe file, in bytes: keeps a wrong path to a corpus from being read whole.
+/// Maximum size of a recipe file, in bytes: a wrong path to a corpus is not read whole.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Finds the recipe that the last one of the chain extends by `name`, and reads it.

@@ -7,7 +7,7 @@ use super::schema::{SECTIONS, Values};
 use serde_json::{Map, Value, json};
 use std::ops::Bound;
 
-/// The JSON schema (draft 2020-12) of a recipe.
+/// Returns the JSON schema (draft 2020-12) of a recipe.
 ///
 /// Types, bounds, words, defaults and aliases are those of the table. What a schema cannot say (values that
 /// contradict each other, two spellings of one key) only reading the recipe finds.
@@ -66,7 +66,7 @@ fn description(key: &Key) -> String {
     text
 }
 
-/// The example as JSON.
+/// Returns the example as JSON.
 fn example(key: &Key) -> Value {
     let table: toml::Table = format!("x = {}", key.example).parse().expect("a test parses every example");
     serde_json::to_value(&table["x"]).expect("an example has nothing that JSON cannot say")

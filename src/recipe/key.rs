@@ -1,4 +1,4 @@
-//! One row of the table of keys: class, type, bounds, unit, meaning.
+//! One row of the table of keys: class, type, bounds, unit, description.
 
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
@@ -128,7 +128,7 @@ pub struct Key {
     pub kind: Type,
     /// Unit of the value; empty when it has none.
     pub unit: &'static str,
-    /// Meaning of leaving it out, for keys without a default value; empty for the others.
+    /// Behavior if it is unset, for keys without a default value; empty for the others.
     pub unset: &'static str,
     /// One sentence, without markup but backquotes.
     pub meaning: &'static str,
@@ -140,12 +140,12 @@ pub struct Key {
     /// machine with a given table of matrix-product algorithms. Others may round differently: with more than
     /// two ranks on GPUs, the start of a bucket decides the order in which ranks are added.
     pub same_bits: bool,
-    /// The value (TOML text, or `unset`) at which resolved recipes and hashes leave the key out: what recipes meant
-    /// before the key existed, so that their hashes stay.
+    /// The value (TOML text, or `unset`) at which resolved recipes and hashes leave the key out: the behavior
+    /// before the key existed, so that the hashes of earlier recipes stay valid.
     pub implied: Option<&'static str>,
 }
 
-/// Stands for the value of a key that has none.
+/// The spelling of an unset value.
 pub(super) const UNSET: &str = "unset";
 
 /// Returns the text of a doc comment, without the space between the slashes and its first word.
@@ -154,7 +154,7 @@ pub(super) const fn doc_text(doc: &'static str) -> &'static str {
 }
 
 impl Key {
-    /// An entry of the table; the methods below add the optional fields.
+    /// Creates an entry of the table; the methods below add the optional fields.
     pub(super) const fn new(
         path: &'static str,
         class: Class,
@@ -206,12 +206,12 @@ impl Key {
         self.implied.is_some_and(|implied| implied == value.unwrap_or(UNSET))
     }
 
-    /// The part before the dot.
+    /// Returns the part before the dot.
     pub fn section(&self) -> &'static str {
         self.path.split_once('.').map_or(self.path, |(section, _)| section)
     }
 
-    /// The part after the dot.
+    /// Returns the part after the dot.
     pub fn name(&self) -> &'static str {
         self.path.split_once('.').map_or(self.path, |(_, name)| name)
     }

@@ -16,7 +16,7 @@ use toml::de::{DeTable, DeValue};
 /// Prefix of the environment variables that set a key.
 pub(super) const ENV_PREFIX: &str = "XRUN__";
 
-/// A checked value and its place in the text.
+/// A checked value and its location in the text.
 #[derive(Clone, Debug)]
 pub(super) struct Assignment {
     pub value: toml::Value,
@@ -38,12 +38,12 @@ pub(super) struct Layers {
     pub documents: Vec<Document>,
     /// The recipe files, base first.
     pub files: Vec<Arc<Source>>,
-    /// Everything that is wrong.
+    /// All errors so far.
     pub problems: Vec<Diagnostic>,
 }
 
 impl Layers {
-    /// Reads the recipe `top` and what it extends.
+    /// Reads the recipe `top` and the recipes that it extends.
     pub fn files(&mut self, top: Arc<Source>) {
         let mut layers = Vec::new();
         let mut chain: Vec<Arc<Source>> = Vec::new();
@@ -128,7 +128,7 @@ struct Layer {
 }
 
 impl Layer {
-    /// Reads a recipe; returns the value of `extends` and where it stands.
+    /// Reads a recipe; returns the value of `extends` and its location.
     fn file(&mut self, source: &Arc<Source>) -> Option<(String, Range<usize>)> {
         let (table, errors) = DeTable::parse_recoverable(&source.text);
         if !errors.is_empty() {
@@ -162,7 +162,7 @@ impl Layer {
         extends
     }
 
-    /// Reports the first syntax error of each line; further ones in a line mostly follow from it.
+    /// Reports the first syntax error of each line; further ones in a line usually follow from it.
     fn syntax(&mut self, source: &Arc<Source>, errors: &[toml::de::Error]) {
         let mut last_line = None;
         for e in errors {
@@ -193,7 +193,8 @@ impl Layer {
         }
     }
 
-    /// Reads a variable or an override: `path` is what `key` (bytes) names, the value starts at byte `start`.
+    /// Reads a variable or an override: `path` is the key's path, spelled at bytes `key`; the value starts at
+    /// byte `start`.
     fn argument(&mut self, source: &Arc<Source>, path: &str, key: Range<usize>, start: usize) {
         let raw = &source.text[start..];
         let Some(known) = find_path(path) else {
@@ -219,7 +220,7 @@ impl Layer {
                 value
             }
             Ok(_) => bare(),
-            // A value that starts like a quoted string and is not one is a mistake, not a string with a quote
+            // A value that starts like a quoted string but is not one is a mistake, not a string with a quote
             // in it.
             Err(e) if textual && raw.trim_start().starts_with(['"', '\'']) => {
                 let span = e.span().unwrap_or(0..raw.len());
@@ -239,7 +240,7 @@ impl Layer {
         self.assign(known, &value, at, start);
     }
 
-    /// Checks and keeps a value whose spans count from byte `start` of its source.
+    /// Checks and stores a value whose spans count from byte `start` of its source.
     fn assign(&mut self, key: &'static Key, value: &Spanned<DeValue<'_>>, at: Location, start: usize) {
         if let Some(first) = self.set.get(key.path) {
             self.problems.push(
@@ -282,7 +283,7 @@ fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usiz
     Diagnostic::new(format!("there is no key {section}.{name}"), help).mark(source, span, "unknown key")
 }
 
-/// Something at the top of a recipe that is no section.
+/// Reports an entry at the top of a recipe that is not a section.
 fn stray(source: &Arc<Source>, name: &str, span: Range<usize>, is_table: bool) -> Diagnostic {
     let key = nearest_key("", name).filter(|_| !is_table);
     let help = match (key, nearest_section(name)) {

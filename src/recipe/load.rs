@@ -1,5 +1,5 @@
-//! Loads a recipe: reads its layers, merges them, settles the result for a machine, and checks that its
-//! values go together.
+//! Loads a recipe: reads its layers, merges them, resolves the result for a machine, and checks it for
+//! contradictions.
 
 use super::key::Key;
 use super::layers::{self, Document, Layers};
@@ -16,8 +16,8 @@ use crate::machine::Machine;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Reads the recipe at `path`, or the built-in one of that name where there is no such file, puts `env` and
-/// `overrides` (`section.key=value`) on top, and settles it for `machine`.
+/// Reads the recipe at `path`, or the built-in one of that name if there is no such file, adds `env` and
+/// `overrides` (`section.key=value`) on top, and resolves it for `machine`.
 ///
 /// # Errors
 /// A usage error that shows every wrong value with its file and line.
@@ -46,7 +46,7 @@ pub fn load(
     resolve(stem(path), source, overrides, env, machine)
 }
 
-/// [`load`] for the recipe `text`, as if it stood in a file at `path`.
+/// As [`load`], for the recipe `text`, as if it were the content of a file at `path`.
 ///
 /// # Errors
 /// As [`load`].
@@ -60,15 +60,15 @@ pub fn load_str(
     resolve(stem(path), text_source(path, text), overrides, env, machine)
 }
 
-/// A text as if it stood in a file at `path`.
+/// Loads a string as if it were the content of a file at `path`.
 fn text_source(path: &Path, text: &str) -> Arc<Source> {
     Source::new(Origin::File(path.to_owned()), text)
 }
 
-/// Returns the key and the value, as TOML text, of one `section.key=value`, checked as [`load`] checks it.
+/// Returns the key and the value, as TOML text, of one `section.key=value`, checked as by [`load`].
 ///
 /// # Errors
-/// A usage error that points at what is wrong.
+/// A usage error that points at the mistake.
 pub fn setting(text: &str) -> Result<(&'static Key, String)> {
     let mut layers = Layers::default();
     layers.command_line(&[text.to_owned()]);
@@ -106,7 +106,7 @@ fn resolve(
     without_contradictions(recipe)
 }
 
-/// The texts of layers in which nothing is wrong.
+/// Returns the texts of the layers without errors.
 fn checked(layers: Layers) -> Result<Vec<Document>> {
     if layers.problems.is_empty() { Ok(layers.documents) } else { Err(diagnostic::error(&layers.problems)) }
 }
@@ -129,7 +129,7 @@ impl Recipe {
     /// Returns the hash that this recipe has with `section.key=value` arguments on top.
     ///
     /// # Errors
-    /// When an argument is wrong by itself.
+    /// When an argument is invalid by itself.
     pub fn hash_with(&self, overrides: &[String]) -> Result<String> {
         Ok(self.merged_with(overrides, &Machine::none())?.hash())
     }
@@ -146,7 +146,7 @@ impl StoredRecipe {
     /// Reads the recipe back: the same values, hash and files.
     ///
     /// # Errors
-    /// When it is not one that [`Recipe::to_stored`] made.
+    /// When the data was not written by [`Recipe::to_stored`].
     pub fn load(self) -> Result<Recipe> {
         let mut layers = Layers::default();
         layers.files(text_source(Path::new(&self.name), &self.written));
@@ -154,7 +154,7 @@ impl StoredRecipe {
     }
 }
 
-/// The name of a recipe: its file name without the ending.
+/// Returns the name of a recipe: its file name without the ending.
 fn stem(path: &Path) -> String {
     path.file_stem().map_or_else(|| "recipe".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }

@@ -1,4 +1,4 @@
-//! A loaded recipe: frozen, checked, and aware of where each value came from.
+//! A loaded recipe: frozen and checked, with the origin of each value.
 
 use super::batch::{self, BatchSizes, batch};
 use super::diagnostic::{self, Diagnostic};
@@ -15,24 +15,24 @@ use std::path::PathBuf;
 
 /// A complete, checked recipe. Nothing changes after it is loaded.
 ///
-/// It holds its values twice: as written, and settled for one machine. Settled values have absolute paths and
-/// a number for `parallelism.world_size = "auto"`; they are what a run uses. The hash is over what was
-/// written, with absolute paths, so no property of a machine enters it.
+/// It holds its values twice: as written, and resolved for one machine. Resolved values have absolute paths
+/// and a number for `parallelism.world_size = "auto"`; runs use them. The hash covers the values as written,
+/// with absolute paths, so it does not depend on the machine.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     name: String,
     written: Values,
     settled: Values,
     world_size: usize,
-    /// Local, global and accumulation for `world_size`; a world size that the machine left open may not
-    /// divide.
+    /// Local, global and accumulation for `world_size`; a world size chosen for the machine may not divide
+    /// the batch.
     batch: Result<BatchSizes, String>,
     /// The recipe files as written, base first.
     files: Vec<(PathBuf, String)>,
     merged: Merged,
 }
 
-/// A recipe on its way to another process, which must not settle it again.
+/// A recipe to be sent to another process, which must not resolve it again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StoredRecipe {
     pub(super) name: String,
@@ -43,7 +43,7 @@ pub struct StoredRecipe {
 }
 
 impl Recipe {
-    /// Settles merged layers with the world size that `world_size` finds.
+    /// Resolves merged layers with the given world size.
     pub(super) fn new(
         name: String,
         files: Vec<(PathBuf, String)>,
@@ -58,75 +58,75 @@ impl Recipe {
         Ok(Self { name, written, settled, world_size, batch, files, merged })
     }
 
-    /// Its layers.
+    /// Returns its layers.
     pub(super) fn merged(&self) -> &Merged {
         &self.merged
     }
 
-    /// This recipe under another name.
+    /// Returns this recipe under another name.
     pub fn with_name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Its name, which is the file name without the ending; run folders are named after it.
+    /// Returns its name, which is the file name without the ending; run folders are named after it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The values that a run uses: absolute paths, a fixed world size.
+    /// Returns the values that a run uses: absolute paths, a fixed world size.
     pub fn values(&self) -> &Values {
         &self.settled
     }
 
-    /// The values as the layers spell them.
+    /// Returns the values as spelled in the layers.
     pub fn written(&self) -> &Values {
         &self.written
     }
 
-    /// The recipe files as they were written, base first.
+    /// Returns the recipe files as they were written, base first.
     pub fn files(&self) -> &[(PathBuf, String)] {
         &self.files
     }
 
-    /// Number of ranks; 1 where the recipe leaves it to a machine of which nothing is known.
+    /// Returns the number of ranks; 1 if the recipe leaves it to a machine about which nothing is known.
     pub fn world_size(&self) -> usize {
         self.world_size
     }
 
-    /// Local and global batch size and accumulation, none of them unset.
+    /// Returns local and global batch size and accumulation, none of them unset.
     ///
     /// # Errors
-    /// A usage error where a world size that was `"auto"` does not divide the batch.
+    /// A usage error if a world size that was `"auto"` does not divide the batch.
     pub fn batch(&self) -> Result<BatchSizes> {
         self.batch.clone().map_err(|reason| {
             self.error(&batch::KEYS, reason, "global = local · accumulation · world; leave one of them unset")
         })
     }
 
-    /// The batch, or the reason why the numbers contradict each other.
+    /// Returns the batch, or the reason why the numbers contradict each other.
     pub(super) fn batch_or_reason(&self) -> Result<BatchSizes, &str> {
         self.batch.as_ref().map(|batch| *batch).map_err(String::as_str)
     }
 
-    /// Returns the place that sets `key`; `None` for a default.
+    /// Returns the location that sets `key`; `None` for a default.
     pub fn locate(&self, key: &str) -> Option<&Location> {
         self.merged.locate(key)
     }
 
-    /// The layer that the value of `key` comes from.
+    /// Returns the layer that the value of `key` comes from.
     pub fn layer(&self, key: &str) -> Layer {
         self.merged.layer(key)
     }
 
-    /// Every key with its value as written in TOML (`None` when unset) and its layer, in the order of the
-    /// table.
+    /// Returns every key with its value as written in TOML (`None` when unset) and its layer, in the order of
+    /// the table.
     pub fn explain(&self) -> Vec<(&'static Key, Option<String>, Layer)> {
         values(&self.written).into_iter().map(|(key, value)| (key, value, self.layer(key.path))).collect()
     }
 
-    /// A usage error that points at the first of `keys`, and at the others as context. `message` names the
-    /// value and what is wrong with it, `help` the next step.
+    /// Returns a usage error that points at the first of `keys`, and at the others as context. `message`
+    /// names the value and what is wrong with it, `help` the next step.
     pub fn error(&self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) -> Error {
         diagnostic::error(&[self.diagnostic(keys, message, help)])
     }
@@ -155,8 +155,8 @@ impl Recipe {
         diagnostic
     }
 
-    /// The settled recipe as TOML, section by section; unset keys are comments. Reads back to the same
-    /// values.
+    /// Returns the resolved recipe as TOML, section by section; unset keys are comments. Parsing it gives the
+    /// same values.
     pub fn to_toml(&self) -> String {
         to_toml(&self.settled)
     }
@@ -168,23 +168,22 @@ impl Recipe {
         hashed
     }
 
-    /// blake3, in hexadecimal, of every training and execution key with its value as written and absolute
-    /// paths.
+    /// Returns the BLAKE3, in hexadecimal, of every training and execution key with its value as written and
+    /// absolute paths.
     ///
-    /// Bookkeeping keys, the layers and the spelling do not matter, nor does the machine: two recipes with
-    /// the same hash run the same, as far as the files that they name and the devices of `"auto"` are the
-    /// same.
+    /// Bookkeeping keys, the layers, the spelling and the machine do not matter: two recipes with the same
+    /// hash compute the same, if the files that they name and the devices of `"auto"` are the same.
     pub fn hash(&self) -> String {
         hash_of(&self.hashed())
     }
 
-    /// As [`hash`](Self::hash), with the world size that is settled here: equal for `"auto"` and for the number of
-    /// ranks that it stands for on this machine.
+    /// As [`hash`](Self::hash), with the resolved world size: equal for `"auto"` and for the number of ranks
+    /// that it stands for on this machine.
     pub fn settled_hash(&self) -> String {
         hash_of(&self.settled)
     }
 
-    /// The recipe for another process of the same run, with the world size that is settled here.
+    /// Returns the recipe for another process of the same run, with the resolved world size.
     pub fn to_stored(&self) -> StoredRecipe {
         StoredRecipe {
             name: self.name.clone(),
@@ -195,7 +194,7 @@ impl Recipe {
     }
 }
 
-/// Values as TOML, section by section; unset keys are comments.
+/// Returns values as TOML, section by section; unset keys are comments.
 fn to_toml(recipe: &Values) -> String {
     let mut text = String::new();
     let values = values(recipe);
@@ -215,7 +214,7 @@ fn to_toml(recipe: &Values) -> String {
     text
 }
 
-/// blake3, in hexadecimal, of every training and execution key with its value.
+/// Returns the BLAKE3, in hexadecimal, of every training and execution key with its value.
 fn hash_of(recipe: &Values) -> String {
     let mut hasher = blake3::Hasher::new();
     for (key, value) in values(recipe) {

@@ -19,7 +19,7 @@ pub fn find_path(path: &str) -> Option<&'static Key> {
     path.split_once('.').and_then(|(section, name)| find(section, name))
 }
 
-/// Returns the key that a misspelt `name` in `section` probably means, and which of its names is similar.
+/// Returns the key that a misspelled `name` in `section` probably means, and which of its names is similar.
 ///
 /// A key with exactly this name in another section comes first, then the most similar name in the section,
 /// then the most similar one anywhere.
@@ -34,7 +34,7 @@ pub(super) fn nearest_key(section: &str, name: &str) -> Option<(&'static Key, &'
         .or_else(|| nearest_by(name, KEYS.iter().flat_map(named)))
 }
 
-/// Returns the section that a misspelt `name` probably means.
+/// Returns the section that a misspelled `name` probably means.
 pub(super) fn nearest_section(name: &str) -> Option<&'static str> {
     nearest(name, SECTIONS.iter().map(|section| section.0))
 }

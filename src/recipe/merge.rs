@@ -1,10 +1,9 @@
-//! The layers of a recipe on top of each other, merged by figment, which also remembers where each value came
-//! from.
+//! The layers of a recipe on top of each other, merged by figment, which also tracks the origin of each
+//! value.
 //!
-//! figment merges tables key by key and sorts their keys. A recipe promises something else: a value that is a
-//! list or a table replaces the one below it whole, and the keys of `[sweep] grid` keep their order. So a
-//! layer shows figment two levels only, section and key, and below them every value as a string of TOML,
-//! which figment does not look into.
+//! figment merges tables key by key and sorts their keys. In a recipe, a value that is a list or a table
+//! replaces the one below it as a whole, and the keys of `[sweep] grid` keep their order. So a layer has only
+//! two levels for figment, section and key, and every value is an opaque string of TOML.
 
 use super::diagnostic::{self, Diagnostic};
 use super::layers::Document;
@@ -34,15 +33,15 @@ impl Merged {
         Self { figment, documents }
     }
 
-    /// These layers, and more on top of them.
+    /// Returns these layers with more on top.
     pub fn with(&self, documents: Vec<Document>) -> Self {
         Self::new(self.documents.iter().cloned().chain(documents).collect())
     }
 
-    /// The value of every key.
+    /// Returns the value of every key.
     ///
     /// # Errors
-    /// A usage error that points at a value which the structs refuse.
+    /// A usage error that points at a value which the structs reject.
     pub fn values(&self) -> Result<Values> {
         let sections: BTreeMap<String, BTreeMap<String, Opaque>> =
             self.figment.extract().map_err(|e| self.refused(e))?;
@@ -51,31 +50,31 @@ impl Merged {
             let keys: Table = keys.into_iter().map(|(key, Opaque(value))| (key, value)).collect();
             table.insert(section, keys.into());
         }
-        // Every value was checked against its row of the table; what is left is a row that its field cannot
-        // hold.
+        // Every value was checked against its row of the table; the only remaining error is a row that its
+        // field cannot hold.
         Values::deserialize(table).map_err(|e| {
             Error::failed(format!("the table of keys and the recipe disagree: {e}; please report this"))
         })
     }
 
-    /// Returns the place that sets `key`; `None` for a default.
+    /// Returns the location that sets `key`; `None` for a default.
     pub fn locate(&self, key: &str) -> Option<&Location> {
         let metadata = self.figment.find_metadata(key)?;
         self.located(key, metadata)
     }
 
-    /// The layer that the value of `key` comes from.
+    /// Returns the layer that the value of `key` comes from.
     pub fn layer(&self, key: &str) -> Layer {
         self.locate(key).map_or(Layer::Default, Location::layer)
     }
 
-    /// The place of `key` in the text that figment knows by this metadata.
+    /// Returns the location of `key` in the text of this metadata.
     fn located(&self, key: &str, metadata: &Metadata) -> Option<&Location> {
         let document = self.documents.iter().find(|document| document.metadata() == *metadata)?;
         document.set.get(key).map(|assignment| &assignment.at)
     }
 
-    /// The errors of figment as diagnostics: key path and metadata lead to the place in the text.
+    /// Converts the errors of figment to diagnostics: key path and metadata give the location in the text.
     fn refused(&self, error: figment::Error) -> Error {
         let diagnostics: Vec<Diagnostic> = error
             .into_iter()
@@ -93,7 +92,7 @@ impl Merged {
     }
 }
 
-/// Keys as figment sees them: `section → key → TOML text`.
+/// Returns keys in figment's form: `section → key → TOML text`.
 fn dict<'a>(values: impl Iterator<Item = (&'a str, String)>) -> Map<Profile, Dict> {
     let mut sections: BTreeMap<&str, Dict> = BTreeMap::new();
     for (path, text) in values {
@@ -147,7 +146,7 @@ mod tests {
     use crate::recipe::layers::Layers;
     use crate::recipe::source::{Origin, Source};
 
-    /// The layers of two recipe files, the second on top of the first, and of command-line arguments.
+    /// Returns the layers of two recipe files, the second on top of the first, and of command-line arguments.
     fn merged(base: &str, top: &str, arguments: &[&str]) -> Merged {
         let mut layers = Layers::default();
         layers.files(Source::new(Origin::File("base.toml".into()), base));

@@ -8,7 +8,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::collections::BTreeMap;
 use std::ops::Bound::Included;
 
-/// `[optimizer]`: how gradients become updates.
+/// `[optimizer]`: the optimizer and its settings.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(from = "Written")]
 pub struct Optimizer {
@@ -20,7 +20,7 @@ pub struct Optimizer {
     pub values: Values,
 }
 
-/// The section as layers set it: what is missing has its default.
+/// The section as layers set it: missing keys have their defaults.
 #[derive(Default, Deserialize)]
 struct Written {
     name: Option<String>,
@@ -45,7 +45,8 @@ impl Default for Optimizer {
 }
 
 impl Serialize for Optimizer {
-    /// Every key of the section in the order of the table; null for what this optimizer does not have.
+    /// Writes every key of the section in the order of the table; null for keys that this optimizer does not
+    /// have.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("name", &self.name)?;
@@ -57,8 +58,8 @@ impl Serialize for Optimizer {
     }
 }
 
-/// The keys of `[optimizer]`: the common ones, then the hyperparameters of every optimizer, a shared name
-/// once.
+/// Returns the keys of `[optimizer]`: the common ones, then the hyperparameters of every optimizer, a shared
+/// name once.
 pub(super) fn keys() -> Vec<Key> {
     let names: Vec<&'static str> = OPTIMIZERS.iter().map(|entry| entry.name).collect();
     let lr = Type::Number(Interval { low: Included(0.0), high: Included(10.0) });
@@ -82,7 +83,7 @@ pub(super) fn keys() -> Vec<Key> {
     keys
 }
 
-/// The hyperparameters of an optimizer as keys, each with its default in TOML.
+/// Returns the hyperparameters of an optimizer as keys, each with its default in TOML.
 pub(super) fn hyperparameters(entry: &'static Entry) -> impl Iterator<Item = (Key, String)> {
     entry
         .hyperparameters
@@ -95,13 +96,14 @@ pub(super) fn is_hyperparameter(key: &Key) -> bool {
     key.section() == "optimizer" && owners(key).next().is_some()
 }
 
-/// The optimizers that have a key.
+/// Returns the optimizers that have a key.
 pub(super) fn owners(key: &Key) -> impl Iterator<Item = &'static Entry> {
     let name = key.name();
     OPTIMIZERS.iter().filter(move |entry| entry.hyperparameters.iter().any(|h| h.name == name))
 }
 
-/// The setting that chooses the optimizer which has a key; `None` for keys that the default optimizer has.
+/// Returns the setting that chooses the optimizer which has a key; `None` for keys that the default optimizer
+/// has.
 #[cfg(test)]
 pub(super) fn choice_of_owner(key: &Key) -> Option<&'static str> {
     let owner = owners(key).next().filter(|owner| key.section() == "optimizer" && !is_default(owner))?;

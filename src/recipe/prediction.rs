@@ -5,14 +5,15 @@
 //! COLUMN LOW..HIGH%            such as   tok_s +30..+60%   or   allocated_bytes -40..-20%
 //! ```
 //!
-//! The range is of the change from before to after, in percent of before; both ends belong to it.
+//! The range is the change from before to after, in percent of before; both ends are included.
 
 use crate::metrics;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Returns the columns that a range can be predicted of: what comparisons measure, with units in the names.
+/// Returns the columns that may have a predicted range: those that comparisons measure, with units in the
+/// names.
 pub fn predictable() -> impl Iterator<Item = &'static str> {
     metrics::compared().map(|metric| metric.compared_as)
 }
@@ -47,7 +48,7 @@ pub enum Predicted {
 }
 
 impl Prediction {
-    /// The text as it was written.
+    /// Returns the text as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -89,7 +90,7 @@ impl From<Prediction> for String {
     }
 }
 
-/// `COLUMN LOW..HIGH%`.
+/// Parses `COLUMN LOW..HIGH%`.
 fn range(text: &str) -> Result<Predicted, String> {
     let Some((column, range)) = text.split_once(char::is_whitespace) else {
         return Err(

@@ -1,4 +1,5 @@
-//! Settles what a recipe leaves to the machine: the world size, and the folders that paths are relative to.
+//! Resolves the parts of a recipe that depend on the machine: the world size, and the folders that paths are
+//! relative to.
 
 use super::key::{Key, Type};
 use super::lookup::find_path;
@@ -12,7 +13,7 @@ use crate::policy::{DeviceChoice, Launcher};
 use std::path::Path;
 
 /// Returns the number of ranks: for `"auto"`, that of the external launcher, or one per GPU; the CPU is one
-/// device. `None` for `"auto"` on a machine of which nothing is known.
+/// device. `None` for `"auto"` on a machine about which nothing is known.
 pub(super) fn world_size(values: &Values, machine: &Machine) -> Option<usize> {
     let launched = machine.launched_world.filter(|_| values.parallelism.launcher == Launcher::Env);
     match (values.parallelism.world_size, launched) {

@@ -1,4 +1,4 @@
-//! The place of a value: the text that sets it, and the bytes in that text.
+//! The location of a value: the text that sets it, and the bytes in that text.
 
 use std::fmt;
 use std::ops::Range;
@@ -49,7 +49,7 @@ impl Source {
         }
     }
 
-    /// The folder that paths in this text are relative to; empty for the current one.
+    /// Returns the folder that paths in this text are relative to; empty for the current one.
     pub(super) fn folder(&self) -> &Path {
         match &self.origin {
             Origin::File(path) => path.parent().unwrap_or(Path::new("")),
@@ -57,7 +57,7 @@ impl Source {
         }
     }
 
-    /// The nearest range of whole characters within the text.
+    /// Returns the nearest range of whole characters within the text.
     pub(super) fn clamp(&self, span: Range<usize>) -> Range<usize> {
         let floor = |mut at: usize| {
             at = at.min(self.text.len());
@@ -95,7 +95,7 @@ impl fmt::Display for Layer {
     }
 }
 
-/// The place of one assignment.
+/// The location of one assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     pub(super) source: Arc<Source>,
@@ -106,13 +106,13 @@ pub struct Location {
 }
 
 impl Location {
-    /// The line of the value, from 1.
+    /// Returns the line of the value, from 1.
     pub fn line(&self) -> usize {
         let value = self.source.clamp(self.value.clone());
         self.source.text[..value.start].matches('\n').count() + 1
     }
 
-    /// The layer that this place belongs to.
+    /// Returns the layer of this location.
     pub fn layer(&self) -> Layer {
         match &self.source.origin {
             Origin::File(_) | Origin::BuiltIn(_) => {
@@ -123,7 +123,7 @@ impl Location {
         }
     }
 
-    /// The folder that a path in the value is relative to; empty for the current one.
+    /// Returns the folder that a path in the value is relative to; empty for the current one.
     pub fn folder(&self) -> &Path {
         self.source.folder()
     }

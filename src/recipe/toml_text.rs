@@ -1,4 +1,4 @@
-//! Values as TOML text on one line: the same text for equal values, however they were spelled.
+//! Values as TOML text on one line: equal values give the same text, however they were spelled.
 
 use super::key::Key;
 use super::schema::{KEYS, Values};
@@ -9,7 +9,7 @@ use toml::de::ValueDeserializer;
 
 /// Returns the value of every key as TOML text, `None` where it is unset, in the order of the table.
 pub(super) fn values(values: &Values) -> Vec<(&'static Key, Option<String>)> {
-    // By way of JSON, which also has null for unset values, and seeds beyond TOML's integers.
+    // Through JSON, which also has null for unset values, and seeds beyond TOML's integers.
     let values = serde_json::to_value(values).expect("the keys of every map in a recipe are strings");
     KEYS.iter().map(|key| (key, json_as_toml(&values[key.section()][key.name()]))).collect()
 }
@@ -24,7 +24,7 @@ pub(super) fn parse_value(text: &str) -> Result<Value, toml::de::Error> {
     Value::deserialize(ValueDeserializer::parse(text)?)
 }
 
-/// A value in TOML on one line, with an exponent in small numbers; `None` for null.
+/// Returns a value in TOML on one line, with an exponent in small numbers; `None` for null.
 fn json_as_toml(value: &Json) -> Option<String> {
     Some(match value {
         Json::Null => return None,
@@ -45,7 +45,7 @@ fn json_as_toml(value: &Json) -> Option<String> {
     })
 }
 
-/// A string with TOML's quotes and escapes.
+/// Returns a string with TOML's quotes and escapes.
 fn quote(text: &str) -> String {
     Value::String(text.to_owned()).to_string()
 }

@@ -1,4 +1,4 @@
-//! One value against the type of its key.
+//! Checks of a value against the type of its key.
 
 use super::key::{Interval, Key, Type};
 use super::lookup::{find_path, nearest_key};
@@ -8,7 +8,7 @@ use std::ops::Range;
 use toml::de::{DeArray, DeInteger, DeTable, DeValue};
 use toml::{Spanned, Value};
 
-/// A refused value: the reason and its place.
+/// A rejected value: the reason and its location.
 #[derive(Debug)]
 pub(super) struct InvalidValue {
     /// The bytes to point at.
@@ -21,7 +21,7 @@ pub(super) struct InvalidValue {
     pub help: String,
 }
 
-/// The answer of a check of one value: a label, and possibly a better spelling.
+/// The result of a failed check: a label, and possibly a better spelling.
 struct Refusal {
     label: String,
     fix: Option<String>,
@@ -42,7 +42,7 @@ impl Refusal {
 /// numbers).
 ///
 /// # Errors
-/// The reason why it is refused.
+/// The reason for the rejection.
 pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue> {
     let refused = |refusal: Refusal| {
         let expects = format!("{} is {}", key.path, key.kind);
@@ -106,7 +106,7 @@ fn word(words: &[&str], text: &str) -> Result<Value, Refusal> {
     })
 }
 
-/// The integer, unless it is beyond any bound of the table.
+/// Returns the integer, unless it is beyond every bound of the table.
 fn integer(written: &DeInteger<'_>) -> Option<i128> {
     i128::from_str_radix(written.as_str(), written.radix()).ok()
 }
@@ -167,7 +167,7 @@ fn counts(items: &DeArray<'_>, max: u64) -> Result<Value, Refusal> {
     }
 }
 
-/// A list of values of `key`, as a grid has.
+/// Returns a list of values of `key`, as a grid has.
 fn listed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue> {
     match value.get_ref() {
         DeValue::Array(items) if !items.is_empty() => {
@@ -182,7 +182,7 @@ fn listed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue
     }
 }
 
-/// A table from keys to values, each checked by `check`; keys may be quoted paths or nested tables.
+/// Returns a table from keys to values, each checked by `check`; keys may be quoted paths or nested tables.
 fn settings(owner: &Key, table: &DeTable<'_>, check: &mut Check<'_>) -> Result<toml::Table, InvalidValue> {
     let mut found = toml::Table::new();
     flatten(owner, "", table, check, &mut found)?;
@@ -240,7 +240,7 @@ fn unquote(text: &str, fits: impl Fn(&str) -> bool) -> Refusal {
     if fits(text) { refusal.fix(format!("write {text} without the quotes")) } else { refusal }
 }
 
-/// The value for a message: short, on one line.
+/// Returns the value for a message: short, on one line.
 fn shown(value: &DeValue<'_>) -> String {
     const LONGEST: usize = 40;
     let text = match value {

@@ -9,7 +9,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// The size of a figure in pixels. It is meant to be shown at half of that, sharp on dense screens.
+/// The size of a figure in pixels. It is meant to be shown at half of that size, sharp on dense screens.
 const SIZE: (u32, u32) = (1600, 900);
 /// Space left of the panels, for y labels, and right of them, without and with labels of marks.
 const LEFT: i32 = 128;
@@ -23,7 +23,7 @@ const BETWEEN: i32 = 84;
 /// Text sizes in pixels per em.
 const TITLE: f64 = 36.0;
 const TEXT: f64 = 25.0;
-/// More points than this, twice, cannot be told apart in one line, and more than these as dots.
+/// Maximum number of points, in pairs, that are distinguishable in one line; as dots, the maximum number.
 const BUCKETS: usize = 1000;
 const MAX_DOTS: usize = 60;
 
@@ -70,7 +70,7 @@ pub struct Series {
 pub enum Look {
     /// Thin and pale: every measurement.
     Raw,
-    /// Bold: the curve to look at.
+    /// Bold: the main curve.
     Bold,
     /// Of medium width, with each point marked where there are few: values that are measured at intervals.
     Dotted,
@@ -91,7 +91,7 @@ pub struct Mark {
 }
 
 impl Figure {
-    /// The right edge of the panels.
+    /// Returns the right edge of the panels.
     fn right(&self) -> i32 {
         let is_marked = self.panels.iter().any(|panel| !panel.marks.is_empty());
         SIZE.0 as i32 - if is_marked { RIGHT_OF_MARKS } else { RIGHT }
@@ -128,7 +128,7 @@ pub fn svg(figure: &Figure, theme: &Theme) -> Result<String> {
     Ok(text.replacen("<svg ", "<svg stroke-linejoin=\"round\" stroke-linecap=\"round\" ", 1))
 }
 
-/// One row of swatches and names below the subtitle.
+/// Draws one row of swatches and names below the subtitle.
 fn legend(page: &Area<'_>, figure: &Figure, theme: &Theme) -> Result<()> {
     let mut x = LEFT;
     let y = 150;

@@ -1,7 +1,6 @@
-//! Plots of runs and blocks of Markdown pages, made from stored results alone.
+//! Plots of runs and blocks of Markdown pages, rendered from stored results alone.
 //!
-//! Everything here reads files of a run folder, so that it can be made again long after the run, on any
-//! machine.
+//! Everything here reads files of a run folder, so that it can be rendered again at any time, on any machine.
 
 pub mod blocks;
 mod chart;

@@ -1,4 +1,4 @@
-//! The pictures of a run, made from its files: loss, throughput, learning rate and gradient norm.
+//! The pictures of a run, drawn from its files: loss, throughput, learning rate and gradient norm.
 
 use super::chart::{self, Figure, Look, Mark, Panel, Series};
 use super::raster;
@@ -12,7 +12,7 @@ use crate::results::rows::{self, MetricsRow, Phase, TimingRow};
 use crate::results::summary::Summary;
 use std::path::{Path, PathBuf};
 
-/// Points of a smoothed curve; more do not show.
+/// Maximum number of points of a smoothed curve; more are not visible.
 const SMOOTH_POINTS: usize = 1000;
 
 /// A figure of a run in one theme.
@@ -26,7 +26,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// Its path beneath the run folder.
+    /// Returns its path beneath the run folder.
     pub fn file(&self, extension: &str) -> String {
         format!("{PLOTS}/{}-{}.{extension}", self.name, self.theme)
     }
@@ -56,7 +56,8 @@ pub fn draw(run: &Path) -> Result<Vec<Picture>> {
     Ok(pictures)
 }
 
-/// Writes what [`draw`] draws into the run folder as `plots/NAME-THEME.{svg,png}`, and returns the paths.
+/// Writes the pictures of [`draw`] into the run folder as `plots/NAME-THEME.{svg,png}`, and returns the
+/// paths.
 ///
 /// # Errors
 /// When a file cannot be read or written.
@@ -76,7 +77,7 @@ pub fn render(run: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Training and validation loss, and the floor.
+/// Returns training and validation loss, and the floor.
 fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     let x = x_range(metrics.last()?.step);
     let raw = column(metrics, |row| Some(row.loss.into()));
@@ -114,7 +115,7 @@ fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     })
 }
 
-/// Tokens per second of the training steps, and the steady state.
+/// Returns tokens per second of the training steps, and the steady state.
 fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
     let training = |row: &&TimingRow| matches!(row.phase, Phase::Train | Phase::Warmup);
     let rows: Vec<&TimingRow> = timing.iter().filter(training).collect();
@@ -157,7 +158,7 @@ fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
     })
 }
 
-/// Learning rate above, gradient norm below.
+/// Returns the learning rate above, the gradient norm below.
 fn schedule(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     let x = x_range(metrics.last()?.step);
     let rate = column(metrics, |row| Some(row.lr));
@@ -200,7 +201,8 @@ fn schedule(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     })
 }
 
-/// Every point, thin, and the median around it, bold; the points alone where there are too few to smooth.
+/// Returns every point, thin, and the median around it, bold; the points alone where there are too few to
+/// smooth.
 fn smoothed(name: &str, hue: Hue, points: Points) -> Vec<Series> {
     let window = window(points.len());
     if window == 1 {
@@ -213,7 +215,7 @@ fn smoothed(name: &str, hue: Hue, points: Points) -> Vec<Series> {
     ]
 }
 
-/// The bold one of [`smoothed`] series.
+/// Returns the bold one of [`smoothed`] series.
 fn bold(series: &[Series]) -> &[(f64, f64)] {
     series.last().map_or(&[], |series| &series.points)
 }
@@ -222,22 +224,22 @@ fn column(metrics: &[MetricsRow], value: impl Fn(&MetricsRow) -> Option<f64>) ->
     metrics.iter().filter_map(|row| Some((row.step as f64, value(row)?))).collect()
 }
 
-/// From the start to the last step.
+/// Returns the range from the start to the last step.
 fn x_range(last_step: u64) -> (f64, f64) {
     (0.0, last_step.max(1) as f64)
 }
 
-/// The first step whose value is not finite.
+/// Returns the first step whose value is not finite.
 fn first_gap(points: &[(f64, f64)]) -> Option<u64> {
     points.iter().find(|p| !p.1.is_finite()).map(|p| p.0 as u64)
 }
 
-/// The run and how much it trained.
+/// Describes the run and how much it trained.
 fn described(summary: &Summary) -> String {
     format!("{}  ·  {} tokens", summary.run, short(summary.tokens_seen as f64))
 }
 
-/// A tick such as `1.5` or `0.02`.
+/// Returns a tick such as `1.5` or `0.02`.
 fn decimal(value: f64) -> String {
     if value != 0.0 && !(1e-3..1e4).contains(&value.abs()) {
         return scientific(value);
@@ -246,7 +248,7 @@ fn decimal(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A tick such as `3e-4` or `2.5e-4`.
+/// Returns a tick such as `3e-4` or `2.5e-4`.
 fn scientific(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();

@@ -4,10 +4,10 @@ use crate::error::{Error, Result};
 use resvg::{tiny_skia, usvg};
 use std::sync::{Arc, LazyLock};
 
-/// The font family of all pictures, with what browsers fall back to where an SVG is shown without the font.
+/// The font family of all pictures, with fallbacks for browsers that show an SVG without the font.
 pub const FAMILY: &str = "Inter, Helvetica, Arial, sans-serif";
 
-/// Parsing options with the embedded fonts and no others: nothing depends on what a machine has installed.
+/// Parsing options with the embedded fonts only: nothing depends on the fonts of a machine.
 static OPTIONS: LazyLock<usvg::Options<'static>> = LazyLock::new(|| {
     let mut fonts = usvg::fontdb::Database::new();
     fonts.load_font_data(include_bytes!("font/Inter-Regular-Latin.otf").to_vec());
@@ -26,7 +26,7 @@ pub fn png(svg: &str) -> Result<Vec<u8>> {
     pixels.encode_png().map_err(|e| Error::failed(format!("cannot encode a PNG: {e}")))
 }
 
-/// The width of a line of text in the regular weight, in the unit of `size` (pixels per em).
+/// Returns the width of a line of text in the regular weight, in the unit of `size` (pixels per em).
 pub fn text_width(text: &str, size: f64) -> Result<f64> {
     let escaped = text.replace('&', "&amp;").replace('<', "&lt;");
     let svg = format!(

@@ -11,7 +11,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// The coordinate of a value. On a log scale the value must be positive.
+    /// Returns the coordinate of a value. On a log scale the value must be positive.
     pub fn place(self, value: f64) -> f64 {
         match self {
             Scale::Linear => value,
@@ -27,15 +27,15 @@ impl Scale {
     }
 }
 
-/// The width, in rows, of the window that smooths a series: a fiftieth of it, and odd.
+/// Returns the width, in rows, of the window that smooths a series: a fiftieth of it, and odd.
 pub fn window(rows: usize) -> usize {
     (rows / 50).max(1) | 1
 }
 
-/// The median over a window around each point, or around about `count` evenly chosen ones of a longer series,
-/// always with the last. Centred, so that the curve does not lag behind a falling loss; the window shrinks
-/// evenly on both sides near the ends. A single spike leaves no trace. Values that are not finite count for
-/// nothing and stay gaps.
+/// Returns the median over a window around each point, or around about `count` evenly chosen ones of a longer
+/// series, always with the last. Centred, so that the curve does not lag behind a falling loss; the window
+/// shrinks evenly on both sides near the ends. A single spike leaves no trace. Values that are not finite
+/// count for nothing and stay gaps.
 pub fn smooth(points: &[(f64, f64)], window: usize, count: usize) -> Points {
     let half = window / 2;
     let mut around = Vec::with_capacity(window);
@@ -51,8 +51,8 @@ pub fn smooth(points: &[(f64, f64)], window: usize, count: usize) -> Points {
     chosen.map(|i| (points[i].0, if points[i].1.is_finite() { median(i) } else { f64::NAN })).collect()
 }
 
-/// At most about `2 * buckets` points that draw the same picture: the lowest and highest of each stretch, in
-/// order.
+/// Returns at most about `2 * buckets` points that draw the same picture: the lowest and highest of each
+/// stretch, in order.
 pub fn thin(points: &[(f64, f64)], buckets: usize) -> Points {
     if points.len() <= 2 * buckets {
         return points.to_vec();
@@ -78,13 +78,13 @@ pub fn thin(points: &[(f64, f64)], buckets: usize) -> Points {
     thinned
 }
 
-/// The stretches of points between gaps.
+/// Returns the stretches of points between gaps.
 pub fn stretches(points: &[(f64, f64)]) -> impl Iterator<Item = &[(f64, f64)]> {
     points.split(|p| !p.1.is_finite()).filter(|stretch| !stretch.is_empty())
 }
 
-/// The range worth showing: all values, save that spikes beyond one and a half times the highest smoothed
-/// value are cut off rather than pressing the rest flat. `None` without finite values.
+/// Returns the range worth showing: all values, save that spikes beyond one and a half times the highest
+/// smoothed value are cut off rather than pressing the rest flat. `None` without finite values.
 pub fn robust_range(values: &[(f64, f64)], smoothed: &[(f64, f64)]) -> Option<(f64, f64)> {
     let finite = |points: &[(f64, f64)]| {
         let ys = points.iter().map(|p| p.1).filter(|y| y.is_finite());
@@ -97,10 +97,10 @@ pub fn robust_range(values: &[(f64, f64)], smoothed: &[(f64, f64)]) -> Option<(f
     Some((low, usual.map_or(high, |usual| high.min(1.5 * usual))))
 }
 
-/// Widens a range by shares of its height as drawn, below and above; an empty range gets some height.
+/// Widens a range by fractions of its height as drawn, below and above; an empty range gets some height.
 pub fn pad((low, high): (f64, f64), scale: Scale, below: f64, above: f64) -> (f64, f64) {
     let (bottom, top) = (scale.place(low), scale.place(high));
-    // Less than this is rounding noise around one value.
+    // Smaller differences are rounding noise around one value.
     let flat = top - bottom <= 1e-9 * top.abs().max(1e-30);
     let (bottom, top) = match scale {
         _ if !flat => (bottom, top),
@@ -112,8 +112,8 @@ pub fn pad((low, high): (f64, f64), scale: Scale, below: f64, above: f64) -> (f6
     (scale.value(bottom - below * height), scale.value(top + above * height))
 }
 
-/// About `count` round values within a range: multiples of 1, 2 or 5 times a power of ten, and on a log scale
-/// that spans much, such numbers themselves.
+/// Returns about `count` round values within a range: multiples of 1, 2 or 5 times a power of ten, and on a
+/// log scale that spans several powers, such numbers themselves.
 pub fn ticks(low: f64, high: f64, scale: Scale, count: usize) -> Vec<f64> {
     if low.partial_cmp(&high) != Some(std::cmp::Ordering::Less) {
         return Vec::new();
@@ -131,7 +131,7 @@ pub fn ticks(low: f64, high: f64, scale: Scale, count: usize) -> Vec<f64> {
     (first..).map(|i| i as f64 * step).take_while(|tick| *tick <= high + slack).collect()
 }
 
-/// The densest of the customary sets of marks that has about `count` in the range.
+/// Returns the densest of the customary sets of marks that has about `count` in the range.
 fn log_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     const SETS: [&[f64]; 4] =
         [&[1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0], &[1.0, 2.0, 4.0, 6.0], &[1.0, 2.0, 5.0], &[1.0, 3.0]];

@@ -32,7 +32,7 @@ pub enum Hue {
 }
 
 impl Theme {
-    /// The colour of a series on this page.
+    /// Returns the colour of a series on this page.
     pub fn hue(&self, hue: Hue) -> RGBColor {
         self.hues[hue as usize]
     }

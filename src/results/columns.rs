@@ -14,12 +14,12 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The figures of a summary, with the exact values of its numbers.
+    /// Returns the figures of a summary, with the exact values of its numbers.
     pub fn from_summary(summary: &Summary) -> Self {
         Self { summary: serde_json::to_value(summary).unwrap_or_default() }
     }
 
-    /// The figures as `summary.json` prints them: an f32 is the f64 with the same shortest digits.
+    /// Returns the figures as `summary.json` prints them: an f32 is the f64 with the same shortest digits.
     pub fn as_printed(summary: &Summary) -> Self {
         let text = serde_json::to_string(summary).unwrap_or_default();
         Self { summary: serde_json::from_str(&text).unwrap_or_default() }
@@ -82,7 +82,7 @@ mod tests {
     use crate::results::summary::{BesidesPlan, LossAt, Losses, Startup};
     use crate::results::{Phase, TimingRow};
 
-    /// A summary in which every figure is known.
+    /// Returns a summary in which every figure is known.
     fn complete() -> Summary {
         let mut summary = Summary::started("r", "x", "0", 1);
         let row = TimingRow {

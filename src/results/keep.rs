@@ -203,7 +203,7 @@ impl Assembled {
         Ok(made)
     }
 
-    /// The README, and for a comparison the manifests of its runs.
+    /// Returns the README, and for a comparison the manifests of its runs.
     fn readme(&mut self, contents: &[(Vec<u8>, String)], kept: &Path) -> Result<String> {
         let find =
             |name: &str| contents.iter().find(|(_, path)| path == name).map(|(bytes, _)| bytes.as_slice());

@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    /// A ledger of three lines, and its bytes.
+    /// Returns a ledger of three lines, and its bytes.
     fn three(results: &Path) -> Vec<u8> {
         let (mut ledger, warning) = Ledger::open(results).unwrap();
         assert_eq!(warning, None);

@@ -222,7 +222,7 @@ impl Environment {
 }
 
 impl Build {
-    /// The record of `build.rs` in this binary.
+    /// Returns the record of `build.rs` in this binary.
     pub fn of_this_binary() -> Self {
         let profile = option_env!("XRUN_BUILD_PROFILE").map(|name| {
             format!("{name}, opt-level {}", option_env!("XRUN_BUILD_OPT_LEVEL").unwrap_or("unknown"))

@@ -14,7 +14,7 @@ pub trait Row: Serialize + DeserializeOwned {
     /// The column names, in order.
     const COLUMNS: &'static [&'static str];
 
-    /// The step that the row belongs to. Rows are written in ascending order of steps.
+    /// Returns the step that the row belongs to. Rows are written in ascending order of steps.
     fn step(&self) -> u64;
 }
 

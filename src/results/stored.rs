@@ -100,14 +100,14 @@ impl Manifest {
             .map_err(|e| Error::failed(format!("{}:{}: not a manifest: {e}", path.display(), e.line())))
     }
 
-    /// The entry of a file.
+    /// Returns the entry of a file.
     pub fn file(&self, path: &str) -> Option<&KeptFile> {
         self.files.iter().find(|file| file.path == path)
     }
 }
 
 impl KeptFile {
-    /// The entry of a file with this content, stored whole.
+    /// Returns the entry of a file with this content, stored whole.
     pub fn from_bytes(path: &str, bytes: &[u8]) -> Self {
         Self {
             path: path.to_owned(),
@@ -128,7 +128,7 @@ impl KeptFile {
         self.bytes == bytes.len() as u64 && self.blake3 == blake3::hash(bytes).to_hex().as_str()
     }
 
-    /// The file on disk that holds the content, for a manifest in `folder`.
+    /// Returns the file on disk that holds the content, for a manifest in `folder`.
     pub fn stored_at(&self, folder: &Path) -> PathBuf {
         // `a/../b` without the detour, so that messages name the shortest path.
         let mut path = folder.to_owned();
@@ -181,7 +181,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The file on disk with the content of a run's file: itself, or the shared one, verified.
+/// Returns the file on disk with the content of a run's file: itself, or the shared one, verified.
 ///
 /// # Errors
 /// When the content is not what was kept.
@@ -199,7 +199,7 @@ pub fn is_file(path: &Path) -> bool {
             .is_ok_and(|found| found.is_some_and(|(folder, file)| file.stored_at(&folder).is_file()))
 }
 
-/// The manifest's entry for a file, with the folder; `None` where no manifest lists it.
+/// Returns the manifest's entry for a file, with the folder; `None` where no manifest lists it.
 fn entry(path: &Path) -> Result<Option<(PathBuf, KeptFile)>> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Ok(None);
@@ -279,7 +279,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The value of factors and divisors from left to right.
+    /// Evaluates a formula: factors and divisors from left to right.
     fn formula(&self, formula: &str, depth: usize) -> Result<f64, String> {
         let mut words = formula.split_whitespace();
         let mut value = self.operand(words.next().unwrap_or_default(), depth)?;
@@ -314,8 +314,8 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The duration whose milliseconds a row holds, in seconds. Durations are whole nanoseconds, so this is the
-/// exact value that speeds were divided by.
+/// Returns the duration whose milliseconds a row holds, in seconds. Durations are whole nanoseconds, so this
+/// is the exact value that speeds were divided by.
 pub fn seconds(step_ms: f64) -> f64 {
     Duration::from_nanos((step_ms * 1e6).round() as u64).as_secs_f64()
 }

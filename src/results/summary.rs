@@ -61,7 +61,7 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// The last and lowest of `losses`, which are in order of steps.
+    /// Returns the last and lowest of `losses`, which are in order of steps.
     pub fn from_series(losses: impl IntoIterator<Item = LossAt>) -> Self {
         losses.into_iter().filter(|at| at.loss.is_finite()).fold(Self::default(), |so_far, at| Self {
             last: Some(at),
@@ -252,7 +252,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The summary of a run that has just started.
+    /// Returns the summary of a run that has just started.
     pub fn started(recipe: &str, run: &str, recipe_hash: &str, steps_planned: u64) -> Self {
         Self {
             status: Status::Running,

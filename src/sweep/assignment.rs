@@ -58,7 +58,7 @@ mod tests {
     use crate::recipe;
     use std::path::Path;
 
-    /// A cell that is planned for GPUs, or for the CPU with 8 threads.
+    /// Returns a cell that is planned for GPUs, or for the CPU with 8 threads.
     fn work(engine: &str, gpus: &[usize]) -> Work {
         let text = format!("[engine]\n{engine}");
         let recipe =

@@ -125,8 +125,8 @@ pub struct Axes {
 }
 
 impl Axes {
-    /// The points of a recipe's `[sweep]` with the command line on top: an argument replaces the recipe's own
-    /// values of its key.
+    /// Returns the points of a recipe's `[sweep]` with the command line on top: an argument replaces the
+    /// recipe's own values of its key.
     ///
     /// # Errors
     /// A usage error for an argument that names a key of `sweep.pairs`, or for more than [`MAX_CELLS`] cells.

@@ -44,7 +44,7 @@ enum Event<'a> {
 }
 
 impl Display {
-    /// A display of `cells` cells that are named by `keys`.
+    /// Creates a display of `cells` cells that are named by `keys`.
     pub fn new(mode: Mode, keys: &[String], cells: usize) -> Self {
         let sink = match mode {
             Mode::Auto if std::io::stderr().is_terminal() => {

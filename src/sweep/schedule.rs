@@ -59,7 +59,7 @@ pub struct Schedule<'a> {
 }
 
 impl<'a> Schedule<'a> {
-    /// A sweep over these cells. The caller holds the lock of the folder of sweeps.
+    /// Creates a sweep over these cells. The caller holds the lock of the folder of sweeps.
     pub fn new(
         policy: &'a SweepPolicy<'a>,
         cells: &'a [Cell],

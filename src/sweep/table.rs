@@ -35,7 +35,7 @@ const LAST_COLUMNS: [&str; 5] = ["contended", "attempts", "run", CELL, REASON];
 const NOT_IN_MARKDOWN: [&str; 5] = ["allocated_mib", "contended", "attempts", "run", CELL];
 
 impl Tables {
-    /// The tables of the sweep that consists of these cells, in `RESULTS/sweeps/RECIPE-HASH8/`.
+    /// Returns the tables of the sweep that consists of these cells, in `RESULTS/sweeps/RECIPE-HASH8/`.
     ///
     /// # Errors
     /// When the folder cannot be made.

@@ -68,7 +68,7 @@ fn fill<A: Real>(engine: &mut Engine, param: &Param, index: usize, seed: u64) ->
     })
 }
 
-/// A standard normal number for a key and an element, by the transform of Box and Muller (1958).
+/// Returns a standard normal number for a key and an element, by the transform of Box and Muller (1958).
 fn normal(key: [u32; 2], element: usize) -> f64 {
     let pair = element / 2;
     let bits = philox([pair as u32, (pair >> 32) as u32, 0, 0], key);

@@ -24,9 +24,9 @@ pub(super) fn check(engine: &mut Engine, section: &Section, step: u64) -> Result
     match first_difference(engine.state.layout(), &all) {
         None => Ok(()),
         Some(difference) => Err(Error::failed(format!(
-            "{difference} after step {step}: replicas have drifted apart. Memory, a GPU or a link produced wrong bits, or xrun \
-             has a bug. `xrun resume` continues from the last checkpoint, where they were equal; if the same rank \
-             drifts again, exclude its device; parallelism.check_interval = 1 finds the first such step"
+            "{difference} after step {step}: replicas have drifted apart. Memory, a GPU or a link produced wrong \
+             bits, or xrun has a bug. `xrun resume` continues from the last checkpoint, where they were equal; if the \
+             same rank drifts again, exclude its device; parallelism.check_interval = 1 finds the first such step"
         ))),
     }
 }

@@ -168,7 +168,8 @@ fn other_engine(loaded: &Loaded, plan: &Plan) -> Option<String> {
     let (before, now) = (&loaded.meta().engine, engine_name(plan));
     (*before != now).then(|| {
         format!(
-            "{} was computed on {before}, and this is {now}: the run continues, but its bits may differ from those of an uninterrupted run",
+            "{} was computed on {before}, and this is {now}: the run continues, but its bits may differ from those of \
+             an uninterrupted run",
             loaded.path().display()
         )
     })

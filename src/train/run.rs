@@ -334,7 +334,7 @@ fn meta(context: &RunContext) -> Meta {
     }
 }
 
-/// The files of a recipe as written, the outermost first.
+/// Returns the files of a recipe as written, the outermost first.
 fn as_written(recipe: &Recipe) -> String {
     let mut text = String::new();
     for (path, written) in recipe.files() {

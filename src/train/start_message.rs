@@ -30,7 +30,7 @@ pub(super) struct StartMessage {
 }
 
 impl StartMessage {
-    /// The message of a run that trains.
+    /// Returns the message of a run that trains.
     pub fn from_rank_zero(context: &RunContext, zero: &RankZero<'_>) -> Self {
         Self {
             restored: zero.loaded.is_some(),
@@ -39,7 +39,7 @@ impl StartMessage {
         }
     }
 
-    /// The message of a run whose steps are all done.
+    /// Returns the message of a run whose steps are all done.
     pub fn finished(context: &RunContext, folder: &Path) -> Self {
         Self { finished: true, ..Self::at_step(context, folder, context.plan.steps as u64) }
     }

@@ -16,6 +16,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("Loan", "a guard named after what it gives back"),
     ("Party", "LocalRanks"),
     ("STOPPED_BY_ANOTHER", "Error::is_from_other_rank"),
+    ("UnderWay", "QueuedStep"),
     ("Whereabouts", "RankStatus"),
     ("enum Kind", "an enum named after what is of the kind, such as ErrorKind"),
     ("enum Verdict", "an enum named after what is judged, such as GpuStatus"),
@@ -23,6 +24,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("has_shadow", "has_compute_copy"),
     ("knock", "connect"),
     ("last_words", "exit report"),
+    ("not_taken", "divergence_reason"),
     ("place_on_machine", "index_on_machine"),
     ("refresh_shadow", "refresh_compute_copy"),
     ("shadow", "compute copy"),
@@ -33,6 +35,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("struct Problem", "a struct named after what has the problem, such as PageProblem"),
     ("struct Verdict", "a struct named after what is judged, such as DeviceFit"),
     ("turn_away", "reject"),
+    ("urgency", "priority"),
     ("whereabouts", "status"),
 ];
 

@@ -227,7 +227,7 @@ dropout = 1.0
 }
 
 #[test]
-fn misspelt_word() {
+fn misspelled_word() {
     insta::assert_snapshot!(wrong(r#"[lr_scheduler]
 decay = "cosin"
 "#, &[], &[]), @r###"
@@ -566,7 +566,7 @@ fn a_key_that_the_default_optimizer_does_not_have() {
 }
 
 #[test]
-fn misspelt_optimizers() {
+fn misspelled_optimizers() {
     insta::assert_snapshot!(wrong("", &["optimizer.momentm=0.9"], &[]), @r###"
     there is no key optimizer.momentm
      --> command line:1:1

@@ -21,12 +21,12 @@ pub struct Matrix<V> {
 }
 
 impl<V> Matrix<V> {
-    /// A row-major matrix of `width` columns, from the start of a tensor.
+    /// Creates a row-major matrix of `width` columns, from the start of a tensor.
     pub fn rows(view: V, width: usize) -> Self {
         Self { view, start: 0, row_stride: width, column_stride: 1 }
     }
 
-    /// The transpose.
+    /// Returns the transpose.
     #[must_use]
     pub fn t(self) -> Self {
         Self { row_stride: self.column_stride, column_stride: self.row_stride, ..self }
@@ -164,8 +164,8 @@ pub fn product<E: Elem, C: Elem<Acc = E::Acc>>(
 /// The longest run of the summed dimension that is widened at once.
 const LONGEST_WIDENED: usize = 2048;
 
-/// A matrix as an operand of [`multiply`]: itself where it is stored in the accumulator type, else a widened
-/// copy.
+/// Returns a matrix as an operand of [`multiply`]: itself where it is stored in the accumulator type, else a
+/// widened copy.
 ///
 /// `scratch` holds `rows * columns` elements; it may be empty where [`widens`] is false.
 pub fn operand<'a, E: Elem>(
@@ -184,7 +184,7 @@ pub fn widens<E: Elem>() -> bool {
     E::DTYPE != E::Acc::DTYPE
 }
 
-/// A copy of a matrix in the accumulator type, in scratch.
+/// Returns a copy of a matrix in the accumulator type, in scratch.
 fn widen<'a, E: Elem>(
     from: Matrix<View<'_, E>>,
     (rows, columns): (usize, usize),
@@ -206,7 +206,7 @@ fn widen<'a, E: Elem>(
     }
 }
 
-/// The matrix as one of type `A`, if that is how it is stored.
+/// Returns the matrix as one of type `A`, if that is how it is stored.
 fn same_type<'a, E: Elem, A: Real>(m: Matrix<View<'a, E>>) -> Option<Matrix<View<'a, A>>> {
     if std::any::TypeId::of::<E>() != std::any::TypeId::of::<A>() {
         return None;

@@ -14,7 +14,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of `threads` workers.
+    /// Creates a pool of `threads` workers.
     ///
     /// # Errors
     /// When the system reports an error to start them.
@@ -27,7 +27,7 @@ impl Pool {
         Ok(Self { workers, arch: pulp::Arch::new() })
     }
 
-    /// The number of workers.
+    /// Returns the number of workers.
     pub fn threads(&self) -> usize {
         self.workers.current_num_threads()
     }

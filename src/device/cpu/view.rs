@@ -18,7 +18,7 @@ unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
 
-/// A copy of the bytes of a tensor that no node is writing.
+/// Returns a copy of the bytes of a tensor that no node is writing.
 pub fn copy_of(address: Address, bytes: usize) -> Vec<u8> {
     // SAFETY: the executor asks for the outputs of the node that just ran, which are alive and initialized
     // (memory is zeroed when it is made).
@@ -51,26 +51,26 @@ unsafe impl<E: Sync> Sync for ViewMut<'_, E> {}
 unsafe impl<E: Send> Send for ViewMut<'_, E> {}
 
 impl<'a, E> View<'a, E> {
-    /// A view of `len` elements at `start`.
+    /// Creates a view of `len` elements at `start`.
     ///
     /// # Safety
-    /// The range must be allocated, aligned for `E`, initialized, and outlive `'a`; writers follow the module's
-    /// contract.
+    /// The range must be allocated, aligned for `E`, initialized, and outlive `'a`; writers follow the
+    /// module's contract.
     pub unsafe fn new(start: *const E, len: usize) -> Self {
         Self { start, len, lifetime: PhantomData }
     }
 
-    /// A view of a slice, for callers outside a program (tests, matrix products on scratch).
+    /// Creates a view of a slice, for callers outside a program (tests, matrix products on scratch).
     pub fn from_slice(slice: &'a [E]) -> Self {
         Self { start: slice.as_ptr(), len: slice.len(), lifetime: PhantomData }
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -94,7 +94,7 @@ impl<E: Elem> View<'_, E> {
         }
     }
 
-    /// The element at `at`, widened.
+    /// Returns the element at `at`, widened.
     #[inline(always)]
     pub fn get(&self, at: usize) -> E::Acc {
         self.slice(at, 1)[0].up()
@@ -102,7 +102,7 @@ impl<E: Elem> View<'_, E> {
 }
 
 impl<'a, E> ViewMut<'a, E> {
-    /// A writable view of `len` elements at `start`.
+    /// Creates a writable view of `len` elements at `start`.
     ///
     /// # Safety
     /// As for [`View::new`]; tasks that run at the same time write disjoint ranges.
@@ -110,17 +110,17 @@ impl<'a, E> ViewMut<'a, E> {
         Self { start, len, lifetime: PhantomData }
     }
 
-    /// A view of a slice, for callers outside a program.
+    /// Creates a view of a slice, for callers outside a program.
     pub fn from_slice(slice: &'a mut [E]) -> Self {
         Self { start: slice.as_mut_ptr(), len: slice.len(), lifetime: PhantomData }
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -230,7 +230,7 @@ fn compile(unit: &Unit, options: &[String]) -> Result<(Vec<u8>, String)> {
     result
 }
 
-/// The architectures that NVRTC knows, such as 90, ascending; `None` without it.
+/// Returns the architectures that NVRTC knows, such as 90, ascending; `None` without it.
 pub(super) fn architectures() -> Option<Vec<u32>> {
     Nvidia::Nvrtc.open()?;
     let mut count = 0;

@@ -92,7 +92,7 @@ pub enum Arg {
 }
 
 impl Arg {
-    /// Number of bytes of the kernel's parameter.
+    /// Returns the number of bytes of the kernel's parameter.
     pub fn size(&self) -> usize {
         match self {
             Arg::Ptr(_) | Arg::U64(_) => 8,

@@ -75,7 +75,7 @@ fn config(m: &Model, facts: &HfFacts) -> serde_json::Value {
     })
 }
 
-/// Every tensor: embedding, blocks, final norm, head.
+/// Returns every tensor: embedding, blocks, final norm, head.
 fn tensors(m: &Model) -> Vec<HfTensor> {
     let (d, hd, ffn) = (m.dim, m.head_dim, m.ffn_dim);
     let (q, kv) = (m.n_heads * hd, m.n_kv_heads * hd);

@@ -5,7 +5,7 @@ use crate::ir::{Init, Role, Sublayer};
 use crate::model::norm;
 use crate::plan::Model;
 
-/// The trained tensors in the order in which their gradients become ready: from the head back to the
+/// Returns the trained tensors in the order in which their gradients become ready: from the head back to the
 /// embedding.
 pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
     // The variance of PyTorch's default for linear layers, 1/(3·fan_in); the two products that write the

@@ -32,7 +32,7 @@ pub(super) struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    /// A recording of a plan.
+    /// Creates a recording of a plan.
     pub(super) fn new(plan: &'a Plan, purpose: Purpose) -> Self {
         let m = &plan.model;
         Self { plan, purpose, heads: Heads { query: m.n_heads, kv: m.n_kv_heads, dim: m.head_dim } }
@@ -129,7 +129,7 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// The site of a dropout, where this program has dropout.
+    /// Returns the site of a dropout, where this program has dropout.
     fn site(&self, site: u32) -> Option<Site> {
         let p = self.plan.model.dropout;
         (p > 0.0 && matches!(self.purpose, Purpose::Train { .. })).then_some(Site {
@@ -145,7 +145,8 @@ impl<'a> Recording<'a> {
         b.emit1("dropped", Dropout(site), &[x, sequences, step])
     }
 
-    /// The loss of every row, in chunks of rows; in training with the gradients of the rows and of the head.
+    /// Records the loss of every row, in chunks of rows; in training with the gradients of the rows and of
+    /// the head.
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
@@ -177,7 +178,7 @@ impl<'a> Recording<'a> {
         })
     }
 
-    /// The logits of the generation program, into the state.
+    /// Records the logits of the generation program, into the state.
     ///
     /// # Errors
     /// When the plan's numbers do not fit an op.
@@ -191,7 +192,7 @@ impl<'a> Recording<'a> {
         })
     }
 
-    /// The name of an input of this program.
+    /// Returns the name of an input of this program.
     fn input(&self, name: &str) -> String {
         let group = if self.purpose == Purpose::Generate { "generation" } else { "batch" };
         format!("{group}.{name}")

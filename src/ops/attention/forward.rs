@@ -120,7 +120,7 @@ pub(super) fn blocks(seen: &Range<usize>) -> impl Iterator<Item = Range<usize>> 
     (start..end).step_by(KEYS).map(move |at| at..end.min(at + KEYS))
 }
 
-/// The part of `seen` inside a block, counted from its start.
+/// Returns the part of `seen` inside a block, counted from its start.
 #[inline(always)]
 pub(super) fn within(seen: &Range<usize>, block: &Range<usize>) -> Range<usize> {
     let start = seen.start.clamp(block.start, block.end);

@@ -58,13 +58,13 @@ const DROPOUT: Option<bool> = Some(true);
 const BEFORE_12: Option<Generation> = Some(Generation::Before12);
 const FROM_12: Option<Generation> = Some(Generation::From12);
 
-/// A row for every generation; `cut` is [rows, tile, step, kept, blocks].
+/// Creates a row for every generation; `cut` is [rows, tile, step, kept, blocks].
 const fn row(head_dim: usize, mask: Option<Mask>, dropout: Option<bool>, cut: [usize; 5]) -> Row {
     let [rows, tile, step, kept, blocks] = cut;
     Row { head_dim, mask, dropout, generation: None, pass: Pass { rows, tile, step, kept, blocks } }
 }
 
-/// A row for one generation.
+/// Creates a row for one generation.
 const fn only(generation: Option<Generation>, row: Row) -> Row {
     Row { generation, ..row }
 }

@@ -46,8 +46,8 @@ pub(super) fn cases<O: Op + Copy + 'static>(
     cases
 }
 
-/// The formula in the documentation of torch.nn.LayerNorm: `(x − E[x]) / √(Var[x] + eps) · weight + bias`,
-/// with the biased estimate of the variance (`torch.var(input, correction=0)`).
+/// Computes the formula in the documentation of torch.nn.LayerNorm: `(x − E[x]) / √(Var[x] + eps) · weight +
+/// bias`, with the biased estimate of the variance (`torch.var(input, correction=0)`).
 pub(super) fn torch_layer_norm(x: &Array, weight: &Array, bias: &Array, eps: f64) -> Array {
     let mut y = x.clone();
     for row in y.data.chunks_mut(weight.data.len()) {

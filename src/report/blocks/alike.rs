@@ -20,7 +20,7 @@ pub struct Row {
     pub complete: bool,
 }
 
-/// An error unless rows may differ in this: an aspect, a section or a key of recipes.
+/// Checks that rows may differ in this: an aspect, a section or a key of recipes.
 pub fn known(name: &str) -> Result<(), String> {
     let sections = SECTIONS.iter().map(|(section, _)| *section);
     if ASPECTS.contains(&name) || sections.clone().any(|section| section == name) || find_path(name).is_some()
@@ -32,7 +32,7 @@ pub fn known(name: &str) -> Result<(), String> {
     Err(format!("`across` is {}, or a section or key of recipes, not `{name}`{near}", ASPECTS.join(", ")))
 }
 
-/// The facts of a run. A key that recipes no longer have counts as one that training depends on.
+/// Returns the facts of a run. A key that recipes no longer have counts as one that training depends on.
 pub fn of_run(run: &KeptRun) -> Row {
     let is_training = |key: &str| find_path(key).is_none_or(|key| key.class == Class::Training);
     let keys = run.recipe_values.iter().filter(|(key, _)| is_training(key));
@@ -45,7 +45,8 @@ pub fn of_run(run: &KeptRun) -> Row {
     Row { facts, complete: true }
 }
 
-/// The facts that a table names as changed without `across`: these keys, and facts that depend on them.
+/// Returns the facts that a table names as changed without `across`: these keys, and facts that depend on
+/// them.
 pub fn named<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut across: Vec<String> = keys.into_iter().map(str::to_owned).collect();
     let follows = [("data.", "corpus"), ("engine.device", "device"), ("parallelism.world_size", "device")];

@@ -10,12 +10,12 @@ pub const END: &str = "xrun:end";
 /// Names and values, in the order in which they were written.
 pub type Attributes = Vec<(String, String)>;
 
-/// The value of an attribute.
+/// Returns the value of an attribute.
 pub fn get<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a str> {
     attributes.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
 }
 
-/// The name of a block in messages, such as ``block `runs` of `quickstart` ``.
+/// Returns the name of a block in messages, such as ``block `runs` of `quickstart` ``.
 pub fn block_name(attributes: &Attributes) -> String {
     match (get(attributes, "kind"), get(attributes, "select")) {
         (Some(kind), Some(select)) => format!("block `{kind}` of `{select}`"),

@@ -25,7 +25,7 @@ pub enum Column {
 }
 
 impl Column {
-    /// The heading; numbers are flush right.
+    /// Returns the heading; numbers are flush right.
     pub fn heading(&self) -> String {
         match self {
             Column::Named(name) => heading(name),
@@ -76,7 +76,7 @@ fn choose(asked: &str, names: &[&'static str], with_keys: bool) -> Result<Vec<Co
     asked.split(',').map(|word| column(word.trim())).collect()
 }
 
-/// The key of recipes at this path, by its own name.
+/// Returns the key of recipes at this path, by its own name.
 pub fn known_key(path: &str) -> Result<&'static str, String> {
     find_path(path).map(|key| key.path).ok_or_else(|| {
         format!("recipes have no key `{path}`{}", did_you_mean(path, KEYS.iter().map(|key| key.path)))
@@ -103,7 +103,7 @@ pub fn of_measured(measured: &Measured, name: &str) -> Option<f64> {
     measured.get(key)
 }
 
-/// A fact that may be unknown.
+/// Returns a fact that may be unknown.
 pub fn yes_or_no(value: Option<bool>) -> String {
     value.map_or(BLANK, |value| if value { "yes" } else { "no" }).to_owned()
 }

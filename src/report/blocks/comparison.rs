@@ -1,4 +1,4 @@
-//! A kept before and after.
+//! Blocks of kept comparisons.
 
 use super::kept::{self, KeptRun, Source};
 use super::scene::{Form, Rendered, Scene};
@@ -12,7 +12,7 @@ use crate::results::folder::PLOTS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The quantity that is compared first.
+/// The quantity in the first row.
 const SPEED: &str = "tok_s";
 
 /// A comparison of a block.
@@ -23,7 +23,7 @@ struct Part {
     folder: PathBuf,
 }
 
-/// The comparisons that a block selects, the newest of each name.
+/// Returns the comparisons that a block selects, the newest of each name.
 pub fn render(scene: &Scene<'_>, spec: &Spec, columns: Option<&[String]>) -> Result<Rendered, Vec<Why>> {
     let mut parts = Vec::new();
     for name in &spec.select {
@@ -52,12 +52,12 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: Option<&[String]>) -> Res
     Ok(rendered)
 }
 
-/// The folder of the newest comparison `NAME`, or of `NAME/ID`.
+/// Returns the folder of the newest comparison `NAME`, or of `NAME/ID`.
 fn find(kept: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
     Ok(find_all(kept, name)?.swap_remove(0))
 }
 
-/// The folders of comparisons `NAME`, newest first, or of `NAME/ID`; one at least.
+/// Returns the folders of comparisons `NAME`, newest first, or of `NAME/ID`; one at least.
 pub fn find_all(kept: &Path, name: &str) -> Result<Vec<PathBuf>, Vec<Why>> {
     let all = kept.join(COMPARISONS);
     let folder = all.join(name);
@@ -78,7 +78,7 @@ pub fn find_all(kept: &Path, name: &str) -> Result<Vec<PathBuf>, Vec<Why>> {
     Ok(found)
 }
 
-/// The folders in a folder, by name; none where there is no such folder.
+/// Returns the folders in a folder, by name; none where there is no such folder.
 fn folders(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
@@ -86,7 +86,7 @@ fn folders(folder: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// A kept comparison, verified and read.
+/// Returns a kept comparison, verified and read.
 pub fn read(scene: &Scene<'_>, folder: &Path) -> Result<(Source, Comparison), Vec<Why>> {
     let unreadable = |why: String| vec![Why::mended_by(why, kept::restore(folder))];
     let source = Source::verify(scene.kept, folder).map_err(|e| unreadable(e.message().to_owned()))?;
@@ -136,8 +136,8 @@ fn one(
     Ok(Part { rendered, comparison, runs, folder })
 }
 
-/// The kept runs of all trials, by `RECIPE/RUN`. A run whose manifest is not the one that the comparison's
-/// manifest lists has a fault.
+/// Returns the kept runs of all trials, by `RECIPE/RUN`. A run whose manifest is not the one that the
+/// comparison's manifest lists has a fault.
 pub fn kept_runs(
     scene: &Scene<'_>,
     source: &Source,
@@ -195,7 +195,8 @@ fn compare(comparison: &Comparison, runs: &[KeptRun], spec: &Spec) -> (Option<St
     (sentence, faults)
 }
 
-/// Name, verdict and hypothesis. The one comparison of a block has its link in the line of provenance.
+/// Returns name, verdict and hypothesis. If a block has one comparison, its link is in the line of
+/// provenance.
 fn heading(comparison: &Comparison, scene: &Scene<'_>, folder: &Path, is_single: bool) -> String {
     let (name, verdict) = (plain(&comparison.name), comparison.verdict.as_str());
     let mut text = match scene.form {
@@ -213,7 +214,7 @@ fn heading(comparison: &Comparison, scene: &Scene<'_>, folder: &Path, is_single:
     text + "\n\n"
 }
 
-/// A table of the measurements of both arms.
+/// Returns a table of the measurements of both arms.
 fn measured_table(
     scene: &Scene<'_>,
     comparison: &Comparison,
@@ -252,13 +253,13 @@ fn measured_table(
     Ok(table(&headings, &rows))
 }
 
-/// An estimate with its interval.
+/// Returns an estimate with its interval.
 pub fn interval(ratio: &RatioInterval) -> String {
     let [estimate, low, high] = [ratio.estimate, ratio.low, ratio.high].map(|value| decimal(Some(value), 3));
     format!("{estimate} ({low} to {high})")
 }
 
-/// The outcome of the loss gate in words.
+/// Returns the outcome of the loss gate in words.
 pub fn gate(comparison: &Comparison) -> &'static str {
     match comparison.gate.holds {
         Some(true) => "holds",
@@ -267,13 +268,13 @@ pub fn gate(comparison: &Comparison) -> &'static str {
     }
 }
 
-/// The keys that differ between the arms; `None` where none does.
+/// Returns the keys that differ between the arms; `None` where none does.
 pub fn changed(comparison: &Comparison) -> Option<String> {
     let changes: Vec<String> = comparison.changes.iter().map(|change| code(change)).collect();
     (!changes.is_empty()).then(|| changes.join(", "))
 }
 
-/// The outcome of the prediction in words.
+/// Returns the outcome of the prediction in words.
 pub fn held(comparison: &Comparison) -> &'static str {
     match comparison.prediction_held {
         Some(true) => "held",
@@ -282,7 +283,7 @@ pub fn held(comparison: &Comparison) -> &'static str {
     }
 }
 
-/// Verdict, loss gate, prediction, changed keys and remarks, as a list.
+/// Returns verdict, loss gate, prediction, changed keys and remarks, as a list.
 fn findings(scene: &Scene<'_>, comparison: &Comparison) -> String {
     let trials = format!("{}s", scene.form.trial());
     let effect = decimal(Some(comparison.min_effect * 100.0), 1);
@@ -294,7 +295,7 @@ fn findings(scene: &Scene<'_>, comparison: &Comparison) -> String {
     let allowed = match (gate.holds, gate.tolerance) {
         (_, Some(tolerance)) => format!(" (differences in loss up to {tolerance} allowed)"),
         (Some(_), None) => " (the same bits asked for)".to_owned(),
-        // No tolerance was given.
+        // No tolerance was set.
         (None, None) => String::new(),
     };
     lines.push(format!("Loss gate {}: {}{allowed}.", self::gate(comparison), plain(&gate.found)));

@@ -1,4 +1,4 @@
-//! One block: rendered from kept files, and compared with what stands in the page and in `report.lock`.
+//! One block: rendered from kept files, and compared with the page and with `report.lock`.
 
 use super::attributes::{self, Attributes, END, FROM};
 use super::kept::Source;
@@ -11,27 +11,27 @@ use super::why::Why;
 use super::{comparison, runs, series, sweep};
 use crate::results::comparison::COMPARISONS;
 
-/// A block beside what it should be.
+/// A block with its expected content.
 pub struct Examined {
-    /// The block as it stands in the page.
+    /// The block in the page.
     pub block: Block,
     /// Its name in messages.
     pub name: String,
     /// Its line in the lock; `None` for the inline form.
     pub key: Option<Key>,
-    /// The text to put in its place; `None` where nothing can be rendered.
+    /// The new content; `None` if nothing can be rendered.
     pub fresh: Option<Fresh>,
-    /// The Markdown, sources and figures made from kept files.
+    /// The Markdown, sources and figures rendered from kept files.
     pub rendered: Rendered,
-    /// Reasons that rendering cannot remove.
+    /// Problems that rendering cannot fix.
     pub hard: Vec<Why>,
-    /// Reasons that rendering removes.
+    /// Problems that rendering fixes.
     pub stale: Vec<Why>,
     /// True if the opening marker itself is wrong.
     pub is_markup: bool,
 }
 
-/// The text of a block as it should be.
+/// The expected text of a block.
 pub struct Fresh {
     /// The lines between the markers.
     pub body: String,
@@ -42,13 +42,13 @@ pub struct Fresh {
 }
 
 impl Examined {
-    /// Returns true if the block is what kept files make of it.
+    /// Returns true if the block equals its expected content.
     pub fn is_current(&self) -> bool {
         self.hard.is_empty() && self.stale.is_empty()
     }
 }
 
-/// The form of a block: one with hashes in the page is inline.
+/// Returns the form of a block: one with hashes in the page is inline.
 pub fn form(block: &Block) -> Form {
     let has_hashes = !block.from.is_empty() || attributes::get(&block.end, "hash").is_some();
     if has_hashes { Form::Inline } else { Form::Locked }
@@ -113,13 +113,13 @@ fn render(scene: &Scene<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> {
     }
 }
 
-/// Names a source once that several parts of a block use.
+/// Removes duplicates of sources that several parts of a block use.
 fn dedup_sources(rendered: &mut Rendered) {
     let mut seen = std::collections::BTreeSet::new();
     rendered.sources.retain(|source| seen.insert(source.id.clone()));
 }
 
-/// The text of a block as it should be, with its hashes where its form has them.
+/// Returns the expected text of a block, with its hashes in the inline form.
 fn fresh(form: Form, rendered: &Rendered) -> Fresh {
     match form {
         Form::Locked => {
@@ -142,12 +142,12 @@ fn hash(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
-/// Compares a block with the lock and with what kept files make.
+/// Compares a block with the lock and with its expected content.
 fn compare_locked(text: &str, examined: &Examined, lock: &Lock, key: &Key) -> Vec<Why> {
     let body = &text[examined.block.body.clone()];
     let Some(locked) = lock.lines.get(key) else {
         return vec![Why::stale(match (body.trim().is_empty(), lock.exists) {
-            // A block that was never filled was made from nothing.
+            // A block that was never filled has no sources.
             (true, _) => "it was never filled".to_owned(),
             (false, true) => format!("{LOCK} has no line for it, so nobody can tell what it was made from"),
             (false, false) => format!("{LOCK} is missing, so nobody can tell what it was made from"),
@@ -162,7 +162,7 @@ fn compare_locked(text: &str, examined: &Examined, lock: &Lock, key: &Key) -> Ve
     stale
 }
 
-/// Compares a block with its own hashes and with what kept files make.
+/// Compares a block with its own hashes and with its expected content.
 fn compare_inline(text: &str, examined: &Examined) -> Vec<Why> {
     let body = &text[examined.block.body.clone()];
     match attributes::get(&examined.block.end, "hash") {
@@ -176,7 +176,7 @@ fn compare_inline(text: &str, examined: &Examined) -> Vec<Why> {
     }
 }
 
-/// Compares the text of a block with its hash, and with what kept files make.
+/// Compares the text of a block with its hash, and with its expected content.
 fn compare_body(text: &str, examined: &Examined, expected: &str, stale: &mut Vec<Why>) {
     let body = &text[examined.block.body.clone()];
     let fresh = examined.fresh.as_ref().map(|fresh| fresh.body.as_str());
@@ -190,11 +190,11 @@ fn compare_body(text: &str, examined: &Examined, expected: &str, stale: &mut Vec
     }
 }
 
-/// The kept folders that a block of the locked form shows against those that it would show now.
+/// Returns the kept folders that a block of the locked form shows against those that it would show now.
 fn changed_roots(body: &str, rendered: &Rendered, locked: &Hashes) -> Vec<Why> {
     let roots = roots(rendered);
     let mut whys: Vec<Why> = Vec::new();
-    // Runs of a comparison are behind its link.
+    // Runs of a comparison are linked from its README.
     let is_shown = |source: &Source| body.contains(&source.id) || is_part(source, rendered);
     for source in roots.iter().filter(|source| !is_shown(source)) {
         whys.push(not_shown(source, &shown_beside(body, &source.id)));
@@ -214,7 +214,7 @@ fn changed_roots(body: &str, rendered: &Rendered, locked: &Hashes) -> Vec<Why> {
     whys
 }
 
-/// The kept folders in the same folder as `id` that a block links to.
+/// Returns the kept folders in the same folder as `id` that a block links to.
 fn shown_beside(body: &str, id: &str) -> Vec<String> {
     let Some((group, _)) = id.rsplit_once('/') else { return Vec::new() };
     let group = format!("{group}/");
@@ -225,8 +225,8 @@ fn shown_beside(body: &str, id: &str) -> Vec<String> {
     names.map(|name| format!("{group}{name}")).collect()
 }
 
-/// A source that is selected now and that the block does not show; `others` are those of its folder that it
-/// shows.
+/// Returns a source that is selected now and that the block does not show; `others` are those of its folder
+/// that it shows.
 fn not_shown(source: &Source, others: &[String]) -> Why {
     let is_newer = others.iter().all(|id| *id < source.id);
     let what = if source.id.starts_with(COMPARISONS) { "comparison" } else { "run" };
@@ -237,7 +237,7 @@ fn not_shown(source: &Source, others: &[String]) -> Why {
     })
 }
 
-/// The manifests that a block of the inline form names against those that it would name now.
+/// Returns the manifests that a block of the inline form names against those that it would name now.
 fn changed_sources(block: &Block, rendered: &Rendered) -> Vec<Why> {
     let pair = |from: &'_ Attributes| {
         let [id, manifest] = ["kept", "manifest"].map(|name| attributes::get(from, name).map(str::to_owned));
@@ -278,7 +278,7 @@ fn digits(hash: &str) -> &str {
     hash.get(..12).unwrap_or(hash)
 }
 
-/// The reason for a block whose text does not have its hash.
+/// Returns the reason for a block whose text does not have its hash.
 fn edited(text: &str, block: &Block, fresh: Option<&str>) -> Why {
     match fresh {
         Some(fresh) if fresh != &text[block.body.clone()] => {
@@ -292,7 +292,8 @@ fn edited(text: &str, block: &Block, fresh: Option<&str>) -> Why {
     }
 }
 
-/// The first line that differs from what it should be: its number, and both versions around the difference.
+/// Returns the first line that differs from the expected one: its number, and both versions around the
+/// difference.
 fn first_difference(text: &str, block: &Block, fresh: &str) -> (usize, String, String) {
     let first_line = text[..block.body.start].matches('\n').count() + 1;
     let (mut there, mut made) = (text[block.body.clone()].lines(), fresh.lines());

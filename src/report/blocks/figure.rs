@@ -21,8 +21,8 @@ pub struct Point<'a> {
 /// Half of the width of a trial, in trials.
 const REACH: f64 = 0.36;
 
-/// The blocks of steps of every trial, by theme; `None` where no trial has any. `trial` is the word for a
-/// trial.
+/// Returns the blocks of steps of every trial, by theme; `None` where no trial has any. `trial` is the word
+/// for a trial.
 pub fn blocks(comparison: &Comparison, trial: &str) -> Option<Result<Vec<(&'static str, String)>>> {
     let values = comparison.trials.iter().flat_map(|trial| &trial.blocks).copied().filter(|v| v.is_finite());
     let range = values.fold(None, |range: Option<(f64, f64)>, value| {
@@ -124,7 +124,8 @@ pub fn series(members: &[Point<'_>], over: &str) -> Result<Vec<(&'static str, St
     THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect()
 }
 
-/// The comparisons that one line joins: those of a name, or all of them where each has a name of its own.
+/// Returns the comparisons that one line joins: those of a name, or all of them where each has a name of its
+/// own.
 fn lines<'a, 'b>(members: &'a [Point<'b>]) -> Vec<Vec<&'a Point<'b>>> {
     let mut lines: Vec<Vec<&Point<'b>>> = Vec::new();
     for member in members {
@@ -136,19 +137,19 @@ fn lines<'a, 'b>(members: &'a [Point<'b>]) -> Vec<Vec<&'a Point<'b>>> {
     if lines.iter().all(|line| line.len() == 1) { vec![lines.concat()] } else { lines }
 }
 
-/// All digits before the point, so that arms that differ little have different labels.
+/// Returns all digits before the point, so that arms that differ little have different labels.
 fn whole(value: f64) -> String {
     decimal(Some(value), if value.abs() < 100.0 { 2 } else { 0 })
 }
 
-/// The blocks of a trial side by side, in the order of execution.
+/// Returns the blocks of a trial side by side, in the order of execution.
 fn dots(index: usize, trial: &Trial) -> Points {
     let count = trial.blocks.len() as f64;
     let x = |block: usize| index as f64 + 1.0 + REACH * ((2 * block + 1) as f64 / count - 1.0);
     trial.blocks.iter().enumerate().map(|(block, value)| (x(block), *value)).collect()
 }
 
-/// A line at the median of a trial, and a gap after it.
+/// Returns a line at the median of a trial, and a gap after it.
 fn median(index: usize, trial: &Trial) -> Points {
     let middle = index as f64 + 1.0;
     let Some(value) = quantiles::median(trial.blocks.iter().copied()) else { return Points::new() };

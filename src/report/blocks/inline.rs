@@ -12,12 +12,12 @@ use crate::results::provenance::{Environment, Gpu};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The origin of runs, a line per origin.
+/// Returns the origin of runs, a line per origin.
 pub fn runs(runs: &[KeptRun], scene: &Scene<'_>) -> String {
     small(&lines(runs, scene))
 }
 
-/// The origin of each arm's numbers.
+/// Returns the origin of each arm's numbers.
 pub fn comparison(
     comparison: &Comparison,
     runs: &BTreeMap<String, KeptRun>,
@@ -47,7 +47,7 @@ pub fn comparison(
     small(&found)
 }
 
-/// The commands of both arms of several comparisons, and the origin of their runs.
+/// Returns the commands of both arms of several comparisons, and the origin of their runs.
 pub fn series(scene: &Scene<'_>, comparisons: &[&Comparison], all_runs: &[KeptRun]) -> String {
     let mut found = Vec::new();
     for (is_candidate, word) in [(false, "before"), (true, "after")] {
@@ -63,7 +63,7 @@ pub fn series(scene: &Scene<'_>, comparisons: &[&Comparison], all_runs: &[KeptRu
     small(&found)
 }
 
-/// The builds and devices of a sweep's cells.
+/// Returns the builds and devices of a sweep's cells.
 pub fn sweep(sources: &[&Source], cells: &[Attempt], scene: &Scene<'_>) -> String {
     let distinct = |values: BTreeSet<&str>| values.into_iter().map(plain).collect::<Vec<_>>().join(", ");
     let devices = distinct(cells.iter().map(|cell| cell.device.as_str()).collect());
@@ -79,13 +79,13 @@ fn small(lines: &[String]) -> String {
     lines.join("<br>\n") + "\n"
 }
 
-/// Lines that say where runs' numbers come from; runs of the same origin share one.
+/// Returns lines with the origin of runs; runs of the same origin share one.
 fn lines<'a>(runs: impl IntoIterator<Item = &'a KeptRun>, scene: &Scene<'_>) -> Vec<String> {
     let mut groups: Vec<((String, String), Vec<&KeptRun>)> = Vec::new();
     for run in runs {
         let origin = origin(run);
         match groups.iter_mut().find(|(known, _)| *known == origin) {
-            // A run that stands for several turns is named once.
+            // A run that is in several trials is named once.
             Some((_, of_origin)) if of_origin.iter().any(|other| other.source.id == run.source.id) => {}
             Some((_, of_origin)) => of_origin.push(run),
             None => groups.push((origin, vec![run])),
@@ -99,7 +99,7 @@ fn lines<'a>(runs: impl IntoIterator<Item = &'a KeptRun>, scene: &Scene<'_>) -> 
     groups.iter().map(line).collect()
 }
 
-/// The recipe hash of a run, and its program and device in words.
+/// Returns the recipe hash of a run, and its program and device in words.
 fn origin(run: &KeptRun) -> (String, String) {
     let mut parts = Vec::new();
     if let Some(environment) = run.environment() {
@@ -134,7 +134,7 @@ fn of_cpu(environment: &Environment) -> String {
     format!("{model}, {threads} thread{}, no GPU", if threads == 1 { "" } else { "s" })
 }
 
-/// The links between the GPUs of a run.
+/// Returns the links between the GPUs of a run.
 fn topology(gpu: &Gpu) -> String {
     match (&gpu.topology, gpu.links()) {
         (Some(rows), Some(words)) if rows.len() > 1 => format!("{} GPUs by {}", rows.len(), plain(&words)),

@@ -33,7 +33,7 @@ pub struct KeptRun {
     pub summary: Summary,
     /// One per process of the run.
     pub environments: Vec<Environment>,
-    /// Values of the resolved recipe by `section.key`; what is unset is not there.
+    /// Values of the resolved recipe by `section.key`; unset ones are absent.
     pub recipe_values: BTreeMap<String, String>,
 }
 
@@ -41,7 +41,7 @@ impl Source {
     /// Reads the manifest of a kept folder and compares every file with it.
     ///
     /// # Errors
-    /// Without a manifest that can be read.
+    /// If there is no readable manifest.
     pub fn verify(kept: &Path, folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
         let bytes = std::fs::read(&path).at("read", &path)?;
@@ -64,7 +64,7 @@ impl Source {
         let here = manifest.files.iter().filter(|file| file.shared.is_none());
         let listed: BTreeSet<&str> = here.map(|file| file.path.as_str()).collect();
         for name in files_below(folder)? {
-            // Figures are drawn beside what they show when a block needs them, and verified byte by byte.
+            // Figures are drawn beside their data when a block needs them, and verified byte by byte.
             let is_figure = name.starts_with(PLOTS);
             if name != MANIFEST && !is_figure && !listed.contains(name.as_str()) {
                 let path = folder.join(&name);
@@ -87,7 +87,7 @@ impl KeptRun {
     /// Reads and verifies a kept run.
     ///
     /// # Errors
-    /// When a file is missing or cannot be understood; the message names it.
+    /// When a file is missing or cannot be parsed; the message names it.
     pub fn read(kept: &Path, folder: &Path) -> Result<Self, Vec<Why>> {
         let source = Source::verify(kept, folder).map_err(|e| unreadable(folder, &e))?;
         let parts = (read_summary(folder), environments(folder), recipe_values(folder));
@@ -97,13 +97,13 @@ impl KeptRun {
                 run.compare_name();
                 Ok(run)
             }
-            // A file that cannot be parsed was changed in most cases, and then the change is the message.
+            // A file that cannot be parsed was usually changed, and then the change is the message.
             _ if !source.faults.is_empty() => Err(source.faults),
             (Err(e), ..) | (_, Err(e), _) | (.., Err(e)) => Err(unreadable(folder, &e)),
         }
     }
 
-    /// The folder must be called what the run says that it is.
+    /// Checks that the folder's name matches the run's.
     fn compare_name(&mut self) {
         let source = &self.source;
         if source.named != source.id || source.folder.file_name() != Some(self.summary.run.as_ref()) {
@@ -112,23 +112,23 @@ impl KeptRun {
         }
     }
 
-    /// The run's name, which begins with its time.
+    /// Returns the run's name, which begins with its time.
     pub fn name(&self) -> &str {
         &self.summary.run
     }
 
-    /// The environment of the process that began the run.
+    /// Returns the environment of the process that began the run.
     pub fn environment(&self) -> Option<&Environment> {
         self.environments.first()
     }
 
-    /// The recipe's name as the folder has it.
+    /// Returns the recipe's name as the folder has it.
     pub fn recipe(&self) -> &str {
         self.source.id.split('/').next().unwrap_or_default()
     }
 }
 
-/// A folder's path beneath the folder of kept things, with `/`.
+/// Returns a folder's path beneath the folder of kept things, with `/`.
 pub fn id(kept: &Path, folder: &Path) -> String {
     let inside = folder.strip_prefix(kept).unwrap_or(folder);
     inside.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/")
@@ -138,7 +138,7 @@ fn unreadable(folder: &Path, error: &Error) -> Vec<Why> {
     vec![Why::mended_by(error.message(), restore(folder))]
 }
 
-/// The command that brings back what was kept.
+/// Returns the command that restores kept files.
 pub fn restore(path: &Path) -> String {
     format!("git checkout -- {}", path.display())
 }
@@ -158,7 +158,7 @@ fn environments(folder: &Path) -> Result<Vec<Environment>> {
     }
 }
 
-/// The values of `resolved.toml` by `section.key`, as text.
+/// Returns the values of `resolved.toml` by `section.key`, as text.
 pub fn recipe_values(folder: &Path) -> Result<BTreeMap<String, String>> {
     let path = folder.join(RESOLVED);
     let text = std::fs::read_to_string(&path).at("read", &path)?;
@@ -175,7 +175,7 @@ pub fn recipe_values(folder: &Path) -> Result<BTreeMap<String, String>> {
     Ok(values)
 }
 
-/// Regular files below a folder, as paths with `/`, sorted.
+/// Returns the regular files below a folder, as paths with `/`, sorted.
 fn files_below(folder: &Path) -> Result<Vec<String>> {
     let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {

@@ -4,8 +4,8 @@
 //! PAGE KIND SELECTION HASH-OF-MANIFESTS HASH-OF-TEXT
 //! ```
 //!
-//! It lies in the folder that pages are rendered from, and belongs into version control beside them. Words
-//! are separated by one space; spaces within them are written as `%20`.
+//! It is in the folder that pages are rendered from, and belongs into version control with them. Words are
+//! separated by one space; spaces within them are written as `%20`.
 
 use super::attributes::{self, Attributes};
 use super::kept::Source;
@@ -24,7 +24,7 @@ pub const LOCK: &str = "report.lock";
 const TITLE: &str =
     "# Hashes of the blocks in pages, written by `xrun report`: page, kind, selection, kept files, text.";
 
-/// The block that a line is about.
+/// The block of a line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// The page, relative to the folder of the lock.
@@ -44,13 +44,13 @@ impl fmt::Display for Key {
 /// The hashes of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hashes {
-    /// BLAKE3 of the manifest of what the block shows; of all manifests where it shows several kept folders.
+    /// BLAKE3 of the manifest of the block's source; of all manifests if it shows several kept folders.
     pub kept: String,
     /// BLAKE3 of the text between the markers.
     pub body: String,
 }
 
-/// A line that cannot be understood.
+/// A line that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongLine {
     /// Its number, from 1.
@@ -64,7 +64,7 @@ pub struct WrongLine {
 pub struct Lock {
     /// Hashes by block.
     pub lines: BTreeMap<Key, Hashes>,
-    /// Lines that cannot be understood.
+    /// Lines that cannot be parsed.
     pub wrong: Vec<WrongLine>,
     /// True if the file exists.
     pub exists: bool,
@@ -110,7 +110,7 @@ impl Lock {
         lock
     }
 
-    /// Replaces the file, if its content changes. Without lines no file is made.
+    /// Replaces the file if its content changes. Without lines no file is written.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -130,7 +130,7 @@ fn is_hash(word: &str) -> bool {
     word.len() == 64 && word.chars().all(|c| c.is_ascii_digit() || ('a'..='f').contains(&c))
 }
 
-/// The keys of the blocks of a page, in their order.
+/// Returns the keys of the blocks of a page, in their order.
 pub fn keys<'a>(page: &str, blocks: impl IntoIterator<Item = &'a Attributes>) -> Vec<Key> {
     let mut seen: BTreeMap<Key, usize> = BTreeMap::new();
     let key = |attributes: &'a Attributes| {
@@ -151,7 +151,7 @@ pub fn keys<'a>(page: &str, blocks: impl IntoIterator<Item = &'a Attributes>) ->
     blocks.into_iter().map(key).collect()
 }
 
-/// A value as one word.
+/// Returns a value as one word.
 pub fn word(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -164,14 +164,14 @@ pub fn word(text: &str) -> String {
     if out.is_empty() { "-".to_owned() } else { out }
 }
 
-/// The sources of a block that no other source's manifest covers.
+/// Returns the sources of a block that no other source's manifest covers.
 pub fn roots(rendered: &Rendered) -> Vec<&Source> {
     let covered: BTreeSet<&str> =
         rendered.sources.iter().flat_map(|source| &source.runs).map(|run| run.run.as_str()).collect();
     rendered.sources.iter().filter(|source| !covered.contains(source.id.as_str())).collect()
 }
 
-/// The hash of what a block was made from: of its one source's manifest, or of a list of manifests.
+/// Returns the hash of a block's sources: of its one source's manifest, or of a list of manifests.
 pub fn root_hash(rendered: &Rendered) -> String {
     match &roots(rendered)[..] {
         [source] => source.manifest.clone(),

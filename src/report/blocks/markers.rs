@@ -4,7 +4,7 @@
 //! <!-- xrun:report name="value" … -->     opens a block
 //! <!-- xrun:end -->                       closes it
 //!
-//! <!-- xrun:from name="value" … -->       in a block of the inline form: something that it was made from
+//! <!-- xrun:from name="value" … -->       in a block of the inline form: one of its sources
 //! <!-- xrun:end hash="…" -->              closes a block of the inline form
 //! ```
 //!
@@ -32,12 +32,12 @@ pub struct Block {
     pub closing: Range<usize>,
 }
 
-/// A marker that cannot be understood.
+/// A marker that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The line, from 1.
     pub line: usize,
-    /// The kind of fault, which decides what mends it.
+    /// The kind of fault, which decides how to fix it.
     pub kind: FaultKind,
     /// The reason, in words.
     pub why: String,
@@ -58,7 +58,7 @@ impl Fault {
     }
 }
 
-/// A comment of ours.
+/// A comment that is a marker.
 struct Marker<'a> {
     line: usize,
     /// The text between `<!--` and `-->`.
@@ -69,12 +69,12 @@ struct Marker<'a> {
     next: usize,
 }
 
-/// The blocks of a page, and what is wrong with its markers.
+/// Returns the blocks of a page, and the faults of its markers.
 pub fn parse(page: &str) -> (Vec<Block>, Vec<Fault>) {
     let (mut blocks, mut faults) = (Vec::new(), Vec::new());
     let mut open: Option<Block> = None;
     let mut fence: Option<&str> = None;
-    // A mark of the encoding is not part of the first line.
+    // A byte order mark is not part of the first line.
     let (mut at, mut line) = (if page.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 }, 1);
     while at < page.len() {
         let end = page[at..].find('\n').map_or(page.len(), |newline| at + newline + 1);
@@ -163,7 +163,7 @@ fn unclosed(block: &Block, place: &str) -> Fault {
     Fault { line: block.line, kind: FaultKind::Unclosed, why }
 }
 
-/// The marker that begins in the line at `at`, if one does.
+/// Returns the marker that begins in the line at `at`, if one does.
 fn marker(page: &str, at: usize, line: usize) -> Option<Result<Marker<'_>, Fault>> {
     let indent = page[at..].len() - page[at..].trim_start_matches(' ').len();
     let start = at + indent;

@@ -1,13 +1,13 @@
-//! Blocks of Markdown pages that are made from kept runs: written by `xrun report`, verified by `xrun report
-//! --check`.
+//! Blocks of Markdown pages that are rendered from kept runs: written by `xrun report`, verified by `xrun
+//! report --check`.
 //!
 //! ```text
 //! page ─▶ markers ─▶ spec ─▶ kept files, verified ─▶ rows alike? ─▶ Markdown ─▶ compared with the page, or put into it
 //!                                                                    hashes ─▶ compared with report.lock, or put into it
 //! ```
 //!
-//! `report.lock` holds two hashes per block: of the manifests of what it was made from, which changes when
-//! kept files do, and of its own text, which changes when somebody edits it.
+//! `report.lock` holds two hashes per block: of the manifests of its sources, which changes when kept files
+//! do, and of its own text, which changes when it is edited.
 
 mod alike;
 mod attributes;

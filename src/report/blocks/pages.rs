@@ -1,4 +1,4 @@
-//! Pages: finding their blocks, comparing them with kept files and `report.lock`, putting them in.
+//! Pages: finding their blocks, comparing them with kept files and `report.lock`, and updating them.
 
 use super::attributes::END;
 use super::examine::{Examined, examine, form};
@@ -12,7 +12,7 @@ use crate::results::{atomic, keep};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Something wrong with a page or with the lock.
+/// A problem with a page or with the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageProblem {
     /// The page, or the lock.
@@ -23,9 +23,9 @@ pub struct PageProblem {
     pub block: String,
     /// The reason.
     pub why: String,
-    /// The step that mends it.
+    /// The step that fixes it.
     pub mend: String,
-    /// True if the page has a mistake, rather than being out of date.
+    /// True if a marker is wrong, rather than the block being out of date.
     pub is_markup: bool,
 }
 
@@ -36,7 +36,7 @@ impl std::fmt::Display for PageProblem {
     }
 }
 
-/// A block that was examined.
+/// A checked block.
 #[derive(Clone, Debug)]
 pub struct Checked {
     /// The page.
@@ -45,9 +45,9 @@ pub struct Checked {
     pub line: usize,
     /// Its name in messages.
     pub block: String,
-    /// True if it is in the page as kept files make it, or was written just now.
+    /// True if it equals its expected content, or was written just now.
     pub is_current: bool,
-    /// True if it, its figures or its line in the lock were written.
+    /// True if the block, its figures or its line in the lock were written.
     pub is_changed: bool,
     /// Commits that its numbers were measured at.
     pub commits: Vec<String>,
@@ -77,7 +77,7 @@ struct Page {
     faults: Vec<PageProblem>,
 }
 
-/// The pages of a folder: `README.md` and every Markdown file below `docs`.
+/// Returns the pages of a folder: `README.md` and every Markdown file below `docs`.
 ///
 /// # Errors
 /// When a folder cannot be read.
@@ -99,10 +99,10 @@ pub fn pages(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(readme.is_file().then_some(readme).into_iter().chain(found).collect())
 }
 
-/// Compares every block of the pages with what kept files make of it, and with the lock. Changes nothing.
+/// Compares every block of the pages with its expected content, and with the lock. Changes nothing.
 ///
 /// # Errors
-/// When a page cannot be read. What is wrong with pages and blocks is returned.
+/// When a page cannot be read. Problems of pages and blocks are returned.
 pub fn check(scope: &Scope<'_>) -> Result<Found> {
     let lock = Lock::read(scope.root)?;
     let (mut checked, mut problems) = (Vec::new(), wrong_lines(scope, &lock));
@@ -122,11 +122,12 @@ pub fn check(scope: &Scope<'_>) -> Result<Found> {
 }
 
 /// Renders every block of the pages, and replaces pages, figures and lines of the lock that change. A page
-/// with a wrong marker stays as it is, and so does a block that cannot be rendered. Lines of the lock without
-/// a block are dropped where `forget` names them (or their page), and are problems elsewhere.
+/// with a wrong marker is not changed, and neither is a block that cannot be rendered. Lines of the lock
+/// without a block are removed if `forget` names them (or their page), and are problems otherwise.
 ///
 /// # Errors
-/// When a file cannot be read or written, when the lock is damaged, or for a name in `forget` that means no such line.
+/// When a file cannot be read or written, when the lock is damaged, or for a name in `forget` that matches no
+/// such line.
 pub fn update(scope: &Scope<'_>, forget: &[String]) -> Result<Found> {
     render_all(scope, forget, form)
 }
@@ -135,7 +136,7 @@ pub fn update(scope: &Scope<'_>, forget: &[String]) -> Result<Found> {
 /// after checking every hash of the old form. Returns the blocks, and the kept folders that were rewritten.
 ///
 /// # Errors
-/// When a block is not current, or a kept file is not what its manifest says; then nothing is changed.
+/// When a block is not current, or a kept file does not match its manifest; then nothing is changed.
 pub fn migrate(scope: &Scope<'_>) -> Result<(Found, Vec<String>)> {
     let (_, problems) = check(scope)?;
     if !problems.is_empty() {
@@ -168,7 +169,7 @@ fn render_all(scope: &Scope<'_>, forget: &[String], form: fn(&markers::Block) ->
         problems.append(&mut page.faults);
         found.extend(page.blocks.iter().filter_map(|block| block.key.clone()));
         let mut new = page.text.clone();
-        // From the last to the first, so that places before stay where they are.
+        // From the last to the first, so that earlier positions stay valid.
         for block in page.blocks.iter().rev() {
             problems.extend(block.hard.iter().map(|why| scope.problem(block, path, why)));
             if !is_sound || block.fresh.is_none() {
@@ -188,7 +189,7 @@ fn render_all(scope: &Scope<'_>, forget: &[String], form: fn(&markers::Block) ->
     Ok(in_order(scope.pages, checked, problems))
 }
 
-/// Puts a rendered block into its page, its hashes into the lock, and its figures beside what they show.
+/// Writes a rendered block into its page, its hashes into the lock, and its figures beside their data.
 /// Returns true if anything changes.
 fn put(block: &Examined, page: &mut String, lock: &mut Lock) -> Result<bool> {
     let Some(fresh) = &block.fresh else { return Ok(false) };
@@ -205,7 +206,7 @@ fn put(block: &Examined, page: &mut String, lock: &mut Lock) -> Result<bool> {
     Ok(is_changed)
 }
 
-/// The kept folders and the figures that the blocks of the pages show.
+/// Returns the kept folders and the figures that the blocks of the pages show.
 ///
 /// # Errors
 /// When a page cannot be read, or a block cannot be rendered.
@@ -230,7 +231,7 @@ pub fn named(scope: &Scope<'_>) -> Result<(BTreeSet<String>, BTreeSet<PathBuf>)>
     Ok((folders, figures))
 }
 
-/// In the order of pages and lines.
+/// Sorts by the order of pages and lines.
 fn in_order(pages: &[PathBuf], mut checked: Vec<Checked>, mut problems: Vec<PageProblem>) -> Found {
     let place = |page: &PathBuf| pages.iter().position(|other| other == page);
     checked.sort_by_key(|block| (place(&block.page), block.line));
@@ -292,13 +293,13 @@ impl Scope<'_> {
         Ok(Page { blocks, faults, text: text.clone() })
     }
 
-    /// The page's name in the lock: its path from the lock's folder.
+    /// Returns the page's name in the lock: its path from the lock's folder.
     fn name_of(&self, page: &Path) -> String {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         text::link(&absolute(&Path::new(".").join(self.root)), &absolute(page)).replace("%20", " ")
     }
 
-    /// Lines of the lock whose block is not among those found.
+    /// Returns the lines of the lock whose block is not among those found.
     fn without_block<'b>(
         &'b self,
         lock: &'b Lock,
@@ -310,7 +311,7 @@ impl Scope<'_> {
             .filter(move |key| !found.contains(*key) && (self.is_whole || pages.contains(&key.page)))
     }
 
-    /// Drops the lines that `forget` names and that have no block.
+    /// Removes the lines that `forget` names and that have no block.
     fn forget(&self, lock: &mut Lock, found: &BTreeSet<Key>, forget: &[String]) -> Result<()> {
         for name in forget {
             let named = |key: &&Key| key.to_string() == *name || key.page == *name;
@@ -328,7 +329,7 @@ impl Scope<'_> {
         Ok(())
     }
 
-    /// A line of the lock without a block.
+    /// Returns a line of the lock without a block.
     fn orphan(&self, lock: &Lock, key: &Key) -> PageProblem {
         // The first line is a title, and the others are sorted.
         let line = lock.lines.range(..key).count() + 2;
@@ -365,7 +366,7 @@ impl Scope<'_> {
         }
     }
 
-    /// The command that renders a page again.
+    /// Returns the command that renders a page again.
     fn render_again(&self, page: &Path) -> String {
         let results = self.kept.parent().filter(|results| *results != Path::new("results"));
         let results = results.map_or(String::new(), |results| format!(" --results {}", results.display()));

@@ -9,7 +9,7 @@ use crate::results::keep::README;
 use crate::results::provenance::Environment;
 use std::path::Path;
 
-/// Values without repetitions, in order, as `a then b`.
+/// Returns values without repetitions, in order, as `a then b`.
 pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> String {
     let mut seen: Vec<&str> = Vec::new();
     for value in values {
@@ -20,20 +20,20 @@ pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> String {
     seen.join(" then ")
 }
 
-/// The device class that a run was measured on, such as `NVIDIA H200`, `2 × NVIDIA H200 by NV18` or `cpu
-/// avx512`.
+/// Returns the device class that a run was measured on, such as `NVIDIA H200`, `2 × NVIDIA H200 by NV18` or
+/// `cpu avx512`.
 pub fn device(run: &KeptRun) -> String {
     let classes: Vec<String> = run.environments.iter().map(Environment::device_class).collect();
     distinct(classes.iter().map(String::as_str))
 }
 
-/// A link to a run's folder.
+/// Returns a link to a run's folder.
 pub fn link(run: &KeptRun, scene: &Scene<'_>) -> String {
     format!("[{}]({})", run.name(), scene.link(&run.source.folder))
 }
 
-/// One line for a block of these runs, and of the arms of comparisons without kept runs. `folders` are the
-/// kept folders that it shows; a single one is linked to, several are linked by the table above.
+/// Returns one line for a block of these runs, and of the arms of comparisons without kept runs. `folders`
+/// are the kept folders that it shows; a single one is linked to, several are linked by the table above.
 pub fn line(scene: &Scene<'_>, runs: &[&KeptRun], arms: &[&Arm], folders: &[&Path]) -> String {
     let environments = || runs.iter().flat_map(|run| &run.environments);
     let mut parts = Vec::new();
@@ -57,13 +57,13 @@ pub fn line(scene: &Scene<'_>, runs: &[&KeptRun], arms: &[&Arm], folders: &[&Pat
     format!("<sub>{} · {more}</sub>\n", parts.join(", "))
 }
 
-/// The README of a kept folder, or the folder itself where it has none.
+/// Returns the README of a kept folder, or the folder itself where it has none.
 pub fn page_of(folder: &Path) -> std::path::PathBuf {
     let readme = folder.join(README);
     if readme.is_file() { readme } else { folder.to_owned() }
 }
 
-/// Values without repetitions, after a word.
+/// Returns values without repetitions, after a word.
 fn list(word: &str, values: impl Iterator<Item = String>) -> String {
     let mut distinct: Vec<String> = Vec::new();
     for value in values {
@@ -74,7 +74,8 @@ fn list(word: &str, values: impl Iterator<Item = String>) -> String {
     if distinct.is_empty() { String::new() } else { format!("{word}{}", distinct.join(", ")) }
 }
 
-/// A GPU by its model and links, such as `2 × H200 (NV18)`; a CPU by its instruction set, model and threads.
+/// Returns a GPU by its model and links, such as `2 × H200 (NV18)`; a CPU by its instruction set, model and
+/// threads.
 fn short_device(environment: &Environment) -> String {
     match &environment.gpu {
         Some(gpu) => plain(&short_class(&gpu.class())),
@@ -87,7 +88,7 @@ fn short_device(environment: &Environment) -> String {
     }
 }
 
-/// A device class without the vendor, and with links in parentheses.
+/// Returns a device class without the vendor, and with links in parentheses.
 fn short_class(class: &str) -> String {
     let class = class.replace("NVIDIA ", "");
     match class.split_once(" by ") {
@@ -96,19 +97,19 @@ fn short_class(class: &str) -> String {
     }
 }
 
-/// The commit that a process was built from.
+/// Returns the commit that a process was built from.
 fn commit(environment: &Environment) -> String {
     let build = &environment.build;
     let commit =
         build.commit.as_deref().map_or("of an unknown commit", |commit| commit.get(..7).unwrap_or(commit));
     let changes = if build.dirty == Some(true) { " with changes" } else { "" };
-    // Speeds of debug builds must not pass for others.
+    // Speeds of debug builds must be marked as such.
     let profile = build.profile.as_deref().filter(|profile| !profile.starts_with("release"));
     let profile = profile.map_or(String::new(), |profile| format!(" ({})", plain(profile)));
     format!("{}{changes}{profile}", plain(commit))
 }
 
-/// The commits that a run was measured at.
+/// Returns the commits that a run was measured at.
 pub fn commits(run: &KeptRun) -> impl Iterator<Item = String> {
     run.environments.iter().filter_map(|environment| environment.build.commit.clone())
 }

@@ -14,7 +14,7 @@ use crate::results::summary::Status;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The runs that a block selects: in the order of its names, newest first.
+/// Returns the runs that a block selects: in the order of its names, newest first.
 pub fn select(scene: &Scene<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Vec<Why>> {
     let all =
         find::runs(scene.kept).map_err(|e| vec![Why::mended_by(e.message(), kept::restore(scene.kept))])?;
@@ -76,7 +76,7 @@ fn nothing_kept(kept: &Path, all: &[PathBuf], name: &str) -> Why {
     Why::mended_by(why, format!("xrun keep {name}, or correct `select`"))
 }
 
-/// A table of runs.
+/// Returns a table of runs.
 pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
     let runs = select(scene, spec)?;
     let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
@@ -101,7 +101,7 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
     Ok(rendered)
 }
 
-/// Pictures of runs, each with where it comes from.
+/// Returns pictures of runs, each with its origin.
 pub fn plot(scene: &Scene<'_>, spec: &Spec, plot: &str, alt: Option<&str>) -> Result<Rendered, Vec<Why>> {
     let runs = select(scene, spec)?;
     let mut rendered = sources_of(&runs);
@@ -127,7 +127,7 @@ pub fn plot(scene: &Scene<'_>, spec: &Spec, plot: &str, alt: Option<&str>) -> Re
     Ok(rendered)
 }
 
-/// The sources, faults and commits of a block of these runs.
+/// Returns the sources, faults and commits of a block of these runs.
 pub fn sources_of(runs: &[KeptRun]) -> Rendered {
     Rendered {
         faults: runs.iter().flat_map(|run| run.source.faults.clone()).collect(),
@@ -137,7 +137,7 @@ pub fn sources_of(runs: &[KeptRun]) -> Rendered {
     }
 }
 
-/// The origin of runs.
+/// Returns the origin of runs.
 fn footnotes(runs: &[KeptRun], scene: &Scene<'_>) -> String {
     if scene.form == Form::Inline {
         return inline::runs(runs, scene);
@@ -146,7 +146,7 @@ fn footnotes(runs: &[KeptRun], scene: &Scene<'_>) -> String {
     provenance::line(scene, &runs.iter().collect::<Vec<_>>(), &[], &folders)
 }
 
-/// A remark on a run that did not end as `ok` or did not have its GPU to itself.
+/// Returns a remark on a run that did not end as `ok` or did not have its GPU to itself.
 fn remark(run: &KeptRun) -> String {
     let mut remarks = Vec::new();
     if run.summary.status != Status::Ok {

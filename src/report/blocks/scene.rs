@@ -1,11 +1,11 @@
-//! The surroundings of a block that is rendered, and the result.
+//! The context in which a block is rendered, and the result.
 
 use super::kept::Source;
 use super::text;
 use super::why::Why;
 use std::path::{Path, PathBuf};
 
-/// The place of the hashes of a block, and with it the form of its provenance.
+/// Location of a block's hashes, and with it the form of its provenance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Hashes in `report.lock`, and one line of provenance that links to the README of a kept folder.
@@ -16,7 +16,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The word for one run of a comparison.
+    /// Returns the word for one run of a comparison.
     pub fn trial(self) -> &'static str {
         match self {
             Form::Locked => "trial",
@@ -25,7 +25,7 @@ impl Form {
     }
 }
 
-/// The surroundings of a block that is rendered.
+/// The context in which a block is rendered.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene<'a> {
     /// The form of the block.
@@ -37,7 +37,7 @@ pub struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// A path as a link from the page.
+    /// Returns a path as a link from the page.
     pub fn link(&self, to: &Path) -> String {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         // The empty path is the current folder, which `absolute` refuses.
@@ -45,14 +45,14 @@ impl Scene<'_> {
     }
 }
 
-/// A block made from kept files.
+/// A block rendered from kept files.
 #[derive(Clone, Debug, Default)]
 pub struct Rendered {
     /// The Markdown.
     pub text: String,
-    /// Kept folders that it was made from.
+    /// Kept folders that it was rendered from.
     pub sources: Vec<Source>,
-    /// Figures that belong to it, with what must be in them.
+    /// Figures that belong to it, with their expected content.
     pub figures: Vec<(PathBuf, String)>,
     /// Reasons why it must not be used.
     pub faults: Vec<Why>,
@@ -61,7 +61,7 @@ pub struct Rendered {
 }
 
 impl Rendered {
-    /// Adds a figure, `STEM-THEME.svg` per theme, and returns what shows it.
+    /// Adds a figure, `STEM-THEME.svg` per theme, and returns the Markdown that shows it.
     pub fn show(&mut self, scene: &Scene<'_>, stem: &Path, drawn: Vec<(&str, String)>, alt: &str) -> String {
         let mut links = Vec::new();
         for (theme, svg) in drawn {

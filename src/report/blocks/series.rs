@@ -1,4 +1,4 @@
-//! Kept comparisons in the order of a key: how a ratio goes with the number of GPUs, the width, the batch.
+//! Kept comparisons in the order of a key: ratios by the number of GPUs, the width, the batch.
 
 use super::kept::{KeptRun, Source};
 use super::scene::{Form, Rendered, Scene};
@@ -11,7 +11,7 @@ use crate::results::comparison::{Arm, COMPARISONS, Comparison};
 use crate::results::folder::PLOTS;
 use std::path::{Path, PathBuf};
 
-/// Characters of a figure's name that say what was selected.
+/// Maximum length of the part of a figure's name that names the selection.
 const LONGEST: usize = 80;
 
 /// A comparison at a value of the key.
@@ -24,7 +24,7 @@ struct Member {
     runs: Vec<KeptRun>,
 }
 
-/// A table of the newest comparison of each name at each value of `over`, and a picture of them.
+/// Returns a table of the newest comparison of each name at each value of `over`, and a picture of them.
 pub fn render(
     scene: &Scene<'_>,
     spec: &Spec,
@@ -33,7 +33,7 @@ pub fn render(
 ) -> Result<Rendered, Vec<Why>> {
     let mut members: Vec<Member> = Vec::new();
     for name in &spec.select {
-        // Newest first: what is there already is newer.
+        // Newest first: entries that exist already are newer.
         for folder in comparison::find_all(scene.kept, name)? {
             let member = member(scene, folder, over)?;
             let is_newest = |m: &Member| m.at != member.at || m.comparison.name != member.comparison.name;
@@ -54,7 +54,7 @@ pub fn render(
     let mut text = rows(scene, &members, over);
     text.push('\n');
     let selected = spec.select.join("+").replace('/', "-");
-    // A name that is too long for a file is told apart by its hash.
+    // A name that is too long for a file is replaced by its hash.
     let selected = match selected.char_indices().nth(LONGEST) {
         Some((end, _)) => {
             format!("{}-{}", &selected[..end], &blake3::hash(selected.as_bytes()).to_hex()[..8])
@@ -101,7 +101,7 @@ fn member(scene: &Scene<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<
     Ok(Member { at, runs: runs.into_values().collect(), comparison, source })
 }
 
-/// The page of a comparison that a row leads to.
+/// Returns the page of a comparison that a row leads to.
 fn folder_or_readme(scene: &Scene<'_>, member: &Member) -> PathBuf {
     match scene.form {
         Form::Inline => member.source.folder.clone(),
@@ -109,7 +109,7 @@ fn folder_or_readme(scene: &Scene<'_>, member: &Member) -> PathBuf {
     }
 }
 
-/// All runs must be alike but for the key, and what their comparisons change.
+/// Checks that all runs are alike except for the key, and for the changes of their comparisons.
 fn unlike(members: &[Member], spec: &Spec, over: &str) -> (Option<String>, Vec<Why>) {
     let changes = members.iter().flat_map(|member| &member.comparison.changes);
     let changed = changes.filter_map(|change| change.split(':').next()).chain([over]);
@@ -118,7 +118,7 @@ fn unlike(members: &[Member], spec: &Spec, over: &str) -> (Option<String>, Vec<W
     alike::compare(&rows, &across)
 }
 
-/// A value of the key: with commas where it is whole, else as short as it can be written.
+/// Returns a value of the key: with commas where it is whole, else as short as it can be written.
 fn key_value(value: f64) -> String {
     if value.fract() == 0.0 { decimal(Some(value), 0) } else { value.to_string() }
 }

@@ -5,7 +5,7 @@ use super::columns::{self, Column};
 use super::text::did_you_mean;
 use crate::error::{Error, Result};
 
-/// The kinds of blocks, each with its attributes: those that must be there first.
+/// The kinds of blocks, each with its attributes, required ones first.
 pub const KINDS: [(&str, &[&str]); 5] = [
     ("runs", &["select", "columns", "newest", "where", "across"]),
     ("plot", &["select", "plot", "newest", "where", "alt"]),
@@ -38,10 +38,10 @@ pub enum BlockKind {
     Sweep { columns: Vec<Column> },
 }
 
-/// An empty block to paste into a page.
+/// Returns an empty block to paste into a page.
 ///
 /// # Errors
-/// When the block would not be understood.
+/// When the block would not be valid.
 pub fn template(kind: &str, select: &str) -> Result<String> {
     let more = match kind {
         "plot" => Some(("plot", "loss")),
@@ -57,7 +57,7 @@ pub fn template(kind: &str, select: &str) -> Result<String> {
 }
 
 impl Spec {
-    /// Reads the attributes of an opening marker; everything in them must be understood.
+    /// Parses the attributes of an opening marker; unknown ones are errors.
     pub fn parse(attributes: &Attributes) -> Result<Self, String> {
         let get = |name: &str| attributes::get(attributes, name);
         let kinds = KINDS.map(|(kind, _)| kind);
@@ -114,12 +114,12 @@ impl Spec {
     }
 }
 
-/// `a,b` as a list.
+/// Parses `a,b` as a list.
 fn list(text: &str) -> Vec<String> {
     text.split(',').map(|item| item.trim().to_owned()).filter(|item| !item.is_empty()).collect()
 }
 
-/// `section.key=value,…`.
+/// Parses `section.key=value,…`.
 fn filters(text: &str) -> Result<Vec<(String, String)>, String> {
     let pair = |item: String| {
         let (key, value) =

@@ -15,7 +15,7 @@ use std::path::Path;
 /// The folder of sweeps in the folder of kept things.
 pub const SWEEPS: &str = "sweeps";
 
-/// A table of the cells of the selected sweeps.
+/// Returns a table of the cells of the selected sweeps.
 pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
     let mut cells = Vec::new();
     let mut rendered = Rendered::default();
@@ -55,7 +55,7 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
     headings.extend(["recipe hash", "run"].map(str::to_owned));
     let row = |cell: &Attempt| {
         let mut row: Vec<String> = has_recipes.then(|| plain(&cell.recipe)).into_iter().collect();
-        // Values are TOML, and quotes around a word say nothing to a reader.
+        // Values are TOML; quotes around a word are noise in a table.
         let setting = |key: &&String| {
             cell.settings.get(*key).map_or(BLANK.to_owned(), |value| plain(value.trim_matches('"')))
         };
@@ -85,7 +85,7 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
     Ok(rendered)
 }
 
-/// A kept sweep's manifest and the last line of each cell, in the order in which cells began.
+/// Returns a kept sweep's manifest and the last line of each cell, in the order in which cells began.
 fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
     let all = kept.join(SWEEPS);
     let folder = all.join(name);
@@ -119,8 +119,8 @@ fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
     Ok((source, cells))
 }
 
-/// The facts that cells must have in common. Training keys are columns, and cells of other recipes may differ
-/// in any of them.
+/// Returns the facts that cells must have in common. Training keys are columns, and cells of other recipes
+/// may differ in any of them.
 fn facts(cell: &Attempt) -> alike::Row {
     let facts = [("device", &cell.device), ("build", &cell.build), ("training", &cell.recipe)];
     let mut facts: BTreeMap<String, String> =
@@ -144,7 +144,7 @@ fn of_cell(cell: &Attempt, column: &Column) -> String {
     }
 }
 
-/// The builds and devices of the cells, which have no run that is kept in general.
+/// Returns the builds and devices of the cells, which have no run that is kept in general.
 fn origin(sweeps: &[&Source], cells: &[Attempt], scene: &Scene<'_>) -> String {
     let distinct = |values: BTreeSet<&str>| values.into_iter().map(plain).collect::<Vec<_>>().join(", ");
     let devices = distinct(cells.iter().map(|cell| cell.device.as_str()).collect());

@@ -4,12 +4,12 @@ pub use crate::results::markdown::{code, plain, short_hash, table};
 use crate::suggest::nearest;
 use std::path::{Component, Path};
 
-/// `; did you mean …?` with the candidate that is spelt most alike, or nothing.
+/// Returns `; did you mean …?` with the most similar candidate, or nothing.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates).map_or(String::new(), |near| format!("; did you mean `{near}`?"))
 }
 
-/// A path as a link from a page in the folder `from`, with `/`. Both are absolute.
+/// Returns a path as a link from a page in the folder `from`, with `/`. Both are absolute.
 pub fn link(from: &Path, to: &Path) -> String {
     let (from, to): (Vec<Component<'_>>, Vec<Component<'_>>) =
         (from.components().collect(), to.components().collect());
@@ -19,7 +19,7 @@ pub fn link(from: &Path, to: &Path) -> String {
     up.chain(down).collect::<Vec<_>>().join("/")
 }
 
-/// A picture in a light and a dark version.
+/// Returns a picture in a light and a dark version.
 pub fn picture(alt: &str, light: &str, dark: &str) -> String {
     let alt = alt.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
     format!(

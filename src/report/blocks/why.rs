@@ -1,21 +1,21 @@
 //! Reasons why a block is not current.
 
-/// A reason why a block is not current, and the command that mends it.
+/// A reason why a block is not current, and the command that fixes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
     /// The reason.
     pub why: String,
-    /// The step that mends it; `None` to render the page again.
+    /// The step that fixes it; `None` to render the page again.
     pub mend: Option<String>,
 }
 
 impl Why {
-    /// A reason that rendering the page again removes.
+    /// Creates a reason that is fixed by rendering the page again.
     pub fn stale(why: impl Into<String>) -> Self {
         Self { why: why.into(), mend: None }
     }
 
-    /// A reason that another step removes.
+    /// Creates a reason that another step fixes.
     pub fn mended_by(why: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { why: why.into(), mend: Some(mend.into()) }
     }

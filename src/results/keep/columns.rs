@@ -55,7 +55,7 @@ impl<'a> Table<'a> {
         constant.map(|(at, name)| ((*name).to_owned(), self.rows[0][at].to_owned())).collect()
     }
 
-    /// A value of the last row that has this column.
+    /// Returns a value of the last row that has this column.
     fn value(&self, column: &str) -> Option<(f64, f64)> {
         let at = |name: &str| self.header.iter().position(|other| *other == name);
         let (column, step_ms) = (at(column)?, at("step_ms")?);

@@ -193,7 +193,7 @@ pub(super) mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// A machine without problems.
+    /// Returns a machine without problems.
     pub fn well() -> Report {
         let library = |name, needed, version: &str| Library {
             name,
@@ -240,7 +240,7 @@ pub(super) mod tests {
         report
     }
 
-    /// The problems after a change, and the verdict.
+    /// Returns the problems after a change, and the verdict.
     fn changed(change: impl FnOnce(&mut Report)) -> (GpuStatus, Vec<String>) {
         let mut report = well();
         change(&mut report);
