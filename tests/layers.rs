@@ -60,8 +60,8 @@ const MAY_USE: &[(&str, &str)] = &[
         "compare device sweep train ranks checkpoint report results forecast check model plan data recipe machine policy \
          suggest format error",
     ),
-    // The binary and the root of the library.
-    ("main", "cli results error"),
+    // The binary, which shows the way of a run.
+    ("main", "cli train ranks report results forecast model plan data error"),
 ];
 
 /// Returns the table as sets of rooms.

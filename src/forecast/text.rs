@@ -49,7 +49,7 @@ impl Forecast {
         writeln!(f, "  {}\n", self.flops.filled_in)?;
         writeln!(
             f,
-            "BatchForecast  {} rank{} × {} sequence{} × {} micro-step{} = {} sequences per step",
+            "Batch  {} rank{} × {} sequence{} × {} micro-step{} = {} sequences per step",
             thousands(b.world),
             plural(b.world),
             thousands(b.local),
@@ -61,7 +61,7 @@ impl Forecast {
         writeln!(f, "  {} scaling: {}\n", b.scaling, b.scaling_in_words)?;
         writeln!(
             f,
-            "TrainingForecast  {} steps × {} tokens = {} tokens",
+            "Training  {} steps × {} tokens = {} tokens",
             thousands(t.steps),
             thousands(t.tokens_per_step),
             thousands(t.tokens)

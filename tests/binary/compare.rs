@@ -327,7 +327,7 @@ fn wrong_questions_are_refused_before_anything_runs() {
     refused(&["compare", "tiny.toml", "engine.fused=false", "--tolerance=-1"], "a number from 0 on");
     refused(&["compare", "tiny.toml", "engine.fused=false", "--timeout=0"], "seconds above 0");
     refused(&["compare", "tiny.toml", "--before-rev", "HEAD"], "git repository");
-    refused(&["compare", "tiny.toml", "--before-bin", "nowhere"], "no binary nowhere");
+    refused(&["compare", "tiny.toml", "--before-bin", "nowhere"], "no such binary: nowhere");
     refused(
         &["compare", "tiny.toml", "engine.fused=false", "--set", "compare.predicts=quick"],
         "compare.predicts",
