@@ -33,6 +33,7 @@ fn tiny() -> Export {
         norm: Norm::RmsNorm,
         norm_eps: 1e-5,
         qk_norm: true,
+        init_std: None,
         tie_embeddings: false,
     };
     Export { model, seq_len: 16, end_token_id: 10, dtype: Dtype::F32 }

@@ -33,6 +33,8 @@ pub struct Model {
     pub rope_theta: f64,
     /// Added to the mean square inside RMSNorm, or to the variance inside LayerNorm.
     pub norm_eps: f64,
+    /// Standard deviation of the initial values of matrices; `None` for that of each matrix's own width.
+    pub init_std: Option<f64>,
     /// Use the embedding matrix as the head.
     pub tie_embeddings: bool,
 }
@@ -54,6 +56,7 @@ impl Model {
             qk_norm: m.qk_norm,
             rope_theta: m.rope_theta,
             norm_eps: m.norm_eps,
+            init_std: m.init_std,
             tie_embeddings: m.tie_embeddings,
         }
     }

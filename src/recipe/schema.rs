@@ -88,6 +88,11 @@ sections! {
         /// Added to the mean square inside RMSNorm, or to the variance inside LayerNorm.
         norm_eps: f64 = 1e-6;
             Training, number(Excluded(0.0), Included(0.1)), "1e-5" => aliases(&["rms_norm_eps"]);
+        /// Standard deviation of the initial values of matrices; of those that write the residual stream it is
+        /// divided by the square root of twice the number of blocks, as in GPT-2.
+        init_std: Option<f64> = None;
+            Training, number(Excluded(0.0), Included(1.0)), "0.02"
+                => unset("`1 / sqrt(3 · inputs)` of each matrix"), aliases(&["initializer_range"]);
         /// One matrix for the embedding and the head.
         tie_embeddings: bool = false; Training, Type::Bool, "true" => aliases(&["tie_word_embeddings"]);
     }

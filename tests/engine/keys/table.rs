@@ -96,6 +96,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "model.qk_norm" => curve("false"),
         "model.rope_theta" => curve("1e6"),
         "model.norm_eps" => curve("1e-4"),
+        "model.init_std" => curve("0.02"),
         "model.tie_embeddings" => curve("true"),
 
         "training.seq_len" => curve("8"),
