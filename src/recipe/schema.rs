@@ -14,7 +14,7 @@
 //! ```
 
 use super::define::{section, sections};
-use super::key::{Interval, Type};
+use super::key::{Interval, Type, UNSET};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
@@ -92,7 +92,7 @@ sections! {
         /// divided by the square root of twice the number of blocks, as in GPT-2.
         init_std: Option<f64> = None;
             Training, number(Excluded(0.0), Included(1.0)), "0.02"
-                => unset("`1 / sqrt(3 · inputs)` of each matrix"), aliases(&["initializer_range"]);
+                => unset("`1 / sqrt(3 · inputs)` of each matrix"), implied(UNSET), aliases(&["initializer_range"]);
         /// One matrix for the embedding and the head.
         tie_embeddings: bool = false; Training, Type::Bool, "true" => aliases(&["tie_word_embeddings"]);
     }
