@@ -1,20 +1,23 @@
 //! Figures: a title, a legend and one panel or two above a common x axis, drawn to SVG.
 
-use super::raster::{FAMILY, text_width};
+use super::glyphs::{self, Anchor, Line, Weight, text_width};
 use super::series::{Points, Scale, stretches, thin, ticks};
 use super::theme::{Hue, Theme};
 use crate::error::{Error, Result};
 use crate::format::short;
 use plotters::coord::Shift;
+use plotters::element::{Drawable, PointCollection};
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::cell::RefCell;
 
 /// The size of a figure in pixels. It is meant to be shown at half of that size, sharp on dense screens.
 const SIZE: (u32, u32) = (1600, 900);
-/// Space left of the panels, for y labels, and right of them, without and with labels of marks.
+/// Least space left of the panels, for y labels, and space right of them, without and with labels of marks.
 const LEFT: i32 = 128;
 const RIGHT: i32 = 56;
 const RIGHT_OF_MARKS: i32 = 132;
+/// Space between a y label and its panel.
+const LABEL_GAP: i32 = 16;
 const BOTTOM: i32 = 104;
 /// Space above the first panel for title, subtitle, legend and the name of its y axis.
 const TOP: i32 = 226;
@@ -91,6 +94,24 @@ pub struct Mark {
 }
 
 impl Figure {
+    /// Returns the height of a panel.
+    fn panel_height(&self) -> i32 {
+        let count = self.panels.len().max(1) as i32;
+        (SIZE.1 as i32 - TOP - BOTTOM - BETWEEN * (count - 1)) / count
+    }
+
+    /// Returns the left edge of the panels: the longest y label has room beside it.
+    fn left(&self) -> Result<i32> {
+        let height = self.panel_height();
+        let mut left = LEFT;
+        for panel in &self.panels {
+            for tick in panel.ticks(height) {
+                left = left.max(text_width(&(panel.y_label)(tick), TEXT)?.ceil() as i32 + 2 * LABEL_GAP);
+            }
+        }
+        Ok(left)
+    }
+
     /// Returns the right edge of the panels.
     fn right(&self) -> i32 {
         let is_marked = self.panels.iter().any(|panel| !panel.marks.is_empty());
@@ -98,93 +119,132 @@ impl Figure {
     }
 }
 
+impl Panel {
+    /// Returns the ticks of its y axis where it is drawn `height` pixels high.
+    fn ticks(&self, height: i32) -> Vec<f64> {
+        ticks(self.y.0, self.y.1, self.scale, (height / 75) as usize)
+    }
+}
+
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// A picture being drawn. Text is collected and put above everything else, as outlines.
+struct Canvas<'a> {
+    page: Area<'a>,
+    lines: RefCell<Vec<Line>>,
+}
+
+impl<'a> Canvas<'a> {
+    fn draw<'b, E>(&self, element: &'b E) -> Result<()>
+    where
+        &'b E: PointCollection<'b, (i32, i32)>,
+        E: Drawable<SVGBackend<'a>>,
+    {
+        self.page.draw(element).map_err(cannot_draw)
+    }
+
+    /// Writes a line of text, vertically centred on a position.
+    fn write(&self, text: &str, at: (i32, i32), style: Style) {
+        let Style { colour: RGBColor(r, g, b), size, weight, anchor } = style;
+        let (text, colour) = (text.to_owned(), format!("#{r:02X}{g:02X}{b:02X}"));
+        self.lines.borrow_mut().push(Line { text, weight, size, anchor, at, colour });
+    }
+}
 
 /// Draws a figure as SVG.
 pub fn svg(figure: &Figure, theme: &Theme) -> Result<String> {
     let mut text = String::new();
-    {
+    let left = figure.left()?;
+    let lines = {
         let page = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        let page = Canvas { page, lines: RefCell::default() };
         let corners = [(0, 0), (SIZE.0 as i32, SIZE.1 as i32)];
-        page.draw(&Rectangle::new(corners, theme.page.filled())).map_err(cannot_draw)?;
-        write(&page, &figure.title, (LEFT, 58), Style::new(theme.ink).title())?;
-        write(&page, &figure.subtitle, (LEFT, 104), Style::new(theme.muted))?;
-        legend(&page, figure, theme)?;
-        let count = figure.panels.len().max(1) as i32;
-        let height = (SIZE.1 as i32 - TOP - BOTTOM - BETWEEN * (count - 1)) / count;
+        page.draw(&Rectangle::new(corners, theme.page.filled()))?;
+        page.write(&figure.title, (left, 58), Style::new(theme.ink).title());
+        page.write(&figure.subtitle, (left, 104), Style::new(theme.muted));
+        legend(&page, figure, left, theme)?;
+        let height = figure.panel_height();
         for (index, panel) in figure.panels.iter().enumerate() {
             let top = TOP + index as i32 * (height + BETWEEN);
             draw_panel(&page, figure, panel, (top, top + height), theme)?;
         }
-        write(
-            &page,
+        page.write(
             &figure.x_name,
-            ((LEFT + figure.right()) / 2, SIZE.1 as i32 - 30),
-            Style::new(theme.muted).anchor(HPos::Center),
-        )?;
-        page.present().map_err(cannot_draw)?;
+            ((left + figure.right()) / 2, SIZE.1 as i32 - 30),
+            Style::new(theme.muted).anchor(Anchor::Middle),
+        );
+        page.page.present().map_err(cannot_draw)?;
+        page.lines.into_inner()
+    };
+    let end = text.rfind("</svg>").unwrap_or(text.len());
+    text.insert_str(end, &glyphs::svg(&lines)?);
+    // Attributes at their defaults are a third of what plotters writes.
+    for default in [" opacity=\"1\"", " stroke=\"none\" stroke-width=\"1\"", " stroke=\"none\""] {
+        text = text.replace(default, "");
     }
     // Plotters has no word for round joins, and pointed ones overshoot on noisy lines.
     Ok(text.replacen("<svg ", "<svg stroke-linejoin=\"round\" stroke-linecap=\"round\" ", 1))
 }
 
 /// Draws one row of swatches and names below the subtitle.
-fn legend(page: &Area<'_>, figure: &Figure, theme: &Theme) -> Result<()> {
-    let mut x = LEFT;
+fn legend(page: &Canvas<'_>, figure: &Figure, left: i32, theme: &Theme) -> Result<()> {
+    let mut x = left;
     let y = 150;
     for series in figure.panels.iter().flat_map(|panel| &panel.series) {
         if series.look != Look::Dots {
             let line = series.look.line(theme.hue(series.hue));
-            page.draw(&PathElement::new([(x, y), (x + 44, y)], line)).map_err(cannot_draw)?;
+            page.draw(&PathElement::new([(x, y), (x + 44, y)], line))?;
         }
         if matches!(series.look, Look::Dotted | Look::Dots) {
-            page.draw(&Circle::new((x + 22, y), 7, theme.hue(series.hue).filled())).map_err(cannot_draw)?;
+            page.draw(&Circle::new((x + 22, y), 7, theme.hue(series.hue).filled()))?;
         }
-        write(page, &series.name, (x + 58, y), Style::new(theme.ink))?;
+        page.write(&series.name, (x + 58, y), Style::new(theme.ink));
         x += 58 + text_width(&series.name, TEXT)?.ceil() as i32 + 40;
     }
     Ok(())
 }
 
 fn draw_panel(
-    page: &Area<'_>,
+    page: &Canvas<'_>,
     figure: &Figure,
     panel: &Panel,
     (top, bottom): (i32, i32),
     theme: &Theme,
 ) -> Result<()> {
     let place = |value: f64| panel.scale.place(value.clamp(panel.y.0, panel.y.1));
-    let right = figure.right();
+    let (left, right) = (figure.left()?, figure.right());
     let x_range = figure.x.0..figure.x.1;
     let y_range = panel.scale.place(panel.y.0)..panel.scale.place(panel.y.1);
     let coordinates = Cartesian2d::<
         plotters::coord::types::RangedCoordf64,
         plotters::coord::types::RangedCoordf64,
-    >::new(x_range.clone(), y_range, (LEFT..right, bottom..top));
-    let plot = page.clone().apply_coord_spec(coordinates);
+    >::new(x_range.clone(), y_range, (left..right, bottom..top));
+    let plot = page.page.clone().apply_coord_spec(coordinates);
     let is_last = bottom > SIZE.1 as i32 - BOTTOM - 2;
 
     let thin_line = theme.grid.stroke_width(2);
-    for tick in ticks(panel.y.0, panel.y.1, panel.scale, ((bottom - top) / 75) as usize) {
+    for tick in panel.ticks(bottom - top) {
         let (_, y) = plot.map_coordinate(&(figure.x.0, place(tick)));
-        page.draw(&PathElement::new([(LEFT, y), (right, y)], thin_line)).map_err(cannot_draw)?;
-        write(page, &(panel.y_label)(tick), (LEFT - 16, y), Style::new(theme.muted).anchor(HPos::Right))?;
+        page.draw(&PathElement::new([(left, y), (right, y)], thin_line))?;
+        page.write(
+            &(panel.y_label)(tick),
+            (left - LABEL_GAP, y),
+            Style::new(theme.muted).anchor(Anchor::End),
+        );
     }
-    page.draw(&PathElement::new([(LEFT, bottom), (right, bottom)], theme.axis.stroke_width(2)))
-        .map_err(cannot_draw)?;
+    page.draw(&PathElement::new([(left, bottom), (right, bottom)], theme.axis.stroke_width(2)))?;
     // There is no step between two steps.
     let whole = |tick: &f64| tick.fract() == 0.0;
     let round = || ticks(figure.x.0, figure.x.1, Scale::Linear, 8).into_iter().filter(whole).collect();
     for tick in figure.x_at.clone().unwrap_or_else(round) {
         let (x, _) = plot.map_coordinate(&(tick, place(panel.y.0)));
-        page.draw(&PathElement::new([(x, bottom), (x, bottom + 9)], theme.axis.stroke_width(2)))
-            .map_err(cannot_draw)?;
+        page.draw(&PathElement::new([(x, bottom), (x, bottom + 9)], theme.axis.stroke_width(2)))?;
         if is_last {
             let label = if figure.x_at.is_some() { tick.to_string() } else { short(tick) };
-            write(page, &label, (x, bottom + 30), Style::new(theme.muted).anchor(HPos::Center))?;
+            page.write(&label, (x, bottom + 30), Style::new(theme.muted).anchor(Anchor::Middle));
         }
     }
-    write(page, &panel.y_name, (LEFT, top - 28), Style::new(theme.muted))?;
+    page.write(&panel.y_name, (left, top - 28), Style::new(theme.muted));
 
     for series in &panel.series {
         let colour = theme.hue(series.hue);
@@ -204,12 +264,12 @@ fn draw_panel(
     }
     for mark in &panel.marks {
         let (from, y) = plot.map_coordinate(&(mark.from_x, place(mark.value)));
-        for x in (from.max(LEFT)..right).step_by(22) {
+        for x in (from.max(left)..right).step_by(22) {
             let dash = [(x, y), ((x + 12).min(right), y)];
-            page.draw(&PathElement::new(dash, theme.ink.stroke_width(3))).map_err(cannot_draw)?;
+            page.draw(&PathElement::new(dash, theme.ink.stroke_width(3)))?;
         }
         for (text, y) in [(mark.name, y - 15), (mark.label.as_str(), y + 15)] {
-            write(page, text, (right + 14, y), Style::new(theme.ink))?;
+            page.write(text, (right + 14, y), Style::new(theme.ink));
         }
     }
     Ok(())
@@ -229,32 +289,22 @@ impl Look {
 struct Style {
     colour: RGBColor,
     size: f64,
-    bold: bool,
-    anchor: HPos,
+    weight: Weight,
+    anchor: Anchor,
 }
 
 impl Style {
     fn new(colour: RGBColor) -> Self {
-        Self { colour, size: TEXT, bold: false, anchor: HPos::Left }
+        Self { colour, size: TEXT, weight: Weight::Regular, anchor: Anchor::Start }
     }
 
     fn title(self) -> Self {
-        Self { size: TITLE, bold: true, ..self }
+        Self { size: TITLE, weight: Weight::SemiBold, ..self }
     }
 
-    fn anchor(self, anchor: HPos) -> Self {
+    fn anchor(self, anchor: Anchor) -> Self {
         Self { anchor, ..self }
     }
-}
-
-/// Writes a line of text, vertically centred on a position.
-fn write(page: &Area<'_>, text: &str, at: (i32, i32), style: Style) -> Result<()> {
-    // The SVG back end divides sizes by this factor.
-    let size = style.size * 1.24;
-    let weight = if style.bold { FontStyle::Bold } else { FontStyle::Normal };
-    let font = (FAMILY, size, weight).into_text_style(page);
-    let font = font.color(&style.colour).pos(Pos::new(style.anchor, VPos::Center));
-    page.draw_text(text, &font, at).map_err(cannot_draw)
 }
 
 fn cannot_draw(error: impl std::fmt::Display) -> Error {

@@ -4,7 +4,9 @@
 
 pub mod blocks;
 mod chart;
+mod glyphs;
 pub mod plots;
+#[cfg(feature = "png")]
 mod raster;
 mod series;
 mod theme;

@@ -1,7 +1,6 @@
 //! The pictures of a run, drawn from its files: loss, throughput, learning rate and gradient norm.
 
 use super::chart::{self, Figure, Look, Mark, Panel, Series};
-use super::raster;
 use super::series::{Points, Scale, pad, robust_range, smooth, window};
 use super::theme::{Hue, THEMES};
 use crate::error::{IoContext, Result};
@@ -56,8 +55,8 @@ pub fn draw(run: &Path) -> Result<Vec<Picture>> {
     Ok(pictures)
 }
 
-/// Writes the pictures of [`draw`] into the run folder as `plots/NAME-THEME.{svg,png}`, and returns the
-/// paths.
+/// Writes the pictures of [`draw`] into the run folder as `plots/NAME-THEME.svg` and, with the cargo feature
+/// `png`, as `.png`, and returns the paths.
 ///
 /// # Errors
 /// When a file cannot be read or written.
@@ -67,12 +66,13 @@ pub fn render(run: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(&folder).at("create", &folder)?;
     let mut paths = Vec::new();
     for picture in &pictures {
-        let png = raster::png(&picture.svg)?;
-        for (extension, bytes) in [("svg", picture.svg.as_bytes()), ("png", &png)] {
+        let mut write = |extension, bytes: &[u8]| {
             let path = run.join(picture.file(extension));
-            atomic::write(&path, bytes)?;
-            paths.push(path);
-        }
+            atomic::write(&path, bytes).map(|()| paths.push(path))
+        };
+        write("svg", picture.svg.as_bytes())?;
+        #[cfg(feature = "png")]
+        write("png", &super::raster::png(&picture.svg)?)?;
     }
     Ok(paths)
 }
@@ -102,7 +102,7 @@ fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
         title: format!("{}: loss", summary.recipe),
         subtitle: parts.join("  ·  "),
         panels: vec![Panel {
-            y_name: "cross-entropy (nats per token)".into(),
+            y_name: named_with_scale("cross-entropy (nats per token)", scale),
             y: pad(range, scale, 0.05, 0.05),
             scale,
             y_label: decimal,
@@ -187,7 +187,7 @@ fn schedule(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
                 marks: Vec::new(),
             },
             Panel {
-                y_name: "gradient norm before clipping (L2)".into(),
+                y_name: named_with_scale("gradient norm before clipping (L2)", scale),
                 y: pad(norms, scale, 0.05, 0.05),
                 scale,
                 y_label: decimal,
@@ -218,6 +218,14 @@ fn smoothed(name: &str, hue: Hue, points: Points) -> Vec<Series> {
 /// Returns the bold one of [`smoothed`] series.
 fn bold(series: &[Series]) -> &[(f64, f64)] {
     series.last().map_or(&[], |series| &series.points)
+}
+
+/// Returns the name of an axis, which says so if it is logarithmic.
+fn named_with_scale(name: &str, scale: Scale) -> String {
+    match scale {
+        Scale::Linear => name.to_owned(),
+        Scale::Log => format!("{name}, log scale"),
+    }
 }
 
 fn column(metrics: &[MetricsRow], value: impl Fn(&MetricsRow) -> Option<f64>) -> Points {

@@ -1,23 +1,12 @@
-//! SVG to PNG with the embedded font, so that both pictures of a figure are the same on every machine.
+//! SVG to PNG. The pictures carry their glyphs as outlines, so no font is needed.
 
 use crate::error::{Error, Result};
 use resvg::{tiny_skia, usvg};
-use std::sync::{Arc, LazyLock};
-
-/// The font family of all pictures, with fallbacks for browsers that show an SVG without the font.
-pub const FAMILY: &str = "Inter, Helvetica, Arial, sans-serif";
-
-/// Parsing options with the embedded fonts only: nothing depends on the fonts of a machine.
-static OPTIONS: LazyLock<usvg::Options<'static>> = LazyLock::new(|| {
-    let mut fonts = usvg::fontdb::Database::new();
-    fonts.load_font_data(include_bytes!("font/Inter-Regular-Latin.otf").to_vec());
-    fonts.load_font_data(include_bytes!("font/Inter-SemiBold-Latin.otf").to_vec());
-    usvg::Options { font_family: "Inter".to_owned(), fontdb: Arc::new(fonts), ..usvg::Options::default() }
-});
 
 /// Renders an SVG at its own size.
 pub fn png(svg: &str) -> Result<Vec<u8>> {
-    let tree = parse(svg)?;
+    let tree = usvg::Tree::from_str(svg, &usvg::Options::default())
+        .map_err(|e| Error::failed(format!("cannot read the drawn SVG: {e}")))?;
     let size = tree.size().to_int_size();
     let mut pixels = tiny_skia::Pixmap::new(size.width(), size.height()).ok_or_else(|| {
         Error::failed(format!("cannot draw a picture of {} by {}", size.width(), size.height()))
@@ -26,46 +15,30 @@ pub fn png(svg: &str) -> Result<Vec<u8>> {
     pixels.encode_png().map_err(|e| Error::failed(format!("cannot encode a PNG: {e}")))
 }
 
-/// Returns the width of a line of text in the regular weight, in the unit of `size` (pixels per em).
-pub fn text_width(text: &str, size: f64) -> Result<f64> {
-    let escaped = text.replace('&', "&amp;").replace('<', "&lt;");
-    let svg = format!(
-        r#"<svg xmlns="http://www.w3.org/2000/svg" width="9999" height="99"><text y="50" font-family="{FAMILY}" font-size="{size}">{escaped}</text></svg>"#
-    );
-    Ok(f64::from(parse(&svg)?.root().bounding_box().width()))
-}
-
-fn parse(svg: &str) -> Result<usvg::Tree> {
-    usvg::Tree::from_str(svg, &OPTIONS).map_err(|e| Error::failed(format!("cannot read the drawn SVG: {e}")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::glyphs::{Anchor, Line, Weight, svg};
 
-    #[test]
-    fn the_embedded_font_has_both_weights_and_draws_what_figures_say() {
-        let ink = |weight: &str, text: &str| {
-            let svg = format!(
-                r#"<svg xmlns="http://www.w3.org/2000/svg" width="400" height="60"><text x="9" y="40" font-size="30" font-weight="{weight}" font-family="{FAMILY}">{text}</text></svg>"#
-            );
-            let tree = parse(&svg).unwrap();
-            let mut pixels = tiny_skia::Pixmap::new(400, 60).unwrap();
-            resvg::render(&tree, tiny_skia::Transform::identity(), &mut pixels.as_mut());
-            pixels.pixels().iter().map(|pixel| u64::from(pixel.alpha())).sum::<u64>()
-        };
-        let regular = ink("normal", "loss 1.5 × floor");
-        assert!(regular > 100_000, "{regular}");
-        assert!(ink("bold", "loss 1.5 × floor") > regular * 11 / 10, "the title's weight is missing");
-        for glyph in "×·–—…µ±≤≥−→".chars() {
-            assert!(ink("normal", &glyph.to_string()) > 0, "no glyph for {glyph}");
-        }
+    /// The sum of the opacity of all pixels of a text.
+    fn ink(text: &str, weight: Weight) -> u64 {
+        let (anchor, colour) = (Anchor::Start, "#000000".to_owned());
+        let line = Line { text: text.to_owned(), weight, size: 30.0, anchor, at: (9, 40), colour };
+        let body = svg(&[line]).unwrap();
+        let picture =
+            format!(r#"<svg xmlns="http://www.w3.org/2000/svg" width="400" height="60">{body}</svg>"#);
+        let png = png(&picture).unwrap();
+        let pixels = tiny_skia::Pixmap::decode_png(&png).unwrap();
+        pixels.pixels().iter().map(|pixel| u64::from(pixel.alpha())).sum()
     }
 
     #[test]
-    fn longer_text_is_wider() {
-        let narrow = text_width("iiii", 24.0).unwrap();
-        let wide = text_width("WWWW & <", 24.0).unwrap();
-        assert!(narrow > 10.0 && wide > 2.0 * narrow, "{narrow} {wide}");
+    fn text_is_drawn_in_both_weights() {
+        let regular = ink("loss 1.5 × floor", Weight::Regular);
+        assert!(regular > 100_000, "{regular}");
+        assert!(ink("loss 1.5 × floor", Weight::SemiBold) > regular * 11 / 10);
+        for glyph in "×·–—…µ±≤≥−→".chars() {
+            assert!(ink(&glyph.to_string(), Weight::Regular) > 0, "no ink for {glyph}");
+        }
     }
 }

@@ -27,27 +27,33 @@ impl Scale {
     }
 }
 
-/// Returns the width, in rows, of the window that smooths a series: a fiftieth of it, and odd.
+/// Rows of the narrowest window: the median of fewer follows single values.
+const MIN_WINDOW: usize = 9;
+
+/// Returns the width, in rows, of the window that smooths a series: a fiftieth of it, at least
+/// [`MIN_WINDOW`], and odd; 1 for a series of less than five windows, which is not smoothed.
 pub fn window(rows: usize) -> usize {
-    (rows / 50).max(1) | 1
+    let window = (rows / 50).max(MIN_WINDOW) | 1;
+    if rows < 5 * window { 1 } else { window }
 }
 
 /// Returns the median over a window around each point, or around about `count` evenly chosen ones of a longer
-/// series, always with the last. Centred, so that the curve does not lag behind a falling loss; the window
-/// shrinks evenly on both sides near the ends. A single spike leaves no trace. Values that are not finite
-/// count for nothing and stay gaps.
+/// series. Centred, so that the curve does not lag behind a falling loss. Only whole windows count, so the
+/// curve begins and ends half a window inside the series: a shorter window would end on single values. A
+/// single spike leaves no trace. Values that are not finite count for nothing and stay gaps.
 pub fn smooth(points: &[(f64, f64)], window: usize, count: usize) -> Points {
     let half = window / 2;
     let mut around = Vec::with_capacity(window);
     let mut median = |i: usize| {
-        let reach = half.min(i).min(points.len() - 1 - i);
         around.clear();
-        around.extend(points[i - reach..=i + reach].iter().map(|p| p.1).filter(|y| y.is_finite()));
+        around.extend(points[i - half..=i + half].iter().map(|p| p.1).filter(|y| y.is_finite()));
         let middle = around.len() / 2;
         *around.select_nth_unstable_by(middle, f64::total_cmp).1
     };
-    let stride = points.len().div_ceil(count.max(1)).max(1);
-    let chosen = (0..points.len()).filter(|i| i % stride == 0 || i + 1 == points.len());
+    let whole = half..points.len().saturating_sub(half);
+    let stride = whole.len().div_ceil(count.max(1)).max(1);
+    let last = whole.end.saturating_sub(1);
+    let chosen = whole.clone().filter(|i| (i - whole.start) % stride == 0 || *i == last);
     chosen.map(|i| (points[i].0, if points[i].1.is_finite() { median(i) } else { f64::NAN })).collect()
 }
 
@@ -83,8 +89,8 @@ pub fn stretches(points: &[(f64, f64)]) -> impl Iterator<Item = &[(f64, f64)]> {
     points.split(|p| !p.1.is_finite()).filter(|stretch| !stretch.is_empty())
 }
 
-/// Returns the range worth showing: all values, save that spikes beyond one and a half times the highest
-/// smoothed value are cut off rather than pressing the rest flat. `None` without finite values.
+/// Returns the range worth showing: all values, except that spikes beyond the first value and one and a half
+/// times the highest smoothed value are cut off rather than pressing the rest flat. `None` without finite values.
 pub fn robust_range(values: &[(f64, f64)], smoothed: &[(f64, f64)]) -> Option<(f64, f64)> {
     let finite = |points: &[(f64, f64)]| {
         let ys = points.iter().map(|p| p.1).filter(|y| y.is_finite());
@@ -94,7 +100,9 @@ pub fn robust_range(values: &[(f64, f64)], smoothed: &[(f64, f64)]) -> Option<(f
     };
     let (low, high) = finite(values)?;
     let usual = finite(smoothed).map(|range| range.1).filter(|usual| *usual > 0.0);
-    Some((low, usual.map_or(high, |usual| high.min(1.5 * usual))))
+    // The smoothed curve begins half a window late, and a loss falls fastest before that.
+    let first = values.iter().map(|p| p.1).find(|y| y.is_finite()).unwrap_or(low);
+    Some((low, usual.map_or(high, |usual| high.min(first.max(1.5 * usual)))))
 }
 
 /// Widens a range by fractions of its height as drawn, below and above; an empty range gets some height.
@@ -155,24 +163,35 @@ mod tests {
     #[test]
     fn smoothing_keeps_a_straight_line_and_skips_gaps_and_spikes() {
         let mut line: Points = (0..20).map(|i| (i as f64, 3.0 - 0.1 * i as f64)).collect();
-        assert_eq!(smooth(&line, 7, 99), line, "no lag, not even at the ends");
+        assert_eq!(smooth(&line, 7, 99), line[3..17], "no lag, and half a window missing at the ends");
         line[10].1 = 1e6;
+        let smoothed = smooth(&line, 7, 99);
         assert!(
-            smooth(&line, 7, 99)
+            smoothed
                 .iter()
-                .zip(&line)
+                .zip(&line[3..17])
                 .all(|(got, want)| got.1 <= 3.0 && (got.1 - want.1).abs() < 0.11 || want.1 == 1e6)
         );
         let gap = smooth(&[(0.0, 1.0), (1.0, f64::NAN), (2.0, 3.0), (3.0, 5.0), (4.0, 7.0)], 3, 99);
-        let ys: Vec<f64> = gap.iter().map(|p| p.1).collect();
-        assert!(ys[1].is_nan());
-        assert_eq!((ys[0], ys[2], ys[3], ys[4]), (1.0, 5.0, 5.0, 7.0));
-        assert!(smooth(&[], 3, 99).is_empty());
+        let xs: Vec<f64> = gap.iter().map(|p| p.0).collect();
+        assert_eq!(xs, [1.0, 2.0, 3.0]);
+        assert!(gap[0].1.is_nan());
+        assert_eq!((gap[1].1, gap[2].1), (5.0, 5.0));
+        assert!(smooth(&[], 3, 99).is_empty() && smooth(&line[..5], 7, 99).is_empty());
         assert_eq!(
             smooth(&line, 1, 7).iter().map(|p| p.0).collect::<Vec<_>>(),
             [0.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0, 19.0]
         );
-        assert_eq!((window(1), window(600), window(700)), (1, 13, 15));
+        assert_eq!((window(1), window(44), window(45)), (1, 1, 9));
+        assert_eq!((window(100), window(600), window(700)), (9, 13, 15));
+    }
+
+    /// A curve that ends in one low value does not dive to it.
+    #[test]
+    fn the_last_value_alone_does_not_move_the_curve() {
+        let mut points: Points = (0..100).map(|i| (i as f64, 1.0)).collect();
+        points[99].1 = 0.2;
+        assert!(smooth(&points, window(100), 1000).iter().all(|point| point.1 == 1.0));
     }
 
     #[test]

@@ -28,15 +28,21 @@ pub fn blocks(comparison: &Comparison, trial: &str) -> Option<Result<Vec<(&'stat
     let range = values.fold(None, |range: Option<(f64, f64)>, value| {
         Some(range.map_or((value, value), |(low, high)| (low.min(value), high.max(value))))
     })?;
+    // Arms that differ little are told apart on a part of the axis.
+    let is_cut = range.0 > 0.5 * range.1;
     let mut series = Vec::new();
-    for (is_candidate, name, hue) in [(false, "before", Hue::Blue), (true, "after", Hue::Orange)] {
+    let arms = [
+        (false, "before", &comparison.baseline.label, Hue::Blue),
+        (true, "after", &comparison.candidate.label, Hue::Orange),
+    ];
+    for (is_candidate, arm, label, hue) in arms {
         let trials = || {
             comparison.trials.iter().enumerate().filter(move |(_, trial)| trial.is_candidate == is_candidate)
         };
         let dots: Points = trials().flat_map(|(index, trial)| dots(index, trial)).collect();
         let medians: Points = trials().flat_map(|(index, trial)| median(index, trial)).collect();
-        series.push(Series { name: format!("{name}, blocks"), hue, look: Look::Dots, points: dots });
-        series.push(Series { name: format!("median of a {trial}"), hue, look: Look::Bold, points: medians });
+        series.push(Series { name: arm_name(arm, label), hue, look: Look::Dots, points: dots });
+        series.push(Series { name: "median".to_owned(), hue, look: Look::Bold, points: medians });
     }
     let mut parts = vec![comparison.id.clone()];
     parts.extend(comparison.ratio.map(|ratio| {
@@ -47,8 +53,8 @@ pub fn blocks(comparison: &Comparison, trial: &str) -> Option<Result<Vec<(&'stat
         title: format!("{}: before and after", comparison.name),
         subtitle: parts.join("  ·  "),
         panels: vec![Panel {
-            y_name: "tokens per second".to_owned(),
-            y: pad(range, Scale::Linear, 0.08, 0.08),
+            y_name: format!("tokens per second in blocks of steps{}", if is_cut { CUT } else { "" }),
+            y: if is_cut { pad(range, Scale::Linear, 0.08, 0.08) } else { (0.0, 1.08 * range.1) },
             scale: Scale::Linear,
             y_label: whole,
             series,
@@ -106,7 +112,7 @@ pub fn series(members: &[Point<'_>], over: &str) -> Result<Vec<(&'static str, St
                 marks: Vec::new(),
             },
             Panel {
-                y_name: "after ÷ before".to_owned(),
+                y_name: format!("after ÷ before{CUT}"),
                 y: pad((low, high), Scale::Linear, 0.15, 0.1),
                 scale: Scale::Linear,
                 y_label: whole,
@@ -122,6 +128,21 @@ pub fn series(members: &[Point<'_>], over: &str) -> Result<Vec<(&'static str, St
         x_at: Some(at),
     };
     THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect()
+}
+
+/// Said of an axis that shows a part of its range.
+const CUT: &str = ", axis does not start at 0";
+
+/// Maximum number of characters of an arm in a legend.
+const MAX_LABEL: usize = 36;
+
+/// Returns the entry of an arm in the legend, such as `before: engine.graph=false`.
+fn arm_name(arm: &str, label: &str) -> String {
+    if label.chars().count() <= MAX_LABEL {
+        return format!("{arm}: {label}");
+    }
+    let shown: String = label.chars().take(MAX_LABEL - 1).collect();
+    format!("{arm}: {shown}…")
 }
 
 /// Returns the comparisons that one line joins: those of a name, or all of them where each has a name of its
