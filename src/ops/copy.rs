@@ -26,8 +26,8 @@ impl Op for Copy {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let dy = v.grad(0)?;
-        v.give(0, dy);
+        let dy = v.output_grad(0)?;
+        v.set_input_grad(0, dy);
         Ok(())
     }
 

@@ -39,7 +39,7 @@ impl Op for Half {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let dy = v.grad(0)?;
+        let dy = v.output_grad(0)?;
         v.backward(HalfGrad { index: self.index }, &[dy], &[0]).map(drop)
     }
 
