@@ -22,8 +22,8 @@ pub struct LoaderSpec {
     /// Micro-batches per step.
     pub accumulation: usize,
     /// Number of ranks.
-    pub world: usize,
-    /// This rank, below `world`.
+    pub world_size: usize,
+    /// This rank, below `world_size`.
     pub rank: usize,
     /// Whether attention and positions run on across documents.
     pub cross_documents: bool,
@@ -36,14 +36,17 @@ pub struct LoaderSpec {
 impl LoaderSpec {
     fn sampler(&self, tokens: usize) -> Result<Sampler> {
         let global = self.local_batch_size.checked_mul(self.accumulation);
-        let global = global.and_then(|b| b.checked_mul(self.world)).ok_or_else(|| {
+        let global = global.and_then(|b| b.checked_mul(self.world_size)).ok_or_else(|| {
             Error::usage(format!(
                 "{} × {} × {} sequences per step are too many to count",
-                self.local_batch_size, self.accumulation, self.world
+                self.local_batch_size, self.accumulation, self.world_size
             ))
         })?;
-        if self.rank >= self.world {
-            return Err(Error::usage(format!("rank {} of a world of {}", self.rank, self.world)));
+        if self.rank >= self.world_size {
+            return Err(Error::usage(format!(
+                "rank {} is not below the world size of {}",
+                self.rank, self.world_size
+            )));
         }
         Sampler::new(self.seed, tokens, self.seq_len, global)
     }
@@ -51,7 +54,7 @@ impl LoaderSpec {
     /// The micro-batch `micro` of `step`.
     fn batch(&self, dataset: &Dataset, sampler: &Sampler, step: u64, micro: usize) -> Batch {
         let windows = (0..self.local_batch_size).map(|j| {
-            let index = global_index(micro, self.local_batch_size, j, self.rank, self.world);
+            let index = global_index(micro, self.local_batch_size, j, self.rank, self.world_size);
             (index, sampler.window(step, index))
         });
         let end = dataset.tokenizer.end_token();
@@ -140,7 +143,7 @@ impl<'d> ValidationBatches<'d> {
     pub fn new(dataset: &'d Dataset, spec: LoaderSpec, limit: usize) -> Result<Self> {
         spec.sampler(dataset.train.len())?;
         let windows = (dataset.validation.len().saturating_sub(1)).div_ceil(spec.seq_len);
-        let all = windows.div_ceil(spec.local_batch_size * spec.world);
+        let all = windows.div_ceil(spec.local_batch_size * spec.world_size);
         let batches = if limit == 0 { all } else { all.min(limit) };
         Ok(Self { dataset, spec, windows, micro: 0, batches })
     }
@@ -156,7 +159,7 @@ impl Iterator for ValidationBatches<'_> {
         let Self { dataset, spec, windows: count, micro, .. } = *self;
         let stream = &dataset.validation;
         let windows = (0..spec.local_batch_size).map(|j| {
-            let window = global_index(micro, spec.local_batch_size, j, spec.rank, spec.world);
+            let window = global_index(micro, spec.local_batch_size, j, spec.rank, spec.world_size);
             if window >= count {
                 return (window, 0..0);
             }
@@ -187,12 +190,12 @@ mod tests {
         Arc::new(open(&spec, 32).unwrap())
     }
 
-    fn spec(local: usize, accumulation: usize, world: usize, rank: usize) -> LoaderSpec {
+    fn spec(local: usize, accumulation: usize, world_size: usize, rank: usize) -> LoaderSpec {
         LoaderSpec {
             seq_len: 32,
             local_batch_size: local,
             accumulation,
-            world,
+            world_size,
             rank,
             cross_documents: true,
             seed: 1,
@@ -204,13 +207,13 @@ mod tests {
     fn sequences(
         local: usize,
         accumulation: usize,
-        world: usize,
+        world_size: usize,
         steps: u64,
     ) -> BTreeMap<(u64, u32), Vec<u32>> {
         let data = dataset();
         let mut all = BTreeMap::new();
-        for rank in 0..world {
-            let mut loader = Loader::new(data.clone(), spec(local, accumulation, world, rank)).unwrap();
+        for rank in 0..world_size {
+            let mut loader = Loader::new(data.clone(), spec(local, accumulation, world_size, rank)).unwrap();
             for step in 0..steps {
                 for _ in 0..accumulation {
                     let batch = loader.next().unwrap();
@@ -227,8 +230,12 @@ mod tests {
     fn every_split_of_a_global_batch_reads_the_same_sequences() {
         let whole = sequences(32, 1, 1, 6);
         assert_eq!(whole.len(), 6 * 32);
-        for (local, accumulation, world) in [(8, 4, 1), (16, 1, 2), (4, 4, 2), (8, 1, 4), (4, 2, 4)] {
-            assert_eq!(sequences(local, accumulation, world, 6), whole, "{local} {accumulation} {world}");
+        for (local, accumulation, world_size) in [(8, 4, 1), (16, 1, 2), (4, 4, 2), (8, 1, 4), (4, 2, 4)] {
+            assert_eq!(
+                sequences(local, accumulation, world_size, 6),
+                whole,
+                "{local} {accumulation} {world_size}"
+            );
         }
     }
 
@@ -257,11 +264,11 @@ mod tests {
     fn each_held_out_token_is_predicted_once() {
         let data = dataset();
         let held_out = data.validation.tokens(0..data.validation.len());
-        for world in [1, 2, 3] {
+        for world_size in [1, 2, 3] {
             let mut targets: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
             let mut lengths = Vec::new();
-            for rank in 0..world {
-                let batches = ValidationBatches::new(&data, spec(3, 1, world, rank), 0).unwrap();
+            for rank in 0..world_size {
+                let batches = ValidationBatches::new(&data, spec(3, 1, world_size, rank), 0).unwrap();
                 lengths.push(batches.len());
                 for batch in batches {
                     assert_eq!(batch.tokens.len(), 3 * 32);

@@ -195,14 +195,14 @@ fn touches_state_alone(program: &Program, node: &Node) -> bool {
 /// Returns an error if the GPU's communicator is not that of the engine's ranks: its sums would miss the
 /// others.
 pub(super) fn check_met(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
-    let met = gpu.nccl().map_or((0, 1), |nccl| (nccl.rank(), nccl.world()));
-    if met == (comm.rank(), comm.world()) {
+    let met = gpu.nccl().map_or((0, 1), |nccl| (nccl.rank(), nccl.world_size()));
+    if met == (comm.rank(), comm.world_size()) {
         return Ok(());
     }
     Err(Error::failed(format!(
         "rank {} of {} would run on a GPU that met the others as rank {} of {}",
         comm.rank(),
-        comm.world(),
+        comm.world_size(),
         met.0,
         met.1
     )))

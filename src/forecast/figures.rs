@@ -133,7 +133,7 @@ impl BatchForecast {
             }
         };
         Self {
-            world: b.world,
+            world: b.world_size,
             local: b.local,
             accumulation: b.accumulation,
             global: b.global,

@@ -177,7 +177,7 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("step_end", Arc::clone(state));
     b.set_phase(Phase::Communication);
     let loss = b.state("control.loss")?;
-    if plan.batch.world > 1 {
+    if plan.batch.world_size > 1 {
         let op = AllReduce { like: vec![b.spec(loss).clone()] };
         b.emit_into("loss", Arc::new(op), &[], &[Destination::Into(loss, Mode::Add)])?;
     }

@@ -98,7 +98,7 @@ impl Rank {
             prepare_alike(&device, &programs, &*comm)?;
             kernels_took = Some(began.elapsed());
             gpu.attribute_memory(MemoryCause::Kernels);
-            if comm.world() > 1 {
+            if comm.world_size() > 1 {
                 connect_gpus(gpu, &*comm, execution.channels)?;
                 gpu.attribute_memory(MemoryCause::Other);
             }
@@ -181,7 +181,7 @@ impl Rank {
             seq_len: batch.seq_len,
             local_batch_size: batch.micro,
             accumulation: batch.micro_steps,
-            world: batch.world,
+            world_size: batch.world_size,
             rank: self.engine.comm.rank(),
             cross_documents: self.plan.cross_documents,
             seed: self.plan.seed,
@@ -275,7 +275,7 @@ impl Rank {
     /// Returns which of the timing slots for queued steps a step uses. A single rank needs one slot only: it
     /// measures no collectives.
     fn timing_slot(&self, step: u64) -> usize {
-        if self.comm.world() > 1 { (step % STEPS_AHEAD as u64) as usize } else { 0 }
+        if self.comm.world_size() > 1 { (step % STEPS_AHEAD as u64) as usize } else { 0 }
     }
 
     /// Returns the times of a step's collectives. On the CPU nothing overlaps them: all of their time is
@@ -284,7 +284,7 @@ impl Rank {
         let waited = self.comm.take();
         match self.engine.gpu() {
             Some(_) => self.engine.communication(self.timing_slot(step)),
-            None if self.comm.world() > 1 => Some(Communicated { total: waited, exposed: waited }),
+            None if self.comm.world_size() > 1 => Some(Communicated { total: waited, exposed: waited }),
             None => None,
         }
     }

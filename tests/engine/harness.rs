@@ -106,7 +106,7 @@ impl Setup {
 
     /// As [`Setup::train`], one rank.
     pub fn train_one(&self, steps: usize) -> Trained {
-        assert_eq!(self.plan.batch.world, 1);
+        assert_eq!(self.plan.batch.world_size, 1);
         self.train(steps).remove(0)
     }
 
@@ -123,7 +123,7 @@ impl Setup {
     ) -> Result<Vec<T>> {
         let pool = Arc::new(Pool::new(self.plan.execution.threads).unwrap());
         let results = Mutex::new(BTreeMap::new());
-        launch(self.plan.batch.world, |comm| {
+        launch(self.plan.batch.world_size, |comm| {
             let number = comm.rank();
             let (programs, dataset) = (Arc::clone(&self.programs), Arc::clone(&self.dataset));
             let mut rank = Rank::new(plan(number), programs, dataset, Arc::clone(&pool), comm)?;
