@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use xrun::data::{self, Dataset};
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
-use xrun::exec::{BadTensor, Engine};
+use xrun::exec::{Engine, NonFiniteTensor};
 use xrun::machine::Machine;
 use xrun::model::{Programs, schedule_table};
 use xrun::plan::{Corpus, Plan, data_spec};
@@ -156,7 +156,7 @@ pub struct Trained {
     /// Loss and gradient norm of every step that was tried.
     pub curve: Vec<(f32, f32)>,
     /// The step that was not finite, and where.
-    pub bad: Option<(u64, BadTensor)>,
+    pub bad: Option<(u64, NonFiniteTensor)>,
     pub val_loss: f64,
     /// Parameters and moments by name, as stored.
     pub tensors: Vec<(String, Vec<u8>)>,
