@@ -1,4 +1,5 @@
-//! Feeds a rank with its micro-batches, reading ahead in the background, and walks the held-out windows.
+//! Loads the micro-batches of a rank, prefetching in a background thread, and the batches of the held-out
+//! split.
 
 use super::Dataset;
 use super::batch::Batch;
@@ -9,10 +10,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-/// Micro-batches read ahead of the one in use.
+/// Micro-batches that are prefetched.
 const PREFETCH: usize = 4;
 
-/// What a rank reads. All of its state is the step.
+/// The micro-batches that a rank reads. Its only state is the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoaderSpec {
     /// Tokens per sequence.
@@ -25,7 +26,7 @@ pub struct LoaderSpec {
     pub world_size: usize,
     /// This rank, below `world_size`.
     pub rank: usize,
-    /// Whether attention and positions run on across documents.
+    /// True if attention and positions continue across documents.
     pub cross_documents: bool,
     /// Seed of the order of windows.
     pub seed: u64,
@@ -103,7 +104,7 @@ impl Loader {
     /// The next micro-batch.
     ///
     /// # Errors
-    /// The reading thread died.
+    /// When the prefetching thread has died.
     #[expect(clippy::should_implement_trait, reason = "it never ends, so it is no iterator")]
     pub fn next(&mut self) -> Result<Batch> {
         let batch = self.batches.as_ref().and_then(|b| b.recv().ok());
@@ -135,8 +136,8 @@ pub struct ValidationBatches<'d> {
 }
 
 impl<'d> ValidationBatches<'d> {
-    /// At most `limit` batches of `spec.local_batch_size` rows per rank; 0 for all windows. Accumulation, seed
-    /// and start step of the spec play no part.
+    /// At most `limit` batches of `spec.local_batch_size` rows per rank; 0 for all windows. Accumulation,
+    /// seed and start step of the spec play no part.
     ///
     /// # Errors
     /// An impossible rank or batch, or a held-out split shorter than one window.

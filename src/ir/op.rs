@@ -1,8 +1,8 @@
 //! An operation, and the types that are defined in terms of it.
 //!
-//! An [`Op`] records its gradient with a [`Vjp`] over a [`Builder`], which appends [`Node`]s to a [`Program`],
-//! whose nodes hold ops. These types refer to each other, so they are defined together; the methods of each
-//! are in a file of their own.
+//! An [`Op`] records its gradient with a [`Vjp`] over a [`Builder`], which appends [`Node`]s to a
+//! [`Program`], whose nodes hold ops. These types refer to each other, so they are defined together; the
+//! methods of each are in a file of their own.
 
 use super::{Array, Fill, Mode, Phase, SlotId, Spec, State, Stream, Tensor, TensorId};
 use crate::device::Precision;

@@ -20,10 +20,10 @@ const CHUNK: usize = 64;
 
 /// `(params, m, v, compute copy) ← AdamW(grads, …)`, in place.
 ///
-/// Inputs: grads `[n]`, schedule `[steps + 1, 4]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the factor
-/// of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is updated).
-/// Outputs, all updated in place: params, m, v `[n]`, and the compute copy `[n]` if activations have a narrower
-/// format than the master parameters.
+/// Inputs: grads `[n]`, schedule `[steps + 1, 4]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the
+/// factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is
+/// updated). Outputs, all updated in place: params, m, v `[n]`, and the compute copy `[n]` if activations
+/// have a narrower format than the master parameters.
 #[derive(Clone, Debug)]
 pub struct AdamW {
     /// Decay of the first moment.
@@ -59,8 +59,8 @@ struct Step<A> {
 }
 
 impl<A: Real> Step<A> {
-    /// Updates one element. Returns the new parameter and moments from the parameter `p`, moments `m` and `v` and
-    /// gradient `g`.
+    /// Updates one element. Returns the new parameter and moments from the parameter `p`, moments `m` and `v`
+    /// and gradient `g`.
     #[inline(always)]
     fn update(&self, p: A, m: A, v: A, g: A) -> (A, A, A) {
         let g = g * self.clip;

@@ -76,8 +76,8 @@ fn frequencies(dim: usize, theta: f64) -> impl Iterator<Item = f64> {
     (0..dim / 2).map(move |i| theta.powf(-2.0 * i as f64 / dim as f64))
 }
 
-/// Returns [`frequencies`] as fractions of a full turn, times 2⁶⁴: multiplied by a position in wrapping 64-bit
-/// arithmetic they drop whole turns exactly.
+/// Returns [`frequencies`] as fractions of a full turn, times 2⁶⁴: multiplied by a position in wrapping
+/// 64-bit arithmetic they drop whole turns exactly.
 fn turns(dim: usize, theta: f64) -> impl Iterator<Item = u64> {
     frequencies(dim, theta).map(|f| ((f / TAU).fract() * 2f64.powi(64)) as u64)
 }

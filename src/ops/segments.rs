@@ -32,8 +32,8 @@ pub(super) fn grid(elements: usize) -> Grid {
     Grid::new(elements.div_ceil(BLOCK), THREADS)
 }
 
-/// Adds the elements at which weight decay switches on or off to a kernel, as preprocessor definitions: they are
-/// the same for every step of a run.
+/// Adds the elements at which weight decay switches on or off to a kernel, as preprocessor definitions: they
+/// are the same for every step of a run.
 pub(super) fn with_switches(kernel: Kernel, segments: &[Segment]) -> Kernel {
     let switches = switches(segments);
     let positions: String = switches.iter().map(|at| format!("{at}ull,")).collect();

@@ -2,8 +2,8 @@
 //!
 //! Sutskever et al., "On the importance of initialization and momentum in deep learning" (2013), in the form
 //! and order of operations of PyTorch's `torch.optim.SGD` (torch/optim/sgd.py, `_single_tensor_sgd`) without
-//! dampening. The gradient is first multiplied by the factor of global-norm clipping. Weight decay is coupled, as
-//! there: it is added to the gradient before the momentum.
+//! dampening. The gradient is first multiplied by the factor of global-norm clipping. Weight decay is
+//! coupled, as there: it is added to the gradient before the momentum.
 
 use super::segments::{ELEMENTS_PER_TASK, Segment, covered, grid, with_switches};
 use crate::device::gpu::{Arg, Kernel};
@@ -20,10 +20,10 @@ const CHUNK: usize = 64;
 
 /// `(params, momentum, compute copy) ← SGD(grads, …)`, in place.
 ///
-/// Inputs: grads `[n]`, schedule `[steps + 1, 1]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the factor
-/// of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is updated).
-/// Outputs, all updated in place: params `[n]`, momentum `[n]` unless the factor is 0, and the compute copy
-/// `[n]` if activations have a narrower format than the master parameters.
+/// Inputs: grads `[n]`, schedule `[steps + 1, 1]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the
+/// factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is
+/// updated). Outputs, all updated in place: params `[n]`, momentum `[n]` unless the factor is 0, and the
+/// compute copy `[n]` if activations have a narrower format than the master parameters.
 #[derive(Clone, Debug)]
 pub struct Sgd {
     /// Momentum μ; 0 for SGD without momentum, which has no momentum buffer.

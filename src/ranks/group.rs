@@ -86,7 +86,8 @@ impl Group {
         LocalCommunicator { rank, group: Arc::clone(self) }
     }
 
-    /// Locks the state. Ignores lock poisoning: every change of the state is a few assignments that cannot panic.
+    /// Locks the state. Ignores lock poisoning: every change of the state is a few assignments that cannot
+    /// panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -183,8 +184,8 @@ impl Group {
         waited.unwrap_or_else(PoisonError::into_inner).0.abort_reason.is_some()
     }
 
-    /// Records the first error, wakes all waiting ranks and calls the hooks. Returns the error that every other
-    /// rank's collective fails with.
+    /// Records the first error, wakes all waiting ranks and calls the hooks. Returns the error that every
+    /// other rank's collective fails with.
     fn abort_locked(&self, mut state: MutexGuard<'_, State>, error: Error) -> Error {
         let first = state.abort_reason.is_none();
         let error = state.abort_reason.get_or_insert(error).clone();

@@ -19,11 +19,11 @@ pub fn find_path(path: &str) -> Option<&'static Key> {
     path.split_once('.').and_then(|(section, name)| find(section, name))
 }
 
-/// Returns the key that an unknown `name` in `section` probably means, and the name or alias of that key which
-/// is similar to it.
+/// Returns the key that an unknown `name` in `section` probably means, and the name or alias of that key
+/// which is similar to it.
 ///
-/// Prefers a key with exactly this name in another section, then the most similar name in this section, then the
-/// most similar one in any section.
+/// Prefers a key with exactly this name in another section, then the most similar name in this section, then
+/// the most similar one in any section.
 pub(super) fn nearest_key(section: &str, name: &str) -> Option<(&'static Key, &'static str)> {
     // Pairs of what is returned and the name that is compared: one for the key's name, one for each alias.
     let names_of = |key: &'static Key| {

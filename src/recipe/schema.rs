@@ -8,9 +8,8 @@
 //! ```text
 //! section: Struct {
 //!     /// Meaning.
-//!     key: type = default; Class, type and bounds, "example in TOML" => unit("..."), unset("..."), aliases(&[...]);
-//! }
-//! section: Struct from module {}    the module defines the struct, and the keys in `keys()`
+//! key: type = default; Class, type and bounds, "example in TOML" => unit("..."), unset("..."),
+//! aliases(&[...]); } section: Struct from module {} the module defines the struct, and the keys in `keys()`
 //! ```
 
 use super::define::{section, sections};
@@ -25,7 +24,8 @@ use std::ops::Bound::{self, Excluded, Included};
 
 /// Largest seed: the largest TOML integer.
 const MAX_SEED: u64 = i64::MAX as u64;
-/// Most optimizer steps of a training run: the schedule is held in memory, and takes 1.5 GiB for this many steps.
+/// Most optimizer steps of a training run: the schedule is held in memory, and takes 1.5 GiB for this many
+/// steps.
 const MAX_TRAINING_STEPS: u64 = 100_000_000;
 /// Most steps of an interval, a warm-up or an evaluation.
 const MAX_STEP_COUNT: u64 = 1_000_000_000;
@@ -89,8 +89,8 @@ sections! {
         /// Added to the mean square inside RMSNorm, or to the variance inside LayerNorm.
         norm_eps: f64 = 1e-6;
             Training, number(Excluded(0.0), Included(0.1)), "1e-5" => aliases(&["rms_norm_eps"]);
-        /// Standard deviation of the initial values of matrices; of those that write the residual stream it is
-        /// divided by the square root of twice the number of blocks, as in GPT-2.
+        /// Standard deviation of the initial values of matrices; of those that write the residual stream it
+        /// is divided by the square root of twice the number of blocks, as in GPT-2.
         init_std: Option<f64> = None;
             Training, number(Excluded(0.0), Included(1.0)), "0.02"
                 => unset("`1 / sqrt(3 · inputs)` of each matrix"), aliases(&["initializer_range"]);

@@ -90,7 +90,8 @@ impl Compiler {
         Ok(cubin)
     }
 
-    /// Compiles a translation unit without the cache, and returns the resources that each of its kernels uses.
+    /// Compiles a translation unit without the cache, and returns the resources that each of its kernels
+    /// uses.
     ///
     /// # Errors
     /// When it does not compile: the log of the compiler.
@@ -119,8 +120,8 @@ impl Compiler {
         options
     }
 
-    /// Returns the name of the cached cubin: the kernel file's name, and a hash of the sources, the options and
-    /// NVRTC's version.
+    /// Returns the name of the cached cubin: the kernel file's name, and a hash of the sources, the options
+    /// and NVRTC's version.
     fn file_name(&self, unit: &TranslationUnit, options: &[String]) -> String {
         let mut hash = blake3::Hasher::new();
         let (major, minor) = self.version;

@@ -61,8 +61,8 @@ pub struct Rendered {
 }
 
 impl Rendered {
-    /// Adds a figure, drawn once per theme as (theme, SVG) and stored as `STEM-THEME.svg`. Returns the Markdown
-    /// that shows it.
+    /// Adds a figure, drawn once per theme as (theme, SVG) and stored as `STEM-THEME.svg`. Returns the
+    /// Markdown that shows it.
     pub fn add_figure(
         &mut self,
         context: &PageContext<'_>,
