@@ -13,11 +13,11 @@ __device__ __forceinline__ bool counted(int i, int c, int count) { return column
 
 // Two passes over the registers: the sum of squares is taken of differences from the mean, which cancels
 // nothing. `inv_n` is 1 / count.
-__device__ __forceinline__ Moments moments(const Pack<T, VEC> (&row)[HELD], int count, float inv_n,
-                                           float eps) {
+__device__ __forceinline__ Moments moments(const Pack<T, VEC> (&row)[PACKS_PER_THREAD], int count,
+                                           float inv_n, float eps) {
     float sum[1] = {0.0f}, squares[1] = {0.0f};
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
+    for (int i = 0; i < PACKS_PER_THREAD; i++) {
         float x[VEC];
         unpack(row[i], x);
 #pragma unroll
@@ -26,7 +26,7 @@ __device__ __forceinline__ Moments moments(const Pack<T, VEC> (&row)[HELD], int 
     team_sums(sum);
     float mean = sum[0] * inv_n;
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
+    for (int i = 0; i < PACKS_PER_THREAD; i++) {
         float x[VEC];
         unpack(row[i], x);
 #pragma unroll
@@ -41,12 +41,12 @@ __device__ __forceinline__ Moments moments(const Pack<T, VEC> (&row)[HELD], int 
 
 // n = (row − mean) / √(variance + eps) ⊙ w + b, for the teams whose row is live. `w`, `b` and `n` point to
 // the thread's first pack. Weight and bias are zero in padding, and so is n.
-__device__ __forceinline__ void store_layer_normed(const Pack<T, VEC> (&row)[HELD],
+__device__ __forceinline__ void store_layer_normed(const Pack<T, VEC> (&row)[PACKS_PER_THREAD],
                                                    const float *__restrict__ w, const float *__restrict__ b,
                                                    T *n, bool live, int count, float inv_n, float eps) {
     Moments m = moments(row, count, inv_n, eps);
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
+    for (int i = 0; i < PACKS_PER_THREAD; i++) {
         if (!live || !in_row(i)) continue;
         float x[VEC], weight[VEC], bias[VEC];
         unpack(row[i], x);
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();
-    Pack<T, VEC> held[HELD];
+    Pack<T, VEC> held[PACKS_PER_THREAD];
     load_row(x + start, live, held);
     store_layer_normed(held, w + column(), b + column(), y + start, live, count, inv_n, eps);
 }
@@ -78,11 +78,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();
-    Pack<T, VEC> sum[HELD], addend[HELD];
+    Pack<T, VEC> sum[PACKS_PER_THREAD], addend[PACKS_PER_THREAD];
     load_row(x + start, live, sum);
     load_row(y + start, live, addend);
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
+    for (int i = 0; i < PACKS_PER_THREAD; i++) {
         float p[VEC], q[VEC];
         unpack(sum[i], p);
         unpack(addend[i], q);
@@ -95,17 +95,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // Sums every column over the teams of the block into to[WIDTH].
-__device__ __forceinline__ void store_columns(const float (&part)[HELD][VEC], float *to) {
+__device__ __forceinline__ void store_columns(const float (&part)[PACKS_PER_THREAD][VEC], float *to) {
     if constexpr (TEAMS == 1) {
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
+        for (int i = 0; i < PACKS_PER_THREAD; i++) {
             if (in_row(i)) store(to + column() + i * STRIDE, part[i]);
         }
     } else {
         __shared__ __align__(16) float sums[TEAMS][WIDTH];
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
+        for (int i = 0; i < PACKS_PER_THREAD; i++) {
             if (in_row(i)) store(&sums[team()][column() + i * STRIDE], part[i]);
         }
         __syncthreads();
@@ -125,20 +125,20 @@ template <bool RESIDUAL>
 __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy, const T *dr, T *dx,
                                          float *partials, int rows, int run, int count, float inv_n,
                                          float eps) {
-    float dw[HELD][VEC] = {}, db[HELD][VEC] = {};
+    float dw[PACKS_PER_THREAD][VEC] = {}, db[PACKS_PER_THREAD][VEC] = {};
     w += column();
     int first = blockIdx.x * run;
     i64 at = i64(first + team()) * WIDTH + column();
     for (int left = min(run, rows - first); left > 0; left -= TEAMS, at += TEAMS * WIDTH) {
         bool live = team() < left;
-        Pack<T, VEC> held[HELD], upstream[HELD], bypass[HELD];
+        Pack<T, VEC> held[PACKS_PER_THREAD], upstream[PACKS_PER_THREAD], bypass[PACKS_PER_THREAD];
         load_row(x + at, live, held);
         load_row(dy + at, live, upstream);
         if constexpr (RESIDUAL) load_row(dr + at, live, bypass);
         Moments m = moments(held, count, inv_n, eps);
         float means[2] = {0.0f, 0.0f};
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
+        for (int i = 0; i < PACKS_PER_THREAD; i++) {
             if (!in_row(i)) continue;
             float a[VEC], g[VEC], weight[VEC];
             unpack(held[i], a);
@@ -155,7 +155,7 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
         means[0] *= inv_n;
         means[1] *= inv_n;
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
+        for (int i = 0; i < PACKS_PER_THREAD; i++) {
             if (!live || !in_row(i)) continue;
             float a[VEC], g[VEC], weight[VEC], d[VEC] = {};
             unpack(held[i], a);

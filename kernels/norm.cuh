@@ -9,7 +9,7 @@
 // Rows that a block handles at a time.
 constexpr int TEAMS = THREADS / TEAM;
 // Packs of a row that a thread holds: its number in the team, then every TEAM-th.
-constexpr int HELD = (WIDTH / VEC + TEAM - 1) / TEAM;
+constexpr int PACKS_PER_THREAD = (WIDTH / VEC + TEAM - 1) / TEAM;
 
 __device__ __forceinline__ int team() { return threadIdx.x / TEAM; }
 // The column of a thread's first pack; the others follow at distances of STRIDE.
@@ -21,9 +21,9 @@ __device__ __forceinline__ bool in_row(int i) {
 }
 
 // A thread's part of a row, from its first pack on; zeros beyond the row.
-__device__ __forceinline__ void load_row(const T *from, bool live, Pack<T, VEC> (&to)[HELD]) {
+__device__ __forceinline__ void load_row(const T *from, bool live, Pack<T, VEC> (&to)[PACKS_PER_THREAD]) {
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
+    for (int i = 0; i < PACKS_PER_THREAD; i++) {
         to[i] = Pack<T, VEC>{};
         if (live && in_row(i)) to[i] = *reinterpret_cast<const Pack<T, VEC> *>(from + i * STRIDE);
     }
@@ -64,11 +64,12 @@ __device__ __forceinline__ float inverse_root(float squares, float inv_n, float 
 
 // n = row / √(mean(row²) + eps) ⊙ w, for the teams whose row is live. `w` and `n` point to the thread's first
 // pack.
-__device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[HELD], const float *__restrict__ w,
-                                             T *n, bool live, float inv_n, float eps) {
+__device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[PACKS_PER_THREAD],
+                                             const float *__restrict__ w, T *n, bool live, float inv_n,
+                                             float eps) {
     float squares[1] = {0.0f};
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
+    for (int i = 0; i < PACKS_PER_THREAD; i++) {
         float x[VEC];
         unpack(row[i], x);
         squares[0] = add_squares(x, squares[0]);
@@ -76,7 +77,7 @@ __device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[HELD], co
     team_sums(squares);
     float scale = inverse_root(squares[0], inv_n, eps);
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
+    for (int i = 0; i < PACKS_PER_THREAD; i++) {
         if (!live || !in_row(i)) continue;
         float x[VEC], weight[VEC];
         unpack(row[i], x);

@@ -5,52 +5,53 @@
 
 // For the bounds on registers: true if a thread holds no more of a head than usual, and if all lanes hold
 // some of it.
-constexpr bool SMALL = HELD * VEC <= 8, WHOLE = HALF % (LANES * VEC) == 0;
+constexpr bool SMALL = PACKS_PER_THREAD * VEC <= 8, WHOLE = HALF_DIM % (LANES * VEC) == 0;
 
 __device__ __forceinline__ float inverse_root(float squares, float eps) {
-    return rsqrtf(fmaf(squares, 1.0f / DIM, eps));
+    return rsqrtf(fmaf(squares, 1.0f / HEAD_DIM, eps));
 }
 
 // wq, then wk.
-__device__ __forceinline__ void fill_weights(const float *wq, const float *wk, float (&weights)[2][DIM]) {
-    for (int c = threadIdx.x; c < 2 * DIM; c += THREADS)
-        weights[c / DIM][c % DIM] = c < DIM ? wq[c] : wk[c - DIM];
+__device__ __forceinline__ void fill_weights(const float *wq, const float *wk,
+                                             float (&weights)[2][HEAD_DIM]) {
+    for (int c = threadIdx.x; c < 2 * HEAD_DIM; c += THREADS)
+        weights[c / HEAD_DIM][c % HEAD_DIM] = c < HEAD_DIM ? wq[c] : wk[c - HEAD_DIM];
 }
 
 __device__ __forceinline__ void load_halves(const float *row, int column, float (&low)[VEC],
                                             float (&high)[VEC]) {
     load(row + column, low);
-    load(row + HALF + column, high);
+    load(row + HALF_DIM + column, high);
 }
 
-// x, y: packed rows [rows, ROW]; wq, wk: [DIM]; positions: [rows]. y may lie over x; where it does not,
-// `copies` says that values have to be copied. A block handles `run` rows.
+// x, y: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM]; positions: [rows]. y may be x itself; where it is not,
+// `copies_v` is 1, and the value heads are copied. A block handles `rows_per_block` rows.
 extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3)
-    qk_norm_rope(const T *x, const float *wq, const float *wk, const u32 *positions, T *y, int rows, int run,
-                 float eps, u32 copies) {
-    __shared__ __align__(16) float angles[ROTATES ? TILE : 1][DIM], weights[2][DIM];
-    HeadSlots slots;
+    qk_norm_rope(const T *x, const float *wq, const float *wk, const u32 *positions, T *y, int rows,
+                 int rows_per_block, float eps, u32 copies_v) {
+    __shared__ __align__(16) float cos_sin[ROTATES ? TILE_ROWS : 1][HEAD_DIM], weights[2][HEAD_DIM];
+    ThreadHeads own;
     fill_weights(wq, wk, weights);
-    int first = blockIdx.x * run, end = min(first + run, rows);
-    if (copies) copy_values(x + i64(first) * ROW, y + i64(first) * ROW, end - first);
-    for (int tile = first; tile < end; tile += TILE) {
-        int tile_rows = min(TILE, end - tile), heads = tile_rows * slots.heads();
-        const T *from = x + i64(tile) * ROW;
-        T *to = y + i64(tile) * ROW;
-        HeadPart next;
-        load_head_part(from + slots.at(slots.first), slots.first < heads, next);
+    int first = blockIdx.x * rows_per_block, end = min(first + rows_per_block, rows);
+    if (copies_v) copy_v(x + i64(first) * QKV_WIDTH, y + i64(first) * QKV_WIDTH, end - first);
+    for (int tile = first; tile < end; tile += TILE_ROWS) {
+        int tile_rows = min(TILE_ROWS, end - tile), heads = tile_rows * own.per_row();
+        const T *from = x + i64(tile) * QKV_WIDTH;
+        T *to = y + i64(tile) * QKV_WIDTH;
+        HeadPacks next;
+        load_head_packs(from + own.at(own.first), own.first < heads, next);
         if (tile > first) __syncthreads();
-        if constexpr (ROTATES) fill_angles(positions + tile, tile_rows, angles);
+        if constexpr (ROTATES) fill_cos_sin(positions + tile, tile_rows, cos_sin);
         __syncthreads();
         // All lanes of a warp make as many passes, because they sum together.
 #pragma unroll 1
-        for (int head = slots.first; head - slots.first < heads; head += slots.step) {
-            HeadPart part = next;
+        for (int head = own.first; head - own.first < heads; head += own.step) {
+            HeadPacks part = next;
             bool live = head < heads;
-            load_head_part(from + slots.at(head + slots.step), head + slots.step < heads, next);
-            float low[HELD][VEC], high[HELD][VEC], squares = 0.0f;
+            load_head_packs(from + own.at(head + own.step), head + own.step < heads, next);
+            float low[PACKS_PER_THREAD][VEC], high[PACKS_PER_THREAD][VEC], squares = 0.0f;
 #pragma unroll
-            for (int i = 0; i < HELD; i++) {
+            for (int i = 0; i < PACKS_PER_THREAD; i++) {
                 unpack(part.low[i], low[i]);
                 unpack(part.high[i], high[i]);
 #pragma unroll
@@ -60,69 +61,73 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
             }
             float scale = inverse_root(warp_reduce<LANES>(squares, Add()), eps);
 #pragma unroll
-            for (int i = 0; i < HELD; i++) {
-                if (!live || !in_half(i)) continue;
-                int column = HeadSlots::column() + i * LANES * VEC;
+            for (int i = 0; i < PACKS_PER_THREAD; i++) {
+                if (!live || !pack_in_half(i)) continue;
+                int column = ThreadHeads::column() + i * LANES * VEC;
                 float cosine[VEC], sine[VEC], low_weight[VEC], high_weight[VEC];
-                if constexpr (ROTATES) load_halves(angles[slots.row(head)], column, cosine, sine);
-                load_halves(weights[slots.key], column, low_weight, high_weight);
+                if constexpr (ROTATES) load_halves(cos_sin[own.row(head)], column, cosine, sine);
+                load_halves(weights[own.key], column, low_weight, high_weight);
 #pragma unroll
                 for (int c = 0; c < VEC; c++) {
                     float a = low[i][c] * scale * low_weight[c], b = high[i][c] * scale * high_weight[c];
                     low[i][c] = ROTATES ? a * cosine[c] - b * sine[c] : a;
                     high[i][c] = ROTATES ? b * cosine[c] + a * sine[c] : b;
                 }
-                T *out = to + slots.at(head) + i * LANES * VEC;
+                T *out = to + own.at(head) + i * LANES * VEC;
                 store(out, low[i]);
-                store(out + HALF, high[i]);
+                store(out + HALF_DIM, high[i]);
             }
         }
     }
 }
 
 // With s = 1 / √(mean(x²) + eps) and g the gradient rotated back: dx = s·g·w − x·s³·mean(g·w·x). Block b
-// leaves Σ g·x·s over its `run` rows in row b of the partials: DIM columns of queries, then of keys.
+// writes Σ g·x·s over its `rows_per_block` rows into row b of the partials: HEAD_DIM columns for wq, then for
+// wk.
 //
-// x, dy, dx: packed rows [rows, ROW]; wq, wk: [DIM]; positions: [rows]; partials: [blocks, 2·DIM]. dx may lie
-// over x or dy; where it is not dy, `copies` says that gradients of values have to be copied.
+// x, dy, dx: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM]; positions: [rows]; partials: [blocks, 2·HEAD_DIM]. dx
+// may be x or dy itself; where it is not dy, `copies_v` is 1, and the gradients of the value heads are
+// copied.
 extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
     qk_norm_rope_grad(const T *x, const float *wq, const float *wk, const u32 *positions, const T *dy, T *dx,
-                      float *partials, int rows, int run, float eps, u32 copies) {
-    __shared__ __align__(16) float shared[TILE > WARPS ? TILE : WARPS][DIM], weights[2][DIM];
-    HeadSlots slots;
-    float low_sum[HELD][VEC] = {}, high_sum[HELD][VEC] = {};
+                      float *partials, int rows, int rows_per_block, float eps, u32 copies_v) {
+    __shared__ __align__(16) float shared[TILE_ROWS > WARPS ? TILE_ROWS : WARPS][HEAD_DIM];
+    __shared__ __align__(16) float weights[2][HEAD_DIM];
+    ThreadHeads own;
+    float low_sum[PACKS_PER_THREAD][VEC] = {}, high_sum[PACKS_PER_THREAD][VEC] = {};
     fill_weights(wq, wk, weights);
-    int first = blockIdx.x * run, end = min(first + run, rows);
-    if (copies) copy_values(dy + i64(first) * ROW, dx + i64(first) * ROW, end - first);
-    for (int tile = first; tile < end; tile += TILE) {
-        int tile_rows = min(TILE, end - tile), heads = tile_rows * slots.heads();
-        const T *from = x + i64(tile) * ROW, *upstream = dy + i64(tile) * ROW;
-        T *to = dx + i64(tile) * ROW;
-        HeadPart next, next_upstream;
-        load_head_part(from + slots.at(slots.first), slots.first < heads, next);
-        load_head_part(upstream + slots.at(slots.first), slots.first < heads, next_upstream);
+    int first = blockIdx.x * rows_per_block, end = min(first + rows_per_block, rows);
+    if (copies_v) copy_v(dy + i64(first) * QKV_WIDTH, dx + i64(first) * QKV_WIDTH, end - first);
+    for (int tile = first; tile < end; tile += TILE_ROWS) {
+        int tile_rows = min(TILE_ROWS, end - tile), heads = tile_rows * own.per_row();
+        const T *from = x + i64(tile) * QKV_WIDTH, *upstream = dy + i64(tile) * QKV_WIDTH;
+        T *to = dx + i64(tile) * QKV_WIDTH;
+        HeadPacks next, next_upstream;
+        load_head_packs(from + own.at(own.first), own.first < heads, next);
+        load_head_packs(upstream + own.at(own.first), own.first < heads, next_upstream);
         if (tile > first) __syncthreads();
-        if constexpr (ROTATES) fill_angles(positions + tile, tile_rows, shared);
+        if constexpr (ROTATES) fill_cos_sin(positions + tile, tile_rows, shared);
         __syncthreads();
 #pragma unroll 1
-        for (int head = slots.first; head - slots.first < heads; head += slots.step) {
-            HeadPart part = next, part_upstream = next_upstream;
+        for (int head = own.first; head - own.first < heads; head += own.step) {
+            HeadPacks part = next, part_upstream = next_upstream;
             bool live = head < heads;
-            load_head_part(from + slots.at(head + slots.step), head + slots.step < heads, next);
-            load_head_part(upstream + slots.at(head + slots.step), head + slots.step < heads, next_upstream);
-            float low[HELD][VEC], high[HELD][VEC], g_low[HELD][VEC], g_high[HELD][VEC];
+            load_head_packs(from + own.at(head + own.step), head + own.step < heads, next);
+            load_head_packs(upstream + own.at(head + own.step), head + own.step < heads, next_upstream);
+            float low[PACKS_PER_THREAD][VEC], high[PACKS_PER_THREAD][VEC];
+            float g_low[PACKS_PER_THREAD][VEC], g_high[PACKS_PER_THREAD][VEC];
             float squares = 0.0f, product = 0.0f;
 #pragma unroll
-            for (int i = 0; i < HELD; i++) {
+            for (int i = 0; i < PACKS_PER_THREAD; i++) {
                 unpack(part.low[i], low[i]);
                 unpack(part.high[i], high[i]);
                 unpack(part_upstream.low[i], g_low[i]);
                 unpack(part_upstream.high[i], g_high[i]);
-                if (!live || !in_half(i)) continue;
-                int column = HeadSlots::column() + i * LANES * VEC;
+                if (!live || !pack_in_half(i)) continue;
+                int column = ThreadHeads::column() + i * LANES * VEC;
                 float cosine[VEC], sine[VEC], low_weight[VEC], high_weight[VEC];
-                if constexpr (ROTATES) load_halves(shared[slots.row(head)], column, cosine, sine);
-                load_halves(weights[slots.key], column, low_weight, high_weight);
+                if constexpr (ROTATES) load_halves(shared[own.row(head)], column, cosine, sine);
+                load_halves(weights[own.key], column, low_weight, high_weight);
 #pragma unroll
                 for (int c = 0; c < VEC; c++) {
                     float a = g_low[i][c], b = g_high[i][c];
@@ -137,12 +142,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
             }
             squares = warp_reduce<LANES>(squares, Add());
             product = warp_reduce<LANES>(product, Add());
-            float scale = inverse_root(squares, eps), pull = product * (1.0f / DIM) * scale * scale * scale;
+            float scale = inverse_root(squares, eps);
+            float pull = product * (1.0f / HEAD_DIM) * scale * scale * scale;
 #pragma unroll
-            for (int i = 0; i < HELD; i++) {
-                if (!live || !in_half(i)) continue;
+            for (int i = 0; i < PACKS_PER_THREAD; i++) {
+                if (!live || !pack_in_half(i)) continue;
                 float low_weight[VEC], high_weight[VEC];
-                load_halves(weights[slots.key], HeadSlots::column() + i * LANES * VEC, low_weight,
+                load_halves(weights[own.key], ThreadHeads::column() + i * LANES * VEC, low_weight,
                             high_weight);
 #pragma unroll
                 for (int c = 0; c < VEC; c++) {
@@ -151,9 +157,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
                     g_low[i][c] = fmaf(g_low[i][c] * low_weight[c], scale, -(low[i][c] * pull));
                     g_high[i][c] = fmaf(g_high[i][c] * high_weight[c], scale, -(high[i][c] * pull));
                 }
-                T *out = to + slots.at(head) + i * LANES * VEC;
+                T *out = to + own.at(head) + i * LANES * VEC;
                 store(out, g_low[i]);
-                store(out + HALF, g_high[i]);
+                store(out + HALF_DIM, g_high[i]);
             }
         }
     }
@@ -161,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
     __syncthreads();
     int warp = threadIdx.x / WARP;
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
+    for (int i = 0; i < PACKS_PER_THREAD; i++) {
 #pragma unroll
         for (int c = 0; c < VEC; c++) {
 #pragma unroll
@@ -170,17 +176,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
                 high_sum[i][c] += __shfl_xor_sync(FULL_WARP, high_sum[i][c], step);
             }
         }
-        if (threadIdx.x % WARP >= LANES || !in_half(i)) continue;
-        float *out = shared[warp] + HeadSlots::column() + i * LANES * VEC;
+        if (threadIdx.x % WARP >= LANES || !pack_in_half(i)) continue;
+        float *out = shared[warp] + ThreadHeads::column() + i * LANES * VEC;
         store(out, low_sum[i]);
-        store(out + HALF, high_sum[i]);
+        store(out + HALF_DIM, high_sum[i]);
     }
     __syncthreads();
-    for (int column = threadIdx.x; column < 2 * DIM; column += THREADS) {
-        bool key = column >= DIM;
+    for (int column = threadIdx.x; column < 2 * HEAD_DIM; column += THREADS) {
+        bool key = column >= HEAD_DIM;
         float sum = 0.0f;
         for (int w = key ? QUERY_WARPS : 0; w < (key ? WARPS : QUERY_WARPS); w++)
-            sum += shared[w][column - key * DIM];
-        partials[i64(blockIdx.x) * 2 * DIM + column] = sum;
+            sum += shared[w][column - key * HEAD_DIM];
+        partials[i64(blockIdx.x) * 2 * HEAD_DIM + column] = sum;
     }
 }

@@ -8,11 +8,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();
-    Pack<T, VEC> sum[HELD], addend[HELD];
+    Pack<T, VEC> sum[PACKS_PER_THREAD], addend[PACKS_PER_THREAD];
     load_row(x + start, live, sum);
     load_row(y + start, live, addend);
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
+    for (int i = 0; i < PACKS_PER_THREAD; i++) {
         float a[VEC], b[VEC];
         unpack(sum[i], a);
         unpack(addend[i], b);

@@ -7,7 +7,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int row = blockIdx.x * TEAMS + team();
     bool live = row < rows;
     i64 start = i64(row) * WIDTH + column();
-    Pack<T, VEC> held[HELD];
+    Pack<T, VEC> held[PACKS_PER_THREAD];
     load_row(x + start, live, held);
     store_normed(held, w + column(), y + start, live, inv_n, eps);
 }
@@ -26,13 +26,13 @@ template <typename E, int N> __device__ __forceinline__ void hold(Pack<E, N> &) 
 template <bool RESIDUAL>
 __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy, const T *dr, T *dx,
                                          float *partials, int rows, int run, float inv_n, float eps) {
-    float dw[HELD][VEC] = {};
+    float dw[PACKS_PER_THREAD][VEC] = {};
     w += column();
     int first = blockIdx.x * run;
     i64 at = i64(first + team()) * WIDTH + column();
     for (int left = min(run, rows - first); left > 0; left -= TEAMS, at += TEAMS * WIDTH) {
         bool live = team() < left;
-        Pack<T, VEC> held[HELD], upstream[HELD], bypass[HELD];
+        Pack<T, VEC> held[PACKS_PER_THREAD], upstream[PACKS_PER_THREAD], bypass[PACKS_PER_THREAD];
         load_row(x + at, live, held);
         load_row(dy + at, live, upstream);
         if constexpr (RESIDUAL) load_row(dr + at, live, bypass);
@@ -42,7 +42,7 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
 #pragma unroll 1
         for (int pass = 0; pass < 2; pass++) {
 #pragma unroll
-            for (int i = 0; i < HELD; i++) {
+            for (int i = 0; i < PACKS_PER_THREAD; i++) {
                 if (!in_row(i)) continue;
                 float a[VEC], g[VEC], weight[VEC];
                 hold(held[i]);
@@ -77,13 +77,13 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
     partials += i64(blockIdx.x) * WIDTH;
     if constexpr (TEAMS == 1) {
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
+        for (int i = 0; i < PACKS_PER_THREAD; i++) {
             if (in_row(i)) store(partials + column() + i * STRIDE, dw[i]);
         }
     } else {
         __shared__ __align__(16) float sums[TEAMS][WIDTH];
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
+        for (int i = 0; i < PACKS_PER_THREAD; i++) {
             if (in_row(i)) store(&sums[team()][column() + i * STRIDE], dw[i]);
         }
         __syncthreads();

@@ -18,7 +18,7 @@ __device__ __forceinline__ void update(const Step &s, bool decays, float &p, flo
 // HAS_COMPUTE_COPY, `compute_copy` is not written.
 extern "C" __global__ void __launch_bounds__(THREADS)
 sgd(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad,
-    float *params, float *momentum, T *compute_copy, u64 n, float decay, float factor) {
+    float *params, float *momentum, T *compute_copy, u64 n, float decay, float momentum_factor) {
     u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
     bool whole = at + VEC <= n;
     float g4[VEC], p4[VEC], m4[VEC] = {};
@@ -29,7 +29,7 @@ sgd(const float *grads, const float *schedule, const u32 *step, const float *cli
         if (HAS_MOMENTUM) load_streaming(momentum + at, m4);
     }
     if (*bad != 0) return;
-    Step s = {*clip, schedule[*step], decay, factor};
+    Step s = {*clip, schedule[*step], decay, momentum_factor};
     if (whole) {
         int passed = switches_up_to(block);
         bool alike = SWITCHES[passed] >= block + BLOCK;

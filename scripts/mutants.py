@@ -123,7 +123,7 @@ MUTANTS = [
     ("swiglu.rs", "*y = E::down(", "gate * sigmoid(gate) * up.up()", "-gate * sigmoid(gate) * up.up()"),
     ("swiglu.rs", "*d_gate = E::down(", "dy * *up * silu_slope(*gate, s)", "-dy * *up * silu_slope(*gate, s)"),
     ("swiglu.rs", "*d_up = E::down(", "dy * (*gate * s)", "-dy * (*gate * s)"),
-    ("with_gradient.rs", "v.give(1, ", "v.input(2)", "v.input(1)"),
+    ("with_gradient.rs", "v.set_input_grad(1, ", "v.input(2)", "v.input(1)"),
 ]
 
 # What is run until one fails: a name for the table, and the arguments of `cargo test`.

@@ -305,7 +305,7 @@ fn a_real_text_trains_and_evaluates_every_token_once() {
         seq_len: 128,
         local_batch_size: 8,
         accumulation: 1,
-        world: 1,
+        world_size: 1,
         rank: 0,
         cross_documents: false,
         seed: 0,

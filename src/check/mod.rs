@@ -19,7 +19,8 @@ use crate::error::{Error, Result};
 use crate::exec::{self, Engine, Section};
 use crate::ir::Upstream;
 use crate::ir::{
-    Array, Builder, Case, Cases, Fill, Mode, Out, Precision, Program, SlotId, Spec, State, StateBuilder,
+    Array, Builder, Case, Cases, Destination, Fill, Mode, Precision, Program, SlotId, Spec, State,
+    StateBuilder,
 };
 use crate::ops::copy::Copy;
 use crate::passes::differentiate;
@@ -458,13 +459,13 @@ fn forward(case: &Case, state: &Arc<State>) -> Result<(Program, Vec<crate::ir::T
     for (k, _) in output_specs(case)?.iter().enumerate() {
         let adds = case.outputs.get(k).is_some_and(|(mode, _)| *mode == Mode::Add);
         let out = b.state(&format!("out.{k}"))?;
-        outs.push(if adds { Out::Into(out, Mode::Add) } else { Out::New });
+        outs.push(if adds { Destination::Into(out, Mode::Add) } else { Destination::New });
     }
     let outputs = b.emit_into("y", Arc::clone(&case.op), &inputs, &outs)?;
     for (k, &y) in outputs.iter().enumerate() {
-        if outs[k] == Out::New {
+        if outs[k] == Destination::New {
             let out = b.state(&format!("out.{k}"))?;
-            b.emit_into("out", Arc::new(Copy), &[y], &[Out::Into(out, Mode::Write)])?;
+            b.emit_into("out", Arc::new(Copy), &[y], &[Destination::Into(out, Mode::Write)])?;
         }
     }
     Ok((b.finish(), outputs))

@@ -146,7 +146,7 @@ impl Op for Square {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (x, dy) = (v.input(0), v.grad(0)?);
+        let (x, dy) = (v.input(0), v.output_grad(0)?);
         v.backward(SquareGrad(*self), &[x, dy], &[0]).map(drop)
     }
 

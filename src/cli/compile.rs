@@ -1,8 +1,8 @@
-//! `xrun ops compile`: every kernel, for GPUs that need not be here.
+//! `xrun ops compile`: compiles every kernel for GPU architectures, which needs no GPU.
 
 use super::terminal::print;
 use crate::check::collect_cases;
-use crate::device::cuda::compiler::{Compiler, Resources, Unit, units};
+use crate::device::cuda::compiler::{Compiler, KernelResources, TranslationUnit, translation_units};
 use crate::device::gpu::{Collector, Properties};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -12,7 +12,7 @@ use crate::recipe;
 use rayon::prelude::*;
 use std::path::Path;
 
-/// The architectures that kernels are written for, by compute capability.
+/// Compute capabilities (major, minor) of the architectures that kernels are written for.
 const ARCHITECTURES: [(u32, u32); 6] = [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)];
 
 /// Arguments of `xrun ops compile`.
@@ -32,20 +32,20 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// Exit 1 when a kernel does not compile; and when NVRTC is missing.
+/// Exit 1 when a kernel does not compile, or NVRTC is missing.
 pub fn run(args: &Args) -> Result<()> {
     for architecture in architectures(&args.arch)? {
         let properties = Properties::of_architecture(architecture);
         let name = properties.architecture();
         let compiler = Compiler::new(&name)?;
-        let units = collected_units(properties, &args.recipes)?;
-        let results: Vec<Result<Vec<Resources>>> =
+        let units = needed_units(properties, &args.recipes)?;
+        let results: Vec<Result<Vec<KernelResources>>> =
             units.par_iter().map(|unit| compiler.resources(unit)).collect();
         let mut kernels = 0;
         for (unit, result) in units.iter().zip(results) {
             for kernel in result.map_err(|e| e.context(format!("for {name}")))? {
                 kernels += 1;
-                if args.verbose || kernel.spills > 0 {
+                if args.verbose || kernel.spill_stores > 0 {
                     print(&line(&name, unit, &kernel))?;
                 }
             }
@@ -79,8 +79,8 @@ fn architectures(named: &[String]) -> Result<Vec<(u32, u32)>> {
         .collect()
 }
 
-/// Returns every unit that cases and recipes need.
-fn collected_units(properties: Properties, recipes: &[String]) -> Result<Vec<Unit>> {
+/// Returns the translation units of all kernels that the test cases of ops and the recipes launch.
+fn needed_units(properties: Properties, recipes: &[String]) -> Result<Vec<TranslationUnit>> {
     let collector = Collector::new(properties);
     collect_cases("", &collector)?;
     for name in recipes {
@@ -91,13 +91,14 @@ fn collected_units(properties: Properties, recipes: &[String]) -> Result<Vec<Uni
             Programs::new(&plan)?.collect(&collector)?;
         }
     }
-    Ok(units(&collector.into_requests().kernels))
+    Ok(translation_units(&collector.into_requests().kernels))
 }
 
-fn line(architecture: &str, unit: &Unit, kernel: &Resources) -> String {
-    let Resources { entry, registers, stack, spills, shared } = kernel;
+/// Returns the line of one kernel in the verbose output.
+fn line(architecture: &str, unit: &TranslationUnit, kernel: &KernelResources) -> String {
+    let KernelResources { entry, registers, stack, spill_stores, shared } = kernel;
     format!(
-        "{architecture:<7} {entry:<28} {registers:>3} registers {stack:>4} B stack {spills:>4} B spilled {shared:>6} B shared  {}\n",
+        "{architecture:<7} {entry:<28} {registers:>3} registers {stack:>4} B stack {spill_stores:>4} B spilled {shared:>6} B shared  {}\n",
         unit.describe()
     )
 }

@@ -12,7 +12,7 @@ use crate::train::Request;
 use clap::CommandFactory;
 use std::path::Path;
 
-/// What remains to be done after a command: a run is trained by the binary itself, where the way is in one place.
+/// What remains to be done after a command: training itself starts in `main.rs`.
 #[derive(Debug)]
 pub enum Next {
     /// Nothing.

@@ -45,12 +45,12 @@ pub fn request(args: &Args, results: &Path) -> Result<(Launch, Request)> {
         .with_name(read_summary(&path)?.recipe);
     let launch = Launch::from_recipe(&recipe, environment::variables())?;
     if let (None, Launch::Member(place)) = (named, &launch)
-        && place.world > 1
+        && place.world_size > 1
     {
         return Err(Error::usage(format!(
             "each of {} ranks would look for the newest unfinished run by itself, and they may find different ones; the \
              newest now is {}: give all of them that name, or another",
-            place.world,
+            place.world_size,
             path.display()
         )));
     }

@@ -22,7 +22,7 @@ pub struct Args {
     /// Tokens of each, after the prompt.
     #[arg(long, value_name = "N")]
     pub tokens: Option<usize>,
-    /// 0 takes the likeliest token.
+    /// Sampling temperature; 0 takes the most probable token (greedy).
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f64>,
     /// The step whose checkpoint is used; the newest good one without it.

@@ -1,12 +1,12 @@
-//! One micro-batch as the model takes it.
+//! One micro-batch, in the form of the model's inputs.
 
 use super::stream::Stream;
 use std::ops::Range;
 
-/// A target that no loss counts.
+/// A target that is left out of the loss.
 pub const IGNORED: u32 = u32::MAX;
 
-/// B sequences of T tokens, row-major.
+/// A micro-batch of B sequences of T tokens, row-major.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// Inputs, `[B * T]`.
@@ -17,7 +17,7 @@ pub struct Batch {
     pub positions: Vec<u32>,
     /// The keys that each query sees within its sequence, `[B * T * 2]`: `start..end`, with `end = t + 1`.
     pub spans: Vec<u32>,
-    /// Index of each sequence in the global batch, `[B]`: what dropout is keyed by.
+    /// Index of each sequence in the global batch, `[B]`; part of the dropout generator's counter.
     pub sequences: Vec<u32>,
 }
 
@@ -53,7 +53,7 @@ impl Batch {
         batch
     }
 
-    /// Number of targets that count.
+    /// Returns the number of targets that the loss counts.
     pub fn counted(&self) -> usize {
         self.targets.iter().filter(|&&t| t != IGNORED).count()
     }

@@ -1,4 +1,4 @@
-//! What the name of a corpus stands for, and how its two splits are made.
+//! Resolves the name of a corpus, and makes its training and held-out split.
 
 use super::documents::{Documents, text_files};
 use super::stories::Split;
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 /// Tokens copied at a time from shards.
 const COPY_TOKENS: usize = 1 << 20;
 
-/// Takes tokens of either split, each in order.
-pub(super) type Sink<'s> = dyn FnMut(Split, &[u32]) -> Result<()> + 's;
+/// Receives the tokens of both splits, those of each split in order.
+pub(super) type TokenSink<'s> = dyn FnMut(Split, &[u32]) -> Result<()> + 's;
 
 /// Token files, with what is held out where the names say so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) struct TokenFiles {
     pub validation: Vec<PathBuf>,
 }
 
-/// What a name stands for.
+/// A corpus, by what its name refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Corpus {
     Stories,
@@ -30,12 +30,12 @@ pub(super) enum Corpus {
     Text(PathBuf),
 }
 
-/// What came with the tokens of a corpus.
+/// What is known of a corpus besides its tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Fed {
     /// The floor in nats per token, where it is known.
     pub floor: Option<f64>,
-    /// Things to tell the user.
+    /// Notes for the user.
     pub warnings: Vec<String>,
     /// The corpus in one line.
     pub description: String,
@@ -54,7 +54,7 @@ pub(super) struct Loaded {
 }
 
 impl Corpus {
-    /// Finds out what `spec.corpus` names.
+    /// Returns the corpus that `spec.corpus` refers to.
     pub fn find(spec: &Spec) -> Result<Self> {
         match spec.corpus.as_str() {
             "stories" => Ok(Corpus::Stories),
@@ -63,7 +63,7 @@ impl Corpus {
         }
     }
 
-    /// What stands at a path.
+    /// Returns the corpus at a path.
     pub fn at(path: &Path) -> Result<Self> {
         if !path.exists() {
             return Err(Error::usage(format!(
@@ -130,7 +130,7 @@ impl Corpus {
     }
 
     /// Hands every token of both splits to `sink`.
-    pub fn feed(&self, spec: &Spec, tokenizer: &Tokenizer, sink: &mut Sink<'_>) -> Result<Fed> {
+    pub fn feed(&self, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<Fed> {
         match self {
             Corpus::Stories => stories(spec, tokenizer, sink),
             Corpus::Random => {
@@ -202,7 +202,7 @@ impl TokenFiles {
     }
 }
 
-fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut Sink<'_>) -> Result<Fed> {
+fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<Fed> {
     let train = generated::generate(spec.seed, Split::Train, spec.train_tokens, tokenizer)?;
     let held = generated::generate(spec.seed, Split::Validation, spec.validation_tokens, tokenizer)?;
     sink(Split::Train, &train.tokens)?;
@@ -217,7 +217,7 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut Sink<'_>) -> Result<Fe
     Ok(Fed { floor, warnings, description, text_bytes: Some(train.text_bytes + held.text_bytes) })
 }
 
-fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut Sink<'_>) -> Result<Fed> {
+fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<Fed> {
     let mut documents = Documents::open(path, spec.document_separator.as_deref())?;
     let mut warnings = std::mem::take(&mut documents.warnings);
     if spec.tokenizer == "stories" {

@@ -17,9 +17,9 @@ pub struct Dataset {
     pub validation: Stream,
     /// The lowest loss that any model can reach on the held-out tokens, in nats per token, where it is known.
     pub floor: Option<f64>,
-    /// BLAKE3, in hexadecimal, over tokens and tokenizer: what alters training alters it.
+    /// BLAKE3 hash of tokens and tokenizer, in hexadecimal: equal for equal tokens and tokenizers.
     pub hash: String,
-    /// Things to tell the user before the run.
+    /// Notes for the user, shown before the run.
     pub warnings: Vec<String>,
     /// The corpus in one line.
     pub description: String,

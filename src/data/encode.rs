@@ -9,8 +9,8 @@ use std::borrow::Cow;
 /// Text encoded before the results are handed on: bounds memory, and leaves enough work for every core.
 const GROUP_BYTES: usize = 8 << 20;
 
-/// A piece of a document.
-struct Unit<'t> {
+/// A piece of a document that is tokenized by itself.
+struct Piece<'t> {
     text: Cow<'t, str>,
     opens: bool,
 }
@@ -29,11 +29,11 @@ pub(super) fn tokenize(
     let mut group = Vec::new();
     let (mut bytes, mut total) = (0, 0);
     for i in which {
-        let units: Vec<Unit<'_>> = match documents.text(i)? {
-            Cow::Owned(text) => vec![Unit { text: Cow::Owned(text), opens: true }],
+        let units: Vec<Piece<'_>> = match documents.text(i)? {
+            Cow::Owned(text) => vec![Piece { text: Cow::Owned(text), opens: true }],
             Cow::Borrowed(text) => tokenizer
                 .pieces(text)
-                .map(|p| Unit { opens: p.start == 0, text: Cow::Borrowed(&text[p]) })
+                .map(|p| Piece { opens: p.start == 0, text: Cow::Borrowed(&text[p]) })
                 .collect(),
         };
         for unit in units {
@@ -52,7 +52,7 @@ pub(super) fn tokenize(
 }
 
 fn flush(
-    group: &mut Vec<Unit<'_>>,
+    group: &mut Vec<Piece<'_>>,
     tokenizer: &Tokenizer,
     sink: &mut dyn FnMut(&[u32]) -> Result<()>,
 ) -> Result<()> {

@@ -1,4 +1,4 @@
-//! What a plan needs to know of a corpus, without tokenizing it.
+//! Sizes of a corpus, estimated without tokenizing all of it, for the plan of a run.
 
 use super::corpus::Corpus;
 use super::documents::{is_json_lines, text_files};
@@ -79,7 +79,8 @@ pub fn facts(spec: &Spec) -> Result<Facts> {
     Ok(facts)
 }
 
-/// Tokens of a corpus of files (of its training part alone, if `train_only`), and whether that is an estimate.
+/// Tokens of a corpus of files (of its training part alone, if `train_only`), and whether that is an
+/// estimate.
 fn measure(corpus: &Corpus, spec: &Spec, train_only: bool) -> Result<(usize, bool)> {
     match corpus {
         Corpus::Tokens(files) if train_only => Ok((count(&files.train)?, false)),

@@ -1,4 +1,5 @@
-//! Feeds a rank with its micro-batches, reading ahead in the background, and walks the held-out windows.
+//! Loads the micro-batches of a rank, prefetching in a background thread, and the batches of the held-out
+//! split.
 
 use super::Dataset;
 use super::batch::Batch;
@@ -9,10 +10,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-/// Micro-batches read ahead of the one in use.
+/// Micro-batches that are prefetched.
 const PREFETCH: usize = 4;
 
-/// What a rank reads. All of its state is the step.
+/// The micro-batches that a rank reads. Its only state is the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoaderSpec {
     /// Tokens per sequence.
@@ -22,10 +23,10 @@ pub struct LoaderSpec {
     /// Micro-batches per step.
     pub accumulation: usize,
     /// Number of ranks.
-    pub world: usize,
-    /// This rank, below `world`.
+    pub world_size: usize,
+    /// This rank, below `world_size`.
     pub rank: usize,
-    /// Whether attention and positions run on across documents.
+    /// True if attention and positions continue across documents.
     pub cross_documents: bool,
     /// Seed of the order of windows.
     pub seed: u64,
@@ -36,14 +37,17 @@ pub struct LoaderSpec {
 impl LoaderSpec {
     fn sampler(&self, tokens: usize) -> Result<Sampler> {
         let global = self.local_batch_size.checked_mul(self.accumulation);
-        let global = global.and_then(|b| b.checked_mul(self.world)).ok_or_else(|| {
+        let global = global.and_then(|b| b.checked_mul(self.world_size)).ok_or_else(|| {
             Error::usage(format!(
                 "{} × {} × {} sequences per step are too many to count",
-                self.local_batch_size, self.accumulation, self.world
+                self.local_batch_size, self.accumulation, self.world_size
             ))
         })?;
-        if self.rank >= self.world {
-            return Err(Error::usage(format!("rank {} of a world of {}", self.rank, self.world)));
+        if self.rank >= self.world_size {
+            return Err(Error::usage(format!(
+                "rank {} is not below the world size of {}",
+                self.rank, self.world_size
+            )));
         }
         Sampler::new(self.seed, tokens, self.seq_len, global)
     }
@@ -51,7 +55,7 @@ impl LoaderSpec {
     /// The micro-batch `micro` of `step`.
     fn batch(&self, dataset: &Dataset, sampler: &Sampler, step: u64, micro: usize) -> Batch {
         let windows = (0..self.local_batch_size).map(|j| {
-            let index = global_index(micro, self.local_batch_size, j, self.rank, self.world);
+            let index = global_index(micro, self.local_batch_size, j, self.rank, self.world_size);
             (index, sampler.window(step, index))
         });
         let end = dataset.tokenizer.end_token();
@@ -100,7 +104,7 @@ impl Loader {
     /// The next micro-batch.
     ///
     /// # Errors
-    /// The reading thread died.
+    /// When the prefetching thread has died.
     #[expect(clippy::should_implement_trait, reason = "it never ends, so it is no iterator")]
     pub fn next(&mut self) -> Result<Batch> {
         let batch = self.batches.as_ref().and_then(|b| b.recv().ok());
@@ -132,15 +136,15 @@ pub struct ValidationBatches<'d> {
 }
 
 impl<'d> ValidationBatches<'d> {
-    /// At most `limit` batches of `spec.local_batch_size` rows per rank; 0 for all windows. Accumulation, seed
-    /// and start step of the spec play no part.
+    /// At most `limit` batches of `spec.local_batch_size` rows per rank; 0 for all windows. Accumulation,
+    /// seed and start step of the spec play no part.
     ///
     /// # Errors
     /// An impossible rank or batch, or a held-out split shorter than one window.
     pub fn new(dataset: &'d Dataset, spec: LoaderSpec, limit: usize) -> Result<Self> {
         spec.sampler(dataset.train.len())?;
         let windows = (dataset.validation.len().saturating_sub(1)).div_ceil(spec.seq_len);
-        let all = windows.div_ceil(spec.local_batch_size * spec.world);
+        let all = windows.div_ceil(spec.local_batch_size * spec.world_size);
         let batches = if limit == 0 { all } else { all.min(limit) };
         Ok(Self { dataset, spec, windows, micro: 0, batches })
     }
@@ -156,7 +160,7 @@ impl Iterator for ValidationBatches<'_> {
         let Self { dataset, spec, windows: count, micro, .. } = *self;
         let stream = &dataset.validation;
         let windows = (0..spec.local_batch_size).map(|j| {
-            let window = global_index(micro, spec.local_batch_size, j, spec.rank, spec.world);
+            let window = global_index(micro, spec.local_batch_size, j, spec.rank, spec.world_size);
             if window >= count {
                 return (window, 0..0);
             }
@@ -187,12 +191,12 @@ mod tests {
         Arc::new(open(&spec, 32).unwrap())
     }
 
-    fn spec(local: usize, accumulation: usize, world: usize, rank: usize) -> LoaderSpec {
+    fn spec(local: usize, accumulation: usize, world_size: usize, rank: usize) -> LoaderSpec {
         LoaderSpec {
             seq_len: 32,
             local_batch_size: local,
             accumulation,
-            world,
+            world_size,
             rank,
             cross_documents: true,
             seed: 1,
@@ -204,13 +208,13 @@ mod tests {
     fn sequences(
         local: usize,
         accumulation: usize,
-        world: usize,
+        world_size: usize,
         steps: u64,
     ) -> BTreeMap<(u64, u32), Vec<u32>> {
         let data = dataset();
         let mut all = BTreeMap::new();
-        for rank in 0..world {
-            let mut loader = Loader::new(data.clone(), spec(local, accumulation, world, rank)).unwrap();
+        for rank in 0..world_size {
+            let mut loader = Loader::new(data.clone(), spec(local, accumulation, world_size, rank)).unwrap();
             for step in 0..steps {
                 for _ in 0..accumulation {
                     let batch = loader.next().unwrap();
@@ -227,8 +231,12 @@ mod tests {
     fn every_split_of_a_global_batch_reads_the_same_sequences() {
         let whole = sequences(32, 1, 1, 6);
         assert_eq!(whole.len(), 6 * 32);
-        for (local, accumulation, world) in [(8, 4, 1), (16, 1, 2), (4, 4, 2), (8, 1, 4), (4, 2, 4)] {
-            assert_eq!(sequences(local, accumulation, world, 6), whole, "{local} {accumulation} {world}");
+        for (local, accumulation, world_size) in [(8, 4, 1), (16, 1, 2), (4, 4, 2), (8, 1, 4), (4, 2, 4)] {
+            assert_eq!(
+                sequences(local, accumulation, world_size, 6),
+                whole,
+                "{local} {accumulation} {world_size}"
+            );
         }
     }
 
@@ -257,11 +265,11 @@ mod tests {
     fn each_held_out_token_is_predicted_once() {
         let data = dataset();
         let held_out = data.validation.tokens(0..data.validation.len());
-        for world in [1, 2, 3] {
+        for world_size in [1, 2, 3] {
             let mut targets: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
             let mut lengths = Vec::new();
-            for rank in 0..world {
-                let batches = ValidationBatches::new(&data, spec(3, 1, world, rank), 0).unwrap();
+            for rank in 0..world_size {
+                let batches = ValidationBatches::new(&data, spec(3, 1, world_size, rank), 0).unwrap();
                 lengths.push(batches.len());
                 for batch in batches {
                     assert_eq!(batch.tokens.len(), 3 * 32);

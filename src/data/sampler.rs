@@ -66,8 +66,8 @@ impl Sampler {
 }
 
 /// The index in the global batch of sequence `j` of micro-batch `micro` on a rank.
-pub fn global_index(micro: usize, local: usize, j: usize, rank: usize, world: usize) -> usize {
-    (micro * local + j) * world + rank
+pub fn global_index(micro: usize, local: usize, j: usize, rank: usize, world_size: usize) -> usize {
+    (micro * local + j) * world_size + rank
 }
 
 const ROUNDS: usize = 8;

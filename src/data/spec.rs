@@ -1,4 +1,4 @@
-//! What to read: a corpus, a tokenizer, what is held out.
+//! What a dataset is made from: a corpus, a tokenizer and a held-out part.
 
 use crate::error::{Error, Result};
 use std::path::PathBuf;
@@ -18,14 +18,14 @@ pub enum Validation {
     Path(PathBuf),
 }
 
-/// What to read, with paths already resolved.
+/// What a dataset is made from, with paths resolved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
     /// One of [`GENERATED`], or a path: a text file, a folder of them, JSON lines, token shards.
     pub corpus: String,
     /// One of [`tokenizer::BUILT_IN`], or the path of a tokenizer.json.
     pub tokenizer: String,
-    /// Text that stands between the documents of a text file.
+    /// Text that separates the documents of a text file.
     pub document_separator: Option<String>,
     /// What is held out; generated corpora hold out `validation_tokens` instead.
     pub validation: Validation,

@@ -1,4 +1,4 @@
-//! Which documents, or which tail, is held out.
+//! Splits a corpus into training and held-out documents, or into a training range and a held-out tail.
 
 use super::documents::Documents;
 use super::stream::Stream;

@@ -1,4 +1,4 @@
-//! What a tokenized corpus looks like in numbers.
+//! Statistics of a tokenized corpus.
 
 use super::corpus::Fed;
 use super::tokenizer::Tokenizer;
@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use serde::Serialize;
 use std::fmt;
 
-/// Counts taken while the tokens of one split pass.
+/// Counts of the tokens of one split, updated as the tokens are delivered.
 #[derive(Clone, Debug)]
 pub struct Counts {
     end: u32,
@@ -53,7 +53,7 @@ impl Counts {
     }
 }
 
-/// What `xrun data` prints.
+/// The statistics that `xrun data` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Statistics {
     /// Tokens to train on, end tokens included.

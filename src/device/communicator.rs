@@ -17,7 +17,7 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// Returns this rank, from 0.
     fn rank(&self) -> usize;
     /// Returns the number of ranks.
-    fn world(&self) -> usize;
+    fn world_size(&self) -> usize;
     /// Blocks until all ranks have called the collective of this name, and returns the combined result.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// As [`Communicator::collective`].
     fn gather(&self, name: &str, bytes: Vec<u8>) -> Result<Arc<CollectiveResult>> {
         let result = self.collective(name, Contribution::Gather(bytes))?;
-        if matches!(&*result, CollectiveResult::Bytes(all) if all.len() == self.world()) {
+        if matches!(&*result, CollectiveResult::Bytes(all) if all.len() == self.world_size()) {
             Ok(result)
         } else {
             Err(mismatch(name))
@@ -208,7 +208,7 @@ impl Communicator for SingleRank {
     fn rank(&self) -> usize {
         0
     }
-    fn world(&self) -> usize {
+    fn world_size(&self) -> usize {
         1
     }
     fn collective(&self, name: &str, contribution: Contribution) -> Result<Arc<CollectiveResult>> {

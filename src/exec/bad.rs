@@ -1,10 +1,10 @@
-//! Search for the first value that is not finite.
+//! The first NaN or infinity of a step, and the tensor and op that it is in.
 
 use super::Section;
 
-/// The first tensor that held a value which is not finite.
+/// The first tensor that held NaN or an infinity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadTensor {
+pub struct NonFiniteTensor {
     /// Its scoped name.
     pub tensor: String,
     /// Name of the op that wrote it.
@@ -13,9 +13,9 @@ pub struct BadTensor {
     pub value: String,
 }
 
-/// An output of a node that holds a value which is not finite.
+/// An output of a node that holds NaN or an infinity.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BadOutput {
+pub struct NonFiniteOutput {
     /// Index of the node in its program.
     pub node: usize,
     /// Index of the output among those of the node.
@@ -24,11 +24,11 @@ pub struct BadOutput {
     pub value: f64,
 }
 
-impl BadOutput {
+impl NonFiniteOutput {
     /// Returns the tensor's name, op and value. `section` is the one that was run.
-    pub fn describe(&self, section: &Section) -> BadTensor {
+    pub fn describe(&self, section: &Section) -> NonFiniteTensor {
         let node = &section.program.nodes[self.node];
         let tensor = section.program.tensor(node.outputs[self.output]).name.clone();
-        BadTensor { tensor, op: node.op.name(), value: self.value.to_string() }
+        NonFiniteTensor { tensor, op: node.op.name(), value: self.value.to_string() }
     }
 }

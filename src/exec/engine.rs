@@ -1,10 +1,10 @@
-//! The engine: walks programs node by node.
+//! The engine: runs the nodes of a program in order, with memory for their tensors.
 
-use super::communication::{Communicated, Exchange, check_met};
+use super::communication::{CommunicationTime, Exchange, check_communicator};
 use super::memory::widened_bytes;
 use super::ran::Ran;
 use super::transfer::{Snapshot, Transfers};
-use super::{Arena, BadOutput, BlockAllocator, Caching, Naive, Section, StateMemory};
+use super::{Arena, BlockAllocator, Caching, Naive, NonFiniteOutput, Section, StateMemory};
 use crate::device::communicator::Communicator;
 use crate::device::cpu::{Address, Pool};
 use crate::device::cuda::{Gpu, Graph};
@@ -38,7 +38,8 @@ pub struct Engine {
 impl Engine {
     /// Creates an engine for programs over `state` whose arenas take at most `arena_bytes`.
     ///
-    /// With `poison`, memory is filled with NaN before a tensor is born and after it dies.
+    /// With `poison`, the memory of a tensor is filled with NaN before its first write and after its last
+    /// use.
     ///
     /// # Errors
     /// When memory cannot be allocated, or the GPU has no communicator with the other ranks yet.
@@ -53,7 +54,7 @@ impl Engine {
         let device = device.into();
         if let Some(gpu) = device.gpu() {
             gpu.make_current()?;
-            check_met(gpu, &*comm)?;
+            check_communicator(gpu, &*comm)?;
         }
         let state = StateMemory::new(&device, Arc::clone(state))?;
         let placement: Box<dyn BlockAllocator> = match placement {
@@ -90,26 +91,26 @@ impl Engine {
     /// # Errors
     /// When memory cannot be allocated, or a rank is lost.
     pub fn run(&mut self, section: &Section) -> Result<()> {
-        self.exchange.apart(true);
+        self.exchange.allow_overlap(true);
         let walked = self.walk(section, |_| Ok(()));
         let rejoined = self.rejoin();
         walked.and(rejoined)
     }
 
-    /// Runs a section and returns the first output that is not finite. The whole section runs, so that other
-    /// ranks do not wait forever in its collectives.
+    /// Runs a section and returns the first output that holds NaN or an infinity. The whole section runs, so
+    /// that other ranks do not wait forever in its collectives.
     ///
     /// # Errors
     /// As [`Engine::run`].
-    pub fn find_bad(&mut self, section: &Section) -> Result<Option<BadOutput>> {
-        let mut bad = None;
+    pub fn find_non_finite(&mut self, section: &Section) -> Result<Option<NonFiniteOutput>> {
+        let mut found = None;
         self.walk(section, |ran| {
-            if bad.is_none() {
-                bad = ran.first_bad()?;
+            if found.is_none() {
+                found = ran.first_non_finite()?;
             }
             Ok(())
         })?;
-        Ok(bad)
+        Ok(found)
     }
 
     /// Runs a section and returns the first tensor of that name, as the last node that writes it left it,
@@ -178,7 +179,7 @@ impl Engine {
 
     /// Returns the time of the collectives of the last step that used an event set; `None` for a single rank,
     /// on the CPU, and where the device already records those of the set's next step.
-    pub fn communication(&self, event_set: usize) -> Option<Communicated> {
+    pub fn communication(&self, event_set: usize) -> Option<CommunicationTime> {
         self.exchange.times(event_set)
     }
 
@@ -241,17 +242,17 @@ impl Engine {
                 node.op.cpu(&CpuNode { program, node, inputs, outputs, pool, comm })
             }
             Device::Cuda(gpu, _) => {
-                let numbers = |addresses: &[Address]| -> Vec<DevicePtr> {
+                let device_ptrs = |addresses: &[Address]| -> Vec<DevicePtr> {
                     addresses.iter().map(|a| a.0.addr() as DevicePtr).collect()
                 };
-                let (inputs, outputs) = (numbers(inputs), numbers(outputs));
+                let (inputs, outputs) = (device_ptrs(inputs), device_ptrs(outputs));
                 let put = |queue: &dyn Queue| {
-                    let in_queue = GpuNode { program, node, inputs: &inputs, outputs: &outputs, queue };
-                    let named = |e: Error| e.context(format!("{} ({})", node.op.name(), node.scope));
-                    node.op.gpu(&in_queue).map_err(named)
+                    let gpu_node = GpuNode { program, node, inputs: &inputs, outputs: &outputs, queue };
+                    let with_name = |e: Error| e.context(format!("{} ({})", node.op.name(), node.scope));
+                    node.op.gpu(&gpu_node).map_err(with_name)
                 };
                 if node.phase == Phase::Communication && gpu.nccl().is_some() {
-                    self.exchange.put(gpu, program, node, put)
+                    self.exchange.issue(gpu, program, node, put)
                 } else {
                     put(&**gpu)
                 }

@@ -28,7 +28,7 @@ impl Engine {
         match self.graphs.get(&name) {
             Some(Some(graph)) => {
                 graph.launch()?;
-                self.exchange.ran_again(&name, event_set);
+                self.exchange.note_launch(&name, event_set);
             }
             Some(None) => {
                 let graph = gpu.capture(|| self.run_measured(&name, event_set, sections, true))?;

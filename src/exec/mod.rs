@@ -11,8 +11,8 @@ mod section;
 mod timing;
 mod transfer;
 
-pub use bad::{BadOutput, BadTensor};
-pub use communication::Communicated;
+pub use bad::{NonFiniteOutput, NonFiniteTensor};
+pub use communication::CommunicationTime;
 pub use engine::Engine;
 pub use memory::StateMemory;
 pub use placement::{Arena, BlockAllocator, Caching, FreeLists, Naive, size_class};

@@ -1,4 +1,5 @@
-//! Three allocators of transient memory. All follow the same lifetimes, so all give the same bits.
+//! Three allocators of transient memory. All follow the lifetimes of the memory plan, so results are equal to
+//! the bit.
 
 use crate::device::{Device, Memory};
 use crate::error::Result;
@@ -170,20 +171,20 @@ impl BlockAllocator for Caching {
     }
 }
 
-/// Allocates every block from the system and returns it.
+/// Allocates every block from the system, and frees it when its lifetime ends.
 #[derive(Debug)]
 pub struct Naive {
     device: Device,
     alive: HashMap<usize, Memory>,
-    held: usize,
-    most: usize,
+    allocated: usize,
+    peak: usize,
     allocations: usize,
 }
 
 impl Naive {
     /// Creates the allocator without memory.
     pub fn new(device: Device) -> Self {
-        Self { device, alive: HashMap::new(), held: 0, most: 0, allocations: 0 }
+        Self { device, alive: HashMap::new(), allocated: 0, peak: 0, allocations: 0 }
     }
 }
 
@@ -191,8 +192,8 @@ impl BlockAllocator for Naive {
     fn begin(&mut self, block: usize, bytes: usize, _offset: usize) -> Result<()> {
         self.alive.insert(block, self.device.allocate(bytes)?);
         self.allocations += 1;
-        self.held += bytes;
-        self.most = self.most.max(self.held);
+        self.allocated += bytes;
+        self.peak = self.peak.max(self.allocated);
         Ok(())
     }
 
@@ -205,11 +206,11 @@ impl BlockAllocator for Naive {
     }
 
     fn end(&mut self, block: usize) {
-        self.held -= self.alive.remove(&block).map_or(0, |buffer| buffer.len());
+        self.allocated -= self.alive.remove(&block).map_or(0, |buffer| buffer.len());
     }
 
     fn reserved_bytes(&self) -> usize {
-        self.most
+        self.peak
     }
 
     fn system_allocations(&self) -> usize {

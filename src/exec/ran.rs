@@ -1,6 +1,6 @@
-//! A node that has just run, for what looks at outputs between nodes.
+//! A node that has just run, for callbacks that read its outputs before the next node runs.
 
-use super::bad::BadOutput;
+use super::bad::NonFiniteOutput;
 use super::memory::widened_bytes;
 use crate::device::cpu::Address;
 use crate::device::gpu::DevicePtr;
@@ -32,7 +32,7 @@ impl Ran<'_> {
         }
     }
     /// Returns the first output that is not finite.
-    pub fn first_bad(&self) -> Result<Option<BadOutput>> {
+    pub fn first_non_finite(&self) -> Result<Option<NonFiniteOutput>> {
         for output in 0..self.node.outputs.len() {
             let spec = self.output_spec(output);
             if spec.dtype == DType::U32 {
@@ -40,7 +40,7 @@ impl Ran<'_> {
             }
             let values = widened_bytes(spec.dtype, &self.output_bytes(output)?);
             if let Some(value) = values.into_iter().find(|v| !v.is_finite()) {
-                return Ok(Some(BadOutput { node: self.at, output, value }));
+                return Ok(Some(NonFiniteOutput { node: self.at, output, value }));
             }
         }
         Ok(None)

@@ -8,7 +8,7 @@ use crate::ir::State;
 use std::collections::VecDeque;
 
 /// Number of batches that may be in transfer at once.
-const RING: usize = 4;
+const MAX_IN_TRANSFER: usize = 4;
 
 /// Pinned memory of batches in transfer, oldest first, and of snapshots no longer in use.
 #[derive(Debug, Default)]
@@ -53,11 +53,11 @@ impl Transfers {
         let (_, memory) =
             state.buffer(group).ok_or_else(|| Error::failed(format!("the state has no {group}")))?;
         let (address, bytes) = (memory.address().addr() as u64, memory.len());
-        let (mut pinned, event) = if self.batches.len() < RING {
+        let (mut pinned, event) = if self.batches.len() < MAX_IN_TRANSFER {
             (gpu.pin(bytes)?, gpu.event()?)
         } else {
             let oldest = self.batches.pop_front();
-            let (pinned, event) = oldest.ok_or_else(|| Error::failed("an empty ring of batches"))?;
+            let (pinned, event) = oldest.ok_or_else(|| Error::failed("no batch is in transfer"))?;
             event.wait()?;
             if pinned.bytes().len() == bytes { (pinned, event) } else { (gpu.pin(bytes)?, event) }
         };

@@ -43,7 +43,7 @@ impl Budget {
             let (name, bytes, ranks) = match gpu {
                 Some(gpu) => ("the GPU's memory", Some(gpu.memory_bytes), 1),
                 None => {
-                    let ranks = machine.local_ranks.unwrap_or(plan.batch.world);
+                    let ranks = machine.local_ranks.unwrap_or(plan.batch.world_size);
                     ("this machine's memory", machine.memory_bytes, ranks)
                 }
             };

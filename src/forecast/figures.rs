@@ -16,7 +16,7 @@ pub struct Forecast {
     pub recipe: String,
     /// Summary of how it is executed.
     pub execution: String,
-    /// Trained numbers.
+    /// Number of trained parameters.
     pub parameters: Parameters,
     /// Fraction of the parameters in embedding and head.
     pub vocabulary_share: f64,
@@ -37,14 +37,14 @@ pub struct Forecast {
     pub(super) slots_in_words: &'static str,
     /// The memory of one rank.
     pub memory: Memory,
-    /// DeviceFit on each requested device.
+    /// Whether it fits on each requested device.
     pub on: Vec<DeviceFit>,
 }
 
 /// Sequences per step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BatchForecast {
-    /// Ranks.
+    /// Number of ranks.
     pub world: usize,
     /// Sequences per rank and micro-step.
     pub local: usize,
@@ -82,8 +82,8 @@ pub struct TrainingForecast {
 }
 
 impl Forecast {
-    /// Forecasts a plan whose programs are at hand, on each of `machines`; without any, against the recipe's own memory
-    /// limit if it has one.
+    /// Forecasts a plan whose programs are at hand, on each of `machines`; without any, against the recipe's
+    /// own memory limit if it has one.
     ///
     /// # Errors
     /// When an op refuses the numbers of a change that is tried because the plan does not fit.
@@ -133,7 +133,7 @@ impl BatchForecast {
             }
         };
         Self {
-            world: b.world,
+            world: b.world_size,
             local: b.local,
             accumulation: b.accumulation,
             global: b.global,

@@ -94,7 +94,7 @@ fn with_local_batch(plan: &Plan, local: usize, accumulation: usize) -> Plan {
     let batch = &mut plan.batch;
     (batch.local, batch.micro) = (local, local);
     (batch.accumulation, batch.micro_steps) = (accumulation, accumulation);
-    batch.global = local.saturating_mul(accumulation).saturating_mul(batch.world);
+    batch.global = local.saturating_mul(accumulation).saturating_mul(batch.world_size);
     plan
 }
 

@@ -76,7 +76,7 @@ impl StepTime {
         }
         let seconds: f64 = phases.iter().map(|p| p.seconds).sum();
         let tokens = plan.batch.tokens_per_step() as f64;
-        let flops = flops_per_token(plan).value * tokens / plan.batch.world as f64;
+        let flops = flops_per_token(plan).value * tokens / plan.batch.world_size as f64;
         Self {
             seconds,
             tokens_per_second: tokens / seconds,

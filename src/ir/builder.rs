@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// Destination of one output of an emitted node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Out {
+pub enum Destination {
     /// Into a new transient tensor.
     New,
     /// Into an existing tensor (of the state, or a view), overwriting or adding.
@@ -178,7 +178,7 @@ impl Builder {
         name: &str,
         op: Arc<dyn Op>,
         inputs: &[TensorId],
-        outs: &[Out],
+        outs: &[Destination],
     ) -> Result<Vec<TensorId>> {
         let specs: Vec<Spec> = inputs.iter().map(|&i| self.spec(i).clone()).collect();
         let scope = self.scope.join(".");
@@ -190,15 +190,15 @@ impl Builder {
         let mut outputs = Vec::with_capacity(inferred.len());
         let mut modes = Vec::with_capacity(inferred.len());
         for (i, spec) in inferred.into_iter().enumerate() {
-            match outs.get(i).copied().unwrap_or(Out::New) {
-                Out::New => {
+            match outs.get(i).copied().unwrap_or(Destination::New) {
+                Destination::New => {
                     let suffix = if i == 0 { String::new() } else { format!(".{i}") };
                     let dot = if scope.is_empty() { "" } else { "." };
                     let name = format!("{scope}{dot}{name}{suffix}");
                     outputs.push(self.add_tensor(Tensor { name, spec, home: Home::Transient }));
                     modes.push(Mode::Write);
                 }
-                Out::Into(id, mode) => {
+                Destination::Into(id, mode) => {
                     let have = self.spec(id);
                     if have.dtype != spec.dtype || have.elements() != spec.elements() {
                         return Err(wrong(format!("output {i} is {spec}, but its destination is {have}")));

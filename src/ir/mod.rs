@@ -19,9 +19,10 @@ mod vjp;
 
 pub use crate::device::Precision;
 pub use array::{Array, Fill};
-pub use builder::Out;
+pub use builder::Destination;
 pub use op::{
-    Builder, Case, Cases, Cost, CpuNode, GpuNode, MayAlias, Node, Op, Program, Reference, Sink, Upstream, Vjp,
+    Builder, Case, Cases, Cost, CpuNode, GpuNode, GradDestination, MayAlias, Node, Op, Program, Reference,
+    Upstream, Vjp,
 };
 pub use role::{Role, Sublayer};
 pub use spec::Spec;

@@ -1,8 +1,8 @@
 //! An operation, and the types that are defined in terms of it.
 //!
-//! An [`Op`] records its gradient with a [`Vjp`] over a [`Builder`], which appends [`Node`]s to a [`Program`],
-//! whose nodes hold ops. These types refer to each other, so they are defined together; the methods of each
-//! are in a file of their own.
+//! An [`Op`] records its gradient with a [`Vjp`] over a [`Builder`], which appends [`Node`]s to a
+//! [`Program`], whose nodes hold ops. These types refer to each other, so they are defined together; the
+//! methods of each are in a file of their own.
 
 use super::{Array, Fill, Mode, Phase, SlotId, Spec, State, Stream, Tensor, TensorId};
 use crate::device::Precision;
@@ -178,7 +178,7 @@ pub struct Builder {
     pub(super) state_tensors: HashMap<SlotId, TensorId>,
 }
 
-/// Upstream gradient of an output.
+/// Upstream gradient of a node's output: the derivative of the loss with respect to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upstream {
     /// Exactly 1 in every element: the loss itself.
@@ -187,25 +187,25 @@ pub enum Upstream {
     Tensor(TensorId),
 }
 
-/// Destination of an input's gradient.
+/// Where the gradient of an input of a node is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sink {
-    /// Not needed.
-    Unwanted,
-    /// A new tensor.
-    Fresh,
-    /// A gradient of the state, overwritten by the first contribution and added to by the next.
+pub enum GradDestination {
+    /// Nowhere: the input depends on no parameter.
+    NotNeeded,
+    /// Into a new transient tensor.
+    New,
+    /// Into the gradient of a parameter, which the first contribution overwrites and later ones add to.
     Into(TensorId, Mode),
 }
 
-/// Records the gradient of one node.
+/// Records the vector-Jacobian product of one node: from the gradients of its outputs, those of its inputs.
 #[derive(Debug)]
 pub struct Vjp<'a> {
     pub(super) builder: &'a mut Builder,
     pub(super) node: &'a Node,
     pub(super) upstream: &'a [Option<Upstream>],
-    pub(super) sinks: Vec<Sink>,
-    pub(super) given: Vec<Option<TensorId>>,
+    pub(super) destinations: Vec<GradDestination>,
+    pub(super) input_grads: Vec<Option<TensorId>>,
 }
 
 /// A node about to run on the CPU: its specs, its memory, the pool, the other ranks.

@@ -1,23 +1,23 @@
 //! Interface through which an op records its vector-Jacobian product.
 
-use super::{Builder, Node, Op, Out, Sink, Spec, TensorId, Upstream, Vjp};
+use super::{Builder, Destination, GradDestination, Node, Op, Spec, TensorId, Upstream, Vjp};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
 impl<'a> Vjp<'a> {
-    /// Starts recording, for autodiff: the node, the upstream gradients of its outputs, the destinations of
-    /// its inputs' gradients.
+    /// Starts recording the gradients of the inputs of `node`. `upstream` has an entry per output,
+    /// `destinations` one per input.
     pub fn new(
         builder: &'a mut Builder,
         node: &'a Node,
         upstream: &'a [Option<Upstream>],
-        sinks: Vec<Sink>,
+        destinations: Vec<GradDestination>,
     ) -> Self {
-        let given = vec![None; sinks.len()];
-        Self { builder, node, upstream, sinks, given }
+        let input_grads = vec![None; destinations.len()];
+        Self { builder, node, upstream, destinations, input_grads }
     }
 
-    /// The scope of the node, for messages.
+    /// Returns the scope of the forward node, for messages.
     pub fn scope(&self) -> &str {
         &self.node.scope
     }
@@ -27,7 +27,7 @@ impl<'a> Vjp<'a> {
         self.node.inputs[i]
     }
 
-    /// Number of inputs of the forward node.
+    /// Returns the number of inputs of the forward node.
     pub fn input_count(&self) -> usize {
         self.node.inputs.len()
     }
@@ -43,8 +43,8 @@ impl<'a> Vjp<'a> {
     }
 
     /// Returns true if the gradient of input `i` is needed.
-    pub fn wants(&self, i: usize) -> bool {
-        self.sinks[i] != Sink::Unwanted
+    pub fn needs_grad(&self, i: usize) -> bool {
+        self.destinations[i] != GradDestination::NotNeeded
     }
 
     /// Returns the upstream gradient of output `i`, if there is one.
@@ -56,13 +56,13 @@ impl<'a> Vjp<'a> {
     ///
     /// # Errors
     /// When there is none, or it is the constant 1 of a loss.
-    pub fn grad(&self, i: usize) -> Result<TensorId> {
+    pub fn output_grad(&self, i: usize) -> Result<TensorId> {
         match self.upstream[i] {
             Some(Upstream::Tensor(id)) => Ok(id),
             other => {
-                let have = if other.is_none() { "no gradient" } else { "a constant" };
+                let found = if other.is_none() { "missing" } else { "a constant" };
                 Err(Error::failed(format!(
-                    "{} in {}: {have} arrives at output {i}, and a tensor is needed",
+                    "{} in {}: the upstream gradient of output {i} is {found}, not a tensor",
                     self.node.op.name(),
                     self.node.scope
                 )))
@@ -70,45 +70,45 @@ impl<'a> Vjp<'a> {
         }
     }
 
-    /// Records an op whose outputs are, in order, the gradients of the inputs listed in `of`; further outputs
-    /// are scratch. Returns all its outputs.
+    /// Records an op whose outputs are, in order, the gradients with respect to the inputs listed in `wrt`;
+    /// further outputs are scratch. Returns all its outputs.
     ///
     /// # Errors
-    /// When its inputs do not fit.
+    /// When the op does not accept `inputs`.
     pub fn backward(
         &mut self,
         op: impl Op + 'static,
         inputs: &[TensorId],
-        of: &[usize],
+        wrt: &[usize],
     ) -> Result<Vec<TensorId>> {
-        let outs: Vec<Out> = of
+        let outs: Vec<Destination> = wrt
             .iter()
-            .map(|&i| match self.sinks[i] {
-                Sink::Into(id, mode) => Out::Into(id, mode),
-                Sink::Fresh | Sink::Unwanted => Out::New,
+            .map(|&i| match self.destinations[i] {
+                GradDestination::Into(id, mode) => Destination::Into(id, mode),
+                GradDestination::New | GradDestination::NotNeeded => Destination::New,
             })
             .collect();
-        let name = match of.first() {
+        let name = match wrt.first() {
             Some(&i) => format!("d_{}", short_name(&self.builder.program().tensor(self.node.inputs[i]).name)),
             None => format!("d_{}", self.node.op.name()),
         };
         let outputs = self.builder.emit_into(&name, Arc::new(op), inputs, &outs)?;
-        for (&i, &out) in of.iter().zip(&outputs) {
-            if self.sinks[i] == Sink::Fresh {
-                self.give(i, out);
+        for (&i, &out) in wrt.iter().zip(&outputs) {
+            if self.destinations[i] == GradDestination::New {
+                self.set_input_grad(i, out);
             }
         }
         Ok(outputs)
     }
 
-    /// Declares an existing tensor as the gradient of input `i`.
-    pub fn give(&mut self, i: usize, gradient: TensorId) {
-        self.given[i] = Some(gradient);
+    /// Makes an existing tensor the gradient of input `i`.
+    pub fn set_input_grad(&mut self, i: usize, gradient: TensorId) {
+        self.input_grads[i] = Some(gradient);
     }
 
-    /// Returns the gradient tensor declared for each input.
-    pub fn into_given(self) -> Vec<Option<TensorId>> {
-        self.given
+    /// Returns the gradient of each input, as far as recorded.
+    pub fn into_input_grads(self) -> Vec<Option<TensorId>> {
+        self.input_grads
     }
 }
 

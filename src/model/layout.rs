@@ -78,8 +78,8 @@ pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
         && plan.execution.reduction == Reduction::Bucketed
         && plan.batch.micro_steps == 1
         && !plan.model.tie_embeddings
-        && pays(plan.batch.world, plan.batch.rows(), plan.precision.act_dtype, &table);
-    by_rows.then_some(RankInterleaved { ranks: plan.batch.world, sequence: plan.batch.seq_len })
+        && pays(plan.batch.world_size, plan.batch.rows(), plan.precision.act_dtype, &table);
+    by_rows.then_some(RankInterleaved { ranks: plan.batch.world_size, sequence: plan.batch.seq_len })
 }
 
 /// Returns the state of a program that only generates: parameters, and the buffers of generation.

@@ -7,7 +7,7 @@ use crate::device::gpu::Collector;
 use crate::error::{Error, Result};
 use crate::exec::{Section, collect};
 use crate::ir::Upstream;
-use crate::ir::{Builder, Home, Mode, Out, Phase, Program, Role, State, TensorId};
+use crate::ir::{Builder, Destination, Home, Mode, Phase, Program, Role, State, TensorId};
 use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;
 use crate::ops::fingerprint::Fingerprint;
@@ -168,7 +168,7 @@ pub(super) fn loss_views(program: &Program, losses: TensorId) -> Vec<(TensorId, 
 fn total(b: &mut Builder, losses: TensorId, slot: &str, scale: f64, mode: Mode) -> Result<()> {
     b.scoped("head", |b| {
         let to = b.state(slot)?;
-        b.emit_into("loss", Arc::new(Sum { scale }), &[losses], &[Out::Into(to, mode)])?;
+        b.emit_into("loss", Arc::new(Sum { scale }), &[losses], &[Destination::Into(to, mode)])?;
         Ok(())
     })
 }
@@ -177,21 +177,25 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("step_end", Arc::clone(state));
     b.set_phase(Phase::Communication);
     let loss = b.state("control.loss")?;
-    if plan.batch.world > 1 {
+    if plan.batch.world_size > 1 {
         let op = AllReduce { like: vec![b.spec(loss).clone()] };
-        b.emit_into("loss", Arc::new(op), &[], &[Out::Into(loss, Mode::Add)])?;
+        b.emit_into("loss", Arc::new(op), &[], &[Destination::Into(loss, Mode::Add)])?;
     }
     b.set_phase(Phase::Optimizer);
     let grads = b.state("grads.flat")?;
     let [norm, clip, bad, step, schedule] =
         ["grad_norm", "clip", "bad", "step", "schedule"].map(|name| b.state(&format!("control.{name}")));
     let (norm, clip, bad, step, _) = (norm?, clip?, bad?, step?, schedule?);
-    let outs = [Out::Into(norm, Mode::Write), Out::Into(clip, Mode::Write), Out::Into(bad, Mode::Add)];
+    let outs = [
+        Destination::Into(norm, Mode::Write),
+        Destination::Into(clip, Mode::Write),
+        Destination::Into(bad, Mode::Add),
+    ];
     let grad_norm = GradNorm { max_norm: plan.max_norm };
     b.emit_into("partials", Arc::new(grad_norm), &[grads, loss], &outs)?;
     let update = Update::from_state(&mut b)?;
     plan.optimizer.record(&mut b, &update)?;
-    b.emit_into("step", Arc::new(Advance), &[bad], &[Out::Into(step, Mode::Add)])?;
+    b.emit_into("step", Arc::new(Advance), &[bad], &[Destination::Into(step, Mode::Add)])?;
     Ok(b.finish())
 }
 
@@ -216,7 +220,12 @@ fn fingerprints(state: &Arc<State>) -> Result<Program> {
     for (row, param) in state.params.iter().enumerate() {
         b.scoped(param.name.as_str(), |b| {
             let (master, to) = (b.state(&format!("params.{}", param.name))?, b.rows(all, row, 1)?);
-            b.emit_into("fingerprint", Arc::new(Fingerprint), &[master], &[Out::Into(to, Mode::Write)])
+            b.emit_into(
+                "fingerprint",
+                Arc::new(Fingerprint),
+                &[master],
+                &[Destination::Into(to, Mode::Write)],
+            )
         })?;
     }
     Ok(b.finish())

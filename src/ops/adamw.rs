@@ -1,27 +1,29 @@
-//! AdamW over all parameters in one pass.
+//! AdamW: updates all parameters in one pass over memory.
 //!
 //! Loshchilov and Hutter, "Decoupled weight decay regularization" (2019), in the order of operations of
-//! PyTorch's `torch.optim.AdamW`, with clipping by the global norm folded in. What changes from step to step
-//! comes from a table indexed by the step counter, computed once in f64 by [`schedule_row`].
+//! PyTorch's `torch.optim.AdamW`, after the gradient is multiplied by the factor of global-norm clipping. The
+//! factors that change from step to step are a table with a row per step, computed once in f64 by
+//! [`schedule_row`].
 
-use super::segments::{RUN, Segment, covered, grid, with_switches};
+use super::segments::{ELEMENTS_PER_TASK, Segment, covered, grid, with_switches};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
-/// Numbers per row of the schedule table.
+/// Columns of the schedule, which has a row per step.
 pub const SCHEDULE_WIDTH: usize = 4;
 
-/// Elements handled at a time, from and to the stack.
-const LANES: usize = 64;
+/// Elements that the inner loop updates before the compute copy of them is stored.
+const CHUNK: usize = 64;
 
 /// `(params, m, v, compute copy) ← AdamW(grads, …)`, in place.
 ///
-/// Inputs: grads `[n]`, schedule `[steps + 1, 4]` (row 0 is not read), step `[1]`, clip `[1]`, bad `[1]`.
-/// Outputs, all updated in place: params, m, v `[n]`, and the compute copy `[n]` where activations are
-/// narrower than masters. Nothing changes where `bad` is not zero.
+/// Inputs: grads `[n]`, schedule `[steps + 1, 4]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the
+/// factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is
+/// updated). Outputs, all updated in place: params, m, v `[n]`, and the compute copy `[n]` if activations
+/// have a narrower format than the master parameters.
 #[derive(Clone, Debug)]
 pub struct AdamW {
     /// Decay of the first moment.
@@ -30,9 +32,9 @@ pub struct AdamW {
     pub beta2: f64,
     /// Added to the denominator.
     pub eps: f64,
-    /// Decay settings, in order, covering the buffer.
+    /// Ranges with and without weight decay, in order; together they cover all parameters.
     pub segments: Vec<Segment>,
-    /// Formats of masters and compute copy.
+    /// Formats of the master parameters and of the compute copy.
     pub precision: Precision,
 }
 
@@ -43,7 +45,7 @@ pub fn schedule_row(lr: f64, weight_decay: f64, (beta1, beta2): (f64, f64), t: u
     [1.0 - lr * weight_decay, lr / (1.0 - power(beta1)), (1.0 - power(beta2)).sqrt(), lr]
 }
 
-/// The scalars of one step.
+/// Scalars of one step, in the accumulator type.
 #[derive(Clone, Copy)]
 struct Step<A> {
     clip: A,
@@ -57,7 +59,8 @@ struct Step<A> {
 }
 
 impl<A: Real> Step<A> {
-    /// One element: its parameter, moments and gradient to the new parameter and moments.
+    /// Updates one element. Returns the new parameter and moments from the parameter `p`, moments `m` and `v`
+    /// and gradient `g`.
     #[inline(always)]
     fn update(&self, p: A, m: A, v: A, g: A) -> (A, A, A) {
         let g = g * self.clip;
@@ -95,14 +98,14 @@ impl AdamW {
             let step = if segment.decay { step } else { Step { decay: Acc::<E>::ONE, ..step } };
             cx.pool.chunks(
                 segment.len,
-                RUN,
+                ELEMENTS_PER_TASK,
                 #[inline(always)]
                 |start, len| {
-                    for at in (segment.start + start..segment.start + start + len).step_by(LANES) {
-                        let run = LANES.min(segment.start + start + len - at);
-                        let g = grads.slice(at, run);
-                        let (p, m, v) = (params.slice(at, run), m.slice(at, run), v.slice(at, run));
-                        for i in 0..run {
+                    for at in (segment.start + start..segment.start + start + len).step_by(CHUNK) {
+                        let count = CHUNK.min(segment.start + start + len - at);
+                        let g = grads.slice(at, count);
+                        let (p, m, v) = (params.slice(at, count), m.slice(at, count), v.slice(at, count));
+                        for i in 0..count {
                             (p[i], m[i], v[i]) = step.update(p[i], m[i], v[i], g[i]);
                         }
                         if let Some(compute_copy) = compute_copy {
@@ -134,7 +137,7 @@ impl Op for AdamW {
         }
         if step.dtype != DType::U32 || bad.dtype != DType::U32 || covered(&self.segments) != grads.elements()
         {
-            return Err("step and bad are counters, and segments cover the gradients".into());
+            return Err("step and bad are u32, and segments cover the gradients".into());
         }
         let mut outputs = vec![grads.clone(); 3];
         if self.precision.has_compute_copy() {

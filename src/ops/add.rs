@@ -35,9 +35,9 @@ impl Op for Add {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let dy = v.grad(0)?;
-        v.give(0, dy);
-        v.give(1, dy);
+        let dy = v.output_grad(0)?;
+        v.set_input_grad(0, dy);
+        v.set_input_grad(1, dy);
         Ok(())
     }
 

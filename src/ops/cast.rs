@@ -31,7 +31,7 @@ impl Op for Cast {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (dy, to) = (v.grad(0)?, v.spec(v.input(0)).dtype);
+        let (dy, to) = (v.output_grad(0)?, v.spec(v.input(0)).dtype);
         v.backward(Cast { to }, &[dy], &[0]).map(drop)
     }
 

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Mode, Op, Precision, Spec, Vjp};
 
 /// Elements that one task handles.
-const RUN: usize = 16_384;
+const ELEMENTS_PER_TASK: usize = 16_384;
 
 /// `y (+)= x`.
 #[derive(Clone, Copy, Debug)]
@@ -26,8 +26,8 @@ impl Op for Copy {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let dy = v.grad(0)?;
-        v.give(0, dy);
+        let dy = v.output_grad(0)?;
+        v.set_input_grad(0, dy);
         Ok(())
     }
 
@@ -47,7 +47,7 @@ impl Op for Copy {
         }
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
-            cx.pool.chunks(y.len(), RUN, #[inline(always)] |start, len| {
+            cx.pool.chunks(y.len(), ELEMENTS_PER_TASK, #[inline(always)] |start, len| {
                 for at in (start..start + len).step_by(64) {
                     let run = 64.min(start + len - at);
                     let mut values = [<E as Elem>::Acc::default(); 64];

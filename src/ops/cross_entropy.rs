@@ -110,7 +110,7 @@ impl Op for CrossEntropy {
         let (logits, targets) = (v.input(0), v.input(1));
         let d_losses = match v.upstream(0) {
             Some(Upstream::One) => v.backward(SumGrad { scale: 1.0 }, &[v.output(0)], &[])?[0],
-            _ => v.grad(0)?,
+            _ => v.output_grad(0)?,
         };
         v.backward(CrossEntropyGrad, &[logits, targets, d_losses], &[0]).map(drop)
     }

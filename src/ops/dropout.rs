@@ -138,7 +138,7 @@ impl Op for Dropout {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let inputs = [v.grad(0)?, v.input(1), v.input(2)];
+        let inputs = [v.output_grad(0)?, v.input(1), v.input(2)];
         v.backward(*self, &inputs, &[0])?;
         Ok(())
     }

@@ -79,7 +79,7 @@ impl Op for Embedding {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (tokens, w, dy) = (v.input(0), v.input(1), v.grad(0)?);
+        let (tokens, w, dy) = (v.input(0), v.input(1), v.output_grad(0)?);
         v.backward(EmbeddingGrad(RankInterleaved::ONE_RANK), &[tokens, dy, w], &[1]).map(drop)
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const WORD: usize = 8;
 
 /// Words that one task sums on the CPU.
-const RUN: usize = 16_384;
+const WORDS_PER_TASK: usize = 16_384;
 
 /// Odd constants: the step between the keys of neighbouring words (2⁶⁴ over the golden ratio), and the
 /// multipliers of splitmix64 (Steele, Lea and Flood 2014, in the variant 13 of Stafford) and of MurmurHash3's
@@ -73,7 +73,7 @@ impl Op for Fingerprint {
         let totals = [const { AtomicU64::new(0) }; 2];
         cx.pool.chunks(
             bytes.len(),
-            RUN * WORD,
+            WORDS_PER_TASK * WORD,
             #[inline(always)]
             |start, len| {
                 let sums = sums(&bytes[start..start + len], start / WORD);

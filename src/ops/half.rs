@@ -1,4 +1,4 @@
-//! One of the two halves of a tensor, for the unfused SwiGLU.
+//! Selects one of the two halves of a packed tensor (gate or up), for the unfused SwiGLU. Not the fp16 type.
 
 use super::lanes::{launch_packs, rows_per_task};
 use crate::device::gpu::Arg;
@@ -9,7 +9,7 @@ use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec,
 /// `y[N, f] = x[N, index, f]` of `x[N, 2, f]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Half {
-    /// 0 or 1.
+    /// The half: 0 or 1.
     pub index: usize,
 }
 
@@ -39,7 +39,7 @@ impl Op for Half {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let dy = v.grad(0)?;
+        let dy = v.output_grad(0)?;
         v.backward(HalfGrad { index: self.index }, &[dy], &[0]).map(drop)
     }
 

@@ -54,7 +54,7 @@ fn kernel(entry: &'static str, heads: Heads, dtype: DType) -> Kernel {
     let vec = vector_width(heads.dim, dtype);
     Kernel::new("kv_cache", entry)
         .with_type("T", dtype)
-        .with("DIM", heads.dim)
+        .with("HEAD_DIM", heads.dim)
         .with("VEC", vec)
         .with("LANES", (heads.dim / vec).next_power_of_two().min(32))
         .with("THREADS", THREADS)

@@ -61,11 +61,11 @@ impl Op for Linear {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (x, w, dy) = (v.input(0), v.input(1), v.grad(0)?);
-        if v.wants(1) {
+        let (x, w, dy) = (v.input(0), v.input(1), v.output_grad(0)?);
+        if v.needs_grad(1) {
             v.backward(LinearWeightGrad { products: self.products }, &[x, dy, w], &[1])?;
         }
-        if v.wants(0) {
+        if v.needs_grad(0) {
             v.backward(LinearInputGrad { products: self.products }, &[dy, w], &[0])?;
         }
         Ok(())

@@ -20,11 +20,11 @@ impl Op for Mul {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (a, b, dy) = (v.input(0), v.input(1), v.grad(0)?);
-        if v.wants(0) {
+        let (a, b, dy) = (v.input(0), v.input(1), v.output_grad(0)?);
+        if v.needs_grad(0) {
             v.backward(Mul, &[dy, b], &[0])?;
         }
-        if v.wants(1) {
+        if v.needs_grad(1) {
             v.backward(Mul, &[dy, a], &[1])?;
         }
         Ok(())

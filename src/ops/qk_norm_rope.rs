@@ -223,7 +223,7 @@ impl Op for QkNormRope {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let inputs = [v.input(0), v.input(1), v.input(2), v.input(3), v.grad(0)?];
+        let inputs = [v.input(0), v.input(1), v.input(2), v.input(3), v.output_grad(0)?];
         v.backward(QkNormRopeGrad(*self), &inputs, &[0, 1, 2])?;
         Ok(())
     }
@@ -374,7 +374,7 @@ impl Op for QkNorm {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let inputs = [v.input(0), v.input(1), v.input(2), v.grad(0)?];
+        let inputs = [v.input(0), v.input(1), v.input(2), v.output_grad(0)?];
         v.backward(QkNormGrad(*self), &inputs, &[0, 1, 2])?;
         Ok(())
     }

@@ -40,14 +40,14 @@ impl Op for ResidualNorm {
 
     /// Both addends have the same gradient.
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (r, w, dn) = (v.output(0), v.input(2), v.grad(1)?);
+        let (r, w, dn) = (v.output(0), v.input(2), v.output_grad(1)?);
         let residual = v.upstream(0).is_some();
         let mut inputs = vec![r, w, dn];
         if residual {
-            inputs.push(v.grad(0)?);
+            inputs.push(v.output_grad(0)?);
         }
         let outputs = v.backward(RmsNormGrad { eps: self.eps, residual }, &inputs, &[0, 2])?;
-        v.give(1, outputs[0]);
+        v.set_input_grad(1, outputs[0]);
         Ok(())
     }
 

@@ -157,7 +157,7 @@ impl Op for RmsNorm {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (x, w, dy) = (v.input(0), v.input(1), v.grad(0)?);
+        let (x, w, dy) = (v.input(0), v.input(1), v.output_grad(0)?);
         v.backward(RmsNormGrad { eps: self.eps, residual: false }, &[x, w, dy], &[0, 1]).map(drop)
     }
 

@@ -11,7 +11,7 @@ use std::any::Any;
 use std::f64::consts::TAU;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Cosines and sines of all angles up to a position.
+/// Table of the cosines and sines of all angles up to a position.
 #[derive(Debug)]
 pub struct Rotation<A> {
     /// Per position: dim/2 cosines, then dim/2 sines.
@@ -76,8 +76,8 @@ fn frequencies(dim: usize, theta: f64) -> impl Iterator<Item = f64> {
     (0..dim / 2).map(move |i| theta.powf(-2.0 * i as f64 / dim as f64))
 }
 
-/// [`frequencies`] as fractions of a turn, times 2⁶⁴: multiplied by a position they leave whole turns out
-/// exactly.
+/// Returns [`frequencies`] as fractions of a full turn, times 2⁶⁴: multiplied by a position in wrapping
+/// 64-bit arithmetic they drop whole turns exactly.
 fn turns(dim: usize, theta: f64) -> impl Iterator<Item = u64> {
     frequencies(dim, theta).map(|f| ((f / TAU).fract() * 2f64.powi(64)) as u64)
 }
@@ -114,14 +114,17 @@ impl Lanes {
             theta.iter().flat_map(|&t| turns(self.heads.dim, t)).map(|t| format!("{t}ull")).collect();
         Kernel::new(file, entry)
             .with_type("T", self.dtype)
-            .with("DIM", self.heads.dim)
-            .with("QUERY", self.heads.query)
-            .with("KV", self.heads.kv)
+            .with("HEAD_DIM", self.heads.dim)
+            .with("N_HEADS", self.heads.query)
+            .with("N_KV_HEADS", self.heads.kv)
             .with("VEC", self.vec)
             .with("LANES", self.lanes)
             .with("THREADS", Self::THREADS)
             .with("ROTATES", usize::from(theta.is_some()))
-            .with("TURNS", if turns.is_empty() { "{0}".into() } else { format!("{{{}}}", turns.join(",")) })
+            .with(
+                "FREQUENCIES",
+                if turns.is_empty() { "{0}".into() } else { format!("{{{}}}", turns.join(",")) },
+            )
     }
 
     /// Launches such a kernel; its blocks handle `run` rows each.
@@ -198,7 +201,7 @@ impl Op for Rope {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let inputs = [v.grad(0)?, v.input(1)];
+        let inputs = [v.output_grad(0)?, v.input(1)];
         v.backward(Rope { inverse: !self.inverse, ..*self }, &inputs, &[0])?;
         Ok(())
     }

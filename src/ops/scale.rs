@@ -31,7 +31,7 @@ impl Op for Scale {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let dy = v.grad(0)?;
+        let dy = v.output_grad(0)?;
         v.backward(*self, &[dy], &[0]).map(drop)
     }
 

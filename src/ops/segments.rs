@@ -3,12 +3,12 @@
 use crate::device::gpu::{Grid, Kernel};
 
 /// Elements that one task of the CPU updates.
-pub(super) const RUN: usize = 16_384;
+pub(super) const ELEMENTS_PER_TASK: usize = 16_384;
 
 /// Elements that one block of a kernel updates (`BLOCK` of kernels/optimizer.cuh).
 const BLOCK: usize = 1024;
 
-/// Threads of such a block.
+/// Threads of that block.
 const THREADS: u32 = 256;
 
 /// A range of the flat parameter buffer with one decay setting.
@@ -27,12 +27,13 @@ pub(super) fn covered(segments: &[Segment]) -> usize {
     segments.iter().map(|s| s.len).sum()
 }
 
-/// Returns the grid of a kernel that updates so many elements.
+/// Returns the grid of a kernel that updates `elements` elements.
 pub(super) fn grid(elements: usize) -> Grid {
     Grid::new(elements.div_ceil(BLOCK), THREADS)
 }
 
-/// Compiles the positions where decay switches into a kernel: they are the same for every step of a run.
+/// Adds the elements at which weight decay switches on or off to a kernel, as preprocessor definitions: they
+/// are the same for every step of a run.
 pub(super) fn with_switches(kernel: Kernel, segments: &[Segment]) -> Kernel {
     let switches = switches(segments);
     let positions: String = switches.iter().map(|at| format!("{at}ull,")).collect();

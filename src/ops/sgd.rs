@@ -1,41 +1,42 @@
-//! SGD with momentum over all parameters in one pass.
+//! SGD with momentum: updates all parameters in one pass over memory.
 //!
 //! Sutskever et al., "On the importance of initialization and momentum in deep learning" (2013), in the form
 //! and order of operations of PyTorch's `torch.optim.SGD` (torch/optim/sgd.py, `_single_tensor_sgd`) without
-//! dampening, with clipping by the global norm folded in. Weight decay is coupled, as there: it is added to
-//! the gradient before the momentum.
+//! dampening. The gradient is first multiplied by the factor of global-norm clipping. Weight decay is
+//! coupled, as there: it is added to the gradient before the momentum.
 
-use super::segments::{RUN, Segment, covered, grid, with_switches};
+use super::segments::{ELEMENTS_PER_TASK, Segment, covered, grid, with_switches};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
-/// Numbers per row of the schedule table: the learning rate.
+/// Columns of the schedule, which has a row per step: the learning rate.
 pub const SCHEDULE_WIDTH: usize = 1;
 
-/// Elements handled at a time, from and to the stack.
-const LANES: usize = 64;
+/// Elements that the inner loop updates before the compute copy of them is stored.
+const CHUNK: usize = 64;
 
 /// `(params, momentum, compute copy) ← SGD(grads, …)`, in place.
 ///
-/// Inputs: grads `[n]`, schedule `[steps + 1, 1]` (row 0 is not read), step `[1]`, clip `[1]`, bad `[1]`.
-/// Outputs, all updated in place: params `[n]`, momentum `[n]` unless the factor is 0, and the compute copy
-/// `[n]` where activations are narrower than masters. Nothing changes where `bad` is not zero.
+/// Inputs: grads `[n]`, schedule `[steps + 1, 1]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the
+/// factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is
+/// updated). Outputs, all updated in place: params `[n]`, momentum `[n]` unless the factor is 0, and the
+/// compute copy `[n]` if activations have a narrower format than the master parameters.
 #[derive(Clone, Debug)]
 pub struct Sgd {
-    /// Factor of the momentum; with 0 there is none, and no tensor for it.
+    /// Momentum μ; 0 for SGD without momentum, which has no momentum buffer.
     pub momentum: f64,
-    /// Factor of the parameter that is added to its gradient, where a segment decays.
+    /// Weight decay λ: `λ · parameter` is added to the gradient in segments that decay.
     pub weight_decay: f64,
-    /// Decay settings, in order, covering the buffer.
+    /// Ranges with and without weight decay, in order; together they cover all parameters.
     pub segments: Vec<Segment>,
-    /// Formats of masters and compute copy.
+    /// Formats of the master parameters and of the compute copy.
     pub precision: Precision,
 }
 
-/// The scalars of one step.
+/// Scalars of one step, in the accumulator type.
 #[derive(Clone, Copy)]
 struct Step<A> {
     clip: A,
@@ -45,11 +46,12 @@ struct Step<A> {
 }
 
 impl<A: Real> Step<A> {
-    /// One element: its parameter, momentum and gradient to the new parameter and momentum.
+    /// Updates one element. Returns the new parameter and momentum from the parameter `p`, momentum `m` and
+    /// gradient `g`.
     #[inline(always)]
     fn update(&self, p: A, m: Option<A>, g: A, decays: bool) -> (A, A) {
         let g = g * self.clip;
-        // Fused where PyTorch's `add(other, alpha=…)` is.
+        // A fused multiply-add, as PyTorch's `add(other, alpha=…)` computes it.
         let g = if decays { self.decay.fma(p, g) } else { g };
         let m = m.map_or(g, |m| self.momentum * m + g);
         ((-self.lr).fma(m, p), m)
@@ -61,15 +63,16 @@ impl Sgd {
         self.momentum != 0.0
     }
 
+    /// Runs on the CPU with compute copies of type `E`.
     fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
         type Acc<E> = <E as Elem>::Acc;
         if cx.input_u32(4)[0] != 0 {
             return;
         }
-        let (grads, table) = (cx.input::<Acc<E>>(0), cx.input::<Acc<E>>(1));
+        let (grads, schedule) = (cx.input::<Acc<E>>(0), cx.input::<Acc<E>>(1));
         let step = Step {
             clip: cx.input::<Acc<E>>(3).get(0),
-            lr: table.get(cx.input_u32(2)[0] as usize),
+            lr: schedule.get(cx.input_u32(2)[0] as usize),
             decay: Acc::<E>::from_f64(self.weight_decay),
             momentum: Acc::<E>::from_f64(self.momentum),
         };
@@ -80,21 +83,21 @@ impl Sgd {
         for segment in &self.segments {
             cx.pool.chunks(
                 segment.len,
-                RUN,
+                ELEMENTS_PER_TASK,
                 #[inline(always)]
                 |start, len| {
-                    for at in (segment.start + start..segment.start + start + len).step_by(LANES) {
-                        let run = LANES.min(segment.start + start + len - at);
-                        let (g, p) = (grads.slice(at, run), params.slice(at, run));
+                    for at in (segment.start + start..segment.start + start + len).step_by(CHUNK) {
+                        let count = CHUNK.min(segment.start + start + len - at);
+                        let (g, p) = (grads.slice(at, count), params.slice(at, count));
                         match momentum {
                             Some(momentum) => {
-                                let m = momentum.slice(at, run);
-                                for i in 0..run {
+                                let m = momentum.slice(at, count);
+                                for i in 0..count {
                                     (p[i], m[i]) = step.update(p[i], Some(m[i]), g[i], segment.decay);
                                 }
                             }
                             None => {
-                                for i in 0..run {
+                                for i in 0..count {
                                     (p[i], _) = step.update(p[i], None, g[i], segment.decay);
                                 }
                             }
@@ -133,7 +136,7 @@ impl Op for Sgd {
         }
         if step.dtype != DType::U32 || bad.dtype != DType::U32 || covered(&self.segments) != grads.elements()
         {
-            return Err("step and bad are counters, and segments cover the gradients".into());
+            return Err("step and bad are u32, and segments cover the gradients".into());
         }
         let mut outputs = vec![grads.clone(); 1 + usize::from(self.has_momentum())];
         if self.precision.has_compute_copy() {
@@ -211,10 +214,10 @@ impl Op for Sgd {
     }
 }
 
-/// Elements of a case that decay: the first ones.
+/// Number of elements of a test case that decay: the first ones.
 const DECAYED: usize = 12_345;
 
-/// Computes the textbook form, one element at a time, in f64.
+/// Computes the update one element at a time, in f64.
 fn reference(momentum: f64, i: &[Array]) -> Vec<Array> {
     let (grads, lr, clip, bad) = (&i[0].data, i[1].data[i[2].data[0] as usize], i[3].data[0], i[4].data[0]);
     let mut out: Vec<Array> = i[5..].to_vec();

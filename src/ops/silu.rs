@@ -40,7 +40,7 @@ impl Op for Silu {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (x, dy) = (v.input(0), v.grad(0)?);
+        let (x, dy) = (v.input(0), v.output_grad(0)?);
         v.backward(SiluGrad, &[x, dy], &[0]).map(drop)
     }
 

@@ -66,7 +66,7 @@ impl Op for Sum {
         match v.upstream(0) {
             Some(Upstream::One) => v.backward(grad, &[x], &[0])?,
             _ => {
-                let d_total = v.grad(0)?;
+                let d_total = v.output_grad(0)?;
                 v.backward(grad, &[x, d_total], &[0])?
             }
         };

@@ -31,7 +31,7 @@ impl Op for Swiglu {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (gate_up, dy) = (v.input(0), v.grad(0)?);
+        let (gate_up, dy) = (v.input(0), v.output_grad(0)?);
         v.backward(SwigluGrad, &[gate_up, dy], &[0]).map(drop)
     }
 

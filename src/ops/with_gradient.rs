@@ -44,7 +44,7 @@ impl Op for WithGradient {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         require_one(v, self)?;
-        v.give(1, v.input(2));
+        v.set_input_grad(1, v.input(2));
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::hyperparameters::{Hyperparameter, Values};
 use crate::error::Result;
-use crate::ir::{Builder, Mode, OptimizerSlot, Out, Precision, TensorId};
+use crate::ir::{Builder, Destination, Mode, OptimizerSlot, Precision, TensorId};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -92,8 +92,8 @@ impl Update {
 
     /// Returns the outputs of such an op, updated in place: masters, slots, and the compute copy where there
     /// is one.
-    pub fn outputs(&self) -> Vec<Out> {
+    pub fn outputs(&self) -> Vec<Destination> {
         let tensors = std::iter::once(self.params).chain(self.slots.iter().copied()).chain(self.compute_copy);
-        tensors.map(|tensor| Out::Into(tensor, Mode::Add)).collect()
+        tensors.map(|tensor| Destination::Into(tensor, Mode::Add)).collect()
     }
 }

@@ -1,8 +1,8 @@
 //! Appends the backward of a program: the vjp of every node, in reverse order.
 
 use crate::error::{Error, Result};
-use crate::ir::{Builder, Home, Mode, Node, Out, Phase, Program, TensorId, Vjp};
-use crate::ir::{Sink, Upstream};
+use crate::ir::{Builder, Destination, Home, Mode, Node, Phase, Program, TensorId, Vjp};
+use crate::ir::{GradDestination, Upstream};
 use crate::ops::add::Add;
 use crate::ops::copy::Copy;
 use std::collections::HashSet;
@@ -72,17 +72,18 @@ impl Autodiff {
         if upstream.iter().all(Option::is_none) || !node.inputs.iter().any(|i| self.tracked[i.0]) {
             return Ok(());
         }
-        let sinks: Vec<Sink> = node.inputs.iter().map(|&i| self.sink(i)).collect();
+        let destinations: Vec<GradDestination> =
+            node.inputs.iter().map(|&i| self.grad_destination(i)).collect();
         self.builder.set_scope(&node.scope, node.block);
-        let mut vjp = Vjp::new(&mut self.builder, node, &upstream, sinks.clone());
+        let mut vjp = Vjp::new(&mut self.builder, node, &upstream, destinations.clone());
         node.op.vjp(&mut vjp)?;
-        let given = vjp.into_given();
+        let input_grads = vjp.into_input_grads();
         self.grow();
-        for ((&input, gradient), sink) in node.inputs.iter().zip(given).zip(sinks) {
-            match (gradient, sink) {
-                (Some(gradient), Sink::Fresh) => self.contribute(node, input, gradient)?,
-                (Some(gradient), Sink::Into(parameter, mode)) => {
-                    let into = [Out::Into(parameter, mode)];
+        for ((&input, gradient), destination) in node.inputs.iter().zip(input_grads).zip(destinations) {
+            match (gradient, destination) {
+                (Some(gradient), GradDestination::New) => self.contribute(node, input, gradient)?,
+                (Some(gradient), GradDestination::Into(parameter, mode)) => {
+                    let into = [Destination::Into(parameter, mode)];
                     self.builder.emit_into("gradient", Arc::new(Copy), &[gradient], &into)?;
                 }
                 _ => {}
@@ -92,17 +93,19 @@ impl Autodiff {
     }
 
     /// Returns the destination of the gradient of a node's input.
-    fn sink(&mut self, input: TensorId) -> Sink {
+    fn grad_destination(&mut self, input: TensorId) -> GradDestination {
         if !self.tracked[input.0] {
-            return Sink::Unwanted;
+            return GradDestination::NotNeeded;
         }
-        let Home::State(slot) = self.builder.program().tensor(input).home else { return Sink::Fresh };
+        let Home::State(slot) = self.builder.program().tensor(input).home else {
+            return GradDestination::New;
+        };
         let state = Arc::clone(&self.builder.program().state);
-        let Some(param) = state.param_read_at(slot) else { return Sink::Unwanted };
+        let Some(param) = state.param_read_at(slot) else { return GradDestination::NotNeeded };
         let grad = self.builder.state_slot(param.grad);
         self.grow();
         let mode = if self.first && self.written.insert(grad) { Mode::Write } else { Mode::Add };
-        Sink::Into(grad, mode)
+        GradDestination::Into(grad, mode)
     }
 
     /// Extends the tables to tensors recorded since.

@@ -2,7 +2,7 @@
 //! tensors.
 
 use crate::error::Result;
-use crate::ir::{Builder, Home, Mode, Out, Phase, Program, Stream};
+use crate::ir::{Builder, Destination, Home, Mode, Phase, Program, Stream};
 use crate::ops::all_reduce::AllReduce;
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ pub fn insert_all_reduces(program: Program, buckets: &[Bucket], overlap: bool) -
                 builder.set_stream(if overlap { Stream::Communication } else { Stream::Main });
                 let slot = builder.state(&bucket.slot)?;
                 let op = AllReduce { like: vec![builder.spec(slot).clone()] };
-                builder.emit_into("all_reduce", Arc::new(op), &[], &[Out::Into(slot, Mode::Add)])?;
+                builder.emit_into("all_reduce", Arc::new(op), &[], &[Destination::Into(slot, Mode::Add)])?;
             }
         }
     }
@@ -81,7 +81,7 @@ pub fn append_group(program: Program) -> Result<Program> {
     builder.set_stream(Stream::Main);
     let tensors: Vec<_> = slots.into_iter().map(|slot| builder.state_slot(slot)).collect();
     let like = tensors.iter().map(|&tensor| builder.spec(tensor).clone()).collect();
-    let outs: Vec<_> = tensors.into_iter().map(|tensor| Out::Into(tensor, Mode::Add)).collect();
+    let outs: Vec<_> = tensors.into_iter().map(|tensor| Destination::Into(tensor, Mode::Add)).collect();
     builder.emit_into("all_reduce", Arc::new(AllReduce { like }), &[], &outs)?;
     Ok(builder.finish())
 }

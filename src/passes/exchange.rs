@@ -7,7 +7,7 @@
 
 use crate::device::DType;
 use crate::error::{Error, Result};
-use crate::ir::{Builder, Home, Mode, Node, Out, Phase, Program, SlotId, Spec};
+use crate::ir::{Builder, Destination, Home, Mode, Node, Phase, Program, SlotId, Spec};
 use crate::ops::embedding::{EmbeddingGrad, RankInterleaved};
 use crate::ops::gather_rows::GatherRows;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub fn exchange_rows(program: Program, slot: SlotId, layout: RankInterleaved) ->
         let tokens = b.emit1("tokens_of_all", gather, &[node.inputs[0]])?;
         let rows = b.emit1("rows_of_all", gather, &[node.inputs[1]])?;
         b.set_phase(node.phase);
-        let out = Out::Into(node.outputs[0], Mode::Write);
+        let out = Destination::Into(node.outputs[0], Mode::Write);
         b.emit_into("sum_of_all", Arc::new(EmbeddingGrad(layout)), &[tokens, rows, node.inputs[2]], &[out])?;
     }
     Ok(b.finish())

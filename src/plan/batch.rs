@@ -17,7 +17,7 @@ pub enum Scaling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPlan {
     /// Number of ranks.
-    pub world: usize,
+    pub world_size: usize,
     /// Sequences per rank and micro-step, as the recipe says.
     pub local: usize,
     /// Micro-steps per step, as the recipe says.
@@ -46,7 +46,7 @@ impl BatchPlan {
         let (micro, micro_steps) =
             if looped { (1, split.local * split.accumulation) } else { (split.local, split.accumulation) };
         Ok(Self {
-            world: recipe.world_size(),
+            world_size: recipe.world_size(),
             local: split.local,
             accumulation: split.accumulation,
             global: split.global,

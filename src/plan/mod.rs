@@ -61,7 +61,7 @@ impl Plan {
 
     /// Returns true if ranks exchange gradients, and so hold the same parameters.
     pub fn exchanges(&self) -> bool {
-        self.batch.world > 1 && self.execution.communicate
+        self.batch.world_size > 1 && self.execution.communicate
     }
 
     /// Returns the number of passes over the corpus.

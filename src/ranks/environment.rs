@@ -21,11 +21,11 @@ pub struct RankAssignment {
     /// This rank, from 0.
     pub rank: usize,
     /// Number of ranks.
-    pub world: usize,
+    pub world_size: usize,
     /// Index of this rank among those of its machine.
     pub local_rank: usize,
     /// Number of ranks on this machine.
-    pub local_world: usize,
+    pub local_world_size: usize,
     /// Host name or address of the machine of rank 0.
     pub address: String,
     /// First port that rank 0 tries to listen at.
@@ -40,9 +40,9 @@ pub struct RankAssignment {
 struct LauncherVariables {
     launcher: &'static str,
     rank: &'static str,
-    world: &'static str,
+    world_size: &'static str,
     local_rank: &'static str,
-    local_world: &'static str,
+    local_world_size: &'static str,
     /// Further variables that must be set.
     needs: &'static [&'static str],
     job: &'static [&'static str],
@@ -53,27 +53,27 @@ const LAUNCHERS: [LauncherVariables; 3] = [
     LauncherVariables {
         launcher: "torchrun",
         rank: "RANK",
-        world: "WORLD_SIZE",
+        world_size: "WORLD_SIZE",
         local_rank: "LOCAL_RANK",
-        local_world: "LOCAL_WORLD_SIZE",
+        local_world_size: "LOCAL_WORLD_SIZE",
         needs: &["MASTER_ADDR", "MASTER_PORT"],
         job: &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
     },
     LauncherVariables {
         launcher: "Open MPI",
         rank: "OMPI_COMM_WORLD_RANK",
-        world: "OMPI_COMM_WORLD_SIZE",
+        world_size: "OMPI_COMM_WORLD_SIZE",
         local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
-        local_world: "OMPI_COMM_WORLD_LOCAL_SIZE",
+        local_world_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
         needs: &[],
         job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
     },
     LauncherVariables {
         launcher: "Slurm",
         rank: "SLURM_PROCID",
-        world: "SLURM_NTASKS",
+        world_size: "SLURM_NTASKS",
         local_rank: "SLURM_LOCALID",
-        local_world: "SLURM_NTASKS_PER_NODE",
+        local_world_size: "SLURM_NTASKS_PER_NODE",
         needs: &["SLURM_JOB_ID"],
         job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
     },
@@ -82,7 +82,7 @@ const LAUNCHERS: [LauncherVariables; 3] = [
 impl LauncherVariables {
     /// Returns the variables that are missing; `None` where none of this launcher's is set.
     fn missing(&self, set: &Variables) -> Option<Vec<&'static str>> {
-        let own = [self.rank, self.world, self.local_rank];
+        let own = [self.rank, self.world_size, self.local_rank];
         let all: Vec<&'static str> = own.into_iter().chain(self.needs.iter().copied()).collect();
         let any = own.iter().any(|name| set.get(name).is_some());
         any.then(|| all.into_iter().filter(|name| set.get(name).is_none()).collect())
@@ -116,7 +116,7 @@ pub fn variables() -> impl Iterator<Item = (String, String)> {
 
 /// Probes the machine that runs this process, with the world size that its launcher has set, if any.
 pub fn machine() -> Machine {
-    Machine::here().with_launched_world(assignment_from(variables()).ok().map(|found| found.world))
+    Machine::here().with_launched_world(assignment_from(variables()).ok().map(|found| found.world_size))
 }
 
 /// Reads the assignment of this process from the variables of the first launcher, in the order torchrun, Open
@@ -152,34 +152,40 @@ fn assignment(
     variables: &Variables,
     ignored: Vec<String>,
 ) -> Result<RankAssignment> {
-    let (rank, world): (usize, usize) = (variables.needed(set.rank)?, variables.needed(set.world)?);
+    let (rank, world_size): (usize, usize) = (variables.needed(set.rank)?, variables.needed(set.world_size)?);
     let local_rank: usize = variables.needed(set.local_rank)?;
-    if world == 0 || rank >= world {
-        return Err(Error::usage(format!("{} = {rank} is not a rank of {} = {world}", set.rank, set.world)));
+    if world_size == 0 || rank >= world_size {
+        return Err(Error::usage(format!(
+            "{} = {rank} is not a rank of {} = {world_size}",
+            set.rank, set.world_size
+        )));
     }
-    if world as u64 > MAX_RANKS {
-        return Err(Error::usage(format!("{} = {world}: at most {MAX_RANKS} ranks are possible", set.world)));
+    if world_size as u64 > MAX_RANKS {
+        return Err(Error::usage(format!(
+            "{} = {world_size}: at most {MAX_RANKS} ranks are possible",
+            set.world_size
+        )));
     }
     let job: Vec<&str> = set.job.iter().filter_map(|name| variables.get(name)).collect();
     let job = format!("{} {}", set.launcher, job.join(" "));
-    let local_world = match variables.number::<usize>(set.local_world)? {
+    let local_world_size = match variables.number::<usize>(set.local_world_size)? {
         // Slurm sets it only where the job asked for a number per node, and then in smaller steps of the job
         // too.
-        _ if set.launcher == "Slurm" && nodes(variables)? == 1 => world,
-        Some(local_world) if set.launcher == "Slurm" => local_world.min(world),
-        Some(local_world) => local_world,
-        None if nodes(variables)? == 1 => world,
+        _ if set.launcher == "Slurm" && nodes(variables)? == 1 => world_size,
+        Some(local_world_size) if set.launcher == "Slurm" => local_world_size.min(world_size),
+        Some(local_world_size) => local_world_size,
+        None if nodes(variables)? == 1 => world_size,
         None => local_rank + 1,
     };
-    if local_world == 0 || local_rank >= local_world || local_world > world {
+    if local_world_size == 0 || local_rank >= local_world_size || local_world_size > world_size {
         return Err(Error::usage(format!(
-            "{} = {local_rank} is not a rank of {local_world} on this machine, of {world} in all",
+            "{} = {local_rank} is not a rank of {local_world_size} on this machine, of {world_size} in all",
             set.local_rank
         )));
     }
     let address = match variables.get("MASTER_ADDR") {
         Some(address) => address.to_owned(),
-        None if local_world == world => "127.0.0.1".to_owned(),
+        None if local_world_size == world_size => "127.0.0.1".to_owned(),
         None if set.launcher == "Slurm" => first_host(variables)?,
         None => {
             return Err(Error::usage(format!(
@@ -203,7 +209,17 @@ fn assignment(
     let value = |name: &str| variables.get(name).unwrap_or_default();
     let job = format!("{job} {}:{}", value("MASTER_ADDR"), value("MASTER_PORT"));
     let launcher = set.launcher;
-    Ok(RankAssignment { launcher, rank, world, local_rank, local_world, address, port, job, ignored })
+    Ok(RankAssignment {
+        launcher,
+        rank,
+        world_size,
+        local_rank,
+        local_world_size,
+        address,
+        port,
+        job,
+        ignored,
+    })
 }
 
 /// Number of consecutive ports that are tried, beginning with that of the assignment.
@@ -275,14 +291,14 @@ mod tests {
     #[test]
     fn the_variables_of_each_launcher_are_read() {
         let found = read(&TORCHRUN).unwrap();
-        assert_eq!((found.rank, found.world, found.local_rank, found.local_world), (3, 4, 1, 2));
+        assert_eq!((found.rank, found.world_size, found.local_rank, found.local_world_size), (3, 4, 1, 2));
         assert_eq!((found.address.as_str(), found.port), ("10.0.0.7", 29501));
         let found = read(&OMPI).unwrap();
-        assert_eq!((found.launcher, found.rank, found.world), ("Open MPI", 1, 2));
+        assert_eq!((found.launcher, found.rank, found.world_size), ("Open MPI", 1, 2));
         assert_eq!(found.address, "127.0.0.1");
         assert_eq!(found.port, read(&OMPI).unwrap().port);
         let found = read(&SLURM).unwrap();
-        assert_eq!((found.launcher, found.rank, found.world, found.local_rank), ("Slurm", 5, 8, 1));
+        assert_eq!((found.launcher, found.rank, found.world_size, found.local_rank), ("Slurm", 5, 8, 1));
         assert_eq!(found.address, "gpu07");
     }
 

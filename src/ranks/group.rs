@@ -1,4 +1,5 @@
-//! Shared state of all ranks: the collective in progress, the status of each rank, the abort.
+//! State shared by all ranks of a run: the collective in progress, the status of each rank, and the error
+//! that aborted the run.
 
 use crate::device::communicator::{
     AbortHook, CollectiveResult, Communicator, Contribution, RankPhase, combine,
@@ -8,11 +9,11 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Rendezvous of all ranks of a run. The rank that arrives last at a collective computes it; all collect the
-/// result.
+/// The process group: all ranks of a run, and the collective that they are in. The rank that arrives last
+/// computes the result; every rank then takes it.
 #[derive(Debug)]
 pub struct Group {
-    world: usize,
+    world_size: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -20,12 +21,15 @@ pub struct Group {
 struct State {
     /// Name of the collective in progress, once a rank has arrived.
     collective: String,
+    /// What each rank has contributed to it so far, by rank.
     contributions: Vec<Option<Contribution>>,
+    /// Its result, until every rank has taken it.
     result: Option<Arc<CollectiveResult>>,
     /// Number of ranks that have taken the result.
-    collected: usize,
-    aborted: Option<Error>,
-    hooks: Vec<AbortHook>,
+    results_taken: usize,
+    /// The first error of a rank, which aborted the run.
+    abort_reason: Option<Error>,
+    abort_hooks: Vec<AbortHook>,
     ranks: Vec<RankStatus>,
 }
 
@@ -43,11 +47,11 @@ impl fmt::Debug for State {
 pub(super) struct RankStatus {
     /// Step that the rank is at.
     pub step: u64,
-    /// Phase outside of collectives.
+    /// What it does between collectives.
     pub phase: RankPhase,
-    /// Name of the collective that the rank waits in.
+    /// Name of the collective that the rank waits in; `None` between collectives.
     pub waits_in: Option<String>,
-    /// Time of the last change.
+    /// When this status was set.
     pub since: Instant,
 }
 
@@ -61,20 +65,20 @@ impl fmt::Display for RankStatus {
 }
 
 impl Group {
-    /// Creates a group of `world` ranks, none of which has started.
-    pub fn new(world: usize) -> Arc<Self> {
+    /// Creates a group of `world_size` ranks, none of which has started.
+    pub fn new(world_size: usize) -> Arc<Self> {
         let phase = RankPhase::working("starts");
         let status = RankStatus { step: 0, phase, waits_in: None, since: Instant::now() };
         let state = State {
             collective: String::new(),
-            contributions: vec![None; world],
+            contributions: vec![None; world_size],
             result: None,
-            collected: 0,
-            aborted: None,
-            hooks: Vec::new(),
-            ranks: vec![status; world],
+            results_taken: 0,
+            abort_reason: None,
+            abort_hooks: Vec::new(),
+            ranks: vec![status; world_size],
         };
-        Arc::new(Self { world, state: Mutex::new(state), changed: Condvar::new() })
+        Arc::new(Self { world_size, state: Mutex::new(state), changed: Condvar::new() })
     }
 
     /// Returns the communicator of a rank in this process.
@@ -82,7 +86,8 @@ impl Group {
         LocalCommunicator { rank, group: Arc::clone(self) }
     }
 
-    /// Ignores poisoning: every change of the state is a few assignments that cannot panic.
+    /// Locks the state. Ignores lock poisoning: every change of the state is a few assignments that cannot
+    /// panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,10 +107,10 @@ impl Group {
         state.ranks[rank].waits_in = Some(name.to_owned());
         state.ranks[rank].since = Instant::now();
         // A rank that is early for the next collective waits until every rank has taken the last result.
-        while state.aborted.is_none() && state.result.is_some() {
+        while state.abort_reason.is_none() && state.result.is_some() {
             state = self.wait(state);
         }
-        state.check()?;
+        state.check_aborted()?;
         if state.contributions.iter().all(Option::is_none) {
             name.clone_into(&mut state.collective);
         } else if state.collective != name {
@@ -121,15 +126,15 @@ impl Group {
             }
             self.changed.notify_all();
         }
-        while state.aborted.is_none() && state.result.is_none() {
+        while state.abort_reason.is_none() && state.result.is_none() {
             state = self.wait(state);
         }
-        state.check()?;
+        state.check_aborted()?;
         let result =
             state.result.clone().ok_or_else(|| Error::failed("a collective ended without a result"))?;
-        state.collected += 1;
-        if state.collected == self.world {
-            state.collected = 0;
+        state.results_taken += 1;
+        if state.results_taken == self.world_size {
+            state.results_taken = 0;
             state.result = None;
             self.changed.notify_all();
         }
@@ -153,38 +158,38 @@ impl Group {
         self.lock().ranks.clone()
     }
 
-    /// Aborts the run of all ranks; the first reason stays.
+    /// Aborts the run of all ranks with this error. Only the first call has an effect.
     pub fn abort(&self, error: &Error) {
         let state = self.lock();
-        // The returned error is for a caller that waits in a collective.
-        let _ = self.abort_locked(state, error.clone());
+        self.abort_locked(state, error.clone());
     }
 
-    /// As [`Group::abort`], for an error of one rank: its number and step are put in front.
+    /// Aborts the run because a rank failed. Puts the rank's number and step in front of the error.
     pub fn abort_for_rank(&self, rank: usize, error: &Error) {
         let state = self.lock();
-        let error = name_rank(rank, state.ranks[rank].step, error);
-        let _ = self.abort_locked(state, error);
+        let error = with_rank(rank, state.ranks[rank].step, error);
+        self.abort_locked(state, error);
     }
 
     /// Returns the reason why the run was aborted; `None` while it is not.
     pub fn abort_reason(&self) -> Option<Error> {
-        self.lock().aborted.clone()
+        self.lock().abort_reason.clone()
     }
 
     /// Waits at most `timeout` for an abort. Returns true if the run is aborted.
     #[cfg(test)]
     pub(super) fn wait_for_abort(&self, timeout: std::time::Duration) -> bool {
         let state = self.lock();
-        let waited = self.changed.wait_timeout_while(state, timeout, |state| state.aborted.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.aborted.is_some()
+        let waited = self.changed.wait_timeout_while(state, timeout, |state| state.abort_reason.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.abort_reason.is_some()
     }
 
-    /// Aborts the run and returns the error of a rank that waits.
+    /// Records the first error, wakes all waiting ranks and calls the hooks. Returns the error that every
+    /// other rank's collective fails with.
     fn abort_locked(&self, mut state: MutexGuard<'_, State>, error: Error) -> Error {
-        let first = state.aborted.is_none();
-        let error = state.aborted.get_or_insert(error).clone();
-        let hooks = std::mem::take(&mut state.hooks);
+        let first = state.abort_reason.is_none();
+        let error = state.abort_reason.get_or_insert(error).clone();
+        let hooks = std::mem::take(&mut state.abort_hooks);
         drop(state);
         if first {
             self.changed.notify_all();
@@ -193,11 +198,11 @@ impl Group {
         error.caused_by_other_rank()
     }
 
-    /// Registers a hook; see [`Communicator::on_abort`].
+    /// Registers a hook for an abort; see [`Communicator::on_abort`].
     pub fn on_abort(&self, hook: AbortHook) {
         let mut state = self.lock();
-        match state.aborted.clone() {
-            None => state.hooks.push(hook),
+        match state.abort_reason.clone() {
+            None => state.abort_hooks.push(hook),
             Some(error) => {
                 drop(state);
                 hook(&error);
@@ -207,20 +212,21 @@ impl Group {
 }
 
 impl State {
-    fn check(&self) -> Result<()> {
-        self.aborted.as_ref().map_or(Ok(()), |error| Err(error.clone().caused_by_other_rank()))
+    /// Returns an error if the run was aborted.
+    fn check_aborted(&self) -> Result<()> {
+        self.abort_reason.as_ref().map_or(Ok(()), |error| Err(error.clone().caused_by_other_rank()))
     }
 }
 
-/// Returns the error with the rank that it happened to, and its step, in front.
-pub(super) fn name_rank(rank: usize, step: u64, error: &Error) -> Error {
+/// Puts the failed rank's number and step in front of its error. Step 0 is before training, and left out.
+pub(super) fn with_rank(rank: usize, step: u64, error: &Error) -> Error {
     error.clone().context(match step {
         0 => format!("rank {rank}"),
         step => format!("rank {rank} at step {step}"),
     })
 }
 
-/// Communicator of a rank in the process that holds the [`Group`].
+/// Communicator of a rank that runs in the process of the [`Group`].
 #[derive(Debug)]
 pub struct LocalCommunicator {
     rank: usize,
@@ -232,8 +238,8 @@ impl Communicator for LocalCommunicator {
         self.rank
     }
 
-    fn world(&self) -> usize {
-        self.group.world
+    fn world_size(&self) -> usize {
+        self.group.world_size
     }
 
     fn collective(&self, name: &str, contribution: Contribution) -> Result<Arc<CollectiveResult>> {

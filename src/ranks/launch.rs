@@ -30,10 +30,13 @@ impl Launch {
             Launcher::Thread | Launcher::Process => None,
         };
         let world = recipe.world_size();
-        if let Some(other) = assignment.as_ref().filter(|assignment| assignment.world != world) {
+        if let Some(other) = assignment.as_ref().filter(|assignment| assignment.world_size != world) {
             return Err(recipe.error(
                 &["parallelism.world_size"],
-                format!("{} started {} ranks, and the recipe wants {world}", other.launcher, other.world),
+                format!(
+                    "{} started {} ranks, and the recipe wants {world}",
+                    other.launcher, other.world_size
+                ),
                 "set parallelism.world_size = \"auto\", or start as many",
             ));
         }

@@ -64,19 +64,21 @@ impl LocalRanks {
         timeout: Duration,
         stop: &Stop,
     ) -> Result<Self> {
-        let RankAssignment { rank, world, launcher, local_world, local_rank, ignored, .. } = assignment;
-        let (rank, world) = (*rank, *world);
-        let mut ranks = if world == 1 {
+        let RankAssignment { rank, world_size, launcher, local_world_size, local_rank, ignored, .. } =
+            assignment;
+        let (rank, world_size) = (*rank, *world_size);
+        let mut ranks = if world_size == 1 {
             Self::single()
         } else if rank == 0 {
             Self::serve_group(assignment, secret, timeout, stop)?
         } else {
             let connection = rendezvous::join(assignment, secret, timeout, stop)?;
             let stop = stop.clone();
-            let comm = RemoteCommunicator::new(rank, world, connection, "rank 0", move || stop.request())?;
-            return Ok(Self::remote(Arc::new(comm), *local_world, *local_rank));
+            let comm =
+                RemoteCommunicator::new(rank, world_size, connection, "rank 0", move || stop.request())?;
+            return Ok(Self::remote(Arc::new(comm), *local_world_size, *local_rank));
         };
-        ranks.notes.push(format!("rank {rank} of {world}, started by {launcher}"));
+        ranks.notes.push(format!("rank {rank} of {world_size}, started by {launcher}"));
         ranks.notes.extend(ignored.iter().map(|name| format!("ignored: {name} is set too")));
         Ok(ranks)
     }
@@ -88,7 +90,7 @@ impl LocalRanks {
         timeout: Duration,
         stop: &Stop,
     ) -> Result<Self> {
-        let group = Group::new(assignment.world);
+        let group = Group::new(assignment.world_size);
         let connections = rendezvous::accept_ranks(assignment, secret, timeout, stop)?;
         let weak = Arc::downgrade(&group);
         let on_disconnect: OnDisconnect = Arc::new(move |rank| {
@@ -99,7 +101,7 @@ impl LocalRanks {
         });
         let server = Server::start(&group, connections, on_disconnect)?;
         let comm = Arc::new(group.local(0));
-        let mut ranks = Self::remote(comm, assignment.local_world, assignment.local_rank);
+        let mut ranks = Self::remote(comm, assignment.local_world_size, assignment.local_rank);
         ranks.watch(&group, timeout)?;
         ranks._server = Some(server);
         Ok(ranks)
@@ -123,8 +125,8 @@ impl LocalRanks {
     }
 
     /// Returns the number of ranks of the run.
-    pub fn world(&self) -> usize {
-        self.comms.first().map_or(1, |comm| comm.world())
+    pub fn world_size(&self) -> usize {
+        self.comms.first().map_or(1, |comm| comm.world_size())
     }
 
     /// Returns the number of ranks on this machine, in this process or another.

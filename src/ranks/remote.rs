@@ -1,7 +1,7 @@
 //! Communicator of a rank whose group is in another process.
 
 use super::connection::{Connection, RankMessage, ServerMessage, decode_result, encode_contribution};
-use super::group::name_rank;
+use super::group::with_rank;
 use crate::device::communicator::{AbortHook, CollectiveResult, Communicator, Contribution, RankPhase};
 use crate::error::{Error, Result};
 use std::fmt;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Communicator of a rank that reaches its group over a connection.
 pub struct RemoteCommunicator {
     rank: usize,
-    world: usize,
+    world_size: usize,
     connection: Mutex<Connection>,
     results: Mutex<Receiver<CollectiveResult>>,
     shared: Arc<Shared>,
@@ -33,7 +33,7 @@ impl fmt::Debug for RemoteCommunicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RemoteCommunicator")
             .field("rank", &self.rank)
-            .field("world", &self.world)
+            .field("world_size", &self.world_size)
             .finish_non_exhaustive()
     }
 }
@@ -46,7 +46,7 @@ impl RemoteCommunicator {
     /// When no thread or handle is available.
     pub fn new(
         rank: usize,
-        world: usize,
+        world_size: usize,
         connection: Connection,
         server: &str,
         stop: impl Fn() + Send + 'static,
@@ -63,7 +63,13 @@ impl RemoteCommunicator {
             error => state.abort(&error.unwrap_or(lost)),
         };
         std::thread::Builder::new().name("xrun-read".to_owned()).spawn(listen).map_err(failed)?;
-        Ok(Self { rank, world, connection: Mutex::new(connection), results: Mutex::new(results), shared })
+        Ok(Self {
+            rank,
+            world_size,
+            connection: Mutex::new(connection),
+            results: Mutex::new(results),
+            shared,
+        })
     }
 
     fn send(&self, header: &RankMessage, body: &[u8]) -> Result<()> {
@@ -124,8 +130,8 @@ impl Communicator for RemoteCommunicator {
         self.rank
     }
 
-    fn world(&self) -> usize {
-        self.world
+    fn world_size(&self) -> usize {
+        self.world_size
     }
 
     fn collective(&self, name: &str, contribution: Contribution) -> Result<Arc<CollectiveResult>> {
@@ -153,7 +159,7 @@ impl Communicator for RemoteCommunicator {
             self.send(&RankMessage::Abort { kind: error.kind(), reason: error.message().to_owned() }, &[]);
         // Worded as the group's own message, which may arrive after this rank has read the reason.
         let step = self.shared.lock().step;
-        self.shared.abort(&name_rank(self.rank, step, error));
+        self.shared.abort(&with_rank(self.rank, step, error));
     }
 
     fn abort_reason(&self) -> Option<Error> {

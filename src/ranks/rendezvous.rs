@@ -142,7 +142,7 @@ fn accept_into(
     let listener = bind(assignment)?;
     let deadline = Instant::now() + timeout;
     let mut last_refused = None;
-    while connections.len() + 1 < assignment.world {
+    while connections.len() + 1 < assignment.world_size {
         match listener.accept() {
             Ok((stream, from)) => match accept_one(stream, assignment, secret, connections) {
                 Ok(connection) => connections.push(connection),
@@ -156,12 +156,12 @@ fn accept_into(
         check_stop(stop)?;
         if Instant::now() > deadline {
             let missing =
-                (1..assignment.world).filter(|rank| connections.iter().all(|(found, _)| found != rank));
+                (1..assignment.world_size).filter(|rank| connections.iter().all(|(found, _)| found != rank));
             let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
             let last = last_refused.map(|why| format!(" The last one refused: {why}")).unwrap_or_default();
             return Err(Error::failed(format!(
                 "of {} ranks, {} did not connect to {}:{} within {} s.{last}",
-                assignment.world,
+                assignment.world_size,
                 missing.join(", "),
                 assignment.address,
                 assignment.port,
@@ -260,10 +260,13 @@ fn contradiction(
     known: &[(usize, Connection)],
 ) -> Option<String> {
     let (rank, world) = (hello.rank, hello.world);
-    if world != assignment.world {
-        return Some(format!("rank {rank} is one of {world} ranks, and rank 0 one of {}", assignment.world));
+    if world != assignment.world_size {
+        return Some(format!(
+            "rank {rank} is one of {world} ranks, and rank 0 one of {}",
+            assignment.world_size
+        ));
     }
-    let taken = rank == 0 || rank >= assignment.world || known.iter().any(|(other, _)| *other == rank);
+    let taken = rank == 0 || rank >= assignment.world_size || known.iter().any(|(other, _)| *other == rank);
     taken.then(|| format!("two processes are rank {rank}"))
 }
 
@@ -321,7 +324,7 @@ fn connect(
 ) -> Result<Connection, Rejected> {
     let mut connection = configure(stream)?;
     let own_nonce = nonce().map_err(|e| Rejected::Retry(e.to_string()))?;
-    let (rank, world) = (assignment.rank, assignment.world);
+    let (rank, world) = (assignment.rank, assignment.world_size);
     let hello =
         Hello { version: VERSION.to_owned(), job: assignment.job.clone(), rank, world, nonce: own_nonce };
     connection.send(&hello, &[])?;
@@ -385,9 +388,9 @@ mod tests {
         RankAssignment {
             launcher: "test",
             rank,
-            world,
+            world_size: world,
             local_rank: rank,
-            local_world: world,
+            local_world_size: world,
             address: "127.0.0.1".to_owned(),
             port,
             // Tests run in parallel, and their ports lie close together.

@@ -37,8 +37,8 @@ impl Communicator for TimedCommunicator {
         self.inner.rank()
     }
 
-    fn world(&self) -> usize {
-        self.inner.world()
+    fn world_size(&self) -> usize {
+        self.inner.world_size()
     }
 
     fn collective(&self, name: &str, contribution: Contribution) -> Result<Arc<CollectiveResult>> {

@@ -1,10 +1,10 @@
-//! Finding a key by its path, by an alias, or by a misspelling.
+//! Finds recipe keys by path, name, alias or misspelled name.
 
 use super::key::Key;
 use super::schema::{KEYS, SECTIONS};
 use crate::suggest::{nearest, nearest_by};
 
-/// Returns the keys of one section, in the order of the table.
+/// Returns the keys of one section, in the order of [`KEYS`].
 pub fn keys_of(section: &str) -> impl Iterator<Item = &'static Key> {
     KEYS.iter().filter(move |key| key.section() == section)
 }
@@ -19,19 +19,21 @@ pub fn find_path(path: &str) -> Option<&'static Key> {
     path.split_once('.').and_then(|(section, name)| find(section, name))
 }
 
-/// Returns the key that a misspelled `name` in `section` probably means, and which of its names is similar.
+/// Returns the key that an unknown `name` in `section` probably means, and the name or alias of that key
+/// which is similar to it.
 ///
-/// A key with exactly this name in another section comes first, then the most similar name in the section,
-/// then the most similar one anywhere.
+/// Prefers a key with exactly this name in another section, then the most similar name in this section, then
+/// the most similar one in any section.
 pub(super) fn nearest_key(section: &str, name: &str) -> Option<(&'static Key, &'static str)> {
-    let named = |key: &'static Key| {
+    // Pairs of what is returned and the name that is compared: one for the key's name, one for each alias.
+    let names_of = |key: &'static Key| {
         std::iter::once(key.name()).chain(key.aliases.iter().copied()).map(move |name| ((key, name), name))
     };
     KEYS.iter()
-        .flat_map(named)
+        .flat_map(names_of)
         .find_map(|(found, known)| (known == name).then_some(found))
-        .or_else(|| nearest_by(name, keys_of(section).flat_map(named)))
-        .or_else(|| nearest_by(name, KEYS.iter().flat_map(named)))
+        .or_else(|| nearest_by(name, keys_of(section).flat_map(names_of)))
+        .or_else(|| nearest_by(name, KEYS.iter().flat_map(names_of)))
 }
 
 /// Returns the section that a misspelled `name` probably means.

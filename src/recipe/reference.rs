@@ -1,4 +1,4 @@
-//! The table as Markdown, for `docs/recipes.md`.
+//! Writes the table of recipe keys as Markdown, for `docs/recipes.md`.
 
 use super::key::Key;
 use super::lookup::keys_of;
@@ -8,16 +8,16 @@ use super::toml_text::values;
 use crate::optim::OPTIMIZERS;
 use std::fmt::Write;
 
-/// Head of a table of keys.
-const HEAD: &str = "| key | class | meaning | values | unit | default | example | aliases |\n\
+/// Header of a Markdown table of keys.
+const TABLE_HEADER: &str = "| key | class | meaning | values | unit | default | example | aliases |\n\
                     |---|---|---|---|---|---|---|---|";
 
-/// One heading and one table per section: key, class, meaning, values, unit, default, example, aliases.
+/// Returns a heading and a table for every section, with a row for every key.
 pub fn reference_markdown() -> String {
     let defaults = values(&Values::default());
     let mut text = String::new();
-    for (section, meaning) in SECTIONS {
-        let _ = writeln!(text, "### `[{section}]`\n\n{meaning}\n\n{HEAD}");
+    for (section, purpose) in SECTIONS {
+        let _ = writeln!(text, "### `[{section}]`\n\n{purpose}\n\n{TABLE_HEADER}");
         for key in keys_of(section).filter(|key| !optimizer::is_hyperparameter(key)) {
             let default =
                 defaults.iter().find(|(known, _)| known.path == key.path).and_then(|(_, v)| v.as_ref());
@@ -26,7 +26,7 @@ pub fn reference_markdown() -> String {
         text.push('\n');
         if *section == "optimizer" {
             for entry in OPTIMIZERS {
-                let _ = writeln!(text, "With `name = \"{}\"`:\n\n{HEAD}", entry.name);
+                let _ = writeln!(text, "With `name = \"{}\"`:\n\n{TABLE_HEADER}", entry.name);
                 for (key, default) in optimizer::hyperparameters(entry) {
                     text.push_str(&row(&key, Some(&default)));
                 }
@@ -37,6 +37,7 @@ pub fn reference_markdown() -> String {
     text
 }
 
+/// Returns the row of one key; without a `default`, the cell says what happens if the key is unset.
 fn row(key: &Key, default: Option<&String>) -> String {
     let aliases: Vec<_> = key.aliases.iter().map(|alias| format!("`{alias}`")).collect();
     let default = default.map_or_else(|| format!("unset: {}", key.unset), |value| format!("`{value}`"));

@@ -1,16 +1,15 @@
 //! The table of recipe keys: the one place that says what a recipe may contain.
 //!
-//! One entry defines a key: its meaning, field, type, default, class, bounds and example. From the table come
+//! One entry defines a key: its meaning, field, type, default, class, bounds and example. The table generates
 //! the structs that the program reads ([`Values`] and a struct per section), their `Default` (the bottom
 //! layer of every recipe), and the rows ([`KEYS`], [`SECTIONS`]) behind messages, `xrun schema`,
-//! `docs/recipes.md`, the rules for resuming and the hash of a recipe.
+//! `docs/recipes.md`, the keys that a resume may change and the hash of a recipe.
 //!
 //! ```text
 //! section: Struct {
 //!     /// Meaning.
-//!     key: type = default; Class, type and bounds, "example in TOML" => unit("..."), unset("..."), aliases(&[...]);
-//! }
-//! section: Struct from module {}    the module has the struct, and the rows in `keys()`
+//! key: type = default; Class, type and bounds, "example in TOML" => unit("..."), unset("..."),
+//! aliases(&[...]); } section: Struct from module {} the module defines the struct, and the keys in `keys()`
 //! ```
 
 use super::define::{section, sections};
@@ -25,14 +24,15 @@ use std::ops::Bound::{self, Excluded, Included};
 
 /// Largest seed: the largest TOML integer.
 const MAX_SEED: u64 = i64::MAX as u64;
-/// Most optimizer steps of a training run: the schedule lies in memory, and this many rows take 1.5 GiB.
-const MAX_TRAINING: u64 = 100_000_000;
-/// Most steps of an interval.
-const MAX_STEPS: u64 = 1_000_000_000;
+/// Most optimizer steps of a training run: the schedule is held in memory, and takes 1.5 GiB for this many
+/// steps.
+const MAX_TRAINING_STEPS: u64 = 100_000_000;
+/// Most steps of an interval, a warm-up or an evaluation.
+const MAX_STEP_COUNT: u64 = 1_000_000_000;
 /// Most ranks of a run.
 pub const MAX_RANKS: u64 = 65_536;
-/// Most tokens of a generated corpus: it lies in memory, and this many ids take 16 GiB.
-const MAX_TOKENS: u64 = 1 << 32;
+/// Most tokens of a generated corpus: it is held in memory, and this many token ids take 16 GiB.
+const MAX_CORPUS_TOKENS: u64 = 1 << 32;
 
 const fn count(min: u64, max: u64) -> Type {
     Type::Count { min, max }
@@ -49,7 +49,7 @@ const fn number(low: Bound<f64>, high: Bound<f64>) -> Type {
 sections! {
     /// Description of the recipe.
     job: Job {
-        /// One line for people; `xrun ls` shows it.
+        /// One-line description of the recipe, which `xrun ls` shows.
         description: String = String::new(); Bookkeeping, Type::Text, "\"baseline\"";
     }
 
@@ -67,29 +67,30 @@ sections! {
         /// Key and value heads per block; divides `n_heads`.
         n_kv_heads: Option<usize> = None;
             Training, count(1, 4096), "4" => unset("`n_heads`"), aliases(&["num_key_value_heads"]);
-        /// Width of one head; even, for the rotary embedding.
+        /// Width of one head; even, because the rotary position embedding rotates pairs of elements.
         head_dim: Option<usize> = None;
             Training, count(2, 1024), "32" => unit("elements"), unset("`dim / n_heads`");
-        /// Width between the projections of SwiGLU.
+        /// Hidden width of the SwiGLU feed-forward layer.
         ffn_dim: usize = 384;
             Training, count(1, 1_048_576), "1536"
                 => unit("elements"), aliases(&["intermediate_size", "ffn_hidden_size"]);
         /// Probability of zeroing an element after the embedding, in the attention and on each residual
         /// branch.
         dropout: f64 = 0.0; Training, number(Included(0.0), Excluded(1.0)), "0.1" => unit("probability");
-        /// Norm of the residual stream, before each half of a block and before the head.
+        /// Norm of the residual stream: before the attention and the feed-forward layer of each block, and
+        /// before the head.
         norm: Norm = Norm::RmsNorm;
             Training, Type::Word(Norm::WORDS), "\"layer_norm\"" => implied("\"rms_norm\"");
         /// Normalize queries and keys per head.
         qk_norm: bool = true; Training, Type::Bool, "false" => aliases(&["use_qk_norm"]);
-        /// Base of the wavelengths of the rotary embedding.
+        /// Base θ of the frequencies of the rotary position embedding.
         rope_theta: f64 = 10_000.0;
             Training, number(Included(1.0), Included(1e9)), "1000000.0" => aliases(&["rope_base"]);
         /// Added to the mean square inside RMSNorm, or to the variance inside LayerNorm.
         norm_eps: f64 = 1e-6;
             Training, number(Excluded(0.0), Included(0.1)), "1e-5" => aliases(&["rms_norm_eps"]);
-        /// Standard deviation of the initial values of matrices; of those that write the residual stream it is
-        /// divided by the square root of twice the number of blocks, as in GPT-2.
+        /// Standard deviation of the initial values of matrices; of those that write the residual stream it
+        /// is divided by the square root of twice the number of blocks, as in GPT-2.
         init_std: Option<f64> = None;
             Training, number(Excluded(0.0), Included(1.0)), "0.02"
                 => unset("`1 / sqrt(3 · inputs)` of each matrix"), implied(UNSET), aliases(&["initializer_range"]);
@@ -104,20 +105,21 @@ sections! {
             Training, count(1, 1_048_576), "256"
                 => unit("tokens"),
                    aliases(&["sequence_length", "max_seq_len", "max_seq_length", "block_size"]);
-        /// Batch of one rank in one micro step. Execution class while the global batch size stays the same.
+        /// Sequences per rank and micro-step. An execution key while the global batch size stays the same.
         local_batch_size: Option<usize> = None;
             Training, count(1, 1_048_576), "32"
                 => unit("sequences"),
                    unset("follows from the global batch size; 8 without one"),
                    aliases(&["per_device_train_batch_size", "micro_batch_size"]);
-        /// Batch of one optimizer step over all ranks; setting it keeps the curve when the number of ranks
-        /// changes.
+        /// Sequences per optimizer step over all ranks; setting it keeps the loss curve the same when the
+        /// number of ranks changes.
         global_batch_size: Option<usize> = None;
             Training, count(1, 16_777_216), "256"
                 => unit("sequences"),
                    unset("`local_batch_size · accumulation · world_size`"),
                    aliases(&["train_batch_size"]);
-        /// Micro steps per optimizer step. Execution class while the global batch size stays the same.
+        /// Micro-steps per optimizer step (gradient accumulation). An execution key while the global batch
+        /// size stays the same.
         accumulation: Option<usize> = None;
             Training, count(1, 1_048_576), "4"
                 => unit("micro steps"),
@@ -125,31 +127,30 @@ sections! {
                    aliases(&["gradient_accumulation_steps", "grad_accumulation_steps"]);
         /// Length of the training run.
         steps: usize = 1000;
-            Training, count(1, MAX_TRAINING), "20_000"
+            Training, count(1, MAX_TRAINING_STEPS), "20_000"
                 => unit("optimizer steps"), aliases(&["max_steps", "num_steps"]);
-        /// Precision of activations and products; master weights stay in fp32.
+        /// Format of activations and matrix products; master weights stay in fp32.
         dtype: TrainingDtype = TrainingDtype::Fp32;
             Training, Type::Word(TrainingDtype::WORDS), "\"bf16\"" => aliases(&["precision", "torch_dtype"]);
-        /// Largest global L2 norm of the gradient: larger ones are scaled down to it; 0 turns clipping off.
+        /// Largest global L2 norm of the gradients: larger ones are scaled down to it; 0 turns clipping off.
         max_norm: f64 = 1.0;
             Training, number(Included(0.0), Included(1e6)), "0.5" => aliases(&["max_grad_norm", "grad_clip"]);
-        /// Seed of initialization, order and dropout.
+        /// Seed of initialization, data order and dropout.
         seed: u64 = 0; Training, count(0, MAX_SEED), "42";
     }
 
-    /// How gradients become updates.
+    /// Optimizer and its hyperparameters.
     optimizer: Optimizer from optimizer {}
 
     /// Learning-rate schedule.
     lr_scheduler: LrScheduler {
         /// Length of the linear warm-up to the peak.
-        warmup_steps: usize = 0; Training, count(0, MAX_STEPS), "100" => unit("optimizer steps");
+        warmup_steps: usize = 0; Training, count(0, MAX_STEP_COUNT), "100" => unit("optimizer steps");
         /// Learning rate at the end, as a fraction of the peak.
         min_lr_ratio: f64 = 0.1;
             Training, number(Included(0.0), Included(1.0)), "0.0"
                 => aliases(&["min_lr_factor", "min_lr_rate"]);
-        /// Shape of the decay: half a cosine, a line, or constant with a line at the end (warm-up, stable,
-        /// decay).
+        /// Shape of the decay: cosine, linear, or constant and linear at the end (warm-up, stable, decay).
         decay: Decay = Decay::Cosine;
             Training, Type::Word(Decay::WORDS), "\"wsd\"" => aliases(&["decay_type", "lr_scheduler_type"]);
         /// Fraction of all steps in the decay phase of `wsd`.
@@ -158,26 +159,26 @@ sections! {
 
     /// Recomputation of activations in the backward pass, which trades time for memory.
     activation_checkpoint: ActivationCheckpoint {
-        /// Activations that the backward pass computes again: cheap ones, whole blocks, or none.
+        /// Activations that the backward pass recomputes: cheap ones, whole blocks, or none.
         mode: Recompute = Recompute::Selective;
             Execution, Type::Word(Recompute::WORDS), "\"full\"" => same_bits();
     }
 
     /// Data-parallel ranks.
     parallelism: Parallelism {
-        /// Number of data-parallel ranks; `"auto"` takes every device, or what the launcher says. Training
-        /// class unless `training.global_batch_size` is set.
+        /// Number of data-parallel ranks; `"auto"` takes one per device, or the number that the launcher has
+        /// set. A training key unless `training.global_batch_size` is set.
         world_size: WorldSize = WorldSize::Fixed(1);
             Execution, Type::CountOrWord { min: 1, max: MAX_RANKS, word: "auto" }, "8"
                 => unit("ranks"), aliases(&["data_parallel_size", "num_gpus"]);
         /// How ranks are started: as threads, as child processes, or by `torchrun`, `srun` or `mpirun`.
         launcher: Launcher = Launcher::Thread;
             Execution, Type::Word(Launcher::WORDS), "\"env\"" => same_bits();
-        /// Gradients in buckets, each reduced where the backward pass completes it, or every parameter by
-        /// itself, in one group at the end.
+        /// All-reduce of gradients: in buckets, each as soon as the backward pass has completed it, or
+        /// parameter by parameter, in one NCCL group at the end.
         reduction: Reduction = Reduction::Bucketed; Execution, Type::Word(Reduction::WORDS), "\"grouped\"";
-        /// Gradients per all-reduce, at least; those of the head are sent by themselves, first. 0 reduces
-        /// parameter by parameter.
+        /// Minimum size of a bucket of gradients, which one all-reduce sums; the head's gradient is a bucket
+        /// of its own, the first. 0 reduces parameter by parameter.
         bucket_mib: f64 = 25.0;
             Execution, number(Included(0.0), Included(65_536.0)), "50.0"
                 => unit("MiB"), aliases(&["bucket_cap_mb"]);
@@ -186,14 +187,14 @@ sections! {
         /// Exchange only the rows of the embedding's gradient that the batch touches, where that takes fewer
         /// bytes than reducing all of it.
         embedding_exchange: bool = true; Execution, Type::Bool, "false";
-        /// Thread blocks of a GPU that take part in a collective: fewer leave more of the GPU to the backward
+        /// NCCL channels (thread blocks of a GPU) per collective: fewer leave more of the GPU to the backward
         /// pass that runs at the same time.
         channels: Option<usize> = None;
             Execution, count(1, 64), "8"
                 => unit("channels"), unset("NCCL chooses"), aliases(&["nccl_max_nchannels"]);
         /// Steps between comparisons of the parameters of all ranks; 0 compares only before saves and at the
         /// end.
-        check_interval: usize = 100; Bookkeeping, count(0, MAX_STEPS), "1000" => unit("optimizer steps");
+        check_interval: usize = 100; Bookkeeping, count(0, MAX_STEP_COUNT), "1000" => unit("optimizer steps");
         /// Time without a heartbeat of a rank after which the run fails; also the time limit for ranks to
         /// find each other at the start.
         timeout_s: f64 = 600.0; Bookkeeping, number(Excluded(0.0), Included(1e9)), "60.0" => unit("s");
@@ -209,18 +210,18 @@ sections! {
         tokenizer: String = "stories".to_owned();
             Training, Type::NameOrPath(&["gpt2", "byte", "stories"]), "\"gpt2\""
                 => aliases(&["tokenizer_path"]);
-        /// Text between two documents of a text corpus.
+        /// Text that separates two documents of a text corpus.
         document_separator: Option<String> = None;
             Training, Type::Text, "\"<|endoftext|>\"" => unset("each file is one document");
-        /// Let a training window run from one document into the next.
+        /// Allow a training sequence to span several documents.
         cross_documents: bool = true; Training, Type::Bool, "false";
         /// Fraction of a corpus that is held out, from its end; or a corpus of its own.
         validation: Validation = Validation::Fraction(0.05);
             Training, Type::FractionOrPath(interval(Excluded(0.0), Excluded(1.0))), "0.1";
         /// Size of a generated corpus.
-        train_tokens: usize = 2_000_000; Training, count(1, MAX_TOKENS), "500_000" => unit("tokens");
+        train_tokens: usize = 2_000_000; Training, count(1, MAX_CORPUS_TOKENS), "500_000" => unit("tokens");
         /// Held-out size of a generated corpus.
-        validation_tokens: usize = 16_384; Training, count(1, MAX_TOKENS), "65_536" => unit("tokens");
+        validation_tokens: usize = 16_384; Training, count(1, MAX_CORPUS_TOKENS), "65_536" => unit("tokens");
         /// Seed of the generator.
         seed: u64 = 0; Training, count(0, MAX_SEED), "7";
     }
@@ -229,7 +230,7 @@ sections! {
     checkpoint: Checkpoint {
         /// Steps between checkpoints; 0 saves only at the end.
         interval: usize = 0;
-            Bookkeeping, count(0, MAX_STEPS), "500" => unit("optimizer steps"), aliases(&["save_steps"]);
+            Bookkeeping, count(0, MAX_STEP_COUNT), "500" => unit("optimizer steps"), aliases(&["save_steps"]);
         /// Number of newest checkpoints to keep; 0 saves none at all, for runs that only measure.
         keep: usize = 2;
             Bookkeeping, count(0, 1_000_000), "5"
@@ -242,17 +243,17 @@ sections! {
     validation: ValidationRuns {
         /// Steps between evaluations; 0 evaluates only at the end.
         interval: usize = 0;
-            Bookkeeping, count(0, MAX_STEPS), "100"
+            Bookkeeping, count(0, MAX_STEP_COUNT), "100"
                 => unit("optimizer steps"), aliases(&["eval_steps", "eval_interval", "freq"]);
         /// Length of an evaluation, in batches of the global size; 0 takes every held-out window.
-        steps: usize = 0; Bookkeeping, count(0, MAX_STEPS), "20" => unit("batches"), aliases(&["eval_iters"]);
+        steps: usize = 0; Bookkeeping, count(0, MAX_STEP_COUNT), "20" => unit("batches"), aliases(&["eval_iters"]);
     }
 
     /// Samples that the model generates during and after training.
     generation: Generation {
         /// Steps between generations; 0 generates only at the end.
-        interval: usize = 0; Bookkeeping, count(0, MAX_STEPS), "500" => unit("optimizer steps");
-        /// Samples each time; 0 generates nothing.
+        interval: usize = 0; Bookkeeping, count(0, MAX_STEP_COUNT), "500" => unit("optimizer steps");
+        /// Samples per generation; 0 generates nothing.
         samples: usize = 0;
             Bookkeeping, count(0, 4096), "2" => unit("samples"), aliases(&["num_return_sequences"]);
         /// New tokens per sample.
@@ -260,11 +261,12 @@ sections! {
             Bookkeeping, count(1, 1_048_576), "128" => unit("tokens"), aliases(&["max_new_tokens"]);
         /// Prompt that every sample continues.
         prompt: String = String::new(); Bookkeeping, Type::Text, "\"Once upon\"";
-        /// Divides the logits; 0 takes the likeliest token.
+        /// Sampling temperature, which divides the logits; 0 takes the most probable token (greedy).
         temperature: f64 = 0.8; Bookkeeping, number(Included(0.0), Included(100.0)), "1.0";
-        /// Sample among this many likeliest tokens; 0 among all.
+        /// Sample among this many most probable tokens; 0 samples among all.
         top_k: usize = 0; Bookkeeping, count(0, 1_048_576), "40" => unit("tokens");
-        /// Sample among the likeliest tokens that together hold this much; 1 among all.
+        /// Sample among the most probable tokens whose probabilities add up to this (nucleus sampling); 1
+        /// samples among all.
         top_p: f64 = 1.0; Bookkeeping, number(Excluded(0.0), Included(1.0)), "0.9" => unit("probability");
         /// Seed of the sampling.
         seed: u64 = 0; Bookkeeping, count(0, MAX_SEED), "1";
@@ -274,17 +276,17 @@ sections! {
     metrics: Metrics {
         /// Steps between progress lines; `metrics.csv` has a row for every step.
         interval: usize = 10;
-            Bookkeeping, count(1, MAX_STEPS), "1"
+            Bookkeeping, count(1, MAX_STEP_COUNT), "1"
                 => unit("optimizer steps"), aliases(&["log_freq", "logging_steps", "log_interval"]);
-        /// First steps, never counted as steady state.
-        warmup: usize = 5; Bookkeeping, count(0, MAX_STEPS), "10" => unit("optimizer steps");
+        /// First steps of a run, which do not count as steady state.
+        warmup: usize = 5; Bookkeeping, count(0, MAX_STEP_COUNT), "10" => unit("optimizer steps");
     }
 
     /// Execution: device, memory, kernels.
     engine: Engine {
         /// Where to run; `"auto"` takes the GPU where there is one.
         device: DeviceChoice = DeviceChoice::Auto; Execution, Type::Word(DeviceChoice::WORDS), "\"cpu\"";
-        /// Indices of the GPUs, rank by rank.
+        /// Index of the GPU of each rank.
         devices: Option<Vec<usize>> = None;
             Execution, Type::Counts { max: 1023 }, "[0, 1]" => unset("the first `world_size`"), same_bits();
         /// CPU threads.
@@ -294,23 +296,25 @@ sections! {
         memory_limit_gib: Option<f64> = None;
             Execution, number(Excluded(0.0), Included(1e6)), "32.0"
                 => unit("GiB"), unset("what the device has"), same_bits();
-        /// Memory of transient tensors: one planned block, a free list, or an allocation each.
+        /// Memory of transient tensors: one arena with planned offsets, a caching allocator, or an allocation
+        /// per tensor.
         placement: Placement = Placement::Arena;
             Execution, Type::Word(Placement::WORDS), "\"naive\"" => same_bits();
         /// Replay whole steps as CUDA graphs.
         cuda_graphs: Option<bool> = None;
             Execution, Type::Bool, "false" => unset("on a GPU with `placement = \"arena\"`"), same_bits();
-        /// Run fused operations; off expands each into its parts.
+        /// Run fused ops; off replaces each by the smaller ops that it fuses.
         fused: bool = true; Execution, Type::Bool, "false";
-        /// Attention in tiles, or with the matrix of scores in memory.
+        /// FlashAttention, or unfused attention that stores the matrix of scores.
         attention: Attention = Attention::Flash; Execution, Type::Word(Attention::WORDS), "\"unfused\"";
-        /// The sequences of a batch in one product, or one after another.
+        /// Compute the sequences of a batch together, or one after another.
         batching: Batching = Batching::Batched; Execution, Type::Word(Batching::WORDS), "\"looped\"";
         /// Exchange of gradients between ranks; off measures what the exchange costs, and trains nothing
         /// useful.
         communication: Communication = Communication::On;
             Training, Type::Word(Communication::WORDS), "\"off\"";
-        /// Fill dead memory with NaN, so that a stale read shows.
+        /// Fill memory of tensors that are not yet written or no longer needed with NaN, so that a read of it
+        /// is noticed.
         poison: bool = false; Execution, Type::Bool, "true" => same_bits();
     }
 
@@ -323,7 +327,7 @@ sections! {
         pairs: Vec<toml::Table> = Vec::new();
             Bookkeeping, Type::SettingsList,
             "[{ \"model.dim\" = 128, \"model.n_heads\" = 4 }, { \"model.dim\" = 64, \"model.n_heads\" = 2 }]";
-        /// Combinations to leave out: those that agree with every value of one set.
+        /// Combinations to leave out: those that have all values of one of these sets.
         exclude: Vec<toml::Table> = Vec::new();
             Bookkeeping, Type::SettingsList, "[{ \"model.n_layers\" = 8, \"optimizer.lr\" = 3e-3 }]";
     }
@@ -339,7 +343,7 @@ sections! {
             Bookkeeping, Type::Prediction, "\"tok_s +30..+60%\"" => unset("no prediction");
         /// Runs of each arm, alternating.
         repeats: usize = 3; Bookkeeping, count(1, 1000), "5" => unit("runs");
-        /// Smallest relative difference in tokens per second that counts.
+        /// Smallest relative difference in tokens per second that counts as faster or slower.
         min_effect: f64 = 0.01; Bookkeeping, number(Included(0.0), Excluded(1.0)), "0.02" => unit("fraction");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Outcome, Recorder};
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec::BadTensor;
+use crate::exec::NonFiniteTensor;
 use crate::results::folder::{SUMMARY, read_summary};
 use crate::results::{RunFolder, Status, atomic};
 use std::path::Path;
@@ -33,7 +33,7 @@ pub(super) fn follower_outcome(outcome: Outcome) -> Result<()> {
 }
 
 /// Returns why a run diverged.
-fn divergence_reason(step: u64, bad: &BadTensor) -> String {
+fn divergence_reason(step: u64, bad: &NonFiniteTensor) -> String {
     format!("step {step} was skipped: {} ({}) holds {}", bad.tensor, bad.op, bad.value)
 }
 

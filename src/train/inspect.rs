@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// implementation drops alike.
 pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
     let (plan, programs, dataset) = prepare(recipe, &machine.clone().with_ranks(1, 1))?;
-    if plan.batch.world > 1 || plan.batch.micro_steps > 1 || plan.model.dropout > 0.0 {
+    if plan.batch.world_size > 1 || plan.batch.micro_steps > 1 || plan.model.dropout > 0.0 {
         return Err(Error::usage(
             "one step of one rank is inspected, without dropout: set parallelism.world_size=1, training.accumulation=1 \
              and model.dropout=0",

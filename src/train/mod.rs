@@ -35,7 +35,7 @@ pub use run::Run;
 pub use sample::{SampleRequest, sample};
 
 use crate::error::Result;
-use crate::exec::BadTensor;
+use crate::exec::NonFiniteTensor;
 use crate::plan::Plan;
 use crate::ranks::Stop;
 use phase::WRITES;
@@ -53,7 +53,7 @@ pub enum Outcome {
         /// The step whose update was skipped.
         step: u64,
         /// The first tensor that was not finite.
-        bad: BadTensor,
+        bad: NonFiniteTensor,
     },
 }
 

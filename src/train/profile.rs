@@ -97,7 +97,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     let steps = recipe.values().training.steps.max(needed);
     let recipe = recipe.with_overrides(&[format!("training.steps={steps}")], machine)?;
     let (plan, programs, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
-    if plan.batch.world > 1 {
+    if plan.batch.world_size > 1 {
         return Err(Error::usage("a profile covers one rank; set parallelism.world_size=1"));
     }
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;

@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::device::communicator::{Communicator, RankPhase};
 use crate::device::cuda::MemoryCause;
 use crate::error::{Error, Result};
-use crate::exec::{BadOutput, BadTensor, Communicated, Engine, Section, Snapshot};
+use crate::exec::{CommunicationTime, Engine, NonFiniteOutput, NonFiniteTensor, Section, Snapshot};
 use crate::ir::{Node, Program};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
@@ -38,9 +38,9 @@ pub struct StepReport {
     /// Time spent waiting for the loader.
     pub data_wait: Duration,
     /// Times of the collectives; `None` for a single rank, and where they were no longer available.
-    pub communicated: Option<Communicated>,
+    pub communicated: Option<CommunicationTime>,
     /// The first tensor that was not finite; if set, nothing was updated.
-    pub bad: Option<BadTensor>,
+    pub bad: Option<NonFiniteTensor>,
     /// True if a stop was requested on any rank.
     pub stop: bool,
     /// Fraction of the step in which each rank did not wait for others; empty for a single rank.
@@ -98,7 +98,7 @@ impl Rank {
             prepare_alike(&device, &programs, &*comm)?;
             kernels_took = Some(began.elapsed());
             gpu.attribute_memory(MemoryCause::Kernels);
-            if comm.world() > 1 {
+            if comm.world_size() > 1 {
                 connect_gpus(gpu, &*comm, execution.channels)?;
                 gpu.attribute_memory(MemoryCause::Other);
             }
@@ -181,7 +181,7 @@ impl Rank {
             seq_len: batch.seq_len,
             local_batch_size: batch.micro,
             accumulation: batch.micro_steps,
-            world: batch.world,
+            world_size: batch.world_size,
             rank: self.engine.comm.rank(),
             cross_documents: self.plan.cross_documents,
             seed: self.plan.seed,
@@ -275,16 +275,16 @@ impl Rank {
     /// Returns which of the timing slots for queued steps a step uses. A single rank needs one slot only: it
     /// measures no collectives.
     fn timing_slot(&self, step: u64) -> usize {
-        if self.comm.world() > 1 { (step % STEPS_AHEAD as u64) as usize } else { 0 }
+        if self.comm.world_size() > 1 { (step % STEPS_AHEAD as u64) as usize } else { 0 }
     }
 
     /// Returns the times of a step's collectives. On the CPU nothing overlaps them: all of their time is
     /// exposed.
-    fn communicated(&self, step: u64) -> Option<Communicated> {
+    fn communicated(&self, step: u64) -> Option<CommunicationTime> {
         let waited = self.comm.take();
         match self.engine.gpu() {
             Some(_) => self.engine.communication(self.timing_slot(step)),
-            None if self.comm.world() > 1 => Some(Communicated { total: waited, exposed: waited }),
+            None if self.comm.world_size() > 1 => Some(CommunicationTime { total: waited, exposed: waited }),
             None => None,
         }
     }
@@ -333,7 +333,7 @@ impl Rank {
 
     /// Replays a step that was not finite. Every rank replays all of it, so that collectives still match, and
     /// every rank names the same tensor: the first in the step on any rank.
-    fn find_bad(&mut self, batches: &[Batch]) -> Result<BadTensor> {
+    fn find_bad(&mut self, batches: &[Batch]) -> Result<NonFiniteTensor> {
         let programs = Arc::clone(&self.programs);
         let section = |at: usize| match at {
             at if at < batches.len() => programs.micro_step(at, batches.len()),
@@ -344,7 +344,7 @@ impl Rank {
             if let Some(batch) = batches.get(at) {
                 self.upload(batch)?;
             }
-            let bad = self.engine.find_bad(section(at))?;
+            let bad = self.engine.find_non_finite(section(at))?;
             found = found.or(bad.map(|bad| BadLocation { section: at, bad }));
         }
         let earliest = self.comm.all_reduce_max(
@@ -488,7 +488,7 @@ impl Rank {
 struct BadLocation {
     /// The micro-step; for the end of the step, the number of micro-steps.
     section: usize,
-    bad: BadOutput,
+    bad: NonFiniteOutput,
 }
 
 impl BadLocation {
@@ -497,7 +497,7 @@ impl BadLocation {
     /// Encodes the location as a positive number that is larger for earlier locations, so that ranks can
     /// agree on the maximum.
     fn priority(&self) -> u64 {
-        let BadOutput { node, output, value } = self.bad;
+        let NonFiniteOutput { node, output, value } = self.bad;
         let value = Self::VALUES.iter().position(|v| v.to_bits() == value.to_bits()).unwrap_or(0);
         !((self.section as u64) << 42 | (node as u64) << 14 | (output as u64) << 2 | value as u64)
     }
@@ -505,7 +505,8 @@ impl BadLocation {
     /// Decodes a location; `None` for zero.
     fn from_priority(priority: u64) -> Option<Self> {
         let bits = |from: u32, count: u32| (!priority >> from & ((1 << count) - 1)) as usize;
-        let bad = BadOutput { node: bits(14, 28), output: bits(2, 12), value: Self::VALUES[bits(0, 2) % 3] };
+        let bad =
+            NonFiniteOutput { node: bits(14, 28), output: bits(2, 12), value: Self::VALUES[bits(0, 2) % 3] };
         (priority > 0).then_some(Self { section: bits(42, 22), bad })
     }
 }
@@ -516,8 +517,10 @@ mod tests {
 
     #[test]
     fn the_earliest_place_is_the_most_urgent() {
-        let location =
-            |section, node, output, value| BadLocation { section, bad: BadOutput { node, output, value } };
+        let location = |section, node, output, value| BadLocation {
+            section,
+            bad: NonFiniteOutput { node, output, value },
+        };
         let in_order = [
             location(0, 0, 0, f64::INFINITY),
             location(0, 0, 1, f64::NEG_INFINITY),

@@ -156,7 +156,7 @@ impl Recorder {
             self.busy.iter_mut().zip(&report.busy).for_each(|(sum, busy)| *sum += busy);
         }
         let row = self.timing_row(report.step, phase, took);
-        let per_device = self.tok_s / self.plan.batch.world as f64;
+        let per_device = self.tok_s / self.plan.batch.world_size as f64;
         let utilization = self.gauges.as_ref().and_then(|g| g.utilization(per_device * flops, took));
         self.timing.append(&TimingRow {
             data_wait_ms: Some(report.data_wait.as_secs_f64() * 1e3),

@@ -42,7 +42,7 @@ pub(super) fn restore(engine: &mut Engine, loaded: &Loaded) -> Result<()> {
 /// # Errors
 /// When a rank is lost, or plans another model.
 pub(super) fn broadcast_state(engine: &mut Engine, comm: &dyn Communicator) -> Result<()> {
-    if comm.world() == 1 {
+    if comm.world_size() == 1 {
         return Ok(());
     }
     let layout = Arc::clone(engine.state.layout());

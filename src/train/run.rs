@@ -104,7 +104,7 @@ impl Run {
         match ranks.has_rank_zero() {
             true => self.train_with_rank_zero(context, ranks, guard),
             false => {
-                fault::check(context.plan.batch.world, 0, context.plan.steps as u64)?;
+                fault::check(context.plan.batch.world_size, 0, context.plan.steps as u64)?;
                 Ok(Ended { folder: None, outcome: follower_outcome(train_ranks(ranks, &context, None)?) })
             }
         }
@@ -120,7 +120,7 @@ impl Run {
         let corpus_took = opened.elapsed();
         let start = start(&request.origin, &context)?;
         let (from_step, steps) = (start.step(), context.plan.steps as u64);
-        fault::check(context.plan.batch.world, from_step, steps)?;
+        fault::check(context.plan.batch.world_size, from_step, steps)?;
         let algorithms = algorithms(&request.origin, request.algorithms_from.as_deref(), &context.plan)?;
 
         let mut progress = new_progress(request.progress, &context.plan);
@@ -309,7 +309,7 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
     summary.memory.baseline_rss_bytes = memory::rss_bytes();
     let changed = |change: &String| format!("after step {} with {change}", start.step());
     summary.notes.extend(start.changes.iter().map(changed));
-    let exchanges = plan.batch.world == 1 || plan.execution.communicate;
+    let exchanges = plan.batch.world_size == 1 || plan.execution.communicate;
     if !exchanges && !summary.notes.iter().any(|note| note == NOT_EXCHANGED) {
         summary.notes.push(NOT_EXCHANGED.to_owned());
     }
@@ -325,7 +325,7 @@ fn meta(context: &RunContext) -> Meta {
         resolved_recipe_toml: recipe.to_toml(),
         corpus_hash: dataset.hash.clone(),
         tokenizer_hash: dataset.tokenizer.hash(),
-        world_size: plan.batch.world as u64,
+        world_size: plan.batch.world_size as u64,
         seed: plan.seed,
         xrun_version: env!("CARGO_PKG_VERSION").to_string(),
         engine: engine_name(plan),

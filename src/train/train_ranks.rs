@@ -94,7 +94,7 @@ fn train_rank(
     log.line(&format!(
         "rank {} of {} starts: process {}, {}",
         comm.rank(),
-        comm.world(),
+        comm.world_size(),
         std::process::id(),
         gpu.map_or_else(|| format!("{} threads of the CPU", pool.threads()), |gpu| format!("GPU {gpu}"))
     ));

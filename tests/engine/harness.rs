@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use xrun::data::{self, Dataset};
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
-use xrun::exec::{BadTensor, Engine};
+use xrun::exec::{Engine, NonFiniteTensor};
 use xrun::machine::Machine;
 use xrun::model::{Programs, schedule_table};
 use xrun::plan::{Corpus, Plan, data_spec};
@@ -106,7 +106,7 @@ impl Setup {
 
     /// As [`Setup::train`], one rank.
     pub fn train_one(&self, steps: usize) -> Trained {
-        assert_eq!(self.plan.batch.world, 1);
+        assert_eq!(self.plan.batch.world_size, 1);
         self.train(steps).remove(0)
     }
 
@@ -123,7 +123,7 @@ impl Setup {
     ) -> Result<Vec<T>> {
         let pool = Arc::new(Pool::new(self.plan.execution.threads).unwrap());
         let results = Mutex::new(BTreeMap::new());
-        launch(self.plan.batch.world, |comm| {
+        launch(self.plan.batch.world_size, |comm| {
             let number = comm.rank();
             let (programs, dataset) = (Arc::clone(&self.programs), Arc::clone(&self.dataset));
             let mut rank = Rank::new(plan(number), programs, dataset, Arc::clone(&pool), comm)?;
@@ -156,7 +156,7 @@ pub struct Trained {
     /// Loss and gradient norm of every step that was tried.
     pub curve: Vec<(f32, f32)>,
     /// The step that was not finite, and where.
-    pub bad: Option<(u64, BadTensor)>,
+    pub bad: Option<(u64, NonFiniteTensor)>,
     pub val_loss: f64,
     /// Parameters and moments by name, as stored.
     pub tensors: Vec<(String, Vec<u8>)>,

@@ -14,7 +14,7 @@ fn a_batch_is_memorized() {
         seq_len: batch.seq_len,
         local_batch_size: batch.micro,
         accumulation: 1,
-        world: 1,
+        world_size: 1,
         rank: 0,
         cross_documents: true,
         seed: 1,

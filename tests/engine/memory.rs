@@ -6,7 +6,7 @@ use xrun::device::DType;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
-use xrun::ir::{Builder, Mode, Out, Precision, Spec, State, StateBuilder};
+use xrun::ir::{Builder, Destination, Mode, Precision, Spec, State, StateBuilder};
 use xrun::ops::copy::Copy;
 use xrun::ops::scale::Scale;
 use xrun::passes::MemoryPlan;
@@ -96,8 +96,8 @@ fn poison_shows_a_read_of_what_was_never_written() {
     let (x, y) = (b.state("io.x").unwrap(), b.state("io.y").unwrap());
     let buffer = b.buffer("buffer", Spec::new([WIDTH], DType::F32));
     let (from, to) = (b.rows(x, 0, WIDTH / 2).unwrap(), b.rows(buffer, 0, WIDTH / 2).unwrap());
-    b.emit_into("half", Arc::new(Copy), &[from], &[Out::Into(to, Mode::Write)]).unwrap();
-    b.emit_into("y", Arc::new(Copy), &[buffer], &[Out::Into(y, Mode::Write)]).unwrap();
+    b.emit_into("half", Arc::new(Copy), &[from], &[Destination::Into(to, Mode::Write)]).unwrap();
+    b.emit_into("y", Arc::new(Copy), &[buffer], &[Destination::Into(y, Mode::Write)]).unwrap();
     let section = Section::new(b.finish());
     for placement in [Placement::Arena, Placement::Caching, Placement::Naive] {
         assert_eq!(run(&section, placement, false), [1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0]);
@@ -114,8 +114,8 @@ fn poison_shows_a_wrong_memory_plan() {
     let (x, y) = (b.state("io.x").unwrap(), b.state("io.y").unwrap());
     let twice = b.emit1("twice", Scale { factor: 2.0 }, &[x]).unwrap();
     let ten = b.emit1("ten", Scale { factor: 10.0 }, &[x]).unwrap();
-    b.emit_into("ten", Arc::new(Copy), &[ten], &[Out::Into(y, Mode::Write)]).unwrap();
-    b.emit_into("y", Arc::new(Copy), &[twice], &[Out::Into(y, Mode::Write)]).unwrap();
+    b.emit_into("ten", Arc::new(Copy), &[ten], &[Destination::Into(y, Mode::Write)]).unwrap();
+    b.emit_into("y", Arc::new(Copy), &[twice], &[Destination::Into(y, Mode::Write)]).unwrap();
     let mut section = Section::new(b.finish());
     let doubled: Vec<f64> = (1..=WIDTH).map(|v| 2.0 * v as f64).collect();
     assert_eq!(run(&section, Placement::Arena, true), doubled, "a right plan is not disturbed");

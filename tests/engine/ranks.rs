@@ -4,7 +4,7 @@ use crate::harness::{Setup, Trained};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use xrun::exec::BadTensor;
+use xrun::exec::NonFiniteTensor;
 use xrun::ir::{Home, SlotId, Stream, TensorId};
 use xrun::passes::buckets::buckets;
 use xrun::plan::Plan;
@@ -147,7 +147,7 @@ fn with_rate_of_rank_1(overrides: &[&str], lr: f64) -> Vec<Trained> {
 #[test]
 fn a_rank_that_is_not_finite_stops_all_at_once() {
     let trained = with_rate_of_rank_1(&[], f64::NAN);
-    let bad = BadTensor { tensor: "embedding.x".into(), op: "embedding", value: "NaN".into() };
+    let bad = NonFiniteTensor { tensor: "embedding.x".into(), op: "embedding", value: "NaN".into() };
     for rank in &trained {
         assert_eq!(rank.bad, Some((2, bad.clone())));
     }

@@ -18,9 +18,7 @@ pub fn usable() -> Result<usize, String> {
     if count == 0 {
         return Err("the driver finds no GPU: see `nvidia-smi` and CUDA_VISIBLE_DEVICES".to_string());
     }
-    for (library, what) in
-        [(Nvidia::Nvrtc, "the compiler of kernels (NVRTC)"), (Nvidia::CublasLt, "cuBLASLt")]
-    {
+    for (library, what) in [(Nvidia::Nvrtc, "the kernel compiler (NVRTC)"), (Nvidia::CublasLt, "cuBLASLt")] {
         if library.open().is_none() {
             return Err(missing(what, library));
         }

@@ -13,17 +13,17 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// A kernel file with definitions: the unit of compilation.
+/// A kernel file with preprocessor definitions, compiled on its own into one CUDA module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Unit {
+pub struct TranslationUnit {
     /// Name of the file, without its extension.
     pub file: &'static str,
-    /// Preprocessor definitions.
+    /// Names and values of the preprocessor definitions.
     pub defines: Vec<(&'static str, String)>,
 }
 
-impl Unit {
-    /// Returns the unit that contains a kernel.
+impl TranslationUnit {
+    /// Returns the translation unit that contains a kernel.
     pub fn of_kernel(kernel: &Kernel) -> Self {
         Self { file: kernel.file, defines: kernel.defines.clone() }
     }
@@ -39,7 +39,7 @@ impl Unit {
     }
 }
 
-/// The compiler for one architecture.
+/// Compiles kernels for one GPU architecture.
 #[derive(Debug)]
 pub struct Compiler {
     architecture: String,
@@ -55,56 +55,62 @@ impl Compiler {
     /// # Errors
     /// When NVRTC is not installed.
     pub fn new(architecture: &str) -> Result<Self> {
-        Nvidia::Nvrtc.require("the compiler of kernels (NVRTC)")?;
+        Nvidia::Nvrtc.require("the kernel compiler (NVRTC)")?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: NVRTC is open, and both addresses are of integers.
         let status = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
         check(status, "ask NVRTC for its version")?;
-        Ok(Self { architecture: architecture.to_string(), version: (major, minor), folder: folder() })
+        Ok(Self {
+            architecture: architecture.to_string(),
+            version: (major, minor),
+            folder: kernel_cache_folder(),
+        })
     }
 
-    /// Returns the compiler's version.
+    /// Returns NVRTC's version, as (major, minor).
     pub fn version(&self) -> (i32, i32) {
         self.version
     }
 
-    /// Returns the machine code of a unit, from the cache if it is there.
+    /// Returns the cubin (GPU machine code) of a translation unit, from the cache if it is there.
     ///
     /// # Errors
     /// When it does not compile: the log of the compiler.
-    pub fn compile(&self, unit: &Unit) -> Result<Vec<u8>> {
+    pub fn compile(&self, unit: &TranslationUnit) -> Result<Vec<u8>> {
         let options = self.options(unit);
-        let kept = self.folder.as_ref().map(|folder| folder.join(self.key(unit, &options)));
-        if let Some(code) = kept.as_ref().and_then(|path| fs::read(path).ok()) {
-            return Ok(code);
+        let cached = self.folder.as_ref().map(|folder| folder.join(self.file_name(unit, &options)));
+        if let Some(cubin) = cached.as_ref().and_then(|path| fs::read(path).ok()) {
+            return Ok(cubin);
         }
-        let (code, _) = compile(unit, &options)?;
-        if let Some(path) = kept {
-            // Without a cache the next run takes longer to start.
-            let _ = keep(&path, &code);
+        let (cubin, _) = compile(unit, &options)?;
+        if let Some(path) = cached {
+            // If this fails, the next run compiles again.
+            let _ = write_to_cache(&path, &cubin);
         }
-        Ok(code)
+        Ok(cubin)
     }
 
-    /// Compiles a unit without the cache, and returns the resources of its kernels.
+    /// Compiles a translation unit without the cache, and returns the resources that each of its kernels
+    /// uses.
     ///
     /// # Errors
     /// When it does not compile: the log of the compiler.
-    pub fn resources(&self, unit: &Unit) -> Result<Vec<Resources>> {
+    pub fn resources(&self, unit: &TranslationUnit) -> Result<Vec<KernelResources>> {
         let mut options = self.options(unit);
         options.push("--ptxas-options=-v".to_string());
-        compile(unit, &options).map(|(_, log)| Resources::read(&log))
+        compile(unit, &options).map(|(_, log)| KernelResources::parse(&log))
     }
 
-    /// Compiles units on all cores; results are in their order.
+    /// Compiles translation units in parallel on all CPU cores, and returns their cubins in the same order.
     ///
     /// # Errors
-    /// Of the first unit that fails.
-    pub fn compile_all(&self, units: &[Unit]) -> Result<Vec<Vec<u8>>> {
+    /// When one does not compile: the log of the compiler.
+    pub fn compile_all(&self, units: &[TranslationUnit]) -> Result<Vec<Vec<u8>>> {
         units.par_iter().map(|unit| self.compile(unit)).collect()
     }
 
-    fn options(&self, unit: &Unit) -> Vec<String> {
+    /// Returns the command-line options of NVRTC for a translation unit.
+    fn options(&self, unit: &TranslationUnit) -> Vec<String> {
         let mut options = vec![
             format!("--gpu-architecture={}", self.architecture),
             "--std=c++17".to_string(),
@@ -114,8 +120,9 @@ impl Compiler {
         options
     }
 
-    /// Returns the file name of a cached result: a hash of everything that it depends on.
-    fn key(&self, unit: &Unit, options: &[String]) -> String {
+    /// Returns the name of the cached cubin: the kernel file's name, and a hash of the sources, the options
+    /// and NVRTC's version.
+    fn file_name(&self, unit: &TranslationUnit, options: &[String]) -> String {
         let mut hash = blake3::Hasher::new();
         let (major, minor) = self.version;
         let version = format!("{major}.{minor}");
@@ -130,31 +137,32 @@ impl Compiler {
     }
 }
 
-/// The resources of an SM that a kernel uses.
+/// Registers and memory that a kernel uses, as ptxas reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resources {
-    /// The kernel.
+pub struct KernelResources {
+    /// Name of the kernel function.
     pub entry: String,
     /// Registers per thread.
     pub registers: usize,
-    /// Stack per thread, in bytes.
+    /// Stack frame per thread, in bytes.
     pub stack: usize,
-    /// Spill stores per thread, in bytes.
-    pub spills: usize,
+    /// Registers stored to local memory per thread, in bytes.
+    pub spill_stores: usize,
     /// Static shared memory per block, in bytes.
     pub shared: usize,
 }
 
-impl Resources {
-    /// Parses the report of ptxas.
-    fn read(log: &str) -> Vec<Self> {
+impl KernelResources {
+    /// Parses what ptxas prints with `-v`.
+    fn parse(log: &str) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
         for line in log.lines() {
             if let Some(entry) = line.split("Compiling entry function '").nth(1) {
                 let entry = entry.split('\'').next().unwrap_or_default().to_string();
-                found.push(Self { entry, registers: 0, stack: 0, spills: 0, shared: 0 });
+                found.push(Self { entry, registers: 0, stack: 0, spill_stores: 0, shared: 0 });
             }
             let Some(last) = found.last_mut() else { continue };
+            // The number that stands before these words.
             let before = |what: &str| -> Option<usize> {
                 line.split(what)
                     .next()
@@ -165,7 +173,7 @@ impl Resources {
                     .ok()
             };
             last.stack = before(" bytes stack frame").unwrap_or(last.stack);
-            last.spills = before(" bytes spill stores").unwrap_or(last.spills);
+            last.spill_stores = before(" bytes spill stores").unwrap_or(last.spill_stores);
             last.registers = before(" registers").unwrap_or(last.registers);
             last.shared = before(" bytes smem").unwrap_or(last.shared);
         }
@@ -173,34 +181,36 @@ impl Resources {
     }
 }
 
-/// Returns the units of kernels, without duplicates.
-pub fn units<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> Vec<Unit> {
-    kernels.into_iter().map(Unit::of_kernel).collect::<BTreeSet<_>>().into_iter().collect()
+/// Returns the translation units of kernels, without duplicates.
+pub fn translation_units<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> Vec<TranslationUnit> {
+    kernels.into_iter().map(TranslationUnit::of_kernel).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the folder of cached kernels.
-fn folder() -> Option<PathBuf> {
+/// Returns the folder of cached cubins; `None` without a cache.
+fn kernel_cache_folder() -> Option<PathBuf> {
     cache_folder().map(|folder| folder.join("kernels"))
 }
 
-fn keep(path: &std::path::Path, code: &[u8]) -> Result<()> {
-    let folder = path.parent().ok_or_else(|| Error::failed("a cache without a folder"))?;
+/// Writes a cubin into the cache.
+fn write_to_cache(path: &std::path::Path, code: &[u8]) -> Result<()> {
+    let folder = path.parent().ok_or_else(|| Error::failed("the path of a cached kernel has no folder"))?;
     fs::create_dir_all(folder).at("create", folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder).at("create a file in", folder)?;
     file.write_all(code).at("write", path)?;
     // Atomically: another process may read the file at any time.
-    file.persist(path).map_err(|e| Error::failed(format!("cannot keep {}: {e}", path.display())))?;
+    file.persist(path).map_err(|e| Error::failed(format!("cannot write {}: {e}", path.display())))?;
     Ok(())
 }
 
-/// Returns machine code, and the log of the compiler.
-fn compile(unit: &Unit, options: &[String]) -> Result<(Vec<u8>, String)> {
-    let text = |s: &str| CString::new(s).map_err(|_| Error::failed("a source with a zero byte"));
-    let (code, name) = (text(&source(unit.file))?, text(&format!("{}.cu", unit.file))?);
+/// Runs NVRTC. Returns the cubin, and the log of the compiler.
+fn compile(unit: &TranslationUnit, options: &[String]) -> Result<(Vec<u8>, String)> {
+    let c_string =
+        |s: &str| CString::new(s).map_err(|_| Error::failed("a kernel source contains a zero byte"));
+    let (code, name) = (c_string(&source(unit.file))?, c_string(&format!("{}.cu", unit.file))?);
     let included = headers();
-    let headers: Vec<CString> = included.iter().map(|(_, h)| text(h)).collect::<Result<_>>()?;
-    let names: Vec<CString> = included.iter().map(|(n, _)| text(n)).collect::<Result<_>>()?;
-    let options: Vec<CString> = options.iter().map(|o| text(o)).collect::<Result<_>>()?;
+    let headers: Vec<CString> = included.iter().map(|(_, h)| c_string(h)).collect::<Result<_>>()?;
+    let names: Vec<CString> = included.iter().map(|(n, _)| c_string(n)).collect::<Result<_>>()?;
+    let options: Vec<CString> = options.iter().map(|o| c_string(o)).collect::<Result<_>>()?;
     let pointers = |texts: &[CString]| texts.iter().map(|t| t.as_ptr()).collect::<Vec<_>>();
     let (header_texts, header_names) = (pointers(&headers), pointers(&names));
     let mut program = std::ptr::null_mut();
@@ -215,13 +225,13 @@ fn compile(unit: &Unit, options: &[String]) -> Result<(Vec<u8>, String)> {
             header_names.as_ptr(),
         )
     };
-    check(status, "hand a kernel to NVRTC")?;
+    check(status, "create an NVRTC program")?;
     let options = pointers(&options);
     // SAFETY: the program was created above; the options live during the call.
     let status = unsafe { sys::nvrtcCompileProgram(program, options.len() as i32, options.as_ptr()) };
     let log = log(program);
     let result = if status == sys::nvrtcResult::NVRTC_SUCCESS {
-        machine_code(program).map(|code| (code, log))
+        cubin(program).map(|cubin| (cubin, log))
     } else {
         Err(Error::failed(format!("kernel {} does not compile:\n{log}", unit.describe())))
     };
@@ -230,31 +240,32 @@ fn compile(unit: &Unit, options: &[String]) -> Result<(Vec<u8>, String)> {
     result
 }
 
-/// Returns the architectures that NVRTC knows, such as 90, ascending; `None` without it.
+/// Returns the architectures that NVRTC can compile for, such as 90 for `sm_90`, ascending; `None` without
+/// NVRTC.
 pub(super) fn architectures() -> Option<Vec<u32>> {
     Nvidia::Nvrtc.open()?;
     let mut count = 0;
     // SAFETY: NVRTC is open, and the address is of an integer.
     check(unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) }, "count architectures").ok()?;
     let mut known = vec![0i32; usize::try_from(count).ok()?];
-    // SAFETY: the buffer has as many places as NVRTC said.
+    // SAFETY: the buffer has as many elements as NVRTC reported.
     check(unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) }, "list architectures").ok()?;
     Some(known.into_iter().filter_map(|sm| u32::try_from(sm).ok()).collect())
 }
 
-/// Compiles a trivial kernel, to check that the compiler is complete.
+/// Compiles a trivial kernel, to check that NVRTC is installed completely.
 ///
 /// # Errors
 /// When it does not compile: the log of the compiler.
-pub(super) fn trial(architecture: &str) -> Result<()> {
-    let (code, name) = (c"extern \"C\" __global__ void trial(float* x) { x[0] = 1.0f; }", c"trial.cu");
+pub(super) fn compile_trivial_kernel(architecture: &str) -> Result<()> {
+    let (code, name) = (c"extern \"C\" __global__ void trivial(float* x) { x[0] = 1.0f; }", c"trivial.cu");
     let option = CString::new(format!("--gpu-architecture={architecture}"));
-    let option = option.map_err(|_| Error::failed("an architecture with a zero byte"))?;
+    let option = option.map_err(|_| Error::failed("the name of an architecture contains a zero byte"))?;
     let (mut program, none) = (std::ptr::null_mut(), std::ptr::null());
     // SAFETY: both texts are constants that end in zero, and there are no headers.
     let status =
         unsafe { sys::nvrtcCreateProgram(&raw mut program, code.as_ptr(), name.as_ptr(), 0, none, none) };
-    check(status, "hand a kernel to NVRTC")?;
+    check(status, "create an NVRTC program")?;
     // SAFETY: the program was created above; the option lives during the call.
     let status = unsafe { sys::nvrtcCompileProgram(program, 1, &option.as_ptr()) };
     let log = log(program);
@@ -263,17 +274,19 @@ pub(super) fn trial(architecture: &str) -> Result<()> {
     check(status, "compile a kernel").map_err(|e| Error::failed(format!("{}\n{log}", e.message())))
 }
 
-fn machine_code(program: sys::nvrtcProgram) -> Result<Vec<u8>> {
+/// Returns the machine code of a compiled program.
+fn cubin(program: sys::nvrtcProgram) -> Result<Vec<u8>> {
     let mut size = 0;
     // SAFETY: the program is compiled.
     check(unsafe { sys::nvrtcGetCUBINSize(program, &raw mut size) }, "ask for a kernel's size")?;
     let mut code = vec![0u8; size];
-    // SAFETY: the buffer has the size that NVRTC asked for.
+    // SAFETY: the buffer has the size that NVRTC reported.
     let status = unsafe { sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast::<c_char>()) };
     check(status, "read a kernel")?;
     Ok(code)
 }
 
+/// Returns what the compiler printed.
 fn log(program: sys::nvrtcProgram) -> String {
     let mut size = 0;
     // SAFETY: the program exists.
@@ -281,7 +294,7 @@ fn log(program: sys::nvrtcProgram) -> String {
         return "(no log)".to_string();
     }
     let mut log = vec![0u8; size];
-    // SAFETY: the buffer has the size that NVRTC asked for.
+    // SAFETY: the buffer has the size that NVRTC reported.
     unsafe { sys::nvrtcGetProgramLog(program, log.as_mut_ptr().cast::<c_char>()) };
     String::from_utf8_lossy(&log).trim_end_matches('\0').trim_end().to_string()
 }
@@ -307,13 +320,16 @@ mod tests {
                    ptxas info    : Compiling entry function 'second' for 'sm_90a'\n\
                    ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n\
                    ptxas info    : Used 18 registers, used 0 barriers\n";
-        let of = |entry: &str, registers, stack, spills, shared| Resources {
+        let resources = |entry: &str, registers, stack, spill_stores, shared| KernelResources {
             entry: entry.to_string(),
             registers,
             stack,
-            spills,
+            spill_stores,
             shared,
         };
-        assert_eq!(Resources::read(log), [of("first", 168, 16, 8, 1024), of("second", 18, 0, 0, 0)]);
+        assert_eq!(
+            KernelResources::parse(log),
+            [resources("first", 168, 16, 8, 1024), resources("second", 18, 0, 0, 0)]
+        );
     }
 }

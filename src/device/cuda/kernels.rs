@@ -1,6 +1,6 @@
 //! The kernels of a GPU: compiled, loaded, and launched into a stream.
 
-use super::compiler::{Compiler, Unit, units};
+use super::compiler::{Compiler, TranslationUnit, translation_units};
 use super::context::Context;
 use super::driver::{self, check};
 use super::stream::Stream;
@@ -22,7 +22,7 @@ const DEFAULT_SHARED: u32 = 48 * 1024;
 pub(super) struct Kernels {
     context: Arc<Context>,
     compiler: Compiler,
-    modules: Mutex<HashMap<Unit, Module>>,
+    modules: Mutex<HashMap<TranslationUnit, Module>>,
     functions: Mutex<HashMap<Kernel, Function>>,
 }
 
@@ -59,9 +59,9 @@ impl Kernels {
     /// # Errors
     /// When a kernel does not compile.
     pub(super) fn prepare<'a>(&self, kernels: impl IntoIterator<Item = &'a Kernel>) -> Result<()> {
-        let missing: Vec<Unit> = {
+        let missing: Vec<TranslationUnit> = {
             let modules = lock(&self.modules);
-            units(kernels).into_iter().filter(|unit| !modules.contains_key(unit)).collect()
+            translation_units(kernels).into_iter().filter(|unit| !modules.contains_key(unit)).collect()
         };
         let codes = self.compiler.compile_all(&missing)?;
         for (unit, code) in missing.into_iter().zip(codes) {
@@ -98,7 +98,7 @@ impl Kernels {
         stream.launch((entry, function.handle), grid, &mut values)
     }
 
-    fn load(&self, unit: Unit, code: &[u8]) -> Result<Module> {
+    fn load(&self, unit: TranslationUnit, code: &[u8]) -> Result<Module> {
         self.context.make_current()?;
         let module = Module(driver::load(code, &unit.describe())?);
         lock(&self.modules).insert(unit, module);
@@ -111,7 +111,7 @@ impl Kernels {
         if let Some(function) = known.filter(|f| f.shared >= shared) {
             return Ok(function);
         }
-        let unit = Unit::of_kernel(&kernel);
+        let unit = TranslationUnit::of_kernel(&kernel);
         let loaded = lock(&self.modules).get(&unit).copied();
         let module = match loaded {
             Some(module) => module,

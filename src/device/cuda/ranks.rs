@@ -18,12 +18,12 @@ impl Gpu {
     pub fn join_ranks(
         &self,
         rank: usize,
-        world: usize,
+        world_size: usize,
         channels: Option<usize>,
         share: impl FnOnce(Option<UniqueId>) -> Result<UniqueId>,
     ) -> Result<()> {
         self.make_current()?;
-        let nccl = Nccl::join(rank, world, channels, share)?;
+        let nccl = Nccl::join(rank, world_size, channels, share)?;
         self.set_collectives(Collectives::new(self.context(), nccl)?)
             .map_err(|_| Error::failed("this GPU has already joined the other ranks"))
     }

@@ -1,7 +1,7 @@
 //! The forward of Qwen3 as ops, one function per part.
 
 use crate::error::Result;
-use crate::ir::{Builder, Mode, Out, Spec, TensorId};
+use crate::ir::{Builder, Destination, Mode, Spec, TensorId};
 use crate::model::family::Purpose;
 use crate::model::norm;
 use crate::ops::attention::unfused::Inputs;
@@ -111,7 +111,12 @@ impl<'a> Recording<'a> {
             let (positions, cache) =
                 (b.state("generation.positions")?, b.state(&format!("generation.cache.{i}"))?);
             let append = CacheAppend { heads: self.heads, capacity: self.plan.batch.seq_len };
-            b.emit_into("cache", Arc::new(append), &[packed, positions], &[Out::Into(cache, Mode::Add)])?;
+            b.emit_into(
+                "cache",
+                Arc::new(append),
+                &[packed, positions],
+                &[Destination::Into(cache, Mode::Add)],
+            )?;
             return b.emit1("attended", CachedAttention { heads: self.heads }, &[packed, cache, positions]);
         }
         let mask = if self.plan.cross_documents { Mask::Causal } else { Mask::Spans };
@@ -165,12 +170,13 @@ impl<'a> Recording<'a> {
                 let count = chunk.min(rows - start);
                 let inputs = [b.rows(normed, start, count)?, weight, b.rows(targets, start, count)?];
                 let op = HeadLoss { scale, gradients, products: plan.execution.products };
-                let mut outs = vec![Out::Into(b.rows(losses, start, count)?, Mode::Write), Out::New];
+                let mut outs =
+                    vec![Destination::Into(b.rows(losses, start, count)?, Mode::Write), Destination::New];
                 if gradients {
                     let first = matches!(self.purpose, Purpose::Train { first: true }) && start == 0;
                     let mode = if first { Mode::Write } else { Mode::Add };
-                    outs.push(Out::Into(b.rows(grad_rows, start, count)?, Mode::Write));
-                    outs.push(Out::Into(b.state(&format!("grads.{head}"))?, mode));
+                    outs.push(Destination::Into(b.rows(grad_rows, start, count)?, Mode::Write));
+                    outs.push(Destination::Into(b.state(&format!("grads.{head}"))?, mode));
                 }
                 b.emit_into("logits", Arc::new(op), &inputs, &outs)?;
             }
@@ -187,7 +193,12 @@ impl<'a> Recording<'a> {
         b.scoped("head", |b| {
             let (weight, logits) = (b.param(head)?, b.state("generation.logits")?);
             let linear = Linear { products: self.plan.execution.products };
-            b.emit_into("logits", Arc::new(linear), &[normed, weight], &[Out::Into(logits, Mode::Write)])?;
+            b.emit_into(
+                "logits",
+                Arc::new(linear),
+                &[normed, weight],
+                &[Destination::Into(logits, Mode::Write)],
+            )?;
             Ok(())
         })
     }

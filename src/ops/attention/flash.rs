@@ -45,7 +45,7 @@ impl Op for FlashAttention {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let mut inputs = vec![v.input(0), v.output(0), v.output(1), v.grad(0)?];
+        let mut inputs = vec![v.input(0), v.output(0), v.output(1), v.output_grad(0)?];
         inputs.extend((1..v.input_count()).map(|i| v.input(i)));
         v.backward(FlashAttentionGrad(self.0), &inputs, &[0])?;
         Ok(())

@@ -7,7 +7,7 @@ use crate::device::cpu::Pool;
 use crate::device::philox::philox;
 use crate::exec::{Engine, Section};
 use crate::ir::Upstream;
-use crate::ir::{Builder, Mode, Op, Out, Precision, State, StateBuilder, TensorId};
+use crate::ir::{Builder, Destination, Mode, Op, Precision, State, StateBuilder, TensorId};
 use crate::ops::copy::Copy;
 use crate::ops::kv_cache::{CacheAppend, CachedAttention};
 use crate::passes::{differentiate, unfuse};
@@ -75,7 +75,7 @@ fn run(problem: AttentionCase, form: Form, dtype: DType, sequences: &[u32]) -> (
         _ => b.emit("o", FlashAttention(attention), &inputs.list()).unwrap()[0],
     };
     let kept = b.state("in.o").unwrap();
-    b.emit_into("keep", Arc::new(Copy), &[o], &[Out::Into(kept, Mode::Write)]).unwrap();
+    b.emit_into("keep", Arc::new(Copy), &[o], &[Destination::Into(kept, Mode::Write)]).unwrap();
     let d_o: TensorId = b.state("in.do").unwrap();
     let mut program = b.finish();
     if form == Form::Expanded {
@@ -169,9 +169,10 @@ fn generating_with_a_cache_gives_the_rows_of_flash_attention() {
     let mut b = Builder::new("generate", Arc::clone(&state));
     let [rows, positions, cache, o] =
         ["s.rows", "s.positions", "s.cache", "s.o"].map(|name| b.state(name).unwrap());
-    b.emit_into("cache", Arc::new(append), &[rows, positions], &[Out::Into(cache, Mode::Add)]).unwrap();
+    b.emit_into("cache", Arc::new(append), &[rows, positions], &[Destination::Into(cache, Mode::Add)])
+        .unwrap();
     let attention = Arc::new(CachedAttention { heads });
-    b.emit_into("o", attention, &[rows, cache, positions], &[Out::Into(o, Mode::Write)]).unwrap();
+    b.emit_into("o", attention, &[rows, cache, positions], &[Destination::Into(o, Mode::Write)]).unwrap();
     let section = Section::new(b.finish());
     let mut engine = engine(&state, &[&section]);
     let slot = |name: &str| state.slot(name).unwrap();

@@ -189,7 +189,7 @@ impl Op for AttentionScores {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let inputs = [v.input(0), v.grad(0)?];
+        let inputs = [v.input(0), v.output_grad(0)?];
         v.backward(AttentionScoresGrad(self.heads), &inputs, &[0])?;
         Ok(())
     }
@@ -336,7 +336,7 @@ impl Op for AttentionValues {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let inputs = [v.input(0), v.input(1), v.grad(0)?];
+        let inputs = [v.input(0), v.input(1), v.output_grad(0)?];
         v.backward(AttentionValuesGrad(self.0), &inputs, &[0, 1])?;
         Ok(())
     }

@@ -77,7 +77,7 @@ impl Op for HeadLoss {
                 v.scope()
             )));
         }
-        v.give(0, v.output(DX));
+        v.set_input_grad(0, v.output(DX));
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use crate::device::cpu::Pool;
 use crate::device::philox::philox;
 use crate::exec::{Engine, Section};
 use crate::ir::Upstream;
-use crate::ir::{Out, Program, State, StateBuilder};
+use crate::ir::{Destination, Program, State, StateBuilder};
 use crate::passes::{differentiate, unfuse};
 use crate::policy::Placement;
 use std::sync::Arc;
@@ -42,9 +42,13 @@ fn state(dtype: DType) -> Arc<State> {
 fn record(state: &Arc<State>, gradients: bool) -> Program {
     let mut b = Builder::new("head", Arc::clone(state));
     let inputs = ["t.x", "t.w", "t.targets"].map(|name| b.state(name).unwrap());
-    let mut outs = vec![Out::Into(b.state("t.losses").unwrap(), Mode::Write)];
+    let mut outs = vec![Destination::Into(b.state("t.losses").unwrap(), Mode::Write)];
     if gradients {
-        outs.extend([Out::New, Out::New, Out::Into(b.state("t.dw").unwrap(), Mode::Write)]);
+        outs.extend([
+            Destination::New,
+            Destination::New,
+            Destination::Into(b.state("t.dw").unwrap(), Mode::Write),
+        ]);
     }
     b.emit_into(
         "head",

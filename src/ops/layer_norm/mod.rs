@@ -133,7 +133,7 @@ impl Op for LayerNorm {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (x, w, dy) = (v.input(0), v.input(1), v.grad(0)?);
+        let (x, w, dy) = (v.input(0), v.input(1), v.output_grad(0)?);
         v.backward(LayerNormGrad { eps: self.eps, residual: false }, &[x, w, dy], &[0, 1, 2]).map(drop)
     }
 
@@ -203,14 +203,14 @@ impl Op for ResidualLayerNorm {
 
     /// Both addends have the same gradient.
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let (r, w, dn) = (v.output(0), v.input(2), v.grad(1)?);
+        let (r, w, dn) = (v.output(0), v.input(2), v.output_grad(1)?);
         let residual = v.upstream(0).is_some();
         let mut inputs = vec![r, w, dn];
         if residual {
-            inputs.push(v.grad(0)?);
+            inputs.push(v.output_grad(0)?);
         }
         let outputs = v.backward(LayerNormGrad { eps: self.eps, residual }, &inputs, &[0, 2, 3])?;
-        v.give(1, outputs[0]);
+        v.set_input_grad(1, outputs[0]);
         Ok(())
     }
 

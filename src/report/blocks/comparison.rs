@@ -1,7 +1,7 @@
 //! Blocks of kept comparisons.
 
 use super::kept::{self, KeptRun, Source};
-use super::scene::{Form, Rendered, Scene};
+use super::scene::{Form, PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{code, did_you_mean, plain, table};
 use super::why::Why;
@@ -24,7 +24,11 @@ struct Part {
 }
 
 /// Returns the comparisons that a block selects, the newest of each name.
-pub fn render(scene: &Scene<'_>, spec: &Spec, columns: Option<&[String]>) -> Result<Rendered, Vec<Why>> {
+pub fn render(
+    scene: &PageContext<'_>,
+    spec: &Spec,
+    columns: Option<&[String]>,
+) -> Result<Rendered, Vec<Why>> {
     let mut parts = Vec::new();
     for name in &spec.select {
         parts.push(one(scene, spec, columns, find(scene.kept, name)?)?);
@@ -87,7 +91,7 @@ fn folders(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns a kept comparison, verified and read.
-pub fn read(scene: &Scene<'_>, folder: &Path) -> Result<(Source, Comparison), Vec<Why>> {
+pub fn read(scene: &PageContext<'_>, folder: &Path) -> Result<(Source, Comparison), Vec<Why>> {
     let unreadable = |why: String| vec![Why::mended_by(why, kept::restore(folder))];
     let source = Source::verify(scene.kept, folder).map_err(|e| unreadable(e.message().to_owned()))?;
     if !source.faults.is_empty() {
@@ -102,7 +106,7 @@ pub fn read(scene: &Scene<'_>, folder: &Path) -> Result<(Source, Comparison), Ve
 }
 
 fn one(
-    scene: &Scene<'_>,
+    scene: &PageContext<'_>,
     spec: &Spec,
     columns: Option<&[String]>,
     folder: PathBuf,
@@ -123,11 +127,11 @@ fn one(
     text += &findings(scene, &comparison);
     text += &differences.map_or(String::new(), |sentence| format!("- {sentence}"));
     text.push('\n');
-    let trial = scene.form.trial();
+    let trial = scene.form.trial_word();
     if let Some(drawn) = figure::blocks(&comparison, trial) {
         let drawn = drawn.map_err(|e| vec![Why::stale(e.message())])?;
         let alt = format!("Tokens per second of {}, before and after, {trial} by {trial}", comparison.name);
-        text += &rendered.show(scene, &folder.join(PLOTS).join("blocks"), drawn, &alt);
+        text += &rendered.add_figure(scene, &folder.join(PLOTS).join("blocks"), drawn, &alt);
     }
     if scene.form == Form::Inline {
         text += &inline::comparison(&comparison, &kept_runs, scene, &folder);
@@ -139,7 +143,7 @@ fn one(
 /// Returns the kept runs of all trials, by `RECIPE/RUN`. A run whose manifest is not the one that the
 /// comparison's manifest lists has a fault.
 pub fn kept_runs(
-    scene: &Scene<'_>,
+    scene: &PageContext<'_>,
     source: &Source,
     comparison: &Comparison,
 ) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
@@ -197,7 +201,7 @@ fn compare(comparison: &Comparison, runs: &[KeptRun], spec: &Spec) -> (Option<St
 
 /// Returns name, verdict and hypothesis. If a block has one comparison, its link is in the line of
 /// provenance.
-fn heading(comparison: &Comparison, scene: &Scene<'_>, folder: &Path, is_single: bool) -> String {
+fn heading(comparison: &Comparison, scene: &PageContext<'_>, folder: &Path, is_single: bool) -> String {
     let (name, verdict) = (plain(&comparison.name), comparison.verdict.as_str());
     let mut text = match scene.form {
         Form::Inline => {
@@ -216,7 +220,7 @@ fn heading(comparison: &Comparison, scene: &Scene<'_>, folder: &Path, is_single:
 
 /// Returns a table of the measurements of both arms.
 fn measured_table(
-    scene: &Scene<'_>,
+    scene: &PageContext<'_>,
     comparison: &Comparison,
     columns: Option<&[String]>,
 ) -> Result<String, Vec<Why>> {
@@ -284,8 +288,8 @@ pub fn held(comparison: &Comparison) -> &'static str {
 }
 
 /// Returns verdict, loss gate, prediction, changed keys and remarks, as a list.
-fn findings(scene: &Scene<'_>, comparison: &Comparison) -> String {
-    let trials = format!("{}s", scene.form.trial());
+fn findings(scene: &PageContext<'_>, comparison: &Comparison) -> String {
+    let trials = format!("{}s", scene.form.trial_word());
     let effect = decimal(Some(comparison.min_effect * 100.0), 1);
     let mut lines = vec![format!(
         "Verdict: **{}**; differences below {effect} % do not count.",

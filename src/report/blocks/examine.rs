@@ -4,7 +4,7 @@ use super::attributes::{self, Attributes, END, FROM};
 use super::kept::Source;
 use super::lock::{Hashes, Key, LOCK, Lock, root_hash, roots};
 use super::markers::Block;
-use super::scene::{Form, Rendered, Scene};
+use super::scene::{Form, PageContext, Rendered};
 use super::spec::{BlockKind, Spec};
 use super::sweep::SWEEPS;
 use super::why::Why;
@@ -55,7 +55,13 @@ pub fn form(block: &Block) -> Form {
 }
 
 /// Renders a block of the page `text`, and compares it with the page and, for one with a key, with the lock.
-pub fn examine(scene: &Scene<'_>, text: &str, block: Block, key: Option<Key>, lock: &Lock) -> Examined {
+pub fn examine(
+    context: &PageContext<'_>,
+    text: &str,
+    block: Block,
+    key: Option<Key>,
+    lock: &Lock,
+) -> Examined {
     let mut examined = Examined {
         name: attributes::block_name(&block.attributes),
         key,
@@ -74,7 +80,7 @@ pub fn examine(scene: &Scene<'_>, text: &str, block: Block, key: Option<Key>, lo
             return examined;
         }
     };
-    match render(scene, &spec) {
+    match render(context, &spec) {
         Err(whys) => examined.hard = whys,
         Ok(mut rendered) => {
             examined.hard = std::mem::take(&mut rendered.faults);
@@ -82,7 +88,7 @@ pub fn examine(scene: &Scene<'_>, text: &str, block: Block, key: Option<Key>, lo
             rendered.commits.dedup();
             dedup_sources(&mut rendered);
             if examined.hard.is_empty() {
-                examined.fresh = Some(fresh(scene.form, &rendered));
+                examined.fresh = Some(fresh(context.form, &rendered));
             }
             examined.rendered = rendered;
         }
@@ -103,13 +109,13 @@ pub fn examine(scene: &Scene<'_>, text: &str, block: Block, key: Option<Key>, lo
     examined
 }
 
-fn render(scene: &Scene<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> {
+fn render(context: &PageContext<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> {
     match &spec.kind {
-        BlockKind::Runs { columns } => runs::render(scene, spec, columns),
-        BlockKind::Plot { plot, alt } => runs::plot(scene, spec, plot, alt.as_deref()),
-        BlockKind::Comparison { columns } => comparison::render(scene, spec, columns.as_deref()),
-        BlockKind::Series { over, alt } => series::render(scene, spec, over, alt.as_deref()),
-        BlockKind::Sweep { columns } => sweep::render(scene, spec, columns),
+        BlockKind::Runs { columns } => runs::render(context, spec, columns),
+        BlockKind::Plot { plot, alt } => runs::plot(context, spec, plot, alt.as_deref()),
+        BlockKind::Comparison { columns } => comparison::render(context, spec, columns.as_deref()),
+        BlockKind::Series { over, alt } => series::render(context, spec, over, alt.as_deref()),
+        BlockKind::Sweep { columns } => sweep::render(context, spec, columns),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::kept::{KeptRun, Source};
 use super::provenance::{device, link};
-use super::scene::Scene;
+use super::scene::PageContext;
 use super::text::{code, plain, short_hash};
 use crate::format::BLANK;
 use crate::results::comparison::{COMPARISON, Comparison};
@@ -13,15 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Returns the origin of runs, a line per origin.
-pub fn runs(runs: &[KeptRun], scene: &Scene<'_>) -> String {
-    small(&lines(runs, scene))
+pub fn runs(runs: &[KeptRun], context: &PageContext<'_>) -> String {
+    small(&lines(runs, context))
 }
 
 /// Returns the origin of each arm's numbers.
 pub fn comparison(
     comparison: &Comparison,
     runs: &BTreeMap<String, KeptRun>,
-    scene: &Scene<'_>,
+    context: &PageContext<'_>,
     folder: &Path,
 ) -> String {
     let mut found = Vec::new();
@@ -40,15 +40,17 @@ pub fn comparison(
             line += &hash("commit", &side.commit);
         }
         found.push(line);
-        found.extend(lines(of_side, scene));
+        found.extend(lines(of_side, context));
     }
-    found
-        .push(format!("blocks, interval and rule: [{COMPARISON}]({})", scene.link(&folder.join(COMPARISON))));
+    found.push(format!(
+        "blocks, interval and rule: [{COMPARISON}]({})",
+        context.link(&folder.join(COMPARISON))
+    ));
     small(&found)
 }
 
 /// Returns the commands of both arms of several comparisons, and the origin of their runs.
-pub fn series(scene: &Scene<'_>, comparisons: &[&Comparison], all_runs: &[KeptRun]) -> String {
+pub fn series(context: &PageContext<'_>, comparisons: &[&Comparison], all_runs: &[KeptRun]) -> String {
     let mut found = Vec::new();
     for (is_candidate, word) in [(false, "before"), (true, "after")] {
         for comparison in comparisons {
@@ -59,17 +61,17 @@ pub fn series(scene: &Scene<'_>, comparisons: &[&Comparison], all_runs: &[KeptRu
         }
     }
     found.dedup();
-    found.extend(lines(all_runs, scene));
+    found.extend(lines(all_runs, context));
     small(&found)
 }
 
 /// Returns the builds and devices of a sweep's cells.
-pub fn sweep(sources: &[&Source], cells: &[Attempt], scene: &Scene<'_>) -> String {
+pub fn sweep(sources: &[&Source], cells: &[Attempt], context: &PageContext<'_>) -> String {
     let distinct = |values: BTreeSet<&str>| values.into_iter().map(plain).collect::<Vec<_>>().join(", ");
     let devices = distinct(cells.iter().map(|cell| cell.device.as_str()).collect());
     let builds = distinct(cells.iter().map(|cell| cell.build.as_str()).collect());
     let links =
-        sources.iter().map(|sweep| format!("[{}]({})", sweep.id, scene.link(&sweep.folder.join(LEDGER))));
+        sources.iter().map(|sweep| format!("[{}]({})", sweep.id, context.link(&sweep.folder.join(LEDGER))));
     let links = links.collect::<Vec<_>>().join(", ");
     format!("<sub>{links}: xrun {builds}, {devices}; {BLANK} was not measured</sub>\n")
 }
@@ -80,7 +82,7 @@ fn small(lines: &[String]) -> String {
 }
 
 /// Returns lines with the origin of runs; runs of the same origin share one.
-fn lines<'a>(runs: impl IntoIterator<Item = &'a KeptRun>, scene: &Scene<'_>) -> Vec<String> {
+fn lines<'a>(runs: impl IntoIterator<Item = &'a KeptRun>, context: &PageContext<'_>) -> Vec<String> {
     let mut groups: Vec<((String, String), Vec<&KeptRun>)> = Vec::new();
     for run in runs {
         let origin = origin(run);
@@ -92,8 +94,8 @@ fn lines<'a>(runs: impl IntoIterator<Item = &'a KeptRun>, scene: &Scene<'_>) -> 
         }
     }
     let line = |((hash, origin), runs): &((String, String), Vec<&KeptRun>)| {
-        let links: Vec<String> = runs.iter().map(|run| link(run, scene)).collect();
-        let resolved = scene.link(&runs[0].source.folder.join(RESOLVED));
+        let links: Vec<String> = runs.iter().map(|run| link(run, context)).collect();
+        let resolved = context.link(&runs[0].source.folder.join(RESOLVED));
         format!("{}: recipe [{}]({resolved}), {origin}", links.join(", "), short_hash(hash, 8))
     };
     groups.iter().map(line).collect()

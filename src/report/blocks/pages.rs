@@ -4,7 +4,7 @@ use super::attributes::END;
 use super::examine::{Examined, examine, form};
 use super::lock::{self, Key, LOCK, Lock};
 use super::markers::{self, FaultKind};
-use super::scene::{Form, Scene};
+use super::scene::{Form, PageContext};
 use super::text;
 use super::why::Why;
 use crate::error::{Error, ErrorKind, IoContext, Result};
@@ -285,9 +285,9 @@ impl Scope<'_> {
             lock::keys(&self.name_of(path), locked.map(|block| &block.attributes)).into_iter().map(Some);
         let examined = |block: markers::Block| {
             let form = form(&block);
-            let scene = Scene { form, kept: self.kept, page: path.parent().unwrap_or(Path::new("")) };
+            let context = PageContext { form, kept: self.kept, page: path.parent().unwrap_or(Path::new("")) };
             let key = if form == Form::Locked { keys.next().flatten() } else { None };
-            examine(&scene, &text, block, key, lock)
+            examine(&context, &text, block, key, lock)
         };
         let blocks = blocks.into_iter().map(examined).collect();
         Ok(Page { blocks, faults, text: text.clone() })

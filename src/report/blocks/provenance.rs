@@ -2,7 +2,7 @@
 //! them.
 
 use super::kept::KeptRun;
-use super::scene::Scene;
+use super::scene::PageContext;
 use super::text::plain;
 use crate::results::comparison::Arm;
 use crate::results::keep::README;
@@ -28,13 +28,13 @@ pub fn device(run: &KeptRun) -> String {
 }
 
 /// Returns a link to a run's folder.
-pub fn link(run: &KeptRun, scene: &Scene<'_>) -> String {
-    format!("[{}]({})", run.name(), scene.link(&run.source.folder))
+pub fn link(run: &KeptRun, context: &PageContext<'_>) -> String {
+    format!("[{}]({})", run.name(), context.link(&run.source.folder))
 }
 
 /// Returns one line for a block of these runs, and of the arms of comparisons without kept runs. `folders`
 /// are the kept folders that it shows; a single one is linked to, several are linked by the table above.
-pub fn line(scene: &Scene<'_>, runs: &[&KeptRun], arms: &[&Arm], folders: &[&Path]) -> String {
+pub fn line(context: &PageContext<'_>, runs: &[&KeptRun], arms: &[&Arm], folders: &[&Path]) -> String {
     let environments = || runs.iter().flat_map(|run| &run.environments);
     let mut parts = Vec::new();
     let devices: Vec<String> = environments().map(short_device).collect();
@@ -51,7 +51,7 @@ pub fn line(scene: &Scene<'_>, runs: &[&KeptRun], arms: &[&Arm], folders: &[&Pat
     });
     parts.retain(|part| !part.is_empty());
     let more = match folders {
-        [folder] => format!("[runs and commands]({})", scene.link(&page_of(folder))),
+        [folder] => format!("[runs and commands]({})", context.link(&page_of(folder))),
         _ => "runs and commands behind the links above".to_owned(),
     };
     format!("<sub>{} · {more}</sub>\n", parts.join(", "))

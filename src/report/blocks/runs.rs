@@ -2,7 +2,7 @@
 
 use super::columns::{self, Column};
 use super::kept::{self, KeptRun};
-use super::scene::{Form, Rendered, Scene};
+use super::scene::{Form, PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{did_you_mean, picture, plain, table};
 use super::why::Why;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Returns the runs that a block selects: in the order of its names, newest first.
-pub fn select(scene: &Scene<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Vec<Why>> {
+pub fn select(scene: &PageContext<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Vec<Why>> {
     let all =
         find::runs(scene.kept).map_err(|e| vec![Why::mended_by(e.message(), kept::restore(scene.kept))])?;
     let mut chosen: Vec<PathBuf> = Vec::new();
@@ -77,7 +77,7 @@ fn nothing_kept(kept: &Path, all: &[PathBuf], name: &str) -> Why {
 }
 
 /// Returns a table of runs.
-pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
+pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
     let runs = select(scene, spec)?;
     let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
     let (differences, mut faults) = alike::compare(&rows, &spec.across);
@@ -102,7 +102,12 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
 }
 
 /// Returns pictures of runs, each with its origin.
-pub fn plot(scene: &Scene<'_>, spec: &Spec, plot: &str, alt: Option<&str>) -> Result<Rendered, Vec<Why>> {
+pub fn plot(
+    scene: &PageContext<'_>,
+    spec: &Spec,
+    plot: &str,
+    alt: Option<&str>,
+) -> Result<Rendered, Vec<Why>> {
     let runs = select(scene, spec)?;
     let mut rendered = sources_of(&runs);
     for run in &runs {
@@ -138,7 +143,7 @@ pub fn sources_of(runs: &[KeptRun]) -> Rendered {
 }
 
 /// Returns the origin of runs.
-fn footnotes(runs: &[KeptRun], scene: &Scene<'_>) -> String {
+fn footnotes(runs: &[KeptRun], scene: &PageContext<'_>) -> String {
     if scene.form == Form::Inline {
         return inline::runs(runs, scene);
     }

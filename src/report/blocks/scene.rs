@@ -1,23 +1,23 @@
-//! The context in which a block is rendered, and the result.
+//! What a block of a page is rendered with, and the rendered block.
 
 use super::kept::Source;
 use super::text;
 use super::why::Why;
 use std::path::{Path, PathBuf};
 
-/// Location of a block's hashes, and with it the form of its provenance.
+/// Where the hashes of a block are stored, which also decides how its provenance is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Hashes in `report.lock`, and one line of provenance that links to the README of a kept folder.
+    /// In `report.lock`. The provenance is one line with a link to the README of the kept folder.
     Locked,
-    /// Hashes in the page itself, and a line of provenance per run. Written by earlier versions; `xrun report
-    /// --migrate` turns it into the other form.
+    /// In the page itself. The provenance is one line per run. Earlier versions wrote this form; `xrun report
+    /// --migrate` converts it to [`Form::Locked`].
     Inline,
 }
 
 impl Form {
-    /// Returns the word for one run of a comparison.
-    pub fn trial(self) -> &'static str {
+    /// Returns the word that the page uses for one run of a comparison.
+    pub fn trial_word(self) -> &'static str {
         match self {
             Form::Locked => "trial",
             Form::Inline => "turn",
@@ -25,19 +25,19 @@ impl Form {
     }
 }
 
-/// The context in which a block is rendered.
+/// What all blocks of a page are rendered with.
 #[derive(Clone, Copy, Debug)]
-pub struct Scene<'a> {
-    /// The form of the block.
+pub struct PageContext<'a> {
+    /// Where the block's hashes are stored.
     pub form: Form,
-    /// The folder of kept things.
+    /// The folder of kept runs, sweeps and comparisons, such as `results/kept`.
     pub kept: &'a Path,
-    /// The folder of the page.
+    /// The folder that contains the page.
     pub page: &'a Path,
 }
 
-impl Scene<'_> {
-    /// Returns a path as a link from the page.
+impl PageContext<'_> {
+    /// Returns `to` as a relative link from the page.
     pub fn link(&self, to: &Path) -> String {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         // The empty path is the current folder, which `absolute` refuses.
@@ -50,23 +50,30 @@ impl Scene<'_> {
 pub struct Rendered {
     /// The Markdown.
     pub text: String,
-    /// Kept folders that it was rendered from.
+    /// The kept folders whose data it shows.
     pub sources: Vec<Source>,
-    /// Figures that belong to it, with their expected content.
+    /// Paths and contents of the SVG files that it links to.
     pub figures: Vec<(PathBuf, String)>,
-    /// Reasons why it must not be used.
+    /// Problems of the kept data because of which it must not be written into the page.
     pub faults: Vec<Why>,
-    /// Commits that its numbers were measured at.
+    /// Commits of xrun that its numbers were measured with.
     pub commits: Vec<String>,
 }
 
 impl Rendered {
-    /// Adds a figure, `STEM-THEME.svg` per theme, and returns the Markdown that shows it.
-    pub fn show(&mut self, scene: &Scene<'_>, stem: &Path, drawn: Vec<(&str, String)>, alt: &str) -> String {
+    /// Adds a figure, drawn once per theme as (theme, SVG) and stored as `STEM-THEME.svg`. Returns the
+    /// Markdown that shows it.
+    pub fn add_figure(
+        &mut self,
+        context: &PageContext<'_>,
+        stem: &Path,
+        drawn: Vec<(&str, String)>,
+        alt: &str,
+    ) -> String {
         let mut links = Vec::new();
         for (theme, svg) in drawn {
             let path = PathBuf::from(format!("{}-{theme}.svg", stem.display()));
-            links.push(scene.link(&path));
+            links.push(context.link(&path));
             self.figures.push((path, svg));
         }
         match &links[..] {

@@ -1,7 +1,7 @@
 //! Kept comparisons in the order of a key: ratios by the number of GPUs, the width, the batch.
 
 use super::kept::{KeptRun, Source};
-use super::scene::{Form, Rendered, Scene};
+use super::scene::{Form, PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{code, plain, table};
 use super::why::Why;
@@ -26,7 +26,7 @@ struct Member {
 
 /// Returns a table of the newest comparison of each name at each value of `over`, and a picture of them.
 pub fn render(
-    scene: &Scene<'_>,
+    context: &PageContext<'_>,
     spec: &Spec,
     over: &'static str,
     alt: Option<&str>,
@@ -34,8 +34,8 @@ pub fn render(
     let mut members: Vec<Member> = Vec::new();
     for name in &spec.select {
         // Newest first: entries that exist already are newer.
-        for folder in comparison::find_all(scene.kept, name)? {
-            let member = member(scene, folder, over)?;
+        for folder in comparison::find_all(context.kept, name)? {
+            let member = member(context, folder, over)?;
             let is_newest = |m: &Member| m.at != member.at || m.comparison.name != member.comparison.name;
             if members.iter().all(is_newest) {
                 members.push(member);
@@ -51,7 +51,7 @@ pub fn render(
     let (differences, faults) = unlike(&members, spec, over);
     rendered.faults.extend(faults);
 
-    let mut text = rows(scene, &members, over);
+    let mut text = rows(context, &members, over);
     text.push('\n');
     let selected = spec.select.join("+").replace('/', "-");
     // A name that is too long for a file is replaced by its hash.
@@ -68,16 +68,16 @@ pub fn render(
         .collect();
     let drawn = figure::series(&points, over).map_err(|e| vec![Why::stale(e.message())])?;
     let said = format!("Tokens per second before and after, and their ratio, by {over}");
-    let stem = scene.kept.join(COMPARISONS).join(PLOTS).join(named);
-    text += &rendered.show(scene, &stem, drawn, alt.unwrap_or(&said));
+    let stem = context.kept.join(COMPARISONS).join(PLOTS).join(named);
+    text += &rendered.add_figure(context, &stem, drawn, alt.unwrap_or(&said));
     let comparisons: Vec<&Comparison> = members.iter().map(|member| &member.comparison).collect();
-    text += &match scene.form {
-        Form::Inline => inline::series(scene, &comparisons, &all_runs),
+    text += &match context.form {
+        Form::Inline => inline::series(context, &comparisons, &all_runs),
         Form::Locked => {
             let arms: Vec<&Arm> =
                 comparisons.iter().flat_map(|found| [&found.baseline, &found.candidate]).collect();
             let folders: Vec<&Path> = members.iter().map(|member| member.source.folder.as_path()).collect();
-            provenance::line(scene, &all_runs.iter().collect::<Vec<_>>(), &arms, &folders)
+            provenance::line(context, &all_runs.iter().collect::<Vec<_>>(), &arms, &folders)
         }
     };
     text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
@@ -86,9 +86,9 @@ pub fn render(
 }
 
 /// Reads a comparison, and the key's value in its first kept run, of the candidate where that has one.
-fn member(scene: &Scene<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<Why>> {
-    let (source, comparison) = comparison::read(scene, &folder)?;
-    let runs = comparison::kept_runs(scene, &source, &comparison)?;
+fn member(context: &PageContext<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<Why>> {
+    let (source, comparison) = comparison::read(context, &folder)?;
+    let runs = comparison::kept_runs(context, &source, &comparison)?;
     let mut trials: Vec<_> = comparison.trials.iter().collect();
     trials.sort_by_key(|trial| !trial.is_candidate);
     let first = trials.iter().filter_map(|trial| trial.run.as_ref()).find_map(|id| runs.get(id));
@@ -102,8 +102,8 @@ fn member(scene: &Scene<'_>, folder: PathBuf, over: &str) -> Result<Member, Vec<
 }
 
 /// Returns the page of a comparison that a row leads to.
-fn folder_or_readme(scene: &Scene<'_>, member: &Member) -> PathBuf {
-    match scene.form {
+fn folder_or_readme(context: &PageContext<'_>, member: &Member) -> PathBuf {
+    match context.form {
         Form::Inline => member.source.folder.clone(),
         Form::Locked => provenance::page_of(&member.source.folder),
     }
@@ -123,7 +123,7 @@ fn key_value(value: f64) -> String {
     if value.fract() == 0.0 { decimal(Some(value), 0) } else { value.to_string() }
 }
 
-fn rows(scene: &Scene<'_>, members: &[Member], over: &str) -> String {
+fn rows(context: &PageContext<'_>, members: &[Member], over: &str) -> String {
     let over = format!(">{}", code(over));
     let headings = [
         "comparison",
@@ -142,7 +142,7 @@ fn rows(scene: &Scene<'_>, members: &[Member], over: &str) -> String {
         let prediction =
             found.predicts.as_ref().map(|said| format!("{}: {}", code(said), comparison::held(found)));
         vec![
-            format!("[{}]({})", plain(&found.name), scene.link(&folder_or_readme(scene, member))),
+            format!("[{}]({})", plain(&found.name), context.link(&folder_or_readme(context, member))),
             key_value(member.at),
             speed(&found.baseline),
             speed(&found.candidate),

@@ -2,7 +2,7 @@
 
 use super::columns::{self, Column};
 use super::kept::{self, KeptRun, Source};
-use super::scene::{Form, Rendered, Scene};
+use super::scene::{Form, PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{code, did_you_mean, plain, short_hash, table};
 use super::why::Why;
@@ -16,7 +16,7 @@ use std::path::Path;
 pub const SWEEPS: &str = "sweeps";
 
 /// Returns a table of the cells of the selected sweeps.
-pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
+pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
     let mut cells = Vec::new();
     let mut rendered = Rendered::default();
     for name in &spec.select {
@@ -145,7 +145,7 @@ fn of_cell(cell: &Attempt, column: &Column) -> String {
 }
 
 /// Returns the builds and devices of the cells, which have no run that is kept in general.
-fn origin(sweeps: &[&Source], cells: &[Attempt], scene: &Scene<'_>) -> String {
+fn origin(sweeps: &[&Source], cells: &[Attempt], scene: &PageContext<'_>) -> String {
     let distinct = |values: BTreeSet<&str>| values.into_iter().map(plain).collect::<Vec<_>>().join(", ");
     let devices = distinct(cells.iter().map(|cell| cell.device.as_str()).collect());
     let builds = distinct(cells.iter().map(|cell| cell.build.as_str()).collect());

@@ -19,7 +19,7 @@ const TABLE: &str = "the algorithms of matrix products";
 /// # Errors
 /// When a kernel does not compile, or ranks are on different GPUs or libraries.
 pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Communicator) -> Result<()> {
-    let Some(gpu) = device.gpu().filter(|_| comm.world() > 1) else {
+    let Some(gpu) = device.gpu().filter(|_| comm.world_size() > 1) else {
         return prepare(device, programs.sections());
     };
     if comm.rank() == 0 {
@@ -46,7 +46,7 @@ pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Com
 /// # Errors
 /// As [`Gpu::join_ranks`].
 pub(super) fn connect_gpus(gpu: &Gpu, comm: &dyn Communicator, channels: Option<usize>) -> Result<()> {
-    gpu.join_ranks(comm.rank(), comm.world(), channels, |id| {
+    gpu.join_ranks(comm.rank(), comm.world_size(), channels, |id| {
         let bytes = comm.broadcast("the id of NCCL", id.map(Vec::from).unwrap_or_default())?;
         UniqueId::try_from(bytes).map_err(|_| Error::failed("rank 0 sent no id of NCCL"))
     })?;

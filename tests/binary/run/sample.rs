@@ -137,7 +137,7 @@ fn the_cache_changes_nothing() {
         seq_len: 32,
         local_batch_size: 2,
         accumulation: 1,
-        world: 1,
+        world_size: 1,
         rank: 0,
         cross_documents: true,
         seed: plan.seed,

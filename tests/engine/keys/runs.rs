@@ -219,7 +219,7 @@ pub fn compares(before: &[String], after: &[String]) -> std::result::Result<(), 
         let run = |rank: &mut Rank| train::train(rank, &setup.plan, &Stop::default(), None).map(|_| ());
         setup.on_ranks(of, run).err().map(|e| e.message().to_owned())
     };
-    let world = Setup::new(&strs(before)).plan.batch.world;
+    let world = Setup::new(&strs(before)).plan.batch.world_size;
     let step = |error: &Option<String>| -> Option<String> {
         let (_, rest) = error.as_ref()?.split_once("differs between rank 0 and rank 1 after step ")?;
         Some(rest.split_once(": replicas have drifted apart")?.0.to_owned())
@@ -258,7 +258,7 @@ pub fn poisons(before: &[String], after: &[String]) -> std::result::Result<(), S
         setup.programs = Arc::new(spoiled(&setup.programs));
         setup.train(1).iter().map(|rank| rank.bad.is_some()).collect::<Vec<_>>()
     };
-    let world = Setup::new(&strs(before)).plan.batch.world;
+    let world = Setup::new(&strs(before)).plan.batch.world_size;
     match (bad(before), bad(after)) {
         (quiet, poisoned) if quiet == vec![false; world] && poisoned == vec![true; world] => Ok(()),
         other => Err(format!("ranks that found a NaN: {other:?}")),

@@ -27,7 +27,7 @@ pub struct Report {
     pub driver_cuda: Option<(i32, i32)>,
     /// NVIDIA's libraries.
     pub libraries: Vec<Library>,
-    /// The architectures that the compiler of kernels knows, such as 90; `None` without it.
+    /// The architectures that NVRTC can compile for, such as 90; `None` without NVRTC.
     pub compiles_for: Option<Vec<u32>>,
     /// The compiler's log of a trial kernel; `None` if it compiled, or without a compiler.
     pub trial_error: Option<String>,
@@ -133,7 +133,7 @@ pub fn examine() -> Report {
         verdict: GpuStatus::NoGpu,
         driver: nvml::driver_version(),
         driver_cuda,
-        trial_error: compiles_for.as_ref().and_then(|_| trial(target).err()),
+        trial_error: compiles_for.as_ref().and_then(|_| trial_compile(target).err()),
         compiles_for,
         libraries,
         cards_on_the_bus: cards_on_the_bus(Path::new("/sys/bus/pci/devices")),
@@ -147,10 +147,10 @@ pub fn examine() -> Report {
     report
 }
 
-/// Compiles the smallest kernel for an architecture, or for Hopper where there is no GPU.
-fn trial(capability: Option<(u32, u32)>) -> Result<(), String> {
+/// Compiles a trivial kernel for an architecture, or for Hopper where there is no GPU.
+fn trial_compile(capability: Option<(u32, u32)>) -> Result<(), String> {
     let properties = crate::device::gpu::Properties::of_architecture(capability.unwrap_or((9, 0)));
-    super::compiler::trial(&properties.architecture()).map_err(|e| e.message().to_owned())
+    super::compiler::compile_trivial_kernel(&properties.architecture()).map_err(|e| e.message().to_owned())
 }
 
 impl Library {

@@ -36,7 +36,7 @@ const CALL_GRACE: Duration = Duration::from_secs(2);
 pub struct Nccl {
     api: &'static Api,
     rank: usize,
-    world: usize,
+    world_size: usize,
     /// Held during every call, so that no call begins while the communicator ends.
     calls: Arc<Mutex<()>>,
     state: Mutex<State>,
@@ -71,7 +71,7 @@ impl Nccl {
     /// When NCCL is missing (how to get it), `share` fails, or NCCL cannot join the GPUs.
     pub(super) fn join(
         rank: usize,
-        world: usize,
+        world_size: usize,
         channels: Option<usize>,
         share: impl FnOnce(Option<UniqueId>) -> Result<UniqueId>,
     ) -> Result<Self> {
@@ -82,10 +82,10 @@ impl Nccl {
         // SAFETY: addresses of a handle to be filled in and of a configuration as NCCL has it; the context is
         // current.
         let status =
-            unsafe { (api.init_rank)(&raw mut handle, world as i32, id, rank as i32, &raw mut config) };
-        api.check(status, &format!("join {world} GPUs as rank {rank}"))?;
+            unsafe { (api.init_rank)(&raw mut handle, world_size as i32, id, rank as i32, &raw mut config) };
+        api.check(status, &format!("join {world_size} GPUs as rank {rank}"))?;
         let state = State { handle: Some(Handle(handle)), shut_down: false, aborted: None, ending: None };
-        Ok(Self { api, rank, world, calls: Arc::default(), state: Mutex::new(state) })
+        Ok(Self { api, rank, world_size, calls: Arc::default(), state: Mutex::new(state) })
     }
 
     /// Returns this rank, from 0.
@@ -94,8 +94,8 @@ impl Nccl {
     }
 
     /// Returns the number of ranks.
-    pub fn world(&self) -> usize {
-        self.world
+    pub fn world_size(&self) -> usize {
+        self.world_size
     }
 
     /// Replaces f32 tensors, given as (address, elements), by their sums over ranks, in one group.
@@ -184,7 +184,7 @@ impl Nccl {
     fn call(&self, doing: &str, call: impl FnOnce(&Api, ncclComm_t) -> i32) -> Result<()> {
         let _guard = lock(&self.calls);
         let status = call(self.api, self.handle()?);
-        self.api.check(status, &format!("{doing} (rank {} of {})", self.rank, self.world))
+        self.api.check(status, &format!("{doing} (rank {} of {})", self.rank, self.world_size))
     }
 
     /// Ends the communicator: destroys it if all ranks have shut down, aborts it otherwise. Returns false if
