@@ -92,9 +92,13 @@ impl Teams {
     /// Returns the assignment for rows of `width` elements. A thread holds at most 64 bytes of a row. (Rows
     /// longer than 512 threads hold spill to local memory: slow, but correct.)
     pub(super) fn new(dtype: DType, width: usize) -> Self {
-        const HELD: usize = 64;
+        Self::with_elements_per_thread(dtype, width, 64 / dtype.size())
+    }
+
+    /// Returns the assignment in which a thread holds at most `elements` of a row.
+    pub(super) fn with_elements_per_thread(dtype: DType, width: usize, elements: usize) -> Self {
         let vec = vector_width(width, dtype);
-        let packs = HELD / (vec * dtype.size());
+        let packs = (elements / vec).max(1);
         let team = (width / vec).div_ceil(packs).next_power_of_two().clamp(4, 512);
         Self { dtype, width, vec, team, threads: team.max(256) }
     }

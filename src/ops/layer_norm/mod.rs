@@ -359,7 +359,8 @@ impl Op for LayerNormGrad {
         let mut args: Vec<Arg> = pointers.map(|&p| p.into()).collect();
         args.extend([Arg::from(rows), Arg::from(run)]);
         args.extend(norm_args(self.eps, w));
-        Teams::new(cx.input_spec(0).dtype, w.width()).launch(
+        // Two sums per element of a row are held as well: with 32 elements per thread they spill.
+        Teams::with_elements_per_thread(cx.input_spec(0).dtype, w.width(), 16).launch(
             cx,
             ("layer_norm", entry),
             (rows, run),
