@@ -145,9 +145,9 @@ impl<'a> Canvas<'a> {
 
     /// Writes a line of text, vertically centred on a position.
     fn write(&self, text: &str, at: (i32, i32), style: Style) {
-        let Style { colour: RGBColor(r, g, b), size, weight, anchor } = style;
+        let Style { colour: RGBColor(r, g, b), size, weight, anchor, is_tick } = style;
         let (text, colour) = (text.to_owned(), format!("#{r:02X}{g:02X}{b:02X}"));
-        self.lines.borrow_mut().push(Line { text, weight, size, anchor, at, colour });
+        self.lines.borrow_mut().push(Line { text, weight, size, anchor, at, colour, is_tick });
     }
 }
 
@@ -226,11 +226,7 @@ fn draw_panel(
     for tick in panel.ticks(bottom - top) {
         let (_, y) = plot.map_coordinate(&(figure.x.0, place(tick)));
         page.draw(&PathElement::new([(left, y), (right, y)], thin_line))?;
-        page.write(
-            &(panel.y_label)(tick),
-            (left - LABEL_GAP, y),
-            Style::new(theme.muted).anchor(Anchor::End),
-        );
+        page.write(&(panel.y_label)(tick), (left - LABEL_GAP, y), Style::new(theme.muted).tick(Anchor::End));
     }
     page.draw(&PathElement::new([(left, bottom), (right, bottom)], theme.axis.stroke_width(2)))?;
     // There is no step between two steps.
@@ -241,7 +237,7 @@ fn draw_panel(
         page.draw(&PathElement::new([(x, bottom), (x, bottom + 9)], theme.axis.stroke_width(2)))?;
         if is_last {
             let label = if figure.x_at.is_some() { tick.to_string() } else { short(tick) };
-            page.write(&label, (x, bottom + 30), Style::new(theme.muted).anchor(Anchor::Middle));
+            page.write(&label, (x, bottom + 30), Style::new(theme.muted).tick(Anchor::Middle));
         }
     }
     page.write(&panel.y_name, (left, top - 28), Style::new(theme.muted));
@@ -291,15 +287,20 @@ struct Style {
     size: f64,
     weight: Weight,
     anchor: Anchor,
+    is_tick: bool,
 }
 
 impl Style {
     fn new(colour: RGBColor) -> Self {
-        Self { colour, size: TEXT, weight: Weight::Regular, anchor: Anchor::Start }
+        Self { colour, size: TEXT, weight: Weight::Regular, anchor: Anchor::Start, is_tick: false }
     }
 
     fn title(self) -> Self {
         Self { size: TITLE, weight: Weight::SemiBold, ..self }
+    }
+
+    fn tick(self, anchor: Anchor) -> Self {
+        Self { anchor, is_tick: true, ..self }
     }
 
     fn anchor(self, anchor: Anchor) -> Self {

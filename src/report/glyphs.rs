@@ -49,6 +49,8 @@ pub struct Line {
     pub at: (i32, i32),
     /// Colour as `#rrggbb`.
     pub colour: String,
+    /// True for the number at a tick of an axis, which readers of the page's text need not hear.
+    pub is_tick: bool,
 }
 
 /// Returns the width of a line of text in the regular weight, in the unit of `size` (pixels per em). Pairs of
@@ -80,10 +82,9 @@ pub fn svg(lines: &[Line]) -> Result<String> {
                     Anchor::End => 1.0,
                 };
         let y = f64::from(line.at.1) + placed.x_height * scale / 2.0;
-        // Numbers at ticks are named by their axis.
-        let label = match line.text.contains(char::is_alphabetic) {
-            true => format!(" aria-label=\"{}\"", escape(&line.text)),
-            false => String::new(),
+        let label = match line.is_tick {
+            true => String::new(),
+            false => format!(" aria-label=\"{}\"", escape(&line.text)),
         };
         // Fonts count y upwards, pictures downwards.
         let _ = write!(
@@ -225,7 +226,7 @@ mod tests {
 
     fn line(text: &str, weight: Weight) -> Line {
         let (anchor, colour) = (Anchor::Start, "#000000".to_owned());
-        Line { text: text.to_owned(), weight, size: 30.0, anchor, at: (9, 40), colour }
+        Line { text: text.to_owned(), weight, size: 30.0, anchor, at: (9, 40), colour, is_tick: false }
     }
 
     #[test]

@@ -160,7 +160,7 @@ fn lines<'a, 'b>(members: &'a [Point<'b>]) -> Vec<Vec<&'a Point<'b>>> {
 
 /// Returns all digits before the point, so that arms that differ little have different labels.
 fn whole(value: f64) -> String {
-    decimal(Some(value), if value.abs() < 100.0 { 2 } else { 0 })
+    decimal(Some(value), if value != 0.0 && value.abs() < 100.0 { 2 } else { 0 })
 }
 
 /// Returns the blocks of a trial side by side, in the order of execution.
