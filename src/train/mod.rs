@@ -44,9 +44,9 @@ use std::time::Instant;
 /// Result of a training loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A stop was requested; the state was saved.
+    /// Every step was trained. The recorder knows whether the state was saved.
     Finished,
-    /// Somebody asked for a stop; the state was saved.
+    /// A stop was requested. The recorder knows why, and whether the state was saved.
     Interrupted,
     /// A value was not finite. Nothing was updated in that step.
     Diverged {
@@ -87,8 +87,10 @@ pub fn train(
             }
             rank.launch_step()?;
         }
-        // A signal on one rank stops all ranks after the same step: the last one queued on a device.
-        let report = rank.finish_step(stop.requested())?;
+        // A signal on one rank, or a disk that takes no rows, stops all ranks after the same step: the last one
+        // queued on a device.
+        let full = recorder.as_ref().is_some_and(|recorder| recorder.write_error().is_some());
+        let report = rank.finish_step(stop.requested() || full)?;
         stopping |= report.stop;
         if let Some(bad) = report.bad {
             return Ok(Outcome::Diverged { step: report.step, bad });

@@ -84,16 +84,62 @@ fn resume_gives_the_uninterrupted_bytes_whatever_was_torn() {
         let (mut writer, cut) = RowWriter::resume(&torn, 7).unwrap();
         let removed = &expected[checkpoint_at..length];
         let rows_cut = removed.iter().filter(|&&byte| byte == b'\n').count();
-        assert_eq!(
-            cut,
-            ResumedRows { last: Some(metrics(7)), rows_kept: 7, rows_cut, bytes_cut: removed.len() as u64 },
-            "{length}"
-        );
+        let bytes_cut = removed.len() as u64;
+        let steps_cut = (rows_cut > 0).then_some((8, 7 + rows_cut as u64));
+        let last = Some(metrics(7));
+        assert_eq!(cut, ResumedRows { last, rows_kept: 7, rows_cut, steps_cut, bytes_cut }, "{length}");
         for step in 8..=12 {
             writer.append(&metrics(step)).unwrap();
         }
         assert_eq!(std::fs::read(&torn).unwrap(), expected, "{length}");
     }
+}
+
+/// A resume that cannot save in its turn, as on a disk that is still full, has lost no row.
+#[test]
+fn dropped_rows_are_there_until_a_checkpoint_reaches_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("metrics.csv"), dir.path().join("unsaved-metrics.csv"));
+    let mut writer = RowWriter::create(&path).unwrap();
+    (1..=9).for_each(|step| writer.append(&metrics(step)).unwrap());
+    for (killed_at, reaches) in [(5, 9), (7, 9)] {
+        let (mut writer, cut) = RowWriter::resume(&path, 4).unwrap();
+        assert_eq!(cut.steps_cut.unwrap().0, 5);
+        assert_eq!(read::<MetricsRow>(&copy).unwrap(), (5..=reaches).map(metrics).collect::<Vec<_>>());
+        (5..=killed_at).for_each(|step| writer.append(&metrics(step)).unwrap());
+        writer.saved(4).unwrap();
+        assert!(copy.exists());
+    }
+    let (mut writer, _) = RowWriter::resume(&path, 4).unwrap();
+    (5..=9).for_each(|step| writer.append(&metrics(step)).unwrap());
+    writer.saved(8).unwrap();
+    assert!(copy.exists());
+    writer.saved(9).unwrap();
+    assert!(!copy.exists());
+    // Without a copy, nothing is dropped.
+    let before = std::fs::read(&path).unwrap();
+    std::fs::create_dir(&copy).unwrap();
+    assert!(RowWriter::<MetricsRow>::resume(&path, 4).is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+/// A row that cannot be written waits for the next one.
+#[test]
+fn rows_wait_for_a_disk_that_takes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metrics.csv");
+    let mut writer = RowWriter::create(&path).unwrap();
+    writer.append(&metrics(1)).unwrap();
+    // A handle that cannot write stands for a full disk.
+    let writable = std::mem::replace(&mut writer.file, File::open(&path).unwrap());
+    for step in 2..=3 {
+        assert!(writer.append(&metrics(step)).unwrap_err().message().contains("metrics.csv"));
+    }
+    assert!(writer.sync().is_err());
+    assert_eq!(read::<MetricsRow>(&path).unwrap(), [metrics(1)]);
+    writer.file = writable;
+    writer.sync().unwrap();
+    assert_eq!(read::<MetricsRow>(&path).unwrap(), [metrics(1), metrics(2), metrics(3)]);
 }
 
 #[test]
@@ -103,7 +149,10 @@ fn resume_says_how_far_the_rows_reach() {
     let mut writer = RowWriter::create(&path).unwrap();
     writer.append(&metrics(1)).unwrap();
     let (_, cut) = RowWriter::<MetricsRow>::resume(&path, 9).unwrap();
-    assert_eq!(cut, ResumedRows { last: Some(metrics(1)), rows_kept: 1, rows_cut: 0, bytes_cut: 0 });
+    assert_eq!(
+        cut,
+        ResumedRows { last: Some(metrics(1)), rows_kept: 1, rows_cut: 0, steps_cut: None, bytes_cut: 0 }
+    );
     // A file cut within its header, and a missing one, start anew.
     for bytes in [Some(&b"step,tok"[..]), Some(b""), None] {
         std::fs::remove_file(&path).unwrap();
@@ -111,7 +160,7 @@ fn resume_says_how_far_the_rows_reach() {
             std::fs::write(&path, bytes).unwrap();
         }
         let (mut writer, cut) = RowWriter::resume(&path, 9).unwrap();
-        assert_eq!(cut, ResumedRows { last: None, rows_kept: 0, rows_cut: 0, bytes_cut: 0 });
+        assert_eq!(cut, ResumedRows { last: None, rows_kept: 0, rows_cut: 0, steps_cut: None, bytes_cut: 0 });
         writer.append(&metrics(1)).unwrap();
         assert_eq!(read::<MetricsRow>(&path).unwrap(), [metrics(1)]);
     }

@@ -1,6 +1,7 @@
 //! The binary from outside: runs that end, are killed, stopped, resumed, damaged; what they leave; what they refuse.
 
 mod damage;
+mod disk;
 mod doctor;
 mod export;
 mod failures;
