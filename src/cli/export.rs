@@ -2,6 +2,7 @@
 
 use super::terminal::eprint_line;
 use crate::checkpoint::{self, Loaded};
+use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, IoContext, Result};
 use crate::model::hf_export::{self, Dtype, Export};
 use crate::plan::Model;
@@ -11,7 +12,6 @@ use crate::results::find;
 use crate::train::recipe_of;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenizers::Tokenizer;
 
 /// Arguments of `xrun export`.
 #[derive(clap::Args, Debug)]
@@ -115,8 +115,7 @@ fn end_token_id(checkpoint: &Loaded, tokenizer_json: &str) -> Result<u32> {
     if let Some(id) = checkpoint.meta().extra.get(checkpoint::END_TOKEN_ID) {
         return id.parse().map_err(|_| Error::failed(format!("{id:?} is no token id")));
     }
-    let tokenizer = Tokenizer::from_bytes(tokenizer_json)
-        .map_err(|e| Error::usage(format!("tokenizer.json is wrong: {e}")))?;
+    let tokenizer = GuardedTokenizer::parse(tokenizer_json)?;
     tokenizer.token_to_id("<|endoftext|>").ok_or_else(|| {
         Error::usage(
             "the tokenizer has no <|endoftext|> and the checkpoint does not say what ends a document",
