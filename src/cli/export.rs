@@ -3,14 +3,13 @@
 use super::terminal::eprint_line;
 use crate::checkpoint::{self, Loaded};
 use crate::data::tokenizer::GuardedTokenizer;
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 use crate::model::hf_export::{self, Dtype, Export};
 use crate::plan::Model;
 use crate::policy::Communication;
 use crate::recipe::{Recipe, WorldSize};
 use crate::results::find;
-use crate::train::recipe_of;
-use std::fs;
+use crate::train::{recipe_of, tokenizer_json};
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun export`.
@@ -41,9 +40,8 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     for warning in checkpoint.warnings() {
         eprint_line(&format!("warning: {warning}"));
     }
-    let path = run.join("tokenizer.json");
-    let tokenizer_json =
-        fs::read_to_string(&path).at("read", &path).map_err(|e| Error::usage(e.message()))?;
+    let tokenizer_json = tokenizer_json(&run, &checkpoint)?;
+    checkpoint.check_finite()?;
     let recipe = recipe_of(&checkpoint)?;
     check(&recipe, &checkpoint)?;
     let export = model(&recipe, &checkpoint, &tokenizer_json, args.dtype)?;

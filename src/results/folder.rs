@@ -3,7 +3,7 @@
 use super::atomic::{self, json};
 pub use super::names::*;
 use super::provenance::{Environment, host_name};
-use super::rows::{ResumedRows, Row, RowWriter};
+use super::rows::{ResumedRows, Row, RowWriter, SavedRows};
 use super::summary::{Status, Summary};
 use crate::error::{Error, IoContext, Result};
 use jiff::Timestamp;
@@ -137,8 +137,13 @@ impl RunFolder {
     }
 
     /// Continues the file of a row type after a checkpoint of `step`; see [`RowWriter::resume`].
-    pub fn resume_rows<R: Row>(&self, file: &str, step: u64) -> Result<(RowWriter<R>, ResumedRows<R>)> {
-        RowWriter::resume(&self.path.join(file), step)
+    pub fn resume_rows<R: Row>(
+        &self,
+        file: &str,
+        step: u64,
+        saved: Option<&SavedRows>,
+    ) -> Result<(RowWriter<R>, ResumedRows<R>)> {
+        RowWriter::resume(&self.path.join(file), step, saved)
     }
 
     /// Returns the folder of checkpoints, creating it if necessary.
@@ -374,7 +379,7 @@ mod tests {
         folder.write_environment(&environment).unwrap();
         assert!(folder.path().join("env.json").exists() && folder.path().join("env-2.json").exists());
         folder.start_rows::<MetricsRow>(METRICS).unwrap();
-        let (_, cut) = folder.resume_rows::<TimingRow>(TIMING, 3).unwrap();
+        let (_, cut) = folder.resume_rows::<TimingRow>(TIMING, 3, None).unwrap();
         assert!(cut.last.is_none_or(|row| row.phase == Phase::Train));
         assert_eq!(folder.summary().unwrap().run, folder.name());
         assert!(folder.checkpoints().unwrap().is_dir());

@@ -7,7 +7,7 @@ pub use crate::metrics::{MetricsRow, Phase, TimingRow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,11 @@ pub trait Row: Serialize + DeserializeOwned {
 
     /// Returns the step that the row belongs to. Rows are written in ascending order of steps.
     fn step(&self) -> u64;
+
+    /// Returns true for the row of a save, which is written after the checkpoint that holds the hash of those before.
+    fn is_of_save(&self) -> bool {
+        false
+    }
 }
 
 impl Row for MetricsRow {
@@ -33,6 +38,42 @@ impl Row for TimingRow {
 
     fn step(&self) -> u64 {
         self.step
+    }
+
+    fn is_of_save(&self) -> bool {
+        self.phase == Phase::Save
+    }
+}
+
+/// The beginning of a row file as a checkpoint knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedRows {
+    /// Bytes of the header and of all rows when the checkpoint was saved.
+    pub bytes: u64,
+    /// Their BLAKE3, in hexadecimal.
+    pub blake3: String,
+}
+
+impl SavedRows {
+    /// Checks that a file begins with these bytes.
+    ///
+    /// # Errors
+    /// When it does not, or cannot be read.
+    pub fn verify(&self, path: &Path, step: u64) -> Result<()> {
+        let bytes = match std::fs::read(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
+            bytes => bytes.at("read", path)?,
+        };
+        let saved = usize::try_from(self.bytes).ok().and_then(|length| bytes.get(..length));
+        if saved.is_some_and(|saved| blake3::hash(saved).to_hex().as_str() == self.blake3) {
+            return Ok(());
+        }
+        Err(Error::failed(format!(
+            "{} was changed since the checkpoint of step {step}: its first {} bytes do not match their hash in the \
+             checkpoint's manifest. Restore the file, or start a new run from the checkpoint with `xrun resume RUN --fork`",
+            path.display(),
+            self.bytes
+        )))
     }
 }
 
@@ -60,6 +101,8 @@ pub struct RowWriter<R> {
     path: PathBuf,
     /// Bytes in the file: the header and whole rows.
     written: u64,
+    /// Hash of these bytes.
+    hasher: blake3::Hasher,
     /// Rows that could not be written yet.
     waiting: Vec<u8>,
     /// The last step of the rows that a resume dropped and no checkpoint has reached yet.
@@ -76,22 +119,29 @@ impl<R: Row> RowWriter<R> {
         let mut file = OpenOptions::new().write(true).create_new(true).open(path).at("create", path)?;
         let header = header(R::COLUMNS);
         file.write_all(&header).at("write", path)?;
-        Ok(Self::at_end(file, path, header.len()))
+        Ok(Self::at_end(file, path, &header))
     }
 
-    /// Creates a writer that appends to the first `written` bytes of a file.
-    fn at_end(file: File, path: &Path, written: usize) -> Self {
-        let (written, waiting) = (written as u64, Vec::new());
-        Self { file, path: path.to_owned(), written, waiting, unsaved_until: None, row: PhantomData }
+    /// Creates a writer that appends to a file with these bytes.
+    fn at_end(file: File, path: &Path, bytes: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(bytes);
+        let (path, written, waiting) = (path.to_owned(), bytes.len() as u64, Vec::new());
+        Self { file, path, written, hasher, waiting, unsaved_until: None, row: PhantomData }
     }
 
     /// Continues a file after a checkpoint: rows past `step`, and a torn last row, are cut off; the bytes
     /// before do not change. A missing file, or one with an incomplete header, is created again. Whole rows are copied
     /// before they are cut off; [`RowWriter::saved`] removes the copy.
     ///
+    /// `saved` is what the checkpoint knows of the file, `None` for checkpoints of earlier versions: rows up to its step
+    /// that it does not know, except that of its own save, are cut off too.
+    ///
     /// # Errors
-    /// A header of other columns, a damaged row that is not the last, or a copy that cannot be written.
-    pub fn resume(path: &Path, step: u64) -> Result<(Self, ResumedRows<R>)> {
+    /// Other bytes than those that the checkpoint knows, a header of other columns, a damaged row that is not the last,
+    /// or a copy that cannot be written.
+    pub fn resume(path: &Path, step: u64, saved: Option<&SavedRows>) -> Result<(Self, ResumedRows<R>)> {
+        saved.map_or(Ok(()), |saved| saved.verify(path, step))?;
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -108,7 +158,13 @@ impl<R: Row> RowWriter<R> {
             file.write_all(&header).at("write", path)?;
         } else {
             let mut rows = scan::<R>(path, &bytes, R::COLUMNS)?;
-            let dropped = rows.split_off(rows.partition_point(|row| row.row.step() <= step));
+            let mut known = rows.partition_point(|row| row.row.step() <= step);
+            if let Some(saved) = saved {
+                known = rows.partition_point(|row| row.end as u64 <= saved.bytes);
+                let next = rows.get(known).map(|row| &row.row);
+                known += usize::from(next.is_some_and(|row| row.step() == step && row.is_of_save()));
+            }
+            let dropped = rows.split_off(known);
             if let (Some(first), Some(last)) = (dropped.first(), dropped.last()) {
                 let from = rows.last().map_or(header.len(), |row| row.end);
                 unsaved::keep(path, &[&header, &bytes[from..last.end]].concat())?;
@@ -124,6 +180,7 @@ impl<R: Row> RowWriter<R> {
         }
         file.seek(SeekFrom::Start(kept as u64)).at("seek in", path)?;
         let unsaved_until = unsaved::last_step(path)?;
+        let kept = bytes.get(..kept).unwrap_or(&header);
         Ok((Self { unsaved_until, ..Self::at_end(file, path, kept) }, cut))
     }
 
@@ -147,6 +204,7 @@ impl<R: Row> RowWriter<R> {
             return Err(e).at("write", &self.path);
         }
         self.written += self.waiting.len() as u64;
+        self.hasher.update(&self.waiting);
         self.waiting.clear();
         Ok(())
     }
@@ -159,6 +217,11 @@ impl<R: Row> RowWriter<R> {
     pub fn sync(&mut self) -> Result<()> {
         self.flush()?;
         self.file.sync_data().at("sync", &self.path)
+    }
+
+    /// Returns the content of the file, as a checkpoint stores it; rows that wait are not in it.
+    pub fn content(&self) -> SavedRows {
+        SavedRows { bytes: self.written, blake3: self.hasher.finalize().to_hex().to_string() }
     }
 
     /// Removes the copy of the rows that a resume dropped, once a checkpoint of `step` makes it needless.

@@ -20,6 +20,7 @@ mod run;
 mod sample;
 mod start_message;
 mod train_ranks;
+mod verified;
 
 pub use conclude::{Ended, mark_failed};
 pub use generate::choose;
@@ -33,6 +34,7 @@ pub use request::{Origin, Request, WorkerRequest};
 pub use resume::recipe_of;
 pub use run::Run;
 pub use sample::{SampleRequest, sample};
+pub use verified::tokenizer_json;
 
 use crate::error::Result;
 use crate::exec::BadTensor;

@@ -2,7 +2,7 @@
 
 use super::gauges::Gauges;
 use super::rank::{Rank, StepReport};
-use crate::checkpoint::{Meta, Store};
+use crate::checkpoint::{FileRecord, Meta, Store};
 use crate::data::stories::judge;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, ErrorKind, Result};
@@ -11,9 +11,10 @@ use crate::plan::Plan;
 use crate::ranks::fault;
 use crate::results::folder::{ALGORITHMS, METRICS, TIMING, overwrite_running};
 use crate::results::progress::Progress;
-use crate::results::rows::{self, RowWriter};
+use crate::results::rows::{self, RowWriter, SavedRows};
 use crate::results::summary::{Sample, Sentences, Startup};
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, memory};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,6 +68,8 @@ pub struct RecorderInputs {
     pub from_step: u64,
     /// True if the folder has the rows of the earlier steps.
     pub resumed: bool,
+    /// What the checkpoint to resume knows of the row files; `None` where there is none, or one of another run.
+    pub saved_rows: Option<BTreeMap<String, FileRecord>>,
     /// Bytes of state and arena.
     pub planned_bytes: u64,
     /// True if generated sentences are checked against the grammar of the built-in stories.
@@ -87,13 +90,23 @@ impl Recorder {
             progress,
             from_step,
             resumed,
+            saved_rows,
             planned_bytes,
             judge,
         } = parts;
         // Before any row is dropped: on a disk that is still full, nothing changes.
         let store = Store::open(&folder.checkpoints()?, plan.intervals.keep)?;
         store.probe()?;
-        let (metrics, kept) = folder.resume_rows::<MetricsRow>(METRICS, from_step)?;
+        let saved = |file: &str| {
+            let FileRecord { bytes, blake3 } = saved_rows.as_ref()?.get(file)?.clone();
+            Some(SavedRows { bytes, blake3 })
+        };
+        let (saved_metrics, saved_timing) = (saved(METRICS), saved(TIMING));
+        if let Some(saved) = &saved_timing {
+            // Before `metrics.csv` is cut.
+            saved.verify(&folder.path().join(TIMING), from_step)?;
+        }
+        let (metrics, kept) = folder.resume_rows::<MetricsRow>(METRICS, from_step, saved_metrics.as_ref())?;
         let last = kept.last.map_or(0, |row| row.step);
         if resumed && last != from_step {
             return Err(Error::failed(format!(
@@ -102,7 +115,7 @@ impl Recorder {
                 folder.path().join(METRICS).display()
             )));
         }
-        let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, from_step)?;
+        let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, from_step, saved_timing.as_ref())?;
         summary.samples.retain(|sample| sample.step <= from_step);
         summary.status = Status::Running;
         summary.reason = None;
@@ -131,6 +144,12 @@ impl Recorder {
             unsaved: None,
             write_error: None,
         };
+        if saved_rows.is_some() && (saved_metrics.is_none() || saved_timing.is_none()) {
+            recorder.note(&format!(
+                "the checkpoint of step {from_step} is of an earlier version, without hashes of {METRICS} and {TIMING}: \
+                 their rows up to this step are taken over as they are"
+            ))?;
+        }
         if let Some((first, last)) = kept.steps_cut {
             let start = match from_step {
                 0 => "there is no checkpoint to continue from: this starts at step 0".to_owned(),
@@ -298,6 +317,9 @@ impl Recorder {
         synced.map_err(|e| e.context(format_args!("checkpoint of step {} not saved", rank.done())))?;
         self.meta.step = rank.done();
         self.meta.tokens_seen = rank.done() * self.plan.batch.tokens_per_step() as u64;
+        self.meta.rows = [(METRICS, self.metrics.content()), (TIMING, self.timing.content())]
+            .map(|(file, SavedRows { bytes, blake3 })| (file.to_owned(), FileRecord { bytes, blake3 }))
+            .into();
         let mut warnings = self.store.save(&self.meta, &rank.snapshot())?.warnings;
         let tidied = self.metrics.saved(rank.done()).and_then(|()| self.timing.saved(rank.done()));
         warnings.extend(tidied.err().map(|e| e.to_string()));

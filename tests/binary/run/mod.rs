@@ -11,4 +11,5 @@ mod resume;
 mod sample;
 mod signals;
 mod text;
+mod verified;
 mod wrong;
