@@ -96,7 +96,7 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
 /// As [`RunFolder::open`].
 pub(super) fn unfinished(results: &Path, recipe_hash: &str) -> Result<Option<PathBuf>> {
     for path in find::runs(results)? {
-        let summary = read_summary(&path)?;
+        let Some(summary) = find::summary_or_warn(&path) else { continue };
         if summary.recipe_hash == recipe_hash && summary.status.is_unfinished() {
             return RunFolder::open(&path).map(|_| Some(path));
         }

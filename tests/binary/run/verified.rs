@@ -120,3 +120,21 @@ fn weights_that_are_not_finite_are_refused() {
         place.xrun(&["sample", run.name(), "--checkpoint", "15"]).succeeds();
     }
 }
+
+/// One run that cannot be read is no reason not to resume another.
+#[test]
+fn a_damaged_summary_of_another_run_is_told_and_skipped() {
+    for more in [&["resume"][..], &["tiny.toml", "checkpoint.resume=auto", "checkpoint.keep=10"]] {
+        let place = Place::killed_after(20);
+        let run = place.run();
+        for name in ["results/tiny/20991231T235959Z-00000000", "results/other/20991231T235959Z-00000000"] {
+            place.write(&format!("{name}/summary.json"), b"{\"status\": \"runn");
+        }
+        place.xrun(more).succeeds().says(&[
+            "results/other/20991231T235959Z-00000000/summary.json",
+            "not a summary",
+            "resuming from step 20",
+        ]);
+        assert_eq!(run.summary().status, xrun::results::Status::Ok);
+    }
+}
