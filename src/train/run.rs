@@ -141,7 +141,9 @@ impl Run {
                 // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed, the
                 // hash stays that of the recipe as written.
                 if start.changes.is_empty() {
-                    context.recipe_hash.clone_from(&summary.recipe_hash);
+                    // The checkpoint's is verified.
+                    let saved = start.loaded.as_ref().map(|loaded| &loaded.meta().recipe_hash);
+                    context.recipe_hash.clone_from(saved.unwrap_or(&summary.recipe_hash));
                 }
                 (folder, summary)
             }

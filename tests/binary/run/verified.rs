@@ -86,6 +86,18 @@ fn a_checkpoint_of_an_earlier_version_resumes_and_says_what_it_does_not_know() {
 }
 
 #[test]
+fn the_hash_of_the_recipe_is_that_of_the_checkpoint() {
+    let place = Place::killed_after(20);
+    let run = place.run();
+    let hash = run.summary().recipe_hash;
+    let forged = run.text("summary.json").replace(&hash, &"0".repeat(hash.len()));
+    fs::write(run.path.join("summary.json"), forged).unwrap();
+    place.xrun(&["resume"]).succeeds();
+    assert_eq!(run.summary().recipe_hash, hash);
+    run.ended_as_uninterrupted();
+}
+
+#[test]
 fn a_changed_tokenizer_is_not_sampled_or_exported() {
     let place = Place::killed_after(20);
     let run = place.run();
