@@ -56,7 +56,8 @@ fn open(run: &Path, step: Option<u64>) -> Result<Loaded> {
         Some(step) => checkpoint::at_step(&dir, step),
         None => checkpoint::newest(&dir)?.ok_or_else(|| {
             Error::usage(format!(
-                "{} has no checkpoint: RUN is a run's folder, and checkpoint.interval must have come round once",
+                "{} has no checkpoint: RUN is a run's folder, which saves at its end and every checkpoint.interval steps or \
+                 checkpoint.minutes, unless checkpoint.keep is 0",
                 run.display()
             ))
         }),

@@ -7,7 +7,7 @@ use crate::data::stories::judge;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::flops_per_token;
-use crate::plan::Plan;
+use crate::plan::{CheckpointInterval, Plan};
 use crate::ranks::fault;
 use crate::results::folder::{ALGORITHMS, METRICS, TIMING, overwrite_running};
 use crate::results::progress::Progress;
@@ -46,6 +46,8 @@ pub struct Recorder {
     step: u64,
     /// The step of the newest checkpoint; 0 without one.
     saved_step: u64,
+    /// The end of the last save, failed or not; the start of this process before the first.
+    last_save: Instant,
     /// The error of the last save, if it failed.
     unsaved: Option<Error>,
     /// The first error of writing rows, samples or the log: the run stops after one last save.
@@ -141,6 +143,7 @@ impl Recorder {
             busy: Vec::new(),
             step: from_step,
             saved_step: from_step,
+            last_save: Instant::now(),
             unsaved: None,
             write_error: None,
         };
@@ -307,7 +310,16 @@ impl Recorder {
                 self.warn(&text)?;
             }
         }
+        self.last_save = Instant::now();
         self.time(rank.done(), Phase::Save, started.elapsed())
+    }
+
+    /// Returns true if the run saves by time and the last save is long enough ago.
+    pub(super) fn save_is_due(&self) -> bool {
+        match self.plan.intervals.checkpoint {
+            CheckpointInterval::Time(period) => self.saves() && self.last_save.elapsed() >= period,
+            CheckpointInterval::Steps(_) => false,
+        }
     }
 
     /// Saves a checkpoint; returns warnings.
