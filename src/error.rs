@@ -16,7 +16,9 @@ pub enum ErrorKind {
     Regression,
     /// Does not fit in memory, by plan or by fact: exit 4.
     DoesNotFit,
-    /// Stopped by a signal after saving a checkpoint: exit 75.
+    /// Trained, but the state or the results could not be saved: exit 74.
+    Unsaved,
+    /// Stopped, by a signal or a full disk, after saving a checkpoint: exit 75.
     Interrupted,
 }
 
@@ -28,6 +30,7 @@ impl ErrorKind {
             ErrorKind::Usage => 2,
             ErrorKind::Regression => 3,
             ErrorKind::DoesNotFit => 4,
+            ErrorKind::Unsaved => 74,
             ErrorKind::Interrupted => 75,
         }
     }

@@ -382,13 +382,14 @@ fn run_folder(run: &Path, recipe: &str) {
         recipe_hash: String::new(),
         resolved_recipe_toml: recipe.into(),
         corpus_hash: String::new(),
-        tokenizer_hash: String::new(),
+        tokenizer_hash: blake3::hash(TOKENIZER.as_bytes()).to_hex().to_string(),
         world_size: 1,
         seed: 0,
         xrun_version: String::new(),
         engine: String::new(),
         algorithms: None,
         extra: BTreeMap::from([(END_TOKEN_ID.to_string(), "10".to_string())]),
+        rows: BTreeMap::new(),
     };
     fs::create_dir_all(run).unwrap();
     fs::write(run.join("tokenizer.json"), TOKENIZER).unwrap();

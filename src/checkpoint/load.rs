@@ -49,6 +49,27 @@ impl Loaded {
         self.files[0].names()
     }
 
+    /// Checks that every parameter is finite: a hash only says that the bytes are those which were saved.
+    ///
+    /// # Errors
+    /// The first parameter that holds NaN or an infinity; a file that cannot be read.
+    pub fn check_finite(&self) -> Result<()> {
+        for name in self.parameter_names() {
+            let bytes = self.read(name, self.shape(name).unwrap_or_default())?;
+            let (elements, _) = bytes.as_chunks::<4>();
+            let bad =
+                elements.iter().map(|e| f32::from_le_bytes(*e)).enumerate().find(|(_, x)| !x.is_finite());
+            if let Some((at, value)) = bad {
+                return Err(Error::failed(format!(
+                    "{}: element {at} of {name} is {value}: weights that are not finite are of no use. \
+                     `--checkpoint STEP` takes an earlier checkpoint",
+                    self.path.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the shape of a tensor, or `None` if there is no tensor of that name.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.files.iter().find_map(|f| f.shape(name))

@@ -42,6 +42,20 @@ pub struct Meta {
     pub algorithms: Option<String>,
     /// Further values that a run restores, such as the state of a generator.
     pub extra: BTreeMap<String, String>,
+    /// Size and hash of each file of the run that a resume continues, up to this step, by name. Empty in checkpoints of
+    /// earlier versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rows: BTreeMap<String, FileRecord>,
+}
+
+/// Size and hash of a file, or of its beginning.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileRecord {
+    /// Size in bytes.
+    pub bytes: u64,
+    /// BLAKE3, in hexadecimal.
+    pub blake3: String,
 }
 
 /// A manifest without its own hash.
@@ -54,13 +68,6 @@ pub(super) struct Manifest {
     pub(super) serial: u64,
     pub(super) meta: Meta,
     files: BTreeMap<String, FileRecord>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileRecord {
-    bytes: u64,
-    blake3: String,
 }
 
 impl Manifest {
@@ -157,6 +164,7 @@ mod tests {
             engine: "avx2".into(),
             algorithms: None,
             extra: BTreeMap::from([("k".into(), "v".into())]),
+            rows: BTreeMap::from([("metrics.csv".into(), FileRecord { bytes: 9, blake3: "b".into() })]),
         };
         Manifest::new(3, meta, [("model.safetensors", Content { bytes: 3, hash: blake3::hash(b"abc") })])
     }
@@ -168,6 +176,16 @@ mod tests {
         assert_eq!(json["meta"]["tokens_seen"], u64::MAX);
         assert_eq!(json["blake3"].as_str().unwrap().len(), 64);
         assert_eq!(Manifest::decode(text.as_bytes()).unwrap(), manifest());
+    }
+
+    /// Checkpoints of earlier versions have no hashes of rows.
+    #[test]
+    fn a_manifest_without_rows_is_read() {
+        let mut older = manifest();
+        older.meta.rows.clear();
+        let text = older.encode().unwrap();
+        assert!(!text.contains("rows"));
+        assert_eq!(Manifest::decode(text.as_bytes()).unwrap(), older);
     }
 
     #[test]

@@ -22,7 +22,7 @@ mod tensors;
 pub(crate) use fs::write_synced;
 pub use fs::{DiskFs, Fs, SyncWrite};
 pub use load::{Loaded, at_step, first_difference, newest, steps};
-pub use manifest::Meta;
+pub use manifest::{FileRecord, Meta};
 pub use save::{Saved, Store};
 pub use tensors::{Snapshot, TensorView, hash_of};
 

@@ -2,16 +2,15 @@
 
 use super::terminal::eprint_line;
 use crate::checkpoint::{self, Loaded};
-use crate::error::{Error, IoContext, Result};
+use crate::data::tokenizer::GuardedTokenizer;
+use crate::error::{Error, Result};
 use crate::model::hf_export::{self, Dtype, Export};
 use crate::plan::Model;
 use crate::policy::Communication;
 use crate::recipe::{Recipe, WorldSize};
 use crate::results::find;
-use crate::train::recipe_of;
-use std::fs;
+use crate::train::{recipe_of, tokenizer_json};
 use std::path::{Path, PathBuf};
-use tokenizers::Tokenizer;
 
 /// Arguments of `xrun export`.
 #[derive(clap::Args, Debug)]
@@ -41,9 +40,8 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     for warning in checkpoint.warnings() {
         eprint_line(&format!("warning: {warning}"));
     }
-    let path = run.join("tokenizer.json");
-    let tokenizer_json =
-        fs::read_to_string(&path).at("read", &path).map_err(|e| Error::usage(e.message()))?;
+    let tokenizer_json = tokenizer_json(&run, &checkpoint)?;
+    checkpoint.check_finite()?;
     let recipe = recipe_of(&checkpoint)?;
     check(&recipe, &checkpoint)?;
     let export = model(&recipe, &checkpoint, &tokenizer_json, args.dtype)?;
@@ -58,7 +56,8 @@ fn open(run: &Path, step: Option<u64>) -> Result<Loaded> {
         Some(step) => checkpoint::at_step(&dir, step),
         None => checkpoint::newest(&dir)?.ok_or_else(|| {
             Error::usage(format!(
-                "{} has no checkpoint: RUN is a run's folder, and checkpoint.interval must have come round once",
+                "{} has no checkpoint: RUN is a run's folder, which saves at its end and every checkpoint.interval steps or \
+                 checkpoint.minutes, unless checkpoint.keep is 0",
                 run.display()
             ))
         }),
@@ -115,8 +114,7 @@ fn end_token_id(checkpoint: &Loaded, tokenizer_json: &str) -> Result<u32> {
     if let Some(id) = checkpoint.meta().extra.get(checkpoint::END_TOKEN_ID) {
         return id.parse().map_err(|_| Error::failed(format!("{id:?} is no token id")));
     }
-    let tokenizer = Tokenizer::from_bytes(tokenizer_json)
-        .map_err(|e| Error::usage(format!("tokenizer.json is wrong: {e}")))?;
+    let tokenizer = GuardedTokenizer::parse(tokenizer_json)?;
     tokenizer.token_to_id("<|endoftext|>").ok_or_else(|| {
         Error::usage(
             "the tokenizer has no <|endoftext|> and the checkpoint does not say what ends a document",

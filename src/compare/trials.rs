@@ -241,6 +241,7 @@ fn failure(process: &FinishedProcess) -> Error {
     let kind = match process.status.code() {
         Some(2) => ErrorKind::Usage,
         Some(4) => ErrorKind::DoesNotFit,
+        Some(74) => ErrorKind::Unsaved,
         Some(75) => ErrorKind::Interrupted,
         _ => ErrorKind::Failed,
     };

@@ -8,6 +8,7 @@ use super::family::{HfFacts, HfModel, HfTensor};
 use super::registry::family;
 use crate::checkpoint::tensor_file;
 use crate::checkpoint::{DiskFs, Fs, Loaded, TensorView, write_synced};
+use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, IoContext, Result};
 use crate::plan::Model;
 use half::bf16;
@@ -17,7 +18,6 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenizers::Tokenizer;
 
 /// The element type of exported weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -168,9 +168,9 @@ fn check_names(layers: usize, given: &[String], hf: &HfModel) -> Result<()> {
 
 /// Parses the tokenizer, checks it against the vocabulary, and returns the text of the end token.
 fn end_token(export: &Export, tokenizer_json: &str) -> Result<String> {
-    let tokenizer = Tokenizer::from_bytes(tokenizer_json)
-        .map_err(|e| Error::usage(format!("tokenizer.json is wrong: {e}")))?;
-    let largest = tokenizer.get_vocab(true).into_values().max();
+    let tokenizer =
+        GuardedTokenizer::parse(tokenizer_json).map_err(|e| e.context("tokenizer.json is wrong"))?;
+    let largest = tokenizer.vocab()?.into_values().max();
     if let Some(id) = largest.filter(|&id| id as usize >= export.model.vocab_size) {
         return Err(Error::usage(format!(
             "tokenizer.json has token {id}, but the model has {}: it is not the tokenizer of this run",

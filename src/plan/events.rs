@@ -1,6 +1,34 @@
 //! Events of a run besides its steps: evaluation, checkpoints, samples, progress.
 
 use crate::recipe::{self, Values};
+use std::time::Duration;
+
+/// When checkpoints are saved besides the one at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointInterval {
+    /// Every so many steps; 0: never.
+    Steps(usize),
+    /// After the first step that ends so long after the last save: rank 0's clock decides for all ranks.
+    Time(Duration),
+}
+
+impl CheckpointInterval {
+    fn from_values(checkpoint: &recipe::Checkpoint) -> Self {
+        match checkpoint.interval {
+            Some(steps) => Self::Steps(steps),
+            None if checkpoint.minutes == 0.0 => Self::Steps(0),
+            None => Self::Time(Duration::from_secs_f64(60.0 * checkpoint.minutes)),
+        }
+    }
+
+    /// Returns the number of steps between checkpoints; 0 where no number of steps decides.
+    pub fn steps(self) -> usize {
+        match self {
+            Self::Steps(steps) => steps,
+            Self::Time(_) => 0,
+        }
+    }
+}
 
 /// Steps between events of a run; an interval of 0 means only at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,8 +37,8 @@ pub struct Intervals {
     pub validation: usize,
     /// Batches per evaluation; 0: the whole held-out set.
     pub validation_steps: usize,
-    /// Steps between checkpoints.
-    pub checkpoint: usize,
+    /// Steps or time between checkpoints.
+    pub checkpoint: CheckpointInterval,
     /// Number of newest checkpoints to keep.
     pub keep: usize,
     /// Steps between generations of samples.
@@ -28,7 +56,7 @@ impl Intervals {
         Self {
             validation: values.validation.interval,
             validation_steps: values.validation.steps,
-            checkpoint: values.checkpoint.interval,
+            checkpoint: CheckpointInterval::from_values(&values.checkpoint),
             keep: values.checkpoint.keep,
             generation: values.generation.interval,
             check: values.parallelism.check_interval,

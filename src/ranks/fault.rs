@@ -1,7 +1,7 @@
 //! Fault injection, to test how a run reacts when one rank panics, hangs or runs out of memory.
 //!
 //! `XRUN_FAULT="FAULT RANK STEP"` injects a fault into a rank before it starts a step; FAULT is `panic`,
-//! `hang` or `oom`.
+//! `hang` or `oom`. `disk` fails the rows of that step instead, once; only rank 0 writes rows.
 
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;
@@ -22,6 +22,7 @@ enum Effect {
     Panic,
     Hang,
     Oom,
+    Disk,
 }
 
 /// Returns the fault of the environment variable, parsed once.
@@ -56,7 +57,7 @@ pub fn check(world: usize, done: u64, steps: u64) -> Result<()> {
 /// The fault, if it is one that is returned; a malformed variable.
 pub fn inject_fault(rank: usize, step: u64) -> Result<()> {
     match requested()? {
-        Some(fault) if (fault.rank, fault.step) == (rank, step) => {
+        Some(fault) if (fault.rank, fault.step) == (rank, step) && fault.effect != Effect::Disk => {
             // Printed at once: tests measure the time from here to the end of the run.
             eprint_line(&format!("{VARIABLE}: fault injected into rank {rank} before step {step}"));
             match fault.effect {
@@ -65,8 +66,22 @@ pub fn inject_fault(rank: usize, step: u64) -> Result<()> {
                 Effect::Hang => loop {
                     std::thread::park();
                 },
+                Effect::Disk => Ok(()),
             }
         }
+        _ => Ok(()),
+    }
+}
+
+/// Fails the rows of a step if the variable asks for it.
+///
+/// # Errors
+/// The fault; a malformed variable.
+pub fn inject_disk_fault(step: u64) -> Result<()> {
+    match requested()? {
+        Some(fault) if (fault.effect, fault.step) == (Effect::Disk, step) => Err(Error::failed(format!(
+            "cannot write the rows of step {step}: disk full, injected by {VARIABLE}"
+        ))),
         _ => Ok(()),
     }
 }
@@ -79,6 +94,7 @@ fn parse(text: &str) -> Result<Fault> {
                 "panic" => Some(Effect::Panic),
                 "hang" => Some(Effect::Hang),
                 "oom" => Some(Effect::Oom),
+                "disk" => Some(Effect::Disk),
                 _ => None,
             };
             effect.zip(rank.parse().ok()).zip(step.parse().ok()).map(|((effect, rank), step)| Fault {
@@ -91,7 +107,7 @@ fn parse(text: &str) -> Result<Fault> {
     };
     fault.ok_or_else(|| {
         Error::usage(format!(
-            "{VARIABLE} = `{text}` is not a fault: write `panic`, `hang` or `oom`, a rank, and a step"
+            "{VARIABLE} = `{text}` is not a fault: write `panic`, `hang`, `oom` or `disk`, a rank, and a step"
         ))
     })
 }

@@ -1,8 +1,9 @@
-//! SIGINT and SIGTERM: the first one requests the run to save and stop, a second one ends it at once.
+//! SIGINT and SIGTERM: the first one requests the run to save and stop, a second one ends it at once. SIGXFSZ, which the
+//! system sends with the error of a write beyond the limit of a file's size, is left to that error.
 
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -41,11 +42,11 @@ impl Stop {
     pub fn on_signals() -> Result<Self> {
         let stop = Self::default();
         let refused = |e: std::io::Error| Error::failed(format!("cannot listen to signals: {e}"));
-        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(refused)?;
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGXFSZ]).map_err(refused)?;
         let for_thread = stop.clone();
         let listen = move || {
             let mut first: Option<Instant> = None;
-            for signal in signals.forever() {
+            for signal in signals.forever().filter(|signal| *signal != SIGXFSZ) {
                 for_thread.request();
                 // Only signals count, not requests from other ranks.
                 if first.get_or_insert_with(Instant::now).elapsed() >= SAME_REQUEST {

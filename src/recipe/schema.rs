@@ -229,8 +229,12 @@ sections! {
     /// Saving the training state, and resuming from it.
     checkpoint: Checkpoint {
         /// Steps between checkpoints; 0 saves only at the end.
-        interval: usize = 0;
-            Bookkeeping, count(0, MAX_STEP_COUNT), "500" => unit("optimizer steps"), aliases(&["save_steps"]);
+        interval: Option<usize> = None;
+            Bookkeeping, count(0, MAX_STEP_COUNT), "500"
+                => unit("optimizer steps"), unset("every `minutes`"), aliases(&["save_steps"]);
+        /// Time between checkpoints where `interval` is unset; 0 saves only at the end.
+        minutes: f64 = 10.0;
+            Bookkeeping, number(Included(0.0), Included(1e6)), "30.0" => unit("minutes");
         /// Number of newest checkpoints to keep; 0 saves none at all, for runs that only measure.
         keep: usize = 2;
             Bookkeeping, count(0, 1_000_000), "5"

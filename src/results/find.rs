@@ -2,6 +2,8 @@
 
 use super::folder::{is_held, read_summary};
 use super::names::{COMPARISON, COMPARISONS, RECIPE, SUMMARY, folder_name};
+use super::progress::eprint_line;
+use super::summary::Summary;
 use crate::error::{Error, IoContext, Result};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -20,13 +22,19 @@ pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
     Ok(runs)
 }
 
+/// Reads the summary of one of several runs; a damaged one draws a warning on stderr and `None`, since it says nothing of
+/// the others.
+pub fn summary_or_warn(run: &Path) -> Option<Summary> {
+    read_summary(run).inspect_err(|e| eprint_line(&format!("warning: {e}; this run is left out"))).ok()
+}
+
 /// Returns the newest run below `results` that can be resumed and that no process holds.
 ///
 /// # Errors
 /// If a run folder cannot be read.
 pub fn newest_unfinished(results: &Path) -> Result<Option<PathBuf>> {
     for path in runs(results)? {
-        if !read_summary(&path)?.status.is_unfinished() {
+        if !summary_or_warn(&path).is_some_and(|summary| summary.status.is_unfinished()) {
             continue;
         }
         // It may have finished between the two reads.

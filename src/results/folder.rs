@@ -3,13 +3,13 @@
 use super::atomic::{self, json};
 pub use super::names::*;
 use super::provenance::{Environment, host_name};
-use super::rows::{ResumedRows, Row, RowWriter};
-use super::summary::Summary;
+use super::rows::{ResumedRows, Row, RowWriter, SavedRows};
+use super::summary::{Status, Summary};
 use crate::error::{Error, IoContext, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{ErrorKind, Read, Seek, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 const LOCK: &str = "lock";
@@ -137,8 +137,13 @@ impl RunFolder {
     }
 
     /// Continues the file of a row type after a checkpoint of `step`; see [`RowWriter::resume`].
-    pub fn resume_rows<R: Row>(&self, file: &str, step: u64) -> Result<(RowWriter<R>, ResumedRows<R>)> {
-        RowWriter::resume(&self.path.join(file), step)
+    pub fn resume_rows<R: Row>(
+        &self,
+        file: &str,
+        step: u64,
+        saved: Option<&SavedRows>,
+    ) -> Result<(RowWriter<R>, ResumedRows<R>)> {
+        RowWriter::resume(&self.path.join(file), step, saved)
     }
 
     /// Returns the folder of checkpoints, creating it if necessary.
@@ -162,6 +167,27 @@ pub fn read_summary(run: &Path) -> Result<Summary> {
     let text = std::fs::read(&path).at("read", &path)?;
     serde_json::from_slice(&text)
         .map_err(|e| Error::failed(format!("{}:{}: not a summary: {e}", path.display(), e.line())))
+}
+
+/// Replaces the status `running` of a run's summary in place, where no file can be written anew, as on a full disk: the
+/// text keeps its length, so that no byte is added.
+///
+/// # Errors
+/// When the summary has another status, the new one is longer, or nothing can be written.
+pub fn overwrite_running(run: &Path, status: Status) -> Result<()> {
+    let path = run.join(SUMMARY);
+    let before = format!("\"status\": \"{}\"", Status::Running.as_str());
+    let after =
+        format!("\"status\":{:>1$}", format!("\"{}\"", status.as_str()), before.len() - "\"status\":".len());
+    let bytes = std::fs::read(&path).at("read", &path)?;
+    let at = bytes.windows(before.len()).position(|window| window == before.as_bytes());
+    let Some(at) = at.filter(|_| after.len() == before.len()) else {
+        return Err(Error::failed(format!("{} cannot take the status {}", path.display(), status.as_str())));
+    };
+    let mut file = OpenOptions::new().write(true).open(&path).at("open", &path)?;
+    file.seek(SeekFrom::Start(at as u64)).at("seek in", &path)?;
+    file.write_all(after.as_bytes()).at("write", &path)?;
+    file.sync_data().at("sync", &path)
 }
 
 /// Locks any folder in the way of run folders, until the file is dropped.
@@ -353,10 +379,25 @@ mod tests {
         folder.write_environment(&environment).unwrap();
         assert!(folder.path().join("env.json").exists() && folder.path().join("env-2.json").exists());
         folder.start_rows::<MetricsRow>(METRICS).unwrap();
-        let (_, cut) = folder.resume_rows::<TimingRow>(TIMING, 3).unwrap();
+        let (_, cut) = folder.resume_rows::<TimingRow>(TIMING, 3, None).unwrap();
         assert!(cut.last.is_none_or(|row| row.phase == Phase::Train));
         assert_eq!(folder.summary().unwrap().run, folder.name());
         assert!(folder.checkpoints().unwrap().is_dir());
+    }
+
+    #[test]
+    fn the_status_is_overwritten_where_no_byte_fits() {
+        for status in [Status::Unsaved, Status::Failed, Status::Oom, Status::Diverged] {
+            let dir = tempfile::tempdir().unwrap();
+            let folder = create(dir.path(), "r", "2026-11-02T03:04:05Z", Status::Running);
+            let bytes = || std::fs::metadata(folder.path().join(SUMMARY)).unwrap().len();
+            let before = bytes();
+            overwrite_running(folder.path(), status).unwrap();
+            assert_eq!((folder.summary().unwrap().status, bytes()), (status, before));
+            // No second end replaces the first.
+            assert!(overwrite_running(folder.path(), Status::Failed).is_err());
+            assert_eq!(folder.summary().unwrap().status, status);
+        }
     }
 
     #[test]

@@ -114,6 +114,8 @@ pub enum CellStatus {
     Timeout,
     /// Ended by a signal, or with the sweep.
     Killed,
+    /// Trained, but its last state or its results could not be saved.
+    Unsaved,
     /// Ended by another error.
     Failed,
     /// Not run: excluded, or the recipe is invalid.
@@ -132,6 +134,7 @@ impl CellStatus {
             CellStatus::Hang => "hang",
             CellStatus::Timeout => "timeout",
             CellStatus::Killed => "killed",
+            CellStatus::Unsaved => "unsaved",
             CellStatus::Failed => "failed",
             CellStatus::Skipped => "skipped",
         }
@@ -139,7 +142,7 @@ impl CellStatus {
 
     /// Returns true if a cell with this status is done: a sweep does not run it again unless told to.
     pub fn is_final(self) -> bool {
-        !matches!(self, CellStatus::Running | CellStatus::Killed)
+        !matches!(self, CellStatus::Running | CellStatus::Killed | CellStatus::Unsaved)
     }
 }
 

@@ -1,11 +1,13 @@
 //! Row files: `metrics.csv` and `timing.csv`, written row by row, resumed after a crash, and read back.
 
+mod unsaved;
+
 use crate::error::{Error, IoContext, Result};
 pub use crate::metrics::{MetricsRow, Phase, TimingRow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +18,11 @@ pub trait Row: Serialize + DeserializeOwned {
 
     /// Returns the step that the row belongs to. Rows are written in ascending order of steps.
     fn step(&self) -> u64;
+
+    /// Returns true for the row of a save, which is written after the checkpoint that holds the hash of those before.
+    fn is_of_save(&self) -> bool {
+        false
+    }
 }
 
 impl Row for MetricsRow {
@@ -32,6 +39,42 @@ impl Row for TimingRow {
     fn step(&self) -> u64 {
         self.step
     }
+
+    fn is_of_save(&self) -> bool {
+        self.phase == Phase::Save
+    }
+}
+
+/// The beginning of a row file as a checkpoint knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedRows {
+    /// Bytes of the header and of all rows when the checkpoint was saved.
+    pub bytes: u64,
+    /// Their BLAKE3, in hexadecimal.
+    pub blake3: String,
+}
+
+impl SavedRows {
+    /// Checks that a file begins with these bytes.
+    ///
+    /// # Errors
+    /// When it does not, or cannot be read.
+    pub fn verify(&self, path: &Path, step: u64) -> Result<()> {
+        let bytes = match std::fs::read(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
+            bytes => bytes.at("read", path)?,
+        };
+        let saved = usize::try_from(self.bytes).ok().and_then(|length| bytes.get(..length));
+        if saved.is_some_and(|saved| blake3::hash(saved).to_hex().as_str() == self.blake3) {
+            return Ok(());
+        }
+        Err(Error::failed(format!(
+            "{} was changed since the checkpoint of step {step}: its first {} bytes do not match their hash in the \
+             checkpoint's manifest. Restore the file, or start a new run from the checkpoint with `xrun resume RUN --fork`",
+            path.display(),
+            self.bytes
+        )))
+    }
 }
 
 /// The rows that [`RowWriter::resume`] kept and removed.
@@ -44,6 +87,8 @@ pub struct ResumedRows<R> {
     pub rows_kept: usize,
     /// Whole rows removed.
     pub rows_cut: usize,
+    /// The steps of the first and the last row removed.
+    pub steps_cut: Option<(u64, u64)>,
     /// Bytes removed from the end of the file.
     pub bytes_cut: u64,
 }
@@ -54,6 +99,14 @@ pub struct ResumedRows<R> {
 pub struct RowWriter<R> {
     file: File,
     path: PathBuf,
+    /// Bytes in the file: the header and whole rows.
+    written: u64,
+    /// Hash of these bytes.
+    hasher: blake3::Hasher,
+    /// Rows that could not be written yet.
+    waiting: Vec<u8>,
+    /// The last step of the rows that a resume dropped and no checkpoint has reached yet.
+    unsaved_until: Option<u64>,
     row: PhantomData<R>,
 }
 
@@ -64,16 +117,31 @@ impl<R: Row> RowWriter<R> {
     /// If the file exists, or cannot be written.
     pub fn create(path: &Path) -> Result<Self> {
         let mut file = OpenOptions::new().write(true).create_new(true).open(path).at("create", path)?;
-        file.write_all(&header(R::COLUMNS)).at("write", path)?;
-        Ok(Self { file, path: path.to_owned(), row: PhantomData })
+        let header = header(R::COLUMNS);
+        file.write_all(&header).at("write", path)?;
+        Ok(Self::at_end(file, path, &header))
+    }
+
+    /// Creates a writer that appends to a file with these bytes.
+    fn at_end(file: File, path: &Path, bytes: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(bytes);
+        let (path, written, waiting) = (path.to_owned(), bytes.len() as u64, Vec::new());
+        Self { file, path, written, hasher, waiting, unsaved_until: None, row: PhantomData }
     }
 
     /// Continues a file after a checkpoint: rows past `step`, and a torn last row, are cut off; the bytes
-    /// before do not change. A missing file, or one with an incomplete header, is created again.
+    /// before do not change. A missing file, or one with an incomplete header, is created again. Whole rows are copied
+    /// before they are cut off; [`RowWriter::saved`] removes the copy.
+    ///
+    /// `saved` is what the checkpoint knows of the file, `None` for checkpoints of earlier versions: rows up to its step
+    /// that it does not know, except that of its own save, are cut off too.
     ///
     /// # Errors
-    /// A header of other columns, or a damaged row that is not the last.
-    pub fn resume(path: &Path, step: u64) -> Result<(Self, ResumedRows<R>)> {
+    /// Other bytes than those that the checkpoint knows, a header of other columns, a damaged row that is not the last,
+    /// or a copy that cannot be written.
+    pub fn resume(path: &Path, step: u64, saved: Option<&SavedRows>) -> Result<(Self, ResumedRows<R>)> {
+        saved.map_or(Ok(()), |saved| saved.verify(path, step))?;
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -84,39 +152,88 @@ impl<R: Row> RowWriter<R> {
         let bytes = std::fs::read(path).at("read", path)?;
         let header = header(R::COLUMNS);
         let mut kept = header.len();
-        let mut cut = ResumedRows { last: None, rows_kept: 0, rows_cut: 0, bytes_cut: 0 };
+        let mut cut = ResumedRows { last: None, rows_kept: 0, rows_cut: 0, steps_cut: None, bytes_cut: 0 };
         if header.starts_with(&bytes) && bytes.len() < header.len() {
             file.set_len(0).at("truncate", path)?;
             file.write_all(&header).at("write", path)?;
         } else {
-            let rows = scan::<R>(path, &bytes, R::COLUMNS)?;
-            let whole = rows.len();
-            for row in rows {
-                if row.row.step() > step {
-                    break;
-                }
-                kept = row.end;
-                cut.last = Some(row.row);
-                cut.rows_kept += 1;
+            let mut rows = scan::<R>(path, &bytes, R::COLUMNS)?;
+            let mut known = rows.partition_point(|row| row.row.step() <= step);
+            if let Some(saved) = saved {
+                known = rows.partition_point(|row| row.end as u64 <= saved.bytes);
+                let next = rows.get(known).map(|row| &row.row);
+                known += usize::from(next.is_some_and(|row| row.step() == step && row.is_of_save()));
             }
-            cut.rows_cut = whole - cut.rows_kept;
+            let dropped = rows.split_off(known);
+            if let (Some(first), Some(last)) = (dropped.first(), dropped.last()) {
+                let from = rows.last().map_or(header.len(), |row| row.end);
+                unsaved::keep(path, &[&header, &bytes[from..last.end]].concat())?;
+                cut.steps_cut = Some((first.row.step(), last.row.step()));
+            }
+            (cut.rows_kept, cut.rows_cut) = (rows.len(), dropped.len());
+            if let Some(last) = rows.pop() {
+                kept = last.end;
+                cut.last = Some(last.row);
+            }
             cut.bytes_cut = (bytes.len() - kept) as u64;
             file.set_len(kept as u64).at("truncate", path)?;
         }
         file.seek(SeekFrom::Start(kept as u64)).at("seek in", path)?;
-        Ok((Self { file, path: path.to_owned(), row: PhantomData }, cut))
+        let unsaved_until = unsaved::last_step(path)?;
+        let kept = bytes.get(..kept).unwrap_or(&header);
+        Ok((Self { unsaved_until, ..Self::at_end(file, path, kept) }, cut))
     }
 
-    /// Appends a row and passes it to the operating system.
+    /// Appends a row and passes it to the operating system. A row that cannot be written, as on a full disk, is kept in
+    /// memory and written with the next one.
+    ///
+    /// # Errors
+    /// When the row, or one before it, cannot be written yet.
     pub fn append(&mut self, row: &R) -> Result<()> {
         let line = encode(row).map_err(|e| e.context(format!("cannot write {}", self.path.display())))?;
-        self.file.write_all(&line).at("write", &self.path)
+        self.waiting.extend(line);
+        self.flush()
+    }
+
+    /// Passes the rows that wait to the operating system.
+    fn flush(&mut self) -> Result<()> {
+        if let Err(e) = self.file.write_all(&self.waiting) {
+            // The next attempt starts where the whole rows end. If this fails too, it overwrites what is there.
+            let _ = self.file.set_len(self.written);
+            self.file.seek(SeekFrom::Start(self.written)).at("seek in", &self.path)?;
+            return Err(e).at("write", &self.path);
+        }
+        self.written += self.waiting.len() as u64;
+        self.hasher.update(&self.waiting);
+        self.waiting.clear();
+        Ok(())
     }
 
     /// Makes the rows durable. Call it before a checkpoint of their step is committed: a checkpoint must
     /// never be ahead of its metrics.
-    pub fn sync(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// When a row cannot be written or made durable.
+    pub fn sync(&mut self) -> Result<()> {
+        self.flush()?;
         self.file.sync_data().at("sync", &self.path)
+    }
+
+    /// Returns the content of the file, as a checkpoint stores it; rows that wait are not in it.
+    pub fn content(&self) -> SavedRows {
+        SavedRows { bytes: self.written, blake3: self.hasher.finalize().to_hex().to_string() }
+    }
+
+    /// Removes the copy of the rows that a resume dropped, once a checkpoint of `step` makes it needless.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn saved(&mut self, step: u64) -> Result<()> {
+        if self.unsaved_until.is_some_and(|last| last <= step) {
+            unsaved::remove(&self.path)?;
+            self.unsaved_until = None;
+        }
+        Ok(())
     }
 }
 

@@ -12,8 +12,10 @@ pub enum Status {
     Running,
     /// Every planned step was trained.
     Ok,
-    /// Stopped by a signal after saving a checkpoint.
+    /// Stopped, by a signal or a full disk, after saving a checkpoint.
     Interrupted,
+    /// Ended, but the state after its last step, or its results, could not be saved.
+    Unsaved,
     /// Stopped by an error.
     Failed,
     /// An allocation failed.
@@ -25,7 +27,7 @@ pub enum Status {
 impl Status {
     /// Returns true if resuming could continue the run.
     pub fn is_unfinished(self) -> bool {
-        matches!(self, Status::Running | Status::Interrupted | Status::Failed | Status::Oom)
+        matches!(self, Status::Running | Status::Interrupted | Status::Unsaved | Status::Failed | Status::Oom)
     }
 
     /// Returns the status as the file has it.
@@ -34,6 +36,7 @@ impl Status {
             Status::Running => "running",
             Status::Ok => "ok",
             Status::Interrupted => "interrupted",
+            Status::Unsaved => "unsaved",
             Status::Failed => "failed",
             Status::Oom => "oom",
             Status::Diverged => "diverged",
@@ -380,7 +383,14 @@ mod tests {
 
     #[test]
     fn a_status_reads_as_it_is_written() {
-        for status in [Status::Running, Status::Ok, Status::Interrupted, Status::Failed, Status::Diverged] {
+        for status in [
+            Status::Running,
+            Status::Ok,
+            Status::Interrupted,
+            Status::Unsaved,
+            Status::Failed,
+            Status::Diverged,
+        ] {
             assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
         }
         assert!(!Status::Ok.is_unfinished() && !Status::Diverged.is_unfinished());

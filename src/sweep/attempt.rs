@@ -385,6 +385,7 @@ impl RunningAttempt {
         }
         match ended {
             Some((Status::Failed, reason)) => (CellStatus::Failed, reason),
+            Some((Status::Unsaved, reason)) => (CellStatus::Unsaved, reason),
             Some((Status::Interrupted, reason)) => (CellStatus::Killed, reason),
             _ => self.status_without_summary(exit),
         }
@@ -395,6 +396,7 @@ impl RunningAttempt {
     fn status_without_summary(&self, exit: Option<ExitStatus>) -> (CellStatus, Option<String>) {
         match (&self.error, exit) {
             (Some((ErrorKind::DoesNotFit, message)), _) => (CellStatus::PredictedOom, Some(message.clone())),
+            (Some((ErrorKind::Unsaved, message)), _) => (CellStatus::Unsaved, Some(message.clone())),
             (Some((_, message)), _) => (CellStatus::Failed, Some(message.clone())),
             (None, Some(exit)) => match exit.code() {
                 Some(code) => {

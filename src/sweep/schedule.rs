@@ -338,7 +338,13 @@ impl<'a> Schedule<'a> {
                 format!("stopped by a signal with {done} of {cells} cells done; the same command continues"),
             ));
         }
-        let bad = [CellStatus::Failed, CellStatus::Hang, CellStatus::Timeout, CellStatus::Killed];
+        let bad = [
+            CellStatus::Failed,
+            CellStatus::Hang,
+            CellStatus::Timeout,
+            CellStatus::Killed,
+            CellStatus::Unsaved,
+        ];
         let bad: Vec<String> =
             bad.iter().filter(|status| counts.contains_key(status)).map(|s| s.to_string()).collect();
         if bad.is_empty() {

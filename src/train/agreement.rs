@@ -1,9 +1,18 @@
-//! The collective at the end of each step: a bad value, a request to stop, and how long each rank was busy.
+//! The collective at the end of each step: a bad value, requests to stop and to save, and how long each rank was busy.
 
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
 use bytemuck::{Pod, Zeroable};
 use std::time::Duration;
+
+/// Requests of a rank at the end of a step, which all ranks follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepRequest {
+    /// Stop once no step is queued.
+    pub stop: bool,
+    /// Save a checkpoint once no step is queued.
+    pub save: bool,
+}
 
 /// Contribution of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
@@ -13,6 +22,8 @@ pub(super) struct StepVote {
     bad: u64,
     /// 1 if it was requested to stop.
     stop: u64,
+    /// 1 if it was requested to save.
+    save: u64,
     /// Nanoseconds of the step in which it did not wait for other ranks.
     busy: u64,
     /// Nanoseconds of the step.
@@ -26,6 +37,8 @@ pub struct Agreement {
     pub bad: bool,
     /// True if a rank was requested to stop.
     pub stop: bool,
+    /// True if a rank was requested to save.
+    pub save: bool,
     /// Fraction of the step that each rank did not wait for others; empty for a single rank.
     pub busy: Vec<f64>,
     /// Rank that was busy the longest; `None` for a single rank.
@@ -34,9 +47,16 @@ pub struct Agreement {
 
 impl StepVote {
     /// Creates the vote of a rank whose step took `took`, `waited` of it waiting for others.
-    pub(super) fn new(bad: bool, stop: bool, took: Duration, waited: Duration) -> Self {
+    pub(super) fn new(bad: bool, request: StepRequest, took: Duration, waited: Duration) -> Self {
         let (took, waited) = (took.as_nanos() as u64, waited.as_nanos() as u64);
-        Self { bad: bad.into(), stop: stop.into(), busy: took.saturating_sub(waited), took }
+        let StepRequest { stop, save } = request;
+        Self {
+            bad: bad.into(),
+            stop: stop.into(),
+            save: save.into(),
+            busy: took.saturating_sub(waited),
+            took,
+        }
     }
 }
 
@@ -57,6 +77,7 @@ pub(super) fn agree(comm: &dyn Communicator, step: u64, mine: StepVote) -> Resul
     Ok(Agreement {
         bad: votes.iter().any(|vote| vote.bad > 0),
         stop: votes.iter().any(|vote| vote.stop > 0),
+        save: votes.iter().any(|vote| vote.save > 0),
         busy: busy.collect(),
         slowest: slowest.map(|(rank, _)| rank).filter(|_| several),
     })
@@ -77,14 +98,17 @@ mod tests {
                 let comm = group.local(rank);
                 let waited = ms([15, 5, 5][rank]);
                 scope.spawn(move || {
-                    agree(&comm, 4, StepVote::new(rank == 2, rank == 1, ms(20), waited)).unwrap()
+                    let request = StepRequest { stop: rank == 1, save: rank == 0 };
+                    agree(&comm, 4, StepVote::new(rank == 2, request, ms(20), waited)).unwrap()
                 })
             });
             ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
         });
-        let all = Agreement { bad: true, stop: true, busy: vec![0.25, 0.75, 0.75], slowest: Some(1) };
+        let all =
+            Agreement { bad: true, stop: true, save: true, busy: vec![0.25, 0.75, 0.75], slowest: Some(1) };
         assert!(agreed.iter().all(|each| *each == all), "{agreed:?}");
-        let alone = agree(&SingleRank, 1, StepVote::new(false, false, ms(9), ms(0))).unwrap();
-        assert_eq!(alone, Agreement { bad: false, stop: false, busy: vec![], slowest: None });
+        let alone =
+            agree(&SingleRank, 1, StepVote::new(false, StepRequest::default(), ms(9), ms(0))).unwrap();
+        assert_eq!(alone, Agreement { bad: false, stop: false, save: false, busy: vec![], slowest: None });
     }
 }

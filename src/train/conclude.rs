@@ -3,7 +3,7 @@
 use super::{Outcome, Recorder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::NonFiniteTensor;
-use crate::results::folder::{SUMMARY, read_summary};
+use crate::results::folder::{SUMMARY, overwrite_running, read_summary};
 use crate::results::{RunFolder, Status, atomic};
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -14,8 +14,8 @@ use std::time::Duration;
 pub struct Ended {
     /// Its folder, still locked, where rank 0 is in this process.
     pub folder: Option<RunFolder>,
-    /// `Ok` if every step is trained. Otherwise the error: exit code 75 when a signal stopped the run after a
-    /// save, 1 when it failed or diverged.
+    /// `Ok` if every step is trained and saved. Otherwise the error: exit code 75 when the run was stopped after a
+    /// save, 74 when its last state could not be saved, 1 when it failed or diverged.
     pub outcome: Result<()>,
 }
 
@@ -24,7 +24,7 @@ pub(super) fn follower_outcome(outcome: Outcome) -> Result<()> {
     match outcome {
         Outcome::Finished => Ok(()),
         Outcome::Interrupted => {
-            Err(Error::new(ErrorKind::Interrupted, "stopped by a signal; rank 0 says what is saved"))
+            Err(Error::new(ErrorKind::Interrupted, "stopped; rank 0 says why, and what is saved"))
         }
         Outcome::Diverged { step, bad } => {
             Err(Error::failed(format!("diverged: {}", divergence_reason(step, &bad))))
@@ -40,22 +40,8 @@ fn divergence_reason(step: u64, bad: &NonFiniteTensor) -> String {
 /// Turns the end of the training loop into the summary and an exit code.
 pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
     match ended {
-        Ok(Outcome::Finished) => {
-            let (folder, _) = recorder.finish(Status::Ok, None)?;
-            Ok(Ended { folder: Some(folder), outcome: Ok(()) })
-        }
-        Ok(Outcome::Interrupted) => {
-            let saves = recorder.saves();
-            let (folder, summary) =
-                recorder.finish(Status::Interrupted, Some("stopped by a signal".into()))?;
-            let (steps, path) = (summary.steps, folder.path().display());
-            let then = match saves {
-                true => format!("saved; continue with `xrun resume {path}`"),
-                false => "with nothing saved (checkpoint.keep = 0): a resume starts at step 0".to_owned(),
-            };
-            let error =
-                Error::new(ErrorKind::Interrupted, format!("stopped by a signal after step {steps}, {then}"));
-            Ok(Ended { folder: Some(folder), outcome: Err(error) })
+        Ok(outcome @ (Outcome::Finished | Outcome::Interrupted)) => {
+            conclude_trained(recorder, outcome == Outcome::Finished)
         }
         Ok(Outcome::Diverged { step, bad }) => {
             let reason = divergence_reason(step, &bad);
@@ -76,9 +62,51 @@ pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<End
     }
 }
 
+/// Ends a run that trained all its steps, or was stopped. What counts is whether its last state was saved.
+fn conclude_trained(recorder: Recorder, finished: bool) -> Result<Ended> {
+    let stopped_by = match recorder.write_error() {
+        _ if finished => None,
+        Some(e) => Some(e.message().to_owned()),
+        None => Some("stopped by a signal".to_owned()),
+    };
+    let path = recorder.path().to_owned();
+    let saves = recorder.saves();
+    let (status, reason, outcome) = match (recorder.unsaved(), stopped_by) {
+        (Some(lost), stopped_by) => {
+            let from = match recorder.saved_step() {
+                0 => "there is no earlier checkpoint, so it starts at step 0".to_owned(),
+                step => format!("it starts from the checkpoint of step {step}"),
+            };
+            let cause = stopped_by.unwrap_or_else(|| "all steps are trained".to_owned());
+            let reason = format!("{cause}, but {lost}");
+            let error = format!("{reason}. Free space, then `xrun resume {}`: {from}", path.display());
+            (Status::Unsaved, Some(reason), Err(Error::new(ErrorKind::Unsaved, error)))
+        }
+        (None, Some(by)) => {
+            let then = match saves {
+                true => format!("saved; continue with `xrun resume {}`", path.display()),
+                false => "with nothing saved (checkpoint.keep = 0): a resume starts at step 0".to_owned(),
+            };
+            let error = format!("{by} after step {}, {then}", recorder.step());
+            (Status::Interrupted, Some(by), Err(Error::new(ErrorKind::Interrupted, error)))
+        }
+        (None, None) => (Status::Ok, None, Ok(())),
+    };
+    match (recorder.finish(status, reason), outcome) {
+        (Ok((folder, _)), outcome) => Ok(Ended { folder: Some(folder), outcome }),
+        // Why the run ended matters more than an error of writing so.
+        (Err(_), Err(e)) if e.kind() == ErrorKind::Unsaved => Err(e),
+        (Err(e), _) => Err(e),
+    }
+}
+
 /// Returns the status of a run that ended with an error.
 fn failure(error: &Error) -> Status {
-    if error.kind() == ErrorKind::DoesNotFit { Status::Oom } else { Status::Failed }
+    match error.kind() {
+        ErrorKind::DoesNotFit => Status::Oom,
+        ErrorKind::Unsaved => Status::Unsaved,
+        _ => Status::Failed,
+    }
 }
 
 /// Timeout of the last write to the summary: the run may hang because of the disk.
@@ -93,8 +121,9 @@ pub fn mark_failed(folder: &Path, error: &Error) {
         let running = read_summary(&folder).ok().filter(|summary| summary.status == Status::Running);
         if let Some(mut summary) = running {
             (summary.status, summary.reason) = (failure(&error), Some(error.message().to_owned()));
-            if let Ok(text) = serde_json::to_vec_pretty(&summary) {
-                let _ = atomic::write(&folder.join(SUMMARY), &text);
+            let text = serde_json::to_vec_pretty(&summary).unwrap_or_default();
+            if text.is_empty() || atomic::write(&folder.join(SUMMARY), &text).is_err() {
+                let _ = overwrite_running(&folder, summary.status);
             }
         }
         drop(writing);

@@ -20,7 +20,9 @@ mod run;
 mod sample;
 mod start_message;
 mod train_ranks;
+mod verified;
 
+pub use agreement::StepRequest;
 pub use conclude::{Ended, mark_failed};
 pub use generate::choose;
 pub use init::{initialize, refresh_compute_copy};
@@ -33,6 +35,7 @@ pub use request::{Origin, Request, WorkerRequest};
 pub use resume::recipe_of;
 pub use run::Run;
 pub use sample::{SampleRequest, sample};
+pub use verified::tokenizer_json;
 
 use crate::error::Result;
 use crate::exec::NonFiniteTensor;
@@ -44,9 +47,9 @@ use std::time::Instant;
 /// Result of a training loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A stop was requested; the state was saved.
+    /// Every step was trained. The recorder knows whether the state was saved.
     Finished,
-    /// Somebody asked for a stop; the state was saved.
+    /// A stop was requested. The recorder knows why, and whether the state was saved.
     Interrupted,
     /// A value was not finite. Nothing was updated in that step.
     Diverged {
@@ -72,24 +75,29 @@ pub fn train(
 ) -> Result<Outcome> {
     let comm = rank.comm();
     let steps = plan.steps as u64;
-    let intervals = [plan.intervals.validation, plan.intervals.generation, plan.intervals.checkpoint];
+    let checkpoint_steps = plan.intervals.checkpoint.steps();
+    let intervals = [plan.intervals.validation, plan.intervals.generation, checkpoint_steps];
     let pauses_after = |step| intervals.iter().any(|&interval| due(interval, step, steps));
     let replicas = rank.holds_a_replica();
     let compares_after = |step| replicas && due(plan.intervals.check, step, steps);
-    let mut stopping = false;
+    let (mut stopping, mut saving) = (false, false);
     let mut started = Instant::now();
     while rank.done() < steps {
         // Steps may be queued ahead on a device, but not past a step after which its state is read.
-        while rank.queued_steps() < rank.steps_ahead() && !stopping {
+        while rank.queued_steps() < rank.steps_ahead() && !stopping && !saving {
             let last = rank.done() + rank.queued_steps() as u64;
             if rank.queued_steps() > 0 && (pauses_after(last) || compares_after(last)) {
                 break;
             }
             rank.launch_step()?;
         }
-        // A signal on one rank stops all ranks after the same step: the last one queued on a device.
-        let report = rank.finish_step(stop.requested())?;
+        // A signal on one rank, or a disk that takes no rows, stops all ranks after the same step: the last one
+        // queued on a device.
+        let full = recorder.as_ref().is_some_and(|recorder| recorder.write_error().is_some());
+        let save = recorder.as_ref().is_some_and(|recorder| recorder.save_is_due());
+        let report = rank.finish_step(StepRequest { stop: stop.requested() || full, save })?;
         stopping |= report.stop;
+        saving |= report.save;
         if let Some(bad) = report.bad {
             return Ok(Outcome::Diverged { step: report.step, bad });
         }
@@ -114,7 +122,7 @@ pub fn train(
                 recorder.generate(rank)?;
             }
         }
-        let saves = (stopping && at_rest) || due(plan.intervals.checkpoint, step, steps);
+        let saves = ((stopping || saving) && at_rest) || due(checkpoint_steps, step, steps);
         if compares_after(step) || (replicas && saves && plan.intervals.keep > 0) {
             started = Instant::now();
             rank.check_replicas()?;
@@ -130,9 +138,10 @@ pub fn train(
         if stopping && at_rest && step < steps {
             return Ok(Outcome::Interrupted);
         }
-        if pauses_after(step) || compares_after(step) {
+        if pauses_after(step) || compares_after(step) || saves {
             started = Instant::now();
         }
+        saving &= !saves;
     }
     Ok(Outcome::Finished)
 }

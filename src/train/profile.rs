@@ -1,5 +1,6 @@
 //! Profiles of a step by op and phase.
 
+use super::agreement::StepRequest;
 use super::prepare::prepare;
 use super::rank::{Rank, STEPS_AHEAD};
 use crate::device::Device;
@@ -160,7 +161,7 @@ fn whole_steps(rank: &mut Rank, steps: usize) -> Result<Duration> {
                 rank.launch_step()?;
                 launched += 1;
             }
-            rank.finish_step(false)?;
+            rank.finish_step(StepRequest::default())?;
         }
         Ok(started.elapsed())
     };

@@ -2,7 +2,7 @@
 
 mod share;
 
-use super::agreement::{StepVote, agree};
+use super::agreement::{StepRequest, StepVote, agree};
 use super::generate::generate;
 use super::init::initialize;
 use super::phase::{COMPARES, COMPUTES, EVALUATES};
@@ -43,6 +43,8 @@ pub struct StepReport {
     pub bad: Option<NonFiniteTensor>,
     /// True if a stop was requested on any rank.
     pub stop: bool,
+    /// True if a checkpoint was requested on any rank.
+    pub save: bool,
     /// Fraction of the step in which each rank did not wait for others; empty for a single rank.
     pub busy: Vec<f64>,
     /// The rank that was busy the longest; `None` for a single rank.
@@ -228,13 +230,12 @@ impl Rank {
 
     /// Waits for the oldest queued step and returns its results. If the loss or a gradient was not finite,
     /// nothing was updated in that step or in those queued after it, and the step is replayed with a check
-    /// after every node, to name the first bad tensor. `stop` is true if a stop was requested on this rank;
-    /// the report combines it over all ranks. (Ranks that do not exchange gradients each decide for
-    /// themselves whether to update, and stop together.)
+    /// after every node, to name the first bad tensor. `request` is of this rank; the report combines those of all
+    /// ranks. (Ranks that do not exchange gradients each decide for themselves whether to update, and stop together.)
     ///
     /// # Errors
     /// When no step is queued, or a rank is lost.
-    pub fn finish_step(&mut self, stop: bool) -> Result<StepReport> {
+    pub fn finish_step(&mut self, request: StepRequest) -> Result<StepReport> {
         let oldest = self.queued_steps.pop_front();
         let mut oldest = oldest.ok_or_else(|| Error::failed("no step is queued"))?;
         if self.engine.gpu().is_some() {
@@ -252,17 +253,20 @@ impl Rank {
             data_wait: oldest.data_wait,
             communicated: self.communicated(step),
             bad: None,
-            stop,
+            stop: request.stop,
+            save: request.save,
             busy: Vec::new(),
             slowest: None,
         };
         let bad = number("bad")? != 0.0;
         let waited = report.communicated.map_or(Duration::ZERO, |communicated| communicated.exposed);
         // Ranks that do not exchange gradients may differ in `bad`, and must stop together nevertheless.
-        let agreement = agree(&*self.comm, step, StepVote::new(bad, stop, self.agreed.elapsed(), waited))?;
+        let vote = StepVote::new(bad, request, self.agreed.elapsed(), waited);
+        let agreement = agree(&*self.comm, step, vote)?;
         self.agreed = Instant::now();
         self.comm.take();
-        (report.stop, report.busy, report.slowest) = (agreement.stop, agreement.busy, agreement.slowest);
+        (report.stop, report.save) = (agreement.stop, agreement.save);
+        (report.busy, report.slowest) = (agreement.busy, agreement.slowest);
         if agreement.bad {
             self.queued_steps.clear();
             report.bad = Some(self.find_bad(&oldest.batches)?);
@@ -295,7 +299,7 @@ impl Rank {
     /// As [`Rank::launch_step`] and [`Rank::finish_step`].
     pub fn train_step(&mut self) -> Result<StepReport> {
         self.launch_step()?;
-        self.finish_step(false)
+        self.finish_step(StepRequest::default())
     }
 
     /// Trains one step and passes every node of it, with its time, to `see`.

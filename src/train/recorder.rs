@@ -2,17 +2,20 @@
 
 use super::gauges::Gauges;
 use super::rank::{Rank, StepReport};
-use crate::checkpoint::{Meta, Store};
+use crate::checkpoint::{FileRecord, Meta, Store};
 use crate::data::stories::judge;
 use crate::device::cuda::Algorithms;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::model::flops_per_token;
-use crate::plan::Plan;
-use crate::results::folder::{ALGORITHMS, METRICS, TIMING};
+use crate::plan::{CheckpointInterval, Plan};
+use crate::ranks::fault;
+use crate::results::folder::{ALGORITHMS, METRICS, TIMING, overwrite_running};
 use crate::results::progress::Progress;
-use crate::results::rows::{self, RowWriter};
+use crate::results::rows::{self, RowWriter, SavedRows};
 use crate::results::summary::{Sample, Sentences, Startup};
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, memory};
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,6 +42,16 @@ pub struct Recorder {
     gauges: Option<Gauges>,
     /// Sums over steps of the fraction in which each rank was busy.
     busy: Vec<f64>,
+    /// The last step with a row.
+    step: u64,
+    /// The step of the newest checkpoint; 0 without one.
+    saved_step: u64,
+    /// The end of the last save, failed or not; the start of this process before the first.
+    last_save: Instant,
+    /// The error of the last save, if it failed.
+    unsaved: Option<Error>,
+    /// The first error of writing rows, samples or the log: the run stops after one last save.
+    write_error: Option<Error>,
 }
 
 /// Inputs of [`Recorder::new`].
@@ -57,6 +70,8 @@ pub struct RecorderInputs {
     pub from_step: u64,
     /// True if the folder has the rows of the earlier steps.
     pub resumed: bool,
+    /// What the checkpoint to resume knows of the row files; `None` where there is none, or one of another run.
+    pub saved_rows: Option<BTreeMap<String, FileRecord>>,
     /// Bytes of state and arena.
     pub planned_bytes: u64,
     /// True if generated sentences are checked against the grammar of the built-in stories.
@@ -64,8 +79,7 @@ pub struct RecorderInputs {
 }
 
 impl Recorder {
-    /// Opens the row files at a step, truncates the rows beyond it, and checks that checkpoints can be
-    /// written.
+    /// Checks that checkpoints can be written, opens the row files at a step, and truncates the rows beyond it.
     ///
     /// # Errors
     /// When the folder cannot be written, or lacks rows up to the step.
@@ -78,10 +92,23 @@ impl Recorder {
             progress,
             from_step,
             resumed,
+            saved_rows,
             planned_bytes,
             judge,
         } = parts;
-        let (metrics, kept) = folder.resume_rows::<MetricsRow>(METRICS, from_step)?;
+        // Before any row is dropped: on a disk that is still full, nothing changes.
+        let store = Store::open(&folder.checkpoints()?, plan.intervals.keep)?;
+        store.probe()?;
+        let saved = |file: &str| {
+            let FileRecord { bytes, blake3 } = saved_rows.as_ref()?.get(file)?.clone();
+            Some(SavedRows { bytes, blake3 })
+        };
+        let (saved_metrics, saved_timing) = (saved(METRICS), saved(TIMING));
+        if let Some(saved) = &saved_timing {
+            // Before `metrics.csv` is cut.
+            saved.verify(&folder.path().join(TIMING), from_step)?;
+        }
+        let (metrics, kept) = folder.resume_rows::<MetricsRow>(METRICS, from_step, saved_metrics.as_ref())?;
         let last = kept.last.map_or(0, |row| row.step);
         if resumed && last != from_step {
             return Err(Error::failed(format!(
@@ -90,9 +117,7 @@ impl Recorder {
                 folder.path().join(METRICS).display()
             )));
         }
-        let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, from_step)?;
-        let store = Store::open(&folder.checkpoints()?, plan.intervals.keep)?;
-        store.probe()?;
+        let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, from_step, saved_timing.as_ref())?;
         summary.samples.retain(|sample| sample.step <= from_step);
         summary.status = Status::Running;
         summary.reason = None;
@@ -116,10 +141,25 @@ impl Recorder {
             judge,
             gauges: None,
             busy: Vec::new(),
+            step: from_step,
+            saved_step: from_step,
+            last_save: Instant::now(),
+            unsaved: None,
+            write_error: None,
         };
-        if from_step == 0 && kept.rows_cut > 0 {
+        if saved_rows.is_some() && (saved_metrics.is_none() || saved_timing.is_none()) {
+            recorder.note(&format!(
+                "the checkpoint of step {from_step} is of an earlier version, without hashes of {METRICS} and {TIMING}: \
+                 their rows up to this step are taken over as they are"
+            ))?;
+        }
+        if let Some((first, last)) = kept.steps_cut {
+            let start = match from_step {
+                0 => "there is no checkpoint to continue from: this starts at step 0".to_owned(),
+                step => format!("the newest checkpoint is of step {step}"),
+            };
             recorder.warn(&format!(
-                "there is no checkpoint to continue from: this starts at step 0, and drops {} rows",
+                "{start}, and drops {} rows, of steps {first} to {last}, which are trained again",
                 kept.rows_cut
             ))?;
         }
@@ -132,7 +172,8 @@ impl Recorder {
     /// When the log cannot be written.
     pub fn note(&mut self, text: &str) -> Result<()> {
         self.progress.note(text);
-        self.folder.log(text)
+        let logged = self.folder.log(text);
+        self.or_stop(logged)
     }
 
     /// Prints a warning, even where progress is not shown, and writes it to the log.
@@ -142,7 +183,47 @@ impl Recorder {
     pub fn warn(&mut self, text: &str) -> Result<()> {
         let text = format!("warning: {text}");
         self.progress.warn(&text);
-        self.folder.log(&text)
+        let logged = self.folder.log(&text);
+        self.or_stop(logged)
+    }
+
+    /// Turns an error of writing results into a request to stop after one last save. A run without checkpoints, and one
+    /// that has trained no step yet, has nothing to save and ends at once.
+    fn or_stop(&mut self, written: Result<()>) -> Result<()> {
+        let Err(e) = written else { return Ok(()) };
+        if !self.saves() || self.steps_here == 0 {
+            return Err(e);
+        }
+        if self.write_error.is_none() {
+            self.progress.warn(&format!("warning: {e}; the run stops after one last save"));
+            self.write_error = Some(e);
+        }
+        Ok(())
+    }
+
+    /// Returns the error because of which the run must stop.
+    pub(super) fn write_error(&self) -> Option<&Error> {
+        self.write_error.as_ref()
+    }
+
+    /// Returns the error of the last save; `None` if it succeeded.
+    pub(super) fn unsaved(&self) -> Option<&Error> {
+        self.unsaved.as_ref()
+    }
+
+    /// Returns the step of the newest checkpoint, 0 without one.
+    pub(super) fn saved_step(&self) -> u64 {
+        self.saved_step
+    }
+
+    /// Returns the last step with a row.
+    pub(super) fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Returns the run's folder.
+    pub(super) fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Records that a step was trained in `took`.
@@ -158,7 +239,7 @@ impl Recorder {
         let row = self.timing_row(report.step, phase, took);
         let per_device = self.tok_s / self.plan.batch.world_size as f64;
         let utilization = self.gauges.as_ref().and_then(|g| g.utilization(per_device * flops, took));
-        self.timing.append(&TimingRow {
+        let written = self.timing.append(&TimingRow {
             data_wait_ms: Some(report.data_wait.as_secs_f64() * 1e3),
             tok_s: Some(self.tok_s),
             tok_s_per_device: Some(per_device),
@@ -169,19 +250,18 @@ impl Recorder {
             exposed_communication_ms: report.communicated.map(|c| c.exposed.as_secs_f64() * 1e3),
             slowest_rank: report.slowest.map(|rank| rank as u64),
             ..row
-        })
+        });
+        self.or_stop(written)
     }
 
     /// Records that the held-out data was evaluated in `took`.
     pub(super) fn evaluated(&mut self, step: u64, took: Duration) -> Result<()> {
-        let row = self.timing_row(step, Phase::Eval, took);
-        self.timing.append(&row)
+        self.time(step, Phase::Eval, took)
     }
 
     /// Records that the ranks compared their parameters in `took`.
     pub(super) fn compared(&mut self, step: u64, took: Duration) -> Result<()> {
-        let row = self.timing_row(step, Phase::Check, took);
-        self.timing.append(&row)
+        self.time(step, Phase::Check, took)
     }
 
     /// Writes the step's row, and updates the progress display when it is due.
@@ -194,7 +274,9 @@ impl Recorder {
             lr: report.lr,
             grad_norm: report.grad_norm,
         };
-        self.metrics.append(&row)?;
+        self.step = report.step;
+        let written = self.metrics.append(&row).and_then(|()| fault::inject_disk_fault(report.step));
+        self.or_stop(written)?;
         let interval = self.plan.intervals.metrics.max(1) as u64;
         if row.step.is_multiple_of(interval) || row.val_loss.is_some() || row.step == 1 {
             self.progress.step(&row, self.tok_s);
@@ -208,31 +290,52 @@ impl Recorder {
     }
 
     /// Saves a checkpoint, if the run saves any. If saving fails, earlier checkpoints stay as they are, and
-    /// training continues with a warning.
+    /// training continues with a warning; if it was the last save, the run ends as `unsaved`.
     pub(super) fn save(&mut self, rank: &Rank) -> Result<()> {
         if !self.saves() {
             return Ok(());
         }
         let started = Instant::now();
-        // A checkpoint must never be ahead of its rows.
-        self.metrics.sync()?;
-        self.timing.sync()?;
-        self.meta.step = rank.done();
-        self.meta.tokens_seen = rank.done() * self.plan.batch.tokens_per_step() as u64;
-        match self.store.save(&self.meta, &rank.snapshot()) {
-            Ok(saved) => {
-                for warning in saved.warnings {
+        match self.save_now(rank) {
+            Ok(warnings) => {
+                (self.saved_step, self.unsaved) = (rank.done(), None);
+                for warning in warnings {
                     self.warn(&warning)?;
                 }
             }
             Err(e) => {
-                let text = format!("checkpoint of step {} failed, training continues: {e}", rank.done());
+                let text = e.message().to_owned();
                 self.summary.notes.push(text.clone());
+                self.unsaved = Some(e);
                 self.warn(&text)?;
             }
         }
-        let row = self.timing_row(rank.done(), Phase::Save, started.elapsed());
-        self.timing.append(&row)
+        self.last_save = Instant::now();
+        self.time(rank.done(), Phase::Save, started.elapsed())
+    }
+
+    /// Returns true if the run saves by time and the last save is long enough ago.
+    pub(super) fn save_is_due(&self) -> bool {
+        match self.plan.intervals.checkpoint {
+            CheckpointInterval::Time(period) => self.saves() && self.last_save.elapsed() >= period,
+            CheckpointInterval::Steps(_) => false,
+        }
+    }
+
+    /// Saves a checkpoint; returns warnings.
+    fn save_now(&mut self, rank: &Rank) -> Result<Vec<String>> {
+        // A checkpoint must never be ahead of its rows.
+        let synced = self.metrics.sync().and_then(|()| self.timing.sync());
+        synced.map_err(|e| e.context(format_args!("checkpoint of step {} not saved", rank.done())))?;
+        self.meta.step = rank.done();
+        self.meta.tokens_seen = rank.done() * self.plan.batch.tokens_per_step() as u64;
+        self.meta.rows = [(METRICS, self.metrics.content()), (TIMING, self.timing.content())]
+            .map(|(file, SavedRows { bytes, blake3 })| (file.to_owned(), FileRecord { bytes, blake3 }))
+            .into();
+        let mut warnings = self.store.save(&self.meta, &rank.snapshot())?.warnings;
+        let tidied = self.metrics.saved(rank.done()).and_then(|()| self.timing.saved(rank.done()));
+        warnings.extend(tidied.err().map(|e| e.to_string()));
+        Ok(warnings)
     }
 
     /// Generates samples and writes them to the run's folder.
@@ -245,9 +348,10 @@ impl Recorder {
         let step = rank.done();
         let prompt = &self.plan.generation.prompt;
         let mut sentences = Sentences::default();
+        let mut written = Ok(());
         for text in texts {
             let whole = format!("{prompt}{text}");
-            self.folder.log(&format!("sample after step {step}: {whole}"))?;
+            written = written.and(self.folder.log(&format!("sample after step {step}: {whole}")));
             let judged = judge(&whole);
             sentences.seen += judged.sentences;
             sentences.parsed += judged.parsed;
@@ -261,18 +365,56 @@ impl Recorder {
             self.progress.note(&format!("{parsed} of {seen} sampled sentences follow the grammar"));
             self.summary.sentences = Some(sentences);
         }
-        self.folder.write_summary(&self.summary)?;
-        let row = self.timing_row(step, Phase::Sample, started.elapsed());
-        self.timing.append(&row)
+        let written = written.and_then(|()| self.folder.write_summary(&self.summary));
+        self.or_stop(written)?;
+        self.time(step, Phase::Sample, started.elapsed())
     }
 
     /// Closes the run: reads its files back and writes the summary with its status.
     ///
     /// # Errors
-    /// When the files cannot be read back or written.
+    /// When the files cannot be read back or written. A run that trained well is `unsaved` then, and its summary says so
+    /// if the disk takes that much.
     pub fn finish(mut self, status: Status, reason: Option<String>) -> Result<(RunFolder, Summary)> {
-        self.metrics.sync()?;
-        self.timing.sync()?;
+        let trained = matches!(status, Status::Ok | Status::Interrupted | Status::Unsaved);
+        let synced = self.metrics.sync().and_then(|()| self.timing.sync());
+        let (status, reason) = match &synced {
+            Err(e) if trained => (Status::Unsaved, Some(e.message().to_owned())),
+            _ => (status, reason),
+        };
+        if let Some(reason) = &reason {
+            // Where the log takes it: the summary and the process say the same.
+            let _ = self.folder.log(&format!("{}: {reason}", status.as_str()));
+        }
+        let path = self.folder.path().display().to_string();
+        let closed = self.close(status, reason);
+        if closed.is_err() {
+            // The error that is returned matters more than one of this last attempt.
+            let left = if trained { Status::Unsaved } else { status };
+            let _ = overwrite_running(self.folder.path(), left);
+        }
+        match synced.and(closed) {
+            Ok(()) => {
+                self.progress.finish(&self.summary);
+                Ok((self.folder, self.summary))
+            }
+            Err(e) if trained => Err(Error::new(
+                ErrorKind::Unsaved,
+                format!(
+                    "the results of the run are not complete: {e}. Free space, then `xrun resume {path}`"
+                ),
+            )),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Reads the files back and writes the summary.
+    fn close(&mut self, status: Status, reason: Option<String>) -> Result<()> {
+        if status == Status::Ok {
+            // A run without checkpoints has all its rows again here.
+            self.metrics.saved(self.step)?;
+            self.timing.saved(self.step)?;
+        }
         let metrics: Vec<MetricsRow> = rows::read(&self.folder.path().join(METRICS))?;
         let timing: Vec<TimingRow> = rows::read(&self.folder.path().join(TIMING))?;
         self.summary.status = status;
@@ -292,9 +434,7 @@ impl Recorder {
             }
             self.summary.gpu = Some(gpu);
         }
-        self.folder.write_summary(&self.summary)?;
-        self.progress.finish(&self.summary);
-        Ok((self.folder, self.summary))
+        self.folder.write_summary(&self.summary)
     }
 
     /// Writes the table of matrix-product algorithms to the run's folder; checkpoints record its hash.
@@ -325,6 +465,13 @@ impl Recorder {
     /// Sets the gauges to read the GPU with; `None` on the CPU.
     pub(super) fn watch(&mut self, gauges: Option<Gauges>) {
         self.gauges = gauges;
+    }
+
+    /// Writes the time that something besides a step took.
+    fn time(&mut self, step: u64, phase: Phase, took: Duration) -> Result<()> {
+        let row = self.timing_row(step, phase, took);
+        let written = self.timing.append(&row);
+        self.or_stop(written)
     }
 
     fn timing_row(&mut self, step: u64, phase: Phase, took: Duration) -> TimingRow {

@@ -5,12 +5,13 @@ use super::gauges::engine_name;
 use super::request::Origin;
 use crate::checkpoint::{self, Loaded};
 use crate::data::Dataset;
+use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::Plan;
 use crate::recipe::{self, Class, Recipe};
-use crate::results::folder::{CHECKPOINT, RESOLVED, read_summary};
+use crate::results::folder::{ALGORITHMS, CHECKPOINT, RESOLVED, read_summary};
 use crate::results::{RunFolder, find};
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,19 @@ impl Start {
     pub fn step(&self) -> u64 {
         self.loaded.as_ref().map_or(0, |loaded| loaded.meta().step)
     }
+
+    /// Returns a warning if the table of matrix-product algorithms is not that of the checkpoint.
+    pub fn other_algorithms(&self, table: Option<&Algorithms>) -> Option<String> {
+        let loaded = self.loaded.as_ref()?;
+        let (before, now) = (loaded.meta().algorithms.as_ref()?, table?.hash());
+        (*before != now).then(|| {
+            format!(
+                "{ALGORITHMS} is not the table that {} was trained with: the run continues, but its bits may differ from \
+                 those of an uninterrupted run",
+                loaded.path().display()
+            )
+        })
+    }
 }
 
 /// Finds the newest valid checkpoint for `origin`, and refuses one of another run.
@@ -46,7 +60,10 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
             start.loaded = checkpoint::newest(&run.join(CHECKPOINT))?;
             // Without a checkpoint, the recipe of the run's folder still applies.
             let (before, corpus_hash) = match &start.loaded {
-                Some(loaded) => (recipe_of(loaded)?, Some(loaded.meta().corpus_hash.clone())),
+                Some(loaded) => {
+                    check_tokenizer(loaded, dataset)?;
+                    (recipe_of(loaded)?, Some(loaded.meta().corpus_hash.clone()))
+                }
                 None => {
                     let written = run.join(RESOLVED);
                     (
@@ -79,7 +96,7 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
 /// As [`RunFolder::open`].
 pub(super) fn unfinished(results: &Path, recipe_hash: &str) -> Result<Option<PathBuf>> {
     for path in find::runs(results)? {
-        let summary = read_summary(&path)?;
+        let Some(summary) = find::summary_or_warn(&path) else { continue };
         if summary.recipe_hash == recipe_hash && summary.status.is_unfinished() {
             return RunFolder::open(&path).map(|_| Some(path));
         }
@@ -126,6 +143,19 @@ fn changes(
          `xrun resume RUN --fork`",
         place.display(),
         refused.join("\n  ")
+    )))
+}
+
+/// Refuses another tokenizer than that of the checkpoint: the corpus may consist of the same ids under both.
+fn check_tokenizer(loaded: &Loaded, dataset: &Dataset) -> Result<()> {
+    let (before, now) = (&loaded.meta().tokenizer_hash, dataset.tokenizer.hash());
+    if *before == now {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "this is not the run that {} belongs to: the tokenizer has hash {now} (was {before})\nundo the change of \
+         data.tokenizer, or start a new run from the checkpoint with `xrun resume RUN --fork`",
+        loaded.path().display()
     )))
 }
 

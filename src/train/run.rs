@@ -8,6 +8,7 @@ use super::recorder::{Recorder, RecorderInputs};
 use super::request::{Origin, Request};
 use super::resume::{Start, start, unfinished};
 use super::train_ranks::{announce_finished, train_ranks};
+use super::verified::TOKENIZER;
 use crate::checkpoint::{END_TOKEN_ID, Meta};
 use crate::data::Dataset;
 use crate::device::cuda::{self, Algorithms, Gpu};
@@ -28,6 +29,7 @@ use crate::results::progress::{Mode, Progress};
 use crate::results::provenance::Environment;
 use crate::results::{RunFolder, Status, Summary, memory, stored};
 use jiff::Timestamp;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -118,10 +120,13 @@ impl Run {
     ) -> Result<Ended> {
         let Self { request, machine, resumed, opened } = self;
         let corpus_took = opened.elapsed();
-        let start = start(&request.origin, &context)?;
+        let mut start = start(&request.origin, &context)?;
         let (from_step, steps) = (start.step(), context.plan.steps as u64);
         fault::check(context.plan.batch.world_size, from_step, steps)?;
         let algorithms = algorithms(&request.origin, request.algorithms_from.as_deref(), &context.plan)?;
+        if request.algorithms_from.is_none() {
+            start.warnings.extend(start.other_algorithms(algorithms.as_ref()));
+        }
 
         let mut progress = new_progress(request.progress, &context.plan);
         let is_resumed = resumed.is_some();
@@ -136,7 +141,9 @@ impl Run {
                 // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed, the
                 // hash stays that of the recipe as written.
                 if start.changes.is_empty() {
-                    context.recipe_hash.clone_from(&summary.recipe_hash);
+                    // The checkpoint's is verified.
+                    let saved = start.loaded.as_ref().map(|loaded| &loaded.meta().recipe_hash);
+                    context.recipe_hash.clone_from(saved.unwrap_or(&summary.recipe_hash));
                 }
                 (folder, summary)
             }
@@ -156,6 +163,7 @@ impl Run {
             summary,
             from_step,
             resumed: is_resumed,
+            saved_rows: start.loaded.as_ref().filter(|_| is_resumed).map(|loaded| loaded.meta().rows.clone()),
         })?;
         log_start(&mut recorder, &context, &start, &machine, &ranks.notes)?;
 
@@ -251,9 +259,6 @@ const NOT_EXCHANGED: &str = "communication off: replicas differ, nothing of this
 /// Name of the corpus with a grammar, against which generated sentences are checked.
 const STORIES: &str = "stories";
 
-/// File name of the tokenizer in a run folder.
-pub(super) const TOKENIZER: &str = "tokenizer.json";
-
 /// Returns the table of matrix-product algorithms to reuse: that of the run named, or that of the run to
 /// resume. So both arms of a comparison, and both halves of a resumed run, round alike.
 fn algorithms(origin: &Origin, from: Option<&Path>, plan: &Plan) -> Result<Option<Algorithms>> {
@@ -331,6 +336,7 @@ fn meta(context: &RunContext) -> Meta {
         engine: engine_name(plan),
         algorithms: None,
         extra: [(END_TOKEN_ID.to_string(), dataset.tokenizer.end_token().to_string())].into(),
+        rows: BTreeMap::new(),
     }
 }
 

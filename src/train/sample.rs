@@ -3,7 +3,7 @@
 use super::generate::generate;
 use super::restore::restore;
 use super::resume::recipe_of;
-use super::run::TOKENIZER;
+use super::verified::tokenizer_json;
 use crate::checkpoint::{self, Loaded};
 use crate::data::Tokenizer;
 use crate::device::Device;
@@ -48,6 +48,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     for warning in loaded.warnings() {
         eprint_line(&format!("warning: {warning}"));
     }
+    loaded.check_finite()?;
     let trained = recipe_of(&loaded)?;
     let machine = Machine::here().with_single_device();
     let mut recipe = recipe::load_str(
@@ -71,7 +72,8 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     if recipe.values().generation.samples == 0 && !says_samples {
         recipe = recipe.with_overrides(&["generation.samples=1".to_owned()], &machine)?;
     }
-    let tokenizer = Tokenizer::open(&request.run.join(TOKENIZER).to_string_lossy())?;
+    let end = loaded.meta().extra.get(checkpoint::END_TOKEN_ID).and_then(|id| id.parse().ok());
+    let tokenizer = Tokenizer::from_run(tokenizer_json(&request.run, &loaded)?, end)?;
     let corpus = Corpus {
         vocab_size: tokenizer.vocab_size(),
         train_tokens: 0,

@@ -114,6 +114,17 @@ impl Place {
         Running(command.spawn().unwrap())
     }
 
+    /// Starts the binary where no file takes more than this many KiB: a larger write fails, as on a full disk.
+    pub fn start_limited(&self, kib: usize, arguments: &[&str]) -> Running {
+        let mut command = Command::new("/bin/sh");
+        // In blocks of 512 bytes.
+        let limited = format!("ulimit -f {}; exec \"$0\" \"$@\"", 2 * kib);
+        command.args(["-c", &limited, env!("CARGO_BIN_EXE_xrun")]).args(arguments);
+        command.current_dir(self.path()).env_clear();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running(command.spawn().unwrap())
+    }
+
     /// Runs the binary to its end.
     pub fn xrun(&self, arguments: &[&str]) -> Done {
         self.start(arguments).ends()

@@ -37,6 +37,7 @@ impl State {
             engine: "scalar".into(),
             algorithms: None,
             extra: BTreeMap::from([("cursor".into(), "12".into())]),
+            rows: BTreeMap::new(),
         };
         Self { tensors, meta }
     }

@@ -86,5 +86,6 @@ fn meta(step: u64) -> Meta {
         engine: String::new(),
         algorithms: None,
         extra: BTreeMap::new(),
+        rows: BTreeMap::new(),
     }
 }

@@ -2,8 +2,11 @@
 
 mod builtin;
 mod gpt2;
+mod guarded;
 #[cfg(test)]
 mod tests;
+
+pub use guarded::GuardedTokenizer;
 
 use super::END_OF_TEXT;
 use crate::error::{Error, IoContext, Result};
@@ -18,7 +21,7 @@ pub const BUILT_IN: [&str; 3] = ["gpt2", "byte", "stories"];
 const GPT2_VOCAB: usize = 50_257;
 
 /// A tokenizer.json above this size is refused before it is read; the largest in the field are below 40 MB.
-const MAX_JSON_BYTES: u64 = 256 << 20;
+pub const MAX_JSON_BYTES: u64 = 256 << 20;
 
 /// Text is cut into pieces of about this many bytes to be encoded in parallel.
 const PIECE_BYTES: usize = 64 << 10;
@@ -42,7 +45,7 @@ enum Cut {
 /// Turns text into token ids and back. Special tokens in text are text: only the loader places the end token.
 #[derive(Debug)]
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    inner: GuardedTokenizer,
     json: String,
     stories: bool,
     vocab: usize,
@@ -102,16 +105,25 @@ impl Tokenizer {
             .map_err(|e| e.context(format!("tokenizer {shown}")))
     }
 
+    /// Opens the tokenizer.json of a run, whose checkpoint knows the token that ends a document. A tokenizer_config.json
+    /// that named it for the run is not needed.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::open`], and an end token outside the vocabulary.
+    pub fn from_run(json: String, end: Option<u32>) -> Result<Self> {
+        let Some(end) = end else { return Self::from_json(json, None, Cut::Nowhere) };
+        let inner = GuardedTokenizer::parse(&json)?;
+        let vocab = check_dense(&inner)?;
+        if end as usize >= vocab {
+            return Err(Error::failed(format!(
+                "the end token {end} is outside the vocabulary of {vocab} entries"
+            )));
+        }
+        Ok(Self { inner, json, stories: false, vocab, end, cut: Cut::Nowhere })
+    }
+
     fn from_json(json: String, end: Option<&str>, cut: Cut) -> Result<Self> {
-        // The library panics on some malformed JSON (0.23, decoders), so the syntax is checked first.
-        serde_json::from_str::<serde::de::IgnoredAny>(&json)
-            .map_err(|e| Error::usage(format!("not a HuggingFace tokenizer.json: {e}")))?;
-        let mut inner = tokenizers::Tokenizer::from_bytes(&json)
-            .map_err(|e| Error::usage(format!("not a HuggingFace tokenizer.json: {e}")))?;
-        let no_limit = inner.with_truncation(None).map(|_| ());
-        no_limit.map_err(|e| Error::usage(format!("cannot switch truncation off: {e}")))?;
-        inner.with_padding(None);
-        inner.set_encode_special_tokens(true);
+        let inner = GuardedTokenizer::parse(&json)?;
         let vocab = check_dense(&inner)?;
         let end = match end {
             Some(name) => inner.token_to_id(name).ok_or_else(|| {
@@ -172,11 +184,7 @@ impl Tokenizer {
             // The `byte` tokenizer: ids are the bytes. The tokenizer.json says the same, a hundred times slower.
             return Ok(text.bytes().map(u32::from).collect());
         }
-        let encoding = self
-            .inner
-            .encode_fast(text, false)
-            .map_err(|e| Error::usage(format!("the tokenizer cannot encode the text: {e}")))?;
-        Ok(encoding.get_ids().to_vec())
+        self.inner.encode(text)
     }
 
     /// Byte ranges, in order and covering the text, whose tokens joined are the tokens of the whole.
@@ -206,7 +214,7 @@ impl Tokenizer {
                 self.vocab
             )));
         }
-        self.inner.decode(ids, false).map_err(|e| Error::failed(format!("cannot decode tokens: {e}")))
+        self.inner.decode(ids)
     }
 }
 
@@ -232,8 +240,8 @@ impl Cut {
 }
 
 /// Every entry has its own id below the number of entries; returns that number.
-fn check_dense(inner: &tokenizers::Tokenizer) -> Result<usize> {
-    let vocab = inner.get_vocab(true);
+fn check_dense(inner: &GuardedTokenizer) -> Result<usize> {
+    let vocab = inner.vocab()?;
     let mut seen = vec![false; vocab.len()];
     for (token, &id) in &vocab {
         match seen.get_mut(id as usize) {

@@ -81,19 +81,106 @@ fn resume_gives_the_uninterrupted_bytes_whatever_was_torn() {
     let torn = dir.path().join("torn.csv");
     for length in checkpoint_at..=expected.len() {
         std::fs::write(&torn, &expected[..length]).unwrap();
-        let (mut writer, cut) = RowWriter::resume(&torn, 7).unwrap();
+        let (mut writer, cut) = RowWriter::resume(&torn, 7, None).unwrap();
         let removed = &expected[checkpoint_at..length];
         let rows_cut = removed.iter().filter(|&&byte| byte == b'\n').count();
-        assert_eq!(
-            cut,
-            ResumedRows { last: Some(metrics(7)), rows_kept: 7, rows_cut, bytes_cut: removed.len() as u64 },
-            "{length}"
-        );
+        let bytes_cut = removed.len() as u64;
+        let steps_cut = (rows_cut > 0).then_some((8, 7 + rows_cut as u64));
+        let last = Some(metrics(7));
+        assert_eq!(cut, ResumedRows { last, rows_kept: 7, rows_cut, steps_cut, bytes_cut }, "{length}");
         for step in 8..=12 {
             writer.append(&metrics(step)).unwrap();
         }
         assert_eq!(std::fs::read(&torn).unwrap(), expected, "{length}");
     }
+}
+
+/// A resume that cannot save in its turn, as on a disk that is still full, has lost no row.
+#[test]
+fn dropped_rows_are_there_until_a_checkpoint_reaches_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("metrics.csv"), dir.path().join("unsaved-metrics.csv"));
+    let mut writer = RowWriter::create(&path).unwrap();
+    (1..=9).for_each(|step| writer.append(&metrics(step)).unwrap());
+    for (killed_at, reaches) in [(5, 9), (7, 9)] {
+        let (mut writer, cut) = RowWriter::resume(&path, 4, None).unwrap();
+        assert_eq!(cut.steps_cut.unwrap().0, 5);
+        assert_eq!(read::<MetricsRow>(&copy).unwrap(), (5..=reaches).map(metrics).collect::<Vec<_>>());
+        (5..=killed_at).for_each(|step| writer.append(&metrics(step)).unwrap());
+        writer.saved(4).unwrap();
+        assert!(copy.exists());
+    }
+    let (mut writer, _) = RowWriter::resume(&path, 4, None).unwrap();
+    (5..=9).for_each(|step| writer.append(&metrics(step)).unwrap());
+    writer.saved(8).unwrap();
+    assert!(copy.exists());
+    writer.saved(9).unwrap();
+    assert!(!copy.exists());
+    // Without a copy, nothing is dropped.
+    let before = std::fs::read(&path).unwrap();
+    std::fs::create_dir(&copy).unwrap();
+    assert!(RowWriter::<MetricsRow>::resume(&path, 4, None).is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+/// Whatever was changed before the checkpoint's step is found, and a row that the checkpoint does not know goes.
+#[test]
+fn saved_rows_are_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("timing.csv");
+    let mut writer = RowWriter::create(&path).unwrap();
+    (1..=3).for_each(|step| writer.append(&timing(step, Phase::Train)).unwrap());
+    writer.sync().unwrap();
+    let saved = writer.content();
+    assert_eq!(saved.bytes, std::fs::metadata(&path).unwrap().len());
+    writer.append(&timing(3, Phase::Save)).unwrap();
+    writer.append(&timing(4, Phase::Train)).unwrap();
+    let whole = std::fs::read_to_string(&path).unwrap();
+    let resume = |text: &str| {
+        let _ = std::fs::remove_file(unsaved::path(&path));
+        std::fs::write(&path, text).unwrap();
+        RowWriter::<TimingRow>::resume(&path, 3, Some(&saved))
+    };
+    let (writer, cut) = resume(&whole).unwrap();
+    assert_eq!((cut.rows_kept, cut.steps_cut), (4, Some((4, 4))));
+    let kept = std::fs::read_to_string(&path).unwrap();
+    assert!(whole.starts_with(&kept) && kept.lines().last().unwrap().starts_with("3,save,"));
+    // The hash goes on from what is in the file.
+    assert_eq!(writer.content().blake3, blake3::hash(kept.as_bytes()).to_hex().as_str());
+    let lines: Vec<&str> = whole.lines().collect();
+    for wrong in [
+        whole.replacen("480.25", "480.26", 1),
+        [&lines[..1], &lines[2..]].concat().join("\n"),
+        [&lines[..2], &lines[1..]].concat().join("\n"),
+        String::new(),
+        lines[..2].join("\n") + "\n",
+    ] {
+        let error = resume(&wrong).unwrap_err();
+        assert!(error.message().contains("timing.csv was changed since the checkpoint of step 3"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), wrong);
+    }
+    // Doubled after what was hashed.
+    let (_, cut) = resume(&[&lines[..4], &lines[3..]].concat().join("\n")).unwrap();
+    assert_eq!(cut.rows_kept, 3);
+}
+
+/// A row that cannot be written waits for the next one.
+#[test]
+fn rows_wait_for_a_disk_that_takes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metrics.csv");
+    let mut writer = RowWriter::create(&path).unwrap();
+    writer.append(&metrics(1)).unwrap();
+    // A handle that cannot write stands for a full disk.
+    let writable = std::mem::replace(&mut writer.file, File::open(&path).unwrap());
+    for step in 2..=3 {
+        assert!(writer.append(&metrics(step)).unwrap_err().message().contains("metrics.csv"));
+    }
+    assert!(writer.sync().is_err());
+    assert_eq!(read::<MetricsRow>(&path).unwrap(), [metrics(1)]);
+    writer.file = writable;
+    writer.sync().unwrap();
+    assert_eq!(read::<MetricsRow>(&path).unwrap(), [metrics(1), metrics(2), metrics(3)]);
 }
 
 #[test]
@@ -102,16 +189,19 @@ fn resume_says_how_far_the_rows_reach() {
     let path = dir.path().join("metrics.csv");
     let mut writer = RowWriter::create(&path).unwrap();
     writer.append(&metrics(1)).unwrap();
-    let (_, cut) = RowWriter::<MetricsRow>::resume(&path, 9).unwrap();
-    assert_eq!(cut, ResumedRows { last: Some(metrics(1)), rows_kept: 1, rows_cut: 0, bytes_cut: 0 });
+    let (_, cut) = RowWriter::<MetricsRow>::resume(&path, 9, None).unwrap();
+    assert_eq!(
+        cut,
+        ResumedRows { last: Some(metrics(1)), rows_kept: 1, rows_cut: 0, steps_cut: None, bytes_cut: 0 }
+    );
     // A file cut within its header, and a missing one, start anew.
     for bytes in [Some(&b"step,tok"[..]), Some(b""), None] {
         std::fs::remove_file(&path).unwrap();
         if let Some(bytes) = bytes {
             std::fs::write(&path, bytes).unwrap();
         }
-        let (mut writer, cut) = RowWriter::resume(&path, 9).unwrap();
-        assert_eq!(cut, ResumedRows { last: None, rows_kept: 0, rows_cut: 0, bytes_cut: 0 });
+        let (mut writer, cut) = RowWriter::resume(&path, 9, None).unwrap();
+        assert_eq!(cut, ResumedRows { last: None, rows_kept: 0, rows_cut: 0, steps_cut: None, bytes_cut: 0 });
         writer.append(&metrics(1)).unwrap();
         assert_eq!(read::<MetricsRow>(&path).unwrap(), [metrics(1)]);
     }
@@ -127,7 +217,7 @@ fn rows_of_one_step_are_kept_or_cut_together() {
     {
         writer.append(&row).unwrap();
     }
-    let (_, cut) = RowWriter::<TimingRow>::resume(&path, 1).unwrap();
+    let (_, cut) = RowWriter::<TimingRow>::resume(&path, 1, None).unwrap();
     assert_eq!((cut.rows_kept, cut.last), (3, Some(timing(1, Phase::Save))));
 }
 
@@ -142,7 +232,7 @@ fn rows_of_an_older_version_have_blanks_and_are_not_continued() {
     std::fs::write(&path, text.join("\n") + "\n").unwrap();
     let blank = TimingRow { exposed_communication_ms: None, slowest_rank: None, ..row };
     assert_eq!(read::<TimingRow>(&path).unwrap(), [blank]);
-    let error = RowWriter::<TimingRow>::resume(&path, 1).unwrap_err();
+    let error = RowWriter::<TimingRow>::resume(&path, 1, None).unwrap_err();
     assert!(error.message().contains("not written by this version"), "{error}");
 }
 
@@ -153,7 +243,7 @@ fn damage_is_an_error_that_names_the_line() {
     let complain = |text: &str| {
         std::fs::write(&path, text).unwrap();
         let read = read::<MetricsRow>(&path).unwrap_err();
-        assert_eq!(RowWriter::<MetricsRow>::resume(&path, 9).unwrap_err(), read);
+        assert_eq!(RowWriter::<MetricsRow>::resume(&path, 9, None).unwrap_err(), read);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "a damaged file is left alone");
         read.message().replace(&*dir.path().to_string_lossy(), "DIR")
     };
@@ -196,6 +286,6 @@ proptest! {
         bytes.extend(tail);
         std::fs::write(&path, bytes).unwrap();
         let _ = read::<MetricsRow>(&path);
-        let _ = RowWriter::<MetricsRow>::resume(&path, 3);
+        let _ = RowWriter::<MetricsRow>::resume(&path, 3, None);
     }
 }

@@ -1,6 +1,8 @@
 //! The binary from outside: runs that end, are killed, stopped, resumed, damaged; what they leave; what they refuse.
 
+mod by_time;
 mod damage;
+mod disk;
 mod doctor;
 mod export;
 mod failures;
@@ -10,4 +12,5 @@ mod resume;
 mod sample;
 mod signals;
 mod text;
+mod verified;
 mod wrong;

@@ -148,6 +148,9 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "checkpoint.interval" => {
             written(&["checkpoint.keep=10"], "1", |a, b| (a.checkpoints(), b.checkpoints()) == (1, 4))
         }
+        "checkpoint.minutes" => {
+            written(&["checkpoint.keep=10"], "1e-9", |a, b| (a.checkpoints(), b.checkpoints()) == (1, 4))
+        }
         "checkpoint.keep" => {
             written(&["checkpoint.interval=1"], "3", |a, b| (a.checkpoints(), b.checkpoints()) == (2, 3))
         }

@@ -1,0 +1,215 @@
+//! The only door to the library of tokenizers. It panics on some tokenizer.json files and asks for as much memory as some
+//! others say, and these files are written by others.
+
+use crate::error::{Error, Result};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+/// A tokenizer of the library. Every call ends with a result or an error.
+pub struct GuardedTokenizer(tokenizers::Tokenizer);
+
+/// The parts of a tokenizer.json that are looked at before the library reads it.
+#[derive(Deserialize)]
+struct Probe {
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    model: ModelProbe,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ModelProbe {
+    dropout: Value,
+}
+
+impl GuardedTokenizer {
+    /// Parses a tokenizer.json, for encoding without truncation, padding and dropout: what a text is encoded to depends
+    /// on the text alone.
+    ///
+    /// # Errors
+    /// When it is malformed, or the library refuses it.
+    pub fn parse(json: &str) -> Result<Self> {
+        let wrong =
+            |e: &dyn std::fmt::Display| Error::usage(format!("not a HuggingFace tokenizer.json: {e}"));
+        // The library panics on some malformed JSON (0.23, decoders), so the syntax is checked first.
+        serde_json::from_str::<IgnoredAny>(json).map_err(|e| wrong(&e))?;
+        let probe: Probe = serde_json::from_str(json).map_err(|e| wrong(&e))?;
+        check_normalizer(&probe.normalizer).map_err(|e| wrong(&e))?;
+        let mut without_dropout = None;
+        if !probe.model.dropout.is_null() {
+            let mut document: Value = serde_json::from_str(json).map_err(|e| wrong(&e))?;
+            document["model"]["dropout"] = Value::Null;
+            without_dropout = Some(document.to_string());
+        }
+        let json = without_dropout.as_deref().unwrap_or(json);
+        let parsed = guard(|| tokenizers::Tokenizer::from_bytes(json))?;
+        let mut inner = parsed.map_err(|e| wrong(&e))?;
+        let no_limit = guard(|| inner.with_truncation(None).map(|_| ()))?;
+        no_limit.map_err(|e| Error::usage(format!("cannot switch truncation off: {e}")))?;
+        inner.with_padding(None);
+        inner.set_encode_special_tokens(true);
+        Ok(Self(inner))
+    }
+
+    /// Returns the token ids of a text, without special tokens around it.
+    ///
+    /// # Errors
+    /// When the tokenizer cannot express the text.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = guard(|| self.0.encode_fast(text, false))?;
+        let encoding =
+            encoding.map_err(|e| Error::usage(format!("the tokenizer cannot encode the text: {e}")))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Returns the text of token ids, special tokens included.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        guard(|| self.0.decode(ids, false))?.map_err(|e| Error::failed(format!("cannot decode tokens: {e}")))
+    }
+
+    /// Returns every entry with its id, added tokens included.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub fn vocab(&self) -> Result<HashMap<String, u32>> {
+        guard(|| self.0.get_vocab(true))
+    }
+
+    /// Returns the id of an entry.
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        guard(|| self.0.token_to_id(token)).ok().flatten()
+    }
+
+    /// Returns the entry with an id.
+    pub fn id_to_token(&self, id: u32) -> Option<String> {
+        guard(|| self.0.id_to_token(id)).ok().flatten()
+    }
+}
+
+impl std::fmt::Debug for GuardedTokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GuardedTokenizer").finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    /// True while this thread runs the library: a panic becomes an error and is not printed.
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls the library; a panic becomes an error.
+fn guard<T>(call: impl FnOnce() -> T) -> Result<T> {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !GUARDED.get() {
+                print(panic);
+            }
+        }));
+    });
+    let before = GUARDED.replace(true);
+    // The library keeps no state between calls but caches, which it locks.
+    let result = catch_unwind(AssertUnwindSafe(call));
+    GUARDED.set(before);
+    result.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Error::usage(format!("the tokenizer.json breaks the library that reads it ({text}); it is damaged"))
+    })
+}
+
+/// Checks what the library does not check of normalizers: that of SentencePiece allocates as much as its table claims to
+/// hold, and an allocation that is refused ends the process.
+fn check_normalizer(normalizer: &Value) -> Result<(), String> {
+    let parts = normalizer["normalizers"].as_array();
+    parts.into_iter().flatten().try_for_each(check_normalizer)?;
+    let Some(table) = normalizer["precompiled_charsmap"].as_str() else { return Ok(()) };
+    let held = table.trim_end_matches('=').len() / 4 * 3;
+    let claimed = first_word(table).ok_or("precompiled_charsmap is not base64")?;
+    if claimed as usize > held {
+        return Err(format!("precompiled_charsmap claims {claimed} bytes and holds {held}"));
+    }
+    if claimed < 4 {
+        return Err("precompiled_charsmap has an empty table".to_owned());
+    }
+    Ok(())
+}
+
+/// Returns the little-endian number in the first four bytes of base64.
+fn first_word(base64: &str) -> Option<u32> {
+    let digit = |c: u8| match c {
+        b'A'..=b'Z' => Some(c - b'A'),
+        b'a'..=b'z' => Some(c - b'a' + 26),
+        b'0'..=b'9' => Some(c - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let first = base64.as_bytes().get(..6)?;
+    let bits = first.iter().try_fold(0u64, |bits, c| Some(bits << 6 | u64::from(digit(*c)?)))?;
+    // 36 bits, of which the first 32 are the bytes.
+    u32::try_from(bits >> 4).ok().map(u32::swap_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::tokenizer::builtin::byte_json;
+
+    fn with(change: impl FnOnce(&mut Value)) -> String {
+        let mut document: Value = serde_json::from_str(&byte_json()).unwrap();
+        change(&mut document);
+        document.to_string()
+    }
+
+    /// Tables that made the library panic, or ask for 8 GiB.
+    #[test]
+    fn broken_tables_of_sentencepiece_are_errors() {
+        for table in ["AAAAAAAA", "BAAAAP///38A", "/////w==", "", "A", "????????", "BAAAAP///38AAAAA"] {
+            let part = serde_json::json!({"type": "Precompiled", "precompiled_charsmap": table});
+            let sequence = serde_json::json!({"type": "Sequence", "normalizers": [part.clone()]});
+            for normalizer in [part, sequence] {
+                let json = with(|document| document["normalizer"] = normalizer);
+                let ended = GuardedTokenizer::parse(&json).and_then(|t| t.encode("a tale \u{1e9b} \u{fb01}"));
+                let error = ended.expect_err(table);
+                assert_eq!(error.kind(), crate::error::ErrorKind::Usage, "{table}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_word_is_the_size_of_the_table() {
+        assert_eq!(first_word("AAAAAAAA"), Some(0));
+        assert_eq!(first_word("BAAAAP///38A"), Some(4));
+        assert_eq!(first_word("/////w=="), Some(u32::MAX));
+        assert_eq!((first_word("AAAA"), first_word("AA=A====")), (None, None));
+    }
+
+    /// With dropout, a text would be encoded differently every time.
+    #[test]
+    fn dropout_is_off() {
+        let json = |dropout: Value| {
+            with(|document| {
+                document["model"]["vocab"]["ab"] = 257.into();
+                document["model"]["merges"] = serde_json::json!([["a", "b"]]);
+                document["model"]["dropout"] = dropout;
+            })
+        };
+        let encoded = |dropout: Value| GuardedTokenizer::parse(&json(dropout)).unwrap().encode("ab").unwrap();
+        assert_eq!(encoded(Value::Null), [257]);
+        for _ in 0..20 {
+            assert_eq!(encoded(0.9.into()), [257]);
+        }
+        assert_eq!(encoded(1.0.into()), [257]);
+    }
+}
