@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 /// The column that the ratio, the verdict and predictions of speed are about.
 pub const SPEED: &str = "tok_s";
 
+/// The column of the smoothed training loss.
+pub const TRAIN_LOSS: &str = "train_loss";
+
 /// Figures by name, units in the names. Figures that were not measured are absent.
 pub type Columns = BTreeMap<String, f64>;
 

@@ -1,6 +1,6 @@
 //! A comparison for tests.
 
-use crate::results::comparison::{Arm, CompareVerdict, Comparison, LossGate};
+use crate::results::comparison::{Arm, CompareVerdict, Comparison, LossGate, TrainLoss};
 
 pub fn comparison() -> Comparison {
     let arm = |label: &str| Arm {
@@ -22,6 +22,7 @@ pub fn comparison() -> Comparison {
         candidate: arm("engine.fused=false"),
         changes: vec![],
         finished: true,
+        train_loss: TrainLoss::Smoothed,
         trials: vec![],
         ratio: None,
         min_effect: 0.01,

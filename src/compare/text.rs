@@ -1,20 +1,20 @@
 //! The text form of a comparison: a compact table and the verdict in a sentence.
 
-use super::measured::{Columns, SPEED};
+use super::measured::{Columns, SPEED, TRAIN_LOSS};
 use crate::format::{short, wall_time};
 use crate::metrics;
 use crate::results::columns;
-use crate::results::comparison::{CompareVerdict, Comparison, RatioInterval, Trial};
+use crate::results::comparison::{CompareVerdict, Comparison, RatioInterval};
 use std::fmt::Write;
 
 /// Columns at the top of the table: those that a comparison is about.
-const FIRST: [&str; 3] = [SPEED, "step_ms", "train_loss"];
+const FIRST: [&str; 3] = [SPEED, "step_ms", TRAIN_LOSS];
 
 /// Returns the result of a trial in a line.
-pub(super) fn trial(record: &Trial, columns: &Columns) -> String {
+pub(super) fn trial(columns: &Columns) -> String {
     let mut parts = Vec::new();
     parts.extend(columns.get(SPEED).map(|speed| format!("{} tok/s", short(*speed))));
-    parts.extend(record.final_loss.map(|loss| format!("training loss {loss:.4}")));
+    parts.extend(columns.get(TRAIN_LOSS).map(|loss| format!("training loss {loss:.4}")));
     parts.extend(columns.get("wall_s").map(|seconds| wall_time(*seconds)));
     parts.join(", ")
 }

@@ -5,12 +5,13 @@ use super::child::{self, FinishedProcess, Stderr, TrialLimits};
 use super::cpu_load::CpuLoad;
 use super::external;
 use super::gate::LossPoint;
-use super::measured::Columns;
+use super::measured::{Columns, TRAIN_LOSS};
 use super::statistics::blocks;
 use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::results::columns::Figures;
 use crate::results::comparison::Trial;
 use crate::results::folder::{ALGORITHMS, ENVIRONMENT, METRICS, TIMING, folder_name, read_summary};
+use crate::results::losses::SmoothedLoss;
 use crate::results::provenance::Environment;
 use crate::results::quantiles::median;
 use crate::results::steady::steady_rows;
@@ -299,8 +300,11 @@ fn run_command(
         trial.columns.extend(value.map(|value| (column.to_owned(), value)));
     }
     trial.record.final_loss = printed.curve.last().map(|point| point.loss);
-    if let Some(loss) = trial.record.final_loss {
-        trial.columns.insert("train_loss".to_owned(), loss);
+    let losses: Vec<f64> = printed.curve.iter().map(|point| point.loss).collect();
+    if let Some(smoothed) = SmoothedLoss::from_losses(&losses) {
+        trial.columns.insert(TRAIN_LOSS.to_owned(), smoothed.loss);
+    }
+    if trial.record.final_loss.is_some() {
         let mut hasher = blake3::Hasher::new();
         for point in &printed.curve {
             hasher.update(&point.step.to_le_bytes()).update(&point.loss.to_le_bytes());

@@ -37,6 +37,9 @@ pub struct Comparison {
     /// True if all trials have run; false in the file that is written before the first one, and if a trial
     /// failed.
     pub finished: bool,
+    /// The meaning of `train_loss` among the figures of the arms.
+    #[serde(default)]
+    pub train_loss: TrainLoss,
     /// All trials, in the order in which they ran.
     #[serde(rename = "turns")]
     pub trials: Vec<Trial>,
@@ -57,6 +60,17 @@ pub struct Comparison {
     pub rule: String,
 }
 
+/// The training loss that a comparison states of a trial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrainLoss {
+    /// That of the last batch: comparisons of earlier versions, which do not say so.
+    #[default]
+    LastBatch,
+    /// The mean over the last steps, [`super::losses::SmoothedLoss`].
+    Smoothed,
+}
+
 /// One arm of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Arm {
@@ -72,7 +86,7 @@ pub struct Arm {
     pub binary: Option<String>,
     /// The device class, such as `NVIDIA H200` or `cpu avx512`.
     pub device: String,
-    /// Medians over the trials, by name of the compared metric, units in the names.
+    /// Figures over the trials, by name of the compared metric, units in the names.
     pub measured: std::collections::BTreeMap<String, f64>,
 }
 
@@ -91,7 +105,7 @@ pub struct Trial {
     pub blocks: Vec<f64>,
     /// BLAKE3 of `metrics.csv` (or of the losses of an external command): equal hashes are equal bits.
     pub metrics_hash: Option<String>,
-    /// The last training loss.
+    /// The training loss of the last batch.
     pub final_loss: Option<f64>,
 }
 

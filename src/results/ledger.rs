@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn a_line_keeps_its_keys_their_order_and_its_digits() {
         let line = concat!(
-            r#"{"steps":40,"loss":2.3078,"val_loss":2.2611,"tok_s":45227.0,"step_ms":45.125,"mfu_pct":null,"#,
+            r#"{"steps":40,"train_loss":2.3125,"loss":2.3078,"val_loss":2.2611,"tok_s":45227.0,"step_ms":45.125,"mfu_pct":null,"#,
             r#""planned_bytes":43620761,"allocated_bytes":43620761,"contended":false}"#
         );
         let measured: Measured = serde_json::from_str(line).unwrap();

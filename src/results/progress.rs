@@ -211,8 +211,8 @@ pub fn result(summary: &Summary) -> String {
     if let Some(reason) = contended.and_then(|gpu| gpu.contended_because.as_ref()) {
         text += &format!("\ncontended: {reason}");
     }
-    if let Some(train) = summary.train_loss.last {
-        text += &format!("\ntraining loss {:.4}", train.loss);
+    if let Some(train) = summary.train_loss.smoothed {
+        text += &format!("\ntraining loss {:.4} ({})", train.loss, train.over());
     }
     if let Some(val) = summary.val_loss.last {
         text += &format!(", validation loss {:.4} nats per token", val.loss);
@@ -252,7 +252,7 @@ fn say_json(out: &mut dyn Write, event: &Event<'_>) {
 mod tests {
     use super::*;
     use crate::results::rows::{Phase, TimingRow};
-    use crate::results::summary::{Gpu, LossAt, Losses, Status};
+    use crate::results::summary::{Gpu, LossAt, Losses, Status, TrainingLosses};
     use serde_json::json;
     use std::sync::{Arc, Mutex};
 
@@ -287,7 +287,8 @@ mod tests {
         summary.tokens_seen = 40_000;
         summary.floor = Some(1.25);
         summary.val_loss_over_floor = Some(1.2);
-        summary.train_loss = Losses::from_series([LossAt { step: 40, loss: 1.6 }]);
+        summary.train_loss =
+            TrainingLosses::from_series((1..=40).map(|step| LossAt { step, loss: 5.6 - step as f32 / 10.0 }));
         summary.val_loss = Losses::from_series([LossAt { step: 40, loss: 1.5 }]);
         summary.wall_s = Some(61.0);
         summary
@@ -308,7 +309,7 @@ mod tests {
         step 40/40  loss 2.000  val 1.750  floor 1.250  500 tok/s
         saved
         ok: 40 of 40 steps, 40k tokens in 1m01s
-        training loss 1.6000, validation loss 1.5000 nats per token: 1.200 × the floor of 1.2500
+        training loss 1.7500 (mean of the last 4 steps), validation loss 1.5000 nats per token: 1.200 × the floor of 1.2500
         ");
     }
 

@@ -1,6 +1,7 @@
 //! Columns of tables: what is measured, with its unit, and keys of recipes.
 
 use super::kept::KeptRun;
+use super::scene::Form;
 use super::text::did_you_mean;
 use super::text::{code, plain};
 use crate::format::{BLANK, decimal};
@@ -15,6 +16,9 @@ const WORDS: [&str; 2] = ["status", "contended"];
 /// Columns of a sweep that are words.
 const SWEEP_WORDS: [&str; 3] = ["status", "reason", "contended"];
 
+/// The column of the training loss of the last batch.
+pub const LAST_BATCH: &str = "loss";
+
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Column {
@@ -26,17 +30,19 @@ pub enum Column {
 
 impl Column {
     /// Returns the heading; numbers are flush right.
-    pub fn heading(&self) -> String {
+    pub fn heading(&self, form: Form) -> String {
         match self {
-            Column::Named(name) => heading(name),
+            Column::Named(name) => heading(name, form),
             Column::Key(key) => code(key),
         }
     }
 }
 
 /// Returns the heading of a figure, with its unit; an unknown one is its own.
-pub fn heading(name: &str) -> String {
+pub fn heading(name: &str, form: Form) -> String {
     match metrics::find(name) {
+        // Versions that wrote this form knew no other loss.
+        Some(metric) if metric.name == LAST_BATCH && form == Form::Inline => ">loss (nats/token)".to_owned(),
         Some(metric) => format!(">{}", metric.heading),
         None if SWEEP_WORDS.contains(&name) => name.to_owned(),
         None => format!(">{}", code(name)),
@@ -54,7 +60,7 @@ pub fn value(name: &str, value: Option<f64>) -> String {
 /// Returns the columns of a table of runs: those asked for, or the default ones.
 pub fn runs(asked: Option<&str>) -> Result<Vec<Column>, String> {
     let names: Vec<&'static str> = metrics::of_runs().map(|metric| metric.name).chain(WORDS).collect();
-    choose(asked.unwrap_or("tok_s,loss,val_loss"), &names, true)
+    choose(asked.unwrap_or("tok_s,train_loss,val_loss"), &names, true)
 }
 
 /// Returns the columns of a sweep's table, besides what its cells set.

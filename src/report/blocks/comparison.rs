@@ -7,13 +7,16 @@ use super::text::{code, did_you_mean, plain, table};
 use super::why::Why;
 use super::{alike, columns, figure, inline, provenance, runs};
 use crate::format::{BLANK, decimal};
-use crate::results::comparison::{Arm, COMPARISON, COMPARISONS, Comparison, RatioInterval};
+use crate::results::comparison::{Arm, COMPARISON, COMPARISONS, Comparison, RatioInterval, TrainLoss};
 use crate::results::folder::PLOTS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The quantity in the first row.
 const SPEED: &str = "tok_s";
+
+/// The training loss, of which the comparison says what it is.
+const TRAIN_LOSS: &str = "train_loss";
 
 /// A comparison of a block.
 struct Part {
@@ -247,7 +250,9 @@ fn measured_table(
             (_, Some(b), Some(a)) if name != SPEED && b != 0.0 => decimal(Some(a / b), 3),
             _ => BLANK.to_owned(),
         };
-        let heading = columns::heading(name).trim_start_matches('>').to_owned();
+        let is_last_batch = name == TRAIN_LOSS && comparison.train_loss == TrainLoss::LastBatch;
+        let figure = if is_last_batch { columns::LAST_BATCH } else { name };
+        let heading = columns::heading(figure, scene.form).trim_start_matches('>').to_owned();
         rows.push(vec![heading, columns::value(name, b), columns::value(name, a), ratio]);
     }
     Ok(table(&headings, &rows))

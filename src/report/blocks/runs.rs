@@ -82,7 +82,7 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
     let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
     let (differences, mut faults) = alike::compare(&rows, &spec.across);
     let mut headings = vec!["recipe".to_owned()];
-    headings.extend(columns.iter().map(Column::heading));
+    headings.extend(columns.iter().map(|column| column.heading(scene.form)));
     headings.push("run".to_owned());
     let cells = |run: &KeptRun| {
         let mut cells = vec![plain(run.recipe())];

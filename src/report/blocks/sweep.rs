@@ -51,7 +51,7 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
     let has_recipes = cells.iter().any(|cell| cell.recipe != cells[0].recipe);
     let mut headings: Vec<String> = has_recipes.then(|| "recipe".to_owned()).into_iter().collect();
     headings.extend(settings.iter().map(|key| code(key)));
-    headings.extend(columns.iter().map(Column::heading));
+    headings.extend(columns.iter().map(|column| column.heading(scene.form)));
     headings.extend(["recipe hash", "run"].map(str::to_owned));
     let row = |cell: &Attempt| {
         let mut row: Vec<String> = has_recipes.then(|| plain(&cell.recipe)).into_iter().collect();

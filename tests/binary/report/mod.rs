@@ -9,7 +9,7 @@ use place::{NEWER, Place, RUN, seal};
 use std::fs;
 
 const TABLE: &str =
-    "kind=\"runs\" select=\"quickstart\" columns=\"tok_s,loss,val_loss,mfu_pct,training.dtype\"";
+    "kind=\"runs\" select=\"quickstart\" columns=\"tok_s,train_loss,loss,val_loss,mfu_pct,training.dtype\"";
 const PLOT: &str = "kind=\"plot\" select=\"quickstart\" plot=\"loss\"";
 
 #[test]
@@ -17,8 +17,8 @@ fn blocks_are_filled_with_figures_that_lead_to_their_run() {
     let place = Place::with_page(&[TABLE, PLOT]);
     let page = place.text("README.md");
     for text in [
-        "| recipe | tokens/s | loss (nats/token) | val. loss (nats/token) | MFU (%) | `training.dtype` | run |",
-        "| quickstart | 24,780 | 1.0675 | 1.1169 | — | fp32 | [20261121T093646Z-7d757a20](results/kept/quickstart/20261121T093646Z-7d757a20) |",
+        "| recipe | tokens/s | training loss (nats/token) | loss of the last batch (nats/token) | val. loss (nats/token) | MFU (%) | `training.dtype` | run |",
+        "| quickstart | 24,780 | 1.1203 | 1.0675 | 1.1169 | — | fp32 | [20261121T093646Z-7d757a20](results/kept/quickstart/20261121T093646Z-7d757a20) |",
         "<sub>AMD EPYC (avx512), 2 threads, xrun d31aa78, 2026-11-21 · [runs and commands](results/kept/quickstart/20261121T093646Z-7d757a20)</sub>",
         "src=\"results/kept/quickstart/20261121T093646Z-7d757a20/plots/loss-light.svg\"",
         "After.\nBefore.",

@@ -106,6 +106,15 @@ fn the_summary_follows_from_the_rows() {
     assert_eq!(evaluated, [6, 12, 18, 24, 30]);
     let last = metrics.last().unwrap();
     assert_eq!(summary.train_loss.last.unwrap().loss, last.loss);
+    // The stated training loss is that of a tenth of the steps, and the last line says so.
+    let tenth: Vec<f64> = metrics[27..].iter().map(|row| f64::from(row.loss)).collect();
+    let mean = tenth.iter().sum::<f64>() / 3.0;
+    let deviation = (tenth.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / 2.0).sqrt();
+    let smoothed = summary.train_loss.smoothed.unwrap();
+    assert_eq!((smoothed.steps, smoothed.loss), (3, mean));
+    assert!((smoothed.deviation.unwrap() - deviation).abs() < 1e-12 && deviation > 0.0);
+    let headline = format!("training loss {mean:.4} (mean of the last 3 steps), validation loss ");
+    assert!(xrun::results::progress::result(&summary).contains(&headline));
     assert_eq!(summary.val_loss.last.unwrap().loss, last.val_loss.unwrap());
     let best = metrics.iter().map(|row| row.loss).fold(f32::INFINITY, f32::min);
     assert_eq!(summary.train_loss.best.unwrap().loss, best);
