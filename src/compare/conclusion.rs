@@ -1,9 +1,11 @@
 //! The conclusion of a comparison: medians, interval, verdict, loss gate, and reasons why times are not
 //! comparable.
 
+use super::measured::VAL_LOSS;
 use super::running::{RunningComparison, arm_name};
 use super::trials::FinishedTrial;
 use super::{measured, prediction, statistics};
+use crate::recipe::{Change, Class};
 use crate::results::comparison::{Arm, CompareVerdict, Comparison};
 
 /// Relative difference between the clocks of one arm's trials above which its speeds are not comparable.
@@ -32,6 +34,7 @@ impl RunningComparison<'_> {
         let (reasons, notes) = (self.incomparable(), self.notes());
         self.comparison.contended.extend(reasons);
         self.comparison.notes.extend(notes);
+        self.judge_validation();
         self.judge_curves(finished);
         self.judge_speeds(finished);
         self.comparison.prediction_held =
@@ -41,6 +44,26 @@ impl RunningComparison<'_> {
     /// Returns the trials of an arm.
     fn arm_trials(&self, candidate: bool) -> impl Iterator<Item = &FinishedTrial> {
         self.trials.iter().filter(move |trial| trial.record.is_candidate == candidate)
+    }
+
+    /// Finds out whether all trials measured the validation loss on the same text.
+    fn judge_validation(&mut self) {
+        let measured = |trial: &&FinishedTrial| trial.columns.contains_key(VAL_LOSS);
+        let parts: Vec<_> = self.trials.iter().filter(measured).map(|trial| trial.val_part).collect();
+        let Some(first) = parts.first() else { return };
+        let changed = self.arms.changes.iter().find(|change| change.class == Class::Measuring);
+        let why = match changed {
+            Some(Change { key, old, new, .. }) => format!("the arms differ in {key} ({old} → {new})"),
+            None if parts.iter().any(|part| part != first) => {
+                "the trials do not agree in what they took of the held-out text".to_owned()
+            }
+            None => {
+                self.comparison.notes.extend(first.map(|part| format!("{VAL_LOSS} is {part}")));
+                return;
+            }
+        };
+        self.comparison.notes.push(format!("{VAL_LOSS} is not compared: {why}"));
+        self.comparison.incomparable.push(VAL_LOSS.to_owned());
     }
 
     fn judge_curves(&mut self, finished: bool) {

@@ -9,6 +9,9 @@ pub const SPEED: &str = "tok_s";
 /// The column of the smoothed training loss.
 pub const TRAIN_LOSS: &str = "train_loss";
 
+/// The column of the validation loss, which keys of the measuring class are about.
+pub const VAL_LOSS: &str = "val_loss";
+
 /// Figures by name, units in the names. Figures that were not measured are absent.
 pub type Columns = BTreeMap<String, f64>;
 

@@ -9,10 +9,15 @@ use crate::results::comparison::{CompareVerdict, Comparison};
 /// A word is compared with the verdict, and stays open if that is inconclusive. A range of `tok_s` is
 /// compared with the ratio: its estimate decides, unless the verdict is inconclusive; then the whole interval
 /// must lie inside the range, or outside. A range of another column is compared with the medians of both
-/// arms. Speeds are not judged if times are not comparable, and nothing is judged of an unfinished
+/// arms, unless the arms measured it on different things. Speeds are not judged if times are not comparable, and nothing is judged of an unfinished
 /// comparison.
 pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
     if !comparison.finished {
+        return None;
+    }
+    if let Predicted::Range { column, .. } = &prediction.of
+        && comparison.incomparable.contains(column)
+    {
         return None;
     }
     let comparable = comparison.contended.is_empty();
@@ -90,6 +95,9 @@ mod tests {
         assert_eq!(held("allocated_bytes -40..-20%", &found), Some(true), "bytes are no times");
         assert_eq!(held("faster", &found), None);
         assert_eq!(held("tok_s -50..+50%", &found), None);
+        found.incomparable.push("allocated_bytes".into());
+        assert_eq!(held("allocated_bytes -40..-20%", &found), None, "the arms measured different things");
+        found.incomparable.clear();
         found.finished = false;
         assert_eq!(held("allocated_bytes -40..-20%", &found), None, "an arm may lack trials");
     }

@@ -90,6 +90,7 @@ impl<'a> RunningComparison<'a> {
             verdict: CompareVerdict::Inconclusive,
             gate: expected.unjudged(),
             contended: Vec::new(),
+            incomparable: Vec::new(),
             notes: Vec::new(),
             rule: statistics::rule(min_effect),
         };

@@ -29,6 +29,7 @@ pub fn comparison() -> Comparison {
         verdict: CompareVerdict::Inconclusive,
         gate: LossGate { tolerance: None, holds: None, found: "not judged".into() },
         contended: vec![],
+        incomparable: vec![],
         notes: vec![],
         rule: String::new(),
     }

@@ -96,6 +96,7 @@ fn table(comparison: &Comparison) -> String {
     for name in names {
         let value = |arm: &Columns| arm.get(name).map_or("-".to_owned(), |value| shown(name, *value));
         let change = match (baseline.measured.get(name), candidate.measured.get(name)) {
+            _ if comparison.incomparable.contains(name) => String::new(),
             (Some(old), Some(new)) if *old != 0.0 => format!("{:+.1} %", 100.0 * (new / old - 1.0)),
             _ => String::new(),
         };

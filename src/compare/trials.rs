@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::results::columns::Figures;
 use crate::results::comparison::Trial;
 use crate::results::folder::{ALGORITHMS, ENVIRONMENT, METRICS, TIMING, folder_name, read_summary};
-use crate::results::losses::SmoothedLoss;
+use crate::results::losses::{HeldOutPart, SmoothedLoss};
 use crate::results::provenance::Environment;
 use crate::results::quantiles::median;
 use crate::results::steady::steady_rows;
@@ -41,6 +41,8 @@ pub struct FinishedTrial {
     pub cpu_load: Option<(f64, f64)>,
     /// Median clocks of the GPU's SMs and memory over the steady state, in MHz.
     pub clocks: [Option<f64>; 2],
+    /// The part of the held-out text that its validation loss was measured on, as its summary has it.
+    pub val_part: Option<HeldOutPart>,
     /// Build and device; `None` for an external command.
     pub environment: Option<Environment>,
     /// The run's folder, if it holds algorithms of matrix products for later trials to use.
@@ -134,6 +136,7 @@ impl FinishedTrial {
         if let Some(gpu) = summary.gpu.as_ref().filter(|gpu| gpu.contended == Some(true)) {
             trial.contended.push(gpu.contended_because.clone().unwrap_or_else(|| "contended".to_owned()));
         }
+        trial.val_part = summary.val_part;
         trial.record.final_loss = trial.curve.last().map(|point| point.loss);
         trial.check_complete(run, summary);
         Ok(trial)
@@ -177,6 +180,7 @@ impl FinishedTrial {
             contended: Vec::new(),
             cpu_load: None,
             clocks: [None; 2],
+            val_part: None,
             environment: None,
             algorithms: None,
             failed: None,

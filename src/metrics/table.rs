@@ -56,6 +56,20 @@ const OF_RUNS: &[Metric] = &[
         ..Metric::named("floor")
     },
     Metric {
+        meaning: "batches of the held-out text that `val_loss` was measured on; blank without `validation.steps`",
+        heading: "val. batches",
+        source: Source::Summary("val_part/batches"),
+        ledger: Some((9, "val_batches")),
+        ..Metric::named("val_batches")
+    },
+    Metric {
+        meaning: "batches that the held-out text makes; blank without `validation.steps`",
+        heading: "of batches",
+        source: Source::Summary("val_part/of"),
+        ledger: Some((10, "val_batches_of")),
+        ..Metric::named("val_batches_of")
+    },
+    Metric {
         meaning: "`val_loss` divided by `floor`",
         heading: "val. loss ÷ floor",
         decimals: 3,
@@ -207,7 +221,9 @@ mod tests {
                 "step_ms",
                 "mfu_pct",
                 "planned_bytes",
-                "allocated_bytes"
+                "allocated_bytes",
+                "val_batches",
+                "val_batches_of"
             ]
         );
     }

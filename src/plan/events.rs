@@ -7,7 +7,7 @@ use crate::recipe::{self, Values};
 pub struct Intervals {
     /// Steps between evaluations.
     pub validation: usize,
-    /// Batches per evaluation; 0: the whole held-out set.
+    /// Global batches per evaluation, spread over the held-out set; 0: all of it.
     pub validation_steps: usize,
     /// Steps between checkpoints.
     pub checkpoint: usize,

@@ -1,6 +1,7 @@
 //! Losses of a whole run: the smoothed training loss, and the last and lowest of a series.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The largest number of steps that the smoothed training loss averages.
 const SMOOTHED_STEPS: usize = 50;
@@ -77,6 +78,21 @@ impl TrainingLosses {
         let Losses { last, best } = Losses::from_series(losses.iter().copied());
         let values: Vec<f64> = losses.iter().map(|at| f64::from(at.loss)).collect();
         Self { smoothed: SmoothedLoss::from_losses(&values), last, best }
+    }
+}
+
+/// The part of the held-out text that a validation loss was measured on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldOutPart {
+    /// Batches evaluated, of the global size, spread evenly over the text.
+    pub batches: u64,
+    /// Batches that the whole held-out text makes.
+    pub of: u64,
+}
+
+impl fmt::Display for HeldOutPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "over {} of {} batches", self.batches, self.of)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `summary.json`: the result of a run.
 
-pub use super::losses::{LossAt, Losses, SmoothedLoss, TrainingLosses};
+pub use super::losses::{HeldOutPart, LossAt, Losses, SmoothedLoss, TrainingLosses};
 use super::rows::{MetricsRow, TimingRow};
 use super::steady::{SteadyState, steady_state};
 use serde::{Deserialize, Serialize};
@@ -182,6 +182,10 @@ pub struct Summary {
     pub train_loss: TrainingLosses,
     /// Loss on the held-out text, in nats per token.
     pub val_loss: Losses,
+    /// The part of the held-out text that `val_loss` was measured on, where `validation.steps` limits it. Blank
+    /// without a limit; absent in summaries of earlier versions, which took the first batches.
+    #[serde(default)]
+    pub val_part: Option<HeldOutPart>,
     /// The lowest held-out loss that any model can reach, in nats per token, where the corpus knows it.
     pub floor: Option<f64>,
     /// The final held-out loss over the floor.
@@ -240,6 +244,7 @@ impl Summary {
             tokens_seen: 0,
             train_loss: TrainingLosses::default(),
             val_loss: Losses::default(),
+            val_part: None,
             floor: None,
             val_loss_over_floor: None,
             startup: Startup::default(),

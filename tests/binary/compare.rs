@@ -165,6 +165,36 @@ fn another_curve_fails_the_gate_or_stays_open() {
     );
 }
 
+/// The model does not change by a bit, and the validation loss does: it was measured on other text.
+#[test]
+fn validation_losses_over_different_text_are_not_compared() {
+    let place = Place::new();
+    let arguments = ["tiny.toml", "validation.steps=0", "--predicts", "val_loss -99..+99%"];
+    let done = measured(compare(&place, &arguments));
+    let (_, found) = comparison(&place);
+    assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
+    let [before, after] = [&found.baseline, &found.candidate].map(|arm| arm.measured["val_loss"]);
+    assert_ne!(before, after);
+    assert_eq!(found.prediction_held, None);
+    assert_eq!(found.incomparable, ["val_loss"]);
+    let line = done.stdout.lines().find(|line| line.starts_with("val_loss")).unwrap();
+    assert_eq!(line.split_whitespace().count(), 3, "it has no change: {line}");
+    let note = "val_loss is not compared: the arms differ in validation.steps (2 → 0)";
+    assert!(
+        done.stdout.contains(note) && done.stdout.contains("val_loss -99..+99%`: open"),
+        "{}",
+        done.stdout
+    );
+
+    // Neither are runs of one arm: their recipes have the same hash.
+    let runs: Vec<&str> = found.trials.iter().map(|trial| trial.run.as_deref().unwrap()).collect();
+    let mixed = format!("{},{}", runs[0], runs[1]);
+    place
+        .xrun(&["compare", "--runs", &mixed, runs[2]])
+        .ended(2)
+        .says(&["are in one arm but measured with validation.steps = 2 and 0"]);
+}
+
 #[test]
 fn two_binaries_are_stored_and_compared() {
     let place = Place::new();

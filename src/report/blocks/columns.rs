@@ -19,6 +19,9 @@ const SWEEP_WORDS: [&str; 3] = ["status", "reason", "contended"];
 /// The column of the training loss of the last batch.
 pub const LAST_BATCH: &str = "loss";
 
+/// The columns that are measured on the held-out text.
+const VALIDATED: [&str; 2] = ["val_loss", "val_loss_over_floor"];
+
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Column {
@@ -90,17 +93,25 @@ pub fn known_key(path: &str) -> Result<&'static str, String> {
 }
 
 /// Returns a run's cell.
-pub fn of_run(run: &KeptRun, column: &Column) -> String {
+pub fn of_run(run: &KeptRun, column: &Column, form: Form) -> String {
     let summary = &run.summary;
     match column {
         Column::Named("status") => summary.status.as_str().to_owned(),
         Column::Named("contended") => yes_or_no(summary.gpu.as_ref().and_then(|gpu| gpu.contended)),
         Column::Named(name) => {
             let figures = Figures::from_summary(summary);
-            value(name, metrics::find(name).and_then(|metric| figures.get(metric)))
+            let figure = metrics::find(name).and_then(|metric| figures.get(metric));
+            let over = validated_over(run, form).filter(|_| figure.is_some() && VALIDATED.contains(name));
+            value(name, figure) + &over.map(|over| format!(" ({over})")).unwrap_or_default()
         }
         Column::Key(key) => run.recipe_values.get(key).map_or(BLANK.to_owned(), |value| plain(value)),
     }
+}
+
+/// Returns what the validation loss of a run was measured over; `None` for all of the held-out text.
+pub fn validated_over(run: &KeptRun, form: Form) -> Option<String> {
+    // Versions that wrote the inline form did not say it.
+    run.validated_over().filter(|_| form == Form::Locked || run.summary.val_part.is_some())
 }
 
 /// Returns a cell of what a sweep measured; blank for words.

@@ -86,7 +86,7 @@ pub fn render(scene: &Scene<'_>, spec: &Spec, columns: &[Column]) -> Result<Rend
     headings.push("run".to_owned());
     let cells = |run: &KeptRun| {
         let mut cells = vec![plain(run.recipe())];
-        cells.extend(columns.iter().map(|column| columns::of_run(run, column)));
+        cells.extend(columns.iter().map(|column| columns::of_run(run, column, scene.form)));
         cells.push(format!("{}{}", provenance::link(run, scene), remark(run)));
         cells
     };

@@ -246,6 +246,30 @@ fn unlike_rows_are_red_until_the_block_says_so() {
 }
 
 #[test]
+fn validation_losses_over_different_text_are_unlike() {
+    let table = "kind=\"runs\" select=\"quickstart\" newest=\"all\" columns=\"val_loss\" across=\"training\"";
+    let place = Place::with_page(&[table]);
+    let part = "\"val_part\": {\"batches\": 2, \"of\": 40},\n  \"val_loss\": {";
+    place.keep_as(
+        NEWER,
+        &[("resolved.toml", "\nsteps = 0\n", "\nsteps = 2\n"), ("summary.json", "\"val_loss\": {", part)],
+    );
+    place.is_red(&["unlike rows in one table", "validation.steps (2, 0)"], false);
+    place.edit("README.md", "across=\"training\"", "across=\"validation.steps\"");
+    place.xrun(&["report"]).ended(0);
+    let page = place.text("README.md");
+    assert!(page.contains("| 1.1169 (over 2 of 40 batches) | ") && page.contains("| 1.1169 | "), "{page}");
+
+    // The same number of batches, and others: earlier versions took the first.
+    let place = Place::new();
+    let steps = ("resolved.toml", "\nsteps = 0\n", "\nsteps = 2\n");
+    place.keep_as(NEWER, &[steps, ("summary.json", "\"val_loss\": {", part)]);
+    place.keep_as("quickstart/20270101T000000Z-7d757a20", &[steps]);
+    place.page(&[&table.replace("newest=\"all\"", "newest=\"2\"")]);
+    place.is_red(&["unlike rows in one table", "validation.steps (2, the first, 2)"], false);
+}
+
+#[test]
 fn markers_that_are_wrong_are_red_and_the_page_stays() {
     let place = Place::with_page(&[TABLE, PLOT]);
     let page = place.text("README.md");

@@ -113,6 +113,9 @@ fn the_summary_follows_from_the_rows() {
     let smoothed = summary.train_loss.smoothed.unwrap();
     assert_eq!((smoothed.steps, smoothed.loss), (3, mean));
     assert!((smoothed.deviation.unwrap() - deviation).abs() < 1e-12 && deviation > 0.0);
+    let part = summary.val_part.unwrap();
+    assert_eq!((part.batches, part.of), (2, 5));
+    assert!(xrun::results::progress::result(&summary).contains(" nats per token over 2 of 5 batches: "));
     let headline = format!("training loss {mean:.4} (mean of the last 3 steps), validation loss ");
     assert!(xrun::results::progress::result(&summary).contains(&headline));
     assert_eq!(summary.val_loss.last.unwrap().loss, last.val_loss.unwrap());
