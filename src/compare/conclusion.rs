@@ -1,4 +1,4 @@
-//! The conclusion of a comparison: medians, interval, verdict, loss gate, and reasons why times are not
+//! The conclusion of a comparison: means, interval, verdict, loss gate, and reasons why times are not
 //! comparable.
 
 use super::measured::VAL_LOSS;
@@ -22,10 +22,10 @@ impl RunningComparison<'_> {
     pub(super) fn conclude(&mut self, finished: bool) {
         self.comparison.finished = finished;
         let columns = |arm| {
-            measured::medians(&self.arm_trials(arm).map(|trial| trial.columns.clone()).collect::<Vec<_>>())
+            measured::means(&self.arm_trials(arm).map(|trial| trial.columns.clone()).collect::<Vec<_>>())
         };
-        let medians = (columns(false), columns(true));
-        (self.comparison.baseline.measured, self.comparison.candidate.measured) = medians;
+        let means = (columns(false), columns(true));
+        (self.comparison.baseline.measured, self.comparison.candidate.measured) = means;
         // An external command runs where the other arm does.
         let known = |arm: &Arm| Some(arm.device.clone()).filter(|device| !device.is_empty());
         let (baseline, candidate) = (known(&self.comparison.baseline), known(&self.comparison.candidate));
@@ -85,7 +85,7 @@ impl RunningComparison<'_> {
         let ratio = if finished { statistics::ratio(&blocks(false), &blocks(true)) } else { None };
         self.comparison.ratio = ratio;
         self.comparison.verdict = match &ratio {
-            Some(ratio) if self.comparison.contended.is_empty() => {
+            Some(ratio) if self.comparison.contended.is_empty() && !self.comparison.has_single_run() => {
                 statistics::verdict(ratio, self.comparison.min_effect)
             }
             _ => CompareVerdict::Inconclusive,

@@ -8,7 +8,8 @@ use crate::results::comparison::{CompareVerdict, Comparison};
 ///
 /// A word is compared with the verdict, and stays open if that is inconclusive. A range of `tok_s` is
 /// compared with the ratio: its estimate decides, unless the verdict is inconclusive; then the whole interval
-/// must lie inside the range, or outside. A range of another column is compared with the medians of both
+/// must lie inside the range, or outside; nothing is judged of an arm of one run, whose interval is too narrow. A range
+/// of another column is compared with the means of both
 /// arms, unless the arms measured it on different things. Speeds are not judged if times are not comparable, and nothing is judged of an unfinished
 /// comparison.
 pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
@@ -28,7 +29,7 @@ pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
         Predicted::Slower => verdict.map(|verdict| verdict == CompareVerdict::Slower),
         Predicted::NoDifference => verdict.map(|verdict| verdict == CompareVerdict::NoDifference),
         Predicted::Range { column, low, high } if column == SPEED => {
-            let ratio = comparison.ratio.filter(|_| comparable)?;
+            let ratio = comparison.ratio.filter(|_| comparable && !comparison.has_single_run())?;
             let within = |x: f64| (*low..=*high).contains(&(x - 1.0));
             let apart = ratio.high - 1.0 < *low || ratio.low - 1.0 > *high;
             match verdict {
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn other_columns_are_compared_with_the_medians() {
+    fn other_columns_are_compared_with_the_means() {
         let mut found = comparison();
         found.baseline.measured.insert("allocated_bytes".into(), 100.0);
         found.candidate.measured.insert("allocated_bytes".into(), 70.0);

@@ -8,7 +8,7 @@ use super::{statistics, text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ranks::Stop;
 use crate::recipe::{Change, Prediction, Recipe};
-use crate::results::comparison::{Arm, COMPARISONS, CompareVerdict, Comparison, TrainLoss};
+use crate::results::comparison::{Arm, Average, COMPARISONS, CompareVerdict, Comparison, TrainLoss};
 use crate::results::folder::{create_timed, folder_name};
 use crate::results::progress::eprint_line;
 use crate::results::provenance::Build;
@@ -83,6 +83,7 @@ impl<'a> RunningComparison<'a> {
             candidate,
             changes: arms.changes.iter().map(change).collect(),
             finished: false,
+            average: Average::Mean,
             train_loss: TrainLoss::Smoothed,
             trials: Vec::new(),
             ratio: None,

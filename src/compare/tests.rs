@@ -1,6 +1,6 @@
 //! A comparison for tests.
 
-use crate::results::comparison::{Arm, CompareVerdict, Comparison, LossGate, TrainLoss};
+use crate::results::comparison::{Arm, Average, CompareVerdict, Comparison, LossGate, TrainLoss};
 
 pub fn comparison() -> Comparison {
     let arm = |label: &str| Arm {
@@ -22,6 +22,7 @@ pub fn comparison() -> Comparison {
         candidate: arm("engine.fused=false"),
         changes: vec![],
         finished: true,
+        average: Average::Mean,
         train_loss: TrainLoss::Smoothed,
         trials: vec![],
         ratio: None,

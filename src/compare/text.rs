@@ -67,6 +67,9 @@ pub fn describe(comparison: &Comparison) -> String {
         CompareVerdict::Inconclusive if !comparison.contended.is_empty() => {
             ", but times are not comparable".to_owned()
         }
+        CompareVerdict::Inconclusive if comparison.has_single_run() => {
+            ", but an arm of one run does not show how its runs differ; --repeats 3 does".to_owned()
+        }
         CompareVerdict::Inconclusive if low <= 1.0 && high >= 1.0 => {
             format!(
                 ", which includes no difference, and is not known to ±{effect} %; more --repeats narrow it"
@@ -86,7 +89,7 @@ fn table(comparison: &Comparison) -> String {
     let Comparison { baseline, candidate, trials, .. } = comparison;
     let count = |arm: bool| trials.iter().filter(|trial| trial.is_candidate == arm).count().to_string();
     let mut rows = vec![
-        [String::new(), baseline.label.clone(), candidate.label.clone(), "change".to_owned()],
+        ["mean over trials".to_owned(), baseline.label.clone(), candidate.label.clone(), "change".to_owned()],
         ["trials".to_owned(), count(false), count(true), String::new()],
     ];
     let mut names: Vec<&String> = baseline.measured.keys().chain(candidate.measured.keys()).collect();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use xrun::results::Status;
 use xrun::results::comparison::{COMPARISON, CompareVerdict, Comparison};
-use xrun::results::stored;
+use xrun::results::{quantiles, stored};
 
 /// Runs of a fraction of a second: enough steps for blocks, and few enough that 50 of them take no time.
 const SHORT: [&str; 10] = [
@@ -87,6 +87,21 @@ fn a_change_of_how_it_is_computed_keeps_the_bits() {
         assert!(done.stdout.contains(text), "no `{text}` in\n{}", done.stdout);
     }
 
+    // The table shows what the ratio divides: a calculator agrees.
+    let of = |column: &str| [&found.baseline, &found.candidate].map(|arm| arm.measured[column]);
+    let ([before, after], ratio) = (of("tok_s"), found.ratio.unwrap().estimate);
+    assert!((after / before / ratio - 1.0).abs() < 1e-12, "{after} / {before} is not {ratio}");
+    let change = format!("{:+.1} %", 100.0 * (ratio - 1.0));
+    let line = done.stdout.lines().find(|line| line.starts_with("tok_s")).unwrap();
+    assert!(line.ends_with(&change), "{line}, {change}");
+    assert!(done.stdout.contains(&format!(": {change} tok/s (95 %")), "{}", done.stdout);
+    assert!(done.stdout.starts_with("mean over trials"), "{}", done.stdout);
+    // A trial counts as the median of its blocks.
+    let geometric = |trials: Vec<f64>| (trials.iter().map(|x| x.ln()).sum::<f64>() / 2.0).exp();
+    let of_trials = found.trials.iter().filter(|trial| !trial.is_candidate);
+    let of_trials = of_trials.map(|trial| quantiles::median(trial.blocks.iter().copied()).unwrap());
+    assert!((geometric(of_trials.collect()) / before - 1.0).abs() < 1e-12);
+
     // Keeping it keeps its runs.
     let id = folder.file_name().unwrap().to_str().unwrap();
     place.xrun(&["keep", id]).succeeds();
@@ -143,6 +158,22 @@ fn what_is_expected_is_stored_before_the_first_run() {
     assert_eq!(found.gate.holds, None);
     assert!(found.gate.found.contains("--tolerance"), "{}", found.gate.found);
     assert!(done.stdout.contains("falsified"), "{}", done.stdout);
+}
+
+/// One run a side does not show how runs differ, however far apart they are.
+#[test]
+fn one_run_of_an_arm_gives_no_verdict() {
+    let place = Place::new();
+    let script =
+        "i=0; while [ $i -lt 20 ]; do i=$((i+1)); echo \"{\\\"step\\\": $i, \\\"tok_s\\\": 1e9}\"; done";
+    place.write("before.sh", script.as_bytes());
+    let arguments =
+        ["compare", "tiny.toml", "--before-cmd", "sh before.sh", "--predicts", "tok_s -99.9..-10%"];
+    let done = place.xrun(&[&arguments[..], &SHORT, &["--repeats", "1"]].concat()).ended(0);
+    let (_, found) = comparison(&place);
+    assert_eq!((found.verdict, found.prediction_held), (CompareVerdict::Inconclusive, None));
+    assert!(found.ratio.unwrap().high < 0.01);
+    assert!(done.stdout.contains("an arm of one run does not show how its runs differ; --repeats 3 does"));
 }
 
 #[test]

@@ -7,7 +7,9 @@ use super::text::{code, did_you_mean, plain, table};
 use super::why::Why;
 use super::{alike, columns, figure, inline, provenance, runs};
 use crate::format::{BLANK, decimal};
-use crate::results::comparison::{Arm, COMPARISON, COMPARISONS, Comparison, RatioInterval, TrainLoss};
+use crate::results::comparison::{
+    Arm, Average, COMPARISON, COMPARISONS, Comparison, RatioInterval, TrainLoss,
+};
 use crate::results::folder::PLOTS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -240,13 +242,15 @@ fn measured_table(
         let why = format!("the comparison measured no `{unknown}`; it has {all}{near}");
         return Err(vec![Why::mended_by(why, "correct `columns`")]);
     }
-    let median = match scene.form {
-        Form::Inline => "median over the turns",
-        Form::Locked => "median over trials",
+    let average = match (scene.form, comparison.average) {
+        (Form::Inline, Average::Median) => "median over the turns",
+        (Form::Inline, Average::Mean) => "mean over the turns",
+        (Form::Locked, Average::Median) => "median over trials",
+        (Form::Locked, Average::Mean) => "mean over trials",
     };
     let over: BTreeSet<Option<String>> =
         runs.iter().map(|run| columns::validated_over(run, scene.form)).collect();
-    let headings = [median, ">before", ">after", ">after ÷ before"].map(str::to_owned);
+    let headings = [average, ">before", ">after", ">after ÷ before"].map(str::to_owned);
     let mut rows =
         vec![vec![String::new(), plain(&before.label), plain(&after.label), "(95 % interval)".to_owned()]];
     for name in shown {

@@ -103,6 +103,26 @@ fn a_comparison_shows_both_sides_the_verdict_and_what_it_rests_on() {
 }
 
 #[test]
+fn means_are_called_means_and_stored_medians_medians() {
+    let place = place();
+    assert!(place.text("README.md").contains("| median over trials | before | after | after ÷ before |"));
+    let (mut of_means, smoothed) = (comparison(), json!({"average": "mean", "train_loss": "smoothed"}));
+    of_means.average = serde_json::from_value(smoothed["average"].clone()).unwrap();
+    of_means.train_loss = serde_json::from_value(smoothed["train_loss"].clone()).unwrap();
+    of_means.incomparable = vec!["step_ms".to_owned()];
+    store(&place, &of_means);
+    place.xrun(&["report"]).ended(0);
+    let page = place.text("README.md");
+    for text in [
+        "| mean over trials | before | after | after ÷ before |",
+        "| training loss (nats/token) | 1.0675 | 1.0675 | 1.000 |",
+        "| ms/step | 102.40 | 82.65 | — |",
+    ] {
+        assert!(page.contains(text), "no `{text}` in:\n{page}");
+    }
+}
+
+#[test]
 fn everything_that_a_comparison_rests_on_is_verified() {
     let folder = "results/kept/comparisons/fused/20261122T000000Z-7d757a20";
     let touched = place();
