@@ -238,6 +238,9 @@ pub fn result(summary: &Summary) -> String {
     if let (Some(floor), Some(ratio)) = (summary.floor, summary.val_loss_over_floor) {
         text += &format!(": {ratio:.3} × the floor of {floor:.4}");
     }
+    if let Some(worse) = summary.worse_than_guessing() {
+        text += &format!("\n{worse}");
+    }
     text
 }
 

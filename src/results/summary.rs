@@ -186,6 +186,9 @@ pub struct Summary {
     /// without a limit; absent in summaries of earlier versions, which took the first batches.
     #[serde(default)]
     pub val_part: Option<HeldOutPart>,
+    /// The loss of a uniform guess, ln of the vocabulary; absent in summaries of earlier versions.
+    #[serde(default)]
+    pub uniform_loss: Option<f64>,
     /// The lowest held-out loss that any model can reach, in nats per token, where the corpus knows it.
     pub floor: Option<f64>,
     /// The final held-out loss over the floor.
@@ -245,6 +248,7 @@ impl Summary {
             train_loss: TrainingLosses::default(),
             val_loss: Losses::default(),
             val_part: None,
+            uniform_loss: None,
             floor: None,
             val_loss_over_floor: None,
             startup: Startup::default(),
@@ -282,6 +286,30 @@ impl Summary {
         self.mfu_pct = steady.medians.get("mfu_pct");
         self.hfu_pct = steady.medians.get("hfu_pct");
         self.steady_state = Some(steady);
+    }
+}
+
+impl Summary {
+    /// Returns which losses of a finished run are above that of a uniform guess, in a sentence; `None` if none is.
+    pub fn worse_than_guessing(&self) -> Option<String> {
+        let guess = self.uniform_loss.filter(|_| self.status == Status::Ok)?;
+        let losses = [
+            ("training", self.train_loss.smoothed.map(|smoothed| smoothed.loss)),
+            ("validation", self.val_loss.last.map(|last| last.loss.into())),
+        ];
+        let worse: Vec<&str> = losses
+            .iter()
+            .filter(|(_, loss)| loss.is_some_and(|loss| loss > guess))
+            .map(|(name, _)| *name)
+            .collect();
+        let verb = if worse.len() > 1 { "losses are" } else { "loss is" };
+        (!worse.is_empty()).then(|| {
+            format!(
+                "worse than guessing: the {} {verb} above {guess:.4}, that of a uniform guess (ln of the vocabulary); \
+                 train for longer, or try a lower optimizer.lr or training.max_norm",
+                worse.join(" and ")
+            )
+        })
     }
 }
 

@@ -292,6 +292,9 @@ impl Recorder {
             }
             self.summary.gpu = Some(gpu);
         }
+        if let Some(worse) = self.summary.worse_than_guessing() {
+            self.folder.log(&format!("warning: {worse}"))?;
+        }
         self.folder.write_summary(&self.summary)?;
         self.progress.finish(&self.summary);
         Ok((self.folder, self.summary))

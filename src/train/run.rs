@@ -318,6 +318,7 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
     summary.corpus_hash = Some(dataset.hash.clone());
     summary.floor = dataset.floor;
     summary.val_part = held_out_part(plan);
+    summary.uniform_loss = Some((plan.model.vocab_size as f64).ln());
     let gpu = plan.execution.gpu.and_then(|gpu| Gpu::properties_of(gpu).ok());
     summary.predicted_step_ms = gpu.and_then(|gpu| predicted_step_ms(plan, programs, &gpu.name));
     summary.memory.planned_bytes = Some(peak_bytes(plan, programs) as u64);

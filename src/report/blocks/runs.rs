@@ -146,7 +146,7 @@ fn footnotes(runs: &[KeptRun], scene: &Scene<'_>) -> String {
     provenance::line(scene, &runs.iter().collect::<Vec<_>>(), &[], &folders)
 }
 
-/// Returns a remark on a run that did not end as `ok` or did not have its GPU to itself.
+/// Returns a remark on a run that did not end as `ok`, did not have its GPU to itself, or learned nothing.
 fn remark(run: &KeptRun) -> String {
     let mut remarks = Vec::new();
     if run.summary.status != Status::Ok {
@@ -154,6 +154,9 @@ fn remark(run: &KeptRun) -> String {
     }
     if run.summary.gpu.as_ref().is_some_and(|gpu| gpu.contended == Some(true)) {
         remarks.push("contended");
+    }
+    if run.summary.worse_than_guessing().is_some() {
+        remarks.push("worse than guessing");
     }
     if remarks.is_empty() { String::new() } else { format!(" ({})", remarks.join(", ")) }
 }
