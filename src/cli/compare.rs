@@ -39,7 +39,7 @@ pub struct Args {
     /// step.
     #[arg(long, value_name = "COMMAND")]
     before_cmd: Option<String>,
-    /// Trials of each arm [default: `compare.repeats`].
+    /// Trials of each arm; one gives no verdict [default: `compare.repeats`].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     repeats: Option<u64>,
     /// Smallest relative difference in tokens per second that counts [default: `compare.min_effect`].

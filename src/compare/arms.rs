@@ -259,13 +259,18 @@ fn stored(results: &Path, names: &str) -> Result<PlannedArm> {
     let first = runs.first().ok_or_else(|| Error::usage("--runs names two arms"))?;
     let recipe = load_stored(first)?;
     for other in &runs[1..] {
-        if load_stored(other)?.hash() != recipe.hash() {
-            return Err(Error::usage(format!(
-                "{} and {} are in one arm but have different recipes",
-                first.display(),
-                other.display()
-            )));
-        }
+        let second = load_stored(other)?;
+        let measuring = recipe::measuring_changes(recipe.values(), second.values());
+        let differ = match measuring.first() {
+            _ if second.hash() != recipe.hash() => "have different recipes".to_owned(),
+            Some(Change { key, old, new, .. }) => format!("measured with {key} = {old} and {new}"),
+            None => continue,
+        };
+        return Err(Error::usage(format!(
+            "{} and {} are in one arm but {differ}",
+            first.display(),
+            other.display()
+        )));
     }
     Ok(PlannedArm {
         label: names.to_owned(),

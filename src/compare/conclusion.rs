@@ -1,9 +1,11 @@
-//! The conclusion of a comparison: medians, interval, verdict, loss gate, and reasons why times are not
+//! The conclusion of a comparison: means, interval, verdict, loss gate, and reasons why times are not
 //! comparable.
 
+use super::measured::VAL_LOSS;
 use super::running::{RunningComparison, arm_name};
 use super::trials::FinishedTrial;
 use super::{measured, prediction, statistics};
+use crate::recipe::{Change, Class};
 use crate::results::comparison::{Arm, CompareVerdict, Comparison};
 
 /// Relative difference between the clocks of one arm's trials above which its speeds are not comparable.
@@ -20,10 +22,10 @@ impl RunningComparison<'_> {
     pub(super) fn conclude(&mut self, finished: bool) {
         self.comparison.finished = finished;
         let columns = |arm| {
-            measured::medians(&self.arm_trials(arm).map(|trial| trial.columns.clone()).collect::<Vec<_>>())
+            measured::means(&self.arm_trials(arm).map(|trial| trial.columns.clone()).collect::<Vec<_>>())
         };
-        let medians = (columns(false), columns(true));
-        (self.comparison.baseline.measured, self.comparison.candidate.measured) = medians;
+        let means = (columns(false), columns(true));
+        (self.comparison.baseline.measured, self.comparison.candidate.measured) = means;
         // An external command runs where the other arm does.
         let known = |arm: &Arm| Some(arm.device.clone()).filter(|device| !device.is_empty());
         let (baseline, candidate) = (known(&self.comparison.baseline), known(&self.comparison.candidate));
@@ -32,6 +34,7 @@ impl RunningComparison<'_> {
         let (reasons, notes) = (self.incomparable(), self.notes());
         self.comparison.contended.extend(reasons);
         self.comparison.notes.extend(notes);
+        self.judge_validation();
         self.judge_curves(finished);
         self.judge_speeds(finished);
         self.comparison.prediction_held =
@@ -41,6 +44,26 @@ impl RunningComparison<'_> {
     /// Returns the trials of an arm.
     fn arm_trials(&self, candidate: bool) -> impl Iterator<Item = &FinishedTrial> {
         self.trials.iter().filter(move |trial| trial.record.is_candidate == candidate)
+    }
+
+    /// Finds out whether all trials measured the validation loss on the same text.
+    fn judge_validation(&mut self) {
+        let measured = |trial: &&FinishedTrial| trial.columns.contains_key(VAL_LOSS);
+        let parts: Vec<_> = self.trials.iter().filter(measured).map(|trial| trial.val_part).collect();
+        let Some(first) = parts.first() else { return };
+        let changed = self.arms.changes.iter().find(|change| change.class == Class::Measuring);
+        let why = match changed {
+            Some(Change { key, old, new, .. }) => format!("the arms differ in {key} ({old} → {new})"),
+            None if parts.iter().any(|part| part != first) => {
+                "the trials do not agree in what they took of the held-out text".to_owned()
+            }
+            None => {
+                self.comparison.notes.extend(first.map(|part| format!("{VAL_LOSS} is {part}")));
+                return;
+            }
+        };
+        self.comparison.notes.push(format!("{VAL_LOSS} is not compared: {why}"));
+        self.comparison.incomparable.push(VAL_LOSS.to_owned());
     }
 
     fn judge_curves(&mut self, finished: bool) {
@@ -62,7 +85,7 @@ impl RunningComparison<'_> {
         let ratio = if finished { statistics::ratio(&blocks(false), &blocks(true)) } else { None };
         self.comparison.ratio = ratio;
         self.comparison.verdict = match &ratio {
-            Some(ratio) if self.comparison.contended.is_empty() => {
+            Some(ratio) if self.comparison.contended.is_empty() && !self.comparison.has_single_run() => {
                 statistics::verdict(ratio, self.comparison.min_effect)
             }
             _ => CompareVerdict::Inconclusive,

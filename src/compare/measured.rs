@@ -1,21 +1,42 @@
-//! The figures of an arm: the median of every column over its trials.
+//! The figures of an arm: the mean of every column over its trials, so that the ratio of two arms is that of the
+//! figures shown.
 
-use crate::results::quantiles::median;
 use std::collections::BTreeMap;
 
 /// The column that the ratio, the verdict and predictions of speed are about.
 pub const SPEED: &str = "tok_s";
 
+/// The column of the smoothed training loss.
+pub const TRAIN_LOSS: &str = "train_loss";
+
+/// The column of the validation loss, which keys of the measuring class are about.
+pub const VAL_LOSS: &str = "val_loss";
+
 /// Figures by name, units in the names. Figures that were not measured are absent.
 pub type Columns = BTreeMap<String, f64>;
 
-/// Returns the median of every column over the trials that have it.
-pub fn medians(trials: &[Columns]) -> Columns {
+/// The columns of speeds and step times. Their means are geometric: then those of speeds and of times have the
+/// same ratio, turned over.
+pub const RATES: [&str; 2] = [SPEED, "step_ms"];
+
+/// Returns the mean of every column over the trials that have it.
+pub fn means(trials: &[Columns]) -> Columns {
     let mut all: BTreeMap<&String, Vec<f64>> = BTreeMap::new();
     for (name, value) in trials.iter().flatten() {
         all.entry(name).or_default().push(*value);
     }
-    all.into_iter().filter_map(|(name, values)| Some((name.clone(), median(values)?))).collect()
+    all.into_iter().filter_map(|(name, values)| Some((name.clone(), mean(name, &values)?))).collect()
+}
+
+/// Returns the mean of a column: what its values have in common if they are equal.
+fn mean(name: &str, values: &[f64]) -> Option<f64> {
+    let first = *values.first()?;
+    let n = values.len() as f64;
+    let is_positive = values.iter().all(|value| *value > 0.0);
+    Some(match RATES.contains(&name) && is_positive {
+        true => first * (values.iter().map(|value| (value / first).ln()).sum::<f64>() / n).exp(),
+        false => first + values.iter().map(|value| value - first).sum::<f64>() / n,
+    })
 }
 
 #[cfg(test)]
@@ -23,9 +44,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_are_of_those_that_measured() {
+    fn means_are_of_those_that_measured_and_geometric_for_rates() {
         let trial = |values: &[(&str, f64)]| values.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect();
-        let found = medians(&[trial(&[("a", 3.0), ("b", 1.0)]), trial(&[("a", 1.0)]), trial(&[("a", 2.0)])]);
-        assert_eq!(found, trial(&[("a", 2.0), ("b", 1.0)]));
+        let found = means(&[
+            trial(&[("a", 3.0), ("b", 1.0), ("tok_s", 100.0), ("step_ms", 40.0)]),
+            trial(&[("a", 1.0), ("tok_s", 400.0), ("step_ms", 10.0)]),
+        ]);
+        let near = |name: &str, value: f64| (found[name] - value).abs() < 1e-12 * value;
+        assert!(near("a", 2.0) && near("b", 1.0), "{found:?}");
+        assert!(near("tok_s", 200.0) && near("step_ms", 20.0), "{found:?}");
+        let same: Columns = trial(&[("a", 0.1), ("tok_s", 0.3)]);
+        assert_eq!(means(&[same.clone(), same.clone(), same.clone()]), same, "to the bit");
     }
 }

@@ -8,11 +8,17 @@ use crate::results::comparison::{CompareVerdict, Comparison};
 ///
 /// A word is compared with the verdict, and stays open if that is inconclusive. A range of `tok_s` is
 /// compared with the ratio: its estimate decides, unless the verdict is inconclusive; then the whole interval
-/// must lie inside the range, or outside. A range of another column is compared with the medians of both
-/// arms. Speeds are not judged if times are not comparable, and nothing is judged of an unfinished
+/// must lie inside the range, or outside; nothing is judged of an arm of one run, whose interval is too narrow. A range
+/// of another column is compared with the means of both
+/// arms, unless the arms measured it on different things. Speeds are not judged if times are not comparable, and nothing is judged of an unfinished
 /// comparison.
 pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
     if !comparison.finished {
+        return None;
+    }
+    if let Predicted::Range { column, .. } = &prediction.of
+        && comparison.incomparable.contains(column)
+    {
         return None;
     }
     let comparable = comparison.contended.is_empty();
@@ -23,7 +29,7 @@ pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
         Predicted::Slower => verdict.map(|verdict| verdict == CompareVerdict::Slower),
         Predicted::NoDifference => verdict.map(|verdict| verdict == CompareVerdict::NoDifference),
         Predicted::Range { column, low, high } if column == SPEED => {
-            let ratio = comparison.ratio.filter(|_| comparable)?;
+            let ratio = comparison.ratio.filter(|_| comparable && !comparison.has_single_run())?;
             let within = |x: f64| (*low..=*high).contains(&(x - 1.0));
             let apart = ratio.high - 1.0 < *low || ratio.low - 1.0 > *high;
             match verdict {
@@ -78,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn other_columns_are_compared_with_the_medians() {
+    fn other_columns_are_compared_with_the_means() {
         let mut found = comparison();
         found.baseline.measured.insert("allocated_bytes".into(), 100.0);
         found.candidate.measured.insert("allocated_bytes".into(), 70.0);
@@ -90,6 +96,9 @@ mod tests {
         assert_eq!(held("allocated_bytes -40..-20%", &found), Some(true), "bytes are no times");
         assert_eq!(held("faster", &found), None);
         assert_eq!(held("tok_s -50..+50%", &found), None);
+        found.incomparable.push("allocated_bytes".into());
+        assert_eq!(held("allocated_bytes -40..-20%", &found), None, "the arms measured different things");
+        found.incomparable.clear();
         found.finished = false;
         assert_eq!(held("allocated_bytes -40..-20%", &found), None, "an arm may lack trials");
     }

@@ -8,7 +8,7 @@ use super::{statistics, text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ranks::Stop;
 use crate::recipe::{Change, Prediction, Recipe};
-use crate::results::comparison::{Arm, COMPARISONS, CompareVerdict, Comparison};
+use crate::results::comparison::{Arm, Average, COMPARISONS, CompareVerdict, Comparison, TrainLoss};
 use crate::results::folder::{create_timed, folder_name};
 use crate::results::progress::eprint_line;
 use crate::results::provenance::Build;
@@ -83,12 +83,15 @@ impl<'a> RunningComparison<'a> {
             candidate,
             changes: arms.changes.iter().map(change).collect(),
             finished: false,
+            average: Average::Mean,
+            train_loss: TrainLoss::Smoothed,
             trials: Vec::new(),
             ratio: None,
             min_effect,
             verdict: CompareVerdict::Inconclusive,
             gate: expected.unjudged(),
             contended: Vec::new(),
+            incomparable: Vec::new(),
             notes: Vec::new(),
             rule: statistics::rule(min_effect),
         };
@@ -142,7 +145,7 @@ impl<'a> RunningComparison<'a> {
             let trial =
                 FinishedTrial::run(&arm.program, arm.binary.as_deref(), index + 1, is_candidate, setting)?;
             if trial.failed.is_none() {
-                eprint_line(&format!("  {}", text::trial(&trial.record, &trial.columns)));
+                eprint_line(&format!("  {}", text::trial(&trial.columns)));
             }
             self.add(trial)?;
             if stop.requested() && index + 1 < count {

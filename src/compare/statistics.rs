@@ -32,10 +32,11 @@ pub fn rule(min_effect: f64) -> String {
         "the steady state of every run is cut into {BLOCKS} blocks of consecutive steps; the value of a \
          block is its median tok/s, that of a run the median of its blocks, that of an arm the geometric \
          mean of its runs. The 95 % interval of candidate / baseline is Welch's, of the logarithms of the \
-         runs' values; for an arm of one run, the variance is a bootstrap's over its blocks. Faster: the \
+         runs' values; for an arm of one run, the variance is a bootstrap's over its blocks, and there is no \
+         verdict. tok_s and step_ms of an arm are such geometric means, other figures means over its runs. Faster: the \
          interval lies above 1 and the ratio above 1 + {percent} %. Slower: the interval lies below 1 and \
          the ratio below 1 - {percent} %. No difference: the interval lies within 1 ± {percent} %. \
-         Inconclusive: anything else, or times that are not comparable."
+         Inconclusive: anything else, times that are not comparable, or an arm of one run."
     )
 }
 

@@ -1,6 +1,6 @@
 //! A comparison for tests.
 
-use crate::results::comparison::{Arm, CompareVerdict, Comparison, LossGate};
+use crate::results::comparison::{Arm, Average, CompareVerdict, Comparison, LossGate, TrainLoss};
 
 pub fn comparison() -> Comparison {
     let arm = |label: &str| Arm {
@@ -22,12 +22,15 @@ pub fn comparison() -> Comparison {
         candidate: arm("engine.fused=false"),
         changes: vec![],
         finished: true,
+        average: Average::Mean,
+        train_loss: TrainLoss::Smoothed,
         trials: vec![],
         ratio: None,
         min_effect: 0.01,
         verdict: CompareVerdict::Inconclusive,
         gate: LossGate { tolerance: None, holds: None, found: "not judged".into() },
         contended: vec![],
+        incomparable: vec![],
         notes: vec![],
         rule: String::new(),
     }

@@ -1,20 +1,20 @@
 //! The text form of a comparison: a compact table and the verdict in a sentence.
 
-use super::measured::{Columns, SPEED};
+use super::measured::{Columns, SPEED, TRAIN_LOSS};
 use crate::format::{short, wall_time};
 use crate::metrics;
 use crate::results::columns;
-use crate::results::comparison::{CompareVerdict, Comparison, RatioInterval, Trial};
+use crate::results::comparison::{CompareVerdict, Comparison, RatioInterval};
 use std::fmt::Write;
 
 /// Columns at the top of the table: those that a comparison is about.
-const FIRST: [&str; 3] = [SPEED, "step_ms", "train_loss"];
+const FIRST: [&str; 3] = [SPEED, "step_ms", TRAIN_LOSS];
 
 /// Returns the result of a trial in a line.
-pub(super) fn trial(record: &Trial, columns: &Columns) -> String {
+pub(super) fn trial(columns: &Columns) -> String {
     let mut parts = Vec::new();
     parts.extend(columns.get(SPEED).map(|speed| format!("{} tok/s", short(*speed))));
-    parts.extend(record.final_loss.map(|loss| format!("training loss {loss:.4}")));
+    parts.extend(columns.get(TRAIN_LOSS).map(|loss| format!("training loss {loss:.4}")));
     parts.extend(columns.get("wall_s").map(|seconds| wall_time(*seconds)));
     parts.join(", ")
 }
@@ -67,6 +67,9 @@ pub fn describe(comparison: &Comparison) -> String {
         CompareVerdict::Inconclusive if !comparison.contended.is_empty() => {
             ", but times are not comparable".to_owned()
         }
+        CompareVerdict::Inconclusive if comparison.has_single_run() => {
+            ", but an arm of one run does not show how its runs differ; --repeats 3 does".to_owned()
+        }
         CompareVerdict::Inconclusive if low <= 1.0 && high >= 1.0 => {
             format!(
                 ", which includes no difference, and is not known to ±{effect} %; more --repeats narrow it"
@@ -86,7 +89,7 @@ fn table(comparison: &Comparison) -> String {
     let Comparison { baseline, candidate, trials, .. } = comparison;
     let count = |arm: bool| trials.iter().filter(|trial| trial.is_candidate == arm).count().to_string();
     let mut rows = vec![
-        [String::new(), baseline.label.clone(), candidate.label.clone(), "change".to_owned()],
+        ["mean over trials".to_owned(), baseline.label.clone(), candidate.label.clone(), "change".to_owned()],
         ["trials".to_owned(), count(false), count(true), String::new()],
     ];
     let mut names: Vec<&String> = baseline.measured.keys().chain(candidate.measured.keys()).collect();
@@ -96,6 +99,7 @@ fn table(comparison: &Comparison) -> String {
     for name in names {
         let value = |arm: &Columns| arm.get(name).map_or("-".to_owned(), |value| shown(name, *value));
         let change = match (baseline.measured.get(name), candidate.measured.get(name)) {
+            _ if comparison.incomparable.contains(name) => String::new(),
             (Some(old), Some(new)) if *old != 0.0 => format!("{:+.1} %", 100.0 * (new / old - 1.0)),
             _ => String::new(),
         };

@@ -5,12 +5,13 @@ use super::child::{self, FinishedProcess, Stderr, TrialLimits};
 use super::cpu_load::CpuLoad;
 use super::external;
 use super::gate::LossPoint;
-use super::measured::Columns;
+use super::measured::{Columns, RATES, TRAIN_LOSS};
 use super::statistics::blocks;
 use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::results::columns::Figures;
 use crate::results::comparison::Trial;
 use crate::results::folder::{ALGORITHMS, ENVIRONMENT, METRICS, TIMING, folder_name, read_summary};
+use crate::results::losses::{HeldOutPart, SmoothedLoss};
 use crate::results::provenance::Environment;
 use crate::results::quantiles::median;
 use crate::results::steady::steady_rows;
@@ -40,6 +41,8 @@ pub struct FinishedTrial {
     pub cpu_load: Option<(f64, f64)>,
     /// Median clocks of the GPU's SMs and memory over the steady state, in MHz.
     pub clocks: [Option<f64>; 2],
+    /// The part of the held-out text that its validation loss was measured on, as its summary has it.
+    pub val_part: Option<HeldOutPart>,
     /// Build and device; `None` for an external command.
     pub environment: Option<Environment>,
     /// The run's folder, if it holds algorithms of matrix products for later trials to use.
@@ -114,6 +117,7 @@ impl FinishedTrial {
         let absolute = std::path::absolute(run).at("find", run)?;
         let id = format!("{}/{}", name(absolute.parent()), name(Some(&absolute)));
         let mut trial = Self::empty(is_candidate, Some(id));
+        trial.columns = Figures::from_summary(&summary).for_comparison();
         let existing = |file: &str| Some(run.join(file)).filter(|path| stored::is_file(path));
         if let Some(path) = existing(METRICS) {
             let rows: Vec<MetricsRow> = rows::read(&path)?;
@@ -129,10 +133,10 @@ impl FinishedTrial {
         // A file of another version may not be readable, and only the name of the device depends on it.
         trial.environment = serde_json::from_slice(&environment).ok();
         trial.algorithms = Some(run.to_owned()).filter(|run| stored::is_file(&run.join(ALGORITHMS)));
-        trial.columns = Figures::from_summary(&summary).for_comparison();
         if let Some(gpu) = summary.gpu.as_ref().filter(|gpu| gpu.contended == Some(true)) {
             trial.contended.push(gpu.contended_because.clone().unwrap_or_else(|| "contended".to_owned()));
         }
+        trial.val_part = summary.val_part;
         trial.record.final_loss = trial.curve.last().map(|point| point.loss);
         trial.check_complete(run, summary);
         Ok(trial)
@@ -176,6 +180,7 @@ impl FinishedTrial {
             contended: Vec::new(),
             cpu_load: None,
             clocks: [None; 2],
+            val_part: None,
             environment: None,
             algorithms: None,
             failed: None,
@@ -188,7 +193,8 @@ impl FinishedTrial {
         self.failed = Some(error);
     }
 
-    /// Sets blocks and clocks from the rows of the steady state.
+    /// Sets blocks and clocks from the rows of the steady state, and speed and step time, if they are known, to the
+    /// medians of the blocks, which the ratio divides.
     fn set_times(&mut self, timing: &[TimingRow], warmup: usize) {
         let (steady, settled) = steady_rows(timing, warmup);
         let speeds: Vec<f64> = steady.iter().filter_map(|row| row.tok_s).collect();
@@ -197,6 +203,14 @@ impl FinishedTrial {
             None => self
                 .contended
                 .push(format!("only {} steps in the steady state, too few to compare", speeds.len())),
+        }
+        let times: Vec<f64> =
+            steady.iter().filter(|row| row.tok_s.is_some()).map(|row| row.step_ms).collect();
+        for (column, values) in RATES.iter().zip([speeds, times]) {
+            let of_blocks = blocks(&values).and_then(median);
+            if let (Some(known), Some(value)) = (self.columns.get_mut(*column), of_blocks) {
+                *known = value;
+            }
         }
         if settled == Some(false) {
             self.contended.push("its step time never settled".to_owned());
@@ -293,15 +307,18 @@ fn run_command(
         }
     };
     atomic::write(&set.folder.join(format!("turn-{number}.jsonl")), printed.lines.as_bytes())?;
-    trial.set_times(&printed.timing, set.warmup);
     let (steady, _) = steady_rows(&printed.timing, set.warmup);
     for column in printed.columns() {
         let value = median(steady.iter().filter_map(|row| row.number(column)));
         trial.columns.extend(value.map(|value| (column.to_owned(), value)));
     }
+    trial.set_times(&printed.timing, set.warmup);
     trial.record.final_loss = printed.curve.last().map(|point| point.loss);
-    if let Some(loss) = trial.record.final_loss {
-        trial.columns.insert("train_loss".to_owned(), loss);
+    let losses: Vec<f64> = printed.curve.iter().map(|point| point.loss).collect();
+    if let Some(smoothed) = SmoothedLoss::from_losses(&losses) {
+        trial.columns.insert(TRAIN_LOSS.to_owned(), smoothed.loss);
+    }
+    if trial.record.final_loss.is_some() {
         let mut hasher = blake3::Hasher::new();
         for point in &printed.curve {
             hasher.update(&point.step.to_le_bytes()).update(&point.loss.to_le_bytes());

@@ -123,21 +123,32 @@ impl Drop for Loader {
     }
 }
 
-/// Walks the held-out tokens window by window, in order, so that each is a target exactly once. Windows are
-/// dealt to ranks as sequences of a global batch are; rows without a window are wholly [`super::IGNORED`], so
-/// all ranks make the same number of batches of the same shape.
+/// Returns the number of global batches of `global` sequences that the held-out tokens make; the last one may
+/// have rows without a window.
+pub fn held_out_batches(tokens: usize, seq_len: usize, global: usize) -> usize {
+    tokens.saturating_sub(1).div_ceil(seq_len.max(1)).div_ceil(global.max(1))
+}
+
+/// Returns `count` of `all` numbers from 0 on, evenly spaced: the middles of as many equal parts.
+fn spread(count: usize, all: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |part| (((2 * part + 1) as u128 * all as u128) / (2 * count) as u128) as usize)
+}
+
+/// Walks the held-out tokens window by window, in order, so that each is a target exactly once; or global
+/// batches of them, spread evenly. Windows are dealt to ranks as sequences of a global batch are; rows without
+/// a window are wholly [`super::IGNORED`], so all ranks make the same number of batches of the same shape.
 #[derive(Debug)]
 pub struct ValidationBatches<'d> {
     dataset: &'d Dataset,
     spec: LoaderSpec,
     windows: usize,
-    micro: usize,
-    batches: usize,
+    /// The numbers of the micro-batches to make, the last one first.
+    left: Vec<usize>,
 }
 
 impl<'d> ValidationBatches<'d> {
-    /// At most `limit` batches of `spec.local_batch_size` rows per rank; 0 for all windows. Accumulation,
-    /// seed and start step of the spec play no part.
+    /// `limit` global batches, spread evenly over the held-out text; 0, or more than there are, for all of it.
+    /// Seed and start step of the spec play no part.
     ///
     /// # Errors
     /// An impossible rank or batch, or a held-out split shorter than one window.
@@ -145,8 +156,17 @@ impl<'d> ValidationBatches<'d> {
         spec.sampler(dataset.train.len())?;
         let windows = (dataset.validation.len().saturating_sub(1)).div_ceil(spec.seq_len);
         let all = windows.div_ceil(spec.local_batch_size * spec.world_size);
-        let batches = if limit == 0 { all } else { all.min(limit) };
-        Ok(Self { dataset, spec, windows, micro: 0, batches })
+        let steps = all.div_ceil(spec.accumulation);
+        let mut left: Vec<usize> = match limit {
+            limit if limit == 0 || limit >= steps => (0..all).collect(),
+            limit => spread(limit, steps)
+                .flat_map(|step| {
+                    (step * spec.accumulation..(step + 1) * spec.accumulation).take_while(|&m| m < all)
+                })
+                .collect(),
+        };
+        left.reverse();
+        Ok(Self { dataset, spec, windows, left })
     }
 }
 
@@ -154,10 +174,8 @@ impl Iterator for ValidationBatches<'_> {
     type Item = Batch;
 
     fn next(&mut self) -> Option<Batch> {
-        if self.micro == self.batches {
-            return None;
-        }
-        let Self { dataset, spec, windows: count, micro, .. } = *self;
+        let micro = self.left.pop()?;
+        let Self { dataset, spec, windows: count, .. } = *self;
         let stream = &dataset.validation;
         let windows = (0..spec.local_batch_size).map(|j| {
             let window = global_index(micro, spec.local_batch_size, j, spec.rank, spec.world_size);
@@ -168,13 +186,11 @@ impl Iterator for ValidationBatches<'_> {
             (window, start..stream.len().min(start + spec.seq_len + 1))
         });
         let end = dataset.tokenizer.end_token();
-        let batch = Batch::read(stream, windows, spec.seq_len, end, spec.cross_documents);
-        self.micro += 1;
-        Some(batch)
+        Some(Batch::read(stream, windows, spec.seq_len, end, spec.cross_documents))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.batches - self.micro, Some(self.batches - self.micro))
+        (self.left.len(), Some(self.left.len()))
     }
 }
 
@@ -284,5 +300,32 @@ mod tests {
             assert_eq!(all, held_out[1..]);
         }
         assert_eq!(ValidationBatches::new(&data, spec(3, 1, 1, 0), 2).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn some_batches_are_spread_over_the_held_out_text() {
+        assert_eq!(spread(1, 40).collect::<Vec<_>>(), [20]);
+        assert_eq!(spread(4, 40).collect::<Vec<_>>(), [5, 15, 25, 35]);
+        assert_eq!(spread(3, 4).collect::<Vec<_>>(), [0, 2, 3]);
+        assert!(spread(7, 7).eq(0..7));
+        let data = dataset();
+        let all = held_out_batches(data.validation.len(), 32, 4);
+        assert!(all >= 5, "{all}");
+        // However a global batch of four sequences is split, the same windows are read.
+        for (local, accumulation, world) in [(4, 1, 1), (2, 2, 1), (1, 2, 2), (1, 1, 4)] {
+            let windows = |limit: usize| {
+                let of = |rank| {
+                    ValidationBatches::new(&data, spec(local, accumulation, world, rank), limit).unwrap()
+                };
+                let mut windows: Vec<u32> =
+                    (0..world).flat_map(of).flat_map(|batch| batch.sequences).collect();
+                windows.sort_unstable();
+                windows
+            };
+            let expected = spread(2, all).flat_map(|step| 4 * step as u32..4 * step as u32 + 4);
+            assert_eq!(windows(2), expected.collect::<Vec<_>>(), "{local} {accumulation} {world}");
+            assert_eq!(windows(all), windows(0));
+            assert_eq!(windows(all + 9), windows(0));
+        }
     }
 }

@@ -73,6 +73,10 @@ pub struct TrainingForecast {
     pub corpus_tokens: usize,
     /// Held-out tokens.
     pub validation_tokens: usize,
+    /// Global batches that the held-out tokens make.
+    pub validation_batches: usize,
+    /// Those of them that an evaluation takes, spread evenly.
+    pub evaluated_batches: usize,
     /// True if these are counts rather than estimates.
     pub exact: bool,
     /// Passes over the corpus.
@@ -148,12 +152,15 @@ impl TrainingForecast {
     fn new(plan: &Plan) -> Self {
         let corpus = &plan.corpus;
         let tokens_per_step = plan.batch.tokens_per_step();
+        let (evaluated_batches, validation_batches) = plan.evaluated_batches();
         Self {
             steps: plan.steps,
             tokens_per_step,
             tokens: plan.steps * tokens_per_step,
             corpus_tokens: corpus.train_tokens,
             validation_tokens: corpus.validation_tokens,
+            validation_batches,
+            evaluated_batches,
             exact: corpus.exact,
             passes: plan.passes(),
             floor: corpus.floor,

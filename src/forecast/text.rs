@@ -74,6 +74,10 @@ impl Forecast {
             thousands(t.corpus_tokens),
             thousands(t.validation_tokens)
         )?;
+        if t.evaluated_batches < t.validation_batches {
+            let (batches, of) = (thousands(t.evaluated_batches), thousands(t.validation_batches));
+            writeln!(f, "  validation over {batches} of {about}{of} batches")?;
+        }
         if let Some(floor) = t.floor {
             writeln!(f, "  floor {floor:.4} nats per token: no model can do better on the held-out tokens")?;
         }

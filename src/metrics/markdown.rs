@@ -18,6 +18,7 @@ pub fn figures() -> String {
         let of_run = match metric.source {
             Source::SteadyMedian | Source::SteadyQuantiles => "median of the steady state",
             Source::Summary(path) if path.contains("/final/") => "last",
+            Source::Summary(path) if path.contains("/smoothed/") => "mean of the last steps",
             _ => "",
         };
         let sweep = if swept.contains(&metric) { "yes" } else { "" };

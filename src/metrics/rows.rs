@@ -90,11 +90,10 @@ csv_row! {
         /// mean cross-entropy of the step's tokens
         loss: f32 {
             unit: "nats/token",
-            heading: "loss (nats/token)",
+            heading: "loss of the last batch (nats/token)",
             decimals: 4,
             source: Source::Summary("train_loss/final/loss"),
-            compared_as: "train_loss",
-            ledger: Some((1, "loss")),
+            ledger: Some((2, "loss")),
         }
         /// mean cross-entropy on the held-out text after this step; blank where it was not evaluated
         val_loss: Option<f32> {
@@ -103,7 +102,7 @@ csv_row! {
             decimals: 4,
             source: Source::Summary("val_loss/final/loss"),
             compared_as: "val_loss",
-            ledger: Some((2, "val_loss")),
+            ledger: Some((3, "val_loss")),
         }
         /// learning rate of this step
         lr: f64 {}
@@ -155,7 +154,7 @@ csv_row! {
             decimals: 2,
             source: Source::SteadyQuantiles,
             compared_as: "step_ms",
-            ledger: Some((4, "step_ms")),
+            ledger: Some((5, "step_ms")),
         }
         /// part of `step_ms` spent waiting for data
         data_wait_ms: Option<f64> {
@@ -171,7 +170,7 @@ csv_row! {
             heading: "tokens/s",
             source: Source::SteadyQuantiles,
             compared_as: "tok_s",
-            ledger: Some((3, "tok_s")),
+            ledger: Some((4, "tok_s")),
         }
         /// training throughput per device
         tok_s_per_device: Option<f64> { unit: "tokens/s" }
@@ -184,7 +183,7 @@ csv_row! {
             decimals: 1,
             source: Source::SteadyMedian,
             compared_as: "mfu_pct",
-            ledger: Some((5, "mfu_pct")),
+            ledger: Some((6, "mfu_pct")),
         }
         /// memory by the plan
         plan_mem_mib: Option<f64> { unit: "MiB" }

@@ -16,6 +16,16 @@ const OF_RUNS: &[Metric] = &[
         ..Metric::named("steps")
     },
     Metric {
+        unit: "nats/token",
+        meaning: "training loss: mean of `loss` over the last steps, a tenth of all and 50 at most",
+        heading: "training loss (nats/token)",
+        decimals: 4,
+        source: Source::Summary("train_loss/smoothed/loss"),
+        compared_as: "train_loss",
+        ledger: Some((1, "train_loss")),
+        ..Metric::named("train_loss")
+    },
+    Metric {
         unit: "tokens/s",
         meaning: "lower quartile of `tok_s`",
         heading: "tokens/s, lower quartile",
@@ -44,6 +54,20 @@ const OF_RUNS: &[Metric] = &[
         decimals: 4,
         source: Source::Summary("floor"),
         ..Metric::named("floor")
+    },
+    Metric {
+        meaning: "batches of the held-out text that `val_loss` was measured on; blank without `validation.steps`",
+        heading: "val. batches",
+        source: Source::Summary("val_part/batches"),
+        ledger: Some((9, "val_batches")),
+        ..Metric::named("val_batches")
+    },
+    Metric {
+        meaning: "batches that the held-out text makes; blank without `validation.steps`",
+        heading: "of batches",
+        source: Source::Summary("val_part/of"),
+        ledger: Some((10, "val_batches_of")),
+        ..Metric::named("val_batches_of")
     },
     Metric {
         meaning: "`val_loss` divided by `floor`",
@@ -94,7 +118,7 @@ const OF_RUNS: &[Metric] = &[
         divisor: MIB,
         source: Source::Summary("memory/planned_bytes"),
         compared_as: "planned_bytes",
-        ledger: Some((6, "planned_bytes")),
+        ledger: Some((7, "planned_bytes")),
         ..Metric::named("planned_mib")
     },
     Metric {
@@ -105,7 +129,7 @@ const OF_RUNS: &[Metric] = &[
         divisor: MIB,
         source: Source::Summary("memory/allocated_bytes"),
         compared_as: "allocated_bytes",
-        ledger: Some((7, "allocated_bytes")),
+        ledger: Some((8, "allocated_bytes")),
         ..Metric::named("allocated_mib")
     },
     Metric {
@@ -188,7 +212,19 @@ mod tests {
         let keys: Vec<&str> = of_ledgers().into_iter().map(|(key, _)| key).collect();
         assert_eq!(
             keys,
-            ["steps", "loss", "val_loss", "tok_s", "step_ms", "mfu_pct", "planned_bytes", "allocated_bytes"]
+            [
+                "steps",
+                "train_loss",
+                "loss",
+                "val_loss",
+                "tok_s",
+                "step_ms",
+                "mfu_pct",
+                "planned_bytes",
+                "allocated_bytes",
+                "val_batches",
+                "val_batches_of"
+            ]
         );
     }
 }

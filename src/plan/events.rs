@@ -35,7 +35,7 @@ impl CheckpointInterval {
 pub struct Intervals {
     /// Steps between evaluations.
     pub validation: usize,
-    /// Batches per evaluation; 0: the whole held-out set.
+    /// Global batches per evaluation, spread over the held-out set; 0: all of it.
     pub validation_steps: usize,
     /// Steps or time between checkpoints.
     pub checkpoint: CheckpointInterval,

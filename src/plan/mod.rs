@@ -16,6 +16,7 @@ pub use execution::Execution;
 pub use model::{Model, PADDING};
 pub use schedule::Schedule;
 
+use crate::data::held_out_batches;
 use crate::device::{DType, Precision};
 use crate::optim::Optimizer;
 use std::sync::Arc;
@@ -62,6 +63,16 @@ impl Plan {
     /// Returns true if ranks exchange gradients, and so hold the same parameters.
     pub fn exchanges(&self) -> bool {
         self.batch.world_size > 1 && self.execution.communicate
+    }
+
+    /// Returns the number of global batches that an evaluation takes, and how many the held-out text makes.
+    pub fn evaluated_batches(&self) -> (usize, usize) {
+        let BatchPlan { seq_len, global, .. } = self.batch;
+        let all = held_out_batches(self.corpus.validation_tokens, seq_len, global);
+        match self.intervals.validation_steps {
+            0 => (all, all),
+            steps => (steps.min(all), all),
+        }
     }
 
     /// Returns the number of passes over the corpus.

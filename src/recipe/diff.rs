@@ -22,8 +22,13 @@ impl Change {
     /// Returns true if the change leaves every bit of the loss curve as it was; see
     /// [`super::Key::same_bits`].
     pub fn keeps_bits(&self) -> bool {
-        self.class == Class::Bookkeeping || find_path(self.key).is_some_and(|key| key.same_bits)
+        !self.class.is_hashed() || find_path(self.key).is_some_and(|key| key.same_bits)
     }
+}
+
+/// Returns the keys that differ in what figures are measured on.
+pub fn measuring_changes(a: &Values, b: &Values) -> Vec<Change> {
+    diff(a, b).into_iter().filter(|change| change.class == Class::Measuring).collect()
 }
 
 /// Returns every key that differs between `a` and `b`, in the order of the table.

@@ -10,8 +10,18 @@ pub enum Class {
     Training,
     /// Changes how the same curve is computed: a resumed run may differ, and notes it.
     Execution,
+    /// Changes what a figure of the same run is measured on: figures of runs that differ in it are not
+    /// comparable, and a resumed run must have the same value.
+    Measuring,
     /// Changes only what is recorded.
     Bookkeeping,
+}
+
+impl Class {
+    /// Returns true if keys of this class change what is trained or how: those of a recipe's hash.
+    pub fn is_hashed(self) -> bool {
+        matches!(self, Self::Training | Self::Execution)
+    }
 }
 
 impl fmt::Display for Class {
@@ -19,6 +29,7 @@ impl fmt::Display for Class {
         f.write_str(match self {
             Self::Training => "training",
             Self::Execution => "execution",
+            Self::Measuring => "measuring",
             Self::Bookkeeping => "bookkeeping",
         })
     }

@@ -10,6 +10,7 @@ use super::source::{Layer, Location};
 use super::toml_text::values;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -125,6 +126,12 @@ impl Recipe {
         values(&self.written).into_iter().map(|(key, value)| (key, value, self.layer(key.path))).collect()
     }
 
+    /// Returns the values of the measuring keys, in TOML.
+    pub fn measuring(&self) -> BTreeMap<String, String> {
+        let measuring = values(&self.settled).into_iter().filter(|(key, _)| key.class == Class::Measuring);
+        measuring.filter_map(|(key, value)| Some((key.path.to_owned(), value?))).collect()
+    }
+
     /// Returns a usage error that points at the first of `keys`, and at the others as context. `message`
     /// names the value and what is wrong with it, `help` the next step.
     pub fn error(&self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) -> Error {
@@ -171,7 +178,7 @@ impl Recipe {
     /// Returns the BLAKE3, in hexadecimal, of every training and execution key with its value as written and
     /// absolute paths.
     ///
-    /// Bookkeeping keys, the layers, the spelling and the machine do not matter: two recipes with the same
+    /// Measuring and bookkeeping keys, the layers, the spelling and the machine do not matter: two recipes with the same
     /// hash compute the same, if the files that they name and the devices of `"auto"` are the same.
     pub fn hash(&self) -> String {
         hash_of(&self.hashed())
@@ -218,7 +225,7 @@ fn to_toml(recipe: &Values) -> String {
 fn hash_of(recipe: &Values) -> String {
     let mut hasher = blake3::Hasher::new();
     for (key, value) in values(recipe) {
-        if key.class != Class::Bookkeeping && !key.is_implied(value.as_deref()) {
+        if key.class.is_hashed() && !key.is_implied(value.as_deref()) {
             hasher.update(format!("{} = {}\n", key.path, value.as_deref().unwrap_or(UNSET)).as_bytes());
         }
     }

@@ -35,7 +35,7 @@ mod typed;
 mod values;
 
 pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS};
-pub use diff::{Change, diff};
+pub use diff::{Change, diff, measuring_changes};
 pub use json_schema::json_schema;
 pub use key::{Class, Interval, Key, Type};
 pub use load::{environment, load, load_str, setting};

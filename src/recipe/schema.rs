@@ -249,8 +249,8 @@ sections! {
         interval: usize = 0;
             Bookkeeping, count(0, MAX_STEP_COUNT), "100"
                 => unit("optimizer steps"), aliases(&["eval_steps", "eval_interval", "freq"]);
-        /// Length of an evaluation, in batches of the global size; 0 takes every held-out window.
-        steps: usize = 0; Bookkeeping, count(0, MAX_STEP_COUNT), "20" => unit("batches"), aliases(&["eval_iters"]);
+        /// Length of an evaluation, in batches of the global size spread evenly over the held-out text; 0 takes all of it.
+        steps: usize = 0; Measuring, count(0, MAX_STEP_COUNT), "20" => unit("batches"), aliases(&["eval_iters"]);
     }
 
     /// Samples that the model generates during and after training.

@@ -95,7 +95,13 @@ fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     let mut parts = vec![described(summary)];
     if let Some(last) = summary.val_loss.last {
         let ratio = summary.val_loss_over_floor.map(|ratio| format!(" = {ratio:.3} × floor"));
-        parts.push(format!("validation {:.3}{} at step {}", last.loss, ratio.unwrap_or_default(), last.step));
+        let over = summary.val_part.map(|part| format!(" {part}")).unwrap_or_default();
+        parts.push(format!(
+            "validation {:.3}{}{over} at step {}",
+            last.loss,
+            ratio.unwrap_or_default(),
+            last.step
+        ));
     }
     parts.extend(first_gap(&raw).map(|step| format!("not finite at step {step}")));
     Some(Figure {

@@ -79,7 +79,7 @@ pub fn shown(metric: &Metric, value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::summary::{BesidesPlan, LossAt, Losses, Startup};
+    use crate::results::summary::{BesidesPlan, HeldOutPart, LossAt, Losses, Startup, TrainingLosses};
     use crate::results::{Phase, TimingRow};
 
     /// Returns a summary in which every figure is known.
@@ -99,6 +99,7 @@ mod tests {
         summary.measure(&[], &[row], 0);
         (summary.floor, summary.predicted_step_ms) = (Some(1.0), Some(80.0));
         summary.val_loss_over_floor = Some(2.0);
+        summary.val_part = Some(HeldOutPart { batches: 2, of: 40 });
         (summary.parameters, summary.parameters_core) = (Some(7), Some(5));
         summary.memory.planned_bytes = Some(1);
         summary.memory.allocated_bytes = Some(1);
@@ -107,8 +108,9 @@ mod tests {
         summary.memory.besides_plan = Some(BesidesPlan::default());
         summary.startup =
             Startup { corpus_s: Some(0.5), device_s: Some(1.0), kernels_s: Some(2.0), state_s: Some(0.25) };
-        let losses = Losses::from_series([LossAt { step: 1, loss: 2.3 }]);
-        (summary.train_loss, summary.val_loss) = (losses, losses);
+        let series = [1.5, 2.3].map(|loss| LossAt { step: 1, loss });
+        (summary.train_loss, summary.val_loss) =
+            (TrainingLosses::from_series(series), Losses::from_series(series));
         summary
     }
 
@@ -140,8 +142,9 @@ mod tests {
         assert_eq!(
             json,
             concat!(
-                r#"{"steps":0,"loss":2.3,"val_loss":2.3,"tok_s":10.0,"step_ms":100.0,"mfu_pct":40.0,"#,
-                r#""planned_bytes":1,"allocated_bytes":1}"#
+                r#"{"steps":0,"train_loss":2.299999952316284,"loss":2.3,"val_loss":2.3,"tok_s":10.0,"#,
+                r#""step_ms":100.0,"mfu_pct":40.0,"#,
+                r#""planned_bytes":1,"allocated_bytes":1,"val_batches":2,"val_batches_of":40}"#
             )
         );
     }

@@ -37,6 +37,12 @@ pub struct Comparison {
     /// True if all trials have run; false in the file that is written before the first one, and if a trial
     /// failed.
     pub finished: bool,
+    /// What the figures of the arms are of those of their trials.
+    #[serde(default)]
+    pub average: Average,
+    /// The meaning of `train_loss` among the figures of the arms.
+    #[serde(default)]
+    pub train_loss: TrainLoss,
     /// All trials, in the order in which they ran.
     #[serde(rename = "turns")]
     pub trials: Vec<Trial>,
@@ -51,10 +57,36 @@ pub struct Comparison {
     /// Reasons why times are not comparable: another process on the GPU, throttling, clocks that moved, a run
     /// that never settled. Any of these makes the verdict [`CompareVerdict::Inconclusive`].
     pub contended: Vec<String>,
+    /// Figures that the arms measured on different things, by name: they have no ratio, and predictions of them
+    /// are not judged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomparable: Vec<String>,
     /// Remarks that do not change the verdict, such as load of the CPU by other processes.
     pub notes: Vec<String>,
     /// The rule for the interval and the verdict, in words.
     pub rule: String,
+}
+
+/// What a figure of an arm is of those of its trials.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Average {
+    /// Their median: comparisons of earlier versions, which do not say so.
+    #[default]
+    Median,
+    /// Their mean; geometric for `tok_s` and `step_ms`, as in the ratio.
+    Mean,
+}
+
+/// The training loss that a comparison states of a trial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrainLoss {
+    /// That of the last batch: comparisons of earlier versions, which do not say so.
+    #[default]
+    LastBatch,
+    /// The mean over the last steps, [`super::losses::SmoothedLoss`].
+    Smoothed,
 }
 
 /// One arm of a comparison.
@@ -72,7 +104,7 @@ pub struct Arm {
     pub binary: Option<String>,
     /// The device class, such as `NVIDIA H200` or `cpu avx512`.
     pub device: String,
-    /// Medians over the trials, by name of the compared metric, units in the names.
+    /// Figures over the trials ([`Comparison::average`]), by name of the compared metric, units in the names.
     pub measured: std::collections::BTreeMap<String, f64>,
 }
 
@@ -91,7 +123,7 @@ pub struct Trial {
     pub blocks: Vec<f64>,
     /// BLAKE3 of `metrics.csv` (or of the losses of an external command): equal hashes are equal bits.
     pub metrics_hash: Option<String>,
-    /// The last training loss.
+    /// The training loss of the last batch.
     pub final_loss: Option<f64>,
 }
 
@@ -116,7 +148,7 @@ pub enum CompareVerdict {
     Slower,
     /// The whole interval is inside 1 ± the smallest difference.
     NoDifference,
-    /// None of these, or times are not comparable, or a trial failed.
+    /// None of these, or times are not comparable, an arm has a single run, or a trial failed.
     Inconclusive,
 }
 
@@ -162,6 +194,13 @@ impl Comparison {
         let text = std::fs::read(&path).at("read", &path)?;
         serde_json::from_slice(&text)
             .map_err(|e| Error::failed(format!("{}:{}: not a comparison: {e}", path.display(), e.line())))
+    }
+
+    /// Returns true if an arm has a single trial, which does not show how runs of this arm differ.
+    pub fn has_single_run(&self) -> bool {
+        [false, true]
+            .iter()
+            .any(|arm| self.trials.iter().filter(|trial| trial.is_candidate == *arm).count() == 1)
     }
 
     /// Returns the folders `RECIPE/RUN` of its runs, each once.

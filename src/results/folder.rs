@@ -3,8 +3,8 @@
 use super::atomic::{self, json};
 pub use super::names::*;
 use super::provenance::{Environment, host_name};
-use super::rows::{ResumedRows, Row, RowWriter, SavedRows};
-use super::summary::{Status, Summary};
+use super::rows::{self, ResumedRows, Row, RowWriter, SavedRows};
+use super::summary::{Status, Summary, TrainingLosses, training_losses};
 use crate::error::{Error, IoContext, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -161,12 +161,19 @@ impl Drop for RunFolder {
     }
 }
 
-/// Reads the summary of a run, without locking it.
+/// Reads the summary of a run, without locking it. What earlier versions did not store is derived from the
+/// rows, where they can be read.
 pub fn read_summary(run: &Path) -> Result<Summary> {
     let path = run.join(SUMMARY);
     let text = std::fs::read(&path).at("read", &path)?;
-    serde_json::from_slice(&text)
-        .map_err(|e| Error::failed(format!("{}:{}: not a summary: {e}", path.display(), e.line())))
+    let mut summary: Summary = serde_json::from_slice(&text)
+        .map_err(|e| Error::failed(format!("{}:{}: not a summary: {e}", path.display(), e.line())))?;
+    let TrainingLosses { smoothed, last, .. } = summary.train_loss;
+    if smoothed.is_none() && last.is_some() {
+        let metrics = rows::read(&run.join(METRICS)).unwrap_or_default();
+        summary.train_loss.smoothed = training_losses(&metrics).smoothed;
+    }
+    Ok(summary)
 }
 
 /// Replaces the status `running` of a run's summary in place, where no file can be written anew, as on a full disk: the

@@ -32,6 +32,9 @@ pub struct Attempt {
     pub recipe: String,
     /// Values that the cell sets on top of the recipe, by key, as TOML.
     pub settings: BTreeMap<String, String>,
+    /// Values of the measuring keys of its recipe, by key, as TOML; empty in lines of earlier versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub measuring: BTreeMap<String, String>,
     /// Hash of the resolved recipe.
     pub recipe_hash: String,
     /// Hash of the corpus.
@@ -283,6 +286,7 @@ mod tests {
             reason: None,
             recipe: "r".to_owned(),
             settings: BTreeMap::from([("optimizer.lr".to_owned(), "0.001".to_owned())]),
+            measuring: BTreeMap::from([("validation.steps".to_owned(), "0".to_owned())]),
             recipe_hash: "h".to_owned(),
             corpus_hash: None,
             build: "b".to_owned(),
@@ -323,8 +327,8 @@ mod tests {
     #[test]
     fn a_line_keeps_its_keys_their_order_and_its_digits() {
         let line = concat!(
-            r#"{"steps":40,"loss":2.3078,"val_loss":2.2611,"tok_s":45227.0,"step_ms":45.125,"mfu_pct":null,"#,
-            r#""planned_bytes":43620761,"allocated_bytes":43620761,"contended":false}"#
+            r#"{"steps":40,"train_loss":2.3125,"loss":2.3078,"val_loss":2.2611,"tok_s":45227.0,"step_ms":45.125,"mfu_pct":null,"#,
+            r#""planned_bytes":43620761,"allocated_bytes":43620761,"val_batches":2,"val_batches_of":40,"contended":false}"#
         );
         let measured: Measured = serde_json::from_str(line).unwrap();
         assert_eq!((measured.get("tok_s"), measured.get("mfu_pct")), (Some(45227.0), None));

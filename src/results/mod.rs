@@ -11,6 +11,7 @@ pub mod find;
 pub mod folder;
 pub mod keep;
 pub mod ledger;
+pub mod losses;
 pub mod markdown;
 pub mod memory;
 pub mod names;

@@ -1,5 +1,6 @@
 //! `summary.json`: the result of a run.
 
+pub use super::losses::{HeldOutPart, LossAt, Losses, SmoothedLoss, TrainingLosses};
 use super::rows::{MetricsRow, TimingRow};
 use super::steady::{SteadyState, steady_state};
 use serde::{Deserialize, Serialize};
@@ -41,35 +42,6 @@ impl Status {
             Status::Oom => "oom",
             Status::Diverged => "diverged",
         }
-    }
-}
-
-/// A loss and the step it belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LossAt {
-    /// The step after which it was measured.
-    pub step: u64,
-    /// Nats per token.
-    pub loss: f32,
-}
-
-/// The last and the lowest of a series of losses. NaN and infinite values are ignored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Losses {
-    /// The last one; `None` without any.
-    #[serde(rename = "final")]
-    pub last: Option<LossAt>,
-    /// The lowest one, the earliest of equals.
-    pub best: Option<LossAt>,
-}
-
-impl Losses {
-    /// Returns the last and lowest of `losses`, which are in order of steps.
-    pub fn from_series(losses: impl IntoIterator<Item = LossAt>) -> Self {
-        losses.into_iter().filter(|at| at.loss.is_finite()).fold(Self::default(), |so_far, at| Self {
-            last: Some(at),
-            best: Some(so_far.best.filter(|best| best.loss <= at.loss).unwrap_or(at)),
-        })
     }
 }
 
@@ -210,9 +182,16 @@ pub struct Summary {
     /// Tokens trained on.
     pub tokens_seen: u64,
     /// Training loss, in nats per token.
-    pub train_loss: Losses,
+    pub train_loss: TrainingLosses,
     /// Loss on the held-out text, in nats per token.
     pub val_loss: Losses,
+    /// The part of the held-out text that `val_loss` was measured on, where `validation.steps` limits it. Blank
+    /// without a limit; absent in summaries of earlier versions, which took the first batches.
+    #[serde(default)]
+    pub val_part: Option<HeldOutPart>,
+    /// The loss of a uniform guess, ln of the vocabulary; absent in summaries of earlier versions.
+    #[serde(default)]
+    pub uniform_loss: Option<f64>,
     /// The lowest held-out loss that any model can reach, in nats per token, where the corpus knows it.
     pub floor: Option<f64>,
     /// The final held-out loss over the floor.
@@ -269,8 +248,10 @@ impl Summary {
             steps_planned,
             steps: 0,
             tokens_seen: 0,
-            train_loss: Losses::default(),
+            train_loss: TrainingLosses::default(),
             val_loss: Losses::default(),
+            val_part: None,
+            uniform_loss: None,
             floor: None,
             val_loss_over_floor: None,
             startup: Startup::default(),
@@ -294,8 +275,7 @@ impl Summary {
     pub fn measure(&mut self, metrics: &[MetricsRow], timing: &[TimingRow], warmup: usize) {
         self.steps = metrics.last().map_or(0, |row| row.step);
         self.tokens_seen = metrics.last().map_or(0, |row| row.tokens_seen);
-        self.train_loss =
-            Losses::from_series(metrics.iter().map(|row| LossAt { step: row.step, loss: row.loss }));
+        self.train_loss = training_losses(metrics);
         self.val_loss = Losses::from_series(
             metrics.iter().filter_map(|row| Some(LossAt { step: row.step, loss: row.val_loss? })),
         );
@@ -310,6 +290,35 @@ impl Summary {
         self.hfu_pct = steady.medians.get("hfu_pct");
         self.steady_state = Some(steady);
     }
+}
+
+impl Summary {
+    /// Returns which losses of a finished run are above that of a uniform guess, in a sentence; `None` if none is.
+    pub fn worse_than_guessing(&self) -> Option<String> {
+        let guess = self.uniform_loss.filter(|_| self.status == Status::Ok)?;
+        let losses = [
+            ("training", self.train_loss.smoothed.map(|smoothed| smoothed.loss)),
+            ("validation", self.val_loss.last.map(|last| last.loss.into())),
+        ];
+        let worse: Vec<&str> = losses
+            .iter()
+            .filter(|(_, loss)| loss.is_some_and(|loss| loss > guess))
+            .map(|(name, _)| *name)
+            .collect();
+        let verb = if worse.len() > 1 { "losses are" } else { "loss is" };
+        (!worse.is_empty()).then(|| {
+            format!(
+                "worse than guessing: the {} {verb} above {guess:.4}, that of a uniform guess (ln of the vocabulary); \
+                 train for longer, or try a lower optimizer.lr or training.max_norm",
+                worse.join(" and ")
+            )
+        })
+    }
+}
+
+/// Returns the training losses of a run with these rows.
+pub(super) fn training_losses(metrics: &[MetricsRow]) -> TrainingLosses {
+    TrainingLosses::from_series(metrics.iter().map(|row| LossAt { step: row.step, loss: row.loss }))
 }
 
 #[cfg(test)]
@@ -339,6 +348,8 @@ mod tests {
         assert_eq!((summary.steps, summary.tokens_seen), (4, 400));
         assert_eq!(summary.train_loss.last, Some(LossAt { step: 4, loss: 2.5 }));
         assert_eq!(summary.train_loss.best, Some(LossAt { step: 2, loss: 2.0 }));
+        let smoothed = summary.train_loss.smoothed.unwrap();
+        assert_eq!((smoothed.loss, smoothed.deviation, smoothed.steps), (2.5, None, 1));
         assert_eq!(summary.val_loss.last, Some(LossAt { step: 4, loss: 2.0 }));
         assert_eq!(summary.val_loss.best, Some(LossAt { step: 2, loss: 1.5 }));
         assert_eq!(summary.val_loss_over_floor, Some(1.6));

@@ -24,6 +24,8 @@ pub struct Cell {
     pub key: String,
     /// Hash of its resolved recipe; blank if that is invalid.
     pub recipe_hash: Option<String>,
+    /// Values of the measuring keys of its recipe; empty if that is invalid.
+    pub measuring: Settings,
     /// Hash of its corpus; blank if it could not be opened.
     pub corpus_hash: Option<String>,
     /// The device class; blank if nothing runs.
@@ -75,6 +77,7 @@ impl Cell {
             // Skipped cells have keys of their own: another sweep may run the same point.
             key: hash(&["left out", recipe.name, &in_words(&point.settings), build]),
             recipe_hash: None,
+            measuring: Settings::new(),
             corpus_hash: None,
             device: None,
             excluded: point.excluded.is_some(),
@@ -93,6 +96,7 @@ impl Cell {
         let recipe = recipe::load(recipe.path, &arguments, recipe::environment(), &machine)?;
         Launch::from_recipe(&recipe, environment::variables())?;
         self.recipe_hash = Some(recipe.hash());
+        self.measuring = recipe.measuring();
         let (corpus_hash, corpus) = corpora.open(&recipe)?;
         self.corpus_hash = Some(corpus_hash.clone());
         let plan = Plan::new(&recipe, &corpus, &machine)?;
@@ -110,7 +114,8 @@ impl Cell {
     }
 }
 
-/// Returns the bookkeeping keys that change measurements but not the training.
+/// Returns the keys that change measurements but not the training: those of the measuring class, and two of
+/// bookkeeping that decide when losses are measured and which steps count for speeds.
 fn measuring(recipe: &Recipe) -> String {
     let Values { validation, metrics, .. } = recipe.values();
     format!("{} {} {}", validation.interval, validation.steps, metrics.warmup)

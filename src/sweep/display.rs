@@ -150,7 +150,8 @@ fn outcome(attempt: &Attempt, took: Option<Duration>) -> String {
     let measured = &attempt.measured;
     let mut text = String::new();
     if attempt.status == CellStatus::Ok {
-        text += &measured.get("loss").map(|loss| format!("  loss {loss:.3}")).unwrap_or_default();
+        text +=
+            &measured.get("train_loss").map(|loss| format!("  training loss {loss:.3}")).unwrap_or_default();
         text += &measured.get("val_loss").map(|loss| format!("  val {loss:.3}")).unwrap_or_default();
         text += &measured.get("tok_s").map(|rate| format!("  {} tok/s", short(rate))).unwrap_or_default();
     }

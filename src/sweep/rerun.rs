@@ -24,6 +24,9 @@ fn differences(last: &Attempt, next: &Attempt) -> String {
     compare("the build", &last.build, &next.build);
     compare("the device class", &last.device, &next.device);
     compare("the corpus", short(&corpus(last)), short(&corpus(next)));
+    for (key, new) in &next.measuring {
+        compare(key, last.measuring.get(key).map_or("", String::as_str), new);
+    }
     if found.is_empty() { "the recipe has changed".to_owned() } else { found.join(", ") }
 }
 
@@ -44,6 +47,7 @@ mod tests {
             reason: None,
             recipe: "r".to_owned(),
             settings: Default::default(),
+            measuring: Default::default(),
             recipe_hash: "h".to_owned(),
             corpus_hash: Some("0123456789".to_owned()),
             build: build.to_owned(),
@@ -79,6 +83,10 @@ mod tests {
         let other = Attempt { corpus_hash: Some("abcdefghij".to_owned()), ..attempt("b", "cpu avx512", "1") };
         assert_eq!(said(other), "the corpus was 01234567 and is abcdefgh");
         assert_eq!(said(attempt("b", "cpu avx512", "1")), "the recipe has changed");
+        let over = |steps: &str| [("validation.steps".to_owned(), steps.to_owned())].into();
+        ledger.append(Attempt { measuring: over("0"), ..attempt("c", "cpu avx512", "1") }).unwrap();
+        let other = Attempt { measuring: over("2"), ..attempt("b", "cpu avx512", "1") };
+        assert_eq!(reason(&ledger, &other).unwrap(), "validation.steps was 0 and is 2");
         let unfinished = Attempt { status: CellStatus::Killed, ..attempt("a", "cpu avx512", "1") };
         let dir = tempfile::tempdir().unwrap();
         let (mut ledger, _) = Ledger::open(dir.path()).unwrap();

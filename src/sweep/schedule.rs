@@ -299,6 +299,7 @@ impl<'a> Schedule<'a> {
             reason,
             recipe: self.policy.name.to_owned(),
             settings: cell.settings.clone(),
+            measuring: cell.measuring.clone(),
             recipe_hash: cell.recipe_hash.clone().unwrap_or_default(),
             corpus_hash: cell.corpus_hash.clone(),
             build: self.policy.build.to_owned(),

@@ -31,8 +31,8 @@ const REASON: &str = "reason";
 /// Columns behind the figures of the ledger.
 const LAST_COLUMNS: [&str; 5] = ["contended", "attempts", "run", CELL, REASON];
 
-/// Columns that `table.md` omits.
-const NOT_IN_MARKDOWN: [&str; 5] = ["allocated_mib", "contended", "attempts", "run", CELL];
+/// Columns that `table.md` omits; `loss` is that of the last batch alone.
+const NOT_IN_MARKDOWN: [&str; 6] = ["loss", "allocated_mib", "contended", "attempts", "run", CELL];
 
 impl Tables {
     /// Returns the tables of the sweep that consists of these cells, in `RESULTS/sweeps/RECIPE-HASH8/`.

@@ -381,16 +381,15 @@ impl Rank {
         Ok(self.engine.state.values(slot)?[0])
     }
 
-    /// Returns the mean loss over the held-out tokens (or the first `validation.steps` global batches of
-    /// them), over all ranks.
+    /// Returns the mean loss over the held-out tokens (or `validation.steps` global batches of them), over all
+    /// ranks.
     ///
     /// # Errors
     /// When a rank is lost.
     pub fn evaluate(&mut self) -> Result<f64> {
         let dataset = Arc::clone(&self.dataset);
         let programs = Arc::clone(&self.programs);
-        // `validation.steps` counts global batches, however they are split.
-        let limit = self.plan.intervals.validation_steps.saturating_mul(self.plan.batch.micro_steps);
+        let limit = self.plan.intervals.validation_steps;
         let mut sums = [0.0f64, 0.0];
         for batch in ValidationBatches::new(&dataset, self.spec(), limit)? {
             self.comm.set_status(self.done, EVALUATES);

@@ -434,6 +434,10 @@ impl Recorder {
             }
             self.summary.gpu = Some(gpu);
         }
+        if let Some(worse) = self.summary.worse_than_guessing() {
+            let logged = self.folder.log(&format!("warning: {worse}"));
+            self.or_stop(logged)?;
+        }
         self.folder.write_summary(&self.summary)
     }
 

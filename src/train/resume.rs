@@ -22,7 +22,7 @@ pub(super) struct Start {
     pub loaded: Option<Loaded>,
     /// Warnings: damaged checkpoints, another processor.
     pub warnings: Vec<String>,
-    /// Execution keys whose values have changed.
+    /// Execution keys whose values have changed; of a fork, measuring keys.
     pub changes: Vec<String>,
 }
 
@@ -79,6 +79,10 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
             let loaded = checkpoint::newest(&run.join(CHECKPOINT))?
                 .ok_or_else(|| Error::usage(format!("{} has no checkpoint to fork from", run.display())))?;
             check_fork(&loaded, plan, programs)?;
+            // A recipe that no longer loads does not keep a fork from training.
+            if let Ok(before) = recipe_of(&loaded) {
+                start.changes = measured_otherwise(&before, recipe);
+            }
             start.loaded = Some(loaded);
         }
     }
@@ -89,19 +93,38 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
     Ok(start)
 }
 
-/// Returns the newest unfinished run of a recipe with this hash. It is an error if another process works on
+/// Returns what a fork measures otherwise than the run it comes from.
+fn measured_otherwise(before: &Recipe, recipe: &Recipe) -> Vec<String> {
+    let changes = recipe::measuring_changes(before.values(), recipe.values()).into_iter();
+    let text = |change: recipe::Change| {
+        format!(
+            "{} = {} (was {}): validation losses of both runs do not compare",
+            change.key, change.new, change.old
+        )
+    };
+    changes.map(text).collect()
+}
+
+/// Returns the newest unfinished run of a recipe, by its hash and measuring keys. It is an error if another process works on
 /// it: `checkpoint.resume = "auto"` must not start a second run beside it.
 ///
 /// # Errors
 /// As [`RunFolder::open`].
-pub(super) fn unfinished(results: &Path, recipe_hash: &str) -> Result<Option<PathBuf>> {
+pub(super) fn unfinished(results: &Path, recipe: &Recipe) -> Result<Option<PathBuf>> {
+    let hash = recipe.hash();
     for path in find::runs(results)? {
         let Some(summary) = find::summary_or_warn(&path) else { continue };
-        if summary.recipe_hash == recipe_hash && summary.status.is_unfinished() {
+        if summary.recipe_hash == hash && summary.status.is_unfinished() && measures_alike(&path, recipe) {
             return RunFolder::open(&path).map(|_| Some(path));
         }
     }
     Ok(None)
+}
+
+/// Returns true unless a run is known to measure on other text than a recipe.
+fn measures_alike(run: &Path, recipe: &Recipe) -> bool {
+    let before = recipe::load(&run.join(RESOLVED), &[], std::iter::empty(), &Machine::none());
+    before.map_or(true, |before| before.measuring() == recipe.measuring())
 }
 
 /// Returns the recipe that a checkpoint was trained with.
@@ -127,7 +150,7 @@ fn changes(
     for change in recipe::diff(before.values(), recipe.values()) {
         let text = format!("{} = {} (was {})", change.key, change.new, change.old);
         match change.class {
-            Class::Training => refused.push(text),
+            Class::Training | Class::Measuring => refused.push(text),
             Class::Execution => changes.push(text),
             Class::Bookkeeping => {}
         }

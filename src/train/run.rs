@@ -27,6 +27,7 @@ use crate::results::atomic;
 use crate::results::folder::ALGORITHMS;
 use crate::results::progress::{Mode, Progress};
 use crate::results::provenance::Environment;
+use crate::results::summary::HeldOutPart;
 use crate::results::{RunFolder, Status, Summary, memory, stored};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -145,6 +146,9 @@ impl Run {
                     let saved = start.loaded.as_ref().map(|loaded| &loaded.meta().recipe_hash);
                     context.recipe_hash.clone_from(saved.unwrap_or(&summary.recipe_hash));
                 }
+                if from_step > 0 && summary.val_part.is_none() && held_out_part(&context.plan).is_some() {
+                    start.changes.push(SPREAD.to_owned());
+                }
                 (folder, summary)
             }
             None => create_folder(&request.results, &context)?,
@@ -187,11 +191,12 @@ fn resolve_origin(origin: Origin, recipe: &Recipe, results: &Path) -> Result<Ori
     if origin != Origin::Fresh || recipe.values().checkpoint.resume != Resume::Auto {
         return Ok(origin);
     }
-    Ok(unfinished(results, &recipe.hash())?.map_or(Origin::Fresh, Origin::Resume))
+    Ok(unfinished(results, recipe)?.map_or(Origin::Fresh, Origin::Resume))
 }
 
 fn new_progress(mode: Mode, plan: &Plan) -> Progress {
     Progress::new(mode, plan.steps as u64, plan.batch.tokens_per_step() as u64, plan.corpus.floor)
+        .with_val_part(held_out_part(plan))
 }
 
 fn note_finished(progress: &mut Progress, folder: &Path, steps: u64) {
@@ -253,6 +258,15 @@ fn log_start(
     Ok(())
 }
 
+/// Note in the summary of a run that an earlier version began with a limit on evaluations.
+const SPREAD: &str = "evaluations over batches spread over the held-out text (were its first ones): losses before do not compare";
+
+/// Returns the part of the held-out text that evaluations take; `None` without a limit.
+fn held_out_part(plan: &Plan) -> Option<HeldOutPart> {
+    let (batches, of) = plan.evaluated_batches();
+    (plan.intervals.validation_steps > 0).then_some(HeldOutPart { batches: batches as u64, of: of as u64 })
+}
+
 /// Note in the summary of a run whose ranks do not exchange gradients.
 const NOT_EXCHANGED: &str = "communication off: replicas differ, nothing of this run may be exported";
 
@@ -308,6 +322,8 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
     summary.parameters_core = Some(programs.state.core_parameter_count() as u64);
     summary.corpus_hash = Some(dataset.hash.clone());
     summary.floor = dataset.floor;
+    summary.val_part = held_out_part(plan);
+    summary.uniform_loss = Some((plan.model.vocab_size as f64).ln());
     let gpu = plan.execution.gpu.and_then(|gpu| Gpu::properties_of(gpu).ok());
     summary.predicted_step_ms = gpu.and_then(|gpu| predicted_step_ms(plan, programs, &gpu.name));
     summary.memory.planned_bytes = Some(peak_bytes(plan, programs) as u64);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use xrun::results::Status;
 use xrun::results::comparison::{COMPARISON, CompareVerdict, Comparison};
-use xrun::results::stored;
+use xrun::results::{quantiles, stored};
 
 /// Runs of a fraction of a second: enough steps for blocks, and few enough that 50 of them take no time.
 const SHORT: [&str; 10] = [
@@ -87,6 +87,21 @@ fn a_change_of_how_it_is_computed_keeps_the_bits() {
         assert!(done.stdout.contains(text), "no `{text}` in\n{}", done.stdout);
     }
 
+    // The table shows what the ratio divides: a calculator agrees.
+    let of = |column: &str| [&found.baseline, &found.candidate].map(|arm| arm.measured[column]);
+    let ([before, after], ratio) = (of("tok_s"), found.ratio.unwrap().estimate);
+    assert!((after / before / ratio - 1.0).abs() < 1e-12, "{after} / {before} is not {ratio}");
+    let change = format!("{:+.1} %", 100.0 * (ratio - 1.0));
+    let line = done.stdout.lines().find(|line| line.starts_with("tok_s")).unwrap();
+    assert!(line.ends_with(&change), "{line}, {change}");
+    assert!(done.stdout.contains(&format!(": {change} tok/s (95 %")), "{}", done.stdout);
+    assert!(done.stdout.starts_with("mean over trials"), "{}", done.stdout);
+    // A trial counts as the median of its blocks.
+    let geometric = |trials: Vec<f64>| (trials.iter().map(|x| x.ln()).sum::<f64>() / 2.0).exp();
+    let of_trials = found.trials.iter().filter(|trial| !trial.is_candidate);
+    let of_trials = of_trials.map(|trial| quantiles::median(trial.blocks.iter().copied()).unwrap());
+    assert!((geometric(of_trials.collect()) / before - 1.0).abs() < 1e-12);
+
     // Keeping it keeps its runs.
     let id = folder.file_name().unwrap().to_str().unwrap();
     place.xrun(&["keep", id]).succeeds();
@@ -145,6 +160,22 @@ fn what_is_expected_is_stored_before_the_first_run() {
     assert!(done.stdout.contains("falsified"), "{}", done.stdout);
 }
 
+/// One run a side does not show how runs differ, however far apart they are.
+#[test]
+fn one_run_of_an_arm_gives_no_verdict() {
+    let place = Place::new();
+    let script =
+        "i=0; while [ $i -lt 20 ]; do i=$((i+1)); echo \"{\\\"step\\\": $i, \\\"tok_s\\\": 1e9}\"; done";
+    place.write("before.sh", script.as_bytes());
+    let arguments =
+        ["compare", "tiny.toml", "--before-cmd", "sh before.sh", "--predicts", "tok_s -99.9..-10%"];
+    let done = place.xrun(&[&arguments[..], &SHORT, &["--repeats", "1"]].concat()).ended(0);
+    let (_, found) = comparison(&place);
+    assert_eq!((found.verdict, found.prediction_held), (CompareVerdict::Inconclusive, None));
+    assert!(found.ratio.unwrap().high < 0.01);
+    assert!(done.stdout.contains("an arm of one run does not show how its runs differ; --repeats 3 does"));
+}
+
 #[test]
 fn another_curve_fails_the_gate_or_stays_open() {
     let place = Place::new();
@@ -163,6 +194,36 @@ fn another_curve_fails_the_gate_or_stays_open() {
         "{}",
         done.stdout
     );
+}
+
+/// The model does not change by a bit, and the validation loss does: it was measured on other text.
+#[test]
+fn validation_losses_over_different_text_are_not_compared() {
+    let place = Place::new();
+    let arguments = ["tiny.toml", "validation.steps=0", "--predicts", "val_loss -99..+99%"];
+    let done = measured(compare(&place, &arguments));
+    let (_, found) = comparison(&place);
+    assert_eq!(found.gate.holds, Some(true), "{}", found.gate.found);
+    let [before, after] = [&found.baseline, &found.candidate].map(|arm| arm.measured["val_loss"]);
+    assert_ne!(before, after);
+    assert_eq!(found.prediction_held, None);
+    assert_eq!(found.incomparable, ["val_loss"]);
+    let line = done.stdout.lines().find(|line| line.starts_with("val_loss")).unwrap();
+    assert_eq!(line.split_whitespace().count(), 3, "it has no change: {line}");
+    let note = "val_loss is not compared: the arms differ in validation.steps (2 → 0)";
+    assert!(
+        done.stdout.contains(note) && done.stdout.contains("val_loss -99..+99%`: open"),
+        "{}",
+        done.stdout
+    );
+
+    // Neither are runs of one arm: their recipes have the same hash.
+    let runs: Vec<&str> = found.trials.iter().map(|trial| trial.run.as_deref().unwrap()).collect();
+    let mixed = format!("{},{}", runs[0], runs[1]);
+    place
+        .xrun(&["compare", "--runs", &mixed, runs[2]])
+        .ended(2)
+        .says(&["are in one arm but measured with validation.steps = 2 and 0"]);
 }
 
 #[test]

@@ -143,3 +143,11 @@ fn the_devices_in_the_docs_are_those_in_the_binary() {
         .collect();
     assert!(docs.contains(&rows.join("\n")), "{}", rows.join("\n"));
 }
+
+#[test]
+fn a_limit_on_evaluations_is_part_of_the_plan() {
+    let limited = forecast(&plan("quickstart", &[&TINY[..], &["validation.steps=2"]].concat(), 511), &[]);
+    assert!(limited.to_string().contains("\n  validation over 2 of 625 batches\n"), "{limited}");
+    let whole = forecast(&plan("quickstart", &TINY, 511), &[]);
+    assert!(!whole.to_string().contains("validation over"), "{whole}");
+}

@@ -14,7 +14,7 @@ const ASPECTS: [&str; 4] = ["device", "build", "corpus", "training"];
 /// Facts that must be equal in all rows of a table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Device class, build, corpus, and training keys by their paths.
+    /// Device class, build, corpus, and training and measuring keys by their paths.
     pub facts: BTreeMap<String, String>,
     /// True if a missing fact means that it is unset, rather than unknown.
     pub complete: bool,
@@ -34,9 +34,18 @@ pub fn known(name: &str) -> Result<(), String> {
 
 /// Returns the facts of a run. A key that recipes no longer have counts as one that training depends on.
 pub fn of_run(run: &KeptRun) -> Row {
-    let is_training = |key: &str| find_path(key).is_none_or(|key| key.class == Class::Training);
-    let keys = run.recipe_values.iter().filter(|(key, _)| is_training(key));
-    let mut facts: BTreeMap<String, String> = keys.map(|(k, v)| (k.clone(), v.clone())).collect();
+    let class = |key: &str| find_path(key).map_or(Class::Training, |key| key.class);
+    let mut facts = BTreeMap::new();
+    for (key, value) in &run.recipe_values {
+        let value = match class(key) {
+            Class::Training => value.clone(),
+            // The same number of batches, but others.
+            Class::Measuring if run.took_first_batches() => format!("{value}, the first"),
+            Class::Measuring => value.clone(),
+            Class::Execution | Class::Bookkeeping => continue,
+        };
+        facts.insert(key.clone(), value);
+    }
     facts.insert("device".to_owned(), provenance::device(run));
     let profiles = run.environments.iter().map(|e| e.build.profile.as_deref().unwrap_or("unknown"));
     facts.insert("build".to_owned(), provenance::distinct(profiles));
@@ -112,7 +121,9 @@ fn covers(across: &[String], fact: &str) -> bool {
         word == fact
             || section == Some(word.as_str())
             || match word.as_str() {
-                "training" => section.is_some(),
+                "training" => {
+                    section.is_some() && find_path(fact).is_none_or(|key| key.class == Class::Training)
+                }
                 // Another corpus is another value of keys that name it.
                 "corpus" => section == Some("data"),
                 _ => false,
@@ -152,6 +163,8 @@ mod tests {
     fn another_corpus_may_be_named_by_its_keys() {
         assert!(covers(&["corpus".to_owned()], "data.corpus"));
         assert!(!covers(&["training".to_owned()], "corpus"));
+        assert!(!covers(&["training".to_owned()], "validation.steps"), "it is no key of training");
+        assert!(covers(&["validation.steps".to_owned()], "validation.steps"));
         assert!(!covers(&["device".to_owned()], "build"));
         assert_eq!(named(["data.corpus", "model.dim"]), ["data.corpus", "model.dim", "corpus"]);
         assert_eq!(named(["engine.devices"]), ["engine.devices", "device"]);

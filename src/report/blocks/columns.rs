@@ -1,6 +1,7 @@
 //! Columns of tables: what is measured, with its unit, and keys of recipes.
 
 use super::kept::KeptRun;
+use super::scene::Form;
 use super::text::did_you_mean;
 use super::text::{code, plain};
 use crate::format::{BLANK, decimal};
@@ -15,6 +16,12 @@ const WORDS: [&str; 2] = ["status", "contended"];
 /// Columns of a sweep that are words.
 const SWEEP_WORDS: [&str; 3] = ["status", "reason", "contended"];
 
+/// The column of the training loss of the last batch.
+pub const LAST_BATCH: &str = "loss";
+
+/// The columns that are measured on the held-out text.
+const VALIDATED: [&str; 2] = ["val_loss", "val_loss_over_floor"];
+
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Column {
@@ -26,17 +33,19 @@ pub enum Column {
 
 impl Column {
     /// Returns the heading; numbers are flush right.
-    pub fn heading(&self) -> String {
+    pub fn heading(&self, form: Form) -> String {
         match self {
-            Column::Named(name) => heading(name),
+            Column::Named(name) => heading(name, form),
             Column::Key(key) => code(key),
         }
     }
 }
 
 /// Returns the heading of a figure, with its unit; an unknown one is its own.
-pub fn heading(name: &str) -> String {
+pub fn heading(name: &str, form: Form) -> String {
     match metrics::find(name) {
+        // Versions that wrote this form knew no other loss.
+        Some(metric) if metric.name == LAST_BATCH && form == Form::Inline => ">loss (nats/token)".to_owned(),
         Some(metric) => format!(">{}", metric.heading),
         None if SWEEP_WORDS.contains(&name) => name.to_owned(),
         None => format!(">{}", code(name)),
@@ -54,7 +63,7 @@ pub fn value(name: &str, value: Option<f64>) -> String {
 /// Returns the columns of a table of runs: those asked for, or the default ones.
 pub fn runs(asked: Option<&str>) -> Result<Vec<Column>, String> {
     let names: Vec<&'static str> = metrics::of_runs().map(|metric| metric.name).chain(WORDS).collect();
-    choose(asked.unwrap_or("tok_s,loss,val_loss"), &names, true)
+    choose(asked.unwrap_or("tok_s,train_loss,val_loss"), &names, true)
 }
 
 /// Returns the columns of a sweep's table, besides what its cells set.
@@ -84,17 +93,25 @@ pub fn known_key(path: &str) -> Result<&'static str, String> {
 }
 
 /// Returns a run's cell.
-pub fn of_run(run: &KeptRun, column: &Column) -> String {
+pub fn of_run(run: &KeptRun, column: &Column, form: Form) -> String {
     let summary = &run.summary;
     match column {
         Column::Named("status") => summary.status.as_str().to_owned(),
         Column::Named("contended") => yes_or_no(summary.gpu.as_ref().and_then(|gpu| gpu.contended)),
         Column::Named(name) => {
             let figures = Figures::from_summary(summary);
-            value(name, metrics::find(name).and_then(|metric| figures.get(metric)))
+            let figure = metrics::find(name).and_then(|metric| figures.get(metric));
+            let over = validated_over(run, form).filter(|_| figure.is_some() && VALIDATED.contains(name));
+            value(name, figure) + &over.map(|over| format!(" ({over})")).unwrap_or_default()
         }
         Column::Key(key) => run.recipe_values.get(key).map_or(BLANK.to_owned(), |value| plain(value)),
     }
+}
+
+/// Returns what the validation loss of a run was measured over; `None` for all of the held-out text.
+pub fn validated_over(run: &KeptRun, form: Form) -> Option<String> {
+    // Versions that wrote the inline form did not say it.
+    run.validated_over().filter(|_| form == Form::Locked || run.summary.val_part.is_some())
 }
 
 /// Returns a cell of what a sweep measured; blank for words.

@@ -7,13 +7,21 @@ use super::text::{code, did_you_mean, plain, table};
 use super::why::Why;
 use super::{alike, columns, figure, inline, provenance, runs};
 use crate::format::{BLANK, decimal};
-use crate::results::comparison::{Arm, COMPARISON, COMPARISONS, Comparison, RatioInterval};
+use crate::results::comparison::{
+    Arm, Average, COMPARISON, COMPARISONS, Comparison, RatioInterval, TrainLoss,
+};
 use crate::results::folder::PLOTS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The quantity in the first row.
 const SPEED: &str = "tok_s";
+
+/// The validation loss, of which the runs say on what it was measured.
+const VAL_LOSS: &str = "val_loss";
+
+/// The training loss, of which the comparison says what it is.
+const TRAIN_LOSS: &str = "train_loss";
 
 /// A comparison of a block.
 struct Part {
@@ -122,7 +130,7 @@ fn one(
     rendered.commits.extend(arms.iter().filter_map(|arm| arm.commit.clone()));
 
     let mut text = heading(&comparison, scene, &folder, spec.select.len() == 1);
-    text += &measured_table(scene, &comparison, columns)?;
+    text += &measured_table(scene, &comparison, &runs, columns)?;
     text.push('\n');
     text += &findings(scene, &comparison);
     text += &differences.map_or(String::new(), |sentence| format!("- {sentence}"));
@@ -222,6 +230,7 @@ fn heading(comparison: &Comparison, scene: &PageContext<'_>, folder: &Path, is_s
 fn measured_table(
     scene: &PageContext<'_>,
     comparison: &Comparison,
+    runs: &[KeptRun],
     columns: Option<&[String]>,
 ) -> Result<String, Vec<Why>> {
     let (before, after) = (&comparison.baseline, &comparison.candidate);
@@ -237,21 +246,32 @@ fn measured_table(
         let why = format!("the comparison measured no `{unknown}`; it has {all}{near}");
         return Err(vec![Why::mended_by(why, "correct `columns`")]);
     }
-    let median = match scene.form {
-        Form::Inline => "median over the turns",
-        Form::Locked => "median over trials",
+    let average = match (scene.form, comparison.average) {
+        (Form::Inline, Average::Median) => "median over the turns",
+        (Form::Inline, Average::Mean) => "mean over the turns",
+        (Form::Locked, Average::Median) => "median over trials",
+        (Form::Locked, Average::Mean) => "mean over trials",
     };
-    let headings = [median, ">before", ">after", ">after ÷ before"].map(str::to_owned);
+    let over: BTreeSet<Option<String>> =
+        runs.iter().map(|run| columns::validated_over(run, scene.form)).collect();
+    let headings = [average, ">before", ">after", ">after ÷ before"].map(str::to_owned);
     let mut rows =
         vec![vec![String::new(), plain(&before.label), plain(&after.label), "(95 % interval)".to_owned()]];
     for name in shown {
         let (b, a) = (before.measured.get(name).copied(), after.measured.get(name).copied());
         let ratio = match (comparison.ratio, b, a) {
+            _ if comparison.incomparable.iter().any(|other| other == name) => BLANK.to_owned(),
+            _ if name == VAL_LOSS && over.len() > 1 => BLANK.to_owned(),
             (Some(ratio), ..) if name == SPEED => interval(&ratio),
             (_, Some(b), Some(a)) if name != SPEED && b != 0.0 => decimal(Some(a / b), 3),
             _ => BLANK.to_owned(),
         };
-        let heading = columns::heading(name).trim_start_matches('>').to_owned();
+        let is_last_batch = name == TRAIN_LOSS && comparison.train_loss == TrainLoss::LastBatch;
+        let figure = if is_last_batch { columns::LAST_BATCH } else { name };
+        let mut heading = columns::heading(figure, scene.form).trim_start_matches('>').to_owned();
+        if let (VAL_LOSS, 1, Some(Some(over))) = (name, over.len(), over.first()) {
+            heading += &format!(", {over}");
+        }
         rows.push(vec![heading, columns::value(name, b), columns::value(name, a), ratio]);
     }
     Ok(table(&headings, &rows))

@@ -1,5 +1,6 @@
 //! Kept folders: read, and verified against their manifests.
 
+use super::text::plain;
 use super::why::Why;
 use crate::error::{Error, IoContext, Result};
 use crate::results::folder::{ENVIRONMENT, PLOTS, RESOLVED, read_summary};
@@ -120,6 +121,28 @@ impl KeptRun {
     /// Returns the environment of the process that began the run.
     pub fn environment(&self) -> Option<&Environment> {
         self.environments.first()
+    }
+
+    /// Returns true if its validation loss is over the first batches of the held-out text, as earlier versions
+    /// took them, and not over batches spread over it.
+    pub fn took_first_batches(&self) -> bool {
+        self.summary.val_part.is_none() && self.validation_steps() != "0"
+    }
+
+    /// Returns what its validation loss was measured over; `None` for all of the held-out text.
+    pub fn validated_over(&self) -> Option<String> {
+        match self.summary.val_part {
+            Some(part) => Some(part.to_string()),
+            None if self.took_first_batches() => Some(match self.validation_steps() {
+                "1" => "over the first batch".to_owned(),
+                steps => format!("over the first {} batches", plain(steps)),
+            }),
+            None => None,
+        }
+    }
+
+    fn validation_steps(&self) -> &str {
+        self.recipe_values.get("validation.steps").map_or("0", String::as_str)
     }
 
     /// Returns the recipe's name as the folder has it.

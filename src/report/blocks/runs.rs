@@ -82,11 +82,11 @@ pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Resul
     let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
     let (differences, mut faults) = alike::compare(&rows, &spec.across);
     let mut headings = vec!["recipe".to_owned()];
-    headings.extend(columns.iter().map(Column::heading));
+    headings.extend(columns.iter().map(|column| column.heading(scene.form)));
     headings.push("run".to_owned());
     let cells = |run: &KeptRun| {
         let mut cells = vec![plain(run.recipe())];
-        cells.extend(columns.iter().map(|column| columns::of_run(run, column)));
+        cells.extend(columns.iter().map(|column| columns::of_run(run, column, scene.form)));
         cells.push(format!("{}{}", provenance::link(run, scene), remark(run)));
         cells
     };
@@ -151,7 +151,7 @@ fn footnotes(runs: &[KeptRun], scene: &PageContext<'_>) -> String {
     provenance::line(scene, &runs.iter().collect::<Vec<_>>(), &[], &folders)
 }
 
-/// Returns a remark on a run that did not end as `ok` or did not have its GPU to itself.
+/// Returns a remark on a run that did not end as `ok`, did not have its GPU to itself, or learned nothing.
 fn remark(run: &KeptRun) -> String {
     let mut remarks = Vec::new();
     if run.summary.status != Status::Ok {
@@ -159,6 +159,9 @@ fn remark(run: &KeptRun) -> String {
     }
     if run.summary.gpu.as_ref().is_some_and(|gpu| gpu.contended == Some(true)) {
         remarks.push("contended");
+    }
+    if run.summary.worse_than_guessing().is_some() {
+        remarks.push("worse than guessing");
     }
     if remarks.is_empty() { String::new() } else { format!(" ({})", remarks.join(", ")) }
 }

@@ -51,7 +51,7 @@ pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Resul
     let has_recipes = cells.iter().any(|cell| cell.recipe != cells[0].recipe);
     let mut headings: Vec<String> = has_recipes.then(|| "recipe".to_owned()).into_iter().collect();
     headings.extend(settings.iter().map(|key| code(key)));
-    headings.extend(columns.iter().map(Column::heading));
+    headings.extend(columns.iter().map(|column| column.heading(scene.form)));
     headings.extend(["recipe hash", "run"].map(str::to_owned));
     let row = |cell: &Attempt| {
         let mut row: Vec<String> = has_recipes.then(|| plain(&cell.recipe)).into_iter().collect();
@@ -128,6 +128,7 @@ fn facts(cell: &Attempt) -> alike::Row {
     if let Some(hash) = &cell.corpus_hash {
         facts.insert("corpus".to_owned(), hash.get(..8).unwrap_or(hash).to_owned());
     }
+    facts.extend(cell.measuring.clone());
     alike::Row { facts, complete: false }
 }
 
@@ -140,6 +141,14 @@ fn of_cell(cell: &Attempt, column: &Column) -> String {
             .unwrap_or_default(),
         "reason" => cell.reason.as_deref().map_or(BLANK.to_owned(), plain),
         "contended" => columns::yes_or_no(cell.measured.contended),
+        "val_loss" => {
+            let part = ["val_batches", "val_batches_of"].map(|key| cell.measured.get(key));
+            let over = match part {
+                [Some(batches), Some(of)] => format!(" (over {batches} of {of} batches)"),
+                _ => String::new(),
+            };
+            columns::value("val_loss", columns::of_measured(&cell.measured, "val_loss")) + &over
+        }
         name => columns::value(name, columns::of_measured(&cell.measured, name)),
     }
 }

@@ -16,7 +16,7 @@ fn comparison() -> Comparison {
             "commit": "d31aa781af6c293df7d27c669e05aa86672cacd9",
             "binary": "0".repeat(64),
             "device": "cpu avx512",
-            "measured": { "tok_s": tok_s, "step_ms": 2048e3 / tok_s },
+            "measured": { "tok_s": tok_s, "step_ms": 2048e3 / tok_s, "train_loss": 1.0675 },
         })
     };
     let turn = |after: bool, run: &str, around: f64| {
@@ -90,11 +90,33 @@ fn a_comparison_shows_both_sides_the_verdict_and_what_it_rests_on() {
         "> Fewer passes over memory \\| are faster",
         "| tokens/s | 20,000 | 24,780 | 1.239 (1.221 to 1.257) |",
         "| ms/step | 102.40 | 82.65 | 0.807 |",
+        // It was stored before losses were smoothed.
+        "| loss of the last batch (nats/token) | 1.0675 | 1.0675 | 1.000 |",
         "Verdict: **faster**; differences below 1.0 % do not count.",
         "Loss gate holds: the same bits (the same bits asked for).",
         "Prediction `tok_s +10..+30%`: **falsified**.",
         "/plots/blocks-dark.svg",
         "· [runs and commands](results/kept/comparisons/fused/20261122T000000Z-7d757a20)</sub>",
+    ] {
+        assert!(page.contains(text), "no `{text}` in:\n{page}");
+    }
+}
+
+#[test]
+fn means_are_called_means_and_stored_medians_medians() {
+    let place = place();
+    assert!(place.text("README.md").contains("| median over trials | before | after | after ÷ before |"));
+    let (mut of_means, smoothed) = (comparison(), json!({"average": "mean", "train_loss": "smoothed"}));
+    of_means.average = serde_json::from_value(smoothed["average"].clone()).unwrap();
+    of_means.train_loss = serde_json::from_value(smoothed["train_loss"].clone()).unwrap();
+    of_means.incomparable = vec!["step_ms".to_owned()];
+    store(&place, &of_means);
+    place.xrun(&["report"]).ended(0);
+    let page = place.text("README.md");
+    for text in [
+        "| mean over trials | before | after | after ÷ before |",
+        "| training loss (nats/token) | 1.0675 | 1.0675 | 1.000 |",
+        "| ms/step | 102.40 | 82.65 | — |",
     ] {
         assert!(page.contains(text), "no `{text}` in:\n{page}");
     }

@@ -9,7 +9,7 @@ use place::{NEWER, Place, RUN, seal};
 use std::fs;
 
 const TABLE: &str =
-    "kind=\"runs\" select=\"quickstart\" columns=\"tok_s,loss,val_loss,mfu_pct,training.dtype\"";
+    "kind=\"runs\" select=\"quickstart\" columns=\"tok_s,train_loss,loss,val_loss,mfu_pct,training.dtype\"";
 const PLOT: &str = "kind=\"plot\" select=\"quickstart\" plot=\"loss\"";
 
 #[test]
@@ -17,8 +17,8 @@ fn blocks_are_filled_with_figures_that_lead_to_their_run() {
     let place = Place::with_page(&[TABLE, PLOT]);
     let page = place.text("README.md");
     for text in [
-        "| recipe | tokens/s | loss (nats/token) | val. loss (nats/token) | MFU (%) | `training.dtype` | run |",
-        "| quickstart | 24,780 | 1.0675 | 1.1169 | — | fp32 | [20261121T093646Z-7d757a20](results/kept/quickstart/20261121T093646Z-7d757a20) |",
+        "| recipe | tokens/s | training loss (nats/token) | loss of the last batch (nats/token) | val. loss (nats/token) | MFU (%) | `training.dtype` | run |",
+        "| quickstart | 24,780 | 1.1203 | 1.0675 | 1.1169 | — | fp32 | [20261121T093646Z-7d757a20](results/kept/quickstart/20261121T093646Z-7d757a20) |",
         "<sub>AMD EPYC (avx512), 2 threads, xrun d31aa78, 2026-11-21 · [runs and commands](results/kept/quickstart/20261121T093646Z-7d757a20)</sub>",
         "src=\"results/kept/quickstart/20261121T093646Z-7d757a20/plots/loss-light.svg\"",
         "After.\nBefore.",
@@ -243,6 +243,30 @@ fn unlike_rows_are_red_until_the_block_says_so() {
         place.keep_as(NEWER, &[(file, from, to)]);
         place.is_red(&["unlike rows", said], false);
     }
+}
+
+#[test]
+fn validation_losses_over_different_text_are_unlike() {
+    let table = "kind=\"runs\" select=\"quickstart\" newest=\"all\" columns=\"val_loss\" across=\"training\"";
+    let place = Place::with_page(&[table]);
+    let part = "\"val_part\": {\"batches\": 2, \"of\": 40},\n  \"val_loss\": {";
+    place.keep_as(
+        NEWER,
+        &[("resolved.toml", "\nsteps = 0\n", "\nsteps = 2\n"), ("summary.json", "\"val_loss\": {", part)],
+    );
+    place.is_red(&["unlike rows in one table", "validation.steps (2, 0)"], false);
+    place.edit("README.md", "across=\"training\"", "across=\"validation.steps\"");
+    place.xrun(&["report"]).ended(0);
+    let page = place.text("README.md");
+    assert!(page.contains("| 1.1169 (over 2 of 40 batches) | ") && page.contains("| 1.1169 | "), "{page}");
+
+    // The same number of batches, and others: earlier versions took the first.
+    let place = Place::new();
+    let steps = ("resolved.toml", "\nsteps = 0\n", "\nsteps = 2\n");
+    place.keep_as(NEWER, &[steps, ("summary.json", "\"val_loss\": {", part)]);
+    place.keep_as("quickstart/20270101T000000Z-7d757a20", &[steps]);
+    place.page(&[&table.replace("newest=\"all\"", "newest=\"2\"")]);
+    place.is_red(&["unlike rows in one table", "validation.steps (2, the first, 2)"], false);
 }
 
 #[test]

@@ -15,6 +15,7 @@ fn attempt(key: &str, dim: &str, status: CellStatus) -> Attempt {
         reason: None,
         recipe: "quickstart".to_owned(),
         settings: BTreeMap::from([("model.dim".to_owned(), dim.to_owned())]),
+        measuring: BTreeMap::from([("validation.steps".to_owned(), "0".to_owned())]),
         recipe_hash: format!("{key}123456789"),
         corpus_hash: Some("9c7f5e42".repeat(8)),
         build: "0.1.0 d31aa781".to_owned(),
@@ -88,4 +89,18 @@ fn a_sweep_that_was_touched_grown_or_mixed_is_red() {
     grown[1].device = "NVIDIA H200".to_owned();
     store(&place, &grown);
     place.is_red(&["unlike rows in one table", "device (cpu avx512, NVIDIA H200)"], false);
+    grown[1].device = "cpu avx512".to_owned();
+    let over = |steps: &str| BTreeMap::from([("validation.steps".to_owned(), steps.to_owned())]);
+    grown[1].measuring = over("2");
+    store(&place, &grown);
+    place.is_red(&["unlike rows in one table", "validation.steps (0, 2)"], false);
+    // All of them over a part: the numbers say over which.
+    for cell in &mut grown {
+        cell.measuring = over("2");
+        cell.measured.figures.set("val_batches", 2_u64);
+        cell.measured.figures.set("val_batches_of", 40_u64);
+    }
+    store(&place, &grown);
+    place.is_red(&["is not what the block was made from"], true);
+    assert!(place.text("README.md").contains("| 24,780 | 1.1169 (over 2 of 40 batches) |"));
 }

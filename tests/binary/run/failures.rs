@@ -1,8 +1,8 @@
 //! Runs that cannot end well: values that are not finite, plans that do not fit.
 
-use crate::place::Place;
+use crate::place::{Place, UNINTERRUPTED};
 use xrun::checkpoint;
-use xrun::results::Status;
+use xrun::results::{Status, Summary};
 
 #[test]
 fn a_run_that_diverges_stops_before_the_update() {
@@ -35,6 +35,27 @@ fn a_run_that_diverges_stops_before_the_update() {
     // Deterministic: the same step, the same tensor.
     place.xrun(&["resume", run.name()]).ended(1).says(&[&reason]);
     assert_eq!(run.text("metrics.csv"), metrics);
+}
+
+#[test]
+fn a_run_that_ends_worse_than_guessing_says_so() {
+    let place = Place::new();
+    let wild =
+        ["tiny.toml", "--quiet", "optimizer.lr=10.0", "optimizer.weight_decay=0.0", "training.max_norm=0.0"];
+    let done = place.xrun(&wild).succeeds();
+    let run = place.run();
+    let summary = run.summary();
+    let guess = f64::ln(summary.uniform_loss.unwrap().exp().round());
+    let (training, validation) =
+        (summary.train_loss.smoothed.unwrap().loss, summary.val_loss.last.unwrap().loss);
+    assert!(training > guess && f64::from(validation) > guess, "{training} {validation}");
+    let text = format!("worse than guessing: the training and validation losses are above {guess:.4}, ");
+    done.says(&[&text, "optimizer.lr"]);
+    assert!(run.text("log").contains(&text), "{}", run.text("log"));
+    // A run that learns, and one that was stopped before it could, say nothing of it.
+    let learned = UNINTERRUPTED.run().summary();
+    assert_eq!((learned.uniform_loss, learned.worse_than_guessing()), (summary.uniform_loss, None));
+    assert_eq!(Summary { status: Status::Interrupted, ..summary }.worse_than_guessing(), None);
 }
 
 #[test]

@@ -106,6 +106,18 @@ fn the_summary_follows_from_the_rows() {
     assert_eq!(evaluated, [6, 12, 18, 24, 30]);
     let last = metrics.last().unwrap();
     assert_eq!(summary.train_loss.last.unwrap().loss, last.loss);
+    // The stated training loss is that of a tenth of the steps, and the last line says so.
+    let tenth: Vec<f64> = metrics[27..].iter().map(|row| f64::from(row.loss)).collect();
+    let mean = tenth.iter().sum::<f64>() / 3.0;
+    let deviation = (tenth.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / 2.0).sqrt();
+    let smoothed = summary.train_loss.smoothed.unwrap();
+    assert_eq!((smoothed.steps, smoothed.loss), (3, mean));
+    assert!((smoothed.deviation.unwrap() - deviation).abs() < 1e-12 && deviation > 0.0);
+    let part = summary.val_part.unwrap();
+    assert_eq!((part.batches, part.of), (2, 5));
+    assert!(xrun::results::progress::result(&summary).contains(" nats per token over 2 of 5 batches: "));
+    let headline = format!("training loss {mean:.4} (mean of the last 3 steps), validation loss ");
+    assert!(xrun::results::progress::result(&summary).contains(&headline));
     assert_eq!(summary.val_loss.last.unwrap().loss, last.val_loss.unwrap());
     let best = metrics.iter().map(|row| row.loss).fold(f32::INFINITY, f32::min);
     assert_eq!(summary.train_loss.best.unwrap().loss, best);
@@ -205,9 +217,10 @@ fn a_pipe_gets_plain_lines_and_quiet_means_quiet() {
     assert_eq!(done.stdout, "");
     assert!(!done.stderr.contains(['\r', '\x1b']), "{:?}", done.stderr);
     done.says(&["step 1/6  loss ", "step 6/6  loss ", "  val ", "  floor ", "results in results/tiny/"]);
-    let quiet = place.xrun(&["tiny.toml", "training.steps=6", "--quiet"]).succeeds();
+    // All steps: six of them are still worse than guessing, which a line says.
+    let quiet = place.xrun(&["tiny.toml", "--quiet"]).succeeds();
     assert_eq!(quiet.stdout, "");
-    assert!(quiet.stderr.starts_with("ok: 6 of 6 steps"), "{}", quiet.stderr);
+    assert!(quiet.stderr.starts_with("ok: 30 of 30 steps"), "{}", quiet.stderr);
     assert_eq!(quiet.stderr.lines().count(), 3);
     assert_eq!(place.runs().len(), 2);
 }

@@ -20,6 +20,8 @@ fn a_changed_training_key_is_refused_by_name() {
         // Without a fixed global batch, more ranks train on more.
         ("parallelism.world_size=2", "parallelism.world_size = 2 (was 1)"),
         ("data.seed=4", "the corpus has hash"),
+        // The same curve, and validation losses of other text behind those of this one.
+        ("validation.steps=1", "validation.steps = 1 (was 2)"),
     ] {
         place.xrun(&["resume", run.name(), change]).ended(2).says(&[text, "--fork"]);
     }
@@ -48,6 +50,47 @@ fn a_fork_is_a_run_of_its_own() {
     let original: Vec<MetricsRow> = read(&UNINTERRUPTED.run().path.join("metrics.csv")).unwrap();
     assert_eq!(rows[0].loss, original[10].loss);
     assert_ne!(rows[5].loss, original[15].loss);
+}
+
+#[test]
+fn a_fork_says_that_it_measures_on_other_text() {
+    let place = Place::killed_after(20);
+    let run = place.run();
+    let text = "validation.steps = 1 (was 2): validation losses of both runs do not compare";
+    place
+        .xrun(&["resume", run.name(), "--fork", "validation.steps=1"])
+        .succeeds()
+        .says(&[&format!("changed: {text}"), "over 1 of 5 batches"]);
+    let fork = place.runs().into_iter().find(|other| other.path != run.path).unwrap();
+    assert_eq!(fork.summary().notes, [format!("after step 20 with {text}")]);
+}
+
+#[test]
+fn an_automatic_resume_leaves_a_run_that_measures_on_other_text() {
+    let place = Place::killed_after(20);
+    let run = place.run();
+    let before = run.files();
+    place.xrun(&["tiny.toml", "checkpoint.resume=auto", "validation.steps=1"]).succeeds();
+    assert_eq!(place.runs().len(), 2);
+    assert!(run.files() == before, "it was resumed");
+    place.xrun(&["tiny.toml", "checkpoint.resume=auto"]).succeeds().says(&["resuming from step 20"]);
+    assert_eq!(place.runs().len(), 2);
+}
+
+/// Earlier versions evaluated the first batches, and did not say of how many.
+#[test]
+fn a_run_of_an_earlier_version_says_from_where_on_it_measures_on_other_text() {
+    let place = Place::killed_after(20);
+    let run = place.run();
+    let mut summary = run.summary();
+    summary.val_part = None;
+    std::fs::write(run.path.join("summary.json"), serde_json::to_vec(&summary).unwrap()).unwrap();
+    place
+        .xrun(&["resume", run.name()])
+        .succeeds()
+        .says(&["spread over the held-out text (were its first ones)"]);
+    assert!(run.summary().notes[0].starts_with("after step 20 with evaluations over batches spread"));
+    assert_eq!(run.summary().recipe_hash, summary.recipe_hash);
 }
 
 #[test]

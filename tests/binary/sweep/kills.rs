@@ -122,7 +122,8 @@ fn a_sweep_killed_again_and_again_ends_with_one_row_per_cell() {
     assert_eq!(left(&place), 0);
 
     for row in table(&place, CELLS) {
-        let measured = ["steps", "loss", "val_loss", "tok_s", "step_ms", "mfu_pct", "allocated_mib"];
+        let measured =
+            ["steps", "train_loss", "loss", "val_loss", "tok_s", "step_ms", "mfu_pct", "allocated_mib"];
         for column in measured {
             assert_ne!(row[column].parse(), Ok(0.0), "{column} of {row:?}");
         }
@@ -130,7 +131,10 @@ fn a_sweep_killed_again_and_again_ends_with_one_row_per_cell() {
         match row["status"].as_str() {
             "ok" => {
                 assert_eq!(row["steps"], STEPS.to_string());
-                assert!(["loss", "val_loss", "run"].iter().all(|&column| !row[column].is_empty()), "{row:?}");
+                assert!(
+                    ["train_loss", "loss", "val_loss", "run"].iter().all(|&column| !row[column].is_empty()),
+                    "{row:?}"
+                );
                 assert_eq!(row["planned_mib"], row["allocated_mib"]);
             }
             "diverged" => {

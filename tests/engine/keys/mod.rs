@@ -90,6 +90,7 @@ fn check(key: &Key, case: &Case, world: usize) -> Result<(), String> {
         (Class::Training, Shows::Curve | Shows::SingleRank) => {}
         (Class::Execution, Shows::SingleRank | Shows::Program { .. }) => {}
         (Class::Execution, Shows::Memory | Shows::Written(_) | Shows::Refused(..) | Shows::Special(_)) => {}
+        (Class::Measuring, Shows::Written(_)) => {}
         (Class::Bookkeeping, Shows::Written(_) | Shows::Recorded | Shows::Special(_)) => {}
         (class, shows) => return Err(format!("{shows:?} does not suit a key of the {class} class")),
     }

@@ -1,0 +1,151 @@
+//! Losses of a whole run: the smoothed training loss, and the last and lowest of a series.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The largest number of steps that the smoothed training loss averages.
+const SMOOTHED_STEPS: usize = 50;
+
+/// Of a shorter run it averages one step in this many, the last ones.
+const SMOOTHED_SHARE: usize = 10;
+
+/// A loss and the step it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LossAt {
+    /// The step after which it was measured.
+    pub step: u64,
+    /// Nats per token.
+    pub loss: f32,
+}
+
+/// The training loss that results state: the mean over the last `min(50, a tenth of the steps, at least 1)`
+/// steps. The loss of a single step is that of one batch, and scatters.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SmoothedLoss {
+    /// The mean, in nats per token.
+    pub loss: f64,
+    /// Standard deviation of the averaged losses (of a sample: divided by their number less one); blank for a
+    /// single one.
+    pub deviation: Option<f64>,
+    /// Number of losses averaged.
+    pub steps: u64,
+}
+
+impl SmoothedLoss {
+    /// Returns the smoothed loss of a run from the losses of all its steps, in order. NaN and infinite ones
+    /// among the last are left out; `None` if no finite one is left.
+    pub fn from_losses(losses: &[f64]) -> Option<Self> {
+        let count = (losses.len() / SMOOTHED_SHARE).clamp(1, SMOOTHED_STEPS);
+        let last = &losses[losses.len().saturating_sub(count)..];
+        let last: Vec<f64> = last.iter().copied().filter(|loss| loss.is_finite()).collect();
+        if last.is_empty() {
+            return None;
+        }
+        let n = last.len() as f64;
+        let loss = last.iter().sum::<f64>() / n;
+        let squares: f64 = last.iter().map(|x| (x - loss).powi(2)).sum();
+        let deviation = (last.len() > 1).then(|| (squares / (n - 1.0)).sqrt());
+        Some(Self { loss, deviation, steps: last.len() as u64 })
+    }
+
+    /// Returns what was averaged, in words.
+    pub fn over(&self) -> String {
+        match self.steps {
+            1 => "the last step".to_owned(),
+            steps => format!("mean of the last {steps} steps"),
+        }
+    }
+}
+
+/// The training losses of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrainingLosses {
+    /// The one that results state. Blank without a finite loss; absent in summaries of earlier versions, for
+    /// which it is derived from the rows.
+    #[serde(default)]
+    pub smoothed: Option<SmoothedLoss>,
+    /// That of the last batch, if it is finite, else of the one before.
+    #[serde(rename = "final")]
+    pub last: Option<LossAt>,
+    /// That of the batch with the lowest one.
+    pub best: Option<LossAt>,
+}
+
+impl TrainingLosses {
+    /// Returns the training losses of a run from those of its steps, in order.
+    pub fn from_series(losses: impl IntoIterator<Item = LossAt>) -> Self {
+        let losses: Vec<LossAt> = losses.into_iter().collect();
+        let Losses { last, best } = Losses::from_series(losses.iter().copied());
+        let values: Vec<f64> = losses.iter().map(|at| f64::from(at.loss)).collect();
+        Self { smoothed: SmoothedLoss::from_losses(&values), last, best }
+    }
+}
+
+/// The part of the held-out text that a validation loss was measured on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldOutPart {
+    /// Batches evaluated, of the global size, spread evenly over the text.
+    pub batches: u64,
+    /// Batches that the whole held-out text makes.
+    pub of: u64,
+}
+
+impl fmt::Display for HeldOutPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "over {} of {} batches", self.batches, self.of)
+    }
+}
+
+/// The last and the lowest of a series of losses. NaN and infinite values are ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Losses {
+    /// The last one; `None` without any.
+    #[serde(rename = "final")]
+    pub last: Option<LossAt>,
+    /// The lowest one, the earliest of equals.
+    pub best: Option<LossAt>,
+}
+
+impl Losses {
+    /// Returns the last and lowest of `losses`, which are in order of steps.
+    pub fn from_series(losses: impl IntoIterator<Item = LossAt>) -> Self {
+        losses.into_iter().filter(|at| at.loss.is_finite()).fold(Self::default(), |so_far, at| Self {
+            last: Some(at),
+            best: Some(so_far.best.filter(|best| best.loss <= at.loss).unwrap_or(at)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Losses 1, 2, 3 … of a run of so many steps.
+    fn smoothed(steps: u32) -> SmoothedLoss {
+        SmoothedLoss::from_losses(&(1..=steps).map(f64::from).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn a_tenth_of_the_steps_is_averaged_and_fifty_at_most() {
+        let of = |steps| (smoothed(steps).steps, smoothed(steps).loss);
+        assert_eq!(of(1), (1, 1.0));
+        assert_eq!(of(19), (1, 19.0));
+        assert_eq!(of(40), (4, 38.5));
+        assert_eq!(of(499), (49, 475.0));
+        assert_eq!(of(700), (50, 675.5));
+        assert_eq!(of(9000).0, 50);
+    }
+
+    #[test]
+    fn the_deviation_is_that_of_a_sample() {
+        assert_eq!(smoothed(9).deviation, None);
+        // R: sd(c(37, 38, 39, 40)) gives 1.290994.
+        assert!((smoothed(40).deviation.unwrap() - 1.290_994_448_735_805_6).abs() < 1e-12);
+        let mut losses = vec![2.0; 40];
+        losses[39] = f64::NAN;
+        let found = SmoothedLoss::from_losses(&losses).unwrap();
+        assert_eq!((found.loss, found.deviation, found.steps), (2.0, Some(0.0), 3));
+        assert_eq!(SmoothedLoss::from_losses(&[f64::INFINITY]), None);
+        assert_eq!(SmoothedLoss::from_losses(&[]), None);
+    }
+}

@@ -1,0 +1,165 @@
+//! Tests of the progress display.
+
+use super::*;
+use crate::results::rows::{Phase, TimingRow};
+use crate::results::summary::{Gpu, LossAt, Losses, Status, TrainingLosses};
+use serde_json::json;
+use std::sync::{Arc, Mutex};
+
+/// A writer whose content a test can read.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+fn row(step: u64, val_loss: Option<f32>) -> MetricsRow {
+    MetricsRow { step, tokens_seen: step * 1000, loss: 2.0, val_loss, lr: 1e-3, grad_norm: 0.5 }
+}
+
+fn summary() -> Summary {
+    let mut summary = Summary::started("r", "run", "hash", 40);
+    summary.status = Status::Ok;
+    summary.steps = 40;
+    summary.tokens_seen = 40_000;
+    summary.floor = Some(1.25);
+    summary.val_loss_over_floor = Some(1.2);
+    summary.train_loss =
+        TrainingLosses::from_series((1..=40).map(|step| LossAt { step, loss: 5.6 - step as f32 / 10.0 }));
+    summary.val_loss = Losses::from_series([LossAt { step: 40, loss: 1.5 }]);
+    summary.wall_s = Some(61.0);
+    summary
+}
+
+#[test]
+fn plain_lines_are_few_and_carry_evaluations() {
+    let out = Shared::default();
+    let mut progress = Progress::with_sink(Sink::Plain(Box::new(out.clone())), 40, 1000, Some(1.25));
+    for step in 1..=40 {
+        progress.step(&row(step, (step == 20).then_some(1.75)), if step == 1 { f64::NAN } else { 500.0 });
+    }
+    progress.note("saved");
+    progress.finish(&summary());
+    insta::assert_snapshot!(out.text(), @r"
+    step 1/40  loss 2.000  floor 1.250
+    step 20/40  loss 2.000  val 1.750  floor 1.250  500 tok/s  ETA 40 s
+    step 40/40  loss 2.000  val 1.750  floor 1.250  500 tok/s
+    saved
+    ok: 40 of 40 steps, 40k tokens in 1m01s
+    training loss 1.7500 (mean of the last 4 steps), validation loss 1.5000 nats per token: 1.200 × the floor of 1.2500
+    ");
+}
+
+#[test]
+fn a_contended_run_says_so_where_its_speed_stands() {
+    let mut contended = summary();
+    contended.mfu_pct = Some(41.25);
+    contended.predicted_step_ms = Some(4.0);
+    contended.gpu = Some(Gpu {
+        contended: Some(true),
+        contended_because: Some("another process computed on the GPU".to_owned()),
+        ..Gpu::default()
+    });
+    let text = result(&contended);
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("ok: 40 of 40 steps, 40k tokens in 1m01s, MFU 41.2 %, contended"));
+    assert_eq!(lines.next(), Some("contended: another process computed on the GPU"));
+    contended.gpu = Some(Gpu { contended: Some(false), ..Gpu::default() });
+    assert!(!result(&contended).contains("contended"));
+}
+
+#[test]
+fn a_measured_step_stands_beside_the_predicted_one() {
+    let row = TimingRow { tok_s: Some(4e4), ..TimingRow::timed(40, Phase::Train, 61.0, 25.125) };
+    let mut summary = summary();
+    summary.measure(&[], &[row], 0);
+    assert!(!result(&summary).contains("ms/step"));
+    summary.predicted_step_ms = Some(20.5);
+    let text = result(&summary);
+    assert!(text.contains("40k tok/s, 25.12 ms/step (predicted 20.50)"), "{text}");
+}
+
+#[test]
+fn a_validation_loss_over_a_part_says_of_how_much() {
+    let mut part = summary();
+    part.val_part = Some(HeldOutPart { batches: 2, of: 40 });
+    let progress = Progress::with_sink(Sink::Quiet(Box::new(Shared::default())), 40, 1000, None);
+    let mut progress = progress.with_val_part(part.val_part);
+    progress.step(&row(20, Some(1.75)), f64::NAN);
+    assert_eq!(progress.describe(&row(21, None), None), "loss 2.000  val 1.750 (over 2 of 40 batches)");
+    let text = result(&part);
+    assert!(
+        text.contains("validation loss 1.5000 nats per token over 2 of 40 batches: 1.200 × the floor"),
+        "{text}"
+    );
+}
+
+#[test]
+fn json_lines_are_json() {
+    let out = Shared::default();
+    let mut progress = Progress::with_sink(Sink::Json(Box::new(out.clone())), 2, 1000, None);
+    progress.begin(Path::new("results/r/run"));
+    progress.step(&MetricsRow { loss: f32::NAN, ..row(1, None) }, 500.0);
+    progress.note("a \"note\"");
+    progress.finish(&summary());
+    let lines: Vec<serde_json::Value> =
+        out.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0], json!({"event": "begin", "run": "results/r/run", "pid": std::process::id()}));
+    let lines = &lines[1..];
+    assert_eq!(lines[0]["event"], "step");
+    assert_eq!((&lines[0]["loss"], &lines[0]["eta_s"]), (&json!(null), &json!(2.0)));
+    assert_eq!(lines[1]["text"], "a \"note\"");
+    assert_eq!(serde_json::from_value::<Summary>(lines[2]["summary"].clone()).unwrap(), summary());
+}
+
+#[test]
+fn quiet_says_warnings_and_the_result_alone() {
+    let out = Shared::default();
+    let mut progress = Progress::with_sink(Sink::Quiet(Box::new(out.clone())), 2, 1000, None);
+    progress.step(&row(1, Some(1.0)), 500.0);
+    progress.note("saved");
+    progress.warn("warning: not saved");
+    progress.finish(&summary());
+    assert_eq!(out.text(), format!("warning: not saved\n{}\n", result(&summary())));
+}
+
+#[test]
+fn a_closed_pipe_does_not_stop_a_run() {
+    struct Closed;
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut progress = Progress::with_sink(Sink::Json(Box::new(Closed)), 2, 1000, None);
+    progress.step(&row(1, None), 1.0);
+    progress.finish(&summary());
+}
+
+#[test]
+fn the_live_line_shows_step_losses_speed_and_eta() {
+    let terminal = indicatif::InMemoryTerm::new(4, 120);
+    let bar = live_line(40);
+    bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
+    let mut progress = Progress::with_sink(Sink::Live(bar.clone()), 40, 1000, Some(1.25));
+    progress.step(&row(20, Some(1.75)), 500.0);
+    bar.force_draw();
+    let shown = terminal.contents();
+    assert!(shown.contains("20/40  loss 2.000  val 1.750  floor 1.250  500 tok/s  ETA 40 s"), "{shown}");
+}
