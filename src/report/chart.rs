@@ -132,6 +132,8 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 struct Canvas<'a> {
     page: Area<'a>,
     lines: RefCell<Vec<Line>>,
+    /// SVG of what plotters has no element for.
+    raw: RefCell<String>,
 }
 
 impl<'a> Canvas<'a> {
@@ -141,6 +143,14 @@ impl<'a> Canvas<'a> {
         E: Drawable<SVGBackend<'a>>,
     {
         self.page.draw(element).map_err(cannot_draw)
+    }
+
+    /// Draws a dashed horizontal line from one x to another.
+    fn draw_dashed(&self, (from, to): (i32, i32), y: i32, RGBColor(r, g, b): RGBColor) {
+        self.raw.borrow_mut().push_str(&format!(
+            "<path d=\"M{from} {y}H{to}\" fill=\"none\" stroke=\"#{r:02X}{g:02X}{b:02X}\" stroke-width=\"3\" \
+             stroke-dasharray=\"12 10\"/>\n"
+        ));
     }
 
     /// Writes a line of text, vertically centred on a position.
@@ -155,9 +165,9 @@ impl<'a> Canvas<'a> {
 pub fn svg(figure: &Figure, theme: &Theme) -> Result<String> {
     let mut text = String::new();
     let left = figure.left()?;
-    let lines = {
+    let (lines, raw) = {
         let page = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        let page = Canvas { page, lines: RefCell::default() };
+        let page = Canvas { page, lines: RefCell::default(), raw: RefCell::default() };
         let corners = [(0, 0), (SIZE.0 as i32, SIZE.1 as i32)];
         page.draw(&Rectangle::new(corners, theme.page.filled()))?;
         page.write(&figure.title, (left, 58), Style::new(theme.ink).title());
@@ -174,10 +184,10 @@ pub fn svg(figure: &Figure, theme: &Theme) -> Result<String> {
             Style::new(theme.muted).anchor(Anchor::Middle),
         );
         page.page.present().map_err(cannot_draw)?;
-        page.lines.into_inner()
+        (page.lines.into_inner(), page.raw.into_inner())
     };
     let end = text.rfind("</svg>").unwrap_or(text.len());
-    text.insert_str(end, &glyphs::svg(&lines)?);
+    text.insert_str(end, &format!("{raw}{}", glyphs::svg(&lines)?));
     // Attributes at their defaults are a third of what plotters writes.
     for default in [" opacity=\"1\"", " stroke=\"none\" stroke-width=\"1\"", " stroke=\"none\""] {
         text = text.replace(default, "");
@@ -260,10 +270,7 @@ fn draw_panel(
     }
     for mark in &panel.marks {
         let (from, y) = plot.map_coordinate(&(mark.from_x, place(mark.value)));
-        for x in (from.max(left)..right).step_by(22) {
-            let dash = [(x, y), ((x + 12).min(right), y)];
-            page.draw(&PathElement::new(dash, theme.ink.stroke_width(3)))?;
-        }
+        page.draw_dashed((from.max(left), right), y, theme.ink);
         for (text, y) in [(mark.name, y - 15), (mark.label.as_str(), y + 15)] {
             page.write(text, (right + 14, y), Style::new(theme.ink));
         }

@@ -30,6 +30,9 @@ fn save_again(run: &Run, meta: impl Fn(&mut Meta), value: Option<f32>) {
         .unwrap();
 }
 
+/// An edit of a file.
+type Change = Box<dyn Fn(&str) -> String>;
+
 #[test]
 fn changed_rows_are_not_taken_over() {
     let line = |number: usize, change: fn(&str) -> Vec<String>| {
@@ -41,7 +44,7 @@ fn changed_rows_are_not_taken_over() {
             lines.map(|line| line + "\n").collect()
         }
     };
-    let changes: [(&str, Box<dyn Fn(&str) -> String>); 6] = [
+    let changes: [(&str, Change); 6] = [
         ("metrics.csv", Box::new(line(12, |line| vec![line.replace('.', ".0")]))),
         ("metrics.csv", Box::new(line(2, |_| vec![]))),
         ("metrics.csv", Box::new(line(2, |line| vec![line.to_owned(), line.to_owned()]))),
