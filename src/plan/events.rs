@@ -30,6 +30,17 @@ impl CheckpointInterval {
     }
 }
 
+/// Returns how often something that is due every `interval` steps, and after the last of `total`, is due after `step`.
+pub fn times_due(interval: u64, step: u64, total: u64) -> u64 {
+    if step >= total {
+        return 0;
+    }
+    match interval {
+        0 => 1,
+        interval => total / interval - step / interval + u64::from(!total.is_multiple_of(interval)),
+    }
+}
+
 /// Steps between events of a run; an interval of 0 means only at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intervals {
@@ -106,4 +117,19 @@ pub struct Sampling {
     pub top_p: f64,
     /// Seed of the sampling.
     pub seed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::times_due;
+
+    #[test]
+    fn events_are_counted_with_the_one_at_the_end() {
+        assert_eq!(times_due(0, 0, 100), 1);
+        assert_eq!(times_due(50, 0, 100), 2);
+        assert_eq!(times_due(50, 0, 101), 3);
+        assert_eq!(times_due(50, 50, 101), 2);
+        assert_eq!(times_due(50, 99, 101), 2);
+        assert_eq!(times_due(7, 100, 100), 0);
+    }
 }

@@ -79,6 +79,13 @@ impl TrainingLosses {
         let values: Vec<f64> = losses.iter().map(|at| f64::from(at.loss)).collect();
         Self { smoothed: SmoothedLoss::from_losses(&values), last, best }
     }
+
+    /// Adds the loss of a later step of a run that goes on; the smoothed one follows when it has ended.
+    pub fn add(&mut self, at: LossAt) {
+        let mut losses = Losses { last: self.last, best: self.best };
+        losses.add(at);
+        *self = Self { smoothed: None, last: losses.last, best: losses.best };
+    }
 }
 
 /// The part of the held-out text that a validation loss was measured on.
@@ -109,10 +116,17 @@ pub struct Losses {
 impl Losses {
     /// Returns the last and lowest of `losses`, which are in order of steps.
     pub fn from_series(losses: impl IntoIterator<Item = LossAt>) -> Self {
-        losses.into_iter().filter(|at| at.loss.is_finite()).fold(Self::default(), |so_far, at| Self {
-            last: Some(at),
-            best: Some(so_far.best.filter(|best| best.loss <= at.loss).unwrap_or(at)),
-        })
+        let mut series = Self::default();
+        losses.into_iter().for_each(|at| series.add(at));
+        series
+    }
+
+    /// Adds the loss of a later step.
+    pub fn add(&mut self, at: LossAt) {
+        if at.loss.is_finite() {
+            self.last = Some(at);
+            self.best = Some(self.best.filter(|best| best.loss <= at.loss).unwrap_or(at));
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! The progress of a run: one live line on a terminal, plain lines in a pipe, JSON lines for programs.
+//!
+//! Progress, notes and warnings go to stderr, the result of the run to stdout; JSON lines all go to stdout.
 
 use super::losses::HeldOutPart;
-use super::rows::MetricsRow;
+use super::rows::{MetricsRow, Phase};
 use super::summary::Summary;
 use crate::error::{Error, ErrorKind};
 use crate::format::{short, wall_time};
@@ -18,7 +20,7 @@ pub enum Mode {
     /// A live line if stderr is a terminal, plain lines otherwise.
     #[default]
     Auto,
-    /// Plain lines on stderr.
+    /// Plain lines.
     Plain,
     /// One JSON object per line on stdout.
     Json,
@@ -26,22 +28,28 @@ pub enum Mode {
     Quiet,
 }
 
-/// Minimum time between plain lines, except for evaluations and the first and last step.
-const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
+/// Minimum time between lines that say how far an evaluation is.
+const PAUSE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Weight of the newest step in the speed that estimates the remaining time.
-const RATE_WEIGHT: f64 = 0.1;
+/// The speed of a run and the time that it still takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Pace {
+    /// Tokens per second over all ranks while training, smoothed; `None` before the first step was timed.
+    pub tok_s: Option<f64>,
+    /// Seconds to the end of the run, evaluations, checkpoints and samples included.
+    pub eta_s: Option<f64>,
+}
 
 /// Shows the progress of one run. A closed stdout or stderr never ends the run.
 pub struct Progress {
     sink: Sink,
     total_steps: u64,
-    tokens_per_step: u64,
     floor: Option<f64>,
     val_part: Option<HeldOutPart>,
-    rate: Option<f64>,
     last_val: Option<f32>,
-    last_line: Option<Instant>,
+    /// What the live line shows of the last step.
+    last_text: String,
+    last_line: Instant,
 }
 
 /// A line for programs. Numbers are written as in the run's files: shortest, and back to the same bits.
@@ -57,8 +65,13 @@ enum Event<'a> {
         row: &'a MetricsRow,
         total_steps: u64,
         floor: Option<f64>,
-        tok_s: f64,
-        eta_s: Option<f64>,
+        #[serde(flatten)]
+        pace: Pace,
+    },
+    Pause {
+        phase: Phase,
+        done: u64,
+        of: u64,
     },
     Note {
         text: &'a str,
@@ -85,28 +98,27 @@ enum Sink {
 }
 
 impl Progress {
-    /// Creates a display of progress towards `total_steps` of `tokens_per_step` tokens (over all ranks);
-    /// `floor` is the lowest possible loss in nats per token, if known.
-    pub fn new(mode: Mode, total_steps: u64, tokens_per_step: u64, floor: Option<f64>) -> Self {
+    /// Creates a display of progress towards `total_steps`; `floor` is the lowest possible loss in nats per
+    /// token, if known.
+    pub fn new(mode: Mode, total_steps: u64, floor: Option<f64>) -> Self {
         let sink = match mode {
             Mode::Auto if std::io::stderr().is_terminal() => Sink::Live(live_line(total_steps)),
             Mode::Auto | Mode::Plain => Sink::Plain(Box::new(std::io::stderr())),
             Mode::Json => Sink::Json(Box::new(std::io::stdout())),
             Mode::Quiet => Sink::Quiet(Box::new(std::io::stderr())),
         };
-        Self::with_sink(sink, total_steps, tokens_per_step, floor)
+        Self::with_sink(sink, total_steps, floor)
     }
 
-    fn with_sink(sink: Sink, total_steps: u64, tokens_per_step: u64, floor: Option<f64>) -> Self {
+    fn with_sink(sink: Sink, total_steps: u64, floor: Option<f64>) -> Self {
         Self {
             sink,
             total_steps,
-            tokens_per_step,
             floor,
             val_part: None,
-            rate: None,
             last_val: None,
-            last_line: None,
+            last_text: String::new(),
+            last_line: Instant::now(),
         }
     }
 
@@ -115,40 +127,57 @@ impl Progress {
         Self { val_part, ..self }
     }
 
-    /// Announces the run's folder and the number of this process to programs that read JSON.
+    /// Says where the run's files are; programs that read JSON get the number of this process too.
     pub fn begin(&mut self, run: &Path) {
-        if let Sink::Json(out) = &mut self.sink {
-            say_json(out, &Event::Begin { run, pid: std::process::id() });
+        match &mut self.sink {
+            Sink::Json(out) => say_json(out, &Event::Begin { run, pid: std::process::id() }),
+            _ => self.note(&format!("writing to {}", run.display())),
         }
     }
 
-    /// Shows a finished step. `tok_s` is its speed in tokens per second over all ranks.
-    pub fn step(&mut self, row: &MetricsRow, tok_s: f64) {
-        if tok_s.is_finite() && tok_s > 0.0 {
-            self.rate = Some(self.rate.map_or(tok_s, |rate| rate + RATE_WEIGHT * (tok_s - rate)));
-        }
+    /// Shows a finished step. An evaluation stays on the screen as a line of its own.
+    pub fn step(&mut self, row: &MetricsRow, pace: Pace) {
         self.last_val = row.val_loss.or(self.last_val);
-        let remaining = self.total_steps.saturating_sub(row.step) as f64 * self.tokens_per_step as f64;
-        let eta_s = self.rate.map(|rate| remaining / rate);
-        let text = self.describe(row, eta_s);
+        let text = self.describe(row, pace);
+        let line = format!("step {}/{}  {text}", row.step, self.total_steps);
         match &mut self.sink {
             Sink::Live(bar) => {
                 bar.set_position(row.step);
-                bar.set_message(text);
-            }
-            Sink::Plain(out) => {
-                let now = Instant::now();
-                let waited = self.last_line.is_none_or(|last| now - last >= PLAIN_INTERVAL);
-                if waited || row.val_loss.is_some() || row.step == self.total_steps {
-                    self.last_line = Some(now);
-                    say(out, &format!("step {}/{}  {text}", row.step, self.total_steps));
+                bar.set_message(text.clone());
+                if row.val_loss.is_some() {
+                    bar.suspend(|| say(&mut std::io::stderr(), &line));
                 }
             }
+            Sink::Plain(out) => say(out, &line),
             Sink::Json(out) => {
                 let (total_steps, floor) = (self.total_steps, self.floor);
-                say_json(out, &Event::Step { row, total_steps, floor, tok_s, eta_s });
+                say_json(out, &Event::Step { row, total_steps, floor, pace });
             }
             Sink::Quiet(_) => {}
+        }
+        self.last_line = Instant::now();
+        self.last_text = text;
+    }
+
+    /// Shows that the run does something else than steps: `done` of `of` batches of an evaluation, or nothing yet of
+    /// a checkpoint or of samples.
+    pub fn pause(&mut self, phase: Phase, done: u64, of: u64) {
+        let what = match phase {
+            Phase::Eval => format!("evaluating {done}/{of}"),
+            Phase::Save => "saving".to_owned(),
+            Phase::Sample => "sampling".to_owned(),
+            Phase::Check => "comparing ranks".to_owned(),
+            Phase::Warmup | Phase::Train => return,
+        };
+        let due = self.last_line.elapsed() >= PAUSE_INTERVAL;
+        match &mut self.sink {
+            Sink::Live(bar) => bar.set_message(format!("{}  {what}", self.last_text)),
+            Sink::Plain(out) if due => say(out, &what),
+            Sink::Json(out) if due => say_json(out, &Event::Pause { phase, done, of }),
+            Sink::Plain(_) | Sink::Json(_) | Sink::Quiet(_) => {}
+        }
+        if due {
+            self.last_line = Instant::now();
         }
     }
 
@@ -170,27 +199,29 @@ impl Progress {
         }
     }
 
-    /// Removes the live line and prints the result of the run.
-    pub fn finish(mut self, summary: &Summary) {
-        let text = result(summary);
+    /// Removes the live line, and prints the result of the run and where its files are.
+    pub fn finish(self, summary: &Summary, run: &Path) {
+        self.finish_to(&mut std::io::stdout(), summary, run);
+    }
+
+    fn finish_to(mut self, stdout: &mut dyn Write, summary: &Summary, run: &Path) {
+        if let Sink::Live(bar) = &self.sink {
+            bar.finish_and_clear();
+        }
         match &mut self.sink {
-            Sink::Live(bar) => {
-                bar.finish_and_clear();
-                say(&mut std::io::stderr(), &text);
-            }
-            Sink::Plain(out) | Sink::Quiet(out) => say(out, &text),
             Sink::Json(out) => say_json(out, &Event::Finish { summary }),
+            _ => say(stdout, &format!("{}\nresults in {}", result(summary), run.display())),
         }
     }
 
     /// Describes losses, speed and remaining time.
-    fn describe(&self, row: &MetricsRow, eta_s: Option<f64>) -> String {
+    pub fn describe(&self, row: &MetricsRow, pace: Pace) -> String {
         let mut parts = vec![format!("loss {:.3}", row.loss)];
         let over = self.val_part.map(|part| format!(" ({part})")).unwrap_or_default();
         parts.extend(self.last_val.map(|val| format!("val {val:.3}{over}")));
         parts.extend(self.floor.map(|floor| format!("floor {floor:.3}")));
-        parts.extend(self.rate.map(|rate| format!("{} tok/s", short(rate))));
-        let remaining = eta_s.filter(|_| row.step < self.total_steps);
+        parts.extend(pace.tok_s.map(|rate| format!("{} tok/s", short(rate))));
+        let remaining = pace.eta_s.filter(|_| row.step < self.total_steps);
         parts.extend(remaining.map(|seconds| format!("ETA {}", wall_time(seconds))));
         parts.join("  ")
     }
@@ -206,10 +237,10 @@ pub fn result(summary: &Summary) -> String {
         short(summary.tokens_seen as f64)
     );
     if let Some(seconds) = summary.wall_s {
-        text += &format!(" in {}", wall_time(seconds));
+        text += &format!(" in {}{}", wall_time(seconds), spent(summary, seconds));
     }
     if let Some(rate) = summary.tok_s {
-        text += &format!(", {} tok/s", short(rate));
+        text += &format!(", {} tok/s while training", short(rate));
     }
     let step_ms = summary.steady_state.as_ref().and_then(|steady| steady.step_ms);
     if let (Some(measured), Some(predicted)) = (step_ms, summary.predicted_step_ms) {
@@ -242,6 +273,28 @@ pub fn result(summary: &Summary) -> String {
         text += &format!("\n{worse}");
     }
     text
+}
+
+/// Share of a run's time that must go into other things than steps to be told.
+const TOLD_SHARE: f64 = 0.05;
+
+/// Returns what the time of a run was spent on besides training, where that is a considerable part: the tokens over the
+/// whole time are fewer per second then than the speed of training.
+fn spent(summary: &Summary, seconds: f64) -> String {
+    let told = |(phase, of): (Phase, &str)| {
+        let spent = summary.phase_s.get(phase).filter(|spent| *spent > TOLD_SHARE * seconds)?;
+        Some(format!("{} {of}", wall_time(spent)))
+    };
+    let parts: Vec<String> = [
+        (Phase::Eval, "evaluating"),
+        (Phase::Save, "saving"),
+        (Phase::Sample, "sampling"),
+        (Phase::Check, "comparing ranks"),
+    ]
+    .into_iter()
+    .filter_map(told)
+    .collect();
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
 fn live_line(total_steps: u64) -> ProgressBar {

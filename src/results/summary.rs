@@ -1,7 +1,7 @@
 //! `summary.json`: the result of a run.
 
 pub use super::losses::{HeldOutPart, LossAt, Losses, SmoothedLoss, TrainingLosses};
-use super::rows::{MetricsRow, TimingRow};
+use super::rows::{MetricsRow, Phase, TimingRow};
 use super::steady::{SteadyState, steady_state};
 use serde::{Deserialize, Serialize};
 
@@ -156,6 +156,48 @@ pub struct Startup {
     pub state_s: Option<f64>,
 }
 
+/// Seconds that a run spent in each phase, over all its processes; blank where it was never in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PhaseSeconds {
+    /// Training steps, the warm-up included.
+    pub train: Option<f64>,
+    /// Evaluations.
+    pub eval: Option<f64>,
+    /// Comparisons of the parameters of all ranks.
+    pub check: Option<f64>,
+    /// Writing checkpoints.
+    pub save: Option<f64>,
+    /// Generating text.
+    pub sample: Option<f64>,
+}
+
+impl PhaseSeconds {
+    /// Sums the rows of `timing.csv`.
+    fn from_rows(timing: &[TimingRow]) -> Self {
+        let mut sums = Self::default();
+        for row in timing {
+            let sum = sums.phase_mut(row.phase);
+            *sum = Some(sum.unwrap_or(0.0) + row.step_ms / 1e3);
+        }
+        sums
+    }
+
+    /// Returns the seconds of a phase.
+    pub fn get(mut self, phase: Phase) -> Option<f64> {
+        *self.phase_mut(phase)
+    }
+
+    fn phase_mut(&mut self, phase: Phase) -> &mut Option<f64> {
+        match phase {
+            Phase::Warmup | Phase::Train => &mut self.train,
+            Phase::Eval => &mut self.eval,
+            Phase::Check => &mut self.check,
+            Phase::Save => &mut self.save,
+            Phase::Sample => &mut self.sample,
+        }
+    }
+}
+
 /// The summary of a run. Fields are blank (`null`) where nothing is known, never zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -201,6 +243,9 @@ pub struct Summary {
     pub startup: Startup,
     /// Wall time in this run over all its processes, in seconds: training, evaluation, saving and generation.
     pub wall_s: Option<f64>,
+    /// What of it went into what; absent in summaries of earlier versions.
+    #[serde(default)]
+    pub phase_s: PhaseSeconds,
     /// Median tokens per second in the steady state.
     pub tok_s: Option<f64>,
     /// Median model FLOPs utilization in the steady state, in percent; blank where the device's peak is
@@ -256,6 +301,7 @@ impl Summary {
             val_loss_over_floor: None,
             startup: Startup::default(),
             wall_s: None,
+            phase_s: PhaseSeconds::default(),
             tok_s: None,
             mfu_pct: None,
             hfu_pct: None,
@@ -284,6 +330,7 @@ impl Summary {
             _ => None,
         };
         self.wall_s = timing.last().map(|row| row.wall_s);
+        self.phase_s = PhaseSeconds::from_rows(timing);
         let steady = steady_state(timing, warmup);
         self.tok_s = steady.tok_s.map(|spread| spread.median);
         self.mfu_pct = steady.medians.get("mfu_pct");

@@ -19,6 +19,7 @@ mod resume;
 mod run;
 mod sample;
 mod start_message;
+mod time_left;
 mod train_ranks;
 mod verified;
 
@@ -108,7 +109,11 @@ pub fn train(
         started = Instant::now();
         let mut val_loss = None;
         if due(plan.intervals.validation, step, steps) {
-            let loss = rank.evaluate()?;
+            let loss = rank.evaluate(|done, of| {
+                if let Some(recorder) = &mut recorder {
+                    recorder.evaluating(done, of);
+                }
+            })?;
             val_loss = Some(loss);
             if let Some(recorder) = &mut recorder {
                 recorder.evaluated(step, started.elapsed())?;

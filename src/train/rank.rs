@@ -382,16 +382,19 @@ impl Rank {
     }
 
     /// Returns the mean loss over the held-out tokens (or `validation.steps` global batches of them), over all
-    /// ranks.
+    /// ranks. `see` is called before each batch, with the number of those done and of all.
     ///
     /// # Errors
     /// When a rank is lost.
-    pub fn evaluate(&mut self) -> Result<f64> {
+    pub fn evaluate(&mut self, mut see: impl FnMut(usize, usize)) -> Result<f64> {
         let dataset = Arc::clone(&self.dataset);
         let programs = Arc::clone(&self.programs);
         let limit = self.plan.intervals.validation_steps;
         let mut sums = [0.0f64, 0.0];
-        for batch in ValidationBatches::new(&dataset, self.spec(), limit)? {
+        let batches = ValidationBatches::new(&dataset, self.spec(), limit)?;
+        let count = batches.len();
+        for (done, batch) in batches.enumerate() {
+            see(done, count);
             self.comm.set_status(self.done, EVALUATES);
             self.upload(&batch)?;
             self.engine.run_all(&[&programs.evaluate], 0)?;

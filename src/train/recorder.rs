@@ -1,18 +1,22 @@
 //! The results that rank 0 writes during training: rows, progress, checkpoints, samples.
 
+mod close;
+mod save;
+
 use super::gauges::Gauges;
 use super::rank::{Rank, StepReport};
+use super::time_left::TimeLeft;
 use crate::checkpoint::{FileRecord, Meta, Store};
 use crate::data::stories::judge;
 use crate::device::cuda::Algorithms;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::model::flops_per_token;
-use crate::plan::{CheckpointInterval, Plan};
+use crate::plan::Plan;
 use crate::ranks::fault;
-use crate::results::folder::{ALGORITHMS, METRICS, TIMING, overwrite_running};
-use crate::results::progress::Progress;
-use crate::results::rows::{self, RowWriter, SavedRows};
-use crate::results::summary::{Sample, Sentences, Startup};
+use crate::results::folder::{ALGORITHMS, METRICS, TIMING};
+use crate::results::progress::{Pace, Progress};
+use crate::results::rows::{RowWriter, SavedRows};
+use crate::results::summary::{LossAt, Sample, Sentences, Startup};
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, memory};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,6 +24,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const MIB: f64 = (1 << 20) as f64;
+
+/// Time between writes of the summary during a run, besides those after evaluations.
+const SUMMARY_PERIOD: Duration = Duration::from_secs(5);
+
+/// Time between lines of progress in the log, besides those of evaluations.
+const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 /// The files and the progress display of one run.
 pub struct Recorder {
@@ -34,7 +44,7 @@ pub struct Recorder {
     started: Instant,
     wall_before: f64,
     steps_here: usize,
-    tok_s: f64,
+    time_left: TimeLeft,
     planned_bytes: u64,
     /// Model FLOPs per token, forward and backward.
     flops_per_token: f64,
@@ -50,6 +60,10 @@ pub struct Recorder {
     last_save: Instant,
     /// The error of the last save, if it failed.
     unsaved: Option<Error>,
+    /// The end of the last write of the summary.
+    last_summary: Instant,
+    /// The end of the last line of progress in the log.
+    last_logged: Instant,
     /// The first error of writing rows, samples or the log: the run stops after one last save.
     write_error: Option<Error>,
 }
@@ -121,10 +135,13 @@ impl Recorder {
         summary.samples.retain(|sample| sample.step <= from_step);
         summary.status = Status::Running;
         summary.reason = None;
+        summary.steps = from_step;
+        summary.tokens_seen = from_step * plan.batch.tokens_per_step() as u64;
         folder.write_summary(&summary)?;
         let wall_before = cut.last.map_or(0.0, |row| row.wall_s);
         let mut recorder = Self {
             flops_per_token: flops_per_token(&plan).value,
+            time_left: TimeLeft::new(&plan),
             folder,
             plan,
             metrics,
@@ -136,7 +153,6 @@ impl Recorder {
             started: Instant::now(),
             wall_before,
             steps_here: 0,
-            tok_s: f64::NAN,
             planned_bytes,
             judge,
             gauges: None,
@@ -144,6 +160,8 @@ impl Recorder {
             step: from_step,
             saved_step: from_step,
             last_save: Instant::now(),
+            last_summary: Instant::now(),
+            last_logged: Instant::now(),
             unsaved: None,
             write_error: None,
         };
@@ -230,18 +248,19 @@ impl Recorder {
     pub(super) fn trained(&mut self, report: &StepReport, took: Duration) -> Result<()> {
         self.steps_here += 1;
         let phase = if self.steps_here <= self.plan.intervals.warmup { Phase::Warmup } else { Phase::Train };
-        self.tok_s = self.plan.batch.tokens_per_step() as f64 / took.as_secs_f64();
+        let tok_s = self.plan.batch.tokens_per_step() as f64 / took.as_secs_f64();
         let flops = self.flops_per_token;
         if phase == Phase::Train {
             self.busy.resize(report.busy.len(), 0.0);
             self.busy.iter_mut().zip(&report.busy).for_each(|(sum, busy)| *sum += busy);
         }
+        self.time_left.took(phase, took.as_secs_f64());
         let row = self.timing_row(report.step, phase, took);
-        let per_device = self.tok_s / self.plan.batch.world_size as f64;
+        let per_device = tok_s / self.plan.batch.world_size as f64;
         let utilization = self.gauges.as_ref().and_then(|g| g.utilization(per_device * flops, took));
         let written = self.timing.append(&TimingRow {
             data_wait_ms: Some(report.data_wait.as_secs_f64() * 1e3),
-            tok_s: Some(self.tok_s),
+            tok_s: Some(tok_s),
             tok_s_per_device: Some(per_device),
             tflops_per_device: Some(per_device * flops / 1e12),
             mfu_pct: utilization.map(|(mfu, _)| mfu),
@@ -252,6 +271,11 @@ impl Recorder {
             ..row
         });
         self.or_stop(written)
+    }
+
+    /// Shows how far an evaluation is.
+    pub(super) fn evaluating(&mut self, done: usize, of: usize) {
+        self.progress.pause(Phase::Eval, done as u64, of as u64);
     }
 
     /// Records that the held-out data was evaluated in `took`.
@@ -278,69 +302,45 @@ impl Recorder {
         let written = self.metrics.append(&row).and_then(|()| fault::inject_disk_fault(report.step));
         self.or_stop(written)?;
         let interval = self.plan.intervals.metrics.max(1) as u64;
-        if row.step.is_multiple_of(interval) || row.val_loss.is_some() || row.step == 1 {
-            self.progress.step(&row, self.tok_s);
+        let due = row.step.is_multiple_of(interval) || row.step == 1 || row.step == self.plan.steps as u64;
+        let pace = Pace {
+            tok_s: self.time_left.step_seconds().map(|s| self.plan.batch.tokens_per_step() as f64 / s),
+            eta_s: self.time_left.after(row.step),
+        };
+        if due || row.val_loss.is_some() {
+            self.progress.step(&row, pace);
         }
-        Ok(())
+        if row.val_loss.is_some() || (due && self.last_logged.elapsed() >= LOG_PERIOD) {
+            self.last_logged = Instant::now();
+            let line =
+                format!("step {}/{}  {}", row.step, self.plan.steps, self.progress.describe(&row, pace));
+            let logged = self.folder.log(&line);
+            self.or_stop(logged)?;
+        }
+        self.update_summary(&row)
     }
 
-    /// Returns true if the run saves checkpoints.
-    pub(super) fn saves(&self) -> bool {
-        self.plan.intervals.keep > 0
-    }
-
-    /// Saves a checkpoint, if the run saves any. If saving fails, earlier checkpoints stay as they are, and
-    /// training continues with a warning; if it was the last save, the run ends as `unsaved`.
-    pub(super) fn save(&mut self, rank: &Rank) -> Result<()> {
-        if !self.saves() {
+    /// Lets the summary follow the run, so that others can see how far it is.
+    fn update_summary(&mut self, row: &MetricsRow) -> Result<()> {
+        let summary = &mut self.summary;
+        (summary.steps, summary.tokens_seen) = (row.step, row.tokens_seen);
+        summary.wall_s = Some(self.wall_before + self.started.elapsed().as_secs_f64());
+        summary.train_loss.add(LossAt { step: row.step, loss: row.loss });
+        if let Some(loss) = row.val_loss {
+            summary.val_loss.add(LossAt { step: row.step, loss });
+        }
+        if row.val_loss.is_none() && self.last_summary.elapsed() < SUMMARY_PERIOD {
             return Ok(());
         }
-        let started = Instant::now();
-        match self.save_now(rank) {
-            Ok(warnings) => {
-                (self.saved_step, self.unsaved) = (rank.done(), None);
-                for warning in warnings {
-                    self.warn(&warning)?;
-                }
-            }
-            Err(e) => {
-                let text = e.message().to_owned();
-                self.summary.notes.push(text.clone());
-                self.unsaved = Some(e);
-                self.warn(&text)?;
-            }
-        }
-        self.last_save = Instant::now();
-        self.time(rank.done(), Phase::Save, started.elapsed())
-    }
-
-    /// Returns true if the run saves by time and the last save is long enough ago.
-    pub(super) fn save_is_due(&self) -> bool {
-        match self.plan.intervals.checkpoint {
-            CheckpointInterval::Time(period) => self.saves() && self.last_save.elapsed() >= period,
-            CheckpointInterval::Steps(_) => false,
-        }
-    }
-
-    /// Saves a checkpoint; returns warnings.
-    fn save_now(&mut self, rank: &Rank) -> Result<Vec<String>> {
-        // A checkpoint must never be ahead of its rows.
-        let synced = self.metrics.sync().and_then(|()| self.timing.sync());
-        synced.map_err(|e| e.context(format_args!("checkpoint of step {} not saved", rank.done())))?;
-        self.meta.step = rank.done();
-        self.meta.tokens_seen = rank.done() * self.plan.batch.tokens_per_step() as u64;
-        self.meta.rows = [(METRICS, self.metrics.content()), (TIMING, self.timing.content())]
-            .map(|(file, SavedRows { bytes, blake3 })| (file.to_owned(), FileRecord { bytes, blake3 }))
-            .into();
-        let mut warnings = self.store.save(&self.meta, &rank.snapshot())?.warnings;
-        let tidied = self.metrics.saved(rank.done()).and_then(|()| self.timing.saved(rank.done()));
-        warnings.extend(tidied.err().map(|e| e.to_string()));
-        Ok(warnings)
+        self.last_summary = Instant::now();
+        let written = self.folder.write_summary(&self.summary);
+        self.or_stop(written)
     }
 
     /// Generates samples and writes them to the run's folder.
     pub(super) fn generate(&mut self, rank: &mut Rank) -> Result<()> {
         let started = Instant::now();
+        self.progress.pause(Phase::Sample, 0, 1);
         let texts = rank.generate()?;
         if texts.is_empty() {
             return Ok(());
@@ -368,77 +368,6 @@ impl Recorder {
         let written = written.and_then(|()| self.folder.write_summary(&self.summary));
         self.or_stop(written)?;
         self.time(step, Phase::Sample, started.elapsed())
-    }
-
-    /// Closes the run: reads its files back and writes the summary with its status.
-    ///
-    /// # Errors
-    /// When the files cannot be read back or written. A run that trained well is `unsaved` then, and its summary says so
-    /// if the disk takes that much.
-    pub fn finish(mut self, status: Status, reason: Option<String>) -> Result<(RunFolder, Summary)> {
-        let trained = matches!(status, Status::Ok | Status::Interrupted | Status::Unsaved);
-        let synced = self.metrics.sync().and_then(|()| self.timing.sync());
-        let (status, reason) = match &synced {
-            Err(e) if trained => (Status::Unsaved, Some(e.message().to_owned())),
-            _ => (status, reason),
-        };
-        if let Some(reason) = &reason {
-            // Where the log takes it: the summary and the process say the same.
-            let _ = self.folder.log(&format!("{}: {reason}", status.as_str()));
-        }
-        let path = self.folder.path().display().to_string();
-        let closed = self.close(status, reason);
-        if closed.is_err() {
-            // The error that is returned matters more than one of this last attempt.
-            let left = if trained { Status::Unsaved } else { status };
-            let _ = overwrite_running(self.folder.path(), left);
-        }
-        match synced.and(closed) {
-            Ok(()) => {
-                self.progress.finish(&self.summary);
-                Ok((self.folder, self.summary))
-            }
-            Err(e) if trained => Err(Error::new(
-                ErrorKind::Unsaved,
-                format!(
-                    "the results of the run are not complete: {e}. Free space, then `xrun resume {path}`"
-                ),
-            )),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// Reads the files back and writes the summary.
-    fn close(&mut self, status: Status, reason: Option<String>) -> Result<()> {
-        if status == Status::Ok {
-            // A run without checkpoints has all its rows again here.
-            self.metrics.saved(self.step)?;
-            self.timing.saved(self.step)?;
-        }
-        let metrics: Vec<MetricsRow> = rows::read(&self.folder.path().join(METRICS))?;
-        let timing: Vec<TimingRow> = rows::read(&self.folder.path().join(TIMING))?;
-        self.summary.status = status;
-        self.summary.reason = reason;
-        self.summary.measure(&metrics, &timing, self.plan.intervals.warmup);
-        self.summary.memory.peak_rss_bytes = memory::peak_rss_bytes();
-        let counted = self.steps_here.saturating_sub(self.plan.intervals.warmup).max(1) as f64;
-        self.summary.rank_busy_pct = self.busy.iter().map(|sum| 100.0 * sum / counted).collect();
-        if let Some(gauges) = &self.gauges {
-            let gpu = gauges.summary().merge_earlier(self.summary.gpu.as_ref());
-            if let Some(reason) = gpu.contended_because.as_ref().filter(|_| gpu.contended == Some(true)) {
-                let note =
-                    format!("contended: {reason}; its times are not of this GPU alone at its own pace");
-                if !self.summary.notes.contains(&note) {
-                    self.summary.notes.push(note);
-                }
-            }
-            self.summary.gpu = Some(gpu);
-        }
-        if let Some(worse) = self.summary.worse_than_guessing() {
-            let logged = self.folder.log(&format!("warning: {worse}"));
-            self.or_stop(logged)?;
-        }
-        self.folder.write_summary(&self.summary)
     }
 
     /// Writes the table of matrix-product algorithms to the run's folder; checkpoints record its hash.
@@ -473,6 +402,7 @@ impl Recorder {
 
     /// Writes the time that something besides a step took.
     fn time(&mut self, step: u64, phase: Phase, took: Duration) -> Result<()> {
+        self.time_left.took(phase, took.as_secs_f64());
         let row = self.timing_row(step, phase, took);
         let written = self.timing.append(&row);
         self.or_stop(written)

@@ -195,8 +195,7 @@ fn resolve_origin(origin: Origin, recipe: &Recipe, results: &Path) -> Result<Ori
 }
 
 fn new_progress(mode: Mode, plan: &Plan) -> Progress {
-    Progress::new(mode, plan.steps as u64, plan.batch.tokens_per_step() as u64, plan.corpus.floor)
-        .with_val_part(held_out_part(plan))
+    Progress::new(mode, plan.steps as u64, plan.corpus.floor).with_val_part(held_out_part(plan))
 }
 
 fn note_finished(progress: &mut Progress, folder: &Path, steps: u64) {

@@ -179,7 +179,7 @@ impl Trained {
                 break;
             }
         }
-        let val_loss = rank.evaluate()?;
+        let val_loss = rank.evaluate(|_, _| {})?;
         let mut tensors = Vec::new();
         for tensor in rank.snapshot().tensors() {
             tensors.push((tensor.name().to_owned(), tensor.bytes()?.into_owned()));

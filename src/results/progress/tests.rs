@@ -26,6 +26,10 @@ impl Shared {
     }
 }
 
+fn pace(tok_s: f64, eta_s: f64) -> Pace {
+    Pace { tok_s: Some(tok_s), eta_s: Some(eta_s) }
+}
+
 fn row(step: u64, val_loss: Option<f32>) -> MetricsRow {
     MetricsRow { step, tokens_seen: step * 1000, loss: 2.0, val_loss, lr: 1e-3, grad_norm: 0.5 }
 }
@@ -47,20 +51,47 @@ fn summary() -> Summary {
 #[test]
 fn plain_lines_are_few_and_carry_evaluations() {
     let out = Shared::default();
-    let mut progress = Progress::with_sink(Sink::Plain(Box::new(out.clone())), 40, 1000, Some(1.25));
-    for step in 1..=40 {
-        progress.step(&row(step, (step == 20).then_some(1.75)), if step == 1 { f64::NAN } else { 500.0 });
-    }
+    let mut progress = Progress::with_sink(Sink::Plain(Box::new(out.clone())), 40, Some(1.25));
+    progress.begin(Path::new("results/r/run"));
+    progress.step(&row(1, None), Pace::default());
+    progress.pause(Phase::Eval, 3, 40);
+    progress.step(&row(20, Some(1.75)), pace(500.0, 40.0));
+    progress.step(&row(40, None), pace(500.0, 0.0));
     progress.note("saved");
-    progress.finish(&summary());
+    let mut stdout = Shared::default();
+    progress.finish_to(&mut stdout, &summary(), Path::new("results/r/run"));
     insta::assert_snapshot!(out.text(), @r"
+    writing to results/r/run
     step 1/40  loss 2.000  floor 1.250
     step 20/40  loss 2.000  val 1.750  floor 1.250  500 tok/s  ETA 40 s
     step 40/40  loss 2.000  val 1.750  floor 1.250  500 tok/s
     saved
+    ");
+    insta::assert_snapshot!(stdout.text(), @r"
     ok: 40 of 40 steps, 40k tokens in 1m01s
     training loss 1.7500 (mean of the last 4 steps), validation loss 1.5000 nats per token: 1.200 × the floor of 1.2500
+    results in results/r/run
     ");
+}
+
+#[test]
+fn a_long_evaluation_says_how_far_it_is() {
+    let out = Shared::default();
+    let mut progress = Progress::with_sink(Sink::Plain(Box::new(out.clone())), 40, None);
+    progress.last_line = Instant::now().checked_sub(2 * PAUSE_INTERVAL).unwrap();
+    progress.pause(Phase::Eval, 3, 40);
+    progress.pause(Phase::Eval, 4, 40);
+    assert_eq!(out.text(), "evaluating 3/40\n");
+}
+
+#[test]
+fn time_besides_training_stands_beside_the_time_of_the_run() {
+    let mut summary = summary();
+    let row = |phase, wall_s, ms| TimingRow::timed(40, phase, wall_s, ms);
+    let timing = [row(Phase::Train, 40.0, 40e3), row(Phase::Eval, 60.0, 20e3), row(Phase::Save, 61.0, 1e3)];
+    summary.measure(&[], &timing, 0);
+    let text = result(&summary);
+    assert!(text.contains("in 1m01s (20 s evaluating)"), "{text}");
 }
 
 #[test]
@@ -89,17 +120,20 @@ fn a_measured_step_stands_beside_the_predicted_one() {
     assert!(!result(&summary).contains("ms/step"));
     summary.predicted_step_ms = Some(20.5);
     let text = result(&summary);
-    assert!(text.contains("40k tok/s, 25.12 ms/step (predicted 20.50)"), "{text}");
+    assert!(text.contains("40k tok/s while training, 25.12 ms/step (predicted 20.50)"), "{text}");
 }
 
 #[test]
 fn a_validation_loss_over_a_part_says_of_how_much() {
     let mut part = summary();
     part.val_part = Some(HeldOutPart { batches: 2, of: 40 });
-    let progress = Progress::with_sink(Sink::Quiet(Box::new(Shared::default())), 40, 1000, None);
+    let progress = Progress::with_sink(Sink::Quiet(Box::new(Shared::default())), 40, None);
     let mut progress = progress.with_val_part(part.val_part);
-    progress.step(&row(20, Some(1.75)), f64::NAN);
-    assert_eq!(progress.describe(&row(21, None), None), "loss 2.000  val 1.750 (over 2 of 40 batches)");
+    progress.step(&row(20, Some(1.75)), Pace::default());
+    assert_eq!(
+        progress.describe(&row(21, None), Pace::default()),
+        "loss 2.000  val 1.750 (over 2 of 40 batches)"
+    );
     let text = result(&part);
     assert!(
         text.contains("validation loss 1.5000 nats per token over 2 of 40 batches: 1.200 × the floor"),
@@ -110,11 +144,13 @@ fn a_validation_loss_over_a_part_says_of_how_much() {
 #[test]
 fn json_lines_are_json() {
     let out = Shared::default();
-    let mut progress = Progress::with_sink(Sink::Json(Box::new(out.clone())), 2, 1000, None);
+    let mut progress = Progress::with_sink(Sink::Json(Box::new(out.clone())), 2, None);
     progress.begin(Path::new("results/r/run"));
-    progress.step(&MetricsRow { loss: f32::NAN, ..row(1, None) }, 500.0);
+    progress.step(&MetricsRow { loss: f32::NAN, ..row(1, None) }, pace(500.0, 2.0));
     progress.note("a \"note\"");
-    progress.finish(&summary());
+    let mut stdout = Shared::default();
+    progress.finish_to(&mut stdout, &summary(), Path::new("results/r/run"));
+    assert_eq!(stdout.text(), "");
     let lines: Vec<serde_json::Value> =
         out.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines[0], json!({"event": "begin", "run": "results/r/run", "pid": std::process::id()}));
@@ -128,12 +164,14 @@ fn json_lines_are_json() {
 #[test]
 fn quiet_says_warnings_and_the_result_alone() {
     let out = Shared::default();
-    let mut progress = Progress::with_sink(Sink::Quiet(Box::new(out.clone())), 2, 1000, None);
-    progress.step(&row(1, Some(1.0)), 500.0);
+    let mut progress = Progress::with_sink(Sink::Quiet(Box::new(out.clone())), 2, None);
+    progress.step(&row(1, Some(1.0)), pace(500.0, 2.0));
     progress.note("saved");
     progress.warn("warning: not saved");
-    progress.finish(&summary());
-    assert_eq!(out.text(), format!("warning: not saved\n{}\n", result(&summary())));
+    let mut stdout = Shared::default();
+    progress.finish_to(&mut stdout, &summary(), Path::new("results/r/run"));
+    assert_eq!(out.text(), "warning: not saved\n");
+    assert_eq!(stdout.text(), format!("{}\nresults in results/r/run\n", result(&summary())));
 }
 
 #[test]
@@ -147,9 +185,9 @@ fn a_closed_pipe_does_not_stop_a_run() {
             Ok(())
         }
     }
-    let mut progress = Progress::with_sink(Sink::Json(Box::new(Closed)), 2, 1000, None);
-    progress.step(&row(1, None), 1.0);
-    progress.finish(&summary());
+    let mut progress = Progress::with_sink(Sink::Json(Box::new(Closed)), 2, None);
+    progress.step(&row(1, None), Pace::default());
+    progress.finish_to(&mut Closed, &summary(), Path::new("results/r/run"));
 }
 
 #[test]
@@ -157,8 +195,8 @@ fn the_live_line_shows_step_losses_speed_and_eta() {
     let terminal = indicatif::InMemoryTerm::new(4, 120);
     let bar = live_line(40);
     bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
-    let mut progress = Progress::with_sink(Sink::Live(bar.clone()), 40, 1000, Some(1.25));
-    progress.step(&row(20, Some(1.75)), 500.0);
+    let mut progress = Progress::with_sink(Sink::Live(bar.clone()), 40, Some(1.25));
+    progress.step(&row(20, Some(1.75)), pace(500.0, 40.0));
     bar.force_draw();
     let shown = terminal.contents();
     assert!(shown.contains("20/40  loss 2.000  val 1.750  floor 1.250  500 tok/s  ETA 40 s"), "{shown}");

@@ -50,7 +50,7 @@ fn a_run_that_ends_worse_than_guessing_says_so() {
         (summary.train_loss.smoothed.unwrap().loss, summary.val_loss.last.unwrap().loss);
     assert!(training > guess && f64::from(validation) > guess, "{training} {validation}");
     let text = format!("worse than guessing: the training and validation losses are above {guess:.4}, ");
-    done.says(&[&text, "optimizer.lr"]);
+    assert!(done.stdout.contains(&text) && done.stdout.contains("optimizer.lr"), "{}", done.stdout);
     assert!(run.text("log").contains(&text), "{}", run.text("log"));
     // A run that learns, and one that was stopped before it could, say nothing of it.
     let learned = UNINTERRUPTED.run().summary();

@@ -214,14 +214,18 @@ fn json_lines_are_all_that_stdout_carries() {
 fn a_pipe_gets_plain_lines_and_quiet_means_quiet() {
     let place = Place::new();
     let done = place.xrun(&["tiny.toml", "training.steps=6"]).succeeds();
-    assert_eq!(done.stdout, "");
+    let run = place.run().path;
+    let name = run.file_name().unwrap().to_string_lossy();
+    let place_of_run = format!("results in results/tiny/{name}");
+    assert!(done.stdout.starts_with("ok: 6 of 6 steps"), "{}", done.stdout);
+    assert_eq!(done.stdout.lines().last(), Some(place_of_run.as_str()));
     assert!(!done.stderr.contains(['\r', '\x1b']), "{:?}", done.stderr);
-    done.says(&["step 1/6  loss ", "step 6/6  loss ", "  val ", "  floor ", "results in results/tiny/"]);
+    done.says(&["writing to results/tiny/", "step 1/6  loss ", "step 6/6  loss ", "  val ", "  floor "]);
     // All steps: six of them are still worse than guessing, which a line says.
     let quiet = place.xrun(&["tiny.toml", "--quiet"]).succeeds();
-    assert_eq!(quiet.stdout, "");
-    assert!(quiet.stderr.starts_with("ok: 30 of 30 steps"), "{}", quiet.stderr);
-    assert_eq!(quiet.stderr.lines().count(), 3);
+    assert_eq!(quiet.stderr, "");
+    assert!(quiet.stdout.starts_with("ok: 30 of 30 steps"), "{}", quiet.stdout);
+    assert_eq!(quiet.stdout.lines().count(), 3);
     assert_eq!(place.runs().len(), 2);
 }
 

@@ -1,0 +1,79 @@
+//! Closes a run: its files are read back, and its summary says how it ended.
+
+use super::Recorder;
+use crate::error::{Error, ErrorKind, Result};
+use crate::results::folder::{METRICS, TIMING, overwrite_running};
+use crate::results::{MetricsRow, RunFolder, Status, Summary, TimingRow, memory, rows};
+
+impl Recorder {
+    /// Closes the run: reads its files back and writes the summary with its status.
+    ///
+    /// # Errors
+    /// When the files cannot be read back or written. A run that trained well is `unsaved` then, and its summary says so
+    /// if the disk takes that much.
+    pub fn finish(mut self, status: Status, reason: Option<String>) -> Result<(RunFolder, Summary)> {
+        let trained = matches!(status, Status::Ok | Status::Interrupted | Status::Unsaved);
+        let synced = self.metrics.sync().and_then(|()| self.timing.sync());
+        let (status, reason) = match &synced {
+            Err(e) if trained => (Status::Unsaved, Some(e.message().to_owned())),
+            _ => (status, reason),
+        };
+        if let Some(reason) = &reason {
+            // Where the log takes it: the summary and the process say the same.
+            let _ = self.folder.log(&format!("{}: {reason}", status.as_str()));
+        }
+        let path = self.folder.path().display().to_string();
+        let closed = self.close(status, reason);
+        if closed.is_err() {
+            // The error that is returned matters more than one of this last attempt.
+            let left = if trained { Status::Unsaved } else { status };
+            let _ = overwrite_running(self.folder.path(), left);
+        }
+        match synced.and(closed) {
+            Ok(()) => {
+                self.progress.finish(&self.summary, self.folder.path());
+                Ok((self.folder, self.summary))
+            }
+            Err(e) if trained => Err(Error::new(
+                ErrorKind::Unsaved,
+                format!(
+                    "the results of the run are not complete: {e}. Free space, then `xrun resume {path}`"
+                ),
+            )),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Reads the files back and writes the summary.
+    fn close(&mut self, status: Status, reason: Option<String>) -> Result<()> {
+        if status == Status::Ok {
+            // A run without checkpoints has all its rows again here.
+            self.metrics.saved(self.step)?;
+            self.timing.saved(self.step)?;
+        }
+        let metrics: Vec<MetricsRow> = rows::read(&self.folder.path().join(METRICS))?;
+        let timing: Vec<TimingRow> = rows::read(&self.folder.path().join(TIMING))?;
+        self.summary.status = status;
+        self.summary.reason = reason;
+        self.summary.measure(&metrics, &timing, self.plan.intervals.warmup);
+        self.summary.memory.peak_rss_bytes = memory::peak_rss_bytes();
+        let counted = self.steps_here.saturating_sub(self.plan.intervals.warmup).max(1) as f64;
+        self.summary.rank_busy_pct = self.busy.iter().map(|sum| 100.0 * sum / counted).collect();
+        if let Some(gauges) = &self.gauges {
+            let gpu = gauges.summary().merge_earlier(self.summary.gpu.as_ref());
+            if let Some(reason) = gpu.contended_because.as_ref().filter(|_| gpu.contended == Some(true)) {
+                let note =
+                    format!("contended: {reason}; its times are not of this GPU alone at its own pace");
+                if !self.summary.notes.contains(&note) {
+                    self.summary.notes.push(note);
+                }
+            }
+            self.summary.gpu = Some(gpu);
+        }
+        if let Some(worse) = self.summary.worse_than_guessing() {
+            let logged = self.folder.log(&format!("warning: {worse}"));
+            self.or_stop(logged)?;
+        }
+        self.folder.write_summary(&self.summary)
+    }
+}

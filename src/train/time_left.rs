@@ -1,0 +1,159 @@
+//! Estimates the time until a run ends: its steps, and what happens between them.
+
+use crate::plan::{CheckpointInterval, Plan, times_due};
+use crate::results::Phase;
+
+/// Evaluating a batch takes about a third of training on it: the forward without the backward.
+const FORWARD_SHARE: f64 = 1.0 / 3.0;
+
+/// How often something besides steps happens. Everything happens after the last step too.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Every {
+    /// After every so many steps; 0: only after the last one.
+    Steps(u64),
+    /// After so many seconds.
+    Seconds(f64),
+}
+
+/// Something that a run does besides steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Pause {
+    /// Its phase: evaluation, saving, samples.
+    phase: Phase,
+    /// When it happens.
+    every: Every,
+    /// What it is expected to take before it was measured, in training steps.
+    steps_worth: f64,
+}
+
+/// Weight of the newest step in the time of a step.
+const STEP_WEIGHT: f64 = 0.1;
+
+/// The estimate of the time that a run still takes.
+#[derive(Clone, Debug)]
+pub(super) struct TimeLeft {
+    total_steps: u64,
+    /// The smoothed time of a step in seconds, and the number of steps that it is the mean of at most.
+    step: Option<(f64, f64)>,
+    /// Each pause, and the seconds that the last one took.
+    pauses: Vec<(Pause, Option<f64>)>,
+    warming_up: bool,
+}
+
+impl TimeLeft {
+    /// Creates the estimate of a run.
+    pub(super) fn new(plan: &Plan) -> Self {
+        let intervals = &plan.intervals;
+        let steps = |interval: usize| Every::Steps(interval as u64);
+        let evaluation = plan.evaluated_batches().0 as f64 * FORWARD_SHARE;
+        let mut pauses =
+            vec![Pause { phase: Phase::Eval, every: steps(intervals.validation), steps_worth: evaluation }];
+        if intervals.keep > 0 {
+            let every = match intervals.checkpoint {
+                CheckpointInterval::Steps(interval) => steps(interval),
+                CheckpointInterval::Time(period) => Every::Seconds(period.as_secs_f64()),
+            };
+            pauses.push(Pause { phase: Phase::Save, every, steps_worth: 0.0 });
+        }
+        if plan.generation.samples > 0 {
+            pauses.push(Pause { phase: Phase::Sample, every: steps(intervals.generation), steps_worth: 0.0 });
+        }
+        Self::with_pauses(plan.steps as u64, &pauses)
+    }
+
+    fn with_pauses(total_steps: u64, pauses: &[Pause]) -> Self {
+        let pauses = pauses.iter().map(|&pause| (pause, None)).collect();
+        Self { total_steps, step: None, pauses, warming_up: true }
+    }
+
+    /// Takes the time of a step, an evaluation, a save … into account.
+    pub(super) fn took(&mut self, phase: Phase, seconds: f64) {
+        if !(seconds.is_finite() && seconds > 0.0) {
+            return;
+        }
+        match phase {
+            Phase::Warmup => self.step = Some((seconds, 1.0)),
+            Phase::Train => {
+                // Steps of the warm-up are slower: the first one after it replaces them.
+                let before = self.step.filter(|_| !self.warming_up);
+                self.warming_up = false;
+                let (mean, count) = before.unwrap_or((seconds, 0.0));
+                let weight = (1.0 / (count + 1.0)).max(STEP_WEIGHT);
+                self.step = Some((mean + weight * (seconds - mean), count + 1.0));
+            }
+            _ => {
+                let pause = self.pauses.iter_mut().find(|(pause, _)| pause.phase == phase);
+                if let Some((_, last)) = pause {
+                    *last = Some(seconds);
+                }
+            }
+        }
+    }
+
+    /// Returns the smoothed seconds of a step; `None` before the first.
+    pub(super) fn step_seconds(&self) -> Option<f64> {
+        self.step.map(|(seconds, _)| seconds)
+    }
+
+    /// Returns the seconds from `step`, whose own pauses are over, to the end of the run; `None` before the first
+    /// step was timed.
+    pub(super) fn after(&self, step: u64) -> Option<f64> {
+        let step_s = self.step_seconds()?;
+        let mut seconds = self.total_steps.saturating_sub(step) as f64 * step_s;
+        let by_time = |pause: &Pause| matches!(pause.every, Every::Seconds(_));
+        // Those by time come last: how many there are depends on the others.
+        let (timed, counted): (Vec<_>, Vec<_>) = self.pauses.iter().partition(|(pause, _)| by_time(pause));
+        for (pause, last) in counted.into_iter().chain(timed) {
+            let each = last.unwrap_or(pause.steps_worth * step_s);
+            let count = match pause.every {
+                Every::Steps(interval) => times_due(interval, step, self.total_steps) as f64,
+                Every::Seconds(period) => f64::from(step < self.total_steps) + (seconds / period).floor(),
+            };
+            seconds += count * each;
+        }
+        Some(seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pause(phase: Phase, every: Every, steps_worth: f64) -> Pause {
+        Pause { phase, every, steps_worth }
+    }
+
+    #[test]
+    fn evaluations_count_as_their_worth_and_then_as_they_were_measured() {
+        let mut left = TimeLeft::with_pauses(100, &[pause(Phase::Eval, Every::Steps(50), 10.0)]);
+        assert_eq!(left.after(0), None);
+        left.took(Phase::Warmup, 9.0);
+        left.took(Phase::Train, 2.0);
+        left.took(Phase::Train, 2.0);
+        assert_eq!(left.after(2), Some(98.0 * 2.0 + 2.0 * 20.0));
+        left.took(Phase::Eval, 30.0);
+        assert_eq!(left.after(50), Some(50.0 * 2.0 + 30.0));
+        assert_eq!(left.after(100), Some(0.0));
+    }
+
+    #[test]
+    fn saves_by_time_happen_during_evaluations_too() {
+        let pauses =
+            [pause(Phase::Save, Every::Seconds(60.0), 0.0), pause(Phase::Eval, Every::Steps(0), 0.0)];
+        let mut left = TimeLeft::with_pauses(100, &pauses);
+        left.took(Phase::Train, 1.0);
+        left.took(Phase::Eval, 100.0);
+        left.took(Phase::Save, 5.0);
+        // 100 s of steps and 100 s of evaluation: three saves on the way and one at the end.
+        assert_eq!(left.after(0), Some(200.0 + 4.0 * 5.0));
+    }
+
+    #[test]
+    fn times_that_are_none_change_nothing() {
+        let mut left = TimeLeft::with_pauses(10, &[]);
+        for seconds in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+            left.took(Phase::Train, seconds);
+            assert_eq!(left.step_seconds(), None);
+        }
+    }
+}
