@@ -58,6 +58,7 @@ fn launch(launch: Launch, request: Request) -> Result<()> {
 
 /// Trains a recipe on the ranks of this process: corpus, plan, programs, fit, training, plots.
 fn train(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
+    let draws = request.recipe.values().metrics.plots;
     let ended = ranks.abort_on_error(|guard| {
         let run = Run::open(request, ranks)?;
         let dataset = data::open(&data_spec(run.recipe()), run.recipe().values().training.seq_len)?;
@@ -68,7 +69,7 @@ fn train(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
     })?;
     // Only rank 0 has a folder. Its plots are drawn from the files, however the run ended.
     let Some(folder) = ended.folder else { return ended.outcome };
-    let drawn = plots::render(folder.path()).map(drop);
+    let drawn = if draws { plots::render(folder.path()).map(drop) } else { Ok(()) };
     ended.outcome?;
     drawn.map_err(|e| Error::failed(format!("the run is complete, its plots are not: {e}")))
 }

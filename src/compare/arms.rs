@@ -3,7 +3,7 @@
 use super::revision;
 use crate::error::{Error, IoContext, Result};
 use crate::machine::Machine;
-use crate::recipe::{self, Change, Recipe, find_path};
+use crate::recipe::{self, Change, Recipe, merged_settings};
 use crate::results::comparison::BINARIES;
 use crate::results::folder::RESOLVED;
 use crate::results::{atomic, find};
@@ -106,9 +106,9 @@ impl Arms {
                 path.display()
             )));
         }
-        let settings = merged(&request.common, &changes);
-        let candidate = xrun(own.clone(), second.as_deref().unwrap_or(path), &settings, &changes)?;
-        let baseline = baseline(request, path, own)?;
+        let settings = merged_settings(&request.common, &changes);
+        let candidate = xrun(&own, &own, second.as_deref().unwrap_or(path), &settings, &changes)?;
+        let baseline = baseline(request, path, &own)?;
         let mut arms = Self::from_planned(baseline, candidate);
         if other_program {
             // A later build must not change what a comparison rests on.
@@ -159,6 +159,13 @@ impl Arms {
 }
 
 impl PlannedArm {
+    /// Returns the recipe that its trials run with, resolved for a machine; `None` for an arm that runs no recipe.
+    pub fn recipe_of_trials(&self, machine: &Machine) -> Option<Recipe> {
+        let Program::Xrun { arguments, .. } = &self.program else { return None };
+        let (path, settings) = arguments.split_first()?;
+        recipe::load(Path::new(path), settings, recipe::environment(), machine).ok()
+    }
+
     /// Copies the binary to `RESULTS/binaries/<hash>` and runs it from there.
     fn store_binary(&mut self, results: &Path) -> Result<()> {
         let (Program::Xrun { binary, .. }, Some(hash)) = (&mut self.program, &self.binary) else {
@@ -180,7 +187,7 @@ impl PlannedArm {
 }
 
 /// Prepares the baseline. `own` is this binary.
-fn baseline(request: &ArmsRequest, recipe: &Path, own: PathBuf) -> Result<PlannedArm> {
+fn baseline(request: &ArmsRequest, recipe: &Path, own: &Path) -> Result<PlannedArm> {
     if let Some(command) = &request.baseline_cmd {
         return Ok(external(command));
     }
@@ -197,9 +204,9 @@ fn baseline(request: &ArmsRequest, recipe: &Path, own: PathBuf) -> Result<Planne
             let built = revision::build(rev)?;
             (built.binary, Some(format!("{rev} ({})", &built.commit[..built.commit.len().min(8)])))
         }
-        (None, None) => (own, None),
+        (None, None) => (own.to_owned(), None),
     };
-    let mut baseline = xrun(program, recipe, &request.common, &[])?;
+    let mut baseline = xrun(own, &program, recipe, &request.common, &[])?;
     if let Some(name) = name {
         baseline.command = format!("{} with {name}", baseline.command);
         baseline.label = name;
@@ -218,12 +225,19 @@ fn load(path: &Path, settings: &[String]) -> Result<Recipe> {
     recipe::load(path, settings, recipe::environment(), &Machine::none())
 }
 
-/// Returns an arm of runs of a binary with a recipe and settings, labelled by `changes` if there are any.
-fn xrun(binary: PathBuf, path: &Path, settings: &[String], changes: &[String]) -> Result<PlannedArm> {
+/// Returns an arm of runs of `binary`, which may be this one (`own`), with a recipe and settings, labelled by `changes` if there are any.
+fn xrun(
+    own: &Path,
+    binary: &Path,
+    path: &Path,
+    settings: &[String],
+    changes: &[String],
+) -> Result<PlannedArm> {
     let recipe = load(path, settings)?;
-    let hash = hash_of(&binary)?;
+    let hash = hash_of(binary)?;
+    let settings_of_trials = merged_settings(&defaults_of_trials(binary == own), settings);
     // A trial is always a run from the start.
-    let settings_of_trials = merged(settings, &["checkpoint.resume=never".to_owned()]);
+    let settings_of_trials = merged_settings(&settings_of_trials, &["checkpoint.resume=never".to_owned()]);
     let mut arguments = vec![path.to_string_lossy().into_owned()];
     arguments.extend(settings_of_trials);
     let command = std::iter::once(path.to_string_lossy().into_owned()).chain(settings.iter().cloned());
@@ -231,10 +245,20 @@ fn xrun(binary: PathBuf, path: &Path, settings: &[String], changes: &[String]) -
     Ok(PlannedArm {
         label,
         command: command.collect::<Vec<_>>().join(" "),
-        program: Program::Xrun { binary, arguments },
+        program: Program::Xrun { binary: binary.to_owned(), arguments },
         binary: Some(hash),
         recipe: Some(recipe),
     })
+}
+
+/// Returns the settings of trials that the command line may replace: nobody needs their weights and pictures. A binary of
+/// another version may not know the key of pictures.
+fn defaults_of_trials(is_own: bool) -> Vec<String> {
+    let mut settings = vec!["checkpoint.keep=0".to_owned()];
+    if is_own {
+        settings.push("metrics.plots=false".to_owned());
+    }
+    settings
 }
 
 fn external(command: &str) -> PlannedArm {
@@ -296,17 +320,6 @@ fn changes_of_recipe(recipe: &Recipe) -> Vec<String> {
     recipe.values().compare.change.iter().map(|(key, value)| format!("{key}={value}")).collect()
 }
 
-/// Returns settings with `others` replacing those of the same keys: a command line sets each key once.
-fn merged(settings: &[String], others: &[String]) -> Vec<String> {
-    let key = |setting: &String| {
-        let written =
-            setting.split('=').next().unwrap_or_default().trim().trim_start_matches("--").to_owned();
-        find_path(&written).map_or(written, |known| known.path.to_owned())
-    };
-    let replaced = |setting: &&String| others.iter().any(|other| key(other) == key(setting));
-    settings.iter().filter(|setting| !replaced(setting)).chain(others).cloned().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -325,13 +338,6 @@ mod tests {
     }
 
     #[test]
-    fn later_settings_replace_earlier_ones_under_any_name() {
-        let merged =
-            merged(&texts(&["training.max_steps=3", "engine.threads=1"]), &texts(&["training.steps=4"]));
-        assert_eq!(merged, ["engine.threads=1", "training.steps=4"]);
-    }
-
-    #[test]
     fn changes_are_of_the_candidate_and_settings_of_both() {
         let arms = Arms::new(
             &request("quickstart", &["engine.fused=false"], &["training.steps=80", "checkpoint.resume=auto"]),
@@ -341,7 +347,14 @@ mod tests {
         let Program::Xrun { arguments, .. } = &arms.candidate.program else { panic!() };
         assert_eq!(
             *arguments,
-            ["quickstart", "training.steps=80", "engine.fused=false", "checkpoint.resume=never"]
+            [
+                "quickstart",
+                "checkpoint.keep=0",
+                "metrics.plots=false",
+                "training.steps=80",
+                "engine.fused=false",
+                "checkpoint.resume=never"
+            ]
         );
         assert_eq!(arms.changes.len(), 1);
         assert_eq!((arms.changes[0].key, arms.changes[0].old.as_str()), ("engine.fused", "true"));
@@ -350,6 +363,26 @@ mod tests {
             ("quickstart", "engine.fused=false")
         );
         assert!(arms.same_binary() && !arms.has_external());
+    }
+
+    #[test]
+    fn trials_leave_nothing_behind_unless_the_command_line_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = dir.path().join("xrun");
+        std::fs::write(&other, "another version").unwrap();
+        let request = ArmsRequest {
+            baseline_bin: Some(other),
+            ..request("quickstart", &[], &["training.steps=80", "checkpoint.keep=1"])
+        };
+        let arms = Arms::new(&request, dir.path()).unwrap();
+        let arguments = |arm: &PlannedArm| match &arm.program {
+            Program::Xrun { arguments, .. } => arguments[1..].to_vec(),
+            other => panic!("{other:?}"),
+        };
+        // The other version may not know `metrics.plots`.
+        let common = ["training.steps=80", "checkpoint.keep=1", "checkpoint.resume=never"];
+        assert_eq!(arguments(&arms.baseline), common);
+        assert_eq!(arguments(&arms.candidate), [&["metrics.plots=false"], &common[..]].concat());
     }
 
     #[test]

@@ -19,6 +19,18 @@ pub fn find_path(path: &str) -> Option<&'static Key> {
     path.split_once('.').and_then(|(section, name)| find(section, name))
 }
 
+/// Returns settings (`section.key=value`) with `others` replacing those of the same keys: a command line sets each key
+/// once.
+pub fn merged_settings(settings: &[String], others: &[String]) -> Vec<String> {
+    let key = |setting: &String| {
+        let written =
+            setting.split('=').next().unwrap_or_default().trim().trim_start_matches("--").to_owned();
+        find_path(&written).map_or(written, |known| known.path.to_owned())
+    };
+    let replaced = |setting: &&String| others.iter().any(|other| key(other) == key(setting));
+    settings.iter().filter(|setting| !replaced(setting)).chain(others).cloned().collect()
+}
+
 /// Returns the key that an unknown `name` in `section` probably means, and the name or alias of that key
 /// which is similar to it.
 ///
@@ -39,4 +51,17 @@ pub(super) fn nearest_key(section: &str, name: &str) -> Option<(&'static Key, &'
 /// Returns the section that a misspelled `name` probably means.
 pub(super) fn nearest_section(name: &str) -> Option<&'static str> {
     nearest(name, SECTIONS.iter().map(|section| section.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::merged_settings;
+
+    #[test]
+    fn later_settings_replace_earlier_ones_under_any_name() {
+        let texts = |texts: &[&str]| -> Vec<String> { texts.iter().map(ToString::to_string).collect() };
+        let first = texts(&["training.max_steps=3", "engine.threads=1"]);
+        let merged = merged_settings(&first, &texts(&["training.steps=4"]));
+        assert_eq!(merged, ["engine.threads=1", "training.steps=4"]);
+    }
 }

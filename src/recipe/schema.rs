@@ -235,7 +235,8 @@ sections! {
         /// Time between checkpoints where `interval` is unset; 0 saves only at the end.
         minutes: f64 = 10.0;
             Bookkeeping, number(Included(0.0), Included(1e6)), "30.0" => unit("minutes");
-        /// Number of newest checkpoints to keep; 0 saves none at all, for runs that only measure.
+        /// Number of newest checkpoints to keep; 0 saves none at all, for runs that only measure. Sweeps and comparisons
+        /// save none unless their command sets it.
         keep: usize = 2;
             Bookkeeping, count(0, 1_000_000), "5"
                 => unit("checkpoints"), aliases(&["keep_latest_k", "save_total_limit"]);
@@ -284,6 +285,8 @@ sections! {
                 => unit("optimizer steps"), aliases(&["log_freq", "logging_steps", "log_interval"]);
         /// First steps of a run, which do not count as steady state.
         warmup: usize = 5; Bookkeeping, count(0, MAX_STEP_COUNT), "10" => unit("optimizer steps");
+        /// Draw the pictures of a run when it has ended. Sweeps and comparisons draw none unless their command sets it.
+        plots: bool = true; Bookkeeping, Type::Bool, "false";
     }
 
     /// Execution: device, memory, kernels.

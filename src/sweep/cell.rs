@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::ranks::process::this_program;
 use crate::ranks::{Launch, environment};
-use crate::recipe::{self, Recipe, Values};
+use crate::recipe::{self, Recipe, Values, merged_settings};
 use crate::results::provenance::{Build, Cpu, gpu_class};
 use std::path::Path;
 
@@ -109,10 +109,15 @@ impl Cell {
 
     /// Returns the command-line arguments that set this cell's values and its devices.
     pub fn arguments(&self, assignment: &Assignment) -> Vec<String> {
-        let own = self.settings.iter().map(|(key, value)| format!("{key}={value}"));
-        own.chain(assignment.arguments()).collect()
+        let own: Vec<String> = self.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let mut arguments = merged_settings(&DEFAULTS.map(str::to_owned), &own);
+        arguments.extend(assignment.arguments());
+        arguments
     }
 }
+
+/// Settings of cells that the command of a sweep may replace: nobody needs the weights and pictures of every cell.
+const DEFAULTS: [&str; 2] = ["checkpoint.keep=0", "metrics.plots=false"];
 
 /// Returns the keys that change measurements but not the training: those of the measuring class, and two of
 /// bookkeeping that decide when losses are measured and which steps count for speeds.
@@ -227,13 +232,13 @@ mod tests {
         assert_eq!(Some(hash_at(&Assignment::default())), cell.recipe_hash);
         let assignment = Assignment { threads: Some(3), ..Assignment::default() };
         let arguments = cell.arguments(&assignment);
-        assert_eq!(arguments, ["engine.threads=3"]);
+        assert_eq!(arguments, [&DEFAULTS[..], &["engine.threads=3"]].concat());
         let path = dir.path().join("tiny.toml");
         let run = recipe::load(&path, &arguments, std::iter::empty(), &Machine::here()).unwrap();
         assert_eq!(hash_at(&assignment), run.hash());
         assert_ne!(Some(run.hash()), cell.recipe_hash);
         let assignment = Assignment { gpus: vec![2], sets_devices: true, threads: None };
-        assert_eq!(cell.arguments(&assignment), ["engine.devices=[2]"]);
+        assert_eq!(cell.arguments(&assignment), [&DEFAULTS[..], &["engine.devices=[2]"]].concat());
         assert_ne!(Some(hash_at(&assignment)), cell.recipe_hash);
     }
 

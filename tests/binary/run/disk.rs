@@ -57,7 +57,7 @@ fn a_signal_is_not_said_to_have_saved_what_it_did_not() {
 #[test]
 fn a_cell_that_was_not_saved_is_not_done() {
     let place = Place::new();
-    let sweep = [&["sweep"], &large(&["training.seed=1,2"])[..]].concat();
+    let sweep = [&["sweep"], &large(&["training.seed=1,2", "checkpoint.keep=2"])[..]].concat();
     place.start_limited(LIMIT, &sweep).ends().ended(1).says(&["0 of 2 cells done: 2 unsaved"]);
     place.xrun(&sweep).succeeds().says(&["2 of 2 cells done: 2 ok"]);
 }

@@ -68,7 +68,7 @@ fn a_cell_without_a_row_hangs() {
 #[test]
 fn a_stopped_sweep_saves_its_cell_and_goes_on() {
     let place = place("");
-    let sweep = under_way(&place, &["training.seed=1,2"]);
+    let sweep = under_way(&place, &["training.seed=1,2", "checkpoint.keep=1"]);
     sweep.signal("TERM");
     sweep.ends().ended(75).says(&["killed", "stopped by a signal with 0 of 2 cells done", "continues"]);
     let line = last(&place);
@@ -102,4 +102,21 @@ fn a_second_sweep_is_refused_and_names_the_first() {
     assert!(shown.stdout.contains("to run"), "{}", shown.stdout);
     sweep.signal("TERM");
     sweep.ends().ended(75);
+}
+
+#[test]
+fn cells_leave_no_checkpoints_and_pictures_unless_the_command_asks_for_them() {
+    let place = place("");
+    let has = |run: &str, what: &str| {
+        let folder = place.path().join("results").join(run).join(what);
+        std::fs::read_dir(folder).is_ok_and(|entries| entries.count() > 0)
+    };
+    place.xrun(&["sweep", "grid.toml", "training.seed=1"]).succeeds().says(&["1 run: ", " on the disk"]);
+    let bare = last(&place).run.unwrap();
+    assert!(!has(&bare, "checkpoint") && !has(&bare, "plots"));
+    place
+        .xrun(&["sweep", "grid.toml", "training.seed=2", "checkpoint.keep=1", "metrics.plots=true"])
+        .succeeds();
+    let full = last(&place).run.unwrap();
+    assert!(has(&full, "checkpoint") && has(&full, "plots"));
 }
