@@ -3,8 +3,13 @@
 use super::terminal::{eprint_line, print, seconds};
 use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Request};
 use crate::error::{Error, ErrorKind, Result};
-use crate::recipe::Prediction;
+use crate::forecast::{RunNeeds, TotalNeeds};
+use crate::machine::Machine;
+use crate::model::Programs;
+use crate::plan::{Corpus, Plan};
+use crate::recipe::{Prediction, Recipe};
 use crate::results::comparison::CompareVerdict;
+use crate::train::cpu_pace;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -80,6 +85,29 @@ fn nats(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number from 0 on, such as 0.01".to_owned())
 }
 
+/// Says what the trials need, before they begin. What is not known, such as the time of an external command, is left out.
+fn say_needs(arms: &Arms, repeats: Option<usize>) {
+    let here = Machine::here();
+    let recipes: Vec<Recipe> = [false, true]
+        .into_iter()
+        .filter_map(|is_candidate| arms.get(is_candidate).recipe_of_trials(&here))
+        .collect();
+    let mut total = TotalNeeds::default();
+    for recipe in &recipes {
+        let repeats = repeats.unwrap_or(recipe.values().compare.repeats).max(1);
+        // A plan that cannot be made is the error of the trial.
+        let Ok(plan) = Corpus::estimated(recipe).and_then(|corpus| Plan::new(recipe, &corpus, &here)) else {
+            continue;
+        };
+        let Ok(programs) = Programs::new(&plan) else { continue };
+        let here = here.clone().with_cpu_pace(cpu_pace(&plan, &here, eprint_line));
+        total.add(&RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots), repeats);
+    }
+    if let Some(words) = total.in_words() {
+        eprint_line(&words);
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -94,8 +122,10 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         baseline_cmd: args.before_cmd.clone(),
         runs: args.runs.as_deref().and_then(|runs| Some((runs.first()?.clone(), runs.get(1)?.clone()))),
     };
+    let arms = Arms::new(&request, results)?;
+    say_needs(&arms, args.repeats.map(|n| n as usize));
     let FinishedComparison { folder, comparison, failed } = compare::run(Request {
-        arms: Arms::new(&request, results)?,
+        arms,
         results,
         name: args.name.clone(),
         repeats: args.repeats.map(|n| n as usize),

@@ -1,15 +1,16 @@
 //! `xrun plan`: what a run will be, without running it.
 
-use super::terminal::print;
+use super::terminal::{eprint_line, print};
 use crate::error::{Error, Result};
 use crate::forecast::listing::listing;
-use crate::forecast::{Budget, FitRow, Forecast, fit_local_batch, fit_table};
+use crate::forecast::{Budget, FitRow, Forecast, RunNeeds, fit_local_batch, fit_table};
 use crate::format::{Column, Table, binary};
 use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::{Corpus, Plan};
 use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
+use crate::train::cpu_pace;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -68,7 +69,10 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(section) = &args.program {
         return print(&listing(&programs, section.as_deref())?);
     }
-    let forecast = Forecast::new(&plan, &programs, &machines)?;
+    let pace = cpu_pace(&plan, &here, eprint_line);
+    let here = if machines.is_empty() { here.with_cpu_pace(pace) } else { Machine::none() };
+    let needs = RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots);
+    let forecast = Forecast::new(&plan, &programs, needs, &machines)?;
     if args.json {
         print(&to_json(&forecast)?)?;
     } else {

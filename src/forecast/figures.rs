@@ -1,6 +1,7 @@
 //! All figures of a run before it starts.
 
-use super::{Budget, DeviceFit, Flops, Memory, Parameters};
+use super::disk::checkpoint_bytes_per_parameter;
+use super::{Budget, DeviceFit, Flops, Memory, Parameters, RunNeeds};
 use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -37,6 +38,8 @@ pub struct Forecast {
     pub(super) slots_in_words: &'static str,
     /// The memory of one rank.
     pub memory: Memory,
+    /// Time on this machine, and bytes on the disk.
+    pub needs: RunNeeds,
     /// Whether it fits on each requested device.
     pub on: Vec<DeviceFit>,
 }
@@ -86,16 +89,15 @@ pub struct TrainingForecast {
 }
 
 impl Forecast {
-    /// Forecasts a plan whose programs are at hand, on each of `machines`; without any, against the recipe's
-    /// own memory limit if it has one.
+    /// Forecasts a plan whose programs are at hand: what its run needs, and whether it fits on each of `machines`; without
+    /// any, against the recipe's own memory limit if it has one.
     ///
     /// # Errors
     /// When an op refuses the numbers of a change that is tried because the plan does not fit.
-    pub fn new(plan: &Plan, programs: &Programs, machines: &[Machine]) -> Result<Self> {
+    pub fn new(plan: &Plan, programs: &Programs, needs: RunNeeds, machines: &[Machine]) -> Result<Self> {
         let parameters = Parameters::new(&programs.state);
         let memory = Memory::new(plan, programs);
-        // Weights and slots are stored in fp32, whatever their format in memory.
-        let per_parameter = DType::F32.size() * (1 + programs.state.optimizer_slots.len());
+        let per_parameter = checkpoint_bytes_per_parameter(programs);
         let mut budgets: Vec<Budget> = machines.iter().map(|machine| Budget::new(plan, machine)).collect();
         if budgets.is_empty() {
             budgets.extend(Budget::from_limit(plan));
@@ -117,6 +119,7 @@ impl Forecast {
             batch: BatchForecast::new(plan),
             training: TrainingForecast::new(plan),
             memory,
+            needs,
             on,
         })
     }

@@ -3,20 +3,26 @@
 //! Reads the plan and the engine's own programs and memory plans; allocates no tensor.
 
 mod budget;
+pub mod disk;
 mod figures;
 pub mod fit;
 pub mod listing;
 pub mod memory;
+mod needs;
 pub mod parameters;
+mod run_time;
 mod text;
 pub mod time;
 mod verdict;
 
 pub use budget::{Budget, RESERVE_BYTES};
+pub use disk::Disk;
 pub use figures::{BatchForecast, Forecast, TrainingForecast};
 pub use fit::{Advice, FitRow, fit_local_batch};
 pub use memory::Memory;
+pub use needs::{RunNeeds, TotalNeeds};
 pub use parameters::{Flops, Parameters};
+pub use run_time::{Basis, RunTime};
 pub use text::fit_table;
 pub use time::StepTime;
 pub use verdict::{DeviceFit, SMALLER, check_fits};

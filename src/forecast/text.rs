@@ -1,8 +1,8 @@
 //! The forecast as text.
 
-use super::{Budget, DeviceFit, FitRow, Forecast, Memory, StepTime};
+use super::{Basis, Budget, DeviceFit, Disk, FitRow, Forecast, Memory, StepTime};
 use crate::format::Column::{Left, Right};
-use crate::format::{Table, binary, duration, metric, percent, plural, thousands};
+use crate::format::{Table, binary, duration, metric, percent, plural, thousands, wall_time};
 use std::fmt;
 
 impl fmt::Display for Forecast {
@@ -10,6 +10,8 @@ impl fmt::Display for Forecast {
         writeln!(f, "{}: {}\n", self.recipe, self.execution)?;
         self.parameters(f)?;
         self.numbers(f)?;
+        self.time_here(f)?;
+        disk(f, &self.needs.disk)?;
         memory(f, &self.memory)?;
         for verdict in &self.on {
             writeln!(f)?;
@@ -40,6 +42,40 @@ impl Forecast {
             Some(remark) => writeln!(f, "  {remark}\n"),
             None => writeln!(f),
         }
+    }
+
+    fn time_here(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(time) = &self.needs.time else { return Ok(()) };
+        writeln!(f, "Time on this machine  {}", time.in_words())?;
+        let mut parts = vec![format!(
+            "{} step{} × {} = {}",
+            thousands(self.training.steps),
+            plural(self.training.steps),
+            duration(time.step_s),
+            wall_time(time.training_s)
+        )];
+        let mut part = |count: u64, what: &str, seconds: Option<f64>| {
+            if let Some(seconds) = seconds.filter(|_| count > 0) {
+                let count = count as usize;
+                parts.push(format!("{count} {what}{} {}", plural(count), wall_time(seconds)));
+            }
+        };
+        part(time.evaluations, "evaluation", Some(time.evaluating_s));
+        part(time.checkpoints, "checkpoint", time.saving_s);
+        if time.sampling_s > 0.0 {
+            parts.push(format!("samples {}", wall_time(time.sampling_s)));
+        }
+        writeln!(f, "  {}", parts.join(", "))?;
+        writeln!(
+            f,
+            "  {}\n",
+            match time.basis {
+                Basis::MeasuredCpu =>
+                    "from the measured times of ops of small models on this CPU, kept in the cache folder",
+                Basis::GpuPeaks =>
+                    "from the peaks of the GPU: a lower bound, without launches, links and data",
+            }
+        )
     }
 
     fn numbers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -91,6 +127,23 @@ impl Forecast {
             if slots.is_empty() { "" } else { " and " },
         )
     }
+}
+
+fn disk(f: &mut fmt::Formatter<'_>, d: &Disk) -> fmt::Result {
+    let sized = |bytes: u64| binary(bytes as usize);
+    write!(f, "Disk  about {}:", sized(d.total_bytes))?;
+    if d.checkpoints > 0 {
+        let count = d.checkpoints as usize;
+        write!(f, " {count} checkpoint{} of {},", plural(count), sized(d.checkpoint_bytes))?;
+    }
+    write!(f, " rows and log {}", sized(d.text_bytes))?;
+    if d.picture_bytes > 0 {
+        write!(f, ", pictures {}", sized(d.picture_bytes))?;
+    }
+    if d.peak_bytes > d.total_bytes {
+        write!(f, "; {} while a checkpoint replaces another", sized(d.peak_bytes))?;
+    }
+    writeln!(f, "\n")
 }
 
 fn memory(f: &mut fmt::Formatter<'_>, m: &Memory) -> fmt::Result {

@@ -62,7 +62,7 @@ impl StepTime {
     /// Predicts a step of a plan within a device's limits.
     pub fn new(plan: &Plan, programs: &Programs, limits: &Limits) -> Self {
         let (products, peak) = product_peak(plan, limits);
-        let pace = (peak * PRODUCT_EFFICIENCY, limits.bandwidth * MEMORY_EFFICIENCY);
+        let pace = pace(plan, limits);
         let mut phases = PHASES.map(|(_, phase)| PhaseTime {
             phase,
             nodes: 0,
@@ -122,8 +122,23 @@ pub fn product_flops(plan: &Plan, programs: &Programs) -> f64 {
     sections_of_a_step(plan, programs).into_iter().map(|(section, times)| times as f64 * of(section)).sum()
 }
 
+/// Returns the seconds of a section within a device's limits.
+pub(super) fn section_seconds(plan: &Plan, section: &Section, limits: &Limits) -> f64 {
+    let (flops, bandwidth) = pace(plan, limits);
+    let seconds = |node| {
+        let cost = section.program.cost(node);
+        (cost.product_flops / flops).max(cost.bytes / bandwidth)
+    };
+    section.program.nodes.iter().map(seconds).sum()
+}
+
+/// The FLOP/s that products are assumed to reach, and the bytes per second that memory traffic is.
+fn pace(plan: &Plan, limits: &Limits) -> (f64, f64) {
+    (product_peak(plan, limits).1 * PRODUCT_EFFICIENCY, limits.bandwidth * MEMORY_EFFICIENCY)
+}
+
 /// The sections that a step runs, and how often.
-fn sections_of_a_step<'a>(plan: &Plan, programs: &'a Programs) -> Vec<(&'a Section, usize)> {
+pub(super) fn sections_of_a_step<'a>(plan: &Plan, programs: &'a Programs) -> Vec<(&'a Section, usize)> {
     let n = plan.batch.micro_steps;
     let mut sections = vec![(programs.micro_step(0, n), 1), (&programs.step_end, 1)];
     if n > 1 {

@@ -36,6 +36,11 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// Returns the FLOPs of products, or the bytes of an op that has none.
+    pub fn work(&self) -> f64 {
+        if self.product_flops > 0.0 { self.product_flops } else { self.bytes }
+    }
+
     /// Returns the cost of an op that streams its tensors once.
     pub fn streaming(inputs: &[Spec], outputs: &[Spec]) -> Self {
         let bytes = inputs.iter().chain(outputs).map(|s| s.bytes() as f64).sum();

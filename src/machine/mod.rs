@@ -3,13 +3,16 @@
 //! [`Machine::here`] probes once; after that a machine is a plain value, so loading a recipe and planning
 //! depend on nothing else, and can be tested for other machines.
 
+mod cpu_pace;
 pub mod hardware;
 
+pub use cpu_pace::{CpuPace, NodeTime};
 pub use hardware::{Hardware, Limits};
 
 use crate::device::cuda::libraries::Nvidia;
 use crate::device::cuda::{self, Gpu};
 use crate::error::Result;
+use std::sync::Arc;
 
 /// A machine to plan for.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +25,8 @@ pub struct Machine {
     pub memory_bytes: Option<u64>,
     /// Its GPUs.
     pub gpus: Gpus,
+    /// The measured pace of its CPU, where that is known.
+    pub cpu_pace: Option<Arc<CpuPace>>,
     /// How to install NCCL, where several GPUs need it and it is missing.
     pub nccl_missing: Option<&'static str>,
     /// World size that an external launcher has set, for recipes with `parallelism.launcher = "env"`.
@@ -76,6 +81,7 @@ impl Machine {
             threads: 1,
             memory_bytes: None,
             gpus: Gpus::Unknown,
+            cpu_pace: None,
             nccl_missing: None,
             launched_world: None,
             local_ranks: None,
@@ -105,6 +111,12 @@ impl Machine {
     /// Sets how many ranks of the run are on this machine, in how many processes.
     pub fn with_ranks(mut self, local_ranks: usize, processes: usize) -> Self {
         (self.local_ranks, self.processes) = (Some(local_ranks), processes);
+        self
+    }
+
+    /// Sets the measured pace of the CPU.
+    pub fn with_cpu_pace(mut self, pace: Option<Arc<CpuPace>>) -> Self {
+        self.cpu_pace = pace;
         self
     }
 

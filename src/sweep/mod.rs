@@ -19,7 +19,8 @@ mod table;
 mod work;
 
 use crate::error::{IoContext, Result};
-use crate::format::{Column, Table, binary};
+use crate::forecast::TotalNeeds;
+use crate::format::{Column, Table, binary, wall_time};
 use crate::machine::Machine;
 use crate::ranks::Stop;
 use crate::ranks::environment;
@@ -131,18 +132,29 @@ pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
     let sweep = Sweep::new(request)?;
     let ledger = Ledger::read(request.results)?;
     let mut lines = String::new();
-    let mut table = Table::new(&[Column::Right, Column::Left, Column::Left, Column::Right, Column::Left]);
-    table.row(["", "CELL", "STATUS", "MEMORY", ""]);
+    let mut total = TotalNeeds::default();
+    let mut table = Table::new(&[
+        Column::Right,
+        Column::Left,
+        Column::Left,
+        Column::Right,
+        Column::Right,
+        Column::Right,
+        Column::Left,
+    ]);
+    table.row(["", "CELL", "STATUS", "MEMORY", "TIME", "DISK", ""]);
     for (at, cell) in sweep.cells.iter().enumerate() {
         let last = ledger.last(&cell.key).map(|last| last.status);
-        let (planned, fits, reason) = match cell.work.as_ref().map(|work| work.fit()) {
-            Err(e) => (None, None, Some(headline(e).to_owned())),
-            Ok(Err(e)) => (None, None, Some(headline(&e).to_owned())),
+        let (fit, reason) = match cell.work.as_ref().map(|work| work.fit()) {
+            Err(e) => (None, Some(headline(e).to_owned())),
+            Ok(Err(e)) => (None, Some(headline(&e).to_owned())),
             Ok(Ok(fit)) => {
                 let refusal = fit.refusal.as_ref().map(|e| headline(e).to_owned());
-                (Some(fit.planned_bytes), Some(refusal.is_none()), refusal)
+                (Some(fit), refusal)
             }
         };
+        let fits = fit.as_ref().map(|fit| fit.refusal.is_none());
+        let planned = fit.as_ref().map(|fit| fit.planned_bytes);
         let done = last.filter(|&status| status.is_final() && !request.retry.contains(&status));
         let status = match (done, &cell.work, fits) {
             (Some(done), ..) => format!("done: {done}"),
@@ -150,10 +162,14 @@ pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
             (None, Ok(_), Some(false)) => CellStatus::PredictedOom.to_string(),
             (None, Ok(_), _) => "to run".to_owned(),
         };
+        let needs = fit.filter(|_| done.is_none() && fits == Some(true)).map(|fit| fit.needs);
+        if let Some(needs) = &needs {
+            total.add(needs, 1);
+        }
         if as_json {
             let row = json!({
                 "key": cell.key, "settings": cell.settings, "status": status, "planned_bytes": planned,
-                "fits": fits, "reason": reason,
+                "fits": fits, "reason": reason, "needs": needs,
             });
             lines += &format!("{row}\n");
             continue;
@@ -163,9 +179,15 @@ pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
             name_of(&sweep.axes.keys, &cell.settings),
             status,
             planned.map(|bytes| binary(bytes as usize)).unwrap_or_default(),
+            needs
+                .as_ref()
+                .and_then(|needs| Some(wall_time(needs.time.as_ref()?.total_s)))
+                .unwrap_or_default(),
+            needs.as_ref().map(|needs| binary(needs.disk.total_bytes as usize)).unwrap_or_default(),
             // The rest, advice on keys to change, is in the line of the ledger.
             reason.as_deref().and_then(|reason| reason.split(';').next()).unwrap_or_default().to_owned(),
         ]);
     }
-    Ok(if as_json { lines } else { table.render(0) })
+    let needed = total.in_words().map(|words| format!("{words}\n")).unwrap_or_default();
+    Ok(if as_json { lines } else { table.render(0) + &needed })
 }

@@ -7,9 +7,10 @@ use super::cell::{Cell, headline};
 use super::display::Display;
 use super::rerun;
 use super::table::Tables;
-use super::work::Work;
+use super::work::{CellFit, Work};
 use crate::device::cuda;
 use crate::error::{Error, ErrorKind, IoContext, Result};
+use crate::forecast::TotalNeeds;
 use crate::format::plural;
 use crate::ranks::Stop;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured, SWEEPS};
@@ -81,6 +82,7 @@ impl<'a> Schedule<'a> {
         std::fs::create_dir_all(&attempts).at("create", &attempts)?;
         self.reattach()?;
         self.queue()?;
+        self.say_needs();
         self.tables.write(self.cells, &self.ledger)?;
         while !self.running.is_empty() || !self.waiting.is_empty() {
             if stop.requested() {
@@ -136,6 +138,22 @@ impl<'a> Schedule<'a> {
         }
         // Results of those that have ended are recorded before anything is queued.
         self.poll_running()
+    }
+
+    /// Says what the cells to run need, before they begin.
+    fn say_needs(&mut self) {
+        let mut total = TotalNeeds::default();
+        for &at in &self.waiting {
+            // A cell that cannot be planned, or does not fit, says so when its turn comes.
+            if let Ok(work) = &self.cells[at].work
+                && let Ok(CellFit { refusal: None, needs, .. }) = work.fit()
+            {
+                total.add(&needs, 1);
+            }
+        }
+        if let Some(words) = total.in_words() {
+            self.display.note(&words);
+        }
     }
 
     /// Queues every cell that is not done, and records those that are skipped.

@@ -1,12 +1,14 @@
 //! The work of a cell: its recipe and plan, and whether the plan fits in memory.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::forecast::check_fits;
 use crate::forecast::memory::peak_bytes;
+use crate::forecast::{RunNeeds, check_fits};
 use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::Plan;
 use crate::recipe::Recipe;
+use crate::results::progress::eprint_line;
+use crate::train::cpu_pace;
 
 /// The recipe of a cell and its plan.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub struct CellFit {
     pub planned_bytes: u64,
     /// The error if it does not fit; `None` if it does.
     pub refusal: Option<Error>,
+    /// Time and disk.
+    pub needs: RunNeeds,
 }
 
 impl Work {
@@ -40,6 +44,9 @@ impl Work {
             Err(e) if e.kind() == ErrorKind::DoesNotFit => Some(e),
             fits => fits.map(|()| None)?,
         };
-        Ok(CellFit { planned_bytes, refusal })
+        let pace = cpu_pace(&self.plan, &self.machine, eprint_line);
+        let machine = self.machine.clone().with_cpu_pace(pace);
+        let needs = RunNeeds::new(&self.plan, &programs, &machine, self.recipe.values().metrics.plots);
+        Ok(CellFit { planned_bytes, refusal, needs })
     }
 }

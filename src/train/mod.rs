@@ -1,6 +1,7 @@
 //! Training: one loop, for every number of ranks and every launcher.
 
 mod agreement;
+mod calibrate;
 mod conclude;
 mod context;
 mod gauges;
@@ -24,6 +25,7 @@ mod train_ranks;
 mod verified;
 
 pub use agreement::StepRequest;
+pub use calibrate::cpu_pace;
 pub use conclude::{Ended, mark_failed};
 pub use generate::choose;
 pub use init::{initialize, refresh_compute_copy};

@@ -325,6 +325,24 @@ impl Rank {
         Ok(())
     }
 
+    /// Evaluates the batch that was uploaded last, and passes every node, with its time, to `see`.
+    ///
+    /// # Errors
+    /// When the engine fails.
+    pub(super) fn time_evaluation(&mut self, mut see: impl FnMut(&Program, &Node, Duration)) -> Result<()> {
+        let programs = Arc::clone(&self.programs);
+        for section in [Some(&programs.evaluate), programs.generate.as_ref()].into_iter().flatten() {
+            let times = self.engine.time(section)?;
+            section
+                .program
+                .nodes
+                .iter()
+                .zip(times)
+                .for_each(|(node, time)| see(&section.program, node, time));
+        }
+        Ok(())
+    }
+
     fn next_batch(&mut self) -> Result<Batch> {
         if self.loader.is_none() {
             self.loader = Some(Loader::new(Arc::clone(&self.dataset), self.spec())?);

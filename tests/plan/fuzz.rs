@@ -3,7 +3,7 @@
 use crate::{corpus, device};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
-use xrun::forecast::{Forecast, listing};
+use xrun::forecast::{Forecast, RunNeeds, listing};
 use xrun::machine::{Machine, hardware};
 use xrun::model::Programs;
 use xrun::plan::Plan;
@@ -90,7 +90,9 @@ proptest! {
         };
         let Ok(plan) = Plan::new(&recipe, &corpus(vocab), &Machine::none()) else { return Ok(()) };
         let programs = Programs::new(&plan).map_err(|e| TestCaseError::fail(e.to_string()))?;
-        let found = Forecast::new(&plan, &programs, &[device(hardware::DEVICES[on].name)]);
+        let on = [device(hardware::DEVICES[on].name)];
+        let needs = RunNeeds::new(&plan, &programs, &Machine::none(), true);
+        let found = Forecast::new(&plan, &programs, needs, &on);
         let found = found.map_err(|e| TestCaseError::fail(e.to_string()))?;
         let json = serde_json::to_value(&found).map_err(|e| TestCaseError::fail(e.to_string()))?;
         prop_assert_eq!(json["memory"]["peak_bytes"].as_u64(), Some(found.memory.peak_bytes as u64));

@@ -7,7 +7,7 @@ mod memory;
 mod numbers;
 mod text;
 
-use xrun::forecast::Forecast;
+use xrun::forecast::{Forecast, RunNeeds};
 use xrun::machine::Machine;
 use xrun::model::Programs;
 use xrun::plan::{Corpus, Plan};
@@ -35,7 +35,9 @@ fn device(name: &str) -> Machine {
 }
 
 fn forecast(plan: &Plan, on: &[Machine]) -> Forecast {
-    Forecast::new(plan, &programs(plan), on).expect("a forecast")
+    let programs = programs(plan);
+    let needs = RunNeeds::new(plan, &programs, &Machine::none(), true);
+    Forecast::new(plan, &programs, needs, on).expect("a forecast")
 }
 
 /// A model small enough to print whole.

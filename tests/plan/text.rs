@@ -34,6 +34,8 @@ fn the_report_of_a_tiny_plan() {
 
     Checkpoint  486.75 KiB = 41,536 parameters × 12 B (fp32 weight and two moments)
 
+    Disk  about 1.05 MiB: 1 checkpoint of 486.75 KiB, rows and log 24.70 KiB, pictures 560.00 KiB
+
     Memory of a rank  756,224 B = 738.50 KiB
       state                696,320  680.00 KiB
         params             173,312  169.25 KiB

@@ -5,7 +5,7 @@
 
 pub mod algorithms;
 mod availability;
-mod cache;
+pub mod cache;
 mod collectives;
 pub mod compiler;
 mod context;

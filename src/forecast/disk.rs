@@ -1,0 +1,72 @@
+//! What a run leaves on the disk.
+
+use crate::device::DType;
+use crate::model::Programs;
+use crate::plan::{CheckpointInterval, Plan, times_due};
+use serde::Serialize;
+
+/// Bytes of a row of `metrics.csv` and one of `timing.csv`, as long runs wrote them.
+const ROW_BYTES: u64 = 64 + 176;
+
+/// Bytes of summary, environment, recipe, tokenizer and log of a run with a small tokenizer.
+const TEXT_BYTES: u64 = 24 << 10;
+
+/// Bytes of the pictures of a run: six in two themes, as SVG and as PNG.
+const PICTURE_BYTES: u64 = 560 << 10;
+
+/// Bytes that a run needs on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Disk {
+    /// One checkpoint, without its few KiB of manifest.
+    pub checkpoint_bytes: u64,
+    /// Checkpoints that stay.
+    pub checkpoints: u64,
+    /// Rows, summary, log, recipe; about.
+    pub text_bytes: u64,
+    /// Pictures; about.
+    pub picture_bytes: u64,
+    /// What stays when the run has ended.
+    pub total_bytes: u64,
+    /// The most that is needed at one time: an old checkpoint is removed after the next is written.
+    pub peak_bytes: u64,
+}
+
+impl Disk {
+    /// Returns what a run of this plan needs. `plots` is true if it draws its pictures.
+    pub fn new(plan: &Plan, programs: &Programs, plots: bool) -> Self {
+        let keep = plan.intervals.keep as u64;
+        let written = match plan.intervals.checkpoint {
+            CheckpointInterval::Steps(interval) => times_due(interval as u64, 0, plan.steps as u64),
+            // How many depends on the time that the run takes.
+            CheckpointInterval::Time(_) => keep,
+        };
+        let checkpoint_bytes = checkpoint_bytes(programs) as u64;
+        let checkpoints = keep.min(written);
+        let text_bytes = (plan.steps as u64).saturating_mul(ROW_BYTES).saturating_add(TEXT_BYTES);
+        let picture_bytes = if plots { PICTURE_BYTES } else { 0 };
+        let total_bytes = checkpoint_bytes
+            .saturating_mul(checkpoints)
+            .saturating_add(text_bytes)
+            .saturating_add(picture_bytes);
+        let replaced = if keep > 0 && written > keep { checkpoint_bytes } else { 0 };
+        Self {
+            checkpoint_bytes,
+            checkpoints,
+            text_bytes,
+            picture_bytes,
+            total_bytes,
+            peak_bytes: total_bytes.saturating_add(replaced),
+        }
+    }
+}
+
+/// Bytes that a checkpoint has for each parameter: the weight and the optimizer's slots, in fp32 whatever their format
+/// in memory.
+pub(super) fn checkpoint_bytes_per_parameter(programs: &Programs) -> usize {
+    DType::F32.size() * (1 + programs.state.optimizer_slots.len())
+}
+
+/// Bytes of a checkpoint, without its few KiB of manifest.
+pub(super) fn checkpoint_bytes(programs: &Programs) -> usize {
+    checkpoint_bytes_per_parameter(programs) * programs.state.parameter_count()
+}

@@ -1,0 +1,138 @@
+//! What runs need before they begin: time and disk, of one run and of several together.
+
+use super::{Basis, Disk, RunTime};
+use crate::format::{binary, plural, thousands, wall_time};
+use crate::machine::Machine;
+use crate::model::Programs;
+use crate::plan::Plan;
+use serde::Serialize;
+
+/// Time and disk of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunNeeds {
+    /// Its time; `None` where nothing is known of the machine's speed.
+    pub time: Option<RunTime>,
+    /// Its files.
+    pub disk: Disk,
+}
+
+impl RunNeeds {
+    /// Returns what a run on a machine needs; `plots` is true if it draws its pictures.
+    pub fn new(plan: &Plan, programs: &Programs, machine: &Machine, plots: bool) -> Self {
+        let disk = Disk::new(plan, programs, plots);
+        Self { time: RunTime::new(plan, programs, machine, plots), disk }
+    }
+}
+
+/// Time and disk of several runs, one after another.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TotalNeeds {
+    runs: usize,
+    /// Seconds of those whose time is known, expected, at the fastest and at the slowest pace.
+    seconds: (f64, f64, f64),
+    is_bound: bool,
+    unknown: usize,
+    bytes: u64,
+    /// The most that a run needs beyond what it leaves.
+    passing_bytes: u64,
+}
+
+impl TotalNeeds {
+    /// Adds `times` runs.
+    pub fn add(&mut self, needs: &RunNeeds, times: usize) {
+        self.runs += times;
+        match &needs.time {
+            Some(time) => {
+                let n = times as f64;
+                self.seconds.0 += n * time.total_s;
+                self.seconds.1 += n * time.range_s.0;
+                self.seconds.2 += n * time.range_s.1;
+                self.is_bound |= time.basis == Basis::GpuPeaks;
+            }
+            None => self.unknown += times,
+        }
+        self.bytes = self.bytes.saturating_add(needs.disk.total_bytes.saturating_mul(times as u64));
+        self.passing_bytes = self.passing_bytes.max(needs.disk.peak_bytes - needs.disk.total_bytes);
+    }
+
+    /// Returns the needs in words: `20 runs: about 6m12s, and about 3.1 MiB on the disk`; `None` without a run.
+    pub fn in_words(&self) -> Option<String> {
+        if self.runs == 0 {
+            return None;
+        }
+        let (seconds, low, high) = self.seconds;
+        let at_least = if self.is_bound { "at least" } else { "about" };
+        let range = match high > super::run_time::STEADY * low {
+            true => format!(" ({} to {})", wall_time(low), wall_time(high)),
+            false => String::new(),
+        };
+        let time = match self.unknown {
+            0 => format!("{at_least} {}{range}", wall_time(seconds)),
+            unknown if unknown == self.runs => "for a time that is not known in advance".to_owned(),
+            unknown => format!(
+                "{at_least} {}{range} and the time of {} that is not known in advance",
+                wall_time(seconds),
+                thousands(unknown)
+            ),
+        };
+        let bytes = binary(self.bytes.saturating_add(self.passing_bytes) as usize);
+        Some(format!(
+            "{} run{}: {time}, and about {bytes} on the disk",
+            thousands(self.runs),
+            plural(self.runs)
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn needs(total_s: Option<f64>, spread: (f64, f64)) -> RunNeeds {
+        let time = total_s.map(|total_s| RunTime {
+            step_s: 0.1,
+            training_s: total_s,
+            evaluations: 0,
+            evaluating_s: 0.0,
+            checkpoints: 0,
+            saving_s: None,
+            sampling_s: 0.0,
+            around_s: 0.0,
+            total_s,
+            range_s: (total_s * spread.0, total_s * spread.1),
+            basis: Basis::MeasuredCpu,
+        });
+        let disk = Disk {
+            checkpoint_bytes: 1 << 20,
+            checkpoints: 1,
+            text_bytes: 0,
+            picture_bytes: 0,
+            total_bytes: 1 << 20,
+            peak_bytes: 2 << 20,
+        };
+        RunNeeds { time, disk }
+    }
+
+    #[test]
+    fn runs_add_up_and_one_checkpoint_at_a_time_is_replaced() {
+        let mut total = TotalNeeds::default();
+        assert_eq!(total.in_words(), None);
+        total.add(&needs(Some(60.0), (1.0, 1.0)), 3);
+        assert_eq!(total.in_words().unwrap(), "3 runs: about 3m00s, and about 4.00 MiB on the disk");
+        total.add(&needs(Some(60.0), (0.5, 1.5)), 1);
+        assert_eq!(
+            total.in_words().unwrap(),
+            "4 runs: about 4m00s (3m30s to 4m30s), and about 5.00 MiB on the disk"
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_said() {
+        let mut total = TotalNeeds::default();
+        total.add(&needs(None, (1.0, 1.0)), 2);
+        let words = total.in_words().unwrap();
+        assert_eq!(words, "2 runs: for a time that is not known in advance, and about 3.00 MiB on the disk");
+        total.add(&needs(Some(5.0), (1.0, 1.0)), 1);
+        assert!(total.in_words().unwrap().contains("about 5.0 s and the time of 2 that is not known"));
+    }
+}

@@ -1,0 +1,174 @@
+//! The predicted time of a whole run on this machine: steps, evaluations, checkpoints, samples.
+
+use super::time::{section_seconds, sections_of_a_step};
+use crate::exec::Section;
+use crate::format::wall_time;
+use crate::machine::{CpuPace, GpuModel, Limits, Machine, hardware};
+use crate::model::Programs;
+use crate::plan::{CheckpointInterval, Plan, times_due};
+use serde::Serialize;
+
+/// Ratio of the slowest to the fastest measured step above which a time is told as a range: others use the machine.
+pub(super) const STEADY: f64 = 1.15;
+
+/// Seconds of the CPU to choose a token by one of its logits: on a Xeon server, 48 ns per entry of the vocabulary.
+const SAMPLING_S_PER_LOGIT: f64 = 48e-9;
+
+/// Seconds from the start of the program to the first step of a run on generated text, and of drawing its pictures, on a
+/// Xeon server.
+const START_S: f64 = 0.25;
+const PLOTS_S: f64 = 0.5;
+
+/// The predicted time of a run, in seconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunTime {
+    /// An optimizer step.
+    pub step_s: f64,
+    /// All steps.
+    pub training_s: f64,
+    /// Number of evaluations.
+    pub evaluations: u64,
+    /// All of them.
+    pub evaluating_s: f64,
+    /// Number of checkpoints that are written.
+    pub checkpoints: u64,
+    /// All of them; `None` where the speed of the disk is not known.
+    pub saving_s: Option<f64>,
+    /// All samples.
+    pub sampling_s: f64,
+    /// Opening the corpus, planning, and drawing the pictures.
+    pub around_s: f64,
+    /// The sum.
+    pub total_s: f64,
+    /// The sum at the pace of the fastest and of the slowest measured step; equal to it for a GPU.
+    pub range_s: (f64, f64),
+    /// What the prediction rests on.
+    pub basis: Basis,
+}
+
+/// What a prediction of time rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// Measured nodes of small models on this CPU.
+    MeasuredCpu,
+    /// Published peaks of the GPU: a lower bound.
+    GpuPeaks,
+}
+
+impl RunTime {
+    /// Predicts a run on the machine that the plan is for; `None` where nothing is known of its speed. `plots` is true if
+    /// it draws its pictures.
+    pub fn new(plan: &Plan, programs: &Programs, machine: &Machine, plots: bool) -> Option<Self> {
+        let gpu = plan.execution.gpu.and_then(|gpu| machine.gpu(gpu));
+        let mut time = Self::without_start(plan, programs, machine, gpu)?;
+        time.around_s = START_S + if plots { PLOTS_S } else { 0.0 };
+        time.total_s += time.around_s;
+        time.range_s = (time.range_s.0 + time.around_s, time.range_s.1 + time.around_s);
+        Some(time)
+    }
+
+    fn without_start(
+        plan: &Plan,
+        programs: &Programs,
+        machine: &Machine,
+        gpu: Option<&GpuModel>,
+    ) -> Option<Self> {
+        match (gpu, &machine.cpu_pace) {
+            (Some(gpu), _) => {
+                let limits = hardware::by_driver_name(&gpu.name)?.limits?;
+                Some(Self::on_gpu(plan, programs, &limits))
+            }
+            (None, Some(pace)) => Some(Self::on_cpu(plan, programs, pace)),
+            (None, None) => None,
+        }
+    }
+
+    /// Returns the time in words: `about 21 s`, with a range where the machine is not steady.
+    pub fn in_words(&self) -> String {
+        let (low, high) = self.range_s;
+        let about = wall_time(self.total_s);
+        match self.basis {
+            Basis::GpuPeaks => format!("at least {about}"),
+            Basis::MeasuredCpu if high > STEADY * low => {
+                format!("about {about} ({} to {})", wall_time(low), wall_time(high))
+            }
+            Basis::MeasuredCpu => format!("about {about}"),
+        }
+    }
+
+    fn on_gpu(plan: &Plan, programs: &Programs, limits: &Limits) -> Self {
+        Self::from_sections(plan, programs, None, Basis::GpuPeaks, |section| {
+            section_seconds(plan, section, limits)
+        })
+    }
+
+    fn on_cpu(plan: &Plan, programs: &Programs, pace: &CpuPace) -> Self {
+        // Ranks on one machine share its threads: their work adds up.
+        let ranks = plan.batch.world_size as f64;
+        let node = |section: &Section| -> f64 {
+            let cost = |node| (section.program.cost(node).work(), node.op.name());
+            section.program.nodes.iter().map(cost).map(|(work, op)| pace.seconds(op, work)).sum()
+        };
+        let speed = Some(pace.write_bytes_per_s).filter(|speed| *speed > 0.0);
+        let mut time =
+            Self::from_sections(plan, programs, speed, Basis::MeasuredCpu, |section| ranks * node(section));
+        time.range_s = (time.total_s * pace.spread.0, time.total_s * pace.spread.1);
+        time
+    }
+
+    fn from_sections(
+        plan: &Plan,
+        programs: &Programs,
+        write_bytes_per_s: Option<f64>,
+        basis: Basis,
+        seconds: impl Fn(&Section) -> f64,
+    ) -> Self {
+        let steps = plan.steps as u64;
+        let intervals = &plan.intervals;
+        let step_s: f64 = sections_of_a_step(plan, programs)
+            .into_iter()
+            .map(|(section, times)| times as f64 * seconds(section))
+            .sum();
+        let training_s = step_s * steps as f64;
+        let evaluations = times_due(intervals.validation as u64, 0, steps);
+        // A section is one local batch of every rank: a global batch of an evaluation has as many as a step.
+        let sections = plan.evaluated_batches().0 * plan.batch.micro_steps;
+        let evaluating_s = (evaluations * sections as u64) as f64 * seconds(&programs.evaluate);
+        let sampling_s = programs.generate.as_ref().map_or(0.0, |section| {
+            let tokens = times_due(intervals.generation as u64, 0, steps) as f64
+                * plan.generation.tokens.min(plan.batch.seq_len) as f64;
+            let logits = plan.generation.samples as f64 * plan.model.vocab_size as f64;
+            // Rank 0 generates alone.
+            let section = seconds(section) / plan.batch.world_size.max(1) as f64;
+            tokens * (section + logits * SAMPLING_S_PER_LOGIT)
+        });
+        let before_saving = training_s + evaluating_s + sampling_s;
+        let checkpoints = checkpoints(plan, before_saving);
+        let bytes = super::disk::checkpoint_bytes(programs) as f64;
+        let saving_s = write_bytes_per_s.map(|speed| checkpoints as f64 * bytes / speed);
+        let total_s = before_saving + saving_s.unwrap_or(0.0);
+        Self {
+            step_s,
+            training_s,
+            evaluations,
+            evaluating_s,
+            checkpoints,
+            saving_s,
+            sampling_s,
+            around_s: 0.0,
+            total_s,
+            range_s: (total_s, total_s),
+            basis,
+        }
+    }
+}
+
+/// Returns the number of checkpoints that a run of so many seconds writes.
+fn checkpoints(plan: &Plan, seconds: f64) -> u64 {
+    match plan.intervals.checkpoint {
+        _ if plan.intervals.keep == 0 => 0,
+        CheckpointInterval::Steps(interval) => times_due(interval as u64, 0, plan.steps as u64),
+        CheckpointInterval::Time(period) => 1 + (seconds / period.as_secs_f64()) as u64,
+    }
+}

@@ -1,0 +1,163 @@
+//! Measures the pace of the CPU once, for predictions: training steps of three small models, timed node by node.
+
+use super::prepare::prepare;
+use super::rank::Rank;
+use crate::device::communicator::SingleRank;
+use crate::device::cpu::Pool;
+use crate::device::cuda::cache::cache_folder;
+use crate::device::{DType, Device};
+use crate::error::{Error, IoContext, Result};
+use crate::ir::{Node, Program};
+use crate::machine::{CpuPace, Gpus, Machine, NodeTime};
+use crate::plan::Plan;
+use crate::recipe;
+use crate::results::provenance::{Build, Cpu};
+use crate::results::{atomic, quantiles};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Steps of each model before the measured ones, and measured ones.
+const STEPS: (usize, usize) = (1, 8);
+
+/// Bytes written to measure the disk.
+const WRITTEN_BYTES: usize = 32 << 20;
+
+/// Models from tiny to as large as a CPU trains in a fraction of a second per step. Ops of a plan lie between their
+/// shapes or above.
+const MODELS: [[&str; 6]; 3] = [
+    [
+        "model.dim=32",
+        "model.n_heads=2",
+        "model.head_dim=16",
+        "model.ffn_dim=96",
+        "training.seq_len=32",
+        "training.local_batch_size=2",
+    ],
+    [
+        "model.dim=128",
+        "model.n_heads=4",
+        "model.head_dim=32",
+        "model.ffn_dim=384",
+        "training.seq_len=128",
+        "training.local_batch_size=16",
+    ],
+    [
+        "model.dim=384",
+        "model.n_heads=6",
+        "model.head_dim=64",
+        "model.ffn_dim=1152",
+        "training.seq_len=256",
+        "training.local_batch_size=4",
+    ],
+];
+
+/// Returns the pace of this machine's CPU for a plan that runs on it: from the cache folder, or measured now, which takes
+/// a few seconds, and kept there. `None` for a plan on a GPU, without a cache folder, and where it cannot be measured:
+/// then `say` is called with the reason, as it is before a measurement.
+pub fn cpu_pace(plan: &Plan, machine: &Machine, say: impl Fn(&str)) -> Option<Arc<CpuPace>> {
+    if plan.execution.gpu.is_some() || machine.hardware.is_some() || machine.gpus == Gpus::Unknown {
+        return None;
+    }
+    let folder = cache_folder()?;
+    let (threads, dtype) = (plan.execution.threads, plan.act_dtype());
+    let path = cache_file(&folder, threads, dtype);
+    let read = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    if let Some(pace) = read {
+        return Some(Arc::new(pace));
+    }
+    say("measuring the speed of this CPU once, for predictions: a few seconds");
+    let measured = std::fs::create_dir_all(&folder)
+        .at("create", &folder)
+        .and_then(|()| measure(threads, dtype, machine, &folder))
+        .and_then(|pace| write(&path, &pace).map(|()| pace));
+    match measured {
+        Ok(pace) => Some(Arc::new(pace)),
+        Err(e) => {
+            say(&format!("the speed of this CPU is not known: {e}"));
+            None
+        }
+    }
+}
+
+fn write(path: &Path, pace: &CpuPace) -> Result<()> {
+    let text = serde_json::to_vec(pace);
+    atomic::write(path, &text.map_err(|e| Error::failed(format!("cannot write the pace of the CPU: {e}")))?)
+}
+
+/// The file of a CPU, a number of threads, a number format and a build.
+fn cache_file(folder: &Path, threads: usize, dtype: DType) -> PathBuf {
+    let cpu = Cpu::detect(threads);
+    let what = format!("{cpu:?} {dtype} {:?}", Build::of_this_binary());
+    let hash = blake3::hash(what.as_bytes()).to_hex();
+    folder.join(format!("cpu-pace-{}.json", &hash[..16]))
+}
+
+fn measure(threads: usize, dtype: DType, machine: &Machine, folder: &Path) -> Result<CpuPace> {
+    let mut nodes = Vec::new();
+    let mut spread = (f64::INFINITY, 0.0f64);
+    for model in MODELS {
+        let steps = time_model(&model, threads, dtype, machine, &mut nodes)?;
+        let median = quantiles::median(steps.iter().copied()).unwrap_or(f64::NAN);
+        for step in steps {
+            spread = (spread.0.min(step / median), spread.1.max(step / median));
+        }
+    }
+    let write_bytes_per_s = write_speed(folder)?;
+    let mut pace = CpuPace::new(threads, nodes);
+    (pace.spread, pace.write_bytes_per_s) = (spread, write_bytes_per_s);
+    Ok(pace)
+}
+
+/// Trains a few steps of a model, adds the time of every node to `nodes`, and returns the seconds of each step.
+fn time_model(
+    model: &[&str],
+    threads: usize,
+    dtype: DType,
+    machine: &Machine,
+    nodes: &mut Vec<(String, NodeTime)>,
+) -> Result<Vec<f64>> {
+    let dtype = if dtype == DType::Bf16 { "bf16" } else { "fp32" };
+    let mut settings: Vec<String> = model.iter().map(ToString::to_string).collect();
+    settings.extend(
+        ["model.n_layers=1", "data.corpus=random", "engine.device=cpu", "generation.samples=1"]
+            .map(str::to_owned),
+    );
+    settings.push(format!("engine.threads={threads}"));
+    settings.push(format!("training.dtype={dtype}"));
+    settings.push(format!("training.steps={}", STEPS.0 + STEPS.1));
+    let recipe = recipe::load_str(Path::new("calibration"), "", &settings, std::iter::empty(), machine)?;
+    let (plan, programs, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
+    let device = Device::open(None, Arc::new(Pool::new(threads)?))?;
+    let mut rank =
+        Rank::new(Arc::new(plan), Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))?;
+    for _ in 0..STEPS.0 {
+        rank.time_step(|_, _, _| {})?;
+    }
+    let mut steps = Vec::new();
+    for _ in 0..STEPS.1 {
+        let mut step = Duration::ZERO;
+        rank.time_step(|program, node, time| {
+            step += time;
+            nodes.push(timed(program, node, time));
+        })?;
+        rank.time_evaluation(|program, node, time| nodes.push(timed(program, node, time)))?;
+        steps.push(step.as_secs_f64());
+    }
+    Ok(steps)
+}
+
+fn timed(program: &Program, node: &Node, time: Duration) -> (String, NodeTime) {
+    let work = program.cost(node).work();
+    (node.op.name().to_owned(), NodeTime { work, seconds: time.as_secs_f64() })
+}
+
+/// Returns the bytes per second of writing a file to the disk.
+fn write_speed(folder: &Path) -> Result<f64> {
+    let bytes = vec![0x5au8; WRITTEN_BYTES];
+    let began = Instant::now();
+    let mut file = tempfile::tempfile_in(folder).at("create a temporary file in", folder)?;
+    file.write_all(&bytes).and_then(|()| file.sync_all()).at("write a temporary file in", folder)?;
+    Ok(WRITTEN_BYTES as f64 / began.elapsed().as_secs_f64())
+}
