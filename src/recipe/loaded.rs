@@ -120,10 +120,17 @@ impl Recipe {
         self.merged.layer(key)
     }
 
-    /// Returns every key with its value as written in TOML (`None` when unset) and its layer, in the order of
-    /// the table.
+    /// Returns every key with its value in TOML, as written or derived from others (`None` when unset), and its layer,
+    /// in the order of the table.
     pub fn explain(&self) -> Vec<(&'static Key, Option<String>, Layer)> {
-        values(&self.written).into_iter().map(|(key, value)| (key, value, self.layer(key.path))).collect()
+        let explained = |((key, written), (_, settled)): (
+            (&'static Key, Option<String>),
+            (_, Option<String>),
+        )| match (written, settled) {
+            (None, Some(value)) => (key, Some(value), Layer::Derived { rule: key.unset }),
+            (written, _) => (key, written, self.layer(key.path)),
+        };
+        values(&self.written).into_iter().zip(values(&self.settled)).map(explained).collect()
     }
 
     /// Returns the values of the measuring keys, in TOML.

@@ -12,6 +12,7 @@ mod batch;
 pub mod builtin;
 mod checks;
 mod define;
+pub mod derived;
 mod diagnostic;
 mod diff;
 mod files;

@@ -114,6 +114,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "optimizer.weight_decay" => curve("0.5"),
 
         "lr_scheduler.warmup_steps" => curve("1"),
+        "lr_scheduler.warmup_ratio" => curve("0.5"),
         "lr_scheduler.min_lr_ratio" => curve("0.5"),
         "lr_scheduler.decay" => curve("linear"),
         "lr_scheduler.decay_ratio" => curve_of(&["lr_scheduler.decay=wsd"], "0.9"),
