@@ -19,10 +19,12 @@ mod profile;
 mod report;
 pub mod resume;
 pub mod run;
+mod runs;
 mod sample;
 mod schema;
 mod sweep;
 mod terminal;
+mod what;
 
 pub use arguments::normalize_args;
 pub use command::{Cli, Command};

@@ -1,9 +1,9 @@
 //! `xrun profile RECIPE`, and `xrun ops bench RECIPE`.
 
 use super::terminal::print;
+use super::what::RecipeArguments;
 use crate::error::{IoContext, Result};
 use crate::machine::Machine;
-use crate::recipe;
 use crate::train::{OpTime, Profile, ProfileRequest, profile};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -14,11 +14,9 @@ use std::time::Duration;
 /// Arguments of `xrun profile`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The recipe: a file, or the name of a built-in one.
-    pub recipe: PathBuf,
-    /// Keys to change, as `section.key=value`.
-    #[arg(value_name = "KEY=VALUE")]
-    pub overrides: Vec<String>,
+    /// What to measure.
+    #[command(flatten)]
+    pub what: RecipeArguments,
     /// Steps before the measurement.
     #[arg(long, default_value_t = 3)]
     pub warmup: u16,
@@ -51,7 +49,7 @@ pub fn bench(args: &Args) -> Result<()> {
 
 fn measure(args: &Args, by_shape: bool) -> Result<()> {
     let machine = Machine::here();
-    let recipe = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &machine)?;
+    let recipe = args.what.load(&machine)?;
     let request =
         ProfileRequest { warmup: usize::from(args.warmup), steps: usize::from(args.steps), by_shape };
     let found = profile(&recipe, &machine, request)?;

@@ -4,6 +4,7 @@
 
 use super::merge::Merged;
 use super::schema::{LrScheduler, Model, Values};
+use std::cmp::Ordering;
 
 /// Width of a head where a recipe sets neither the number nor the width of heads, in elements.
 const HEAD_DIM: usize = 32;
@@ -43,14 +44,22 @@ pub fn warmup_steps(scheduler: &LrScheduler, steps: usize) -> usize {
     scheduler.warmup_steps.unwrap_or_else(share)
 }
 
-/// Fills in what `values` leave unset. Of a warm-up in steps and one as a share, the one of the higher layer holds.
-pub(super) fn derive(values: &mut Values, layers: &Merged) {
+/// Fills in what `values` leave unset.
+pub(super) fn derive(values: &mut Values) {
     let scheduler = &mut values.lr_scheduler;
-    if layers.position("lr_scheduler.warmup_ratio") > layers.position("lr_scheduler.warmup_steps") {
-        scheduler.warmup_steps = None;
-    }
     scheduler.warmup_steps = Some(warmup_steps(scheduler, values.training.steps));
     scheduler.warmup_ratio = None;
     let model = &mut values.model;
     (model.n_heads, model.ffn_dim) = (Some(n_heads(model)), Some(ffn_dim(model)));
+}
+
+/// Unsets what a higher layer replaces by another key: of a warm-up in steps and one as a ratio the lower one. In one layer they
+/// contradict each other, and both stay.
+pub(super) fn drop_superseded(values: &mut Values, layers: &Merged) {
+    let position = |key| layers.position(key);
+    match position("lr_scheduler.warmup_steps").cmp(&position("lr_scheduler.warmup_ratio")) {
+        Ordering::Less => values.lr_scheduler.warmup_steps = None,
+        Ordering::Greater => values.lr_scheduler.warmup_ratio = None,
+        Ordering::Equal => {}
+    }
 }

@@ -49,7 +49,7 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize
         Ok(path.to_string_lossy().into_owned())
     };
     let mut settled = written.clone();
-    derive(&mut settled, layers);
+    derive(&mut settled);
     settled.parallelism.world_size = world_size.map_or(WorldSize::Auto, WorldSize::Fixed);
     settled.data.corpus = absolute("data.corpus", &written.data.corpus)?;
     settled.data.tokenizer = absolute("data.tokenizer", &written.data.tokenizer)?;
@@ -110,6 +110,6 @@ mod tests {
         let stored = serde_json::to_string(&recipe.to_stored()).unwrap();
         let again = serde_json::from_str::<crate::recipe::StoredRecipe>(&stored).unwrap().load().unwrap();
         assert_eq!((again.hash(), again.world_size()), (recipe.hash(), 4));
-        assert_eq!((again.values(), again.name(), again.files()), (recipe.values(), "r", recipe.files()));
+        assert_eq!((again.values(), again.name(), again.copy()), (recipe.values(), "r", recipe.copy()));
     }
 }
