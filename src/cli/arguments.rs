@@ -70,7 +70,7 @@ pub fn nearest_command(word: &str) -> Option<String> {
 }
 
 /// Returns the index of the first argument that is neither an option nor an option's value.
-fn first_word(arguments: &[OsString]) -> Option<usize> {
+pub(super) fn first_word(arguments: &[OsString]) -> Option<usize> {
     let mut at = 1;
     while let Some(argument) = arguments.get(at) {
         let text = argument.to_string_lossy();

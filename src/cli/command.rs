@@ -1,8 +1,8 @@
 //! The commands and their arguments.
 
 use super::{
-    compare, completions, data, doctor, export, init, inspect, keep, ls, ops, plan, profile, report, resume,
-    run, runs, sample, schema, sweep,
+    compare, complete, completions, data, doctor, export, init, inspect, keep, ls, ops, plan, profile,
+    report, resume, run, runs, sample, schema, sweep,
 };
 use crate::ranks;
 use clap::{Parser, Subcommand};
@@ -78,6 +78,9 @@ pub enum Command {
     Ops(ops::Args),
     /// Write the tensors of a recipe's first step, for comparison with another implementation.
     Inspect(inspect::Args),
+    /// Candidates for the last word of a command line; completion scripts call it.
+    #[command(hide = true)]
+    Complete(complete::Args),
     /// A rank of a run whose launcher is `process`; xrun starts it.
     #[command(hide = true, name = ranks::process::WORKER)]
     Worker,

@@ -2,8 +2,8 @@
 
 use super::arguments::nearest_command;
 use super::{
-    Cli, Command, compare, completions, data, doctor, export, init, inspect, keep, ls, ops, plan, profile,
-    report, resume, run, runs, sample, schema, sweep,
+    Cli, Command, compare, complete, completions, data, doctor, export, init, inspect, keep, ls, ops, plan,
+    profile, report, resume, run, runs, sample, schema, sweep,
 };
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
@@ -41,7 +41,8 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Resume(a) => return resume::request(&a).map(train),
         Command::Worker => return Ok(Next::TrainAsWorker),
         Command::Compare(a) => compare::run(&a),
-        Command::Completions(a) => completions::run(&a, &mut Cli::command()),
+        Command::Complete(a) => complete::run(&a, &built()),
+        Command::Completions(a) => completions::run(&a, &built()),
         Command::Data(a) => data::run(&a),
         Command::Doctor(a) => doctor::run(&a),
         Command::Export(a) => export::run(&a),
@@ -59,6 +60,13 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Sweep(a) => sweep::run(&a),
     }
     .map(|()| Next::Done)
+}
+
+/// Returns the commands, with everything that clap adds to them.
+fn built() -> clap::Command {
+    let mut command = Cli::command();
+    command.build();
+    command
 }
 
 /// Adds the command that the user probably meant: `xrun sampel` is read as `xrun run sampel`.

@@ -4,6 +4,7 @@ mod arguments;
 mod command;
 mod compare;
 mod compile;
+mod complete;
 mod completions;
 mod data;
 mod dispatch;
