@@ -224,6 +224,9 @@ sections! {
         /// Text that separates two documents of a text corpus.
         document_separator: Option<String> = None;
             Training, Type::Text, "\"<|endoftext|>\"" => unset("each file is one document");
+        /// Endings of the files that a folder of text is searched for.
+        extensions: Vec<String> = vec![".txt".to_owned(), ".md".to_owned()];
+            Training, Type::Extensions, "[\".py\", \".rs\"]" => implied("[\".txt\", \".md\"]");
         /// Allow a training sequence to span several documents.
         cross_documents: bool = true; Training, Type::Bool, "false";
         /// Fraction of a corpus that is held out, from its end; or a corpus of its own.

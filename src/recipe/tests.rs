@@ -312,6 +312,34 @@ fn a_warm_up_as_a_share_follows_the_steps() {
 }
 
 #[test]
+fn names_of_other_frameworks_lead_to_what_is_meant() {
+    let refused = |text: &str| load_text(text).expect_err("unknown").message().to_owned();
+    assert!(refused("[model]\nmlp_ratio = 4").contains("model.ffn_dim = ratio · model.dim"));
+    assert!(refused("epochs = 3").contains("training.steps counts optimizer steps"));
+    let argument = load_over("", &["training.num_train_epochs=3"], &[]).expect_err("unknown");
+    assert!(argument.message().contains("training.steps counts"), "{argument}");
+}
+
+#[test]
+fn endings_have_a_dot_and_are_hashed_where_they_are_not_the_first_default() {
+    let hash = |text: &str| load_text(text).expect("valid").hash();
+    assert_eq!(hash(""), hash("[data]\nextensions = [\".txt\", \".md\"]"));
+    assert_ne!(hash(""), hash("[data]\nextensions = [\".py\"]"));
+    for (wrong, why) in [
+        ("[\"py\"]", "write \".py\""),
+        ("[]", "an empty list"),
+        ("[\".a\", \".a\"]", "twice"),
+        ("[\".tar.gz\"]", "is no ending"),
+        ("[\".bin\"]", "token shards"),
+        ("\".py\"", "a string"),
+        ("[3]", "a number"),
+    ] {
+        let error = load_text(&format!("[data]\nextensions = {wrong}")).expect_err(wrong);
+        assert!(error.message().contains(why), "{wrong}: {error}");
+    }
+}
+
+#[test]
 fn explanations_show_what_is_derived() {
     let recipe = load_over("", &["model.dim=64"], &[]).expect("valid");
     let explained = recipe.explain();
