@@ -71,27 +71,40 @@ fn table(found: &Profile) -> String {
             limits.flops / 1e12
         );
     }
+    // Budgets are known where limits were measured.
+    let budgets = |budget: &str, of_it: &str| match found.limits {
+        Some(_) => format!(" {budget:>9} {of_it:>7}"),
+        None => String::new(),
+    };
     let _ = writeln!(
         text,
-        "{:<22} {:<13} {:>5} {:>10} {:>7} {:>9} {:>8} {:>9} {:>7}",
-        "op", "phase", "calls", "ms/step", "share", "GFLOP/s", "GB/s", "budget ms", "of it"
+        "{:<22} {:<13} {:>5} {:>10} {:>7} {:>9} {:>8}{}",
+        "op",
+        "phase",
+        "calls",
+        "ms/step",
+        "share",
+        "GFLOP/s",
+        "GB/s",
+        budgets("budget ms", "of it")
     );
     for t in &found.ops {
         let seconds = t.time.as_secs_f64();
         let rate =
             |amount: f64| if amount > 0.0 { format!("{:.1}", amount / seconds / 1e9) } else { String::new() };
         let phase = format!("{:?}", t.phase).to_lowercase();
+        let budget = t.budget.map_or(String::new(), |b| format!("{:.3}", b.as_secs_f64() * 1e3));
+        let of_it = t.budget.map_or(String::new(), |b| format!("{:.0}%", 100.0 * b.as_secs_f64() / seconds));
         let _ = writeln!(
             text,
-            "{:<22} {phase:<13} {:>5} {:>10.3} {:>6.1}% {:>9} {:>8} {:>9} {:>7}  {}",
+            "{:<22} {phase:<13} {:>5} {:>10.3} {:>6.1}% {:>9} {:>8}{}  {}",
             t.op,
             t.calls,
             seconds * 1e3,
             100.0 * seconds / total.as_secs_f64(),
             rate(t.product_flops),
             rate(t.bytes),
-            t.budget.map_or(String::new(), |b| format!("{:.3}", b.as_secs_f64() * 1e3)),
-            t.budget.map_or(String::new(), |b| format!("{:.0}%", 100.0 * b.as_secs_f64() / seconds)),
+            budgets(&budget, &of_it),
             t.shapes
         );
     }

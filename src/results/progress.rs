@@ -170,9 +170,9 @@ impl Progress {
         }
     }
 
-    /// Removes the live line and prints the result of the run.
+    /// Removes the live line and prints the result of the run. Why it did not end as planned is the error that follows.
     pub fn finish(mut self, summary: &Summary) {
-        let text = result(summary);
+        let text = result(&Summary { reason: None, ..summary.clone() });
         match &mut self.sink {
             Sink::Live(bar) => {
                 bar.finish_and_clear();
@@ -248,7 +248,7 @@ fn live_line(total_steps: u64) -> ProgressBar {
     // https://no-color.org: set and not empty means no colour.
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let bar = if plain { "{bar:20}" } else { "{bar:20.cyan/dim}" };
-    let style = ProgressStyle::with_template(&format!("{bar} {{pos}}/{{len}}  {{msg}}"))
+    let style = ProgressStyle::with_template(&format!("{bar} {{pos}}/{{len}}  {{wide_msg}}"))
         .expect("the template is a constant that a test renders")
         .progress_chars("━╸─");
     ProgressBar::with_draw_target(Some(total_steps), ProgressDrawTarget::stderr()).with_style(style)

@@ -68,7 +68,7 @@ fn runs_are_listed_sorted_and_filtered() {
     let mut dead = place.start(&["other.toml", "--training.steps", "100000"]);
     let folder = place.path().join("results/other");
     assert!(dead.until(|| folder.is_dir()
-        && std::fs::read_dir(&folder).unwrap().any(|run| run.unwrap().path().join("metrics.csv").exists())));
+        && std::fs::read_dir(&folder).unwrap().any(|run| run.unwrap().path().join("summary.json").exists())));
     let lines = |arguments: &[&str]| -> Vec<String> {
         let done = place.xrun(&[&["runs"], arguments].concat()).succeeds();
         done.stdout.lines().map(str::to_owned).collect()
