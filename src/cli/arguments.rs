@@ -1,6 +1,7 @@
 //! Shorthands of the command line, normalized before it is parsed; and suggestions for misspelt commands.
 
 use super::command::Cli;
+use super::words::{first_word, without_dashes};
 use crate::suggest::nearest;
 use clap::CommandFactory;
 use std::ffi::OsString;
@@ -17,29 +18,6 @@ pub fn normalize_args(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsSt
         arguments[1..=at].rotate_right(1);
     }
     arguments
-}
-
-/// `--a.b=c` and `--a.b c` as `a.b=c`; anything else as it is.
-fn without_dashes(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut arguments = arguments.into_iter().peekable();
-    let mut spelled = Vec::new();
-    while let Some(argument) = arguments.next() {
-        let text = argument.to_str().and_then(|text| text.strip_prefix("--")).unwrap_or_default();
-        let key = text.split_once('=').map_or(text, |(key, _)| key);
-        let is_key = key.contains('.') && !key.contains(char::is_whitespace);
-        spelled.push(match arguments.peek() {
-            _ if !is_key => argument,
-            _ if key.len() < text.len() => text.into(),
-            Some(value) if !value.to_string_lossy().starts_with("--") => {
-                let mut assignment = OsString::from(format!("{text}="));
-                assignment.push(value);
-                arguments.next();
-                assignment
-            }
-            _ => argument,
-        });
-    }
-    spelled
 }
 
 /// Words for a command that other programs use.
@@ -67,21 +45,6 @@ pub fn nearest_command(word: &str) -> Option<String> {
             command.get_subcommands().filter(|known| !known.is_hide_set()).map(clap::Command::get_name);
         nearest(word, names).map(str::to_owned)
     })
-}
-
-/// Returns the index of the first argument that is neither an option nor an option's value.
-pub(super) fn first_word(arguments: &[OsString]) -> Option<usize> {
-    let mut at = 1;
-    while let Some(argument) = arguments.get(at) {
-        let text = argument.to_string_lossy();
-        if ["--results", "--seed"].contains(&text.as_ref()) {
-            at += 1;
-        } else if !text.starts_with('-') {
-            return Some(at);
-        }
-        at += 1;
-    }
-    None
 }
 
 fn is_subcommand(word: &OsString) -> bool {

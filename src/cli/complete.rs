@@ -1,8 +1,8 @@
 //! `xrun complete LINE`, which completion scripts call: what the last word of a command line may become.
 
-use super::arguments::first_word;
 use super::ls;
 use super::terminal::print;
+use super::words::first_word;
 use crate::error::Result;
 use crate::recipe::{KEYS, Key, SECTIONS, Type, builtin, find_path};
 use crate::results::find;

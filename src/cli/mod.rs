@@ -26,6 +26,7 @@ mod schema;
 mod sweep;
 mod terminal;
 mod what;
+mod words;
 
 pub use arguments::normalize_args;
 pub use command::{Cli, Command};

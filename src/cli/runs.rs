@@ -1,8 +1,8 @@
 //! `xrun runs`.
 
-use super::arguments::normalize_args;
 use super::terminal::{eprint_line, print};
 use super::what::Results;
+use super::words::without_dashes;
 use crate::error::{Error, IoContext, Result};
 use crate::format::{BLANK, Column, Table, decimal, short, thousands};
 use crate::results::folder::{ENVIRONMENT, folder_name};
@@ -142,7 +142,7 @@ fn changed(run: &Path) -> Vec<String> {
         serde_json::from_slice::<Environment>(&bytes).map_err(|e| Error::failed(e.to_string()))
     });
     let Ok(environment) = environment else { return Vec::new() };
-    let words = normalize_args(environment.command.into_iter().map(Into::into));
+    let words = without_dashes(environment.command.into_iter().map(Into::into));
     let mut words = words.iter().map(|word| word.to_string_lossy().into_owned());
     let mut changed = Vec::new();
     while let Some(word) = words.next() {
