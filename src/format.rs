@@ -106,6 +106,20 @@ pub fn wall_time(seconds: f64) -> String {
     }
 }
 
+/// Returns a number with four significant digits, as few of them as say the same: `0.2652`, `0.6`, `1.192e-7`.
+pub fn significant(value: f64) -> String {
+    let text = match value.abs() {
+        0.0 => return "0".to_owned(),
+        size if (1e-3..1e6).contains(&size) => {
+            let places = (3 - size.log10().floor() as i32).max(0) as usize;
+            format!("{value:.places$}")
+        }
+        size if size.is_finite() => return format!("{value:.3e}"),
+        _ => return value.to_string(),
+    };
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
 /// Returns a fraction in percent, with one decimal.
 pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", 100.0 * fraction)
@@ -170,6 +184,13 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn significant_digits_are_four_at_most() {
+        let shown = [0.0, 0.2652, 0.6, -12.345_67, 1234.6, 0.001, 9.4e-4, 1.192e-7, f64::INFINITY];
+        let expected = ["0", "0.2652", "0.6", "-12.35", "1235", "0.001", "9.400e-4", "1.192e-7", "inf"];
+        assert_eq!(shown.map(significant), expected);
+    }
 
     #[test]
     fn numbers_read_well() {

@@ -32,7 +32,11 @@ fn separated() -> (Vec<String>, String) {
 }
 
 fn separated_spec(path: &str, tokenizer: &str) -> Spec {
-    Spec { document_separator: Some("<|endoftext|>".into()), ..Spec::new(path, tokenizer) }
+    Spec {
+        document_separator: Some("<|endoftext|>".into()),
+        validation: Validation::Fraction(0.1),
+        ..Spec::new(path, tokenizer)
+    }
 }
 
 /// The documents of a stream as text.
@@ -84,7 +88,7 @@ fn one_document_is_split_at_its_tail() {
     let (train, held) = (all(&data.train), all(&data.validation));
     assert_eq!([&train[..], &held[1..]].concat(), whole);
     assert_eq!(held[0], train[train.len() - 1], "the first held-out token is context");
-    assert_eq!(held.len() - 1, whole.len() / 10);
+    assert_eq!(held.len() - 1, whole.len() / 20);
 }
 
 #[test]
@@ -164,10 +168,33 @@ fn a_split_shorter_than_a_window_says_the_numbers() {
     let dir = folder();
     let path = write(&dir, "a.txt", "x".repeat(100));
     let error = data::open(&Spec::new(&path, "byte"), 64).unwrap_err();
-    for says in ["held-out split has 11 tokens", "seq_len 64", "takes 65"] {
+    for says in ["held-out split has 6 tokens", "seq_len 64", "takes 65"] {
         assert!(error.message().contains(says), "{error}");
     }
     assert_eq!(error.kind().exit_code(), 2);
+}
+
+#[test]
+fn a_folder_is_searched_for_the_endings_that_are_named() {
+    let dir = folder();
+    let path = dir.path().to_str().unwrap().to_owned();
+    let of = |endings: &[&str]| {
+        let extensions = endings.iter().map(|&ending| ending.to_owned()).collect();
+        data::open(&Spec { extensions, ..Spec::new(&path, "byte") }, 8)
+    };
+    write(&dir, "a.py", "x = 1\n".repeat(50));
+    let error = of(&[".txt", ".md"]).unwrap_err();
+    for says in ["no .txt, .md or .bin files", "data.extensions=[\".py\"]"] {
+        assert!(error.message().contains(says), "{error}");
+    }
+    write(&dir, "b.rs", "let x = 1;\n".repeat(50));
+    write(&dir, "c.txt", "text\n".repeat(50));
+    let tokens = |endings: &[&str]| {
+        let data = of(endings).unwrap();
+        data.train.len() + data.validation.len()
+    };
+    let (py, both, text) = (tokens(&[".py"]), tokens(&[".py", ".rs"]), tokens(&[".txt"]));
+    assert!(py > 300 && both > py + 550 && text > 250 && text < py, "{py} {both} {text}");
 }
 
 #[test]
@@ -236,7 +263,7 @@ fn shards_written_by_the_command_read_back_equal() {
     let many = write(&dir, "many.txt", &text);
     let one = write(&dir, "one.txt", "All the world's a stage. ".repeat(80));
     let generated = ["--train-tokens", "3000", "--validation-tokens", "400"];
-    let separator = ["--separator", "<|endoftext|>"];
+    let separator = ["--separator", "<|endoftext|>", "--validation", "0.1"];
     let small = Spec { train_tokens: 3000, validation_tokens: 400, ..Spec::new("stories", "stories") };
     let random = Spec { corpus: "random".into(), tokenizer: "gpt2".into(), ..small.clone() };
     let cases: [(&str, &str, &[&str], Spec); 4] = [

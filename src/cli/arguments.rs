@@ -1,64 +1,50 @@
 //! Shorthands of the command line, normalized before it is parsed; and suggestions for misspelt commands.
 
 use super::command::Cli;
+use super::words::{first_word, without_dashes};
 use crate::suggest::nearest;
 use clap::CommandFactory;
 use std::ffi::OsString;
 
-/// `xrun RECIPE …` becomes `xrun run RECIPE …`; `--section.key=value` and `--section.key value` become
+/// `xrun RECIPE …` becomes `xrun run RECIPE …`; `xrun --results DIR COMMAND` becomes `xrun COMMAND --results DIR`; `--section.key=value` and `--section.key value` become
 /// `section.key=value`.
 pub fn normalize_args(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = without_dashes(arguments);
-    if let Some(at) = first_word(&arguments)
-        && !is_subcommand(&arguments[at])
-    {
-        arguments.insert(at, "run".into());
+    if let Some(at) = first_word(&arguments) {
+        if !is_subcommand(&arguments[at]) {
+            arguments.insert(at, "run".into());
+        }
+        // Options before the command belong to it.
+        arguments[1..=at].rotate_right(1);
     }
     arguments
 }
 
-/// `--a.b=c` and `--a.b c` as `a.b=c`; anything else as it is.
-fn without_dashes(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut arguments = arguments.into_iter().peekable();
-    let mut spelled = Vec::new();
-    while let Some(argument) = arguments.next() {
-        let text = argument.to_str().and_then(|text| text.strip_prefix("--")).unwrap_or_default();
-        let key = text.split_once('=').map_or(text, |(key, _)| key);
-        let is_key = key.contains('.') && !key.contains(char::is_whitespace);
-        spelled.push(match arguments.peek() {
-            _ if !is_key => argument,
-            _ if key.len() < text.len() => text.into(),
-            Some(value) if !value.to_string_lossy().starts_with("--") => {
-                let mut assignment = OsString::from(format!("{text}="));
-                assignment.push(value);
-                arguments.next();
-                assignment
-            }
-            _ => argument,
-        });
-    }
-    spelled
-}
+/// Words for a command that other programs use.
+const SYNONYMS: [(&str, &str); 12] = [
+    ("train", "run"),
+    ("fit", "run"),
+    ("status", "runs"),
+    ("show", "runs"),
+    ("list", "runs"),
+    ("history", "runs"),
+    ("ps", "runs"),
+    ("generate", "sample"),
+    ("continue", "resume"),
+    ("new", "init"),
+    ("bench", "profile"),
+    ("grid", "sweep"),
+];
 
-/// Returns the subcommand most similar to a misspelt `word`.
+/// Returns the subcommand that a `word` probably means: another word for it, or a misspelt one.
 pub fn nearest_command(word: &str) -> Option<String> {
-    let command = Cli::command();
-    nearest(word, command.get_subcommands().map(|known| known.get_name())).map(str::to_owned)
-}
-
-/// Returns the index of the first argument that is neither an option nor an option's value.
-fn first_word(arguments: &[OsString]) -> Option<usize> {
-    let mut at = 1;
-    while let Some(argument) = arguments.get(at) {
-        let text = argument.to_string_lossy();
-        if text == "--results" {
-            at += 1;
-        } else if !text.starts_with('-') {
-            return Some(at);
-        }
-        at += 1;
-    }
-    None
+    let synonym = SYNONYMS.iter().find(|(other, _)| *other == word).map(|(_, command)| (*command).to_owned());
+    synonym.or_else(|| {
+        let command = Cli::command();
+        let names =
+            command.get_subcommands().filter(|known| !known.is_hide_set()).map(clap::Command::get_name);
+        nearest(word, names).map(str::to_owned)
+    })
 }
 
 fn is_subcommand(word: &OsString) -> bool {
@@ -78,7 +64,9 @@ mod tests {
     #[test]
     fn a_recipe_alone_is_a_run() {
         assert_eq!(normalized("xrun a.toml training.steps=2"), "xrun run a.toml training.steps=2");
-        assert_eq!(normalized("xrun --results r a.toml"), "xrun --results r run a.toml");
+        assert_eq!(normalized("xrun --results r a.toml"), "xrun run --results r a.toml");
+        assert_eq!(normalized("xrun --seed 3 a.toml -q"), "xrun run --seed 3 a.toml -q");
+        assert_eq!(normalized("xrun -q --results=r sample x"), "xrun sample -q --results=r x");
         assert_eq!(normalized("xrun plan a.toml"), "xrun plan a.toml");
         assert_eq!(normalized("xrun --version"), "xrun --version");
     }
@@ -97,9 +85,16 @@ mod tests {
     }
     #[test]
     fn a_misspelt_command_has_a_nearest_one() {
-        for (word, meant) in
-            [("sampel", "sample"), ("reprot", "report"), ("comapre", "compare"), ("int", "init")]
-        {
+        for (word, meant) in [
+            ("sampel", "sample"),
+            ("reprot", "report"),
+            ("comapre", "compare"),
+            ("int", "init"),
+            ("train", "run"),
+            ("status", "runs"),
+            ("list", "runs"),
+            ("show", "runs"),
+        ] {
             assert_eq!(nearest_command(word).as_deref(), Some(meant));
         }
         for word in ["mine", "quickstrat", "dim38", ""] {

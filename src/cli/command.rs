@@ -1,12 +1,11 @@
 //! The commands and their arguments.
 
 use super::{
-    compare, completions, data, doctor, export, init, inspect, keep, ls, ops, plan, profile, report, resume,
-    run, sample, schema, sweep,
+    compare, complete, completions, data, doctor, export, init, inspect, keep, ls, ops, plan, profile,
+    report, resume, run, runs, sample, schema, sweep,
 };
 use crate::ranks;
 use clap::{Parser, Subcommand};
-use std::path::PathBuf;
 
 /// A declarative experiment runner for training language models.
 #[derive(Parser, Debug)]
@@ -22,9 +21,6 @@ use std::path::PathBuf;
         xrun COMMAND --help       what a command does and takes"
 )]
 pub struct Cli {
-    /// Where run folders go.
-    #[arg(long, global = true, value_name = "DIR", default_value = "results")]
-    pub results: PathBuf,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -40,46 +36,51 @@ impl Cli {
     }
 }
 
-/// The subcommands.
+/// The subcommands, those of every day first.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Train a recipe. `xrun RECIPE` is short for `xrun run RECIPE`.
+    Run(run::Args),
+    /// Print what a run will be: parameters, memory, time, whether it fits.
+    Plan(plan::Args),
+    /// Let a trained run write text.
+    Sample(sample::Args),
+    /// List the runs here: recipe, status, losses, speed.
+    Runs(runs::Args),
+    /// Go on with a run that did not finish.
+    Resume(resume::Args),
+    /// Start a recipe from one of the built-in ones.
+    Init(init::Args),
+    /// List the built-in recipes and the recipes here.
+    Ls(ls::Args),
+    /// Run every combination of some values once; what is done already is not run again.
+    Sweep(sweep::Args),
     /// Measure a candidate against a baseline in alternating trials: faster, slower, or no difference; same
     /// curve?
     Compare(compare::Args),
-    /// Print a completion script for a shell.
-    Completions(completions::Args),
-    /// Tokenize a corpus to shards and print its statistics.
-    Data(data::Args),
-    /// Check whether GPU runs work on this machine, and say how to fix what does not.
-    Doctor(doctor::Args),
-    /// Write a trained run as a HuggingFace folder.
-    Export(export::Args),
-    /// Start a recipe from one of the built-in ones.
-    Init(init::Args),
-    /// Write the tensors of a recipe's first step, for comparison with another implementation.
-    Inspect(inspect::Args),
     /// Copy a run's small files, a comparison's with its runs, or a sweep's rows to where reports read them.
     Keep(keep::Args),
-    /// List the built-in recipes and the recipes here.
-    Ls(ls::Args),
-    /// Measure where a step's time goes, op by op.
-    Profile(profile::Args),
-    /// Check, time or compile the operations on this machine.
-    Ops(ops::Args),
-    /// Print what a run will be: parameters, memory, time, whether it fits.
-    Plan(plan::Args),
     /// Fill the marked blocks of pages from kept runs, or check that they are as kept runs make them.
     Report(report::Args),
-    /// Go on with a run that did not finish.
-    Resume(resume::Args),
-    /// Train a recipe. `xrun RECIPE` is short for `xrun run RECIPE`.
-    Run(run::Args),
-    /// Let a trained run write text.
-    Sample(sample::Args),
+    /// Tokenize a corpus to shards and print its statistics.
+    Data(data::Args),
+    /// Write a trained run as a HuggingFace folder.
+    Export(export::Args),
+    /// Measure where a step's time goes, op by op.
+    Profile(profile::Args),
+    /// Check whether GPU runs work on this machine, and say how to fix what does not.
+    Doctor(doctor::Args),
     /// Print the JSON schema of a recipe.
     Schema(schema::Args),
-    /// Run every combination of some values once; what is done already is not run again.
-    Sweep(sweep::Args),
+    /// Print a completion script for a shell.
+    Completions(completions::Args),
+    /// Check, time or compile the operations on this machine.
+    Ops(ops::Args),
+    /// Write the tensors of a recipe's first step, for comparison with another implementation.
+    Inspect(inspect::Args),
+    /// Candidates for the last word of a command line; completion scripts call it.
+    #[command(hide = true)]
+    Complete(complete::Args),
     /// A rank of a run whose launcher is `process`; xrun starts it.
     #[command(hide = true, name = ranks::process::WORKER)]
     Worker,

@@ -1,6 +1,7 @@
 //! `xrun compare`.
 
 use super::terminal::{eprint_line, print, seconds};
+use super::what::{Results, Seed, recipe_path};
 use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::forecast::{RunNeeds, TotalNeeds};
@@ -20,7 +21,7 @@ use std::time::Duration;
 /// long; 2 for a wrong command line or recipe; 75 if a signal stopped it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The recipe of the baseline: a file, or the name of a built-in one.
+    /// The recipe of the baseline: a file, the name of a built-in one, or a run whose recipe is used again.
     #[arg(conflicts_with = "runs")]
     recipe: Option<PathBuf>,
     /// The candidate: another recipe, or changes as `section.key=value` [default: `compare.change` of the
@@ -66,6 +67,12 @@ pub struct Args {
     /// Stop a trial that takes longer, and with it the comparison.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, conflicts_with = "runs")]
     timeout: Option<Duration>,
+    /// The seed of both arms.
+    #[command(flatten)]
+    seed: Seed,
+    /// Where results are.
+    #[command(flatten)]
+    results: Results,
     /// Print the comparison as JSON.
     #[arg(long)]
     json: bool,
@@ -112,11 +119,17 @@ fn say_needs(arms: &Arms, repeats: Option<usize>) {
 ///
 /// # Errors
 /// Those of the arms and their trials; exit 3 for a candidate that is slower, or fails the gate.
-pub fn run(args: &Args, results: &Path) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
+    let results = args.results.folder.as_path();
+    let recipe = args.recipe.as_deref().map(|recipe| recipe_path(recipe, results)).transpose()?;
+    let mut candidate = args.after.clone();
+    if let Some(second) = candidate.first_mut().filter(|first| !first.contains('=')) {
+        *second = recipe_path(Path::new(second.as_str()), results)?.to_string_lossy().into_owned();
+    }
     let request = ArmsRequest {
-        recipe: args.recipe.clone(),
-        candidate: args.after.clone(),
-        common: args.common.clone(),
+        recipe,
+        candidate,
+        common: args.seed.on(&args.common),
         baseline_bin: args.before_bin.clone(),
         baseline_rev: args.before_rev.clone(),
         baseline_cmd: args.before_cmd.clone(),

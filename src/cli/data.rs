@@ -2,7 +2,10 @@
 
 use super::terminal::eprint_line;
 use crate::data::stories::Split;
-use crate::data::{self, Counts, SHARD_TOKENS, ShardWriter, Spec, Statistics, Tokenizer, Validation};
+use crate::data::{
+    self, Counts, HELD_OUT_SHARE, SHARD_TOKENS, ShardWriter, Spec, Statistics, TEXT_EXTENSIONS, Tokenizer,
+    Validation,
+};
 use crate::error::{Error, IoContext, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
@@ -22,8 +25,11 @@ pub struct Args {
     /// Text that separates the documents of a text file.
     #[arg(long, value_name = "TEXT")]
     separator: Option<String>,
+    /// Endings of the files that a folder is searched for.
+    #[arg(long, value_name = ".EXT", value_delimiter = ',', default_values_t = TEXT_EXTENSIONS.map(str::to_owned))]
+    extensions: Vec<String>,
     /// Held-out data: a fraction of the corpus, or the path of another.
-    #[arg(long, value_name = "SHARE|PATH", default_value = "0.1")]
+    #[arg(long, value_name = "SHARE|PATH", default_value_t = HELD_OUT_SHARE.to_string())]
     validation: String,
     /// Tokens per shard.
     #[arg(long, value_name = "N", default_value_t = SHARD_TOKENS, value_parser = count)]
@@ -60,6 +66,7 @@ pub fn run(args: &Args) -> Result<()> {
         corpus: args.corpus.clone(),
         tokenizer: args.tokenizer.clone(),
         document_separator: args.separator.clone(),
+        extensions: args.extensions.iter().map(|x| format!(".{}", x.trim_start_matches('.'))).collect(),
         validation,
         train_tokens: args.train_tokens,
         validation_tokens: args.validation_tokens,
@@ -90,7 +97,7 @@ pub fn run(args: &Args) -> Result<()> {
     bar.finish_and_clear();
     fed.warnings.iter().for_each(|w| eprint_line(&format!("warning: {w}")));
     let statistics = Statistics::new(&train_counts, &held_counts, &fed, shards);
-    eprint_line(&fed.description);
+    eprint_line(&format!("{}; tokenizer {}", fed.description, args.tokenizer));
     eprint_line(&format!("wrote {shards} shards and tokenizer.json to {}", args.out.display()));
     if args.json {
         let json = serde_json::to_string_pretty(&statistics);

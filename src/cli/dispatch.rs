@@ -2,8 +2,8 @@
 
 use super::arguments::nearest_command;
 use super::{
-    Cli, Command, compare, completions, data, doctor, export, init, inspect, keep, ls, ops, plan, profile,
-    report, resume, run, sample, schema, sweep,
+    Cli, Command, compare, complete, completions, data, doctor, export, init, inspect, keep, ls, ops, plan,
+    profile, report, resume, run, runs, sample, schema, sweep,
 };
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
@@ -33,32 +33,40 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
     if matches!(cli.command, Command::Run(_) | Command::Resume(_)) {
         pin_environment();
     }
-    let results = cli.results.as_path();
     let train = |(launch, request)| Next::Train(launch, Box::new(request));
     match cli.command {
         Command::Run(a) => {
-            return run::request(&a, results).map(train).map_err(|e| or_a_command(e, &a.recipe));
+            return run::request(&a).map(train).map_err(|e| or_a_command(e, &a.what.recipe));
         }
-        Command::Resume(a) => return resume::request(&a, results).map(train),
+        Command::Resume(a) => return resume::request(&a).map(train),
         Command::Worker => return Ok(Next::TrainAsWorker),
-        Command::Compare(a) => compare::run(&a, results),
-        Command::Completions(a) => completions::run(&a, &mut Cli::command()),
+        Command::Compare(a) => compare::run(&a),
+        Command::Complete(a) => complete::run(&a, &built()),
+        Command::Completions(a) => completions::run(&a, &built()),
         Command::Data(a) => data::run(&a),
         Command::Doctor(a) => doctor::run(&a),
-        Command::Export(a) => export::run(&a, results),
+        Command::Export(a) => export::run(&a),
         Command::Init(a) => init::run(&a),
         Command::Inspect(a) => inspect::run(&a),
-        Command::Keep(a) => keep::run(&a, results),
+        Command::Keep(a) => keep::run(&a),
         Command::Ls(a) => ls::run(&a),
         Command::Profile(a) => profile::run(&a),
         Command::Ops(a) => ops::run(&a),
         Command::Plan(a) => plan::run(&a),
-        Command::Report(a) => report::run(&a, results),
-        Command::Sample(a) => sample::run(&a, results),
+        Command::Report(a) => report::run(&a),
+        Command::Runs(a) => runs::run(&a),
+        Command::Sample(a) => sample::run(&a),
         Command::Schema(a) => schema::run(&a),
-        Command::Sweep(a) => sweep::run(&a, results),
+        Command::Sweep(a) => sweep::run(&a),
     }
     .map(|()| Next::Done)
+}
+
+/// Returns the commands, with everything that clap adds to them.
+fn built() -> clap::Command {
+    let mut command = Cli::command();
+    command.build();
+    command
 }
 
 /// Adds the command that the user probably meant: `xrun sampel` is read as `xrun run sampel`.

@@ -1,6 +1,7 @@
 //! `xrun export`.
 
 use super::terminal::eprint_line;
+use super::what::Results;
 use crate::checkpoint::{self, Loaded};
 use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, Result};
@@ -21,6 +22,9 @@ pub struct Args {
     /// The HuggingFace folder to make; it must not exist, or be empty.
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
+    /// Where results are.
+    #[command(flatten)]
+    pub results: Results,
     /// The element type of the weights.
     #[arg(long, value_enum, default_value = "fp32")]
     pub dtype: Dtype,
@@ -33,7 +37,8 @@ pub struct Args {
 ///
 /// # Errors
 /// When there is no such run, it has no good checkpoint, or no such model can be told to HuggingFace.
-pub fn run(args: &Args, results: &Path) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
+    let results = args.results.folder.as_path();
     let run = Path::new(&args.run);
     let run = if run.join("checkpoint").is_dir() { run.to_owned() } else { find::find(results, &args.run)? };
     let checkpoint = open(&run, args.checkpoint)?;

@@ -1,6 +1,7 @@
 //! `xrun keep`: a run, a comparison with its runs, or the rows of a sweep; and removing what no page names.
 
 use super::terminal::{eprint_line, print};
+use super::what::Results;
 use crate::error::{Error, IoContext, Result};
 use crate::format::plural;
 use crate::report::blocks::{self, Scope};
@@ -21,6 +22,9 @@ pub struct Args {
     /// Where kept runs go [default: RESULTS/kept].
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
+    /// Where results are.
+    #[command(flatten)]
+    results: Results,
     /// List kept folders, shared files and figures that no Markdown file below this folder names in a block
     /// or a link.
     #[arg(long, conflicts_with = "run")]
@@ -34,7 +38,8 @@ pub struct Args {
 ///
 /// # Errors
 /// When a run cannot be found or kept; with `--prune`, when a page cannot be read or one of its blocks not be rendered.
-pub fn run(args: &Args, results: &Path) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
+    let results = args.results.folder.as_path();
     let to = args.to.clone().unwrap_or_else(|| results.join(KEPT));
     let Some(name) = &args.run else { return prune(&to, args.yes) };
     let (run, comparison) = (find::find(results, name), find::find_comparison(results, name)?);

@@ -29,9 +29,7 @@ pub fn run(_args: &Args) -> Result<()> {
             recipe::load_str(Path::new(name), text, &[], no_env(), &machine),
         ));
     }
-    // Other programs keep their settings in `*.toml` of the current folder too.
-    let here = toml_files_in(Path::new("."))?.into_iter().filter(|path| is_recipe(path));
-    for path in here.chain(toml_files_in(Path::new(FOLDER))?) {
+    for path in recipes_here()? {
         rows.push(row(path.display().to_string(), "file", recipe::load(&path, &[], no_env(), &machine)));
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -43,6 +41,16 @@ pub fn run(_args: &Args) -> Result<()> {
         })
         .collect();
     print(&(lines.join("\n") + "\n"))
+}
+
+/// Returns the recipes in the current folder and in `recipes/`.
+///
+/// # Errors
+/// When a folder is there and cannot be listed.
+pub(super) fn recipes_here() -> Result<Vec<PathBuf>> {
+    // Other programs keep their settings in `*.toml` of the current folder too.
+    let here = toml_files_in(Path::new("."))?.into_iter().filter(|path| is_recipe(path));
+    Ok(here.chain(toml_files_in(Path::new(FOLDER))?).collect())
 }
 
 /// Recipes are listed as written, without the environment.

@@ -1,6 +1,7 @@
 //! `xrun plan`: what a run will be, without running it.
 
 use super::terminal::{eprint_line, print};
+use super::what::RecipeArguments;
 use crate::error::{Error, Result};
 use crate::forecast::listing::listing;
 use crate::forecast::{Budget, FitRow, Forecast, RunNeeds, fit_local_batch, fit_table};
@@ -12,7 +13,6 @@ use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
 use crate::train::cpu_pace;
 use serde_json::json;
-use std::path::PathBuf;
 
 /// The key that `--fit` can search.
 const FIT: &str = "training.local_batch_size";
@@ -20,12 +20,9 @@ const FIT: &str = "training.local_batch_size";
 /// Arguments of `xrun plan`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A recipe file, or the name of a built-in one.
-    #[arg(value_name = "RECIPE")]
-    pub recipe: PathBuf,
-    /// Keys to set on top of the recipe, such as training.steps=20; --training.steps=20 works too.
-    #[arg(value_name = "KEY=VALUE")]
-    pub overrides: Vec<String>,
+    /// What to plan.
+    #[command(flatten)]
+    pub what: RecipeArguments,
     /// Devices to plan for, such as h200,rtx5090; exit code 4 when the plan does not fit.
     #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
     pub on: Vec<String>,
@@ -56,7 +53,7 @@ pub struct Args {
 /// report, where the plan does not fit.
 pub fn run(args: &Args) -> Result<()> {
     let here = if args.explain || !args.on.is_empty() { Machine::none() } else { Machine::here() };
-    let recipe = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &here)?;
+    let recipe = args.what.load(&here)?;
     if args.explain {
         return print(&explain(&recipe, args.json));
     }

@@ -1,9 +1,9 @@
 //! `xrun profile RECIPE`, and `xrun ops bench RECIPE`.
 
 use super::terminal::print;
+use super::what::RecipeArguments;
 use crate::error::{IoContext, Result};
 use crate::machine::Machine;
-use crate::recipe;
 use crate::train::{OpTime, Profile, ProfileRequest, profile};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -14,11 +14,9 @@ use std::time::Duration;
 /// Arguments of `xrun profile`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The recipe: a file, or the name of a built-in one.
-    pub recipe: PathBuf,
-    /// Keys to change, as `section.key=value`.
-    #[arg(value_name = "KEY=VALUE")]
-    pub overrides: Vec<String>,
+    /// What to measure.
+    #[command(flatten)]
+    pub what: RecipeArguments,
     /// Steps before the measurement.
     #[arg(long, default_value_t = 3)]
     pub warmup: u16,
@@ -51,7 +49,7 @@ pub fn bench(args: &Args) -> Result<()> {
 
 fn measure(args: &Args, by_shape: bool) -> Result<()> {
     let machine = Machine::here();
-    let recipe = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &machine)?;
+    let recipe = args.what.load(&machine)?;
     let request =
         ProfileRequest { warmup: usize::from(args.warmup), steps: usize::from(args.steps), by_shape };
     let found = profile(&recipe, &machine, request)?;
@@ -73,27 +71,40 @@ fn table(found: &Profile) -> String {
             limits.flops / 1e12
         );
     }
+    // Budgets are known where limits were measured.
+    let budgets = |budget: &str, of_it: &str| match found.limits {
+        Some(_) => format!(" {budget:>9} {of_it:>7}"),
+        None => String::new(),
+    };
     let _ = writeln!(
         text,
-        "{:<22} {:<13} {:>5} {:>10} {:>7} {:>9} {:>8} {:>9} {:>7}",
-        "op", "phase", "calls", "ms/step", "share", "GFLOP/s", "GB/s", "budget ms", "of it"
+        "{:<22} {:<13} {:>5} {:>10} {:>7} {:>9} {:>8}{}",
+        "op",
+        "phase",
+        "calls",
+        "ms/step",
+        "share",
+        "GFLOP/s",
+        "GB/s",
+        budgets("budget ms", "of it")
     );
     for t in &found.ops {
         let seconds = t.time.as_secs_f64();
         let rate =
             |amount: f64| if amount > 0.0 { format!("{:.1}", amount / seconds / 1e9) } else { String::new() };
         let phase = format!("{:?}", t.phase).to_lowercase();
+        let budget = t.budget.map_or(String::new(), |b| format!("{:.3}", b.as_secs_f64() * 1e3));
+        let of_it = t.budget.map_or(String::new(), |b| format!("{:.0}%", 100.0 * b.as_secs_f64() / seconds));
         let _ = writeln!(
             text,
-            "{:<22} {phase:<13} {:>5} {:>10.3} {:>6.1}% {:>9} {:>8} {:>9} {:>7}  {}",
+            "{:<22} {phase:<13} {:>5} {:>10.3} {:>6.1}% {:>9} {:>8}{}  {}",
             t.op,
             t.calls,
             seconds * 1e3,
             100.0 * seconds / total.as_secs_f64(),
             rate(t.product_flops),
             rate(t.bytes),
-            t.budget.map_or(String::new(), |b| format!("{:.3}", b.as_secs_f64() * 1e3)),
-            t.budget.map_or(String::new(), |b| format!("{:.0}%", 100.0 * b.as_secs_f64() / seconds)),
+            budgets(&budget, &of_it),
             t.shapes
         );
     }

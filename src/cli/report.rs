@@ -1,6 +1,7 @@
 //! `xrun report`.
 
 use super::terminal::{eprint_line, print};
+use super::what::Results;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::plural;
 use crate::report::blocks::{self, Checked, KINDS, PageProblem, Scope};
@@ -14,6 +15,9 @@ use std::process::Command;
 pub struct Args {
     /// The pages [default: README.md and docs/**/*.md].
     files: Vec<PathBuf>,
+    /// Where results are.
+    #[command(flatten)]
+    results: Results,
     /// Change nothing; exit 3 when a block is not what kept runs make of it.
     #[arg(long)]
     check: bool,
@@ -37,7 +41,8 @@ pub struct Args {
 /// # Errors
 /// Exit 3 when a block is not current (with `--check`) or cannot be made current; exit 2 for a page that is
 /// written wrongly.
-pub fn run(args: &Args, results: &Path) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
+    let results = args.results.folder.as_path();
     if let Some(kind) = &args.new {
         return print(&blocks::template(kind, args.select.as_deref().unwrap_or_default())?);
     }

@@ -1,13 +1,13 @@
 //! `xrun resume [RUN]`.
 
 use super::run::{Show, algorithms_from};
+use super::what::Results;
 use crate::error::{Error, Result};
 use crate::ranks::{Launch, environment};
 use crate::recipe;
 use crate::results::folder::{RESOLVED, read_summary};
 use crate::results::{find, provenance};
 use crate::train::{Origin, Request};
-use std::path::Path;
 
 /// Arguments of `xrun resume`.
 #[derive(clap::Args, Debug)]
@@ -21,6 +21,9 @@ pub struct Args {
     /// Use the matrix-product algorithms that this run chose (the bits of a GPU run depend on them).
     #[arg(long, value_name = "RUN")]
     pub algos_from: Option<String>,
+    /// Where results are.
+    #[command(flatten)]
+    pub results: Results,
     /// How progress is shown.
     #[command(flatten)]
     pub show: Show,
@@ -30,7 +33,8 @@ pub struct Args {
 ///
 /// # Errors
 /// When there is nothing to resume, or the run's recipe is invalid with the changes.
-pub fn request(args: &Args, results: &Path) -> Result<(Launch, Request)> {
+pub fn request(args: &Args) -> Result<(Launch, Request)> {
+    let results = args.results.folder.as_path();
     let (named, overrides) = match args.words.split_first() {
         Some((first, rest)) if !first.contains('=') => (Some(first), rest),
         _ => (None, args.words.as_slice()),

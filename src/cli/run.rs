@@ -1,8 +1,8 @@
 //! `xrun run RECIPE`, or `xrun RECIPE`.
 
+use super::what::RecipeArguments;
 use crate::error::Result;
 use crate::ranks::{Launch, environment};
-use crate::recipe;
 use crate::results::progress::Mode;
 use crate::results::{find, provenance};
 use crate::train::{Origin, Request};
@@ -11,11 +11,9 @@ use std::path::{Path, PathBuf};
 /// Arguments of `xrun run`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The recipe: a file, or the name of a built-in one.
-    pub recipe: PathBuf,
-    /// Keys to change, as `section.key=value` (or `--section.key=value`).
-    #[arg(value_name = "KEY=VALUE")]
-    pub overrides: Vec<String>,
+    /// What to train.
+    #[command(flatten)]
+    pub what: RecipeArguments,
     /// Use the matrix-product algorithms that this run chose (the bits of a GPU run depend on them).
     #[arg(long, value_name = "RUN")]
     pub algos_from: Option<String>,
@@ -50,12 +48,12 @@ impl Show {
 ///
 /// # Errors
 /// When the recipe is invalid, or its launcher does not suit the environment.
-pub fn request(args: &Args, results: &Path) -> Result<(Launch, Request)> {
+pub fn request(args: &Args) -> Result<(Launch, Request)> {
     let machine = environment::machine();
-    let recipe = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &machine)?;
+    let (recipe, results) = (args.what.load(&machine)?, args.what.results.folder.clone());
     let launch = Launch::from_recipe(&recipe, environment::variables())?;
-    let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), results)?;
-    let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
+    let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), &results)?;
+    let (progress, command) = (args.show.mode(), provenance::this_command());
     let origin = Origin::Fresh;
     Ok((launch, Request { recipe, machine, results, progress, origin, algorithms_from, command }))
 }

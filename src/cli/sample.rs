@@ -1,10 +1,10 @@
 //! `xrun sample [RUN]`.
 
 use super::terminal::print;
+use super::what::Results;
 use crate::error::Result;
 use crate::results::find;
 use crate::train::{SampleRequest, sample};
-use std::path::Path;
 
 /// Arguments of `xrun sample`.
 #[derive(clap::Args, Debug)]
@@ -28,6 +28,9 @@ pub struct Args {
     /// The step whose checkpoint is used; the newest good one without it.
     #[arg(long, value_name = "STEP")]
     pub checkpoint: Option<u64>,
+    /// Where results are.
+    #[command(flatten)]
+    pub results: Results,
     /// One JSON object per text, with prompt and text.
     #[arg(long)]
     pub json: bool,
@@ -37,7 +40,8 @@ pub struct Args {
 ///
 /// # Errors
 /// As [`sample`].
-pub fn run(args: &Args, results: &Path) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
+    let results = args.results.folder.as_path();
     let (run, keys) = match args.words.split_first() {
         Some((first, rest)) if !first.contains('=') => (first.as_str(), rest),
         _ => (find::LATEST, args.words.as_slice()),

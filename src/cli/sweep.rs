@@ -2,18 +2,20 @@
 
 use super::run::Show;
 use super::terminal::{print, seconds};
+use super::what::{Results, Seed, recipe_path};
 use crate::error::{Error, Result};
 use crate::results::ledger::CellStatus;
 use crate::sweep::{self, Request};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Arguments of `xrun sweep`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The recipe: a file, or the name of a built-in one.
+    /// The recipe: a file, the name of a built-in one, or a run whose recipe is used again.
     pub recipe: PathBuf,
-    /// Keys to sweep, as `section.key=value,value`; one value is set for every cell.
+    /// Keys to sweep, as `section.key=value,value`, or keys that change together, as
+    /// `section.key,section.key=value:value,value:value`; one value is set for every cell.
     #[arg(value_name = "KEY=VALUES")]
     pub arguments: Vec<String>,
     /// Print the cells with their plans and run nothing.
@@ -31,6 +33,12 @@ pub struct Args {
     /// End a cell that takes longer.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub timeout: Option<Duration>,
+    /// The seeds, separated by commas.
+    #[command(flatten)]
+    pub seed: Seed,
+    /// Where results are.
+    #[command(flatten)]
+    pub results: Results,
     /// How progress is shown.
     #[command(flatten)]
     pub show: Show,
@@ -40,13 +48,15 @@ pub struct Args {
 ///
 /// # Errors
 /// As [`sweep::run`].
-pub fn run(args: &Args, results: &Path) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
+    let results = args.results.folder.as_path();
+    let recipe = recipe_path(&args.recipe, results)?;
     if args.retry.contains(&CellStatus::Running) {
         return Err(Error::usage("--retry running: a cell that runs cannot be run again"));
     }
     let request = Request {
-        recipe: &args.recipe,
-        arguments: &args.arguments,
+        recipe: &recipe,
+        arguments: &args.seed.on(&args.arguments),
         results,
         jobs: args.jobs.into(),
         retry: &args.retry,

@@ -76,7 +76,7 @@ impl RunningComparison<'_> {
             let curves = |arm| self.arm_trials(arm).map(|trial| trial.curve.clone()).collect::<Vec<_>>();
             self.comparison.gate = self.expected.judge(&curves(false), &curves(true));
         } else {
-            self.comparison.gate.found = "not judged: a trial failed".to_owned();
+            self.comparison.gate.found = "a trial failed".to_owned();
         }
     }
 

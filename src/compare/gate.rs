@@ -1,5 +1,6 @@
 //! The loss gate: does the candidate learn what the baseline learns? Speed with a worse curve is no win.
 
+use crate::format::significant;
 use crate::recipe::{Change, Class};
 use crate::results::MetricsRow;
 use crate::results::comparison::LossGate;
@@ -71,17 +72,17 @@ impl ExpectedCurve {
     /// Judges the curves of all trials. Every curve is compared with the first one of the baseline.
     pub fn judge(self, baseline: &[Vec<LossPoint>], candidate: &[Vec<LossPoint>]) -> LossGate {
         let Some(first) = baseline.first().filter(|curve| !curve.is_empty()) else {
-            return self.gate(None, "not judged: the baseline has no losses".to_owned());
+            return self.gate(None, "the baseline has no losses".to_owned());
         };
         if candidate.iter().all(Vec::is_empty) {
-            return self.gate(None, "not judged: the candidate has no losses".to_owned());
+            return self.gate(None, "the candidate has no losses".to_owned());
         }
         let all_same = |arm: &[Vec<LossPoint>]| arm.iter().all(|curve| same_bits(first, curve));
         if all_same(baseline) && all_same(candidate) {
             return self.gate(Some(true), format!("the same bits over {} steps", first.len()));
         }
         let Some(worst) = widest_of(first, candidate) else {
-            return self.gate(None, "not judged: the arms have no step in common".to_owned());
+            return self.gate(None, "the arms have no step in common".to_owned());
         };
         let same_arm = widest_of(first, &baseline[1..]).filter(|apart| farther(apart, &worst));
         let LossGap { step, difference, baseline: old, candidate: new, steps } =
@@ -92,7 +93,8 @@ impl ExpectedCurve {
         };
         let plural = if *steps == 1 { "" } else { "s" };
         let found = format!(
-            "{among}at most {difference:.3e} apart over {steps} step{plural}, at step {step}: {losses}"
+            "{among}at most {} apart over {steps} step{plural}, at step {step}: {losses}",
+            significant(*difference)
         );
         match self {
             Self::Bits if all_same(baseline) => self.gate(
@@ -111,7 +113,7 @@ impl ExpectedCurve {
             Self::Unknown => self.gate(
                 None,
                 format!(
-                    "{found}; not judged: training keys changed, so state with --tolerance how far losses may \
+                    "{found}; training keys changed, so state with --tolerance how far losses may \
                      differ"
                 ),
             ),
@@ -203,12 +205,22 @@ mod tests {
         let (steady, astray) = (curve(&[3.0, 2.0]), curve(&[3.0, 2.6]));
         let gate = ExpectedCurve::Within(0.5).judge(&[steady.clone(), astray], &[curve(&[3.0, 2.1])]);
         assert_eq!(gate.holds, Some(false));
-        let said = "the trials of the baseline alone are at most 6.000e-1 apart over 2 steps, \
+        let said = "the trials of the baseline alone are at most 0.6 apart over 2 steps, \
                     at step 2: 2.00000 and 2.60000";
         assert!(gate.found.starts_with(said), "{}", gate.found);
         let gate = ExpectedCurve::Within(0.5).judge(&[steady.clone(), steady], &[curve(&[3.1])]);
         assert_eq!(gate.holds, Some(true));
         assert!(gate.found.contains("over 1 step,"), "what was compared is said: {}", gate.found);
+    }
+
+    /// The outcome stands before it: `open: …`, `could not be judged: …`.
+    #[test]
+    fn what_is_not_judged_says_so_once() {
+        let gate = ExpectedCurve::Unknown.judge(&[curve(&[3.0])], &[curve(&[2.7348])]);
+        assert!(gate.found.starts_with("at most 0.2652 apart over 1 step, "), "{}", gate.found);
+        assert!(gate.found.contains("; training keys changed") && !gate.found.contains("judged"));
+        let gate = ExpectedCurve::Unknown.judge(&[curve(&[])], &[curve(&[1.0])]);
+        assert_eq!((gate.holds, gate.found.as_str()), (None, "the baseline has no losses"));
     }
 
     #[test]

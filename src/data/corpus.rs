@@ -156,7 +156,7 @@ impl Corpus {
         match Self::at(path)? {
             Corpus::Tokens(files) => Ok((shard::open(&files.all())?, None)),
             _ => {
-                let documents = Documents::open(path, spec.document_separator.as_deref())?;
+                let documents = Documents::open(path, spec.document_separator.as_deref(), &spec.extensions)?;
                 let mut tokens = Vec::new();
                 let bytes = encode::tokenize(&documents, 0..documents.len(), tokenizer, &mut |t| {
                     tokens.extend_from_slice(t);
@@ -218,7 +218,7 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Resu
 }
 
 fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<Fed> {
-    let mut documents = Documents::open(path, spec.document_separator.as_deref())?;
+    let mut documents = Documents::open(path, spec.document_separator.as_deref(), &spec.extensions)?;
     let mut warnings = std::mem::take(&mut documents.warnings);
     if spec.tokenizer == "stories" {
         warnings.push(
@@ -228,7 +228,7 @@ fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_
         );
     }
     let count = documents.len();
-    let files = text_files(path)?.len();
+    let files = text_files(path, &spec.extensions)?.len();
     let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let description =
         format!("{}: {} in {}", path.display(), plural(count, "document"), plural(files, "file"));

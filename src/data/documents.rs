@@ -9,9 +9,6 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// What a folder is searched for.
-const TEXT_EXTENSIONS: [&str; 2] = ["txt", "md"];
-
 /// One mapped file.
 #[derive(Debug)]
 struct Source {
@@ -77,8 +74,8 @@ pub(super) struct Documents {
     pub warnings: Vec<String>,
 }
 
-/// The text files that a path stands for: itself, or all below a folder, sorted.
-pub(super) fn text_files(path: &Path) -> Result<Vec<PathBuf>> {
+/// The text files that a path stands for: itself, or all below a folder with one of these endings (dots included), sorted.
+pub(super) fn text_files(path: &Path, extensions: &[String]) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -90,7 +87,9 @@ pub(super) fn text_files(path: &Path) -> Result<Vec<PathBuf>> {
             let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
             // Linked folders are not followed: they may lead in circles.
             let kind = entry.file_type().at("read", &entry.path())?;
-            let named = entry.path().extension().is_some_and(|x| TEXT_EXTENSIONS.iter().any(|t| x == *t));
+            let named = entry.path().extension().is_some_and(|ending| {
+                extensions.iter().any(|known| known.strip_prefix('.').is_some_and(|known| ending == known))
+            });
             if hidden {
                 continue;
             } else if kind.is_dir() {
@@ -102,8 +101,10 @@ pub(super) fn text_files(path: &Path) -> Result<Vec<PathBuf>> {
     }
     if files.is_empty() {
         return Err(Error::usage(format!(
-            "corpus {}: the folder holds no .txt, .md or .bin files",
-            path.display()
+            "corpus {}: the folder holds no {} or .bin files; data.extensions names the endings that are read, such as \
+             data.extensions=[\".py\"]",
+            path.display(),
+            extensions.join(", ")
         )));
     }
     files.sort();
@@ -123,12 +124,13 @@ impl Documents {
     ///
     /// # Errors
     /// Files that cannot be read or are not UTF-8, a line that is not JSON with a `text`, a corpus with no text.
-    pub fn open(path: &Path, separator: Option<&str>) -> Result<Self> {
+    pub fn open(path: &Path, separator: Option<&str>, extensions: &[String]) -> Result<Self> {
         if separator == Some("") {
             return Err(Error::usage("data.document_separator is empty; leave it out for whole files"));
         }
         let json = is_json_lines(path);
-        let sources = text_files(path)?.into_iter().map(Source::open).collect::<Result<Vec<_>>>()?;
+        let sources =
+            text_files(path, extensions)?.into_iter().map(Source::open).collect::<Result<Vec<_>>>()?;
         let places = sources
             .par_iter()
             .enumerate()
@@ -247,6 +249,7 @@ fn suggest_separator(source: &Source) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::TEXT_EXTENSIONS;
 
     fn write(name: &str, content: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
@@ -256,7 +259,7 @@ mod tests {
     }
 
     fn texts(path: &Path, separator: Option<&str>) -> Vec<String> {
-        let d = Documents::open(path, separator).unwrap();
+        let d = Documents::open(path, separator, &TEXT_EXTENSIONS.map(str::to_owned)).unwrap();
         (0..d.len()).map(|i| d.text(i).unwrap().into_owned()).collect()
     }
 
@@ -266,10 +269,15 @@ mod tests {
         let (_dir, path) = write("a.txt", text);
         assert_eq!(texts(&path, None), [text]);
         assert_eq!(texts(&path, Some("<|endoftext|>")), ["one", "  two", "three"]);
-        let open = Documents::open(&path, None).unwrap();
+        let open = Documents::open(&path, None, &TEXT_EXTENSIONS.map(str::to_owned)).unwrap();
         assert!(open.warnings[0].contains("data.document_separator = \"<|endoftext|>\""));
-        assert!(Documents::open(&path, Some("<|endoftext|>")).unwrap().warnings.is_empty());
-        assert!(Documents::open(&path, Some("")).is_err());
+        assert!(
+            Documents::open(&path, Some("<|endoftext|>"), &TEXT_EXTENSIONS.map(str::to_owned))
+                .unwrap()
+                .warnings
+                .is_empty()
+        );
+        assert!(Documents::open(&path, Some(""), &TEXT_EXTENSIONS.map(str::to_owned)).is_err());
     }
 
     #[test]
@@ -284,7 +292,12 @@ mod tests {
         }
         assert_eq!(texts(root, None), ["Z", "B", "C"]);
         let empty = tempfile::tempdir().unwrap();
-        assert!(Documents::open(empty.path(), None).unwrap_err().message().contains("no .txt"));
+        assert!(
+            Documents::open(empty.path(), None, &TEXT_EXTENSIONS.map(str::to_owned))
+                .unwrap_err()
+                .message()
+                .contains("no .txt")
+        );
     }
 
     #[test]
@@ -292,7 +305,10 @@ mod tests {
         let (_dir, path) =
             write("a.jsonl", "{\"text\": \"a\\nb\", \"id\": 3}\n\n{\"text\":\"c\"}\r\n{\"text\":\"\"}");
         assert_eq!(texts(&path, None), ["a\nb", "c"]);
-        assert!(Documents::open(&path, Some("x")).unwrap().warnings[0].contains("not used"));
+        assert!(
+            Documents::open(&path, Some("x"), &TEXT_EXTENSIONS.map(str::to_owned)).unwrap().warnings[0]
+                .contains("not used")
+        );
     }
 
     #[test]
@@ -307,7 +323,7 @@ mod tests {
             ("a.jsonl", b"", "no text"),
         ] {
             let (_dir, path) = write(name, content);
-            let error = Documents::open(&path, None).unwrap_err();
+            let error = Documents::open(&path, None, &TEXT_EXTENSIONS.map(str::to_owned)).unwrap_err();
             assert!(error.message().contains(says), "{says}: {error}");
             assert_eq!(error.kind(), crate::error::ErrorKind::Usage);
         }

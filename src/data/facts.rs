@@ -87,7 +87,7 @@ fn measure(corpus: &Corpus, spec: &Spec, train_only: bool) -> Result<(usize, boo
         Corpus::Tokens(files) => Ok((count(&files.all())?, false)),
         Corpus::Text(path) => {
             let tokenizer = Tokenizer::open(&spec.tokenizer)?;
-            Ok((estimate(path, &tokenizer)?, true))
+            Ok((estimate(path, &spec.extensions, &tokenizer)?, true))
         }
         // `Corpus::find` is matched by the caller, and a path is never a generated corpus.
         Corpus::Stories | Corpus::Random => Ok((0, true)),
@@ -99,8 +99,8 @@ fn count(files: &[PathBuf]) -> Result<usize> {
 }
 
 /// The bytes of the files over the bytes per token of a sample.
-fn estimate(path: &Path, tokenizer: &Tokenizer) -> Result<usize> {
-    let files = text_files(path)?;
+fn estimate(path: &Path, extensions: &[String], tokenizer: &Tokenizer) -> Result<usize> {
+    let files = text_files(path, extensions)?;
     let sizes: Vec<u64> =
         files.iter().map(|p| p.metadata().at("read", p).map(|m| m.len())).collect::<Result<_>>()?;
     let total: u64 = sizes.iter().sum();

@@ -29,7 +29,7 @@ pub use loader::{Loader, LoaderSpec, ValidationBatches, held_out_batches};
 pub use sampler::{Sampler, global_index};
 pub(crate) use shard::write_atomically;
 pub use shard::{SHARD_TOKENS, Writer as ShardWriter};
-pub use spec::{END_OF_TEXT, GENERATED, Spec, Validation};
+pub use spec::{END_OF_TEXT, GENERATED, HELD_OUT_SHARE, Spec, TEXT_EXTENSIONS, Validation};
 pub use statistics::{Counts, Statistics};
 pub use stream::Stream;
 pub use tokenizer::Tokenizer;

@@ -9,6 +9,12 @@ pub const END_OF_TEXT: &str = "<|endoftext|>";
 /// Corpora that are generated; every other name is a path.
 pub const GENERATED: [&str; 2] = ["stories", "random"];
 
+/// Endings of the files that a folder of text is searched for, by default.
+pub const TEXT_EXTENSIONS: [&str; 2] = [".txt", ".md"];
+
+/// Held-out share of a corpus, by default.
+pub const HELD_OUT_SHARE: f64 = 0.05;
+
 /// Which part of the corpus is held out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Validation {
@@ -27,6 +33,8 @@ pub struct Spec {
     pub tokenizer: String,
     /// Text that separates the documents of a text file.
     pub document_separator: Option<String>,
+    /// Endings of the files that a folder of text is searched for, dots included.
+    pub extensions: Vec<String>,
     /// What is held out; generated corpora hold out `validation_tokens` instead.
     pub validation: Validation,
     /// Tokens to generate for training; the last story may exceed it.
@@ -44,7 +52,8 @@ impl Spec {
             corpus: corpus.to_owned(),
             tokenizer: tokenizer.to_owned(),
             document_separator: None,
-            validation: Validation::Fraction(0.1),
+            extensions: TEXT_EXTENSIONS.map(str::to_owned).to_vec(),
+            validation: Validation::Fraction(HELD_OUT_SHARE),
             train_tokens: 2_000_000,
             validation_tokens: 16_384,
             seed: 0,

@@ -21,8 +21,8 @@ pub struct Forecast {
     pub parameters: Parameters,
     /// Fraction of the parameters in embedding and head.
     pub vocabulary_share: f64,
-    /// A sentence about that fraction, if it is large.
-    pub remark: Option<String>,
+    /// Sentences about that fraction, if it is large, and about widths that do not fit the stream's.
+    pub remarks: Vec<String>,
     /// Model FLOPs of a token.
     pub flops: Flops,
     /// Split of a step into sequences.
@@ -110,7 +110,7 @@ impl Forecast {
             recipe: plan.name.clone(),
             execution: execution(plan),
             vocabulary_share: parameters.vocabulary_share(),
-            remark: parameters.remark(&plan.model),
+            remarks: parameters.remark(&plan.model).into_iter().chain(plan.model.remarks()).collect(),
             checkpoint_bytes: per_parameter * parameters.total,
             checkpoint_bytes_per_parameter: per_parameter,
             slots_in_words: plan.optimizer.slots_in_words(),

@@ -38,10 +38,10 @@ impl Forecast {
         table.row(["total".into(), thousands(p.total), share(p.total)]);
         table.row(["core (non-embedding)".into(), thousands(p.core), share(p.core)]);
         write!(f, "Parameters\n{}", table.render(2))?;
-        match &self.remark {
-            Some(remark) => writeln!(f, "  {remark}\n"),
-            None => writeln!(f),
+        for remark in &self.remarks {
+            writeln!(f, "  {remark}")?;
         }
+        writeln!(f)
     }
 
     fn time_here(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

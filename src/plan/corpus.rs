@@ -30,6 +30,7 @@ pub fn data_spec(recipe: &Recipe) -> Spec {
         corpus: data.corpus.clone(),
         tokenizer: data.tokenizer.clone(),
         document_separator: data.document_separator.clone(),
+        extensions: data.extensions.clone(),
         validation: match &data.validation {
             Validation::Fraction(fraction) => data::Validation::Fraction(*fraction),
             Validation::Path(file) => data::Validation::Path(file.into()),
@@ -71,5 +72,19 @@ impl Corpus {
             validation_tokens: if shortened { requested } else { facts.validation_tokens },
             floor: facts.floor,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::recipe;
+    use std::path::Path;
+
+    #[test]
+    fn defaults_of_data_are_those_of_recipes() {
+        let empty = recipe::load_str(Path::new("r.toml"), "", &[], std::iter::empty(), &Machine::none());
+        assert_eq!(data_spec(&empty.expect("valid")), Spec::new("stories", "stories"));
     }
 }

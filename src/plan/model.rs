@@ -1,7 +1,7 @@
 //! The dimensions of a model.
 
 use crate::policy::Norm;
-use crate::recipe::Recipe;
+use crate::recipe::{self, Recipe, derived};
 
 /// Matrix products are fastest on multiples of this; vocabulary and FFN width are padded to it in memory.
 pub const PADDING: usize = 64;
@@ -43,14 +43,15 @@ impl Model {
     /// Returns the dimensions that a recipe gives, with a tokenizer's vocabulary.
     pub fn from_recipe(recipe: &Recipe, vocab_size: usize) -> Self {
         let m = &recipe.values().model;
+        let n_heads = derived::n_heads(m);
         Self {
             vocab_size,
             dim: m.dim,
             n_layers: m.n_layers,
-            n_heads: m.n_heads,
-            n_kv_heads: m.n_kv_heads.unwrap_or(m.n_heads),
-            head_dim: m.head_dim.unwrap_or(m.dim / m.n_heads),
-            ffn_dim: m.ffn_dim,
+            n_heads,
+            n_kv_heads: m.n_kv_heads.unwrap_or(n_heads),
+            head_dim: derived::head_dim(m),
+            ffn_dim: derived::ffn_dim(m),
             dropout: m.dropout,
             norm: m.norm,
             qk_norm: m.qk_norm,
@@ -59,6 +60,28 @@ impl Model {
             init_std: m.init_std,
             tie_embeddings: m.tie_embeddings,
         }
+    }
+
+    /// Returns a sentence about each width that does not fit that of the stream.
+    pub fn remarks(&self) -> Vec<String> {
+        let (dim, heads) = (self.dim, self.n_heads * self.head_dim);
+        let mut remarks = Vec::new();
+        if self.ffn_dim < dim {
+            remarks.push(format!(
+                "the feed-forward layer ({} wide) is narrower than the stream ({dim}); usual are 3 to 4 times its width: \
+                 leave model.ffn_dim unset, and it is {}",
+                self.ffn_dim,
+                derived::ffn_dim(&recipe::Model { dim, ffn_dim: None, ..recipe::Model::default() })
+            ));
+        }
+        if heads != dim {
+            remarks.push(format!(
+                "{} heads of {} elements attend to {heads} elements, and the stream has {dim}: see model.n_heads and \
+                 model.head_dim",
+                self.n_heads, self.head_dim
+            ));
+        }
+        remarks
     }
 
     /// Returns the vocabulary size in memory, with padding.

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::machine::Machine;
 use crate::optim::{self, Optimizer};
 use crate::policy::TrainingDtype;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, derived};
 use std::sync::Arc;
 
 impl Plan {
@@ -37,7 +37,7 @@ impl Plan {
             max_norm: values.training.max_norm,
             schedule: Schedule {
                 lr: values.optimizer.lr,
-                warmup: values.lr_scheduler.warmup_steps,
+                warmup: derived::warmup_steps(&values.lr_scheduler, values.training.steps),
                 steps: values.training.steps,
                 min_ratio: values.lr_scheduler.min_lr_ratio,
                 decay: values.lr_scheduler.decay,

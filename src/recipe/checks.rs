@@ -1,11 +1,11 @@
 //! Checks of values that are valid separately and contradict each other.
 
 use super::batch;
+use super::derived;
 use super::diagnostic::Diagnostic;
 use super::loaded::Recipe;
 use super::lookup::keys_of;
 use super::optimizer;
-use super::source::Layer;
 use super::values::WorldSize;
 use crate::optim;
 use crate::policy::{Decay, DeviceChoice, Placement};
@@ -13,6 +13,8 @@ use crate::suggest::nearest;
 
 /// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
 const MAX_ROWS: usize = i32::MAX as usize;
+
+const HEADS: &str = "model.n_heads";
 
 /// Finds every contradiction within the recipe. With `open_world`, the number of ranks is not known yet, so a
 /// batch that it might not divide is accepted.
@@ -29,12 +31,12 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
 
 fn heads(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let model = &recipe.values().model;
-    let (dim, heads) = (model.dim, model.n_heads);
+    let (dim, heads) = (model.dim, derived::n_heads(model));
     if let Some(kv) = model.n_kv_heads
         && !heads.is_multiple_of(kv)
     {
         found.push(recipe.diagnostic(
-            &["model.n_kv_heads", "model.n_heads"],
+            &["model.n_kv_heads", if recipe.locate(HEADS).is_some() { HEADS } else { "model.dim" }],
             format!("{heads} query heads do not share {kv} key and value heads evenly"),
             format!("n_kv_heads divides n_heads: {}", divisors(heads)),
         ));
@@ -47,17 +49,21 @@ fn heads(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         )),
         Some(_) => {}
         None if !dim.is_multiple_of(heads) => found.push(recipe.diagnostic(
-            &["model.n_heads", "model.dim"],
+            &[HEADS, "model.dim"],
             format!("a width of {dim} does not divide into {heads} heads"),
             "change one of them, or set model.head_dim",
         )),
         None if !(dim / heads).is_multiple_of(2) => found.push(recipe.diagnostic(
-            &["model.n_heads", "model.dim"],
+            &[HEADS, "model.dim"],
             format!(
                 "heads of {dim} / {heads} = {} elements are odd, and the rotary embedding turns pairs",
                 dim / heads
             ),
-            "take half as many heads, or set model.head_dim",
+            if heads == 1 {
+                "take an even width, or set model.head_dim"
+            } else {
+                "take half as many heads, or set model.head_dim"
+            },
         )),
         None => {}
     }
@@ -100,11 +106,11 @@ fn batches(recipe: &Recipe, open_world: bool, found: &mut Vec<Diagnostic>) {
 fn hyperparameters(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let name = &recipe.values().optimizer.name;
     let Some(entry) = optim::find(name) else { return };
-    let chosen_by = position(recipe, "optimizer.name");
+    let chosen_by = recipe.merged().position("optimizer.name");
     for key in keys_of("optimizer").filter(|key| optimizer::is_hyperparameter(key)) {
         let Some(at) = recipe.locate(key.path) else { continue };
         let names = || entry.hyperparameters.iter().map(|hyperparameter| hyperparameter.name);
-        if names().any(|name| name == key.name()) || position(recipe, key.path) < chosen_by {
+        if names().any(|name| name == key.name()) || recipe.merged().position(key.path) < chosen_by {
             continue;
         }
         let help = match nearest(key.name(), names()) {
@@ -126,33 +132,33 @@ fn hyperparameters(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Position of the layer that sets a key among all layers: those that win over others have higher positions,
-/// and defaults have 0.
-fn position(recipe: &Recipe, key: &str) -> usize {
-    match recipe.layer(key) {
-        Layer::Default => 0,
-        Layer::File { path, .. } => {
-            1 + recipe.files().iter().position(|(name, _)| *name == path).unwrap_or(0)
-        }
-        Layer::Env { .. } => usize::MAX - 1,
-        Layer::CommandLine { .. } => usize::MAX,
-    }
-}
-
 fn schedule(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
-    let schedule = &recipe.values().lr_scheduler;
-    let (warmup, steps) = (schedule.warmup_steps, recipe.values().training.steps);
+    const STEPS: &str = "lr_scheduler.warmup_steps";
+    const RATIO: &str = "lr_scheduler.warmup_ratio";
+    let (schedule, written) = (&recipe.values().lr_scheduler, &recipe.written().lr_scheduler);
+    let steps = recipe.values().training.steps;
+    let warmup = derived::warmup_steps(schedule, steps);
+    let (by_steps, by_ratio) = (recipe.merged().position(STEPS), recipe.merged().position(RATIO));
+    if written.warmup_ratio.is_some() && written.warmup_steps.is_some() && by_steps == by_ratio {
+        found.push(recipe.diagnostic(
+            &[STEPS, RATIO],
+            "the warm-up is set twice: in steps, and as a share of the steps",
+            "keep one of them",
+        ));
+        return;
+    }
+    let warmup_key = if by_ratio > by_steps { RATIO } else { STEPS };
     if warmup > steps {
         found.push(recipe.diagnostic(
-            &["lr_scheduler.warmup_steps", "training.steps"],
+            &[warmup_key, "training.steps"],
             format!("a warm-up of {warmup} steps does not end within {steps} steps"),
-            format!("for a short run, add lr_scheduler.warmup_steps={}", steps / 10),
+            "set lr_scheduler.warmup_ratio = 0.1 in place of warmup_steps: such a warm-up follows the steps",
         ));
     } else if schedule.decay == Decay::Wsd
         && warmup as f64 + schedule.decay_ratio * steps as f64 > steps as f64
     {
         found.push(recipe.diagnostic(
-            &["lr_scheduler.decay_ratio", "lr_scheduler.warmup_steps", "training.steps"],
+            &["lr_scheduler.decay_ratio", warmup_key, "training.steps"],
             format!(
                 "warm-up ({warmup}) and decay ({} of {steps}) take more steps than there are",
                 schedule.decay_ratio

@@ -83,6 +83,9 @@ fn fragment(kind: Type) -> Map<String, Value> {
         Type::Counts { max } => {
             json!({"type": "array", "items": whole(0, max), "minItems": 1, "uniqueItems": true})
         }
+        Type::Extensions => json!({
+            "type": "array", "items": {"type": "string", "pattern": "^[.][^./]+$"}, "minItems": 1, "uniqueItems": true,
+        }),
         Type::Number(interval) => number(interval),
         Type::Pair(interval) => {
             json!({"type": "array", "items": number(interval), "minItems": 2, "maxItems": 2})

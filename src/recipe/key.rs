@@ -83,6 +83,8 @@ pub enum Type {
     CountOrWord { min: u64, max: u64, word: &'static str },
     /// Whole numbers, all different, each at most `max`.
     Counts { max: u64 },
+    /// Endings of files, all different, each with its dot.
+    Extensions,
     /// A number.
     Number(Interval),
     /// Two numbers, each within the interval.
@@ -111,6 +113,7 @@ impl fmt::Display for Type {
                 write!(f, "a whole number from {min} to {max}, or \"{word}\"")
             }
             Self::Counts { max } => write!(f, "a list of different whole numbers up to {max}"),
+            Self::Extensions => f.write_str("a list of different file endings in quotes, such as \".py\""),
             Self::Number(interval) => write!(f, "a number, {interval}"),
             Self::Pair(interval) => write!(f, "two numbers, each {interval}"),
             Self::FractionOrPath(interval) => write!(f, "a number, {interval}, or a path in quotes"),

@@ -3,7 +3,7 @@
 use super::diagnostic::Diagnostic;
 use super::files::follow;
 use super::key::{Key, Type};
-use super::lookup::{find, find_path, keys_of, nearest_key, nearest_section};
+use super::lookup::{find, find_path, instead_of, keys_of, nearest_key, nearest_section};
 use super::schema::SECTIONS;
 use super::source::{Location, Origin, Source};
 use super::typed::{InvalidValue, typed};
@@ -264,6 +264,7 @@ impl Layer {
 
 fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usize>) -> Diagnostic {
     let help = match nearest_key(section, name) {
+        _ if instead_of(name).is_some() => instead_of(name).unwrap_or_default().to_owned(),
         Some((near, spelling)) => {
             let home = near.section();
             match &source.origin {
@@ -287,6 +288,7 @@ fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usiz
 fn stray(source: &Arc<Source>, name: &str, span: Range<usize>, is_table: bool) -> Diagnostic {
     let key = nearest_key("", name).filter(|_| !is_table);
     let help = match (key, nearest_section(name)) {
+        _ if instead_of(name).is_some() => instead_of(name).unwrap_or_default().to_owned(),
         (Some((key, spelling)), _) => format!("did you mean {}.{spelling}?", key.section()),
         (None, Some(section)) => format!("did you mean [{section}]?"),
         (None, None) => {

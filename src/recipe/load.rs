@@ -36,6 +36,9 @@ pub fn load(
                 if !path.exists() {
                     let names = builtin::names().collect::<Vec<_>>().join(", ");
                     text += &files::beside(path);
+                    if let Some((name, _)) = path.file_stem().and_then(|stem| builtin::find(stem.to_str()?)) {
+                        text += &format!("; did you mean the built-in recipe {name}?");
+                    }
                     text += &format!("\nbuilt in are {names}; `xrun init` writes a copy of one");
                 }
                 Error::usage(text)
@@ -143,18 +146,45 @@ impl Recipe {
 }
 
 impl StoredRecipe {
-    /// Reads the recipe back: the same values, hash and files.
+    /// Reads the recipe back: the same values, hash and copy.
     ///
     /// # Errors
     /// When the data was not written by [`Recipe::to_stored`].
     pub fn load(self) -> Result<Recipe> {
         let mut layers = Layers::default();
         layers.files(text_source(Path::new(&self.name), &self.written));
-        Recipe::new(self.name, self.files, Merged::new(checked(layers)?), |_| Some(self.world_size))
+        let recipe =
+            Recipe::new(self.name, Vec::new(), Merged::new(checked(layers)?), |_| Some(self.world_size))?;
+        Ok(recipe.with_copy(self.copy))
     }
 }
 
-/// Returns the name of a recipe: its file name without the ending.
+/// Returns the name of a recipe: its file name without the ending. The recipes in the folder of a run, `NAME/RUN/recipe.toml`
+/// and `resolved.toml`, are called as what was run.
 fn stem(path: &Path) -> String {
-    path.file_stem().map_or_else(|| "recipe".to_owned(), |stem| stem.to_string_lossy().into_owned())
+    let stem =
+        path.file_stem().map_or_else(|| "recipe".to_owned(), |stem| stem.to_string_lossy().into_owned());
+    let of_run = || {
+        let path = std::path::absolute(path).ok()?;
+        let run = path.parent()?;
+        let name = run.parent()?.file_name()?.to_str()?;
+        is_run(run.file_name()?.to_str()?).then(|| name.to_owned())
+    };
+    ["recipe", "resolved"].contains(&stem.as_str()).then(of_run).flatten().unwrap_or(stem)
+}
+
+/// Returns true if a folder is named like a run: `20261122T110113Z-ce4b8923`, or with `-2` behind.
+fn is_run(folder: &str) -> bool {
+    let mut parts = folder.splitn(3, '-');
+    let (time, hash, number) =
+        (parts.next().unwrap_or_default(), parts.next().unwrap_or_default(), parts.next());
+    time.len() == 16
+        && time.char_indices().all(|(at, c)| match at {
+            8 => c == 'T',
+            15 => c == 'Z',
+            _ => c.is_ascii_digit(),
+        })
+        && hash.len() == 8
+        && hash.chars().all(|c| c.is_ascii_hexdigit())
+        && number.is_none_or(|number| number.chars().all(|c| c.is_ascii_digit()))
 }

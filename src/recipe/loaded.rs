@@ -1,6 +1,8 @@
 //! A loaded recipe: frozen and checked, with the origin of each value.
 
 use super::batch::{self, BatchSizes, batch};
+use super::copy::copy;
+use super::derived::drop_superseded;
 use super::diagnostic::{self, Diagnostic};
 use super::key::{Class, Key, UNSET};
 use super::merge::Merged;
@@ -31,6 +33,7 @@ pub struct Recipe {
     /// The recipe files as written, base first.
     files: Vec<(PathBuf, String)>,
     merged: Merged,
+    copy: String,
 }
 
 /// A recipe to be sent to another process, which must not resolve it again.
@@ -40,7 +43,7 @@ pub struct StoredRecipe {
     /// The values as written, with absolute paths, in TOML.
     pub(super) written: String,
     pub(super) world_size: usize,
-    pub(super) files: Vec<(PathBuf, String)>,
+    pub(super) copy: String,
 }
 
 impl Recipe {
@@ -51,12 +54,25 @@ impl Recipe {
         merged: Merged,
         world_size: impl FnOnce(&Values) -> Option<usize>,
     ) -> Result<Self> {
-        let written = merged.values()?;
+        let mut written = merged.values()?;
+        drop_superseded(&mut written, &merged);
         let world_size = world_size(&written);
         let settled = settle(&written, &merged, world_size)?;
         let world_size = world_size.unwrap_or(1);
         let batch = batch(&written.training, world_size);
-        Ok(Self { name, written, settled, world_size, batch, files, merged })
+        let copy = copy(&written, &settled, &merged, &files);
+        Ok(Self { name, written, settled, world_size, batch, files, merged, copy })
+    }
+
+    /// Returns this recipe with the copy that another process made of it.
+    pub(super) fn with_copy(mut self, copy: String) -> Self {
+        self.copy = copy;
+        self
+    }
+
+    /// Returns everything that its layers set as one recipe file, which can be run again; each value with its origin.
+    pub fn copy(&self) -> &str {
+        &self.copy
     }
 
     /// Returns its layers.
@@ -120,10 +136,17 @@ impl Recipe {
         self.merged.layer(key)
     }
 
-    /// Returns every key with its value as written in TOML (`None` when unset) and its layer, in the order of
-    /// the table.
+    /// Returns every key with its value in TOML, as written or derived from others (`None` when unset), and its layer,
+    /// in the order of the table.
     pub fn explain(&self) -> Vec<(&'static Key, Option<String>, Layer)> {
-        values(&self.written).into_iter().map(|(key, value)| (key, value, self.layer(key.path))).collect()
+        let explained = |((key, written), (_, settled)): (
+            (&'static Key, Option<String>),
+            (_, Option<String>),
+        )| match (written, settled) {
+            (None, Some(value)) => (key, Some(value), Layer::Derived { rule: key.unset }),
+            (written, _) => (key, written, self.layer(key.path)),
+        };
+        values(&self.written).into_iter().zip(values(&self.settled)).map(explained).collect()
     }
 
     /// Returns the values of the measuring keys, in TOML.
@@ -196,7 +219,7 @@ impl Recipe {
             name: self.name.clone(),
             written: to_toml(&self.hashed()),
             world_size: self.world_size,
-            files: self.files.clone(),
+            copy: self.copy.clone(),
         }
     }
 }

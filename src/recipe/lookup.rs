@@ -4,6 +4,23 @@ use super::key::Key;
 use super::schema::{KEYS, SECTIONS};
 use crate::suggest::{nearest, nearest_by};
 
+/// Names of other frameworks whose value means something else than that of any key, with what to write instead.
+const OTHER_FRAMEWORKS: [(&[&str], &str); 2] = [
+    (
+        &["mlp_ratio", "ffn_ratio", "ffn_mult", "ffn_multiplier", "ffn_dim_multiplier", "expansion_factor"],
+        "the feed-forward width is set in elements: model.ffn_dim = ratio · model.dim; unset, it follows as 3 · dim",
+    ),
+    (
+        &["epochs", "num_epochs", "num_train_epochs", "n_epochs"],
+        "training.steps counts optimizer steps; `xrun plan` shows how many passes over the corpus they are",
+    ),
+];
+
+/// Returns what to write instead of a name of another framework.
+pub(super) fn instead_of(name: &str) -> Option<&'static str> {
+    OTHER_FRAMEWORKS.iter().find(|(names, _)| names.contains(&name)).map(|(_, instead)| *instead)
+}
+
 /// Returns the keys of one section, in the order of [`KEYS`].
 pub fn keys_of(section: &str) -> impl Iterator<Item = &'static Key> {
     KEYS.iter().filter(move |key| key.section() == section)

@@ -9,13 +9,14 @@ use super::diagnostic::{self, Diagnostic};
 use super::layers::Document;
 use super::optimizer;
 use super::schema::Values;
-use super::source::{Layer, Location};
+use super::source::{Layer, Location, Origin};
 use super::toml_text::{parse_value, value_text, values};
 use crate::error::{Error, Result};
 use figment::value::{Dict, Map};
 use figment::{Figment, Metadata, Profile, Provider};
 use serde::de::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use toml::Table;
 
 /// All layers of a recipe: the defaults, then one per text, the later ones on top.
@@ -66,6 +67,19 @@ impl Merged {
     /// Returns the layer that the value of `key` comes from.
     pub fn layer(&self, key: &str) -> Layer {
         self.locate(key).map_or(Layer::Default, Location::layer)
+    }
+
+    /// Returns the position of the layer that sets `key` among all layers: those that win over others have higher
+    /// positions, defaults have 0.
+    pub fn position(&self, key: &str) -> usize {
+        let Some(at) = self.locate(key) else { return 0 };
+        match at.source.origin {
+            Origin::File(_) | Origin::BuiltIn(_) => {
+                1 + self.documents.iter().position(|one| Arc::ptr_eq(&one.source, &at.source)).unwrap_or(0)
+            }
+            Origin::Env(_) => usize::MAX - 1,
+            Origin::CommandLine => usize::MAX,
+        }
     }
 
     /// Returns the location of `key` in the text of this metadata.
@@ -144,7 +158,7 @@ mod tests {
     use super::*;
     use crate::recipe::KEYS;
     use crate::recipe::layers::Layers;
-    use crate::recipe::source::{Origin, Source};
+    use crate::recipe::source::Source;
 
     /// Returns the layers of two recipe files, the second on top of the first, and of command-line arguments.
     fn merged(base: &str, top: &str, arguments: &[&str]) -> Merged {

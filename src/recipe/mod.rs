@@ -11,7 +11,9 @@
 mod batch;
 pub mod builtin;
 mod checks;
+mod copy;
 mod define;
+pub mod derived;
 mod diagnostic;
 mod diff;
 mod files;
@@ -35,6 +37,7 @@ mod typed;
 mod values;
 
 pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS};
+pub use copy::COPY_HEADER;
 pub use diff::{Change, diff, measuring_changes};
 pub use json_schema::json_schema;
 pub use key::{Class, Interval, Key, Type};

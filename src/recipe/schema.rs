@@ -63,7 +63,10 @@ sections! {
         n_layers: usize = 4;
             Training, count(1, 1024), "12" => aliases(&["num_hidden_layers", "num_layers", "n_layer"]);
         /// Query heads per block.
-        n_heads: usize = 4; Training, count(1, 4096), "12" => aliases(&["num_attention_heads", "n_head"]);
+        n_heads: Option<usize> = None;
+            Training, count(1, 4096), "12"
+                => unset("`dim / head_dim`; without `head_dim` as many as divide `dim` into even widths of at least 32"),
+                   aliases(&["num_attention_heads", "n_head"]);
         /// Key and value heads per block; divides `n_heads`.
         n_kv_heads: Option<usize> = None;
             Training, count(1, 4096), "4" => unset("`n_heads`"), aliases(&["num_key_value_heads"]);
@@ -71,9 +74,11 @@ sections! {
         head_dim: Option<usize> = None;
             Training, count(2, 1024), "32" => unit("elements"), unset("`dim / n_heads`");
         /// Hidden width of the SwiGLU feed-forward layer.
-        ffn_dim: usize = 384;
+        ffn_dim: Option<usize> = None;
             Training, count(1, 1_048_576), "1536"
-                => unit("elements"), aliases(&["intermediate_size", "ffn_hidden_size"]);
+                => unit("elements"),
+                   unset("`3 · dim`, rounded up to a multiple of 64"),
+                   aliases(&["intermediate_size", "ffn_hidden_size"]);
         /// Probability of zeroing an element after the embedding, in the attention and on each residual
         /// branch.
         dropout: f64 = 0.0; Training, number(Included(0.0), Excluded(1.0)), "0.1" => unit("probability");
@@ -145,7 +150,13 @@ sections! {
     /// Learning-rate schedule.
     lr_scheduler: LrScheduler {
         /// Length of the linear warm-up to the peak.
-        warmup_steps: usize = 0; Training, count(0, MAX_STEP_COUNT), "100" => unit("optimizer steps");
+        warmup_steps: Option<usize> = None;
+            Training, count(0, MAX_STEP_COUNT), "100"
+                => unit("optimizer steps"), unset("`warmup_ratio` of `training.steps`, rounded; 0 without it");
+        /// The same length as a fraction of all steps, so that it follows `training.steps`. Of the two the one of the
+        /// higher layer holds; in one layer they contradict each other.
+        warmup_ratio: Option<f64> = None;
+            Training, number(Included(0.0), Included(1.0)), "0.1" => unset("`warmup_steps` holds"), implied(UNSET);
         /// Learning rate at the end, as a fraction of the peak.
         min_lr_ratio: f64 = 0.1;
             Training, number(Included(0.0), Included(1.0)), "0.0"
@@ -213,6 +224,9 @@ sections! {
         /// Text that separates two documents of a text corpus.
         document_separator: Option<String> = None;
             Training, Type::Text, "\"<|endoftext|>\"" => unset("each file is one document");
+        /// Endings of the files that a folder of text is searched for.
+        extensions: Vec<String> = vec![".txt".to_owned(), ".md".to_owned()];
+            Training, Type::Extensions, "[\".py\", \".rs\"]" => implied("[\".txt\", \".md\"]");
         /// Allow a training sequence to span several documents.
         cross_documents: bool = true; Training, Type::Bool, "false";
         /// Fraction of a corpus that is held out, from its end; or a corpus of its own.

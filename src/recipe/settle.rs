@@ -1,6 +1,7 @@
-//! Resolves the parts of a recipe that depend on the machine: the world size, and the folders that paths are
-//! relative to.
+//! Resolves a recipe: derived values, and the parts that depend on the machine: the world size, and the folders that
+//! paths are relative to.
 
+use super::derived::derive;
 use super::key::{Key, Type};
 use super::lookup::find_path;
 use super::merge::Merged;
@@ -32,7 +33,7 @@ fn devices(values: &Values, gpus: &Gpus) -> Option<usize> {
     }
 }
 
-/// Returns `written` with a fixed world size and with absolute paths, so that the recipe as TOML means the
+/// Returns `written` with derived values, a fixed world size and absolute paths, so that the recipe as TOML means the
 /// same wherever it is copied. A path is relative to the file that sets it, else to the current directory.
 ///
 /// # Errors
@@ -48,6 +49,7 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize
         Ok(path.to_string_lossy().into_owned())
     };
     let mut settled = written.clone();
+    derive(&mut settled);
     settled.parallelism.world_size = world_size.map_or(WorldSize::Auto, WorldSize::Fixed);
     settled.data.corpus = absolute("data.corpus", &written.data.corpus)?;
     settled.data.tokenizer = absolute("data.tokenizer", &written.data.tokenizer)?;
@@ -108,6 +110,6 @@ mod tests {
         let stored = serde_json::to_string(&recipe.to_stored()).unwrap();
         let again = serde_json::from_str::<crate::recipe::StoredRecipe>(&stored).unwrap().load().unwrap();
         assert_eq!((again.hash(), again.world_size()), (recipe.hash(), 4));
-        assert_eq!((again.values(), again.name(), again.files()), (recipe.values(), "r", recipe.files()));
+        assert_eq!((again.values(), again.name(), again.copy()), (recipe.values(), "r", recipe.copy()));
     }
 }

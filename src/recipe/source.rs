@@ -76,6 +76,8 @@ impl Source {
 pub enum Layer {
     /// The default value.
     Default,
+    /// An unset key, whose value follows from others by this rule.
+    Derived { rule: &'static str },
     /// A recipe file (`built-in:NAME` for one inside the binary) and the line in it, from 1.
     File { path: PathBuf, line: usize },
     /// An `XRUN__SECTION__KEY` environment variable.
@@ -88,6 +90,7 @@ impl fmt::Display for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
+            Self::Derived { rule } => write!(f, "unset: {rule}"),
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
             Self::Env { var } => f.write_str(var),
             Self::CommandLine { text } => write!(f, "command line: {text}"),

@@ -253,3 +253,96 @@ fn hyperparameters_of_one_name_have_one_form() {
         }
     }
 }
+
+#[test]
+fn unset_widths_follow_from_the_stream() {
+    let widths = |settings: &[&str]| {
+        let recipe = load_over("", settings, &[]).expect("valid");
+        let model = &recipe.values().model;
+        let found = (derived::n_heads(model), derived::head_dim(model), derived::ffn_dim(model));
+        assert_eq!((model.n_heads, model.ffn_dim), (Some(found.0), Some(found.2)), "settled");
+        found
+    };
+    assert_eq!(widths(&[]), (4, 32, 384));
+    assert_eq!(widths(&["model.dim=64"]), (2, 32, 192));
+    assert_eq!(widths(&["model.dim=512"]), (16, 32, 1536));
+    assert_eq!(widths(&["model.dim=100"]), (2, 50, 320), "three heads do not divide 100");
+    assert_eq!(widths(&["model.dim=66"]), (1, 66, 256), "two heads of 33 are odd");
+    assert_eq!(widths(&["model.dim=16"]), (1, 16, 64));
+    assert_eq!(widths(&["model.dim=256", "model.head_dim=64"]), (4, 64, 768));
+    assert_eq!(widths(&["model.dim=16", "model.head_dim=64"]), (1, 64, 64));
+    assert_eq!(widths(&["model.dim=256", "model.n_heads=2", "model.ffn_dim=100"]), (2, 128, 100));
+    // The hash takes what is derived.
+    let hash = |settings: &[&str]| load_over("", settings, &[]).expect("valid").hash();
+    assert_eq!(hash(&[]), hash(&["model.n_heads=4", "model.ffn_dim=384"]));
+    assert_eq!(hash(&["model.dim=64"]), hash(&["model.dim=64", "model.n_heads=2", "model.ffn_dim=192"]));
+    let base = load(Path::new("quickstart"), &[], std::iter::empty(), &Machine::none()).expect("built in");
+    let narrow = base.with_overrides(&["model.dim=64".to_owned()], &Machine::none()).expect("valid");
+    assert_eq!(narrow.values().model.ffn_dim, Some(192), "a cell of a sweep derives anew");
+    assert!(load_over("", &["model.dim=65"], &[]).expect_err("odd").message().contains("take an even width"));
+    let error = load_over("", &["model.dim=64", "model.n_kv_heads=4"], &[]).expect_err("two heads");
+    assert!(error.message().contains("2 query heads do not share 4"), "{error}");
+}
+
+#[test]
+fn a_warm_up_as_a_share_follows_the_steps() {
+    let steps = |text: &str, settings: &[&str]| {
+        let recipe = load_over(text, settings, &[]).expect("valid");
+        let scheduler = &recipe.values().lr_scheduler;
+        assert_eq!(scheduler.warmup_ratio, None, "settled");
+        scheduler.warmup_steps.expect("settled")
+    };
+    assert_eq!(steps("", &[]), 0);
+    let share = "[lr_scheduler]\nwarmup_ratio = 0.1";
+    assert_eq!(steps(share, &["training.steps=700"]), 70);
+    assert_eq!(steps(share, &["training.steps=12"]), 1);
+    assert_eq!(steps(share, &["training.steps=1"]), 0);
+    // Of the two, the one of the higher layer holds.
+    assert_eq!(steps(share, &["lr_scheduler.warmup_steps=7"]), 7);
+    assert_eq!(steps("[lr_scheduler]\nwarmup_steps = 7", &["lr_scheduler.warmup_ratio=0.2"]), 200);
+    let both = load_text(&format!("{share}\nwarmup_steps = 7")).expect_err("twice").message().to_owned();
+    assert!(both.contains("the warm-up is set twice") && both.contains("test.toml:3"), "{both}");
+    let hash = |text: &str| load_text(text).expect("valid").hash();
+    assert_eq!(hash(share), hash("[lr_scheduler]\nwarmup_steps = 100"), "the hash takes what is derived");
+    for name in builtin::names() {
+        let short = ["training.steps=12".to_owned()];
+        let recipe = load(Path::new(name), &short, std::iter::empty(), &Machine::none());
+        assert_eq!(recipe.expect(name).values().lr_scheduler.warmup_steps, Some(1), "{name}");
+    }
+}
+
+#[test]
+fn names_of_other_frameworks_lead_to_what_is_meant() {
+    let refused = |text: &str| load_text(text).expect_err("unknown").message().to_owned();
+    assert!(refused("[model]\nmlp_ratio = 4").contains("model.ffn_dim = ratio · model.dim"));
+    assert!(refused("epochs = 3").contains("training.steps counts optimizer steps"));
+    let argument = load_over("", &["training.num_train_epochs=3"], &[]).expect_err("unknown");
+    assert!(argument.message().contains("training.steps counts"), "{argument}");
+}
+
+#[test]
+fn endings_have_a_dot_and_are_hashed_where_they_are_not_the_first_default() {
+    let hash = |text: &str| load_text(text).expect("valid").hash();
+    assert_eq!(hash(""), hash("[data]\nextensions = [\".txt\", \".md\"]"));
+    assert_ne!(hash(""), hash("[data]\nextensions = [\".py\"]"));
+    for (wrong, why) in [
+        ("[\"py\"]", "write \".py\""),
+        ("[]", "an empty list"),
+        ("[\".a\", \".a\"]", "twice"),
+        ("[\".tar.gz\"]", "is no ending"),
+        ("[\".bin\"]", "token shards"),
+        ("\".py\"", "a string"),
+        ("[3]", "a number"),
+    ] {
+        let error = load_text(&format!("[data]\nextensions = {wrong}")).expect_err(wrong);
+        assert!(error.message().contains(why), "{wrong}: {error}");
+    }
+}
+
+#[test]
+fn explanations_show_what_is_derived() {
+    let recipe = load_over("", &["model.dim=64"], &[]).expect("valid");
+    let explained = recipe.explain();
+    let ffn = explained.iter().find(|(key, ..)| key.path == "model.ffn_dim").expect("a row");
+    assert_eq!((ffn.1.as_deref(), ffn.2.to_string()), (Some("192"), format!("unset: {}", ffn.0.unset)));
+}

@@ -71,6 +71,7 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         }
         (Type::CountOrWord { min, max, .. }, value) => whole(value, min, max).map_err(refused),
         (Type::Counts { max }, DeValue::Array(items)) => counts(items, max).map_err(refused),
+        (Type::Extensions, DeValue::Array(items)) => extensions(items).map_err(refused),
         (Type::Number(interval), value) => number(value, interval).map_err(refused),
         (Type::Pair(interval), DeValue::Array(items)) => pair(items, interval).map_err(refused),
         (Type::FractionOrPath(_), DeValue::String(text)) if text.is_empty() => {
@@ -165,6 +166,26 @@ fn counts(items: &DeArray<'_>, max: u64) -> Result<Value, Refusal> {
         Some((_, twice)) => Err(Refusal::new(format!("has {twice} twice"))),
         None => Ok(Value::Array(numbers)),
     }
+}
+
+fn extensions(items: &DeArray<'_>) -> Result<Value, Refusal> {
+    let mut endings: Vec<Value> = Vec::new();
+    for item in items {
+        let DeValue::String(text) = item.get_ref() else { return Err(Refusal::new(sort(item.get_ref()))) };
+        let ending = Value::String(text.to_string());
+        match text.strip_prefix('.') {
+            None => {
+                return Err(Refusal::new(format!("{text:?} has no dot")).fix(format!("write \".{text}\"")));
+            }
+            Some("bin") => return Err(Refusal::new("a folder with .bin files is one of token shards")),
+            Some(name) if name.is_empty() || name.contains(['/', '.']) => {
+                return Err(Refusal::new(format!("{text:?} is no ending of a file")));
+            }
+            Some(_) if endings.contains(&ending) => return Err(Refusal::new(format!("has {text:?} twice"))),
+            Some(_) => endings.push(ending),
+        }
+    }
+    if endings.is_empty() { Err(Refusal::new("an empty list")) } else { Ok(Value::Array(endings)) }
 }
 
 /// Returns a list of values of `key`, as a grid has.

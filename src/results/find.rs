@@ -5,12 +5,16 @@ use super::names::{COMPARISON, COMPARISONS, RECIPE, SUMMARY, folder_name};
 use super::progress::eprint_line;
 use super::summary::Summary;
 use crate::error::{Error, IoContext, Result};
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// The name that means the newest run.
 pub const LATEST: &str = "latest";
+
+/// The shortest beginning of a name or hash that is taken for a run.
+const MIN_BEGINNING: usize = 4;
 
 /// Returns all run folders `RESULTS/RECIPE/RUN`, newest first. A missing results folder has none.
 pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
@@ -46,7 +50,7 @@ pub fn newest_unfinished(results: &Path) -> Result<Option<PathBuf>> {
 }
 
 /// Returns the run called `name`: a run folder's path, a run's name, `RECIPE/RUN`, a recipe's name for its
-/// newest run, or `latest`.
+/// newest run, `latest`, or the beginning of one run's name or hash alone.
 pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.join(SUMMARY).is_file() {
@@ -66,7 +70,10 @@ pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
                 .strip_prefix(results)
                 .is_ok_and(|run| run == path || run.ends_with(path) || run.starts_with(path))
     };
-    runs.iter().find(means).cloned().ok_or_else(|| {
+    if let Some(run) = runs.iter().find(means) {
+        return Ok(run.clone());
+    }
+    by_beginning(&runs, results, name)?.ok_or_else(|| {
         let nearest: Vec<String> = runs
             .iter()
             .take(3)
@@ -78,6 +85,78 @@ pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
         };
         Error::usage(format!("no run `{name}` in {}: {hint}", results.display()))
     })
+}
+
+/// Returns the run called `name`, if there is one: its name, `RECIPE/RUN`, the beginning of its name or hash, or `latest`; not
+/// that of its recipe.
+///
+/// # Errors
+/// For the beginning of several runs' names.
+pub fn find_by_id(results: &Path, name: &str) -> Result<Option<PathBuf>> {
+    let runs = runs(results)?;
+    if name == LATEST {
+        return Ok(runs.into_iter().next());
+    }
+    by_beginning(&runs, results, name)
+}
+
+/// Returns the only run whose name or hash begins with `name`, or `RECIPE/` and `name`.
+fn by_beginning(runs: &[PathBuf], results: &Path, name: &str) -> Result<Option<PathBuf>> {
+    let (recipe, beginning) = name.rsplit_once('/').map_or((None, name), |(recipe, id)| (Some(recipe), id));
+    if beginning.len() < MIN_BEGINNING {
+        return Ok(None);
+    }
+    let text = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+    let of_recipe =
+        |run: &Path| recipe.is_none_or(|recipe| recipe == text(run.parent().and_then(Path::file_name)));
+    let begins = |run: &&PathBuf| {
+        let id = text(run.file_name());
+        of_recipe(run) && (id.starts_with(beginning) || hash_of(&id).starts_with(beginning))
+    };
+    let found: Vec<&PathBuf> = runs.iter().filter(begins).collect();
+    let exact = found.iter().find(|run| text(run.file_name()) == beginning);
+    match (exact, found.as_slice()) {
+        (Some(run), _) => Ok(Some((*run).clone())),
+        (None, []) => Ok(None),
+        (None, [one]) => Ok(Some((*one).clone())),
+        (None, several) => {
+            let shown = several.iter().take(3).filter_map(|run| run.strip_prefix(results).ok());
+            let shown: Vec<String> = shown.map(|run| run.display().to_string()).collect();
+            Err(Error::usage(format!(
+                "`{name}` begins the name or the hash of {} runs, such as {}: write more of it",
+                several.len(),
+                shown.join(", ")
+            )))
+        }
+    }
+}
+
+/// Returns the hash in a run's name `<UTC time>-<hash8>[-n]`.
+fn hash_of(id: &str) -> &str {
+    id.split('-').nth(1).unwrap_or_default()
+}
+
+/// Returns a short name for each of all runs: the hash where one run alone has it, else the name.
+pub fn short_names(runs: &[PathBuf]) -> Vec<String> {
+    let ids: Vec<String> =
+        runs.iter().map(|run| run.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect();
+    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    for id in &ids {
+        *times.entry(hash_of(id)).or_default() += 1;
+    }
+    let short = |id: &String| match hash_of(id) {
+        hash if hash.len() >= MIN_BEGINNING && times[hash] == 1 => hash.to_owned(),
+        _ => id.clone(),
+    };
+    ids.iter().map(short).collect()
+}
+
+/// Returns true if a process works on a run.
+///
+/// # Errors
+/// When its lock cannot be read.
+pub fn is_running(run: &Path) -> Result<bool> {
+    is_held(run)
 }
 
 /// Returns the comparison called `name`, if there is one: a comparison's folder, its id, `NAME/ID`, its name
@@ -179,6 +258,24 @@ mod tests {
         assert_eq!(found("20260101T000000Z-aaaaaaaa"), old);
         assert_eq!(found("a/20260102T000000Z-aaaaaaaa-2"), second);
         assert_eq!(found(&old.to_string_lossy()), old);
+        // The beginning of a name or hash, where it is that of one run.
+        assert_eq!(found("20260101T0000"), old);
+        assert_eq!(found("bbbb"), other);
+        assert_eq!(found("a/20260101"), old);
+        assert_eq!(find_by_id(dir.path(), "bbbbb").unwrap(), Some(other.clone()));
+        assert_eq!(find_by_id(dir.path(), LATEST).unwrap(), Some(tenth.clone()));
+        for no_id in ["b", "bbb", "b/aaaa", "cccc"] {
+            assert_eq!(find_by_id(dir.path(), no_id).unwrap(), None, "{no_id}");
+        }
+        let error = find(dir.path(), "aaaa").unwrap_err();
+        assert!(error.message().contains("begins the name or the hash of 3 runs"), "{error}");
+        assert!(find(dir.path(), "20260102T000000Z-aaaaaaaa").unwrap_err().message().contains("2 runs"));
+        let all = runs(dir.path()).unwrap();
+        let short = short_names(&all);
+        assert_eq!(short[2..], ["bbbbbbbb", "20260101T000000Z-aaaaaaaa"]);
+        for (name, run) in short.iter().zip(&all) {
+            assert_eq!(found(name), *run);
+        }
         let error = find(dir.path(), "c").unwrap_err();
         assert!(error.message().contains("a/20260102T000000Z-aaaaaaaa-10"), "{error}");
         let error = find(&dir.path().join("none"), LATEST).unwrap_err();

@@ -93,7 +93,7 @@ impl RunFolder {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Writes the recipe as the user wrote it.
+    /// Writes the copy of the recipe.
     pub fn write_recipe(&self, text: &str) -> Result<()> {
         atomic::write(&self.path.join(RECIPE), text.as_bytes())
     }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 
-/// The recipe as written.
+/// The recipe as written: all its layers in one file.
 pub const RECIPE: &str = "recipe.toml";
 /// The recipe with every value filled in.
 pub const RESOLVED: &str = "resolved.toml";

@@ -199,7 +199,8 @@ impl Progress {
         }
     }
 
-    /// Removes the live line, and prints the result of the run and where its files are.
+    /// Removes the live line, and prints the result of the run and where its files are. Why it
+    /// did not end as planned is the error that follows.
     pub fn finish(self, summary: &Summary, run: &Path) {
         self.finish_to(&mut std::io::stdout(), summary, run);
     }
@@ -210,7 +211,10 @@ impl Progress {
         }
         match &mut self.sink {
             Sink::Json(out) => say_json(out, &Event::Finish { summary }),
-            _ => say(stdout, &format!("{}\nresults in {}", result(summary), run.display())),
+            _ => {
+                let text = result(&Summary { reason: None, ..summary.clone() });
+                say(stdout, &format!("{text}\nresults in {}", run.display()));
+            }
         }
     }
 
@@ -301,7 +305,7 @@ fn live_line(total_steps: u64) -> ProgressBar {
     // https://no-color.org: set and not empty means no colour.
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let bar = if plain { "{bar:20}" } else { "{bar:20.cyan/dim}" };
-    let style = ProgressStyle::with_template(&format!("{bar} {{pos}}/{{len}}  {{msg}}"))
+    let style = ProgressStyle::with_template(&format!("{bar} {{pos}}/{{len}}  {{wide_msg}}"))
         .expect("the template is a constant that a test renders")
         .progress_chars("━╸─");
     ProgressBar::with_draw_target(Some(total_steps), ProgressDrawTarget::stderr()).with_style(style)

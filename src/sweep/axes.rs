@@ -1,7 +1,7 @@
 //! The axes of a sweep, from the recipe's `[sweep]` and the command line, and the points of their grid.
 
 use crate::error::{Error, Result};
-use crate::recipe::{self, Key, Recipe, Type, find_path, value_text};
+use crate::recipe::{self, Key, Layer, Recipe, Type, find_path, value_text};
 use std::collections::BTreeMap;
 
 /// Values by key, as TOML.
@@ -17,64 +17,118 @@ pub struct Arguments {
     pub sweep: Vec<String>,
     /// One value for a key, for every cell.
     pub fixed: Settings,
-    /// Several values for a key.
-    pub axes: Vec<(String, Vec<String>)>,
+    /// Several values for a key, or for keys that change together.
+    pub axes: Vec<Axis>,
+}
+
+/// Keys that change together, mostly a single one.
+#[derive(Debug)]
+pub struct Axis {
+    /// The keys.
+    keys: Vec<String>,
+    /// A value for each of the keys, point by point.
+    points: Vec<Vec<String>>,
 }
 
 impl Arguments {
-    /// Reads `section.key=value` and `section.key=value,value…`.
+    /// Reads `section.key=value` and `section.key=value,value…`; and, for keys that change together,
+    /// `section.key,section.key=value:value,value:value…`.
     ///
     /// # Errors
     /// A usage error for an argument that a recipe would refuse, and for a key that is set twice.
     pub fn read(arguments: &[String]) -> Result<Self> {
         let mut read = Self::default();
         for argument in arguments {
-            let (path, raw) = argument.split_once('=').unwrap_or((argument, ""));
-            let Some(key) = find_path(path.trim()).filter(|_| argument.contains('=')) else {
+            let (paths, raw) = argument.split_once('=').unwrap_or((argument, ""));
+            let keys: Option<Vec<&'static Key>> =
+                paths.split(',').map(|path| find_path(path.trim())).collect();
+            let Some(keys) = keys.filter(|_| argument.contains('=')) else {
                 // No value, or no key: the recipe's own error message.
-                recipe::setting(argument)?;
+                let unknown = paths.split(',').find(|path| find_path(path.trim()).is_none());
+                let wrong = unknown.map(|path| format!("{path}{}", &argument[paths.len()..]));
+                recipe::setting(wrong.as_ref().unwrap_or(argument))?;
                 continue;
             };
-            if key.section() == "sweep" {
+            if keys.iter().any(|key| key.section() == "sweep") {
                 recipe::setting(argument)?;
                 read.sweep.push(argument.clone());
                 continue;
             }
-            let twice =
-                read.fixed.contains_key(key.path) || read.axes.iter().any(|(known, _)| known == key.path);
-            if twice {
-                return Err(Error::usage(format!("{} is set twice; keep one of them", key.path)));
+            for (at, key) in keys.iter().enumerate() {
+                let before = keys[..at].iter().any(|known| known.path == key.path);
+                if before || read.sets(key.path) {
+                    return Err(Error::usage(format!("{} is set twice; keep one of them", key.path)));
+                }
             }
-            let mut values = values(key, raw)?;
-            if values.len() == 1 {
-                read.fixed.insert(key.path.to_owned(), values.remove(0));
+            let mut points = points(&keys, raw)?;
+            let keys: Vec<String> = keys.iter().map(|key| key.path.to_owned()).collect();
+            if points.len() == 1 {
+                read.fixed.extend(keys.into_iter().zip(points.remove(0)));
             } else {
-                read.axes.push((key.path.to_owned(), values));
+                read.axes.push(Axis { keys, points });
             }
         }
         Ok(read)
     }
+
+    /// Returns true if an argument sets the key at `path`.
+    fn sets(&self, path: &str) -> bool {
+        self.fixed.contains_key(path) || self.axes.iter().any(|axis| axis.keys.iter().any(|key| key == path))
+    }
+}
+
+/// Returns the points that an argument gives its keys, without repetitions, each a value for every key.
+fn points(keys: &[&'static Key], raw: &str) -> Result<Vec<Vec<String>>> {
+    let [key] = keys else {
+        let mut points: Vec<Vec<String>> = Vec::new();
+        for text in split(raw, ',') {
+            let parts = split(text, ':');
+            if parts.len() != keys.len() {
+                let paths: Vec<&str> = keys.iter().map(|key| key.path).collect();
+                let example: Vec<&str> = keys.iter().map(|key| key.example).collect();
+                return Err(Error::usage(format!(
+                    "`{text}` has {} for {} keys that change together; write a value for each, joined by colons: {}={}",
+                    if parts.len() == 1 { "1 value".to_owned() } else { format!("{} values", parts.len()) },
+                    keys.len(),
+                    paths.join(","),
+                    example.join(":")
+                )));
+            }
+            let point =
+                keys.iter().zip(parts).map(|(key, part)| value(key, part, raw)).collect::<Result<_>>()?;
+            if !points.contains(&point) {
+                points.push(point);
+            }
+        }
+        return Ok(points);
+    };
+    Ok(values(key, raw)?.into_iter().map(|value| vec![value]).collect())
+}
+
+/// Returns one value of a key as TOML text; `raw` is all of the argument's values, for messages.
+fn value(key: &Key, text: &str, raw: &str) -> Result<String> {
+    if text.trim().is_empty() {
+        return Err(Error::usage(format!(
+            "{}={raw} has an empty value; write {}={}, or put the text in quotes",
+            key.path, key.path, key.example
+        )));
+    }
+    recipe::setting(&format!("{}={}", key.path, text.trim())).map(|(_, value)| value)
 }
 
 /// Returns the values that an argument gives a key, without repetitions.
 fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
     let one = |text: &str| recipe::setting(&format!("{}={text}", key.path)).map(|(_, value)| value);
-    let is_a_list = matches!(key.kind, Type::Counts { .. } | Type::Pair(_));
+    let is_a_list = matches!(key.kind, Type::Counts { .. } | Type::Pair(_) | Type::Extensions);
     let inside = raw.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    let parts = match (split(raw).as_slice(), inside) {
+    let parts = match (split(raw, ',').as_slice(), inside) {
         ([_], Some(_)) if is_a_list && one(raw).is_ok() => return Ok(vec![one(raw)?]),
-        ([_], Some(inside)) => split(inside),
+        ([_], Some(inside)) => split(inside, ','),
         (parts, _) => parts.to_vec(),
     };
     let mut values = Vec::new();
     for part in parts {
-        if part.trim().is_empty() {
-            return Err(Error::usage(format!(
-                "{}={raw} has an empty value; write {}={}, or put the text in quotes",
-                key.path, key.path, key.example
-            )));
-        }
-        let value = one(part.trim())?;
+        let value = value(key, part, raw)?;
         if !values.contains(&value) {
             values.push(value);
         }
@@ -82,8 +136,8 @@ fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
     Ok(values)
 }
 
-/// Splits at commas outside of quotes and brackets.
-fn split(text: &str) -> Vec<&str> {
+/// Splits at a separator outside of quotes and brackets.
+fn split(text: &str, separator: char) -> Vec<&str> {
     let (mut depth, mut quote, mut escaped, mut start) = (0usize, None, false, 0);
     let mut parts = Vec::new();
     for (at, c) in text.char_indices() {
@@ -95,7 +149,7 @@ fn split(text: &str) -> Vec<&str> {
             (None, '"' | '\'') if text[start..at].trim().is_empty() || depth > 0 => quote = Some(c),
             (None, '[' | '{') => depth += 1,
             (None, ']' | '}') => depth = depth.saturating_sub(1),
-            (None, ',') if depth == 0 => {
+            (None, c) if c == separator && depth == 0 => {
                 parts.push(&text[start..at]);
                 start = at + 1;
             }
@@ -132,50 +186,52 @@ impl Axes {
     /// A usage error for an argument that names a key of `sweep.pairs`, or for more than [`MAX_CELLS`] cells.
     pub fn new(base: &Recipe, arguments: &Arguments) -> Result<Self> {
         let sweep = &base.values().sweep;
-        let given = |key: &str| {
-            arguments.fixed.contains_key(key) || arguments.axes.iter().any(|(axis, _)| axis == key)
-        };
         let pairs: Vec<Settings> = sweep.pairs.iter().map(texts).collect();
-        if let Some(key) = pairs.iter().flat_map(BTreeMap::keys).find(|key| given(key)) {
+        if let Some(key) = pairs.iter().flat_map(BTreeMap::keys).find(|key| arguments.sets(key)) {
             return Err(Error::usage(format!(
                 "{key} is in sweep.pairs of {}; remove the argument, or replace the pairs with sweep.pairs=[…]",
                 base.name()
             )));
         }
-        let from_recipe = sweep.grid.iter().filter(|(key, _)| !given(key)).map(|(key, values)| {
+        let grid = sweep.grid.iter().filter(|(key, _)| !arguments.sets(key)).map(|(key, values)| {
             let values = values.as_array().map(Vec::as_slice).unwrap_or_default();
-            let mut texts: Vec<String> = Vec::new();
-            for text in values.iter().map(value_text) {
-                if !texts.contains(&text) {
-                    texts.push(text);
+            let mut points: Vec<Vec<String>> = Vec::new();
+            for point in values.iter().map(|value| vec![value_text(value)]) {
+                if !points.contains(&point) {
+                    points.push(point);
                 }
             }
-            (key.clone(), texts)
+            Axis { keys: vec![key.clone()], points }
         });
-        let axes: Vec<(String, Vec<String>)> = from_recipe.chain(arguments.axes.iter().cloned()).collect();
-        let cells = axes.iter().try_fold(pairs.len().max(1), |n, (_, values)| n.checked_mul(values.len()));
+        let grid: Vec<Axis> = grid.collect();
+        let axes: Vec<&Axis> = grid.iter().chain(&arguments.axes).collect();
+        let cells = axes.iter().try_fold(pairs.len().max(1), |n, axis| n.checked_mul(axis.points.len()));
         if cells.is_none_or(|cells| cells > MAX_CELLS) {
             return Err(Error::usage(format!("a sweep has at most {MAX_CELLS} cells; sweep fewer values")));
         }
         let mut keys: Vec<String> = Vec::new();
-        for key in pairs.iter().flat_map(BTreeMap::keys).chain(axes.iter().map(|(key, _)| key)) {
+        for key in pairs.iter().flat_map(BTreeMap::keys).chain(axes.iter().flat_map(|axis| &axis.keys)) {
             if !keys.contains(key) {
                 keys.push(key.clone());
             }
         }
         let start = if pairs.is_empty() { vec![Settings::new()] } else { pairs };
-        let settings = axes.iter().fold(start, |points, (key, values)| {
-            let with = |point: &Settings, value: &String| {
+        let settings = axes.iter().fold(start, |points, axis| {
+            let with = |point: &Settings, values: &Vec<String>| {
                 let mut point = point.clone();
-                point.insert(key.clone(), value.clone());
+                point.extend(axis.keys.iter().cloned().zip(values.iter().cloned()));
                 point
             };
-            points.iter().flat_map(|point| values.iter().map(move |value| with(point, value))).collect()
+            points
+                .iter()
+                .flat_map(|point| axis.points.iter().map(move |values| with(point, values)))
+                .collect()
         });
         let exclude: Vec<Settings> = sweep.exclude.iter().map(texts).collect();
         let written: Settings = base
             .explain()
             .into_iter()
+            .filter(|(.., layer)| !matches!(layer, Layer::Derived { .. }))
             .filter_map(|(key, value, _)| Some((key.path.to_owned(), value?)))
             .collect();
         let points = settings.into_iter().map(|mut settings: Settings| {
@@ -282,7 +338,7 @@ mod tests {
     fn commas_divide_outside_of_quotes_and_brackets() {
         let read = |argument: &str| {
             let read = Arguments::read(&[argument.to_owned()]).unwrap();
-            let axes = read.axes.into_iter().flat_map(|(_, values)| values);
+            let axes = read.axes.into_iter().flat_map(|axis| axis.points.into_iter().flatten());
             axes.chain(read.fixed.into_values()).collect::<Vec<_>>()
         };
         assert_eq!(read("optimizer.betas=[0.9,0.95]"), ["[0.9, 0.95]"]);
@@ -295,6 +351,37 @@ mod tests {
         assert_eq!(read("generation.prompt=\"a, b\",it's"), ["\"a, b\"", "\"it's\""]);
         assert_eq!(read("data.corpus=a.txt,b.txt"), ["\"a.txt\"", "\"b.txt\""]);
         assert_eq!(read("model.n_heads=2"), ["2"]);
+    }
+
+    #[test]
+    fn keys_joined_by_commas_change_together() {
+        assert_eq!(
+            points("", &["model.dim,model.ffn_dim=64:192,128:512", "training.seed=1,2"]),
+            [
+                "model.dim=64 model.ffn_dim=192 training.seed=1",
+                "model.dim=64 model.ffn_dim=192 training.seed=2",
+                "model.dim=128 model.ffn_dim=512 training.seed=1",
+                "model.dim=128 model.ffn_dim=512 training.seed=2",
+            ]
+        );
+        let paths = points("", &["data.corpus,optimizer.betas=\"a:b\":[0.9,0.95],c.txt:[0.9,0.99]"]);
+        assert_eq!(
+            paths,
+            [
+                "data.corpus=\"a:b\" optimizer.betas=[0.9, 0.95]",
+                "data.corpus=\"c.txt\" optimizer.betas=[0.9, 0.99]"
+            ]
+        );
+        let one = points("[sweep]\ngrid = { \"model.dim\" = [32, 64] }", &["model.dim,model.n_layers=64:2"]);
+        assert_eq!(one, ["model.dim=64 model.n_layers=2"]);
+        let refused = |arguments: &[&str]| axes("", arguments).unwrap_err().message().to_owned();
+        let text = refused(&["model.dim,model.ffn_dim=64:192,128"]);
+        assert!(text.contains("`128` has 1 value for 2 keys"), "{text}");
+        assert!(refused(&["model.dim,model.dim=64:64"]).contains("model.dim is set twice"));
+        assert!(refused(&["model.dim,model.fn_dim=64:64"]).contains("did you mean model.ffn_dim?"));
+        assert!(refused(&["model.dim,model.ffn_dim=64:,8:9"]).contains("empty value"));
+        assert!(refused(&["model.dim,model.ffn_dim=64:x"]).contains("model.ffn_dim cannot be \"x\""));
+        assert!(refused(&["model.dim,model.ffn_dim"]).contains("sets nothing"));
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Display {
             match &mut self.sink {
                 Sink::Live { all, lines, .. } => {
                     let line = all.add(ProgressBar::new_spinner().with_style(line_style()));
-                    line.set_prefix(name);
+                    line.set_message(name);
                     lines.insert(attempt.key.clone(), line);
                 }
                 // Cells may take hours: a log names the running one.
@@ -114,13 +114,14 @@ impl Display {
     }
 
     /// Shows the progress of an attempt.
-    pub fn step(&mut self, key: &str, child: &RunningAttempt) {
+    pub fn step(&mut self, attempt: &Attempt, child: &RunningAttempt) {
         let (Sink::Live { lines, .. }, Some((step, steps, loss))) = (&self.sink, child.step) else { return };
-        if let Some(line) = lines.get(key) {
+        if let Some(line) = lines.get(&attempt.key) {
             let loss = loss.map(|loss| format!("  loss {loss:.3}")).unwrap_or_default();
             let names: Vec<String> = child.gpus.iter().map(ToString::to_string).collect();
             let gpu = if names.is_empty() { String::new() } else { format!("  GPU {}", names.join("+")) };
-            line.set_message(format!("{step}/{steps}{loss}{gpu}"));
+            // Its name comes last: a narrow terminal cuts the line at its end.
+            line.set_message(format!("{step}/{steps}{loss}{gpu}  {}", self.name(attempt)));
         }
     }
 
@@ -171,7 +172,7 @@ fn bar_style() -> ProgressStyle {
 }
 
 fn line_style() -> ProgressStyle {
-    ProgressStyle::with_template("  {prefix}  {msg}").expect("the template is a constant that a test renders")
+    ProgressStyle::with_template("  {wide_msg}").expect("the template is a constant that a test renders")
 }
 
 fn print(event: &Event<'_>) {
@@ -183,6 +184,18 @@ fn print(event: &Event<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_narrow_terminal_cuts_the_name_of_a_cell() {
+        let terminal = indicatif::InMemoryTerm::new(6, 40);
+        let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
+        let line = ProgressBar::with_draw_target(None, target).with_style(line_style());
+        line.set_message("3/9  loss 2.500  optimizer.lr=0.0003 model.n_layers=12");
+        line.force_draw();
+        let shown = terminal.contents();
+        assert!(shown.starts_with("  3/9  loss 2.500  optimizer.lr"), "{shown}");
+        assert_eq!(shown.lines().count(), 1, "it wraps: {shown}");
+    }
 
     #[test]
     fn the_live_table_has_a_line_per_running_cell() {
@@ -200,12 +213,12 @@ mod tests {
         .unwrap();
         display.line(&attempt, 1, None);
         let Sink::Live { bar, lines, .. } = &display.sink else { unreachable!() };
-        lines["k"].set_message("3/9  loss 2.500");
+        lines["k"].set_message("3/9  loss 2.500  model.dim=64");
         lines["k"].force_draw();
         bar.set_position(1);
         bar.force_draw();
         let shown = terminal.contents();
-        assert!(shown.contains("1/3 cells") && shown.contains("  model.dim=64  3/9  loss 2.500"), "{shown}");
+        assert!(shown.contains("1/3 cells") && shown.contains("  3/9  loss 2.500  model.dim=64"), "{shown}");
         display.line(&Attempt { status: CellStatus::Failed, ..attempt }, 2, None);
         let Sink::Live { bar, .. } = &display.sink else { unreachable!() };
         bar.force_draw();

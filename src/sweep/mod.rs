@@ -24,10 +24,10 @@ use crate::format::{Column, Table, binary, wall_time};
 use crate::machine::Machine;
 use crate::ranks::Stop;
 use crate::ranks::environment;
-use crate::recipe;
+use crate::recipe::{self, Layer, Recipe};
 use crate::results::folder;
 use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
-use crate::results::progress::Mode;
+use crate::results::progress::{Mode, eprint_line};
 use attempt::{ATTEMPTS, AttemptLimits};
 use axes::{Arguments, Axes, name_of};
 use cell::{Cell, Corpora, Source, build_name, headline};
@@ -66,6 +66,22 @@ struct Sweep {
     build: String,
     axes: Axes,
     cells: Vec<Cell>,
+    /// Where axes come from that the recipe inherits.
+    inherited: Option<String>,
+}
+
+/// Returns a sentence where `[sweep]` is that of a recipe which this one extends.
+fn inherited(base: &Recipe) -> Option<String> {
+    let (top, _) = base.files().last()?;
+    let sweep = &base.values().sweep;
+    let set = [("sweep.grid", !sweep.grid.is_empty()), ("sweep.pairs", !sweep.pairs.is_empty())];
+    let from_below = |key: &str| match base.layer(key) {
+        Layer::File { path, line } if path != *top => Some(format!("{}:{line}", path.display())),
+        _ => None,
+    };
+    let (key, place) =
+        set.into_iter().filter(|(_, set)| *set).find_map(|(key, _)| Some((key, from_below(key)?)))?;
+    Some(format!("{key} is that of {place}, which {} extends; set {key} there to replace it", top.display()))
 }
 
 impl Sweep {
@@ -86,7 +102,7 @@ impl Sweep {
         {
             cells.swap_remove(wrong).work?;
         }
-        Ok(Self { name: base.name().to_owned(), build, axes, cells })
+        Ok(Self { name: base.name().to_owned(), build, axes, cells, inherited: inherited(&base) })
     }
 }
 
@@ -111,6 +127,9 @@ pub fn run(request: &Request<'_>) -> Result<()> {
     if let Some(warning) = warning {
         display.warn(&warning);
     }
+    if let Some(inherited) = &sweep.inherited {
+        display.note(inherited);
+    }
     let tables = Tables::new(request.results, &sweep.name, &sweep.axes, &sweep.cells)?;
     let policy = SweepPolicy {
         recipe: request.recipe,
@@ -130,6 +149,9 @@ pub fn run(request: &Request<'_>) -> Result<()> {
 /// As [`run`], before anything is run.
 pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
     let sweep = Sweep::new(request)?;
+    if let Some(inherited) = &sweep.inherited {
+        eprint_line(inherited);
+    }
     let ledger = Ledger::read(request.results)?;
     let mut lines = String::new();
     let mut total = TotalNeeds::default();

@@ -276,7 +276,7 @@ impl<'a> Schedule<'a> {
         while let Some((attempt, child)) = self.running.get_mut(at) {
             match child.poll(self.policy.results, self.policy.limits)? {
                 None => {
-                    self.display.step(&attempt.key, child);
+                    self.display.step(attempt, child);
                     at += 1;
                 }
                 Some(result) => {

@@ -206,11 +206,11 @@ fn note_finished(progress: &mut Progress, folder: &Path, steps: u64) {
     ));
 }
 
-/// Creates the folder of a new run, with the recipe as written.
+/// Creates the folder of a new run, with a copy of the recipe.
 fn create_folder(results: &Path, context: &RunContext) -> Result<(RunFolder, Summary)> {
     let (plan, hash) = (&context.plan, &context.recipe_hash);
     let folder = RunFolder::create(results, &plan.name, &hash[..8], Timestamp::now())?;
-    folder.write_recipe(&as_written(&context.recipe))?;
+    folder.write_recipe(context.recipe.copy())?;
     let name = folder.name();
     Ok((folder, Summary::started(&plan.name, &name, hash, plan.steps as u64)))
 }
@@ -353,19 +353,4 @@ fn meta(context: &RunContext) -> Meta {
         extra: [(END_TOKEN_ID.to_string(), dataset.tokenizer.end_token().to_string())].into(),
         rows: BTreeMap::new(),
     }
-}
-
-/// Returns the files of a recipe as written, the outermost first.
-fn as_written(recipe: &Recipe) -> String {
-    let mut text = String::new();
-    for (path, written) in recipe.files() {
-        if recipe.files().len() > 1 {
-            text += &format!("# ---- {}\n", path.display());
-        }
-        text += written;
-        if !written.ends_with('\n') {
-            text.push('\n');
-        }
-    }
-    text
 }

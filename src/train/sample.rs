@@ -1,6 +1,6 @@
 //! Generates text from a trained run.
 
-use super::generate::generate;
+use super::generate::{generate, prompt};
 use super::restore::restore;
 use super::resume::recipe_of;
 use super::verified::tokenizer_json;
@@ -67,9 +67,10 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
             change.key, change.old
         )));
     }
-    // `xrun sample` generates one text even for a run with `generation.samples = 0`.
+    // `xrun sample` generates one text even for a run with `generation.samples = 0`; at temperature 0 all would be the same.
     let says_samples = request.overrides.iter().any(|set| set.starts_with("generation.samples"));
-    if recipe.values().generation.samples == 0 && !says_samples {
+    let generation = &recipe.values().generation;
+    if !says_samples && (generation.samples == 0 || generation.temperature == 0.0) {
         recipe = recipe.with_overrides(&["generation.samples=1".to_owned()], &machine)?;
     }
     let end = loaded.meta().extra.get(checkpoint::END_TOKEN_ID).and_then(|id| id.parse().ok());
@@ -82,6 +83,9 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         floor: None,
     };
     let plan = Plan::new(&recipe, &corpus, &machine)?;
+    if let Some(cut) = cut_short(&plan, &tokenizer)? {
+        eprint_line(&cut);
+    }
     let (state, section) = generator(&plan)?;
     let execution = &plan.execution;
     let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
@@ -97,4 +101,17 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     restore(&mut engine, &loaded)?;
     let texts = generate(&mut engine, &section, &tokenizer, &plan.generation, plan.batch.seq_len)?;
     Ok((plan.generation, texts))
+}
+
+/// Returns a sentence where the model's context ends before the requested number of tokens.
+fn cut_short(plan: &Plan, tokenizer: &Tokenizer) -> Result<Option<String>> {
+    let (wanted, seq_len) = (plan.generation.tokens, plan.batch.seq_len);
+    let prompt = prompt(&plan.generation, tokenizer, seq_len)?.len();
+    let room = seq_len + 1 - prompt;
+    Ok((wanted > room).then(|| {
+        format!(
+            "texts end after {room} tokens, not {wanted}: the model's context is training.seq_len = {seq_len}, and the \
+             prompt takes {prompt} of it with its end token"
+        )
+    }))
 }

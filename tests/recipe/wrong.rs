@@ -354,7 +354,7 @@ warmup_steps = 100
     1 | training.steps=20
       |                -- training.steps = 20
       |
-      = help: for a short run, add lr_scheduler.warmup_steps=2
+      = help: set lr_scheduler.warmup_ratio = 0.1 in place of warmup_steps: such a warm-up follows the steps
     "###);
 }
 

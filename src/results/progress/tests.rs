@@ -191,6 +191,19 @@ fn a_closed_pipe_does_not_stop_a_run() {
 }
 
 #[test]
+fn the_live_line_does_not_wrap_on_a_narrow_terminal() {
+    let terminal = indicatif::InMemoryTerm::new(4, 60);
+    let bar = live_line(700);
+    bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
+    bar.set_position(120);
+    bar.set_message("loss 1.234  val 1.250  floor 1.013  24.8k tok/s  ETA 1m53s");
+    bar.force_draw();
+    let shown = terminal.contents();
+    assert!(shown.contains("120/700  loss 1.234  val 1.250"), "{shown}");
+    assert_eq!(shown.lines().count(), 1, "{shown}");
+}
+
+#[test]
 fn the_live_line_shows_step_losses_speed_and_eta() {
     let terminal = indicatif::InMemoryTerm::new(4, 120);
     let bar = live_line(40);

@@ -91,5 +91,9 @@ fn a_short_recipe_is_profiled_too() {
     let short = ["tiny.toml", "training.steps=2", "lr_scheduler.warmup_steps=1"];
     let table = place.xrun(&[&["profile"], &short[..]].concat()).succeeds().stdout;
     assert!(table.contains("adamw"), "{table}");
+    assert!(
+        table.contains("GB/s") && !table.contains("budget ms"),
+        "no limits are measured on a CPU: {table}"
+    );
     place.xrun(&[&["ops", "bench"], &short[..], &["--steps", "3"]].concat()).succeeds();
 }

@@ -1,5 +1,6 @@
 //! The binary from outside: runs that end, are killed, stopped, resumed, damaged; what they leave; what they refuse.
 
+mod again;
 mod by_time;
 mod damage;
 mod disk;

@@ -38,8 +38,26 @@ fn a_run_that_wrote_nothing_writes_when_asked() {
     place.xrun(&["tiny.toml", "training.steps=2", "generation.samples=0"]).succeeds();
     let text = place.xrun(&["sample", "--prompt", "Once", "--tokens", "4"]).succeeds().stdout;
     assert!(text.starts_with("Once"), "{text}");
+    // What the context has no room for is said.
+    let long = place.xrun(&["sample", "--prompt", "Once", "--tokens", "400"]).succeeds();
+    let long =
+        long.says(&["texts end after ", " tokens, not 400: the model's context is training.seq_len = 32"]);
+    assert!(!long.stdout.is_empty());
     place.xrun(&["sample", "--samples", "0"]).ended(2);
     place.xrun(&["sample", "--temperature", "-1"]).ended(2).says(&["generation.temperature"]);
+}
+
+/// All texts would be the same.
+#[test]
+fn at_temperature_0_a_run_writes_one_text() {
+    let place = Place::new();
+    place.xrun(&["tiny.toml", "training.steps=2", "generation.samples=3"]).succeeds();
+    let texts = |temperature: &str| {
+        let text =
+            place.xrun(&["sample", "--temperature", temperature, "--prompt", "Once", "--json"]).succeeds();
+        text.stdout.lines().count()
+    };
+    assert_eq!((texts("0.8"), texts("0")), (3, 1));
 }
 
 #[test]

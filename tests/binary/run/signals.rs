@@ -25,6 +25,7 @@ fn stopped(signal: &str, more: &[&str]) -> (Place, Done) {
 fn is_stopped_and_resumable(signal: &str, more: &[&str]) {
     let (place, done) = stopped(signal, more);
     let done = done.ended(75).says(&["stopped by a signal", "xrun resume"]);
+    assert_eq!(done.stderr.matches("stopped by a signal").count(), 1, "{}", done.stderr);
     let run = place.run();
     let summary = run.summary();
     assert_eq!(summary.status, Status::Interrupted);

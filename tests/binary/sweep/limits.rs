@@ -120,3 +120,18 @@ fn cells_leave_no_checkpoints_and_pictures_unless_the_command_asks_for_them() {
     let full = last(&place).run.unwrap();
     assert!(has(&full, "checkpoint") && has(&full, "plots"));
 }
+
+/// Axes that the recipe does not write itself are a surprise.
+#[test]
+fn axes_of_a_recipe_below_are_announced() {
+    let place = place("[sweep]\ngrid = { \"optimizer.lr\" = [1e-3, 2e-3] }\n");
+    place.write("above.toml", b"extends = \"grid.toml\"\n[training]\nsteps = 3\n");
+    let own = place.xrun(&["sweep", "grid.toml", "--dry-run"]).succeeds();
+    assert!(!own.stderr.contains("sweep.grid"), "{}", own.stderr);
+    let inherited = place.xrun(&["sweep", "above.toml", "--dry-run"]).succeeds();
+    let inherited = inherited.says(&["sweep.grid is that of grid.toml:", ", which above.toml extends"]);
+    assert_eq!(inherited.stdout.lines().count(), 4, "{}", inherited.stdout);
+    let replaced =
+        place.xrun(&["sweep", "above.toml", "sweep.grid={}", "training.seed=1,2,3", "--dry-run"]).succeeds();
+    assert!(!replaced.stderr.contains("sweep.grid") && replaced.stdout.lines().count() == 5);
+}

@@ -2,11 +2,13 @@
 
 use super::strs;
 use crate::harness::{Setup, TINY, recipe};
+use clap::Parser;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use xrun::checkpoint::steps;
-use xrun::cli::run::{Args, Show};
+use xrun::cli::{Cli, Command};
 use xrun::machine::Machine;
 use xrun::model::Programs;
 use xrun::passes::Block;
@@ -163,9 +165,11 @@ pub fn resumes(before: &[String], after: &[String]) -> std::result::Result<(), S
         drop(folder);
         let path = results.path().join("tiny.toml");
         std::fs::write(&path, TINY).map_err(|e| Error::failed(e.to_string()))?;
-        let show = Show { json: false, quiet: true };
-        let args = Args { recipe: path, overrides: small(settings), algos_from: None, show };
-        let (launch, request) = xrun::cli::run::request(&args, results.path())?;
+        let words = ["xrun", "run", "--quiet", "--results"].map(OsString::from);
+        let words = words.into_iter().chain([results.path().into(), path.into()]);
+        let words = words.chain(small(settings).into_iter().map(OsString::from));
+        let Command::Run(args) = Cli::parse_from(words).command else { unreachable!("it is a run") };
+        let (launch, request) = xrun::cli::run::request(&args)?;
         train(launch, request)?;
         let runs = xrun::results::find::runs(results.path())?;
         for run in &runs {

@@ -59,6 +59,16 @@ impl Files {
         Self { folder }
     }
 
+    /// A folder with a text and a program.
+    fn folder(&self) -> PathBuf {
+        let folder = self.folder.path().join("texts");
+        std::fs::create_dir_all(&folder).expect("a temporary folder takes a folder");
+        for (name, words) in [("a.txt", "some words and more "), ("b.py", "def f(x): return x ** 2; ")] {
+            std::fs::write(folder.join(name), words.repeat(300)).expect("a temporary folder takes a file");
+        }
+        folder
+    }
+
     fn text(&self) -> PathBuf {
         self.folder.path().join("text.txt")
     }
@@ -69,6 +79,8 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     use Shows::{Curve, Memory, Program, Recorded, SingleRank, Special};
     let text = format!("data.corpus={}", files.text().display());
     let text = text.as_str();
+    let folder = format!("data.corpus={}", files.folder().display());
+    let folder = folder.as_str();
     let on = |base: &[&str], value: &str, [one, several]: [Shows; 2]| {
         let owned = |settings: &[&str]| settings.iter().map(ToString::to_string).collect();
         Some(Case { base: owned(base), change: vec![format!("{key}={value}")], one, several })
@@ -114,6 +126,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "optimizer.weight_decay" => curve("0.5"),
 
         "lr_scheduler.warmup_steps" => curve("1"),
+        "lr_scheduler.warmup_ratio" => curve("0.5"),
         "lr_scheduler.min_lr_ratio" => curve("0.5"),
         "lr_scheduler.decay" => curve("linear"),
         "lr_scheduler.decay_ratio" => curve_of(&["lr_scheduler.decay=wsd"], "0.9"),
@@ -137,6 +150,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "data.corpus" => curve("stories"),
         "data.tokenizer" => curve("stories"),
         "data.document_separator" => curve_of(&[text, "data.validation=0.3"], "---"),
+        "data.extensions" => curve_of(&[folder, "data.validation=0.3"], "[\".py\"]"),
         "data.cross_documents" => {
             curve_of(&[text, "data.document_separator=---", "data.validation=0.3"], "false")
         }

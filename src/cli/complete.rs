@@ -1,0 +1,207 @@
+//! `xrun complete LINE`, which completion scripts call: what the last word of a command line may become.
+
+use super::ls;
+use super::terminal::print;
+use super::words::first_word;
+use crate::error::Result;
+use crate::recipe::{KEYS, Key, SECTIONS, Type, builtin, find_path};
+use crate::results::find;
+use clap::Command;
+use std::path::Path;
+
+/// Arguments of `xrun complete`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The command line up to the cursor.
+    line: String,
+}
+
+/// Prints one candidate per line.
+///
+/// # Errors
+/// When stdout cannot be written to.
+pub fn run(args: &Args, command: &Command) -> Result<()> {
+    print(&candidates(&args.line, command).iter().map(|word| format!("{word}\n")).collect::<String>())
+}
+
+/// Returns what the last word of a line may become; nothing where files may stand, which shells complete themselves.
+fn candidates(line: &str, root: &Command) -> Vec<String> {
+    let mut words: Vec<&str> = line.split_whitespace().collect();
+    let last = if line.ends_with(char::is_whitespace) { "" } else { words.pop().unwrap_or_default() };
+    let typed: Vec<_> = words.iter().map(|word| word.into()).collect();
+    let mut found = match first_word(&typed) {
+        None => at_first(last, root, &words),
+        Some(at) => {
+            let mut command = root.find_subcommand(words[at]);
+            let mut rest = &words[at + 1..];
+            if let Some(inner) = rest.first().and_then(|word| command?.find_subcommand(word)) {
+                (command, rest) = (Some(inner), &rest[1..]);
+            }
+            // A recipe alone is a run.
+            match command {
+                Some(command) => within(last, command, rest, &words),
+                None => root
+                    .find_subcommand("run")
+                    .map_or_else(Vec::new, |run| within(last, run, &words[at..], &words)),
+            }
+        }
+    };
+    found.retain(|word| word.starts_with(last));
+    found
+}
+
+/// The first word: a command, or a recipe to run.
+fn at_first(last: &str, root: &Command, words: &[&str]) -> Vec<String> {
+    if last.starts_with('-') {
+        return options(root);
+    }
+    subcommands(root).chain(recipes()).chain(runs(words)).collect()
+}
+
+fn subcommands(command: &Command) -> impl Iterator<Item = String> {
+    let shown = command.get_subcommands().filter(|inner| !inner.is_hide_set());
+    shown.map(|inner| inner.get_name().to_owned()).collect::<Vec<_>>().into_iter()
+}
+
+/// A word of a command: `rest` are the words after the command, `words` those of the whole line.
+fn within(last: &str, command: &Command, rest: &[&str], words: &[&str]) -> Vec<String> {
+    let option = |word: &&str| {
+        let name = word.strip_prefix("--")?;
+        command.get_arguments().find(|argument| argument.get_long() == Some(name))
+    };
+    if let Some(argument) = rest.last().and_then(option)
+        && argument.get_action().takes_values()
+        && argument.get_num_args().is_none_or(|range| range.min_values() > 0)
+    {
+        return values_of(argument, words);
+    }
+    if last.starts_with('-') && !last.contains('.') {
+        return options(command);
+    }
+    let mut positionals = command.get_positionals();
+    let is_value = |at: usize| at > 0 && option(&rest[at - 1]).is_some_and(|a| a.get_action().takes_values());
+    let before = (0..rest.len()).filter(|&at| !rest[at].starts_with('-') && !is_value(at)).count();
+    let takes_keys = command.get_positionals().any(|positional| is_of_keys(&positional.get_value_names()));
+    if takes_keys && (before > 0 || last.contains(['.', '='])) {
+        return settings(last);
+    }
+    match positionals.nth(before) {
+        Some(positional) => values_of(positional, words),
+        None => subcommands(command).collect(),
+    }
+}
+
+/// Returns true for a positional argument that takes `section.key=value`.
+fn is_of_keys(names: &Option<&[clap::builder::Str]>) -> bool {
+    names.is_some_and(|names| names.iter().any(|name| name.contains("KEY=VALUE")))
+}
+
+/// Values of an option or a positional argument, by the words it lists or by its name in the help.
+fn values_of(argument: &clap::Arg, words: &[&str]) -> Vec<String> {
+    let listed = argument.get_possible_values();
+    if !listed.is_empty() {
+        return listed.iter().map(|value| value.get_name().to_owned()).collect();
+    }
+    let name = argument.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str());
+    match (argument.get_id().as_str(), name) {
+        ("from", _) => builtin::names().map(str::to_owned).collect(),
+        ("recipe", _) => recipes().chain(runs(words)).collect(),
+        (_, "RUN" | "RUN | KEY=VALUE" | "BEFORE") => runs(words).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn options(command: &Command) -> Vec<String> {
+    let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    shown
+        .filter_map(|argument| Some(format!("--{}", argument.get_long()?)))
+        .chain(["--help".to_owned()])
+        .collect()
+}
+
+/// Names of built-in recipes, and the recipes here.
+fn recipes() -> impl Iterator<Item = String> {
+    let here = ls::recipes_here().unwrap_or_default().into_iter();
+    builtin::names().map(str::to_owned).chain(here.map(|path| path.display().to_string()))
+}
+
+/// Names of runs, in the results folder that the line names.
+fn runs(words: &[&str]) -> impl Iterator<Item = String> {
+    let named = words.iter().position(|word| *word == "--results").and_then(|at| words.get(at + 1));
+    let joined = words.iter().find_map(|word| word.strip_prefix("--results="));
+    let results = Path::new(named.copied().or(joined).unwrap_or("results"));
+    let runs = find::runs(results).unwrap_or_default();
+    let latest = (!runs.is_empty()).then(|| find::LATEST.to_owned());
+    latest.into_iter().chain(find::short_names(&runs))
+}
+
+/// Sections, keys of a section, or values of a key; the part before the last comma or `=` stays as it is.
+fn settings(last: &str) -> Vec<String> {
+    let dashes = if last.starts_with("--") { "--" } else { "" };
+    let text = &last[dashes.len()..];
+    if let Some((path, value)) = text.split_once('=') {
+        let before = value.rfind(',').map_or("", |comma| &value[..=comma]);
+        let values = find_path(path).map(values_of_key).unwrap_or_default();
+        return values.into_iter().map(|value| format!("{dashes}{path}={before}{value}")).collect();
+    }
+    if !text.contains('.') {
+        return SECTIONS.iter().map(|(section, _)| format!("{dashes}{section}.")).collect();
+    }
+    KEYS.iter().map(|key| format!("{dashes}{}=", key.path)).collect()
+}
+
+fn values_of_key(key: &'static Key) -> Vec<&'static str> {
+    match key.kind {
+        Type::Bool => vec!["true", "false"],
+        Type::Word(words) | Type::NameOrPath(words) => words.to_vec(),
+        Type::CountOrWord { word, .. } => vec![word],
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::CommandFactory;
+
+    fn complete(line: &str) -> Vec<String> {
+        let mut root = Cli::command();
+        root.build();
+        candidates(line, &root)
+    }
+
+    #[test]
+    fn words_are_completed_where_they_stand() {
+        for (line, expected) in [
+            ("xrun com", vec!["compare", "completions"]),
+            ("xrun quick", vec!["quickstart"]),
+            ("xrun plan qui", vec!["quickstart"]),
+            ("xrun plan quickstart optimizer.l", vec!["optimizer.lr="]),
+            ("xrun quickstart optimizer.l", vec!["optimizer.lr="]),
+            ("xrun quickstart --optimizer.l", vec!["--optimizer.lr="]),
+            ("xrun sweep quickstart optim", vec!["optimizer."]),
+            ("xrun quickstart optimizer.name=s", vec!["optimizer.name=sgd"]),
+            (
+                "xrun sweep quickstart optimizer.name=adamw,",
+                vec!["optimizer.name=adamw,adamw", "optimizer.name=adamw,sgd"],
+            ),
+            ("xrun quickstart model.qk_norm=", vec!["model.qk_norm=true", "model.qk_norm=false"]),
+            ("xrun init --from v", vec!["v8-dim1024", "v9-full-stack"]),
+            ("xrun completions z", vec!["zsh"]),
+            ("xrun ops c", vec!["check", "compile"]),
+            ("xrun runs --sort v", vec!["val-loss"]),
+            ("xrun plan --ex", vec!["--explain"]),
+            ("xrun wor", vec![]),
+            ("xrun export x --to ", vec![]),
+        ] {
+            assert_eq!(complete(line), expected, "{line}");
+        }
+        assert!(complete("xrun ").contains(&"quickstart".to_owned()));
+        assert!(
+            !complete("xrun ").contains(&"worker".to_owned())
+                && !complete("xrun ").contains(&"complete".to_owned())
+        );
+        assert!(complete("xrun plan --results r dim").contains(&"dim768".to_owned()));
+    }
+}

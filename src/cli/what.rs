@@ -1,0 +1,84 @@
+//! Arguments that several commands share: a recipe with its changes, the seed, the results folder.
+
+use crate::error::{IoContext, Result};
+use crate::machine::Machine;
+use crate::recipe::{self, COPY_HEADER, Recipe, builtin};
+use crate::results::find;
+use crate::results::folder::{RECIPE, RESOLVED, SUMMARY};
+use std::path::{Path, PathBuf};
+
+/// `--results`.
+#[derive(clap::Args, Debug)]
+pub struct Results {
+    /// Where run folders are.
+    #[arg(long = "results", value_name = "DIR", default_value = "results")]
+    pub folder: PathBuf,
+}
+
+/// `--seed`.
+#[derive(clap::Args, Debug)]
+pub struct Seed {
+    /// Short for training.seed=SEED.
+    #[arg(long, value_name = "SEED")]
+    seed: Option<String>,
+}
+
+impl Seed {
+    /// Returns `settings` with the seed.
+    pub fn on(&self, settings: &[String]) -> Vec<String> {
+        let seed = self.seed.iter().map(|seed| format!("training.seed={seed}"));
+        settings.iter().cloned().chain(seed).collect()
+    }
+}
+
+/// A recipe and what is changed of it.
+#[derive(clap::Args, Debug)]
+pub struct RecipeArguments {
+    /// The recipe: a file, the name of a built-in one, or a run whose recipe is used again.
+    #[arg(value_name = "RECIPE")]
+    pub recipe: PathBuf,
+    /// Keys to change, as `section.key=value` (or `--section.key=value`).
+    #[arg(value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    #[command(flatten)]
+    seed: Seed,
+    #[command(flatten)]
+    pub results: Results,
+}
+
+impl RecipeArguments {
+    /// Loads the recipe, with the environment and the changes on top.
+    ///
+    /// # Errors
+    /// As [`recipe::load`], and for a name that several runs could be meant by.
+    pub fn load(&self, machine: &Machine) -> Result<Recipe> {
+        let path = recipe_path(&self.recipe, &self.results.folder)?;
+        recipe::load(&path, &self.seed.on(&self.overrides), recipe::environment(), machine)
+    }
+}
+
+/// Returns the recipe that an argument means: a file or a built-in name is itself; the folder of a run, its id, the
+/// beginning of its id or of its hash, or `latest`, is the recipe of that run.
+///
+/// # Errors
+/// When the beginning of an id is that of several runs.
+pub fn recipe_path(argument: &Path, results: &Path) -> Result<PathBuf> {
+    let itself = || argument.to_owned();
+    if argument.join(SUMMARY).is_file() {
+        return of_run(argument);
+    }
+    match argument.to_str() {
+        Some(name) if !argument.exists() && builtin::find(name).is_none() => {
+            find::find_by_id(results, name)?.map_or_else(|| Ok(itself()), |run| of_run(&run))
+        }
+        _ => Ok(itself()),
+    }
+}
+
+/// Returns the recipe in the folder of a run: the copy of what was set, so that changes have their effect on what follows
+/// from it. Copies of earlier versions cannot be run, and the resolved recipe is used.
+fn of_run(run: &Path) -> Result<PathBuf> {
+    let copy = run.join(RECIPE);
+    let text = if copy.is_file() { std::fs::read_to_string(&copy).at("read", &copy)? } else { String::new() };
+    Ok(if text.starts_with(COPY_HEADER) { copy } else { run.join(RESOLVED) })
+}

@@ -1,0 +1,110 @@
+//! Runs by their names: a recipe run again from its run, and the list of runs.
+
+use crate::place::{Place, Run};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// A recipe that extends `tiny.toml`, with a share for the warm-up, which the command line replaces.
+const ABOVE: &str = "extends = \"tiny.toml\"\n# \u{1f600} a remark\n[lr_scheduler]\nwarmup_ratio = 0.5\n\
+                     [training]\nsteps = 6\n[data]\ncorpus = \"texts/a.txt\"\ntokenizer = \"byte\"\n";
+
+/// The runs of `above.toml`, oldest first.
+fn runs(place: &Place) -> Vec<Run> {
+    let folder = place.path().join("results/above");
+    let mut runs: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    runs.sort();
+    runs.into_iter().map(|path| Run { path }).collect()
+}
+
+#[test]
+fn a_run_can_be_run_again_from_its_folder() {
+    let place = Place::new();
+    place.write("texts/a.txt", "one two three four five six seven\n".repeat(300).as_bytes());
+    place.write("above.toml", ABOVE.as_bytes());
+    let settings = ["lr_scheduler.warmup_steps=2", "generation.samples=0", "--seed", "5"];
+    place.xrun(&[&["above.toml"], &settings[..]].concat()).succeeds();
+    let first = runs(&place).remove(0).path;
+    let text = std::fs::read_to_string(first.join("recipe.toml")).unwrap();
+    assert!(text.contains("\nwarmup_steps = 2  # command line\n"), "{text}");
+    assert!(!text.contains("\nwarmup_ratio"), "what the command line replaced is a contradiction: {text}");
+    assert!(text.contains("\nseed = 5  # command line\n"), "{text}");
+    assert!(text.contains("\nsteps = 6  # above.toml:"), "{text}");
+    assert!(text.contains("\n# # \u{1f600} a remark\n"), "{text}");
+    let id = first.file_name().unwrap().to_str().unwrap();
+    let hash = &id[17..25];
+    let again = [
+        "results/above/".to_owned() + id,
+        format!("results/above/{id}/recipe.toml"),
+        format!("results/above/{id}/resolved.toml"),
+        id.to_owned(),
+    ];
+    for name in &again {
+        place.xrun(&[name, "-q"]).succeeds();
+    }
+    let all = runs(&place);
+    assert_eq!(all.len(), 1 + again.len(), "all in the folder of the recipe");
+    let metrics = std::fs::read(first.join("metrics.csv")).unwrap();
+    for run in &all {
+        assert_eq!(run.summary().recipe, "above");
+        assert!(run.path.to_str().unwrap().contains(hash), "the same hash: {}", run.path.display());
+        assert!(std::fs::read(run.path.join("metrics.csv")).unwrap() == metrics, "the same bits");
+    }
+    // Five runs have this hash; what is derived follows a change of what it is derived from.
+    place.xrun(&[hash]).ended(2).says(&[&format!("`{hash}` begins the name or the hash of 5 runs")]);
+    let plan = place.xrun(&["plan", &again[0], "training.steps=40", "--seed", "7", "--json"]).succeeds();
+    assert_eq!(serde_json::from_str::<Value>(&plan.stdout).unwrap()["recipe"], "above");
+    place.xrun(&["plan", "latest"]).succeeds();
+    place.xrun(&["plan", "--seed", "x", "latest"]).ended(2).says(&["training.seed cannot be \"x\""]);
+}
+
+#[test]
+fn runs_are_listed_sorted_and_filtered() {
+    let place = Place::new();
+    place.xrun(&["runs"]).succeeds().says(&["no runs in results"]);
+    for settings in [["--seed=1", "training.steps=4"], ["--seed=2", "training.steps=6"]] {
+        place.xrun(&[&["tiny.toml", "-q", "generation.samples=0"], &settings[..]].concat()).succeeds();
+    }
+    place.write("other.toml", b"extends = \"tiny.toml\"\n[generation]\nsamples = 0\n");
+    let mut dead = place.start(&["other.toml", "--training.steps", "100000"]);
+    let folder = place.path().join("results/other");
+    assert!(dead.until(|| folder.is_dir()
+        && std::fs::read_dir(&folder).unwrap().any(|run| run.unwrap().path().join("summary.json").exists())));
+    let lines = |arguments: &[&str]| -> Vec<String> {
+        let done = place.xrun(&[&["runs"], arguments].concat()).succeeds();
+        done.stdout.lines().map(str::to_owned).collect()
+    };
+    assert!(lines(&["other"])[1].contains(" running "), "{:?}", lines(&["other"]));
+    dead.signal("KILL");
+    assert!(!dead.until(|| false));
+    let all = lines(&[]);
+    assert_eq!(all.len(), 4, "{all:?}");
+    assert!(all[0].starts_with("RUN ") && all[0].ends_with("CHANGED"), "{all:?}");
+    assert!(all[1].contains(" other ") && all[1].contains(" killed "), "the newest first: {all:?}");
+    assert!(all[1].ends_with(" training.steps=100000"), "{all:?}");
+    assert!(all[3].contains(" ok ") && all[3].ends_with(" training.seed=1 training.steps=4"), "{all:?}");
+    // Every name in the list finds its run.
+    for line in &all[1..] {
+        let name = line.split(' ').next().unwrap();
+        place.xrun(&["plan", name]).succeeds();
+    }
+    assert_eq!(lines(&["tiny"]).len(), 3);
+    assert_eq!(lines(&["--status", "killed,failed"]).len(), 2);
+    let rows = |arguments: &[&str]| -> Vec<Value> {
+        lines(arguments).iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let json = rows(&["tiny", "--json", "--sort", "steps"]);
+    let steps: Vec<u64> = json.iter().map(|row| row["steps"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [6, 4]);
+    let losses = rows(&["--json", "--sort=loss"]);
+    let losses: Vec<f64> =
+        losses.iter().filter_map(|row| row["train_loss"]["smoothed"]["loss"].as_f64()).collect();
+    assert!(losses.is_sorted() && losses.len() > 1, "{losses:?}");
+    let best = rows(&["--best", "1", "--json"]);
+    let val = |row: &Value| row["val_loss"]["final"]["loss"].as_f64();
+    let lowest = rows(&["--json"]).iter().filter_map(val).fold(f64::INFINITY, f64::min);
+    assert_eq!(best.iter().filter_map(val).collect::<Vec<_>>(), [lowest]);
+    let names: BTreeSet<String> = rows(&["--json"]).iter().map(|row| row["path"].to_string()).collect();
+    assert_eq!(names.len(), 3);
+    place.xrun(&["status"]).ended(2).says(&["or did you mean `xrun runs`?"]);
+    place.xrun(&["train", "quickstart"]).ended(2).says(&["or did you mean `xrun run`?"]);
+}
