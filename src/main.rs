@@ -60,7 +60,8 @@ fn launch(launch: Launch, request: Request) -> Result<()> {
 fn train(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
     let ended = ranks.abort_on_error(|guard| {
         let run = Run::open(request, ranks)?;
-        let dataset = data::open(&data_spec(run.recipe()), run.recipe().values().training.seq_len)?;
+        let dataset =
+            data::open(&data_spec(run.recipe(), run.machine()), run.recipe().values().training.seq_len)?;
         let plan = Plan::new(run.recipe(), &Corpus::from_dataset(&dataset), run.machine())?;
         let programs = Programs::new(&plan)?;
         check_fits(&plan, &programs, run.machine())?;

@@ -73,11 +73,9 @@ fn rooms<'a>(table: &[(&'a str, &'a str)]) -> BTreeMap<&'a str, BTreeSet<&'a str
 const CIRCLES: &[&str] = &[];
 
 /// Where `unsafe` may stand, and why.
-const UNSAFE: [(&str, &str); 4] = [
+const UNSAFE: [(&str, &str); 2] = [
     ("device/", "memory, and views that several tasks write"),
     ("ir/cpu_node.rs", "an op's tensors: addresses become views"),
-    ("data/documents.rs", "a file is mapped"),
-    ("data/shard.rs", "a file is mapped"),
 ];
 
 /// Every source file below `src`, read once.

@@ -64,6 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
         train_tokens: args.train_tokens,
         validation_tokens: args.validation_tokens,
         seed: args.seed,
+        memory_bytes: None,
     };
     let tokenizer = Tokenizer::open(&spec.tokenizer)?;
     let expected = data::facts(&spec)?;

@@ -1,6 +1,7 @@
 //! The binary from outside: runs that end, are killed, stopped, resumed, damaged; what they leave; what they refuse.
 
 mod by_time;
+mod corpus;
 mod damage;
 mod disk;
 mod doctor;
