@@ -38,7 +38,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("check", "exec passes ops ir device policy error"),
     // The names that predictions may use; the names and hyperparameters of optimizers.
     ("recipe", "optim metrics machine policy suggest error"),
-    ("data", "error"),
+    // Allocations whose refusal is an error.
+    ("data", "device error"),
     ("plan", "recipe data optim machine device policy error"),
     ("model", "data checkpoint plan exec passes optim ops ir device policy format error"),
     ("forecast", "model plan machine exec passes ir device policy format error"),
@@ -61,7 +62,7 @@ const MAY_USE: &[(&str, &str)] = &[
          suggest format error",
     ),
     // The binary, which shows the way of a run.
-    ("main", "cli train ranks report results forecast model plan data error"),
+    ("main", "cli train ranks report results forecast model plan data device error"),
 ];
 
 /// Returns the table as sets of rooms.

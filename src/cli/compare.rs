@@ -1,6 +1,6 @@
 //! `xrun compare`.
 
-use super::terminal::{eprint_line, print, seconds};
+use super::terminal::{eprint_line, print, print_json, seconds};
 use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::recipe::Prediction;
@@ -108,7 +108,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     if args.json {
         let text = serde_json::to_string_pretty(&comparison);
         let text = text.map_err(|e| Error::failed(format!("cannot write the comparison as JSON: {e}")))?;
-        print(&(text + "\n"))?;
+        print_json(&(text + "\n"))?;
     } else {
         print(&compare::report(&comparison))?;
     }

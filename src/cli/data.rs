@@ -1,6 +1,6 @@
 //! `xrun data`: tokenize a corpus to shards and print its statistics.
 
-use super::terminal::eprint_line;
+use super::terminal::{eprint_line, print, print_json};
 use crate::data::stories::Split;
 use crate::data::{self, Counts, SHARD_TOKENS, ShardWriter, Spec, Statistics, Tokenizer, Validation};
 use crate::error::{Error, IoContext, Result};
@@ -95,9 +95,10 @@ pub fn run(args: &Args) -> Result<()> {
     eprint_line(&format!("wrote {shards} shards and tokenizer.json to {}", args.out.display()));
     if args.json {
         let json = serde_json::to_string_pretty(&statistics);
-        println!("{}", json.map_err(|e| Error::failed(format!("cannot print the statistics: {e}")))?);
+        let json = json.map_err(|e| Error::failed(format!("cannot print the statistics: {e}")))?;
+        print_json(&(json + "\n"))?;
     } else {
-        print!("{statistics}");
+        print(&statistics.to_string())?;
     }
     Ok(())
 }

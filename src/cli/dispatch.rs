@@ -33,7 +33,15 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
     if matches!(cli.command, Command::Run(_) | Command::Resume(_)) {
         pin_environment();
     }
+    start_shared_pool()?;
     let results = cli.results.as_path();
+    // Files of a run name its folder, and their formats are text.
+    if results.to_str().is_none() {
+        return Err(Error::usage(format!(
+            "--results {}: the path is not UTF-8; choose another",
+            results.display()
+        )));
+    }
     let train = |(launch, request)| Next::Train(launch, Box::new(request));
     match cli.command {
         Command::Run(a) => {
@@ -59,6 +67,14 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Sweep(a) => sweep::run(&a, results),
     }
     .map(|()| Next::Done)
+}
+
+/// Starts the threads that read corpora and hash files. The library would start them at their first use, and panic where
+/// the system refuses.
+fn start_shared_pool() -> Result<()> {
+    rayon::ThreadPoolBuilder::new()
+        .build_global()
+        .map_err(|e| Error::failed(format!("cannot start the threads that read corpora: {e}")))
 }
 
 /// Adds the command that the user probably meant: `xrun sampel` is read as `xrun run sampel`.

@@ -1,6 +1,6 @@
 //! `xrun plan`: what a run will be, without running it.
 
-use super::terminal::print;
+use super::terminal::{print, print_json};
 use crate::error::{Error, Result};
 use crate::forecast::listing::listing;
 use crate::forecast::{Budget, FitRow, Forecast, fit_local_batch, fit_table};
@@ -57,7 +57,8 @@ pub fn run(args: &Args) -> Result<()> {
     let here = if args.explain || !args.on.is_empty() { Machine::none() } else { Machine::here() };
     let recipe = recipe::load(&args.recipe, &args.overrides, recipe::environment(), &here)?;
     if args.explain {
-        return print(&explain(&recipe, args.json));
+        let (text, show) = (explain(&recipe, args.json), if args.json { print_json } else { print });
+        return show(&text);
     }
     let machines: Vec<Machine> = args.on.iter().map(|name| Machine::named(name)).collect::<Result<_>>()?;
     let plan = Plan::new(&recipe, &Corpus::estimated(&recipe)?, machines.first().unwrap_or(&here))?;
@@ -70,7 +71,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let forecast = Forecast::new(&plan, &programs, &machines)?;
     if args.json {
-        print(&to_json(&forecast)?)?;
+        print_json(&to_json(&forecast)?)?;
     } else {
         print(&forecast.to_string())?;
     }
@@ -116,7 +117,7 @@ fn fit(recipe: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool
             .iter()
             .map(|(b, rows)| json!({"on": b.name, "budget_bytes": b.bytes, "reserve_bytes": b.reserve, "rows": rows}))
             .collect();
-        print(&to_json(&json!({"fit": FIT, "tables": tables}))?)?;
+        print_json(&to_json(&json!({"fit": FIT, "tables": tables}))?)?;
     } else {
         let texts: Vec<String> = tables.iter().map(|(budget, rows)| fit_table(rows, budget)).collect();
         print(&texts.join("\n"))?;

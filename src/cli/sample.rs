@@ -1,6 +1,6 @@
 //! `xrun sample [RUN]`.
 
-use super::terminal::print;
+use super::terminal::{print_json, print_sample};
 use crate::error::Result;
 use crate::results::find;
 use crate::train::{SampleRequest, sample};
@@ -56,9 +56,9 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let (generation, texts) = sample(&request)?;
     for text in texts {
         if args.json {
-            print(&format!("{}\n", serde_json::json!({ "prompt": generation.prompt, "text": text })))?;
+            print_json(&format!("{}\n", serde_json::json!({ "prompt": generation.prompt, "text": text })))?;
         } else {
-            print(&format!("{}{text}\n\n", generation.prompt))?;
+            print_sample(&format!("{}{text}\n\n", generation.prompt))?;
         }
     }
     Ok(())

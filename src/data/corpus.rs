@@ -5,6 +5,7 @@ use super::stories::Split;
 use super::stream::Stream;
 use super::tokenizer::Tokenizer;
 use super::{Spec, Validation, encode, generated, shard, split};
+use crate::device::host_allocator::fallible;
 use crate::error::{Error, IoContext, Result};
 use std::path::{Path, PathBuf};
 
@@ -283,7 +284,8 @@ fn check_memory(spec: &Spec, tokens: usize) -> Result<()> {
 }
 
 fn reserve(spec: &Spec, tokens: &mut Vec<u32>, more: usize) -> Result<()> {
-    tokens.try_reserve(more).map_err(|_| too_large(spec, tokens.len() + more, "the system gives"))
+    fallible(|| tokens.try_reserve(more))
+        .map_err(|_| too_large(spec, tokens.len() + more, "the system gives"))
 }
 
 fn too_large(spec: &Spec, tokens: usize, limit: &str) -> Error {

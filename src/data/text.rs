@@ -1,6 +1,7 @@
 //! Text of a file, read block by block.
 
 use super::file::CorpusFile;
+use crate::device::host_allocator::fallible;
 use crate::error::{Error, Result};
 use std::ops::Range;
 
@@ -61,8 +62,8 @@ impl<'f> TextReader<'f> {
                 self.file.path().display()
             ))
         };
-        bytes.try_reserve_exact(length).map_err(refused)?;
-        text.try_reserve(begun + length).map_err(refused)?;
+        fallible(|| bytes.try_reserve_exact(length)).map_err(refused)?;
+        fallible(|| text.try_reserve(begun + length)).map_err(refused)?;
         bytes.resize(begun + length, 0);
         self.file.read_exact_at(self.left.start, &mut bytes[begun..])?;
         self.left.start += length as u64;

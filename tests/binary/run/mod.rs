@@ -7,6 +7,7 @@ mod disk;
 mod doctor;
 mod export;
 mod failures;
+mod hostile;
 mod kills;
 mod results;
 mod resume;
