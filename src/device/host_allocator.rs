@@ -67,25 +67,29 @@ pub fn on_refusal(hook: impl Fn(&str) + Send + 'static) {
 
 // SAFETY: every call is passed to the system's allocator as it came, and its result is returned as it came.
 unsafe impl GlobalAlloc for HostAllocator {
-    // SAFETY: that of the trait.
+    /// # Safety
+    /// That of the trait.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the trait's contract.
         granted(unsafe { System.alloc(layout) }, layout.size())
     }
 
-    // SAFETY: that of the trait.
+    /// # Safety
+    /// That of the trait.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the trait's contract.
         granted(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
-    // SAFETY: that of the trait.
+    /// # Safety
+    /// That of the trait.
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller keeps the trait's contract.
         granted(unsafe { System.realloc(block, layout, size) }, size)
     }
 
-    // SAFETY: that of the trait.
+    /// # Safety
+    /// That of the trait.
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller keeps the trait's contract.
         unsafe { System.dealloc(block, layout) }
