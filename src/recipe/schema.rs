@@ -77,7 +77,7 @@ sections! {
             Training, count(1, 1_048_576), "1536"
                 => unit("elements"), aliases(&["intermediate_size", "ffn_hidden_size"]);
         /// Probability of zeroing an element after the embedding, in the attention and on each residual
-        /// branch.
+        /// branch, to the nearest multiple of 1/65536; one near 0 or 1 that this would change by a tenth is refused.
         dropout: f64 = 0.0; Training, number(Included(0.0), Excluded(1.0)), "0.1" => unit("probability");
         /// Norm of the residual stream: before the attention and the feed-forward layer of each block, and
         /// before the head.

@@ -210,7 +210,7 @@ mod tests {
     fn a_key_is_hashed_from_recipe_corpus_build_device_and_measuring() {
         let dir = tempfile::tempdir().unwrap();
         let cell = cell(dir.path(), &[], "build");
-        let device = format!("cpu {}", Cpu::detect(1).instructions);
+        let device = Cpu::detect(1).class();
         let [recipe, corpus] = [&cell.recipe_hash, &cell.corpus_hash].map(|hash| hash.clone().unwrap());
         let Values { validation, metrics, .. } = cell.work.as_ref().unwrap().recipe.values();
         let measuring = format!("{} {} {}", validation.interval, validation.steps, metrics.warmup);
