@@ -1,5 +1,11 @@
 //! Text forms of numbers and tables for people: the one place that formats a measured or planned figure.
 
+mod clock;
+mod escape;
+
+pub use clock::now;
+pub use escape::{harmless_json, printable};
+
 /// Text for a missing value.
 pub const BLANK: &str = "—";
 

@@ -5,19 +5,27 @@ use std::process::ExitCode;
 use std::time::Duration;
 use xrun::cli::{Cli, Next, dispatch, eprint_line, normalize_args};
 use xrun::data;
+use xrun::device::host_allocator::{HostAllocator, on_refusal};
 use xrun::error::{Error, Result};
 use xrun::forecast::check_fits;
 use xrun::model::Programs;
 use xrun::plan::{Corpus, Plan, data_spec};
 use xrun::ranks::rendezvous::Secret;
-use xrun::ranks::{Launch, LocalRanks, Stop, process};
+use xrun::ranks::{Launch, LocalRanks, Stop, ignore_file_size_signal, process};
 use xrun::report::plots;
 use xrun::results::progress::print_json_error;
 use xrun::train::{Request, Run, WorkerRequest, mark_failed};
 
+#[global_allocator]
+static ALLOCATOR: HostAllocator = HostAllocator;
+
 fn main() -> ExitCode {
     let cli = Cli::parse_from(normalize_args(std::env::args_os()));
     let trains_with_json = cli.trains_with_json();
+    if trains_with_json {
+        on_refusal(|message| print_json_error(&Error::does_not_fit(message)));
+    }
+    ignore_file_size_signal();
     let ended = dispatch(cli).and_then(|next| match next {
         Next::Done => Ok(()),
         Next::Train(how, request) => launch(how, *request),
@@ -61,7 +69,8 @@ fn train(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
     let draws = request.recipe.values().metrics.plots;
     let ended = ranks.abort_on_error(|guard| {
         let run = Run::open(request, ranks)?;
-        let dataset = data::open(&data_spec(run.recipe()), run.recipe().values().training.seq_len)?;
+        let dataset =
+            data::open(&data_spec(run.recipe(), run.machine()), run.recipe().values().training.seq_len)?;
         let plan = Plan::new(run.recipe(), &Corpus::from_dataset(&dataset), run.machine())?;
         let programs = Programs::new(&plan)?;
         check_fits(&plan, &programs, run.machine())?;

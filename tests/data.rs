@@ -9,7 +9,7 @@ use xrun::data::stories::{self, Split};
 use xrun::data::{self, Dataset, Loader, LoaderSpec, Spec, Stream, Validation, ValidationBatches};
 
 fn all(stream: &Stream) -> Vec<u32> {
-    stream.tokens(0..stream.len())
+    stream.tokens(0..stream.len()).unwrap()
 }
 
 fn folder() -> TempDir {
@@ -240,7 +240,122 @@ fn nanogpt_files_are_read_and_checked_against_the_vocabulary() {
     bad[900..902].copy_from_slice(&257u16.to_le_bytes());
     write(&dir, "train.bin", bad);
     let error = data::open(&spec, 16).unwrap_err();
-    assert!(error.message().contains("token 257 at position 450"), "{error}");
+    let says = format!("token 257 at position 450 of {}", dir.path().join("train.bin").display());
+    assert!(error.message().contains(&says), "{error}");
+}
+
+/// A loader's spec for one rank of eight sequences of 16 tokens.
+const LOADER: LoaderSpec = LoaderSpec {
+    seq_len: 16,
+    local_batch_size: 8,
+    accumulation: 1,
+    world_size: 1,
+    rank: 0,
+    cross_documents: true,
+    seed: 0,
+    start_step: 0,
+};
+
+#[test]
+fn token_files_that_change_end_the_loader_with_their_name() {
+    let file = |n: u16, from: u16| (0..n).flat_map(|i| (from + i % 200).to_le_bytes()).collect::<Vec<u8>>();
+    for changed in [file(1000, 50), file(1000, 300), file(10, 0), Vec::new()] {
+        let dir = folder();
+        let path = write(&dir, "train.bin", file(1000, 0));
+        write(&dir, "val.bin", file(100, 0));
+        let spec = Spec::new(dir.path().to_str().unwrap(), "byte");
+        let data = Arc::new(data::open(&spec, 16).unwrap());
+        data.check_unchanged().unwrap();
+        let mut loader = Loader::new(data.clone(), LOADER).unwrap();
+        loader.next().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        fs::write(&path, changed).unwrap();
+        // What was read ahead before the change is of the corpus.
+        let error = (0..20).find_map(|_| loader.next().err()).expect("the change is noticed");
+        assert!(error.message().contains(&path) && error.message().contains("changed"), "{error}");
+        assert!(data.check_unchanged().unwrap_err().message().contains(&path));
+        let mut held = ValidationBatches::new(&data, LOADER, 0).unwrap();
+        assert!(held.all(|batch| batch.is_ok()), "the held-out file is as it was");
+    }
+}
+
+/// More files than a process may map or open at once.
+#[test]
+fn a_folder_of_seventy_thousand_files_is_read() {
+    const FILES: usize = 70_000;
+    let dir = folder();
+    for i in 0..FILES {
+        if i % 1000 == 0 {
+            fs::create_dir(dir.path().join(format!("{:02}", i / 1000))).unwrap();
+        }
+        write(&dir, &format!("{:02}/{:03}.txt", i / 1000, i % 1000), format!("{i:05}"));
+    }
+    let data = data::open(&Spec::new(dir.path().to_str().unwrap(), "byte"), 16).unwrap();
+    let mut texts = [documents_of(&data, &data.train), documents_of(&data, &data.validation)].concat();
+    texts.sort();
+    assert!(texts.into_iter().eq((0..FILES).map(|i| format!("{i:05}"))));
+}
+
+/// Text is read in blocks of 4 MiB, and cut where its tokenizer allows: neither shows in the tokens.
+#[test]
+fn blocks_of_a_large_text_do_not_show() {
+    let dir = folder();
+    let story = |i: usize| format!("In the year {i} a döner cost 5 €.{}", "\n".repeat(i % 3));
+    let documents: Vec<String> = (0..150_000).map(story).collect();
+    let path = write(&dir, "one.txt", documents.concat());
+    let data = data::open(&Spec::new(&path, "byte"), 16).unwrap();
+    let read = [&all(&data.train)[..], &all(&data.validation)[1..]].concat();
+    let whole =
+        [256].into_iter().chain(documents.concat().into_bytes().into_iter().map(u32::from)).chain([256]);
+    assert!(read.len() > 5 << 20 && read.into_iter().eq(whole));
+
+    for separator in ["<|endoftext|>", "\n\n€€\n"] {
+        let path = write(&dir, "many.txt", documents.join(separator));
+        let spec = Spec { document_separator: Some(separator.to_owned()), ..Spec::new(&path, "byte") };
+        let data = data::open(&spec, 16).unwrap();
+        let mut texts = [documents_of(&data, &data.train), documents_of(&data, &data.validation)].concat();
+        texts.sort();
+        let mut expected: Vec<String> = documents.iter().map(|d| d.trim_matches('\n').to_owned()).collect();
+        expected.sort();
+        assert!(texts == expected, "{separator:?}");
+    }
+
+    let lines: Vec<String> = documents.iter().map(|d| serde_json::json!({"text": d}).to_string()).collect();
+    let path = write(&dir, "many.jsonl", lines.join("\n"));
+    let data = data::open(&Spec::new(&path, "byte"), 16).unwrap();
+    let mut texts = [documents_of(&data, &data.train), documents_of(&data, &data.validation)].concat();
+    let mut expected = documents;
+    texts.sort();
+    expected.sort();
+    assert!(texts == expected);
+}
+
+#[test]
+fn tokens_that_do_not_fit_are_refused_before_they_are_made() {
+    let dir = folder();
+    let path = write(&dir, "a.txt", "some text ".repeat(100));
+    let held = Spec { validation: Validation::Path(path.clone().into()), ..Spec::new(&path, "byte") };
+    let many = 1 << 32;
+    for spec in [
+        Spec { train_tokens: many, ..Spec::new("random", "byte") },
+        Spec { train_tokens: many, ..Spec::new("stories", "stories") },
+        Spec { validation_tokens: many, ..Spec::new("random", "byte") },
+        Spec::new(&path, "byte"),
+        held,
+    ] {
+        let error = data::open(&Spec { memory_bytes: Some(3999), ..spec.clone() }, 16).unwrap_err();
+        assert!(error.message().contains("xrun data"), "{error}");
+        assert_eq!(error.kind().exit_code(), 4, "{error}");
+    }
+    assert_eq!(
+        data::open(&Spec { memory_bytes: Some(4100), ..Spec::new(&path, "byte") }, 16)
+            .unwrap()
+            .memory_bytes(),
+        4012
+    );
+    let out = dir.path().join("shards");
+    let on_disk = through_shards("stories", &["--train-tokens", "3000"], &out);
+    assert_eq!(on_disk.memory_bytes(), 0);
 }
 
 fn xrun(args: &[&str]) -> std::process::Output {
@@ -338,7 +453,7 @@ fn a_real_text_trains_and_evaluates_every_token_once() {
         seed: 0,
         start_step: 0,
     };
-    let counted: usize = ValidationBatches::new(&data, spec, 0).unwrap().map(|b| b.counted()).sum();
+    let counted: usize = ValidationBatches::new(&data, spec, 0).unwrap().map(|b| b.unwrap().counted()).sum();
     assert_eq!(counted, data.validation.len() - 1);
     let batch = Loader::new(data.clone(), spec).unwrap().next().unwrap();
     assert_eq!((batch.tokens.len(), batch.spans.len()), (8 * 128, 2 * 8 * 128));

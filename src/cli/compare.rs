@@ -1,6 +1,6 @@
 //! `xrun compare`.
 
-use super::terminal::{eprint_line, print, seconds};
+use super::terminal::{eprint_line, print, print_json, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Request};
 use crate::error::{Error, ErrorKind, Result};
@@ -151,7 +151,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.json {
         let text = serde_json::to_string_pretty(&comparison);
         let text = text.map_err(|e| Error::failed(format!("cannot write the comparison as JSON: {e}")))?;
-        print(&(text + "\n"))?;
+        print_json(&(text + "\n"))?;
     } else {
         print(&compare::report(&comparison))?;
     }

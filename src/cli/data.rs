@@ -1,6 +1,6 @@
 //! `xrun data`: tokenize a corpus to shards and print its statistics.
 
-use super::terminal::eprint_line;
+use super::terminal::{eprint_line, print, print_json};
 use crate::data::stories::Split;
 use crate::data::{
     self, Counts, HELD_OUT_SHARE, SHARD_TOKENS, ShardWriter, Spec, Statistics, TEXT_EXTENSIONS, Tokenizer,
@@ -71,6 +71,7 @@ pub fn run(args: &Args) -> Result<()> {
         train_tokens: args.train_tokens,
         validation_tokens: args.validation_tokens,
         seed: args.seed,
+        memory_bytes: None,
     };
     let tokenizer = Tokenizer::open(&spec.tokenizer)?;
     let expected = data::facts(&spec)?;
@@ -101,9 +102,10 @@ pub fn run(args: &Args) -> Result<()> {
     eprint_line(&format!("wrote {shards} shards and tokenizer.json to {}", args.out.display()));
     if args.json {
         let json = serde_json::to_string_pretty(&statistics);
-        println!("{}", json.map_err(|e| Error::failed(format!("cannot print the statistics: {e}")))?);
+        let json = json.map_err(|e| Error::failed(format!("cannot print the statistics: {e}")))?;
+        print_json(&(json + "\n"))?;
     } else {
-        print!("{statistics}");
+        print(&statistics.to_string())?;
     }
     Ok(())
 }

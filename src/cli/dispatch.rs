@@ -33,6 +33,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
     if matches!(cli.command, Command::Run(_) | Command::Resume(_)) {
         pin_environment();
     }
+    start_shared_pool()?;
     let train = |(launch, request)| Next::Train(launch, Box::new(request));
     match cli.command {
         Command::Run(a) => {
@@ -67,6 +68,14 @@ fn built() -> clap::Command {
     let mut command = Cli::command();
     command.build();
     command
+}
+
+/// Starts the threads that read corpora and hash files. The library would start them at their first use, and panic where
+/// the system refuses.
+fn start_shared_pool() -> Result<()> {
+    rayon::ThreadPoolBuilder::new()
+        .build_global()
+        .map_err(|e| Error::failed(format!("cannot start the threads that read corpora: {e}")))
 }
 
 /// Adds the command that the user probably meant: `xrun sampel` is read as `xrun run sampel`.

@@ -1,6 +1,6 @@
 //! `xrun doctor`.
 
-use super::terminal::print;
+use super::terminal::{print, print_json};
 use crate::device::cuda::doctor::{GpuStatus, examine};
 use crate::error::{Error, Result};
 
@@ -21,7 +21,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.json {
         let text = serde_json::to_string_pretty(&report);
         let text = text.map_err(|e| Error::failed(format!("cannot write the report as JSON: {e}")))?;
-        print(&(text + "\n"))?;
+        print_json(&(text + "\n"))?;
     } else {
         print(&report.to_string())?;
     }

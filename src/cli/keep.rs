@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
     let what = if kept.already { "already kept, unchanged" } else { "kept" };
     let files = kept.manifest.files.len();
     eprint_line(&format!("{what}: {files} file{}, {} KiB", plural(files), bytes.div_ceil(1024)));
-    println!("{}", kept.folder.display());
+    print(&format!("{}\n", kept.folder.display()))?;
     Ok(())
 }
 

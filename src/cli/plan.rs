@@ -1,6 +1,6 @@
 //! `xrun plan`: what a run will be, without running it.
 
-use super::terminal::{eprint_line, print};
+use super::terminal::{eprint_line, print, print_json};
 use super::what::RecipeArguments;
 use crate::error::{Error, Result};
 use crate::forecast::listing::listing;
@@ -55,7 +55,8 @@ pub fn run(args: &Args) -> Result<()> {
     let here = if args.explain || !args.on.is_empty() { Machine::none() } else { Machine::here() };
     let recipe = args.what.load(&here)?;
     if args.explain {
-        return print(&explain(&recipe, args.json));
+        let (text, show) = (explain(&recipe, args.json), if args.json { print_json } else { print });
+        return show(&text);
     }
     let machines: Vec<Machine> = args.on.iter().map(|name| Machine::named(name)).collect::<Result<_>>()?;
     let plan = Plan::new(&recipe, &Corpus::estimated(&recipe)?, machines.first().unwrap_or(&here))?;
@@ -71,7 +72,7 @@ pub fn run(args: &Args) -> Result<()> {
     let needs = RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots);
     let forecast = Forecast::new(&plan, &programs, needs, &machines)?;
     if args.json {
-        print(&to_json(&forecast)?)?;
+        print_json(&to_json(&forecast)?)?;
     } else {
         print(&forecast.to_string())?;
     }
@@ -117,7 +118,7 @@ fn fit(recipe: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool
             .iter()
             .map(|(b, rows)| json!({"on": b.name, "budget_bytes": b.bytes, "reserve_bytes": b.reserve, "rows": rows}))
             .collect();
-        print(&to_json(&json!({"fit": FIT, "tables": tables}))?)?;
+        print_json(&to_json(&json!({"fit": FIT, "tables": tables}))?)?;
     } else {
         let texts: Vec<String> = tables.iter().map(|(budget, rows)| fit_table(rows, budget)).collect();
         print(&texts.join("\n"))?;

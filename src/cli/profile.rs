@@ -1,6 +1,6 @@
 //! `xrun profile RECIPE`, and `xrun ops bench RECIPE`.
 
-use super::terminal::print;
+use super::terminal::{print, print_json};
 use super::what::RecipeArguments;
 use crate::error::{IoContext, Result};
 use crate::machine::Machine;
@@ -56,7 +56,7 @@ fn measure(args: &Args, by_shape: bool) -> Result<()> {
     if let Some(path) = &args.trace {
         std::fs::write(path, trace(&found)).at("write", path)?;
     }
-    print(&if args.json { as_json(&found) } else { table(&found) })
+    if args.json { print_json(&as_json(&found)) } else { print(&table(&found)) }
 }
 
 /// One line per op and phase, then phases, then the step; rates only where the op has products or bytes.

@@ -1,6 +1,6 @@
 //! `xrun sample [RUN]`.
 
-use super::terminal::print;
+use super::terminal::{print_json, print_sample};
 use super::what::Results;
 use crate::error::Result;
 use crate::results::find;
@@ -60,9 +60,9 @@ pub fn run(args: &Args) -> Result<()> {
     let (generation, texts) = sample(&request)?;
     for text in texts {
         if args.json {
-            print(&format!("{}\n", serde_json::json!({ "prompt": generation.prompt, "text": text })))?;
+            print_json(&format!("{}\n", serde_json::json!({ "prompt": generation.prompt, "text": text })))?;
         } else {
-            print(&format!("{}{text}\n\n", generation.prompt))?;
+            print_sample(&format!("{}{text}\n\n", generation.prompt))?;
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! `xrun schema`.
 
-use super::terminal::print;
+use super::terminal::print_json;
 use crate::error::Result;
 use crate::recipe;
 
@@ -13,5 +13,5 @@ pub struct Args {}
 /// # Errors
 /// When stdout cannot be written to.
 pub fn run(_args: &Args) -> Result<()> {
-    print(&format!("{:#}\n", recipe::json_schema()))
+    print_json(&format!("{:#}\n", recipe::json_schema()))
 }

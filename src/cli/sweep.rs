@@ -1,7 +1,7 @@
 //! `xrun sweep`: every combination of some values, each run once.
 
 use super::run::Show;
-use super::terminal::{print, seconds};
+use super::terminal::{print, print_json, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::error::{Error, Result};
 use crate::results::ledger::CellStatus;
@@ -65,7 +65,8 @@ pub fn run(args: &Args) -> Result<()> {
         progress: args.show.mode(),
     };
     if args.dry_run {
-        return print(&sweep::dry_run(&request, args.show.json)?);
+        let show = if args.show.json { print_json } else { print };
+        return show(&sweep::dry_run(&request, args.show.json)?);
     }
     sweep::run(&request)
 }

@@ -3,7 +3,8 @@
 pub use crate::results::progress::eprint_line;
 
 use crate::error::{Error, Result};
-use std::io::{ErrorKind, Write};
+use crate::format::{harmless_json, printable};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 
 /// Parses a duration on the command line, in seconds.
@@ -15,8 +16,23 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "give a number of seconds above 0".to_owned())
 }
 
-/// Writes data to stdout; a reader that has gone away (`xrun schema | head`) is not an error.
+/// Writes text for people to stdout, with control characters as their pictures.
 pub(super) fn print(text: &str) -> Result<()> {
+    print_bytes(&printable(text))
+}
+
+/// Writes JSON to stdout, with control characters as its escapes.
+pub(super) fn print_json(text: &str) -> Result<()> {
+    print_bytes(&harmless_json(text))
+}
+
+/// Writes text that a model made: on a terminal as other text, and byte for byte into a file or a pipe.
+pub(super) fn print_sample(text: &str) -> Result<()> {
+    if std::io::stdout().is_terminal() { print(text) } else { print_bytes(text) }
+}
+
+/// Writes to stdout; a reader that has gone away (`xrun schema | head`) is not an error.
+fn print_bytes(text: &str) -> Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => {
             Err(Error::failed(format!("cannot write to stdout: {e}")))

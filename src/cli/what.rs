@@ -11,8 +11,13 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Debug)]
 pub struct Results {
     /// Where run folders are.
-    #[arg(long = "results", value_name = "DIR", default_value = "results")]
+    #[arg(long = "results", value_name = "DIR", default_value = "results", value_parser = utf8_path)]
     pub folder: PathBuf,
+}
+
+/// Takes a path that is text: files of a run name its folder, and their formats are text. Others are refused by the type.
+fn utf8_path(path: &str) -> Result<PathBuf, std::convert::Infallible> {
+    Ok(PathBuf::from(path))
 }
 
 /// `--seed`.

@@ -17,6 +17,31 @@ const OTHERS_BUSY: f64 = 0.10;
 /// Fraction of the CPU's time taken by the host of a virtual machine above which a note is added.
 const STOLEN: f64 = 0.02;
 
+/// Difference between the loads of two arms, as fractions of the CPU's time, above which it fell on one of them.
+const ONE_SIDED: f64 = 0.10;
+
+/// Returns a reason not to compare times on a CPU where others used it in the trials of one arm more than in those of the
+/// other. Each list has the load in the trials of an arm.
+pub(super) fn one_sided_load(baseline: &[f64], candidate: &[f64]) -> Option<String> {
+    let mean = |loads: &[f64]| (!loads.is_empty()).then(|| loads.iter().sum::<f64>() / loads.len() as f64);
+    let loads = [mean(baseline)?, mean(candidate)?];
+    let more = usize::from(loads[1] > loads[0]);
+    (loads[more] - loads[1 - more] > ONE_SIDED).then(|| {
+        format!(
+            "other load fell on the {}: it took {:.0} % of the CPU in its trials and {:.0} % in those of the {}",
+            arm_name(more == 1),
+            100.0 * loads[more],
+            100.0 * loads[1 - more],
+            arm_name(more == 0)
+        )
+    })
+}
+
+/// Returns true for the device class of GPUs, whose times depend on the CPU little.
+fn is_gpu(class: &str) -> bool {
+    !class.is_empty() && !class.starts_with("cpu ")
+}
+
 impl RunningComparison<'_> {
     /// Judges the trials. `finished` is false if one of them failed.
     pub(super) fn conclude(&mut self, finished: bool) {
@@ -110,7 +135,19 @@ impl RunningComparison<'_> {
             }
         }
         let Comparison { baseline, candidate, .. } = &self.comparison;
-        let intended = self.arms.changes.iter().any(|change| change.key.starts_with("engine.device"));
+        let loads = |candidate| -> Vec<f64> {
+            let loads = self.arm_trials(candidate).filter_map(|trial| trial.cpu_load);
+            loads.map(|(others, stolen)| others + stolen).collect()
+        };
+        if !is_gpu(&baseline.device) {
+            reasons.extend(one_sided_load(&loads(false), &loads(true)));
+        }
+        let intended = self.arms.changes.iter().any(|change| {
+            let key = &change.key;
+            key.starts_with("engine.device")
+                || key.starts_with("engine.threads")
+                || key.starts_with("parallelism.")
+        });
         if baseline.device != candidate.device && !intended {
             let (old, new) = (&baseline.device, &candidate.device);
             reasons.push(format!("the arms ran on different devices: {old} and {new}"));

@@ -12,7 +12,6 @@ use crate::results::comparison::{Arm, Average, COMPARISONS, CompareVerdict, Comp
 use crate::results::folder::{create_timed, folder_name};
 use crate::results::progress::eprint_line;
 use crate::results::provenance::Build;
-use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -71,7 +70,7 @@ impl<'a> RunningComparison<'a> {
         let (baseline, candidate) = (planned_record(&arms.baseline), planned_record(&arms.candidate));
         let identity = serde_json::to_vec(&(&baseline, &candidate)).unwrap_or_default();
         let hash8 = blake3::hash(&identity).to_hex()[..8].to_owned();
-        let folder = create_timed(&results.join(COMPARISONS).join(&name), &hash8, Timestamp::now())?;
+        let folder = create_timed(&results.join(COMPARISONS).join(&name), &hash8, crate::format::now())?;
         let change = |change: &Change| format!("{}: {} → {}", change.key, change.old, change.new);
         let comparison = Comparison {
             name,

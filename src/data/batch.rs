@@ -1,6 +1,7 @@
 //! One micro-batch, in the form of the model's inputs.
 
 use super::stream::Stream;
+use crate::error::Result;
 use std::ops::Range;
 
 /// A target that is left out of the loss.
@@ -26,16 +27,19 @@ impl Batch {
     /// whose targets are [`IGNORED`].
     ///
     /// Without `cross_documents`, positions and spans restart at every end token: it opens a document.
+    ///
+    /// # Errors
+    /// A file of tokens that cannot be read or was written to, a token outside the vocabulary of `vocab` entries.
     pub(super) fn read(
         stream: &Stream,
         windows: impl IntoIterator<Item = (usize, Range<usize>)>,
         seq_len: usize,
-        end_token: u32,
+        (vocab, end_token): (usize, u32),
         cross_documents: bool,
-    ) -> Self {
+    ) -> Result<Self> {
         let mut batch = Self::default();
         for (sequence, window) in windows {
-            let mut tokens = stream.tokens(window);
+            let mut tokens = stream.tokens_below(window, vocab)?;
             let targets = tokens.iter().skip(1).copied().chain(std::iter::repeat(IGNORED)).take(seq_len);
             batch.targets.extend(targets);
             tokens.resize(seq_len, end_token);
@@ -50,7 +54,7 @@ impl Batch {
             batch.tokens.append(&mut tokens);
             batch.sequences.push(sequence as u32);
         }
-        batch
+        Ok(batch)
     }
 
     /// Returns the number of targets that the loss counts.
@@ -65,7 +69,7 @@ mod tests {
 
     fn batch(cross: bool, window: Range<usize>) -> Batch {
         let stream = Stream::from_tokens(vec![9, 1, 2, 9, 9, 3, 4, 9]);
-        Batch::read(&stream, [(5, window)], 6, 9, cross)
+        Batch::read(&stream, [(5, window)], 6, (10, 9), cross).unwrap()
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Resolves the name of a corpus, and makes its training and held-out split.
 
-use super::documents::{Documents, text_files};
+use super::documents::Documents;
 use super::stories::Split;
 use super::stream::Stream;
 use super::tokenizer::Tokenizer;
 use super::{Spec, Validation, encode, generated, shard, split};
+use crate::device::host_allocator::fallible;
 use crate::error::{Error, IoContext, Result};
 use std::path::{Path, PathBuf};
 
@@ -111,18 +112,29 @@ impl Corpus {
         })
     }
 
-    /// Both splits as streams: shards are mapped, everything else is made in memory.
+    /// Both splits as streams: shards are read where they are, everything else is made in memory.
     pub fn load(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<Loaded> {
         if let Corpus::Tokens(files) = self {
             return files.load(spec, tokenizer);
         }
         let (mut train, mut validation) = (Vec::new(), Vec::new());
+        if matches!(self, Corpus::Stories | Corpus::Random) {
+            // Their size is known: what does not fit is refused before it is made.
+            for (split, count) in [(&mut train, spec.train_tokens), (&mut validation, spec.validation_tokens)]
+            {
+                generated::check_size(count)?;
+                reserve(spec, split, count)?;
+            }
+            check_memory(spec, spec.train_tokens + spec.validation_tokens)?;
+        }
         let Fed { floor, warnings, description, .. } = self.feed(spec, tokenizer, &mut |split, tokens| {
-            match split {
+            check_memory(spec, train.len() + validation.len() + tokens.len())?;
+            let into = match split {
                 Split::Train => &mut train,
                 Split::Validation => &mut validation,
-            }
-            .extend_from_slice(tokens);
+            };
+            reserve(spec, into, tokens.len())?;
+            into.extend_from_slice(tokens);
             Ok(())
         })?;
         let (train, validation) = (Stream::from_tokens(train), Stream::from_tokens(validation));
@@ -135,16 +147,18 @@ impl Corpus {
             Corpus::Stories => stories(spec, tokenizer, sink),
             Corpus::Random => {
                 let vocab = tokenizer.vocab_size();
-                sink(Split::Train, &generated::random(spec.seed, Split::Train, spec.train_tokens, vocab)?)?;
-                let held = spec.validation_tokens;
-                sink(Split::Validation, &generated::random(spec.seed, Split::Validation, held, vocab)?)?;
+                for (split, count) in
+                    [(Split::Train, spec.train_tokens), (Split::Validation, spec.validation_tokens)]
+                {
+                    generated::random(spec.seed, split, count, vocab, &mut |t| sink(split, t))?;
+                }
                 let description = format!("random: uniform tokens below {vocab}, seed {}", spec.seed);
                 Ok(Fed { floor: Some((vocab as f64).ln()), description, ..Fed::default() })
             }
             Corpus::Tokens(files) => {
                 let loaded = files.load(spec, tokenizer)?;
-                copy(&loaded.train, &mut |t| sink(Split::Train, t))?;
-                copy(&loaded.validation, &mut |t| sink(Split::Validation, t))?;
+                copy(&loaded.train, tokenizer, &mut |t| sink(Split::Train, t))?;
+                copy(&loaded.validation, tokenizer, &mut |t| sink(Split::Validation, t))?;
                 Ok(Fed { warnings: loaded.warnings, description: loaded.description, ..Fed::default() })
             }
             Corpus::Text(path) => text(path, spec, tokenizer, sink),
@@ -159,6 +173,7 @@ impl Corpus {
                 let documents = Documents::open(path, spec.document_separator.as_deref(), &spec.extensions)?;
                 let mut tokens = Vec::new();
                 let bytes = encode::tokenize(&documents, 0..documents.len(), tokenizer, &mut |t| {
+                    check_memory(spec, tokens.len() + t.len())?;
                     tokens.extend_from_slice(t);
                     Ok(())
                 })?;
@@ -193,7 +208,7 @@ impl TokenFiles {
             Validation::Fraction(_) if !self.validation.is_empty() => (train, shard::open(&self.validation)?),
             Validation::Fraction(_) => {
                 let fraction = spec.fraction()?.unwrap_or_default();
-                let (a, b) = split::tail_at_document(&train, fraction, tokenizer.end_token());
+                let (a, b) = split::tail_at_document(&train, fraction, tokenizer.end_token())?;
                 (train.slice(a), train.slice(b))
             }
         };
@@ -203,10 +218,10 @@ impl TokenFiles {
 }
 
 fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<Fed> {
-    let train = generated::generate(spec.seed, Split::Train, spec.train_tokens, tokenizer)?;
-    let held = generated::generate(spec.seed, Split::Validation, spec.validation_tokens, tokenizer)?;
-    sink(Split::Train, &train.tokens)?;
-    sink(Split::Validation, &held.tokens)?;
+    let mut make =
+        |split, tokens| generated::generate(spec.seed, split, tokens, tokenizer, &mut |t| sink(split, t));
+    let train = make(Split::Train, spec.train_tokens)?;
+    let held = make(Split::Validation, spec.validation_tokens)?;
     let floor = held.floor();
     let warnings = match floor {
         Some(_) => Vec::new(),
@@ -227,15 +242,14 @@ fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_
                 .to_owned(),
         );
     }
-    let count = documents.len();
-    let files = text_files(path, &spec.extensions)?.len();
+    let (count, files) = (documents.len(), documents.files());
     let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let description =
         format!("{}: {} in {}", path.display(), plural(count, "document"), plural(files, "file"));
     if let Validation::Path(held) = &spec.validation {
         let held = Corpus::whole(held, spec, tokenizer)?;
         let bytes = encode::tokenize(&documents, 0..count, tokenizer, &mut |t| sink(Split::Train, t))?;
-        copy(&held.0, &mut |t| sink(Split::Validation, t))?;
+        copy(&held.0, tokenizer, &mut |t| sink(Split::Validation, t))?;
         let text_bytes = held.1.map(|b| b + bytes);
         return Ok(Fed { floor: None, warnings, description, text_bytes });
     }
@@ -243,6 +257,7 @@ fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_
     let bytes = if count == 1 {
         let mut tokens = Vec::new();
         let bytes = encode::tokenize(&documents, 0..1, tokenizer, &mut |t| {
+            check_memory(spec, tokens.len() + t.len())?;
             tokens.extend_from_slice(t);
             Ok(())
         })?;
@@ -258,9 +273,34 @@ fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_
     Ok(Fed { floor: None, warnings, description, text_bytes: Some(bytes) })
 }
 
-fn copy(stream: &Stream, sink: &mut dyn FnMut(&[u32]) -> Result<()>) -> Result<()> {
+/// Refuses to hold so many tokens in memory where the spec has a limit that they exceed.
+fn check_memory(spec: &Spec, tokens: usize) -> Result<()> {
+    match spec.memory_bytes {
+        Some(limit) if tokens.saturating_mul(size_of::<u32>()) as u64 > limit => {
+            Err(too_large(spec, tokens, &format!("the {limit} bytes that this process may use")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn reserve(spec: &Spec, tokens: &mut Vec<u32>, more: usize) -> Result<()> {
+    fallible(|| tokens.try_reserve(more))
+        .map_err(|_| too_large(spec, tokens.len() + more, "the system gives"))
+}
+
+fn too_large(spec: &Spec, tokens: usize, limit: &str) -> Error {
+    Error::does_not_fit(format!(
+        "corpus {}: {tokens} tokens or more, at {} bytes each, take more memory than {limit}. Write it as token files \
+         with `xrun data` and name their folder: those are read from disk",
+        spec.corpus,
+        size_of::<u32>()
+    ))
+}
+
+fn copy(stream: &Stream, tokenizer: &Tokenizer, sink: &mut dyn FnMut(&[u32]) -> Result<()>) -> Result<()> {
     for start in (0..stream.len()).step_by(COPY_TOKENS) {
-        sink(&stream.tokens(start..stream.len().min(start + COPY_TOKENS)))?;
+        let range = start..stream.len().min(start + COPY_TOKENS);
+        sink(&stream.tokens_below(range, tokenizer.vocab_size())?)?;
     }
     Ok(())
 }

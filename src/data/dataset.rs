@@ -25,10 +25,33 @@ pub struct Dataset {
     pub description: String,
 }
 
-/// Opens a corpus: generates it, tokenizes it in parallel, or maps its shards.
+impl Dataset {
+    /// Checks that no file that the dataset is read from was written to since it was opened. Text was tokenized into
+    /// memory by then, and does not count.
+    ///
+    /// # Errors
+    /// A file that was, or is gone.
+    pub fn check_unchanged(&self) -> Result<()> {
+        self.train.check()?;
+        self.validation.check()
+    }
+
+    /// Returns the bytes of memory that the tokens take; those of token files stay on disk.
+    pub fn memory_bytes(&self) -> usize {
+        self.train.memory_bytes() + self.validation.memory_bytes()
+    }
+
+    /// The number of entries of the tokenizer, and the end token.
+    pub(super) fn vocabulary(&self) -> (usize, u32) {
+        (self.tokenizer.vocab_size(), self.tokenizer.end_token())
+    }
+}
+
+/// Opens a corpus: generates it, tokenizes it in parallel, or opens its shards.
 ///
 /// # Errors
-/// Anything wrong with the corpus or the tokenizer; a split shorter than one window of `seq_len + 1` tokens.
+/// Anything wrong with the corpus or the tokenizer; a split shorter than one window of `seq_len + 1` tokens; tokens
+/// that take more memory than the spec leaves them.
 pub fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
     let tokenizer = Arc::new(Tokenizer::open(&spec.tokenizer)?);
     let corpus = Corpus::find(spec)?;

@@ -1,58 +1,20 @@
 //! Text corpora as lists of documents: a file, a folder of files, JSON lines.
 
 use super::END_OF_TEXT;
+use super::file::CorpusFile;
+use super::text::{BLOCK_BYTES, TextReader};
 use crate::error::{Error, IoContext, Result};
-use memmap2::Mmap;
 use rayon::prelude::*;
 use serde::Deserialize;
 use std::borrow::Cow;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-
-/// One mapped file.
-#[derive(Debug)]
-struct Source {
-    path: PathBuf,
-    /// `None` for an empty file, which cannot be mapped.
-    map: Option<Mmap>,
-}
-
-impl Source {
-    fn open(path: PathBuf) -> Result<Self> {
-        let file = File::open(&path).at("open", &path)?;
-        if file.metadata().at("read", &path)?.len() == 0 {
-            return Ok(Self { path, map: None });
-        }
-        // SAFETY: the map is only read; a corpus that is rewritten during the run is outside what can be served.
-        let map = unsafe { Mmap::map(&file) }.at("map", &path)?;
-        Ok(Self { path, map: Some(map) })
-    }
-
-    /// What is in it, without the mark of its encoding that some editors put first.
-    fn bytes(&self) -> &[u8] {
-        let all = self.map.as_deref().unwrap_or_default();
-        all.strip_prefix(b"\xef\xbb\xbf").unwrap_or(all)
-    }
-
-    /// The file as text. Line numbers in the error count from 1.
-    fn text(&self) -> Result<&str> {
-        std::str::from_utf8(self.bytes()).map_err(|e| {
-            let line = 1 + self.bytes()[..e.valid_up_to()].iter().filter(|&&b| b == b'\n').count();
-            Error::usage(format!(
-                "{}:{line}: not UTF-8 (byte {} of the file); convert it first",
-                self.path.display(),
-                e.valid_up_to()
-            ))
-        })
-    }
-}
 
 /// Where a document is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DocumentSpan {
     source: usize,
-    start: usize,
-    end: usize,
+    start: u64,
+    end: u64,
     /// Line in the file, from 1, of JSON lines.
     line: usize,
 }
@@ -64,10 +26,10 @@ struct Record<'a> {
     text: Cow<'a, str>,
 }
 
-/// The documents of a corpus, in order, read on demand from mapped files.
+/// The documents of a corpus, in order, read on demand.
 #[derive(Debug)]
 pub(super) struct Documents {
-    sources: Vec<Source>,
+    sources: Vec<CorpusFile>,
     places: Vec<DocumentSpan>,
     json: bool,
     /// Things worth telling the user.
@@ -129,14 +91,14 @@ impl Documents {
             return Err(Error::usage("data.document_separator is empty; leave it out for whole files"));
         }
         let json = is_json_lines(path);
-        let sources =
-            text_files(path, extensions)?.into_iter().map(Source::open).collect::<Result<Vec<_>>>()?;
-        let places = sources
+        let sources = CorpusFile::open_all(text_files(path, extensions)?)?;
+        let scanned = sources
             .par_iter()
             .enumerate()
-            .map(|(i, s)| if json { lines(i, s) } else { parts(i, s, separator) })
-            .collect::<Result<Vec<_>>>()?
-            .concat();
+            .map(|(i, file)| if json { lines(i, file) } else { parts(i, file, separator) })
+            .collect::<Result<Vec<_>>>()?;
+        let warning = scanned.iter().find_map(|scanned| scanned.warning.clone());
+        let places = scanned.into_iter().flat_map(|scanned| scanned.places).collect();
         let mut documents = Self { sources, places, json, warnings: Vec::new() };
         if documents.places.is_empty() {
             return Err(Error::usage(format!("corpus {}: it holds no text", path.display())));
@@ -147,7 +109,7 @@ impl Documents {
                 path.display()
             ));
         } else if !json && separator.is_none() {
-            documents.warnings.extend(documents.sources.iter().find_map(suggest_separator));
+            documents.warnings.extend(warning);
         }
         Ok(documents)
     }
@@ -157,91 +119,181 @@ impl Documents {
         self.places.len()
     }
 
+    /// Number of files.
+    pub fn files(&self) -> usize {
+        self.sources.len()
+    }
+
     /// Bytes of the files that document `i` takes.
-    pub fn bytes(&self, i: usize) -> usize {
+    pub fn bytes(&self, i: usize) -> u64 {
         self.places[i].end - self.places[i].start
     }
 
-    /// The text of document `i`.
-    pub fn text(&self, i: usize) -> Result<Cow<'_, str>> {
-        let place = self.places[i];
-        let source = &self.sources[place.source];
-        let bytes = &source.bytes()[place.start..place.end];
-        if self.json {
-            return record(source, place.line, bytes).map(|r| r.text);
+    /// The text of document `i`, to be read block by block.
+    pub fn reader(&self, i: usize) -> Result<DocumentReader<'_>> {
+        let DocumentSpan { source, start, end, line } = self.places[i];
+        let file = &self.sources[source];
+        let mut reader = TextReader::range(file, start..end);
+        if !self.json {
+            return Ok(DocumentReader::Text(reader));
         }
-        std::str::from_utf8(bytes)
-            .map(Cow::Borrowed)
-            .map_err(|_| Error::failed(format!("{} changed while it was read", source.path.display())))
+        let mut json = String::new();
+        reader.append(&mut json, usize::MAX)?;
+        Ok(DocumentReader::Record(Some(record(file, line, &json)?.text.into_owned())))
     }
 }
 
-fn record<'a>(source: &Source, line: usize, bytes: &'a [u8]) -> Result<Record<'a>> {
-    serde_json::from_slice(bytes).map_err(|e| {
+/// The text of a document.
+pub(super) enum DocumentReader<'d> {
+    Text(TextReader<'d>),
+    /// Of a line of JSON, in one piece.
+    Record(Option<String>),
+}
+
+impl DocumentReader<'_> {
+    /// Appends the next block of about `most` bytes to `text`; false where nothing is left.
+    ///
+    /// # Errors
+    /// As [`TextReader::append`].
+    pub fn append(&mut self, text: &mut String, most: usize) -> Result<bool> {
+        match self {
+            DocumentReader::Text(reader) => reader.append(text, most),
+            DocumentReader::Record(record) => {
+                let record = record.take();
+                text.push_str(record.as_deref().unwrap_or_default());
+                Ok(record.is_some())
+            }
+        }
+    }
+}
+
+/// The documents of a file.
+struct Scanned {
+    places: Vec<DocumentSpan>,
+    warning: Option<String>,
+}
+
+fn record<'a>(file: &CorpusFile, line: usize, json: &'a str) -> Result<Record<'a>> {
+    serde_json::from_str(json).map_err(|e| {
         Error::usage(format!(
             "{}:{line}: not a JSON object with a string \"text\": {e}",
-            source.path.display()
+            file.path().display()
         ))
     })
 }
 
 /// The documents of a JSON-lines file; every line is checked.
-fn lines(index: usize, source: &Source) -> Result<Vec<DocumentSpan>> {
-    let text = source.text()?;
-    let mut start = 0;
-    let mut places = Vec::new();
-    for (i, line) in text.split_inclusive('\n').enumerate() {
-        if !line.trim().is_empty() {
-            places.push(DocumentSpan {
-                source: index,
-                start,
-                end: start + line.trim_end().len(),
-                line: i + 1,
-            });
+fn lines(source: usize, file: &CorpusFile) -> Result<Scanned> {
+    let mut reader = TextReader::whole(file)?;
+    let (mut places, mut line) = (Vec::new(), 0);
+    let (mut text, mut at) = (String::new(), reader.at());
+    loop {
+        // A line that is longer than a block: as much again.
+        let block = BLOCK_BYTES.max(text.len());
+        let more = reader.append(&mut text, block)?;
+        let whole = if more { text.rfind('\n').map_or(0, |end| end + 1) } else { text.len() };
+        let mut found = Vec::new();
+        let mut start = 0;
+        for part in text[..whole].split_inclusive('\n') {
+            line += 1;
+            found.push((line, start..start + part.trim_end().len()));
+            start += part.len();
         }
-        start += line.len();
+        let kept = found.into_par_iter().map(|(line, range)| {
+            let json = &text[range.clone()];
+            if json.trim().is_empty() || record(file, line, json)?.text.trim().is_empty() {
+                return Ok(None);
+            }
+            let [start, end] = [range.start, range.end].map(|byte| at + byte as u64);
+            Ok(Some(DocumentSpan { source, start, end, line }))
+        });
+        places.extend(kept.collect::<Result<Vec<_>>>()?.into_iter().flatten());
+        text.drain(..whole);
+        at += whole as u64;
+        if !more {
+            return Ok(Scanned { places, warning: None });
+        }
     }
-    let kept = places.into_par_iter().map(|p| {
-        let r = record(source, p.line, &source.bytes()[p.start..p.end])?;
-        Ok((!r.text.trim().is_empty()).then_some(p))
-    });
-    Ok(kept.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// A document of a text file while its file is read.
+#[derive(Default)]
+struct Part {
+    /// From the first to the last character that is no line break.
+    span: Option<(u64, u64)>,
+    /// Whether it has more than white space.
+    has_text: bool,
+}
+
+impl Part {
+    fn add(&mut self, text: &str, at: u64) {
+        let breaks = |c| c == '\n' || c == '\r';
+        let trimmed = text.trim_matches(breaks);
+        if trimmed.is_empty() {
+            return;
+        }
+        let from = at + (text.len() - text.trim_start_matches(breaks).len()) as u64;
+        let start = self.span.map_or(from, |(start, _)| start);
+        self.span = Some((start, from + trimmed.len() as u64));
+        self.has_text = self.has_text || !trimmed.trim().is_empty();
+    }
+
+    /// Ends the document.
+    fn close(&mut self, source: usize) -> Option<DocumentSpan> {
+        let Self { span, has_text } = std::mem::take(self);
+        let (start, end) = span.filter(|_| has_text)?;
+        Some(DocumentSpan { source, start, end, line: 0 })
+    }
 }
 
 /// The documents of a text file: the whole, or what stands between separators.
-fn parts(index: usize, source: &Source, separator: Option<&str>) -> Result<Vec<DocumentSpan>> {
-    let text = source.text()?;
-    let breaks = |c| c == '\n' || c == '\r';
+fn parts(source: usize, file: &CorpusFile, separator: Option<&str>) -> Result<Scanned> {
+    let mut reader = TextReader::whole(file)?;
+    let (mut text, mut at) = (String::new(), reader.at());
+    let (mut places, mut part) = (Vec::new(), Part::default());
     let Some(separator) = separator else {
-        let whole = DocumentSpan { source: index, start: 0, end: text.len(), line: 0 };
-        return Ok(if text.trim().is_empty() { vec![] } else { vec![whole] });
-    };
-    let mut start = 0;
-    let mut places = Vec::new();
-    for part in text.split(separator) {
-        let trimmed = part.trim_matches(breaks);
-        if !trimmed.trim().is_empty() {
-            let from = start + part.len() - part.trim_start_matches(breaks).len();
-            places.push(DocumentSpan { source: index, start: from, end: from + trimmed.len(), line: 0 });
+        let (begin, mut warning, mut has_text) = (at, None, false);
+        while reader.append(&mut text, BLOCK_BYTES)? {
+            if at == begin {
+                warning = suggest_separator(file, &text);
+            }
+            has_text = has_text || !text.trim().is_empty();
+            at = reader.at();
+            text.clear();
         }
-        start += part.len() + separator.len();
+        let whole = DocumentSpan { source, start: begin, end: file.bytes(), line: 0 };
+        return Ok(Scanned { places: if has_text { vec![whole] } else { vec![] }, warning });
+    };
+    loop {
+        let more = reader.append(&mut text, BLOCK_BYTES)?;
+        let mut start = 0;
+        while let Some(found) = text[start..].find(separator) {
+            part.add(&text[start..start + found], at + start as u64);
+            places.extend(part.close(source));
+            start += found + separator.len();
+        }
+        // The end of a block may be the beginning of a separator.
+        let kept = if more { separator.len() - 1 } else { 0 };
+        let end = text.floor_char_boundary(text.len().saturating_sub(kept)).max(start);
+        part.add(&text[start..end], at + start as u64);
+        text.drain(..end);
+        at += end as u64;
+        if !more {
+            places.extend(part.close(source));
+            return Ok(Scanned { places, warning: None });
+        }
     }
-    Ok(places)
 }
 
-/// A warning when a file without a separator is full of literal end tokens.
-fn suggest_separator(source: &Source) -> Option<String> {
-    /// Enough of a file to see how it separates its documents.
-    const SAMPLE: usize = 4 << 20;
-    let bytes = source.bytes();
-    let sample = String::from_utf8_lossy(&bytes[..bytes.len().min(SAMPLE)]);
-    let count = sample.matches(END_OF_TEXT).count();
+/// A warning when the first block of a file without a separator is full of literal end tokens.
+fn suggest_separator(file: &CorpusFile, block: &str) -> Option<String> {
+    let count = block.matches(END_OF_TEXT).count();
     (count > 1).then(|| {
         format!(
             "{} holds the text {END_OF_TEXT} {count} times{}; it is read as plain text. If it separates documents, \
              set data.document_separator = \"{END_OF_TEXT}\"",
-            source.path.display(),
-            if bytes.len() > SAMPLE { " in its first 4 MiB" } else { "" }
+            file.path().display(),
+            if file.bytes() > BLOCK_BYTES as u64 { " in its first 4 MiB" } else { "" }
         )
     })
 }
@@ -260,7 +312,12 @@ mod tests {
 
     fn texts(path: &Path, separator: Option<&str>) -> Vec<String> {
         let d = Documents::open(path, separator, &TEXT_EXTENSIONS.map(str::to_owned)).unwrap();
-        (0..d.len()).map(|i| d.text(i).unwrap().into_owned()).collect()
+        let read = |i| {
+            let (mut reader, mut text) = (d.reader(i).unwrap(), String::new());
+            while reader.append(&mut text, 3).unwrap() {}
+            text
+        };
+        (0..d.len()).map(read).collect()
     }
 
     #[test]

@@ -1,22 +1,25 @@
 //! Tokenizes documents in parallel and delivers them in order.
 
 use super::documents::Documents;
+use super::text::BLOCK_BYTES;
 use super::tokenizer::Tokenizer;
 use crate::error::Result;
 use rayon::prelude::*;
-use std::borrow::Cow;
 
 /// Text encoded before the results are handed on: bounds memory, and leaves enough work for every core.
 const GROUP_BYTES: usize = 8 << 20;
 
 /// A piece of a document that is tokenized by itself.
-struct Piece<'t> {
-    text: Cow<'t, str>,
+struct Piece {
+    text: String,
     opens: bool,
 }
 
 /// Hands the stream of the documents numbered `which` to `sink`: the end token, a document, the end token, a
 /// document, …, the end token. Returns the bytes of their text.
+///
+/// Of a document no more is held than a group of pieces and the piece being read; where the tokenizer allows no cut,
+/// that piece is the document.
 ///
 /// # Errors
 /// The first document that cannot be read or encoded, or the sink's own error.
@@ -29,20 +32,29 @@ pub(super) fn tokenize(
     let mut group = Vec::new();
     let (mut bytes, mut total) = (0, 0);
     for i in which {
-        let units: Vec<Piece<'_>> = match documents.text(i)? {
-            Cow::Owned(text) => vec![Piece { text: Cow::Owned(text), opens: true }],
-            Cow::Borrowed(text) => tokenizer
-                .pieces(text)
-                .map(|p| Piece { opens: p.start == 0, text: Cow::Borrowed(&text[p]) })
-                .collect(),
-        };
-        for unit in units {
-            bytes += unit.text.len();
-            total += unit.text.len() as u64;
-            group.push(unit);
-            if bytes >= GROUP_BYTES {
-                flush(&mut group, tokenizer, sink)?;
-                bytes = 0;
+        let (mut reader, mut text, mut opens) = (documents.reader(i)?, String::new(), true);
+        loop {
+            // Where the text has no cut yet: as much again.
+            let block = BLOCK_BYTES.max(text.len());
+            let more = reader.append(&mut text, block)?;
+            let mut taken = 0;
+            for piece in tokenizer.pieces(&text) {
+                if more && piece.end == text.len() {
+                    // It may go on in the next block.
+                    break;
+                }
+                taken = piece.end;
+                bytes += piece.len();
+                total += piece.len() as u64;
+                group.push(Piece { text: text[piece].to_owned(), opens: std::mem::take(&mut opens) });
+                if bytes >= GROUP_BYTES {
+                    flush(&mut group, tokenizer, sink)?;
+                    bytes = 0;
+                }
+            }
+            text.drain(..taken);
+            if !more {
+                break;
             }
         }
     }
@@ -52,7 +64,7 @@ pub(super) fn tokenize(
 }
 
 fn flush(
-    group: &mut Vec<Piece<'_>>,
+    group: &mut Vec<Piece>,
     tokenizer: &Tokenizer,
     sink: &mut dyn FnMut(&[u32]) -> Result<()>,
 ) -> Result<()> {

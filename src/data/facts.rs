@@ -8,7 +8,7 @@ use super::{Spec, Validation, generated, shard};
 use crate::error::{IoContext, Result};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bytes tokenized at each sampled place of a text corpus.
 const SAMPLE_BYTES: u64 = 32 << 10;
@@ -31,6 +31,8 @@ pub struct Facts {
     pub estimated: bool,
     /// The floor in nats per token, where it is known.
     pub floor: Option<f64>,
+    /// Whether the tokens stay in their files; else they are held in memory.
+    pub on_disk: bool,
 }
 
 /// Sizes of the corpus that `spec` names, in well under a second: shards by their headers, text by its length
@@ -40,14 +42,27 @@ pub struct Facts {
 /// A missing corpus or tokenizer, a damaged shard header, an impossible share.
 pub fn facts(spec: &Spec) -> Result<Facts> {
     let (vocab_size, end_token) = Tokenizer::size(&spec.tokenizer)?;
-    let mut facts =
-        Facts { vocab_size, end_token, train_tokens: 0, validation_tokens: 0, estimated: false, floor: None };
+    let mut facts = Facts {
+        vocab_size,
+        end_token,
+        train_tokens: 0,
+        validation_tokens: 0,
+        estimated: false,
+        floor: None,
+        on_disk: false,
+    };
     match Corpus::find(spec)? {
         Corpus::Stories => {
             let tokenizer = Tokenizer::open(&spec.tokenizer)?;
-            let held = generated::generate(spec.seed, Split::Validation, spec.validation_tokens, &tokenizer)?;
+            let held = generated::generate(
+                spec.seed,
+                Split::Validation,
+                spec.validation_tokens,
+                &tokenizer,
+                &mut |_| Ok(()),
+            )?;
             facts.train_tokens = spec.train_tokens;
-            facts.validation_tokens = held.tokens.len();
+            facts.validation_tokens = held.tokens;
             facts.floor = held.floor();
             facts.estimated = true;
         }
@@ -64,7 +79,7 @@ pub fn facts(spec: &Spec) -> Result<Facts> {
                     (tokens, held, guessed)
                 }
                 (_, Corpus::Tokens(files)) if !files.validation.is_empty() => {
-                    (tokens, count(&files.validation)?, false)
+                    (tokens, shard::count(&files.validation)?, false)
                 }
                 _ => {
                     let held = (tokens as f64 * spec.fraction()?.unwrap_or_default()) as usize;
@@ -74,6 +89,7 @@ pub fn facts(spec: &Spec) -> Result<Facts> {
             facts.train_tokens = train;
             facts.validation_tokens = held;
             facts.estimated = estimated || guessed;
+            facts.on_disk = matches!(corpus, Corpus::Tokens(_));
         }
     }
     Ok(facts)
@@ -83,8 +99,8 @@ pub fn facts(spec: &Spec) -> Result<Facts> {
 /// estimate.
 fn measure(corpus: &Corpus, spec: &Spec, train_only: bool) -> Result<(usize, bool)> {
     match corpus {
-        Corpus::Tokens(files) if train_only => Ok((count(&files.train)?, false)),
-        Corpus::Tokens(files) => Ok((count(&files.all())?, false)),
+        Corpus::Tokens(files) if train_only => Ok((shard::count(&files.train)?, false)),
+        Corpus::Tokens(files) => Ok((shard::count(&files.all())?, false)),
         Corpus::Text(path) => {
             let tokenizer = Tokenizer::open(&spec.tokenizer)?;
             Ok((estimate(path, &spec.extensions, &tokenizer)?, true))
@@ -92,10 +108,6 @@ fn measure(corpus: &Corpus, spec: &Spec, train_only: bool) -> Result<(usize, boo
         // `Corpus::find` is matched by the caller, and a path is never a generated corpus.
         Corpus::Stories | Corpus::Random => Ok((0, true)),
     }
-}
-
-fn count(files: &[PathBuf]) -> Result<usize> {
-    files.iter().map(|p| shard::count(p)).sum()
 }
 
 /// The bytes of the files over the bytes per token of a sample.

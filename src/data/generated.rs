@@ -10,14 +10,17 @@ use rayon::prelude::*;
 /// More than this is no longer generated in memory (16 GiB of ids).
 const MAX_TOKENS: usize = 1 << 32;
 
-/// Stories generated, and random tokens drawn, at a time.
+/// Stories generated, and random tokens drawn with one key, at a time.
 const STORY_CHUNK: u64 = 1024;
 const RANDOM_CHUNK: usize = 1 << 16;
 
-/// Generated stories as a stream.
+/// Chunks of random tokens that are handed on at a time.
+const RANDOM_CHUNKS: usize = 64;
+
+/// Generated stories.
 pub(super) struct Stories {
-    /// `[end] story [end] story … [end]`.
-    pub tokens: Vec<u32>,
+    /// Tokens of the stream.
+    pub tokens: usize,
     /// How many.
     pub count: usize,
     /// Bytes of their text.
@@ -32,7 +35,7 @@ impl Stories {
     /// The floor in nats per predicted token: every token but the first. It holds for any tokenizer that keeps
     /// the text, since a story's tokens are then a function of the story and the other way round.
     pub fn floor(&self) -> Option<f64> {
-        self.lossless.then(|| self.nats / (self.tokens.len() - 1) as f64)
+        self.lossless.then(|| self.nats / (self.tokens - 1) as f64)
     }
 }
 
@@ -44,7 +47,8 @@ struct Encoded {
     lossless: bool,
 }
 
-fn check_size(tokens: usize) -> Result<()> {
+/// Refuses impossible numbers of tokens.
+pub(super) fn check_size(tokens: usize) -> Result<()> {
     if tokens == 0 || tokens > MAX_TOKENS {
         return Err(Error::usage(format!(
             "{tokens} tokens to generate: data.train_tokens and data.validation_tokens are within 1 and {MAX_TOKENS}"
@@ -53,8 +57,15 @@ fn check_size(tokens: usize) -> Result<()> {
     Ok(())
 }
 
-/// The first stories of a split that together fill at least `at_least` tokens.
-pub(super) fn generate(seed: u64, split: Split, at_least: usize, tokenizer: &Tokenizer) -> Result<Stories> {
+/// Hands the first stories of a split that together fill at least `at_least` tokens to `sink`, as the stream
+/// `[end] story [end] story … [end]`.
+pub(super) fn generate(
+    seed: u64,
+    split: Split,
+    at_least: usize,
+    tokenizer: &Tokenizer,
+    sink: &mut dyn FnMut(&[u32]) -> Result<()>,
+) -> Result<Stories> {
     check_size(at_least)?;
     let native = tokenizer.is_stories();
     let encode = |index| -> Result<Encoded> {
@@ -66,49 +77,86 @@ pub(super) fn generate(seed: u64, split: Split, at_least: usize, tokenizer: &Tok
         Ok(Encoded { tokens, bytes: text.len() as u64, ln_p: drawn.ln_p, lossless })
     };
     let end = tokenizer.end_token();
-    let mut out = Stories { tokens: vec![end], count: 0, text_bytes: 0, nats: 0.0, lossless: true };
+    sink(&[end])?;
+    let mut out = Stories { tokens: 1, count: 0, text_bytes: 0, nats: 0.0, lossless: true };
     let mut next = 0;
     loop {
         let chunk: Vec<_> = (next..next + STORY_CHUNK).into_par_iter().map(encode).collect::<Result<_>>()?;
         next += STORY_CHUNK;
-        for story in chunk {
-            out.tokens.extend(story.tokens);
-            out.tokens.push(end);
+        for mut story in chunk {
+            story.tokens.push(end);
+            sink(&story.tokens)?;
+            out.tokens += story.tokens.len();
             out.count += 1;
             out.text_bytes += story.bytes;
             out.nats -= story.ln_p;
             out.lossless &= story.lossless;
-            if out.tokens.len() > at_least {
+            if out.tokens > at_least {
                 return Ok(out);
             }
         }
     }
 }
 
-/// `count` token ids, each uniform below `vocab`, drawn with ChaCha8 keyed by seed, split and block.
-pub(super) fn random(seed: u64, split: Split, count: usize, vocab: usize) -> Result<Vec<u32>> {
+/// Hands `count` token ids to `sink`, each uniform below `vocab`, drawn with ChaCha8 keyed by seed, split and block.
+pub(super) fn random(
+    seed: u64,
+    split: Split,
+    count: usize,
+    vocab: usize,
+    sink: &mut dyn FnMut(&[u32]) -> Result<()>,
+) -> Result<()> {
     check_size(count)?;
-    let mut tokens = vec![0; count];
-    tokens.par_chunks_mut(RANDOM_CHUNK).enumerate().for_each(|(block, out)| {
-        let mut rng = ChaCha8Rng::from_seed(stories::key(*b"random\0\0", seed, split, block as u64));
-        // The bias of the product against rejection is below 2^-40 for any vocabulary.
-        out.fill_with(|| ((u128::from(rng.next_u64()) * vocab as u128) >> 64) as u32);
-    });
-    Ok(tokens)
+    let mut tokens = vec![0; count.min(RANDOM_CHUNKS * RANDOM_CHUNK)];
+    for start in (0..count).step_by(tokens.len()) {
+        let group = &mut tokens[..(count - start).min(RANDOM_CHUNKS * RANDOM_CHUNK)];
+        group.par_chunks_mut(RANDOM_CHUNK).enumerate().for_each(|(i, out)| {
+            let block = (start / RANDOM_CHUNK + i) as u64;
+            let mut rng = ChaCha8Rng::from_seed(stories::key(*b"random\0\0", seed, split, block));
+            // The bias of the product against rejection is below 2^-40 for any vocabulary.
+            out.fill_with(|| ((u128::from(rng.next_u64()) * vocab as u128) >> 64) as u32);
+        });
+        sink(group)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn stories(
+        seed: u64,
+        split: Split,
+        at_least: usize,
+        tokenizer: &Tokenizer,
+    ) -> Result<(Stories, Vec<u32>)> {
+        let mut tokens = Vec::new();
+        let made = generate(seed, split, at_least, tokenizer, &mut |t| {
+            tokens.extend_from_slice(t);
+            Ok(())
+        })?;
+        assert_eq!(made.tokens, tokens.len());
+        Ok((made, tokens))
+    }
+
+    fn drawn(seed: u64, split: Split, count: usize, vocab: usize) -> Result<Vec<u32>> {
+        let mut tokens = Vec::new();
+        random(seed, split, count, vocab, &mut |t| {
+            tokens.extend_from_slice(t);
+            Ok(())
+        })?;
+        Ok(tokens)
+    }
+
     #[test]
     fn a_longer_corpus_begins_with_the_shorter_one() {
         let t = Tokenizer::open("stories").unwrap();
-        let short = generate(3, Split::Train, 1000, &t).unwrap();
-        let long = generate(3, Split::Train, 200_000, &t).unwrap();
-        assert!(long.tokens.starts_with(&short.tokens));
-        assert!((1001..1200).contains(&short.tokens.len()));
-        assert_eq!(short.tokens.iter().filter(|&&x| x == 256).count(), short.count + 1);
+        let (made, short) = stories(3, Split::Train, 1000, &t).unwrap();
+        let (_, long) = stories(3, Split::Train, 200_000, &t).unwrap();
+        assert!(long.starts_with(&short));
+        assert!((1001..1200).contains(&short.len()));
+        assert_eq!(short.iter().filter(|&&x| x == 256).count(), made.count + 1);
     }
 
     /// The floor of a byte tokenizer is the same nats over more tokens.
@@ -116,8 +164,8 @@ mod tests {
     fn the_floor_counts_the_tokenizers_own_tokens() {
         let nats = |name: &str| {
             let t = Tokenizer::open(name).unwrap();
-            let s = generate(3, Split::Validation, 1000, &t).unwrap();
-            (s.floor().unwrap() * (s.tokens.len() - 1) as f64, s.count, s.floor().unwrap())
+            let (s, _) = stories(3, Split::Validation, 1000, &t).unwrap();
+            (s.floor().unwrap() * (s.tokens - 1) as f64, s.count, s.floor().unwrap())
         };
         let (words, count, per_word) = nats("stories");
         let direct: f64 = (0..count as u64).map(|i| -story(3, Split::Validation, i).ln_p).sum();
@@ -129,7 +177,7 @@ mod tests {
 
     #[test]
     fn random_tokens_are_uniform_and_keyed() {
-        let draw = |seed, split, n| random(seed, split, n, 100).unwrap();
+        let draw = |seed, split, n| drawn(seed, split, n, 100).unwrap();
         let tokens = draw(1, Split::Train, 200_000);
         let mut counts = [0f64; 100];
         tokens.iter().for_each(|&t| counts[t as usize] += 1.0);
@@ -139,13 +187,18 @@ mod tests {
         assert_eq!(draw(1, Split::Train, 1000), tokens[..1000]);
         assert_ne!(draw(2, Split::Train, 1000), tokens[..1000]);
         assert_ne!(draw(1, Split::Validation, 1000), tokens[..1000]);
+        // Wherever a group ends, longer corpora begin with shorter ones.
+        let group = RANDOM_CHUNKS * RANDOM_CHUNK;
+        let long = draw(1, Split::Train, 2 * group + 7);
+        assert_eq!((long.len(), &long[..200_000]), (2 * group + 7, &tokens[..]));
+        assert_ne!(long[..1000], long[group..group + 1000]);
     }
 
     #[test]
     fn absurd_sizes_are_refused() {
         let t = Tokenizer::open("byte").unwrap();
-        assert!(generate(0, Split::Train, usize::MAX, &t).is_err());
-        assert!(random(0, Split::Train, usize::MAX, 10).is_err());
-        assert!(random(0, Split::Train, 0, 10).is_err());
+        assert!(stories(0, Split::Train, usize::MAX, &t).is_err());
+        assert!(drawn(0, Split::Train, usize::MAX, 10).is_err());
+        assert!(drawn(0, Split::Train, 0, 10).is_err());
     }
 }

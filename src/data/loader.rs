@@ -53,20 +53,19 @@ impl LoaderSpec {
     }
 
     /// The micro-batch `micro` of `step`.
-    fn batch(&self, dataset: &Dataset, sampler: &Sampler, step: u64, micro: usize) -> Batch {
+    fn batch(&self, dataset: &Dataset, sampler: &Sampler, step: u64, micro: usize) -> Result<Batch> {
         let windows = (0..self.local_batch_size).map(|j| {
             let index = global_index(micro, self.local_batch_size, j, self.rank, self.world_size);
             (index, sampler.window(step, index))
         });
-        let end = dataset.tokenizer.end_token();
-        Batch::read(&dataset.train, windows, self.seq_len, end, self.cross_documents)
+        Batch::read(&dataset.train, windows, self.seq_len, dataset.vocabulary(), self.cross_documents)
     }
 }
 
 /// Yields micro-batches in order, step after step, without end. Dropping it stops its thread.
 #[derive(Debug)]
 pub struct Loader {
-    batches: Option<Receiver<Batch>>,
+    batches: Option<Receiver<Result<Batch>>>,
     thread: Option<JoinHandle<()>>,
     sampler: Sampler,
 }
@@ -82,8 +81,10 @@ impl Loader {
         let read_ahead = move || {
             for step in spec.start_step.. {
                 for micro in 0..spec.accumulation {
+                    let batch = spec.batch(&dataset, &sampler, step, micro);
+                    let failed = batch.is_err();
                     // A send fails when the loader was dropped: nobody waits any more.
-                    if sender.send(spec.batch(&dataset, &sampler, step, micro)).is_err() {
+                    if sender.send(batch).is_err() || failed {
                         return;
                     }
                 }
@@ -104,11 +105,11 @@ impl Loader {
     /// The next micro-batch.
     ///
     /// # Errors
-    /// When the prefetching thread has died.
+    /// When the corpus cannot be read or has changed, or the prefetching thread has died.
     #[expect(clippy::should_implement_trait, reason = "it never ends, so it is no iterator")]
     pub fn next(&mut self) -> Result<Batch> {
         let batch = self.batches.as_ref().and_then(|b| b.recv().ok());
-        batch.ok_or_else(|| Error::failed("the data loader's thread stopped; its message is above"))
+        batch.unwrap_or_else(|| Err(Error::failed("the data loader's thread stopped; its message is above")))
     }
 }
 
@@ -171,9 +172,9 @@ impl<'d> ValidationBatches<'d> {
 }
 
 impl Iterator for ValidationBatches<'_> {
-    type Item = Batch;
+    type Item = Result<Batch>;
 
-    fn next(&mut self) -> Option<Batch> {
+    fn next(&mut self) -> Option<Result<Batch>> {
         let micro = self.left.pop()?;
         let Self { dataset, spec, windows: count, .. } = *self;
         let stream = &dataset.validation;
@@ -185,8 +186,7 @@ impl Iterator for ValidationBatches<'_> {
             let start = window * spec.seq_len;
             (window, start..stream.len().min(start + spec.seq_len + 1))
         });
-        let end = dataset.tokenizer.end_token();
-        Some(Batch::read(stream, windows, spec.seq_len, end, spec.cross_documents))
+        Some(Batch::read(stream, windows, spec.seq_len, dataset.vocabulary(), spec.cross_documents))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -280,14 +280,14 @@ mod tests {
     #[test]
     fn each_held_out_token_is_predicted_once() {
         let data = dataset();
-        let held_out = data.validation.tokens(0..data.validation.len());
+        let held_out = data.validation.tokens(0..data.validation.len()).unwrap();
         for world_size in [1, 2, 3] {
             let mut targets: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
             let mut lengths = Vec::new();
             for rank in 0..world_size {
                 let batches = ValidationBatches::new(&data, spec(3, 1, world_size, rank), 0).unwrap();
                 lengths.push(batches.len());
-                for batch in batches {
+                for batch in batches.map(Result::unwrap) {
                     assert_eq!(batch.tokens.len(), 3 * 32);
                     for (row, &window) in batch.targets.chunks(32).zip(&batch.sequences) {
                         let counted = row.iter().copied().filter(|&t| t != IGNORED).collect();
@@ -318,7 +318,7 @@ mod tests {
                     ValidationBatches::new(&data, spec(local, accumulation, world, rank), limit).unwrap()
                 };
                 let mut windows: Vec<u32> =
-                    (0..world).flat_map(of).flat_map(|batch| batch.sequences).collect();
+                    (0..world).flat_map(of).flat_map(|batch| batch.unwrap().sequences).collect();
                 windows.sort_unstable();
                 windows
             };

@@ -10,6 +10,7 @@ mod dataset;
 mod documents;
 mod encode;
 mod facts;
+mod file;
 mod generated;
 mod loader;
 mod sampler;
@@ -19,6 +20,7 @@ mod split;
 mod statistics;
 pub mod stories;
 mod stream;
+mod text;
 pub mod tokenizer;
 
 pub use batch::{Batch, IGNORED};

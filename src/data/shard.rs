@@ -4,9 +4,9 @@
 //! zeros) and then the tokens: magic 20240520 with version 1 for u16 ids, 20240801 with version 7 for u32 ids.
 //! A nanoGPT `.bin` is u16 ids only. Which of the two a file is, its first word says.
 
-use super::stream::{Store, Stream};
+use super::file::CorpusFile;
+use super::stream::{Store, Stream, TokenFile};
 use crate::error::{Error, IoContext, Result};
-use memmap2::Mmap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -64,35 +64,26 @@ fn layout(head: &[u8], bytes: u64) -> Result<Layout, String> {
     Ok(Layout { offset: HEADER_BYTES, width, tokens: claimed as usize })
 }
 
-fn open_layout(path: &Path) -> Result<(File, Layout)> {
-    let mut file = File::open(path).at("open", path)?;
-    let bytes = file.metadata().at("read", path)?.len();
-    let mut head = Vec::new();
-    std::io::Read::read_to_end(&mut std::io::Read::take(&mut file, 12), &mut head).at("read", path)?;
-    let layout =
-        layout(&head, bytes).map_err(|e| Error::usage(format!("token file {}: {e}", path.display())))?;
-    Ok((file, layout))
+fn layout_of(file: &CorpusFile) -> Result<Layout> {
+    let mut head = [0; 12];
+    let head = &mut head[..file.bytes().min(12) as usize];
+    file.read_exact_at(0, head)?;
+    layout(head, file.bytes()).map_err(|e| Error::usage(format!("token file {}: {e}", file.path().display())))
 }
 
-/// The number of tokens in a token file, from its header and size.
-pub(super) fn count(path: &Path) -> Result<usize> {
-    open_layout(path).map(|(_, layout)| layout.tokens)
+/// The number of tokens in token files, from their headers and sizes.
+pub(super) fn count(paths: &[PathBuf]) -> Result<usize> {
+    CorpusFile::open_all(paths.to_vec())?.iter().map(|file| Ok(layout_of(file)?.tokens)).sum()
 }
 
-/// Maps token files, in order, as one stream.
+/// Opens token files, in order, as one stream.
 ///
 /// # Errors
 /// A file that cannot be read, or whose size is not what its header says.
 pub(super) fn open(paths: &[PathBuf]) -> Result<Stream> {
-    let stores = paths.iter().map(|path| {
-        let (file, Layout { offset, width, tokens }) = open_layout(path)?;
-        // SAFETY: the map is only read, and training data is not written to while a run reads it; a file that
-        // is truncated meanwhile ends the process with SIGBUS, as with every mapped corpus.
-        let map = unsafe { Mmap::map(&file) }.at("map", path)?;
-        if map.len() < offset + width * tokens {
-            return Err(Error::failed(format!("token file {} shrank while it was opened", path.display())));
-        }
-        Ok(Store::Mapped { map, offset, width })
+    let stores = CorpusFile::open_all(paths.to_vec())?.into_iter().map(|file| {
+        let Layout { offset, width, tokens } = layout_of(&file)?;
+        Ok(Store::File(TokenFile { file, offset: offset as u64, width, tokens }))
     });
     Ok(Stream::new(stores.collect::<Result<Vec<_>>>()?))
 }
@@ -205,7 +196,7 @@ mod tests {
     fn read(bytes: &[u8]) -> Result<Vec<u32>> {
         let (_dir, path) = write(bytes);
         let stream = open(&[path])?;
-        Ok(stream.tokens(0..stream.len()))
+        stream.tokens(0..stream.len())
     }
 
     fn shard(vocab: usize, tokens: &[u32]) -> Vec<u8> {
@@ -244,9 +235,9 @@ mod tests {
         tokens.chunks(7).for_each(|c| writer.push(c).unwrap());
         let paths = writer.finish().unwrap();
         assert_eq!(paths.len(), 3);
-        assert_eq!(paths.iter().map(|p| count(p).unwrap()).collect::<Vec<_>>(), [10, 10, 5]);
+        assert_eq!(paths.chunks(1).map(|p| count(p).unwrap()).collect::<Vec<_>>(), [10, 10, 5]);
         let stream = open(&paths).unwrap();
-        assert_eq!(stream.tokens(0..25), tokens);
+        assert_eq!(stream.tokens(0..25).unwrap(), tokens);
         let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
         assert_eq!(left.len(), 3, "a temporary file stayed");
     }

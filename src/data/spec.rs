@@ -43,6 +43,8 @@ pub struct Spec {
     pub validation_tokens: usize,
     /// Seed of the generator and of the choice of held-out documents.
     pub seed: u64,
+    /// Bytes of memory that tokens held in memory may take; `None` for no limit.
+    pub memory_bytes: Option<u64>,
 }
 
 impl Spec {
@@ -57,6 +59,7 @@ impl Spec {
             train_tokens: 2_000_000,
             validation_tokens: 16_384,
             seed: 0,
+            memory_bytes: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::documents::Documents;
 use super::stream::Stream;
+use super::text::BLOCK_BYTES;
 use crate::error::Result;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -11,9 +12,13 @@ use std::ops::Range;
 /// text, so that equal documents stay on one side. Both lists are in the order of the corpus.
 pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Result<(Vec<usize>, Vec<usize>)> {
     let hash = |i| {
-        let text = documents.text(i)?;
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&seed.to_le_bytes()).update(text.as_bytes());
+        hasher.update(&seed.to_le_bytes());
+        let (mut reader, mut block) = (documents.reader(i)?, String::new());
+        while reader.append(&mut block, BLOCK_BYTES)? {
+            hasher.update(block.as_bytes());
+            block.clear();
+        }
         Ok((*hasher.finalize().as_bytes(), i))
     };
     let hashes: Vec<([u8; 32], usize)> =
@@ -23,7 +28,7 @@ pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Resu
         groups.entry(hash).or_default().push(i);
     }
     let groups: Vec<Vec<usize>> = groups.into_values().collect();
-    let sizes: Vec<usize> = groups.iter().map(|g| g.iter().map(|&i| documents.bytes(i)).sum()).collect();
+    let sizes: Vec<u64> = groups.iter().map(|g| g.iter().map(|&i| documents.bytes(i)).sum()).collect();
     let held = choose(&sizes, fraction);
     let (mut train, mut validation) = (Vec::new(), Vec::new());
     for (group, held) in groups.into_iter().zip(held) {
@@ -35,8 +40,8 @@ pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Resu
 }
 
 /// Takes sizes in order while they fit into the share; where none fits, the smallest; never all.
-fn choose(sizes: &[usize], fraction: f64) -> Vec<bool> {
-    let share = (sizes.iter().sum::<usize>() as f64 * fraction) as usize;
+fn choose(sizes: &[u64], fraction: f64) -> Vec<bool> {
+    let share = (sizes.iter().sum::<u64>() as f64 * fraction) as u64;
     let mut taken = 0;
     let mut held: Vec<bool> = sizes
         .iter()
@@ -62,12 +67,16 @@ pub(super) fn tail(len: usize, fraction: f64) -> (Range<usize>, Range<usize>) {
 }
 
 /// [`tail`], moved to where the next document begins unless that lies beyond the middle of the tail.
-pub(super) fn tail_at_document(stream: &Stream, fraction: f64, end: u32) -> (Range<usize>, Range<usize>) {
+pub(super) fn tail_at_document(
+    stream: &Stream,
+    fraction: f64,
+    end: u32,
+) -> Result<(Range<usize>, Range<usize>)> {
     let (train, held) = tail(stream.len(), fraction);
-    match stream.slice(0..held.start + held.len() / 2).find(end, held.start) {
+    Ok(match stream.slice(0..held.start + held.len() / 2).find(end, held.start)? {
         Some(at) => (0..at + 1, at..stream.len()),
         None => (train, held),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -80,7 +89,7 @@ mod tests {
         assert_eq!(tail(100, 0.1), (0..90, 89..100));
         assert_eq!(tail(3, 0.1), (0..3, 2..3));
         let mut tokens = vec![1; 100];
-        let at = |tokens: &[u32]| tail_at_document(&Stream::from_tokens(tokens.to_vec()), 0.1, 0);
+        let at = |tokens: &[u32]| tail_at_document(&Stream::from_tokens(tokens.to_vec()), 0.1, 0).unwrap();
         assert_eq!(at(&tokens), (0..90, 89..100));
         tokens[92] = 0;
         assert_eq!(at(&tokens), (0..93, 92..100));
@@ -99,10 +108,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_share_is_kept(sizes in proptest::collection::vec(1usize..50, 40..200), fraction in 0.05f64..0.95) {
+        fn the_share_is_kept(sizes in proptest::collection::vec(1u64..50, 40..200), fraction in 0.05f64..0.95) {
             let held = choose(&sizes, fraction);
-            let taken: usize = sizes.iter().zip(&held).filter(|(_, h)| **h).map(|(s, _)| s).sum();
-            let share = sizes.iter().sum::<usize>() as f64 * fraction;
+            let taken: u64 = sizes.iter().zip(&held).filter(|(_, h)| **h).map(|(s, _)| s).sum();
+            let share = sizes.iter().sum::<u64>() as f64 * fraction;
             prop_assert!(taken as f64 <= share.max(50.0) && held.contains(&false));
             prop_assert!(taken as f64 > share - 51.0);
         }

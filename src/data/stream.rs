@@ -1,7 +1,7 @@
-//! A stream of token ids, in memory or memory-mapped, read by range.
+//! A stream of token ids, in memory or in files, read by range.
 
+use super::file::CorpusFile;
 use crate::error::{Error, Result};
-use memmap2::Mmap;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,38 +9,62 @@ use std::sync::Arc;
 /// Tokens hashed and checked at a time.
 const CHUNK: usize = 1 << 20;
 
+/// Little-endian ids in a file.
+#[derive(Debug)]
+pub(super) struct TokenFile {
+    pub file: CorpusFile,
+    /// The byte at which they begin.
+    pub offset: u64,
+    /// Bytes of an id: 2 or 4.
+    pub width: usize,
+    pub tokens: usize,
+}
+
+impl TokenFile {
+    fn read(&self, from: usize, out: &mut [u32]) -> Result<()> {
+        let mut bytes = vec![0; out.len() * self.width];
+        self.file.read_exact_at(self.offset + (from * self.width) as u64, &mut bytes)?;
+        if self.width == 2 {
+            let ids = bytes.as_chunks::<2>().0;
+            out.iter_mut().zip(ids).for_each(|(o, b)| *o = u32::from(u16::from_le_bytes(*b)));
+        } else {
+            let ids = bytes.as_chunks::<4>().0;
+            out.iter_mut().zip(ids).for_each(|(o, b)| *o = u32::from_le_bytes(*b));
+        }
+        Ok(())
+    }
+}
+
 /// Where a run of tokens is kept.
 #[derive(Debug)]
 pub(super) enum Store {
     /// In memory.
     Memory(Vec<u32>),
-    /// Little-endian ids of `width` bytes (2 or 4) in a mapped file, from byte `offset` on.
-    Mapped { map: Mmap, offset: usize, width: usize },
+    /// In a file.
+    File(TokenFile),
 }
 
 impl Store {
     fn len(&self) -> usize {
         match self {
             Store::Memory(tokens) => tokens.len(),
-            Store::Mapped { map, offset, width } => (map.len() - offset) / width,
+            Store::File(file) => file.tokens,
         }
     }
 
-    fn read(&self, from: usize, out: &mut [u32]) {
+    fn read(&self, from: usize, out: &mut [u32]) -> Result<()> {
         match self {
             Store::Memory(tokens) => out.copy_from_slice(&tokens[from..from + out.len()]),
-            Store::Mapped { map, offset, width: 2 } => {
-                let bytes = &map[offset + 2 * from..offset + 2 * (from + out.len())];
-                for (o, b) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
-                    *o = u32::from(u16::from_le_bytes(*b));
-                }
-            }
-            Store::Mapped { map, offset, .. } => {
-                let bytes = &map[offset + 4 * from..offset + 4 * (from + out.len())];
-                for (o, b) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
-                    *o = u32::from_le_bytes(*b);
-                }
-            }
+            Store::File(file) => file.read(from, out)?,
+        }
+        Ok(())
+    }
+
+    /// The place of a token for a person.
+    fn place(&self, at: usize) -> String {
+        match self {
+            Store::Memory(_) => format!("position {at}"),
+            Store::File(file) => format!("position {at} of {}", file.file.path().display()),
         }
     }
 }
@@ -94,25 +118,70 @@ impl Stream {
         self.len == 0
     }
 
+    /// The segments from token `start` on.
+    fn segments_from(&self, start: usize) -> &[Segment] {
+        &self.segments[self.segments.partition_point(|s| s.at + s.len <= start)..]
+    }
+
     /// Copies the tokens from `start` on into `out`.
+    ///
+    /// # Errors
+    /// A file of tokens that cannot be read, or was written to since it was opened.
     ///
     /// # Panics
     /// When the range is not within the stream, as slices do.
-    pub fn read(&self, start: usize, out: &mut [u32]) {
+    pub fn read(&self, start: usize, out: &mut [u32]) -> Result<()> {
         let end = start + out.len();
         assert!(end <= self.len, "tokens {start}..{end} of a stream of {}", self.len);
-        let first = self.segments.partition_point(|s| s.at + s.len <= start);
-        for s in self.segments[first..].iter().take_while(|s| s.at < end) {
+        for s in self.segments_from(start).iter().take_while(|s| s.at < end) {
             let (from, to) = (start.max(s.at), end.min(s.at + s.len));
-            s.store.read(s.from + from - s.at, &mut out[from - start..to - start]);
+            s.store.read(s.from + from - s.at, &mut out[from - start..to - start])?;
         }
+        Ok(())
     }
 
     /// The tokens of a range, copied.
-    pub fn tokens(&self, range: Range<usize>) -> Vec<u32> {
+    ///
+    /// # Errors
+    /// As [`Stream::read`].
+    pub fn tokens(&self, range: Range<usize>) -> Result<Vec<u32>> {
         let mut out = vec![0; range.len()];
-        self.read(range.start, &mut out);
-        out
+        self.read(range.start, &mut out)?;
+        Ok(out)
+    }
+
+    /// The tokens of a range, each checked against a vocabulary of `vocab` entries.
+    ///
+    /// # Errors
+    /// As [`Stream::read`]; the first token outside the vocabulary, with its file and its position there.
+    pub(super) fn tokens_below(&self, range: Range<usize>, vocab: usize) -> Result<Vec<u32>> {
+        let tokens = self.tokens(range.clone())?;
+        let Some(bad) = tokens.iter().position(|&t| t as usize >= vocab) else { return Ok(tokens) };
+        let at = range.start + bad;
+        let place = self.segments_from(at).first().map(|s| s.store.place(s.from + at - s.at));
+        Err(Error::usage(format!(
+            "token {} at {} is outside the tokenizer's vocabulary of {vocab} entries; name the tokenizer that made these \
+             tokens",
+            tokens[bad],
+            place.unwrap_or_default()
+        )))
+    }
+
+    /// Checks that no file of it was written to since it was opened. Reads check the same.
+    ///
+    /// # Errors
+    /// A file that was, or is gone.
+    pub(super) fn check(&self) -> Result<()> {
+        self.segments.par_iter().try_for_each(|s| match s.store.as_ref() {
+            Store::Memory(_) => Ok(()),
+            Store::File(tokens) => tokens.file.check(),
+        })
+    }
+
+    /// The bytes of memory that its tokens take.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let held = self.segments.iter().filter(|s| matches!(*s.store, Store::Memory(_)));
+        held.map(|s| s.len * size_of::<u32>()).sum()
     }
 
     /// The part of the stream within `range`, sharing its stores.
@@ -134,37 +203,31 @@ impl Stream {
     }
 
     /// The position of the first `token` at or after `start`.
-    pub(super) fn find(&self, token: u32, start: usize) -> Option<usize> {
+    ///
+    /// # Errors
+    /// As [`Stream::read`].
+    pub(super) fn find(&self, token: u32, start: usize) -> Result<Option<usize>> {
         let mut at = start;
         while at < self.len {
-            let chunk = self.tokens(at..self.len.min(at + 4096));
+            let chunk = self.tokens(at..self.len.min(at + 4096))?;
             if let Some(i) = chunk.iter().position(|&t| t == token) {
-                return Some(at + i);
+                return Ok(Some(at + i));
             }
             at += chunk.len();
         }
-        None
+        Ok(None)
     }
 
     /// BLAKE3 over the tokens (not over how they are stored), with every id checked against the vocabulary in
     /// the same pass.
     ///
     /// # Errors
-    /// The position and the id of a token outside the vocabulary.
+    /// As [`Stream::read`]; a token outside the vocabulary, with its file and its position there.
     pub(super) fn digest(&self, vocab: usize) -> Result<blake3::Hash> {
         let parts: Vec<[u8; 32]> = (0..self.len.div_ceil(CHUNK))
             .into_par_iter()
             .map(|i| {
-                let range = i * CHUNK..self.len.min((i + 1) * CHUNK);
-                let tokens = self.tokens(range.clone());
-                if let Some(bad) = tokens.iter().position(|&t| t as usize >= vocab) {
-                    return Err(Error::usage(format!(
-                        "token {} at position {} is outside the tokenizer's vocabulary of {vocab} entries; name \
-                         the tokenizer that made these shards",
-                        tokens[bad],
-                        range.start + bad
-                    )));
-                }
+                let tokens = self.tokens_below(i * CHUNK..self.len.min((i + 1) * CHUNK), vocab)?;
                 let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
                 Ok(*blake3::hash(&bytes).as_bytes())
             })
@@ -192,10 +255,10 @@ mod tests {
         for a in 0..=8usize {
             for b in a..=8 {
                 let expected: Vec<u32> = (a as u32..b as u32).collect();
-                assert_eq!(s.tokens(a..b), expected);
+                assert_eq!(s.tokens(a..b).unwrap(), expected);
                 let slice = s.slice(a..b);
                 assert_eq!(slice.len(), b - a);
-                assert_eq!(slice.tokens(0..b - a), expected);
+                assert_eq!(slice.tokens(0..b - a).unwrap(), expected);
             }
         }
     }
@@ -211,7 +274,7 @@ mod tests {
 
     #[test]
     fn find_looks_from_its_start() {
-        assert_eq!(three().find(4, 0), Some(4));
-        assert_eq!(three().find(4, 5), None);
+        assert_eq!(three().find(4, 0).unwrap(), Some(4));
+        assert_eq!(three().find(4, 5).unwrap(), None);
     }
 }

@@ -8,6 +8,7 @@ pub mod cuda;
 pub mod dtype;
 pub mod elem;
 pub mod gpu;
+pub mod host_allocator;
 pub(crate) mod lock;
 pub mod machine;
 pub mod philox;

@@ -20,7 +20,7 @@ pub struct Budget {
     pub name: &'static str,
     /// Bytes for state and transient tensors; `None` where nothing is known.
     pub bytes: Option<u64>,
-    /// Bytes that were set aside.
+    /// Bytes that were set aside: for driver and libraries of a GPU, or for the corpus in this machine's memory.
     pub reserve: u64,
     /// Ranks that share it.
     pub ranks: usize,
@@ -47,7 +47,11 @@ impl Budget {
                     ("this machine's memory", machine.memory_bytes, ranks)
                 }
             };
-            Self { hardware: None, name, bytes, reserve: 0, ranks }
+            // Every process holds the corpus once, whatever number of ranks it has, and always on the host.
+            let corpus =
+                if gpu.is_none() { plan.corpus.memory_bytes.saturating_mul(machine.processes) } else { 0 };
+            let bytes = bytes.map(|bytes| bytes.saturating_sub(corpus as u64));
+            Self { hardware: None, name, bytes, reserve: corpus as u64, ranks }
         })
     }
 

@@ -76,6 +76,8 @@ pub struct TrainingForecast {
     pub corpus_tokens: usize,
     /// Held-out tokens.
     pub validation_tokens: usize,
+    /// Bytes of host memory that the tokens take in each process; 0 for token files, which stay on disk.
+    pub corpus_bytes: usize,
     /// Global batches that the held-out tokens make.
     pub validation_batches: usize,
     /// Those of them that an evaluation takes, spread evenly.
@@ -162,6 +164,7 @@ impl TrainingForecast {
             tokens: plan.steps * tokens_per_step,
             corpus_tokens: corpus.train_tokens,
             validation_tokens: corpus.validation_tokens,
+            corpus_bytes: corpus.memory_bytes,
             validation_batches,
             evaluated_batches,
             exact: corpus.exact,

@@ -110,6 +110,9 @@ impl Forecast {
             thousands(t.corpus_tokens),
             thousands(t.validation_tokens)
         )?;
+        if t.corpus_bytes > 0 {
+            writeln!(f, "  {about}{} of host memory for these tokens", binary(t.corpus_bytes))?;
+        }
         if t.evaluated_batches < t.validation_batches {
             let (batches, of) = (thousands(t.evaluated_batches), thousands(t.validation_batches));
             writeln!(f, "  validation over {batches} of {about}{of} batches")?;

@@ -24,7 +24,7 @@ pub struct DeviceFit {
     pub hardware: Option<Hardware>,
     /// Bytes for state and transient tensors.
     pub budget_bytes: Option<u64>,
-    /// Bytes set aside for driver and libraries.
+    /// Bytes set aside: for driver and libraries of a GPU, or for the corpus in this machine's memory.
     pub reserve_bytes: u64,
     /// True if the plan fits; `None` where the memory is unknown.
     pub fits: Option<bool>,
@@ -73,12 +73,16 @@ pub fn check_fits(plan: &Plan, programs: &Programs, machine: &Machine) -> Result
         ))
     });
     Err(Error::does_not_fit(format!(
-        "does not fit: the plan needs {} (state {}, activations {}), and {} is {}{}. {SMALLER}",
+        "does not fit: the plan needs {} (state {}, activations {}), and {} is {}{}{}. {SMALLER}",
         binary(budget.needed(per_rank) as usize),
         binary(programs.state.bytes()),
         binary(per_rank - programs.state.bytes()),
         budget.name,
         binary(limit as usize),
+        match budget.reserve {
+            0 => String::new(),
+            corpus => format!(", besides {} for the tokens of the corpus", binary(corpus as usize)),
+        },
         largest.unwrap_or_default()
     )))
 }

@@ -51,8 +51,14 @@ fn plan(overrides: &[&str]) -> Plan {
     let recipe =
         recipe::load_str("one.toml".as_ref(), RECIPE, &overrides, std::iter::empty(), &Machine::here())
             .unwrap();
-    let corpus =
-        Corpus { vocab_size: 50, train_tokens: 1000, exact: true, validation_tokens: 100, floor: None };
+    let corpus = Corpus {
+        vocab_size: 50,
+        train_tokens: 1000,
+        exact: true,
+        validation_tokens: 100,
+        floor: None,
+        memory_bytes: 0,
+    };
     Plan::new(&recipe, &corpus, &Machine::here()).unwrap()
 }
 

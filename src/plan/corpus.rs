@@ -2,6 +2,7 @@
 
 use crate::data::{self, Dataset, GENERATED, Spec};
 use crate::error::Result;
+use crate::machine::Machine;
 use crate::recipe::{Recipe, Validation};
 
 /// Facts about the corpus that are known before it is read.
@@ -17,14 +18,18 @@ pub struct Corpus {
     pub validation_tokens: usize,
     /// The lowest loss that any model can reach on the held-out tokens, in nats per token, where it is known.
     pub floor: Option<f64>,
+    /// Bytes of host memory that its tokens take in every process of a run; those of token files stay on disk. An
+    /// estimate like the counts.
+    pub memory_bytes: usize,
 }
 
 /// Maximum number of held-out tokens that are generated to compute the floor. A longer held-out set gets the
 /// floor of its first part.
 const MAX_GENERATED: usize = 1 << 18;
 
-/// Returns the description of a recipe's data, for [`data::open`].
-pub fn data_spec(recipe: &Recipe) -> Spec {
+/// Returns the description of a recipe's data, for [`data::open`] on a machine: the processes of the run there share its
+/// memory.
+pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
     let data = &recipe.values().data;
     Spec {
         corpus: data.corpus.clone(),
@@ -38,6 +43,7 @@ pub fn data_spec(recipe: &Recipe) -> Spec {
         train_tokens: data.train_tokens,
         validation_tokens: data.validation_tokens,
         seed: data.seed,
+        memory_bytes: machine.memory_bytes.map(|bytes| bytes / machine.processes.max(1) as u64),
     }
 }
 
@@ -50,6 +56,7 @@ impl Corpus {
             exact: true,
             validation_tokens: dataset.validation.len(),
             floor: dataset.floor,
+            memory_bytes: dataset.memory_bytes(),
         }
     }
 
@@ -58,19 +65,22 @@ impl Corpus {
     /// # Errors
     /// When the corpus or the tokenizer is missing or damaged.
     pub fn estimated(recipe: &Recipe) -> Result<Self> {
-        let mut spec = data_spec(recipe);
+        let mut spec = data_spec(recipe, &Machine::none());
         let requested = spec.validation_tokens;
         let shortened = spec.corpus == GENERATED[0] && requested > MAX_GENERATED;
         if shortened {
             spec.validation_tokens = MAX_GENERATED;
         }
         let facts = data::facts(&spec)?;
+        let validation_tokens = if shortened { requested } else { facts.validation_tokens };
+        let in_memory = if facts.on_disk { 0 } else { facts.train_tokens.saturating_add(validation_tokens) };
         Ok(Self {
             vocab_size: facts.vocab_size,
             train_tokens: facts.train_tokens,
             exact: !facts.estimated && !shortened,
-            validation_tokens: if shortened { requested } else { facts.validation_tokens },
+            validation_tokens,
             floor: facts.floor,
+            memory_bytes: in_memory.saturating_mul(size_of::<u32>()),
         })
     }
 }
@@ -85,6 +95,6 @@ mod tests {
     #[test]
     fn defaults_of_data_are_those_of_recipes() {
         let empty = recipe::load_str(Path::new("r.toml"), "", &[], std::iter::empty(), &Machine::none());
-        assert_eq!(data_spec(&empty.expect("valid")), Spec::new("stories", "stories"));
+        assert_eq!(data_spec(&empty.expect("valid"), &Machine::none()), Spec::new("stories", "stories"));
     }
 }

@@ -5,6 +5,13 @@ use crate::error::Result;
 use crate::policy::Launcher;
 use crate::recipe::Recipe;
 
+/// Most ranks that this process starts, as threads or as processes. More are started by an external launcher, on more
+/// machines.
+const MAX_LOCAL_RANKS: usize = 256;
+
+/// Most CPU threads of all processes that this process starts.
+const MAX_LOCAL_THREADS: usize = 8192;
+
 /// Way in which the ranks of a run are started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Launch {
@@ -14,6 +21,28 @@ pub enum Launch {
     Processes(usize),
     /// This process is one rank; an external launcher started it and the others.
     Member(RankAssignment),
+}
+
+/// Refuses more ranks or threads than one machine is meant to start, before the first of them.
+fn check_local(recipe: &Recipe, world: usize) -> Result<()> {
+    if world > MAX_LOCAL_RANKS {
+        return Err(recipe.error(
+            &["parallelism.world_size", "parallelism.launcher"],
+            format!("{world} ranks are more than the {MAX_LOCAL_RANKS} that are started on one machine"),
+            "take fewer, or start them on several machines with parallelism.launcher = \"env\"",
+        ));
+    }
+    let each = recipe.values().engine.threads.unwrap_or(1);
+    if recipe.values().parallelism.launcher == Launcher::Process && world * each > MAX_LOCAL_THREADS {
+        return Err(recipe.error(
+            &["engine.threads", "parallelism.world_size"],
+            format!(
+                "{world} processes of {each} threads are more than {MAX_LOCAL_THREADS} threads on one machine"
+            ),
+            "take fewer of one or the other",
+        ));
+    }
+    Ok(())
 }
 
 impl Launch {
@@ -39,6 +68,9 @@ impl Launch {
                 ),
                 "set parallelism.world_size = \"auto\", or start as many",
             ));
+        }
+        if assignment.is_none() {
+            check_local(recipe, world)?;
         }
         Ok(match (assignment, recipe.values().parallelism.launcher) {
             (Some(assignment), _) => Self::Member(assignment),

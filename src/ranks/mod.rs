@@ -37,7 +37,7 @@ pub use launch::Launch;
 pub use local_ranks::{LocalRanks, launch};
 pub use remote::RemoteCommunicator;
 pub use server::{OnDisconnect, Server};
-pub use stop::{Stop, signal_group};
+pub use stop::{Stop, ignore_file_size_signal, signal_group};
 pub use timed::TimedCommunicator;
 pub use watchdog::Watchdog;
 

@@ -181,7 +181,7 @@ impl Workers {
             // The exit status of a rank that is finished does not matter.
             if let Some(status) = status.filter(|status| !status.success() && !group.is_finished(rank)) {
                 // A rank that failed with an error has already aborted the run, and the first reason is kept.
-                group.abort_for_rank(rank, &Error::failed(describe(status)));
+                group.abort_for_rank(rank, &exit_error(status));
             }
         }
         Ok(self.children.iter().all(|(_, status)| status.is_some()))
@@ -226,6 +226,15 @@ fn is_inherited(name: &str) -> bool {
     INHERITED.contains(&name) || INHERITED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// Returns the error of a rank whose process ended by itself.
+fn exit_error(status: ExitStatus) -> Error {
+    let kind = match status.code() {
+        Some(code) if code == i32::from(ErrorKind::DoesNotFit.exit_code()) => ErrorKind::DoesNotFit,
+        _ => ErrorKind::Failed,
+    };
+    Error::new(kind, describe(status))
+}
+
 fn describe(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(9), _) => {
@@ -234,6 +243,9 @@ fn describe(status: ExitStatus) -> String {
                 .to_owned()
         }
         (Some(signal), _) => format!("its process was ended by signal {signal}"),
+        (None, Some(code)) if code == i32::from(ErrorKind::DoesNotFit.exit_code()) => {
+            "the system refused it memory; its message is on stderr".to_owned()
+        }
         (None, Some(code)) => format!("its process ended with exit code {code} and no message"),
         (None, None) => "its process ended".to_owned(),
     }
@@ -307,5 +319,8 @@ mod tests {
         assert!(of(9).contains("was killed (signal 9)"));
         assert!(of(11).contains("ended by signal 11"));
         assert!(of(7 << 8).contains("exit code 7"));
+        let refused = exit_error(ExitStatus::from_raw(4 << 8));
+        assert_eq!(refused.kind(), ErrorKind::DoesNotFit);
+        assert!(refused.message().contains("refused it memory"), "{refused}");
     }
 }

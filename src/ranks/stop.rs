@@ -1,5 +1,4 @@
-//! SIGINT and SIGTERM: the first one requests the run to save and stop, a second one ends it at once. SIGXFSZ, which the
-//! system sends with the error of a write beyond the limit of a file's size, is left to that error.
+//! SIGINT and SIGTERM: the first one requests the run to save and stop, a second one ends it at once.
 
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;
@@ -34,6 +33,13 @@ impl Drop for KilledTogether<'_> {
     }
 }
 
+/// Leaves SIGXFSZ, which the system sends with the error of a write beyond the limit of a file's size (`ulimit -f`), to
+/// that error: it is handled as that of a full disk, and the signal alone would end the process without a word.
+pub fn ignore_file_size_signal() {
+    // A handler that only sets a flag. Where it cannot be installed, the signal ends the process as before.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+}
+
 impl Stop {
     /// Starts a thread that handles the signals of the process.
     ///
@@ -42,11 +48,11 @@ impl Stop {
     pub fn on_signals() -> Result<Self> {
         let stop = Self::default();
         let refused = |e: std::io::Error| Error::failed(format!("cannot listen to signals: {e}"));
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGXFSZ]).map_err(refused)?;
+        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(refused)?;
         let for_thread = stop.clone();
         let listen = move || {
             let mut first: Option<Instant> = None;
-            for signal in signals.forever().filter(|signal| *signal != SIGXFSZ) {
+            for signal in signals.forever() {
                 for_thread.request();
                 // Only signals count, not requests from other ranks.
                 if first.get_or_insert_with(Instant::now).elapsed() >= SAME_REQUEST {

@@ -21,12 +21,42 @@ const HEADS: &str = "model.n_heads";
 pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     heads(recipe, &mut found);
+    dropout(recipe, &mut found);
     batches(recipe, open_world, &mut found);
     hyperparameters(recipe, &mut found);
     schedule(recipe, &mut found);
     engine(recipe, &mut found);
     sweep(recipe, &mut found);
     found
+}
+
+/// Rates of dropout from 0 to 1: an element is dropped by 16 random bits, so a rate is rounded to a whole number of these.
+const DROPOUT_RATES: f64 = 65_536.0;
+
+/// Largest relative change of the share of dropped or of kept elements that this rounding may make.
+const DROPOUT_ROUNDING: f64 = 0.1;
+
+/// Reports rates of dropout that 16 bits cannot say, near 0 and near 1: they would be rounded to another rate, to dropping
+/// nothing, or to dropping everything.
+fn dropout(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    let rate = recipe.values().model.dropout;
+    let drawn = rate * DROPOUT_RATES;
+    let rounded = drawn.round() / DROPOUT_RATES;
+    let kept = (1.0 - rounded) / (1.0 - rate) - 1.0;
+    let dropped = if rate > 0.0 { rounded / rate - 1.0 } else { 0.0 };
+    if kept.abs().max(dropped.abs()) <= DROPOUT_ROUNDING {
+        return;
+    }
+    let nearest = [drawn.floor(), drawn.ceil()].map(|drawn| drawn / DROPOUT_RATES);
+    let nearest: Vec<String> =
+        nearest.into_iter().filter(|near| *near < 1.0).map(|near| format!("{near:?}")).collect();
+    found.push(recipe.diagnostic(
+        &["model.dropout"],
+        format!(
+            "a rate of dropout is rounded to a multiple of 1/65536, and {rate:?} would become {rounded:?}"
+        ),
+        format!("the nearest: {}", nearest.join(" and ")),
+    ));
 }
 
 fn heads(recipe: &Recipe, found: &mut Vec<Diagnostic>) {

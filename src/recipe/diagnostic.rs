@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Maximum number of messages that one error shows.
-const MAX_SHOWN: usize = 10;
+pub(super) const MAX_SHOWN: usize = 10;
 
 /// One message about a recipe.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Reads the layers: recipe files along `extends`, then the environment, then the command line.
 
-use super::diagnostic::Diagnostic;
+use super::diagnostic::{Diagnostic, MAX_SHOWN};
 use super::files::follow;
 use super::key::{Key, Type};
 use super::lookup::{find, find_path, instead_of, keys_of, nearest_key, nearest_section};
@@ -128,6 +128,13 @@ struct Layer {
 }
 
 impl Layer {
+    /// Adds a problem. What is not shown is only counted: to look for the most similar key takes a while, and a wrong
+    /// file may have a hundred thousand of them.
+    fn report(&mut self, problem: impl FnOnce() -> Diagnostic) {
+        let shown = self.problems.len() < MAX_SHOWN;
+        self.problems.push(if shown { problem() } else { Diagnostic::new("", "") });
+    }
+
     /// Reads a recipe; returns the value of `extends` and its location.
     fn file(&mut self, source: &Arc<Source>) -> Option<(String, Range<usize>)> {
         let (table, errors) = DeTable::parse_recoverable(&source.text);
@@ -156,7 +163,7 @@ impl Layer {
                         .mark(source, name.span(), "not a table"),
                     ),
                 },
-                (unknown, value) => self.problems.push(stray(source, unknown, name.span(), value.is_table())),
+                (unknown, value) => self.report(|| stray(source, unknown, name.span(), value.is_table())),
             }
         }
         extends
@@ -164,20 +171,22 @@ impl Layer {
 
     /// Reports the first syntax error of each line; further ones in a line usually follow from it.
     fn syntax(&mut self, source: &Arc<Source>, errors: &[toml::de::Error]) {
-        let mut last_line = None;
+        let mut last = None;
         for e in errors {
             let span = source.clamp(e.span().unwrap_or(0..0));
-            let line = source.text[..span.start].matches('\n').count();
-            if last_line == Some(line) {
+            let same_line = |at: usize| {
+                let between = at.min(span.start)..at.max(span.start);
+                !source.text.as_bytes()[between].contains(&b'\n')
+            };
+            if last.replace(span.start).is_some_and(same_line) {
                 continue;
             }
-            last_line = Some(line);
             let help = match e.message() {
                 "duplicate key" => "a key is set once: keep one of them",
                 _ => "a recipe has [sections] with lines `key = value`; strings stand in quotes",
             };
             let title = format!("not TOML: {}", e.message());
-            self.problems.push(Diagnostic::new(title, help).mark(source, span, ""));
+            self.report(|| Diagnostic::new(title, help).mark(source, span, ""));
         }
     }
 
@@ -188,7 +197,7 @@ impl Layer {
                     let at = Location { source: Arc::clone(source), key: name.span(), value: value.span() };
                     self.assign(key, value, at, 0);
                 }
-                None => self.problems.push(unknown_key(source, section, name.get_ref(), name.span())),
+                None => self.report(|| unknown_key(source, section, name.get_ref(), name.span())),
             }
         }
     }

@@ -27,6 +27,7 @@ pub fn load(
     env: impl Iterator<Item = (String, String)>,
     machine: &Machine,
 ) -> Result<Recipe> {
+    check_name(path)?;
     let builtin = path.to_str().and_then(builtin::find).filter(|_| !path.exists());
     let source = match builtin {
         Some((name, text)) => Source::new(Origin::BuiltIn(name), text),
@@ -47,6 +48,18 @@ pub fn load(
         }
     };
     resolve(stem(path), source, overrides, env, machine)
+}
+
+/// Refuses paths that cannot stand in the files of a run: the path of a recipe, and the name in it, are in its summary, its
+/// pictures and its pages, which are text.
+fn check_name(path: &Path) -> Result<()> {
+    match path.to_str() {
+        Some(text) if !text.contains(char::is_control) => Ok(()),
+        _ => Err(Error::usage(format!(
+            "the path of the recipe {} has control characters or is not UTF-8; rename it",
+            path.display()
+        ))),
+    }
 }
 
 /// As [`load`], for the recipe `text`, as if it were the content of a file at `path`.

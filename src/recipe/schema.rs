@@ -31,6 +31,8 @@ const MAX_TRAINING_STEPS: u64 = 100_000_000;
 const MAX_STEP_COUNT: u64 = 1_000_000_000;
 /// Most ranks of a run.
 pub const MAX_RANKS: u64 = 65_536;
+/// Most CPU threads of a process: four times as many as the largest machines have, and few enough to start at once.
+const MAX_THREADS: u64 = 2048;
 /// Most tokens of a generated corpus: it is held in memory, and this many token ids take 16 GiB.
 const MAX_CORPUS_TOKENS: u64 = 1 << 32;
 
@@ -80,7 +82,7 @@ sections! {
                    unset("`3 · dim`, rounded up to a multiple of 64"),
                    aliases(&["intermediate_size", "ffn_hidden_size"]);
         /// Probability of zeroing an element after the embedding, in the attention and on each residual
-        /// branch.
+        /// branch, to the nearest multiple of 1/65536; one near 0 or 1 that this would change by a tenth is refused.
         dropout: f64 = 0.0; Training, number(Included(0.0), Excluded(1.0)), "0.1" => unit("probability");
         /// Norm of the residual stream: before the attention and the feed-forward layer of each block, and
         /// before the head.
@@ -312,7 +314,7 @@ sections! {
             Execution, Type::Counts { max: 1023 }, "[0, 1]" => unset("the first `world_size`"), same_bits();
         /// CPU threads.
         threads: Option<usize> = None;
-            Execution, count(1, 65_536), "4" => unit("threads"), unset("all"), same_bits();
+            Execution, count(1, MAX_THREADS), "4" => unit("threads"), unset("all"), same_bits();
         /// Memory limit per rank: a plan that needs more is refused.
         memory_limit_gib: Option<f64> = None;
             Execution, number(Excluded(0.0), Included(1e6)), "32.0"

@@ -1,21 +1,25 @@
 //! Atomically replaced files: readers see the old version or the new one.
 
 use crate::error::{Error, IoContext, Result};
+use crate::format::harmless_json;
 use serde::Serialize;
-use std::fs::File;
+use std::borrow::Cow;
+use std::fs::{File, Metadata};
 use std::io::Write;
 use std::path::Path;
 
 /// Prefix of the names of files that are being written.
 const TEMPORARY: &str = ".writing-";
 
+/// As [`write`] for a file of the user's own, such as a page of a report: if `path` is a link, its target is replaced.
+pub fn write_through(path: &Path, bytes: &[u8]) -> Result<()> {
+    write(&std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()), bytes)
+}
+
 /// Replaces `path` with `bytes`: temporary file beside it, fsync, rename, fsync of the folder.
-/// A reader, and a crash at any moment, sees the old content or the new one. If `path` is a link, its target
-/// is replaced. An existing file keeps its permissions.
-/// points to is replaced. A file that was there keeps its permissions.
+/// A reader, and a crash at any moment, sees the old content or the new one. If `path` is a link, the link is
+/// replaced and what it leads to stays. An existing file keeps its permissions.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let path = target.as_path();
     let folder = parent(path);
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY).suffix(".tmp");
@@ -24,7 +28,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
     let mut file = builder.tempfile_in(folder).at("create a temporary file in", folder)?;
     file.write_all(bytes).at("write", path)?;
-    if let Ok(there) = std::fs::metadata(path) {
+    if let Some(there) = std::fs::symlink_metadata(path).ok().filter(Metadata::is_file) {
         file.as_file().set_permissions(there.permissions()).at("write", path)?;
     }
     file.as_file().sync_all().at("write", path)?;
@@ -60,7 +64,10 @@ pub(super) fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     let mut bytes =
         serde_json::to_vec_pretty(value).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
     bytes.push(b'\n');
-    Ok(bytes)
+    match str::from_utf8(&bytes).map(harmless_json) {
+        Ok(Cow::Owned(harmless)) => Ok(harmless.into_bytes()),
+        _ => Ok(bytes),
+    }
 }
 
 /// Returns the folder of `path`; the current one for a bare file name.
@@ -77,17 +84,23 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_link_stays_a_link_and_permissions_stay() {
+    fn a_link_of_the_user_stays_a_link_and_permissions_stay() {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let dir = tempfile::tempdir().unwrap();
         let (real, link) = (dir.path().join("real.md"), dir.path().join("link.md"));
         std::fs::write(&real, "old").unwrap();
         std::fs::set_permissions(&real, PermissionsExt::from_mode(0o600)).unwrap();
         symlink("real.md", &link).unwrap();
-        write(&link, b"new").unwrap();
+        write_through(&link, b"new").unwrap();
         assert!(link.is_symlink());
         assert_eq!(std::fs::read(&real).unwrap(), b"new");
         assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o600);
+        write(&link, b"newer").unwrap();
+        assert!(!link.is_symlink());
+        assert_eq!(
+            (std::fs::read(&real).unwrap(), std::fs::read(&link).unwrap()),
+            (b"new".to_vec(), b"newer".to_vec())
+        );
     }
 
     #[test]

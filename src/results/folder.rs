@@ -2,13 +2,15 @@
 
 use super::atomic::{self, json};
 pub use super::names::*;
+use super::own_file;
 use super::provenance::{Environment, host_name};
 use super::rows::{self, ResumedRows, Row, RowWriter, SavedRows};
 use super::summary::{Status, Summary, TrainingLosses, training_losses};
 use crate::error::{Error, IoContext, Result};
+use crate::format::printable;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -79,7 +81,7 @@ impl RunFolder {
             atomic::clear_leftovers(&path.join(PLOTS))?;
         }
         let log = path.join(LOG);
-        let log = OpenOptions::new().append(true).create(true).open(&log).at("open", &log)?;
+        let log = own_file::open(File::options().append(true).create(true), &log)?;
         Ok(Self { path: path.to_owned(), log, lock })
     }
 
@@ -126,8 +128,8 @@ impl RunFolder {
 
     /// Appends a line to the log, with the time in front.
     pub fn log(&self, text: &str) -> Result<()> {
-        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
-        let line = format!("{now} {}\n", text.trim_end().replace('\n', "\n    "));
+        let now = crate::format::now().strftime("%Y-%m-%dT%H:%M:%SZ");
+        let line = format!("{now} {}\n", printable(text.trim_end()).replace('\n', "\n    "));
         (&self.log).write_all(line.as_bytes()).at("write", &self.path.join(LOG))
     }
 
@@ -191,7 +193,7 @@ pub fn overwrite_running(run: &Path, status: Status) -> Result<()> {
     let Some(at) = at.filter(|_| after.len() == before.len()) else {
         return Err(Error::failed(format!("{} cannot take the status {}", path.display(), status.as_str())));
     };
-    let mut file = OpenOptions::new().write(true).open(&path).at("open", &path)?;
+    let mut file = own_file::open(File::options().write(true), &path)?;
     file.seek(SeekFrom::Start(at as u64)).at("seek in", &path)?;
     file.write_all(after.as_bytes()).at("write", &path)?;
     file.sync_data().at("sync", &path)
@@ -210,7 +212,7 @@ pub fn lock(folder: &Path) -> Result<File> {
 
 /// Writes the record of this process into the lock file of a folder.
 fn write_owner(lock: &mut File, folder: &Path) -> Result<()> {
-    let owner = Owner { pid: std::process::id(), host: host_name(), since: Timestamp::now() };
+    let owner = Owner { pid: std::process::id(), host: host_name(), since: crate::format::now() };
     let file = folder.join(LOCK);
     lock.set_len(0).at("write", &file)?;
     lock.write_all(&json(&owner)?).at("write", &file)
@@ -221,13 +223,8 @@ fn write_owner(lock: &mut File, folder: &Path) -> Result<()> {
 /// The lock is the operating system's, so it ends with the process, even if that is killed.
 fn try_lock(run: &Path) -> Result<Result<File, String>> {
     let path = run.join(LOCK);
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .at("open", &path)?;
+    let mut options = File::options();
+    let mut file = own_file::open(options.read(true).write(true).create(true).truncate(false), &path)?;
     match file.try_lock() {
         Ok(()) => Ok(Ok(file)),
         Err(TryLockError::WouldBlock) => {
@@ -252,11 +249,10 @@ fn try_lock(run: &Path) -> Result<Result<File, String>> {
 /// other.
 pub(super) fn is_held(run: &Path) -> Result<bool> {
     let path = run.join(LOCK);
-    let file = match File::open(&path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(e) => return Err(e).at("open", &path),
-    };
+    if path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+        return Ok(false);
+    }
+    let file = own_file::open(File::options().read(true), &path)?;
     match file.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),

@@ -6,13 +6,14 @@
 
 pub use super::names::{LEDGER, SWEEPS};
 use super::numbers::NamedNumbers;
+use super::own_file;
 use crate::error::{Error, IoContext, Result};
 use crate::metrics;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -225,8 +226,7 @@ impl Ledger {
     /// As [`Ledger::read`], and if the file cannot be written.
     pub fn open(results: &Path) -> Result<(Self, Option<String>)> {
         let mut ledger = Self::read(results)?;
-        let mut file =
-            OpenOptions::new().append(true).create(true).open(&ledger.path).at("open", &ledger.path)?;
+        let mut file = own_file::open(File::options().append(true).create(true), &ledger.path)?;
         let warning = match std::mem::replace(&mut ledger.tail, Tail::Ended) {
             Tail::Torn(whole) => {
                 file.set_len(whole as u64).and_then(|()| file.sync_data()).at("write", &ledger.path)?;

@@ -16,6 +16,7 @@ pub mod markdown;
 pub mod memory;
 pub mod names;
 pub mod numbers;
+pub mod own_file;
 pub mod progress;
 pub mod provenance;
 pub mod quantiles;

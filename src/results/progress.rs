@@ -6,7 +6,7 @@ use super::losses::HeldOutPart;
 use super::rows::{MetricsRow, Phase};
 use super::summary::Summary;
 use crate::error::{Error, ErrorKind};
-use crate::format::{short, wall_time};
+use crate::format::{harmless_json, printable, short, wall_time};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 use std::io::{IsTerminal, Write};
@@ -87,7 +87,7 @@ enum Event<'a> {
 
 /// Prints the error that ends a process to stdout, for programs that read JSON.
 pub fn print_json_error(error: &Error) {
-    say_json(&mut std::io::stdout(), &Event::Error { kind: error.kind(), message: error.message() });
+    print_event(&Event::Error { kind: error.kind(), message: error.message() });
 }
 
 enum Sink {
@@ -311,19 +311,29 @@ fn live_line(total_steps: u64) -> ProgressBar {
     ProgressBar::with_draw_target(Some(total_steps), ProgressDrawTarget::stderr()).with_style(style)
 }
 
-/// Writes a line to stderr; a closed pipe is not an error.
+/// Writes a line to stderr, with control characters as their pictures; a closed pipe is not an error.
 pub fn eprint_line(text: &str) {
     say(&mut std::io::stderr(), text);
 }
 
-/// Writes a line. A closed pipe must not end a training run.
-fn say(out: &mut dyn Write, text: &str) {
-    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+/// Writes an event as a line of JSON to stdout; a closed pipe is not an error.
+pub fn print_event(event: &impl Serialize) {
+    say_json(&mut std::io::stdout(), event);
 }
 
-fn say_json(out: &mut dyn Write, event: &Event<'_>) {
+/// Writes a line for people: what others wrote into names, texts and messages is shown, not obeyed.
+fn say(out: &mut dyn Write, text: &str) {
+    write_line(out, &printable(text));
+}
+
+fn say_json(out: &mut dyn Write, event: &impl Serialize) {
     let text = serde_json::to_string(event).expect("an event has text keys and no map of others");
-    say(out, &text);
+    write_line(out, &harmless_json(&text));
+}
+
+/// Writes a line. A closed pipe must not end a training run.
+fn write_line(out: &mut dyn Write, text: &str) {
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
 #[cfg(test)]

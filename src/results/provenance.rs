@@ -2,6 +2,7 @@
 //! recognized.
 
 use super::memory::kib_field;
+use crate::format::plural;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -215,9 +216,9 @@ impl Environment {
 
 impl Environment {
     /// Returns the device class: runs of one class may stand in one table. Such as `NVIDIA H200`,
-    /// `2 × NVIDIA H200 by NV18` or `cpu avx512`.
+    /// `2 × NVIDIA H200 by NV18` or `cpu avx512 (AMD EPYC, 2 threads)`.
     pub fn device_class(&self) -> String {
-        self.gpu.as_ref().map_or_else(|| self.cpu.class(), Gpu::class)
+        self.gpu.as_ref().map_or_else(|| self.cpu.class_of_run(), Gpu::class)
     }
 }
 
@@ -245,9 +246,21 @@ impl Build {
 }
 
 impl Cpu {
-    /// Returns the device class of a run on the processor, such as `cpu avx512`.
+    /// Returns the device class of the processor, such as `cpu avx512 (AMD EPYC)`. The threads of a run are known once it
+    /// has begun: the cells of a sweep share them.
     pub fn class(&self) -> String {
-        format!("cpu {}", self.instructions)
+        self.class_with(None)
+    }
+
+    /// Returns the device class of a run on the processor, such as `cpu avx512 (AMD EPYC, 2 threads)`.
+    pub fn class_of_run(&self) -> String {
+        self.class_with(Some(format!("{} thread{}", self.threads, plural(self.threads))))
+    }
+
+    fn class_with(&self, threads: Option<String>) -> String {
+        let details: Vec<String> = self.model.clone().into_iter().chain(threads).collect();
+        let details = if details.is_empty() { String::new() } else { format!(" ({})", details.join(", ")) };
+        format!("cpu {}{details}", self.instructions)
     }
 
     /// Detects the processor. `threads` is the number of compute threads of the run.
@@ -352,6 +365,21 @@ mod tests {
             Gpu { name: "H".into(), topology: Some(topology), nccl: Some(nccl), ..Gpu::default() }
         };
         // Ledgers hold keys that were hashed from these.
+        let cpu = Cpu {
+            model: Some("AMD EPYC".into()),
+            logical_cores: None,
+            available_cores: None,
+            threads: 1,
+            instructions: "avx512".into(),
+        };
+        assert_eq!(cpu.class(), "cpu avx512 (AMD EPYC)");
+        assert_eq!(cpu.class_of_run(), "cpu avx512 (AMD EPYC, 1 thread)");
+        assert_eq!(Cpu { threads: 2, ..cpu.clone() }.class_of_run(), "cpu avx512 (AMD EPYC, 2 threads)");
+        let unknown = Cpu { model: None, ..cpu };
+        assert_eq!(
+            (unknown.class(), unknown.class_of_run()),
+            ("cpu avx512".into(), "cpu avx512 (1 thread)".into())
+        );
         assert_eq!(Gpu { name: "H".into(), ..Gpu::default() }.class(), "H");
         assert_eq!(gpu_class("NVIDIA H200", 1, None), "NVIDIA H200");
         assert_eq!(gpu(&["X NV18", "NV18 X"]).class(), "2 × H by NV18");

@@ -2,11 +2,12 @@
 
 mod unsaved;
 
+use super::own_file;
 use crate::error::{Error, IoContext, Result};
 pub use crate::metrics::{MetricsRow, Phase, TimingRow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -116,7 +117,7 @@ impl<R: Row> RowWriter<R> {
     /// # Errors
     /// If the file exists, or cannot be written.
     pub fn create(path: &Path) -> Result<Self> {
-        let mut file = OpenOptions::new().write(true).create_new(true).open(path).at("create", path)?;
+        let mut file = File::options().write(true).create_new(true).open(path).at("create", path)?;
         let header = header(R::COLUMNS);
         file.write_all(&header).at("write", path)?;
         Ok(Self::at_end(file, path, &header))
@@ -142,13 +143,8 @@ impl<R: Row> RowWriter<R> {
     /// or a copy that cannot be written.
     pub fn resume(path: &Path, step: u64, saved: Option<&SavedRows>) -> Result<(Self, ResumedRows<R>)> {
         saved.map_or(Ok(()), |saved| saved.verify(path, step))?;
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .at("open", path)?;
+        let mut options = File::options();
+        let mut file = own_file::open(options.read(true).write(true).create(true).truncate(false), path)?;
         let bytes = std::fs::read(path).at("read", path)?;
         let header = header(R::COLUMNS);
         let mut kept = header.len();

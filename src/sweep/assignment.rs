@@ -69,6 +69,7 @@ mod tests {
             exact: true,
             validation_tokens: 1 << 12,
             floor: None,
+            memory_bytes: 0,
         };
         let mut plan = Plan::new(&recipe, &corpus, &Machine::none()).unwrap();
         plan.execution.gpu = gpus.first().copied();

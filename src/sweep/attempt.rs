@@ -9,9 +9,9 @@ use crate::ranks::signal_group;
 use crate::results::columns::Figures;
 use crate::results::folder::{METRICS, TIMING, read_summary};
 use crate::results::ledger::{CellStatus, Measured, SWEEPS};
-use crate::results::{Status, Summary};
+use crate::results::{Status, Summary, own_file};
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -148,8 +148,7 @@ impl RunningAttempt {
     /// When its files cannot be written or the process cannot be started.
     pub fn start(key: &str, attempt: u64, order: &AttemptSpec<'_>) -> Result<Self> {
         let files = Files::new(order.results, key, attempt);
-        let mut out =
-            OpenOptions::new().append(true).create(true).open(&files.out).at("create", &files.out)?;
+        let mut out = own_file::open(File::options().append(true).create(true), &files.out)?;
         // The ledger may have been deleted while a run is still writing.
         out.try_lock().map_err(|e| match e {
             TryLockError::Error(e) => Error::failed(format!("cannot lock {}: {e}", files.out.display())),
@@ -164,7 +163,8 @@ impl RunningAttempt {
         let text =
             serde_json::to_string(&line).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
         writeln!(out, "{text}").at("write", &files.out)?;
-        let err = File::create(&files.err).at("create", &files.err)?;
+        let mut options = File::options();
+        let err = own_file::open(options.write(true).create(true).truncate(true), &files.err)?;
         let (program, shown) = this_program()?;
         let mut command = Command::new(&program);
         command.arg("--results").arg(order.results).arg("run").arg(order.recipe).args(order.arguments);

@@ -53,8 +53,8 @@ pub struct Corpora(Vec<(Spec, Result<(String, Corpus)>)>);
 
 impl Corpora {
     /// Returns hash and sizes of the corpus of a recipe.
-    fn open(&mut self, recipe: &Recipe) -> Result<(String, Corpus)> {
-        let spec = data_spec(recipe);
+    fn open(&mut self, recipe: &Recipe, machine: &Machine) -> Result<(String, Corpus)> {
+        let spec = data_spec(recipe, machine);
         let at = self.0.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
             // The token streams do not depend on the window length, which is checked below.
             let opened = data::open(&spec, 0).map(|set| (set.hash.clone(), Corpus::from_dataset(&set)));
@@ -97,7 +97,7 @@ impl Cell {
         Launch::from_recipe(&recipe, environment::variables())?;
         self.recipe_hash = Some(recipe.hash());
         self.measuring = recipe.measuring();
-        let (corpus_hash, corpus) = corpora.open(&recipe)?;
+        let (corpus_hash, corpus) = corpora.open(&recipe, &machine)?;
         self.corpus_hash = Some(corpus_hash.clone());
         let plan = Plan::new(&recipe, &corpus, &machine)?;
         let device = device_class(&plan)?;
@@ -215,7 +215,7 @@ mod tests {
     fn a_key_is_hashed_from_recipe_corpus_build_device_and_measuring() {
         let dir = tempfile::tempdir().unwrap();
         let cell = cell(dir.path(), &[], "build");
-        let device = format!("cpu {}", Cpu::detect(1).instructions);
+        let device = Cpu::detect(1).class();
         let [recipe, corpus] = [&cell.recipe_hash, &cell.corpus_hash].map(|hash| hash.clone().unwrap());
         let Values { validation, metrics, .. } = cell.work.as_ref().unwrap().recipe.values();
         let measuring = format!("{} {} {}", validation.interval, validation.steps, metrics.warmup);

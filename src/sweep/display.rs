@@ -2,13 +2,13 @@
 
 use super::attempt::RunningAttempt;
 use super::axes::name_of;
-use crate::format::{short, wall_time};
+use crate::format::{printable, short, wall_time};
 use crate::results::ledger::{Attempt, CellStatus};
-use crate::results::progress::{Mode, eprint_line};
+use crate::results::progress::{Mode, eprint_line, print_event};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 /// Displays a sweep. A closed stdout or stderr never ends it.
@@ -64,7 +64,7 @@ impl Display {
         match &mut self.sink {
             Sink::Live { all, .. } => all.suspend(|| eprint_line(text)),
             Sink::Plain => eprint_line(text),
-            Sink::Json => print(&Event::Note { text }),
+            Sink::Json => print_event(&Event::Note { text }),
             Sink::Quiet => {}
         }
     }
@@ -81,7 +81,7 @@ impl Display {
     /// one.
     pub fn line(&mut self, attempt: &Attempt, done: usize, took: Option<Duration>) {
         if matches!(self.sink, Sink::Json) {
-            print(&Event::Cell { done, cells: self.cells, attempt });
+            print_event(&Event::Cell { done, cells: self.cells, attempt });
             return;
         }
         let name = self.name(attempt);
@@ -89,7 +89,7 @@ impl Display {
             match &mut self.sink {
                 Sink::Live { all, lines, .. } => {
                     let line = all.add(ProgressBar::new_spinner().with_style(line_style()));
-                    line.set_message(name);
+                    line.set_message(printable(&name).into_owned());
                     lines.insert(attempt.key.clone(), line);
                 }
                 // Cells may take hours: a log names the running one.
@@ -173,12 +173,6 @@ fn bar_style() -> ProgressStyle {
 
 fn line_style() -> ProgressStyle {
     ProgressStyle::with_template("  {wide_msg}").expect("the template is a constant that a test renders")
-}
-
-fn print(event: &Event<'_>) {
-    let text = serde_json::to_string(event).expect("an event has text keys and no map of others");
-    let mut out = std::io::stdout();
-    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use crate::machine::Machine;
 use crate::ranks::Stop;
 use crate::ranks::environment;
 use crate::recipe::{self, Layer, Recipe};
+use crate::results::atomic;
 use crate::results::folder;
 use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
 use crate::results::progress::{Mode, eprint_line};
@@ -119,7 +120,7 @@ pub fn run(request: &Request<'_>) -> Result<()> {
     std::fs::create_dir_all(&folder).at("create", &folder)?;
     // Before the lock, so that a folder that cannot be written has its own error message.
     let ignored = folder.join(".gitignore");
-    std::fs::write(&ignored, format!("/lock\n/{ATTEMPTS}/\n")).at("write", &ignored)?;
+    atomic::write(&ignored, format!("/lock\n/{ATTEMPTS}/\n").as_bytes())?;
     let _held = folder::lock(&folder)
         .map_err(|e| e.context("another sweep writes the ledger; wait for it to end, or stop it"))?;
     let (ledger, warning) = Ledger::open(request.results)?;

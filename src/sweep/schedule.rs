@@ -113,7 +113,7 @@ impl<'a> Schedule<'a> {
             .collect();
         for attempt in open.into_iter().rev() {
             let began: Option<Timestamp> = attempt.at.parse().ok();
-            let ago = began.and_then(|at| Duration::try_from(at.duration_until(Timestamp::now())).ok());
+            let ago = began.and_then(|at| Duration::try_from(at.duration_until(crate::format::now())).ok());
             let child = RunningAttempt::reattach(
                 self.policy.results,
                 &attempt.key,
@@ -377,5 +377,5 @@ impl<'a> Schedule<'a> {
 }
 
 fn now() -> String {
-    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    crate::format::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -142,6 +142,10 @@ pub fn train(
             comm.set_status(step, WRITES);
             recorder.save(rank)?;
         }
+        if saves {
+            // After the save: every read compares too, so that what was trained until now was the corpus.
+            rank.check_corpus()?;
+        }
         if stopping && at_rest && step < steps {
             return Ok(Outcome::Interrupted);
         }

@@ -13,7 +13,7 @@ use crate::recipe::Recipe;
 /// # Errors
 /// When the corpus or the plan is invalid, or needs more memory than there is.
 pub fn prepare(recipe: &Recipe, machine: &Machine) -> Result<(Plan, Programs, Dataset)> {
-    let dataset = data::open(&data_spec(recipe), recipe.values().training.seq_len)?;
+    let dataset = data::open(&data_spec(recipe, machine), recipe.values().training.seq_len)?;
     let plan = Plan::new(recipe, &Corpus::from_dataset(&dataset), machine)?;
     let programs = Programs::new(&plan)?;
     check_fits(&plan, &programs, machine)?;

@@ -409,10 +409,12 @@ impl Rank {
         let programs = Arc::clone(&self.programs);
         let limit = self.plan.intervals.validation_steps;
         let mut sums = [0.0f64, 0.0];
+        self.check_corpus()?;
         let batches = ValidationBatches::new(&dataset, self.spec(), limit)?;
         let count = batches.len();
         for (done, batch) in batches.enumerate() {
             see(done, count);
+            let batch = batch?;
             self.comm.set_status(self.done, EVALUATES);
             self.upload(&batch)?;
             self.engine.run_all(&[&programs.evaluate], 0)?;
@@ -421,6 +423,14 @@ impl Rank {
         }
         self.comm.all_reduce_sum_f64("the end of the evaluation", &mut sums)?;
         Ok(sums[0] / sums[1])
+    }
+
+    /// Checks that the files of the corpus are those that the run was begun with.
+    ///
+    /// # Errors
+    /// When one was written to, or is gone.
+    pub fn check_corpus(&self) -> Result<()> {
+        self.dataset.check_unchanged()
     }
 
     /// Returns true if this rank's parameters must equal those of every other rank.

@@ -12,6 +12,7 @@ use super::verified::TOKENIZER;
 use crate::checkpoint::{END_TOKEN_ID, Meta};
 use crate::data::Dataset;
 use crate::device::cuda::{self, Algorithms, Gpu};
+use crate::device::host_allocator::on_refusal;
 use crate::error::{Error, ErrorKind, Result};
 use crate::forecast::SMALLER;
 use crate::forecast::memory::peak_bytes;
@@ -24,12 +25,11 @@ use crate::policy::{DeviceChoice, Resume};
 use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
 use crate::recipe::Recipe;
 use crate::results::atomic;
-use crate::results::folder::ALGORITHMS;
+use crate::results::folder::{ALGORITHMS, overwrite_running};
 use crate::results::progress::{Mode, Progress};
 use crate::results::provenance::Environment;
 use crate::results::summary::HeldOutPart;
 use crate::results::{RunFolder, Status, Summary, memory, stored};
-use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -172,7 +172,10 @@ impl Run {
         log_start(&mut recorder, &context, &start, &machine, &ranks.notes)?;
 
         let failed_path = path.clone();
+        let refused_path = path.clone();
         guard.before_exit(move |error| mark_failed(&failed_path, error));
+        // In place: there may be no memory for a new summary.
+        on_refusal(move |_| _ = overwrite_running(&refused_path, Status::Oom));
         process::report_run_folder(ranks, path.clone());
         let recorder = Mutex::new(Some(recorder));
         let (loaded, algorithms) = (start.loaded.as_ref(), algorithms.as_ref());
@@ -209,7 +212,7 @@ fn note_finished(progress: &mut Progress, folder: &Path, steps: u64) {
 /// Creates the folder of a new run, with a copy of the recipe.
 fn create_folder(results: &Path, context: &RunContext) -> Result<(RunFolder, Summary)> {
     let (plan, hash) = (&context.plan, &context.recipe_hash);
-    let folder = RunFolder::create(results, &plan.name, &hash[..8], Timestamp::now())?;
+    let folder = RunFolder::create(results, &plan.name, &hash[..8], crate::format::now())?;
     folder.write_recipe(context.recipe.copy())?;
     let name = folder.name();
     Ok((folder, Summary::started(&plan.name, &name, hash, plan.steps as u64)))
@@ -221,7 +224,7 @@ fn write_provenance(folder: &RunFolder, context: &RunContext, command: Vec<Strin
     let execution = &context.plan.execution;
     let gpus: Vec<usize> = execution.gpus().collect();
     let gpu = (!gpus.is_empty()).then(|| provenance(&gpus, execution.channels)).transpose()?;
-    let environment = Environment::detect(execution.threads, Timestamp::now());
+    let environment = Environment::detect(execution.threads, crate::format::now());
     folder.write_environment(&Environment { gpu, command, ..environment })?;
     atomic::write(&folder.path().join(TOKENIZER), context.dataset.tokenizer.to_json().as_bytes())
 }

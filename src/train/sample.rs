@@ -81,6 +81,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         exact: false,
         validation_tokens: 0,
         floor: None,
+        memory_bytes: 0,
     };
     let plan = Plan::new(&recipe, &corpus, &machine)?;
     if let Some(cut) = cut_short(&plan, &tokenizer)? {

@@ -11,8 +11,10 @@ use crate::device::communicator::{Communicator, RankPhase};
 use crate::device::cpu::Pool;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
+use crate::format::printable;
 use crate::plan::Plan;
 use crate::ranks::LocalRanks;
+use crate::results::own_file;
 use crate::results::summary::Startup;
 use std::io::Write;
 use std::path::Path;
@@ -167,15 +169,16 @@ impl RankLog {
     fn open(run: &Path, rank: usize) -> Self {
         let logs = run.join("logs");
         let visible = rank > 0 && run.is_dir() && std::fs::create_dir_all(&logs).is_ok();
+        let mut options = std::fs::File::options();
         let open =
-            || std::fs::File::options().append(true).create(true).open(logs.join(format!("rank-{rank}.log")));
-        Self(visible.then(open).and_then(Result::ok))
+            || own_file::open(options.append(true).create(true), &logs.join(format!("rank-{rank}.log"))).ok();
+        Self(visible.then(open).flatten())
     }
 
     fn line(&mut self, text: &str) {
         if let Some(file) = &mut self.0 {
-            let now = jiff::Timestamp::now().strftime("%FT%TZ");
-            let _ = writeln!(file, "{now} {text}");
+            let now = crate::format::now().strftime("%FT%TZ");
+            let _ = writeln!(file, "{now} {}", printable(text).replace('\n', "\n    "));
         }
     }
 }

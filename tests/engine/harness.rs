@@ -246,7 +246,7 @@ pub fn get(engine: &Engine, slot: &str) -> Vec<f64> {
 fn open(recipe: &Recipe) -> Result<Arc<Dataset>> {
     type Opened = Mutex<BTreeMap<String, Arc<Dataset>>>;
     static OPENED: OnceLock<Opened> = OnceLock::new();
-    let (spec, seq_len) = (data_spec(recipe), recipe.values().training.seq_len);
+    let (spec, seq_len) = (data_spec(recipe, &Machine::none()), recipe.values().training.seq_len);
     let mut opened = OPENED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let key = format!("{spec:?} {seq_len}");
     if let Some(dataset) = opened.get(&key) {
@@ -264,5 +264,6 @@ fn facts(dataset: &Dataset) -> Corpus {
         exact: true,
         validation_tokens: dataset.validation.len(),
         floor: dataset.floor,
+        memory_bytes: 0,
     }
 }

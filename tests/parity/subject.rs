@@ -84,6 +84,7 @@ impl Subject {
             exact: true,
             validation_tokens: 1_000,
             floor: None,
+            memory_bytes: 0,
         };
         let mut plan = Plan::new(&recipe, &corpus, &Machine::here()).unwrap();
         change(&mut plan);

@@ -15,7 +15,14 @@ use xrun::recipe;
 
 /// A corpus of known size for a tokenizer of `vocab_size` entries.
 fn corpus(vocab_size: usize) -> Corpus {
-    Corpus { vocab_size, train_tokens: 1_000_000, exact: true, validation_tokens: 10_000, floor: Some(1.25) }
+    Corpus {
+        vocab_size,
+        train_tokens: 1_000_000,
+        exact: true,
+        validation_tokens: 10_000,
+        floor: Some(1.25),
+        memory_bytes: 0,
+    }
 }
 
 /// The plan of a built-in recipe with overrides, for any machine.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use xrun::error::ErrorKind;
 use xrun::machine::Machine;
+use xrun::ops::dropout::Site;
 use xrun::recipe;
 
 /// The message for a recipe that has to be refused.
@@ -585,4 +586,40 @@ fn misspelled_optimizers() {
       |
       = help: optimizer.name is one of "adamw", "sgd"; did you mean "sgd"?
     "###);
+}
+
+/// An element is dropped by 16 random bits: what they cannot say is refused, with the nearest rates that they can.
+#[test]
+fn rates_of_dropout_that_would_become_others() {
+    insta::assert_snapshot!(wrong("", &["model.dropout=0.99999"], &[]), @r###"
+    a rate of dropout is rounded to a multiple of 1/65536, and 0.99999 would become 0.9999847412109375
+     --> command line:1:15
+      |
+    1 | model.dropout=0.99999
+      |               ^^^^^^^
+      |
+      = help: the nearest: 0.9999847412109375
+    "###);
+    insta::assert_snapshot!(wrong("", &["model.dropout=1e-6"], &[]), @r###"
+    a rate of dropout is rounded to a multiple of 1/65536, and 1e-6 would become 0.0
+     --> command line:1:15
+      |
+    1 | model.dropout=1e-6
+      |               ^^^^
+      |
+      = help: the nearest: 0.0 and 1.52587890625e-5
+    "###);
+    let rate = |p: f64| {
+        let set = [format!("model.dropout={p:?}")];
+        let recipe = recipe::load(Path::new("quickstart"), &set, std::iter::empty(), &Machine::none());
+        recipe.map(|recipe| Site { p: recipe.values().model.dropout, seed: 0, site: 0 }.threshold())
+    };
+    let least = 1.0 / 65536.0;
+    let taken = [0.0, least, 0.001, 0.1, 0.5, 0.999, 1.0 - least];
+    assert_eq!(taken.map(|p| rate(p).unwrap()), [0, 1, 66, 6554, 32768, 65470, 65535]);
+    for refused in
+        [least / 2.0, 1.5 * least, f64::MIN_POSITIVE, 1.0 - least / 2.0, 0.99999, 1.0f64.next_down()]
+    {
+        assert!(rate(refused).is_err(), "{refused:?}");
+    }
 }

@@ -19,6 +19,8 @@ struct Probe {
     #[serde(default)]
     normalizer: Value,
     #[serde(default)]
+    decoder: Value,
+    #[serde(default)]
     model: ModelProbe,
 }
 
@@ -41,6 +43,8 @@ impl GuardedTokenizer {
         serde_json::from_str::<IgnoredAny>(json).map_err(|e| wrong(&e))?;
         let probe: Probe = serde_json::from_str(json).map_err(|e| wrong(&e))?;
         check_normalizer(&probe.normalizer).map_err(|e| wrong(&e))?;
+        check_growth("normalizer", &probe.normalizer).map_err(|e| wrong(&e))?;
+        check_growth("decoder", &probe.decoder).map_err(|e| wrong(&e))?;
         let mut without_dropout = None;
         if !probe.model.dropout.is_null() {
             let mut document: Value = serde_json::from_str(json).map_err(|e| wrong(&e))?;
@@ -145,6 +149,32 @@ fn check_normalizer(normalizer: &Value) -> Result<(), String> {
     Ok(())
 }
 
+/// How many times as long as a text a normalizer or decoder may make it. Those in use make of a space the three bytes of
+/// `▁`; a sequence of replacements that double it would take all memory.
+const MAX_GROWTH: usize = 1024;
+
+/// Checks by how much the replacements of a normalizer or decoder make a text longer at most.
+fn check_growth(what: &str, part: &Value) -> Result<(), String> {
+    match growth(part) {
+        Some(growth) if growth <= MAX_GROWTH => Ok(()),
+        _ => Err(format!("its {what} may make a text more than {MAX_GROWTH} times as long")),
+    }
+}
+
+/// Returns the most bytes that a part makes of one byte; `None` if they cannot be counted.
+fn growth(part: &Value) -> Option<usize> {
+    let parts = part["normalizers"].as_array().or(part["decoders"].as_array());
+    let mut factor =
+        parts.into_iter().flatten().try_fold(1usize, |all, part| all.checked_mul(growth(part)?))?;
+    if let Some(content) = part["content"].as_str() {
+        // An expression may match nothing, before every byte.
+        let pattern = part["pattern"]["String"].as_str().map_or(0, str::len);
+        let replaced = if pattern == 0 { 1 + content.len() } else { content.len().div_ceil(pattern) };
+        factor = factor.checked_mul(replaced.max(1))?;
+    }
+    Some(factor)
+}
+
 /// Returns the little-endian number in the first four bytes of base64.
 fn first_word(base64: &str) -> Option<u32> {
     let digit = |c: u8| match c {
@@ -193,6 +223,28 @@ mod tests {
         assert_eq!(first_word("BAAAAP///38A"), Some(4));
         assert_eq!(first_word("/////w=="), Some(u32::MAX));
         assert_eq!((first_word("AAAA"), first_word("AA=A====")), (None, None));
+    }
+
+    /// Each replacement doubles a text: 2³⁰ bytes of one.
+    #[test]
+    fn a_normalizer_that_explodes_is_refused() {
+        let replace = |pattern: Value, content: &str| serde_json::json!({"type": "Replace", "pattern": pattern, "content": content});
+        let doubled = vec![replace(serde_json::json!({"String": "a"}), "aa"); 30];
+        let long = replace(serde_json::json!({"Regex": ""}), &"a".repeat(2000));
+        for part in [serde_json::json!({"type": "Sequence", "normalizers": doubled}), long.clone()] {
+            let error = GuardedTokenizer::parse(&with(|document| document["normalizer"] = part)).unwrap_err();
+            assert!(
+                error.message().contains("its normalizer may make a text more than 1024 times"),
+                "{error}"
+            );
+        }
+        let decoders = serde_json::json!({"type": "Sequence", "decoders": [long]});
+        let error = GuardedTokenizer::parse(&with(|document| document["decoder"] = decoders)).unwrap_err();
+        assert!(error.message().contains("its decoder may"), "{error}");
+        let usual = serde_json::json!({"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "▁"}, replace(serde_json::json!({"String": " "}), "▁"),
+            replace(serde_json::json!({"Regex": " {2,}"}), "▁")]});
+        GuardedTokenizer::parse(&with(|document| document["normalizer"] = usual)).unwrap();
     }
 
     /// With dropout, a text would be encoded differently every time.

@@ -1,5 +1,6 @@
 //! Aligned, zeroed host memory.
 
+use crate::device::host_allocator::fallible;
 use crate::error::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -32,7 +33,8 @@ impl Buffer {
             return Ok(Self { start: NonNull::dangling(), bytes });
         }
         // SAFETY: the layout has a size above zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
+        let start = fallible(|| unsafe { alloc_zeroed(layout) });
+        let start = NonNull::new(start).ok_or_else(refused)?;
         Ok(Self { start, bytes })
     }
 

@@ -1,7 +1,7 @@
 //! Provenance of blocks of the inline form: a line per run or arm. Verified until a page is migrated.
 
 use super::kept::{KeptRun, Source};
-use super::provenance::{device, link};
+use super::provenance::{device, distinct, link};
 use super::scene::PageContext;
 use super::text::{code, plain, short_hash};
 use crate::format::BLANK;
@@ -112,7 +112,12 @@ fn origin(run: &KeptRun) -> (String, String) {
             (None, _) => "commit unknown".to_owned(),
         });
         parts.push(plain(build.profile.as_deref().unwrap_or("profile unknown")));
-        parts.push(plain(&device(run)));
+        let instructions: Vec<String> =
+            run.environments.iter().map(|process| format!("cpu {}", process.cpu.instructions)).collect();
+        parts.push(plain(&match &environment.gpu {
+            Some(_) => device(run),
+            None => distinct(instructions.iter().map(String::as_str)),
+        }));
         match &environment.gpu {
             Some(gpu) => parts.push(of_gpu(gpu)),
             None => parts.push(of_cpu(environment)),

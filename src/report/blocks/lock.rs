@@ -122,7 +122,7 @@ impl Lock {
         if there.as_ref() == Some(&text) || (there.is_none() && self.lines.is_empty()) {
             return Ok(());
         }
-        atomic::write(&path, text.as_bytes())
+        atomic::write_through(&path, text.as_bytes())
     }
 }
 

@@ -180,7 +180,7 @@ fn render_all(scope: &Scope<'_>, forget: &[String], form: fn(&markers::Block) ->
             checked.push(summary(block, path, true, is_changed));
         }
         if new != page.text {
-            atomic::write(path, new.as_bytes())?;
+            atomic::write_through(path, new.as_bytes())?;
         }
     }
     scope.forget(&mut lock, &found, forget)?;
@@ -247,7 +247,7 @@ fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<bool> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).at("create", folder)?;
     }
-    atomic::write(path, bytes)?;
+    atomic::write_through(path, bytes)?;
     Ok(true)
 }
 

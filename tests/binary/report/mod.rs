@@ -212,7 +212,7 @@ fn unlike_rows_are_red_until_the_block_says_so() {
     place.is_red(
         &[
             "block `runs` of `quickstart`: unlike rows in one table",
-            "device (cpu avx2, cpu avx512), training.dtype (bf16, fp32)",
+            "device (cpu avx2 (AMD EPYC, 2 threads), cpu avx512 (AMD EPYC, 2 threads)), training.dtype (bf16, fp32)",
             "across=\"device,training.dtype\"",
         ],
         false,
@@ -224,7 +224,7 @@ fn unlike_rows_are_red_until_the_block_says_so() {
     assert!(
         place
             .text("README.md")
-            .contains("Rows differ in device (cpu avx2, cpu avx512), `training.dtype` (bf16, fp32).")
+            .contains("Rows differ in device (cpu avx2 (AMD EPYC, 2 threads), cpu avx512 (AMD EPYC, 2 threads)), `training.dtype` (bf16, fp32).")
     );
     place.edit("README.md", "newest=\"all\"", "newest=\"all\" where=\"training.dtype=bf16\"");
     place.xrun(&["report"]).ended(0);

@@ -2,11 +2,13 @@
 
 mod again;
 mod by_time;
+mod corpus;
 mod damage;
 mod disk;
 mod doctor;
 mod export;
 mod failures;
+mod hostile;
 mod kills;
 mod results;
 mod resume;

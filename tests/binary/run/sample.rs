@@ -117,13 +117,16 @@ fn the_cache_changes_nothing() {
     let recipe =
         recipe::load(&run.path.join("resolved.toml"), &changes, std::iter::empty(), &Machine::here())
             .unwrap();
-    let dataset = Arc::new(data::open(&data_spec(&recipe), recipe.values().training.seq_len).unwrap());
+    let dataset = Arc::new(
+        data::open(&data_spec(&recipe, &Machine::none()), recipe.values().training.seq_len).unwrap(),
+    );
     let corpus = Corpus {
         vocab_size: dataset.tokenizer.vocab_size(),
         train_tokens: dataset.train.len(),
         exact: true,
         validation_tokens: dataset.validation.len(),
         floor: dataset.floor,
+        memory_bytes: 0,
     };
     let plan = Arc::new(Plan::new(&recipe, &corpus, &Machine::here()).unwrap());
     let pool = Arc::new(Pool::new(1).unwrap());
@@ -163,6 +166,7 @@ fn the_cache_changes_nothing() {
     };
     let (mut loss, mut count) = (0.0, 0);
     for batch in ValidationBatches::new(&dataset, spec, plan.intervals.validation_steps).unwrap() {
+        let batch = batch.unwrap();
         for t in 0..32 {
             let current = [0, 1].map(|sequence| batch.tokens[sequence * 32 + t]);
             engine.state.write(tokens, &current).unwrap();

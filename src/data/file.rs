@@ -1,0 +1,180 @@
+//! A file of a corpus: read at offsets, and the same from the first read to the last.
+//!
+//! Nothing is mapped: a mapped file that shrinks ends the process with SIGBUS, and one that is rewritten changes under
+//! the reader.
+
+use crate::error::{Error, IoContext, Result};
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Files of one corpus that are held open. Those of a larger corpus are opened for every read: a process may mostly
+/// have 1,024 open files.
+const MAX_HELD: usize = 128;
+
+/// A file that is not expected to change.
+#[derive(Debug)]
+pub(super) struct CorpusFile {
+    path: PathBuf,
+    stamp: Stamp,
+    held: Option<File>,
+}
+
+/// What changes when a file is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    bytes: u64,
+    /// The time of the last write, in seconds since 1970 and nanoseconds.
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    fn from_metadata(metadata: &Metadata) -> Self {
+        Self { bytes: metadata.len(), modified: (metadata.mtime(), metadata.mtime_nsec()) }
+    }
+}
+
+impl std::fmt::Display for Stamp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (seconds, nanoseconds) = self.modified;
+        write!(f, "{} bytes, written at ", self.bytes)?;
+        match jiff::Timestamp::new(seconds, i32::try_from(nanoseconds).unwrap_or_default()) {
+            Ok(time) => write!(f, "{time}"),
+            Err(_) => write!(f, "{seconds} s after 1970"),
+        }
+    }
+}
+
+impl CorpusFile {
+    /// Opens the files of a corpus, in order.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is no regular file.
+    pub fn open_all(paths: Vec<PathBuf>) -> Result<Vec<Self>> {
+        let hold = paths.len() <= MAX_HELD;
+        paths.into_iter().map(|path| Self::open(path, hold)).collect()
+    }
+
+    fn open(path: PathBuf, hold: bool) -> Result<Self> {
+        // Before it is opened: opening a FIFO waits for a writer.
+        let metadata = path.metadata().at("read", &path)?;
+        if !metadata.is_file() {
+            return Err(Error::usage(format!("{} is no regular file", path.display())));
+        }
+        let file = File::open(&path).at("open", &path)?;
+        let stamp = Stamp::from_metadata(&file.metadata().at("read", &path)?);
+        Ok(Self { path, stamp, held: hold.then_some(file) })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its size when it was opened.
+    pub fn bytes(&self) -> u64 {
+        self.stamp.bytes
+    }
+
+    /// Fills `out` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    /// A file that was written to since it was opened, or cannot be read.
+    pub fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let opened;
+        let file = match &self.held {
+            Some(file) => file,
+            None => {
+                opened = File::open(&self.path).at("open", &self.path)?;
+                &opened
+            }
+        };
+        let read = file.read_exact_at(out, offset);
+        // After the read: a write sets the time before it changes a byte.
+        self.compare(&file.metadata().at("read", &self.path)?)?;
+        read.at("read", &self.path)
+    }
+
+    /// Checks that the file at the path has the size and the time of its opening.
+    ///
+    /// # Errors
+    /// A file that was written to, replaced or removed.
+    pub fn check(&self) -> Result<()> {
+        self.compare(&self.path.metadata().at("read", &self.path)?)
+    }
+
+    fn compare(&self, metadata: &Metadata) -> Result<()> {
+        let now = Stamp::from_metadata(metadata);
+        if now == self.stamp {
+            return Ok(());
+        }
+        Err(Error::failed(format!(
+            "{} changed while it was in use: it had {}, and now has {now}. A run reads one corpus from its first step to \
+             its last: put the file back as it was and resume the run, or begin another",
+            self.path.display(),
+            self.stamp
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: usize) -> (tempfile::TempDir, Vec<PathBuf>) {
+        let dir = tempfile::tempdir().unwrap();
+        let paths: Vec<PathBuf> = (0..files).map(|i| dir.path().join(format!("{i:03}.txt"))).collect();
+        paths.iter().enumerate().for_each(|(i, path)| std::fs::write(path, format!("file {i:03}")).unwrap());
+        (dir, paths)
+    }
+
+    fn read(file: &CorpusFile) -> Result<String> {
+        let mut out = [0; 3];
+        file.read_exact_at(5, &mut out)?;
+        Ok(String::from_utf8(out.to_vec()).unwrap())
+    }
+
+    /// Whether files are held or opened for every read, a change is seen: by a read, and without one.
+    #[test]
+    fn a_change_is_an_error_that_names_the_file() {
+        for files in [1, MAX_HELD + 1] {
+            for change in ["overwritten", "truncated", "grown", "replaced", "removed"] {
+                let (dir, paths) = folder(files);
+                let opened = CorpusFile::open_all(paths.clone()).unwrap();
+                assert_eq!(opened[0].held.is_some(), files == 1);
+                assert_eq!(read(&opened[0]).unwrap(), "000");
+                opened[0].check().unwrap();
+                // File systems may store the time of a write in steps of 10 ms.
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                match change {
+                    "overwritten" => std::fs::write(&paths[0], "file 999").unwrap(),
+                    "truncated" => std::fs::write(&paths[0], "file").unwrap(),
+                    "grown" => std::fs::write(&paths[0], "file 000 and more").unwrap(),
+                    "replaced" => {
+                        std::fs::write(dir.path().join("other"), "file 111").unwrap();
+                        std::fs::rename(dir.path().join("other"), &paths[0]).unwrap();
+                    }
+                    _ => std::fs::remove_file(&paths[0]).unwrap(),
+                }
+                let error = opened[0].check().expect_err(change);
+                assert!(error.message().contains("000.txt"), "{change}: {error}");
+                // A file that is held stays what it was where its name now means another.
+                let own = files == 1 && ["replaced", "removed"].contains(&change);
+                assert_eq!(read(&opened[0]).is_ok_and(|text| text == "000"), own, "{change} of {files}");
+                assert!(own || read(&opened[0]).is_err(), "{change} of {files}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_and_never_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        for path in [path, PathBuf::from("/dev/zero"), dir.path().to_owned()] {
+            let error = CorpusFile::open_all(vec![path]).unwrap_err();
+            assert!(error.message().contains("no regular file"), "{error}");
+        }
+        assert!(CorpusFile::open_all(vec![dir.path().join("none")]).is_err());
+    }
+}

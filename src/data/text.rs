@@ -1,0 +1,149 @@
+//! Text of a file, read block by block.
+
+use super::file::CorpusFile;
+use crate::device::host_allocator::fallible;
+use crate::error::{Error, Result};
+use std::ops::Range;
+
+/// Bytes of text read at a time.
+pub(super) const BLOCK_BYTES: usize = 4 << 20;
+
+/// The mark of UTF-8 that some editors put first in a file.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Reads a range of a file as text, without a byte order mark.
+#[derive(Debug)]
+pub(super) struct TextReader<'f> {
+    file: &'f CorpusFile,
+    /// The bytes that are left.
+    left: Range<u64>,
+    /// The beginning of a character whose end is in the next block: at most three bytes before `left`.
+    begun: Vec<u8>,
+}
+
+impl<'f> TextReader<'f> {
+    /// Reads all of a file.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or changed.
+    pub fn whole(file: &'f CorpusFile) -> Result<Self> {
+        let mut mark = [0; BYTE_ORDER_MARK.len()];
+        let mark = &mut mark[..file.bytes().min(BYTE_ORDER_MARK.len() as u64) as usize];
+        file.read_exact_at(0, mark)?;
+        let start = if mark == BYTE_ORDER_MARK { mark.len() as u64 } else { 0 };
+        Ok(Self::range(file, start..file.bytes()))
+    }
+
+    /// Reads a range, which begins and ends between characters.
+    pub fn range(file: &'f CorpusFile, left: Range<u64>) -> Self {
+        Self { file, left, begun: Vec::new() }
+    }
+
+    /// The byte of the file that comes next.
+    pub fn at(&self) -> u64 {
+        self.left.start - self.begun.len() as u64
+    }
+
+    /// Appends the next block of at most `most` bytes to `text`; false where nothing is left.
+    ///
+    /// # Errors
+    /// Bytes that are not UTF-8, with their line; a file that cannot be read, or changed; a refused allocation.
+    pub fn append(&mut self, text: &mut String, most: usize) -> Result<bool> {
+        let length = (self.left.end - self.left.start).min(most.max(1) as u64) as usize;
+        if length == 0 {
+            return Ok(false);
+        }
+        let at = self.at();
+        let mut bytes = std::mem::take(&mut self.begun);
+        let begun = bytes.len();
+        let refused = |_| {
+            Error::does_not_fit(format!(
+                "{}: there is no memory for {length} bytes of its text at once",
+                self.file.path().display()
+            ))
+        };
+        fallible(|| bytes.try_reserve_exact(length)).map_err(refused)?;
+        fallible(|| text.try_reserve(begun + length)).map_err(refused)?;
+        bytes.resize(begun + length, 0);
+        self.file.read_exact_at(self.left.start, &mut bytes[begun..])?;
+        self.left.start += length as u64;
+        let whole = match std::str::from_utf8(&bytes) {
+            Ok(_) => bytes.len(),
+            Err(e) if e.error_len().is_none() && !self.left.is_empty() => e.valid_up_to(),
+            Err(e) => return Err(self.not_utf8(at + e.valid_up_to() as u64)),
+        };
+        self.begun = bytes.split_off(whole);
+        match String::from_utf8(bytes) {
+            Ok(block) if text.is_empty() => *text = block,
+            Ok(block) => text.push_str(&block),
+            Err(e) => return Err(self.not_utf8(at + e.utf8_error().valid_up_to() as u64)),
+        }
+        Ok(true)
+    }
+
+    /// The error of a byte that is not UTF-8. Lines count from 1.
+    fn not_utf8(&self, at: u64) -> Error {
+        let mut line = 1;
+        let mut block = vec![0; BLOCK_BYTES];
+        for start in (0..at).step_by(BLOCK_BYTES) {
+            let block = &mut block[..(at - start).min(BLOCK_BYTES as u64) as usize];
+            if let Err(e) = self.file.read_exact_at(start, block) {
+                return e;
+            }
+            line += block.iter().filter(|&&b| b == b'\n').count();
+        }
+        Error::usage(format!(
+            "{}:{line}: not UTF-8 (byte {at} of the file); convert it first",
+            self.file.path().display()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(content: &[u8]) -> (tempfile::TempDir, CorpusFile) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.txt");
+        std::fs::write(&path, content).unwrap();
+        let file = CorpusFile::open_all(vec![path]).unwrap().remove(0);
+        (dir, file)
+    }
+
+    #[test]
+    fn characters_are_whole_whatever_the_size_of_a_block() {
+        let text = "aé€😀\nzß";
+        for mark in ["", "\u{feff}"] {
+            let (_dir, file) = file(format!("{mark}{text}").as_bytes());
+            for most in 1..12 {
+                let (mut reader, mut read) = (TextReader::whole(&file).unwrap(), String::new());
+                while reader.append(&mut read, most).unwrap() {
+                    assert_eq!(reader.at(), (mark.len() + read.len()) as u64);
+                }
+                assert_eq!(read, text, "{most}");
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_errors_with_their_line() {
+        for (content, says) in [
+            (&b"fine\nnot \xff fine"[..], "a.txt:2: not UTF-8 (byte 9 "),
+            (b"\xef\xbb\xbfa\n\n\xc3", "a.txt:3: not UTF-8 (byte 6 "),
+            (b"\xe2\x82", "a.txt:1: not UTF-8 (byte 0 "),
+        ] {
+            let (_dir, file) = file(content);
+            for most in [1, 2, 100] {
+                let (mut reader, mut read) = (TextReader::whole(&file).unwrap(), String::new());
+                let error = loop {
+                    match reader.append(&mut read, most) {
+                        Ok(more) => assert!(more, "{says}"),
+                        Err(error) => break error,
+                    }
+                };
+                assert!(error.message().contains(says), "{says}: {error}");
+            }
+        }
+    }
+}
