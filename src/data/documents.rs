@@ -274,7 +274,10 @@ fn parts(source: usize, file: &CorpusFile, separator: Option<&str>) -> Result<Sc
         }
         // The end of a block may be the beginning of a separator.
         let kept = if more { separator.len() - 1 } else { 0 };
-        let end = text.floor_char_boundary(text.len().saturating_sub(kept)).max(start);
+        let mut end = text.len().saturating_sub(kept).max(start);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
         part.add(&text[start..end], at + start as u64);
         text.drain(..end);
         at += end as u64;

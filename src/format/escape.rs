@@ -55,7 +55,7 @@ mod tests {
         let value = serde_json::json!({"a\u{9b}": ["\u{1b}[0m \u{202e} \u{7f} é\n", "\r\n"]});
         for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
             let harmless = harmless_json(&text);
-            assert!(!harmless.contains(|c| acts(c)), "{harmless}");
+            assert!(!harmless.contains(acts), "{harmless}");
             assert_eq!(serde_json::from_str::<serde_json::Value>(&harmless).unwrap(), value);
         }
     }
