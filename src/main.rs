@@ -68,7 +68,7 @@ fn train(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
     })?;
     // Only rank 0 has a folder. Its plots are drawn from the files, however the run ended.
     let Some(folder) = ended.folder else { return ended.outcome };
-    let drawn = plots::render(folder.path());
+    let drawn = ranks.finish_after("draws plots", || plots::render(folder.path()));
     ended.outcome?;
     drawn.map_err(|e| Error::failed(format!("the run is complete, its plots are not: {e}")))?;
     eprint_line(&format!("results in {}", folder.path().display()));

@@ -2,6 +2,7 @@
 
 use super::END_OF_TEXT;
 use crate::error::{Error, IoContext, Result};
+use crate::liveness::report_progress;
 use memmap2::Mmap;
 use rayon::prelude::*;
 use serde::Deserialize;
@@ -39,6 +40,7 @@ impl Source {
 
     /// The file as text. Line numbers in the error count from 1.
     fn text(&self) -> Result<&str> {
+        report_progress();
         std::str::from_utf8(self.bytes()).map_err(|e| {
             let line = 1 + self.bytes()[..e.valid_up_to()].iter().filter(|&&b| b == b'\n').count();
             Error::usage(format!(

@@ -3,6 +3,7 @@
 use super::documents::Documents;
 use super::tokenizer::Tokenizer;
 use crate::error::Result;
+use crate::liveness::report_progress;
 use rayon::prelude::*;
 use std::borrow::Cow;
 
@@ -56,8 +57,10 @@ fn flush(
     tokenizer: &Tokenizer,
     sink: &mut dyn FnMut(&[u32]) -> Result<()>,
 ) -> Result<()> {
-    let encoded: Vec<Vec<u32>> =
-        group.par_iter().map(|u| tokenizer.encode(&u.text)).collect::<Result<_>>()?;
+    let encoded: Vec<Vec<u32>> = group
+        .par_iter()
+        .map(|u| tokenizer.encode(&u.text).inspect(|_| report_progress()))
+        .collect::<Result<_>>()?;
     for (unit, tokens) in group.drain(..).zip(encoded) {
         if unit.opens {
             sink(&[tokenizer.end_token()])?;

@@ -3,6 +3,7 @@
 use super::stories::{self, Split, grammar, story};
 use super::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
+use crate::liveness::report_progress;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
@@ -71,6 +72,7 @@ pub(super) fn generate(seed: u64, split: Split, at_least: usize, tokenizer: &Tok
     loop {
         let chunk: Vec<_> = (next..next + STORY_CHUNK).into_par_iter().map(encode).collect::<Result<_>>()?;
         next += STORY_CHUNK;
+        report_progress();
         for story in chunk {
             out.tokens.extend(story.tokens);
             out.tokens.push(end);

@@ -1,6 +1,7 @@
 //! A stream of token ids, in memory or memory-mapped, read by range.
 
 use crate::error::{Error, Result};
+use crate::liveness::report_progress;
 use memmap2::Mmap;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -166,6 +167,7 @@ impl Stream {
                     )));
                 }
                 let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+                report_progress();
                 Ok(*blake3::hash(&bytes).as_bytes())
             })
             .collect::<Result<_>>()?;
