@@ -102,7 +102,7 @@ pub fn supervise(
     let server = Server::start(&group, std::mem::take(&mut workers.connections), timeout, on_disconnect)?;
     // No rank works in this process.
     let _watchdog = Watchdog::start(&group, Vec::new(), timeout)?;
-    let (mut stop_sent, mut ended_at) = (false, None);
+    let (mut stop_sent, mut ended_at): (bool, Option<Instant>) = (false, None);
     while !workers.poll(&group)? {
         if stop.requested() && !stop_sent {
             stop_sent = true;
@@ -116,13 +116,11 @@ pub fn supervise(
                 );
             }
         }
-        match ended_at {
-            // Aborted, or rank 0 has ended: the other ranks have nothing left to wait for.
-            None if group.abort_reason().is_some() || !workers.is_running(0) => {
-                ended_at = Some(Instant::now());
-            }
-            Some(at) if Instant::elapsed(&at) > GRACE + EXIT_TIMEOUT => workers.kill(),
-            _ => {}
+        // Aborted, or rank 0 has nothing left to do: no rank has anything left to wait for.
+        let is_over = group.abort_reason().is_some() || group.is_finished(0) || !workers.is_running(0);
+        ended_at = is_over.then(|| ended_at.unwrap_or_else(Instant::now));
+        if ended_at.is_some_and(|at| at.elapsed() > GRACE + EXIT_TIMEOUT) {
+            workers.kill();
         }
         std::thread::sleep(POLL_INTERVAL);
     }

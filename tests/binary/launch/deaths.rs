@@ -112,7 +112,7 @@ fn a_rank_that_hangs_is_found_and_named() {
         for rank in [2, 0] {
             let place = Place::new();
             let fault = format!("hang {rank} 5");
-            let launched = long(launcher, &place, &["parallelism.timeout_s=1"], &[("XRUN_FAULT", &fault)]);
+            let launched = long(launcher, &place, &["parallelism.timeout_s=3"], &[("XRUN_FAULT", &fault)]);
             let all = launched.processes();
             let launched = launched.ends_within(2 * SOON);
             are_gone(&all, SOON);
@@ -127,7 +127,7 @@ fn a_rank_that_hangs_is_found_and_named() {
 fn a_stopped_process_is_found_and_ended() {
     for launcher in [Launcher::Process, Launcher::Env] {
         let place = Place::new();
-        let mut launched = long(launcher, &place, &["parallelism.timeout_s=1"], &[]);
+        let mut launched = long(launcher, &place, &["parallelism.timeout_s=3"], &[]);
         launched.trained(&place, 3);
         let all = launched.processes();
         let stopped = launched.process_of(1);
@@ -199,7 +199,7 @@ fn a_stopped_rank_0_does_not_keep_the_others_waiting() {
 fn a_single_rank_that_hangs_is_ended() {
     for stopped in [false, true] {
         let place = Place::new();
-        let arguments = [&LONG[..], &["parallelism.timeout_s=1"]].concat();
+        let arguments = [&LONG[..], &["parallelism.timeout_s=3"]].concat();
         let mut launched = Launcher::Thread.start(&place, 1, &arguments, &[("XRUN_FAULT", "hang 0 15")]);
         if stopped {
             launched.trained(&place, 14);
