@@ -19,6 +19,7 @@ pub mod exec;
 pub mod forecast;
 pub mod format;
 pub mod ir;
+pub mod liveness;
 pub mod machine;
 pub mod metrics;
 pub mod model;

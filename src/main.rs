@@ -78,7 +78,8 @@ fn train(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
     })?;
     // Only rank 0 has a folder. Its plots are drawn from the files, however the run ended.
     let Some(folder) = ended.folder else { return ended.outcome };
-    let drawn = if draws { plots::render(folder.path()).map(drop) } else { Ok(()) };
+    let drawn = ranks
+        .finish_after("draws plots", || if draws { plots::render(folder.path()).map(drop) } else { Ok(()) });
     ended.outcome?;
     drawn.map_err(|e| Error::failed(format!("the run is complete, its plots are not: {e}")))
 }

@@ -24,34 +24,36 @@ use source::Source;
 const MAY_USE: &[(&str, &str)] = &[
     ("error", ""),
     ("format", ""),
+    // What long work reports and watchdogs read.
+    ("liveness", ""),
     ("policy", ""),
     ("suggest", ""),
     // The table of metrics: columns, headings, units.
     ("metrics", ""),
-    ("device", "error"),
+    ("device", "liveness error"),
     ("machine", "device suggest error"),
     ("ir", "device error"),
     ("ops", "ir device error"),
     ("optim", "ops ir device error"),
     ("passes", "ops ir device policy error"),
-    ("exec", "passes ir device policy error"),
+    ("exec", "passes ir device policy liveness error"),
     ("check", "exec passes ops ir device policy error"),
     // The names that predictions may use; the names and hyperparameters of optimizers.
     ("recipe", "optim metrics machine policy suggest error"),
     // Allocations whose refusal is an error.
-    ("data", "device error"),
+    ("data", "device liveness error"),
     ("plan", "recipe data optim machine device policy error"),
     ("model", "data checkpoint plan exec passes optim ops ir device policy format error"),
     ("forecast", "model plan machine exec passes ir device policy format error"),
     ("results", "metrics format error"),
-    ("checkpoint", "error"),
+    ("checkpoint", "liveness error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
-    ("ranks", "results recipe machine device policy error"),
+    ("ranks", "results recipe machine device policy liveness error"),
     // The names and classes of keys, for columns and for what makes two rows alike.
-    ("report", "results recipe metrics suggest format error"),
+    ("report", "results recipe metrics suggest liveness format error"),
     (
         "train",
-        "ranks checkpoint results metrics forecast model plan data recipe machine exec ir device policy format error",
+        "ranks checkpoint results metrics forecast model plan data recipe machine exec ir device policy liveness format error",
     ),
     ("sweep", "train ranks results metrics forecast model plan data recipe machine device format error"),
     // The signals of runs, and the absolute paths of a recipe.

@@ -7,6 +7,7 @@
 use super::fs::Fs;
 use super::tensors::{TensorView, check_name};
 use crate::error::{Error, IoContext, Result};
+use crate::liveness::report_progress;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -40,6 +41,7 @@ pub(crate) fn write(fs: &dyn Fs, path: &Path, tensors: &[TensorView]) -> Result<
         for chunk in bytes.chunks(CHUNK) {
             hasher.update_rayon(chunk);
             file.write_all(chunk).at("write", path)?;
+            report_progress();
         }
         Ok(())
     };
@@ -155,7 +157,10 @@ fn hash(file: &mut File, bytes: u64) -> std::io::Result<blake3::Hash> {
     loop {
         match file.read(&mut buffer) {
             Ok(0) => return Ok(hasher.finalize()),
-            Ok(n) => hasher.update_rayon(&buffer[..n]),
+            Ok(n) => {
+                report_progress();
+                hasher.update_rayon(&buffer[..n])
+            }
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(e) => return Err(e),
         };

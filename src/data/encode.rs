@@ -4,6 +4,7 @@ use super::documents::Documents;
 use super::text::BLOCK_BYTES;
 use super::tokenizer::Tokenizer;
 use crate::error::Result;
+use crate::liveness::report_progress;
 use rayon::prelude::*;
 
 /// Text encoded before the results are handed on: bounds memory, and leaves enough work for every core.
@@ -68,8 +69,10 @@ fn flush(
     tokenizer: &Tokenizer,
     sink: &mut dyn FnMut(&[u32]) -> Result<()>,
 ) -> Result<()> {
-    let encoded: Vec<Vec<u32>> =
-        group.par_iter().map(|u| tokenizer.encode(&u.text)).collect::<Result<_>>()?;
+    let encoded: Vec<Vec<u32>> = group
+        .par_iter()
+        .map(|u| tokenizer.encode(&u.text).inspect(|_| report_progress()))
+        .collect::<Result<_>>()?;
     for (unit, tokens) in group.drain(..).zip(encoded) {
         if unit.opens {
             sink(&[tokenizer.end_token()])?;

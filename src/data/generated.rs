@@ -3,6 +3,7 @@
 use super::stories::{self, Split, grammar, story};
 use super::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
+use crate::liveness::report_progress;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
@@ -83,6 +84,7 @@ pub(super) fn generate(
     loop {
         let chunk: Vec<_> = (next..next + STORY_CHUNK).into_par_iter().map(encode).collect::<Result<_>>()?;
         next += STORY_CHUNK;
+        report_progress();
         for mut story in chunk {
             story.tokens.push(end);
             sink(&story.tokens)?;

@@ -2,6 +2,7 @@
 
 use super::file::CorpusFile;
 use crate::error::{Error, Result};
+use crate::liveness::report_progress;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
@@ -229,6 +230,7 @@ impl Stream {
             .map(|i| {
                 let tokens = self.tokens_below(i * CHUNK..self.len.min((i + 1) * CHUNK), vocab)?;
                 let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+                report_progress();
                 Ok(*blake3::hash(&bytes).as_bytes())
             })
             .collect::<Result<_>>()?;

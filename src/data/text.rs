@@ -3,6 +3,7 @@
 use super::file::CorpusFile;
 use crate::device::host_allocator::fallible;
 use crate::error::{Error, Result};
+use crate::liveness::report_progress;
 use std::ops::Range;
 
 /// Bytes of text read at a time.
@@ -66,6 +67,7 @@ impl<'f> TextReader<'f> {
         fallible(|| text.try_reserve(begun + length)).map_err(refused)?;
         bytes.resize(begun + length, 0);
         self.file.read_exact_at(self.left.start, &mut bytes[begun..])?;
+        report_progress();
         self.left.start += length as u64;
         let whole = match std::str::from_utf8(&bytes) {
             Ok(_) => bytes.len(),

@@ -12,6 +12,7 @@ use crate::device::gpu::{DevicePtr, Queue};
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
 use crate::ir::{CpuNode, GpuNode, Home, Node, Phase, Program, SlotId, State, TensorId};
+use crate::liveness::report_progress;
 use crate::policy::Placement;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -217,6 +218,7 @@ impl Engine {
             inputs.extend(node.inputs.iter().map(|&i| self.address(section, i)));
             outputs.extend(node.outputs.iter().map(|&o| self.address(section, o)));
             self.issue(program, node, &inputs, &outputs)?;
+            report_progress();
             after(&Ran { program, node, at, outputs: &outputs, device: &self.device })?;
             for &block in &memory.deaths[at] {
                 if self.poison {

@@ -15,6 +15,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Largest header in bytes.
@@ -91,21 +92,22 @@ impl Connection {
         self.flush()
     }
 
-    /// Receives a frame.
+    /// Receives a frame. Calls `arrived` whenever some of its bytes have arrived: a large frame takes long.
     ///
     /// # Errors
     /// When the other end is gone, or sends an invalid frame ([`io::ErrorKind::InvalidData`]).
-    pub fn receive<T: DeserializeOwned>(&mut self) -> io::Result<(T, Vec<u8>)> {
+    pub fn receive<T: DeserializeOwned>(&mut self, arrived: impl FnMut()) -> io::Result<(T, Vec<u8>)> {
+        let mut reader = ReportingReader { connection: self, arrived };
         let (mut header_bytes, mut body_bytes) = ([0; 4], [0; 8]);
-        self.read_exact(&mut header_bytes)?;
-        self.read_exact(&mut body_bytes)?;
+        reader.read_exact(&mut header_bytes)?;
+        reader.read_exact(&mut body_bytes)?;
         let (header_bytes, body_bytes) = (u32::from_le_bytes(header_bytes), u64::from_le_bytes(body_bytes));
         if header_bytes > MAX_HEADER || body_bytes > MAX_BODY {
             return Err(invalid_frame(format!("a frame of {header_bytes} + {body_bytes} bytes")));
         }
-        let header = self.read_bytes(u64::from(header_bytes))?;
+        let header = read_bytes(&mut reader, u64::from(header_bytes))?;
         let header = serde_json::from_slice(&header).map_err(|e| invalid_frame(e.to_string()))?;
-        Ok((header, self.read_bytes(body_bytes)?))
+        Ok((header, read_bytes(&mut reader, body_bytes)?))
     }
 
     /// Receives a handshake message, a short frame without a body, from a peer that is not authenticated yet.
@@ -148,13 +150,24 @@ impl Connection {
         }
         Ok(())
     }
+}
 
-    /// Reads so many bytes. Memory grows with the bytes that arrive, not with the length that a header
-    /// claims.
-    fn read_bytes(&mut self, bytes: u64) -> io::Result<Vec<u8>> {
-        let mut all = Vec::with_capacity(bytes.min(1 << 20) as usize);
-        let read = self.take(bytes).read_to_end(&mut all)?;
-        if read as u64 == bytes { Ok(all) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+/// Reads so many bytes. Memory grows with the bytes that arrive, not with the length that a header claims.
+fn read_bytes(reader: &mut impl Read, bytes: u64) -> io::Result<Vec<u8>> {
+    let mut all = Vec::with_capacity(bytes.min(1 << 20) as usize);
+    let read = reader.take(bytes).read_to_end(&mut all)?;
+    if read as u64 == bytes { Ok(all) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Reads a connection and calls `arrived` after each part.
+struct ReportingReader<'a, F> {
+    connection: &'a mut Connection,
+    arrived: F,
+}
+
+impl<F: FnMut()> Read for ReportingReader<'_, F> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.connection.read(buffer).inspect(|_| (self.arrived)())
     }
 }
 
@@ -174,6 +187,18 @@ impl Write for Connection {
     }
 }
 
+/// Sends a message without a body, unless another is being sent, whose bytes say as much.
+///
+/// # Errors
+/// When the other end is gone.
+pub(super) fn send_if_idle(connection: &Mutex<Connection>, message: &impl Serialize) -> io::Result<()> {
+    match connection.try_lock() {
+        Ok(mut connection) => connection.send(message, &[]),
+        Err(TryLockError::Poisoned(connection)) => connection.into_inner().send(message, &[]),
+        Err(TryLockError::WouldBlock) => Ok(()),
+    }
+}
+
 fn invalid_frame(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("received an invalid frame: {why}"))
 }
@@ -186,6 +211,8 @@ pub(super) enum RankMessage {
     Collective { name: String, kind: PayloadKind },
     /// Publishes the status of the rank.
     Status { step: u64, phase: RankPhase },
+    /// The rank has worked on since its last message: the bytes themselves say so.
+    Progress,
     /// Carries an exit report in the body.
     ExitReport,
     /// Aborts the run.
@@ -202,6 +229,8 @@ pub(super) enum ServerMessage {
     Aborted { kind: ErrorKind, reason: String },
     /// Request to save and stop.
     Stop,
+    /// The process of the server runs: the bytes themselves say so.
+    Heartbeat,
 }
 
 impl ServerMessage {

@@ -29,15 +29,16 @@ impl std::fmt::Debug for ExitGuard {
 }
 
 impl ExitGuard {
-    /// Arms a guard that exits the process [`GRACE`] after the run of `comm` is aborted.
-    pub fn arm(comm: &Arc<dyn Communicator>) -> Self {
+    /// Arms a guard that exits the process [`GRACE`] after the run of `comm` is aborted; if `prints`, with
+    /// the reason on stderr.
+    pub fn arm(comm: &Arc<dyn Communicator>, prints: bool) -> Self {
         let guard = Self::default();
-        let (for_hook, rank) = (guard.clone(), comm.rank());
+        let for_hook = guard.clone();
         comm.on_abort(Box::new(move |error| {
             let error = error.clone();
             std::thread::spawn(move || {
                 std::thread::sleep(GRACE);
-                for_hook.exit(rank, &error);
+                for_hook.exit(prints, &error);
             });
         }));
         guard
@@ -53,12 +54,11 @@ impl ExitGuard {
         self.0.disarmed.store(true, Ordering::SeqCst);
     }
 
-    fn exit(&self, rank: usize, error: &Error) {
+    fn exit(&self, prints: bool, error: &Error) {
         if self.0.disarmed.swap(true, Ordering::SeqCst) {
             return;
         }
-        // Of several processes, only that of rank 0 prints the error.
-        if rank == 0 {
+        if prints {
             eprint_line(&format!("error: {error}"));
         }
         if let Some(hook) = self.0.hook.lock().unwrap_or_else(PoisonError::into_inner).take() {

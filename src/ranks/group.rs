@@ -51,16 +51,18 @@ pub(super) struct RankStatus {
     pub phase: RankPhase,
     /// Name of the collective that the rank waits in; `None` between collectives.
     pub waits_in: Option<String>,
-    /// When this status was set.
+    /// When this status was set, or progress was last shown in it.
     pub since: Instant,
 }
 
 impl fmt::Display for RankStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.waits_in {
-            Some(collective) => write!(f, "waits in {collective}, at step {}", self.step),
-            None => write!(f, "{}, at step {}", self.phase.as_str(), self.step),
+            Some(collective) => write!(f, "waits in {collective}")?,
+            None => f.write_str(self.phase.as_str())?,
         }
+        // Step 0 is before and after training.
+        if self.step > 0 { write!(f, ", at step {}", self.step) } else { Ok(()) }
     }
 }
 
@@ -146,6 +148,15 @@ impl Group {
     /// Stores the status of a rank; see [`Communicator::set_status`].
     pub(super) fn set_status(&self, rank: usize, step: u64, phase: RankPhase) {
         self.lock().ranks[rank] = RankStatus { step, phase, waits_in: None, since: Instant::now() };
+    }
+
+    /// Notes that a rank works on: the watchdog counts its silence from here.
+    pub(super) fn progressed(&self, rank: usize) {
+        let status = &mut self.lock().ranks[rank];
+        // In a collective it waits for others.
+        if status.waits_in.is_none() {
+            status.since = Instant::now();
+        }
     }
 
     /// Returns true if the rank has reported that it is finished.
@@ -251,7 +262,10 @@ impl Communicator for LocalCommunicator {
     }
 
     fn abort(&self, error: &Error) {
-        self.group.abort_for_rank(self.rank, error);
+        // Nobody waits for the only rank of a run, which has its error already.
+        if self.group.world_size > 1 {
+            self.group.abort_for_rank(self.rank, error);
+        }
     }
 
     fn abort_reason(&self) -> Option<Error> {

@@ -2,8 +2,8 @@
 
 use super::environment::RankAssignment;
 use super::rendezvous::{self, Secret};
-use super::{ExitGuard, Group, OnDisconnect, RemoteCommunicator, Server, Stop, Watchdog};
-use crate::device::communicator::{Communicator, SingleRank};
+use super::{ExitGuard, Group, OnDisconnect, Peer, RemoteCommunicator, Server, Stop, Watchdog};
+use crate::device::communicator::{Communicator, RankPhase};
 use crate::error::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,6 +20,8 @@ pub struct LocalRanks {
     first_on_machine: usize,
     /// Notes for the log on how the ranks were found.
     pub notes: Vec<String>,
+    /// True if a parent prints the error of the run.
+    has_parent: bool,
     // Fields are dropped in order: the watchdog before the server closes its connections.
     _watchdog: Option<Watchdog>,
     _server: Option<Server>,
@@ -32,19 +34,11 @@ impl LocalRanks {
     /// # Errors
     /// When no thread can be started.
     pub fn threads(world: usize, timeout: Duration) -> Result<Self> {
-        if world == 1 {
-            return Ok(Self::single());
-        }
         let group = Group::new(world);
         let local = |rank| -> Arc<dyn Communicator> { Arc::new(group.local(rank)) };
         let mut ranks = Self::from_communicators((0..world).map(local).collect());
         ranks.watch(&group, timeout)?;
         Ok(ranks)
-    }
-
-    /// Creates a run of one rank.
-    pub fn single() -> Self {
-        Self::from_communicators(vec![Arc::new(SingleRank)])
     }
 
     /// One rank whose group is in another process; `on_machine` ranks are on this machine, of which it has
@@ -53,8 +47,13 @@ impl LocalRanks {
         Self { on_machine, first_on_machine: index, ..Self::from_communicators(vec![comm]) }
     }
 
+    /// Leaves it to the parent of this process to print why a run was aborted.
+    pub(super) fn with_parent(self) -> Self {
+        Self { has_parent: true, ..self }
+    }
+
     /// Returns the rank of a process that an external launcher started, once all ranks have connected. Rank 0
-    /// has the group and the watchdog.
+    /// has the group and the watchdog; the others watch the process of rank 0.
     ///
     /// # Errors
     /// When ranks do not connect within `timeout`, or contradict each other.
@@ -68,14 +67,13 @@ impl LocalRanks {
             assignment;
         let (rank, world_size) = (*rank, *world_size);
         let mut ranks = if world_size == 1 {
-            Self::single()
+            Self::threads(1, timeout)?
         } else if rank == 0 {
             Self::serve_group(assignment, secret, timeout, stop)?
         } else {
             let connection = rendezvous::join(assignment, secret, timeout, stop)?;
-            let stop = stop.clone();
-            let comm =
-                RemoteCommunicator::new(rank, world_size, connection, "rank 0", move || stop.request())?;
+            let (server, stop) = (Peer { name: "rank 0", timeout, watched: true }, stop.clone());
+            let comm = RemoteCommunicator::new(rank, world_size, connection, server, move || stop.request())?;
             return Ok(Self::remote(Arc::new(comm), *local_world_size, *local_rank));
         };
         ranks.notes.push(format!("rank {rank} of {world_size}, started by {launcher}"));
@@ -99,7 +97,7 @@ impl LocalRanks {
                 group.abort_for_rank(rank, &Error::failed(gone));
             }
         });
-        let server = Server::start(&group, connections, on_disconnect)?;
+        let server = Server::start(&group, connections, timeout, on_disconnect)?;
         let comm = Arc::new(group.local(0));
         let mut ranks = Self::remote(comm, assignment.local_world_size, assignment.local_rank);
         ranks.watch(&group, timeout)?;
@@ -109,13 +107,13 @@ impl LocalRanks {
 
     fn from_communicators(comms: Vec<Arc<dyn Communicator>>) -> Self {
         let on_machine = comms.len();
-        let (first_on_machine, notes) = (0, Vec::new());
-        Self { comms, on_machine, first_on_machine, notes, _watchdog: None, _server: None }
+        let (first_on_machine, notes, has_parent) = (0, Vec::new(), false);
+        Self { comms, on_machine, first_on_machine, notes, has_parent, _watchdog: None, _server: None }
     }
 
     fn watch(&mut self, group: &Arc<Group>, timeout: Duration) -> Result<()> {
-        let watchdog = Watchdog::start(group, timeout);
-        self._watchdog = Some(watchdog.map_err(|e| Error::failed(format!("cannot watch ranks: {e}")))?);
+        let here = self.comms.iter().map(|comm| comm.rank()).collect();
+        self._watchdog = Some(Watchdog::start(group, here, timeout)?);
         Ok(())
     }
 
@@ -156,10 +154,30 @@ impl LocalRanks {
     /// # Errors
     /// The error of `body`.
     pub fn abort_on_error<T>(&self, body: impl FnOnce(&ExitGuard) -> Result<T>) -> Result<T> {
-        let guard = ExitGuard::arm(self.first());
+        let guard = ExitGuard::arm(self.first(), !self.has_parent);
         let result = body(&guard).inspect_err(|e| self.first().abort(e));
         guard.disarm();
         result
+    }
+
+    /// Runs what is left to do after training, of which the watchdog expects progress too, and reports the
+    /// rank finished. `what` completes a sentence that begins with the rank: "draws plots". An error does not
+    /// abort the run.
+    pub fn finish_after<T>(&self, what: &'static str, body: impl FnOnce() -> T) -> T {
+        // In a run that was aborted, nobody waits for this rank any more.
+        let guard = self.first().abort_reason().is_none().then(|| {
+            self.first().set_status(0, RankPhase::working(what));
+            ExitGuard::arm(self.first(), !self.has_parent)
+        });
+        let result = body();
+        self.finish();
+        guard.inspect(ExitGuard::disarm);
+        result
+    }
+
+    /// Reports the first rank of this process finished.
+    pub(super) fn finish(&self) {
+        self.first().set_status(0, RankPhase::Finished);
     }
 
     /// Runs `body` once per rank of this process, and returns the result of the first of them.

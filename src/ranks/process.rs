@@ -6,7 +6,7 @@
 //! and exits.
 
 use super::exit_guard::GRACE;
-use super::{Connection, Group, LocalRanks, OnDisconnect, RemoteCommunicator, Server, Stop, Watchdog};
+use super::{Connection, Group, LocalRanks, OnDisconnect, Peer, RemoteCommunicator, Server, Stop, Watchdog};
 use crate::device::communicator::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use serde::de::DeserializeOwned;
@@ -55,6 +55,8 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 struct WorkerInit<R> {
     rank: usize,
     world: usize,
+    /// Time without progress after which the parent ends the run.
+    timeout: Duration,
     /// The request, which this module does not interpret.
     request: R,
 }
@@ -91,16 +93,16 @@ pub fn supervise(
     mark_failed: impl Fn(&Path, &Error),
 ) -> Result<()> {
     let group = Group::new(world);
-    let mut workers = Workers::start(request, world)?;
+    let mut workers = Workers::start(request, world, timeout)?;
     let disconnected: Arc<Mutex<Vec<(usize, Instant)>>> = Arc::default();
     let on_disconnect: OnDisconnect = Arc::new({
         let disconnected = Arc::clone(&disconnected);
         move |rank| disconnected.lock().unwrap_or_else(PoisonError::into_inner).push((rank, Instant::now()))
     });
-    let server = Server::start(&group, std::mem::take(&mut workers.connections), on_disconnect)?;
-    let _watchdog =
-        Watchdog::start(&group, timeout).map_err(|e| Error::failed(format!("cannot watch ranks: {e}")))?;
-    let (mut stop_sent, mut ended_at) = (false, None);
+    let server = Server::start(&group, std::mem::take(&mut workers.connections), timeout, on_disconnect)?;
+    // No rank works in this process.
+    let _watchdog = Watchdog::start(&group, Vec::new(), timeout)?;
+    let (mut stop_sent, mut ended_at): (bool, Option<Instant>) = (false, None);
     while !workers.poll(&group)? {
         if stop.requested() && !stop_sent {
             stop_sent = true;
@@ -114,13 +116,11 @@ pub fn supervise(
                 );
             }
         }
-        match ended_at {
-            // Aborted, or rank 0 has ended: the other ranks have nothing left to wait for.
-            None if group.abort_reason().is_some() || !workers.is_running(0) => {
-                ended_at = Some(Instant::now());
-            }
-            Some(at) if Instant::elapsed(&at) > GRACE + EXIT_TIMEOUT => workers.kill(),
-            _ => {}
+        // Aborted, or rank 0 has nothing left to do: no rank has anything left to wait for.
+        let is_over = group.abort_reason().is_some() || group.is_finished(0) || !workers.is_running(0);
+        ended_at = is_over.then(|| ended_at.unwrap_or_else(Instant::now));
+        if ended_at.is_some_and(|at| at.elapsed() > GRACE + EXIT_TIMEOUT) {
+            workers.kill();
         }
         std::thread::sleep(POLL_INTERVAL);
     }
@@ -145,7 +145,7 @@ struct Workers {
 }
 
 impl Workers {
-    fn start(request: &impl Serialize, world: usize) -> Result<Self> {
+    fn start(request: &impl Serialize, world: usize, timeout: Duration) -> Result<Self> {
         let failed = |rank: usize, e: std::io::Error| Error::failed(format!("cannot start rank {rank}: {e}"));
         let (program, shown) = this_program()?;
         let mut all = Self { children: Vec::with_capacity(world), connections: Vec::with_capacity(world) };
@@ -163,7 +163,9 @@ impl Workers {
                 .spawn()
                 .map_err(|e| failed(rank, e))?;
             all.children.push((child, None));
-            connection.send(&WorkerInit { rank, world, request }, &[]).map_err(|e| failed(rank, e))?;
+            connection
+                .send(&WorkerInit { rank, world, timeout, request }, &[])
+                .map_err(|e| failed(rank, e))?;
             all.connections.push((rank, connection));
         }
         Ok(all)
@@ -260,6 +262,7 @@ pub fn run_worker<R: DeserializeOwned>(run: impl FnOnce(R, &LocalRanks, &Stop) -
             Err(e) => (Some(e.kind()), e.message().to_owned()),
         };
         send(&ranks, &ExitReport::Ended { kind, message });
+        ranks.finish();
         result
     });
     // The parent prints the error.
@@ -271,7 +274,7 @@ fn receive_init<R: DeserializeOwned>() -> Result<(R, LocalRanks, Stop)> {
     let stdin = std::io::stdin().as_fd().try_clone_to_owned();
     let stdin = stdin.map_err(|e| Error::failed(format!("cannot open the connection to the parent: {e}")))?;
     let mut connection = Connection::Unix(UnixStream::from(stdin));
-    let (init, _) = connection.receive::<WorkerInit<R>>().map_err(|e| {
+    let (init, _) = connection.receive::<WorkerInit<R>>(|| {}).map_err(|e| {
         Error::usage(format!("`xrun {WORKER}` is started by xrun itself (no request on stdin: {e})"))
     })?;
     #[cfg(target_os = "linux")]
@@ -284,11 +287,12 @@ fn receive_init<R: DeserializeOwned>() -> Result<(R, LocalRanks, Stop)> {
     }
     let stop = Stop::on_signals()?;
     let for_comm = stop.clone();
-    let comm = RemoteCommunicator::new(init.rank, init.world, connection, "the launcher", move || {
-        for_comm.request()
+    let parent = Peer { name: "the launcher", timeout: init.timeout, watched: false };
+    let comm = RemoteCommunicator::new(init.rank, init.world, connection, parent, move || {
+        for_comm.request();
     })?;
     let comm: Arc<dyn Communicator> = Arc::new(comm);
-    let ranks = LocalRanks::remote(comm, init.world, init.rank);
+    let ranks = LocalRanks::remote(comm, init.world, init.rank).with_parent();
     Ok((init.request, ranks, stop))
 }
 

@@ -1,32 +1,53 @@
 //! Communicator of a rank whose group is in another process.
 
-use super::connection::{Connection, RankMessage, ServerMessage, decode_result, encode_contribution};
+use super::connection::{
+    Connection, RankMessage, ServerMessage, decode_result, encode_contribution, send_if_idle,
+};
 use super::group::with_rank;
+use super::poll::{Poll, interval};
 use crate::device::communicator::{AbortHook, CollectiveResult, Communicator, Contribution, RankPhase};
 use crate::error::{Error, Result};
+use crate::liveness::parts_done;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Communicator of a rank that reaches its group over a connection.
 pub struct RemoteCommunicator {
     rank: usize,
     world_size: usize,
-    connection: Mutex<Connection>,
+    connection: Arc<Mutex<Connection>>,
+    /// Second handle of the connection: closing it wakes a thread that reads or writes.
+    handle: Connection,
     results: Mutex<Receiver<CollectiveResult>>,
     shared: Arc<Shared>,
+    // Dropped after the connection is closed.
+    _polls: Vec<Poll>,
 }
 
-/// State shared with the thread that reads the connection.
-#[derive(Default)]
+/// The other end of a connection, as the rank sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer<'a> {
+    /// Its name in errors.
+    pub name: &'a str,
+    /// Time without progress after which the run fails; this rank reports its progress more often.
+    pub timeout: Duration,
+    /// True if its silence for that time ends this rank. A parent may be suspended together with a terminal.
+    pub watched: bool,
+}
+
+/// State shared with the threads that read and watch the connection.
 struct Shared(Mutex<State>);
 
-#[derive(Default)]
 struct State {
     finished: bool,
     step: u64,
     aborted: Option<Error>,
     hooks: Vec<AbortHook>,
+    /// When the last bytes arrived.
+    heard: Instant,
 }
 
 impl fmt::Debug for RemoteCommunicator {
@@ -39,8 +60,8 @@ impl fmt::Debug for RemoteCommunicator {
 }
 
 impl RemoteCommunicator {
-    /// Starts to read a connection to the server of a group. `server` names it in errors; `stop` is called
-    /// when it requests to save and stop.
+    /// Starts to read a connection to the server of a group, and to report to it the progress of this
+    /// process. `stop` is called when the server requests to save and stop.
     ///
     /// # Errors
     /// When no thread or handle is available.
@@ -48,28 +69,38 @@ impl RemoteCommunicator {
         rank: usize,
         world_size: usize,
         connection: Connection,
-        server: &str,
+        server: Peer<'_>,
         stop: impl Fn() + Send + 'static,
     ) -> Result<Self> {
-        let failed = |e| Error::failed(format!("cannot listen to {server}: {e}"));
-        let read_half = connection.try_clone().map_err(failed)?;
+        let failed = |e| Error::failed(format!("cannot listen to {}: {e}", server.name));
+        let (read_half, handle) =
+            (connection.try_clone().map_err(failed)?, connection.try_clone().map_err(failed)?);
         let (sender, results) = channel();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared::new());
         let state = Arc::clone(&shared);
-        let lost = Error::failed(format!("{server} is gone: the connection to it was closed"));
-        let listen = move || match read_messages(read_half, &sender, &stop) {
+        let lost = Error::failed(format!("{} is gone: the connection to it was closed", server.name));
+        let listen = move || match read_messages(read_half, &sender, &state, &stop) {
             // Once this rank is finished, the server may close the connection.
             None if state.lock().finished => {}
             error => state.abort(&error.unwrap_or(lost)),
         };
         std::thread::Builder::new().name("xrun-read".to_owned()).spawn(listen).map_err(failed)?;
-        Ok(Self {
-            rank,
-            world_size,
-            connection: Mutex::new(connection),
-            results: Mutex::new(results),
-            shared,
-        })
+        let connection = Arc::new(Mutex::new(connection));
+        let every = interval(server.timeout);
+        let mut polls =
+            vec![Poll::start("xrun-progress", every, report(Arc::clone(&connection))).map_err(failed)?];
+        if server.watched {
+            let closes = handle.try_clone().map_err(failed)?;
+            let look = watch(server, Arc::clone(&shared), closes);
+            polls.push(Poll::start("xrun-watch", every, look).map_err(failed)?);
+        }
+        Ok(Self { rank, world_size, connection, handle, results: Mutex::new(results), shared, _polls: polls })
+    }
+
+    /// Closes the connection.
+    #[cfg(test)]
+    pub(super) fn close(&self) {
+        self.handle.close();
     }
 
     fn send(&self, header: &RankMessage, body: &[u8]) -> Result<()> {
@@ -81,14 +112,54 @@ impl RemoteCommunicator {
     }
 }
 
+/// Returns what reports the progress of this process over the connection.
+fn report(connection: Arc<Mutex<Connection>>) -> impl FnMut(Duration) -> ControlFlow<()> + Send + 'static {
+    let mut parts = parts_done();
+    move |_| {
+        let now_done = parts_done();
+        if std::mem::replace(&mut parts, now_done) == now_done {
+            return ControlFlow::Continue(());
+        }
+        let sent = send_if_idle(&connection, &RankMessage::Progress);
+        if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+}
+
+/// Returns what aborts the run of this rank when nothing arrives from the server for too long, and closes the
+/// connection, so that a thread that waits for the server gets the error.
+fn watch(
+    server: Peer<'_>,
+    shared: Arc<Shared>,
+    connection: Connection,
+) -> impl FnMut(Duration) -> ControlFlow<()> + Send + 'static {
+    let (name, timeout) = (server.name.to_owned(), server.timeout);
+    move |suspended| {
+        let (silent, finished) = {
+            let state = shared.lock();
+            (state.heard.elapsed(), state.finished)
+        };
+        if finished || silent <= timeout + suspended {
+            return ControlFlow::Continue(());
+        }
+        shared.abort(&Error::failed(format!(
+            "no sign of the process of {name} for {:.0} s: it is suspended, or its machine does not answer. If it is only \
+             slow, raise parallelism.timeout_s",
+            silent.as_secs_f64()
+        )));
+        connection.close();
+        ControlFlow::Break(())
+    }
+}
+
 /// Handles messages until the connection ends. Returns the reason for the end, if one was given.
 fn read_messages(
     mut connection: Connection,
     results: &Sender<CollectiveResult>,
+    shared: &Shared,
     stop: &impl Fn(),
 ) -> Option<Error> {
     loop {
-        match connection.receive::<ServerMessage>() {
+        match connection.receive::<ServerMessage>(|| shared.lock().heard = Instant::now()) {
             Ok((ServerMessage::Result { kind, lengths }, body)) => match decode_result(kind, &lengths, &body)
             {
                 // The receiver is gone if this rank is being dropped.
@@ -97,6 +168,7 @@ fn read_messages(
             },
             Ok((ServerMessage::Aborted { kind, reason }, _)) => return Some(Error::new(kind, reason)),
             Ok((ServerMessage::Stop, _)) => stop(),
+            Ok((ServerMessage::Heartbeat, _)) => {}
             Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
                 return Some(Error::failed(e.to_string()));
             }
@@ -106,6 +178,11 @@ fn read_messages(
 }
 
 impl Shared {
+    fn new() -> Self {
+        let (aborted, hooks) = (None, Vec::new());
+        Self(Mutex::new(State { finished: false, step: 0, aborted, hooks, heard: Instant::now() }))
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -180,6 +257,6 @@ impl Communicator for RemoteCommunicator {
 
 impl Drop for RemoteCommunicator {
     fn drop(&mut self) {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner).close();
+        self.handle.close();
     }
 }

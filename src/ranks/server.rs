@@ -1,12 +1,16 @@
 //! Serves ranks in other processes: runs their collectives in the group, and sends them results and aborts.
 
-use super::connection::{Connection, RankMessage, ServerMessage, decode_contribution, encode_result};
+use super::connection::{
+    Connection, RankMessage, ServerMessage, decode_contribution, encode_result, send_if_idle,
+};
 use super::group::Group;
+use super::poll::{Poll, interval};
 use crate::device::communicator::Contribution;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -16,8 +20,8 @@ use std::time::Duration;
 /// take almost none of it, except to a rank that does not read.
 const ABORT_SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Server of the ranks behind connections. Each has two threads: one reads its messages, one waits in
-/// collectives for it.
+/// Server of the ranks behind connections. Each has three threads: one reads its messages, one waits in
+/// collectives for it, one sends it heartbeats, so that it can tell that this process runs.
 pub struct Server {
     group: Arc<Group>,
     connections: Arc<Connections>,
@@ -25,6 +29,7 @@ pub struct Server {
     handles: Vec<Connection>,
     exit_reports: Arc<ExitReports>,
     readers: Vec<JoinHandle<()>>,
+    _heartbeats: Vec<Poll>,
 }
 
 /// Exit reports by rank.
@@ -40,17 +45,19 @@ impl fmt::Debug for Server {
 pub type OnDisconnect = Arc<dyn Fn(usize) + Send + Sync>;
 
 impl Server {
-    /// Starts to serve connections, each given with its rank.
+    /// Starts to serve connections, each given with its rank, and to send heartbeats that suit `timeout`.
     ///
     /// # Errors
     /// When no thread or handle is available.
     pub fn start(
         group: &Arc<Group>,
         connections: Vec<(usize, Connection)>,
+        timeout: Duration,
         on_disconnect: OnDisconnect,
     ) -> Result<Self> {
         let failed = |e: std::io::Error| Error::failed(format!("cannot serve ranks: {e}"));
         let (mut writers, mut handles, mut readers) = (Vec::new(), Vec::new(), Vec::new());
+        let mut heartbeats = Vec::with_capacity(connections.len());
         let exit_reports: Arc<ExitReports> = Arc::default();
         for (rank, connection) in connections {
             let read_half = connection.try_clone().map_err(failed)?;
@@ -70,12 +77,19 @@ impl Server {
             readers.push(spawn("read", Box::new(move || reader.run(read_half)))?);
             let (group, answers) = (Arc::clone(group), Arc::clone(&writer));
             spawn("collect", Box::new(move || run_collectives(&group, rank, &calls, &answers)))?;
+            let to = Arc::clone(&writer);
+            let beat = move |_| {
+                let sent = send_if_idle(&to, &ServerMessage::Heartbeat);
+                if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            };
+            heartbeats.push(Poll::start("xrun-heartbeat", interval(timeout), beat).map_err(failed)?);
             writers.push(writer);
         }
         let connections = Arc::new(Connections { writers, sending_abort: Mutex::default() });
         let for_abort = Arc::clone(&connections);
         group.on_abort(Box::new(move |error| for_abort.send_abort(error)));
-        Ok(Self { group: Arc::clone(group), connections, handles, exit_reports, readers })
+        let group = Arc::clone(group);
+        Ok(Self { group, connections, handles, exit_reports, readers, _heartbeats: heartbeats })
     }
 
     /// Waits until the ranks have closed all connections, and returns the last exit report of a rank.
@@ -167,12 +181,13 @@ impl Reader {
     fn run(&self, mut connection: Connection) {
         let (group, rank) = (&self.group, self.rank);
         loop {
-            match connection.receive::<RankMessage>() {
+            match connection.receive::<RankMessage>(|| group.progressed(rank)) {
                 Ok((RankMessage::Collective { name, kind }, body)) => match decode_contribution(kind, body) {
                     Ok(contribution) => drop(self.calls.send((name, contribution))),
                     Err(e) => group.abort_for_rank(rank, &Error::failed(e.to_string())),
                 },
                 Ok((RankMessage::Status { step, phase }, _)) => group.set_status(rank, step, phase),
+                Ok((RankMessage::Progress, _)) => {}
                 Ok((RankMessage::ExitReport, report)) => {
                     let mut reports = self.exit_reports.lock().unwrap_or_else(PoisonError::into_inner);
                     reports.insert(rank, report);

@@ -1,9 +1,10 @@
 //! Collectives and aborts between ranks of one process and of several.
 
 use super::connection::{PayloadKind, RankMessage};
-use super::{Connection, Group, OnDisconnect, RemoteCommunicator, Server};
+use super::{Connection, Group, OnDisconnect, Peer, RemoteCommunicator, Server, Watchdog};
 use crate::device::communicator::{Communicator, RankPhase};
 use crate::error::Error;
+use crate::liveness::report_progress;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -11,6 +12,9 @@ use std::time::{Duration, Instant};
 
 /// A group, its ranks, and the server of those behind connections.
 type Ranks = (Arc<Group>, Vec<Arc<dyn Communicator>>, Option<Server>);
+
+const TIMEOUT: Duration = Duration::from_secs(600);
+const GROUP: Peer<'_> = Peer { name: "the group", timeout: TIMEOUT, watched: true };
 
 /// Groups of four ranks: all local, all remote, and one local of four.
 fn groups() -> Vec<Ranks> {
@@ -29,13 +33,13 @@ fn remote(locals: usize) -> Ranks {
     for rank in locals..4 {
         let (here, there) = pair();
         connections.push((rank, here));
-        ranks.push(Arc::new(RemoteCommunicator::new(rank, 4, there, "the group", || {}).unwrap()));
+        ranks.push(Arc::new(RemoteCommunicator::new(rank, 4, there, GROUP, || {}).unwrap()));
     }
     let weak = Arc::downgrade(&group);
     let on_disconnect: OnDisconnect = Arc::new(move |rank| {
         weak.upgrade().into_iter().for_each(|group| group.abort_for_rank(rank, &Error::failed("gone")));
     });
-    let server = Server::start(&group, connections, on_disconnect).unwrap();
+    let server = Server::start(&group, connections, TIMEOUT, on_disconnect).unwrap();
     (group, ranks, Some(server))
 }
 
@@ -167,7 +171,7 @@ fn the_reason_of_an_abort_is_sent_before_connections_are_closed() {
 fn a_rank_that_does_not_read_does_not_block_the_server() {
     let (here, mut there) = pair();
     let group = Group::new(2);
-    let server = Server::start(&group, vec![(1, here)], Arc::new(|_| {})).unwrap();
+    let server = Server::start(&group, vec![(1, here)], TIMEOUT, Arc::new(|_| {})).unwrap();
     let values = vec![0.0f32; 16 << 20];
     let header = RankMessage::Collective { name: "gradients".to_owned(), kind: PayloadKind::SumF32 };
     thread::scope(|scope| {
@@ -223,8 +227,8 @@ fn ranks_in_different_collectives_are_told_so() {
 fn the_server_can_request_a_stop() {
     let (here, there) = pair();
     let (sender, asked) = std::sync::mpsc::channel();
-    let _rank = RemoteCommunicator::new(0, 1, there, "the group", move || sender.send(()).unwrap()).unwrap();
-    let server = Server::start(&Group::new(1), vec![(0, here)], Arc::new(|_| {})).unwrap();
+    let _rank = RemoteCommunicator::new(0, 1, there, GROUP, move || sender.send(()).unwrap()).unwrap();
+    let server = Server::start(&Group::new(1), vec![(0, here)], TIMEOUT, Arc::new(|_| {})).unwrap();
     server.request_stop();
     asked.recv_timeout(Duration::from_secs(30)).unwrap();
 }
@@ -234,8 +238,63 @@ fn an_invalid_frame_aborts_the_run_and_allocates_nothing() {
     use std::io::Write;
     let (here, mut there) = pair();
     let group = Group::new(1);
-    let _server = Server::start(&group, vec![(0, here)], Arc::new(|_| {})).unwrap();
+    let _server = Server::start(&group, vec![(0, here)], TIMEOUT, Arc::new(|_| {})).unwrap();
     there.write_all(&[0xff; 12]).unwrap();
     assert!(group.wait_for_abort(Duration::from_secs(30)));
     assert!(group.abort_reason().unwrap().message().contains("invalid frame"), "{:?}", group.abort_reason());
+}
+
+/// Nothing arrives over a connection that stays open: the process at its other end is suspended.
+#[test]
+fn a_rank_ends_itself_when_its_server_is_silent() {
+    let timeout = Duration::from_millis(300);
+    for watched in [true, false] {
+        let (_here, there) = pair();
+        let server = Peer { name: "rank 0", timeout, watched };
+        let rank = RemoteCommunicator::new(1, 2, there, server, || {}).unwrap();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| rank.barrier("the end").unwrap_err());
+            thread::sleep(4 * timeout);
+            assert_eq!(waits.is_finished() || rank.abort_reason().is_some(), watched);
+            rank.close();
+            let said = waits.join().unwrap();
+            assert_eq!(said.message().contains("no sign of the process of rank 0 for "), watched, "{said}");
+        });
+    }
+}
+
+#[test]
+fn heartbeats_keep_a_rank_that_waits_for_another() {
+    let timeout = Duration::from_secs(2);
+    let (here, there) = pair();
+    let group = Group::new(2);
+    let _server = Server::start(&group, vec![(1, here)], timeout, Arc::new(|_| {})).unwrap();
+    let server = Peer { name: "rank 0", timeout, watched: true };
+    let rank = RemoteCommunicator::new(1, 2, there, server, || {}).unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| rank.barrier("the end"));
+        thread::sleep(timeout + timeout / 2);
+        group.local(0).barrier("the end").unwrap();
+        waits.join().unwrap().unwrap();
+    });
+}
+
+/// A rank behind a connection and one of this process: both work on a part that takes longer than the
+/// timeout.
+#[test]
+fn work_that_reports_progress_is_no_hang() {
+    let timeout = Duration::from_secs(1);
+    let (here, there) = pair();
+    let group = Group::new(2);
+    let _server = Server::start(&group, vec![(1, here)], timeout, Arc::new(|_| {})).unwrap();
+    let peer = Peer { name: "rank 0", timeout, watched: true };
+    let rank = RemoteCommunicator::new(1, 2, there, peer, || {}).unwrap();
+    let _watchdog = Watchdog::start(&group, vec![0], timeout).unwrap();
+    let began = Instant::now();
+    while began.elapsed() < 3 * timeout {
+        report_progress();
+        thread::sleep(timeout / 100);
+    }
+    assert_eq!(group.abort_reason().map(|e| e.to_string()), None);
+    assert_eq!(rank.abort_reason().map(|e| e.to_string()), None);
 }

@@ -60,13 +60,4 @@ impl Communicator for TimedCommunicator {
     fn on_abort(&self, hook: AbortHook) {
         self.inner.on_abort(hook);
     }
-
-    // Passed on, since a single rank copies nothing.
-    fn all_reduce_sum_f32(&self, name: &str, values: &mut [f32]) -> Result<()> {
-        self.timed(|inner| inner.all_reduce_sum_f32(name, values))
-    }
-
-    fn all_reduce_sum_f64(&self, name: &str, values: &mut [f64]) -> Result<()> {
-        self.timed(|inner| inner.all_reduce_sum_f64(name, values))
-    }
 }

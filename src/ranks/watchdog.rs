@@ -1,62 +1,47 @@
 //! Finds ranks that hang: alive, and without a change of status for longer than the recipe allows.
 
 use super::group::{Group, RankStatus};
+use super::poll::{Poll, interval};
 use crate::device::communicator::RankPhase;
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::liveness::parts_done;
 use std::fmt::Write;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Watches a group from its own thread until it is dropped.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// Dropped to stop the thread.
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _poll: Poll,
 }
 
 impl Watchdog {
-    /// Starts a thread that aborts the run of a group when the status of a rank has not changed for longer
-    /// than `timeout`.
+    /// Starts a thread that aborts the run of a group when a rank has shown no progress for longer than
+    /// `timeout`: neither a change of status, nor bytes over its connection, nor, for the ranks `here` that
+    /// work in this process, a part of work that this process reports.
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn start(group: &Arc<Group>, timeout: Duration) -> std::io::Result<Self> {
-        let (stop, stopped) = channel();
+    pub fn start(group: &Arc<Group>, here: Vec<usize>, timeout: Duration) -> Result<Self> {
         let group = Arc::clone(group);
-        let interval = (timeout / 10).clamp(Duration::from_millis(20), Duration::from_secs(1));
-        let watch = move || {
-            let (mut checked, mut suspended) = (Instant::now(), Duration::ZERO);
-            while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                // A process that was suspended (SIGSTOP, a sleeping laptop) received nothing during that
-                // time, which counts against no rank.
-                let overslept = checked.elapsed().saturating_sub(2 * interval);
-                suspended = if overslept.is_zero() {
-                    suspended.saturating_sub(interval)
-                } else {
-                    suspended + overslept
-                };
-                checked = Instant::now();
-                if let Some(reason) = find_hang(&group.statuses(), Instant::now(), timeout + suspended) {
+        let mut parts = parts_done();
+        let look = move |suspended| {
+            let now_done = parts_done();
+            if std::mem::replace(&mut parts, now_done) != now_done {
+                here.iter().for_each(|rank| group.progressed(*rank));
+            }
+            match find_hang(&group.statuses(), Instant::now(), timeout + suspended) {
+                None => ControlFlow::Continue(()),
+                Some(reason) => {
                     group.abort(&Error::failed(reason));
-                    return;
+                    ControlFlow::Break(())
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("xrun-watchdog".to_owned()).spawn(watch)?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for Watchdog {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread was printed when it happened.
-            let _ = thread.join();
-        }
+        let poll = Poll::start("xrun-watchdog", interval(timeout), look);
+        let poll = poll.map_err(|e| Error::failed(format!("cannot watch ranks: {e}")))?;
+        Ok(Self { _poll: poll })
     }
 }
 
@@ -136,7 +121,7 @@ mod tests {
     #[test]
     fn a_rank_that_hangs_aborts_the_run_and_is_named() {
         let group = Group::new(2);
-        let watchdog = Watchdog::start(&group, Duration::from_millis(60)).unwrap();
+        let watchdog = Watchdog::start(&group, Vec::new(), Duration::from_millis(60)).unwrap();
         group.set_status(1, 3, COMPUTES);
         let error = group.local(0).barrier("the end of step 3").unwrap_err();
         assert!(error.message().contains("no sign of rank 1"), "{error}");

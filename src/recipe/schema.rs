@@ -208,7 +208,7 @@ sections! {
         /// Steps between comparisons of the parameters of all ranks; 0 compares only before saves and at the
         /// end.
         check_interval: usize = 100; Bookkeeping, count(0, MAX_STEP_COUNT), "1000" => unit("optimizer steps");
-        /// Time without a heartbeat of a rank after which the run fails; also the time limit for ranks to
+        /// Time without progress of a rank after which the run fails; also the time limit for ranks to
         /// find each other at the start.
         timeout_s: f64 = 600.0; Bookkeeping, number(Excluded(0.0), Included(1e9)), "60.0" => unit("s");
     }

@@ -5,6 +5,7 @@ use super::series::{Points, Scale, pad, robust_range, smooth, window};
 use super::theme::{Hue, THEMES};
 use crate::error::{IoContext, Result};
 use crate::format::short;
+use crate::liveness::report_progress;
 use crate::results::atomic;
 use crate::results::folder::{METRICS, PLOTS, TIMING, read_summary};
 use crate::results::rows::{self, MetricsRow, Phase, TimingRow};
@@ -49,6 +50,7 @@ pub fn draw(run: &Path) -> Result<Vec<Picture>> {
     let mut pictures = Vec::new();
     for (name, figure) in figures.iter().filter_map(|(name, figure)| Some((name, figure.as_ref()?))) {
         for theme in &THEMES {
+            report_progress();
             pictures.push(Picture { name, theme: theme.name, svg: chart::svg(figure, theme)? });
         }
     }
@@ -68,6 +70,7 @@ pub fn render(run: &Path) -> Result<Vec<PathBuf>> {
     for picture in &pictures {
         let mut write = |extension, bytes: &[u8]| {
             let path = run.join(picture.file(extension));
+            report_progress();
             atomic::write(&path, bytes).map(|()| paths.push(path))
         };
         write("svg", picture.svg.as_bytes())?;

@@ -6,6 +6,7 @@ use crate::device::{DType, Elem, Real};
 use crate::error::Result;
 use crate::exec::Engine;
 use crate::ir::{Init, Param};
+use crate::liveness::report_progress;
 use std::sync::Arc;
 
 /// Sets parameters and the optimizer's slots to their initial values, and the compute copy to the rounded
@@ -16,6 +17,7 @@ use std::sync::Arc;
 pub fn initialize(engine: &mut Engine, seed: u64) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     for (index, param) in layout.params.iter().enumerate() {
+        report_progress();
         match layout.precision.master {
             DType::F64 => fill::<f64>(engine, param, index, seed)?,
             _ => fill::<f32>(engine, param, index, seed)?,

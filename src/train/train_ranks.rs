@@ -2,6 +2,7 @@
 
 use super::context::{RankZero, RunContext};
 use super::gauges::Gauges;
+use super::phase::WRITES;
 use super::rank::Rank;
 use super::recorder::Recorder;
 use super::start_message::StartMessage;
@@ -121,7 +122,8 @@ fn train_rank(
     }
     comm.barrier("the end of the run")?;
     rank.shutdown()?;
-    comm.set_status(rank.done(), RankPhase::Finished);
+    // Rank 0 has its files to close and its plots to draw.
+    comm.set_status(rank.done(), if comm.rank() == 0 { WRITES } else { RankPhase::Finished });
     Ok(outcome)
 }
 

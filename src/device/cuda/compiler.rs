@@ -5,6 +5,7 @@ use super::libraries::Nvidia;
 use super::sources::{headers, source};
 use crate::device::gpu::Kernel;
 use crate::error::{Error, IoContext, Result};
+use crate::liveness::report_progress;
 use cudarc::nvrtc::sys;
 use rayon::prelude::*;
 use std::collections::BTreeSet;
@@ -106,7 +107,7 @@ impl Compiler {
     /// # Errors
     /// When one does not compile: the log of the compiler.
     pub fn compile_all(&self, units: &[TranslationUnit]) -> Result<Vec<Vec<u8>>> {
-        units.par_iter().map(|unit| self.compile(unit)).collect()
+        units.par_iter().map(|unit| self.compile(unit).inspect(|_| report_progress())).collect()
     }
 
     /// Returns the command-line options of NVRTC for a translation unit.

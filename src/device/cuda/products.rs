@@ -10,6 +10,7 @@ use super::stream::Stream;
 use crate::device::gpu::{Product, ProductShape, Properties, fallback_kernel};
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
+use crate::liveness::report_progress;
 use cudarc::cublaslt::sys::cublasLtMatmulAlgo_t;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -96,6 +97,7 @@ impl Products {
         let mut timed = false;
         for shape in missing {
             timed |= self.choose(bench, &shape, &mut matrices)?;
+            report_progress();
         }
         if let Some(path) = self.file().filter(|_| timed) {
             // A table that cannot be kept costs time at the next start, not this run.

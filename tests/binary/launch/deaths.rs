@@ -1,10 +1,11 @@
 //! A rank that dies, hangs, or finds no memory: the run ends soon, says which and where, and leaves nobody
 //! behind.
 
-use super::launched::{LAUNCHERS, LaunchedRanks, Launcher, Member, signal};
+use super::launched::{LAUNCHERS, LaunchedRanks, Launcher, Member, signal, signal_if_there};
 use crate::place::{Place, SOON, are_gone};
 use std::time::Duration;
 use xrun::results::Status;
+use xrun::results::rows::{self, Phase, TimingRow};
 
 /// Long enough to be struck in the middle.
 const LONG: [&str; 4] =
@@ -111,7 +112,7 @@ fn a_rank_that_hangs_is_found_and_named() {
         for rank in [2, 0] {
             let place = Place::new();
             let fault = format!("hang {rank} 5");
-            let launched = long(launcher, &place, &["parallelism.timeout_s=1"], &[("XRUN_FAULT", &fault)]);
+            let launched = long(launcher, &place, &["parallelism.timeout_s=3"], &[("XRUN_FAULT", &fault)]);
             let all = launched.processes();
             let launched = launched.ends_within(2 * SOON);
             are_gone(&all, SOON);
@@ -126,7 +127,7 @@ fn a_rank_that_hangs_is_found_and_named() {
 fn a_stopped_process_is_found_and_ended() {
     for launcher in [Launcher::Process, Launcher::Env] {
         let place = Place::new();
-        let mut launched = long(launcher, &place, &["parallelism.timeout_s=1"], &[]);
+        let mut launched = long(launcher, &place, &["parallelism.timeout_s=3"], &[]);
         launched.trained(&place, 3);
         let all = launched.processes();
         let stopped = launched.process_of(1);
@@ -171,4 +172,105 @@ fn even_a_stopped_child_ends_with_its_parent() {
     signal(launched.process_of(2), "STOP");
     signal(launched.members[0].id(), "KILL");
     are_gone(&all, SOON + Duration::from_secs(1));
+}
+
+/// Rank 0 holds the watchdog, and cannot watch itself: the others see that its process is silent.
+#[test]
+fn a_stopped_rank_0_does_not_keep_the_others_waiting() {
+    let place = Place::new();
+    let mut launched = long(Launcher::Env, &place, &["parallelism.timeout_s=2"], &[]);
+    launched.trained(&place, 3);
+    signal(launched.process_of(0), "STOP");
+    let zero = LaunchedRanks { launcher: Launcher::Env, members: vec![launched.members.remove(0)] };
+    let launched = launched.ends_within(2 * SOON);
+    for member in &launched.members {
+        assert_eq!(member.code, Some(1), "{}", member.stderr);
+        assert!(member.stderr.contains("no sign of the process of rank 0 for "), "{}", member.stderr);
+    }
+    // Awake again, it finds the others gone.
+    signal(zero.members[0].id(), "CONT");
+    let zero = zero.ends_within(2 * SOON);
+    assert_eq!(zero.members[0].code, Some(1), "{}", zero.said());
+    says(&place, &zero, Status::Failed, &["its process is gone"]);
+}
+
+/// A run of one rank is watched too, asked to stop or not.
+#[test]
+fn a_single_rank_that_hangs_is_ended() {
+    for stopped in [false, true] {
+        let place = Place::new();
+        let arguments = [&LONG[..], &["parallelism.timeout_s=3"]].concat();
+        let mut launched = Launcher::Thread.start(&place, 1, &arguments, &[("XRUN_FAULT", "hang 0 15")]);
+        if stopped {
+            launched.trained(&place, 14);
+            signal(launched.members[0].id(), "TERM");
+        }
+        let launched = launched.ends_within(2 * SOON);
+        assert_eq!(launched.members[0].code, Some(1), "{}", launched.said());
+        says(&place, &launched, Status::Failed, &["no sign of rank 0 for ", "rank 0 computes, at step 15"]);
+    }
+}
+
+/// The run is complete, and its rank 0 stopped while it draws: the parent waits no longer than for a rank
+/// that trains.
+#[test]
+fn a_rank_0_that_is_stopped_while_it_draws_is_ended() {
+    for _ in 0..20 {
+        let place = Place::new();
+        let quick = ["tiny.toml", "parallelism.timeout_s=2", "training.steps=6", "generation.interval=0"];
+        let mut launched = Launcher::Process.start(&place, 2, &quick, &[]);
+        let run = launched.trained(&place, 1);
+        let zero = launched.process_of(0);
+        let drawn = run.path.join("plots/loss-light.svg");
+        while !drawn.exists() && !launched.members[0].is_over() {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        signal_if_there(zero, "STOP");
+        let all = launched.processes();
+        let launched = launched.ends_within(2 * SOON);
+        are_gone(&all, SOON);
+        assert_eq!(run.summary().status, Status::Ok, "{}", launched.said());
+        if launched.members[0].code == Some(0) {
+            // It had drawn everything before it could be stopped.
+            continue;
+        }
+        assert_eq!(launched.members[0].code, Some(1), "{}", launched.said());
+        assert!(launched.said().contains("no sign of rank 0 for "), "{}", launched.said());
+        assert!(launched.said().contains("rank 0 draws plots"), "{}", launched.said());
+        return;
+    }
+    panic!("rank 0 was never stopped while it drew");
+}
+
+/// Long work shows progress: neither a step, nor an evaluation, nor reading a corpus is taken for a hang.
+#[test]
+fn work_that_takes_longer_than_the_timeout_is_no_hang() {
+    const TIMEOUT_MS: f64 = 1500.0;
+    let one_step = ["tiny.toml", "training.steps=1", "generation.interval=0", "validation.steps=0"];
+    let trained = |launcher: Launcher, world, micro_steps: usize, held_out: usize, timeout_ms: f64| {
+        let place = Place::new();
+        let more = [
+            format!("training.accumulation={micro_steps}"),
+            format!("data.validation_tokens={held_out}"),
+            format!("parallelism.timeout_s={}", timeout_ms / 1e3),
+        ];
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
+        launcher.trains(&place, world, &[&one_step[..], &more].concat());
+        let timing: Vec<TimingRow> = rows::read(&place.run().path.join("timing.csv")).unwrap();
+        let took = |evaluates: bool| {
+            let rows = timing.iter().filter(|row| (row.phase == Phase::Eval) == evaluates);
+            rows.map(|row| row.step_ms).fold(0.0, f64::max)
+        };
+        (took(false), took(true))
+    };
+    let (few, little) = (20, 20_000);
+    let (step_ms, evaluation_ms) = trained(Launcher::Thread, 1, few, little, 600_000.0);
+    // Enough to take three times the timeout on this machine, as busy as it is now.
+    let scaled = |size: usize, took_ms: f64| (size as f64 * (3.0 * TIMEOUT_MS / took_ms).max(1.0)) as usize;
+    let (many, much) = (scaled(few, step_ms), scaled(little, evaluation_ms));
+    for (launcher, world) in [(Launcher::Thread, 1), (Launcher::Process, 2)] {
+        let (step_ms, evaluation_ms) = trained(launcher, world, many, much, TIMEOUT_MS);
+        let shortest = step_ms.min(evaluation_ms);
+        assert!(shortest > TIMEOUT_MS, "too quick to show anything: {step_ms} ms, {evaluation_ms} ms");
+    }
 }

@@ -2,6 +2,10 @@
 
 use super::launched::{Launcher, Member, port};
 use crate::place::{Place, SOON};
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const QUICK: [&str; 3] = ["tiny.toml", "training.steps=4", "generation.samples=0"];
 
@@ -177,4 +181,98 @@ fn workers_are_not_for_people() {
     member.ends();
     assert_eq!(member.code, Some(2));
     let _ = Launcher::Process;
+}
+
+/// Each side names the cause, early and at its end.
+#[test]
+fn another_secret_is_named_on_both_sides() {
+    let place = Place::new();
+    let port = port().to_string();
+    let arguments =
+        [&QUICK[..], &["parallelism.launcher=env", "parallelism.world_size=2", "parallelism.timeout_s=3"]]
+            .concat();
+    let start = |rank: &'static str, secret: &'static str| {
+        let variables = [&torchrun(rank, "2", &port)[..], &[("XRUN_SECRET", secret)]].concat();
+        Member::start(&place, &arguments, &variables)
+    };
+    let mut members = [start("0", "one"), start("1", "another")];
+    members.iter_mut().for_each(Member::ends);
+    for (member, other) in members.iter().zip(["rank 1", "rank 0"]) {
+        assert_eq!(member.code, Some(1), "{}", member.stderr);
+        let cause = format!("{other} has another XRUN_SECRET");
+        for line in ["warning: ", "error: "] {
+            let said = member.stderr.lines().any(|said| said.starts_with(line) && said.contains(&cause));
+            assert!(said, "no {line}{cause} in\n{}", member.stderr);
+        }
+    }
+}
+
+/// Rank 0 cannot listen and ends; the others say what they meet instead of it.
+#[test]
+fn ports_that_others_have_are_named() {
+    let place = Place::new();
+    let (first, _taken) = taken_ports();
+    let before = (first - 1).to_string();
+    let arguments =
+        [&QUICK[..], &["parallelism.launcher=env", "parallelism.world_size=2", "parallelism.timeout_s=8"]]
+            .concat();
+    let here = [("MASTER_ADDR", "127.0.0.1")];
+    let start =
+        |rank| Member::start(&place, &arguments, &[&torchrun(rank, "2", &before)[..], &here].concat());
+    let mut members = ["0", "1"].map(start);
+    members.iter_mut().for_each(Member::ends);
+    let [zero, one] = &members;
+    assert!(zero.stderr.contains("cannot listen"), "{}", zero.stderr);
+    for line in ["rank 1 looks for rank 0 at ", "error: rank 1 did not find rank 0 at "] {
+        let found = one.stderr.lines().find(|said| said.starts_with(line));
+        let found = found.unwrap_or_else(|| panic!("no `{line}` in\n{}", one.stderr));
+        assert!(found.contains(&format!("other programs have ports {first}")), "{found}");
+    }
+}
+
+/// Eight ports in a row, each with a listener that never answers, and the first of them.
+fn taken_ports() -> (u16, Vec<TcpListener>) {
+    for _ in 0..1000 {
+        let first = port();
+        let taken: Result<Vec<TcpListener>, _> =
+            (first..first.saturating_add(8)).map(|port| TcpListener::bind(("127.0.0.1", port))).collect();
+        if let (Ok(taken), true) = (taken, first > 1) {
+            return (first, taken);
+        }
+    }
+    panic!("no eight ports in a row are free");
+}
+
+/// Two programs that connect to rank 0's port, say nothing, and connect again once they are turned out.
+#[test]
+fn programs_that_say_nothing_do_not_keep_a_run_from_starting() {
+    let place = Place::new();
+    let before = port();
+    let over = AtomicBool::new(false);
+    let members = std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    match TcpStream::connect(("127.0.0.1", before + 1)) {
+                        // Until rank 0 closes it.
+                        Ok(mut silent) => _ = silent.read(&mut [0]),
+                        Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                    }
+                }
+            });
+        }
+        let (text, here) = (before.to_string(), [("MASTER_ADDR", "127.0.0.1")]);
+        let arguments = [&QUICK[..], &["parallelism.launcher=env", "parallelism.world_size=2"]].concat();
+        let start =
+            |rank| Member::start(&place, &arguments, &[&torchrun(rank, "2", &text)[..], &here].concat());
+        let zero = start("0");
+        // Rank 0 meets the others first.
+        std::thread::sleep(Duration::from_secs(1));
+        let mut members = [zero, start("1")];
+        members.iter_mut().for_each(Member::ends);
+        over.store(true, Ordering::SeqCst);
+        members
+    });
+    members.iter().for_each(|member| assert_eq!(member.code, Some(0), "{}", member.stderr));
+    assert_eq!(place.run().rows(), 4);
 }

@@ -196,6 +196,12 @@ pub fn signal(process: u32, name: &str) {
     assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
 }
 
+/// Sends a signal by its name to a process that may have ended.
+pub fn signal_if_there(process: u32, name: &str) {
+    let kill = format!("kill -{name} {process}");
+    let _ = Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap();
+}
+
 /// The parameters, moments and rows of two runs are the same bits.
 #[track_caller]
 pub fn same_bits(a: &Run, b: &Run, what: &str) {

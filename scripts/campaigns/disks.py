@@ -1,0 +1,126 @@
+"""Disks that are full from a random byte, or from a random moment, on."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from trial import Failed, Trial, newest, nobody_left, only, runs, same_bits, summary
+
+KIB = 1024
+# More than a run takes.
+LARGE = 64 * 1024 * KIB
+
+
+def run(trial: Trial) -> None:
+    """A trial: a small disk or one that another program fills, a run on it, space again, and a resume."""
+    disk = trial.folder / "disk"
+    disk.mkdir()
+    filled = trial.random.random() < 0.5
+    stopped = trial.random.random() < 0.3
+    trial.what = ("filled at a moment" if filled else "small") + (", SIGTERM" if stopped else "")
+    fresh = ["--results", "disk/results", "tiny.toml", "-q"]
+    expected, took = trial.undisturbed("run", ["tiny.toml", "-q"])
+    needs = sum(path.stat().st_size for path in expected.rglob("*") if path.is_file())
+    size = LARGE if filled else int(trial.random.uniform(8 * KIB, 1.2 * needs))
+    mount(disk, size)
+    trial.at_end(lambda: subprocess.run(["umount", "-l", str(disk)], check=False))
+    trial.note(f"a disk of {size} bytes")
+    for _ in range(trial.random.randint(1, 2)):
+        strike(trial, disk, fresh, took, filled, stopped)
+        empty(disk)
+    subprocess.run(["mount", "-o", f"remount,size={LARGE}", str(disk)], check=True)
+    trial.finish(command(disk, fresh))
+    same_bits(only(runs(disk / "results")), expected)
+
+
+def command(disk: Path, fresh: list[str]) -> list[str]:
+    """The command that goes on, or begins: a run whose summary the disk did not take is none."""
+    if not runs(disk / "results"):
+        return fresh
+    return ["--results", "disk/results", "resume", only(runs(disk / "results")).name, "-q"]
+
+
+def strike(trial: Trial, disk: Path, fresh: list[str], took: float, filled: bool, stopped: bool) -> None:
+    """Runs on the disk until the end, and holds what was said against what is there."""
+    process = trial.start(command(disk, fresh))
+    if filled and process.wait_until(trial.random.random() * took):
+        trial.hits += fill(trial, disk)
+    if stopped and process.wait_until(trial.random.random() * took):
+        trial.note("SIGTERM")
+        process.signal(signal.SIGTERM)
+    code, said = process.ends(), process.said()
+    if "No space left" in said and not filled:
+        trial.hits += 1
+    nobody_left(trial.folder, 5)
+    found = runs(disk / "results")
+    if not found:
+        if code == 0:
+            raise Failed("exit 0 without a run")
+        return
+    holds(only(found), code, said)
+
+
+def holds(run_folder: Path, code: int, said: str) -> None:
+    """Nothing is said to be saved that was not."""
+    status = summary(run_folder)
+    checkpoints = [int(path.name[5:]) for path in (run_folder / "checkpoint").glob("step-*")]
+    latest = max(checkpoints, default=0)
+    if code == -signal.SIGTERM:
+        # Told to stop before it had begun to listen to signals: it has said nothing.
+        return
+    drawn = "its plots are not" not in said
+    if (code == 0) != (status["status"] == "ok" and drawn):
+        raise Failed(f"exit {code}, and the status is {status['status']}")
+    if code == 0 and latest != status["steps_planned"]:
+        raise Failed(f"exit 0, and the newest checkpoint is of step {latest}")
+    for step in re.findall(r"after step (\d+), saved", said):
+        if int(step) not in checkpoints:
+            raise Failed(f"step {step} is said to be saved, and there are {checkpoints}")
+    if code == 75 and latest != status["steps"]:
+        raise Failed(f"exit 75 after step {status['steps']}, and the newest checkpoint is of step {latest}")
+    if status["status"] == "running":
+        raise Failed(f"it ended with {code}, and its summary says that it runs:\n{said}")
+    if code not in (0, 1, 74, 75):
+        raise Failed(f"exit {code}:\n{said}")
+
+
+def can_mount(work: Path) -> bool:
+    """Whether this user may mount a disk."""
+    probe = work / "probe"
+    probe.mkdir()
+    try:
+        mount(probe, 64 * KIB)
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    subprocess.run(["umount", str(probe)], check=True)
+    return True
+
+
+def mount(disk: Path, size: int) -> None:
+    """Mounts a disk of this size."""
+    options = f"size={size // 4096 * 4096}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)], check=True, capture_output=True)
+
+
+def fill(trial: Trial, disk: Path) -> int:
+    """Fills the disk up to a few free bytes, as another program would; returns 1."""
+    leave = trial.random.choice((0, 0, 4, 16, 64)) * KIB
+    system = os.statvfs(disk)
+    take = max(0, system.f_bavail * system.f_frsize - leave)
+    trial.note(f"filled up to {leave} bytes")
+    with (disk / "filler").open("wb") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, max(1, take))
+        except OSError:
+            # Somebody else took the rest meanwhile.
+            pass
+    time.sleep(trial.random.random() * 0.05)
+    return 1
+
+
+def empty(disk: Path) -> None:
+    """Gives back what another program took."""
+    (disk / "filler").unlink(missing_ok=True)

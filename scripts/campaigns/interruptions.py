@@ -1,0 +1,152 @@
+"""Runs, sweeps and comparisons that are killed, suspended and told to stop at random moments."""
+
+import csv
+import os
+import signal
+import time
+
+from trial import Failed, Process, Trial, children, go_on, newest, nobody_left, only, runs, same_bits, summary
+
+# What is sent, with the seconds between, and the exit codes of a process that it ends (negative: by a signal).
+STRIKES = {
+    "kill -9": [signal.SIGKILL],
+    "SIGTERM": [signal.SIGTERM],
+    "SIGINT": [signal.SIGINT],
+    "SIGHUP": [signal.SIGHUP],
+    "SIGTERM twice": [signal.SIGTERM, 0.7, signal.SIGTERM],
+    "SIGSTOP, SIGCONT": [signal.SIGSTOP, 0.1, signal.SIGCONT],
+    "SIGSTOP, kill -9": [signal.SIGSTOP, 0.05, signal.SIGKILL],
+}
+COMMANDS = ("run", "run", "run", "sweep", "compare")
+SWEEP = ["sweep", "tiny.toml", "training.seed=1,2,3", "training.steps=20", "-q"]
+COMPARE = ["compare", "tiny.toml", "metrics.interval=7", "--set", "training.steps=20", "--repeats", "2"]
+
+
+def run(trial: Trial) -> None:
+    """A trial: one command, one kind of strike, one to three times."""
+    command, strike = trial.random.choice(COMMANDS), trial.random.choice(list(STRIKES))
+    trial.what = f"{command}: {strike}"
+    {"run": struck_run, "sweep": struck_sweep, "compare": struck_compare}[command](trial, strike)
+
+
+def strike_at(trial: Trial, process: Process, strike: str, took: float, target: int | None = None) -> None:
+    """Strikes a process at a random moment of the seconds that it takes; `target` is one of its children."""
+    moment = trial.random.random() * took
+    if not process.wait_until(moment):
+        process.ends()
+        return
+    trial.note(f"{strike} after {moment:.3f} s" + (f" of child {target}" if target else ""))
+    trial.hits += 1
+    for sent in STRIKES[strike]:
+        if isinstance(sent, float):
+            time.sleep(sent)
+            continue
+        process.signal(sent)
+    process.ends()
+
+
+def struck_run(trial: Trial, strike: str) -> None:
+    """A run, and its resumes."""
+    fresh = ["tiny.toml", "-q"]
+    expected, took = trial.undisturbed("run", fresh)
+    for _ in range(trial.random.randint(1, 3)):
+        strike_at(trial, trial.start(go_on(trial.folder, fresh)), strike, took)
+        claims_hold(trial)
+    nobody_left(trial.folder, 5)
+    trial.finish(go_on(trial.folder, fresh))
+    same_bits(only(runs(trial.folder / "results")), expected)
+
+
+def claims_hold(trial: Trial) -> None:
+    """A run that says that it saved its last step has."""
+    for found in runs(trial.folder / "results"):
+        is_said = summary(found)
+        if is_said["status"] in ("ok", "interrupted") and int(newest(found).name[5:]) != is_said["steps"]:
+            raise Failed(f"{is_said['status']} after step {is_said['steps']}, and the newest is {newest(found).name}")
+
+
+def cells(trial: Trial, folder) -> dict:
+    """The bits of a sweep's cells: what its table says of each seed, without times, and the rows of its run."""
+    tables = list((folder / "results/sweeps").glob("*/table.csv"))
+    if len(tables) != 1:
+        raise Failed(f"{len(tables)} tables of one sweep")
+    found = {}
+    for row in csv.DictReader(tables[0].open()):
+        path = folder / "results" / row["run"]
+        found[row["training.seed"]] = (
+            row["status"],
+            row["steps"],
+            row["loss"],
+            row["val_loss"],
+            (path / "metrics.csv").read_bytes(),
+        )
+    return found
+
+
+def struck_sweep(trial: Trial, strike: str) -> None:
+    """A sweep: its process, or that of the cell under way, or both."""
+
+    def make(folder):
+        began = time.monotonic()
+        trial.finish(SWEEP, cwd=folder)
+        return cells(trial, folder), time.monotonic() - began
+
+    expected, took = trial.reference("sweep", make)
+    for _ in range(trial.random.randint(1, 3)):
+        process = trial.start(SWEEP)
+        struck_child(trial, process, strike, took)
+    for _ in range(6):
+        # A cell whose run was killed is a row like another one, until it is tried again.
+        if trial.start(SWEEP).ends() == 0:
+            break
+    nobody_left(trial.folder, 5)
+    if (found := cells(trial, trial.folder)) != expected:
+        raise Failed(f"the cells differ: {[key for key in expected if found.get(key) != expected[key]]}")
+
+
+def struck_child(trial: Trial, process: Process, strike: str, took: float) -> None:
+    """Strikes a command that runs children: itself, the child under way, or both."""
+    whom = trial.random.choice(("parent", "child", "both"))
+    moment = trial.random.random() * took
+    if not process.wait_until(moment):
+        process.ends()
+        return
+    targets = children(process.child.pid) if whom != "parent" else []
+    trial.note(f"{strike} of {whom} after {moment:.3f} s")
+    trial.hits += 1
+    for sent in STRIKES[strike]:
+        if isinstance(sent, float):
+            time.sleep(sent)
+            continue
+        for target in targets:
+            try:
+                os.kill(target, sent)
+            except ProcessLookupError:
+                pass
+        if whom != "child":
+            process.signal(sent)
+    process.ends()
+
+
+def struck_compare(trial: Trial, strike: str) -> None:
+    """A comparison: it ends, leaves nobody, and the runs that it left resume to the same bits."""
+    short = ["tiny.toml", "training.steps=20", "-q"]
+    expected, _ = trial.undisturbed("compare's run", short)
+
+    def make(folder):
+        began = time.monotonic()
+        trial.finish(COMPARE, cwd=folder, codes=(0, 3))
+        return time.monotonic() - began
+
+    took = trial.reference("compare", make)
+    struck_child(trial, trial.start(COMPARE), strike, took)
+    # A turn whose parent was killed goes on to its end.
+    nobody_left(trial.folder, 60)
+    for found in runs(trial.folder / "results"):
+        if summary(found)["status"] in ("running", "interrupted", "failed", "unsaved"):
+            trial.finish(["resume", str(found)])
+    for found in runs(trial.folder / "results"):
+        same_bits(found, expected, weights=(found / "checkpoint").is_dir() and any(found.glob("checkpoint/step-*")))
+    said = trial.finish(COMPARE, codes=(0, 3))
+    if "differ" in said:
+        raise Failed(f"a comparison of a program with itself differs:\n{said}")

@@ -1,0 +1,105 @@
+"""Ranks that are killed, suspended, or told to stop, under every launcher."""
+
+import os
+import signal
+import socket
+import time
+
+from trial import Failed, Process, Trial, children, nobody_left, only, runs, same_bits
+
+LAUNCHERS = ("thread", "process", "env")
+STRIKES = ("kill -9", "SIGSTOP", "SIGSTOP, SIGCONT", "SIGTERM")
+
+# Seconds without progress after which a run fails here, and that it may take to end beyond them: 4 s by its own
+# promise, and as much again as a busy machine needs.
+TIMEOUT = 2.0
+SOON = 30.0
+
+
+def run(trial: Trial) -> None:
+    """A trial: one launcher, one rank, one strike, and a resume."""
+    launcher, strike = trial.random.choice(LAUNCHERS), trial.random.choice(STRIKES)
+    world = trial.random.choice((1, 2, 3)) if launcher != "env" else trial.random.choice((2, 3))
+    rank = trial.random.randrange(world)
+    trial.what = f"{launcher}: {strike}"
+    keys = [f"parallelism.world_size={world}", f"parallelism.launcher={launcher}"]
+    fresh = ["tiny.toml", "-q", *keys, f"parallelism.timeout_s={TIMEOUT}"]
+    alone = ["tiny.toml", "-q", f"parallelism.world_size={world}"]
+    expected, took = trial.undisturbed(f"{world} ranks", alone)
+    members = start(trial, launcher, world, fresh)
+    moment = trial.random.random() * took * (1.0 if launcher == "thread" else 1.5)
+    suspended = None
+    if members[0].wait_until(moment):
+        trial.note(f"{strike} of rank {rank} of {world} after {moment:.3f} s")
+        struck(trial, strike, launcher, members, rank)
+        suspended = rank if (strike, launcher) == ("SIGSTOP", "env") else None
+    deadline = time.monotonic() + TIMEOUT + SOON
+    for number, member in enumerate(members):
+        if number == suspended:
+            # The others end without it; its own launcher ends it, which here is this script.
+            continue
+        member.ends(max(1.0, deadline - time.monotonic()))
+        trial.note(f"process {number} ended")
+    for member in members:
+        member.kill()
+    nobody_left(trial.folder, 10)
+    go_on(trial, launcher, world, fresh)
+    same_bits(only(runs(trial.folder / "results")), expected)
+
+
+def go_on(trial: Trial, launcher: str, world: int, fresh: list[str]) -> None:
+    """Goes on with what was left, under the same launcher."""
+    found = runs(trial.folder / "results")
+    # Nobody is struck any more, and the machine may be busy.
+    patient = "parallelism.timeout_s=600"
+    arguments = ["resume", str(only(found)), "-q", patient] if found else [*fresh[:-1], patient]
+    for member in start(trial, launcher, world, arguments):
+        if (code := member.ends()) != 0:
+            raise Failed(f"the resume ended with {code}:\n{member.said()}")
+
+
+def start(trial: Trial, launcher: str, world: int, arguments: list[str]) -> list[Process]:
+    """Starts all processes of a run that are started here."""
+    if launcher != "env":
+        return [trial.start(arguments)]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    of_all = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
+    of_all["MASTER_PORT"] = str(min(port, 60_000))
+    return [
+        trial.start(arguments, variables=of_all | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(world)
+    ]
+
+
+def process_of(launcher: str, members: list[Process], rank: int) -> int | None:
+    """The process that has a rank; None where it has not begun or has ended."""
+    if launcher == "env":
+        return members[rank].child.pid
+    if launcher == "thread":
+        return members[0].child.pid
+    found = children(members[0].child.pid)
+    return found[rank] if rank < len(found) else None
+
+
+def struck(trial: Trial, strike: str, launcher: str, members: list[Process], rank: int) -> None:
+    """Strikes a rank."""
+    pid = process_of(launcher, members, rank)
+    if pid is None:
+        return
+    trial.hits += 1
+    send(pid, {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM}.get(strike, signal.SIGSTOP))
+    if strike == "SIGSTOP, SIGCONT" or (strike == "SIGSTOP" and launcher == "thread"):
+        # Shorter and longer than the timeout.
+        time.sleep(trial.random.random() * 2 * TIMEOUT)
+        send(pid, signal.SIGCONT)
+
+
+def send(pid: int, number: int) -> None:
+    """Sends a signal to a process that may have ended."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+

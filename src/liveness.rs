@@ -1,0 +1,20 @@
+//! Progress of the work in this process, for the watchdogs of `ranks`.
+//!
+//! Code that may work for longer than a few seconds (tensors of a checkpoint, pieces of a corpus, nodes of a
+//! program, pictures) reports each part that is done. A watchdog compares the count with an earlier one: it
+//! ends a run in which neither the count nor the status of a rank has changed for `parallelism.timeout_s`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static PARTS_DONE: AtomicU64 = AtomicU64::new(0);
+
+/// Reports that a part of the work is done, from any thread. A thread that works ahead in the background must
+/// not call it: it may go on while the rank hangs.
+pub fn report_progress() {
+    PARTS_DONE.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Returns the number of parts that were reported so far.
+pub fn parts_done() -> u64 {
+    PARTS_DONE.load(Ordering::Relaxed)
+}
