@@ -199,7 +199,7 @@ fn a_forged_run_is_neither_kept_nor_compared() {
         fs::remove_file(place.path("results").join(id).join(MANIFEST)).unwrap();
     }
     let compared = ["compare", "--runs", RUN, NEWER];
-    place.xrun(&compared).says(&["of stored runs"]);
+    place.xrun(&compared).says(&["results in results/comparisons/quickstart/"]);
     place.xrun(&["keep", NEWER]).ended(0);
     let summary = format!("results/{NEWER}/summary.json");
     place.edit(&summary, "\"tok_s\": 24779.6", "\"tok_s\": 49559.6");
