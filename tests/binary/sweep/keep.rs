@@ -69,6 +69,7 @@ fn sweep_with(place: &crate::place::Place, texts: &[&str]) -> String {
 #[test]
 fn a_shared_row_shows_the_settings_of_the_sweep_that_shows_it() {
     let place = place("");
+    // Its cells have the same keys as those of the next, and so it has the same folder.
     place.xrun(&["sweep", "grid.toml", "checkpoint.interval=5,6", "training.steps=12"]).succeeds();
     place.xrun(&["sweep", "grid.toml", "checkpoint.interval=7,8", "training.steps=12"]).succeeds();
     // A grid that overlaps another one in a row, which has another key there.
@@ -77,7 +78,6 @@ fn a_shared_row_shows_the_settings_of_the_sweep_that_shows_it() {
     place.xrun(&[&["sweep", "grid.toml"], &overlapping[..]].concat()).succeeds();
     for (texts, rows, not) in [
         (["checkpoint.interval,", "\n7,"], ["| 7 | 12 |", "| 8 | 12 |"], "| 5 |"),
-        (["checkpoint.interval,", "\n5,"], ["| 5 | 12 |", "| 6 | 12 |"], "| 7 |"),
         (["model.ffn_dim,", "\n48,"], ["| 32 | 0.001 | 12 |", "| 48 | 0.001 | 12 |"], "| — | 0.001"),
     ] {
         let name = sweep_with(&place, &texts);
@@ -90,7 +90,6 @@ fn a_shared_row_shows_the_settings_of_the_sweep_that_shows_it() {
         let readme =
             fs::read_to_string(place.path().join(format!("results/kept/sweeps/{name}/README.md"))).unwrap();
         assert_eq!(readme.matches("| grid | ").count(), 2, "{readme}");
-        place.xrun(&["report", "--forget", "page.md", "page.md"]);
         fs::remove_file(place.path().join("report.lock")).unwrap();
     }
     // Sweeps of earlier versions have no list of cells: the values that vary are in their table.
