@@ -45,7 +45,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("plan", "recipe data optim machine device policy error"),
     ("model", "data checkpoint plan exec passes optim ops ir device policy format error"),
     ("forecast", "model plan machine exec passes ir device policy format error"),
-    ("results", "metrics format error"),
+    // The keys that the hash of a stored recipe covers.
+    ("results", "recipe metrics format error"),
     ("checkpoint", "liveness error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
     ("ranks", "results recipe machine device policy liveness error"),

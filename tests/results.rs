@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use xrun::metrics::{MetricsRow, TimingRow, markdown};
-use xrun::results::folder::{METRICS, RunFolder};
-use xrun::results::rows;
+use xrun::recipe::StoredKeys;
+use xrun::results::folder::{METRICS, RunFolder, TIMING};
+use xrun::results::provenance::Environment;
+use xrun::results::rows::{self, Phase};
 use xrun::results::{Status, Summary, keep as kept_files, stored};
 
 /// Set for the processes that this file starts: the run folder to hold.
@@ -26,14 +28,22 @@ fn row(step: u64) -> MetricsRow {
 
 /// A finished run with three rows.
 fn finished_run(results: &Path) -> PathBuf {
-    let folder =
-        RunFolder::create(results, "tiny", "0123abcd", "2026-11-02T03:04:05Z".parse().unwrap()).unwrap();
-    folder.write_recipe("[training]\nsteps = 3\n").unwrap();
+    const RECIPE: &str = "[training]\nseq_len = 8\nsteps = 3\n";
+    let hash = StoredKeys::parse(RECIPE).unwrap().hashes()[0].clone();
+    let started = "2026-11-02T03:04:05Z".parse().unwrap();
+    let folder = RunFolder::create(results, "tiny", &hash[..8], started).unwrap();
+    folder.write_recipe(RECIPE).unwrap();
+    folder.write_resolved(RECIPE).unwrap();
+    folder.write_environment(&Environment::detect(1, started)).unwrap();
     let mut writer = folder.start_rows(METRICS).unwrap();
     (1..=3).for_each(|step| writer.append(&row(step)).unwrap());
-    let mut summary = Summary::started("tiny", &folder.name(), "0123abcd", 3);
+    let mut writer = folder.start_rows(TIMING).unwrap();
+    let timing: Vec<TimingRow> =
+        (1..=3).map(|step| TimingRow::timed(step, Phase::Train, step as f64 * 0.5, 500.0)).collect();
+    timing.iter().for_each(|row| writer.append(row).unwrap());
+    let mut summary = Summary::started("tiny", &folder.name(), &hash, 3);
     summary.status = Status::Ok;
-    summary.measure(&rows::read(&folder.path().join(METRICS)).unwrap(), &[], 0);
+    summary.measure(&rows::read(&folder.path().join(METRICS)).unwrap(), &timing, 0);
     folder.write_summary(&summary).unwrap();
     std::fs::write(folder.checkpoints().unwrap().join("weights"), vec![0; 1 << 20]).unwrap();
     folder.path().to_owned()
@@ -134,7 +144,10 @@ fn keep_stores_a_run_once_and_refuses_another_content() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names, ["README.md", "log", "manifest.json", "summary.json"]);
+    assert_eq!(
+        names,
+        ["README.md", "env.json", "log", "manifest.json", "resolved.toml", "summary.json", "timing.csv"]
+    );
     for file in ["metrics.csv", "recipe.toml"] {
         let original = std::fs::read(run.join(file)).unwrap();
         assert_eq!(stored::read(&kept.join(file)).unwrap(), original, "shared by runs with this content");

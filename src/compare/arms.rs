@@ -6,6 +6,7 @@ use crate::machine::Machine;
 use crate::recipe::{self, Change, Recipe, merged_settings};
 use crate::results::comparison::BINARIES;
 use crate::results::folder::RESOLVED;
+use crate::results::verify::{self, RunFiles};
 use crate::results::{atomic, find};
 use std::path::{Path, PathBuf};
 
@@ -280,6 +281,7 @@ fn stored(results: &Path, names: &str) -> Result<PlannedArm> {
     {
         return Err(Error::usage(format!("{} is named twice in one arm", twice.display())));
     }
+    runs.iter().try_for_each(|run| verify::check(&RunFiles::read(run)?))?;
     let first = runs.first().ok_or_else(|| Error::usage("--runs names two arms"))?;
     let recipe = load_stored(first)?;
     for other in &runs[1..] {

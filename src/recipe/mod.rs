@@ -30,6 +30,7 @@ mod reference;
 mod schema;
 mod settle;
 mod source;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod toml_text;
@@ -51,5 +52,6 @@ pub use schema::{
     Metrics, Model, Optimizer, Parallelism, SECTIONS, Sweep, Training, ValidationRuns, Values,
 };
 pub use source::{Layer, Location, Source};
+pub use stored::StoredKeys;
 pub use toml_text::value_text;
 pub use values::{Validation, WorldSize};

@@ -215,8 +215,11 @@ impl OutlinePen for Path {
     }
 }
 
-/// Returns text for an attribute in double quotes.
+/// Returns text for an attribute in double quotes. Characters that XML cannot hold are replaced.
 fn escape(text: &str) -> String {
+    let is_in_xml = |c: char| !c.is_control() && !"\u{fffe}\u{ffff}".contains(c);
+    let text: String =
+        text.chars().map(|c| if is_in_xml(c) { c } else { char::REPLACEMENT_CHARACTER }).collect();
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

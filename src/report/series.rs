@@ -27,6 +27,9 @@ impl Scale {
     }
 }
 
+/// The largest number on an axis; larger ones are drawn at its end.
+const LARGEST: f64 = 1e300;
+
 /// Rows of the narrowest window: the median of fewer follows single values.
 const MIN_WINDOW: usize = 9;
 
@@ -107,6 +110,7 @@ pub fn robust_range(values: &[(f64, f64)], smoothed: &[(f64, f64)]) -> Option<(f
 
 /// Widens a range by fractions of its height as drawn, below and above; an empty range gets some height.
 pub fn pad((low, high): (f64, f64), scale: Scale, below: f64, above: f64) -> (f64, f64) {
+    let (low, high) = (drawable(low, scale), drawable(high, scale));
     let (bottom, top) = (scale.place(low), scale.place(high));
     // Smaller differences are rounding noise around one value.
     let flat = top - bottom <= 1e-9 * top.abs().max(1e-30);
@@ -117,13 +121,26 @@ pub fn pad((low, high): (f64, f64), scale: Scale, below: f64, above: f64) -> (f6
         Scale::Linear => (bottom - 0.1 * bottom.abs(), top + 0.1 * top.abs()),
     };
     let height = top - bottom;
-    (scale.value(bottom - below * height), scale.value(top + above * height))
+    (
+        drawable(scale.value(bottom - below * height), scale),
+        drawable(scale.value(top + above * height), scale),
+    )
+}
+
+/// Limits an end of a range to numbers whose differences and powers of ten are finite.
+fn drawable(value: f64, scale: Scale) -> f64 {
+    let value = if value.is_nan() { 0.0 } else { value };
+    match scale {
+        Scale::Linear => value.clamp(-LARGEST, LARGEST),
+        Scale::Log => value.clamp(1.0 / LARGEST, LARGEST),
+    }
 }
 
 /// Returns about `count` round values within a range: multiples of 1, 2 or 5 times a power of ten, and on a
 /// log scale that spans several powers, such numbers themselves.
 pub fn ticks(low: f64, high: f64, scale: Scale, count: usize) -> Vec<f64> {
-    if low.partial_cmp(&high) != Some(std::cmp::Ordering::Less) {
+    let is_range = (high - low).is_finite() && low < high;
+    if !is_range || (scale == Scale::Log && low <= 0.0) {
         return Vec::new();
     }
     if scale == Scale::Log && high / low > 4.0 {
@@ -134,9 +151,13 @@ pub fn ticks(low: f64, high: f64, scale: Scale, count: usize) -> Vec<f64> {
     let step =
         [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough * 0.8);
     let step = step.unwrap_or(10.0 * power);
+    if !step.is_normal() {
+        return Vec::new();
+    }
     let slack = 1e-9 * (high - low);
     let first = ((low - slack) / step).ceil() as i64;
-    (first..).map(|i| i as f64 * step).take_while(|tick| *tick <= high + slack).collect()
+    let marks = (first..).map(|i| i as f64 * step).take_while(|tick| *tick <= high + slack);
+    marks.take(4 * count + 4).collect()
 }
 
 /// Returns the densest of the customary sets of marks that has about `count` in the range.
@@ -231,6 +252,42 @@ mod tests {
         {
             let (low, high) = pad(range, scale, 0.05, 0.05);
             assert!(low < high, "{range:?}");
+        }
+    }
+
+    #[test]
+    fn no_range_has_endless_ticks_or_no_ends() {
+        let values = [
+            f64::NEG_INFINITY,
+            f64::MIN,
+            -1e308,
+            -1.0,
+            -f64::MIN_POSITIVE,
+            -0.0,
+            0.0,
+            5e-324,
+            f64::MIN_POSITIVE,
+            1e-300,
+            1.0,
+            1.0 + f64::EPSILON,
+            1e17,
+            1e300,
+            1e308,
+            f64::MAX,
+            f64::INFINITY,
+            f64::NAN,
+        ];
+        for low in values {
+            for high in values {
+                for scale in [Scale::Linear, Scale::Log] {
+                    assert!(ticks(low, high, scale, 6).len() <= 28, "{low} {high} {scale:?}");
+                    let (bottom, top) = pad((low, high), scale, 0.05, 0.15);
+                    assert!(bottom.is_finite() && top.is_finite(), "{low} {high} {scale:?}");
+                    let places = [scale.place(bottom), scale.place(top)];
+                    assert!((places[1] - places[0]).is_finite(), "{low} {high} {scale:?}");
+                    assert!(ticks(bottom, top, scale, 6).len() <= 28, "{low} {high} {scale:?}");
+                }
+            }
         }
     }
 

@@ -167,15 +167,19 @@ impl Drop for RunFolder {
 /// rows, where they can be read.
 pub fn read_summary(run: &Path) -> Result<Summary> {
     let path = run.join(SUMMARY);
-    let text = std::fs::read(&path).at("read", &path)?;
-    let mut summary: Summary = serde_json::from_slice(&text)
-        .map_err(|e| Error::failed(format!("{}:{}: not a summary: {e}", path.display(), e.line())))?;
+    let mut summary = parse_summary(&path, &std::fs::read(&path).at("read", &path)?)?;
     let TrainingLosses { smoothed, last, .. } = summary.train_loss;
     if smoothed.is_none() && last.is_some() {
         let metrics = rows::read(&run.join(METRICS)).unwrap_or_default();
         summary.train_loss.smoothed = training_losses(&metrics).smoothed;
     }
     Ok(summary)
+}
+
+/// Parses the content of the summary at `path`, and derives nothing.
+pub(super) fn parse_summary(path: &Path, bytes: &[u8]) -> Result<Summary> {
+    serde_json::from_slice(bytes)
+        .map_err(|e| Error::failed(format!("{}:{}: not a summary: {e}", path.display(), e.line())))
 }
 
 /// Replaces the status `running` of a run's summary in place, where no file can be written anew, as on a full disk: the
@@ -230,19 +234,29 @@ fn try_lock(run: &Path) -> Result<Result<File, String>> {
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();
             // The owner may not have written its record yet; then it stays unnamed.
-            let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
-            let owner = read.ok().and_then(|_| serde_json::from_str::<Owner>(&text).ok());
-            Ok(Err(owner.map_or("another process".to_owned(), |owner| {
-                format!(
-                    "process {} on {} since {}",
-                    owner.pid,
-                    owner.host.as_deref().unwrap_or("this host"),
-                    owner.since.strftime("%Y-%m-%dT%H:%M:%SZ")
-                )
-            })))
+            let _ = file.rewind().and_then(|()| file.read_to_string(&mut text));
+            Ok(Err(owner_in_words(&text)))
         }
         Err(TryLockError::Error(e)) => Err(e).at("lock", &path),
     }
+}
+
+/// Describes the process that a lock file names.
+fn owner_in_words(text: &str) -> String {
+    serde_json::from_str::<Owner>(text).map_or("another process".to_owned(), |owner| {
+        format!(
+            "process {} on {} since {}",
+            owner.pid,
+            owner.host.as_deref().unwrap_or("this host"),
+            owner.since.strftime("%Y-%m-%dT%H:%M:%SZ")
+        )
+    })
+}
+
+/// Returns the process that holds a folder, without a change of it; `None` if none does.
+pub(super) fn holder(run: &Path) -> Result<Option<String>> {
+    let text = || std::fs::read_to_string(run.join(LOCK)).unwrap_or_default();
+    Ok(is_held(run)?.then(|| owner_in_words(&text())))
 }
 
 /// Returns true if a process holds a folder. Uses a shared lock, so that concurrent checks do not block each

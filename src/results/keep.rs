@@ -8,21 +8,24 @@
 mod columns;
 mod prune;
 mod readme;
+mod snapshot;
 
 use super::atomic::{self, json};
 use super::comparison::Comparison;
-use super::folder::RunFolder;
 use super::ledger::Attempt;
 use super::names::{
-    ALGORITHMS, COMPARISON, COMPARISONS, ENVIRONMENT, LEDGER, LOG, METRICS, PLOTS, RECIPE, RESOLVED, SUMMARY,
-    TIMING,
+    ALGORITHMS, COMPARISON, COMPARISONS, ENVIRONMENT, LEDGER, METRICS, PLOTS, RECIPE, SUMMARY, TIMING,
 };
 use super::provenance::Environment;
+use super::regular;
 use super::stored::{KeptFile, MANIFEST, Manifest, OBJECTS, RunManifest};
+use super::verify::{self, RunFiles};
 use crate::error::{Error, IoContext, Result};
 pub use prune::{Unused, folders, unused};
 pub use readme::README;
 use serde::de::DeserializeOwned;
+pub use snapshot::Contents;
+use snapshot::{contents, plain_files, snapshot};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -30,15 +33,6 @@ use std::path::{Path, PathBuf};
 
 /// Files of runs that are stored once for all runs with the same content.
 const SHARED: [&str; 3] = [RECIPE, METRICS, ALGORITHMS];
-
-/// Larger logs are not kept.
-const MAX_LOG_BYTES: u64 = 256 << 10;
-
-/// Hexadecimal digits of a hash in the name of a shared file.
-const NAME_DIGITS: usize = 16;
-
-/// Contents of files, each with its path in the folder.
-pub type Contents = Vec<(Vec<u8>, String)>;
 
 /// The result of keeping a folder.
 #[derive(Clone, Debug)]
@@ -53,16 +47,21 @@ pub struct Kept {
 
 /// Copies a run's recipe, environment, rows, summary, and its log if small, to `to/RECIPE/RUN`; plots are
 /// drawn from these where a page shows them. The copy appears whole or not at all. Keeping the same run again
-/// changes nothing.
+/// changes nothing. Nothing is written to the run's folder.
 ///
 /// # Errors
-/// The run is in use; it was kept with other content, or a kept file was changed since.
+/// The run is being written, or does not agree with itself; it was kept with other content, or a kept file was changed
+/// since.
 pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
-    let run = std::path::absolute(run).at("find", run)?;
-    let held = RunFolder::open(&run)?;
-    let recipe = run.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
-    let (parent, name) = (to.join(&recipe), held.name());
-    store(contents(&run, small_files(&run)?)?, to, &parent, recipe, name)
+    let absolute = std::path::absolute(run).at("find", run)?;
+    let last = |path: Option<&Path>| {
+        path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
+    };
+    let (recipe, name) = (last(absolute.parent()), last(Some(&absolute)));
+    let contents = snapshot(run)?;
+    let find = |file: &str| contents.iter().find(|(_, path)| path == file).map(|(bytes, _)| bytes.clone());
+    verify::check(&RunFiles::parse(run, recipe.clone(), name.clone(), &|file| Ok(find(file)))?)?;
+    store(contents, to, &to.join(&recipe), recipe, name)
 }
 
 /// Copies a comparison's file, and the rows of its external command, to `to/comparisons/NAME/ID`, as [`keep`]
@@ -82,12 +81,6 @@ pub fn keep_comparison(comparison: &Path, to: &Path) -> Result<Kept> {
     files.sort();
     let parent = to.join(COMPARISONS).join(&name);
     store(contents(&comparison, files)?, to, &parent, name, id)
-}
-
-/// Reads files of a folder.
-fn contents(folder: &Path, files: Vec<String>) -> Result<Contents> {
-    let read = |path: String| Ok((std::fs::read(folder.join(&path)).at("read", &folder.join(&path))?, path));
-    files.into_iter().map(read).collect()
 }
 
 /// Writes contents, each with its path, to `parent/name` with a manifest and a README, as [`keep`] does a
@@ -167,8 +160,8 @@ struct Assembled {
     manifest: Manifest,
     /// Files of the folder, by path.
     files: Vec<(String, Vec<u8>)>,
-    /// Files in `objects/`, by name.
-    objects: Vec<(String, Vec<u8>)>,
+    /// Shared files, with their entries.
+    objects: Vec<(KeptFile, Vec<u8>)>,
 }
 
 impl Assembled {
@@ -183,9 +176,8 @@ impl Assembled {
         for (bytes, path) in &contents {
             let mut entry = KeptFile::from_bytes(path, bytes);
             if is_run && SHARED.contains(&path.as_str()) {
-                let name = object_name(path, &entry.blake3);
-                entry.shared = Some(format!("../../{OBJECTS}/{name}"));
-                made.objects.push((name, bytes.clone()));
+                entry.shared = Some(entry.shared_path());
+                made.objects.push((entry.clone(), bytes.clone()));
             } else if let Some((stored, derived)) =
                 (path == TIMING).then(|| columns::without_derived(bytes)).flatten()
             {
@@ -242,12 +234,17 @@ impl Assembled {
 
     /// Writes shared files, and the folder under a temporary name in `parent`.
     fn stage(&self, kept: &Path, parent: &Path) -> Result<tempfile::TempDir> {
-        for (name, bytes) in &self.objects {
-            let path = kept.join(OBJECTS).join(name);
-            if std::fs::read(&path).is_ok_and(|there| there == *bytes) {
+        for (file, bytes) in &self.objects {
+            let path =
+                kept.join(OBJECTS).join(Path::new(&file.shared_path()).file_name().unwrap_or_default());
+            if regular::read(&path, file.bytes).is_ok_and(|there| there == *bytes) {
                 continue;
             }
             std::fs::create_dir_all(kept.join(OBJECTS)).at("create", &kept.join(OBJECTS))?;
+            if path.is_symlink() {
+                // Its target is not ours to replace.
+                std::fs::remove_file(&path).at("remove", &path)?;
+            }
             atomic::write(&path, bytes)?;
         }
         let staging = tempfile::Builder::new()
@@ -265,42 +262,8 @@ impl Assembled {
     }
 }
 
-/// Returns the name of a shared file: `metrics-0123456789abcdef.csv`.
-fn object_name(path: &str, hash: &str) -> String {
-    let (stem, extension) = path.rsplit_once('.').unwrap_or((path, "txt"));
-    format!("{stem}-{}.{extension}", &hash[..NAME_DIGITS])
-}
-
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     serde_json::from_slice(bytes).ok()
-}
-
-/// Returns the files to keep, in alphabetical order of their paths. Links are not followed.
-fn small_files(run: &Path) -> Result<Vec<String>> {
-    let is_kept = |name: &str| {
-        [RECIPE, RESOLVED, ENVIRONMENT, METRICS, TIMING, SUMMARY, LOG, ALGORITHMS].contains(&name)
-            || (name.starts_with("env-") && name.ends_with(".json"))
-    };
-    let mut paths: Vec<String> = plain_files(run)?
-        .into_iter()
-        .filter(|(name, bytes)| is_kept(name) && (name != LOG || *bytes <= MAX_LOG_BYTES))
-        .map(|(name, _)| name)
-        .collect();
-    paths.sort();
-    Ok(paths)
-}
-
-/// Returns names and sizes of the regular files in a folder.
-fn plain_files(folder: &Path) -> Result<Vec<(String, u64)>> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).at("read", folder)? {
-        let entry = entry.at("read", folder)?;
-        let metadata = entry.metadata().at("read", &entry.path())?;
-        if let (true, Ok(name)) = (metadata.is_file(), entry.file_name().into_string()) {
-            files.push((name, metadata.len()));
-        }
-    }
-    Ok(files)
 }
 
 fn write_durably(path: &Path, bytes: &[u8]) -> Result<()> {
@@ -343,20 +306,25 @@ fn check_same(folder: &Path, manifest: &Manifest) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipe::StoredKeys;
+    use crate::results::RunFolder;
     use crate::results::stored;
     use crate::results::summary::Summary;
 
     /// Creates a run folder with some of every kind of file; the log has `log_bytes` bytes.
     fn run(results: &Path, log_bytes: usize) -> PathBuf {
-        let folder =
-            RunFolder::create(results, "r", "0123abcd", "2026-11-02T03:04:05Z".parse().unwrap()).unwrap();
-        folder.write_recipe("[training]\n").unwrap();
-        folder.write_summary(&Summary::started("r", &folder.name(), "0123abcd", 1)).unwrap();
+        const RECIPE: &str = "[training]\nsteps = 1\n";
+        let hash = StoredKeys::parse(RECIPE).unwrap().hashes()[0].clone();
+        let started = "2026-11-02T03:04:05Z".parse().unwrap();
+        let folder = RunFolder::create(results, "r", &hash[..8], started).unwrap();
+        folder.write_recipe(RECIPE).unwrap();
+        folder.write_resolved(RECIPE).unwrap();
+        folder.write_environment(&Environment::detect(1, started)).unwrap();
+        folder.write_summary(&Summary::started("r", &folder.name(), &hash, 1)).unwrap();
         folder.log(&"x".repeat(log_bytes)).unwrap();
         std::fs::write(folder.checkpoints().unwrap().join("model.safetensors"), "large").unwrap();
         std::fs::create_dir(folder.path().join("plots")).unwrap();
         std::fs::write(folder.path().join("plots/loss-dark.svg"), "<svg/>").unwrap();
-        std::fs::write(folder.path().join("env.json"), "{}").unwrap();
         folder.path().to_owned()
     }
 
@@ -369,8 +337,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (run, to) = (run(dir.path(), 10), dir.path().join("kept"));
         let kept = keep(&run, &to).unwrap();
-        assert_eq!(names(&kept), ["README.md", "env.json", "log", "recipe.toml", "summary.json"]);
-        assert_eq!(kept.folder, to.join("r").join("20261102T030405Z-0123abcd"));
+        assert_eq!(
+            names(&kept),
+            ["README.md", "env.json", "log", "recipe.toml", "resolved.toml", "summary.json"]
+        );
+        assert_eq!(kept.folder, to.join("r").join(run.file_name().unwrap()));
         assert!(!kept.already);
         for file in kept.manifest.files.iter().filter(|file| file.path != README) {
             let original = std::fs::read(run.join(&file.path)).unwrap();
@@ -384,10 +355,32 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_is_being_written_is_refused_and_a_folder_that_cannot_be_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (run, to) = (run(dir.path(), 10), dir.path().join("kept"));
+        let writer = RunFolder::open(&run).unwrap();
+        let error = keep(&run, &to).unwrap_err();
+        assert!(error.message().contains("is in use by process "), "{error}");
+        drop(writer);
+        let entries = || -> Vec<_> {
+            let entries = std::fs::read_dir(&run).unwrap().map(|entry| entry.unwrap());
+            let mut entries: Vec<_> =
+                entries.map(|entry| (entry.path(), entry.metadata().unwrap().modified().unwrap())).collect();
+            entries.sort();
+            entries
+        };
+        let before = entries();
+        keep(&run, &to).unwrap();
+        assert_eq!(entries(), before, "nothing was written");
+        std::fs::remove_file(run.join("lock")).unwrap();
+        assert!(keep(&run, &to).unwrap().already);
+    }
+
+    #[test]
     fn large_logs_stay() {
         let dir = tempfile::tempdir().unwrap();
         let kept = keep(&run(dir.path(), 300 << 10), &dir.path().join("kept")).unwrap();
-        assert_eq!(names(&kept), ["README.md", "env.json", "recipe.toml", "summary.json"]);
+        assert_eq!(names(&kept), ["README.md", "env.json", "recipe.toml", "resolved.toml", "summary.json"]);
     }
 
     #[test]
@@ -395,10 +388,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (run, to) = (run(dir.path(), 10), dir.path().join("kept"));
         let kept = keep(&run, &to).unwrap();
-        std::fs::write(run.join("env.json"), "new").unwrap();
+        let log = std::fs::read(run.join("log")).unwrap();
+        std::fs::write(run.join("log"), "new").unwrap();
         let error = keep(&run, &to).unwrap_err();
-        assert!(error.message().contains("env.json is not what was kept"), "{error}");
-        std::fs::write(run.join("env.json"), "{}").unwrap();
+        assert!(error.message().contains("log is not what was kept"), "{error}");
+        std::fs::write(run.join("log"), log).unwrap();
         let recipe = kept.manifest.file("recipe.toml").unwrap().stored_at(&kept.folder);
         std::fs::write(recipe, "[edited]\n").unwrap();
         let error = keep(&run, &to).unwrap_err();

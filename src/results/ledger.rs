@@ -52,6 +52,14 @@ pub struct Attempt {
     pub measured: Measured,
 }
 
+impl Attempt {
+    /// Returns true if both are attempts at one row of one sweep: a key may belong to cells that differ in keys which
+    /// change nothing that is measured.
+    pub fn is_of_cell(&self, other: &Self) -> bool {
+        self.key == other.key && self.settings == other.settings
+    }
+}
+
 /// Figures of a cell's run, by the keys of [`metrics::of_ledgers`]. Blank is not zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]

@@ -4,20 +4,53 @@ use crate::format::BLANK;
 
 /// Escapes text from a file as one line of Markdown without markup.
 pub fn plain(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.split_whitespace().collect::<Vec<_>>().join(" ").chars() {
+    let text = one_line(text);
+    let mut out = String::with_capacity(text.len());
+    let mut before = None;
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        let is_inside_a_word = |other: Option<char>| other.is_some_and(char::is_alphanumeric);
         match c {
+            '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
-            '|' | '*' | '`' | '[' | ']' | '\\' => out.extend(['\\', c]),
+            '|' | '*' | '`' | '[' | ']' | '\\' | '~' => out.extend(['\\', c]),
+            '_' if !(is_inside_a_word(before) && is_inside_a_word(rest.peek().copied())) => {
+                out.push_str("\\_")
+            }
             _ => out.push(c),
+        }
+        before = Some(c);
+    }
+    out
+}
+
+/// Returns a relative path, with `/`, as the target of a link.
+pub fn target(path: &str) -> String {
+    let mut out = String::new();
+    for c in path.chars() {
+        if c.is_alphanumeric() || "-._/+=,".contains(c) {
+            out.push(c);
+        } else {
+            c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| out += &format!("%{byte:02X}"));
         }
     }
     out
 }
 
+/// Returns a link whose text is from a file; the target is one of [`target`].
+pub fn link(text: &str, target: &str) -> String {
+    format!("[{}]({target})", plain(text))
+}
+
+/// Returns text on one line, with spaces for control characters.
+fn one_line(text: &str) -> String {
+    let visible: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    visible.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Formats text from a file as inline code, also within a table.
 pub fn code(text: &str) -> String {
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = one_line(text);
     if text.is_empty() {
         return BLANK.to_owned();
     }
@@ -49,6 +82,11 @@ mod tests {
         assert_eq!(plain("a |\n<!-- xrun:end -->"), "a \\| &lt;!-- xrun:end -->");
         assert_eq!(code("a`b|c"), "`a'b\\|c`");
         assert_eq!(code(""), BLANK);
+        assert_eq!(plain("&lt;b> ~~x~~ a_b _c_ \u{1b}[31m"), "&amp;lt;b> \\~\\~x\\~\\~ a_b \\_c\\_ \\[31m");
+        assert_eq!(
+            link("a]b", &target("r)/a b#<\n>\"?:é|.md")),
+            "[a\\]b](r%29/a%20b%23%3C%0A%3E%22%3F%3Aé%7C.md)"
+        );
         let made = table(&["a".into(), ">b".into()], &[vec!["1".into(), "2".into()]]);
         assert_eq!(made, "| a | b |\n|---|--:|\n| 1 | 2 |\n");
     }

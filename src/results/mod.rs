@@ -20,10 +20,12 @@ pub mod own_file;
 pub mod progress;
 pub mod provenance;
 pub mod quantiles;
+pub mod regular;
 pub mod rows;
 pub mod steady;
 pub mod stored;
 pub mod summary;
+pub mod verify;
 
 pub use folder::RunFolder;
 pub use rows::{MetricsRow, Phase, TimingRow};

@@ -237,11 +237,15 @@ impl<R: Row> RowWriter<R> {
 /// columns are only appended: a file that lacks the last ones is of an older version, and its rows have
 /// blanks there.
 pub fn read<R: Row>(path: &Path) -> Result<Vec<R>> {
-    let bytes = super::stored::read(path)?;
+    parse(path, &super::stored::read(path)?)
+}
+
+/// As [`read`], of the content of the file at `path`.
+pub fn parse<R: Row>(path: &Path, bytes: &[u8]) -> Result<Vec<R>> {
     let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
     let older = (1..R::COLUMNS.len()).find(|n| R::COLUMNS[..*n].join(",").as_bytes() == first);
     let columns = &R::COLUMNS[..older.unwrap_or(R::COLUMNS.len())];
-    Ok(scan::<R>(path, &bytes, columns)?.into_iter().map(|r| r.row).collect())
+    Ok(scan::<R>(path, bytes, columns)?.into_iter().map(|r| r.row).collect())
 }
 
 /// A parsed row and the offset in bytes of the line after it.

@@ -154,6 +154,24 @@ fn transient(times: &[f64]) -> (usize, Option<bool>) {
     }
 }
 
+/// Returns the number of warm-up steps that a rule names, if it is that of this version, or the same in the words of
+/// earlier ones.
+pub fn warmup_of(stated: &str) -> Option<usize> {
+    let (_, rest) = stated.split_once("without the first ")?;
+    let warmup = rest.split(' ').next()?.parse().ok()?;
+    [rule(warmup), earlier_rule(warmup)].iter().any(|known| known == stated).then_some(warmup)
+}
+
+/// Returns the rule in the words of versions that did not compare ranks.
+fn earlier_rule(warmup: usize) -> String {
+    format!(
+        "training steps, without the first {warmup} (and the first {warmup} after a resume), without steps \
+         that also evaluated, saved or generated, and without a transient: of 20 blocks, leading ones whose \
+         median is more than 5 % from the median of the later half (looked for from 40 steps on); quantiles \
+         are linearly interpolated"
+    )
+}
+
 /// Returns the rule as the summary states it.
 fn rule(warmup: usize) -> String {
     format!(
@@ -199,7 +217,9 @@ mod tests {
         assert_eq!(steady.medians.get("data_wait_ms"), Some(1.0));
         assert_eq!(steady.medians.get("mfu_pct"), None);
         assert_eq!(steady.settled, None, "too few steps to tell");
-        assert!(steady.rule.contains("first 2"));
+        assert_eq!(warmup_of(&steady.rule), Some(2));
+        assert_eq!(warmup_of(&steady.rule.replace("5 %", "9 %")), None);
+        assert_eq!(warmup_of(&earlier_rule(20)), Some(20));
     }
 
     #[test]

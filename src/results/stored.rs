@@ -10,9 +10,10 @@
 //!
 //! [`read`] returns the original bytes in each case and verifies them where they were stored in another form.
 
+use super::regular;
 use crate::error::{Error, IoContext, Result};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -22,6 +23,12 @@ pub const MANIFEST: &str = "manifest.json";
 
 /// The folder of files that kept runs share, in the folder of kept things.
 pub const OBJECTS: &str = "objects";
+
+/// The largest kept file that is read, in bytes.
+const MAX_BYTES: u64 = 4 << 30;
+
+/// Hexadecimal digits of a hash in the name of a shared file.
+const NAME_DIGITS: usize = 16;
 
 /// `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,17 +94,28 @@ impl Manifest {
     /// When it cannot be read, or is no manifest.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
-        let bytes = std::fs::read(&path).at("read", &path)?;
+        let bytes = regular::read(&path, regular::MAX_TEXT)?;
         Self::parse(&path, &bytes)
     }
 
     /// Parses the content of the manifest at `path`.
     ///
     /// # Errors
-    /// When it is no manifest.
+    /// When it is no manifest, or lists a file twice, outside of the folder, or shared under another name than that of its
+    /// content.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
-        serde_json::from_slice(bytes)
-            .map_err(|e| Error::failed(format!("{}:{}: not a manifest: {e}", path.display(), e.line())))
+        let manifest: Self = serde_json::from_slice(bytes)
+            .map_err(|e| Error::failed(format!("{}:{}: not a manifest: {e}", path.display(), e.line())))?;
+        let mut seen = BTreeSet::new();
+        for file in &manifest.files {
+            let reason = match file.fault() {
+                Some(reason) => reason,
+                None if !seen.insert(&file.path) => "is listed twice".to_owned(),
+                None => continue,
+            };
+            return Err(Error::failed(format!("{}: the file {:?} {reason}", path.display(), file.path)));
+        }
+        Ok(manifest)
     }
 
     /// Returns the entry of a file.
@@ -116,6 +134,38 @@ impl KeptFile {
             shared: None,
             derived: None,
         }
+    }
+
+    /// Returns why the entry cannot be one that [`keep`](super::keep) wrote; `None` if it can.
+    fn fault(&self) -> Option<String> {
+        let name = |part: Component<'_>| match part {
+            Component::Normal(name) => name.to_str().map(str::to_owned),
+            _ => None,
+        };
+        let names: Option<Vec<String>> = Path::new(&self.path).components().map(name).collect();
+        let is_hash = |hash: &str| hash.len() == 64 && hash.bytes().all(|c| c.is_ascii_hexdigit());
+        if self.path.is_empty() || names.is_none_or(|names| names.join("/") != self.path) {
+            return Some("is outside of the folder".to_owned());
+        }
+        if self.path == MANIFEST {
+            return Some("is the manifest itself".to_owned());
+        }
+        if !is_hash(&self.blake3) {
+            return Some(format!("has {:?}, which is no BLAKE3 hash", self.blake3));
+        }
+        let expected = self.shared_path();
+        match &self.shared {
+            Some(shared) if *shared != expected => {
+                Some(format!("is shared as {shared:?}, and its content as {expected:?}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the path of the shared file with this content, relative to the folder of a run.
+    pub fn shared_path(&self) -> String {
+        let (stem, extension) = self.path.rsplit_once('.').unwrap_or((&self.path, "txt"));
+        format!("../../{OBJECTS}/{stem}-{}.{extension}", &self.blake3[..NAME_DIGITS])
     }
 
     /// Returns true if both entries are of one path and content, however that is stored.
@@ -151,7 +201,8 @@ impl KeptFile {
     /// When the stored file cannot be read, or derived columns cannot be recomputed from it.
     pub fn read(&self, folder: &Path) -> Result<Vec<u8>> {
         let path = self.stored_at(folder);
-        let bytes = std::fs::read(&path).at("read", &path)?;
+        // Without columns a file is smaller.
+        let bytes = regular::read(&path, self.bytes.min(MAX_BYTES))?;
         match &self.derived {
             None => Ok(bytes),
             Some(derived) => derived
@@ -196,7 +247,7 @@ pub fn locate(path: &Path) -> Result<PathBuf> {
 pub fn is_file(path: &Path) -> bool {
     path.is_file()
         || entry(path)
-            .is_ok_and(|found| found.is_some_and(|(folder, file)| file.stored_at(&folder).is_file()))
+            .is_ok_and(|found| found.is_some_and(|(folder, file)| regular::is_file(&file.stored_at(&folder))))
 }
 
 /// Returns the manifest's entry for a file, with the folder; `None` where no manifest lists it.
@@ -205,9 +256,9 @@ fn entry(path: &Path) -> Result<Option<(PathBuf, KeptFile)>> {
         return Ok(None);
     };
     let manifest = folder.join(MANIFEST);
-    let bytes = match std::fs::read(&manifest) {
+    let bytes = match std::fs::symlink_metadata(&manifest) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        bytes => bytes.at("read", &manifest)?,
+        _ => regular::read(&manifest, regular::MAX_TEXT)?,
     };
     let found = Manifest::parse(&manifest, &bytes)?.files.into_iter().find(|file| file.path == name);
     Ok(found.map(|file| (folder.to_owned(), file)))
@@ -370,19 +421,49 @@ mod tests {
         let run = dir.path().join("r/1");
         std::fs::create_dir_all(&run).unwrap();
         std::fs::create_dir(dir.path().join("objects")).unwrap();
-        std::fs::write(dir.path().join("objects/a.toml"), "x = 1\n").unwrap();
         let mut file = KeptFile::from_bytes("recipe.toml", b"x = 1\n");
-        file.shared = Some("../../objects/a.toml".to_owned());
+        file.shared = Some(file.shared_path());
+        let shared = file.stored_at(&run);
+        std::fs::write(&shared, "x = 1\n").unwrap();
         let manifest =
             Manifest { recipe: "r".to_owned(), run: "1".to_owned(), files: vec![file], runs: Vec::new() };
         std::fs::write(run.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
         let path = run.join("recipe.toml");
         assert!(is_file(&path) && !is_file(&run.join("env.json")));
         assert_eq!(read(&path).unwrap(), b"x = 1\n");
-        assert_eq!(locate(&path).unwrap(), dir.path().join("objects/a.toml"));
-        std::fs::write(dir.path().join("objects/a.toml"), "x = 2\n").unwrap();
+        assert_eq!(locate(&path).unwrap(), shared);
+        std::fs::write(&shared, "x = 2\n").unwrap();
         let error = read(&path).unwrap_err();
-        assert!(error.message().contains("objects/a.toml was changed since it was kept"), "{error}");
+        assert!(error.message().contains(".toml was changed since it was kept"), "{error}");
         assert!(read(&run.join("env.json")).is_err());
+    }
+
+    #[test]
+    fn manifests_list_files_of_their_folder_once_and_shared_ones_by_hash() {
+        let whole = KeptFile::from_bytes("a.csv", b"1\n");
+        let shared = |shared: String| KeptFile { shared: Some(shared), ..whole.clone() };
+        let at = |path: &str| KeptFile { path: path.to_owned(), ..whole.clone() };
+        let parse = |files: Vec<KeptFile>| {
+            let manifest = Manifest { recipe: "r".into(), run: "1".into(), files, runs: Vec::new() };
+            Manifest::parse(Path::new("m.json"), &serde_json::to_vec(&manifest).unwrap())
+        };
+        assert!(
+            parse(vec![whole.clone(), shared_at_home(&whole)]).is_err_and(|e| e.message().contains("twice"))
+        );
+        assert!(parse(vec![shared_at_home(&whole)]).is_ok() && parse(vec![at("plots/a.svg")]).is_ok());
+        for path in ["/etc/passwd", "../../etc/passwd", "a/../b", "./a", "", "a//b", "manifest.json"] {
+            assert!(parse(vec![at(path)]).is_err(), "{path}");
+        }
+        for place in ["/etc/passwd", "../../../../etc/passwd", "../../objects/a.csv", "a.csv"] {
+            let error = parse(vec![shared(place.to_owned())]).unwrap_err();
+            assert!(error.message().contains("m.json: the file \"a.csv\" is shared as"), "{error}");
+        }
+        for hash in ["", "é", &"g".repeat(64)] {
+            assert!(parse(vec![KeptFile { blake3: hash.to_owned(), ..whole.clone() }]).is_err(), "{hash}");
+        }
+    }
+
+    fn shared_at_home(file: &KeptFile) -> KeptFile {
+        KeptFile { shared: Some(file.shared_path()), ..file.clone() }
     }
 }

@@ -1,9 +1,9 @@
 //! Keeps a sweep: copies the ledger's lines of its cells to where reports read them.
 
-use super::table::TABLE;
+use super::table::{CELLS, SweepCell, TABLE};
 use crate::error::{Error, IoContext, Result};
 use crate::results::keep::{Kept, store};
-use crate::results::ledger::{LEDGER, Ledger, SWEEPS};
+use crate::results::ledger::{Attempt, LEDGER, Ledger, SWEEPS};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -44,11 +44,11 @@ pub fn find(results: &Path, name: &str) -> Result<Option<PathBuf>> {
 pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     let folder = std::path::absolute(folder).at("find", folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let cells = cells(&folder.join(TABLE).with_extension("csv"))?;
+    let cells = cells(&folder)?;
     let ledger = Ledger::read(results)?;
-    let is_of = |key: &str, cell: &String| key.starts_with(cell.as_str());
-    let done = |cell: &&String| {
-        ledger.lines().iter().rfind(|line| is_of(&line.key, cell)).is_some_and(|line| line.status.is_final())
+    let is_of = |line: &&Attempt, cell: &SweepCell| line.key.starts_with(cell.key.as_str());
+    let done = |cell: &&SweepCell| {
+        ledger.lines().iter().rfind(|line| is_of(line, cell)).is_some_and(|line| line.status.is_final())
     };
     let count = cells.iter().filter(done).count();
     if count < cells.len() {
@@ -59,28 +59,51 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
         )));
     }
     let mut lines = Vec::new();
-    for line in ledger.lines().iter().filter(|line| cells.iter().any(|cell| is_of(&line.key, cell))) {
-        serde_json::to_writer(&mut lines, line)
-            .map_err(|e| Error::failed(format!("cannot write a line of {LEDGER}: {e}")))?;
-        lines.push(b'\n');
+    let mut recipe = String::new();
+    for cell in &cells {
+        for line in ledger.lines().iter().filter(|line| is_of(line, cell)) {
+            // Another sweep may have run the cell, with other settings that give the same key.
+            let line = Attempt { settings: cell.settings.clone(), ..line.clone() };
+            serde_json::to_writer(&mut lines, &line)
+                .map_err(|e| Error::failed(format!("cannot write a line of {LEDGER}: {e}")))?;
+            lines.push(b'\n');
+            recipe = line.recipe;
+        }
     }
-    let recipe = ledger.lines().iter().find(|line| cells.iter().any(|cell| is_of(&line.key, cell)));
-    let recipe = recipe.map(|line| line.recipe.clone()).unwrap_or_default();
     store(vec![(lines, LEDGER.to_owned())], to, &to.join(SWEEPS), recipe, name)
 }
 
-/// Returns the prefixes of the keys of the cells in a table.
-fn cells(table: &Path) -> Result<Vec<String>> {
+/// Returns the cells of the sweep in a folder: those of its list, or of its table in sweeps of earlier versions, which
+/// has the values that vary alone.
+fn cells(folder: &Path) -> Result<Vec<SweepCell>> {
+    let list = folder.join(CELLS);
+    if !list.is_file() {
+        return cells_of_table(&folder.join(TABLE).with_extension("csv"));
+    }
+    let bytes = std::fs::read(&list).at("read", &list)?;
+    serde_json::from_slice(&bytes)
+        .map_err(|e| Error::failed(format!("{}:{}: not a list of cells: {e}", list.display(), e.line())))
+}
+
+/// Returns the cells in a table, with the beginnings of their keys.
+fn cells_of_table(table: &Path) -> Result<Vec<SweepCell>> {
     let wrong = |e: csv::Error| Error::failed(format!("cannot read {}: {e}", table.display()));
     let mut reader = csv::Reader::from_path(table).map_err(wrong)?;
-    let at = reader.headers().map_err(wrong)?.iter().position(|name| name == "cell");
+    let header: Vec<String> = reader.headers().map_err(wrong)?.iter().map(str::to_owned).collect();
+    let at = header.iter().position(|name| name == "cell");
     let at = at.ok_or_else(|| Error::failed(format!("{} has no column `cell`", table.display())))?;
     let mut cells = Vec::new();
     for row in reader.records() {
-        cells.push(row.map_err(wrong)?.get(at).unwrap_or_default().to_owned());
+        let row = row.map_err(wrong)?;
+        let settings =
+            header.iter().zip(&row).filter(|(name, value)| name.contains('.') && !value.is_empty());
+        cells.push(SweepCell {
+            key: row.get(at).unwrap_or_default().to_owned(),
+            settings: settings.map(|(name, value)| (name.clone(), value.to_owned())).collect(),
+        });
     }
     // An empty prefix would match every line of the ledger.
-    if cells.is_empty() || cells.iter().any(String::is_empty) {
+    if cells.is_empty() || cells.iter().any(|cell| cell.key.is_empty()) {
         return Err(Error::failed(format!("{} does not name its cells", table.display())));
     }
     Ok(cells)

@@ -1,15 +1,29 @@
 //! The tables of a sweep: `table.csv` and `table.md`, rewritten after every line of the ledger.
 
-use super::axes::Axes;
+use super::axes::{Axes, Settings};
 use super::cell::{Cell, hash};
 use crate::error::{Error, IoContext, Result};
 use crate::metrics::{self, Metric};
 use crate::results::atomic;
 use crate::results::ledger::{Ledger, SWEEPS};
+use crate::results::markdown::plain;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// The tables' names, without their endings.
 pub const TABLE: &str = "table";
+
+/// The list of a sweep's cells, with the settings of this sweep: lines of the ledger have those of the sweep that ran them.
+pub const CELLS: &str = "cells.json";
+
+/// A cell of a sweep, as its folder knows it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SweepCell {
+    /// Its key in the ledger; in sweeps of earlier versions the beginning of it.
+    pub key: String,
+    /// Values that it sets on top of the recipe, by key, as TOML.
+    pub settings: Settings,
+}
 
 /// The tables of a sweep.
 #[derive(Debug)]
@@ -46,6 +60,13 @@ impl Tables {
         let folder = results.join(SWEEPS).join(format!("{recipe}-{}", &hash(&keys)[..8]));
         std::fs::create_dir_all(&folder).at("create", &folder)?;
         atomic::clear_leftovers(&folder)?;
+        let list: Vec<SweepCell> = cells
+            .iter()
+            .map(|cell| SweepCell { key: cell.key.clone(), settings: cell.settings.clone() })
+            .collect();
+        let json = serde_json::to_vec_pretty(&list)
+            .map_err(|e| Error::failed(format!("cannot write {CELLS}: {e}")))?;
+        atomic::write(&folder.join(CELLS), &json)?;
         Ok(Self { folder, keys: axes.keys.clone() })
     }
 
@@ -138,7 +159,7 @@ fn markdown_cell(value: &str) -> String {
             // Short numbers, such as learning rates, keep their digits.
             if value.len() <= 7 { value.to_owned() } else { format!("{number:.*}", digits.max(0) as usize) }
         }
-        _ => value.replace('\n', " ").replace('|', "\\|"),
+        _ => plain(value),
     }
 }
 
@@ -156,6 +177,7 @@ mod tests {
             ("30", "30"),
             ("", ""),
             ("\"a|b\"", "\"a\\|b\""),
+            ("<script>\n<!-- xrun:end -->", "&lt;script> &lt;!-- xrun:end -->"),
         ];
         for (value, shown) in cases {
             assert_eq!(markdown_cell(value), shown);

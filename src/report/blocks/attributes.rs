@@ -2,6 +2,8 @@
 
 /// The word that opens a block.
 pub const OPEN: &str = "xrun:report";
+/// The word that opens a value in a sentence.
+pub const VALUE: &str = "xrun:value";
 /// The word before something that a block of the inline form was made from.
 pub const FROM: &str = "xrun:from";
 /// The word that closes a block.
@@ -17,6 +19,10 @@ pub fn get<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a str> {
 
 /// Returns the name of a block in messages, such as ``block `runs` of `quickstart` ``.
 pub fn block_name(attributes: &Attributes) -> String {
+    if let (None, Some(column)) = (get(attributes, "kind"), get(attributes, "column")) {
+        let of = get(attributes, "select").or(get(attributes, "comparison")).unwrap_or_default();
+        return format!("value `{column}` of `{of}`");
+    }
     match (get(attributes, "kind"), get(attributes, "select")) {
         (Some(kind), Some(select)) => format!("block `{kind}` of `{select}`"),
         (Some(kind), None) => format!("block `{kind}`"),

@@ -31,6 +31,15 @@ pub enum Column {
     Key(String),
 }
 
+/// The form of a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberForm {
+    /// With commas between thousands, and this many decimals; `None` for those of the column.
+    Decimal(Option<usize>),
+    /// About three digits with a metric suffix, such as `45.2k`.
+    Short,
+}
+
 impl Column {
     /// Returns the heading; numbers are flush right.
     pub fn heading(&self, form: Form) -> String {
@@ -64,6 +73,14 @@ pub fn value(name: &str, value: Option<f64>) -> String {
 pub fn runs(asked: Option<&str>) -> Result<Vec<Column>, String> {
     let names: Vec<&'static str> = metrics::of_runs().map(|metric| metric.name).chain(WORDS).collect();
     choose(asked.unwrap_or("tok_s,train_loss,val_loss"), &names, true)
+}
+
+/// Returns the column of a value.
+pub fn of_value(asked: &str) -> Result<Column, String> {
+    if asked.contains(',') {
+        return Err(format!("a value has one column, not `{asked}`"));
+    }
+    Ok(runs(Some(asked))?.remove(0))
 }
 
 /// Returns the columns of a sweep's table, besides what its cells set.
@@ -101,11 +118,17 @@ pub fn of_run(run: &KeptRun, column: &Column, form: Form) -> String {
         Column::Named(name) => {
             let figures = Figures::from_summary(summary);
             let figure = metrics::find(name).and_then(|metric| figures.get(metric));
-            let over = validated_over(run, form).filter(|_| figure.is_some() && VALIDATED.contains(name));
-            value(name, figure) + &over.map(|over| format!(" ({over})")).unwrap_or_default()
+            let remark = figure.map(|_| remark_on(run, name, form));
+            value(name, figure) + &remark.unwrap_or_default()
         }
         Column::Key(key) => run.recipe_values.get(key).map_or(BLANK.to_owned(), |value| plain(value)),
     }
+}
+
+/// Returns what is said behind a figure: of a validation loss, on what part of the held-out text it was measured.
+pub fn remark_on(run: &KeptRun, name: &str, form: Form) -> String {
+    let over = validated_over(run, form).filter(|_| VALIDATED.contains(&name));
+    over.map(|over| format!(" ({over})")).unwrap_or_default()
 }
 
 /// Returns what the validation loss of a run was measured over; `None` for all of the held-out text.

@@ -1,9 +1,10 @@
 //! Blocks of kept comparisons.
 
 use super::kept::{self, KeptRun, Source};
+use super::mend::restore;
 use super::scene::{Form, PageContext, Rendered};
 use super::spec::Spec;
-use super::text::{code, did_you_mean, plain, table};
+use super::text::{code, did_you_mean, link_to, plain, table};
 use super::why::Why;
 use super::{alike, columns, figure, inline, provenance, runs};
 use crate::format::{BLANK, decimal};
@@ -100,7 +101,7 @@ fn folders(folder: &Path) -> Vec<PathBuf> {
 
 /// Returns a kept comparison, verified and read.
 pub fn read(scene: &PageContext<'_>, folder: &Path) -> Result<(Source, Comparison), Vec<Why>> {
-    let unreadable = |why: String| vec![Why::mended_by(why, kept::restore(folder))];
+    let unreadable = |why: String| vec![Why::mended_by(why, restore(&[folder]))];
     let source = Source::verify(scene.kept, folder).map_err(|e| unreadable(e.message().to_owned()))?;
     if !source.faults.is_empty() {
         return Err(source.faults);
@@ -108,8 +109,15 @@ pub fn read(scene: &PageContext<'_>, folder: &Path) -> Result<(Source, Compariso
     let path = folder.join(COMPARISON);
     let bytes =
         std::fs::read(&path).map_err(|e| unreadable(format!("cannot read {}: {e}", path.display())))?;
-    let comparison = serde_json::from_slice(&bytes)
+    let comparison: Comparison = serde_json::from_slice(&bytes)
         .map_err(|e| unreadable(format!("{}:{}: not a comparison: {e}", path.display(), e.line())))?;
+    let own = format!("{}/{}", comparison.name, comparison.id);
+    let names = [source.named.as_str(), own.as_str()];
+    let in_folder = source.id.strip_prefix(COMPARISONS).and_then(|id| id.strip_prefix('/'));
+    if let Some(other) = names.into_iter().find(|name| Some(*name) != in_folder) {
+        let why = format!("{} holds the comparison {}", folder.display(), plain(other));
+        return Err(vec![Why::mended_by(why, "give the folder its name back")]);
+    }
     Ok((source, comparison))
 }
 
@@ -122,7 +130,7 @@ fn one(
     let (source, comparison) = read(scene, &folder)?;
     let kept_runs = kept_runs(scene, &source, &comparison)?;
     let runs: Vec<KeptRun> = kept_runs.values().cloned().collect();
-    let (differences, mut faults) = compare(&comparison, &runs, spec);
+    let (differences, mut faults) = unlike(&comparison, &runs, &spec.across);
     let mut rendered = runs::sources_of(&runs);
     rendered.faults.append(&mut faults);
     rendered.sources.insert(0, source);
@@ -139,7 +147,7 @@ fn one(
     if let Some(drawn) = figure::blocks(&comparison, trial) {
         let drawn = drawn.map_err(|e| vec![Why::stale(e.message())])?;
         let alt = format!("Tokens per second of {}, before and after, {trial} by {trial}", comparison.name);
-        text += &rendered.add_figure(scene, &folder.join(PLOTS).join("blocks"), drawn, &alt);
+        text += &rendered.add_figure(scene, &folder.join(PLOTS).join(figure::BLOCKS), drawn, &alt);
     }
     if scene.form == Form::Inline {
         text += &inline::comparison(&comparison, &kept_runs, scene, &folder);
@@ -156,7 +164,8 @@ pub fn kept_runs(
     comparison: &Comparison,
 ) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
     let mut runs = BTreeMap::new();
-    for id in comparison.trials.iter().filter_map(|trial| trial.run.as_ref()) {
+    for trial in &comparison.trials {
+        let Some(id) = &trial.run else { continue };
         let folder = scene.kept.join(id);
         if !folder.is_dir() {
             let why = format!("its run {id} is not kept in {}", scene.kept.display());
@@ -174,19 +183,25 @@ pub fn kept_runs(
                     source.folder.display(),
                     digits(&listed.manifest),
                 );
-                let mend = format!("{} {}", kept::restore(&folder), source.folder.display());
+                let mend = restore(&[&folder, &source.folder]);
                 run.source.faults.push(Why::mended_by(why, mend));
             }
             runs.insert(id.clone(), run);
+        }
+        if let (Some(listed), Some(run)) = (&trial.metrics_hash, runs.get_mut(id))
+            && run.source.metrics.as_ref() != Some(listed)
+        {
+            let why = format!("{} has other losses than {} compared", folder.display(), source.id);
+            run.source.faults.push(Why::mended_by(why, restore(&[&folder, &source.folder])));
         }
     }
     Ok(runs)
 }
 
-/// Compares the arms, which may differ only in the keys that the comparison names as changed.
-fn compare(comparison: &Comparison, runs: &[KeptRun], spec: &Spec) -> (Option<String>, Vec<Why>) {
+/// Compares the arms, which may differ only in the keys that the comparison names as changed, and in `across`.
+pub fn unlike(comparison: &Comparison, runs: &[KeptRun], across: &[String]) -> (Option<String>, Vec<Why>) {
     let changed = comparison.changes.iter().filter_map(|change| change.split(':').next());
-    let across: Vec<String> = spec.across.iter().cloned().chain(alike::named(changed)).collect();
+    let across: Vec<String> = across.iter().cloned().chain(alike::named(changed)).collect();
     // The device of an external command may be unknown.
     let arm = |arm: &Arm| alike::Row {
         facts: Some(arm.device.clone())
@@ -213,11 +228,12 @@ fn heading(comparison: &Comparison, scene: &PageContext<'_>, folder: &Path, is_s
     let (name, verdict) = (plain(&comparison.name), comparison.verdict.as_str());
     let mut text = match scene.form {
         Form::Inline => {
-            format!("**{name}: {verdict}** ([{}]({}))", plain(&comparison.id), scene.link(folder))
+            format!("**{name}: {verdict}** ({})", link_to(&comparison.id, &scene.link(folder)))
         }
         Form::Locked if is_single => format!("**{name}: {verdict}**"),
         Form::Locked => {
-            format!("**[{name}]({}): {verdict}**", scene.link(&provenance::page_of(folder)))
+            let link = link_to(&comparison.name, &scene.link(&provenance::page_of(folder)));
+            format!("**{link}: {verdict}**")
         }
     };
     if let Some(hypothesis) = &comparison.hypothesis {

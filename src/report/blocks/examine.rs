@@ -3,13 +3,16 @@
 use super::attributes::{self, Attributes, END, FROM};
 use super::kept::Source;
 use super::lock::{Hashes, Key, LOCK, Lock, root_hash, roots};
-use super::markers::Block;
+use super::markers::{Block, Opening};
+use super::mend::restore;
 use super::scene::{Form, PageContext, Rendered};
 use super::spec::{BlockKind, Spec};
 use super::sweep::SWEEPS;
 use super::why::Why;
-use super::{comparison, runs, series, sweep};
+use super::{comparison, runs, series, sweep, value};
 use crate::results::comparison::COMPARISONS;
+use crate::results::regular;
+use std::path::Path;
 
 /// A block with its expected content.
 pub struct Examined {
@@ -72,11 +75,13 @@ pub fn examine(
         stale: Vec::new(),
         is_markup: false,
     };
-    let spec = match Spec::parse(&examined.block.attributes) {
+    let spec = match Spec::of_block(&examined.block) {
         Ok(spec) => spec,
         Err(why) => {
             examined.is_markup = true;
-            examined.hard.push(Why::mended_by(why, "correct the block's first line, then render it"));
+            examined
+                .hard
+                .push(Why::mended_by(why, "correct the opening marker's attributes, then render it"));
             return examined;
         }
     };
@@ -88,7 +93,7 @@ pub fn examine(
             rendered.commits.dedup();
             dedup_sources(&mut rendered);
             if examined.hard.is_empty() {
-                examined.fresh = Some(fresh(context.form, &rendered));
+                examined.fresh = Some(fresh(context.form, examined.block.opening, &rendered));
             }
             examined.rendered = rendered;
         }
@@ -98,7 +103,7 @@ pub fn examine(
         Some(key) => compare_locked(text, &examined, lock, key),
     };
     for (path, svg) in &examined.rendered.figures {
-        match std::fs::read(path) {
+        match regular::read(path, regular::MAX_TEXT) {
             Ok(bytes) if bytes == svg.as_bytes() => {}
             Ok(_) => {
                 examined.stale.push(Why::stale(format!("{} is not what its rows draw", path.display())));
@@ -116,6 +121,8 @@ fn render(context: &PageContext<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> 
         BlockKind::Comparison { columns } => comparison::render(context, spec, columns.as_deref()),
         BlockKind::Series { over, alt } => series::render(context, spec, over, alt.as_deref()),
         BlockKind::Sweep { columns } => sweep::render(context, spec, columns),
+        BlockKind::Value { column, form } => value::of_run(context, spec, column, *form),
+        BlockKind::ComparisonValue { column, form } => value::of_comparison(context, spec, column, *form),
     }
 }
 
@@ -126,10 +133,13 @@ fn dedup_sources(rendered: &mut Rendered) {
 }
 
 /// Returns the expected text of a block, with its hashes in the inline form.
-fn fresh(form: Form, rendered: &Rendered) -> Fresh {
+fn fresh(form: Form, opening: Opening, rendered: &Rendered) -> Fresh {
     match form {
         Form::Locked => {
-            let body = format!("\n{}\n", rendered.text);
+            let body = match opening {
+                Opening::Report => format!("\n{}\n", rendered.text),
+                Opening::Value => rendered.text.clone(),
+            };
             let hashes = Hashes { kept: root_hash(rendered), body: hash(&body) };
             Fresh { body, closing: format!("<!-- {END} -->"), hashes: Some(hashes) }
         }
@@ -206,15 +216,16 @@ fn changed_roots(body: &str, rendered: &Rendered, locked: &Hashes) -> Vec<Why> {
         whys.push(not_shown(source, &shown_beside(body, &source.id)));
     }
     if whys.is_empty() {
-        let folders: Vec<String> = roots.iter().map(|source| source.folder.display().to_string()).collect();
-        let folders = folders.join(" ");
+        let folders: Vec<&Path> = roots.iter().map(|source| source.folder.as_path()).collect();
+        let named: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
         whys.push(Why::mended_by(
             format!(
-                "{folders} is not what the block was made from: the hash of its manifest begins with {}, {LOCK} has {}",
+                "{} is not what the block was made from: the hash of its manifest begins with {}, {LOCK} has {}",
+                named.join(" "),
                 digits(&root_hash(rendered)),
                 digits(&locked.kept),
             ),
-            format!("git checkout -- {folders}, or if it was kept anew, render the block"),
+            format!("{}, or if it was kept anew, render the block", restore(&folders)),
         ));
     }
     whys
@@ -260,7 +271,7 @@ fn changed_sources(block: &Block, rendered: &Rendered) -> Vec<Why> {
                     digits(&source.manifest),
                     digits(manifest),
                 ),
-                format!("git checkout -- {}, or if it was kept anew, render the block", source.folder.display()),
+                format!("{}, or if it was kept anew, render the block", restore(&[&source.folder])),
             )),
             Some(_) => {}
             None if is_part(source, rendered) => {}

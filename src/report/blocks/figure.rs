@@ -18,6 +18,12 @@ pub struct Point<'a> {
     pub comparison: &'a Comparison,
 }
 
+/// The name of the figure of a comparison's blocks of steps, without theme and extension.
+pub const BLOCKS: &str = "blocks";
+
+/// The word for one run of a comparison.
+pub const TRIAL: &str = "trial";
+
 /// Half of the width of a trial, in trials.
 const REACH: f64 = 0.36;
 

@@ -3,7 +3,7 @@
 use super::kept::{KeptRun, Source};
 use super::provenance::{device, distinct, link};
 use super::scene::PageContext;
-use super::text::{code, plain, short_hash};
+use super::text::{code, link_to, plain, short_hash};
 use crate::format::BLANK;
 use crate::results::comparison::{COMPARISON, Comparison};
 use crate::results::folder::RESOLVED;
@@ -70,8 +70,7 @@ pub fn sweep(sources: &[&Source], cells: &[Attempt], context: &PageContext<'_>) 
     let distinct = |values: BTreeSet<&str>| values.into_iter().map(plain).collect::<Vec<_>>().join(", ");
     let devices = distinct(cells.iter().map(|cell| cell.device.as_str()).collect());
     let builds = distinct(cells.iter().map(|cell| cell.build.as_str()).collect());
-    let links =
-        sources.iter().map(|sweep| format!("[{}]({})", sweep.id, context.link(&sweep.folder.join(LEDGER))));
+    let links = sources.iter().map(|sweep| link_to(&sweep.id, &context.link(&sweep.folder.join(LEDGER))));
     let links = links.collect::<Vec<_>>().join(", ");
     format!("<sub>{links}: xrun {builds}, {devices}; {BLANK} was not measured</sub>\n")
 }

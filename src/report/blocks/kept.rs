@@ -1,12 +1,15 @@
 //! Kept folders: read, and verified against their manifests.
 
+use super::mend::{remove, restore};
 use super::text::plain;
 use super::why::Why;
 use crate::error::{Error, IoContext, Result};
-use crate::results::folder::{ENVIRONMENT, PLOTS, RESOLVED, read_summary};
+use crate::results::folder::{ENVIRONMENT, METRICS, PLOTS, RESOLVED, read_summary};
 use crate::results::provenance::Environment;
+use crate::results::regular;
 use crate::results::stored::{MANIFEST, Manifest, RunManifest};
 use crate::results::summary::Summary;
+use crate::results::verify::{self, RunFiles};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -21,9 +24,13 @@ pub struct Source {
     pub named: String,
     /// BLAKE3 of its manifest.
     pub manifest: String,
+    /// BLAKE3 of its `metrics.csv`, if it has one.
+    pub metrics: Option<String>,
     /// The runs that its manifest covers.
     pub runs: Vec<RunManifest>,
-    /// Differences from the manifest.
+    /// Files in its folder of figures that the manifest does not list.
+    pub figures: Vec<PathBuf>,
+    /// Differences from the manifest, and of the files from each other.
     pub faults: Vec<Why>,
 }
 
@@ -45,14 +52,14 @@ impl Source {
     /// If there is no readable manifest.
     pub fn verify(kept: &Path, folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
-        let bytes = std::fs::read(&path).at("read", &path)?;
+        let bytes = regular::read(&path, regular::MAX_TEXT)?;
         let manifest = Manifest::parse(&path, &bytes)?;
-        let mut faults = Vec::new();
+        let (files, mut faults) = files_below(folder)?;
         for file in &manifest.files {
             let path = file.stored_at(folder);
             let why = match file.read(folder) {
-                Err(_) if !path.is_file() => {
-                    format!("{} cannot be read, but a manifest lists it", path.display())
+                Err(_) if !regular::is_file(&path) => {
+                    format!("{} cannot be read as a regular file, but a manifest lists it", path.display())
                 }
                 Ok(bytes) if file.matches(&bytes) => continue,
                 _ => format!(
@@ -60,17 +67,18 @@ impl Source {
                     path.display()
                 ),
             };
-            faults.push(Why::mended_by(why, restore(&path)));
+            faults.push(Why::mended_by(why, restore(&[&path])));
         }
         let here = manifest.files.iter().filter(|file| file.shared.is_none());
         let listed: BTreeSet<&str> = here.map(|file| file.path.as_str()).collect();
-        for name in files_below(folder)? {
+        let mut figures = Vec::new();
+        for name in files.into_iter().filter(|name| name != MANIFEST && !listed.contains(name.as_str())) {
+            let path = folder.join(&name);
             // Figures are drawn beside their data when a block needs them, and verified byte by byte.
-            let is_figure = name.starts_with(PLOTS);
-            if name != MANIFEST && !is_figure && !listed.contains(name.as_str()) {
-                let path = folder.join(&name);
-                let why = format!("{} is not in the manifest: it was put there later", path.display());
-                faults.push(Why::mended_by(why, format!("rm {}", path.display())));
+            if name.strip_prefix(PLOTS).is_some_and(|name| name.starts_with('/')) {
+                figures.push(path);
+            } else {
+                faults.push(put_there(&path));
             }
         }
         Ok(Self {
@@ -78,7 +86,9 @@ impl Source {
             folder: folder.to_owned(),
             named: format!("{}/{}", manifest.recipe, manifest.run),
             manifest: blake3::hash(&bytes).to_hex().to_string(),
+            metrics: manifest.file(METRICS).map(|file| file.blake3.clone()),
             runs: manifest.runs,
+            figures,
             faults,
         })
     }
@@ -91,26 +101,31 @@ impl KeptRun {
     /// When a file is missing or cannot be parsed; the message names it.
     pub fn read(kept: &Path, folder: &Path) -> Result<Self, Vec<Why>> {
         let source = Source::verify(kept, folder).map_err(|e| unreadable(folder, &e))?;
-        let parts = (read_summary(folder), environments(folder), recipe_values(folder));
-        match parts {
-            (Ok(summary), Ok(environments), Ok(recipe_values)) => {
-                let mut run = Self { source, summary, environments, recipe_values };
-                run.compare_name();
-                Ok(run)
-            }
-            // A file that cannot be parsed was usually changed, and then the change is the message.
-            _ if !source.faults.is_empty() => Err(source.faults),
-            (Err(e), ..) | (_, Err(e), _) | (.., Err(e)) => Err(unreadable(folder, &e)),
+        // What was changed is not read: it may be anything.
+        if !source.faults.is_empty() {
+            return Err(source.faults);
         }
-    }
-
-    /// Checks that the folder's name matches the run's.
-    fn compare_name(&mut self) {
-        let source = &self.source;
-        if source.named != source.id || source.folder.file_name() != Some(self.summary.run.as_ref()) {
-            let why = format!("{} holds the run {}", source.folder.display(), source.named);
-            self.source.faults.push(Why::mended_by(why, "give the folder its name back"));
+        if source.named != source.id {
+            let why = format!("{} holds the run {}", folder.display(), source.named);
+            return Err(vec![Why::mended_by(why, "give the folder its name back")]);
         }
+        let files = RunFiles::read(folder).map_err(|e| unreadable(folder, &e))?;
+        let differences = verify::differences(&files);
+        if !differences.is_empty() {
+            let why = format!("{} does not agree with itself: ", folder.display());
+            let mend = format!("{}, or run it again", restore(&[folder]));
+            return Err(differences
+                .iter()
+                .map(|d| Why::mended_by(format!("{why}{d}"), mend.clone()))
+                .collect());
+        }
+        let read = |e: Error| unreadable(folder, &e);
+        Ok(Self {
+            source,
+            summary: read_summary(folder).map_err(read)?,
+            environments: environments(folder).map_err(read)?,
+            recipe_values: recipe_values(folder).map_err(read)?,
+        })
     }
 
     /// Returns the run's name, which begins with its time.
@@ -158,19 +173,14 @@ pub fn id(kept: &Path, folder: &Path) -> String {
 }
 
 fn unreadable(folder: &Path, error: &Error) -> Vec<Why> {
-    vec![Why::mended_by(error.message(), restore(folder))]
-}
-
-/// Returns the command that restores kept files.
-pub fn restore(path: &Path) -> String {
-    format!("git checkout -- {}", path.display())
+    vec![Why::mended_by(error.message(), restore(&[folder]))]
 }
 
 fn environments(folder: &Path) -> Result<Vec<Environment>> {
     let mut path = folder.join(ENVIRONMENT);
     let mut found = Vec::new();
     loop {
-        let text = std::fs::read(&path).at("read", &path)?;
+        let text = regular::read(&path, regular::MAX_TEXT)?;
         found.push(serde_json::from_slice(&text).map_err(|e| {
             Error::failed(format!("{}:{}: not an environment: {e}", path.display(), e.line()))
         })?);
@@ -184,7 +194,7 @@ fn environments(folder: &Path) -> Result<Vec<Environment>> {
 /// Returns the values of `resolved.toml` by `section.key`, as text.
 pub fn recipe_values(folder: &Path) -> Result<BTreeMap<String, String>> {
     let path = folder.join(RESOLVED);
-    let text = std::fs::read_to_string(&path).at("read", &path)?;
+    let text = regular::read_text(&path)?;
     let table: toml::Table = text
         .parse()
         .map_err(|e: toml::de::Error| Error::failed(format!("{}: {}", path.display(), e.message())))?;
@@ -198,15 +208,30 @@ pub fn recipe_values(folder: &Path) -> Result<BTreeMap<String, String>> {
     Ok(values)
 }
 
-/// Returns the regular files below a folder, as paths with `/`, sorted.
-fn files_below(folder: &Path) -> Result<Vec<String>> {
-    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+/// Returns what is below a folder and is no folder, as paths with `/`, sorted; and links and the like as faults, which no
+/// kept folder has.
+fn files_below(folder: &Path) -> Result<(Vec<String>, Vec<Why>)> {
+    let (mut files, mut faults, mut folders) = (Vec::new(), Vec::new(), vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {
         for entry in std::fs::read_dir(&next).at("read", &next)? {
-            let path = entry.at("read", &next)?.path();
-            if path.is_dir() { folders.push(path) } else { files.push(id(folder, &path)) }
+            let entry = entry.at("read", &next)?;
+            let (path, kind) = (entry.path(), entry.file_type().at("read", &entry.path())?);
+            match kind {
+                kind if kind.is_dir() => folders.push(path),
+                kind if kind.is_file() => files.push(id(folder, &path)),
+                _ => {
+                    let why = format!("{} is no regular file: it was put there later", path.display());
+                    faults.push(Why::mended_by(why, remove(&path)));
+                }
+            }
         }
     }
     files.sort();
-    Ok(files)
+    Ok((files, faults))
+}
+
+/// Returns the fault of a file that no manifest lists.
+pub fn put_there(path: &Path) -> Why {
+    let why = format!("{} is not in the manifest: it was put there later", path.display());
+    Why::mended_by(why, remove(path))
 }

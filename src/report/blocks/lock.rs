@@ -10,8 +10,10 @@
 use super::attributes::{self, Attributes};
 use super::kept::Source;
 use super::scene::Rendered;
-use crate::error::{IoContext, Result};
+use crate::error::Result;
 use crate::results::atomic;
+use crate::results::comparison::COMPARISONS;
+use crate::results::regular;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::ErrorKind;
@@ -29,9 +31,9 @@ const TITLE: &str =
 pub struct Key {
     /// The page, relative to the folder of the lock.
     pub page: String,
-    /// The kind of the block; of a plot also which one, as in `plot/loss`.
+    /// The kind of the block; of a plot also which one, as in `plot/loss`, and of a value its column.
     pub kind: String,
-    /// The block's `select`; with `#2`, `#3` … where blocks of a page are otherwise equal.
+    /// The block's `select`, or the value's comparison; with `#2`, `#3` … where blocks of a page are otherwise equal.
     pub selection: String,
 }
 
@@ -77,9 +79,9 @@ impl Lock {
     /// When the file cannot be read.
     pub fn read(root: &Path) -> Result<Self> {
         let path = root.join(LOCK);
-        match std::fs::read_to_string(&path) {
+        match std::fs::symlink_metadata(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(Self::default()),
-            text => Ok(Self::parse(&text.at("read", &path)?)),
+            _ => Ok(Self::parse(&regular::read_text(&path)?)),
         }
     }
 
@@ -118,7 +120,7 @@ impl Lock {
         let line = |(key, hashes): (&Key, &Hashes)| format!("{key} {} {}\n", hashes.kept, hashes.body);
         let text = format!("{TITLE}\n{}", self.lines.iter().map(line).collect::<String>());
         let path = root.join(LOCK);
-        let there = std::fs::read_to_string(&path).ok();
+        let there = regular::read_text(&path).ok();
         if there.as_ref() == Some(&text) || (there.is_none() && self.lines.is_empty()) {
             return Ok(());
         }
@@ -135,12 +137,18 @@ pub fn keys<'a>(page: &str, blocks: impl IntoIterator<Item = &'a Attributes>) ->
     let mut seen: BTreeMap<Key, usize> = BTreeMap::new();
     let key = |attributes: &'a Attributes| {
         let get = |name: &str| attributes::get(attributes, name).unwrap_or_default();
+        let column = attributes::get(attributes, "column");
         let kind = match get("kind") {
+            "" if column.is_some() => format!("value/{}", column.unwrap_or_default()),
             "plot" => format!("plot/{}", attributes::get(attributes, "plot").unwrap_or("loss")),
             kind => kind.to_owned(),
         };
         let selection: Vec<&str> = get("select").split(',').map(str::trim).collect();
-        let key = Key { page: word(page), kind: word(&kind), selection: word(&selection.join(",")) };
+        let selection = match attributes::get(attributes, "comparison") {
+            Some(name) => format!("{COMPARISONS}/{name}"),
+            None => selection.join(","),
+        };
+        let key = Key { page: word(page), kind: word(&kind), selection: word(&selection) };
         let count = seen.entry(key.clone()).or_default();
         *count += 1;
         match *count {
@@ -196,11 +204,15 @@ mod tests {
     fn equal_blocks_of_a_page_are_numbered() {
         let runs = attributes(&[("kind", "runs"), ("select", "a, b")]);
         let plot = attributes(&[("kind", "plot"), ("select", "a"), ("plot", "throughput")]);
-        let found: Vec<String> =
-            keys("docs/a b.md", [&runs, &plot, &runs]).iter().map(Key::to_string).collect();
+        let value = attributes(&[("select", "a"), ("column", "loss")]);
+        let ratio = attributes(&[("comparison", "a"), ("column", "ratio")]);
+        let found: Vec<String> = keys("docs/a b.md", [&runs, &plot, &runs, &value, &ratio])
+            .iter()
+            .map(|key| key.to_string().replace("docs/a%20b.md ", ""))
+            .collect();
         assert_eq!(
             found,
-            ["docs/a%20b.md runs a,b", "docs/a%20b.md plot/throughput a", "docs/a%20b.md runs a,b#2"]
+            ["runs a,b", "plot/throughput a", "runs a,b#2", "value/loss a", "value/ratio comparisons/a"]
         );
     }
 

@@ -1,35 +1,50 @@
-//! Markers: comments that open and close a block, found outside code.
+//! Markers: comments that open and close a block, or a value in a sentence, found outside code.
 //!
 //! ```text
 //! <!-- xrun:report name="value" … -->     opens a block
 //! <!-- xrun:end -->                       closes it
 //!
+//! text <!-- xrun:value name="value" … -->1.12<!-- xrun:end --> text
+//!
 //! <!-- xrun:from name="value" … -->       in a block of the inline form: one of its sources
 //! <!-- xrun:end hash="…" -->              closes a block of the inline form
 //! ```
 //!
-//! A marker begins a line, indented by three spaces at most, and nothing follows it on its last line. It may
-//! span lines.
+//! A marker of a block begins a line at the top level of the page, indented by three spaces at most, and nothing follows
+//! it on its last line. It may span lines. A value stands within a line. A marker anywhere else but in code is a fault: what
+//! it encloses would be shown and never be verified.
 
-use super::attributes::{self, Attributes, END, FROM, OPEN};
+use super::attributes::{self, Attributes, END, FROM, OPEN, VALUE};
+use super::structure::{Site, Structure, Within};
 use super::text::did_you_mean;
 use std::ops::Range;
 
-/// A block of a page.
+/// A block of a page, or a value in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     /// The line of its opening marker, from 1.
     pub line: usize,
+    /// What its opening marker opens.
+    pub opening: Opening,
     /// The attributes of its opening marker.
     pub attributes: Attributes,
     /// The attributes of each `xrun:from` in it.
     pub from: Vec<Attributes>,
     /// The attributes of its closing marker.
     pub end: Attributes,
-    /// Range of the generated lines: from the line after the opening marker to the closing marker.
+    /// Range of the generated text: of a block the lines from the one after the opening marker to the closing marker.
     pub body: Range<usize>,
     /// Range of the closing marker, without the end of its line.
     pub closing: Range<usize>,
+}
+
+/// What a marker opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// A block of lines.
+    Report,
+    /// A value in a sentence.
+    Value,
 }
 
 /// A marker that cannot be parsed.
@@ -52,156 +67,261 @@ pub enum FaultKind {
     Marker,
 }
 
-impl Fault {
-    fn marker(line: usize, why: impl Into<String>) -> Self {
-        Self { line, kind: FaultKind::Marker, why: why.into() }
-    }
-}
-
 /// A comment that is a marker.
 struct Marker<'a> {
-    line: usize,
-    /// The text between `<!--` and `-->`.
-    inside: &'a str,
+    /// `xrun:` and a word.
+    word: &'a str,
+    /// The text after the word.
+    rest: &'a str,
     /// The comment itself.
     span: Range<usize>,
-    /// Offset of the next line.
-    next: usize,
 }
 
-/// Returns the blocks of a page, and the faults of its markers.
+/// A page that is being parsed.
+struct PageParser<'a> {
+    page: &'a str,
+    blocks: Vec<Block>,
+    faults: Vec<Fault>,
+}
+
+/// Returns the blocks and values of a page, and the faults of its markers.
 pub fn parse(page: &str) -> (Vec<Block>, Vec<Fault>) {
-    let (mut blocks, mut faults) = (Vec::new(), Vec::new());
-    let mut open: Option<Block> = None;
-    let mut fence: Option<&str> = None;
+    let mut parser = PageParser { page, blocks: Vec::new(), faults: Vec::new() };
     // A byte order mark is not part of the first line.
-    let (mut at, mut line) = (if page.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 }, 1);
-    while at < page.len() {
-        let end = page[at..].find('\n').map_or(page.len(), |newline| at + newline + 1);
-        let text = page[at..end].trim_end();
-        // Blocks contain generated text, so a fence inside was added by hand and must not hide the end.
-        if open.is_none() && fence_step(text, &mut fence) {
-            (at, line) = (end, line + 1);
-            continue;
-        }
-        match marker(page, at, line) {
-            None => (at, line) = (end, line + 1),
-            Some(Err(fault)) => {
-                faults.push(fault);
-                (at, line) = (end, line + 1);
-            }
-            Some(Ok(found)) => {
-                line += page[at..found.next].matches('\n').count();
-                at = found.next;
-                place(&found, &mut open, &mut blocks, &mut faults);
-            }
+    let mut at = if page.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+    let mut structure = Structure::parse(page, at);
+    while let Some(site) = structure.from(at).first() {
+        let begin = parser.blocks.len();
+        at = parser.site(site);
+        // The lines of a block are generated: a fence among them was added by hand, and must not hide what comes after.
+        if let Some(block) = parser.blocks.get(begin).filter(|block| block.opening == Opening::Report)
+            && !structure.is_top_level(block.closing.start)
+        {
+            structure = Structure::parse(page, at);
         }
     }
-    if let Some(block) = open {
-        faults.push(unclosed(&block, "before the end of the file"));
-    }
+    let PageParser { blocks, mut faults, .. } = parser;
     let has_ours = !(blocks.is_empty() && faults.is_empty());
     if let Some(end) = page.find("\r\n").filter(|_| has_ours) {
-        let line = 1 + page[..end].matches('\n').count();
         let why =
             "this line ends with CRLF, and blocks are compared byte by byte: save the page with LF alone";
-        faults.push(Fault::marker(line, why));
+        faults.push(Fault { line: line_of(page, end), kind: FaultKind::Marker, why: why.to_owned() });
     }
     faults.sort_by_key(|fault| fault.line);
     (blocks, faults)
 }
 
-/// Opens, extends or closes a block with a marker.
-fn place(found: &Marker<'_>, open: &mut Option<Block>, blocks: &mut Vec<Block>, faults: &mut Vec<Fault>) {
-    let inside = found.inside.trim();
-    let (word, rest) = inside.split_once(char::is_whitespace).unwrap_or((inside, ""));
-    let attributes = match attributes::parse(rest) {
-        Ok(attributes) => attributes,
-        Err(why) => {
-            faults.push(Fault::marker(found.line, why));
+/// Returns the line of the first marker in code, from 1.
+pub fn first_in_code(page: &str) -> Option<usize> {
+    Structure::parse(page, 0).first_in_code().map(|at| line_of(page, at))
+}
+
+impl<'a> PageParser<'a> {
+    /// Reads what begins at a comment. Returns the offset at which to go on.
+    fn site(&mut self, site: &Site) -> usize {
+        let next = site.at + "<!--".len();
+        if site.within == Within::Code {
+            return next;
+        }
+        let marker = match marker(self.page, site.at) {
+            Ok(marker) => marker,
+            Err(why) => return self.fault(site.at, why, next),
+        };
+        let after = marker.span.end;
+        match (marker.word, &site.within) {
+            (VALUE, _) => self.value(site, &marker),
+            (OPEN | FROM | END, Within::TopLevel) => match self.whole_lines(&marker) {
+                Err(why) => self.fault(site.at, why, after),
+                Ok(body) if marker.word == OPEN => self.block(site.at, &marker, body),
+                Ok(_) => {
+                    let why = format!(
+                        "`{}` stands outside a block: no `<!-- {OPEN} … -->` is open here",
+                        marker.word
+                    );
+                    self.fault(site.at, why, after)
+                }
+            },
+            (OPEN | FROM | END, within) => {
+                let why = misplaced(self.page, marker.word, within);
+                self.fault(site.at, why, after)
+            }
+            (word, _) => {
+                let hint = did_you_mean(word, [OPEN, VALUE, FROM, END]);
+                self.fault(site.at, format!("`{word}` is no marker{hint}"), after)
+            }
+        }
+    }
+
+    fn fault(&mut self, at: usize, why: impl Into<String>, next: usize) -> usize {
+        let line = line_of(self.page, at);
+        self.faults.push(Fault { line, kind: FaultKind::Marker, why: why.into() });
+        next
+    }
+
+    /// Parses the attributes of a marker; none where they are a fault.
+    fn attributes(&mut self, marker: &Marker<'_>) -> Attributes {
+        attributes::parse(marker.rest).unwrap_or_else(|why| {
+            self.fault(marker.span.start, why, 0);
             Attributes::new()
-        }
-    };
-    match (word, open.as_mut()) {
-        (OPEN, _) => {
-            if let Some(before) = open.take() {
-                faults
-                    .push(unclosed(&before, &format!("before the block that begins at line {}", found.line)));
-            }
-            *open = Some(Block {
-                line: found.line,
-                attributes,
-                from: Vec::new(),
-                end: Attributes::new(),
-                body: found.next..found.next,
-                closing: found.next..found.next,
-            });
-        }
-        (FROM, Some(block)) => block.from.push(attributes),
-        (END, Some(_)) => {
-            if let Some(mut block) = open.take() {
-                block.end = attributes;
-                block.body.end = found.span.start;
-                block.closing = found.span.clone();
-                blocks.push(block);
+        })
+    }
+
+    /// Checks that a marker has its lines to itself. Returns the offset of the line after it.
+    fn whole_lines(&self, marker: &Marker<'_>) -> Result<usize, String> {
+        let next = self.page[marker.span.end..].find('\n');
+        let next = next.map_or(self.page.len(), |newline| marker.span.end + newline + 1);
+        match self.page[marker.span.end..next].trim().is_empty() {
+            true => Ok(next),
+            false => {
+                Err("something follows the marker in its line; put it into a line of its own".to_owned())
             }
         }
-        (FROM | END, None) => {
-            let why = format!("`{word}` stands outside a block: no `<!-- {OPEN} … -->` is open here");
-            faults.push(Fault::marker(found.line, why));
+    }
+
+    /// Reads a block whose lines begin at `body`, up to its closing marker.
+    fn block(&mut self, at: usize, opening: &Marker<'_>, body: usize) -> usize {
+        let attributes = self.attributes(opening);
+        let mut block = Block {
+            line: line_of(self.page, at),
+            opening: Opening::Report,
+            attributes,
+            from: Vec::new(),
+            end: Attributes::new(),
+            body: body..body,
+            closing: body..body,
+        };
+        let mut line = body;
+        while line < self.page.len() {
+            let indent = self.page[line..].len() - self.page[line..].trim_start_matches(' ').len();
+            let start = line + indent;
+            let next = self.page[start..].find('\n').map_or(self.page.len(), |end| start + end + 1);
+            let is_marker = indent <= 3 && is_ours(&self.page[start..]);
+            let found = is_marker.then(|| marker(self.page, start));
+            let marker = match found {
+                None => {
+                    line = next;
+                    continue;
+                }
+                Some(Err(why)) => {
+                    line = self.fault(start, why, next);
+                    continue;
+                }
+                Some(Ok(marker)) => marker,
+            };
+            let next = match self.whole_lines(&marker) {
+                Ok(next) => next,
+                Err(why) => {
+                    line = self.fault(start, why, next);
+                    continue;
+                }
+            };
+            match marker.word {
+                OPEN => {
+                    let before = line_of(self.page, start);
+                    self.unclosed(&block, &format!("before the block that begins at line {before}"));
+                    return line;
+                }
+                FROM => {
+                    let attributes = self.attributes(&marker);
+                    block.from.push(attributes);
+                }
+                END => {
+                    block.end = self.attributes(&marker);
+                    block.body.end = marker.span.start;
+                    block.closing = marker.span;
+                    self.blocks.push(block);
+                    return next;
+                }
+                word => {
+                    let hint = did_you_mean(word, [OPEN, FROM, END]);
+                    self.fault(start, format!("`{word}` is no marker of a block{hint}"), next);
+                }
+            }
+            line = next;
         }
-        _ => {
-            let hint = did_you_mean(word, [OPEN, FROM, END]);
-            faults.push(Fault::marker(found.line, format!("`{word}` is no marker{hint}")));
-        }
+        self.unclosed(&block, "before the end of the file");
+        self.page.len()
+    }
+
+    fn unclosed(&mut self, block: &Block, place: &str) {
+        let name = attributes::block_name(&block.attributes);
+        let why = format!("{name} has no `<!-- {END} -->` {place}");
+        self.faults.push(Fault { line: block.line, kind: FaultKind::Unclosed, why });
+    }
+
+    /// Reads a value, whose closing marker stands in the line of the value.
+    fn value(&mut self, site: &Site, opening: &Marker<'_>) -> usize {
+        let attributes = self.attributes(opening);
+        let body = opening.span.end;
+        let rest = self.page[body..].lines().next().unwrap_or_default();
+        let closing = rest.find("<!--").map(|at| body + at).filter(|at| is_ours(&self.page[*at..]));
+        let closing = closing.and_then(|at| marker(self.page, at).ok()).filter(|marker| marker.word == END);
+        let Some(closing) = closing else {
+            let why = format!("a value without `<!-- {END} -->` in its line");
+            return self.fault(site.at, why, body);
+        };
+        let end = self.attributes(&closing);
+        let next = closing.span.end;
+        let why = match &site.within {
+            Within::Text | Within::Container(_) if is_within_line(self.page, site.at) => {
+                self.blocks.push(Block {
+                    line: line_of(self.page, site.at),
+                    opening: Opening::Value,
+                    attributes,
+                    from: Vec::new(),
+                    end,
+                    body: body..closing.span.start,
+                    closing: closing.span,
+                });
+                return next;
+            }
+            Within::Html(_) => misplaced(self.page, VALUE, &site.within),
+            // A comment that begins a line makes all of it HTML.
+            _ => format!("`{VALUE}` begins its line, which makes no text of it; write a word before it"),
+        };
+        self.fault(site.at, why, next)
     }
 }
 
-fn unclosed(block: &Block, place: &str) -> Fault {
-    let name = attributes::block_name(&block.attributes);
-    let why = format!("{name} has no `<!-- {END} -->` {place}");
-    Fault { line: block.line, kind: FaultKind::Unclosed, why }
+/// Returns true if something that is no mark of a list or quote stands before an offset in its line.
+fn is_within_line(page: &str, at: usize) -> bool {
+    let line = &page[page[..at].rfind('\n').map_or(0, |newline| newline + 1)..at];
+    line.contains(|c: char| c.is_alphanumeric() || "|([`\"'~<".contains(c))
 }
 
-/// Returns the marker that begins in the line at `at`, if one does.
-fn marker(page: &str, at: usize, line: usize) -> Option<Result<Marker<'_>, Fault>> {
-    let indent = page[at..].len() - page[at..].trim_start_matches(' ').len();
-    let start = at + indent;
-    let after = page[start..].strip_prefix("<!--")?;
-    if indent > 3 || !after.trim_start().starts_with("xrun:") {
-        return None;
-    }
-    let fault = |why: &str| Some(Err(Fault::marker(line, why)));
-    let Some(length) = after.find("-->") else { return fault("a marker without `-->`") };
-    let end = start + "<!--".len() + length + "-->".len();
-    let next = page[end..].find('\n').map_or(page.len(), |newline| end + newline + 1);
-    if !page[end..next].trim().is_empty() {
-        return fault("something follows the marker in its line; put it into a line of its own");
-    }
-    Some(Ok(Marker { line, inside: &after[..length], span: start..end, next }))
+/// Returns true if a text begins with a comment that begins with `xrun:`.
+fn is_ours(text: &str) -> bool {
+    text.strip_prefix("<!--").is_some_and(|inside| inside.trim_start().starts_with("xrun:"))
 }
 
-/// Tracks fenced code. Returns true if the line is a fence or inside of code.
-fn fence_step<'a>(line: &'a str, fence: &mut Option<&'a str>) -> bool {
-    let text = line.trim_start_matches(' ');
-    let indent = line.len() - text.len();
-    let mark = ["`", "~"].into_iter().find(|mark| text.starts_with(*mark));
-    let run = mark.map_or("", |mark| &text[..text.len() - text.trim_start_matches(mark).len()]);
-    let rest = &text[run.len()..];
-    match *fence {
-        Some(open) => {
-            if indent < 4 && run.len() >= open.len() && run.starts_with(open) && rest.trim().is_empty() {
-                *fence = None;
-            }
-            true
+/// Returns why a marker does not count where it stands, and where it would.
+fn misplaced(page: &str, word: &str, within: &Within) -> String {
+    match within {
+        Within::Container(name) => {
+            format!(
+                "`{word}` stands in {name}, where blocks are not rendered; move it to the start of a line after an empty one"
+            )
         }
-        // An info string with a backtick makes it inline code.
-        None if indent < 4 && run.len() >= 3 && !(run.starts_with('`') && rest.contains('`')) => {
-            *fence = Some(run);
-            true
-        }
-        None => false,
+        Within::Html(at) => format!(
+            "`{word}` stands in HTML that begins at line {}; end that, or put an empty line before the marker",
+            line_of(page, *at)
+        ),
+        _ => format!("`{word}` stands within a line; put it into a line of its own"),
     }
+}
+
+/// Returns the line of an offset, from 1.
+fn line_of(page: &str, at: usize) -> usize {
+    1 + page[..at].matches('\n').count()
+}
+
+/// Returns the marker that begins at `at`, which is that of a comment.
+fn marker(page: &str, at: usize) -> Result<Marker<'_>, String> {
+    let after = &page[at + "<!--".len()..];
+    let length = after.find("-->").ok_or("a marker without `-->`")?;
+    let inside = after[..length].trim();
+    let (word, rest) = inside.split_once(char::is_whitespace).unwrap_or((inside, ""));
+    Ok(Marker { word, rest, span: at..at + "<!--".len() + length + "-->".len() })
 }
 
 #[cfg(test)]
@@ -250,7 +370,7 @@ mod tests {
             "````\n```\n<!-- xrun:end -->\n",
             "    <!-- xrun:end -->\n",
             "`<!-- xrun:end -->`\n",
-            "<!-- xrunner -->\ntext <!-- xrun:end -->\n",
+            "<!-- xrunner -->\ntext <!-- a xrun:end -->\n",
         ] {
             assert!(blocks(page).is_empty());
         }
@@ -258,6 +378,50 @@ mod tests {
         assert_eq!(fault("```\n```\n<!-- xrun:end -->\n").0, 3, "the fence is over");
         let found = blocks("<!-- xrun:report -->\n```\n<!-- xrun:end -->\n");
         assert_eq!(found.len(), 1, "a fence within a block hides nothing");
+    }
+
+    #[test]
+    fn a_value_stands_in_a_sentence() {
+        let page = "- A loss of <!-- xrun:value select=\"a\"\n  column=\"loss\" -->1.5<!-- xrun:end -->, and <!-- xrun:value -->2<!-- xrun:end -->.\n";
+        let found = blocks(page);
+        let bodies: Vec<&str> = found.iter().map(|block| &page[block.body.clone()]).collect();
+        assert_eq!((bodies, found[0].opening), (vec!["1.5", "2"], Opening::Value));
+        assert_eq!(found[0].attributes[1], ("column".to_owned(), "loss".to_owned()));
+        assert!(blocks("`<!-- xrun:value -->1<!-- xrun:end -->`\n").is_empty());
+        for (page, said) in [
+            ("<!-- xrun:value -->1<!-- xrun:end -->\n", "begins its line"),
+            ("- <!-- xrun:value -->1<!-- xrun:end -->\n", "begins its line"),
+            ("a <!-- xrun:value -->1\n<!-- xrun:end -->\n", "without `<!-- xrun:end -->` in its line"),
+            (
+                "<div>\na <!-- xrun:value -->1<!-- xrun:end -->\n</div>\n",
+                "stands in HTML that begins at line 1",
+            ),
+        ] {
+            let (_, faults) = parse(page);
+            assert!(faults[0].why.contains(said), "{page}: {faults:?}");
+        }
+    }
+
+    #[test]
+    fn markers_that_readers_take_for_something_else_are_faults() {
+        let block = "<!-- xrun:report -->\n\ntext\n<!-- xrun:end -->\n";
+        let indented =
+            |prefix: &str| block.lines().map(|line| format!("{prefix}{line}\n")).collect::<String>();
+        for (page, said) in [
+            (format!("- a\n\n{}", indented("  ")), "`xrun:report` stands in a list item"),
+            (indented("> "), "stands in a quote"),
+            (format!("<div>\n{block}</div>\n"), "stands in HTML that begins at line 1"),
+            (format!("<!--\n{block}"), "stands in HTML that begins at line 1"),
+            (format!("text {block}"), "`xrun:report` stands within a line"),
+        ] {
+            let (_, faults) = parse(&page);
+            assert!(faults.first().is_some_and(|fault| fault.why.contains(said)), "{page}: {faults:?}");
+        }
+        // What GitHub takes for a comment hides nothing below.
+        assert_eq!(blocks(&format!("<!--\n```\n-->\n{block}")).len(), 1);
+        assert_eq!(blocks(&format!("<div>\n~~~\n\n{block}")).len(), 1);
+        let fenced = "<!-- xrun:report -->\n```\n<!-- xrun:end -->\n";
+        assert_eq!(blocks(&format!("{fenced}{block}{fenced}{block}")).len(), 4);
     }
 
     #[test]

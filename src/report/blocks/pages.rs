@@ -2,13 +2,15 @@
 
 use super::attributes::END;
 use super::examine::{Examined, examine, form};
+use super::figures;
 use super::lock::{self, Key, LOCK, Lock};
-use super::markers::{self, FaultKind};
+use super::markers::{self, FaultKind, first_in_code};
+use super::mend::{is_versioned, remove};
 use super::scene::{Form, PageContext};
 use super::text;
 use super::why::Why;
 use crate::error::{Error, ErrorKind, IoContext, Result};
-use crate::results::{atomic, keep};
+use crate::results::{atomic, keep, regular};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -77,7 +79,7 @@ struct Page {
     faults: Vec<PageProblem>,
 }
 
-/// Returns the pages of a folder: `README.md` and every Markdown file below `docs`.
+/// Returns the pages of a folder: `README.md` and every Markdown file below `docs`. Links of folders are not followed.
 ///
 /// # Errors
 /// When a folder cannot be read.
@@ -86,9 +88,12 @@ pub fn pages(root: &Path) -> Result<Vec<PathBuf>> {
     let mut folders = vec![root.join("docs")];
     while let Some(folder) = folders.pop().filter(|folder| folder.is_dir()) {
         for entry in std::fs::read_dir(&folder).at("read", &folder)? {
-            let path = entry.at("read", &folder)?.path();
-            if path.is_dir() {
+            let entry = entry.at("read", &folder)?;
+            let path = entry.path();
+            if entry.file_type().at("read", &path)?.is_dir() {
                 folders.push(path);
+            } else if path.is_dir() {
+                // A link may lead back to where it is.
             } else if path.extension().is_some_and(|extension| extension == "md") {
                 found.push(path);
             }
@@ -107,8 +112,13 @@ pub fn check(scope: &Scope<'_>) -> Result<Found> {
     let lock = Lock::read(scope.root)?;
     let (mut checked, mut problems) = (Vec::new(), wrong_lines(scope, &lock));
     let mut found = BTreeSet::new();
+    let mut pages = Vec::new();
     for path in scope.pages {
-        let mut page = scope.page(path, &lock, form)?;
+        pages.push((path, scope.page(path, &lock, form)?));
+    }
+    let texts: Vec<String> = pages.iter().map(|(_, page)| page.text.clone()).collect();
+    let shown = figures::check(pages.iter_mut().flat_map(|(_, page)| &mut page.blocks));
+    for (path, mut page) in pages {
         problems.append(&mut page.faults);
         for block in page.blocks {
             let whys = block.hard.iter().chain(&block.stale);
@@ -118,6 +128,10 @@ pub fn check(scope: &Scope<'_>) -> Result<Found> {
         }
     }
     problems.extend(scope.without_block(&lock, &found).map(|key| scope.orphan(&lock, key)));
+    if checked.is_empty() && problems.is_empty() {
+        problems.extend(scope.only_in_code(&texts));
+    }
+    problems.extend(scope.stray_figures(&shown));
     Ok(in_order(scope.pages, checked, problems))
 }
 
@@ -163,8 +177,12 @@ fn render_all(scope: &Scope<'_>, forget: &[String], form: fn(&markers::Block) ->
         return Err(Error::usage(wrong.to_string()));
     }
     let (mut checked, mut problems, mut found) = (Vec::new(), Vec::new(), BTreeSet::new());
+    let mut pages = Vec::new();
     for path in scope.pages {
-        let mut page = scope.page(path, &lock, form)?;
+        pages.push((path, scope.page(path, &lock, form)?));
+    }
+    figures::check(pages.iter_mut().flat_map(|(_, page)| &mut page.blocks));
+    for (path, mut page) in pages {
         let is_sound = page.faults.is_empty();
         problems.append(&mut page.faults);
         found.extend(page.blocks.iter().filter_map(|block| block.key.clone()));
@@ -241,7 +259,7 @@ fn in_order(pages: &[PathBuf], mut checked: Vec<Checked>, mut problems: Vec<Page
 
 /// Writes a file if its content changes. Returns true if it did.
 fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<bool> {
-    if std::fs::read(path).is_ok_and(|there| there == bytes) {
+    if regular::read(path, regular::MAX_TEXT).is_ok_and(|there| there == bytes) {
         return Ok(false);
     }
     if let Some(folder) = path.parent() {
@@ -257,7 +275,10 @@ fn wrong_lines(scope: &Scope<'_>, lock: &Lock) -> Vec<PageProblem> {
         line: wrong.line,
         block: String::new(),
         why: wrong.why.clone(),
-        mend: format!("git checkout -- {LOCK}, or remove the line and run xrun report"),
+        mend: match is_versioned(&scope.root.join(LOCK)) {
+            true => format!("git checkout -- {LOCK}, or remove the line and run xrun report"),
+            false => "remove the line and run xrun report".to_owned(),
+        },
         is_markup: true,
     };
     lock.wrong.iter().map(problem).collect()
@@ -277,7 +298,7 @@ fn summary(block: &Examined, page: &Path, is_current: bool, is_changed: bool) ->
 impl Scope<'_> {
     /// Reads a page and examines its blocks, each in the form that `form` gives it.
     fn page(&self, path: &Path, lock: &Lock, form: fn(&markers::Block) -> Form) -> Result<Page> {
-        let text = std::fs::read_to_string(path).at("read", path)?;
+        let text = regular::read_text(path)?;
         let (blocks, faults) = markers::parse(&text);
         let faults = faults.into_iter().map(|fault| self.fault(path, fault)).collect();
         let locked = blocks.iter().filter(|block| form(block) == Form::Locked);
@@ -293,10 +314,37 @@ impl Scope<'_> {
         Ok(Page { blocks, faults, text: text.clone() })
     }
 
+    /// Returns a problem for the first page with a marker in code, where no page has a block.
+    fn only_in_code(&self, texts: &[String]) -> Option<PageProblem> {
+        let found = self.pages.iter().zip(texts).find_map(|(page, text)| Some((page, first_in_code(text)?)));
+        found.map(|(page, line)| PageProblem {
+            page: page.clone(),
+            line,
+            block: String::new(),
+            why: "there is no block: this marker stands in code, where it is text".to_owned(),
+            mend: format!("take it out of the code, then {}", self.render_again(page)),
+            is_markup: true,
+        })
+    }
+
+    /// Returns problems for pictures of several comparisons that no block of any page shows.
+    fn stray_figures(&self, shown: &BTreeSet<PathBuf>) -> Vec<PageProblem> {
+        let problem = |path: PathBuf| PageProblem {
+            line: 1,
+            block: String::new(),
+            why: "no block of any page shows it".to_owned(),
+            mend: remove(&path),
+            is_markup: false,
+            page: path,
+        };
+        let stray = if self.is_whole { figures::stray(self.kept, shown) } else { Vec::new() };
+        stray.into_iter().map(problem).collect()
+    }
+
     /// Returns the page's name in the lock: its path from the lock's folder.
     fn name_of(&self, page: &Path) -> String {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        text::link(&absolute(&Path::new(".").join(self.root)), &absolute(page)).replace("%20", " ")
+        text::relative(&absolute(&Path::new(".").join(self.root)), &absolute(page))
     }
 
     /// Returns the lines of the lock whose block is not among those found.

@@ -3,7 +3,7 @@
 
 use super::kept::KeptRun;
 use super::scene::PageContext;
-use super::text::plain;
+use super::text::{link_to, plain};
 use crate::results::comparison::Arm;
 use crate::results::keep::README;
 use crate::results::provenance::Environment;
@@ -29,7 +29,7 @@ pub fn device(run: &KeptRun) -> String {
 
 /// Returns a link to a run's folder.
 pub fn link(run: &KeptRun, context: &PageContext<'_>) -> String {
-    format!("[{}]({})", run.name(), context.link(&run.source.folder))
+    link_to(run.name(), &context.link(&run.source.folder))
 }
 
 /// Returns one line for a block of these runs, and of the arms of comparisons without kept runs. `folders`

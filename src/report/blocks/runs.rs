@@ -2,6 +2,7 @@
 
 use super::columns::{self, Column};
 use super::kept::{self, KeptRun};
+use super::mend::restore;
 use super::scene::{Form, PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{did_you_mean, picture, plain, table};
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Returns the runs that a block selects: in the order of its names, newest first.
 pub fn select(scene: &PageContext<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Vec<Why>> {
     let all =
-        find::runs(scene.kept).map_err(|e| vec![Why::mended_by(e.message(), kept::restore(scene.kept))])?;
+        find::runs(scene.kept).map_err(|e| vec![Why::mended_by(e.message(), restore(&[scene.kept]))])?;
     let mut chosen: Vec<PathBuf> = Vec::new();
     for name in &spec.select {
         let matching: Vec<&PathBuf> = all.iter().filter(|run| is_selected(scene.kept, run, name)).collect();
@@ -60,7 +61,7 @@ fn passes(run: &Path, filters: &[(String, String)]) -> Result<bool, Vec<Why>> {
     if filters.is_empty() {
         return Ok(true);
     }
-    let unreadable = |e: crate::Error| vec![Why::mended_by(e.message(), kept::restore(&run.join(RESOLVED)))];
+    let unreadable = |e: crate::Error| vec![Why::mended_by(e.message(), restore(&[&run.join(RESOLVED)]))];
     let values = kept::recipe_values(run).map_err(unreadable)?;
     let same = |value: &String, wanted: &String| {
         value == wanted
@@ -87,7 +88,8 @@ pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Resul
     let cells = |run: &KeptRun| {
         let mut cells = vec![plain(run.recipe())];
         cells.extend(columns.iter().map(|column| columns::of_run(run, column, scene.form)));
-        cells.push(format!("{}{}", provenance::link(run, scene), remark(run)));
+        let remark = remark(run).map(|remark| format!(" ({remark})"));
+        cells.push(provenance::link(run, scene) + &remark.unwrap_or_default());
         cells
     };
     let mut text = table(&headings, &runs.iter().map(cells).collect::<Vec<_>>());
@@ -112,8 +114,7 @@ pub fn plot(
     let mut rendered = sources_of(&runs);
     for run in &runs {
         let folder = &run.source.folder;
-        let drawn =
-            plots::draw(folder).map_err(|e| vec![Why::mended_by(e.message(), kept::restore(folder))])?;
+        let drawn = plots::draw(folder).map_err(|e| vec![Why::mended_by(e.message(), restore(&[folder]))])?;
         let mut links = Vec::new();
         for picture in drawn.into_iter().filter(|picture| picture.name == plot) {
             let path = folder.join(picture.file("svg"));
@@ -152,7 +153,7 @@ fn footnotes(runs: &[KeptRun], scene: &PageContext<'_>) -> String {
 }
 
 /// Returns a remark on a run that did not end as `ok`, did not have its GPU to itself, or learned nothing.
-fn remark(run: &KeptRun) -> String {
+pub fn remark(run: &KeptRun) -> Option<String> {
     let mut remarks = Vec::new();
     if run.summary.status != Status::Ok {
         remarks.push(run.summary.status.as_str());
@@ -163,5 +164,5 @@ fn remark(run: &KeptRun) -> String {
     if run.summary.worse_than_guessing().is_some() {
         remarks.push("worse than guessing");
     }
-    if remarks.is_empty() { String::new() } else { format!(" ({})", remarks.join(", ")) }
+    (!remarks.is_empty()).then(|| remarks.join(", "))
 }

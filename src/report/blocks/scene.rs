@@ -1,5 +1,6 @@
 //! What a block of a page is rendered with, and the rendered block.
 
+use super::figure::TRIAL;
 use super::kept::Source;
 use super::text;
 use super::why::Why;
@@ -19,7 +20,7 @@ impl Form {
     /// Returns the word that the page uses for one run of a comparison.
     pub fn trial_word(self) -> &'static str {
         match self {
-            Form::Locked => "trial",
+            Form::Locked => TRIAL,
             Form::Inline => "turn",
         }
     }

@@ -3,7 +3,7 @@
 use super::kept::{KeptRun, Source};
 use super::scene::{Form, PageContext, Rendered};
 use super::spec::Spec;
-use super::text::{code, plain, table};
+use super::text::{code, link_to, table};
 use super::why::Why;
 use super::{alike, comparison, figure, inline, provenance, runs};
 use crate::format::{BLANK, decimal};
@@ -142,7 +142,7 @@ fn rows(context: &PageContext<'_>, members: &[Member], over: &str) -> String {
         let prediction =
             found.predicts.as_ref().map(|said| format!("{}: {}", code(said), comparison::held(found)));
         vec![
-            format!("[{}]({})", plain(&found.name), context.link(&folder_or_readme(context, member))),
+            link_to(&found.name, &context.link(&folder_or_readme(context, member))),
             key_value(member.at),
             speed(&found.baseline),
             speed(&found.candidate),

@@ -1,7 +1,8 @@
 //! The attributes of a block's opening marker, parsed and checked.
 
 use super::attributes::{self, Attributes, END, OPEN};
-use super::columns::{self, Column};
+use super::columns::{self, Column, NumberForm};
+use super::markers::{Block, Opening};
 use super::text::did_you_mean;
 use crate::error::{Error, Result};
 
@@ -36,7 +37,16 @@ pub enum BlockKind {
     Comparison { columns: Option<Vec<String>> },
     Series { over: &'static str, alt: Option<String> },
     Sweep { columns: Vec<Column> },
+    Value { column: Column, form: NumberForm },
+    ComparisonValue { column: String, form: NumberForm },
 }
+
+/// The attributes of values of runs and of comparisons, required ones first.
+const OF_RUN: &[&str] = &["select", "column", "where", "digits", "form"];
+const OF_COMPARISON: &[&str] = &["comparison", "column", "across", "digits", "form"];
+
+/// Most decimals of a value: those of an `f64`.
+const MAX_DIGITS: usize = 17;
 
 /// Returns an empty block to paste into a page.
 ///
@@ -57,8 +67,34 @@ pub fn template(kind: &str, select: &str) -> Result<String> {
 }
 
 impl Spec {
-    /// Parses the attributes of an opening marker; unknown ones are errors.
-    pub fn parse(attributes: &Attributes) -> Result<Self, String> {
+    /// Parses the attributes of the marker that opens a block or a value; unknown ones are errors.
+    pub fn of_block(block: &Block) -> Result<Self, String> {
+        match block.opening {
+            Opening::Report => Self::parse(&block.attributes),
+            Opening::Value => Self::parse_value(&block.attributes),
+        }
+    }
+
+    fn parse_value(attributes: &Attributes) -> Result<Self, String> {
+        let get = |name: &str| attributes::get(attributes, name);
+        let is_of_run = get("comparison").is_none();
+        check_names("a value", attributes, if is_of_run { OF_RUN } else { OF_COMPARISON })?;
+        let column = get("column").ok_or("no `column`: which figure should the value be?")?.trim();
+        let form = number_form(get("digits"), get("form"))?;
+        let kind = match is_of_run {
+            true => BlockKind::Value { column: columns::of_value(column)?, form },
+            false => BlockKind::ComparisonValue { column: column.to_owned(), form },
+        };
+        let selected = get("select").or(get("comparison"));
+        let select = selection(selected.ok_or("no `select` and no `comparison`: what is the value of?")?)?;
+        let filters = get("where").map_or(Ok(Vec::new()), filters)?;
+        let across = get("across").map_or(Vec::new(), list);
+        across.iter().try_for_each(|name| super::alike::known(name))?;
+        Ok(Self { kind, select, newest: Some(1), filters, across })
+    }
+
+    /// Parses the attributes of the opening marker of a block.
+    fn parse(attributes: &Attributes) -> Result<Self, String> {
         let get = |name: &str| attributes::get(attributes, name);
         let kinds = KINDS.map(|(kind, _)| kind);
         let kind = get("kind").ok_or_else(|| format!("no `kind`; there are {}", kinds.join(", ")))?;
@@ -66,22 +102,8 @@ impl Spec {
             let near = did_you_mean(kind, kinds);
             return Err(format!("no kind `{kind}`; there are {}{near}", kinds.join(", ")));
         };
-        for (name, value) in attributes.iter().filter(|(name, _)| name != "kind") {
-            if !allowed.contains(&name.as_str()) {
-                let near = did_you_mean(name, allowed.iter().copied());
-                return Err(format!(
-                    "`{kind}` has no attribute `{name}`; it has {}{near}",
-                    allowed.join(", ")
-                ));
-            }
-            if value.trim().is_empty() {
-                return Err(format!("`{name}` is empty"));
-            }
-        }
-        let select = list(get("select").ok_or("no `select`: what should the block show?")?);
-        if let Some(wrong) = select.iter().find(|name| name.split('/').any(|part| part.starts_with('.'))) {
-            return Err(format!("`{wrong}` is no name of something kept"));
-        }
+        check_names(&format!("`{kind}`"), attributes, allowed)?;
+        let select = selection(get("select").ok_or("no `select`: what should the block show?")?)?;
         let newest = match get("newest") {
             None => Some(1),
             Some("all") => None,
@@ -111,6 +133,43 @@ impl Spec {
             _ => BlockKind::Sweep { columns: columns::sweep(get("columns"))? },
         };
         Ok(Self { kind, select, newest, filters, across })
+    }
+}
+
+/// Checks that attributes are among those allowed, and not empty.
+fn check_names(what: &str, attributes: &Attributes, allowed: &[&str]) -> Result<(), String> {
+    for (name, value) in attributes.iter().filter(|(name, _)| name != "kind") {
+        if !allowed.contains(&name.as_str()) {
+            let near = did_you_mean(name, allowed.iter().copied());
+            return Err(format!("{what} has no attribute `{name}`; it has {}{near}", allowed.join(", ")));
+        }
+        if value.trim().is_empty() {
+            return Err(format!("`{name}` is empty"));
+        }
+    }
+    Ok(())
+}
+
+/// Parses the names of kept things.
+fn selection(text: &str) -> Result<Vec<String>, String> {
+    let select = list(text);
+    match select.iter().find(|name| name.split('/').any(|part| part.is_empty() || part.starts_with('.'))) {
+        Some(wrong) => Err(format!("`{wrong}` is no name of something kept")),
+        None => Ok(select),
+    }
+}
+
+/// Parses the form of a number.
+fn number_form(digits: Option<&str>, form: Option<&str>) -> Result<NumberForm, String> {
+    match (digits, form) {
+        (None, Some("short")) => Ok(NumberForm::Short),
+        (Some(_), Some("short")) => Err("`short` has about three digits: leave out `digits`".to_owned()),
+        (_, Some(other)) if other != "plain" => Err(format!("`form` is plain or short, not `{other}`")),
+        (None, _) => Ok(NumberForm::Decimal(None)),
+        (Some(digits), _) => match digits.trim().parse() {
+            Ok(count) if count <= MAX_DIGITS => Ok(NumberForm::Decimal(Some(count))),
+            _ => Err(format!("`digits` is a number from 0 to {MAX_DIGITS}, not `{digits}`")),
+        },
     }
 }
 
@@ -174,6 +233,34 @@ mod tests {
             ),
             (&[("kind", "runs"), ("select", "a"), ("where", "training.dtype")], "key=value"),
             (&[("kind", "runs"), ("select", "a"), ("across", "devise")], "did you mean `device`?"),
+        ] {
+            let why = parse(pairs).unwrap_err();
+            assert!(why.contains(said), "{pairs:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_value_has_a_column_and_digits() {
+        let parse = |pairs: &[(&str, &str)]| {
+            Spec::parse_value(&pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+        };
+        let of = |more: &[(&str, &str)]| parse(&[&[("select", "a"), ("column", "val_loss")], more].concat());
+        let form = |spec: Result<Spec, String>| match spec.unwrap().kind {
+            BlockKind::Value { column: Column::Named("val_loss"), form } => form,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(form(of(&[])), NumberForm::Decimal(None));
+        assert_eq!(form(of(&[("digits", "2")])), NumberForm::Decimal(Some(2)));
+        assert_eq!(form(of(&[("form", "short")])), NumberForm::Short);
+        for (pairs, said) in [
+            (&[("select", "a")][..], "no `column`"),
+            (&[("column", "loss")], "no `select`"),
+            (&[("select", "a"), ("column", "los")], "did you mean `loss`?"),
+            (&[("select", "a"), ("column", "loss,tok_s")], "one column"),
+            (&[("select", "a"), ("column", "loss"), ("digits", "-1")], "`digits` is a number from 0 to 17"),
+            (&[("select", "a"), ("column", "loss"), ("form", "long")], "plain or short"),
+            (&[("select", "a"), ("column", "loss"), ("digit", "1")], "did you mean `digits`?"),
+            (&[("comparison", "a"), ("column", "x"), ("where", "a=b")], "no attribute `where`"),
         ] {
             let why = parse(pairs).unwrap_err();
             assert!(why.contains(said), "{pairs:?}: {why}");

@@ -1,16 +1,20 @@
 //! Tables of kept sweeps, from the last attempt at each of their cells.
 
 use super::columns::{self, Column};
-use super::kept::{self, KeptRun, Source};
+use super::kept::{KeptRun, Source};
+use super::mend::restore;
 use super::scene::{Form, PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{code, did_you_mean, plain, short_hash, table};
 use super::why::Why;
 use super::{alike, inline, provenance, runs};
 use crate::format::BLANK;
+use crate::metrics;
+use crate::results::columns::Figures;
 use crate::results::ledger::{Attempt, LEDGER};
+use crate::results::regular;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The folder of sweeps in the folder of kept things.
 pub const SWEEPS: &str = "sweeps";
@@ -31,6 +35,8 @@ pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Resul
             kept_runs.insert(id.clone(), KeptRun::read(scene.kept, &folder)?);
         }
     }
+    let differing = cells.iter().filter_map(|cell| differing(cell, kept_runs.get(cell.run.as_ref()?)?));
+    rendered.faults.extend(differing);
     let of_runs = runs::sources_of(&kept_runs.values().cloned().collect::<Vec<_>>());
     rendered.sources.extend(of_runs.sources);
     rendered.faults.extend(of_runs.faults);
@@ -87,28 +93,25 @@ pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Resul
 
 /// Returns a kept sweep's manifest and the last line of each cell, in the order in which cells began.
 fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
-    let all = kept.join(SWEEPS);
-    let folder = all.join(name);
+    let folder = find(&kept.join(SWEEPS), name)?;
     let path = folder.join(LEDGER);
-    if !path.is_file() {
-        let entries = std::fs::read_dir(&all).into_iter().flatten().flatten();
-        let names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-        let near = did_you_mean(name, names.iter().map(String::as_str));
-        let why = format!("no sweep `{name}` is kept in {}{near}", all.display());
-        return Err(vec![Why::mended_by(why, "keep one with `xrun keep sweeps/NAME`, or correct `select`")]);
-    }
-    let unreadable = |why: String| vec![Why::mended_by(why, kept::restore(&path))];
+    let unreadable = |why: String| vec![Why::mended_by(why, restore(&[&path]))];
     let source = Source::verify(kept, &folder).map_err(|e| unreadable(e.message().to_owned()))?;
     if !source.faults.is_empty() {
         return Err(source.faults);
     }
-    let text = std::fs::read_to_string(&path)
-        .map_err(|e| unreadable(format!("cannot read {}: {e}", path.display())))?;
+    let held = source.named.rsplit('/').next().unwrap_or_default();
+    if folder.file_name() != Some(held.as_ref()) {
+        let why = format!("{} holds the sweep {}", folder.display(), plain(held));
+        return Err(vec![Why::mended_by(why, "give the folder its name back")]);
+    }
+    let text = regular::read_text(&path).map_err(|e| unreadable(e.message().to_owned()))?;
     let mut cells: Vec<Attempt> = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let attempt: Attempt = serde_json::from_str(line)
             .map_err(|e| unreadable(format!("{}:{}: not an attempt: {e}", path.display(), number + 1)))?;
-        match cells.iter_mut().find(|cell| cell.key == attempt.key) {
+        // Cells that share a key are rows of their own.
+        match cells.iter_mut().find(|cell| cell.is_of_cell(&attempt)) {
             Some(cell) => *cell = attempt,
             None => cells.push(attempt),
         }
@@ -117,6 +120,46 @@ fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
         return Err(unreadable(format!("{} has no lines", path.display())));
     }
     Ok((source, cells))
+}
+
+/// Returns the folder of the kept sweep that is called `name`, as `xrun keep` takes it: its name, or the name of a recipe
+/// with one kept sweep, both also after `sweeps/`.
+fn find(all: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
+    let entries = std::fs::read_dir(all).into_iter().flatten().flatten();
+    let names = entries.filter(|entry| entry.path().join(LEDGER).is_file());
+    let mut names: Vec<String> = names.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    let asked = name.strip_prefix(SWEEPS).and_then(|name| name.strip_prefix('/')).unwrap_or(name);
+    if names.iter().any(|name| name == asked) {
+        return Ok(all.join(asked));
+    }
+    let of_recipe = |name: &&String| name.rsplit_once('-').is_some_and(|(recipe, _)| recipe == asked);
+    match &names.iter().filter(of_recipe).collect::<Vec<_>>()[..] {
+        [one] => Ok(all.join(one)),
+        [] => {
+            let near = did_you_mean(asked, names.iter().map(String::as_str));
+            let why = format!("no sweep `{name}` is kept in {}{near}", all.display());
+            Err(vec![Why::mended_by(why, "keep one with `xrun keep sweeps/NAME`, or correct `select`")])
+        }
+        several => {
+            let several: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
+            let why = format!("`{name}` has {} kept sweeps: {}", several.len(), several.join(", "));
+            Err(vec![Why::mended_by(why, "name one of them in `select`")])
+        }
+    }
+}
+
+/// Returns the first figure of a cell that is not that of its kept run.
+fn differing(cell: &Attempt, run: &KeptRun) -> Option<Why> {
+    let of_run = Figures::as_printed(&run.summary).for_ledger();
+    metrics::of_ledgers().into_iter().find_map(|(key, _)| {
+        let (listed, measured) = (cell.measured.get(key)?, of_run.get(key)?);
+        (listed != measured).then(|| {
+            let id = &run.source.id;
+            let why = format!("{LEDGER} has {key} = {listed} for a run, and {id} has {measured}");
+            Why::mended_by(why, "keep the sweep and its run again")
+        })
+    })
 }
 
 /// Returns the facts that cells must have in common. Training keys are columns, and cells of other recipes

@@ -1,6 +1,6 @@
 //! Pieces of Markdown: cells, links, tables.
 
-pub use crate::results::markdown::{code, plain, short_hash, table};
+pub use crate::results::markdown::{code, link as link_to, plain, short_hash, table, target};
 use crate::suggest::nearest;
 use std::path::{Component, Path};
 
@@ -9,22 +9,33 @@ pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str
     nearest(word, candidates).map_or(String::new(), |near| format!("; did you mean `{near}`?"))
 }
 
-/// Returns a path as a link from a page in the folder `from`, with `/`. Both are absolute.
+/// Returns a path as a link target from a page in the folder `from`. Both are absolute.
 pub fn link(from: &Path, to: &Path) -> String {
+    target(&relative(from, to))
+}
+
+/// Returns a path from the folder `from`, with `/`. Both are absolute.
+pub fn relative(from: &Path, to: &Path) -> String {
     let (from, to): (Vec<Component<'_>>, Vec<Component<'_>>) =
         (from.components().collect(), to.components().collect());
     let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
     let up = std::iter::repeat_n("..".to_owned(), from.len() - shared);
-    let down = to[shared..].iter().map(|part| part.as_os_str().to_string_lossy().replace(' ', "%20"));
+    let down = to[shared..].iter().map(|part| part.as_os_str().to_string_lossy().into_owned());
     up.chain(down).collect::<Vec<_>>().join("/")
 }
 
 /// Returns a picture in a light and a dark version.
 pub fn picture(alt: &str, light: &str, dark: &str) -> String {
-    let alt = alt.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
+    let alt = attribute(alt);
     format!(
         "<picture>\n  <source media=\"(prefers-color-scheme: dark)\" srcset=\"{dark}\">\n  <img alt=\"{alt}\" src=\"{light}\">\n</picture>\n"
     )
+}
+
+/// Escapes text for an attribute of a tag in a page, on one line: an empty one would end the HTML.
+fn attribute(text: &str) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -37,10 +48,12 @@ mod tests {
         assert_eq!(link("/r", "/r/results/a"), "results/a");
         assert_eq!(link("/r/docs/more", "/r/results/a b"), "../../results/a%20b");
         assert_eq!(link("/r/docs", "/elsewhere"), "../../elsewhere");
+        assert_eq!(link("/r", "/r/a)b/#1/<c>\n\"|"), "a%29b/%231/%3Cc%3E%0A%22%7C");
+        assert_eq!(relative(Path::new("/r"), Path::new("/r/a b")), "a b");
     }
 
     #[test]
     fn the_text_of_a_picture_closes_no_attribute() {
-        assert!(picture("\"<", "l", "d").contains("alt=\"&quot;&lt;\""));
+        assert!(picture("\"<\n\n>", "l", "d").contains("alt=\"&quot;&lt; &gt;\""));
     }
 }

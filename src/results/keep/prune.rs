@@ -31,9 +31,10 @@ pub fn folders(kept: &Path) -> Result<Vec<String>> {
             continue;
         }
         for entry in std::fs::read_dir(&folder).at("read", &folder)? {
-            let path = entry.at("read", &folder)?.path();
-            if path.is_dir() {
-                open.push(path);
+            let entry = entry.at("read", &folder)?;
+            // A link may lead back to where it is.
+            if entry.file_type().at("read", &entry.path())?.is_dir() {
+                open.push(entry.path());
             }
         }
     }
@@ -130,11 +131,12 @@ fn size(folder: &Path) -> Result<u64> {
     let (mut bytes, mut open) = (0, vec![folder.to_owned()]);
     while let Some(folder) = open.pop() {
         for entry in std::fs::read_dir(&folder).at("read", &folder)? {
-            let path = entry.at("read", &folder)?.path();
-            if path.is_dir() {
-                open.push(path);
+            let entry = entry.at("read", &folder)?;
+            let metadata = entry.metadata().at("read", &entry.path())?;
+            if metadata.is_dir() {
+                open.push(entry.path());
             } else {
-                bytes += path.metadata().at("read", &path)?.len();
+                bytes += metadata.len();
             }
         }
     }

@@ -4,7 +4,7 @@
 use crate::format::BLANK;
 use crate::results::comparison::{Arm, Comparison};
 use crate::results::ledger::Attempt;
-use crate::results::markdown::{code, plain, short_hash, table};
+use crate::results::markdown::{code, link, plain, short_hash, table, target};
 use crate::results::names::{COMPARISON, LEDGER};
 use crate::results::provenance::Environment;
 use crate::results::stored::KeptFile;
@@ -101,7 +101,7 @@ fn device(process: &Environment) -> String {
 /// Describes where a file's content is stored, and the columns that are recomputed from others.
 fn stored(file: &KeptFile) -> String {
     let mut text = match &file.shared {
-        Some(path) => format!("[{0}]({0}), shared by runs with the same content", path),
+        Some(path) => format!("{}, shared by runs with the same content", link(path, &target(path))),
         None => "here".to_owned(),
     };
     if let Some(derived) = &file.derived {
@@ -143,7 +143,7 @@ pub fn for_comparison(comparison: &Comparison, processes: &BTreeMap<String, Envi
         .map(|(index, trial)| {
             let arm = if trial.is_candidate { "after" } else { "before" };
             let run = match &trial.run {
-                Some(run) => format!("[{}](../../../{}/{README})", plain(run), run.replace(' ', "%20")),
+                Some(run) => link(run, &format!("../../../{}/{README}", target(run))),
                 None => format!("[turn-{0}.jsonl](turn-{0}.jsonl)", index + 1),
             };
             let process = trial.run.as_ref().and_then(|run| processes.get(run));
@@ -161,7 +161,7 @@ pub fn for_comparison(comparison: &Comparison, processes: &BTreeMap<String, Envi
 pub fn for_sweep(name: &str, attempts: &[Attempt]) -> String {
     let mut cells: Vec<&Attempt> = Vec::new();
     for attempt in attempts {
-        match cells.iter_mut().find(|cell| cell.key == attempt.key) {
+        match cells.iter_mut().find(|cell| cell.is_of_cell(attempt)) {
             Some(cell) => *cell = attempt,
             None => cells.push(attempt),
         }

@@ -171,11 +171,17 @@ fn a_newer_comparison_and_unlike_sides_are_red() {
 #[test]
 fn a_changed_training_key_says_so_by_itself() {
     let place = Place::new();
-    place.keep_as(NEWER, &[("resolved.toml", "dtype = \"fp32\"", "dtype = \"bf16\"")]);
-    store(&place, &comparison());
+    let after = place.keep_as(NEWER, &[("resolved.toml", "dtype = \"fp32\"", "dtype = \"bf16\"")]);
+    let mut unnamed = comparison();
+    unnamed
+        .trials
+        .iter_mut()
+        .filter(|trial| trial.is_candidate)
+        .for_each(|trial| trial.run = Some(after.clone()));
+    store(&place, &unnamed);
     place.page(&[BLOCK]);
     place.is_red(&["unlike", "training.dtype (fp32, bf16)"], false);
-    let named = Comparison { changes: vec!["training.dtype: fp32 → bf16".to_owned()], ..comparison() };
+    let named = Comparison { changes: vec!["training.dtype: fp32 → bf16".to_owned()], ..unnamed };
     store(&place, &named);
     place.xrun(&["report"]).ended(0);
     assert!(place.text("README.md").contains("Changed keys: `training.dtype: fp32 → bf16`."));
@@ -183,12 +189,12 @@ fn a_changed_training_key_says_so_by_itself() {
 
 /// A place with comparisons of widths 128 and 256, the wider one kept first and kept again.
 fn widths() -> Place {
-    const WIDER: &str = "quickstart/20261220T093646Z-7d757a20";
     let place = place();
-    place.keep_as(WIDER, &[("resolved.toml", "dim = 128", "dim = 256")]);
+    let changes = [("resolved.toml", "dim = 128", "dim = 256")];
+    let wider_run = place.keep_as("quickstart/20261220T093646Z-7d757a20", &changes);
     for (id, after) in [("20261120T000000Z-7d757a20", 11_000.0), ("20261121T000000Z-7d757a20", 12_000.0)] {
         let mut wider = Comparison { id: id.to_owned(), ..comparison() };
-        wider.trials.iter_mut().for_each(|trial| trial.run = Some(WIDER.to_owned()));
+        wider.trials.iter_mut().for_each(|trial| trial.run = Some(wider_run.clone()));
         wider.candidate.measured.insert("tok_s".to_owned(), after);
         store(&place, &wider);
     }
@@ -231,6 +237,12 @@ fn a_series_is_red_when_it_grows_or_is_touched_or_has_no_numbers() {
         "13000",
     );
     touched.is_red(&["comparison.json was changed since it was kept"], false);
+
+    let stray = widths();
+    stray.xrun(&["report"]).ended(0);
+    fs::write(stray.path("results/kept/comparisons/plots/more.svg"), "1").unwrap();
+    let said = ["comparisons/plots/more.svg:1: no block of any page shows it", "mend: rm "];
+    stray.xrun(&["report", "--check"]).ended(3).says(&said);
 
     let words = widths();
     words.page(&["kind=\"series\" select=\"fused\" over=\"training.dtype\""]);

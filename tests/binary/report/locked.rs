@@ -71,18 +71,35 @@ fn a_deleted_or_damaged_lock_is_red() {
 
 #[test]
 fn a_block_that_is_hidden_in_a_page_is_red() {
-    for (before, after) in [("<!--\n```\n-->\n", ""), ("```\n", "```\n"), ("<div>\n~~~\n", "</div>\n")] {
+    for (before, after, said) in [
+        // Readers of the page see the block, and so does the check.
+        ("<!--\n```\n-->\n", "", "it was edited by hand"),
+        ("<div>\n~~~\n", "</div>\n", "it was edited by hand"),
+        ("```\n", "```\n", "has no block any more: it was removed, or is hidden in code"),
+        ("<pre>\n", "</pre>\n", "`xrun:report` stands in HTML that begins at line 1"),
+        ("<!--\n", "", "`xrun:report` stands in HTML that begins at line 1"),
+        ("- a\n\n  ", "", "it was edited by hand"),
+    ] {
         let place = Place::with_page(&[TABLE]);
         let page = place.text("README.md").replace("24,780", "99,999");
         fs::write(place.path("README.md"), format!("{before}{page}{after}")).unwrap();
-        place.xrun(&["report", "--check"]).ended(3).says(&["has no block any more", "hidden in code"]);
+        place.xrun(&["report", "--check"]).ended(3).says(&[said]);
     }
-    for prefix in ["    ", "> ", "- "] {
+    for (prefix, said) in [
+        ("    ", "has no block any more"),
+        ("> ", "`xrun:report` stands in a quote"),
+        ("- ", "`xrun:report` stands in a list item"),
+    ] {
         let place = Place::with_page(&[TABLE]);
         let page = place.text("README.md").replace("24,780", "99,999");
         let moved: String = page.lines().map(|line| format!("{prefix}{line}\n")).collect();
-        fs::write(place.path("README.md"), moved).unwrap();
-        place.xrun(&["report", "--check"]).ended(3).says(&["has no block any more"]);
+        fs::write(place.path("README.md"), &moved).unwrap();
+        place.xrun(&["report", "--check"]).ended(3).says(&[said]);
+        // Without a lock that knows of the block too.
+        fs::remove_file(place.path("report.lock")).unwrap();
+        let alone =
+            if prefix.trim().is_empty() { "there is no block: this marker stands in code" } else { said };
+        place.xrun(&["report", "--check"]).ended(3).says(&[alone]);
     }
 }
 

@@ -4,6 +4,8 @@ use crate::place::Done;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use xrun::recipe::StoredKeys;
+use xrun::results::Summary;
 use xrun::results::comparison::Comparison;
 use xrun::results::stored::{KeptFile, MANIFEST, Manifest};
 
@@ -16,7 +18,14 @@ pub const NEWER: &str = "quickstart/20261221T093646Z-7d757a20";
 pub struct Place(tempfile::TempDir);
 
 impl Place {
+    /// In a git repository, as a checkout is.
     pub fn new() -> Self {
+        let place = Self::unversioned();
+        fs::create_dir(place.path(".git")).unwrap();
+        place
+    }
+
+    pub fn unversioned() -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/kept");
         copy_kept(&kept.join(RUN), &place.kept(RUN));
@@ -61,16 +70,37 @@ impl Place {
         fs::write(self.path(name), text.replacen(from, to, 1)).unwrap();
     }
 
-    /// Keeps a copy of the run under another name, with its summary or environment changed.
-    pub fn keep_as(&self, id: &str, changes: &[(&str, &str, &str)]) {
-        copy(&self.kept(RUN), &self.kept(id));
-        let (recipe, run) = id.split_once('/').unwrap();
-        let name = |file: &str| format!("results/kept/{id}/{file}");
-        self.edit(&name("summary.json"), RUN.split_once('/').unwrap().1, run);
+    /// Keeps a copy of the run as one of another time, with its summary, environment or recipe changed, as that would have
+    /// left it. Returns its name, in which the hash is that of the changed recipe.
+    pub fn keep_as(&self, id: &str, changes: &[(&str, &str, &str)]) -> String {
+        let copied = self.path("results/copied");
+        copy(&self.kept(RUN), &copied);
         for (file, from, to) in changes {
-            self.edit(&name(file), from, to);
+            self.edit(&format!("results/copied/{file}"), from, to);
         }
-        seal(&self.kept(id), recipe, run);
+        let hash = StoredKeys::parse(&self.text("results/copied/resolved.toml")).unwrap().hashes()[0].clone();
+        let id = format!("{}{}", &id[..id.len() - 8], &hash[..8]);
+        let (recipe, run) = id.split_once('/').unwrap();
+        let summary = self.text("results/copied/summary.json");
+        let stored: Summary = serde_json::from_str(&summary).unwrap();
+        let summary = summary.replace(&stored.recipe_hash, &hash).replace(&stored.run, run);
+        fs::write(copied.join("summary.json"), summary).unwrap();
+        let at = |name: &str| {
+            format!(
+                "{}-{}-{}T{}:{}:{}",
+                &name[..4],
+                &name[4..6],
+                &name[6..8],
+                &name[9..11],
+                &name[11..13],
+                &name[13..15]
+            )
+        };
+        self.edit("results/copied/env.json", &at(&stored.run), &at(run));
+        fs::create_dir_all(self.kept(&id).parent().unwrap()).unwrap();
+        fs::rename(copied, self.kept(&id)).unwrap();
+        seal(&self.kept(&id), recipe, run);
+        id
     }
 
     /// Copies a kept comparison with its runs, or a sweep, as an earlier version kept it.

@@ -31,13 +31,13 @@ fn store(place: &Place, lines: &[Attempt]) {
     fs::create_dir_all(&folder).unwrap();
     let line = |attempt: &Attempt| serde_json::to_string(attempt).unwrap() + "\n";
     fs::write(folder.join("ledger.jsonl"), lines.iter().map(line).collect::<String>()).unwrap();
-    seal(&folder, "widths", "");
+    seal(&folder, "quickstart", "widths");
 }
 
 fn lines() -> Vec<Attempt> {
     let mut measured = Measured::default();
-    measured.figures.set("tok_s", 24_779.7);
-    measured.figures.set("val_loss", 1.1169);
+    measured.figures.set("tok_s", 24_779.668_938_090_403);
+    measured.figures.set("val_loss", 1.1169224);
     measured.figures.set("allocated_bytes", 77_831_424);
     let ok = Attempt { run: Some(RUN.to_owned()), measured, ..attempt("aaa", "128", CellStatus::Ok) };
     let refused = Attempt {
@@ -73,7 +73,7 @@ fn a_sweep_that_was_touched_grown_or_mixed_is_red() {
     store(&place, &lines());
     place.page(&[BLOCK]);
     place.xrun(&["report"]).ended(0);
-    place.edit("results/kept/sweeps/widths/ledger.jsonl", "24779.7", "34779.7");
+    place.edit("results/kept/sweeps/widths/ledger.jsonl", "24779.66", "34779.66");
     place.is_red(&["block `sweep` of `widths`", "ledger.jsonl was changed since it was kept"], false);
 
     let mut grown = lines();
@@ -103,4 +103,43 @@ fn a_sweep_that_was_touched_grown_or_mixed_is_red() {
     store(&place, &grown);
     place.is_red(&["is not what the block was made from"], true);
     assert!(place.text("README.md").contains("| 24,780 | 1.1169 (over 2 of 40 batches) |"));
+}
+
+#[test]
+fn a_sweep_is_selected_as_it_is_kept() {
+    let place = Place::new();
+    store(&place, &lines());
+    let kept =
+        |name: &str| fs::rename(place.kept("sweeps/widths"), place.kept(&format!("sweeps/{name}"))).unwrap();
+    kept("sw-12345678");
+    seal(&place.kept("sweeps/sw-12345678"), "quickstart", "sw-12345678");
+    for name in ["sw", "sweeps/sw", "sw-12345678", "sweeps/sw-12345678"] {
+        place.page(&[&format!("kind=\"sweep\" select=\"{name}\"")]);
+        place.xrun(&["report"]).ended(0);
+        place.xrun(&["report", "--check"]).ended(0);
+    }
+    store(&place, &lines());
+    kept("sw-abcdef01");
+    let said = "`sw` has 2 kept sweeps: sw-12345678, sw-abcdef01";
+    place.page(&["kind=\"sweep\" select=\"sw\""]);
+    place.is_red(&[said, "name one of them in `select`"], false);
+    place.page(&["kind=\"sweep\" select=\"sv-12345678\""]);
+    place.is_red(&["no sweep `sv-12345678` is kept", "did you mean `sw-12345678`?"], false);
+}
+
+#[test]
+fn a_row_of_a_sweep_is_held_against_its_kept_run_and_its_name() {
+    let place = Place::new();
+    let mut forged = lines();
+    forged[2].measured.figures.set("tok_s", 99_999.5);
+    store(&place, &forged);
+    place.page(&[BLOCK]);
+    place.is_red(
+        &["ledger.jsonl has tok_s = 99999.5", "quickstart/20261121T093646Z-7d757a20 has 24779.66893809"],
+        false,
+    );
+    store(&place, &lines());
+    fs::rename(place.kept("sweeps/widths"), place.kept("sweeps/depths")).unwrap();
+    place.page(&["kind=\"sweep\" select=\"depths\""]);
+    place.is_red(&["sweeps/depths holds the sweep widths"], false);
 }

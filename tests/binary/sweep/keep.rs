@@ -54,3 +54,49 @@ fn a_sweep_with_open_cells_is_not_kept() {
     place.xrun(&["keep", "sweeps/grid"]).ended(1).says(&["1 of the 2 cells", "run the sweep to its end"]);
     assert!(!place.path().join("results/kept").exists());
 }
+
+/// The name of the sweep whose table has these texts.
+fn sweep_with(place: &crate::place::Place, texts: &[&str]) -> String {
+    let sweeps = fs::read_dir(place.path().join("results/sweeps")).unwrap();
+    let mut names = sweeps.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let has = |name: &String| {
+        let table = fs::read_to_string(place.path().join("results/sweeps").join(name).join("table.csv"));
+        table.is_ok_and(|table| texts.iter().all(|text| table.contains(text)))
+    };
+    names.find(has).unwrap()
+}
+
+#[test]
+fn a_shared_row_shows_the_settings_of_the_sweep_that_shows_it() {
+    let place = place("");
+    // Its cells have the same keys as those of the next, and so it has the same folder.
+    place.xrun(&["sweep", "grid.toml", "checkpoint.interval=5,6", "training.steps=12"]).succeeds();
+    place.xrun(&["sweep", "grid.toml", "checkpoint.interval=7,8", "training.steps=12"]).succeeds();
+    // A grid that overlaps another one in a row, which has another key there.
+    place.xrun(&["sweep", "grid.toml", "optimizer.lr=1e-2,1e-3", "training.steps=12"]).succeeds();
+    let overlapping = ["model.ffn_dim=32,48", "optimizer.lr=1e-3", "training.steps=12"];
+    place.xrun(&[&["sweep", "grid.toml"], &overlapping[..]].concat()).succeeds();
+    for (texts, rows, not) in [
+        (["checkpoint.interval,", "\n7,"], ["| 7 | 12 |", "| 8 | 12 |"], "| 5 |"),
+        (["model.ffn_dim,", "\n48,"], ["| 32 | 0.001 | 12 |", "| 48 | 0.001 | 12 |"], "| — | 0.001"),
+    ] {
+        let name = sweep_with(&place, &texts);
+        place.xrun(&["keep", &format!("sweeps/{name}")]).succeeds();
+        let block = place.xrun(&["report", "--new", "sweep", "--select", &name]).succeeds().stdout;
+        place.write("page.md", block.as_bytes());
+        place.xrun(&["report", "page.md"]).succeeds();
+        let page = fs::read_to_string(place.path().join("page.md")).unwrap();
+        assert!(rows.iter().all(|row| page.contains(row)) && !page.contains(not), "{name}:\n{page}");
+        let readme =
+            fs::read_to_string(place.path().join(format!("results/kept/sweeps/{name}/README.md"))).unwrap();
+        assert_eq!(readme.matches("| grid | ").count(), 2, "{readme}");
+        fs::remove_file(place.path().join("report.lock")).unwrap();
+    }
+    // Sweeps of earlier versions have no list of cells: the values that vary are in their table.
+    let name = sweep_with(&place, &["checkpoint.interval,", "\n7,"]);
+    fs::remove_file(place.path().join(format!("results/sweeps/{name}/cells.json"))).unwrap();
+    place.xrun(&["keep", &format!("sweeps/{name}"), "--to", "older"]).succeeds();
+    let kept = fs::read_to_string(place.path().join(format!("older/sweeps/{name}/ledger.jsonl"))).unwrap();
+    assert!(kept.contains(r#""settings":{"checkpoint.interval":"7"}"#), "{kept}");
+    assert!(!kept.contains(r#""checkpoint.interval":"5""#), "{kept}");
+}

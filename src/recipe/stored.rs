@@ -1,0 +1,136 @@
+//! The keys of a stored `resolved.toml`, and the hash of the recipe over exactly these.
+//!
+//! A recipe that another version resolved has the keys of that version, in its order. Its hash is verified over the keys
+//! that the text has, so runs from before a key keep their hash.
+
+use super::key::UNSET;
+use super::lookup::find_path;
+use toml::de::DeTable;
+
+/// The key that a recipe may leave to the machine, and the word for that: the hash covers the word, and the stored text has
+/// the number of ranks.
+const WORLD_SIZE: &str = "parallelism.world_size";
+const AUTO: &str = "\"auto\"";
+
+/// The keys of a stored recipe, in the order of its text.
+#[derive(Clone, Debug)]
+pub struct StoredKeys(Vec<StoredKey>);
+
+#[derive(Clone, Debug)]
+struct StoredKey {
+    path: String,
+    /// The value in TOML; `None` for a comment that names an unset key.
+    value: Option<String>,
+}
+
+impl StoredKeys {
+    /// Parses the text of a `resolved.toml`.
+    ///
+    /// # Errors
+    /// When it is not TOML.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let root = DeTable::parse(text).map_err(|e| e.message().to_owned())?;
+        let mut values = Vec::new();
+        for (section, table) in root.get_ref() {
+            let Some(keys) = table.get_ref().as_table() else {
+                return Err(format!("`{}` is no section", section.get_ref()));
+            };
+            for (name, value) in keys {
+                let path = format!("{}.{}", section.get_ref(), name.get_ref());
+                values.push((name.span().start, path, value.span()));
+            }
+        }
+        let is_in_value =
+            |at: usize| values.iter().any(|(_, _, span)| (span.start + 1..span.end).contains(&at));
+        let mut found: Vec<(usize, StoredKey)> = Vec::new();
+        let (mut section, mut at) = ("", 0);
+        for line in text.split_inclusive('\n') {
+            let written = line.trim_end();
+            if !is_in_value(at) {
+                if let Some(name) = written.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                    section = name;
+                } else if let Some(name) = unset_key(written) {
+                    found.push((at, StoredKey { path: format!("{section}.{name}"), value: None }));
+                }
+            }
+            at += line.len();
+        }
+        let written = |(at, path, span): &(usize, String, std::ops::Range<usize>)| {
+            let value = text.get(span.clone()).map(str::to_owned);
+            (*at, StoredKey { path: path.clone(), value })
+        };
+        found.extend(values.iter().map(written));
+        found.sort_by_key(|(at, _)| *at);
+        Ok(Self(found.into_iter().map(|(_, key)| key).collect()))
+    }
+
+    /// Returns the value of a key as TOML; `None` where it is unset or not in the text.
+    pub fn value(&self, path: &str) -> Option<&str> {
+        self.0.iter().find(|key| key.path == path)?.value.as_deref()
+    }
+
+    /// Returns the hashes that a recipe with this stored text can have: over every training and execution key that the text
+    /// has, and the same with the number of ranks left to the machine. A key that recipes no longer have counts as one of
+    /// these.
+    pub fn hashes(&self) -> [String; 2] {
+        let hash = |world_size: Option<&str>| {
+            let mut hasher = blake3::Hasher::new();
+            for StoredKey { path, value } in &self.0 {
+                if find_path(path).is_none_or(|key| key.class.is_hashed()) {
+                    let value = value.as_deref().unwrap_or(UNSET);
+                    let value = world_size.filter(|_| path == WORLD_SIZE).unwrap_or(value);
+                    hasher.update(format!("{path} = {value}\n").as_bytes());
+                }
+            }
+            hasher.finalize().to_hex().to_string()
+        };
+        [hash(None), hash(Some(AUTO))]
+    }
+}
+
+/// Returns the key that a comment names as unset.
+fn unset_key(line: &str) -> Option<&str> {
+    let (name, _) = line.strip_prefix("# ")?.split_once(" is unset: ")?;
+    name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_').then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{GpuModel, Gpus, Machine};
+    use crate::recipe::load_str;
+    use std::path::Path;
+
+    fn stored(text: &str, machine: &Machine) -> (String, StoredKeys) {
+        let recipe = load_str(Path::new("r.toml"), text, &[], std::iter::empty(), machine).unwrap();
+        (recipe.hash(), StoredKeys::parse(&recipe.to_toml()).unwrap())
+    }
+
+    #[test]
+    fn the_hash_of_a_stored_recipe_is_that_of_the_recipe() {
+        for text in [
+            "",
+            "[data]\ncorpus = \"text\"\ndocument_separator = \"a\\n[model]\\n# dim is unset: x\\n\"\n",
+            "[optimizer]\nname = \"sgd\"\n[model]\nnorm = \"layer_norm\"\ninit_std = 0.02\n",
+            "[job]\ndescription = \"one\\ntwo\"\n[sweep]\ngrid = { \"model.dim\" = [32, 64] }\n",
+        ] {
+            let (hash, keys) = stored(text, &Machine::none());
+            assert_eq!(keys.hashes()[0], hash, "{text}");
+        }
+        let model = GpuModel { name: "NVIDIA H200".to_owned(), memory_bytes: 1 << 37 };
+        let four = Machine { gpus: Gpus::Found(vec![model; 4]), ..Machine::none() };
+        let (hash, keys) = stored("parallelism.world_size = \"auto\"", &four);
+        assert_eq!((&keys.hashes()[1], keys.value(WORLD_SIZE)), (&hash, Some("4")));
+    }
+
+    #[test]
+    fn another_value_key_or_order_is_another_hash() {
+        let text = "[model]\ndim = 64\n# n_kv_heads is unset: `n_heads`\n[job]\ndescription = \"a\"\n";
+        let hash = |text: &str| StoredKeys::parse(text).unwrap().hashes()[0].clone();
+        for (from, to) in [("64", "65"), ("64\n", "64\nn_layers = 4\n"), ("# n_kv_heads is", "# it is")] {
+            assert_ne!(hash(text), hash(&text.replace(from, to)), "{to}");
+        }
+        assert_eq!(hash(text), hash(&text.replace("\"a\"", "\"b\"")), "bookkeeping");
+        assert!(StoredKeys::parse("dim = 3\n").is_err() && StoredKeys::parse("[model\n").is_err());
+    }
+}

@@ -1,0 +1,75 @@
+//! Figures beside kept data that no block shows: pictures of other blocks, or files that somebody put there.
+
+use super::examine::Examined;
+use super::figure;
+use super::kept::{Source, put_there};
+use super::mend::remove;
+use super::why::Why;
+use crate::report::plots;
+use crate::results::comparison::{COMPARISON, COMPARISONS, Comparison};
+use crate::results::folder::PLOTS;
+use crate::results::regular;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Adds faults of figures that no block shows, and that are not what the data beside them draws, to the first block of this
+/// data. Returns the figures that blocks show.
+pub fn check<'b>(blocks: impl Iterator<Item = &'b mut Examined>) -> BTreeSet<PathBuf> {
+    let mut blocks: Vec<&mut Examined> = blocks.collect();
+    let figures = blocks.iter().flat_map(|block| &block.rendered.figures);
+    let shown: BTreeSet<PathBuf> = figures.map(|(path, _)| path.clone()).collect();
+    let mut seen = BTreeSet::new();
+    for block in &mut blocks {
+        for source in &block.rendered.sources {
+            if !source.figures.is_empty() && seen.insert(source.id.clone()) {
+                block.hard.extend(not_drawn(source, &shown));
+            }
+        }
+    }
+    shown
+}
+
+/// Returns the pictures of several comparisons that are not among those `shown`.
+pub fn stray(kept: &Path, shown: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(kept.join(COMPARISONS).join(PLOTS)).into_iter().flatten().flatten();
+    let mut stray: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| !shown.contains(path)).collect();
+    stray.sort();
+    stray
+}
+
+/// Returns a fault for each file in a source's folder of figures that is not among those `shown`, and not a picture that
+/// its data draws.
+fn not_drawn(source: &Source, shown: &BTreeSet<PathBuf>) -> Vec<Why> {
+    let others: Vec<&PathBuf> = source.figures.iter().filter(|path| !shown.contains(*path)).collect();
+    if others.is_empty() {
+        return Vec::new();
+    }
+    let drawn = drawn(&source.folder);
+    let fault = |path: &&PathBuf| match drawn.iter().find(|(figure, _)| figure == *path) {
+        None => Some(put_there(path)),
+        Some((_, svg))
+            if regular::read(path, svg.len() as u64).is_ok_and(|there| there == svg.as_bytes()) =>
+        {
+            None
+        }
+        Some(_) => {
+            let why = format!("{} is shown by no block and not what its rows draw", path.display());
+            Some(Why::mended_by(why, remove(path)))
+        }
+    };
+    others.iter().filter_map(fault).collect()
+}
+
+/// Returns the pictures that the data in a folder draws, with their paths; none where it cannot be read.
+fn drawn(folder: &Path) -> Vec<(PathBuf, String)> {
+    if folder.join(COMPARISON).is_file() {
+        // Verified before.
+        let Ok(comparison) = Comparison::read(folder) else { return Vec::new() };
+        let drawn = figure::blocks(&comparison, figure::TRIAL).and_then(Result::ok).unwrap_or_default();
+        let path = |theme: &str| folder.join(PLOTS).join(format!("{}-{theme}.svg", figure::BLOCKS));
+        return drawn.into_iter().map(|(theme, svg)| (path(theme), svg)).collect();
+    }
+    let pictures = plots::draw(folder).unwrap_or_default();
+    pictures.into_iter().map(|picture| (folder.join(picture.file("svg")), picture.svg)).collect()
+}

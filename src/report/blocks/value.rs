@@ -1,0 +1,139 @@
+//! A single figure of a kept run or comparison, for a sentence.
+
+use super::columns::{self, Column, NumberForm};
+use super::comparison;
+use super::kept::KeptRun;
+use super::runs;
+use super::scene::{PageContext, Rendered};
+use super::spec::Spec;
+use super::text::did_you_mean;
+use super::why::Why;
+use crate::format::{decimal, short};
+use crate::metrics;
+use crate::results::columns::Figures;
+use crate::results::comparison::Comparison;
+
+/// Figures of comparisons besides those of their arms, which are `before.NAME` and `after.NAME`.
+const OF_COMPARISONS: [&str; 4] = ["ratio", "ratio_low", "ratio_high", "verdict"];
+
+/// Decimals of a ratio.
+const RATIO_DECIMALS: usize = 3;
+
+/// Returns the figure of the one run that is selected.
+pub fn of_run(
+    context: &PageContext<'_>,
+    spec: &Spec,
+    column: &Column,
+    form: NumberForm,
+) -> Result<Rendered, Vec<Why>> {
+    let runs = runs::select(context, spec)?;
+    let [run] = &runs[..] else {
+        let ids: Vec<&str> = runs.iter().map(|run| run.source.id.as_str()).collect();
+        return Err(vec![correct(format!("a value is of one run, and these match: {}", ids.join(", ")))]);
+    };
+    if let Some(remark) = runs::remark(run) {
+        let why = format!("{} is {remark}, which a number in a sentence does not say", run.source.id);
+        return Err(vec![Why::mended_by(why, "select another run, or show it in a table")]);
+    }
+    let text = match (column, form) {
+        (Column::Named(name), form) if metrics::find(name).is_some() => {
+            let figure =
+                metrics::find(name).and_then(|metric| Figures::from_summary(&run.summary).get(metric));
+            let figure = figure.ok_or_else(|| vec![unmeasured(run, name)])?;
+            shown(name, figure, form) + &columns::remark_on(run, name, context.form)
+        }
+        (column, NumberForm::Decimal(None)) => columns::of_run(run, column, context.form),
+        _ => return Err(vec![correct("`digits` and `form` are of figures".to_owned())]),
+    };
+    Ok(Rendered { text, ..runs::sources_of(&runs) })
+}
+
+/// Returns the figure of the newest comparison that is selected.
+pub fn of_comparison(
+    context: &PageContext<'_>,
+    spec: &Spec,
+    column: &str,
+    form: NumberForm,
+) -> Result<Rendered, Vec<Why>> {
+    let [name] = &spec.select[..] else {
+        return Err(vec![correct("a value is of one comparison".to_owned())]);
+    };
+    let folder = comparison::find_all(context.kept, name)?.swap_remove(0);
+    let (source, comparison) = comparison::read(context, &folder)?;
+    let runs: Vec<KeptRun> = comparison::kept_runs(context, &source, &comparison)?.into_values().collect();
+    let (_, faults) = comparison::unlike(&comparison, &runs, &spec.across);
+    let mut rendered = runs::sources_of(&runs);
+    rendered.faults.extend(faults);
+    rendered.sources.insert(0, source);
+    rendered.text = match figure(&comparison, column)? {
+        Figure::Word(word) => word.to_owned(),
+        Figure::Ratio(ratio) => ratio_shown(ratio, form),
+        Figure::Measured(name, value) => shown(name, value, form),
+    };
+    Ok(rendered)
+}
+
+/// A figure of a comparison.
+enum Figure<'a> {
+    Word(&'static str),
+    Ratio(f64),
+    Measured(&'a str, f64),
+}
+
+fn figure<'a>(comparison: &Comparison, column: &'a str) -> Result<Figure<'a>, Vec<Why>> {
+    let ratio = comparison.ratio.as_ref();
+    let ratio = match column {
+        "verdict" => return Ok(Figure::Word(comparison.verdict.as_str())),
+        "ratio" => ratio.map(|ratio| ratio.estimate),
+        "ratio_low" => ratio.map(|ratio| ratio.low),
+        "ratio_high" => ratio.map(|ratio| ratio.high),
+        _ => {
+            let (arm, name) = column.split_once('.').unwrap_or_default();
+            let measured = match arm {
+                "before" => comparison.baseline.measured.get(name),
+                "after" => comparison.candidate.measured.get(name),
+                _ => None,
+            };
+            if let Some(value) = measured {
+                return Ok(Figure::Measured(name, *value));
+            }
+            let arms = [("before", &comparison.baseline), ("after", &comparison.candidate)];
+            let of_arms = arms
+                .iter()
+                .flat_map(|(arm, side)| side.measured.keys().map(move |name| format!("{arm}.{name}")));
+            let all: Vec<String> =
+                OF_COMPARISONS.iter().map(|name| (*name).to_owned()).chain(of_arms).collect();
+            let near = did_you_mean(column, all.iter().map(String::as_str));
+            return Err(vec![correct(format!(
+                "the comparison measured no `{column}`; it has {}{near}",
+                all.join(", ")
+            ))]);
+        }
+    };
+    ratio.map(Figure::Ratio).ok_or_else(|| vec![correct("the comparison has no ratio".to_owned())])
+}
+
+fn ratio_shown(ratio: f64, form: NumberForm) -> String {
+    match form {
+        NumberForm::Decimal(digits) => decimal(Some(ratio), digits.unwrap_or(RATIO_DECIMALS)),
+        NumberForm::Short => short(ratio),
+    }
+}
+
+/// Returns a figure, in its stored unit, as it is shown.
+fn shown(name: &str, value: f64, form: NumberForm) -> String {
+    let scaled = value / metrics::find(name).map_or(1.0, |metric| metric.divisor);
+    match form {
+        NumberForm::Decimal(None) => columns::value(name, Some(value)),
+        NumberForm::Decimal(Some(digits)) => decimal(Some(scaled), digits),
+        NumberForm::Short => short(scaled),
+    }
+}
+
+fn unmeasured(run: &KeptRun, name: &str) -> Why {
+    correct(format!("{} measured no `{name}`", run.source.id))
+}
+
+fn correct(why: String) -> Why {
+    Why::mended_by(why, "correct the marker's attributes, then render it")
+}

@@ -1,0 +1,115 @@
+//! Reads files that others may have put there: regular ones of a limited size alone, never a link, a FIFO or a device.
+
+use crate::error::{Error, IoContext, Result};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+/// The largest manifest, summary, page or other text that is read whole, in bytes.
+pub const MAX_TEXT: u64 = 64 << 20;
+
+/// Reads a regular file of at most `max` bytes.
+///
+/// # Errors
+/// When it is missing, a link or no regular file, or larger.
+pub fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
+    check(path, &std::fs::symlink_metadata(path).at("read", path)?)?;
+    read_opened(path, max)
+}
+
+/// As [`read`]; a link to a regular file is read too.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_through_link(path: &Path, max: u64) -> Result<Vec<u8>> {
+    check(path, &std::fs::metadata(path).at("read", path)?)?;
+    read_opened(path, max)
+}
+
+/// As [`read_through_link`], as text.
+///
+/// # Errors
+/// As [`read`], and for other bytes than UTF-8.
+pub fn read_text(path: &Path) -> Result<String> {
+    String::from_utf8(read_through_link(path, MAX_TEXT)?)
+        .map_err(|e| Error::failed(format!("{}: {}", path.display(), e.utf8_error())))
+}
+
+/// Returns true if there is a regular file at the path itself.
+pub fn is_file(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
+}
+
+fn read_opened(path: &Path, max: u64) -> Result<Vec<u8>> {
+    let file = open(path).at("read", path)?;
+    // The file may have been replaced since its kind was looked at.
+    let metadata = file.metadata().at("read", path)?;
+    check(path, &metadata)?;
+    if metadata.len() > max {
+        return Err(Error::failed(format!(
+            "{} has {} bytes, and {max} at most are read",
+            path.display(),
+            metadata.len()
+        )));
+    }
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve(metadata.len() as usize)
+        .map_err(|e| std::io::Error::new(ErrorKind::OutOfMemory, e))
+        .and_then(|()| file.take(max).read_to_end(&mut bytes))
+        .at("read", path)?;
+    Ok(bytes)
+}
+
+/// Opens a file without waiting for the other end of a FIFO.
+fn open(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    }
+    options.open(path)
+}
+
+fn check(path: &Path, metadata: &Metadata) -> Result<()> {
+    if metadata.is_file() {
+        return Ok(());
+    }
+    let kind = match metadata {
+        metadata if metadata.is_symlink() => "a link",
+        metadata if metadata.is_dir() => "a folder",
+        _ => "a FIFO, socket or device",
+    };
+    Err(Error::failed(format!("{} is {kind}, not a regular file; remove it", path.display())))
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regular_files_of_a_limited_size_are_read_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("file"), "text").unwrap();
+        std::os::unix::fs::symlink("file", path("link")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", path("zero")).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(path("fifo")).status().unwrap();
+        assert!(made.success());
+        assert_eq!(
+            (read(&path("file"), 4).unwrap(), read_text(&path("link")).unwrap()),
+            (b"text".into(), "text".into())
+        );
+        let said = |result: Result<Vec<u8>>| result.unwrap_err().message().to_owned();
+        assert!(said(read(&path("file"), 3)).contains("has 4 bytes, and 3 at most"));
+        assert!(said(read(&path("link"), 9)).contains("is a link"));
+        assert!(said(read_through_link(&path("zero"), 9)).contains("is a FIFO, socket or device"));
+        assert!(said(read(&path("fifo"), 9)).contains("is a FIFO, socket or device"));
+        assert!(said(read(dir.path(), 9)).contains("is a folder"));
+        assert!(said(read(&path("none"), 9)).contains("No such file"));
+        assert!(is_file(&path("file")) && !is_file(&path("link")));
+    }
+}

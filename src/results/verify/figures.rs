@@ -1,0 +1,138 @@
+//! The figures of a summary, recomputed from the rows.
+
+use super::files::RunFiles;
+use crate::results::names::{METRICS, RESOLVED, SUMMARY};
+use crate::results::steady::warmup_of;
+use crate::results::summary::{Status, Summary};
+use serde_json::Value;
+
+/// The figures of a summary that follow from rows, as paths in its JSON.
+const FIGURES: [&str; 10] = [
+    "steps",
+    "tokens_seen",
+    "train_loss",
+    "val_loss",
+    "val_loss_over_floor",
+    "wall_s",
+    "tok_s",
+    "mfu_pct",
+    "hfu_pct",
+    "steady_state",
+];
+
+/// The largest relative difference of two numbers that count as equal: sums in another order differ in the last digits.
+const TOLERANCE: f64 = 1e-12;
+
+/// Returns what does not agree.
+pub fn differences(run: &RunFiles) -> Vec<String> {
+    let mut found = planned(run);
+    found.extend(contention(&run.summary));
+    if run.summary.status != Status::Ok && is_blank(run) {
+        // It ended, or was killed, before it could write more than its beginning.
+        return found;
+    }
+    let rule = run.summary.steady_state.as_ref().map(|steady| steady.rule.as_str());
+    let Some(warmup) = rule.and_then(warmup_of) else {
+        let rule = rule.unwrap_or("none");
+        found.push(format!("{SUMMARY} names a rule of the steady state that is not known: {rule:?}"));
+        return found;
+    };
+    let mut derived = run.summary.clone();
+    // The summary of a run under way is of the rows at its time.
+    let until = if run.summary.status == Status::Running { run.summary.steps } else { u64::MAX };
+    let metrics: Vec<_> = run.metrics.iter().filter(|row| row.step <= until).cloned().collect();
+    let timing: Vec<_> = run.timing.iter().filter(|row| row.step <= until).cloned().collect();
+    derived.measure(&metrics, &timing, warmup);
+    if let Some(steady) = &mut derived.steady_state {
+        // Compared above, in the words of its version.
+        steady.rule = rule_of(&run.summary);
+    }
+    let derived = printed(&derived);
+    for figure in FIGURES {
+        compare(figure, run.printed.get(figure), &derived[figure], &mut found);
+    }
+    found
+}
+
+fn rule_of(summary: &Summary) -> String {
+    summary.steady_state.as_ref().map(|steady| steady.rule.clone()).unwrap_or_default()
+}
+
+/// Returns a summary as its file has it: with the shortest digits of every number.
+fn printed(summary: &Summary) -> Value {
+    let text = serde_json::to_string(summary).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
+}
+
+/// Returns true if a summary has no figures yet.
+fn is_blank(run: &RunFiles) -> bool {
+    let Summary { recipe, run: name, recipe_hash, steps_planned, .. } = &run.summary;
+    let blank = printed(&Summary::started(recipe, name, recipe_hash, *steps_planned));
+    let mut found = Vec::new();
+    FIGURES.iter().for_each(|figure| compare(figure, run.printed.get(*figure), &blank[*figure], &mut found));
+    found.is_empty()
+}
+
+/// Compares a figure of the summary with the one that follows from the rows.
+fn compare(path: &str, stored: Option<&Value>, derived: &Value, found: &mut Vec<String>) {
+    match (stored, derived) {
+        (Some(Value::Object(stored)), Value::Object(derived)) => {
+            for (name, derived) in derived {
+                compare(&format!("{path}.{name}"), stored.get(name), derived, found);
+            }
+        }
+        // Readers derive it from the rows where it is missing.
+        (None, _) if path == "train_loss.smoothed" => {}
+        (None, Value::Null) => {}
+        (Some(stored), derived) if is_equal(stored, derived) => {}
+        (stored, derived) => {
+            let stored = stored.map_or("nothing".to_owned(), shown);
+            found.push(format!("{SUMMARY} has {path} = {stored}, and the rows make {}", shown(derived)));
+        }
+    }
+}
+
+fn shown(value: &Value) -> String {
+    value.to_string().chars().take(60).collect()
+}
+
+fn is_equal(stored: &Value, derived: &Value) -> bool {
+    match (stored.as_f64(), derived.as_f64()) {
+        (Some(a), Some(b)) => a == b || (a - b).abs() <= TOLERANCE * a.abs().max(b.abs()),
+        _ => stored == derived,
+    }
+}
+
+/// Checks the number of steps against the recipe.
+fn planned(run: &RunFiles) -> Vec<String> {
+    let Summary { status, steps_planned, .. } = run.summary;
+    let mut found = Vec::new();
+    let asked: Option<u64> = run.keys.value("training.steps").and_then(|steps| steps.parse().ok());
+    if asked.is_some_and(|asked| asked != steps_planned) {
+        found.push(format!(
+            "{SUMMARY} has steps_planned = {steps_planned}, and {RESOLVED} training.steps = {}",
+            asked.unwrap_or_default()
+        ));
+    }
+    let last = run.metrics.last().map_or(0, |row| row.step);
+    if status == Status::Ok && steps_planned != last {
+        found
+            .push(format!("{SUMMARY} has status = ok, and {METRICS} ends at step {last} of {steps_planned}"));
+    }
+    found
+}
+
+/// Checks that a summary says of its GPU in every place that it was contended, or in none.
+fn contention(summary: &Summary) -> Option<String> {
+    let gpu = summary.gpu.as_ref()?;
+    let is_contended = gpu.contended == Some(true);
+    let is_noted = summary.notes.iter().any(|note| note.starts_with("contended: "));
+    (is_contended != gpu.contended_because.is_some() || is_contended != is_noted).then(|| {
+        format!(
+            "{SUMMARY} has gpu.contended = {}, the reason {:?}, and {} note of it",
+            gpu.contended.map_or("null".to_owned(), |contended| contended.to_string()),
+            gpu.contended_because.as_deref().unwrap_or("none"),
+            if is_noted { "a" } else { "no" }
+        )
+    })
+}

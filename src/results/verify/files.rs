@@ -1,0 +1,91 @@
+//! The files of a run, read to be held against each other.
+
+use crate::error::{Error, Result};
+use crate::recipe::StoredKeys;
+use crate::results::folder::parse_summary;
+use crate::results::names::{ENVIRONMENT, METRICS, RESOLVED, SUMMARY, TIMING};
+use crate::results::provenance::Environment;
+use crate::results::rows::{self, MetricsRow, Row, TimingRow};
+use crate::results::stored;
+use crate::results::summary::Summary;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// The files of a run that have to agree.
+#[derive(Debug)]
+pub struct RunFiles {
+    /// The folder, for messages.
+    pub(super) folder: PathBuf,
+    /// The name of its folder's parent: that of its recipe.
+    pub(super) recipe: String,
+    /// The name of its folder.
+    pub(super) run: String,
+    pub(super) summary: Summary,
+    /// `summary.json`, with the numbers as they are printed.
+    pub(super) printed: Value,
+    pub(super) keys: StoredKeys,
+    /// The environment of the process that began it.
+    pub(super) environment: Environment,
+    pub(super) metrics: Vec<MetricsRow>,
+    pub(super) timing: Vec<TimingRow>,
+}
+
+impl RunFiles {
+    /// Reads the files of a run folder, kept or not.
+    ///
+    /// # Errors
+    /// When one is missing or cannot be read.
+    pub fn read(run: &Path) -> Result<Self> {
+        let absolute = std::path::absolute(run).unwrap_or_else(|_| run.to_owned());
+        let name = |path: Option<&Path>| {
+            path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
+        };
+        Self::parse(run, name(absolute.parent()), name(Some(&absolute)), &|file| {
+            let path = run.join(file);
+            if stored::is_file(&path) { stored::read(&path).map(Some) } else { Ok(None) }
+        })
+    }
+
+    /// Parses files of the run `recipe/run`, which `read` returns by their names; messages name them in `folder`.
+    ///
+    /// # Errors
+    /// When one is missing or cannot be parsed.
+    pub fn parse(
+        folder: &Path,
+        recipe: String,
+        run: String,
+        read: &dyn Fn(&str) -> Result<Option<Vec<u8>>>,
+    ) -> Result<Self> {
+        let needed = |file: &str| {
+            read(file)?.ok_or_else(|| Error::failed(format!("{} has no {file}", folder.display())))
+        };
+        let wrong =
+            |file: &str, why: String| Error::failed(format!("{}: {why}", folder.join(file).display()));
+        let bytes = needed(SUMMARY)?;
+        let printed = serde_json::from_slice(&bytes).map_err(|e| wrong(SUMMARY, e.to_string()))?;
+        let resolved =
+            String::from_utf8(needed(RESOLVED)?).map_err(|e| wrong(RESOLVED, e.utf8_error().to_string()))?;
+        let environment = needed(ENVIRONMENT)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            recipe,
+            run,
+            summary: parse_summary(&folder.join(SUMMARY), &bytes)?,
+            printed,
+            keys: StoredKeys::parse(&resolved).map_err(|why| wrong(RESOLVED, why))?,
+            environment: serde_json::from_slice(&environment)
+                .map_err(|e| wrong(ENVIRONMENT, e.to_string()))?,
+            metrics: rows_of(folder, METRICS, read)?,
+            timing: rows_of(folder, TIMING, read)?,
+        })
+    }
+}
+
+/// Returns the rows of a file; none of one that a run did not come to write.
+fn rows_of<R: Row>(
+    folder: &Path,
+    file: &str,
+    read: &dyn Fn(&str) -> Result<Option<Vec<u8>>>,
+) -> Result<Vec<R>> {
+    read(file)?.map_or(Ok(Vec::new()), |bytes| rows::parse(&folder.join(file), &bytes))
+}

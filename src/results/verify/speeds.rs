@@ -1,0 +1,142 @@
+//! The rows of a run held against each other: steps, tokens, speeds, wall time and throttling.
+
+use super::files::RunFiles;
+use crate::recipe::{DEFAULT_LOCAL_BATCH_SIZE, StoredKeys};
+use crate::results::names::{METRICS, RESOLVED, SUMMARY, TIMING};
+use crate::results::quantiles::median;
+use crate::results::rows::{Phase, TimingRow};
+use crate::results::steady::steady_rows;
+use crate::results::stored::seconds;
+use crate::results::summary::Status;
+use std::collections::HashSet;
+
+/// The largest relative difference of a speed from tokens over time: the time has whole nanoseconds.
+const TOLERANCE: f64 = 1e-9;
+
+/// Bounds of the wall time between two rows of the steady state, whose median is that of the step and the time in which
+/// the row is written: this factor of it, and so many milliseconds.
+const MAX_FACTOR: f64 = 1.25;
+const MAX_WRITING_MS: f64 = 5.0;
+
+/// Seconds between two samples of the GPU's throttling, and the fraction of them that counts as contention.
+const SAMPLE_S: f64 = 0.2;
+const THROTTLED_FRACTION: f64 = 0.01;
+
+/// Reasons for lower clocks that are properties of the machine, in the words of `throttle`.
+const USUAL: [&str; 3] = ["power_cap", "clocks_set", "display_clocks"];
+
+/// Returns what does not agree.
+pub fn differences(run: &RunFiles) -> Vec<String> {
+    let tokens = tokens_of_step(&run.keys);
+    [steps(run, tokens), rates(run, tokens), wall(run), throttling(run)].into_iter().flatten().collect()
+}
+
+/// Returns the tokens of a step by the recipe.
+fn tokens_of_step(keys: &StoredKeys) -> Option<u64> {
+    let count = |key: &str| keys.value(key).map(|value| value.parse::<u64>().ok());
+    let or = |key: &str, default: u64| count(key).unwrap_or(Some(default));
+    let global = match count("training.global_batch_size") {
+        Some(global) => global?,
+        None => or("training.local_batch_size", DEFAULT_LOCAL_BATCH_SIZE as u64)?
+            .checked_mul(or("training.accumulation", 1)?)?
+            .checked_mul(or("parallelism.world_size", 1)?)?,
+    };
+    global.checked_mul(count("training.seq_len")??)
+}
+
+/// Checks that every step has a row, and its tokens.
+fn steps(run: &RunFiles, tokens: Option<u64>) -> Option<String> {
+    let rows = &run.metrics;
+    let wrong = |at: usize| {
+        let (row, before) = (&rows[at], at.checked_sub(1).map(|at| &rows[at]));
+        let follows = before.is_none_or(|before| before.step + 1 == row.step);
+        let added = match before {
+            Some(before) => row.tokens_seen.checked_sub(before.tokens_seen),
+            // A fork goes on where its parent was.
+            None if row.step > 1 => tokens,
+            None => Some(row.tokens_seen),
+        };
+        !follows || added.is_none() || tokens.is_some_and(|tokens| added != Some(tokens))
+    };
+    if let Some(at) = (0..rows.len()).find(|at| wrong(*at)) {
+        let (line, row) = (at + 2, &rows[at]);
+        return Some(format!(
+            "{METRICS}:{line} has step {} after {} tokens, which does not follow from the row before and the batch in {RESOLVED}",
+            row.step, row.tokens_seen
+        ));
+    }
+    let of_timing: Vec<u64> = training(&run.timing).map(|row| row.step).collect();
+    let is_complete = of_timing.iter().eq(rows.iter().map(|row| &row.step));
+    (run.summary.status == Status::Ok && !is_complete)
+        .then(|| format!("{TIMING} does not have the steps of {METRICS}"))
+}
+
+fn training(rows: &[TimingRow]) -> impl Iterator<Item = &TimingRow> {
+    rows.iter().filter(|row| matches!(row.phase, Phase::Train | Phase::Warmup))
+}
+
+/// Checks that the speed of every step is its tokens over its time.
+fn rates(run: &RunFiles, tokens: Option<u64>) -> Option<String> {
+    let tokens = tokens? as f64;
+    let speed = |row: &TimingRow| tokens / seconds(row.step_ms);
+    let differs = |row: &&TimingRow| {
+        // One that is not a number is near nothing.
+        row.tok_s.is_some_and(|tok_s| !is_near(tok_s, speed(row)))
+    };
+    let row = training(&run.timing).find(differs)?;
+    Some(format!(
+        "{TIMING} has tok_s = {} at step {}, and {tokens} tokens in {} ms make {}",
+        row.tok_s.unwrap_or_default(),
+        row.step,
+        row.step_ms,
+        speed(row)
+    ))
+}
+
+fn is_near(a: f64, b: f64) -> bool {
+    (a - b).abs() <= TOLERANCE * a.abs()
+}
+
+/// Checks step times against the wall time that passes from row to row.
+fn wall(run: &RunFiles) -> Option<String> {
+    let befores = std::iter::once(0.0).chain(run.timing.iter().map(|row| row.wall_s));
+    let passed: Vec<f64> =
+        run.timing.iter().zip(befores).map(|(row, before)| (row.wall_s - before) * 1e3).collect();
+    let slack = |row: &TimingRow| 1e-3 + TOLERANCE * row.wall_s * 1e3;
+    let is_longer = |(row, passed): &(&TimingRow, &f64)| row.step_ms > *passed + slack(row);
+    if let Some((row, passed)) = run.timing.iter().zip(&passed).find(is_longer) {
+        return Some(format!(
+            "{TIMING} has step_ms = {} at step {} ({:?}), and {passed} ms passed since the row before",
+            row.step_ms, row.step, row.phase
+        ));
+    }
+    let (steady, _) = steady_rows(&run.timing, 0);
+    let steps: HashSet<u64> = steady.iter().map(|row| row.step).collect();
+    // The first row begins with the clock, and its gap holds the preparation.
+    let is_steady = |row: &TimingRow| row.phase == Phase::Train && steps.contains(&row.step);
+    let gaps =
+        run.timing.iter().zip(&passed).skip(1).filter(|(row, _)| is_steady(row)).map(|(_, passed)| *passed);
+    let (gap, step) = (median(gaps)?, median(steady.iter().map(|row| row.step_ms))?);
+    (gap > MAX_FACTOR * step + MAX_WRITING_MS)
+        .then(|| format!("{TIMING} has a median step of {step} ms, and {gap} ms pass from row to row"))
+}
+
+/// Checks that a run whose rows were throttled is called contended.
+fn throttling(run: &RunFiles) -> Option<String> {
+    if run.summary.gpu.as_ref()?.contended != Some(false) {
+        return None;
+    }
+    let is_unusual = |row: &&TimingRow| {
+        row.throttle.as_ref().is_some_and(|reasons| reasons.split('+').any(|reason| !USUAL.contains(&reason)))
+    };
+    // Each of these rows has one such sample at least.
+    let throttled = run.timing.iter().filter(is_unusual).count() as f64;
+    let startup = run.summary.startup;
+    let before = [startup.corpus_s, startup.device_s, startup.kernels_s, startup.state_s];
+    let watched = run.summary.wall_s.unwrap_or(0.0) + before.into_iter().flatten().sum::<f64>();
+    // One more for each end, and for the reading that a row waits for.
+    let samples = watched / SAMPLE_S + 3.0;
+    (throttled > THROTTLED_FRACTION * samples + 1.0).then(|| {
+        format!("{SUMMARY} has gpu.contended = false, and {throttled} rows of {TIMING} were throttled")
+    })
+}
