@@ -57,7 +57,7 @@ pub enum Command {
     Sweep(sweep::Args),
     /// Measure a candidate against a baseline in alternating trials: faster, slower, or no difference; same
     /// curve?
-    Compare(compare::Args),
+    Compare(Box<compare::Args>),
     /// Copy a run's small files, a comparison's with its runs, or a sweep's rows to where reports read them.
     Keep(keep::Args),
     /// Fill the marked blocks of pages from kept runs, or check that they are as kept runs make them.

@@ -121,6 +121,11 @@ fn say_needs(arms: &Arms, repeats: Option<usize>) {
 /// Those of the arms and their trials; exit 3 for a candidate that is slower, or fails the gate.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
+    if args.runs.is_some() && args.seed.is_set() {
+        return Err(Error::usage(
+            "--seed is for runs to be made, and --runs compares stored ones; leave one out",
+        ));
+    }
     let recipe = args.recipe.as_deref().map(|recipe| recipe_path(recipe, results)).transpose()?;
     let mut candidate = args.after.clone();
     if let Some(second) = candidate.first_mut().filter(|first| !first.contains('=')) {

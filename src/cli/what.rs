@@ -29,6 +29,11 @@ pub struct Seed {
 }
 
 impl Seed {
+    /// Returns true if a seed was given.
+    pub fn is_set(&self) -> bool {
+        self.seed.is_some()
+    }
+
     /// Returns `settings` with the seed.
     pub fn on(&self, settings: &[String]) -> Vec<String> {
         let seed = self.seed.iter().map(|seed| format!("training.seed={seed}"));

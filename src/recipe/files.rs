@@ -84,7 +84,11 @@ fn same(a: &Source, b: &Source) -> bool {
 /// # Errors
 /// The reason why it cannot be read.
 pub(super) fn read(path: &Path) -> Result<String, String> {
-    let size = std::fs::metadata(path).map_err(|e| e.to_string())?.len();
+    let metadata = std::fs::metadata(path).map_err(|e| e.to_string())?;
+    if metadata.is_dir() {
+        return Err("it is a folder, neither a recipe nor a run".to_owned());
+    }
+    let size = metadata.len();
     if size > MAX_BYTES {
         return Err(format!("it has {size} bytes, and a recipe has at most {MAX_BYTES}"));
     }

@@ -22,6 +22,7 @@ pub mod provenance;
 pub mod quantiles;
 pub mod regular;
 pub mod rows;
+pub mod screen;
 pub mod steady;
 pub mod stored;
 pub mod summary;

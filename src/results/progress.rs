@@ -4,10 +4,11 @@
 
 use super::losses::HeldOutPart;
 use super::rows::{MetricsRow, Phase};
+use super::screen::terminal;
 use super::summary::Summary;
 use crate::error::{Error, ErrorKind};
 use crate::format::{harmless_json, printable, short, wall_time};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -308,7 +309,7 @@ fn live_line(total_steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template(&format!("{bar} {{pos}}/{{len}}  {{wide_msg}}"))
         .expect("the template is a constant that a test renders")
         .progress_chars("━╸─");
-    ProgressBar::with_draw_target(Some(total_steps), ProgressDrawTarget::stderr()).with_style(style)
+    ProgressBar::with_draw_target(Some(total_steps), terminal()).with_style(style)
 }
 
 /// Writes a line to stderr, with control characters as their pictures; a closed pipe is not an error.

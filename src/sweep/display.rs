@@ -5,7 +5,8 @@ use super::axes::name_of;
 use crate::format::{printable, short, wall_time};
 use crate::results::ledger::{Attempt, CellStatus};
 use crate::results::progress::{Mode, eprint_line, print_event};
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::results::screen::terminal;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -48,7 +49,7 @@ impl Display {
     pub fn new(mode: Mode, keys: &[String], cells: usize) -> Self {
         let sink = match mode {
             Mode::Auto if std::io::stderr().is_terminal() => {
-                let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
+                let all = MultiProgress::with_draw_target(terminal());
                 let bar = all.add(ProgressBar::new(cells as u64).with_style(bar_style()));
                 Sink::Live { all, bar, lines: BTreeMap::new() }
             }
@@ -178,6 +179,7 @@ fn line_style() -> ProgressStyle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use indicatif::ProgressDrawTarget;
 
     #[test]
     fn a_narrow_terminal_cuts_the_name_of_a_cell() {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::results::rows::{Phase, TimingRow};
 use crate::results::summary::{Gpu, LossAt, Losses, Status, TrainingLosses};
+use indicatif::ProgressDrawTarget;
 use serde_json::json;
 use std::sync::{Arc, Mutex};
 

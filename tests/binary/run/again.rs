@@ -54,6 +54,9 @@ fn a_run_can_be_run_again_from_its_folder() {
     let plan = place.xrun(&["plan", &again[0], "training.steps=40", "--seed", "7", "--json"]).succeeds();
     assert_eq!(serde_json::from_str::<Value>(&plan.stdout).unwrap()["recipe"], "above");
     place.xrun(&["plan", "latest"]).succeeds();
+    place.xrun(&["results/above"]).ended(2).says(&["it is a folder, neither a recipe nor a run"]);
+    let runs = ["compare", "--runs", id, id, "--seed", "3"];
+    place.xrun(&runs).ended(2).says(&["--seed is for runs to be made"]);
     place.xrun(&["plan", "--seed", "x", "latest"]).ended(2).says(&["training.seed cannot be \"x\""]);
 }
 

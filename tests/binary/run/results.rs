@@ -46,7 +46,10 @@ fn a_run_leaves_what_was_promised_and_no_more() {
     let files = ["manifest.json", "model.safetensors", "optimizer.safetensors"];
     assert_eq!(names(&run, "checkpoint/step-000030"), set(&files));
     assert_eq!(run.text("checkpoint/latest"), "step-000030\n");
-    assert_eq!(run.text("recipe.toml"), RECIPE);
+    let recipe = run.text("recipe.toml");
+    assert!(recipe.contains("\nlr = 0.003  # tiny.toml:"), "{recipe}");
+    let written = RECIPE.lines().map(|line| format!("# {line}").trim_end().to_owned() + "\n");
+    assert!(recipe.ends_with(&written.collect::<String>()), "the file as written follows: {recipe}");
     assert!(run.file("lock").is_empty(), "nobody holds the folder");
     for name in names(&run, "plots").iter().filter(|name| name.ends_with("png")) {
         assert!(run.file(&format!("plots/{name}")).starts_with(b"\x89PNG\r\n"), "{name}");
