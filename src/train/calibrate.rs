@@ -1,4 +1,4 @@
-//! Measures the pace of the CPU once, for predictions: training steps of three small models, timed node by node.
+//! Measures the pace of the CPU once, for predictions: training steps of four small models, timed node by node.
 
 use super::prepare::prepare;
 use super::rank::Rank;
@@ -26,7 +26,7 @@ const WRITTEN_BYTES: usize = 32 << 20;
 
 /// Models from tiny to as large as a CPU trains in a fraction of a second per step. Ops of a plan lie between their
 /// shapes or above.
-const MODELS: [[&str; 6]; 3] = [
+const MODELS: [[&str; 6]; 4] = [
     [
         "model.dim=32",
         "model.n_heads=2",
@@ -34,6 +34,14 @@ const MODELS: [[&str; 6]; 3] = [
         "model.ffn_dim=96",
         "training.seq_len=32",
         "training.local_batch_size=2",
+    ],
+    [
+        "model.dim=128",
+        "model.n_heads=4",
+        "model.head_dim=32",
+        "model.ffn_dim=384",
+        "training.seq_len=128",
+        "training.local_batch_size=4",
     ],
     [
         "model.dim=128",
