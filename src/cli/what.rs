@@ -5,19 +5,23 @@ use crate::machine::Machine;
 use crate::recipe::{self, COPY_HEADER, Recipe, builtin};
 use crate::results::find;
 use crate::results::folder::{RECIPE, RESOLVED, SUMMARY};
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use std::path::{Path, PathBuf};
 
 /// `--results`.
 #[derive(clap::Args, Debug)]
 pub struct Results {
     /// Where run folders are.
-    #[arg(long = "results", value_name = "DIR", default_value = "results", value_parser = utf8_path)]
+    #[arg(long = "results", value_name = "DIR", default_value = "results", value_parser = PathBufValueParser::new().try_map(utf8_path))]
     pub folder: PathBuf,
 }
 
-/// Takes a path that is text: files of a run name its folder, and their formats are text. Others are refused by the type.
-fn utf8_path(path: &str) -> Result<PathBuf, std::convert::Infallible> {
-    Ok(PathBuf::from(path))
+/// Takes a path that is text: files of a run name its folder, and their formats are text.
+fn utf8_path(path: PathBuf) -> Result<PathBuf, &'static str> {
+    match path.to_str() {
+        Some(_) => Ok(path),
+        None => Err("the path is not UTF-8; choose another"),
+    }
 }
 
 /// `--seed`.

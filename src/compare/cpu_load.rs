@@ -7,7 +7,11 @@ pub struct CpuLoad {
     total: u64,
     stolen: u64,
     own: u64,
+    processors: u64,
 }
+
+/// Ticks in a second (USER_HZ, proc(5)). Shares of a shorter time are those of a few ticks.
+const MIN_TICKS: u64 = 100;
 
 impl CpuLoad {
     /// Reads the counters; `None` on systems other than Linux.
@@ -34,13 +38,19 @@ impl CpuLoad {
         // cutime, cstime.
         let fields: Vec<&str> = own.rsplit_once(')')?.1.split_whitespace().collect();
         let own = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()?;
-        Some(Self { busy, total: busy + idle + iowait + stolen, stolen, own })
+        let is_processor = |line: &&str| {
+            line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        let processors = machine.lines().filter(is_processor).count().max(1) as u64;
+        Some(Self { busy, total: busy + idle + iowait + stolen, stolen, own, processors })
     }
 
     /// Returns the fraction of the machine's time used by other processes, and the fraction taken by the host
-    /// of a virtual machine, since `before`.
+    /// of a virtual machine, since `before`; `None` for less than a second.
     pub fn since(&self, before: &Self) -> Option<(f64, f64)> {
-        let total = self.total.checked_sub(before.total).filter(|total| *total > 0)? as f64;
+        let total =
+            self.total.checked_sub(before.total).filter(|total| *total >= MIN_TICKS * self.processors)?
+                as f64;
         let busy = self.busy.saturating_sub(before.busy);
         let others = busy.saturating_sub(self.own.saturating_sub(before.own));
         Some((others as f64 / total, self.stolen.saturating_sub(before.stolen) as f64 / total))
@@ -58,6 +68,10 @@ mod tests {
         let after = CpuLoad::parse("cpu  160 0 0 1030 0 0 0 10 0 0\n", &own(40)).unwrap();
         assert_eq!(after.since(&before), Some((0.1, 0.05)));
         assert_eq!(before.since(&before), None);
+        let two = CpuLoad::parse("cpu  160 0 0 1030 0 0 0 10 0 0\ncpu0 1\ncpu1 1\n", &own(40)).unwrap();
+        assert_eq!(two.since(&before), Some((0.1, 0.05)));
+        let four = CpuLoad { processors: 4, ..two };
+        assert_eq!(four.since(&before), None, "half a second of four processors");
         assert_eq!(CpuLoad::parse("intr 1 2", &own(0)), None);
     }
 }

@@ -150,6 +150,16 @@ fn escapes_of_others_are_shown_and_not_obeyed() {
     }
 }
 
+/// The contents of all files below a folder.
+fn contents(folder: &std::path::Path) -> Vec<Vec<u8>> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let read = |path: std::path::PathBuf| match path.is_dir() {
+        true => contents(&path),
+        false => vec![fs::read(&path).unwrap()],
+    };
+    entries.flat_map(|entry| read(entry.unwrap().path())).collect()
+}
+
 /// No file that a run writes is followed through a link to a file of the user.
 #[test]
 fn links_in_a_run_folder_lead_to_nothing_that_is_written() {
@@ -163,7 +173,10 @@ fn links_in_a_run_folder_lead_to_nothing_that_is_written() {
             symlink(&precious, &path).unwrap();
             let done = place.xrun(&[command, &[run.name()]].concat());
             assert_eq!(fs::read(&precious).unwrap(), b"precious\n", "{name} {command:?}");
-            let refused = ["lock", "log"].contains(&name);
+            // `keep` takes no lock and writes nothing into the run's folder; what it copies are the run's own files.
+            let kept = place.path().join("results/kept");
+            assert!(!contents(&kept).contains(&b"precious\n".to_vec()), "{name} was kept");
+            let refused = command == ["resume"] && ["lock", "log"].contains(&name);
             assert!(
                 !refused || done.stderr.contains(&format!("{name} is a link")),
                 "{name}: {}",

@@ -255,6 +255,24 @@ pub fn shows_less(before: &[String], after: &[String]) -> std::result::Result<()
     }
 }
 
+/// The pictures of a run are there, and with the change they are not.
+pub fn draws_nothing(before: &[String], after: &[String]) -> std::result::Result<(), String> {
+    let draws = |settings: &[String]| {
+        let results = scratch();
+        let path = results.path().join("tiny.toml");
+        std::fs::write(&path, TINY).expect("a temporary folder takes a file");
+        let mut command = assert_cmd::Command::cargo_bin("xrun").expect("the binary");
+        command.args(["run".to_owned(), path.display().to_string(), "--quiet".to_owned()]);
+        command.args(small(settings)).arg("--results").arg(results.path()).assert().success();
+        let run = std::fs::read_dir(results.path().join("tiny")).expect("a run").flatten().next();
+        run.expect("a run").path().join("plots/loss-light.svg").exists()
+    };
+    match (draws(before), draws(after)) {
+        (true, false) => Ok(()),
+        other => Err(format!("pictures: {other:?}")),
+    }
+}
+
 /// With a memory plan that gives a living tensor's place away, the loss is wrong, or, poisoned, not a number.
 pub fn poisons(before: &[String], after: &[String]) -> std::result::Result<(), String> {
     let bad = |settings: &[String]| {
