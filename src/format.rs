@@ -112,7 +112,8 @@ pub fn wall_time(seconds: f64) -> String {
     }
 }
 
-/// Returns a number with four significant digits, as few of them as say the same: `0.2652`, `0.6`, `1.192e-7`.
+/// Returns a number with four significant digits, as few of them as say the same: `0.2652`, `0.6`,
+/// `1.192e-7`.
 pub fn significant(value: f64) -> String {
     let text = match value.abs() {
         0.0 => return "0".to_owned(),

@@ -45,8 +45,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Launches the ranks of a run: threads of this process, child processes, or this process as one of those that an
-/// external launcher started.
+/// Launches the ranks of a run: threads of this process, child processes, or this process as one of those
+/// that an external launcher started.
 fn launch(launch: Launch, request: Request) -> Result<()> {
     let stop = Stop::on_signals()?;
     let timeout = Duration::from_secs_f64(request.recipe.values().parallelism.timeout_s);

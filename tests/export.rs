@@ -165,7 +165,8 @@ fn every_tensor_has_its_name_its_shape_and_its_rows() {
 fn bf16_weights_are_rounded_to_nearest_even() {
     let at = tempfile::tempdir().unwrap();
     let mut weights = Tiny::new(&tiny());
-    // Halfway between two bf16 numbers, twice: to the even one below, to the even one above; then just above halfway.
+    // Halfway between two bf16 numbers, twice: to the even one below, to the even one above; then just above
+    // halfway.
     let cases = [(0x3f80_8000u32, 0x3f80u16), (0x3f81_8000, 0x3f82), (0x3f80_8001, 0x3f81)];
     let embedding = &mut weights.0.get_mut("embedding").unwrap().1;
     cases.iter().zip(embedding.iter_mut()).for_each(|((x, _), e)| *e = f32::from_bits(*x));

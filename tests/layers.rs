@@ -73,7 +73,8 @@ fn rooms<'a>(table: &[(&'a str, &'a str)]) -> BTreeMap<&'a str, BTreeSet<&'a str
     table.iter().map(|(room, uses)| (*room, uses.split_whitespace().collect())).collect()
 }
 
-/// Folders inside which files may still import each other in a circle. The list only shrinks: one without a circle fails.
+/// Folders inside which files may still import each other in a circle. The list only shrinks: one without a
+/// circle fails.
 const CIRCLES: &[&str] = &[];
 
 /// Where `unsafe` may stand, and why.

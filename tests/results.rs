@@ -1,4 +1,5 @@
-//! Run folders as other processes see them: who may hold one, what a killed run leaves, what `xrun keep` stores.
+//! Run folders as other processes see them: who may hold one, what a killed run leaves, what `xrun keep`
+//! stores.
 
 use assert_cmd::Command;
 use predicates::prelude::*;
@@ -49,8 +50,8 @@ fn finished_run(results: &Path) -> PathBuf {
     folder.path().to_owned()
 }
 
-/// Not a test of its own: the body of the processes that `hold` starts. Holds a run folder and appends rows until
-/// it is killed, or for a minute should its parent have died.
+/// Not a test of its own: the body of the processes that `hold` starts. Holds a run folder and appends rows
+/// until it is killed, or for a minute should its parent have died.
 #[test]
 fn holder() {
     let Some(path) = std::env::var_os(HOLD) else { return };

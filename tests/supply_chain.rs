@@ -12,7 +12,8 @@ fn cargo(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The crates that a build for this machine uses, development dependencies apart: name, version, licence expression.
+/// The crates that a build for this machine uses, development dependencies apart: name, version, licence
+/// expression.
 fn crates() -> Vec<(String, String, String)> {
     let version = cargo(&["--version", "--verbose"]);
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).expect("cargo names its host");

@@ -42,8 +42,8 @@ pub struct Meta {
     pub algorithms: Option<String>,
     /// Further values that a run restores, such as the state of a generator.
     pub extra: BTreeMap<String, String>,
-    /// Size and hash of each file of the run that a resume continues, up to this step, by name. Empty in checkpoints of
-    /// earlier versions.
+    /// Size and hash of each file of the run that a resume continues, up to this step, by name. Empty in
+    /// checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rows: BTreeMap<String, FileRecord>,
 }

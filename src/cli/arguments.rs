@@ -6,8 +6,8 @@ use crate::suggest::nearest;
 use clap::CommandFactory;
 use std::ffi::OsString;
 
-/// `xrun RECIPE …` becomes `xrun run RECIPE …`; `xrun --results DIR COMMAND` becomes `xrun COMMAND --results DIR`; `--section.key=value` and `--section.key value` become
-/// `section.key=value`.
+/// `xrun RECIPE …` becomes `xrun run RECIPE …`; `xrun --results DIR COMMAND` becomes `xrun COMMAND --results
+/// DIR`; `--section.key=value` and `--section.key value` become `section.key=value`.
 pub fn normalize_args(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = without_dashes(arguments);
     if let Some(at) = first_word(&arguments) {

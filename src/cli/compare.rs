@@ -92,7 +92,8 @@ fn nats(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number from 0 on, such as 0.01".to_owned())
 }
 
-/// Says what the trials need, before they begin. What is not known, such as the time of an external command, is left out.
+/// Says what the trials need, before they begin. What is not known, such as the time of an external command,
+/// is left out.
 fn say_needs(arms: &Arms, repeats: Option<usize>) {
     let here = Machine::here();
     let recipes: Vec<Recipe> = [false, true]

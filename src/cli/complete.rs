@@ -24,7 +24,8 @@ pub fn run(args: &Args, command: &Command) -> Result<()> {
     print(&candidates(&args.line, command).iter().map(|word| format!("{word}\n")).collect::<String>())
 }
 
-/// Returns what the last word of a line may become; nothing where files may stand, which shells complete themselves.
+/// Returns what the last word of a line may become; nothing where files may stand, which shells complete
+/// themselves.
 fn candidates(line: &str, root: &Command) -> Vec<String> {
     let mut words: Vec<&str> = line.split_whitespace().collect();
     let last = if line.ends_with(char::is_whitespace) { "" } else { words.pop().unwrap_or_default() };

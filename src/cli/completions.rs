@@ -11,8 +11,8 @@ pub struct Args {
     pub shell: Shell,
 }
 
-/// Hands the line up to the cursor to `xrun complete`. Readline splits words at `=` and `:` and replaces only what follows, so
-/// what stands before it is cut off.
+/// Hands the line up to the cursor to `xrun complete`. Readline splits words at `=` and `:` and replaces only
+/// what follows, so what stands before it is cut off.
 const BASH: &str = r#"_xrun() {
     local line="${COMP_LINE:0:COMP_POINT}" current="${COMP_WORDS[COMP_CWORD]}"
     local word="${line##*[[:space:]]}"
@@ -39,8 +39,8 @@ compdef _xrun xrun
 
 const FISH: &str = "complete -c xrun -a '(xrun complete (commandline -cp | string collect) 2> /dev/null)'\n";
 
-/// Prints a completion script of `command`. Those of bash, zsh and fish ask `xrun complete`, which knows recipes, keys and runs; those
-/// of other shells have commands and options alone.
+/// Prints a completion script of `command`. Those of bash, zsh and fish ask `xrun complete`, which knows
+/// recipes, keys and runs; those of other shells have commands and options alone.
 ///
 /// # Errors
 /// When stdout cannot be written.

@@ -70,8 +70,8 @@ fn built() -> clap::Command {
     command
 }
 
-/// Starts the threads that read corpora and hash files. The library would start them at their first use, and panic where
-/// the system refuses.
+/// Starts the threads that read corpora and hash files. The library would start them at their first use, and
+/// panic where the system refuses.
 fn start_shared_pool() -> Result<()> {
     rayon::ThreadPoolBuilder::new()
         .build_global()

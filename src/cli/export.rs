@@ -69,7 +69,8 @@ fn open(run: &Path, step: Option<u64>) -> Result<Loaded> {
     }
 }
 
-/// Keys without which a stored recipe does not say what was trained. In a recipe to run they would have defaults.
+/// Keys without which a stored recipe does not say what was trained. In a recipe to run they would have
+/// defaults.
 const NEEDED: [&str; 9] = [
     "model.dim",
     "model.n_layers",

@@ -71,8 +71,8 @@ impl RecipeArguments {
     }
 }
 
-/// Returns the recipe that an argument means: a file or a built-in name is itself; the folder of a run, its id, the
-/// beginning of its id or of its hash, or `latest`, is the recipe of that run.
+/// Returns the recipe that an argument means: a file or a built-in name is itself; the folder of a run, its
+/// id, the beginning of its id or of its hash, or `latest`, is the recipe of that run.
 ///
 /// # Errors
 /// When the beginning of an id is that of several runs.
@@ -89,8 +89,8 @@ pub fn recipe_path(argument: &Path, results: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns the recipe in the folder of a run: the copy of what was set, so that changes have their effect on what follows
-/// from it. Copies of earlier versions cannot be run, and the resolved recipe is used.
+/// Returns the recipe in the folder of a run: the copy of what was set, so that changes have their effect on
+/// what follows from it. Copies of earlier versions cannot be run, and the resolved recipe is used.
 fn of_run(run: &Path) -> Result<PathBuf> {
     let copy = run.join(RECIPE);
     let text = if copy.is_file() { std::fs::read_to_string(&copy).at("read", &copy)? } else { String::new() };

@@ -160,7 +160,8 @@ impl Arms {
 }
 
 impl PlannedArm {
-    /// Returns the recipe that its trials run with, resolved for a machine; `None` for an arm that runs no recipe.
+    /// Returns the recipe that its trials run with, resolved for a machine; `None` for an arm that runs no
+    /// recipe.
     pub fn recipe_of_trials(&self, machine: &Machine) -> Option<Recipe> {
         let Program::Xrun { arguments, .. } = &self.program else { return None };
         let (path, settings) = arguments.split_first()?;
@@ -226,7 +227,8 @@ fn load(path: &Path, settings: &[String]) -> Result<Recipe> {
     recipe::load(path, settings, recipe::environment(), &Machine::none())
 }
 
-/// Returns an arm of runs of `binary`, which may be this one (`own`), with a recipe and settings, labelled by `changes` if there are any.
+/// Returns an arm of runs of `binary`, which may be this one (`own`), with a recipe and settings, labelled by
+/// `changes` if there are any.
 fn xrun(
     own: &Path,
     binary: &Path,
@@ -252,8 +254,8 @@ fn xrun(
     })
 }
 
-/// Returns the settings of trials that the command line may replace: nobody needs their weights and pictures. A binary of
-/// another version may not know the key of pictures.
+/// Returns the settings of trials that the command line may replace: nobody needs their weights and pictures.
+/// A binary of another version may not know the key of pictures.
 fn defaults_of_trials(is_own: bool) -> Vec<String> {
     let mut settings = vec!["checkpoint.keep=0".to_owned()];
     if is_own {

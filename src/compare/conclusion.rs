@@ -17,11 +17,12 @@ const OTHERS_BUSY: f64 = 0.10;
 /// Fraction of the CPU's time taken by the host of a virtual machine above which a note is added.
 const STOLEN: f64 = 0.02;
 
-/// Difference between the loads of two arms, as fractions of the CPU's time, above which it fell on one of them.
+/// Difference between the loads of two arms, as fractions of the CPU's time, above which it fell on one of
+/// them.
 const ONE_SIDED: f64 = 0.10;
 
-/// Returns a reason not to compare times on a CPU where others used it in the trials of one arm more than in those of the
-/// other. Each list has the load in the trials of an arm.
+/// Returns a reason not to compare times on a CPU where others used it in the trials of one arm more than in
+/// those of the other. Each list has the load in the trials of an arm.
 pub(super) fn one_sided_load(baseline: &[f64], candidate: &[f64]) -> Option<String> {
     let mean = |loads: &[f64]| (!loads.is_empty()).then(|| loads.iter().sum::<f64>() / loads.len() as f64);
     let loads = [mean(baseline)?, mean(candidate)?];

@@ -1,5 +1,5 @@
-//! The figures of an arm: the mean of every column over its trials, so that the ratio of two arms is that of the
-//! figures shown.
+//! The figures of an arm: the mean of every column over its trials, so that the ratio of two arms is that of
+//! the figures shown.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ pub const VAL_LOSS: &str = "val_loss";
 /// Figures by name, units in the names. Figures that were not measured are absent.
 pub type Columns = BTreeMap<String, f64>;
 
-/// The columns of speeds and step times. Their means are geometric: then those of speeds and of times have the
-/// same ratio, turned over.
+/// The columns of speeds and step times. Their means are geometric: then those of speeds and of times have
+/// the same ratio, turned over.
 pub const RATES: [&str; 2] = [SPEED, "step_ms"];
 
 /// Returns the mean of every column over the trials that have it.

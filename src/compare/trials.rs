@@ -193,8 +193,8 @@ impl FinishedTrial {
         self.failed = Some(error);
     }
 
-    /// Sets blocks and clocks from the rows of the steady state, and speed and step time, if they are known, to the
-    /// medians of the blocks, which the ratio divides.
+    /// Sets blocks and clocks from the rows of the steady state, and speed and step time, if they are known,
+    /// to the medians of the blocks, which the ratio divides.
     fn set_times(&mut self, timing: &[TimingRow], warmup: usize) {
         let (steady, settled) = steady_rows(timing, warmup);
         let speeds: Vec<f64> = steady.iter().filter_map(|row| row.tok_s).collect();

@@ -26,8 +26,8 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Checks that no file that the dataset is read from was written to since it was opened. Text was tokenized into
-    /// memory by then, and does not count.
+    /// Checks that no file that the dataset is read from was written to since it was opened. Text was
+    /// tokenized into memory by then, and does not count.
     ///
     /// # Errors
     /// A file that was, or is gone.

@@ -36,7 +36,8 @@ pub(super) struct Documents {
     pub warnings: Vec<String>,
 }
 
-/// The text files that a path stands for: itself, or all below a folder with one of these endings (dots included), sorted.
+/// The text files that a path stands for: itself, or all below a folder with one of these endings (dots
+/// included), sorted.
 pub(super) fn text_files(path: &Path, extensions: &[String]) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

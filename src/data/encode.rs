@@ -19,8 +19,8 @@ struct Piece {
 /// Hands the stream of the documents numbered `which` to `sink`: the end token, a document, the end token, a
 /// document, …, the end token. Returns the bytes of their text.
 ///
-/// Of a document no more is held than a group of pieces and the piece being read; where the tokenizer allows no cut,
-/// that piece is the document.
+/// Of a document no more is held than a group of pieces and the piece being read; where the tokenizer allows
+/// no cut, that piece is the document.
 ///
 /// # Errors
 /// The first document that cannot be read or encoded, or the sink's own error.

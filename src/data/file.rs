@@ -1,15 +1,15 @@
 //! A file of a corpus: read at offsets, and the same from the first read to the last.
 //!
-//! Nothing is mapped: a mapped file that shrinks ends the process with SIGBUS, and one that is rewritten changes under
-//! the reader.
+//! Nothing is mapped: a mapped file that shrinks ends the process with SIGBUS, and one that is rewritten
+//! changes under the reader.
 
 use crate::error::{Error, IoContext, Result};
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Files of one corpus that are held open. Those of a larger corpus are opened for every read: a process may mostly
-/// have 1,024 open files.
+/// Files of one corpus that are held open. Those of a larger corpus are opened for every read: a process may
+/// mostly have 1,024 open files.
 const MAX_HELD: usize = 128;
 
 /// A file that is not expected to change.

@@ -33,8 +33,8 @@ pub(super) struct Stories {
 }
 
 impl Stories {
-    /// The floor in nats per predicted token: every token but the first. It holds for any tokenizer that keeps
-    /// the text, since a story's tokens are then a function of the story and the other way round.
+    /// The floor in nats per predicted token: every token but the first. It holds for any tokenizer that
+    /// keeps the text, since a story's tokens are then a function of the story and the other way round.
     pub fn floor(&self) -> Option<f64> {
         self.lossless.then(|| self.nats / (self.tokens - 1) as f64)
     }
@@ -100,7 +100,8 @@ pub(super) fn generate(
     }
 }
 
-/// Hands `count` token ids to `sink`, each uniform below `vocab`, drawn with ChaCha8 keyed by seed, split and block.
+/// Hands `count` token ids to `sink`, each uniform below `vocab`, drawn with ChaCha8 keyed by seed, split and
+/// block.
 pub(super) fn random(
     seed: u64,
     split: Split,

@@ -136,8 +136,9 @@ fn spread(count: usize, all: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Walks the held-out tokens window by window, in order, so that each is a target exactly once; or global
-/// batches of them, spread evenly. Windows are dealt to ranks as sequences of a global batch are; rows without
-/// a window are wholly [`super::IGNORED`], so all ranks make the same number of batches of the same shape.
+/// batches of them, spread evenly. Windows are dealt to ranks as sequences of a global batch are; rows
+/// without a window are wholly [`super::IGNORED`], so all ranks make the same number of batches of the same
+/// shape.
 #[derive(Debug)]
 pub struct ValidationBatches<'d> {
     dataset: &'d Dataset,
@@ -148,8 +149,8 @@ pub struct ValidationBatches<'d> {
 }
 
 impl<'d> ValidationBatches<'d> {
-    /// `limit` global batches, spread evenly over the held-out text; 0, or more than there are, for all of it.
-    /// Seed and start step of the spec play no part.
+    /// `limit` global batches, spread evenly over the held-out text; 0, or more than there are, for all of
+    /// it. Seed and start step of the spec play no part.
     ///
     /// # Errors
     /// An impossible rank or batch, or a held-out split shorter than one window.

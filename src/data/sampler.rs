@@ -1,9 +1,9 @@
 //! Which window of the corpus each sequence of the global batch reads.
 //!
-//! The stream is cut into windows of `seq_len + 1` tokens, `seq_len` apart, so that each token is a target once
-//! per epoch. The sequences of a run are numbered through, step by step; sequence number `g` reads window
-//! `permute(epoch, g mod windows)` with `epoch = g div windows`. Nothing depends on how a global batch is cut
-//! into ranks and micro-batches, and a step number is the whole state.
+//! The stream is cut into windows of `seq_len + 1` tokens, `seq_len` apart, so that each token is a target
+//! once per epoch. The sequences of a run are numbered through, step by step; sequence number `g` reads
+//! window `permute(epoch, g mod windows)` with `epoch = g div windows`. Nothing depends on how a global batch
+//! is cut into ranks and micro-batches, and a step number is the whole state.
 
 use crate::error::{Error, Result};
 use std::ops::Range;
@@ -52,7 +52,8 @@ impl Sampler {
         self.number(step, index) / self.windows
     }
 
-    /// The tokens (inputs and one more for the last target) of sequence `index` of the global batch of `step`.
+    /// The tokens (inputs and one more for the last target) of sequence `index` of the global batch of
+    /// `step`.
     pub fn window(&self, step: u64, index: usize) -> Range<usize> {
         let number = self.number(step, index);
         let window = permute(self.seed, number / self.windows, number % self.windows, self.windows);
@@ -72,8 +73,9 @@ pub fn global_index(micro: usize, local: usize, j: usize, rank: usize, world_siz
 
 const ROUNDS: usize = 8;
 
-/// A pseudorandom permutation of 0..n, keyed by seed and epoch: a balanced Feistel network over the next power
-/// of four, walked until it lands below n (Black and Rogaway 2002, cycle walking: four steps at most on average).
+/// A pseudorandom permutation of 0..n, keyed by seed and epoch: a balanced Feistel network over the next
+/// power of four, walked until it lands below n (Black and Rogaway 2002, cycle walking: four steps at most on
+/// average).
 fn permute(seed: u64, epoch: u64, index: u64, n: u64) -> u64 {
     let bits = (64 - (n - 1).leading_zeros()).div_ceil(2).max(1);
     let mask = (1u64 << bits) - 1;

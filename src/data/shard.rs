@@ -1,8 +1,8 @@
 //! Token files: llm.c shards, read and written, and nanoGPT's headerless ones, read.
 //!
-//! An llm.c shard (`llmc/dataloader.h`) is a header of 256 little-endian i32 (magic, version, number of tokens,
-//! zeros) and then the tokens: magic 20240520 with version 1 for u16 ids, 20240801 with version 7 for u32 ids.
-//! A nanoGPT `.bin` is u16 ids only. Which of the two a file is, its first word says.
+//! An llm.c shard (`llmc/dataloader.h`) is a header of 256 little-endian i32 (magic, version, number of
+//! tokens, zeros) and then the tokens: magic 20240520 with version 1 for u16 ids, 20240801 with version 7 for
+//! u32 ids. A nanoGPT `.bin` is u16 ids only. Which of the two a file is, its first word says.
 
 use super::file::CorpusFile;
 use super::stream::{Store, Stream, TokenFile};
@@ -88,7 +88,8 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<Stream> {
     Ok(Stream::new(stores.collect::<Result<Vec<_>>>()?))
 }
 
-/// Writes a stream of tokens as numbered llm.c shards `PREFIX_000000.bin`, each appearing whole or not at all.
+/// Writes a stream of tokens as numbered llm.c shards `PREFIX_000000.bin`, each appearing whole or not at
+/// all.
 pub struct Writer {
     dir: PathBuf,
     prefix: String,

@@ -1,5 +1,6 @@
-//! The allocator of the program: an allocation that the system refuses ends the process with a message and exit code 4,
-//! and not with an abort. Where a refusal becomes an error instead, the allocation is wrapped in [`fallible`].
+//! The allocator of the program: an allocation that the system refuses ends the process with a message and
+//! exit code 4, and not with an abort. Where a refusal becomes an error instead, the allocation is wrapped in
+//! [`fallible`].
 
 use crate::error::ErrorKind;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -41,7 +42,8 @@ thread_local! {
     static ENDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs allocations that are checked for a refusal, such as `try_reserve`: here a refusal does not end the process.
+/// Runs allocations that are checked for a refusal, such as `try_reserve`: here a refusal does not end the
+/// process.
 pub fn fallible<T>(allocate: impl FnOnce() -> T) -> T {
     let before = FALLIBLE.replace(true);
     let result = allocate();
@@ -49,8 +51,8 @@ pub fn fallible<T>(allocate: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Adds something to do before a refused allocation ends the process, such as writing down how a run ended. It gets the
-/// message, and little memory.
+/// Adds something to do before a refused allocation ends the process, such as writing down how a run ended.
+/// It gets the message, and little memory.
 pub fn on_refusal(hook: impl Fn(&str) + Send + 'static) {
     let hook: Hook = Box::new(hook);
     if let Ok(mut hooks) = HOOKS.lock() {

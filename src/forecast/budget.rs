@@ -20,7 +20,8 @@ pub struct Budget {
     pub name: &'static str,
     /// Bytes for state and transient tensors; `None` where nothing is known.
     pub bytes: Option<u64>,
-    /// Bytes that were set aside: for driver and libraries of a GPU, or for the corpus in this machine's memory.
+    /// Bytes that were set aside: for driver and libraries of a GPU, or for the corpus in this machine's
+    /// memory.
     pub reserve: u64,
     /// Ranks that share it.
     pub ranks: usize,

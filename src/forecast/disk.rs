@@ -60,8 +60,8 @@ impl Disk {
     }
 }
 
-/// Bytes that a checkpoint has for each parameter: the weight and the optimizer's slots, in fp32 whatever their format
-/// in memory.
+/// Bytes that a checkpoint has for each parameter: the weight and the optimizer's slots, in fp32 whatever
+/// their format in memory.
 pub(super) fn checkpoint_bytes_per_parameter(programs: &Programs) -> usize {
     DType::F32.size() * (1 + programs.state.optimizer_slots.len())
 }

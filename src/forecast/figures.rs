@@ -91,8 +91,8 @@ pub struct TrainingForecast {
 }
 
 impl Forecast {
-    /// Forecasts a plan whose programs are at hand: what its run needs, and whether it fits on each of `machines`; without
-    /// any, against the recipe's own memory limit if it has one.
+    /// Forecasts a plan whose programs are at hand: what its run needs, and whether it fits on each of
+    /// `machines`; without any, against the recipe's own memory limit if it has one.
     ///
     /// # Errors
     /// When an op refuses the numbers of a change that is tried because the plan does not fit.

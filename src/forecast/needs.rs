@@ -55,7 +55,8 @@ impl TotalNeeds {
         self.passing_bytes = self.passing_bytes.max(needs.disk.peak_bytes - needs.disk.total_bytes);
     }
 
-    /// Returns the needs in words: `20 runs: about 6m12s, and about 3.1 MiB on the disk`; `None` without a run.
+    /// Returns the needs in words: `20 runs: about 6m12s, and about 3.1 MiB on the disk`; `None` without a
+    /// run.
     pub fn in_words(&self) -> Option<String> {
         if self.runs == 0 {
             return None;

@@ -8,14 +8,16 @@ use crate::model::Programs;
 use crate::plan::{CheckpointInterval, Plan, times_due};
 use serde::Serialize;
 
-/// Ratio of the slowest to the fastest measured step above which a time is told as a range: others use the machine.
+/// Ratio of the slowest to the fastest measured step above which a time is told as a range: others use the
+/// machine.
 pub(super) const STEADY: f64 = 1.15;
 
-/// Seconds of the CPU to choose a token by one of its logits: on a Xeon server, 48 ns per entry of the vocabulary.
+/// Seconds of the CPU to choose a token by one of its logits: on a Xeon server, 48 ns per entry of the
+/// vocabulary.
 const SAMPLING_S_PER_LOGIT: f64 = 48e-9;
 
-/// Seconds from the start of the program to the first step of a run on generated text, and of drawing its pictures, on a
-/// Xeon server.
+/// Seconds from the start of the program to the first step of a run on generated text, and of drawing its
+/// pictures, on a Xeon server.
 const START_S: f64 = 0.25;
 const PLOTS_S: f64 = 0.5;
 
@@ -57,8 +59,8 @@ pub enum Basis {
 }
 
 impl RunTime {
-    /// Predicts a run on the machine that the plan is for; `None` where nothing is known of its speed. `plots` is true if
-    /// it draws its pictures.
+    /// Predicts a run on the machine that the plan is for; `None` where nothing is known of its speed.
+    /// `plots` is true if it draws its pictures.
     pub fn new(plan: &Plan, programs: &Programs, machine: &Machine, plots: bool) -> Option<Self> {
         let gpu = plan.execution.gpu.and_then(|gpu| machine.gpu(gpu));
         let mut time = Self::without_start(plan, programs, machine, gpu)?;

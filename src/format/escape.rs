@@ -1,5 +1,5 @@
-//! Text of others, made harmless where it is shown: a terminal obeys control characters, and shows what follows an
-//! override of the writing direction in another order than it is read.
+//! Text of others, made harmless where it is shown: a terminal obeys control characters, and shows what
+//! follows an override of the writing direction in another order than it is read.
 
 use std::borrow::Cow;
 
@@ -7,12 +7,13 @@ use std::borrow::Cow;
 fn acts(c: char) -> bool {
     matches!(c,
         '\u{0}'..='\u{8}' | '\u{b}'..='\u{1f}' | '\u{7f}'..='\u{9f}'
-        // Marks, embeddings, overrides and isolates of the writing direction; separators of lines and paragraphs.
+        // Marks, embeddings, overrides and isolates of the writing direction; separators of lines and
+        // paragraphs.
         | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns a text as a person may see it, on a terminal and in logs: control characters become their pictures (`␛`), as
-/// in the snippets of recipes, and what has no picture `�`. Line breaks and tabs stay.
+/// Returns a text as a person may see it, on a terminal and in logs: control characters become their pictures
+/// (`␛`), as in the snippets of recipes, and what has no picture `�`. Line breaks and tabs stay.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(acts) {
         return Cow::Borrowed(text);

@@ -3,13 +3,14 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Times of ops on the CPU of this machine, from training steps of small models. A plan reads them; it never measures.
+/// Times of ops on the CPU of this machine, from training steps of small models. A plan reads them; it never
+/// measures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuPace {
     /// CPU threads that were used.
     pub threads: usize,
-    /// For each op the times of its nodes, by work: FLOPs of products where it has any, bytes to and from memory
-    /// otherwise.
+    /// For each op the times of its nodes, by work: FLOPs of products where it has any, bytes to and from
+    /// memory otherwise.
     ops: BTreeMap<String, Vec<NodeTime>>,
     /// The fastest and the slowest measured step, over the median.
     pub spread: (f64, f64),
@@ -27,8 +28,8 @@ pub struct NodeTime {
 }
 
 impl CpuPace {
-    /// Creates the pace from the times of nodes. Nodes of an op with the same work count with their mean: the time of a
-    /// step is a sum, and a median would leave out the interruptions that every step has some of.
+    /// Creates the pace from the times of nodes. Nodes of an op with the same work count with their mean: the
+    /// time of a step is a sum, and a median would leave out the interruptions that every step has some of.
     pub fn new(threads: usize, nodes: impl IntoIterator<Item = (String, NodeTime)>) -> Self {
         let mut times: BTreeMap<String, BTreeMap<u64, Vec<f64>>> = BTreeMap::new();
         for (op, NodeTime { work, seconds }) in nodes {
@@ -46,9 +47,9 @@ impl CpuPace {
         Self { threads, ops, spread: (1.0, 1.0), write_bytes_per_s: 0.0 }
     }
 
-    /// Returns the seconds of a node of `op` with so much work: interpolated between the measured nodes on logarithmic
-    /// scales, at the pace of the largest one beyond it, and no faster than the smallest one below it. An op that was
-    /// not measured takes as long per byte as all those that were, together.
+    /// Returns the seconds of a node of `op` with so much work: interpolated between the measured nodes on
+    /// logarithmic scales, at the pace of the largest one beyond it, and no faster than the smallest one
+    /// below it. An op that was not measured takes as long per byte as all those that were, together.
     pub fn seconds(&self, op: &str, work: f64) -> f64 {
         if work <= 0.0 {
             return 0.0;

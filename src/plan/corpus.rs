@@ -18,8 +18,8 @@ pub struct Corpus {
     pub validation_tokens: usize,
     /// The lowest loss that any model can reach on the held-out tokens, in nats per token, where it is known.
     pub floor: Option<f64>,
-    /// Bytes of host memory that its tokens take in every process of a run; those of token files stay on disk. An
-    /// estimate like the counts.
+    /// Bytes of host memory that its tokens take in every process of a run; those of token files stay on
+    /// disk. An estimate like the counts.
     pub memory_bytes: usize,
 }
 
@@ -27,8 +27,8 @@ pub struct Corpus {
 /// floor of its first part.
 const MAX_GENERATED: usize = 1 << 18;
 
-/// Returns the description of a recipe's data, for [`data::open`] on a machine: the processes of the run there share its
-/// memory.
+/// Returns the description of a recipe's data, for [`data::open`] on a machine: the processes of the run
+/// there share its memory.
 pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
     let data = &recipe.values().data;
     Spec {

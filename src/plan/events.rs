@@ -30,7 +30,8 @@ impl CheckpointInterval {
     }
 }
 
-/// Returns how often something that is due every `interval` steps, and after the last of `total`, is due after `step`.
+/// Returns how often something that is due every `interval` steps, and after the last of `total`, is due
+/// after `step`.
 pub fn times_due(interval: u64, step: u64, total: u64) -> u64 {
     if step >= total {
         return 0;

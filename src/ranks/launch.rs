@@ -5,8 +5,8 @@ use crate::error::Result;
 use crate::policy::Launcher;
 use crate::recipe::Recipe;
 
-/// Most ranks that this process starts, as threads or as processes. More are started by an external launcher, on more
-/// machines.
+/// Most ranks that this process starts, as threads or as processes. More are started by an external launcher,
+/// on more machines.
 const MAX_LOCAL_RANKS: usize = 256;
 
 /// Most CPU threads of all processes that this process starts.

@@ -148,8 +148,8 @@ impl LocalRanks {
         &self.comms[0]
     }
 
-    /// Runs `body` and aborts the run when it fails, so that ranks of other processes do not wait for this one. The guard
-    /// ends this process if the run is aborted and `body` hangs.
+    /// Runs `body` and aborts the run when it fails, so that ranks of other processes do not wait for this
+    /// one. The guard ends this process if the run is aborted and `body` hangs.
     ///
     /// # Errors
     /// The error of `body`.

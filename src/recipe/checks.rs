@@ -30,14 +30,15 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     found
 }
 
-/// Rates of dropout from 0 to 1: an element is dropped by 16 random bits, so a rate is rounded to a whole number of these.
+/// Rates of dropout from 0 to 1: an element is dropped by 16 random bits, so a rate is rounded to a whole
+/// number of these.
 const DROPOUT_RATES: f64 = 65_536.0;
 
 /// Largest relative change of the share of dropped or of kept elements that this rounding may make.
 const DROPOUT_ROUNDING: f64 = 0.1;
 
-/// Reports rates of dropout that 16 bits cannot say, near 0 and near 1: they would be rounded to another rate, to dropping
-/// nothing, or to dropping everything.
+/// Reports rates of dropout that 16 bits cannot say, near 0 and near 1: they would be rounded to another
+/// rate, to dropping nothing, or to dropping everything.
 fn dropout(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let rate = recipe.values().model.dropout;
     let drawn = rate * DROPOUT_RATES;

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 /// The first line of a copy. Copies of earlier versions, which may be several files in one, lack it.
 pub const COPY_HEADER: &str = "# Everything that this run's recipe sets, in one file; it can be run again.";
 
-/// Returns every key that a layer sets, with its value as written, paths absolute, and where it was set; then the files
-/// as written, in comments.
+/// Returns every key that a layer sets, with its value as written, paths absolute, and where it was set; then
+/// the files as written, in comments.
 pub(super) fn copy(
     written: &Values,
     settled: &Values,

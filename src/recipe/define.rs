@@ -25,8 +25,8 @@ macro_rules! section {
 
 pub(super) use section;
 
-/// Defines a struct per section with its `Default`, the struct `Values` of all sections, and the tables `SECTIONS`
-/// and `KEYS`. The syntax is that of [`super::schema`].
+/// Defines a struct per section with its `Default`, the struct `Values` of all sections, and the tables
+/// `SECTIONS` and `KEYS`. The syntax is that of [`super::schema`].
 macro_rules! sections {
     ($(
         $(#[doc = $purpose:literal])+

@@ -8,16 +8,16 @@ use std::cmp::Ordering;
 
 /// Width of a head where a recipe sets neither the number nor the width of heads, in elements.
 const HEAD_DIM: usize = 32;
-/// Hidden width of the feed-forward layer per element of the stream: a gated layer has three matrices, so this is the
-/// size of two matrices of `4 · dim`, rounded up.
+/// Hidden width of the feed-forward layer per element of the stream: a gated layer has three matrices, so
+/// this is the size of two matrices of `4 · dim`, rounded up.
 const FFN_RATIO: usize = 3;
 /// Derived feed-forward widths are multiples of this, as they are padded in memory.
 const FFN_MULTIPLE: usize = 64;
 
 /// Returns the number of query heads.
 ///
-/// Unset, it is `dim / head_dim`, and at least 1. With both unset, it is as many heads as divide the stream into even
-/// widths (the rotary embedding turns pairs) of at least [`HEAD_DIM`].
+/// Unset, it is `dim / head_dim`, and at least 1. With both unset, it is as many heads as divide the stream
+/// into even widths (the rotary embedding turns pairs) of at least [`HEAD_DIM`].
 pub fn n_heads(model: &Model) -> usize {
     let filling = |heads: &usize| model.dim.is_multiple_of(*heads) && (model.dim / heads).is_multiple_of(2);
     match (model.n_heads, model.head_dim) {
@@ -32,13 +32,14 @@ pub fn head_dim(model: &Model) -> usize {
     model.head_dim.unwrap_or_else(|| model.dim / n_heads(model))
 }
 
-/// Returns the hidden width of the feed-forward layer; unset, it is `3 · dim`, rounded up to a multiple of 64.
+/// Returns the hidden width of the feed-forward layer; unset, it is `3 · dim`, rounded up to a multiple of
+/// 64.
 pub fn ffn_dim(model: &Model) -> usize {
     model.ffn_dim.unwrap_or_else(|| (FFN_RATIO * model.dim).next_multiple_of(FFN_MULTIPLE))
 }
 
-/// Returns the length of the warm-up in steps; unset, it is `warmup_ratio` of the steps, rounded, and 0 without a
-/// ratio.
+/// Returns the length of the warm-up in steps; unset, it is `warmup_ratio` of the steps, rounded, and 0
+/// without a ratio.
 pub fn warmup_steps(scheduler: &LrScheduler, steps: usize) -> usize {
     let share = || scheduler.warmup_ratio.map_or(0, |ratio| (ratio * steps as f64).round() as usize);
     scheduler.warmup_steps.unwrap_or_else(share)
@@ -53,8 +54,8 @@ pub(super) fn derive(values: &mut Values) {
     (model.n_heads, model.ffn_dim) = (Some(n_heads(model)), Some(ffn_dim(model)));
 }
 
-/// Unsets what a higher layer replaces by another key: of a warm-up in steps and one as a ratio the lower one. In one layer they
-/// contradict each other, and both stay.
+/// Unsets what a higher layer replaces by another key: of a warm-up in steps and one as a ratio the lower
+/// one. In one layer they contradict each other, and both stay.
 pub(super) fn drop_superseded(values: &mut Values, layers: &Merged) {
     let position = |key| layers.position(key);
     match position("lr_scheduler.warmup_steps").cmp(&position("lr_scheduler.warmup_ratio")) {

@@ -128,8 +128,8 @@ struct Layer {
 }
 
 impl Layer {
-    /// Adds a problem. What is not shown is only counted: to look for the most similar key takes a while, and a wrong
-    /// file may have a hundred thousand of them.
+    /// Adds a problem. What is not shown is only counted: to look for the most similar key takes a while, and
+    /// a wrong file may have a hundred thousand of them.
     fn report(&mut self, problem: impl FnOnce() -> Diagnostic) {
         let shown = self.problems.len() < MAX_SHOWN;
         self.problems.push(if shown { problem() } else { Diagnostic::new("", "") });

@@ -50,8 +50,8 @@ pub fn load(
     resolve(stem(path), source, overrides, env, machine)
 }
 
-/// Refuses paths that cannot stand in the files of a run: the path of a recipe, and the name in it, are in its summary, its
-/// pictures and its pages, which are text.
+/// Refuses paths that cannot stand in the files of a run: the path of a recipe, and the name in it, are in
+/// its summary, its pictures and its pages, which are text.
 fn check_name(path: &Path) -> Result<()> {
     match path.to_str() {
         Some(text) if !text.contains(char::is_control) => Ok(()),
@@ -172,8 +172,8 @@ impl StoredRecipe {
     }
 }
 
-/// Returns the name of a recipe: its file name without the ending. The recipes in the folder of a run, `NAME/RUN/recipe.toml`
-/// and `resolved.toml`, are called as what was run.
+/// Returns the name of a recipe: its file name without the ending. The recipes in the folder of a run,
+/// `NAME/RUN/recipe.toml` and `resolved.toml`, are called as what was run.
 fn stem(path: &Path) -> String {
     let stem =
         path.file_stem().map_or_else(|| "recipe".to_owned(), |stem| stem.to_string_lossy().into_owned());

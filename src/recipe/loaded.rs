@@ -70,7 +70,8 @@ impl Recipe {
         self
     }
 
-    /// Returns everything that its layers set as one recipe file, which can be run again; each value with its origin.
+    /// Returns everything that its layers set as one recipe file, which can be run again; each value with its
+    /// origin.
     pub fn copy(&self) -> &str {
         &self.copy
     }
@@ -136,8 +137,8 @@ impl Recipe {
         self.merged.layer(key)
     }
 
-    /// Returns every key with its value in TOML, as written or derived from others (`None` when unset), and its layer,
-    /// in the order of the table.
+    /// Returns every key with its value in TOML, as written or derived from others (`None` when unset), and
+    /// its layer, in the order of the table.
     pub fn explain(&self) -> Vec<(&'static Key, Option<String>, Layer)> {
         let explained = |((key, written), (_, settled)): (
             (&'static Key, Option<String>),
@@ -201,8 +202,9 @@ impl Recipe {
     /// Returns the BLAKE3, in hexadecimal, of every training and execution key with its value as written and
     /// absolute paths.
     ///
-    /// Measuring and bookkeeping keys, the layers, the spelling and the machine do not matter: two recipes with the same
-    /// hash compute the same, if the files that they name and the devices of `"auto"` are the same.
+    /// Measuring and bookkeeping keys, the layers, the spelling and the machine do not matter: two recipes
+    /// with the same hash compute the same, if the files that they name and the devices of `"auto"` are the
+    /// same.
     pub fn hash(&self) -> String {
         hash_of(&self.hashed())
     }

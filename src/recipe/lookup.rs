@@ -4,7 +4,8 @@ use super::key::Key;
 use super::schema::{KEYS, SECTIONS};
 use crate::suggest::{nearest, nearest_by};
 
-/// Names of other frameworks whose value means something else than that of any key, with what to write instead.
+/// Names of other frameworks whose value means something else than that of any key, with what to write
+/// instead.
 const OTHER_FRAMEWORKS: [(&[&str], &str); 2] = [
     (
         &["mlp_ratio", "ffn_ratio", "ffn_mult", "ffn_multiplier", "ffn_dim_multiplier", "expansion_factor"],
@@ -36,8 +37,8 @@ pub fn find_path(path: &str) -> Option<&'static Key> {
     path.split_once('.').and_then(|(section, name)| find(section, name))
 }
 
-/// Returns settings (`section.key=value`) with `others` replacing those of the same keys: a command line sets each key
-/// once.
+/// Returns settings (`section.key=value`) with `others` replacing those of the same keys: a command line sets
+/// each key once.
 pub fn merged_settings(settings: &[String], others: &[String]) -> Vec<String> {
     let key = |setting: &String| {
         let written =

@@ -69,8 +69,8 @@ impl Merged {
         self.locate(key).map_or(Layer::Default, Location::layer)
     }
 
-    /// Returns the position of the layer that sets `key` among all layers: those that win over others have higher
-    /// positions, defaults have 0.
+    /// Returns the position of the layer that sets `key` among all layers: those that win over others have
+    /// higher positions, defaults have 0.
     pub fn position(&self, key: &str) -> usize {
         let Some(at) = self.locate(key) else { return 0 };
         match at.source.origin {

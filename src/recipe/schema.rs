@@ -31,7 +31,8 @@ const MAX_TRAINING_STEPS: u64 = 100_000_000;
 const MAX_STEP_COUNT: u64 = 1_000_000_000;
 /// Most ranks of a run.
 pub const MAX_RANKS: u64 = 65_536;
-/// Most CPU threads of a process: four times as many as the largest machines have, and few enough to start at once.
+/// Most CPU threads of a process: four times as many as the largest machines have, and few enough to start at
+/// once.
 const MAX_THREADS: u64 = 2048;
 /// Most tokens of a generated corpus: it is held in memory, and this many token ids take 16 GiB.
 const MAX_CORPUS_TOKENS: u64 = 1 << 32;
@@ -82,7 +83,8 @@ sections! {
                    unset("`3 · dim`, rounded up to a multiple of 64"),
                    aliases(&["intermediate_size", "ffn_hidden_size"]);
         /// Probability of zeroing an element after the embedding, in the attention and on each residual
-        /// branch, to the nearest multiple of 1/65536; one near 0 or 1 that this would change by a tenth is refused.
+        /// branch, to the nearest multiple of 1/65536; one near 0 or 1 that this would change by a tenth is
+        /// refused.
         dropout: f64 = 0.0; Training, number(Included(0.0), Excluded(1.0)), "0.1" => unit("probability");
         /// Norm of the residual stream: before the attention and the feed-forward layer of each block, and
         /// before the head.
@@ -155,8 +157,8 @@ sections! {
         warmup_steps: Option<usize> = None;
             Training, count(0, MAX_STEP_COUNT), "100"
                 => unit("optimizer steps"), unset("`warmup_ratio` of `training.steps`, rounded; 0 without it");
-        /// The same length as a fraction of all steps, so that it follows `training.steps`. Of the two the one of the
-        /// higher layer holds; in one layer they contradict each other.
+        /// The same length as a fraction of all steps, so that it follows `training.steps`. Of the two the
+        /// one of the higher layer holds; in one layer they contradict each other.
         warmup_ratio: Option<f64> = None;
             Training, number(Included(0.0), Included(1.0)), "0.1" => unset("`warmup_steps` holds"), implied(UNSET);
         /// Learning rate at the end, as a fraction of the peak.
@@ -251,8 +253,8 @@ sections! {
         /// Time between checkpoints where `interval` is unset; 0 saves only at the end.
         minutes: f64 = 10.0;
             Bookkeeping, number(Included(0.0), Included(1e6)), "30.0" => unit("minutes");
-        /// Number of newest checkpoints to keep; 0 saves none at all, for runs that only measure. Sweeps and comparisons
-        /// save none unless their command sets it.
+        /// Number of newest checkpoints to keep; 0 saves none at all, for runs that only measure. Sweeps and
+        /// comparisons save none unless their command sets it.
         keep: usize = 2;
             Bookkeeping, count(0, 1_000_000), "5"
                 => unit("checkpoints"), aliases(&["keep_latest_k", "save_total_limit"]);
@@ -266,7 +268,8 @@ sections! {
         interval: usize = 0;
             Bookkeeping, count(0, MAX_STEP_COUNT), "100"
                 => unit("optimizer steps"), aliases(&["eval_steps", "eval_interval", "freq"]);
-        /// Length of an evaluation, in batches of the global size spread evenly over the held-out text; 0 takes all of it.
+        /// Length of an evaluation, in batches of the global size spread evenly over the held-out text; 0
+        /// takes all of it.
         steps: usize = 0; Measuring, count(0, MAX_STEP_COUNT), "20" => unit("batches"), aliases(&["eval_iters"]);
     }
 
@@ -301,7 +304,8 @@ sections! {
                 => unit("optimizer steps"), aliases(&["log_freq", "logging_steps", "log_interval"]);
         /// First steps of a run, which do not count as steady state.
         warmup: usize = 5; Bookkeeping, count(0, MAX_STEP_COUNT), "10" => unit("optimizer steps");
-        /// Draw the pictures of a run when it has ended. Sweeps and comparisons draw none unless their command sets it.
+        /// Draw the pictures of a run when it has ended. Sweeps and comparisons draw none unless their
+        /// command sets it.
         plots: bool = true; Bookkeeping, Type::Bool, "false";
     }
 

@@ -1,5 +1,5 @@
-//! Resolves a recipe: derived values, and the parts that depend on the machine: the world size, and the folders that
-//! paths are relative to.
+//! Resolves a recipe: derived values, and the parts that depend on the machine: the world size, and the
+//! folders that paths are relative to.
 
 use super::derived::derive;
 use super::key::{Key, Type};
@@ -33,8 +33,9 @@ fn devices(values: &Values, gpus: &Gpus) -> Option<usize> {
     }
 }
 
-/// Returns `written` with derived values, a fixed world size and absolute paths, so that the recipe as TOML means the
-/// same wherever it is copied. A path is relative to the file that sets it, else to the current directory.
+/// Returns `written` with derived values, a fixed world size and absolute paths, so that the recipe as TOML
+/// means the same wherever it is copied. A path is relative to the file that sets it, else to the current
+/// directory.
 ///
 /// # Errors
 /// When the current directory is gone.

@@ -1,14 +1,14 @@
 //! The keys of a stored `resolved.toml`, and the hash of the recipe over exactly these.
 //!
-//! A recipe that another version resolved has the keys of that version, in its order. Its hash is verified over the keys
-//! that the text has, so runs from before a key keep their hash.
+//! A recipe that another version resolved has the keys of that version, in its order. Its hash is verified
+//! over the keys that the text has, so runs from before a key keep their hash.
 
 use super::key::UNSET;
 use super::lookup::find_path;
 use toml::de::DeTable;
 
-/// The key that a recipe may leave to the machine, and the word for that: the hash covers the word, and the stored text has
-/// the number of ranks.
+/// The key that a recipe may leave to the machine, and the word for that: the hash covers the word, and the
+/// stored text has the number of ranks.
 const WORLD_SIZE: &str = "parallelism.world_size";
 const AUTO: &str = "\"auto\"";
 
@@ -69,9 +69,9 @@ impl StoredKeys {
         self.0.iter().find(|key| key.path == path)?.value.as_deref()
     }
 
-    /// Returns the hashes that a recipe with this stored text can have: over every training and execution key that the text
-    /// has, and the same with the number of ranks left to the machine. A key that recipes no longer have counts as one of
-    /// these.
+    /// Returns the hashes that a recipe with this stored text can have: over every training and execution key
+    /// that the text has, and the same with the number of ranks left to the machine. A key that recipes no
+    /// longer have counts as one of these.
     pub fn hashes(&self) -> [String; 2] {
         let hash = |world_size: Option<&str>| {
             let mut hasher = blake3::Hasher::new();

@@ -1,4 +1,5 @@
-//! Text of pictures as outlines of an embedded font, so that a picture looks the same on every machine and page.
+//! Text of pictures as outlines of an embedded font, so that a picture looks the same on every machine and
+//! page.
 
 use crate::error::{Error, Result};
 use skrifa::instance::{LocationRef, Size};

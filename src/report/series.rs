@@ -93,7 +93,8 @@ pub fn stretches(points: &[(f64, f64)]) -> impl Iterator<Item = &[(f64, f64)]> {
 }
 
 /// Returns the range worth showing: all values, except that spikes beyond the first value and one and a half
-/// times the highest smoothed value are cut off rather than pressing the rest flat. `None` without finite values.
+/// times the highest smoothed value are cut off rather than pressing the rest flat. `None` without finite
+/// values.
 pub fn robust_range(values: &[(f64, f64)], smoothed: &[(f64, f64)]) -> Option<(f64, f64)> {
     let finite = |points: &[(f64, f64)]| {
         let ys = points.iter().map(|p| p.1).filter(|y| y.is_finite());

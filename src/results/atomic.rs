@@ -11,7 +11,8 @@ use std::path::Path;
 /// Prefix of the names of files that are being written.
 const TEMPORARY: &str = ".writing-";
 
-/// As [`write`] for a file of the user's own, such as a page of a report: if `path` is a link, its target is replaced.
+/// As [`write`] for a file of the user's own, such as a page of a report: if `path` is a link, its target is
+/// replaced.
 pub fn write_through(path: &Path, bytes: &[u8]) -> Result<()> {
     write(&std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()), bytes)
 }

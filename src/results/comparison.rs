@@ -57,8 +57,8 @@ pub struct Comparison {
     /// Reasons why times are not comparable: another process on the GPU, throttling, clocks that moved, a run
     /// that never settled. Any of these makes the verdict [`CompareVerdict::Inconclusive`].
     pub contended: Vec<String>,
-    /// Figures that the arms measured on different things, by name: they have no ratio, and predictions of them
-    /// are not judged.
+    /// Figures that the arms measured on different things, by name: they have no ratio, and predictions of
+    /// them are not judged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub incomparable: Vec<String>,
     /// Remarks that do not change the verdict, such as load of the CPU by other processes.

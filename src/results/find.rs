@@ -26,8 +26,8 @@ pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
     Ok(runs)
 }
 
-/// Reads the summary of one of several runs; a damaged one draws a warning on stderr and `None`, since it says nothing of
-/// the others.
+/// Reads the summary of one of several runs; a damaged one draws a warning on stderr and `None`, since it
+/// says nothing of the others.
 pub fn summary_or_warn(run: &Path) -> Option<Summary> {
     read_summary(run).inspect_err(|e| eprint_line(&format!("warning: {e}; this run is left out"))).ok()
 }
@@ -87,8 +87,8 @@ pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
     })
 }
 
-/// Returns the run called `name`, if there is one: its name, `RECIPE/RUN`, the beginning of its name or hash, or `latest`; not
-/// that of its recipe.
+/// Returns the run called `name`, if there is one: its name, `RECIPE/RUN`, the beginning of its name or hash,
+/// or `latest`; not that of its recipe.
 ///
 /// # Errors
 /// For the beginning of several runs' names.

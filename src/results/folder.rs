@@ -182,8 +182,8 @@ pub(super) fn parse_summary(path: &Path, bytes: &[u8]) -> Result<Summary> {
         .map_err(|e| Error::failed(format!("{}:{}: not a summary: {e}", path.display(), e.line())))
 }
 
-/// Replaces the status `running` of a run's summary in place, where no file can be written anew, as on a full disk: the
-/// text keeps its length, so that no byte is added.
+/// Replaces the status `running` of a run's summary in place, where no file can be written anew, as on a full
+/// disk: the text keeps its length, so that no byte is added.
 ///
 /// # Errors
 /// When the summary has another status, the new one is longer, or nothing can be written.

@@ -53,8 +53,8 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Returns true if both are attempts at one row of one sweep: a key may belong to cells that differ in keys which
-    /// change nothing that is measured.
+    /// Returns true if both are attempts at one row of one sweep: a key may belong to cells that differ in
+    /// keys which change nothing that is measured.
     pub fn is_of_cell(&self, other: &Self) -> bool {
         self.key == other.key && self.settings == other.settings
     }

@@ -1,5 +1,5 @@
-//! Opening files that a run or a sweep writes in place: locks, logs, rows. A folder may come from someone else, and a link
-//! in it may lead to any file of the user.
+//! Opening files that a run or a sweep writes in place: locks, logs, rows. A folder may come from someone
+//! else, and a link in it may lead to any file of the user.
 
 use crate::error::{Error, IoContext, Result};
 use rustix::fs::OFlags;

@@ -160,8 +160,8 @@ impl Progress {
         self.last_text = text;
     }
 
-    /// Shows that the run does something else than steps: `done` of `of` batches of an evaluation, or nothing yet of
-    /// a checkpoint or of samples.
+    /// Shows that the run does something else than steps: `done` of `of` batches of an evaluation, or nothing
+    /// yet of a checkpoint or of samples.
     pub fn pause(&mut self, phase: Phase, done: u64, of: u64) {
         let what = match phase {
             Phase::Eval => format!("evaluating {done}/{of}"),
@@ -283,8 +283,8 @@ pub fn result(summary: &Summary) -> String {
 /// Share of a run's time that must go into other things than steps to be told.
 const TOLD_SHARE: f64 = 0.05;
 
-/// Returns what the time of a run was spent on besides training, where that is a considerable part: the tokens over the
-/// whole time are fewer per second then than the speed of training.
+/// Returns what the time of a run was spent on besides training, where that is a considerable part: the
+/// tokens over the whole time are fewer per second then than the speed of training.
 fn spent(summary: &Summary, seconds: f64) -> String {
     let told = |(phase, of): (Phase, &str)| {
         let spent = summary.phase_s.get(phase).filter(|spent| *spent > TOLD_SHARE * seconds)?;

@@ -246,8 +246,8 @@ impl Build {
 }
 
 impl Cpu {
-    /// Returns the device class of the processor, such as `cpu avx512 (AMD EPYC)`. The threads of a run are known once it
-    /// has begun: the cells of a sweep share them.
+    /// Returns the device class of the processor, such as `cpu avx512 (AMD EPYC)`. The threads of a run are
+    /// known once it has begun: the cells of a sweep share them.
     pub fn class(&self) -> String {
         self.class_with(None)
     }

@@ -1,4 +1,5 @@
-//! Reads files that others may have put there: regular ones of a limited size alone, never a link, a FIFO or a device.
+//! Reads files that others may have put there: regular ones of a limited size alone, never a link, a FIFO or
+//! a device.
 
 use crate::error::{Error, IoContext, Result};
 use std::fs::{File, Metadata, OpenOptions};

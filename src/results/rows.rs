@@ -20,7 +20,8 @@ pub trait Row: Serialize + DeserializeOwned {
     /// Returns the step that the row belongs to. Rows are written in ascending order of steps.
     fn step(&self) -> u64;
 
-    /// Returns true for the row of a save, which is written after the checkpoint that holds the hash of those before.
+    /// Returns true for the row of a save, which is written after the checkpoint that holds the hash of those
+    /// before.
     fn is_of_save(&self) -> bool {
         false
     }
@@ -132,11 +133,11 @@ impl<R: Row> RowWriter<R> {
     }
 
     /// Continues a file after a checkpoint: rows past `step`, and a torn last row, are cut off; the bytes
-    /// before do not change. A missing file, or one with an incomplete header, is created again. Whole rows are copied
-    /// before they are cut off; [`RowWriter::saved`] removes the copy.
+    /// before do not change. A missing file, or one with an incomplete header, is created again. Whole rows
+    /// are copied before they are cut off; [`RowWriter::saved`] removes the copy.
     ///
-    /// `saved` is what the checkpoint knows of the file, `None` for checkpoints of earlier versions: rows up to its step
-    /// that it does not know, except that of its own save, are cut off too.
+    /// `saved` is what the checkpoint knows of the file, `None` for checkpoints of earlier versions: rows up
+    /// to its step that it does not know, except that of its own save, are cut off too.
     ///
     /// # Errors
     /// Other bytes than those that the checkpoint knows, a header of other columns, a damaged row that is not the last,
@@ -180,8 +181,8 @@ impl<R: Row> RowWriter<R> {
         Ok((Self { unsaved_until, ..Self::at_end(file, path, kept) }, cut))
     }
 
-    /// Appends a row and passes it to the operating system. A row that cannot be written, as on a full disk, is kept in
-    /// memory and written with the next one.
+    /// Appends a row and passes it to the operating system. A row that cannot be written, as on a full disk,
+    /// is kept in memory and written with the next one.
     ///
     /// # Errors
     /// When the row, or one before it, cannot be written yet.
@@ -194,7 +195,8 @@ impl<R: Row> RowWriter<R> {
     /// Passes the rows that wait to the operating system.
     fn flush(&mut self) -> Result<()> {
         if let Err(e) = self.file.write_all(&self.waiting) {
-            // The next attempt starts where the whole rows end. If this fails too, it overwrites what is there.
+            // The next attempt starts where the whole rows end. If this fails too, it overwrites what is
+            // there.
             let _ = self.file.set_len(self.written);
             self.file.seek(SeekFrom::Start(self.written)).at("seek in", &self.path)?;
             return Err(e).at("write", &self.path);

@@ -15,9 +15,10 @@ pub fn terminal() -> ProgressDrawTarget {
 
 /// A terminal whose live lines are redrawn whole after it became narrower.
 ///
-/// A terminal that becomes narrower breaks a line of more columns into several rows, and indicatif, which counts rows when it
-/// draws, would then clear too few. It also fills each line with spaces up to the last column, so that every line breaks: this
-/// one leaves them out, and begins a row where the next line is drawn.
+/// A terminal that becomes narrower breaks a line of more columns into several rows, and indicatif, which
+/// counts rows when it draws, would then clear too few. It also fills each line with spaces up to the last
+/// column, so that every line breaks: this one leaves them out, and begins a row where the next line is
+/// drawn.
 #[derive(Debug)]
 struct Screen<T> {
     terminal: T,

@@ -154,8 +154,8 @@ fn transient(times: &[f64]) -> (usize, Option<bool>) {
     }
 }
 
-/// Returns the number of warm-up steps that a rule names, if it is that of this version, or the same in the words of
-/// earlier ones.
+/// Returns the number of warm-up steps that a rule names, if it is that of this version, or the same in the
+/// words of earlier ones.
 pub fn warmup_of(stated: &str) -> Option<usize> {
     let (_, rest) = stated.split_once("without the first ")?;
     let warmup = rest.split(' ').next()?.parse().ok()?;

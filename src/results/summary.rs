@@ -227,8 +227,8 @@ pub struct Summary {
     pub train_loss: TrainingLosses,
     /// Loss on the held-out text, in nats per token.
     pub val_loss: Losses,
-    /// The part of the held-out text that `val_loss` was measured on, where `validation.steps` limits it. Blank
-    /// without a limit; absent in summaries of earlier versions, which took the first batches.
+    /// The part of the held-out text that `val_loss` was measured on, where `validation.steps` limits it.
+    /// Blank without a limit; absent in summaries of earlier versions, which took the first batches.
     #[serde(default)]
     pub val_part: Option<HeldOutPart>,
     /// The loss of a uniform guess, ln of the vocabulary; absent in summaries of earlier versions.
@@ -340,7 +340,8 @@ impl Summary {
 }
 
 impl Summary {
-    /// Returns which losses of a finished run are above that of a uniform guess, in a sentence; `None` if none is.
+    /// Returns which losses of a finished run are above that of a uniform guess, in a sentence; `None` if
+    /// none is.
     pub fn worse_than_guessing(&self) -> Option<String> {
         let guess = self.uniform_loss.filter(|_| self.status == Status::Ok)?;
         let losses = [

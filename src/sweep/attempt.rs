@@ -391,8 +391,8 @@ impl RunningAttempt {
         }
     }
 
-    /// Returns the status of an attempt whose run left no final summary, from the error that it printed or, if it
-    /// printed none, from its exit status and the last line on stderr.
+    /// Returns the status of an attempt whose run left no final summary, from the error that it printed or,
+    /// if it printed none, from its exit status and the last line on stderr.
     fn status_without_summary(&self, exit: Option<ExitStatus>) -> (CellStatus, Option<String>) {
         match (&self.error, exit) {
             (Some((ErrorKind::DoesNotFit, message)), _) => (CellStatus::PredictedOom, Some(message.clone())),

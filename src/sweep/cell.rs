@@ -116,7 +116,8 @@ impl Cell {
     }
 }
 
-/// Settings of cells that the command of a sweep may replace: nobody needs the weights and pictures of every cell.
+/// Settings of cells that the command of a sweep may replace: nobody needs the weights and pictures of every
+/// cell.
 const DEFAULTS: [&str; 2] = ["checkpoint.keep=0", "metrics.plots=false"];
 
 /// Returns the keys that change measurements but not the training: those of the measuring class, and two of

@@ -73,8 +73,8 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     store(vec![(lines, LEDGER.to_owned())], to, &to.join(SWEEPS), recipe, name)
 }
 
-/// Returns the cells of the sweep in a folder: those of its list, or of its table in sweeps of earlier versions, which
-/// has the values that vary alone.
+/// Returns the cells of the sweep in a folder: those of its list, or of its table in sweeps of earlier
+/// versions, which has the values that vary alone.
 fn cells(folder: &Path) -> Result<Vec<SweepCell>> {
     let list = folder.join(CELLS);
     if !list.is_file() {

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 /// The tables' names, without their endings.
 pub const TABLE: &str = "table";
 
-/// The list of a sweep's cells, with the settings of this sweep: lines of the ledger have those of the sweep that ran them.
+/// The list of a sweep's cells, with the settings of this sweep: lines of the ledger have those of the sweep
+/// that ran them.
 pub const CELLS: &str = "cells.json";
 
 /// A cell of a sweep, as its folder knows it.

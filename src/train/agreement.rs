@@ -1,4 +1,5 @@
-//! The collective at the end of each step: a bad value, requests to stop and to save, and how long each rank was busy.
+//! The collective at the end of each step: a bad value, requests to stop and to save, and how long each rank
+//! was busy.
 
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};

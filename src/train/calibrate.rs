@@ -1,4 +1,5 @@
-//! Measures the pace of the CPU once, for predictions: training steps of four small models, timed node by node.
+//! Measures the pace of the CPU once, for predictions: training steps of four small models, timed node by
+//! node.
 
 use super::prepare::prepare;
 use super::rank::Rank;
@@ -24,8 +25,8 @@ const STEPS: (usize, usize) = (1, 8);
 /// Bytes written to measure the disk.
 const WRITTEN_BYTES: usize = 32 << 20;
 
-/// Models from tiny to as large as a CPU trains in a fraction of a second per step. Ops of a plan lie between their
-/// shapes or above.
+/// Models from tiny to as large as a CPU trains in a fraction of a second per step. Ops of a plan lie between
+/// their shapes or above.
 const MODELS: [[&str; 6]; 4] = [
     [
         "model.dim=32",
@@ -61,9 +62,9 @@ const MODELS: [[&str; 6]; 4] = [
     ],
 ];
 
-/// Returns the pace of this machine's CPU for a plan that runs on it: from the cache folder, or measured now, which takes
-/// a few seconds, and kept there. `None` for a plan on a GPU, without a cache folder, and where it cannot be measured:
-/// then `say` is called with the reason, as it is before a measurement.
+/// Returns the pace of this machine's CPU for a plan that runs on it: from the cache folder, or measured now,
+/// which takes a few seconds, and kept there. `None` for a plan on a GPU, without a cache folder, and where
+/// it cannot be measured: then `say` is called with the reason, as it is before a measurement.
 pub fn cpu_pace(plan: &Plan, machine: &Machine, say: impl Fn(&str)) -> Option<Arc<CpuPace>> {
     if plan.execution.gpu.is_some() || machine.hardware.is_some() || machine.gpus == Gpus::Unknown {
         return None;
@@ -118,7 +119,8 @@ fn measure(threads: usize, dtype: DType, machine: &Machine, folder: &Path) -> Re
     Ok(pace)
 }
 
-/// Trains a few steps of a model, adds the time of every node to `nodes`, and returns the seconds of each step.
+/// Trains a few steps of a model, adds the time of every node to `nodes`, and returns the seconds of each
+/// step.
 fn time_model(
     model: &[&str],
     threads: usize,

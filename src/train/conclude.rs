@@ -14,8 +14,8 @@ use std::time::Duration;
 pub struct Ended {
     /// Its folder, still locked, where rank 0 is in this process.
     pub folder: Option<RunFolder>,
-    /// `Ok` if every step is trained and saved. Otherwise the error: exit code 75 when the run was stopped after a
-    /// save, 74 when its last state could not be saved, 1 when it failed or diverged.
+    /// `Ok` if every step is trained and saved. Otherwise the error: exit code 75 when the run was stopped
+    /// after a save, 74 when its last state could not be saved, 1 when it failed or diverged.
     pub outcome: Result<()>,
 }
 

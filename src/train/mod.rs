@@ -94,8 +94,8 @@ pub fn train(
             }
             rank.launch_step()?;
         }
-        // A signal on one rank, or a disk that takes no rows, stops all ranks after the same step: the last one
-        // queued on a device.
+        // A signal on one rank, or a disk that takes no rows, stops all ranks after the same step: the last
+        // one queued on a device.
         let full = recorder.as_ref().is_some_and(|recorder| recorder.write_error().is_some());
         let save = recorder.as_ref().is_some_and(|recorder| recorder.save_is_due());
         let report = rank.finish_step(StepRequest { stop: stop.requested() || full, save })?;

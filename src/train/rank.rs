@@ -230,8 +230,9 @@ impl Rank {
 
     /// Waits for the oldest queued step and returns its results. If the loss or a gradient was not finite,
     /// nothing was updated in that step or in those queued after it, and the step is replayed with a check
-    /// after every node, to name the first bad tensor. `request` is of this rank; the report combines those of all
-    /// ranks. (Ranks that do not exchange gradients each decide for themselves whether to update, and stop together.)
+    /// after every node, to name the first bad tensor. `request` is of this rank; the report combines those
+    /// of all ranks. (Ranks that do not exchange gradients each decide for themselves whether to update, and
+    /// stop together.)
     ///
     /// # Errors
     /// When no step is queued, or a rank is lost.
@@ -399,8 +400,8 @@ impl Rank {
         Ok(self.engine.state.values(slot)?[0])
     }
 
-    /// Returns the mean loss over the held-out tokens (or `validation.steps` global batches of them), over all
-    /// ranks. `see` is called before each batch, with the number of those done and of all.
+    /// Returns the mean loss over the held-out tokens (or `validation.steps` global batches of them), over
+    /// all ranks. `see` is called before each batch, with the number of those done and of all.
     ///
     /// # Errors
     /// When a rank is lost.

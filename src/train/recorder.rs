@@ -84,7 +84,8 @@ pub struct RecorderInputs {
     pub from_step: u64,
     /// True if the folder has the rows of the earlier steps.
     pub resumed: bool,
-    /// What the checkpoint to resume knows of the row files; `None` where there is none, or one of another run.
+    /// What the checkpoint to resume knows of the row files; `None` where there is none, or one of another
+    /// run.
     pub saved_rows: Option<BTreeMap<String, FileRecord>>,
     /// Bytes of state and arena.
     pub planned_bytes: u64,
@@ -93,7 +94,8 @@ pub struct RecorderInputs {
 }
 
 impl Recorder {
-    /// Checks that checkpoints can be written, opens the row files at a step, and truncates the rows beyond it.
+    /// Checks that checkpoints can be written, opens the row files at a step, and truncates the rows beyond
+    /// it.
     ///
     /// # Errors
     /// When the folder cannot be written, or lacks rows up to the step.
@@ -205,8 +207,8 @@ impl Recorder {
         self.or_stop(logged)
     }
 
-    /// Turns an error of writing results into a request to stop after one last save. A run without checkpoints, and one
-    /// that has trained no step yet, has nothing to save and ends at once.
+    /// Turns an error of writing results into a request to stop after one last save. A run without
+    /// checkpoints, and one that has trained no step yet, has nothing to save and ends at once.
     fn or_stop(&mut self, written: Result<()>) -> Result<()> {
         let Err(e) = written else { return Ok(()) };
         if !self.saves() || self.steps_here == 0 {

@@ -105,8 +105,8 @@ fn measured_otherwise(before: &Recipe, recipe: &Recipe) -> Vec<String> {
     changes.map(text).collect()
 }
 
-/// Returns the newest unfinished run of a recipe, by its hash and measuring keys. It is an error if another process works on
-/// it: `checkpoint.resume = "auto"` must not start a second run beside it.
+/// Returns the newest unfinished run of a recipe, by its hash and measuring keys. It is an error if another
+/// process works on it: `checkpoint.resume = "auto"` must not start a second run beside it.
 ///
 /// # Errors
 /// As [`RunFolder::open`].

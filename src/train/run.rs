@@ -48,9 +48,9 @@ pub struct Run {
 }
 
 impl Run {
-    /// Opens a run. With `checkpoint.resume = "auto"`, a fresh start becomes the resume of the newest unfinished run of
-    /// the same recipe. The folder to resume is locked before the corpus is opened, so that a second process on the same
-    /// run ends at once.
+    /// Opens a run. With `checkpoint.resume = "auto"`, a fresh start becomes the resume of the newest
+    /// unfinished run of the same recipe. The folder to resume is locked before the corpus is opened, so that
+    /// a second process on the same run ends at once.
     ///
     /// # Errors
     /// When the folder of a run to resume cannot be read, or another process has it.
@@ -76,8 +76,8 @@ impl Run {
         &self.machine
     }
 
-    /// Trains until the last step or a signal, on the ranks of this process. A run that is finished already is left as
-    /// it is. `guard` ends this process if a rank hangs.
+    /// Trains until the last step or a signal, on the ranks of this process. A run that is finished already
+    /// is left as it is. `guard` ends this process if a rank hangs.
     ///
     /// # Errors
     /// Before anything is written: exit 2 for a corpus or a prompt that does not suit the recipe or is not that of the
@@ -139,8 +139,8 @@ impl Run {
                     announce_finished(ranks, &context, folder.path())?;
                     return Ok(Ended { folder: Some(folder), outcome: Ok(()) });
                 }
-                // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed, the
-                // hash stays that of the recipe as written.
+                // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed,
+                // the hash stays that of the recipe as written.
                 if start.changes.is_empty() {
                     // The checkpoint's is verified.
                     let saved = start.loaded.as_ref().map(|loaded| &loaded.meta().recipe_hash);

@@ -67,7 +67,8 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
             change.key, change.old
         )));
     }
-    // `xrun sample` generates one text even for a run with `generation.samples = 0`; at temperature 0 all would be the same.
+    // `xrun sample` generates one text even for a run with `generation.samples = 0`; at temperature 0 all
+    // would be the same.
     let says_samples = request.overrides.iter().any(|set| set.starts_with("generation.samples"));
     let generation = &recipe.values().generation;
     if !says_samples && (generation.samples == 0 || generation.temperature == 0.0) {

@@ -95,8 +95,8 @@ impl TimeLeft {
         self.step.map(|(seconds, _)| seconds)
     }
 
-    /// Returns the seconds from `step`, whose own pauses are over, to the end of the run; `None` before the first
-    /// step was timed.
+    /// Returns the seconds from `step`, whose own pauses are over, to the end of the run; `None` before the
+    /// first step was timed.
     pub(super) fn after(&self, step: u64) -> Option<f64> {
         let step_s = self.step_seconds()?;
         let mut seconds = self.total_steps.saturating_sub(step) as f64 * step_s;

@@ -1,4 +1,5 @@
-//! The binary from outside, as a person or a launcher uses it: what it runs, leaves, says and refuses, and how it ends.
+//! The binary from outside, as a person or a launcher uses it: what it runs, leaves, says and refuses, and
+//! how it ends.
 #![cfg(unix)]
 
 mod compare;

@@ -114,7 +114,8 @@ impl Place {
         Running(command.spawn().unwrap())
     }
 
-    /// Starts the binary where no file takes more than this many KiB: a larger write fails, as on a full disk.
+    /// Starts the binary where no file takes more than this many KiB: a larger write fails, as on a full
+    /// disk.
     pub fn start_limited(&self, kib: usize, arguments: &[&str]) -> Running {
         let mut command = Command::new("/bin/sh");
         // In blocks of 512 bytes.

@@ -1,4 +1,5 @@
-//! A file of a run's folder is damaged, and the run is resumed, sampled or exported: what is not noticed changes nothing.
+//! A file of a run's folder is damaged, and the run is resumed, sampled or exported: what is not noticed
+//! changes nothing.
 
 use crate::mutate::Inputs;
 use crate::place::{Place, Run};

@@ -1,8 +1,9 @@
 //! Campaigns: random and mutated inputs for every parser, and run folders in which a file was damaged.
 //!
-//! In CI they are small. `XRUN_CAMPAIGN_S=1800 cargo test --release --test campaign -- --nocapture` gives each of them half an hour,
-//! and `XRUN_CAMPAIGN_SEED=7` other inputs. An input that breaks something is written to `target/tmp/campaign/`; with
-//! its cause mended it belongs into `tests/campaign/regressions/PARSER/`, from which it is tried first, every time.
+//! In CI they are small. `XRUN_CAMPAIGN_S=1800 cargo test --release --test campaign -- --nocapture` gives
+//! each of them half an hour, and `XRUN_CAMPAIGN_SEED=7` other inputs. An input that breaks something is
+//! written to `target/tmp/campaign/`; with its cause mended it belongs into
+//! `tests/campaign/regressions/PARSER/`, from which it is tried first, every time.
 
 mod folders;
 mod measure;

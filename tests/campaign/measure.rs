@@ -41,8 +41,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Calls and returns the most bytes that were in use at once during the call, beyond those before it. One caller at a
-/// time: the count is that of the process.
+/// Calls and returns the most bytes that were in use at once during the call, beyond those before it. One
+/// caller at a time: the count is that of the process.
 pub fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The parsers, each with valid inputs to begin from.
 
 use crate::place::Place;
-use crate::runner::{run, twice};
+use crate::runner::{SLOW, run, twice};
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -53,8 +53,22 @@ fn recipes() {
     });
 }
 
-/// The library builds its tables from the file: at most this many bytes for each byte of a tokenizer.json, beside
-/// the 64 MiB that every parser may use. docs/data.md names the factor.
+/// Found by this campaign: each wrong line was searched for among all others, which took minutes.
+#[test]
+fn recipes_of_many_wrong_lines_are_refused_at_once() {
+    let unknown: String = (0..8000).map(|i| format!("k{i}=1\n")).collect();
+    for text in ["a=1\n".repeat(20_000), format!("[model]\n{unknown}")] {
+        let began = Instant::now();
+        let error =
+            recipe::load_str(Path::new("mine.toml"), &text, &[], std::iter::empty(), &Machine::none())
+                .unwrap_err();
+        assert!(error.message().contains("mine.toml"), "{error}");
+        assert!(began.elapsed() < SLOW, "{:?}", began.elapsed());
+    }
+}
+
+/// The library builds its tables from the file: at most this many bytes for each byte of a tokenizer.json,
+/// beside the 64 MiB that every parser may use. docs/data.md names the factor.
 const TOKENIZER_FACTOR: usize = 40;
 
 #[test]
@@ -159,8 +173,9 @@ fn texts() {
     }
 }
 
-/// The files of a checkpoint, each mutated beside the others. One that is vouched for by the manifest is verified by its
-/// hash first, so its own reader sees it only where the manifest says the same: that is done here too.
+/// The files of a checkpoint, each mutated beside the others. One that is vouched for by the manifest is
+/// verified by its hash first, so its own reader sees it only where the manifest says the same: that is done
+/// here too.
 #[test]
 fn checkpoints() {
     let place = Place::killed_after(15);

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 /// Inputs of a campaign without `XRUN_CAMPAIGN_S`, and the time after which there are no more of them.
 const FEW: (usize, Duration) = (1500, Duration::from_millis(1500));
 
-/// How long a parser may take for one input of at most 1 MiB, in the development profile and beside other tests.
-const SLOW: Duration = Duration::from_secs(10);
+/// How long a parser may take for one input of at most 1 MiB, in the development profile and beside other
+/// tests.
+pub const SLOW: Duration = Duration::from_secs(10);
 
 /// One campaign at a time: memory is counted for the process.
 pub fn alone() -> MutexGuard<'static, ()> {

@@ -1,4 +1,5 @@
-//! Damage of every kind to a stored checkpoint: found before use, the one before it used instead, and said so.
+//! Damage of every kind to a stored checkpoint: found before use, the one before it used instead, and said
+//! so.
 
 use crate::saved;
 use crate::state::{State, newest_of, scratch};

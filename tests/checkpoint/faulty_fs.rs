@@ -1,7 +1,7 @@
 //! A file system that fails, or dies, at a chosen operation.
 //!
-//! It works in a real folder and keeps account of what would not have survived a power loss: file content since the
-//! file's last sync, and names made, moved or removed since their folder's last sync.
+//! It works in a real folder and keeps account of what would not have survived a power loss: file content
+//! since the file's last sync, and names made, moved or removed since their folder's last sync.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -66,8 +66,8 @@ pub fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Which of the states the newest checkpoint of `dir` holds, whole and with its own meta; `None` without a checkpoint.
-/// Panics when it is none of them.
+/// Which of the states the newest checkpoint of `dir` holds, whole and with its own meta; `None` without a
+/// checkpoint. Panics when it is none of them.
 pub fn newest_of(dir: &Path, states: &[&State]) -> Option<usize> {
     let loaded = newest(dir).unwrap_or_else(|e| panic!("nothing can be loaded: {e}"))?;
     let hash = loaded.hash().unwrap();

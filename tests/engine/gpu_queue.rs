@@ -1,4 +1,5 @@
-//! Ops on a GPU need a queue and no vendor: whole programs are put into a queue of this test, which checks every call.
+//! Ops on a GPU need a queue and no vendor: whole programs are put into a queue of this test, which checks
+//! every call.
 
 use crate::harness::{Setup, recipe};
 use std::cell::{Cell, RefCell};

@@ -31,7 +31,8 @@ impl Model {
         let overrides = [&sizes[..], overrides].concat();
         let setup = Setup::planned(&overrides, |plan| plan.precision = Precision::for_act_dtype(DType::F64));
         let mut engine = setup.engine();
-        // Larger than at the start of a training, and norm weights that differ, so that every gradient is felt.
+        // Larger than at the start of a training, and norm weights that differ, so that every gradient is
+        // felt.
         for param in &setup.programs.state.params {
             let slot = format!("params.{}", param.name);
             let matrix = param.role.is_matrix();

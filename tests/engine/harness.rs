@@ -1,4 +1,5 @@
-//! What the tests share: from a recipe to a trained state, on any number of ranks, through the public interface.
+//! What the tests share: from a recipe to a trained state, on any number of ranks, through the public
+//! interface.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -194,7 +195,8 @@ impl Trained {
         self.curve.iter().map(|&(loss, _)| f64::from(loss)).collect()
     }
 
-    /// Where two runs first differ in a bit of losses, norms, parameters or moments; `None` where they do not.
+    /// Where two runs first differ in a bit of losses, norms, parameters or moments; `None` where they do
+    /// not.
     pub fn difference(&self, other: &Self) -> Option<String> {
         let bits = |curve: &[(f32, f32)]| -> Vec<_> {
             curve.iter().map(|(loss, norm)| (loss.to_bits(), norm.to_bits())).collect()

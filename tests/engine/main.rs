@@ -1,4 +1,5 @@
-//! The engine as a whole, on models of a few thousand parameters: gradients, learning, bits, ranks, memory, keys.
+//! The engine as a whole, on models of a few thousand parameters: gradients, learning, bits, ranks, memory,
+//! keys.
 
 mod bits;
 mod exchange;

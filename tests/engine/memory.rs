@@ -107,7 +107,8 @@ fn poison_shows_a_read_of_what_was_never_written() {
     }
 }
 
-/// A memory plan that gives a living tensor's place to another one. Without poison the wrong number goes on quietly.
+/// A memory plan that gives a living tensor's place to another one. Without poison the wrong number goes on
+/// quietly.
 #[test]
 fn poison_shows_a_wrong_memory_plan() {
     let mut b = Builder::new("overlap", state());

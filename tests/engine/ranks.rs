@@ -67,7 +67,8 @@ fn a_group_of_all_tensors_gives_the_same_bits() {
     }
 }
 
-/// What runs beside the model touches the state alone, is complete before, and is written by nothing after it.
+/// What runs beside the model touches the state alone, is complete before, and is written by nothing after
+/// it.
 #[test]
 fn what_runs_beside_the_model_is_left_alone() {
     let setup = Setup::new(&BASE);
@@ -98,7 +99,8 @@ fn what_runs_beside_the_model_is_left_alone() {
     assert!(beside > 1);
 }
 
-/// Every element of the flat gradient is in exactly one bucket, in order, and the first may be a bucket by itself.
+/// Every element of the flat gradient is in exactly one bucket, in order, and the first may be a bucket by
+/// itself.
 #[test]
 fn buckets_cover_the_gradient() {
     let state = &Setup::new(&BASE).programs.state;
@@ -143,7 +145,8 @@ fn with_rate_of_rank_1(overrides: &[&str], lr: f64) -> Vec<Trained> {
     wait.recv_timeout(PATIENCE).expect("no rank waits for another for ever")
 }
 
-/// Rank 1 spoils its parameters in step 1; in step 2 all ranks stop before the update, and name the same tensor.
+/// Rank 1 spoils its parameters in step 1; in step 2 all ranks stop before the update, and name the same
+/// tensor.
 #[test]
 fn a_rank_that_is_not_finite_stops_all_at_once() {
     let trained = with_rate_of_rank_1(&[], f64::NAN);

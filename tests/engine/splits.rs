@@ -37,8 +37,8 @@ fn train_in(overrides: &[&str], format: Option<DType>) -> Trained {
     ranks.remove(0)
 }
 
-/// Relative differences: of loss and gradient norm of the first step, of the losses of all steps at most, of the
-/// held-out loss at the end, of the parameters at the end.
+/// Relative differences: of loss and gradient norm of the first step, of the losses of all steps at most, of
+/// the held-out loss at the end, of the parameters at the end.
 fn differences(a: &Trained, b: &Trained) -> [f64; 5] {
     let losses: Vec<f64> = a.losses().iter().zip(b.losses()).map(|(a, b)| relative(*a, b)).collect();
     let all = worst(losses.iter().copied());
@@ -66,8 +66,8 @@ fn in_bf16() {
     agree(|split| train(&[split, &["training.dtype=bf16"]].concat()), [1e-6, 1e-6, 2e-3, 2e-3, 1e-3]);
 }
 
-/// If more than the order of sums were different, f64 would not make it disappear. Losses and norms are reported as
-/// f32, which may round to the next number.
+/// If more than the order of sums were different, f64 would not make it disappear. Losses and norms are
+/// reported as f32, which may round to the next number.
 #[test]
 fn in_f64() {
     let ulp = f64::from(f32::EPSILON);

@@ -1,6 +1,7 @@
 //! The numbers that fixtures do not hold: the same formulas as in `scripts/parity.py`.
 
-/// The first `count` outputs of SplitMix64 (Steele, Lea and Flood, 2014) seeded with the FNV-1a hash of `name`.
+/// The first `count` outputs of SplitMix64 (Steele, Lea and Flood, 2014) seeded with the FNV-1a hash of
+/// `name`.
 pub fn bits(name: &str, count: usize) -> impl Iterator<Item = u64> {
     let hash = |seed: u64, byte: u8| (seed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325, hash);

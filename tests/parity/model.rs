@@ -15,8 +15,8 @@ const WAYS: [(&str, &[&str]); 8] = [
     ("one sequence at a time", &["training.accumulation=3"]),
 ];
 
-/// Everything that a subject says about the first batch, under the fixture's names. Nothing that PyTorch computed is
-/// left out.
+/// Everything that a subject says about the first batch, under the fixture's names. Nothing that PyTorch
+/// computed is left out.
 fn measure(subject: &mut Subject, fixture: &Fixture) -> Vec<(String, Vec<f64>)> {
     let (logits, eval_loss) = subject.evaluate();
     subject.gradients(1);

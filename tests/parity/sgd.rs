@@ -1,8 +1,9 @@
 //! 100 steps of SGD against the formula of `torch.optim.SGD`, to the bit.
 //!
-//! The reference below is `_single_tensor_sgd` of PyTorch's torch/optim/sgd.py without dampening, maximization and
-//! Nesterov's form, one number at a time: `grad.add(param, alpha=weight_decay)` and `param.add_(grad, alpha=-lr)` round
-//! once, as PyTorch's vectorized kernels do; the first step makes the momentum a copy of the gradient.
+//! The reference below is `_single_tensor_sgd` of PyTorch's torch/optim/sgd.py without dampening,
+//! maximization and Nesterov's form, one number at a time: `grad.add(param, alpha=weight_decay)` and
+//! `param.add_(grad, alpha=-lr)` round once, as PyTorch's vectorized kernels do; the first step makes the
+//! momentum a copy of the gradient.
 
 use crate::formula;
 use std::sync::Arc;

@@ -50,8 +50,8 @@ fn walk(placement: &mut dyn BlockAllocator, sections: &[&Section]) -> usize {
     most
 }
 
-/// The simulated reserve of `caching` and the peak of `naive` are what the real placements reach, over several steps
-/// and in whichever order sections run.
+/// The simulated reserve of `caching` and the peak of `naive` are what the real placements reach, over
+/// several steps and in whichever order sections run.
 #[test]
 fn other_placements_reserve_what_is_simulated() {
     for mode in MODES {

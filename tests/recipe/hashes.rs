@@ -8,8 +8,8 @@ use xrun::recipe;
 /// The hash of every shipped recipe, as `blake3  path`.
 const SHIPPED: &str = include_str!("hashes.txt");
 
-/// Kept runs of earlier versions, whose table of keys was another one, as `blake3  recipe/run`: the hash that their
-/// recipe has since then, in place of the one that they recorded.
+/// Kept runs of earlier versions, whose table of keys was another one, as `blake3  recipe/run`: the hash that
+/// their recipe has since then, in place of the one that they recorded.
 const OLDER: &str = include_str!("older_hashes.txt");
 
 fn root() -> &'static Path {

@@ -588,7 +588,8 @@ fn misspelled_optimizers() {
     "###);
 }
 
-/// An element is dropped by 16 random bits: what they cannot say is refused, with the nearest rates that they can.
+/// An element is dropped by 16 random bits: what they cannot say is refused, with the nearest rates that they
+/// can.
 #[test]
 fn rates_of_dropout_that_would_become_others() {
     insta::assert_snapshot!(wrong("", &["model.dropout=0.99999"], &[]), @r###"

@@ -1,9 +1,9 @@
 //! Whether a command's output is what the page shows of it.
 //!
-//! Lines of the page that follow each other must follow each other in the output, and groups of lines with a line of `…` alone
-//! between them must come in this order. Within a line, `…` stands for any text, runs of spaces are one space, and a number with a
-//! decimal point is any such number: losses and speeds are a matter of the machine. All else is compared exactly, whole
-//! numbers among it.
+//! Lines of the page that follow each other must follow each other in the output, and groups of lines with a
+//! line of `…` alone between them must come in this order. Within a line, `…` stands for any text, runs of
+//! spaces are one space, and a number with a decimal point is any such number: losses and speeds are a matter
+//! of the machine. All else is compared exactly, whole numbers among it.
 
 /// The first line of the page that the output does not have where it should, if there is one.
 pub fn missing<'a>(page: &'a str, output: &str) -> Option<&'a str> {

@@ -1,8 +1,8 @@
-//! The built-in corpus: simple English stories drawn from a grammar whose probabilities are known, so that the
-//! best possible loss, the floor, is known too.
+//! The built-in corpus: simple English stories drawn from a grammar whose probabilities are known, so that
+//! the best possible loss, the floor, is known too.
 //!
-//! Story `index` of a split is a pure function of (seed, split, index). Weights are integers and every draw is
-//! exactly uniform, so the stories are the same everywhere, and a story's log-probability is exact.
+//! Story `index` of a split is a pure function of (seed, split, index). Weights are integers and every draw
+//! is exactly uniform, so the stories are the same everywhere, and a story's log-probability is exact.
 
 mod grammar;
 #[cfg(test)]

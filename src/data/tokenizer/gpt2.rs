@@ -1,5 +1,6 @@
-//! GPT-2's tokenizer, rebuilt without the network: tiktoken's ranks are the vocabulary in merge order, and the
-//! merge that made each entry is found by running byte-pair encoding with the entries that came before it.
+//! GPT-2's tokenizer, rebuilt without the network: tiktoken's ranks are the vocabulary in merge order, and
+//! the merge that made each entry is found by running byte-pair encoding with the entries that came before
+//! it.
 
 use super::builtin::{byte_chars, byte_level, document};
 use serde_json::{Map, Value, json};

@@ -1,5 +1,5 @@
-//! The only door to the library of tokenizers. It panics on some tokenizer.json files and asks for as much memory as some
-//! others say, and these files are written by others.
+//! The only door to the library of tokenizers. It panics on some tokenizer.json files and asks for as much
+//! memory as some others say, and these files are written by others.
 
 use crate::error::{Error, Result};
 use serde::Deserialize;
@@ -31,8 +31,8 @@ struct ModelProbe {
 }
 
 impl GuardedTokenizer {
-    /// Parses a tokenizer.json, for encoding without truncation, padding and dropout: what a text is encoded to depends
-    /// on the text alone.
+    /// Parses a tokenizer.json, for encoding without truncation, padding and dropout: what a text is encoded
+    /// to depends on the text alone.
     ///
     /// # Errors
     /// When it is malformed, or the library refuses it.
@@ -132,8 +132,8 @@ fn guard<T>(call: impl FnOnce() -> T) -> Result<T> {
     })
 }
 
-/// Checks what the library does not check of normalizers: that of SentencePiece allocates as much as its table claims to
-/// hold, and an allocation that is refused ends the process.
+/// Checks what the library does not check of normalizers: that of SentencePiece allocates as much as its
+/// table claims to hold, and an allocation that is refused ends the process.
 fn check_normalizer(normalizer: &Value) -> Result<(), String> {
     let parts = normalizer["normalizers"].as_array();
     parts.into_iter().flatten().try_for_each(check_normalizer)?;
@@ -149,8 +149,8 @@ fn check_normalizer(normalizer: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// How many times as long as a text a normalizer or decoder may make it. Those in use make of a space the three bytes of
-/// `▁`; a sequence of replacements that double it would take all memory.
+/// How many times as long as a text a normalizer or decoder may make it. Those in use make of a space the
+/// three bytes of `▁`; a sequence of replacements that double it would take all memory.
 const MAX_GROWTH: usize = 1024;
 
 /// Checks by how much the replacements of a normalizer or decoder make a text longer at most.

@@ -1,4 +1,5 @@
-//! Tokenizers: `gpt2`, `byte` and `stories` are built in; any HuggingFace `tokenizer.json` can be named by path.
+//! Tokenizers: `gpt2`, `byte` and `stories` are built in; any HuggingFace `tokenizer.json` can be named by
+//! path.
 
 mod builtin;
 mod gpt2;
@@ -26,7 +27,8 @@ pub const MAX_JSON_BYTES: u64 = 256 << 20;
 /// Text is cut into pieces of about this many bytes to be encoded in parallel.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// What end tokens are called where a tokenizer does not come with a tokenizer_config.json that names its own.
+/// What end tokens are called where a tokenizer does not come with a tokenizer_config.json that names its
+/// own.
 const END_TOKENS: [&str; 7] =
     [END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>"];
 
@@ -105,8 +107,8 @@ impl Tokenizer {
             .map_err(|e| e.context(format!("tokenizer {shown}")))
     }
 
-    /// Opens the tokenizer.json of a run, whose checkpoint knows the token that ends a document. A tokenizer_config.json
-    /// that named it for the run is not needed.
+    /// Opens the tokenizer.json of a run, whose checkpoint knows the token that ends a document. A
+    /// tokenizer_config.json that named it for the run is not needed.
     ///
     /// # Errors
     /// As [`Tokenizer::open`], and an end token outside the vocabulary.
@@ -181,7 +183,8 @@ impl Tokenizer {
 
     fn encode_piece(&self, text: &str) -> Result<Vec<u32>> {
         if self.cut == Cut::Anywhere {
-            // The `byte` tokenizer: ids are the bytes. The tokenizer.json says the same, a hundred times slower.
+            // The `byte` tokenizer: ids are the bytes. The tokenizer.json says the same, a hundred times
+            // slower.
             return Ok(text.bytes().map(u32::from).collect());
         }
         self.inner.encode(text)
@@ -260,7 +263,8 @@ fn check_dense(inner: &GuardedTokenizer) -> Result<usize> {
     Ok(vocab.len())
 }
 
-/// `eos_token` of a HuggingFace tokenizer_config.json, where there is one: a string, or an object with `content`.
+/// `eos_token` of a HuggingFace tokenizer_config.json, where there is one: a string, or an object with
+/// `content`.
 fn named_end(config: &Path) -> Result<Option<String>> {
     if !config.is_file() {
         return Ok(None);

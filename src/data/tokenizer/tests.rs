@@ -6,7 +6,8 @@ static GPT2: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::open("gpt2").unwr
 static BYTE: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::open("byte").unwrap());
 static STORIES: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::open("stories").unwrap());
 
-/// Text with what tokenizers get wrong: contractions, runs of white space, digits, other scripts, the end token.
+/// Text with what tokenizers get wrong: contractions, runs of white space, digits, other scripts, the end
+/// token.
 const AWKWARD: &str = "Hello, world! It's we'll  they've\n\n\n  x\t\ty 12345 don't DON'T ünïcödé 日本語 🦀🦀 \
     <|endoftext|> a<|endoftext|>b    \r\n trailing   ";
 

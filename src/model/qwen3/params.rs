@@ -8,8 +8,8 @@ use crate::plan::Model;
 /// Returns the trained tensors in the order in which their gradients become ready: from the head back to the
 /// embedding.
 pub(super) fn params(m: &Model) -> Vec<ParamRequest> {
-    // Unless the recipe says otherwise, the variance of PyTorch's default for linear layers, 1/(3·fan_in); the
-    // two products that write the residual stream start smaller by √(2·layers), as in GPT-2.
+    // Unless the recipe says otherwise, the variance of PyTorch's default for linear layers, 1/(3·fan_in);
+    // the two products that write the residual stream start smaller by √(2·layers), as in GPT-2.
     let scale = |fan_in: usize| m.init_std.unwrap_or(1.0 / (3.0 * fan_in as f64).sqrt());
     let residual = |fan_in: usize| scale(fan_in) / (2.0 * m.n_layers as f64).sqrt();
     let matrix = |name: &str, role: Role, shape: Vec<usize>, std: f64| ParamRequest {

@@ -125,7 +125,8 @@ pub fn of_run(run: &KeptRun, column: &Column, form: Form) -> String {
     }
 }
 
-/// Returns what is said behind a figure: of a validation loss, on what part of the held-out text it was measured.
+/// Returns what is said behind a figure: of a validation loss, on what part of the held-out text it was
+/// measured.
 pub fn remark_on(run: &KeptRun, name: &str, form: Form) -> String {
     let over = validated_over(run, form).filter(|_| VALIDATED.contains(&name));
     over.map(|over| format!(" ({over})")).unwrap_or_default()

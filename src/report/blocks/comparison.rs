@@ -198,7 +198,8 @@ pub fn kept_runs(
     Ok(runs)
 }
 
-/// Compares the arms, which may differ only in the keys that the comparison names as changed, and in `across`.
+/// Compares the arms, which may differ only in the keys that the comparison names as changed, and in
+/// `across`.
 pub fn unlike(comparison: &Comparison, runs: &[KeptRun], across: &[String]) -> (Option<String>, Vec<Why>) {
     let changed = comparison.changes.iter().filter_map(|change| change.split(':').next());
     let across: Vec<String> = across.iter().cloned().chain(alike::named(changed)).collect();

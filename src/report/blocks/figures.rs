@@ -12,8 +12,8 @@ use crate::results::regular;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Adds faults of figures that no block shows, and that are not what the data beside them draws, to the first block of this
-/// data. Returns the figures that blocks show.
+/// Adds faults of figures that no block shows, and that are not what the data beside them draws, to the first
+/// block of this data. Returns the figures that blocks show.
 pub fn check<'b>(blocks: impl Iterator<Item = &'b mut Examined>) -> BTreeSet<PathBuf> {
     let mut blocks: Vec<&mut Examined> = blocks.collect();
     let figures = blocks.iter().flat_map(|block| &block.rendered.figures);
@@ -38,8 +38,8 @@ pub fn stray(kept: &Path, shown: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
     stray
 }
 
-/// Returns a fault for each file in a source's folder of figures that is not among those `shown`, and not a picture that
-/// its data draws.
+/// Returns a fault for each file in a source's folder of figures that is not among those `shown`, and not a
+/// picture that its data draws.
 fn not_drawn(source: &Source, shown: &BTreeSet<PathBuf>) -> Vec<Why> {
     let others: Vec<&PathBuf> = source.figures.iter().filter(|path| !shown.contains(*path)).collect();
     if others.is_empty() {

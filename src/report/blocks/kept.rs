@@ -138,8 +138,8 @@ impl KeptRun {
         self.environments.first()
     }
 
-    /// Returns true if its validation loss is over the first batches of the held-out text, as earlier versions
-    /// took them, and not over batches spread over it.
+    /// Returns true if its validation loss is over the first batches of the held-out text, as earlier
+    /// versions took them, and not over batches spread over it.
     pub fn took_first_batches(&self) -> bool {
         self.summary.val_part.is_none() && self.validation_steps() != "0"
     }
@@ -208,8 +208,8 @@ pub fn recipe_values(folder: &Path) -> Result<BTreeMap<String, String>> {
     Ok(values)
 }
 
-/// Returns what is below a folder and is no folder, as paths with `/`, sorted; and links and the like as faults, which no
-/// kept folder has.
+/// Returns what is below a folder and is no folder, as paths with `/`, sorted; and links and the like as
+/// faults, which no kept folder has.
 fn files_below(folder: &Path) -> Result<(Vec<String>, Vec<Why>)> {
     let (mut files, mut faults, mut folders) = (Vec::new(), Vec::new(), vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {

@@ -33,7 +33,8 @@ pub struct Key {
     pub page: String,
     /// The kind of the block; of a plot also which one, as in `plot/loss`, and of a value its column.
     pub kind: String,
-    /// The block's `select`, or the value's comparison; with `#2`, `#3` … where blocks of a page are otherwise equal.
+    /// The block's `select`, or the value's comparison; with `#2`, `#3` … where blocks of a page are
+    /// otherwise equal.
     pub selection: String,
 }
 

@@ -32,7 +32,8 @@ pub struct Block {
     pub from: Vec<Attributes>,
     /// The attributes of its closing marker.
     pub end: Attributes,
-    /// Range of the generated text: of a block the lines from the one after the opening marker to the closing marker.
+    /// Range of the generated text: of a block the lines from the one after the opening marker to the closing
+    /// marker.
     pub body: Range<usize>,
     /// Range of the closing marker, without the end of its line.
     pub closing: Range<usize>,
@@ -93,7 +94,8 @@ pub fn parse(page: &str) -> (Vec<Block>, Vec<Fault>) {
     while let Some(site) = structure.from(at).first() {
         let begin = parser.blocks.len();
         at = parser.site(site);
-        // The lines of a block are generated: a fence among them was added by hand, and must not hide what comes after.
+        // The lines of a block are generated: a fence among them was added by hand, and must not hide what
+        // comes after.
         if let Some(block) = parser.blocks.get(begin).filter(|block| block.opening == Opening::Report)
             && !structure.is_top_level(block.closing.start)
         {

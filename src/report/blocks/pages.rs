@@ -79,7 +79,8 @@ struct Page {
     faults: Vec<PageProblem>,
 }
 
-/// Returns the pages of a folder: `README.md` and every Markdown file below `docs`. Links of folders are not followed.
+/// Returns the pages of a folder: `README.md` and every Markdown file below `docs`. Links of folders are not
+/// followed.
 ///
 /// # Errors
 /// When a folder cannot be read.

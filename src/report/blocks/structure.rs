@@ -1,6 +1,7 @@
 //! Where the markers of a page stand by Markdown's rules: at its top level, in code, in a list, in HTML.
 //!
-//! What a reader sees as a comment, and what as code, is decided by CommonMark: a fence in an HTML comment opens nothing.
+//! What a reader sees as a comment, and what as code, is decided by CommonMark: a fence in an HTML comment
+//! opens nothing.
 
 use pulldown_cmark::{Event, Options, Parser, Tag};
 use std::ops::Range;
@@ -96,8 +97,8 @@ impl Structure {
         &self.sites[self.sites.partition_point(|site| site.at < at)..]
     }
 
-    /// Returns true if a comment at this offset stands at the top level, so that what comes after it is parsed rightly,
-    /// whatever is before it.
+    /// Returns true if a comment at this offset stands at the top level, so that what comes after it is
+    /// parsed rightly, whatever is before it.
     pub fn is_top_level(&self, at: usize) -> bool {
         self.from(at).first().is_some_and(|site| site.at == at && site.within == Within::TopLevel)
     }

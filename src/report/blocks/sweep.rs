@@ -122,8 +122,8 @@ fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
     Ok((source, cells))
 }
 
-/// Returns the folder of the kept sweep that is called `name`, as `xrun keep` takes it: its name, or the name of a recipe
-/// with one kept sweep, both also after `sweeps/`.
+/// Returns the folder of the kept sweep that is called `name`, as `xrun keep` takes it: its name, or the name
+/// of a recipe with one kept sweep, both also after `sweeps/`.
 fn find(all: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
     let entries = std::fs::read_dir(all).into_iter().flatten().flatten();
     let names = entries.filter(|entry| entry.path().join(LEDGER).is_file());

@@ -12,8 +12,8 @@ const MAX_LOG_BYTES: u64 = 256 << 10;
 /// Contents of files, each with its path in the folder.
 pub type Contents = Vec<(Vec<u8>, String)>;
 
-/// Reads the files of a run to keep, as they are at one time. The run is not locked: a process that resumes it meanwhile is
-/// noticed instead.
+/// Reads the files of a run to keep, as they are at one time. The run is not locked: a process that resumes
+/// it meanwhile is noticed instead.
 pub fn snapshot(run: &Path) -> Result<Contents> {
     let check_free = || match holder(run)? {
         None => Ok(()),

@@ -123,7 +123,8 @@ fn dropped_rows_are_there_until_a_checkpoint_reaches_them() {
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
-/// Whatever was changed before the checkpoint's step is found, and a row that the checkpoint does not know goes.
+/// Whatever was changed before the checkpoint's step is found, and a row that the checkpoint does not know
+/// goes.
 #[test]
 fn saved_rows_are_verified() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! Rows of steps that no checkpoint holds. A resume drops them from their file; a copy stays beside it until a later
-//! checkpoint is of their last step or beyond, so that a resume which cannot save either loses nothing.
+//! Rows of steps that no checkpoint holds. A resume drops them from their file; a copy stays beside it until
+//! a later checkpoint is of their last step or beyond, so that a resume which cannot save either loses
+//! nothing.
 
 use crate::error::{IoContext, Result};
 use crate::results::atomic;

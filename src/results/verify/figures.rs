@@ -20,7 +20,8 @@ const FIGURES: [&str; 10] = [
     "steady_state",
 ];
 
-/// The largest relative difference of two numbers that count as equal: sums in another order differ in the last digits.
+/// The largest relative difference of two numbers that count as equal: sums in another order differ in the
+/// last digits.
 const TOLERANCE: f64 = 1e-12;
 
 /// Returns what does not agree.

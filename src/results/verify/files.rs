@@ -46,7 +46,8 @@ impl RunFiles {
         })
     }
 
-    /// Parses files of the run `recipe/run`, which `read` returns by their names; messages name them in `folder`.
+    /// Parses files of the run `recipe/run`, which `read` returns by their names; messages name them in
+    /// `folder`.
     ///
     /// # Errors
     /// When one is missing or cannot be parsed.

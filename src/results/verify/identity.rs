@@ -12,8 +12,8 @@ const DIGITS: usize = 8;
 /// Digits of a hash in messages.
 const SHOWN_DIGITS: usize = 12;
 
-/// The latest start of the process that began a run after its folder was made, in seconds; the earliest is a second before,
-/// because the name has whole seconds.
+/// The latest start of the process that began a run after its folder was made, in seconds; the earliest is a
+/// second before, because the name has whole seconds.
 const LATEST_START: i64 = 600;
 
 /// Returns what does not agree.

@@ -13,8 +13,8 @@ use std::collections::HashSet;
 /// The largest relative difference of a speed from tokens over time: the time has whole nanoseconds.
 const TOLERANCE: f64 = 1e-9;
 
-/// Bounds of the wall time between two rows of the steady state, whose median is that of the step and the time in which
-/// the row is written: this factor of it, and so many milliseconds.
+/// Bounds of the wall time between two rows of the steady state, whose median is that of the step and the
+/// time in which the row is written: this factor of it, and so many milliseconds.
 const MAX_FACTOR: f64 = 1.25;
 const MAX_WRITING_MS: f64 = 5.0;
 

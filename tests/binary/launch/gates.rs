@@ -46,8 +46,8 @@ fn furthest(a: &[f64], b: &[f64]) -> f64 {
     worst(a.iter().zip(b).map(|(a, b)| ((a - b) / a).abs()))
 }
 
-/// N ranks against one over 20 steps, dropout on: the same masks, the same batches, sums in another order. And all
-/// launchers the same bits.
+/// N ranks against one over 20 steps, dropout on: the same masks, the same batches, sums in another order.
+/// And all launchers the same bits.
 #[test]
 fn several_ranks_are_one_rank() {
     for (dtype, first, all) in [("fp32", 1e-6, 1e-6), ("bf16", 1e-6, 2e-3)] {

@@ -16,7 +16,8 @@ fn a_signal_to_any_process_saves_one_step_and_goes_on() {
             let place = Place::new();
             let mut launched = launcher.start(&place, 2, &LONG, &[]);
             launched.trained(&place, 3);
-            // The last process: with an external launcher, that of rank 1, which rank 0 hears of in the meeting of a step.
+            // The last process: with an external launcher, that of rank 1, which rank 0 hears of in the
+            // meeting of a step.
             let told = if last { launched.members.len() - 1 } else { 0 };
             signal(launched.members[told].id(), "TERM");
             let launched = launched.ends_within(SOON);

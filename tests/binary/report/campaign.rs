@@ -146,8 +146,8 @@ fn corrupted(random: &mut Random, bytes: &[u8], other: &[u8]) -> (&'static str, 
     }
 }
 
-/// Returns true if a reader of the page loses nothing: the same file, prose, white space in markers, comments and order of
-/// the lock, or files that lie in no kept folder.
+/// Returns true if a reader of the page loses nothing: the same file, prose, white space in markers, comments
+/// and order of the lock, or files that lie in no kept folder.
 fn is_harmless(path: &Path, files: &BTreeMap<PathBuf, Vec<u8>>, after: Option<&[u8]>) -> bool {
     let Some(before) = files.get(path) else {
         return !path.starts_with(Path::new("results/kept").join(RUN));
@@ -163,7 +163,8 @@ fn is_harmless(path: &Path, files: &BTreeMap<PathBuf, Vec<u8>>, after: Option<&[
         }
 }
 
-/// What is generated in a page: every marker with single spaces, and what stands between an opening and a closing one.
+/// What is generated in a page: every marker with single spaces, and what stands between an opening and a
+/// closing one.
 fn generated(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = page;

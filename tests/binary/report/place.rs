@@ -70,8 +70,8 @@ impl Place {
         fs::write(self.path(name), text.replacen(from, to, 1)).unwrap();
     }
 
-    /// Keeps a copy of the run as one of another time, with its summary, environment or recipe changed, as that would have
-    /// left it. Returns its name, in which the hash is that of the changed recipe.
+    /// Keeps a copy of the run as one of another time, with its summary, environment or recipe changed, as
+    /// that would have left it. Returns its name, in which the hash is that of the changed recipe.
     pub fn keep_as(&self, id: &str, changes: &[(&str, &str, &str)]) -> String {
         let copied = self.path("results/copied");
         copy(&self.kept(RUN), &copied);

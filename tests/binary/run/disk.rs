@@ -1,4 +1,5 @@
-//! Disks that take no checkpoint, or no row: what was not saved is said, and nothing is lost that a later save can keep.
+//! Disks that take no checkpoint, or no row: what was not saved is said, and nothing is lost that a later
+//! save can keep.
 
 use crate::place::{Place, STEPS};
 use std::process::Command;

@@ -40,7 +40,8 @@ fn a_refused_allocation_ends_with_a_message() {
             assert_ne!(run.summary().status, Status::Running, "{mib} MiB: {said}");
         }
     }
-    // A corpus is read before there is a folder; this one has one document of which the byte tokens take four times its size.
+    // A corpus is read before there is a folder; this one has one document of which the byte tokens take four
+    // times its size.
     let place = Place::new();
     place.write("a.txt", &vec![b'a'; 64 << 20]);
     let output =
@@ -173,7 +174,8 @@ fn links_in_a_run_folder_lead_to_nothing_that_is_written() {
             symlink(&precious, &path).unwrap();
             let done = place.xrun(&[command, &[run.name()]].concat());
             assert_eq!(fs::read(&precious).unwrap(), b"precious\n", "{name} {command:?}");
-            // `keep` takes no lock and writes nothing into the run's folder; what it copies are the run's own files.
+            // `keep` takes no lock and writes nothing into the run's folder; what it copies are the run's own
+            // files.
             let kept = place.path().join("results/kept");
             assert!(!contents(&kept).contains(&b"precious\n".to_vec()), "{name} was kept");
             let refused = command == ["resume"] && ["lock", "log"].contains(&name);

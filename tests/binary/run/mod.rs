@@ -1,4 +1,5 @@
-//! The binary from outside: runs that end, are killed, stopped, resumed, damaged; what they leave; what they refuse.
+//! The binary from outside: runs that end, are killed, stopped, resumed, damaged; what they leave; what they
+//! refuse.
 
 mod again;
 mod by_time;

@@ -106,8 +106,8 @@ fn what_cannot_be_sampled_is_a_usage_error() {
     }
 }
 
-/// The loss of held-out text, token by token through the cache, is the loss of the evaluation program, which sees
-/// whole sequences.
+/// The loss of held-out text, token by token through the cache, is the loss of the evaluation program, which
+/// sees whole sequences.
 #[test]
 fn the_cache_changes_nothing() {
     let run = UNINTERRUPTED.run();

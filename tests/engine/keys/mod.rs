@@ -1,5 +1,5 @@
-//! The schema test: changing any key changes what runs, what comes out, or what is written down, on every launch
-//! path; or it is refused. A key without a case fails.
+//! The schema test: changing any key changes what runs, what comes out, or what is written down, on every
+//! launch path; or it is refused. A key without a case fails.
 
 pub mod runs;
 mod table;

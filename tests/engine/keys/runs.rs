@@ -184,8 +184,8 @@ pub fn resumes(before: &[String], after: &[String]) -> std::result::Result<(), S
     }
 }
 
-/// The binary starts a process per rank, which write the same bits. (The environment of an external launcher is given by
-/// the tests of launching.)
+/// The binary starts a process per rank, which write the same bits. (The environment of an external launcher
+/// is given by the tests of launching.)
 pub fn launches(before: &[String], after: &[String]) -> std::result::Result<(), String> {
     let run = |settings: &[String]| -> std::result::Result<(bool, Vec<u8>), String> {
         let place = scratch();
