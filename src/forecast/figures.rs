@@ -29,9 +29,7 @@ pub struct Forecast {
     pub batch: BatchForecast,
     /// Steps, tokens and the corpus.
     pub training: TrainingForecast,
-    /// Bytes of a checkpoint, without its few KiB of manifest.
-    pub checkpoint_bytes: usize,
-    /// Bytes of it for each parameter: the weight and the optimizer's slots.
+    /// Bytes of a checkpoint for each parameter: the weight and the optimizer's slots.
     pub checkpoint_bytes_per_parameter: usize,
     /// The optimizer's slots in words; empty without slots.
     #[serde(skip)]
@@ -113,7 +111,6 @@ impl Forecast {
             execution: execution(plan),
             vocabulary_share: parameters.vocabulary_share(),
             remarks: parameters.remark(&plan.model).into_iter().chain(plan.model.remarks()).collect(),
-            checkpoint_bytes: per_parameter * parameters.total,
             checkpoint_bytes_per_parameter: per_parameter,
             slots_in_words: plan.optimizer.slots_in_words(),
             parameters,

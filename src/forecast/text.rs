@@ -124,7 +124,7 @@ impl Forecast {
         writeln!(
             f,
             "\nCheckpoint  {} = {} parameters × {} B (fp32 weight{}{slots})\n",
-            binary(self.checkpoint_bytes),
+            binary(self.needs.disk.checkpoint_bytes as usize),
             thousands(self.parameters.total),
             self.checkpoint_bytes_per_parameter,
             if slots.is_empty() { "" } else { " and " },

@@ -11,7 +11,7 @@ mod schedule;
 
 pub use batch::{BatchPlan, Scaling};
 pub use corpus::{Corpus, data_spec};
-pub use events::{CheckpointInterval, Generation, Intervals, Sampling, times_due};
+pub use events::{Generation, Interval, Intervals, Sampling, is_due, times_due};
 pub use execution::Execution;
 pub use model::{Model, PADDING};
 pub use schedule::Schedule;

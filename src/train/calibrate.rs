@@ -152,7 +152,7 @@ fn time_model(
             step += time;
             nodes.push(timed(program, node, time));
         })?;
-        rank.time_evaluation(|program, node, time| nodes.push(timed(program, node, time)))?;
+        rank.time_forward_programs(|program, node, time| nodes.push(timed(program, node, time)))?;
         steps.push(step.as_secs_f64());
     }
     Ok(steps)

@@ -55,7 +55,7 @@ fn every_shipped_recipe_is_counted() {
         let products = layers * (per_block_attention + 3 * d * ffn) + vocab * d;
         let attention = layers * 3 * 2 * 2 * (seq / 2) * heads * head_dim;
         assert_eq!(found.flops.per_token, (6 * products + attention) as f64, "{name}");
-        assert_eq!(found.checkpoint_bytes, 12 * p.total, "{name}");
+        assert_eq!(found.needs.disk.checkpoint_bytes, 12 * p.total as u64, "{name}");
     }
 }
 
@@ -145,7 +145,12 @@ fn the_state_of_the_optimizer_is_planned_as_it_is() {
         let plan = plan("quickstart", overrides, 512);
         let forecast = forecast(&plan, &[]);
         let state: Vec<String> = forecast.memory.state.iter().map(|buffer| buffer.name.clone()).collect();
-        (forecast.parameters.total, forecast.checkpoint_bytes, state, forecast.to_string())
+        (
+            forecast.parameters.total,
+            forecast.needs.disk.checkpoint_bytes as usize,
+            state,
+            forecast.to_string(),
+        )
     };
     let (count, bytes, state, text) = of(&[]);
     assert_eq!(bytes, 12 * count);
