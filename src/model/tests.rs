@@ -59,7 +59,12 @@ fn plan(overrides: &[&str]) -> Plan {
         floor: None,
         memory_bytes: 0,
     };
-    Plan::new(&recipe, &corpus, &Machine::here()).unwrap()
+    let mut plan = Plan::new(&recipe, &corpus, &Machine::here()).unwrap();
+    if recipe.values().activation_checkpoint.mode.fixed().is_none() {
+        // The mode that shows most of the passes.
+        plan.execution.recompute = Recompute::Selective;
+    }
+    plan
 }
 
 /// Ranks exchange rows of the embedding.
