@@ -14,7 +14,7 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 8] = [
+pub const HEADERS: [(&str, &str); 10] = [
     header!("activation"),
     header!("attention"),
     header!("common"),
@@ -23,6 +23,8 @@ pub const HEADERS: [(&str, &str); 8] = [
     header!("norm"),
     header!("optimizer"),
     header!("tiles"),
+    header!("tma"),
+    header!("wgmma"),
 ];
 
 /// Kernel files by name. One per op that has kernels.
