@@ -64,9 +64,9 @@ template <int N> __device__ __forceinline__ void hold(u32 (&x)[N]) {
 
 // Stores four 8×8 blocks of bf16 to shared memory: lane l gives the address of a row (16 bytes) of block l /
 // 8. Lane 4·g + q has, of block i, columns 2q and 2q + 1 of row g.
-__device__ __forceinline__ void stmatrix_x4(u32 row, u32 a, u32 b, u32 c, u32 d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a),
-                 "r"(b), "r"(c), "r"(d)
+__device__ __forceinline__ void stmatrix_x4(u32 row, const u32 (&from)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(from[0]),
+                 "r"(from[1]), "r"(from[2]), "r"(from[3])
                  : "memory");
 }
 
