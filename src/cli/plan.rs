@@ -32,7 +32,7 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Print the programs instead, or the one whose name begins so.
+    /// Print the programs instead, or the one whose name begins so; with the kernels of a GPU named by --on.
     #[arg(
         long,
         value_name = "SECTION",
@@ -65,7 +65,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let programs = Programs::new(&plan)?;
     if let Some(section) = &args.program {
-        return print(&listing(&programs, section.as_deref())?);
+        let gpu = machines.first().and_then(Machine::properties);
+        return print(&listing(&programs, section.as_deref(), gpu.as_ref())?);
     }
     let pace = cpu_pace(&plan, &here, eprint_line);
     let here = if machines.is_empty() { here.with_cpu_pace(pace) } else { Machine::none() };

@@ -100,3 +100,15 @@ fn programs_are_listed_whole_or_one() {
         .success()
         .stdout(contains("adamw").and(contains("program evaluate").not()));
 }
+
+/// Heads of 64 columns at 1,024 tokens: warpgroups multiply on an H200, warps elsewhere.
+#[test]
+fn a_program_for_a_gpu_names_its_kernels() {
+    let program = "plan dim768 model.head_dim=64 training.seq_len=1024 --program=evaluate";
+    let warpgroups = contains("kernels flash_attention_wgmma\n");
+    xrun(&format!("{program} --on h200")).success().stdout(warpgroups.clone());
+    xrun(&format!("{program} --on a100-80"))
+        .success()
+        .stdout(warpgroups.not().and(contains("kernels flash_attention\n")));
+    xrun(program).success().stdout(contains("kernels").not());
+}

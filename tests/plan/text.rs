@@ -83,7 +83,7 @@ fn the_report_of_a_tiny_plan() {
 #[test]
 fn the_listing_of_a_tiny_program() {
     let programs = programs(&plan("quickstart", &TINY, 511));
-    insta::assert_snapshot!(listing(&programs, Some("evaluate")).expect("a section"), @r"
+    insta::assert_snapshot!(listing(&programs, Some("evaluate"), None).expect("a section"), @r"
     state (680.00 KiB, 41,536 parameters)
       params   173,312
       grads    173,312

@@ -86,6 +86,17 @@ impl Op for FlashAttention {
             AttentionCase::causal(1, 300, (2, 1, 32)).spans().dropped(0.1),
             AttentionCase::causal(1, 1000, (1, 1, 32)),
             AttentionCase::causal(1, 1000, (1, 1, 128)).dropped(0.1),
+            // Lengths around tiles, groups and masks for the kernels that have no dropout.
+            AttentionCase::causal(2, 1, (2, 1, 128)),
+            AttentionCase::causal(3, 17, (4, 1, 64)),
+            AttentionCase::causal(1, 256, (8, 1, 64)),
+            AttentionCase::causal(2, 257, (2, 2, 128)),
+            AttentionCase::causal(1, 257, (2, 1, 96)).spans(),
+            AttentionCase::causal(1, 300, (1, 1, 128)).blind(),
+            AttentionCase::causal(2, 390, (2, 1, 64)).blind(),
+            AttentionCase::causal(1, 1000, (2, 1, 64)).spans(),
+            AttentionCase::causal(1, 1000, (1, 1, 96)),
+            AttentionCase::causal(1, 2048, (1, 1, 64)),
         ];
         let case = |problem: AttentionCase| {
             let inputs = [vec![problem.packed(precision)], problem.extras()].concat();

@@ -1,9 +1,9 @@
 //! Flash attention on a GPU: the launches of its kernels.
 
-use super::tuning::{self, Pass};
+use super::tuning::{self, Pass, Warpgroups};
 use super::{Attention, Mask};
 use crate::device::DType;
-use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, TensorMap};
 use crate::error::{Error, Result};
 use crate::ir::GpuNode;
 
@@ -141,6 +141,9 @@ pub(super) fn forward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let (heads, dim) = (attention.heads.query, attention.heads.dim);
     let (kernel, rows, shared) = match launch.path {
         Path::TensorCores => {
+            if let Some(cut) = tuning::warpgroups(attention, launch.batch, cx.queue.properties()) {
+                return launch.forward_by_warpgroups(cut);
+            }
             let pass = tuning::forward(attention, cx.queue.properties());
             let kernel = launch.kernel("flash_attention", "flash_attention");
             let kernel = pass.define(kernel, ["WARP_QUERIES", "KEYS", "STEP", "KEPT", "BLOCKS"]);
@@ -157,6 +160,43 @@ pub(super) fn forward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
         }
     };
     launch.launch(kernel, (heads, rows, shared), &[cx.input(0)], &[cx.output(0), cx.output(1)])
+}
+
+impl Launch<'_> {
+    /// Launches the forward with products of warpgroups: as many blocks as run at once, which take pieces of
+    /// work until none is left.
+    fn forward_by_warpgroups(&self, cut: Warpgroups) -> Result<()> {
+        let Attention { heads, seq_len, mask, .. } = *self.attention;
+        let pieces = self.batch * heads.query * seq_len.div_ceil(cut.queries());
+        if pieces == 0 {
+            return Ok(());
+        }
+        let kernel = Kernel::new("flash_attention_wgmma", "flash_attention_wgmma")
+            .with("HEAD_DIM", heads.dim)
+            .with("CAUSAL", u8::from(mask == Mask::Causal))
+            .with("DROPOUT", 0)
+            .with("SOFT_CAP", 0);
+        let grid = Grid::new(pieces.min(self.cx.queue.properties().sm_count), cut.threads());
+        let packed = self.map(self.cx.input(0), heads.query + 2 * heads.kv, Warpgroups::ROWS);
+        let keys = TensorMap { boxes: [packed.boxes[0], 1, cut.keys, 1], ..packed };
+        let o = self.map(self.cx.output(0), heads.query, Warpgroups::ROWS);
+        let mut args: Vec<Arg> = [packed, keys, o].map(Arg::from).to_vec();
+        args.extend([self.extras[0], self.cx.output(1)].map(Arg::from));
+        args.extend([self.batch, heads.kv, heads.group(), seq_len].map(Arg::from));
+        args.extend([heads.score_scale() as f32, 0.0].map(Arg::from));
+        self.cx.queue.launch(cut.define(kernel), grid.shared(cut.shared(heads.dim)), &args)
+    }
+
+    /// Maps rows of `heads` heads side by side, in boxes of `rows` rows of up to 64 columns of a head.
+    fn map(&self, address: DevicePtr, heads: usize, rows: usize) -> TensorMap {
+        let Attention { seq_len, heads: super::Heads { dim, .. }, .. } = *self.attention;
+        TensorMap {
+            address,
+            sizes: [dim, heads, seq_len, self.batch],
+            strides: [dim, heads * dim, seq_len * heads * dim],
+            boxes: [64, 1, rows, 1],
+        }
+    }
 }
 
 /// Queues [`FlashAttentionGrad`](super::FlashAttentionGrad): the pass over queries, which writes D, then the
