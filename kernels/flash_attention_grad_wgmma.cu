@@ -41,7 +41,7 @@ static_assert(THREADS == 3 * GROUP, "two warpgroups for dK and dV, one for dQ");
 constexpr u32 KEYS_AT = 0, VALUES_AT = PANELS * KEY_PANEL, STAGES_AT = 2 * PANELS * KEY_PANEL;
 constexpr u32 STAGE_BYTES = 2 * PANELS * QUERY_PANEL;    // Queries, then dO.
 constexpr u32 DS_AT = STAGES_AT + STAGES * STAGE_BYTES, DS_BYTES = KEYS * 128;
-constexpr int DS_BUFFERS = HEAD_DIM == 64 ? 4 : 2;
+constexpr int DS_BUFFERS = 2;
 constexpr u32 STATS_AT = DS_AT + DS_BUFFERS * DS_BYTES, STATS_BYTES = QUERIES * 8;    // Shifts, then D.
 constexpr u32 SPANS_AT = STATS_AT + STAGES * STATS_BYTES, SPANS_BYTES = CAUSAL ? 0 : QUERIES * 8;
 constexpr u32 BARRIERS_AT = SPANS_AT + STAGES * SPANS_BYTES;
