@@ -66,6 +66,13 @@ __device__ __forceinline__ void load_box(u32 to, const TensorMap &map, u32 barri
                  "l"(&map), "r"(barrier), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
                  : "memory");
 }
+// Copies consecutive bytes (a multiple of 16, from such an address to such a one) to shared memory, likewise.
+__device__ __forceinline__ void load_bytes(u32 to, const void *from, u32 bytes, u32 barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
 // Copies a box from shared memory. What the threads have written there needs `async_proxy_fence` before.
 __device__ __forceinline__ void store_box(const TensorMap &map, u32 from, int x0, int x1, int x2, int x3) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group "

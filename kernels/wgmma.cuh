@@ -90,8 +90,9 @@ __device__ __forceinline__ void named_barrier_arrive(int number, int threads) {
 
 // ---- The instruction for every N that kernels use. `add` false: C is overwritten.
 
+#define C_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define C_32 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    C_16 ", " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define C_48 \
     C_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -106,8 +107,14 @@ __device__ __forceinline__ void named_barrier_arrive(int number, int threads) {
 // A and B in shared memory.
 template <int A_STORED, int B_STORED, int N>
 __device__ __forceinline__ void product(float (&c)[N], u64 a, u64 b, bool add) {
-    static_assert(N == 32 || N == 48 || N == 64, "N is 64, 96 or 128");
-    if constexpr (N == 32)
+    static_assert(N == 16 || N == 32 || N == 48 || N == 64, "N is 32, 64, 96 or 128");
+    if constexpr (N == 16)
+        asm volatile("{\n.reg .pred sum;\nsetp.ne.b32 sum, %18, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" C_16 "}, "
+                     "%16, %17, sum, 1, 1, %19, %20;\n}"
+                     : C16(0)
+                     : "l"(a), "l"(b), "r"(int(add)), "n"(A_STORED), "n"(B_STORED));
+    else if constexpr (N == 32)
         asm volatile("{\n.reg .pred sum;\nsetp.ne.b32 sum, %34, 0;\n"
                      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" C_32 "}, "
                      "%32, %33, sum, 1, 1, %35, %36;\n}"
@@ -150,6 +157,7 @@ __device__ __forceinline__ void product(float (&c)[N], const u32 *a, u64 b, bool
                      : C_OF_64
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)), "n"(B_STORED));
 }
+#undef C_16
 #undef C_32
 #undef C_48
 #undef C_64

@@ -28,7 +28,7 @@ pub const HEADERS: [(&str, &str); 10] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 32] = [
+pub const SOURCES: [(&str, &str); 33] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -43,6 +43,7 @@ pub const SOURCES: [(&str, &str); 32] = [
     source!("flash_attention_fp32"),
     source!("flash_attention_grad"),
     source!("flash_attention_grad_fp32"),
+    source!("flash_attention_grad_wgmma"),
     source!("flash_attention_wgmma"),
     source!("grad_norm"),
     source!("half"),

@@ -18,10 +18,12 @@ use crate::ir::{Builder, Case, Cases, Cost, CpuNode, GpuNode, Op, Precision, Spe
 #[derive(Clone, Copy, Debug)]
 pub struct FlashAttention(pub Attention);
 
-/// `(packed, o, lse, do [N, H·dim], then the same further inputs) → (d_packed, delta [N, H])`.
+/// `(packed, o, lse, do [N, H·dim], then the same further inputs) → (d_packed, scratch)`.
 ///
-/// `delta` is the scratch of a GPU: `Σ do∘o` per row and head, left by its pass over queries for the one over
-/// keys.
+/// The scratch is a GPU's. It has a number per row and head, `Σ do∘o`, which the pass over queries leaves for the
+/// one over keys; or, where the heads are such that a GPU may make both gradients in one pass, what that pass
+/// needs, of which most is the fp32 sums of the queries' gradient. It is the same on every device, as the program
+/// is.
 #[derive(Clone, Copy, Debug)]
 pub struct FlashAttentionGrad(pub Attention);
 
@@ -128,11 +130,12 @@ impl Op for FlashAttentionGrad {
         {
             return Err(format!("o and do are {of_rows}, lse one number per row and head"));
         }
-        Ok(vec![packed.clone(), lse.clone()])
+        Ok(vec![packed.clone(), gpu::grad_scratch(&self.0, packed, lse)])
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        Cost::streaming(inputs, outputs).with_flops(self.0.flops(&inputs[0], 5))
+        // Scratch is not part of the work.
+        Cost::streaming(inputs, &outputs[..1]).with_flops(self.0.flops(&inputs[0], 5))
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {

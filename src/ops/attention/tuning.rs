@@ -197,6 +197,80 @@ impl Warpgroups {
     }
 }
 
+/// The cut of the backward in one pass with products of warpgroups (`kernels/flash_attention_grad_wgmma.cu`), on
+/// sm_90a.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OnePass {
+    /// Registers of a thread of the warpgroup that makes the queries' gradient, and of the two others. Together
+    /// they have those that the block starts with.
+    pub registers: (usize, usize),
+    /// Tiles of blocks that are next to each other in order work on heads whose tensors, with the sums of the
+    /// queries' gradient, have this many times the size of the L2 cache.
+    pub section: usize,
+}
+
+impl OnePass {
+    /// Keys of a tile, and of a product of one of two warpgroups twice.
+    pub const KEYS: usize = 128;
+    /// Queries of a tile.
+    pub const QUERIES: usize = 64;
+    /// Threads of a block.
+    pub const THREADS: u32 = 384;
+    /// Threads of a block of what runs before: four per query.
+    pub const PREPARE_THREADS: u32 = 256;
+    /// The longest sequence: a block lists the tiles of queries in shared memory.
+    pub const MAX_SEQ_LEN: usize = 32_768;
+    /// Tiles of queries, and of gradients of scores, in shared memory.
+    const STAGES: usize = 3;
+    const SCORES: usize = 2;
+
+    /// Returns the bytes of shared memory of a block, as the kernel lays it out.
+    pub const fn shared(attention: &Attention) -> usize {
+        let row = attention.heads.dim.div_ceil(64) * 128;
+        let tiles = 2 * Self::KEYS * row + Self::STAGES * 2 * Self::QUERIES * row;
+        // Scores are rows of keys. Two numbers per query, and with spans two more.
+        let scores = Self::SCORES * Self::KEYS * 2 * Self::QUERIES;
+        let spans = matches!(attention.mask, Mask::Spans);
+        let numbers = Self::STAGES * Self::QUERIES * 8 * (1 + spans as usize);
+        let list = if spans { Self::MAX_SEQ_LEN / Self::QUERIES * 2 } else { 0 };
+        let barriers = 8 * (2 * Self::STAGES + 2 * Self::SCORES + 1);
+        tiles + scores + numbers + barriers + list + 5 * 4
+    }
+
+    /// Returns the number of kv heads of all sequences whose tiles are next to each other in order.
+    pub fn section(self, attention: &Attention, properties: &Properties) -> usize {
+        let heads = attention.heads;
+        // Of a head: queries, dO and dQ in bf16, and its sums; keys and values.
+        let bytes = attention.seq_len * heads.dim * (heads.group() * (2 + 2 + 4) + 2 + 2);
+        (self.section * properties.l2_bytes / bytes).max(1)
+    }
+
+    /// Defines the cut for the kernels.
+    pub fn define(self, kernel: Kernel) -> Kernel {
+        kernel
+            .with("THREADS", Self::THREADS)
+            .with("SUMS_REGISTERS", self.registers.0)
+            .with("ROWS_REGISTERS", self.registers.1)
+    }
+}
+
+/// Returns true if a GPU may make the backward of this attention in one pass, in bf16.
+pub fn may_make_one_pass(attention: &Attention) -> bool {
+    let Attention { heads, seq_len, dropout, .. } = attention;
+    matches!(heads.dim, 64 | 96 | 128) && *seq_len <= OnePass::MAX_SEQ_LEN && dropout.is_none()
+}
+
+/// Returns the cut of the backward in one pass, where that is the method.
+pub fn one_pass(attention: &Attention, properties: &Properties) -> Option<OnePass> {
+    if properties.capability != (9, 0) || !may_make_one_pass(attention) {
+        return None;
+    }
+    Some(match attention.heads.dim {
+        64 | 96 => OnePass { registers: (104, 200), section: 1 },
+        _ => OnePass { registers: (56, 224), section: 3 },
+    })
+}
+
 /// Returns true if tensor-core kernels exist for heads of this width.
 pub fn has_tensor_core_kernels(head_dim: usize) -> bool {
     FORWARD.iter().any(|row| row.head_dim == head_dim)
@@ -290,6 +364,31 @@ mod tests {
                 assert_eq!(warpgroups(&attention, 16, &Properties::of_architecture(other)), None);
             }
         }
+    }
+
+    #[test]
+    fn one_pass_fits_an_sm() {
+        let hopper = Properties::of_architecture((9, 0));
+        for (dim, mask) in
+            [64, 96, 128].into_iter().flat_map(|dim| [Mask::Causal, Mask::Spans].map(|m| (dim, m)))
+        {
+            let heads = Heads { query: 1, kv: 1, dim };
+            let attention = Attention { heads, seq_len: 512, mask, dropout: None };
+            let cut = one_pass(&attention, &hopper).unwrap();
+            assert!(OnePass::shared(&attention) <= hopper.shared_per_block, "{dim} {mask:?}");
+            let started = 65_536 / OnePass::THREADS as usize / 8 * 8;
+            assert_eq!(cut.registers.0 + 2 * cut.registers.1, 3 * started);
+            for other in [(8, 0), (10, 0), (12, 0)] {
+                assert_eq!(one_pass(&attention, &Properties::of_architecture(other)), None);
+            }
+        }
+        let long = Attention {
+            heads: Heads { query: 1, kv: 1, dim: 64 },
+            seq_len: 32_769,
+            mask: Mask::Causal,
+            dropout: None,
+        };
+        assert_eq!(one_pass(&long, &hopper), None);
     }
 
     #[test]
