@@ -7,11 +7,11 @@
 // PRODUCER_REGISTERS (per thread), KEPT (1: queries stay in registers). src/ops/attention/tuning.rs sets
 // them.
 //
-// A block takes pieces of work, each of CONSUMERS·64 queries of a head, until none is left. Its last warp
-// copies queries, keys and values into shared memory, ahead of the consumers by the depth of two rings,
-// across pieces. A consumer multiplies its queries by a tile of keys while its probabilities of the tile
-// before are multiplied by values; what one consumer computes between products (exponentials, mostly) others
-// hide.
+// A block takes pieces of work, each of CONSUMERS·64 queries of a head, until none is left. One thread of its
+// last warpgroup copies queries, keys and values into shared memory, ahead of the consumers by the depth of
+// two rings, across pieces. A consumer multiplies its queries by a tile of keys while its probabilities of
+// the tile before are multiplied by values; what one consumer computes between products (exponentials,
+// mostly) others hide.
 //
 // Tiles of keys are taken from the last to the first, so that the masked ones come first. The order of every
 // sum is that of the tiles, whichever block works on it.
@@ -51,6 +51,12 @@ struct Barriers {
     __device__ __forceinline__ u32 k_empty(int slot) const { return at(2 * CONSUMERS + STAGES + slot); }
     __device__ __forceinline__ u32 v_full(int slot) const { return at(2 * CONSUMERS + 2 * STAGES + slot); }
     __device__ __forceinline__ u32 v_empty(int slot) const { return at(2 * CONSUMERS + 3 * STAGES + slot); }
+    __device__ __forceinline__ u32 tiles_full(int slot) const {
+        return at(2 * CONSUMERS + 4 * STAGES + slot);
+    }
+    __device__ __forceinline__ u32 tiles_empty(int slot) const {
+        return at(2 * CONSUMERS + 4 * STAGES + 2 + slot);
+    }
 };
 
 // How the pieces of work are numbered: tile by tile, from those with the most work on, over all sequences and
@@ -65,9 +71,9 @@ struct Pieces {
     }
 };
 // The piece that a block takes in a round: every other round backwards, so that all get equal shares.
-__device__ __forceinline__ int piece_of_round(int round) {
+__device__ __forceinline__ int piece_of_round(u32 round) {
     int place = round % 2 == 0 ? int(blockIdx.x) : int(gridDim.x - 1 - blockIdx.x);
-    return round * int(gridDim.x) + place;
+    return int(round * gridDim.x) + place;
 }
 
 // The tiles [first, end) of keys that hold a range of keys, in one word: below 2^16, of sequences up to 2^22.
@@ -83,8 +89,8 @@ struct Tiles {
     }
 };
 
-// The tiles that the rows of each consumer see, and those that any row of the block sees. Without CAUSAL, the
-// warp that copies finds them and passes them on, ahead of the consumers, since reading spans takes long.
+// The tiles that the rows of each consumer see, and those that any row of the block sees. Without CAUSAL, a
+// warp of its own finds them one piece ahead, since reading spans takes long.
 struct PieceTiles {
     Tiles own[CONSUMERS], all;
 };
@@ -116,20 +122,17 @@ __device__ __forceinline__ KeyRange keys_of_rows(const uint2 *spans, int t, int 
     return all;
 }
 
-// Finds the tiles of a piece whose rows begin at query `t`, for the warp that copies; one lane passes them
-// on. Returns those of all rows.
-__device__ __forceinline__ Tiles find_tiles(PieceTiles &passed, const uint2 *spans, int t, int seq_len) {
-    if (CAUSAL) return Tiles::of(keys_of_rows<QUERIES>(spans, t, seq_len));
+// Finds the tiles of a piece whose rows begin at query `t`, with one warp.
+__device__ __forceinline__ void find_tiles(PieceTiles &tiles, const uint2 *spans, int t, int seq_len) {
     bool writes = threadIdx.x % WARP == 0;
     KeyRange all = {seq_len, 0};
-#pragma unroll 2
+#pragma unroll 1
     for (int i = 0; i < CONSUMERS; i++) {
         KeyRange own = keys_of_rows<ROWS>(spans, t + i * ROWS, seq_len);
         all = join(all, own);
-        if (writes) passed.own[i] = Tiles::of(own);
+        if (writes) tiles.own[i] = Tiles::of(own);
     }
-    if (writes) passed.all = Tiles::of(all);
-    return Tiles::of(all);
+    if (writes) tiles.all = Tiles::of(all);
 }
 
 using Position = RingPosition<STAGES>;
@@ -307,6 +310,10 @@ flash_attention_wgmma(
             barrier_init(barriers.k_empty(i), CONSUMERS * WARPGROUP / WARP);
             barrier_init(barriers.v_empty(i), CONSUMERS * WARPGROUP / WARP);
         }
+        for (int i = 0; i < 2; i++) {
+            barrier_init(barriers.tiles_full(i), 1);
+            barrier_init(barriers.tiles_empty(i), CONSUMERS * WARPGROUP / WARP + 1);
+        }
         barrier_init_fence();
     }
     __syncthreads();
@@ -314,20 +321,34 @@ flash_attention_wgmma(
     int warpgroup = __shfl_sync(FULL_WARP, int(threadIdx.x) / WARPGROUP, 0);
     if (warpgroup == CONSUMERS) {
         give_registers<PRODUCER_REGISTERS>();
-        if (threadIdx.x >= CONSUMERS * WARPGROUP + WARP) return;
-        bool copies = threadIdx.x % WARP == 0;
-        if (copies) prefetch_map(q_map), prefetch_map(kv_map), prefetch_map(o_map);
+        if (!CAUSAL && threadIdx.x / WARP % 4 == 1) {
+            for (u32 round = 0; round * gridDim.x < pieces.count(); round++) {
+                int piece = piece_of_round(round);
+                if (piece >= pieces.count()) break;
+                BlockWork work = pieces.at(piece);
+                barrier_wait(barriers.tiles_empty(round % 2), round / 2 % 2 ^ 1);
+                find_tiles(passed_tiles[round % 2], spans + i64(work.sequence) * seq_len, work.tile * QUERIES,
+                           seq_len);
+                if (threadIdx.x % WARP == 0) barrier_arrive(barriers.tiles_full(round % 2));
+            }
+        }
+        // One thread copies.
+        if (threadIdx.x != CONSUMERS * WARPGROUP) return;
+        prefetch_map(q_map), prefetch_map(kv_map), prefetch_map(o_map);
         Position k_at, v_at;
-        u32 q_parity = 0;
-        for (int round = 0; round * gridDim.x < pieces.count(); round++, q_parity ^= 1) {
+        for (u32 round = 0; round * gridDim.x < pieces.count(); round++) {
             int piece = piece_of_round(round);
             if (piece >= pieces.count()) break;
             BlockWork work = pieces.at(piece);
             int block_t = work.tile * QUERIES, kv_head = work.head / group;
-            const uint2 *own_spans = CAUSAL ? spans : spans + i64(work.sequence) * seq_len;
-            // The last piece's tiles may still be read; not those of the one before, whose queries have been.
-            Tiles all = find_tiles(passed_tiles[q_parity], own_spans, block_t, seq_len);
-            if (!copies) continue;
+            Tiles all;
+            if (CAUSAL) {
+                all = Tiles::of(keys_of_rows<QUERIES>(spans, block_t, seq_len));
+            } else {
+                barrier_wait(barriers.tiles_full(round % 2), round / 2 % 2);
+                all = passed_tiles[round % 2].all;
+                barrier_arrive(barriers.tiles_empty(round % 2));
+            }
             auto load = [&](int ring, u32 full, u32 empty, Position &at, int head, int tile) {
                 barrier_wait(empty, at.parity ^ 1);
                 barrier_arrive_expect(full, KV_BYTES);
@@ -346,13 +367,15 @@ flash_attention_wgmma(
             };
             // In the order in which the consumers wait for them.
             if (!all.empty()) load_k(all.end() - 1);
+#pragma unroll 1
             for (int i = 0; i < CONSUMERS; i++) {
-                barrier_wait(barriers.q_empty(i), q_parity ^ 1);
+                barrier_wait(barriers.q_empty(i), round % 2 ^ 1);
                 barrier_arrive_expect(barriers.q_full(i), Q_BYTES);
                 for (int panel = 0; panel < PANELS; panel++)
                     load_box(base + i * Q_BYTES + panel * Q_PANEL, q_map, barriers.q_full(i), panel * 64,
                              work.head, block_t + i * ROWS, work.sequence);
             }
+#pragma unroll 1
             for (int tile = all.end() - 2; tile >= all.first(); tile--) {
                 load_k(tile);
                 load_v(tile + 1);
@@ -370,8 +393,7 @@ flash_attention_wgmma(
     u32 staged = base + O_AT + warpgroup * Q_BYTES;
     Score score(score_scale, soft_cap);
     Position k_at, v_at;
-    u32 q_parity = 0;
-    for (int round = 0; round * gridDim.x < pieces.count(); round++, q_parity ^= 1) {
+    for (u32 round = 0; round * gridDim.x < pieces.count(); round++) {
         int piece = piece_of_round(round);
         if (piece >= pieces.count()) break;
         BlockWork work = pieces.at(piece);
@@ -416,13 +438,16 @@ flash_attention_wgmma(
         Outputs out;
         RowState state = {{-infinity(), -infinity()}, {0.0f, 0.0f}};
         float factor[2];
-        barrier_wait(barriers.q_full(warpgroup), q_parity);
+        barrier_wait(barriers.q_full(warpgroup), round % 2);
         Tiles all, own;
         if (CAUSAL) {
             all = Tiles::of(keys_of_rows<QUERIES>(spans, block_t, seq_len));
             own = Tiles::of(keys_of_rows<ROWS>(spans, first_t, seq_len));
         } else {
-            all = passed_tiles[q_parity].all, own = passed_tiles[q_parity].own[warpgroup];
+            barrier_wait(barriers.tiles_full(round % 2), round / 2 % 2);
+            all = passed_tiles[round % 2].all, own = passed_tiles[round % 2].own[warpgroup];
+            __syncwarp();
+            release(barriers.tiles_empty(round % 2));
         }
         if (KEPT) {
             queries.load(row);

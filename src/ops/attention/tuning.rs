@@ -166,11 +166,11 @@ impl Warpgroups {
     }
 
     /// Returns the bytes of shared memory of a block: queries and outputs of every consumer, the rings of keys
-    /// and values, the tiles of a piece of work, and barriers.
+    /// and values, the tiles of two pieces of work, and barriers.
     pub const fn shared(self, head_dim: usize) -> usize {
         let row = head_dim.div_ceil(Self::PANEL) * Self::PANEL * 2;
         let rows = 2 * self.queries() + 2 * self.stages * self.keys;
-        rows * row + 8 * (self.consumers + 1) + 8 * (2 * self.consumers + 4 * self.stages)
+        rows * row + 8 * (self.consumers + 1) + 8 * (2 * self.consumers + 4 * self.stages + 4)
     }
 
     /// Returns the registers of a thread that multiplies, and of one that copies. Together they have those that
@@ -178,7 +178,7 @@ impl Warpgroups {
     pub const fn registers(self) -> (usize, usize) {
         match self.consumers {
             2 => (232, 40),
-            3 => (160, 32),
+            3 => (152, 56),
             _ => (112, 32),
         }
     }
