@@ -4,10 +4,9 @@ use super::terminal::{eprint_line, print, print_json};
 use super::what::RecipeArguments;
 use crate::error::{Error, Result};
 use crate::forecast::listing::listing;
-use crate::forecast::{Budget, FitRow, Forecast, RunNeeds, fit_local_batch, fit_table};
+use crate::forecast::{Budget, FitRow, Forecast, Planned, RunNeeds, fit_local_batch, fit_table};
 use crate::format::{Column, Table, binary};
 use crate::machine::Machine;
-use crate::model::Programs;
 use crate::plan::{Corpus, Plan};
 use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
@@ -59,11 +58,12 @@ pub fn run(args: &Args) -> Result<()> {
         return show(&text);
     }
     let machines: Vec<Machine> = args.on.iter().map(|name| Machine::named(name)).collect::<Result<_>>()?;
-    let plan = Plan::new(&recipe, &Corpus::estimated(&recipe)?, machines.first().unwrap_or(&here))?;
+    let corpus = Corpus::estimated(&recipe)?;
+    let Planned { recipe, plan, programs } =
+        Planned::new(&recipe, &corpus, machines.first().unwrap_or(&here))?;
     if let Some(key) = &args.fit {
         return fit(&recipe, &plan, &machines, key, args.json);
     }
-    let programs = Programs::new(&plan)?;
     if let Some(section) = &args.program {
         let gpu = machines.first().and_then(Machine::properties);
         return print(&listing(&programs, section.as_deref(), gpu.as_ref())?);

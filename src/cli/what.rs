@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Debug)]
 pub struct Results {
     /// Where run folders are.
-    #[arg(long = "results", value_name = "DIR", default_value = "results", value_parser = PathBufValueParser::new().try_map(utf8_path))]
+    #[arg(long = "results", value_name = "DIR", default_value = "results")]
+    #[arg(value_parser = PathBufValueParser::new().try_map(utf8_path))]
     pub folder: PathBuf,
 }
 

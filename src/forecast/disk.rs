@@ -2,7 +2,7 @@
 
 use crate::device::DType;
 use crate::model::Programs;
-use crate::plan::{CheckpointInterval, Plan, times_due};
+use crate::plan::Plan;
 use serde::Serialize;
 
 /// Bytes of a row of `metrics.csv` and one of `timing.csv`, as long runs wrote them.
@@ -32,14 +32,11 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Returns what a run of this plan needs. `plots` is true if it draws its pictures.
-    pub fn new(plan: &Plan, programs: &Programs, plots: bool) -> Self {
+    /// Returns what a run of this plan needs. `seconds` is its predicted time; without one, checkpoints by
+    /// time count as written more often than they are kept. `plots` is true if it draws its pictures.
+    pub fn new(plan: &Plan, programs: &Programs, seconds: Option<f64>, plots: bool) -> Self {
         let keep = plan.intervals.keep as u64;
-        let written = match plan.intervals.checkpoint {
-            CheckpointInterval::Steps(interval) => times_due(interval as u64, 0, plan.steps as u64),
-            // How many depends on the time that the run takes.
-            CheckpointInterval::Time(_) => keep,
-        };
+        let written = plan.intervals.checkpoints(plan.steps as u64, seconds.unwrap_or(f64::INFINITY));
         let checkpoint_bytes = checkpoint_bytes(programs) as u64;
         let checkpoints = keep.min(written);
         let text_bytes = (plan.steps as u64).saturating_mul(ROW_BYTES).saturating_add(TEXT_BYTES);

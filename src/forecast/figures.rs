@@ -29,13 +29,14 @@ pub struct Forecast {
     pub batch: BatchForecast,
     /// Steps, tokens and the corpus.
     pub training: TrainingForecast,
-    /// Bytes of a checkpoint, without its few KiB of manifest.
-    pub checkpoint_bytes: usize,
-    /// Bytes of it for each parameter: the weight and the optimizer's slots.
+    /// Bytes of a checkpoint for each parameter: the weight and the optimizer's slots.
     pub checkpoint_bytes_per_parameter: usize,
     /// The optimizer's slots in words; empty without slots.
     #[serde(skip)]
     pub(super) slots_in_words: &'static str,
+    /// Why `activation_checkpoint.mode = "auto"` is the mode that it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recompute_choice: Option<String>,
     /// The memory of one rank.
     pub memory: Memory,
     /// Time on this machine, and bytes on the disk.
@@ -113,8 +114,8 @@ impl Forecast {
             execution: execution(plan),
             vocabulary_share: parameters.vocabulary_share(),
             remarks: parameters.remark(&plan.model).into_iter().chain(plan.model.remarks()).collect(),
-            checkpoint_bytes: per_parameter * parameters.total,
             checkpoint_bytes_per_parameter: per_parameter,
+            recompute_choice: plan.execution.recompute_choice.as_ref().map(ToString::to_string),
             slots_in_words: plan.optimizer.slots_in_words(),
             parameters,
             flops: Flops::new(plan),
@@ -185,6 +186,10 @@ fn execution(plan: &Plan) -> String {
     let recompute = match plan.execution.recompute {
         Recompute::None => "no recompute".to_owned(),
         mode => format!("{mode} recompute"),
+    };
+    let recompute = match &plan.execution.recompute_choice {
+        Some(_) => format!("{recompute} (auto)"),
+        None => recompute,
     };
     let fused = if plan.execution.fused { "" } else { ", unfused ops" };
     format!("{dtype}, {attention}, {recompute}{fused}")

@@ -1,7 +1,8 @@
 //! What runs need before they begin: time and disk, of one run and of several together.
 
+use super::run_time::seconds_in_words;
 use super::{Basis, Disk, RunTime};
-use crate::format::{binary, plural, thousands, wall_time};
+use crate::format::{binary, plural, thousands};
 use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::Plan;
@@ -19,8 +20,9 @@ pub struct RunNeeds {
 impl RunNeeds {
     /// Returns what a run on a machine needs; `plots` is true if it draws its pictures.
     pub fn new(plan: &Plan, programs: &Programs, machine: &Machine, plots: bool) -> Self {
-        let disk = Disk::new(plan, programs, plots);
-        Self { time: RunTime::new(plan, programs, machine, plots), disk }
+        let time = RunTime::new(plan, programs, machine, plots);
+        let seconds = time.as_ref().map(|time| time.total_s);
+        Self { disk: Disk::new(plan, programs, seconds, plots), time }
     }
 }
 
@@ -62,19 +64,13 @@ impl TotalNeeds {
             return None;
         }
         let (seconds, low, high) = self.seconds;
-        let at_least = if self.is_bound { "at least" } else { "about" };
-        let range = match high > super::run_time::STEADY * low {
-            true => format!(" ({} to {})", wall_time(low), wall_time(high)),
-            false => String::new(),
-        };
+        let known = seconds_in_words(self.is_bound, seconds, (low, high));
         let time = match self.unknown {
-            0 => format!("{at_least} {}{range}", wall_time(seconds)),
+            0 => known,
             unknown if unknown == self.runs => "for a time that is not known in advance".to_owned(),
-            unknown => format!(
-                "{at_least} {}{range} and the time of {} that is not known in advance",
-                wall_time(seconds),
-                thousands(unknown)
-            ),
+            unknown => {
+                format!("{known} and the time of {} that is not known in advance", thousands(unknown))
+            }
         };
         let bytes = binary(self.bytes.saturating_add(self.passing_bytes) as usize);
         Some(format!(

@@ -5,12 +5,12 @@ use crate::exec::Section;
 use crate::format::wall_time;
 use crate::machine::{CpuPace, GpuModel, Limits, Machine, hardware};
 use crate::model::Programs;
-use crate::plan::{CheckpointInterval, Plan, times_due};
+use crate::plan::{Plan, times_due};
 use serde::Serialize;
 
 /// Ratio of the slowest to the fastest measured step above which a time is told as a range: others use the
 /// machine.
-pub(super) const STEADY: f64 = 1.15;
+const STEADY: f64 = 1.15;
 
 /// Seconds of the CPU to choose a token by one of its logits: on a Xeon server, 48 ns per entry of the
 /// vocabulary.
@@ -88,15 +88,7 @@ impl RunTime {
 
     /// Returns the time in words: `about 21 s`, with a range where the machine is not steady.
     pub fn in_words(&self) -> String {
-        let (low, high) = self.range_s;
-        let about = wall_time(self.total_s);
-        match self.basis {
-            Basis::GpuPeaks => format!("at least {about}"),
-            Basis::MeasuredCpu if high > STEADY * low => {
-                format!("about {about} ({} to {})", wall_time(low), wall_time(high))
-            }
-            Basis::MeasuredCpu => format!("about {about}"),
-        }
+        seconds_in_words(self.basis == Basis::GpuPeaks, self.total_s, self.range_s)
     }
 
     fn on_gpu(plan: &Plan, programs: &Programs, limits: &Limits) -> Self {
@@ -133,12 +125,12 @@ impl RunTime {
             .map(|(section, times)| times as f64 * seconds(section))
             .sum();
         let training_s = step_s * steps as f64;
-        let evaluations = times_due(intervals.validation as u64, 0, steps);
+        let evaluations = times_due(intervals.validation, 0, steps);
         // A section is one local batch of every rank: a global batch of an evaluation has as many as a step.
         let sections = plan.evaluated_batches().0 * plan.batch.micro_steps;
         let evaluating_s = (evaluations * sections as u64) as f64 * seconds(&programs.evaluate);
         let sampling_s = programs.generate.as_ref().map_or(0.0, |section| {
-            let tokens = times_due(intervals.generation as u64, 0, steps) as f64
+            let tokens = times_due(intervals.generation, 0, steps) as f64
                 * plan.generation.tokens.min(plan.batch.seq_len) as f64;
             let logits = plan.generation.samples as f64 * plan.model.vocab_size as f64;
             // Rank 0 generates alone.
@@ -146,7 +138,7 @@ impl RunTime {
             tokens * (section + logits * SAMPLING_S_PER_LOGIT)
         });
         let before_saving = training_s + evaluating_s + sampling_s;
-        let checkpoints = checkpoints(plan, before_saving);
+        let checkpoints = intervals.checkpoints(steps, before_saving);
         let bytes = super::disk::checkpoint_bytes(programs) as f64;
         let saving_s = write_bytes_per_s.map(|speed| checkpoints as f64 * bytes / speed);
         let total_s = before_saving + saving_s.unwrap_or(0.0);
@@ -166,11 +158,13 @@ impl RunTime {
     }
 }
 
-/// Returns the number of checkpoints that a run of so many seconds writes.
-fn checkpoints(plan: &Plan, seconds: f64) -> u64 {
-    match plan.intervals.checkpoint {
-        _ if plan.intervals.keep == 0 => 0,
-        CheckpointInterval::Steps(interval) => times_due(interval as u64, 0, plan.steps as u64),
-        CheckpointInterval::Time(period) => 1 + (seconds / period.as_secs_f64()) as u64,
-    }
+/// Returns predicted seconds in words; `at least` where they are a lower bound, and with their range where it
+/// is wide.
+pub(super) fn seconds_in_words(is_bound: bool, seconds: f64, (low, high): (f64, f64)) -> String {
+    let extent = if is_bound { "at least" } else { "about" };
+    let range = match high > STEADY * low {
+        true => format!(" ({} to {})", wall_time(low), wall_time(high)),
+        false => String::new(),
+    };
+    format!("{extent} {}{range}", wall_time(seconds))
 }

@@ -13,6 +13,9 @@ impl fmt::Display for Forecast {
         self.time_here(f)?;
         disk(f, &self.needs.disk)?;
         memory(f, &self.memory)?;
+        if let Some(choice) = &self.recompute_choice {
+            writeln!(f, "\nActivation recompute  {choice}")?;
+        }
         for verdict in &self.on {
             writeln!(f)?;
             on(f, verdict, &self.memory)?;
@@ -124,7 +127,7 @@ impl Forecast {
         writeln!(
             f,
             "\nCheckpoint  {} = {} parameters × {} B (fp32 weight{}{slots})\n",
-            binary(self.checkpoint_bytes),
+            binary(self.needs.disk.checkpoint_bytes as usize),
             thousands(self.parameters.total),
             self.checkpoint_bytes_per_parameter,
             if slots.is_empty() { "" } else { " and " },

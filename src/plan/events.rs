@@ -3,16 +3,16 @@
 use crate::recipe::{self, Values};
 use std::time::Duration;
 
-/// When checkpoints are saved besides the one at the end.
+/// How often something happens besides once at the end: checkpoints, evaluations, samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CheckpointInterval {
+pub enum Interval {
     /// Every so many steps; 0: never.
     Steps(usize),
     /// After the first step that ends so long after the last save: rank 0's clock decides for all ranks.
     Time(Duration),
 }
 
-impl CheckpointInterval {
+impl Interval {
     fn from_values(checkpoint: &recipe::Checkpoint) -> Self {
         match checkpoint.interval {
             Some(steps) => Self::Steps(steps),
@@ -21,18 +21,35 @@ impl CheckpointInterval {
         }
     }
 
-    /// Returns the number of steps between checkpoints; 0 where no number of steps decides.
+    /// Returns the number of steps between two times; 0 where no number of steps decides.
     pub fn steps(self) -> usize {
         match self {
             Self::Steps(steps) => steps,
             Self::Time(_) => 0,
         }
     }
+
+    /// Returns how often it is due after `step` of `total`, if the steps after it take `seconds`.
+    pub fn times_due(self, step: u64, total: u64, seconds: f64) -> u64 {
+        match self {
+            Self::Steps(interval) => times_due(interval, step, total),
+            Self::Time(period) => {
+                let on_the_way = (seconds / period.as_secs_f64()) as u64;
+                on_the_way.saturating_add(u64::from(step < total))
+            }
+        }
+    }
 }
 
-/// Returns how often something that is due every `interval` steps, and after the last of `total`, is due
-/// after `step`.
-pub fn times_due(interval: u64, step: u64, total: u64) -> u64 {
+/// Returns true if an event that is due every `interval` steps, and after the last of `total`, is due after
+/// `step`. An interval of 0 is only the last step.
+pub fn is_due(interval: usize, step: u64, total: u64) -> bool {
+    step == total || (interval > 0 && step.is_multiple_of(interval as u64))
+}
+
+/// Returns how many steps after `step` [`is_due`] holds for.
+pub fn times_due(interval: usize, step: u64, total: u64) -> u64 {
+    let interval = interval as u64;
     if step >= total {
         return 0;
     }
@@ -50,7 +67,7 @@ pub struct Intervals {
     /// Global batches per evaluation, spread over the held-out set; 0: all of it.
     pub validation_steps: usize,
     /// Steps or time between checkpoints.
-    pub checkpoint: CheckpointInterval,
+    pub checkpoint: Interval,
     /// Number of newest checkpoints to keep.
     pub keep: usize,
     /// Steps between generations of samples.
@@ -68,13 +85,18 @@ impl Intervals {
         Self {
             validation: values.validation.interval,
             validation_steps: values.validation.steps,
-            checkpoint: CheckpointInterval::from_values(&values.checkpoint),
+            checkpoint: Interval::from_values(&values.checkpoint),
             keep: values.checkpoint.keep,
             generation: values.generation.interval,
             check: values.parallelism.check_interval,
             metrics: values.metrics.interval,
             warmup: values.metrics.warmup,
         }
+    }
+
+    /// Returns how many checkpoints a run of so many steps writes, if all of it takes `seconds`.
+    pub fn checkpoints(&self, steps: u64, seconds: f64) -> u64 {
+        if self.keep == 0 { 0 } else { self.checkpoint.times_due(0, steps, seconds) }
     }
 }
 
@@ -122,7 +144,8 @@ pub struct Sampling {
 
 #[cfg(test)]
 mod tests {
-    use super::times_due;
+    use super::{Interval, is_due, times_due};
+    use std::time::Duration;
 
     #[test]
     fn events_are_counted_with_the_one_at_the_end() {
@@ -132,5 +155,24 @@ mod tests {
         assert_eq!(times_due(50, 50, 101), 2);
         assert_eq!(times_due(50, 99, 101), 2);
         assert_eq!(times_due(7, 100, 100), 0);
+    }
+
+    #[test]
+    fn as_many_events_are_counted_as_are_due() {
+        for (interval, total) in [(0, 1), (0, 100), (1, 7), (50, 100), (50, 101), (7, 100), (101, 100)] {
+            for step in 0..=total {
+                let due = (step + 1..=total).filter(|&later| is_due(interval, later, total)).count() as u64;
+                assert_eq!(times_due(interval, step, total), due, "{interval} {step} {total}");
+            }
+        }
+    }
+
+    #[test]
+    fn checkpoints_by_time_are_counted_with_the_one_at_the_end() {
+        let every_minute = Interval::Time(Duration::from_secs(60));
+        assert_eq!(every_minute.times_due(0, 100, 30.0), 1);
+        assert_eq!(every_minute.times_due(0, 100, 200.0), 4);
+        assert_eq!(every_minute.times_due(100, 100, 0.0), 0);
+        assert_eq!(Interval::Steps(50).times_due(0, 101, 1e9), 3);
     }
 }

@@ -6,14 +6,16 @@ mod devices;
 mod events;
 mod execution;
 mod model;
+mod recompute_choice;
 mod resolve;
 mod schedule;
 
 pub use batch::{BatchPlan, Scaling};
 pub use corpus::{Corpus, data_spec};
-pub use events::{CheckpointInterval, Generation, Intervals, Sampling, times_due};
+pub use events::{Generation, Interval, Intervals, Sampling, is_due, times_due};
 pub use execution::Execution;
 pub use model::{Model, PADDING};
+pub use recompute_choice::{ModeCost, RecomputeChoice};
 pub use schedule::Schedule;
 
 use crate::data::held_out_batches;

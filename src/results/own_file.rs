@@ -1,10 +1,10 @@
 //! Opening files that a run or a sweep writes in place: locks, logs, rows. A folder may come from someone
 //! else, and a link in it may lead to any file of the user.
 
+use super::regular::open_without_waiting;
 use crate::error::{Error, IoContext, Result};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Opens a file of a results folder, without following a link in its place and without waiting for a FIFO.
@@ -12,8 +12,7 @@ use std::path::Path;
 /// # Errors
 /// When it is a link or no regular file; when it cannot be opened.
 pub fn open(options: &mut OpenOptions, path: &Path) -> Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
+    let opened = open_without_waiting(options, OFlags::NOFOLLOW, path);
     let is_other = || path.symlink_metadata().is_ok_and(|metadata| !metadata.is_file());
     match opened {
         Ok(file) if file.metadata().at("read", path)?.is_file() => Ok(file),

@@ -2,8 +2,10 @@
 //! a device.
 
 use crate::error::{Error, IoContext, Result};
+use rustix::fs::OFlags;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// The largest manifest, summary, page or other text that is read whole, in bytes.
@@ -42,7 +44,7 @@ pub fn is_file(path: &Path) -> bool {
 }
 
 fn read_opened(path: &Path, max: u64) -> Result<Vec<u8>> {
-    let file = open(path).at("read", path)?;
+    let file = open_without_waiting(File::options().read(true), OFlags::empty(), path).at("read", path)?;
     // The file may have been replaced since its kind was looked at.
     let metadata = file.metadata().at("read", path)?;
     check(path, &metadata)?;
@@ -62,16 +64,13 @@ fn read_opened(path: &Path, max: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens a file without waiting for the other end of a FIFO.
-fn open(path: &Path) -> std::io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
-    }
-    options.open(path)
+/// Opens a file with further `flags`, without waiting for the other end of a FIFO.
+pub(super) fn open_without_waiting(
+    options: &mut OpenOptions,
+    flags: OFlags,
+    path: &Path,
+) -> std::io::Result<File> {
+    options.custom_flags((flags | OFlags::NONBLOCK).bits().cast_signed()).open(path)
 }
 
 fn check(path: &Path, metadata: &Metadata) -> Result<()> {
@@ -87,7 +86,6 @@ fn check(path: &Path, metadata: &Metadata) -> Result<()> {
 }
 
 #[cfg(test)]
-#[cfg(unix)]
 mod tests {
     use super::*;
 

@@ -1,6 +1,7 @@
 //! Training: one loop, for every number of ranks and every launcher.
 
 mod agreement;
+mod bad_location;
 mod calibrate;
 mod conclude;
 mod context;
@@ -42,7 +43,7 @@ pub use verified::tokenizer_json;
 
 use crate::error::Result;
 use crate::exec::NonFiniteTensor;
-use crate::plan::Plan;
+use crate::plan::{Plan, is_due};
 use crate::ranks::Stop;
 use phase::WRITES;
 use std::time::Instant;
@@ -80,9 +81,9 @@ pub fn train(
     let steps = plan.steps as u64;
     let checkpoint_steps = plan.intervals.checkpoint.steps();
     let intervals = [plan.intervals.validation, plan.intervals.generation, checkpoint_steps];
-    let pauses_after = |step| intervals.iter().any(|&interval| due(interval, step, steps));
+    let pauses_after = |step| intervals.iter().any(|&interval| is_due(interval, step, steps));
     let replicas = rank.holds_a_replica();
-    let compares_after = |step| replicas && due(plan.intervals.check, step, steps);
+    let compares_after = |step| replicas && is_due(plan.intervals.check, step, steps);
     let (mut stopping, mut saving) = (false, false);
     let mut started = Instant::now();
     while rank.done() < steps {
@@ -110,7 +111,7 @@ pub fn train(
         }
         started = Instant::now();
         let mut val_loss = None;
-        if due(plan.intervals.validation, step, steps) {
+        if is_due(plan.intervals.validation, step, steps) {
             let loss = rank.evaluate(|done, of| {
                 if let Some(recorder) = &mut recorder {
                     recorder.evaluating(done, of);
@@ -125,11 +126,11 @@ pub fn train(
         if let Some(recorder) = &mut recorder {
             comm.set_status(step, WRITES);
             recorder.row(&report, val_loss)?;
-            if due(plan.intervals.generation, step, steps) {
+            if is_due(plan.intervals.generation, step, steps) {
                 recorder.generate(rank)?;
             }
         }
-        let saves = ((stopping || saving) && at_rest) || due(checkpoint_steps, step, steps);
+        let saves = ((stopping || saving) && at_rest) || is_due(checkpoint_steps, step, steps);
         if compares_after(step) || (replicas && saves && plan.intervals.keep > 0) {
             started = Instant::now();
             rank.check_replicas()?;
@@ -155,9 +156,4 @@ pub fn train(
         saving &= !saves;
     }
     Ok(Outcome::Finished)
-}
-
-/// Returns true if an event that is due every `interval` steps and after the last step is due after `step`.
-fn due(interval: usize, step: u64, steps: u64) -> bool {
-    step == steps || (interval > 0 && step.is_multiple_of(interval as u64))
 }

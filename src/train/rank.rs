@@ -3,6 +3,7 @@
 mod share;
 
 use super::agreement::{StepRequest, StepVote, agree};
+use super::bad_location::BadLocation;
 use super::generate::generate;
 use super::init::initialize;
 use super::phase::{COMPARES, COMPUTES, EVALUATES};
@@ -14,7 +15,7 @@ use crate::device::Device;
 use crate::device::communicator::{Communicator, RankPhase};
 use crate::device::cuda::MemoryCause;
 use crate::error::{Error, Result};
-use crate::exec::{CommunicationTime, Engine, NonFiniteOutput, NonFiniteTensor, Section, Snapshot};
+use crate::exec::{CommunicationTime, Engine, NonFiniteTensor, Section, Snapshot};
 use crate::ir::{Node, Program};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
@@ -310,36 +311,28 @@ impl Rank {
     pub fn time_step(&mut self, mut see: impl FnMut(&Program, &Node, Duration)) -> Result<()> {
         let programs = Arc::clone(&self.programs);
         let micro_steps = self.plan.batch.micro_steps;
-        let mut time = |engine: &mut Engine, section: &Section| -> Result<()> {
-            let times = engine.time(section)?;
-            let nodes = section.program.nodes.iter().zip(times);
-            nodes.for_each(|(node, time)| see(&section.program, node, time));
-            Ok(())
-        };
         for micro in 0..micro_steps {
             let batch = self.next_batch()?;
             self.upload(&batch)?;
-            time(&mut self.engine, programs.micro_step(micro, micro_steps))?;
+            time_nodes(&mut self.engine, programs.micro_step(micro, micro_steps), &mut see)?;
         }
-        time(&mut self.engine, &programs.step_end)?;
+        time_nodes(&mut self.engine, &programs.step_end, &mut see)?;
         self.done += 1;
         Ok(())
     }
 
-    /// Evaluates the batch that was uploaded last, and passes every node, with its time, to `see`.
+    /// Evaluates the batch that was uploaded last, generates a token where the plan has samples, and passes
+    /// every node, with its time, to `see`.
     ///
     /// # Errors
     /// When the engine fails.
-    pub(super) fn time_evaluation(&mut self, mut see: impl FnMut(&Program, &Node, Duration)) -> Result<()> {
+    pub(super) fn time_forward_programs(
+        &mut self,
+        mut see: impl FnMut(&Program, &Node, Duration),
+    ) -> Result<()> {
         let programs = Arc::clone(&self.programs);
         for section in [Some(&programs.evaluate), programs.generate.as_ref()].into_iter().flatten() {
-            let times = self.engine.time(section)?;
-            section
-                .program
-                .nodes
-                .iter()
-                .zip(times)
-                .for_each(|(node, time)| see(&section.program, node, time));
+            time_nodes(&mut self.engine, section, &mut see)?;
         }
         Ok(())
     }
@@ -518,57 +511,13 @@ impl Rank {
     }
 }
 
-/// Location in a step of a value that is not finite.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct BadLocation {
-    /// The micro-step; for the end of the step, the number of micro-steps.
-    section: usize,
-    bad: NonFiniteOutput,
-}
-
-impl BadLocation {
-    const VALUES: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
-
-    /// Encodes the location as a positive number that is larger for earlier locations, so that ranks can
-    /// agree on the maximum.
-    fn priority(&self) -> u64 {
-        let NonFiniteOutput { node, output, value } = self.bad;
-        let value = Self::VALUES.iter().position(|v| v.to_bits() == value.to_bits()).unwrap_or(0);
-        !((self.section as u64) << 42 | (node as u64) << 14 | (output as u64) << 2 | value as u64)
-    }
-
-    /// Decodes a location; `None` for zero.
-    fn from_priority(priority: u64) -> Option<Self> {
-        let bits = |from: u32, count: u32| (!priority >> from & ((1 << count) - 1)) as usize;
-        let bad =
-            NonFiniteOutput { node: bits(14, 28), output: bits(2, 12), value: Self::VALUES[bits(0, 2) % 3] };
-        (priority > 0).then_some(Self { section: bits(42, 22), bad })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_earliest_place_is_the_most_urgent() {
-        let location = |section, node, output, value| BadLocation {
-            section,
-            bad: NonFiniteOutput { node, output, value },
-        };
-        let in_order = [
-            location(0, 0, 0, f64::INFINITY),
-            location(0, 0, 1, f64::NEG_INFINITY),
-            location(0, 7, 0, f64::INFINITY),
-            location(1, 0, 0, f64::INFINITY),
-            location(1 << 20, 99_999, 3, f64::NEG_INFINITY),
-        ];
-        assert!(in_order.windows(2).all(|w| w[0].priority() > w[1].priority()));
-        for location in in_order {
-            assert_eq!(BadLocation::from_priority(location.priority()), Some(location));
-        }
-        let nan = BadLocation::from_priority(location(2, 3, 4, -f64::NAN).priority()).unwrap();
-        assert!(nan.bad.value.is_nan() && (nan.section, nan.bad.node, nan.bad.output) == (2, 3, 4));
-        assert_eq!(BadLocation::from_priority(0), None);
-    }
+/// Runs a section and passes every node of it, with its time, to `see`.
+fn time_nodes(
+    engine: &mut Engine,
+    section: &Section,
+    see: &mut impl FnMut(&Program, &Node, Duration),
+) -> Result<()> {
+    let times = engine.time(section)?;
+    section.program.nodes.iter().zip(times).for_each(|(node, time)| see(&section.program, node, time));
+    Ok(())
 }

@@ -1,19 +1,10 @@
 //! Estimates the time until a run ends: its steps, and what happens between them.
 
-use crate::plan::{CheckpointInterval, Plan, times_due};
+use crate::plan::{Interval, Plan};
 use crate::results::Phase;
 
 /// Evaluating a batch takes about a third of training on it: the forward without the backward.
 const FORWARD_SHARE: f64 = 1.0 / 3.0;
-
-/// How often something besides steps happens. Everything happens after the last step too.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Every {
-    /// After every so many steps; 0: only after the last one.
-    Steps(u64),
-    /// After so many seconds.
-    Seconds(f64),
-}
 
 /// Something that a run does besides steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,7 +12,7 @@ struct Pause {
     /// Its phase: evaluation, saving, samples.
     phase: Phase,
     /// When it happens.
-    every: Every,
+    every: Interval,
     /// What it is expected to take before it was measured, in training steps.
     steps_worth: f64,
 }
@@ -44,19 +35,21 @@ impl TimeLeft {
     /// Creates the estimate of a run.
     pub(super) fn new(plan: &Plan) -> Self {
         let intervals = &plan.intervals;
-        let steps = |interval: usize| Every::Steps(interval as u64);
         let evaluation = plan.evaluated_batches().0 as f64 * FORWARD_SHARE;
-        let mut pauses =
-            vec![Pause { phase: Phase::Eval, every: steps(intervals.validation), steps_worth: evaluation }];
+        let mut pauses = vec![Pause {
+            phase: Phase::Eval,
+            every: Interval::Steps(intervals.validation),
+            steps_worth: evaluation,
+        }];
         if intervals.keep > 0 {
-            let every = match intervals.checkpoint {
-                CheckpointInterval::Steps(interval) => steps(interval),
-                CheckpointInterval::Time(period) => Every::Seconds(period.as_secs_f64()),
-            };
-            pauses.push(Pause { phase: Phase::Save, every, steps_worth: 0.0 });
+            pauses.push(Pause { phase: Phase::Save, every: intervals.checkpoint, steps_worth: 0.0 });
         }
         if plan.generation.samples > 0 {
-            pauses.push(Pause { phase: Phase::Sample, every: steps(intervals.generation), steps_worth: 0.0 });
+            pauses.push(Pause {
+                phase: Phase::Sample,
+                every: Interval::Steps(intervals.generation),
+                steps_worth: 0.0,
+            });
         }
         Self::with_pauses(plan.steps as u64, &pauses)
     }
@@ -100,16 +93,12 @@ impl TimeLeft {
     pub(super) fn after(&self, step: u64) -> Option<f64> {
         let step_s = self.step_seconds()?;
         let mut seconds = self.total_steps.saturating_sub(step) as f64 * step_s;
-        let by_time = |pause: &Pause| matches!(pause.every, Every::Seconds(_));
+        let by_time = |pause: &Pause| matches!(pause.every, Interval::Time(_));
         // Those by time come last: how many there are depends on the others.
         let (timed, counted): (Vec<_>, Vec<_>) = self.pauses.iter().partition(|(pause, _)| by_time(pause));
         for (pause, last) in counted.into_iter().chain(timed) {
             let each = last.unwrap_or(pause.steps_worth * step_s);
-            let count = match pause.every {
-                Every::Steps(interval) => times_due(interval, step, self.total_steps) as f64,
-                Every::Seconds(period) => f64::from(step < self.total_steps) + (seconds / period).floor(),
-            };
-            seconds += count * each;
+            seconds += pause.every.times_due(step, self.total_steps, seconds) as f64 * each;
         }
         Some(seconds)
     }
@@ -118,14 +107,15 @@ impl TimeLeft {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
-    fn pause(phase: Phase, every: Every, steps_worth: f64) -> Pause {
+    fn pause(phase: Phase, every: Interval, steps_worth: f64) -> Pause {
         Pause { phase, every, steps_worth }
     }
 
     #[test]
     fn evaluations_count_as_their_worth_and_then_as_they_were_measured() {
-        let mut left = TimeLeft::with_pauses(100, &[pause(Phase::Eval, Every::Steps(50), 10.0)]);
+        let mut left = TimeLeft::with_pauses(100, &[pause(Phase::Eval, Interval::Steps(50), 10.0)]);
         assert_eq!(left.after(0), None);
         left.took(Phase::Warmup, 9.0);
         left.took(Phase::Train, 2.0);
@@ -138,8 +128,10 @@ mod tests {
 
     #[test]
     fn saves_by_time_happen_during_evaluations_too() {
-        let pauses =
-            [pause(Phase::Save, Every::Seconds(60.0), 0.0), pause(Phase::Eval, Every::Steps(0), 0.0)];
+        let pauses = [
+            pause(Phase::Save, Interval::Time(Duration::from_secs(60)), 0.0),
+            pause(Phase::Eval, Interval::Steps(0), 0.0),
+        ];
         let mut left = TimeLeft::with_pauses(100, &pauses);
         left.took(Phase::Train, 1.0);
         left.took(Phase::Eval, 100.0);

@@ -19,7 +19,7 @@ fn a_plan_that_fits_is_on_stdout_alone() {
 
 #[test]
 fn a_plan_that_does_not_fit_is_reported_and_exits_4() {
-    xrun("plan v8-dim1024 training.local_batch_size=512 --on rtx4090")
+    xrun("plan v8-dim1024 training.local_batch_size=512 activation_checkpoint.mode=none --on rtx4090")
         .code(4)
         .stdout(contains("does not fit").and(contains("activation_checkpoint.mode=full")))
         .stderr(contains("more than rtx4090"));

@@ -3,7 +3,7 @@
 use super::Recorder;
 use crate::checkpoint::FileRecord;
 use crate::error::Result;
-use crate::plan::CheckpointInterval;
+use crate::plan::Interval;
 use crate::results::Phase;
 use crate::results::folder::{METRICS, TIMING};
 use crate::results::rows::SavedRows;
@@ -45,8 +45,8 @@ impl Recorder {
     /// Returns true if the run saves by time and the last save is long enough ago.
     pub(in crate::train) fn save_is_due(&self) -> bool {
         match self.plan.intervals.checkpoint {
-            CheckpointInterval::Time(period) => self.saves() && self.last_save.elapsed() >= period,
-            CheckpointInterval::Steps(_) => false,
+            Interval::Time(period) => self.saves() && self.last_save.elapsed() >= period,
+            Interval::Steps(_) => false,
         }
     }
 
