@@ -234,7 +234,7 @@ impl OnePass {
         let numbers = Self::STAGES * Self::QUERIES * 8 * (1 + spans as usize);
         let list = if spans { Self::MAX_SEQ_LEN / Self::QUERIES * 2 } else { 0 };
         let barriers = 8 * (2 * Self::STAGES + 2 * Self::SCORES + 1);
-        tiles + scores + numbers + barriers + list + 5 * 4
+        tiles + scores + numbers + barriers + list + 4 * 4
     }
 
     /// Returns the number of kv heads of all sequences whose tiles are next to each other in order.
