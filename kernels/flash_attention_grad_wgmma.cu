@@ -50,7 +50,7 @@ constexpr u32 FULL = 0, EMPTY = FULL + 8 * STAGES, DS_FULL = EMPTY + 8 * STAGES,
               FIXED_FULL = DS_EMPTY + 8 * DS_BUFFERS, BARRIERS_BYTES = FIXED_FULL + 8;
 constexpr u32 LIST_AT = BARRIERS_AT + BARRIERS_BYTES;    // Without CAUSAL: the tiles of queries, u16.
 constexpr u32 LIST_BYTES = CAUSAL ? 0 : MAX_TILES * 2;
-constexpr u32 SHARED_BYTES = LIST_AT + LIST_BYTES + 5 * 4;    // And `words`.
+constexpr u32 SHARED_BYTES = LIST_AT + LIST_BYTES + 4 * 4;    // And `words`.
 
 // Which tiles of keys [first, end) any query of a tile sees; keys [all_first, all_end) are visible to all.
 struct __align__(16) TileRange {
@@ -250,10 +250,15 @@ flash_attention_grad_wgmma(
     extern __shared__ __align__(1024) unsigned char shared[];
     u32 base = shared_address(shared), barriers = base + BARRIERS_AT;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    // The ticket, the number of tiles of queries; the tile of keys, sequence, kv head.
+    // The number of tiles of queries; the tile of keys, sequence and kv head, which are read again at the end:
+    // in registers they would be in the way.
     volatile int *words = reinterpret_cast<volatile int *>(shared + LIST_AT + LIST_BYTES);
     if (threadIdx.x == 0) {
-        words[0] = int(atomicAdd(turns, 1u));
+        int key_tiles = (seq_len + KEYS - 1) / KEYS, ticket = int(atomicAdd(turns, 1u));
+        int of_section = section * key_tiles, first_pair = ticket / of_section * section;
+        int pairs = min(section, batch * kv_heads - first_pair), in_section = ticket % of_section;
+        int pair = first_pair + in_section % pairs;    // Sequence and kv head.
+        words[1] = in_section / pairs, words[2] = pair / kv_heads, words[3] = pair % kv_heads;
         for (int i = 0; i < STAGES; i++) {
             barrier_init(barriers + FULL + 8 * i, 1);
             barrier_init(barriers + EMPTY + 8 * i, 8);
@@ -267,17 +272,7 @@ flash_attention_grad_wgmma(
     }
     __syncthreads();
     int heads = kv_heads * group, tiles = (seq_len + QUERIES - 1) / QUERIES;
-    int key_tile, pair;    // `pair`: sequence and kv head.
-    {
-        int key_tiles = (seq_len + KEYS - 1) / KEYS, ticket = words[0];
-        int of_section = section * key_tiles, first_pair = ticket / of_section * section;
-        int pairs = min(section, batch * kv_heads - first_pair), in_section = ticket % of_section;
-        key_tile = in_section / pairs;
-        pair = first_pair + in_section % pairs;
-    }
-    int sequence = pair / kv_heads, kv_head = pair % kv_heads, first_key = key_tile * KEYS;
-    // For the end: in registers they would be in the way.
-    words[2] = key_tile, words[3] = sequence, words[4] = kv_head;
+    int key_tile = words[1], sequence = words[2], kv_head = words[3], first_key = key_tile * KEYS;
     turns += 1 + i64(sequence) * heads * tiles * 4;
     ranges += i64(sequence) * tiles;
     QueryTiles queries = {shared, tiles - key_tile * (KEYS / QUERIES), tiles - 1};
@@ -295,10 +290,10 @@ flash_attention_grad_wgmma(
                 if (sees) list[count + __popc(found & ((1u << lane) - 1))] = u16(tile | (all ? 0 : 0x8000));
                 count += __popc(found);
             }
-            if (lane == 0) words[1] = count;
+            if (lane == 0) words[0] = count;
         }
         __syncthreads();
-        queries.count = words[1];
+        queries.count = words[0];
     }
     int steps = queries.count * group;
 
@@ -572,8 +567,8 @@ flash_attention_grad_wgmma(
             products_wait<0>();
             hold(dk), hold(dv);
         }
-        int width = (heads + 2 * kv_heads) * HEAD_DIM, row = words[2] * KEYS + thread_again() / WARP * 16;
-        bf16 *to = d_packed + (i64(words[3]) * seq_len + row) * width + (heads + words[4]) * HEAD_DIM;
+        int width = (heads + 2 * kv_heads) * HEAD_DIM, row = words[1] * KEYS + thread_again() / WARP * 16;
+        bf16 *to = d_packed + (i64(words[2]) * seq_len + row) * width + (heads + words[3]) * HEAD_DIM;
         store_rows(dk, score_scale, to, width, seq_len - row);
         store_rows(dv, 1.0f, to + kv_heads * HEAD_DIM, width, seq_len - row);
     }
