@@ -1,7 +1,7 @@
 //! What runs need before they begin: time and disk, of one run and of several together.
 
 use super::run_time::seconds_in_words;
-use super::{Basis, Disk, RunTime};
+use super::{Disk, RunTime};
 use crate::format::{binary, plural, thousands};
 use crate::machine::Machine;
 use crate::model::Programs;
@@ -32,7 +32,6 @@ pub struct TotalNeeds {
     runs: usize,
     /// Seconds of those whose time is known, expected, at the fastest and at the slowest pace.
     seconds: (f64, f64, f64),
-    is_bound: bool,
     unknown: usize,
     bytes: u64,
     /// The most that a run needs beyond what it leaves.
@@ -49,7 +48,6 @@ impl TotalNeeds {
                 self.seconds.0 += n * time.total_s;
                 self.seconds.1 += n * time.range_s.0;
                 self.seconds.2 += n * time.range_s.1;
-                self.is_bound |= time.basis == Basis::GpuPeaks;
             }
             None => self.unknown += times,
         }
@@ -64,7 +62,7 @@ impl TotalNeeds {
             return None;
         }
         let (seconds, low, high) = self.seconds;
-        let known = seconds_in_words(self.is_bound, seconds, (low, high));
+        let known = seconds_in_words(seconds, (low, high));
         let time = match self.unknown {
             0 => known,
             unknown if unknown == self.runs => "for a time that is not known in advance".to_owned(),
@@ -84,6 +82,7 @@ impl TotalNeeds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forecast::Basis;
 
     fn needs(total_s: Option<f64>, spread: (f64, f64)) -> RunNeeds {
         let time = total_s.map(|total_s| RunTime {

@@ -54,7 +54,7 @@ pub struct RunTime {
 pub enum Basis {
     /// Measured nodes of small models on this CPU.
     MeasuredCpu,
-    /// Published peaks of the GPU: a lower bound.
+    /// Published peaks of the GPU, and the fractions of them that ops reached on an H200.
     GpuPeaks,
 }
 
@@ -88,7 +88,7 @@ impl RunTime {
 
     /// Returns the time in words: `about 21 s`, with a range where the machine is not steady.
     pub fn in_words(&self) -> String {
-        seconds_in_words(self.basis == Basis::GpuPeaks, self.total_s, self.range_s)
+        seconds_in_words(self.total_s, self.range_s)
     }
 
     fn on_gpu(plan: &Plan, programs: &Programs, limits: &Limits) -> Self {
@@ -158,13 +158,11 @@ impl RunTime {
     }
 }
 
-/// Returns predicted seconds in words; `at least` where they are a lower bound, and with their range where it
-/// is wide.
-pub(super) fn seconds_in_words(is_bound: bool, seconds: f64, (low, high): (f64, f64)) -> String {
-    let extent = if is_bound { "at least" } else { "about" };
+/// Returns predicted seconds in words, with their range where it is wide.
+pub(super) fn seconds_in_words(seconds: f64, (low, high): (f64, f64)) -> String {
     let range = match high > STEADY * low {
         true => format!(" ({} to {})", wall_time(low), wall_time(high)),
         false => String::new(),
     };
-    format!("{extent} {}{range}", wall_time(seconds))
+    format!("about {}{range}", wall_time(seconds))
 }

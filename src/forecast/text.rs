@@ -1,5 +1,6 @@
 //! The forecast as text.
 
+use super::time::NODE_SECONDS;
 use super::{Basis, Budget, DeviceFit, Disk, FitRow, Forecast, Memory, StepTime};
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, binary, duration, metric, percent, plural, thousands, wall_time};
@@ -76,7 +77,7 @@ impl Forecast {
                 Basis::MeasuredCpu =>
                     "from the measured times of ops of small models on this CPU, kept in the cache folder",
                 Basis::GpuPeaks =>
-                    "from the peaks of the GPU: a lower bound, without launches, links and data",
+                    "from the peaks of the GPU and what ops reached of them on an H200, without links and data",
             }
         )
     }
@@ -301,8 +302,10 @@ fn time(f: &mut fmt::Formatter<'_>, step: &StepTime) -> fmt::Result {
     write!(f, "{}", table.render(4))?;
     writeln!(
         f,
-        "    A bound from the costs of ops, not a measurement: each node takes the longer of its products at {:.0} % of \
-         the\n    dense {} peak and its bytes at {:.0} % of the bandwidth. Launches, data and links are not in it.",
+        "    An estimate from the costs of ops: each node takes {:.0} µs and the longer of its products at {:.0} % of the\n    \
+         dense {} peak (attention's at what they reached on an H200) and its bytes at {:.0} % of the bandwidth. Data and\n    \
+         links are not in it.",
+        1e6 * NODE_SECONDS,
         100.0 * step.product_efficiency,
         step.products,
         100.0 * step.memory_efficiency

@@ -1,13 +1,13 @@
-//! Predicted time of a step on a device: every node takes the time of its products or of its memory traffic.
+//! Predicted time of a step on a device: every node takes the time of its products or of its memory traffic,
+//! and a few microseconds besides.
 //!
-//! A bound-style prediction (a roofline; Williams, Waterman and Patterson, 2009) from the costs that ops
-//! declare, with one stated efficiency each for products and for memory. Launches, links between devices, the
-//! loader and small shapes are not in it, so a real step is slower unless streams overlap; what it is good
-//! for is comparing plans, and seeing what binds them.
+//! A roofline (Williams, Waterman and Patterson, 2009) from the costs that ops declare, with stated
+//! efficiencies of products, of attention and of memory that were measured on an H200. Links between devices,
+//! the loader and overlap of streams are not in it.
 
 use crate::device::{DType, ProductPrecision};
 use crate::exec::Section;
-use crate::ir::Phase;
+use crate::ir::{Node, Phase};
 use crate::machine::{Limits, hardware};
 use crate::model::{Programs, flops_per_token};
 use crate::plan::Plan;
@@ -19,6 +19,40 @@ pub const PRODUCT_EFFICIENCY: f64 = 0.69;
 
 /// Fraction of the bandwidth that streaming reaches: on an H200 an elementwise copy moved 4.28 of 4.8 TB/s.
 pub const MEMORY_EFFICIENCY: f64 = 0.89;
+
+/// Seconds of a node besides its work: its launch in a graph, the first and the last blocks of its kernel. On
+/// an H200 what is left of the steps of five models after the other terms is 2 to 5 µs for each of their 280 to
+/// 430 nodes.
+pub const NODE_SECONDS: f64 = 3e-6;
+
+/// Attention's products in bf16, as fractions of the dense peak: `(head_dim at most, tokens of a row, forward,
+/// backward)`, where rows of T tokens reach `fraction · T / (T + tokens)`. Fitted to one H200
+/// (`results/measured/nvidia-h200-2026-11-23/table.md`; heads of 32 of `…-21/ops-dim768.txt`, at 256 tokens).
+const ATTENTION_EFFICIENCY: [(usize, AttentionEfficiency); 3] = [
+    (32, AttentionEfficiency { forward: (0.106, 0.0), backward: (0.098, 0.0) }),
+    (64, AttentionEfficiency { forward: (0.56, 600.0), backward: (0.45, 800.0) }),
+    (usize::MAX, AttentionEfficiency { forward: (0.67, 330.0), backward: (0.49, 550.0) }),
+];
+
+/// Fractions of the peak that long rows reach, and the tokens at which a row reaches half of it.
+#[derive(Clone, Copy, Debug)]
+struct AttentionEfficiency {
+    forward: (f64, f64),
+    backward: (f64, f64),
+}
+
+/// Returns the fraction of the peak that the products of an op reach.
+fn product_efficiency(plan: &Plan, op: &str) -> f64 {
+    let head_dim = plan.model.head_dim;
+    let row = ATTENTION_EFFICIENCY.iter().find(|(most, _)| head_dim <= *most);
+    let (fraction, half) = match (plan.act_dtype(), op, row) {
+        (DType::Bf16, "flash_attention", Some((_, row))) => row.forward,
+        (DType::Bf16, "flash_attention_grad", Some((_, row))) => row.backward,
+        _ => return PRODUCT_EFFICIENCY,
+    };
+    let tokens = plan.batch.seq_len as f64;
+    fraction * tokens / (tokens + half)
+}
 
 /// The predicted time of an optimizer step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,7 +67,7 @@ pub struct StepTime {
     pub training_seconds: f64,
     /// The format of products, whose peak bounds them.
     pub products: &'static str,
-    /// Fraction of the peak that products are assumed to reach.
+    /// Fraction of the peak that products besides attention's are assumed to reach.
     pub product_efficiency: f64,
     /// Fraction of the bandwidth that memory traffic is assumed to reach.
     pub memory_efficiency: f64,
@@ -62,7 +96,7 @@ impl StepTime {
     /// Predicts a step of a plan within a device's limits.
     pub fn new(plan: &Plan, programs: &Programs, limits: &Limits) -> Self {
         let (products, peak) = product_peak(plan, limits);
-        let pace = pace(plan, limits);
+        let pace = Pace::new(plan, limits);
         let mut phases = PHASES.map(|(_, phase)| PhaseTime {
             phase,
             nodes: 0,
@@ -72,7 +106,7 @@ impl StepTime {
             product_bound_seconds: 0.0,
         });
         for (section, times) in sections_of_a_step(plan, programs) {
-            add(&mut phases, section, times, pace);
+            add(&mut phases, section, times, &pace);
         }
         let seconds: f64 = phases.iter().map(|p| p.seconds).sum();
         let tokens = plan.batch.tokens_per_step() as f64;
@@ -124,17 +158,48 @@ pub fn product_flops(plan: &Plan, programs: &Programs) -> f64 {
 
 /// Returns the seconds of a section within a device's limits.
 pub(super) fn section_seconds(plan: &Plan, section: &Section, limits: &Limits) -> f64 {
-    let (flops, bandwidth) = pace(plan, limits);
-    let seconds = |node| {
-        let cost = section.program.cost(node);
-        (cost.product_flops / flops).max(cost.bytes / bandwidth)
-    };
-    section.program.nodes.iter().map(seconds).sum()
+    let pace = Pace::new(plan, limits);
+    section.program.nodes.iter().map(|node| pace.times(section, node).seconds()).sum()
 }
 
-/// The FLOP/s that products are assumed to reach, and the bytes per second that memory traffic is.
-fn pace(plan: &Plan, limits: &Limits) -> (f64, f64) {
-    (product_peak(plan, limits).1 * PRODUCT_EFFICIENCY, limits.bandwidth * MEMORY_EFFICIENCY)
+/// What nodes are assumed to reach on a device.
+struct Pace<'a> {
+    plan: &'a Plan,
+    /// The dense peak of products, in FLOP/s.
+    peak: f64,
+    /// Bytes per second to and from memory.
+    bandwidth: f64,
+}
+
+/// The times that a node takes at least, in seconds.
+struct NodeTimes {
+    products: f64,
+    memory: f64,
+    besides: f64,
+}
+
+impl NodeTimes {
+    fn seconds(&self) -> f64 {
+        self.products.max(self.memory) + self.besides
+    }
+}
+
+impl<'a> Pace<'a> {
+    fn new(plan: &'a Plan, limits: &Limits) -> Self {
+        let bandwidth = limits.bandwidth * MEMORY_EFFICIENCY;
+        Self { plan, peak: product_peak(plan, limits).1, bandwidth }
+    }
+
+    fn times(&self, section: &Section, node: &Node) -> NodeTimes {
+        let cost = section.program.cost(node);
+        let efficiency = product_efficiency(self.plan, node.op.name());
+        NodeTimes {
+            products: cost.product_flops / (self.peak * efficiency),
+            memory: cost.bytes / self.bandwidth,
+            // Views move nothing and launch nothing.
+            besides: if cost.bytes > 0.0 { NODE_SECONDS } else { 0.0 },
+        }
+    }
 }
 
 /// The sections that a step runs, and how often.
@@ -150,19 +215,19 @@ pub(super) fn sections_of_a_step<'a>(plan: &Plan, programs: &'a Programs) -> Vec
     sections
 }
 
-fn add(phases: &mut [PhaseTime; 5], section: &Section, times: usize, (flops, bandwidth): (f64, f64)) {
+fn add(phases: &mut [PhaseTime; 5], section: &Section, times: usize, pace: &Pace<'_>) {
     for node in &section.program.nodes {
         let cost = section.program.cost(node);
-        let (product, memory) = (cost.product_flops / flops, cost.bytes / bandwidth);
+        let taken = pace.times(section, node);
         let at = PHASES.iter().position(|(phase, _)| *phase == node.phase);
         let phase = &mut phases[at.expect("every phase is listed")];
         let n = times as f64;
         phase.nodes += times;
         phase.product_flops += n * cost.product_flops;
         phase.bytes += n * cost.bytes;
-        phase.seconds += n * product.max(memory);
-        if product > memory {
-            phase.product_bound_seconds += n * product;
+        phase.seconds += n * taken.seconds();
+        if taken.products > taken.memory {
+            phase.product_bound_seconds += n * taken.products;
         }
     }
 }

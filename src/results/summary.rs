@@ -254,7 +254,7 @@ pub struct Summary {
     /// Median hardware FLOPs utilization in the steady state, in percent: recomputation counts as work.
     #[serde(default)]
     pub hfu_pct: Option<f64>,
-    /// Time of a step by the plan, in milliseconds: a lower bound from the GPU's peaks, to hold
+    /// Time of a step by the plan, in milliseconds, from the GPU's peaks, to hold
     /// `steady_state.step_ms` against. Blank on the CPU, and where the GPU's peaks are unknown.
     #[serde(default)]
     pub predicted_step_ms: Option<f64>,

@@ -175,3 +175,25 @@ fn the_state_of_the_optimizer_is_planned_as_it_is() {
     assert_eq!(bytes, 4 * count);
     assert!(!state.iter().any(|name| name == "momentum") && text.contains("× 4 B (fp32 weight)"));
 }
+
+/// Steps without recompute as one H200 took them, in milliseconds: `results/measured/nvidia-h200-2026-11-23` and,
+/// for the last two, the runs of 2026-11-21 in docs/gpu-notes.md.
+const MEASURED_STEP_MS: [(&str, f64); 6] = [
+    ("base-160m", 28.65),
+    ("long-context", 35.53),
+    ("qwen3-0.6b-shape", 125.86),
+    ("v8-dim1024", 30.75),
+    ("dim768", 19.77),
+    ("dim384", 7.06),
+];
+
+#[test]
+fn predicted_steps_are_within_a_tenth_of_measured_ones() {
+    for (name, measured) in MEASURED_STEP_MS {
+        let plan = plan(name, &["activation_checkpoint.mode=none"], GPT2);
+        let predicted =
+            predicted_step_ms(&plan, &crate::programs(&plan), "NVIDIA H200").expect("its limits are known");
+        let ratio = predicted / measured;
+        assert!((0.9..=1.1).contains(&ratio), "{name}: {predicted} ms predicted, {measured} measured");
+    }
+}

@@ -67,14 +67,15 @@ fn the_report_of_a_tiny_plan() {
 
     On rtx3090  NVIDIA GeForce RTX 3090 (Ampere, compute capability 8.6)
       fits, 22.75 GiB to spare: 738.50 KiB of 22.75 GiB (1.25 GiB set aside for driver and libraries)
-      predicted step 2.4 µs: 6,676,685 tok/s, MFU 2.8 % of fp32; all steps 7.2 µs
-        phase      nodes      products  memory traffic    time  bound by products
-        forward       13    1.91 MFLOP       295.88 kB  0.4 µs              0.0 %
-        recompute      1        0 FLOP        12.48 kB  0.0 µs              0.0 %
-        backward      16  675.84 kFLOP       301.38 kB  0.4 µs              0.0 %
-        optimizer      3        0 FLOP         1.39 MB  1.7 µs              0.0 %
-        A bound from the costs of ops, not a measurement: each node takes the longer of its products at 69 % of the
-        dense fp32 peak and its bytes at 89 % of the bandwidth. Launches, data and links are not in it.
+      predicted step 101.4 µs: 157,797 tok/s, MFU 0.1 % of fp32; all steps 304.2 µs
+        phase      nodes      products  memory traffic     time  bound by products
+        forward       13    1.91 MFLOP       295.88 kB  39.4 µs              0.0 %
+        recompute      1        0 FLOP        12.48 kB   3.0 µs              0.0 %
+        backward      16  675.84 kFLOP       301.38 kB  48.4 µs              0.0 %
+        optimizer      3        0 FLOP         1.39 MB  10.7 µs              0.0 %
+        An estimate from the costs of ops: each node takes 3 µs and the longer of its products at 69 % of the
+        dense fp32 peak (attention's at what they reached on an H200) and its bytes at 89 % of the bandwidth. Data and
+        links are not in it.
       dense peaks bf16 71.00 TFLOP/s, tf32 35.60 TFLOP/s, fp32 35.60 TFLOP/s; memory 936.00 GB/s
       source: NVIDIA Ampere GA102 GPU architecture whitepaper, appendix A (fp32 accumulation)
     ");
