@@ -57,25 +57,40 @@ pub fn draw(run: &Path) -> Result<Vec<Picture>> {
     Ok(pictures)
 }
 
+/// Which pictures of a run are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pictures {
+    All,
+    /// Those that are not there; the others stay as they are.
+    Missing,
+}
+
 /// Writes the pictures of [`draw`] into the run folder as `plots/NAME-THEME.svg` and, with the cargo feature
 /// `png`, as `.png`, and returns the paths.
 ///
 /// # Errors
 /// When a file cannot be read or written.
-pub fn render(run: &Path) -> Result<Vec<PathBuf>> {
+pub fn render(run: &Path, which: Pictures) -> Result<Vec<PathBuf>> {
     let pictures = draw(run)?;
     let folder = run.join(PLOTS);
     std::fs::create_dir_all(&folder).at("create", &folder)?;
     let mut paths = Vec::new();
     for picture in &pictures {
-        let mut write = |extension, bytes: &[u8]| {
+        let wanted = |extension| {
             let path = run.join(picture.file(extension));
+            (which == Pictures::All || !path.exists()).then_some(path)
+        };
+        let mut write = |path: PathBuf, bytes: &[u8]| {
             report_progress();
             atomic::write(&path, bytes).map(|()| paths.push(path))
         };
-        write("svg", picture.svg.as_bytes())?;
+        if let Some(path) = wanted("svg") {
+            write(path, picture.svg.as_bytes())?;
+        }
         #[cfg(feature = "png")]
-        write("png", &super::raster::png(&picture.svg)?)?;
+        if let Some(path) = wanted("png") {
+            write(path, &super::raster::png(&picture.svg)?)?;
+        }
     }
     Ok(paths)
 }

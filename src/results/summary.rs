@@ -340,6 +340,11 @@ impl Summary {
 }
 
 impl Summary {
+    /// Returns true for a run that ended as planned, with all its steps: there is nothing to resume.
+    pub fn is_finished(&self) -> bool {
+        self.status == Status::Ok && self.steps == self.steps_planned
+    }
+
     /// Returns which losses of a finished run are above that of a uniform guess, in a sentence; `None` if
     /// none is.
     pub fn worse_than_guessing(&self) -> Option<String> {

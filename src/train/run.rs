@@ -25,7 +25,7 @@ use crate::policy::{DeviceChoice, Resume};
 use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
 use crate::recipe::Recipe;
 use crate::results::atomic;
-use crate::results::folder::{ALGORITHMS, overwrite_running};
+use crate::results::folder::{ALGORITHMS, PLOTS, overwrite_running};
 use crate::results::progress::{Mode, Progress};
 use crate::results::provenance::Environment;
 use crate::results::summary::HeldOutPart;
@@ -108,7 +108,8 @@ impl Run {
             true => self.train_with_rank_zero(context, ranks, guard),
             false => {
                 fault::check(context.plan.batch.world_size, 0, context.plan.steps as u64)?;
-                Ok(Ended { folder: None, outcome: follower_outcome(train_ranks(ranks, &context, None)?) })
+                let outcome = follower_outcome(train_ranks(ranks, &context, None)?);
+                Ok(Ended { folder: None, was_finished: false, outcome })
             }
         }
     }
@@ -134,10 +135,18 @@ impl Run {
         let (folder, summary) = match resumed {
             Some(folder) => {
                 let summary = folder.summary()?;
-                if summary.status == Status::Ok && from_step == steps {
-                    note_finished(&mut progress, folder.path(), steps);
+                // Not by its checkpoint: a cell of a sweep keeps none, and one may be deleted for its space.
+                if summary.is_finished() {
+                    let forks = start.loaded.is_some();
+                    note_finished(
+                        &mut progress,
+                        folder.path(),
+                        steps,
+                        forks,
+                        context.recipe.values().metrics.plots,
+                    );
                     announce_finished(ranks, &context, folder.path())?;
-                    return Ok(Ended { folder: Some(folder), outcome: Ok(()) });
+                    return Ok(Ended { folder: Some(folder), was_finished: true, outcome: Ok(()) });
                 }
                 // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed,
                 // the hash stays that of the recipe as written.
@@ -201,12 +210,21 @@ fn new_progress(mode: Mode, plan: &Plan) -> Progress {
     Progress::new(mode, plan.steps as u64, plan.corpus.floor).with_val_part(held_out_part(plan))
 }
 
-fn note_finished(progress: &mut Progress, folder: &Path, steps: u64) {
-    progress.note(&format!(
-        "{} is finished: all {steps} steps are trained. `xrun resume RUN --fork training.steps=N` trains further, in a \
-         new run",
-        folder.display()
-    ));
+/// Says that nothing is left to train, and what can be done with the run: it can be forked where it has a
+/// checkpoint, and pictures that are gone are drawn again where its recipe draws any.
+fn note_finished(progress: &mut Progress, folder: &Path, steps: u64, has_checkpoint: bool, draws: bool) {
+    let mut text = format!("{} is finished: all {steps} steps are trained. ", folder.display());
+    text += match has_checkpoint {
+        true => "`xrun resume RUN --fork training.steps=N` trains further, in a new run",
+        false => "It has no checkpoint to go on from; `xrun RUN` trains its recipe again, in a new run",
+    };
+    if !folder.join(PLOTS).is_dir() {
+        text += match draws {
+            true => ". Its pictures are drawn again",
+            false => ". `xrun resume RUN metrics.plots=true` draws its pictures",
+        };
+    }
+    progress.note(&text);
 }
 
 /// Creates the folder of a new run, with a copy of the recipe.

@@ -59,7 +59,7 @@ fn draw(run: &Path, floor: Option<f64>, metrics: &[MetricsRow], timing: &[Timing
         let mut writer = RowWriter::create(&run.join(TIMING)).unwrap();
         timing.iter().for_each(|row| writer.append(row).unwrap());
     }
-    render(run).unwrap()
+    render(run, Pictures::All).unwrap()
 }
 
 fn quickstart(steps: u64) -> (Vec<MetricsRow>, Vec<TimingRow>) {

@@ -182,6 +182,48 @@ fn a_finished_run_stays_as_it_is() {
     assert_eq!(place.runs().iter().map(|run| run.rows()).sum::<usize>(), 6 + 2);
 }
 
+/// Cells of sweeps and trials of comparisons keep no checkpoint, and one may be deleted for its space.
+#[test]
+fn a_finished_run_without_a_checkpoint_stays_as_it_is() {
+    let place = Place::new();
+    place.xrun(&["tiny.toml", "training.steps=6", "checkpoint.keep=0", "metrics.plots=false"]).succeeds();
+    let run = place.run();
+    let before = run.files();
+    let finished = "is finished: all 6 steps are trained. It has no checkpoint to go on from";
+    place
+        .xrun(&["resume", run.name()])
+        .succeeds()
+        .says(&[finished, "metrics.plots=true` draws its pictures"]);
+    assert!(run.files() == before, "resuming a finished run changed it");
+    place
+        .xrun(&["resume", run.name(), "--fork", "training.steps=8"])
+        .ended(2)
+        .says(&["no checkpoint to fork"]);
+    place.xrun(&["resume", run.name(), "training.steps=8"]).ended(2).says(&["training.steps = 8 (was 6)"]);
+    assert!(run.files() == before);
+    place.xrun(&["resume", run.name(), "metrics.plots=true"]).succeeds();
+    assert!(run.path.join("plots/loss-light.svg").exists());
+    assert_eq!((place.runs().len(), run.rows()), (1, 6));
+}
+
+#[test]
+fn missing_pictures_of_a_finished_run_are_drawn_again() {
+    let place = Place::new();
+    place.xrun(&["tiny.toml", "training.steps=6"]).succeeds();
+    let run = place.run();
+    let before = run.files();
+    std::fs::remove_dir_all(run.path.join("plots")).unwrap();
+    place.xrun(&["resume", run.name()]).succeeds().says(&["is finished", "Its pictures are drawn again"]);
+    assert!(run.files() == before);
+    // Those that are there stay, whatever draws them otherwise.
+    let svg = |name: &str| run.path.join("plots").join(name);
+    std::fs::remove_file(svg("loss-dark.svg")).unwrap();
+    std::fs::write(svg("loss-light.svg"), "of an earlier version").unwrap();
+    place.xrun(&["resume", run.name()]).succeeds();
+    assert_eq!(std::fs::read(svg("loss-light.svg")).unwrap(), b"of an earlier version");
+    assert_eq!(std::fs::read(svg("loss-dark.svg")).unwrap(), before[&svg("loss-dark.svg")]);
+}
+
 #[test]
 fn a_second_process_is_refused_with_the_owner() {
     let place = Place::new();
