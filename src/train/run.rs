@@ -6,7 +6,7 @@ use super::gauges::{engine_name, provenance};
 use super::generate::prompt;
 use super::recorder::{Recorder, RecorderInputs};
 use super::request::{Origin, Request};
-use super::resume::{Start, start, unfinished};
+use super::resume::{Start, corpus_files, start, unfinished};
 use super::train_ranks::{announce_finished, train_ranks};
 use super::verified::TOKENIZER;
 use crate::checkpoint::{END_TOKEN_ID, Meta};
@@ -175,6 +175,7 @@ impl Run {
             folder,
             summary,
             from_step,
+            from_tokens: start.tokens(),
             resumed: is_resumed,
             saved_rows: start.loaded.as_ref().filter(|_| is_resumed).map(|loaded| loaded.meta().rows.clone()),
         })?;
@@ -257,11 +258,20 @@ fn log_start(
 ) -> Result<()> {
     let (plan, dataset) = (&context.plan, &context.dataset);
     recorder.note(&format!("{}: {}", plan.name, dataset.description))?;
+    for remark in plan.model.remarks() {
+        recorder.note(&remark)?;
+    }
     for warning in dataset.warnings.iter().chain(&start.warnings) {
         recorder.warn(warning)?;
     }
     for change in &start.changes {
         recorder.note(&format!("changed: {change}"))?;
+    }
+    for kept in &start.kept {
+        recorder.note(kept)?;
+    }
+    if let Some(fork) = &start.forked_from {
+        recorder.note(&format!("fork of {} at step {}", fork.run, fork.step))?;
     }
     if let Some(loaded) = &start.loaded {
         recorder.note(&format!("resuming from step {} ({})", start.step(), loaded.path().display()))?;
@@ -341,6 +351,7 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
     summary.parameters = Some(programs.state.parameter_count() as u64);
     summary.parameters_core = Some(programs.state.core_parameter_count() as u64);
     summary.corpus_hash = Some(dataset.hash.clone());
+    summary.corpus_files = corpus_files(dataset);
     summary.floor = dataset.floor;
     summary.val_part = held_out_part(plan);
     summary.uniform_loss = Some((plan.model.vocab_size as f64).ln());
@@ -348,6 +359,10 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
     summary.predicted_step_ms = gpu.and_then(|gpu| predicted_step_ms(plan, programs, &gpu.name));
     summary.memory.planned_bytes = Some(peak_bytes(plan, programs) as u64);
     summary.memory.baseline_rss_bytes = memory::rss_bytes();
+    if let Some(fork) = &start.forked_from {
+        summary.forked_from = Some(fork.clone());
+    }
+    summary.notes.extend(start.kept.iter().cloned());
     let changed = |change: &String| format!("after step {} with {change}", start.step());
     summary.notes.extend(start.changes.iter().map(changed));
     let exchanges = plan.batch.world_size == 1 || plan.execution.communicate;
