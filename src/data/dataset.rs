@@ -67,7 +67,7 @@ pub fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
         hasher.update(digest.as_bytes());
     }
     hasher.update(tokenizer.hash().as_bytes());
-    let files = corpus.files(spec)?.into_iter().map(FileStamp::of).collect::<Result<_>>()?;
+    let files = corpus.files(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
     loaded.warnings.extend(corpus.check_tokenizer(&tokenizer));
     Ok(Dataset {
         tokenizer,

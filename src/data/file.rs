@@ -62,7 +62,7 @@ impl FileStamp {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub(super) fn of(path: PathBuf) -> Result<Self> {
+    pub(super) fn from_path(path: PathBuf) -> Result<Self> {
         let Stamp { bytes, modified: (seconds, _) } =
             Stamp::from_metadata(&path.metadata().at("read", &path)?);
         Ok(Self { path, bytes, modified: Timestamp::from_second(seconds).unwrap_or_default() })
