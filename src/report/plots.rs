@@ -7,7 +7,7 @@ use crate::error::{IoContext, Result};
 use crate::format::short;
 use crate::liveness::report_progress;
 use crate::results::atomic;
-use crate::results::folder::{METRICS, PLOTS, TIMING, read_summary};
+use crate::results::folder::{METRICS, PLOTS, SUMMARY, TIMING, read_summary};
 use crate::results::rows::{self, MetricsRow, Phase, TimingRow};
 use crate::results::summary::Summary;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,8 @@ pub fn draw(run: &Path) -> Result<Vec<Picture>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pictures {
     All,
-    /// Those that are not there; the others stay as they are.
+    /// Those that are not there, or older than the summary: a run may have been killed before it drew its
+    /// end. The others stay as they are.
     Missing,
 }
 
@@ -73,12 +74,15 @@ pub enum Pictures {
 pub fn render(run: &Path, which: Pictures) -> Result<Vec<PathBuf>> {
     let pictures = draw(run)?;
     let folder = run.join(PLOTS);
+    let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    let ended = modified(&run.join(SUMMARY));
     std::fs::create_dir_all(&folder).at("create", &folder)?;
     let mut paths = Vec::new();
     for picture in &pictures {
         let wanted = |extension| {
             let path = run.join(picture.file(extension));
-            (which == Pictures::All || !path.exists()).then_some(path)
+            let drawn = modified(&path);
+            (which == Pictures::All || drawn.is_none() || drawn < ended).then_some(path)
         };
         let mut write = |path: PathBuf, bytes: &[u8]| {
             report_progress();

@@ -295,9 +295,16 @@ fn missing_pictures_of_a_finished_run_are_drawn_again() {
     let svg = |name: &str| run.path.join("plots").join(name);
     std::fs::remove_file(svg("loss-dark.svg")).unwrap();
     std::fs::write(svg("loss-light.svg"), "of an earlier version").unwrap();
+    // The process of a resume was killed before it drew the end of the run.
+    std::fs::write(svg("schedule-dark.svg"), "of an earlier step").unwrap();
+    let written = run.path.join("summary.json").metadata().unwrap().modified().unwrap();
+    let stale = std::fs::File::options().append(true).open(svg("schedule-dark.svg")).unwrap();
+    stale.set_modified(written - std::time::Duration::from_secs(60)).unwrap();
     place.xrun(&["resume", run.name()]).succeeds();
     assert_eq!(std::fs::read(svg("loss-light.svg")).unwrap(), b"of an earlier version");
-    assert_eq!(std::fs::read(svg("loss-dark.svg")).unwrap(), before[&svg("loss-dark.svg")]);
+    for name in ["loss-dark.svg", "schedule-dark.svg"] {
+        assert_eq!(std::fs::read(svg(name)).unwrap(), before[&svg(name)], "{name}");
+    }
 }
 
 #[test]
