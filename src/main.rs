@@ -76,8 +76,11 @@ fn train(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
     })?;
     // Only rank 0 has a folder. Its plots are drawn from the files, however the run ended.
     let Some(folder) = ended.folder else { return ended.outcome };
-    let drawn = ranks
-        .finish_after("draws plots", || if draws { plots::render(folder.path()).map(drop) } else { Ok(()) });
+    let pictures = if ended.was_finished { plots::Pictures::Missing } else { plots::Pictures::All };
+    let drawn = ranks.finish_after("draws plots", || match draws {
+        true => plots::render(folder.path(), pictures).map(drop),
+        false => Ok(()),
+    });
     ended.outcome?;
     drawn.map_err(|e| Error::failed(format!("the run is complete, its plots are not: {e}")))
 }

@@ -5,12 +5,14 @@ use super::what::Results;
 use super::words::without_dashes;
 use crate::error::{Error, IoContext, Result};
 use crate::format::{BLANK, Column, Table, decimal, short, thousands};
-use crate::results::folder::{ENVIRONMENT, folder_name};
+use crate::recipe::{self, COPY_HEADER, set_in_copy};
+use crate::results::folder::{ENVIRONMENT, RECIPE, folder_name};
 use crate::results::provenance::Environment;
 use crate::results::{Status, Summary, find};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun runs`.
@@ -74,7 +76,8 @@ struct Listed {
     name: String,
     status: Shown,
     summary: Summary,
-    /// The keys that its command line set.
+    /// The keys that its command line set, after those that command lines of the runs set that it is a run
+    /// of again.
     changed: Vec<String>,
 }
 
@@ -86,7 +89,10 @@ pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let paths = find::runs(results)?;
     let mut listed = Vec::new();
+    let mut names = BTreeMap::new();
     for (path, name) in paths.iter().zip(find::short_names(&paths)) {
+        let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        names.insert(id, name.clone());
         let Some(summary) = find::summary_or_warn(path) else { continue };
         if args.recipe.as_deref().is_some_and(|recipe| !is_of(path, recipe)) {
             continue;
@@ -108,11 +114,47 @@ pub fn run(args: &Args) -> Result<()> {
     // They come newest first, and keep that order where they are equal.
     listed.sort_by(|a, b| compare(a, b, sort));
     listed.truncate(args.best.unwrap_or(usize::MAX));
+    let by_loss = matches!(sort, Sort::Loss | Sort::ValLoss);
     if args.json {
         let lines: Result<Vec<String>> = listed.iter().map(json_line).collect();
         return print(&lines?.concat());
     }
-    print(&table(&listed))
+    let texts: BTreeSet<String> = listed.iter().filter_map(|run| text_of(&run.summary)).collect();
+    let unlike = by_loss && texts.len() > 1;
+    print(&table(&listed, &names, unlike))?;
+    if unlike {
+        eprint_line(&format!(
+            "these are losses on {} texts, which do not compare with each other: TEXT is the hash of corpus and tokenizer, \
+             and the part that validation takes",
+            texts.len()
+        ));
+    }
+    Ok(())
+}
+
+/// Returns what the losses of a run are measured on, where it has any: the hash of corpus and tokenizer, and
+/// the part of the held-out text.
+fn text_of(summary: &Summary) -> Option<String> {
+    val_loss(summary).or(loss(summary))?;
+    let hash = summary.corpus_hash.as_deref()?;
+    let part = summary.val_part.map(|part| format!(" {}/{}", part.batches, part.of)).unwrap_or_default();
+    Some(format!("{}{part}", hash.get(..8).unwrap_or(hash)))
+}
+
+/// Returns what a reader has to know of a run beside its figures.
+fn remarks(summary: &Summary, names: &BTreeMap<String, String>) -> String {
+    let fork = summary.forked_from.as_ref().map(|fork| {
+        let name = names.get(&fork.run).unwrap_or(&fork.run);
+        format!("fork of {name} at step {}", fork.step)
+    });
+    let contended = summary.gpu.as_ref().is_some_and(|gpu| gpu.contended == Some(true));
+    let marks = [
+        (contended, "contended"),
+        (summary.never_settled(), "speed never settled"),
+        (summary.worse_than_guessing().is_some(), "worse than guessing"),
+    ];
+    let marks = marks.into_iter().filter(|(is_so, _)| *is_so).map(|(_, mark)| mark.to_owned());
+    fork.into_iter().chain(marks).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns true for a run of a recipe.
@@ -135,8 +177,23 @@ fn status(run: &Path, written: Status) -> Result<Shown> {
     })
 }
 
-/// Returns the settings on the command line of a run; none where it is not recorded.
+/// Returns the settings that the recipe file of a run does not have: those of the runs that it is a run of
+/// again, and then those on its own command line, as typed.
 fn changed(run: &Path) -> Vec<String> {
+    let typed = typed(run);
+    let key = |setting: &str| {
+        let path = setting.split_once('=').map_or(setting, |(path, _)| path);
+        recipe::find_path(path).map_or_else(|| path.to_owned(), |key| key.path.to_owned())
+    };
+    let own: BTreeSet<String> = typed.iter().map(|setting| key(setting)).collect();
+    let copy = std::fs::read_to_string(run.join(RECIPE)).unwrap_or_default();
+    let inherited = if copy.starts_with(COPY_HEADER) { set_in_copy(&copy) } else { Vec::new() };
+    let inherited = inherited.into_iter().filter(|set| !own.contains(&set.key));
+    inherited.map(|set| format!("{}={}", set.key, set.value)).chain(typed).collect()
+}
+
+/// Returns the settings on the command line of a run; none where it is not recorded.
+fn typed(run: &Path) -> Vec<String> {
     let path = run.join(ENVIRONMENT);
     let environment = std::fs::read(&path).at("read", &path).and_then(|bytes| {
         serde_json::from_slice::<Environment>(&bytes).map_err(|e| Error::failed(e.to_string()))
@@ -185,10 +242,18 @@ fn word(status: Shown) -> String {
     status.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-fn table(listed: &[Listed]) -> String {
+/// Returns the list. Columns of remarks and of the text that losses are on are there where they tell something.
+fn table(listed: &[Listed], names: &BTreeMap<String, String>, with_text: bool) -> String {
     use Column::{Left, Right};
-    let mut table = Table::new(&[Left, Left, Left, Left, Right, Right, Right, Right, Left]);
-    table.row(["RUN", "RECIPE", "STARTED (UTC)", "STATUS", "STEPS", "LOSS", "VAL LOSS", "TOK/S", "CHANGED"]);
+    let with_remarks = listed.iter().any(|run| !remarks(&run.summary, names).is_empty());
+    let optional = [(with_text, "TEXT"), (with_remarks, "REMARKS")];
+    let optional: Vec<&str> =
+        optional.into_iter().filter(|(shown, _)| *shown).map(|(_, name)| name).collect();
+    let mut columns = vec![Left, Left, Left, Left, Right, Right, Right, Right];
+    columns.extend(optional.iter().map(|_| Left).chain([Left]));
+    let mut table = Table::new(&columns);
+    let heading = ["RUN", "RECIPE", "STARTED (UTC)", "STATUS", "STEPS", "LOSS", "VAL LOSS", "TOK/S"];
+    table.row(heading.into_iter().chain(optional.iter().copied()).chain(["CHANGED"]));
     for Listed { path, name, status, summary, changed } in listed {
         let steps = match summary.steps {
             steps if steps == summary.steps_planned => thousands(steps as usize),
@@ -196,7 +261,11 @@ fn table(listed: &[Listed]) -> String {
                 format!("{} of {}", thousands(steps as usize), thousands(summary.steps_planned as usize))
             }
         };
-        table.row([
+        let optional = optional.iter().map(|column| match *column {
+            "TEXT" => text_of(summary).unwrap_or_else(|| BLANK.to_owned()),
+            _ => remarks(summary, names),
+        });
+        let cells = [
             name.clone(),
             path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned(),
             started(&summary.run),
@@ -205,8 +274,8 @@ fn table(listed: &[Listed]) -> String {
             decimal(loss(summary), 4),
             decimal(val_loss(summary), 4),
             summary.tok_s.map_or_else(|| BLANK.to_owned(), short),
-            changed.join(" "),
-        ]);
+        ];
+        table.row(cells.into_iter().chain(optional).chain([changed.join(" ")]));
     }
     table.render(0)
 }

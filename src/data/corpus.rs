@@ -1,6 +1,6 @@
 //! Resolves the name of a corpus, and makes its training and held-out split.
 
-use super::documents::Documents;
+use super::documents::{Documents, text_files};
 use super::stories::Split;
 use super::stream::Stream;
 use super::tokenizer::Tokenizer;
@@ -97,6 +97,20 @@ impl Corpus {
             )));
         }
         Ok(Corpus::Tokens(files))
+    }
+
+    /// Returns the files of the corpus, and of a held-out one of its own.
+    pub fn files(&self, spec: &Spec) -> Result<Vec<PathBuf>> {
+        let own = |corpus: &Self| match corpus {
+            Corpus::Stories | Corpus::Random => Ok(Vec::new()),
+            Corpus::Tokens(files) => Ok(files.all()),
+            Corpus::Text(path) => text_files(path, &spec.extensions),
+        };
+        let mut files = own(self)?;
+        if let (false, Validation::Path(held)) = (files.is_empty(), &spec.validation) {
+            files.extend(own(&Self::at(held)?)?);
+        }
+        Ok(files)
     }
 
     /// Warns where the tokenizer.json beside shards is not the tokenizer in use.

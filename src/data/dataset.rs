@@ -1,6 +1,7 @@
 //! A corpus as two streams of tokens.
 
 use super::corpus::{Corpus, Fed};
+use super::file::FileStamp;
 use super::stories::Split;
 use super::{Spec, Stream, Tokenizer};
 use crate::error::{Error, Result};
@@ -23,6 +24,8 @@ pub struct Dataset {
     pub warnings: Vec<String>,
     /// The corpus in one line.
     pub description: String,
+    /// The files that it is read from; none of a generated one.
+    pub files: Vec<FileStamp>,
 }
 
 impl Dataset {
@@ -64,6 +67,7 @@ pub fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
         hasher.update(digest.as_bytes());
     }
     hasher.update(tokenizer.hash().as_bytes());
+    let files = corpus.files(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
     loaded.warnings.extend(corpus.check_tokenizer(&tokenizer));
     Ok(Dataset {
         tokenizer,
@@ -73,6 +77,7 @@ pub fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
         hash: hasher.finalize().to_hex().to_string(),
         warnings: loaded.warnings,
         description: loaded.description,
+        files,
     })
 }
 

@@ -4,6 +4,7 @@
 //! changes under the reader.
 
 use crate::error::{Error, IoContext, Result};
+use jiff::Timestamp;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -42,6 +43,29 @@ impl std::fmt::Display for Stamp {
             Ok(time) => write!(f, "{time}"),
             Err(_) => write!(f, "{seconds} s after 1970"),
         }
+    }
+}
+
+/// A file of a corpus, by what changes when it is written to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileStamp {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+    /// The time of the last write, to the second.
+    pub modified: Timestamp,
+}
+
+impl FileStamp {
+    /// Returns the stamp of the file at a path.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(super) fn from_path(path: PathBuf) -> Result<Self> {
+        let Stamp { bytes, modified: (seconds, _) } =
+            Stamp::from_metadata(&path.metadata().at("read", &path)?);
+        Ok(Self { path, bytes, modified: Timestamp::from_second(seconds).unwrap_or_default() })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The copy of a recipe that a run's folder keeps: all layers merged into one file that can be run again.
 
+use super::layers::ENV_PREFIX;
 use super::merge::Merged;
 use super::schema::{SECTIONS, Values};
 use super::source::Layer;
@@ -9,6 +10,16 @@ use std::path::PathBuf;
 
 /// The first line of a copy. Copies of earlier versions, which may be several files in one, lack it.
 pub const COPY_HEADER: &str = "# Everything that this run's recipe sets, in one file; it can be run again.";
+
+/// What stands between a value and its origin.
+const ORIGIN: &str = "  # ";
+
+/// The origin of a value from the command line.
+const COMMAND_LINE: &str = "command line";
+
+/// What stands before and behind the path of a file as written.
+const FILE: &str = "# ---- ";
+const AS_WRITTEN: &str = ", as written:";
 
 /// Returns every key that a layer sets, with its value as written, paths absolute, and where it was set; then
 /// the files as written, in comments.
@@ -26,10 +37,10 @@ pub(super) fn copy(
             values.iter().filter(|(key, _)| key.section() == *section).filter_map(|(key, value)| {
                 let (value, at) = (value.as_ref()?, layers.locate(key.path)?);
                 let origin = match at.layer() {
-                    Layer::CommandLine { .. } => "command line".to_owned(),
+                    Layer::CommandLine { .. } => COMMAND_LINE.to_owned(),
                     other => other.to_string(),
                 };
-                Some(format!("{} = {value}  # {}\n", key.name(), in_comment(&origin)))
+                Some(format!("{} = {value}{ORIGIN}{}\n", key.name(), in_comment(&origin)))
             });
         if let Some(first) = lines.next() {
             let _ = write!(text, "\n[{section}]\n{first}");
@@ -37,7 +48,7 @@ pub(super) fn copy(
         }
     }
     for (path, written) in files {
-        let _ = writeln!(text, "\n# ---- {}, as written:", in_comment(&path.display().to_string()));
+        let _ = writeln!(text, "\n{FILE}{}{AS_WRITTEN}", in_comment(&path.display().to_string()));
         for line in written.lines() {
             let _ = writeln!(text, "{}", format!("# {}", in_comment(line)).trim_end());
         }
@@ -45,7 +56,95 @@ pub(super) fn copy(
     text
 }
 
+/// A setting of a copy that no recipe file makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetInCopy {
+    /// Full path of the key.
+    pub key: String,
+    /// The value in TOML.
+    pub value: String,
+}
+
+/// Returns what a command line or the environment set in a copy: that of its run, or those of the runs whose
+/// copies it was made from, one after the other.
+pub fn set_in_copy(copy: &str) -> Vec<SetInCopy> {
+    let lines: Vec<&str> = copy.lines().collect();
+    let files = files_in(&lines);
+    let (mut section, mut found) = ("", Vec::new());
+    for line in lines.iter().take_while(|line| !line.starts_with(FILE)) {
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            section = name;
+        } else if let Some((setting, origin)) = line.rsplit_once(ORIGIN)
+            && let Some((key, value)) = setting.split_once(" = ")
+            && is_set_outside_files(origin, &files)
+        {
+            found.push(SetInCopy { key: format!("{section}.{key}"), value: value.to_owned() });
+        }
+    }
+    found
+}
+
+/// Returns true if an origin is no line of a recipe file, or a line of a copy that has such an origin.
+fn is_set_outside_files(origin: &str, files: &[(String, Vec<String>)]) -> bool {
+    if origin == COMMAND_LINE || origin.starts_with(ENV_PREFIX) {
+        return true;
+    }
+    let Some((path, line)) = origin.rsplit_once(':') else { return false };
+    let file = files.iter().find(|(name, _)| name == path).map(|(_, lines)| lines);
+    let Some(lines) = file.filter(|lines| lines.first().is_some_and(|line| line == COPY_HEADER)) else {
+        return false;
+    };
+    let at = line.parse::<usize>().ok().and_then(|line| lines.get(line.checked_sub(1)?));
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    at.and_then(|line| line.rsplit_once(ORIGIN))
+        .is_some_and(|(_, origin)| is_set_outside_files(origin, &files_in(&lines)))
+}
+
+/// Returns the files at the end of a copy, each with its path and its lines as written.
+fn files_in(lines: &[&str]) -> Vec<(String, Vec<String>)> {
+    let mut files: Vec<(String, Vec<String>)> = Vec::new();
+    for line in lines {
+        if let Some(path) = line.strip_prefix(FILE).and_then(|line| line.strip_suffix(AS_WRITTEN)) {
+            files.push((path.to_owned(), Vec::new()));
+        } else if let (Some((_, written)), Some(line)) = (files.last_mut(), line.strip_prefix('#')) {
+            written.push(line.strip_prefix(' ').unwrap_or(line).to_owned());
+        }
+    }
+    files
+}
+
 /// Comments of TOML have no control characters but tabs.
 fn in_comment(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(copy: &str) -> Vec<String> {
+        set_in_copy(copy).into_iter().map(|set| format!("{}={}", set.key, set.value)).collect()
+    }
+
+    /// Returns the copy of a run of a file, itself in a file, with changes on the command line.
+    fn copy_of(path: &str, text: &str, changes: &[&str]) -> String {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        let none = std::iter::empty();
+        let machine = crate::machine::Machine::none();
+        let path = std::path::Path::new(path);
+        crate::recipe::load_str(path, text, &changes, none, &machine).unwrap().copy().to_owned()
+    }
+
+    #[test]
+    fn what_a_run_of_a_run_inherits_is_found() {
+        let recipe = "[model]\ndim = 64\n[generation]\nprompt = \"a  # command line\"\n";
+        let first = copy_of("mine.toml", recipe, &["optimizer.lr=5", "training.steps=60"]);
+        assert_eq!(set(&first), ["training.steps=60", "optimizer.lr=5.0"]);
+        let second = copy_of("results/mine/1/recipe.toml", &first, &["training.steps=20"]);
+        assert_eq!(set(&second), ["training.steps=20", "optimizer.lr=5.0"]);
+        let third = copy_of("results/mine/2/recipe.toml", &second, &["training.seed=2"]);
+        assert_eq!(set(&third), ["training.steps=20", "training.seed=2", "optimizer.lr=5.0"]);
+        // A recipe file that somebody wrote is the recipe, whatever stands in it.
+        assert_eq!(set(&copy_of("mine.toml", recipe, &[])), [""; 0]);
+    }
 }

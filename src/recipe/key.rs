@@ -160,7 +160,7 @@ pub struct Key {
 }
 
 /// The spelling of an unset value.
-pub(super) const UNSET: &str = "unset";
+pub const UNSET: &str = "unset";
 
 /// Returns the text of a doc comment, without the space between the slashes and its first word.
 pub(super) const fn doc_text(doc: &'static str) -> &'static str {

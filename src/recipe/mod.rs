@@ -38,10 +38,10 @@ mod typed;
 mod values;
 
 pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS};
-pub use copy::COPY_HEADER;
+pub use copy::{COPY_HEADER, set_in_copy};
 pub use diff::{Change, diff, measuring_changes};
 pub use json_schema::json_schema;
-pub use key::{Class, Interval, Key, Type};
+pub use key::{Class, Interval, Key, Type, UNSET};
 pub use load::{environment, load, load_str, setting};
 pub use loaded::{Recipe, StoredRecipe};
 pub use lookup::{find, find_path, keys_of, merged_settings};

@@ -9,6 +9,7 @@ use plotters::coord::Shift;
 use plotters::element::{Drawable, PointCollection};
 use plotters::prelude::*;
 use std::cell::RefCell;
+use std::collections::HashSet;
 
 /// The size of a figure in pixels. It is meant to be shown at half of that size, sharp on dense screens.
 const SIZE: (u32, u32) = (1600, 900);
@@ -242,11 +243,18 @@ fn draw_panel(
     // There is no step between two steps.
     let whole = |tick: &f64| tick.fract() == 0.0;
     let round = || ticks(figure.x.0, figure.x.1, Scale::Linear, 8).into_iter().filter(whole).collect();
-    for tick in figure.x_at.clone().unwrap_or_else(round) {
+    let ticks_at = figure.x_at.clone().unwrap_or_else(round);
+    // Far from zero and close together, they differ in later digits than a short number has.
+    let shown: HashSet<String> = ticks_at.iter().map(|tick| short(*tick)).collect();
+    let is_short = shown.len() == ticks_at.len();
+    for tick in ticks_at {
         let (x, _) = plot.map_coordinate(&(tick, place(panel.y.0)));
         page.draw(&PathElement::new([(x, bottom), (x, bottom + 9)], theme.axis.stroke_width(2)))?;
         if is_last {
-            let label = if figure.x_at.is_some() { tick.to_string() } else { short(tick) };
+            let label = match figure.x_at {
+                None if is_short => short(tick),
+                _ => tick.to_string(),
+            };
             page.write(&label, (x, bottom + 30), Style::new(theme.muted).tick(Anchor::Middle));
         }
     }

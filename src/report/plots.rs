@@ -7,7 +7,7 @@ use crate::error::{IoContext, Result};
 use crate::format::short;
 use crate::liveness::report_progress;
 use crate::results::atomic;
-use crate::results::folder::{METRICS, PLOTS, TIMING, read_summary};
+use crate::results::folder::{METRICS, PLOTS, SUMMARY, TIMING, read_summary};
 use crate::results::rows::{self, MetricsRow, Phase, TimingRow};
 use crate::results::summary::Summary;
 use std::path::{Path, PathBuf};
@@ -57,32 +57,51 @@ pub fn draw(run: &Path) -> Result<Vec<Picture>> {
     Ok(pictures)
 }
 
+/// Which pictures of a run are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pictures {
+    All,
+    /// Those that are not there, or older than the summary: a run may have been killed before it drew its
+    /// end. The others stay as they are.
+    Missing,
+}
+
 /// Writes the pictures of [`draw`] into the run folder as `plots/NAME-THEME.svg` and, with the cargo feature
 /// `png`, as `.png`, and returns the paths.
 ///
 /// # Errors
 /// When a file cannot be read or written.
-pub fn render(run: &Path) -> Result<Vec<PathBuf>> {
+pub fn render(run: &Path, which: Pictures) -> Result<Vec<PathBuf>> {
     let pictures = draw(run)?;
     let folder = run.join(PLOTS);
+    let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    let ended = modified(&run.join(SUMMARY));
     std::fs::create_dir_all(&folder).at("create", &folder)?;
     let mut paths = Vec::new();
     for picture in &pictures {
-        let mut write = |extension, bytes: &[u8]| {
+        let wanted = |extension| {
             let path = run.join(picture.file(extension));
+            let drawn = modified(&path);
+            (which == Pictures::All || drawn.is_none() || drawn < ended).then_some(path)
+        };
+        let mut write = |path: PathBuf, bytes: &[u8]| {
             report_progress();
             atomic::write(&path, bytes).map(|()| paths.push(path))
         };
-        write("svg", picture.svg.as_bytes())?;
+        if let Some(path) = wanted("svg") {
+            write(path, picture.svg.as_bytes())?;
+        }
         #[cfg(feature = "png")]
-        write("png", &super::raster::png(&picture.svg)?)?;
+        if let Some(path) = wanted("png") {
+            write(path, &super::raster::png(&picture.svg)?)?;
+        }
     }
     Ok(paths)
 }
 
 /// Returns training and validation loss, and the floor.
 fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
-    let x = x_range(metrics.last()?.step);
+    let x = x_range(metrics.first()?.step, metrics.last()?.step);
     let raw = column(metrics, |row| Some(row.loss.into()));
     let val: Points = column(metrics, |row| row.val_loss.map(f64::from));
     let floor = summary.floor.filter(|floor| floor.is_finite());
@@ -128,7 +147,7 @@ fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
 fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
     let training = |row: &&TimingRow| matches!(row.phase, Phase::Train | Phase::Warmup);
     let rows: Vec<&TimingRow> = timing.iter().filter(training).collect();
-    let x = x_range(rows.last()?.step);
+    let x = x_range(rows.first()?.step, rows.last()?.step);
     let raw: Points = rows.iter().filter_map(|row| Some((row.step as f64, row.tok_s?))).collect();
     let series = smoothed("training", Hue::Blue, raw.clone());
     let (_, high) = robust_range(&raw, bold(&series))?;
@@ -149,6 +168,7 @@ fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
             short(spread.p75)
         ));
     }
+    parts.extend(summary.never_settled().then(|| "never settled".to_owned()));
     parts.extend(summary.mfu_pct.map(|mfu| format!("MFU {mfu:.1} %")));
     Some(Figure {
         title: format!("{}: throughput", summary.recipe),
@@ -169,7 +189,7 @@ fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
 
 /// Returns the learning rate above, the gradient norm below.
 fn schedule(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
-    let x = x_range(metrics.last()?.step);
+    let x = x_range(metrics.first()?.step, metrics.last()?.step);
     let rate = column(metrics, |row| Some(row.lr));
     let norm = column(metrics, |row| Some(row.grad_norm.into()));
     let norm_series = smoothed("gradient norm", Hue::Purple, norm.clone());
@@ -241,9 +261,10 @@ fn column(metrics: &[MetricsRow], value: impl Fn(&MetricsRow) -> Option<f64>) ->
     metrics.iter().filter_map(|row| Some((row.step as f64, value(row)?))).collect()
 }
 
-/// Returns the range from the start to the last step.
-fn x_range(last_step: u64) -> (f64, f64) {
-    (0.0, last_step.max(1) as f64)
+/// Returns the range from the state before the first step, that of the checkpoint of a fork, to the last step.
+fn x_range(first_step: u64, last_step: u64) -> (f64, f64) {
+    let start = first_step.saturating_sub(1);
+    (start as f64, last_step.max(start + 1) as f64)
 }
 
 /// Returns the first step whose value is not finite.
@@ -253,7 +274,11 @@ fn first_gap(points: &[(f64, f64)]) -> Option<u64> {
 
 /// Describes the run and how much it trained.
 fn described(summary: &Summary) -> String {
-    format!("{}  ·  {} tokens", summary.run, short(summary.tokens_seen as f64))
+    let tokens = format!("{}  ·  {} tokens", summary.run, short(summary.own_tokens() as f64));
+    match &summary.forked_from {
+        Some(fork) => format!("{tokens}  ·  fork of {} at step {}", fork.run, fork.step),
+        None => tokens,
+    }
 }
 
 /// Returns a tick such as `1.5` or `0.02`.

@@ -234,18 +234,25 @@ impl Progress {
 
 /// Returns the result of a run in a line or two.
 pub fn result(summary: &Summary) -> String {
+    // Of a fork, what it trained by itself: the time and the speed that follow are its own too.
+    let own =
+        summary.forked_from.as_ref().map(|_| format!(", {} of them since the fork", summary.own_steps()));
     let mut text = format!(
-        "{}: {} of {} steps, {} tokens",
+        "{}: {} of {} steps{}, {} tokens",
         summary.status.as_str(),
         summary.steps,
         summary.steps_planned,
-        short(summary.tokens_seen as f64)
+        own.unwrap_or_default(),
+        short(summary.own_tokens() as f64)
     );
     if let Some(seconds) = summary.wall_s {
         text += &format!(" in {}{}", wall_time(seconds), spent(summary, seconds));
     }
     if let Some(rate) = summary.tok_s {
         text += &format!(", {} tok/s while training", short(rate));
+        if let Some(overall) = summary.overall_tok_s().filter(|_| summary.never_settled()) {
+            text += &format!(" (never settled: {} over all steps)", short(overall));
+        }
     }
     let step_ms = summary.steady_state.as_ref().and_then(|steady| steady.step_ms);
     if let (Some(measured), Some(predicted)) = (step_ms, summary.predicted_step_ms) {
@@ -260,6 +267,10 @@ pub fn result(summary: &Summary) -> String {
     }
     if let Some(reason) = &summary.reason {
         text += &format!("\n{reason}");
+    }
+    if let Some(fork) = &summary.forked_from {
+        let tokens = short(fork.tokens_seen as f64);
+        text += &format!("\nfork of {} at step {}, after {tokens} tokens", fork.run, fork.step);
     }
     if let Some(reason) = contended.and_then(|gpu| gpu.contended_because.as_ref()) {
         text += &format!("\ncontended: {reason}");

@@ -3,7 +3,13 @@
 pub use super::losses::{HeldOutPart, LossAt, Losses, SmoothedLoss, TrainingLosses};
 use super::rows::{MetricsRow, Phase, TimingRow};
 use super::steady::{SteadyState, steady_state};
+use crate::format::{short, thousands};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The beginning of the note of a run whose step time never settled.
+pub const UNSETTLED: &str = "unsettled: ";
 
 /// The status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,6 +204,34 @@ impl PhaseSeconds {
     }
 }
 
+/// A file of a corpus, as a run found it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CorpusFile {
+    /// Where it was.
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+    /// The time of its last write.
+    pub modified: Timestamp,
+}
+
+impl fmt::Display for CorpusFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes, written at {}", thousands(self.bytes as usize), self.modified)
+    }
+}
+
+/// Where a fork begins: the checkpoint of another run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkedFrom {
+    /// The folder's name of the run that it begins with.
+    pub run: String,
+    /// Steps of that run before the first of this one.
+    pub step: u64,
+    /// Tokens that they trained on.
+    pub tokens_seen: u64,
+}
+
 /// The summary of a run. Fields are blank (`null`) where nothing is known, never zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -213,15 +247,21 @@ pub struct Summary {
     pub recipe_hash: String,
     /// Hash of the tokens trained and evaluated on, hexadecimal.
     pub corpus_hash: Option<String>,
+    /// The files of the corpus, if it has any and no more than a hundred.
+    #[serde(default)]
+    pub corpus_files: Vec<CorpusFile>,
     /// Parameters, embedding and head included.
     pub parameters: Option<u64>,
     /// Parameters without embedding and head.
     pub parameters_core: Option<u64>,
-    /// Steps that the recipe asks for.
+    /// The run that this one goes on from, where it is a fork; absent in summaries of earlier versions.
+    #[serde(default)]
+    pub forked_from: Option<ForkedFrom>,
+    /// Steps that the recipe asks for, those before a fork included.
     pub steps_planned: u64,
-    /// Steps done.
+    /// Steps done, those before a fork included.
     pub steps: u64,
-    /// Tokens trained on.
+    /// Tokens trained on, those before a fork included.
     pub tokens_seen: u64,
     /// Training loss, in nats per token.
     pub train_loss: TrainingLosses,
@@ -288,8 +328,10 @@ impl Summary {
             run: run.to_owned(),
             recipe_hash: recipe_hash.to_owned(),
             corpus_hash: None,
+            corpus_files: Vec::new(),
             parameters: None,
             parameters_core: None,
+            forked_from: None,
             steps_planned,
             steps: 0,
             tokens_seen: 0,
@@ -340,6 +382,42 @@ impl Summary {
 }
 
 impl Summary {
+    /// Returns true for a run that ended as planned, with all its steps: there is nothing to resume.
+    pub fn is_finished(&self) -> bool {
+        self.status == Status::Ok && self.steps == self.steps_planned
+    }
+
+    /// Returns the steps that this run trained by itself: of a fork, those since it began.
+    pub fn own_steps(&self) -> u64 {
+        self.steps.saturating_sub(self.forked_from.as_ref().map_or(0, |fork| fork.step))
+    }
+
+    /// Returns the tokens that this run trained on by itself, in the time that it states.
+    pub fn own_tokens(&self) -> u64 {
+        self.tokens_seen.saturating_sub(self.forked_from.as_ref().map_or(0, |fork| fork.tokens_seen))
+    }
+
+    /// Returns true if the step time never settled, so that `tok_s` is that of the later half alone.
+    pub fn never_settled(&self) -> bool {
+        self.steady_state.as_ref().is_some_and(|steady| steady.settled == Some(false))
+    }
+
+    /// Returns the tokens per second over all training steps, the slow and the fast ones.
+    pub fn overall_tok_s(&self) -> Option<f64> {
+        let seconds = self.phase_s.train.filter(|seconds| *seconds > 0.0)?;
+        Some(self.own_tokens() as f64 / seconds)
+    }
+
+    /// Returns the note of a run whose step time never settled.
+    pub fn unsettled(&self) -> Option<String> {
+        let overall = self.overall_tok_s().filter(|_| self.never_settled())?;
+        Some(format!(
+            "{UNSETTLED}the step time never settled; the speed is the median of the later half of the steps, and all \
+             training steps make {} tok/s",
+            short(overall)
+        ))
+    }
+
     /// Returns which losses of a finished run are above that of a uniform guess, in a sentence; `None` if
     /// none is.
     pub fn worse_than_guessing(&self) -> Option<String> {

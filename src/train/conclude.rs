@@ -14,6 +14,8 @@ use std::time::Duration;
 pub struct Ended {
     /// Its folder, still locked, where rank 0 is in this process.
     pub folder: Option<RunFolder>,
+    /// True for the resume of a run whose steps were all trained: nothing of it was changed.
+    pub was_finished: bool,
     /// `Ok` if every step is trained and saved. Otherwise the error: exit code 75 when the run was stopped
     /// after a save, 74 when its last state could not be saved, 1 when it failed or diverged.
     pub outcome: Result<()>,
@@ -52,11 +54,11 @@ pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<End
                 step - 1,
                 folder.path().display()
             ));
-            Ok(Ended { folder: Some(folder), outcome: Err(error) })
+            Ok(Ended { folder: Some(folder), was_finished: false, outcome: Err(error) })
         }
         // The error of the run matters more than one of writing the summary.
         Err(e) => match recorder.finish(failure(&e), Some(e.message().to_string())) {
-            Ok((folder, _)) => Ok(Ended { folder: Some(folder), outcome: Err(e) }),
+            Ok((folder, _)) => Ok(Ended { folder: Some(folder), was_finished: false, outcome: Err(e) }),
             Err(_) => Err(e),
         },
     }
@@ -93,7 +95,7 @@ fn conclude_trained(recorder: Recorder, finished: bool) -> Result<Ended> {
         (None, None) => (Status::Ok, None, Ok(())),
     };
     match (recorder.finish(status, reason), outcome) {
-        (Ok((folder, _)), outcome) => Ok(Ended { folder: Some(folder), outcome }),
+        (Ok((folder, _)), outcome) => Ok(Ended { folder: Some(folder), was_finished: false, outcome }),
         // Why the run ended matters more than an error of writing so.
         (Err(_), Err(e)) if e.kind() == ErrorKind::Unsaved => Err(e),
         (Err(e), _) => Err(e),

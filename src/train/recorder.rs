@@ -54,6 +54,8 @@ pub struct Recorder {
     busy: Vec<f64>,
     /// The last step with a row.
     step: u64,
+    /// The step that this process began at, and the tokens trained on until then.
+    began: (u64, u64),
     /// The step of the newest checkpoint; 0 without one.
     saved_step: u64,
     /// The end of the last save, failed or not; the start of this process before the first.
@@ -82,6 +84,8 @@ pub struct RecorderInputs {
     pub progress: Progress,
     /// The step to continue from.
     pub from_step: u64,
+    /// Tokens trained on until then; a fork may have had another batch.
+    pub from_tokens: u64,
     /// True if the folder has the rows of the earlier steps.
     pub resumed: bool,
     /// What the checkpoint to resume knows of the row files; `None` where there is none, or one of another
@@ -107,6 +111,7 @@ impl Recorder {
             mut summary,
             progress,
             from_step,
+            from_tokens,
             resumed,
             saved_rows,
             planned_bytes,
@@ -138,7 +143,7 @@ impl Recorder {
         summary.status = Status::Running;
         summary.reason = None;
         summary.steps = from_step;
-        summary.tokens_seen = from_step * plan.batch.tokens_per_step() as u64;
+        summary.tokens_seen = from_tokens;
         folder.write_summary(&summary)?;
         let wall_before = cut.last.map_or(0.0, |row| row.wall_s);
         let mut recorder = Self {
@@ -160,6 +165,7 @@ impl Recorder {
             gauges: None,
             busy: Vec::new(),
             step: from_step,
+            began: (from_step, from_tokens),
             saved_step: from_step,
             last_save: Instant::now(),
             last_summary: Instant::now(),
@@ -246,6 +252,12 @@ impl Recorder {
         self.folder.path()
     }
 
+    /// Returns the tokens trained on after a step.
+    fn tokens_at(&self, step: u64) -> u64 {
+        let (from_step, from_tokens) = self.began;
+        from_tokens + (step - from_step) * self.plan.batch.tokens_per_step() as u64
+    }
+
     /// Records that a step was trained in `took`.
     pub(super) fn trained(&mut self, report: &StepReport, took: Duration) -> Result<()> {
         self.steps_here += 1;
@@ -294,7 +306,7 @@ impl Recorder {
     pub(super) fn row(&mut self, report: &StepReport, val_loss: Option<f64>) -> Result<()> {
         let row = MetricsRow {
             step: report.step,
-            tokens_seen: report.step * self.plan.batch.tokens_per_step() as u64,
+            tokens_seen: self.tokens_at(report.step),
             loss: report.loss,
             val_loss: val_loss.map(|loss| loss as f32),
             lr: report.lr,

@@ -4,7 +4,7 @@ use super::context::RunContext;
 use super::gauges::engine_name;
 use super::request::Origin;
 use crate::checkpoint::{self, Loaded};
-use crate::data::Dataset;
+use crate::data::{Dataset, FileStamp};
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -13,7 +13,8 @@ use crate::plan::Plan;
 use crate::policy::Recompute;
 
 use crate::recipe::{self, Class, Recipe};
-use crate::results::folder::{ALGORITHMS, CHECKPOINT, RESOLVED, read_summary};
+use crate::results::folder::{ALGORITHMS, CHECKPOINT, RECIPE, RESOLVED, read_summary};
+use crate::results::summary::{CorpusFile, ForkedFrom};
 use crate::results::{RunFolder, find};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -25,14 +26,23 @@ pub(super) struct Start {
     pub loaded: Option<Loaded>,
     /// Warnings: damaged checkpoints, another processor.
     pub warnings: Vec<String>,
-    /// Execution keys whose values have changed; of a fork, measuring keys.
+    /// What has changed: execution keys; of a fork, training and measuring keys and the corpus.
     pub changes: Vec<String>,
+    /// The run that a fork begins with.
+    pub forked_from: Option<ForkedFrom>,
+    /// What a fork has from there, and would not have if it had begun at step 0.
+    pub kept: Vec<String>,
 }
 
 impl Start {
     /// Returns the number of steps done before this process.
     pub fn step(&self) -> u64 {
         self.loaded.as_ref().map_or(0, |loaded| loaded.meta().step)
+    }
+
+    /// Returns the number of tokens trained on before this process.
+    pub fn tokens(&self) -> u64 {
+        self.loaded.as_ref().map_or(0, |loaded| loaded.meta().tokens_seen)
     }
 
     /// Returns a warning if the table of matrix-product algorithms is not that of the checkpoint.
@@ -62,6 +72,7 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
         Origin::Resume(run) => {
             start.loaded = checkpoint::newest(&run.join(CHECKPOINT))?;
             // Without a checkpoint, the recipe of the run's folder still applies.
+            let summary = read_summary(run)?;
             let (before, corpus_hash) = match &start.loaded {
                 Some(loaded) => {
                     check_tokenizer(loaded, dataset)?;
@@ -71,12 +82,13 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
                     let written = run.join(RESOLVED);
                     (
                         crate::recipe::load(&written, &[], std::iter::empty(), &Machine::none())?,
-                        read_summary(run)?.corpus_hash,
+                        summary.corpus_hash.clone(),
                     )
                 }
             };
             let place = start.loaded.as_ref().map_or(run.as_path(), Loaded::path);
-            start.changes = changes(&before, corpus_hash.as_deref(), recipe, dataset, place)?;
+            let other = corpus_hash.and_then(|hash| other_corpus(&hash, &summary.corpus_files, dataset));
+            start.changes = changes(&before, other, recipe, place)?;
         }
         Origin::Fork(run) => {
             let loaded = checkpoint::newest(&run.join(CHECKPOINT))?
@@ -84,8 +96,16 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
             check_fork(&loaded, plan, programs)?;
             // A recipe that no longer loads does not keep a fork from training.
             if let Ok(before) = recipe_of(&loaded) {
-                start.changes = measured_otherwise(&before, recipe);
+                start.changes = changed_by_fork(&before, recipe);
+                start.kept = kept_by_fork(run, &before, recipe);
             }
+            let parent = read_summary(run)?;
+            start.changes.extend(other_corpus(&loaded.meta().corpus_hash, &parent.corpus_files, dataset));
+            start.forked_from = Some(ForkedFrom {
+                run: parent.run,
+                step: loaded.meta().step,
+                tokens_seen: loaded.meta().tokens_seen,
+            });
             start.loaded = Some(loaded);
         }
     }
@@ -96,16 +116,86 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
     Ok(start)
 }
 
-/// Returns what a fork measures otherwise than the run it comes from.
-fn measured_otherwise(before: &Recipe, recipe: &Recipe) -> Vec<String> {
-    let changes = recipe::measuring_changes(before.values(), recipe.values()).into_iter();
+/// Returns what a fork trains and measures otherwise than the run it comes from.
+fn changed_by_fork(before: &Recipe, recipe: &Recipe) -> Vec<String> {
     let text = |change: recipe::Change| {
-        format!(
-            "{} = {} (was {}): validation losses of both runs do not compare",
-            change.key, change.new, change.old
-        )
+        let text = format!("{} = {} (was {})", change.key, change.new, change.old);
+        match change.class {
+            Class::Training => Some(text),
+            Class::Measuring => Some(format!("{text}: validation losses of both runs do not compare")),
+            Class::Execution | Class::Bookkeeping => None,
+        }
     };
-    changes.map(text).collect()
+    recipe::diff(before.values(), recipe.values()).into_iter().filter_map(text).collect()
+}
+
+/// Returns the training keys of a fork that another value would follow for if the run had begun at step 0: a
+/// warm-up that is a share of the steps, for example, is that of the run it comes from.
+fn kept_by_fork(run: &Path, before: &Recipe, recipe: &Recipe) -> Vec<String> {
+    let changed = recipe::diff(before.values(), recipe.values()).into_iter();
+    let settings: Vec<String> = changed
+        .filter(|change| change.class == Class::Training && change.new != recipe::UNSET)
+        .map(|change| format!("{}={}", change.key, change.new))
+        .collect();
+    // The copy has what was set, so that what follows from it follows anew. Copies of earlier versions do not
+    // load, and tell nothing.
+    let copy = recipe::load(&run.join(RECIPE), &settings, std::iter::empty(), &Machine::none());
+    let Ok(anew) = copy else { return Vec::new() };
+    let differing = recipe::diff(anew.values(), recipe.values()).into_iter();
+    let follows =
+        |change: &recipe::Change| change.class == Class::Training && anew.locate(change.key).is_none();
+    differing
+        .filter(follows)
+        .map(|change| {
+            format!(
+                "{} = {} is kept from the run it comes from; a run of this recipe from step 0 has {}",
+                change.key, change.new, change.old
+            )
+        })
+        .collect()
+}
+
+/// Files of a corpus that a summary names, and those of them that a message names.
+const MAX_FILES: usize = 100;
+const NAMED_FILES: usize = 3;
+
+/// Returns the files of a corpus for a summary; none where they are many.
+pub(super) fn corpus_files(dataset: &Dataset) -> Vec<CorpusFile> {
+    let file = |file: &FileStamp| CorpusFile {
+        path: file.path.display().to_string(),
+        bytes: file.bytes,
+        modified: file.modified,
+    };
+    let few = dataset.files.len() <= MAX_FILES;
+    dataset.files.iter().filter(|_| few).map(file).collect()
+}
+
+/// Returns that the corpus is not the one with this hash, and which of its files were written to since.
+fn other_corpus(before: &str, files: &[CorpusFile], dataset: &Dataset) -> Option<String> {
+    if before == dataset.hash {
+        return None;
+    }
+    let short = |hash: &str| hash.get(..8).unwrap_or(hash).to_owned();
+    let mut text = format!("the corpus has hash {} (was {})", short(&dataset.hash), short(before));
+    let now = corpus_files(dataset);
+    let mut differing = Vec::new();
+    for file in &now {
+        match files.iter().find(|before| before.path == file.path) {
+            Some(before) if before == file => {}
+            Some(before) => differing.push(format!("{} has {file}; it had {before}", file.path)),
+            None => differing.push(format!("{} was not part of it", file.path)),
+        }
+    }
+    let gone = files.iter().filter(|before| now.iter().all(|file| file.path != before.path));
+    differing.extend(gone.map(|file| format!("{} is no longer part of it", file.path)));
+    // Nothing is known of the files of a run of an earlier version, or of many.
+    if !files.is_empty() && !now.is_empty() {
+        let more = differing.len().saturating_sub(NAMED_FILES);
+        differing.truncate(NAMED_FILES);
+        differing.extend((more > 0).then(|| format!("and {more} more files differ")));
+        text.extend(differing.iter().map(|file| format!("\n    {file}")));
+    }
+    Some(text)
 }
 
 /// Returns the newest unfinished run of a recipe, by its hash and measuring keys. It is an error if another
@@ -144,13 +234,12 @@ pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
     recipe::load_str(name, &loaded.meta().resolved_recipe_toml, &[], std::iter::empty(), &Machine::none())
 }
 
-/// Compares the original recipe and corpus with the current ones. Training keys and the corpus must be the
+/// Compares the original recipe with the current one; `other_corpus` says that the corpus is not the same. Training keys and the corpus must be the
 /// same; execution keys may change, and are returned.
 fn changes(
     before: &Recipe,
-    corpus_hash: Option<&str>,
+    other_corpus: Option<String>,
     recipe: &Recipe,
-    dataset: &Dataset,
     place: &Path,
 ) -> Result<Vec<String>> {
     let mut changes = Vec::new();
@@ -163,9 +252,7 @@ fn changes(
             Class::Bookkeeping => {}
         }
     }
-    if let Some(hash) = corpus_hash.filter(|&hash| hash != dataset.hash) {
-        refused.push(format!("the corpus has hash {} (was {hash})", dataset.hash));
-    }
+    refused.extend(other_corpus);
     if refused.is_empty() {
         return Ok(changes);
     }

@@ -6,7 +6,7 @@ use super::gauges::{engine_name, provenance};
 use super::generate::prompt;
 use super::recorder::{Recorder, RecorderInputs};
 use super::request::{Origin, Request};
-use super::resume::{Start, start, unfinished};
+use super::resume::{Start, corpus_files, start, unfinished};
 use super::train_ranks::{announce_finished, train_ranks};
 use super::verified::TOKENIZER;
 use crate::checkpoint::{END_TOKEN_ID, Meta};
@@ -25,7 +25,7 @@ use crate::policy::{DeviceChoice, Resume};
 use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
 use crate::recipe::Recipe;
 use crate::results::atomic;
-use crate::results::folder::{ALGORITHMS, overwrite_running};
+use crate::results::folder::{ALGORITHMS, PLOTS, overwrite_running};
 use crate::results::progress::{Mode, Progress};
 use crate::results::provenance::Environment;
 use crate::results::summary::HeldOutPart;
@@ -107,7 +107,8 @@ impl Run {
             true => self.train_with_rank_zero(context, ranks, guard),
             false => {
                 fault::check(context.plan.batch.world_size, 0, context.plan.steps as u64)?;
-                Ok(Ended { folder: None, outcome: follower_outcome(train_ranks(ranks, &context, None)?) })
+                let outcome = follower_outcome(train_ranks(ranks, &context, None)?);
+                Ok(Ended { folder: None, was_finished: false, outcome })
             }
         }
     }
@@ -133,10 +134,18 @@ impl Run {
         let (folder, summary) = match resumed {
             Some(folder) => {
                 let summary = folder.summary()?;
-                if summary.status == Status::Ok && from_step == steps {
-                    note_finished(&mut progress, folder.path(), steps);
+                // Not by its checkpoint: a cell of a sweep keeps none, and one may be deleted for its space.
+                if summary.is_finished() {
+                    let forks = start.loaded.is_some();
+                    note_finished(
+                        &mut progress,
+                        folder.path(),
+                        steps,
+                        forks,
+                        context.recipe.values().metrics.plots,
+                    );
                     announce_finished(ranks, &context, folder.path())?;
-                    return Ok(Ended { folder: Some(folder), outcome: Ok(()) });
+                    return Ok(Ended { folder: Some(folder), was_finished: true, outcome: Ok(()) });
                 }
                 // `resolved.toml` has the ranks that were `"auto"` as a number: where nothing was changed,
                 // the hash stays that of the recipe as written.
@@ -165,6 +174,7 @@ impl Run {
             folder,
             summary,
             from_step,
+            from_tokens: start.tokens(),
             resumed: is_resumed,
             saved_rows: start.loaded.as_ref().filter(|_| is_resumed).map(|loaded| loaded.meta().rows.clone()),
         })?;
@@ -200,12 +210,21 @@ fn new_progress(mode: Mode, plan: &Plan) -> Progress {
     Progress::new(mode, plan.steps as u64, plan.corpus.floor).with_val_part(held_out_part(plan))
 }
 
-fn note_finished(progress: &mut Progress, folder: &Path, steps: u64) {
-    progress.note(&format!(
-        "{} is finished: all {steps} steps are trained. `xrun resume RUN --fork training.steps=N` trains further, in a \
-         new run",
-        folder.display()
-    ));
+/// Says that nothing is left to train, and what can be done with the run: it can be forked where it has a
+/// checkpoint, and pictures that are gone are drawn again where its recipe draws any.
+fn note_finished(progress: &mut Progress, folder: &Path, steps: u64, has_checkpoint: bool, draws: bool) {
+    let mut text = format!("{} is finished: all {steps} steps are trained. ", folder.display());
+    text += match has_checkpoint {
+        true => "`xrun resume RUN --fork training.steps=N` trains further, in a new run",
+        false => "It has no checkpoint to go on from; `xrun RUN` trains its recipe again, in a new run",
+    };
+    if !folder.join(PLOTS).is_dir() {
+        text += match draws {
+            true => ". Its pictures are drawn again",
+            false => ". `xrun resume RUN metrics.plots=true` draws its pictures",
+        };
+    }
+    progress.note(&text);
 }
 
 /// Creates the folder of a new run, with a copy of the recipe.
@@ -238,11 +257,20 @@ fn log_start(
 ) -> Result<()> {
     let (plan, dataset) = (&context.plan, &context.dataset);
     recorder.note(&format!("{}: {}", plan.name, dataset.description))?;
+    for remark in plan.model.remarks() {
+        recorder.note(&remark)?;
+    }
     for warning in dataset.warnings.iter().chain(&start.warnings) {
         recorder.warn(warning)?;
     }
     for change in &start.changes {
         recorder.note(&format!("changed: {change}"))?;
+    }
+    for kept in &start.kept {
+        recorder.note(kept)?;
+    }
+    if let Some(fork) = &start.forked_from {
+        recorder.note(&format!("fork of {} at step {}", fork.run, fork.step))?;
     }
     if let Some(loaded) = &start.loaded {
         recorder.note(&format!("resuming from step {} ({})", start.step(), loaded.path().display()))?;
@@ -326,6 +354,7 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
     summary.parameters = Some(programs.state.parameter_count() as u64);
     summary.parameters_core = Some(programs.state.core_parameter_count() as u64);
     summary.corpus_hash = Some(dataset.hash.clone());
+    summary.corpus_files = corpus_files(dataset);
     summary.floor = dataset.floor;
     summary.val_part = held_out_part(plan);
     summary.uniform_loss = Some((plan.model.vocab_size as f64).ln());
@@ -333,6 +362,10 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
     summary.predicted_step_ms = gpu.and_then(|gpu| predicted_step_ms(plan, programs, &gpu.name));
     summary.memory.planned_bytes = Some(peak_bytes(plan, programs) as u64);
     summary.memory.baseline_rss_bytes = memory::rss_bytes();
+    if let Some(fork) = &start.forked_from {
+        summary.forked_from = Some(fork.clone());
+    }
+    summary.notes.extend(start.kept.iter().cloned());
     let changed = |change: &String| format!("after step {} with {change}", start.step());
     summary.notes.extend(start.changes.iter().map(changed));
     let exchanges = plan.batch.world_size == 1 || plan.execution.communicate;

@@ -9,7 +9,7 @@ use crate::recipe::{Class, KEYS, SECTIONS, find_path};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Facts besides keys and sections of recipes in which rows may differ.
-const ASPECTS: [&str; 4] = ["device", "build", "corpus", "training"];
+const ASPECTS: [&str; 5] = ["device", "build", "corpus", "fork", "training"];
 
 /// Facts that must be equal in all rows of a table.
 #[derive(Clone, Debug)]
@@ -51,6 +51,8 @@ pub fn of_run(run: &KeptRun) -> Row {
     facts.insert("build".to_owned(), provenance::distinct(profiles));
     let corpus = run.summary.corpus_hash.as_deref().unwrap_or("unknown");
     facts.insert("corpus".to_owned(), corpus.get(..8).unwrap_or(corpus).to_owned());
+    // Its warm-up, its data and its tokens are of two runs: no setting of one of them is it.
+    facts.insert("fork".to_owned(), run.fork.clone().unwrap_or_else(|| "none".to_owned()));
     Row { facts, complete: true }
 }
 

@@ -43,6 +43,8 @@ pub struct KeptRun {
     pub environments: Vec<Environment>,
     /// Values of the resolved recipe by `section.key`; unset ones are absent.
     pub recipe_values: BTreeMap<String, String>,
+    /// Where it begins, if it is a fork: `of RUN at step N`.
+    pub fork: Option<String>,
 }
 
 impl Source {
@@ -125,6 +127,7 @@ impl KeptRun {
             summary: read_summary(folder).map_err(read)?,
             environments: environments(folder).map_err(read)?,
             recipe_values: recipe_values(folder).map_err(read)?,
+            fork: files.fork(),
         })
     }
 

@@ -152,17 +152,22 @@ fn footnotes(runs: &[KeptRun], scene: &PageContext<'_>) -> String {
     provenance::line(scene, &runs.iter().collect::<Vec<_>>(), &[], &folders)
 }
 
-/// Returns a remark on a run that did not end as `ok`, did not have its GPU to itself, or learned nothing.
+/// Returns a remark on a run that did not end as `ok`, began in another, did not have its GPU to itself, never
+/// reached a steady speed, or learned nothing.
 pub fn remark(run: &KeptRun) -> Option<String> {
     let mut remarks = Vec::new();
     if run.summary.status != Status::Ok {
-        remarks.push(run.summary.status.as_str());
+        remarks.push(run.summary.status.as_str().to_owned());
     }
+    remarks.extend(run.fork.as_ref().map(|fork| format!("fork {fork}")));
     if run.summary.gpu.as_ref().is_some_and(|gpu| gpu.contended == Some(true)) {
-        remarks.push("contended");
+        remarks.push("contended".to_owned());
+    }
+    if run.summary.never_settled() {
+        remarks.push("speed never settled".to_owned());
     }
     if run.summary.worse_than_guessing().is_some() {
-        remarks.push("worse than guessing");
+        remarks.push("worse than guessing".to_owned());
     }
     (!remarks.is_empty()).then(|| remarks.join(", "))
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::results::rows::RowWriter;
-use crate::results::summary::Status;
+use crate::results::summary::{ForkedFrom, Status};
 
 /// Noise in [-1, 1], the same every time.
 fn noise(i: u64) -> f64 {
@@ -42,6 +42,26 @@ fn timing(step: u64) -> TimingRow {
     }
 }
 
+/// Nothing of a picture is left to the steps of the run that the fork comes from.
+#[test]
+fn the_pictures_of_a_fork_begin_where_it_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows: Vec<MetricsRow> = (1501..=1510).map(|step| metrics(step, 1510)).collect();
+    let times: Vec<TimingRow> = (1501..=1510).map(timing).collect();
+    draw(dir.path(), None, &rows, &times);
+    let mut summary = read_summary(dir.path()).unwrap();
+    summary.forked_from = Some(ForkedFrom { run: "parent".to_owned(), step: 1500, tokens_seen: 1500 * 2048 });
+    assert_eq!(
+        described(&summary),
+        "20261121T073400Z-1f2e3d4c  ·  20.5k tokens  ·  fork of parent at step 1500"
+    );
+    for figure in [loss(&summary, &rows), throughput(&summary, &times), schedule(&summary, &rows)] {
+        let figure = figure.unwrap();
+        assert_eq!(figure.x, (1500.0, 1510.0), "{}", figure.title);
+        assert!(figure.subtitle.contains("fork of parent at step 1500"), "{}", figure.subtitle);
+    }
+}
+
 /// Writes the files of a run and its pictures; returns the paths of the latter.
 fn draw(run: &Path, floor: Option<f64>, metrics: &[MetricsRow], timing: &[TimingRow]) -> Vec<PathBuf> {
     std::fs::create_dir_all(run).unwrap();
@@ -59,7 +79,7 @@ fn draw(run: &Path, floor: Option<f64>, metrics: &[MetricsRow], timing: &[Timing
         let mut writer = RowWriter::create(&run.join(TIMING)).unwrap();
         timing.iter().for_each(|row| writer.append(row).unwrap());
     }
-    render(run).unwrap()
+    render(run, Pictures::All).unwrap()
 }
 
 fn quickstart(steps: u64) -> (Vec<MetricsRow>, Vec<TimingRow>) {

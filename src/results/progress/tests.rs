@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::results::rows::{Phase, TimingRow};
-use crate::results::summary::{Gpu, LossAt, Losses, Status, TrainingLosses};
+use crate::results::summary::{ForkedFrom, Gpu, LossAt, Losses, Status, TrainingLosses};
 use indicatif::ProgressDrawTarget;
 use serde_json::json;
 use std::sync::{Arc, Mutex};
@@ -111,6 +111,45 @@ fn a_contended_run_says_so_where_its_speed_stands() {
     assert_eq!(lines.next(), Some("contended: another process computed on the GPU"));
     contended.gpu = Some(Gpu { contended: Some(false), ..Gpu::default() });
     assert!(!result(&contended).contains("contended"));
+}
+
+/// The median of the later half is no speed of the run where the steps became slower and slower.
+#[test]
+fn a_speed_that_never_settled_says_so_where_it_stands() {
+    let mut unsettled = summary();
+    let ms = |step: u64| 50.0 + 5.0 * step as f64;
+    let timing = |step: u64| TimingRow {
+        tok_s: Some(1e6 / ms(step)),
+        ..TimingRow::timed(step, Phase::Train, step as f64, ms(step))
+    };
+    let metrics: Vec<MetricsRow> = (1..=100).map(|step| row(step, None)).collect();
+    let timing: Vec<TimingRow> = (1..=100).map(timing).collect();
+    unsettled.measure(&metrics, &timing, 0);
+    // 100 000 tokens in the sum of 55, 60, … 550 ms.
+    let overall = "3.31k";
+    let text = result(&unsettled);
+    let median = short(unsettled.tok_s.unwrap());
+    let speed = format!(", {median} tok/s while training (never settled: {overall} over all steps)");
+    assert!(text.contains(&speed), "{text}");
+    let note = unsettled.unsettled().unwrap();
+    assert!(note.starts_with("unsettled: ") && note.contains(&format!("make {overall} tok/s")), "{note}");
+    let settled: Vec<TimingRow> =
+        timing.iter().map(|row| TimingRow { step_ms: 100.0, tok_s: Some(1e4), ..row.clone() }).collect();
+    unsettled.measure(&metrics, &settled, 0);
+    assert!(!result(&unsettled).contains("settled"));
+    assert_eq!(unsettled.unsettled(), None);
+}
+
+/// Tokens and time are of the same steps.
+#[test]
+fn a_fork_states_its_own_tokens_and_where_it_begins() {
+    let mut fork = summary();
+    fork.forked_from =
+        Some(ForkedFrom { run: "20260102T030405Z-0123abcd".to_owned(), step: 30, tokens_seen: 20_000 });
+    let text = result(&fork);
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("ok: 40 of 40 steps, 10 of them since the fork, 20k tokens in 1m01s"));
+    assert_eq!(lines.next(), Some("fork of 20260102T030405Z-0123abcd at step 30, after 20k tokens"));
 }
 
 #[test]

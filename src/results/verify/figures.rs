@@ -27,6 +27,7 @@ const TOLERANCE: f64 = 1e-12;
 /// Returns what does not agree.
 pub fn differences(run: &RunFiles) -> Vec<String> {
     let mut found = planned(run);
+    found.extend(forked(run));
     found.extend(contention(&run.summary));
     if run.summary.status != Status::Ok && is_blank(run) {
         // It ended, or was killed, before it could write more than its beginning.
@@ -121,6 +122,18 @@ fn planned(run: &RunFiles) -> Vec<String> {
             .push(format!("{SUMMARY} has status = ok, and {METRICS} ends at step {last} of {steps_planned}"));
     }
     found
+}
+
+/// Checks that a fork's rows go on where its summary says that it began.
+fn forked(run: &RunFiles) -> Option<String> {
+    let (fork, first) = (run.summary.forked_from.as_ref()?, run.metrics.first()?);
+    let follows = fork.step.checked_add(1) == Some(first.step) && fork.tokens_seen < first.tokens_seen;
+    (!follows).then(|| {
+        format!(
+            "{SUMMARY} has forked_from.step = {} after {} tokens, and {METRICS} begins with step {} after {}",
+            fork.step, fork.tokens_seen, first.step, first.tokens_seen
+        )
+    })
 }
 
 /// Checks that a summary says of its GPU in every place that it was contended, or in none.

@@ -31,6 +31,16 @@ pub struct RunFiles {
 }
 
 impl RunFiles {
+    /// Returns where the run begins, if it is a fork: `of RUN at step N`. Versions that did not record it are
+    /// told by their first row.
+    pub fn fork(&self) -> Option<String> {
+        let before = self.metrics.first().map_or(0, |row| row.step.saturating_sub(1));
+        match &self.summary.forked_from {
+            Some(fork) => Some(format!("of {} at step {}", fork.run, fork.step)),
+            None => (before > 0).then(|| format!("of a run not recorded at step {before}")),
+        }
+    }
+
     /// Reads the files of a run folder, kept or not.
     ///
     /// # Errors

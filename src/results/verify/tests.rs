@@ -116,6 +116,27 @@ fn halved_step_times_do_not_fit_the_wall_time() {
 }
 
 #[test]
+fn a_fork_begins_where_its_summary_says() {
+    use crate::results::summary::ForkedFrom;
+    let mut files = RunFiles::read(&kept().join(RUN)).unwrap();
+    assert_eq!(files.fork(), None);
+    let fork = |step, tokens_seen| Some(ForkedFrom { run: "parent".to_owned(), step, tokens_seen });
+    files.summary.forked_from = fork(100, 204_800);
+    let found = differences(&files);
+    assert!(
+        found[0].contains("forked_from.step = 100 after 204800 tokens, and metrics.csv begins with step 1")
+    );
+    files.metrics.drain(..100);
+    files.timing.retain(|row| row.step > 100);
+    assert_eq!(files.fork().as_deref(), Some("of parent at step 100"));
+    assert!(differences(&files).iter().all(|found| !found.contains("forked_from")));
+    files.summary.forked_from = fork(100, 1 << 40);
+    assert!(differences(&files)[0].contains("forked_from"));
+    files.summary.forked_from = None;
+    assert_eq!(files.fork().as_deref(), Some("of a run not recorded at step 100"));
+}
+
+#[test]
 fn contention_is_said_everywhere_or_nowhere() {
     let run = crate::results::find::runs(&kept()).unwrap();
     let on_gpu = |run: &&PathBuf| {

@@ -3,6 +3,7 @@
 use super::Recorder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::results::folder::{METRICS, TIMING, overwrite_running};
+use crate::results::summary::UNSETTLED;
 use crate::results::{MetricsRow, RunFolder, Status, Summary, TimingRow, memory, rows};
 
 impl Recorder {
@@ -69,6 +70,13 @@ impl Recorder {
                 }
             }
             self.summary.gpu = Some(gpu);
+        }
+        // A resumed run may have settled since.
+        self.summary.notes.retain(|note| !note.starts_with(UNSETTLED));
+        if let Some(unsettled) = self.summary.unsettled() {
+            let logged = self.folder.log(&format!("warning: {unsettled}"));
+            self.summary.notes.push(unsettled);
+            self.or_stop(logged)?;
         }
         if let Some(worse) = self.summary.worse_than_guessing() {
             let logged = self.folder.log(&format!("warning: {worse}"));

@@ -56,7 +56,7 @@ impl Recorder {
         let synced = self.metrics.sync().and_then(|()| self.timing.sync());
         synced.map_err(|e| e.context(format_args!("checkpoint of step {} not saved", rank.done())))?;
         self.meta.step = rank.done();
-        self.meta.tokens_seen = rank.done() * self.plan.batch.tokens_per_step() as u64;
+        self.meta.tokens_seen = self.tokens_at(rank.done());
         self.meta.rows = [(METRICS, self.metrics.content()), (TIMING, self.timing.content())]
             .map(|(file, SavedRows { bytes, blake3 })| (file.to_owned(), FileRecord { bytes, blake3 }))
             .into();

@@ -60,6 +60,65 @@ fn a_run_can_be_run_again_from_its_folder() {
     place.xrun(&["plan", "--seed", "x", "latest"]).ended(2).says(&["training.seed cannot be \"x\""]);
 }
 
+/// What a list has to tell beside figures: what is inherited from a run, losses that do not compare, and runs
+/// that learned nothing or whose speed is not one speed.
+#[test]
+fn the_list_of_runs_hides_nothing_that_its_figures_depend_on() {
+    let place = Place::new();
+    place
+        .xrun(&["tiny.toml", "-q", "generation.samples=0", "optimizer.lr=1e-2", "training.steps=4"])
+        .succeeds();
+    let first = place.run();
+    place.xrun(&["latest", "-q", "training.steps=6"]).succeeds();
+    let second = place.runs().into_iter().find(|run| run.path != first.path).unwrap();
+    let list = |arguments: &[&str]| place.xrun(&[&["runs"], arguments].concat()).succeeds();
+    let listed = list(&[]).stdout;
+    let lines: Vec<&str> = listed.lines().collect();
+    assert!(lines[1].ends_with(" optimizer.lr=0.01 generation.samples=0 training.steps=6"), "{listed}");
+    assert!(lines[2].ends_with(" generation.samples=0 optimizer.lr=1e-2 training.steps=4"), "{listed}");
+    // Of one corpus, losses compare.
+    let best = list(&["--best", "5"]);
+    assert!(!best.stdout.contains(" TEXT ") && best.stderr.is_empty(), "{}{}", best.stdout, best.stderr);
+    place.xrun(&["tiny.toml", "-q", "generation.samples=0", "training.steps=4", "data.seed=7"]).succeeds();
+    for order in [&["--best", "5"][..], &["--sort", "loss"], &["--sort", "val-loss"]] {
+        let best = list(order).says(&["losses on 2 texts, which do not compare"]);
+        assert!(best.stdout.lines().next().unwrap().contains(" TEXT "), "{}", best.stdout);
+        let text = first.summary().corpus_hash.unwrap()[..8].to_owned() + " 2/5";
+        assert_eq!(best.stdout.matches(&text).count(), 2, "{}", best.stdout);
+    }
+    assert!(list(&["--sort", "steps"]).stderr.is_empty());
+    // Marks are of what a summary says.
+    let mark = |run: &Run, change: &dyn Fn(&mut Value)| {
+        let mut summary = run.json("summary.json");
+        change(&mut summary);
+        std::fs::write(run.path.join("summary.json"), summary.to_string()).unwrap();
+    };
+    place.runs().iter().for_each(|run| mark(run, &|summary| summary["uniform_loss"] = 100.into()));
+    mark(&first, &|summary| summary["uniform_loss"] = 0.5.into());
+    mark(&second, &|summary| summary["steady_state"]["settled"] = false.into());
+    let listed = list(&[]).stdout;
+    let marked = |run: &Run, mark: &str| {
+        let hash = run.path.file_name().unwrap().to_str().unwrap().split('-').nth(1).unwrap().to_owned();
+        let line = listed.lines().find(|line| line.starts_with(&hash)).unwrap();
+        assert!(line.contains(mark), "{listed}");
+    };
+    assert!(listed.lines().next().unwrap().contains(" REMARKS "), "{listed}");
+    marked(&first, " worse than guessing ");
+    marked(&second, " speed never settled ");
+    assert_eq!(listed.matches("worse than guessing").count(), 1, "{listed}");
+}
+
+/// What `xrun plan` remarks on a model, the run says before its first step.
+#[test]
+fn a_run_says_what_the_plan_remarks_on_its_model() {
+    let place = Place::new();
+    let wide = ["tiny.toml", "model.head_dim=32", "training.steps=2"];
+    let remark = "2 heads of 32 elements attend to 64 elements, and the stream has 32";
+    let done = place.xrun(&wide).succeeds().says(&[remark]);
+    assert!(done.stderr.find(remark) < done.stderr.find("step 1/2"), "{}", done.stderr);
+    assert!(place.run().text("log").contains(remark));
+}
+
 #[test]
 fn runs_are_listed_sorted_and_filtered() {
     let place = Place::new();

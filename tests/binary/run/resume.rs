@@ -1,8 +1,10 @@
 //! What may be resumed, as what: the same run, a run with other execution, a fork, or nothing.
 
 use crate::place::{Place, STEPS, UNINTERRUPTED};
+use serde_json::json;
 use std::path::Path;
 use xrun::checkpoint::{Meta, Snapshot, Store, TensorView};
+use xrun::format::short;
 use xrun::machine::Machine;
 use xrun::recipe;
 use xrun::results::rows::{MetricsRow, read};
@@ -50,6 +52,66 @@ fn a_fork_is_a_run_of_its_own() {
     let original: Vec<MetricsRow> = read(&UNINTERRUPTED.run().path.join("metrics.csv")).unwrap();
     assert_eq!(rows[0].loss, original[10].loss);
     assert_ne!(rows[5].loss, original[15].loss);
+}
+
+/// A longer fork is no longer run: where it begins, what it has from there, and what it trained by itself are
+/// told wherever its figures stand.
+#[test]
+fn a_fork_is_marked_wherever_it_is_shown() {
+    let place = Place::new();
+    let settings = ["tiny.toml", "training.steps=10", "lr_scheduler.warmup_ratio=0.2", "metrics.warmup=0"];
+    place.xrun(&settings).succeeds();
+    let parent = place.run();
+    let name = parent.path.file_name().unwrap().to_str().unwrap().to_owned();
+    let done =
+        place.xrun(&["resume", parent.name(), "--fork", "training.steps=30", "training.local_batch_size=2"]);
+    let warmup = "lr_scheduler.warmup_steps = 2 is kept from the run it comes from; a run of this recipe from step 0 has 6";
+    let changed = "changed: training.steps = 30 (was 10)";
+    let done = done.succeeds().says(&[warmup, changed, &format!("fork of {name} at step 10")]);
+    // Ten steps of 4 · 32 tokens before, and twenty of 2 · 32 since.
+    let result = format!("ok: 30 of 30 steps, 20 of them since the fork, {} tokens in", short(1280.0));
+    assert!(done.stdout.starts_with(&result), "{}", done.stdout);
+    let origin = format!("fork of {name} at step 10, after {} tokens", short(1280.0));
+    assert!(done.stdout.contains(&origin), "{}", done.stdout);
+    assert!(done.stdout.contains("(mean of the last 2 steps)"), "a tenth of its own: {}", done.stdout);
+    let fork = place.runs().into_iter().find(|run| run.path != parent.path).unwrap();
+    let json = fork.json("summary.json");
+    assert_eq!(json["forked_from"], json!({"run": name, "step": 10, "tokens_seen": 1280}));
+    assert_eq!((json["tokens_seen"].as_u64(), fork.newest().meta().tokens_seen), (Some(2560), 2560));
+    assert!(fork.summary().notes.iter().any(|note| note == warmup));
+    for picture in ["loss", "throughput", "schedule"] {
+        let drawn = fork.text(&format!("plots/{picture}-light.svg"));
+        assert!(!drawn.is_empty());
+    }
+    let listed = place.xrun(&["runs"]).succeeds().stdout;
+    let line = |list: &str, path: &Path| {
+        let hash = path.file_name().unwrap().to_str().unwrap().split('-').nth(1).unwrap().to_owned();
+        list.lines().find(|line| line.starts_with(&hash)).map(str::to_owned).unwrap()
+    };
+    let parent_hash = name.split('-').nth(1).unwrap();
+    assert!(line(&listed, &fork.path).contains(&format!("fork of {parent_hash} at step 10")), "{listed}");
+    assert!(!line(&listed, &parent.path).contains("fork of"), "{listed}");
+    // The resume of a fork knows where the fork began.
+    fork.forget_after(30);
+    place.xrun(&["resume", fork.name()]).succeeds();
+    assert_eq!(fork.json("summary.json")["forked_from"], json["forked_from"]);
+    // In a table a fork and a run from step 0 are unlike.
+    let straight = ["training.steps=30", "training.local_batch_size=2"];
+    place.xrun(&[&["tiny.toml"], &settings[2..], &straight].concat()).succeeds();
+    for run in place.runs() {
+        place.xrun(&["keep", run.name()]).succeeds();
+    }
+    let block = "<!-- xrun:report kind=\"runs\" select=\"tiny\" newest=\"all\" across=\"training\" -->\n<!-- xrun:end -->\n";
+    place.write("page.md", block.as_bytes());
+    place.xrun(&["report", "page.md"]).ended(3).says(&[
+        "they differ in fork (",
+        "none",
+        &format!("of {name} at step 10"),
+    ]);
+    place.write("page.md", block.replace("\"training\"", "\"training,fork\"").as_bytes());
+    place.xrun(&["report", "page.md"]).succeeds();
+    let page = std::fs::read_to_string(place.path().join("page.md")).unwrap();
+    assert!(page.contains(&format!("(fork of {name} at step 10)")), "{page}");
 }
 
 #[test]
@@ -158,8 +220,22 @@ fn a_changed_corpus_is_refused() {
         .succeeds();
     let run = place.run();
     run.forget_after(5);
+    // Times of files are in seconds there.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
     std::fs::write(&corpus, text.replacen("sun", "son", 1)).unwrap();
-    place.xrun(&["resume"]).ended(2).says(&["the corpus has hash"]);
+    let (hash, path) = (run.summary().corpus_hash.unwrap(), corpus.display());
+    let was = format!("(was {})", &hash[..8]);
+    place.xrun(&["resume"]).ended(2).says(&[
+        "the corpus has hash ",
+        &was,
+        &format!("{path} has 8,000 bytes, written at "),
+        "; it had 8,000 bytes, written at ",
+        "--fork",
+    ]);
+    // A fork may train on it, and says so.
+    let changed = format!("{path} has 8,000 bytes");
+    place.xrun(&["resume", "latest", "--fork"]).succeeds().says(&["changed: the corpus has hash ", &changed]);
+    std::fs::remove_dir_all(&place.runs()[1].path).unwrap();
     std::fs::remove_file(&corpus).unwrap();
     place.xrun(&["resume"]).ended(2).says(&["corpus.txt"]);
     // The recipe said where the corpus lies; the run knows it from anywhere.
@@ -180,6 +256,55 @@ fn a_finished_run_stays_as_it_is() {
     place.xrun(&["resume", "tiny", "training.steps=8"]).ended(2).says(&["training.steps = 8 (was 6)"]);
     place.xrun(&["resume", "tiny", "training.steps=8", "--fork"]).succeeds();
     assert_eq!(place.runs().iter().map(|run| run.rows()).sum::<usize>(), 6 + 2);
+}
+
+/// Cells of sweeps and trials of comparisons keep no checkpoint, and one may be deleted for its space.
+#[test]
+fn a_finished_run_without_a_checkpoint_stays_as_it_is() {
+    let place = Place::new();
+    place.xrun(&["tiny.toml", "training.steps=6", "checkpoint.keep=0", "metrics.plots=false"]).succeeds();
+    let run = place.run();
+    let before = run.files();
+    let finished = "is finished: all 6 steps are trained. It has no checkpoint to go on from";
+    place
+        .xrun(&["resume", run.name()])
+        .succeeds()
+        .says(&[finished, "metrics.plots=true` draws its pictures"]);
+    assert!(run.files() == before, "resuming a finished run changed it");
+    place
+        .xrun(&["resume", run.name(), "--fork", "training.steps=8"])
+        .ended(2)
+        .says(&["no checkpoint to fork"]);
+    place.xrun(&["resume", run.name(), "training.steps=8"]).ended(2).says(&["training.steps = 8 (was 6)"]);
+    assert!(run.files() == before);
+    place.xrun(&["resume", run.name(), "metrics.plots=true"]).succeeds();
+    assert!(run.path.join("plots/loss-light.svg").exists());
+    assert_eq!((place.runs().len(), run.rows()), (1, 6));
+}
+
+#[test]
+fn missing_pictures_of_a_finished_run_are_drawn_again() {
+    let place = Place::new();
+    place.xrun(&["tiny.toml", "training.steps=6"]).succeeds();
+    let run = place.run();
+    let before = run.files();
+    std::fs::remove_dir_all(run.path.join("plots")).unwrap();
+    place.xrun(&["resume", run.name()]).succeeds().says(&["is finished", "Its pictures are drawn again"]);
+    assert!(run.files() == before);
+    // Those that are there stay, whatever draws them otherwise.
+    let svg = |name: &str| run.path.join("plots").join(name);
+    std::fs::remove_file(svg("loss-dark.svg")).unwrap();
+    std::fs::write(svg("loss-light.svg"), "of an earlier version").unwrap();
+    // The process of a resume was killed before it drew the end of the run.
+    std::fs::write(svg("schedule-dark.svg"), "of an earlier step").unwrap();
+    let written = run.path.join("summary.json").metadata().unwrap().modified().unwrap();
+    let stale = std::fs::File::options().append(true).open(svg("schedule-dark.svg")).unwrap();
+    stale.set_modified(written - std::time::Duration::from_secs(60)).unwrap();
+    place.xrun(&["resume", run.name()]).succeeds();
+    assert_eq!(std::fs::read(svg("loss-light.svg")).unwrap(), b"of an earlier version");
+    for name in ["loss-dark.svg", "schedule-dark.svg"] {
+        assert_eq!(std::fs::read(svg(name)).unwrap(), before[&svg(name)], "{name}");
+    }
 }
 
 #[test]
