@@ -1,5 +1,6 @@
 //! A run: its folder, its ranks, its summary.
 
+use super::calibrate::{cpu_pace, known_cpu_pace};
 use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
 use super::context::{RankZero, RunContext};
 use super::gauges::{engine_name, provenance};
@@ -14,19 +15,19 @@ use crate::data::Dataset;
 use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::device::host_allocator::on_refusal;
 use crate::error::{Error, ErrorKind, Result};
-use crate::forecast::SMALLER;
 use crate::forecast::memory::peak_bytes;
 use crate::forecast::time::predicted_step_ms;
+use crate::forecast::{RunNeeds, SMALLER};
 use crate::format::binary;
 use crate::machine::{Gpus, Machine};
-use crate::model::Programs;
+use crate::model::{Programs, flops_per_token};
 use crate::plan::Plan;
 use crate::policy::{DeviceChoice, Resume};
 use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
 use crate::recipe::Recipe;
 use crate::results::atomic;
 use crate::results::folder::{ALGORITHMS, overwrite_running};
-use crate::results::progress::{Mode, Progress};
+use crate::results::progress::{Mode, Progress, eprint_line};
 use crate::results::provenance::Environment;
 use crate::results::summary::HeldOutPart;
 use crate::results::{RunFolder, Status, Summary, memory, stored};
@@ -170,6 +171,10 @@ impl Run {
             saved_rows: start.loaded.as_ref().filter(|_| is_resumed).map(|loaded| loaded.meta().rows.clone()),
         })?;
         log_start(&mut recorder, &context, &start, &machine, &ranks.notes)?;
+        if from_step == 0 {
+            let may_measure = request.progress != Mode::Quiet && context.plan.batch.world_size == 1;
+            log_needs(&mut recorder, &context, &machine, may_measure)?;
+        }
 
         let failed_path = path.clone();
         let refused_path = path.clone();
@@ -256,6 +261,40 @@ fn log_start(
     }
     for note in notes {
         recorder.note(note)?;
+    }
+    Ok(())
+}
+
+/// Model FLOPs of a run above which the seconds that measuring the CPU takes are few: minutes of computation
+/// on tens of cores.
+const LONG_FLOPS: f64 = 3e13;
+
+/// Predicted seconds above which a run on the CPU is told that it is long.
+const LONG_S: f64 = 3600.0;
+
+/// Says what the run takes, as `plan` does. The pace of the CPU is measured only where `may_measure` and the
+/// run is long; otherwise it is known from an earlier measurement or not at all.
+fn log_needs(
+    recorder: &mut Recorder,
+    context: &RunContext,
+    machine: &Machine,
+    may_measure: bool,
+) -> Result<()> {
+    let RunContext { recipe, plan, programs, .. } = context;
+    let tokens = plan.batch.tokens_per_step() as f64 * plan.steps as f64;
+    let pace = match may_measure && flops_per_token(plan).value * tokens > LONG_FLOPS {
+        true => cpu_pace(plan, machine, eprint_line),
+        false => known_cpu_pace(plan, machine),
+    };
+    let machine = machine.clone().with_cpu_pace(pace);
+    let needs = RunNeeds::new(plan, programs, &machine, recipe.values().metrics.plots);
+    recorder.note(&format!("this takes {}", needs.in_words()))?;
+    let is_long = needs.time.is_some_and(|time| time.total_s > LONG_S);
+    if is_long && plan.execution.gpu.is_none() {
+        recorder.note(
+            "it computes on the CPU, which takes that long: quickstart is a recipe for a CPU, and fewer training.steps or \
+             a smaller model.dim take less",
+        )?;
     }
     Ok(())
 }
