@@ -16,6 +16,9 @@ use xrun::report::plots;
 use xrun::results::progress::print_json_error;
 use xrun::train::{Request, Run, WorkerRequest, mark_failed};
 
+/// What a signal is answered with.
+const STOPS: &str = "stopping after this step; a second signal (Ctrl-C) stops at once, without a save";
+
 #[global_allocator]
 static ALLOCATOR: HostAllocator = HostAllocator;
 
@@ -48,7 +51,7 @@ fn main() -> ExitCode {
 /// Launches the ranks of a run: threads of this process, child processes, or this process as one of those
 /// that an external launcher started.
 fn launch(launch: Launch, request: Request) -> Result<()> {
-    let stop = Stop::on_signals()?;
+    let stop = Stop::on_signals(Some(STOPS))?;
     let timeout = Duration::from_secs_f64(request.recipe.values().parallelism.timeout_s);
     let ranks = match launch {
         Launch::Threads(world) => LocalRanks::threads(world, timeout)?,
