@@ -5,12 +5,14 @@ use super::what::Results;
 use super::words::without_dashes;
 use crate::error::{Error, IoContext, Result};
 use crate::format::{BLANK, Column, Table, decimal, short, thousands};
-use crate::results::folder::{ENVIRONMENT, folder_name};
+use crate::results::folder::{ENVIRONMENT, SUMMARY, folder_name};
 use crate::results::provenance::Environment;
 use crate::results::{Status, Summary, find};
+use crate::suggest::nearest;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun runs`.
@@ -85,6 +87,9 @@ struct Listed {
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let paths = find::runs(results)?;
+    for damaged in find::without_summary(results)? {
+        eprint_line(&format!("warning: {}", find::lost(&damaged, SUMMARY)));
+    }
     let mut listed = Vec::new();
     for (path, name) in paths.iter().zip(find::short_names(&paths)) {
         let Some(summary) = find::summary_or_warn(path) else { continue };
@@ -96,6 +101,11 @@ pub fn run(args: &Args) -> Result<()> {
             let path = path.clone();
             listed.push(Listed { name, status, summary, changed: changed(&path), path });
         }
+    }
+    if let Some(recipe) = args.recipe.as_deref().filter(|recipe| !paths.iter().any(|run| is_of(run, recipe)))
+        && !paths.is_empty()
+    {
+        return Err(no_such_recipe(recipe, results, &paths));
     }
     if listed.is_empty() && !args.json {
         eprint_line(&match paths.len() {
@@ -112,13 +122,44 @@ pub fn run(args: &Args) -> Result<()> {
         let lines: Result<Vec<String>> = listed.iter().map(json_line).collect();
         return print(&lines?.concat());
     }
-    print(&table(&listed))
+    print(&table(&listed))?;
+    if listed.iter().any(|run| run.summary.tok_s.is_none() && run.status == Shown::Ok) {
+        eprint_line(&format!(
+            "{BLANK} was not measured: a speed takes steps after the first metrics.warmup ones"
+        ));
+    }
+    Ok(())
 }
 
 /// Returns true for a run of a recipe.
 fn is_of(run: &Path, recipe: &str) -> bool {
     let folder = run.parent().and_then(Path::file_name).and_then(|name| name.to_str());
     folder.is_some() && folder == folder_name(recipe).ok().as_deref()
+}
+
+/// Returns the error for a recipe that has no runs, with the most similar one that has some.
+fn no_such_recipe(name: &str, results: &Path, runs: &[PathBuf]) -> Error {
+    let recipes: BTreeSet<String> = runs
+        .iter()
+        .filter_map(|run| Some(run.parent()?.file_name()?.to_string_lossy().into_owned()))
+        .collect();
+    let near = nearest(name, recipes.iter().map(String::as_str));
+    let hint = match near {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("there are runs of {}", recipes.into_iter().collect::<Vec<_>>().join(", ")),
+    };
+    Error::usage(format!("no run of a recipe `{name}` in {}: {hint}", results.display()))
+}
+
+/// Returns a setting as a shell takes it: in quotes where it has more than letters, digits and signs.
+fn quoted(setting: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-._/+=@:,%[]".contains(c);
+    match setting.split_once('=') {
+        Some((key, value)) if value.is_empty() || !value.chars().all(is_plain) => {
+            format!("{key}='{}'", value.replace('\'', "'\\''"))
+        }
+        _ => setting.to_owned(),
+    }
 }
 
 /// Returns the status of a run: a dead process cannot have written its own.
@@ -205,7 +246,7 @@ fn table(listed: &[Listed]) -> String {
             decimal(loss(summary), 4),
             decimal(val_loss(summary), 4),
             summary.tok_s.map_or_else(|| BLANK.to_owned(), short),
-            changed.join(" "),
+            changed.iter().map(|setting| quoted(setting)).collect::<Vec<_>>().join(" "),
         ]);
     }
     table.render(0)
