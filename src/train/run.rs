@@ -253,16 +253,21 @@ fn log_start(
     if let Some(loaded) = &start.loaded {
         recorder.note(&format!("resuming from step {} ({})", start.step(), loaded.path().display()))?;
     }
-    if let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus)
-        && context.recipe.values().engine.device == DeviceChoice::Auto
-        && cuda::libraries::Nvidia::Driver.open().is_some()
-    {
-        recorder.warn(&format!("this runs on the CPU, for {reason}"))?;
+    if let Some(warning) = on_cpu_although(&context.recipe, plan, machine) {
+        recorder.warn(&warning)?;
     }
     for note in notes {
         recorder.note(note)?;
     }
     Ok(())
+}
+
+/// Returns a warning where a run is on the CPU of a machine with a driver of GPUs that cannot be used.
+pub fn on_cpu_although(recipe: &Recipe, plan: &Plan, machine: &Machine) -> Option<String> {
+    let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus) else { return None };
+    let is_auto = recipe.values().engine.device == DeviceChoice::Auto;
+    (is_auto && cuda::libraries::Nvidia::Driver.open().is_some())
+        .then(|| format!("this runs on the CPU, for {reason}"))
 }
 
 /// Model FLOPs of a run above which the seconds that measuring the CPU takes are few: minutes of computation
