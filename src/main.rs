@@ -1,9 +1,8 @@
 //! The way of a run on one screen. The other commands are in `cli`.
 
-use clap::Parser;
 use std::process::ExitCode;
 use std::time::Duration;
-use xrun::cli::{Cli, Next, dispatch, eprint_line, normalize_args};
+use xrun::cli::{self, Next, dispatch, eprint_line};
 use xrun::data;
 use xrun::device::host_allocator::{HostAllocator, on_refusal};
 use xrun::error::{Error, Result};
@@ -23,7 +22,7 @@ const STOPS: &str = "stopping after this step; a second signal (Ctrl-C) stops at
 static ALLOCATOR: HostAllocator = HostAllocator;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(normalize_args(std::env::args_os()));
+    let cli = cli::parse(std::env::args_os());
     let trains_with_json = cli.trains_with_json();
     if trains_with_json {
         on_refusal(|message| print_json_error(&Error::does_not_fit(message)));
