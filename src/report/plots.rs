@@ -142,8 +142,10 @@ fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
     });
     let mut parts = vec![described(summary)];
     if let Some(spread) = steady.and_then(|steady| steady.step_ms) {
+        // The median's line begins there.
+        let from = median.map(|(_, from)| format!(" from step {from} on")).unwrap_or_default();
         parts.push(format!(
-            "{} ms per step (middle half {} to {})",
+            "{} ms per step{from} (middle half {} to {})",
             short(spread.median),
             short(spread.p25),
             short(spread.p75)
