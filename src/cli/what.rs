@@ -81,7 +81,7 @@ impl RecipeArguments {
 /// When the beginning of an id is that of several runs.
 pub fn recipe_path(argument: &Path, results: &Path) -> Result<PathBuf> {
     let itself = || argument.to_owned();
-    if argument.join(SUMMARY).is_file() || argument.join(RECIPE).is_file() {
+    if argument.join(SUMMARY).is_file() || find::has_lost_summary(argument) {
         return of_run(argument);
     }
     match argument.to_str() {

@@ -39,7 +39,7 @@ pub fn without_summary(results: &Path) -> Result<Vec<PathBuf>> {
 
 /// Returns true for the folder of a run without its summary, that no process holds.
 pub fn has_lost_summary(run: &Path) -> bool {
-    let is_of_run = [RECIPE, RESOLVED, METRICS].iter().any(|file| run.join(file).is_file());
+    let is_of_run = [RESOLVED, METRICS].iter().any(|file| run.join(file).is_file());
     is_of_run && !run.join(SUMMARY).exists() && !is_held(run).unwrap_or(true)
 }
 
@@ -378,7 +378,9 @@ mod tests {
     fn a_run_without_its_summary_is_named_as_damaged() {
         let dir = tempfile::tempdir().unwrap();
         let held = create(dir.path(), "a", "2026-11-01T00:00:00Z", Status::Ok);
-        std::fs::write(held.path().join(RECIPE), "").unwrap();
+        for file in [RECIPE, RESOLVED] {
+            std::fs::write(held.path().join(file), "").unwrap();
+        }
         std::fs::create_dir_all(held.path().join(CHECKPOINT).join("step-000001")).unwrap();
         std::fs::remove_file(held.path().join(SUMMARY)).unwrap();
         assert_eq!(without_summary(dir.path()).unwrap(), [] as [PathBuf; 0], "it may be about to be written");
