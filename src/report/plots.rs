@@ -142,10 +142,8 @@ fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
     });
     let mut parts = vec![described(summary)];
     if let Some(spread) = steady.and_then(|steady| steady.step_ms) {
-        // The median's line begins there.
-        let from = median.map(|(_, from)| format!(" from step {from} on")).unwrap_or_default();
         parts.push(format!(
-            "{} ms per step{from} (middle half {} to {})",
+            "{} ms per step (middle half {} to {})",
             short(spread.median),
             short(spread.p25),
             short(spread.p75)
@@ -163,7 +161,8 @@ fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
             series,
             marks: marks.into_iter().collect(),
         }],
-        x_name: "step".into(),
+        x_name: median
+            .map_or("step".to_owned(), |(_, from)| format!("step (the median is from step {from} on)")),
         x,
         x_at: None,
     })
