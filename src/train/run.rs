@@ -158,6 +158,9 @@ impl Run {
         write_provenance(&folder, &context, request.command)?;
         let summary = describe(summary, &context, &start);
         let path = folder.path().to_owned();
+        // Before the run's clock starts, which the recorder has.
+        let may_measure = request.progress != Mode::Quiet && context.plan.batch.world_size == 1;
+        let needs = (from_step == 0).then(|| needs_of(&context, &machine, may_measure));
         let mut recorder = Recorder::new(RecorderInputs {
             meta: meta(&context),
             plan: Arc::clone(&context.plan),
@@ -171,9 +174,8 @@ impl Run {
             saved_rows: start.loaded.as_ref().filter(|_| is_resumed).map(|loaded| loaded.meta().rows.clone()),
         })?;
         log_start(&mut recorder, &context, &start, &machine, &ranks.notes)?;
-        if from_step == 0 {
-            let may_measure = request.progress != Mode::Quiet && context.plan.batch.world_size == 1;
-            log_needs(&mut recorder, &context, &machine, may_measure)?;
+        if let Some(needs) = needs {
+            log_needs(&mut recorder, &context.plan, &needs)?;
         }
 
         let failed_path = path.clone();
@@ -277,24 +279,22 @@ const LONG_FLOPS: f64 = 3e13;
 /// Predicted seconds above which a run on the CPU is told that it is long.
 const LONG_S: f64 = 3600.0;
 
-/// Says what the run takes, as `plan` does. The pace of the CPU is measured only where `may_measure` and the
-/// run is long; otherwise it is known from an earlier measurement or not at all.
-fn log_needs(
-    recorder: &mut Recorder,
-    context: &RunContext,
-    machine: &Machine,
-    may_measure: bool,
-) -> Result<()> {
+/// Returns what the run takes, as `plan` says it. The pace of the CPU is measured only where `may_measure` and
+/// the run is long; otherwise it is known from an earlier measurement or not at all.
+fn needs_of(context: &RunContext, machine: &Machine, may_measure: bool) -> RunNeeds {
     let RunContext { recipe, plan, programs, .. } = context;
     let tokens = plan.batch.tokens_per_step() as f64 * plan.steps as f64;
     let pace = match may_measure && flops_per_token(plan).value * tokens > LONG_FLOPS {
         true => cpu_pace(plan, machine, eprint_line),
         false => known_cpu_pace(plan, machine),
     };
-    let machine = machine.clone().with_cpu_pace(pace);
-    let needs = RunNeeds::new(plan, programs, &machine, recipe.values().metrics.plots);
+    RunNeeds::new(plan, programs, &machine.clone().with_cpu_pace(pace), recipe.values().metrics.plots)
+}
+
+/// Says what the run takes.
+fn log_needs(recorder: &mut Recorder, plan: &Plan, needs: &RunNeeds) -> Result<()> {
     recorder.note(&format!("this takes {}", needs.in_words()))?;
-    let is_long = needs.time.is_some_and(|time| time.total_s > LONG_S);
+    let is_long = needs.time.as_ref().is_some_and(|time| time.total_s > LONG_S);
     if is_long && plan.execution.gpu.is_none() {
         recorder.note(
             "it computes on the CPU, which takes that long: quickstart is a recipe for a CPU, and fewer training.steps or \
