@@ -62,6 +62,12 @@ __device__ __forceinline__ float inverse_root(float squares, float inv_n, float 
     return rsqrtf(fmaf(squares, inv_n, eps));
 }
 
+// x becomes its norm, given the inverse root of its row.
+__device__ __forceinline__ void normalize(float (&x)[VEC], float scale, const float (&weight)[VEC]) {
+#pragma unroll
+    for (int c = 0; c < VEC; c++) x[c] = x[c] * scale * weight[c];
+}
+
 // n = row / √(mean(row²) + eps) ⊙ w, for the teams whose row is live. `w` and `n` point to the thread's first
 // pack.
 __device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[PACKS_PER_THREAD],
@@ -82,8 +88,7 @@ __device__ __forceinline__ void store_normed(const Pack<T, VEC> (&row)[PACKS_PER
         float x[VEC], weight[VEC];
         unpack(row[i], x);
         load(w + i * STRIDE, weight);
-#pragma unroll
-        for (int c = 0; c < VEC; c++) x[c] = x[c] * scale * weight[c];
+        normalize(x, scale, weight);
         store(n + i * STRIDE, x);
     }
 }

@@ -19,13 +19,13 @@ __device__ __forceinline__ void hold(Pack<bf16, 8> &pack) {
 template <typename E, int N> __device__ __forceinline__ void hold(Pack<E, N> &) {}
 
 // With s = 1 / √(mean(x²) + eps) and g = dy ⊙ w: dx = s·g − x·s³·mean(g ⊙ x), plus dr past a residual. Block
-// b leaves Σ dy ⊙ x·s over its `run` rows in row b of the partials.
+// b leaves Σ dy ⊙ x·s over its `run` rows in row b of the partials. With EMITS, y is written as by the forward.
 //
 // w is not declared free of aliases: its loads stay where they are then, instead of filling registers before
 // the loops.
-template <bool RESIDUAL>
+template <bool RESIDUAL, bool EMITS>
 __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy, const T *dr, T *dx,
-                                         float *partials, int rows, int run, float inv_n, float eps) {
+                                         float *partials, T *y, int rows, int run, float inv_n, float eps) {
     float dw[PACKS_PER_THREAD][VEC] = {};
     w += column();
     int first = blockIdx.x * run;
@@ -66,6 +66,10 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
                         d[c] += fmaf(g[c] * weight[c], scale, -(a[c] * pull));
                     }
                     store(dx + at + i * STRIDE, d);
+                    if constexpr (EMITS) {
+                        normalize(a, scale, weight);
+                        store(y + at + i * STRIDE, a);
+                    }
                 }
             }
             if (pass == 1) break;
@@ -100,12 +104,24 @@ __device__ __forceinline__ void gradient(const T *x, const float *w, const T *dy
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     rms_norm_grad(const T *x, const float *w, const T *dy, T *dx, float *partials, int rows, int run,
                   float inv_n, float eps) {
-    gradient<false>(x, w, dy, nullptr, dx, partials, rows, run, inv_n, eps);
+    gradient<false, false>(x, w, dy, nullptr, dx, partials, nullptr, rows, run, inv_n, eps);
 }
 
 // The same with dr [rows, WIDTH] added to dx, which may lie over dr as well.
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     rms_norm_residual_grad(const T *x, const float *w, const T *dy, const T *dr, T *dx, float *partials,
                            int rows, int run, float inv_n, float eps) {
-    gradient<true>(x, w, dy, dr, dx, partials, rows, run, inv_n, eps);
+    gradient<true, false>(x, w, dy, dr, dx, partials, nullptr, rows, run, inv_n, eps);
+}
+
+// Both with y [rows, WIDTH], which may lie over another of x, dy and dr than dx does.
+extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
+    rms_norm_grad_emitting(const T *x, const float *w, const T *dy, T *dx, float *partials, T *y, int rows,
+                           int run, float inv_n, float eps) {
+    gradient<false, true>(x, w, dy, nullptr, dx, partials, y, rows, run, inv_n, eps);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
+    rms_norm_residual_grad_emitting(const T *x, const float *w, const T *dy, const T *dr, T *dx,
+                                    float *partials, T *y, int rows, int run, float inv_n, float eps) {
+    gradient<true, true>(x, w, dy, dr, dx, partials, y, rows, run, inv_n, eps);
 }

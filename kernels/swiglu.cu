@@ -8,6 +8,9 @@
 // first.
 __device__ __forceinline__ i64 gate_of(u32 at) { return i64(at) + i64(at / WIDTH) * WIDTH; }
 
+// silu(gate)·up, given s = σ(gate). Forward and gradient share it, for the same bits.
+__device__ __forceinline__ float gated(float gate, float s, float up) { return up * (gate * s); }
+
 // gate_up: [rows, 2, WIDTH]; y: [rows, WIDTH], n elements.
 extern "C" __global__ void swiglu(const T *__restrict__ gate_up, T *__restrict__ y, int n) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
@@ -16,25 +19,37 @@ extern "C" __global__ void swiglu(const T *__restrict__ gate_up, T *__restrict__
     load(gate_up + gate_of(at), gate);
     load(gate_up + gate_of(at) + WIDTH, up);
 #pragma unroll
-    for (int c = 0; c < VEC; c++) up[c] *= gate[c] * sigmoid<T>(gate[c]);
+    for (int c = 0; c < VEC; c++) up[c] = gated(gate[c], sigmoid<T>(gate[c]), up[c]);
     store(y + at, up);
 }
 
-// d_gate = dy ⊙ up ⊙ slope(gate), d_up = dy ⊙ silu(gate). gate_up, d_gate_up: [rows, 2, WIDTH], which may be
-// the same; dy: [rows, WIDTH], n elements.
-extern "C" __global__ void swiglu_grad(const T *gate_up, const T *__restrict__ dy, T *d_gate_up, int n) {
+// d_gate = dy ⊙ up ⊙ slope(gate), d_up = dy ⊙ silu(gate). With EMITS, y is written as by the forward.
+template <bool EMITS>
+__device__ __forceinline__ void gradient(const T *gate_up, const T *dy, T *d_gate_up, T *y, int n) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;
-    float gate[VEC], up[VEC], upstream[VEC];
+    float gate[VEC], up[VEC], upstream[VEC], again[VEC];
     load(gate_up + gate_of(at), gate);
     load(gate_up + gate_of(at) + WIDTH, up);
     load(dy + at, upstream);
 #pragma unroll
     for (int c = 0; c < VEC; c++) {
         float x = gate[c], s = sigmoid<T>(x);
+        if constexpr (EMITS) again[c] = gated(x, s, up[c]);
         gate[c] = upstream[c] * up[c] * silu_slope(x, s);
         up[c] = upstream[c] * (x * s);
     }
     store(d_gate_up + gate_of(at), gate);
     store(d_gate_up + gate_of(at) + WIDTH, up);
+    if constexpr (EMITS) store(y + at, again);
+}
+
+// gate_up, d_gate_up: [rows, 2, WIDTH], which may be the same; dy: [rows, WIDTH], n elements.
+extern "C" __global__ void swiglu_grad(const T *gate_up, const T *__restrict__ dy, T *d_gate_up, int n) {
+    gradient<false>(gate_up, dy, d_gate_up, nullptr, n);
+}
+
+// The same with y: [rows, WIDTH], which may lie over dy.
+extern "C" __global__ void swiglu_grad_emitting(const T *gate_up, const T *dy, T *d_gate_up, T *y, int n) {
+    gradient<true>(gate_up, dy, d_gate_up, y, n);
 }

@@ -3,6 +3,7 @@
 
     torch_peer.py --model dim768                                   # torch.compile, bf16 autocast
     torch_peer.py --model dim768 --pad --mode graphs --recompute
+    torch_peer.py --model base-160m --seq 1024 --batch 16 --pad --mode graphs --attention cudnn
     torch_peer.py --model 768,18,12,12,64,2048 --seq 512 --batch 24 --precision fp32
     torch_peer.py --model dim384 --turns                           # waits; measures once per line on stdin
     torch_peer.py --model dim384 --rows                            # a line per step, for `xrun compare --before-cmd`
@@ -36,6 +37,8 @@ EPS = 1e-6
 RANK, LOCAL_RANK = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 COMPILED = {"compile": "default", "graphs": "reduce-overhead", "autotune": "max-autotune"}
+# Kernels of attention among which PyTorch chooses.
+ATTENTION = ("cudnn", "flash")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ PRESETS = {
     "dim384": Shape(384, 12, 12, 12, 32, 1536),
     "dim768": Shape(768, 18, 24, 24, 32, 2048),
     "dim1024": Shape(1024, 18, 32, 32, 32, 2730),
+    "base-160m": Shape(768, 12, 12, 12, 64, 2048),
+    "qwen3-0.6b-shape": Shape(1024, 28, 16, 8, 128, 3072),
 }
 
 
@@ -145,6 +150,11 @@ def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
     """A function that takes one optimizer step and returns its loss, still on the device."""
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = args.precision == "tf32"
+    if args.attention in ATTENTION:
+        torch.backends.cuda.enable_cudnn_sdp(args.attention == "cudnn")
+        torch.backends.cuda.enable_flash_sdp(args.attention == "flash")
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        torch.backends.cuda.enable_math_sdp(False)
     model = Model(shape, args.seq, args.recompute).to(args.device)
     decayed = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
@@ -235,6 +245,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--mode", default="compile", choices=["eager", *COMPILED])
     parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32", "tf32"])
+    parser.add_argument(
+        "--attention", default="auto", choices=["auto", *ATTENTION], help="one kernel of attention instead of PyTorch's choice"
+    )
     parser.add_argument("--batch", type=int, default=32, help="sequences")
     parser.add_argument("--seq", type=int, default=256, help="tokens per sequence")
     parser.add_argument("--vocab", type=int, default=VOCAB)

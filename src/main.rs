@@ -6,9 +6,8 @@ use xrun::cli::{self, Next, dispatch, eprint_line};
 use xrun::data;
 use xrun::device::host_allocator::{HostAllocator, on_refusal};
 use xrun::error::{Error, Result};
-use xrun::forecast::check_fits;
-use xrun::model::Programs;
-use xrun::plan::{Corpus, Plan, data_spec};
+use xrun::forecast::{Planned, check_fits};
+use xrun::plan::{Corpus, data_spec};
 use xrun::ranks::rendezvous::Secret;
 use xrun::ranks::{Launch, LocalRanks, Stop, ignore_file_size_signal, process};
 use xrun::report::plots;
@@ -73,10 +72,9 @@ fn train(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
         let run = Run::open(request, ranks)?;
         let dataset =
             data::open(&data_spec(run.recipe(), run.machine()), run.recipe().values().training.seq_len)?;
-        let plan = Plan::new(run.recipe(), &Corpus::from_dataset(&dataset), run.machine())?;
-        let programs = Programs::new(&plan)?;
-        check_fits(&plan, &programs, run.machine())?;
-        run.train(plan, programs, dataset, ranks, stop, guard)
+        let planned = Planned::new(run.recipe(), &Corpus::from_dataset(&dataset), run.machine())?;
+        check_fits(&planned.plan, &planned.programs, run.machine())?;
+        run.train(planned, dataset, ranks, stop, guard)
     })?;
     // Only rank 0 has a folder. Its plots are drawn from the files, however the run ended.
     let Some(folder) = ended.folder else { return ended.outcome };

@@ -85,6 +85,42 @@ policy! {
 }
 
 policy! {
+    /// What a recipe says of recomputation.
+    RecomputeMode {
+        /// The fastest of the others that fits the memory of the device.
+        Auto = "auto",
+        /// As [`Recompute::Selective`].
+        Selective = "selective",
+        /// As [`Recompute::Full`].
+        Full = "full",
+        /// As [`Recompute::None`].
+        None = "none",
+    }
+}
+
+impl RecomputeMode {
+    /// Returns the mode that the recipe fixes; `None` for `auto`.
+    pub const fn fixed(self) -> Option<Recompute> {
+        match self {
+            Self::Auto => None,
+            Self::Selective => Some(Recompute::Selective),
+            Self::Full => Some(Recompute::Full),
+            Self::None => Some(Recompute::None),
+        }
+    }
+}
+
+impl From<Recompute> for RecomputeMode {
+    fn from(mode: Recompute) -> Self {
+        match mode {
+            Recompute::Selective => Self::Selective,
+            Recompute::Full => Self::Full,
+            Recompute::None => Self::None,
+        }
+    }
+}
+
+policy! {
     /// Ways to start the ranks of a run.
     Launcher {
         /// As threads of this process.

@@ -43,9 +43,11 @@ const MAY_USE: &[(&str, &str)] = &[
     // Allocations whose refusal is an error.
     // Similar names of files, for one that is not there.
     ("data", "device suggest liveness error"),
-    ("plan", "recipe data optim machine device policy error"),
+    // Why a mode of recomputation was chosen, in words.
+    ("plan", "recipe data optim machine device policy format error"),
     ("model", "data checkpoint plan exec passes optim ops ir device policy format error"),
-    ("forecast", "model plan machine exec passes ir device policy format error"),
+    // The recipe whose mode of recomputation the plan chooses.
+    ("forecast", "model plan recipe machine exec passes ir device policy format error"),
     // The keys that the hash of a stored recipe covers.
     ("results", "recipe metrics format error"),
     ("checkpoint", "liveness error"),

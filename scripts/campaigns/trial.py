@@ -40,6 +40,8 @@ interval = 20
 samples = 1
 tokens = 8
 [engine]
+# Bits are compared: on a GPU two runs may choose other algorithms of products.
+device = "cpu"
 threads = 1
 """
 STEPS = 60

@@ -16,10 +16,20 @@ class Size:
 
 PADDED = ("--mode", "compile", "--pad")
 GRAPHS = ("--mode", "graphs", "--pad")
+CUDNN, FLASH = ((*GRAPHS, "--attention", kernel) for kernel in ("cudnn", "flash"))
 SIZES = {
     "dim384": Size("dim384", (), ("--model", "dim384"), (GRAPHS, PADDED)),
     "dim768": Size("dim768", (), ("--model", "dim768"), (GRAPHS, PADDED)),
     "dim1024": Size("v8-dim1024", (), ("--model", "dim1024"), (GRAPHS, PADDED)),
+    "base-160m": Size(
+        "base-160m", (), ("--model", "base-160m", "--seq", "1024", "--batch", "16"), (CUDNN, GRAPHS, FLASH)
+    ),
+    "qwen3-0.6b-shape": Size(
+        "qwen3-0.6b-shape", (), ("--model", "qwen3-0.6b-shape", "--seq", "2048", "--batch", "8"), (CUDNN, GRAPHS, FLASH)
+    ),
+    "long-context": Size(
+        "long-context", (), ("--model", "base-160m", "--seq", "4096", "--batch", "4"), (CUDNN, GRAPHS, FLASH)
+    ),
     "dim768-batch64": Size(
         "dim768", ("training.local_batch_size=64",), ("--model", "dim768", "--batch", "64"), (PADDED,)
     ),

@@ -1,7 +1,8 @@
 //! Proof of ops: every case in every mode, as data that the command line and the tests share.
 //!
 //! Modes: the forward against the case's plain reference; the gradient against central differences in f64;
-//! narrow formats against f64; a second gradient added to the first; the same bits for any number of threads.
+//! narrow formats against f64; a second gradient added to the first; the same bits for any number of threads,
+//! and for outputs that the backward recomputes, in a node of their own or in that of the gradient.
 //! Inputs are copied into transient tensors that die at the op, so that planned in-place reuse is exercised,
 //! and memory is poisoned throughout.
 
@@ -19,12 +20,12 @@ use crate::error::{Error, Result};
 use crate::exec::{self, Engine, Section};
 use crate::ir::Upstream;
 use crate::ir::{
-    Array, Builder, Case, Cases, Destination, Fill, Mode, Precision, Program, SlotId, Spec, State,
-    StateBuilder,
+    Array, Builder, Case, Cases, Destination, Fill, Home, Mode, Op, Phase, Precision, Program, SlotId, Spec,
+    State, StateBuilder,
 };
 use crate::ops::copy::Copy;
-use crate::passes::differentiate;
-use crate::policy::Placement;
+use crate::passes::{differentiate, recompute};
+use crate::policy::{Placement, Recompute};
 use errors::{forward_bound, gradient_bound, same_bits, worst_output, worst_tensor};
 use std::fmt;
 use std::sync::Arc;
@@ -141,6 +142,7 @@ pub fn collect_cases(part: &str, collector: &Collector) -> Result<()> {
             if !case.differentiable.is_empty() {
                 exec::collect(collector, &both(case, &state, true)?)?;
                 exec::collect(collector, &both(case, &state, false)?)?;
+                exec::collect(collector, &recomputed(case, &state)?)?;
             }
         }
     }
@@ -153,6 +155,8 @@ pub struct Bench {
     both: Option<Section>,
     /// As `both`, in a later micro-step: gradients are added to the present values.
     again: Option<Section>,
+    /// As `both`, where the outputs that are cheap to recompute are read by the backward alone.
+    recomputed: Option<Section>,
     engine: Engine,
     inputs: Vec<SlotId>,
     outputs: Vec<Option<SlotId>>,
@@ -168,14 +172,12 @@ impl Bench {
     pub fn new(case: &Case, precision: Precision, device: Device) -> Result<Self> {
         let state = Arc::new(layout(case, precision)?);
         let forward = Section::new(forward(case, &state)?.0);
-        let backward = |first: bool| -> Result<Option<Section>> {
-            if case.differentiable.is_empty() {
-                return Ok(None);
-            }
-            Ok(Some(Section::new(both(case, &state, first)?)))
-        };
+        let section = |program: Result<Program>| program.map(Section::new);
+        let differentiable = !case.differentiable.is_empty();
+        let backward = |first| differentiable.then(|| section(both(case, &state, first))).transpose();
         let (both, again) = (backward(true)?, backward(false)?);
-        let sections = [Some(&forward), both.as_ref(), again.as_ref()];
+        let recomputed = differentiable.then(|| section(recomputed(case, &state))).transpose()?;
+        let sections = [Some(&forward), both.as_ref(), again.as_ref(), recomputed.as_ref()];
         let arena = sections.into_iter().flatten().map(|s| s.memory.arena_bytes).max().unwrap_or_default();
         let engine = Engine::new(device, &state, Arc::new(SingleRank), Placement::Arena, arena, true)?;
         let slot = |name: String| state.slot(&name);
@@ -184,6 +186,7 @@ impl Bench {
             forward,
             both,
             again,
+            recomputed,
             inputs: (0..case.inputs.len()).filter_map(|i| slot(format!("in.{i}"))).collect(),
             outputs,
             seeds: case.upstream.iter().filter_map(|k| slot(format!("seed.{k}"))).collect(),
@@ -224,6 +227,14 @@ impl Bench {
         let section = self.again.as_ref().ok_or_else(|| Error::failed("a case without gradients"))?;
         self.engine.run(section)?;
         self.gradients()
+    }
+
+    /// Runs forward and backward; returns the outputs as the backward reads them, and the gradients.
+    fn run_recomputed(&mut self, data: &Data) -> Result<(Vec<Array>, Vec<Vec<f64>>)> {
+        self.load(data)?;
+        let section = self.recomputed.as_ref().ok_or_else(|| Error::failed("a case without gradients"))?;
+        self.engine.run(section)?;
+        Ok((self.read_outputs()?, self.gradients()?))
     }
 
     fn gradients(&self) -> Result<Vec<Vec<f64>>> {
@@ -341,6 +352,13 @@ pub fn check(case: &Case, precision: Precision, target: &Target) -> Result<Vec<F
         one.run_again()?.iter().map(|sum| sum.iter().map(|g| g / 2.0).collect()).collect();
     let error = worst_tensor(&halves, &grads);
     findings.push(finding("gradient added", error, forward_bound(precision, case.depth)));
+    let (again, beside) = one.run_recomputed(&data)?;
+    let all = |outputs: &[Array], grads: &[Vec<f64>]| -> Vec<Vec<f64>> {
+        outputs.iter().map(|a| a.data.clone()).chain(grads.iter().cloned()).collect()
+    };
+    let (kept, again) = (all(&outputs, &grads), all(&again, &beside));
+    let equal = same_bits(kept.iter().map(Vec::as_slice), again.iter().map(Vec::as_slice));
+    findings.push(finding("recomputed bits", f64::from(u8::from(!equal)), 0.0));
     if precision.act_dtype == DType::F64 {
         findings.push(finding("gradient", worst_difference(case, &mut bench, &data, &grads)?, 1.0));
     } else {
@@ -480,6 +498,22 @@ fn both(case: &Case, state: &Arc<State>, first: bool) -> Result<Program> {
         seeds.push((outputs[k], Upstream::Tensor(seed)));
     }
     differentiate(b.finish(), &seeds, first)
+}
+
+/// As the first micro-step of [`both`], but the outputs are copied in the backward, before its gradients, and
+/// those that are cheap to recompute are not kept for it.
+fn recomputed(case: &Case, state: &Arc<State>) -> Result<Program> {
+    let mut program = both(case, state, true)?;
+    let results: Vec<SlotId> =
+        (0..output_specs(case)?.len()).filter_map(|k| state.slot(&format!("out.{k}"))).collect();
+    for at in 0..program.nodes.len() {
+        let node = &program.nodes[at];
+        let to = program.tensor(node.outputs[0]).home;
+        if node.op.name() == Copy.name() && results.iter().any(|&slot| to == Home::State(slot)) {
+            program.nodes[at].phase = Phase::Backward;
+        }
+    }
+    recompute(program, Recompute::Selective)
 }
 
 /// Returns 128 random bits for a name, a stream and a position.

@@ -3,8 +3,9 @@
 use super::*;
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
-use crate::ir::{Cases, CpuNode, GpuNode, Op, Vjp};
+use crate::ir::{Cases, CpuNode, Emission, GpuNode, Node, Op, Vjp};
 use rayon::prelude::*;
+use std::collections::HashSet;
 
 fn all_hold(dtype: DType) {
     let precision = Precision::for_act_dtype(dtype);
@@ -51,6 +52,31 @@ fn every_gradient_op_is_recorded_by_its_forward() {
     }
 }
 
+/// Returns true if a node is a gradient that also writes what its forward made.
+fn emits(node: &Node) -> bool {
+    node.op.emission().is_some_and(|emission| format!("{:?}", emission.by) == format!("{:?}", node.op))
+}
+
+/// What a gradient says that it can emit, it emits in every case, and no node recomputes it.
+#[test]
+fn every_emission_takes_the_place_of_a_recomputation() {
+    let precision = Precision::for_act_dtype(DType::F64);
+    let mut emitting = HashSet::new();
+    for case in crate::ops::cases(precision).iter().filter(|case| !case.differentiable.is_empty()) {
+        let state = Arc::new(layout(case, precision).unwrap());
+        let (kept, dropped) = (both(case, &state, true).unwrap(), recomputed(case, &state).unwrap());
+        assert!(!kept.nodes.iter().any(emits), "{case:?}");
+        if kept.nodes.iter().any(|node| node.op.emission().is_some()) {
+            assert!(dropped.nodes.iter().any(emits), "{case:?}");
+            assert!(dropped.nodes.iter().all(|node| node.phase != Phase::Recompute), "{case:?}");
+        }
+        emitting.extend(dropped.nodes.iter().filter(|node| emits(node)).map(|node| node.op.name()));
+    }
+    for op in crate::ops::all().iter().filter(|op| op.emission().is_some()) {
+        assert!(emitting.contains(op.name()), "no case lets {} emit", op.name());
+    }
+}
+
 /// An error planted into [`Square`] or its gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
@@ -73,6 +99,10 @@ enum Fault {
 struct Square {
     forward: Fault,
     gradient: Fault,
+    /// In what the gradient emits, if it does.
+    emitted: Fault,
+    /// In the gradient where it also emits.
+    beside: Fault,
     /// True if the f64 implementation has the fault too. A GPU kernel is compared with a correct f64 CPU run.
     faulty_in_f64: bool,
     /// Elements that the plain reference returns.
@@ -81,9 +111,12 @@ struct Square {
     reference_outputs: usize,
 }
 
-/// `dx = 2·x·dy` from `(x, dy)`.
+/// `dx = 2·x·dy` from `(x, dy)`, and `y = x²` if it emits.
 #[derive(Clone, Copy, Debug)]
-struct SquareGrad(Square);
+struct SquareGrad {
+    of: Square,
+    emits: bool,
+}
 
 /// Elements of the tensor: many more than a gradient check perturbs one by one.
 const LEN: usize = 3000;
@@ -108,6 +141,8 @@ impl Square {
     const CORRECT: Self = Self {
         forward: Fault::None,
         gradient: Fault::None,
+        emitted: Fault::None,
+        beside: Fault::None,
         faulty_in_f64: false,
         reference_len: LEN,
         reference_outputs: 1,
@@ -118,13 +153,13 @@ impl Square {
     }
 }
 
-/// Writes `f(i)` to every element of output 0, except where the fault says otherwise.
-fn store<E: Elem>(cx: &CpuNode<'_>, fault: Fault, f: impl Fn(usize) -> f64) {
+/// Writes `f(i)` to every element of an output, except where the fault says otherwise.
+fn store<E: Elem>(cx: &CpuNode<'_>, output: usize, fault: Fault, f: impl Fn(usize) -> f64) {
     if fault == Fault::WritesNothing {
         return;
     }
-    let add = cx.adds(0);
-    let y = cx.output::<E>(0);
+    let add = cx.adds(output);
+    let y = cx.output::<E>(output);
     for (i, y) in y.slice(0, LEN).iter_mut().enumerate() {
         let value = match fault {
             Fault::Stores { value, element } if i == element => value,
@@ -147,14 +182,18 @@ impl Op for Square {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let (x, dy) = (v.input(0), v.output_grad(0)?);
-        v.backward(SquareGrad(*self), &[x, dy], &[0]).map(drop)
+        v.backward(SquareGrad { of: *self, emits: false }, &[x, dy], &[0]).map(drop)
+    }
+
+    fn cheap_to_recompute(&self, _output: usize) -> bool {
+        true
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(cx.output_spec(0).dtype, E => {
             let x = cx.input::<E>(0);
             let x = x.slice(0, LEN);
-            store::<E>(cx, self.fault_in(self.forward, E::DTYPE), |i| (x[i].up() * x[i].up()).to_f64());
+            store::<E>(cx, 0, self.fault_in(self.forward, E::DTYPE), |i| (x[i].up() * x[i].up()).to_f64());
         });
         Ok(())
     }
@@ -179,18 +218,29 @@ impl Op for SquareGrad {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        Ok(inputs[..1].to_vec())
+        Ok(vec![inputs[0].clone(); 1 + usize::from(self.emits)])
     }
 
     fn accumulates(&self, _output: usize) -> bool {
         true
     }
 
+    fn emission(&self) -> Option<Emission> {
+        let by = Arc::new(Self { emits: true, ..*self });
+        Some(Emission { of: Arc::new(self.of), inputs: vec![0], by })
+    }
+
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(cx.output_spec(0).dtype, E => {
             let (x, dy) = (cx.input::<E>(0), cx.input::<E>(1));
             let (x, dy) = (x.slice(0, LEN), dy.slice(0, LEN));
-            store::<E>(cx, self.0.fault_in(self.0.gradient, E::DTYPE), |i| 2.0 * x[i].up().to_f64() * dy[i].up().to_f64());
+            let fault = if self.emits && self.of.beside != Fault::None { self.of.beside } else { self.of.gradient };
+            let fault = self.of.fault_in(fault, E::DTYPE);
+            store::<E>(cx, 0, fault, |i| 2.0 * x[i].up().to_f64() * dy[i].up().to_f64());
+            if self.emits {
+                let fault = self.of.fault_in(self.of.emitted, E::DTYPE);
+                store::<E>(cx, 1, fault, |i| (x[i].up() * x[i].up()).to_f64());
+            }
         });
         Ok(())
     }
@@ -289,5 +339,20 @@ fn an_output_of_another_length_than_the_reference_fails() {
 fn another_number_of_outputs_than_the_reference_fails() {
     for reference_outputs in [0, 2] {
         assert_caught(Square { reference_outputs, ..Square::CORRECT }, "forward");
+    }
+}
+
+/// Also beside a correct forward and a correct gradient.
+#[test]
+fn a_faulty_emission_and_a_faulty_gradient_beside_one_fail() {
+    let (value, element) = (f64::NAN, unprobed());
+    for fault in [Fault::WritesNothing, Fault::Negates { element }, Fault::Stores { value, element }] {
+        for op in [Square { emitted: fault, ..Square::CORRECT }, Square { beside: fault, ..Square::CORRECT }]
+        {
+            for dtype in FORMATS {
+                let op = Square { faulty_in_f64: true, ..op };
+                assert_eq!(failing_modes(op, dtype), ["recomputed bits"], "{dtype}: {op:?}");
+            }
+        }
     }
 }

@@ -4,10 +4,9 @@ use super::terminal::{eprint_line, print, print_json, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Request};
 use crate::error::{Error, ErrorKind, Result};
-use crate::forecast::{RunNeeds, TotalNeeds};
+use crate::forecast::{Planned, RunNeeds, TotalNeeds};
 use crate::machine::Machine;
-use crate::model::Programs;
-use crate::plan::{Corpus, Plan};
+use crate::plan::Corpus;
 use crate::recipe::{Prediction, Recipe};
 use crate::results::comparison::CompareVerdict;
 use crate::train::cpu_pace;
@@ -104,10 +103,8 @@ fn say_needs(arms: &Arms, repeats: Option<usize>) {
     for recipe in &recipes {
         let repeats = repeats.unwrap_or(recipe.values().compare.repeats).max(1);
         // A plan that cannot be made is the error of the trial.
-        let Ok(plan) = Corpus::estimated(recipe).and_then(|corpus| Plan::new(recipe, &corpus, &here)) else {
-            continue;
-        };
-        let Ok(programs) = Programs::new(&plan) else { continue };
+        let planned = Corpus::estimated(recipe).and_then(|corpus| Planned::new(recipe, &corpus, &here));
+        let Ok(Planned { plan, programs, .. }) = planned else { continue };
         let here = here.clone().with_cpu_pace(cpu_pace(&plan, &here, eprint_line));
         total.add(&RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots), repeats);
     }

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::{Corpus, Plan};
+use crate::policy::Recompute;
 use crate::recipe;
 use rayon::prelude::*;
 use std::path::Path;
@@ -22,7 +23,11 @@ pub struct Args {
     #[arg(long, value_delimiter = ',')]
     pub arch: Vec<String>,
     /// Recipes whose kernels are compiled besides those of all cases.
-    #[arg(long, value_delimiter = ',', default_value = "dim384,dim768,v8-dim1024,v9-full-stack")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "dim384,dim768,v8-dim1024,v9-full-stack,base-160m,qwen3-0.6b-shape"
+    )]
     pub recipes: Vec<String>,
     /// Print what each kernel takes: registers, stack, spills, shared memory.
     #[arg(long, short)]
@@ -87,8 +92,11 @@ fn needed_units(properties: Properties, recipes: &[String]) -> Result<Vec<Transl
         for dtype in ["bf16", "fp32"] {
             let overrides = [format!("training.dtype={dtype}"), "parallelism.world_size=1".to_string()];
             let recipe = recipe::load(Path::new(name), &overrides, std::iter::empty(), &Machine::none())?;
-            let plan = Plan::new(&recipe, &Corpus::estimated(&recipe)?, &Machine::none())?;
-            Programs::new(&plan)?.collect(&collector)?;
+            let mut plan = Plan::new(&recipe, &Corpus::estimated(&recipe)?, &Machine::none())?;
+            for mode in Recompute::ALL {
+                plan.execution.recompute = *mode;
+                Programs::new(&plan)?.collect(&collector)?;
+            }
         }
     }
     Ok(translation_units(&collector.into_requests().kernels))

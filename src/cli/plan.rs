@@ -5,10 +5,9 @@ use super::what::RecipeArguments;
 use crate::data;
 use crate::error::{Error, Result};
 use crate::forecast::listing::listing;
-use crate::forecast::{Budget, FitRow, Forecast, RunNeeds, fit_local_batch, fit_table};
+use crate::forecast::{Budget, FitRow, Forecast, Planned, RunNeeds, fit_local_batch, fit_table};
 use crate::format::{Column, Table, binary};
 use crate::machine::Machine;
-use crate::model::Programs;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
@@ -35,7 +34,7 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Print the programs instead, or the one whose name begins so.
+    /// Print the programs instead, or the one whose name begins so; with the kernels of a GPU named by --on.
     #[arg(
         long,
         value_name = "SECTION",
@@ -63,14 +62,15 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let machines: Vec<Machine> = args.on.iter().map(|name| Machine::named(name)).collect::<Result<_>>()?;
     let corpus = Corpus::estimated(&recipe)?;
-    let plan = Plan::new(&recipe, &corpus, machines.first().unwrap_or(&here))?;
+    let Planned { recipe, plan, programs } =
+        Planned::new(&recipe, &corpus, machines.first().unwrap_or(&here))?;
     if let Some(key) = &args.fit {
         let on = if machines.is_empty() { slice::from_ref(&here) } else { &machines };
         return fit(&recipe, &plan, on, key, args.json);
     }
-    let programs = Programs::new(&plan)?;
     if let Some(section) = &args.program {
-        return print(&listing(&programs, section.as_deref())?);
+        let gpu = machines.first().and_then(Machine::properties);
+        return print(&listing(&programs, section.as_deref(), gpu.as_ref())?);
     }
     let of_data = data::warnings(&data_spec(&recipe, &here), corpus.floor.is_some())?;
     for warning in of_data.into_iter().chain(on_cpu_although(&recipe, &plan, &here)) {

@@ -16,5 +16,5 @@ pub use communication::CommunicationTime;
 pub use engine::Engine;
 pub use memory::StateMemory;
 pub use placement::{Arena, BlockAllocator, Caching, FreeLists, Naive, size_class};
-pub use section::{Section, collect, prepare};
+pub use section::{Section, collect, collect_node, prepare};
 pub use transfer::Snapshot;

@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::device::gpu::{Collector, Queue};
 use crate::error::Result;
-use crate::ir::{GpuNode, Program};
+use crate::ir::{GpuNode, Node, Program};
 use crate::passes::MemoryPlan;
 
 /// A program with its memory plan: the unit that the engine runs.
@@ -43,9 +43,14 @@ pub fn prepare<'a>(device: &Device, sections: impl IntoIterator<Item = &'a Secti
 /// # Errors
 /// When an op has no GPU implementation.
 pub fn collect(collector: &Collector, program: &Program) -> Result<()> {
-    for node in &program.nodes {
-        let (inputs, outputs) = (vec![0; node.inputs.len()], vec![0; node.outputs.len()]);
-        node.op.gpu(&GpuNode { program, node, inputs: &inputs, outputs: &outputs, queue: collector })?;
-    }
-    Ok(())
+    program.nodes.iter().try_for_each(|node| collect_node(collector, program, node))
+}
+
+/// Puts one node of a program into such a queue.
+///
+/// # Errors
+/// When the op has no GPU implementation.
+pub fn collect_node(collector: &Collector, program: &Program, node: &Node) -> Result<()> {
+    let (inputs, outputs) = (vec![0; node.inputs.len()], vec![0; node.outputs.len()]);
+    node.op.gpu(&GpuNode { program, node, inputs: &inputs, outputs: &outputs, queue: collector })
 }

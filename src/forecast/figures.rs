@@ -34,6 +34,9 @@ pub struct Forecast {
     /// The optimizer's slots in words; empty without slots.
     #[serde(skip)]
     pub(super) slots_in_words: &'static str,
+    /// Why `activation_checkpoint.mode = "auto"` is the mode that it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recompute_choice: Option<String>,
     /// The memory of one rank.
     pub memory: Memory,
     /// Time on this machine, and bytes on the disk.
@@ -112,6 +115,7 @@ impl Forecast {
             vocabulary_share: parameters.vocabulary_share(),
             remarks: parameters.remark(&plan.model).into_iter().chain(plan.model.remarks()).collect(),
             checkpoint_bytes_per_parameter: per_parameter,
+            recompute_choice: plan.execution.recompute_choice.as_ref().map(ToString::to_string),
             slots_in_words: plan.optimizer.slots_in_words(),
             parameters,
             flops: Flops::new(plan),
@@ -182,6 +186,10 @@ fn execution(plan: &Plan) -> String {
     let recompute = match plan.execution.recompute {
         Recompute::None => "no recompute".to_owned(),
         mode => format!("{mode} recompute"),
+    };
+    let recompute = match &plan.execution.recompute_choice {
+        Some(_) => format!("{recompute} (auto)"),
+        None => recompute,
     };
     let fused = if plan.execution.fused { "" } else { ", unfused ops" };
     format!("{dtype}, {attention}, {recompute}{fused}")

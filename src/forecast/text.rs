@@ -13,6 +13,9 @@ impl fmt::Display for Forecast {
         self.time_here(f)?;
         disk(f, &self.needs.disk)?;
         memory(f, &self.memory)?;
+        if let Some(choice) = &self.recompute_choice {
+            writeln!(f, "\nActivation recompute  {choice}")?;
+        }
         for verdict in &self.on {
             writeln!(f)?;
             on(f, verdict, &self.memory)?;

@@ -9,11 +9,19 @@ use crate::format::binary;
 use crate::machine::{Hardware, Machine};
 use crate::model::Programs;
 use crate::plan::Plan;
+use crate::policy::Recompute;
 use serde::Serialize;
 
-/// Advice for a plan that does not fit.
-pub const SMALLER: &str = "Smaller: training.local_batch_size with more training.accumulation, or \
-                           activation_checkpoint.mode=full";
+/// Returns the advice for a plan that does not fit.
+pub fn smaller(plan: &Plan) -> &'static str {
+    match plan.execution.recompute {
+        Recompute::Full => "Smaller: training.local_batch_size with more training.accumulation",
+        Recompute::None | Recompute::Selective => {
+            "Smaller: training.local_batch_size with more training.accumulation, or \
+             activation_checkpoint.mode=full"
+        }
+    }
+}
 
 /// A plan against a budget.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -73,7 +81,7 @@ pub fn check_fits(plan: &Plan, programs: &Programs, machine: &Machine) -> Result
         ))
     });
     Err(Error::does_not_fit(format!(
-        "does not fit: the plan needs {} (state {}, activations {}), and {} is {}{}{}. {SMALLER}",
+        "does not fit: the plan needs {} (state {}, activations {}), and {} is {}{}{}. {}",
         binary(budget.needed(per_rank) as usize),
         binary(programs.state.bytes()),
         binary(per_rank - programs.state.bytes()),
@@ -83,6 +91,7 @@ pub fn check_fits(plan: &Plan, programs: &Programs, machine: &Machine) -> Result
             0 => String::new(),
             corpus => format!(", besides {} for the tokens of the corpus", binary(corpus as usize)),
         },
-        largest.unwrap_or_default()
+        largest.unwrap_or_default(),
+        smaller(plan)
     )))
 }

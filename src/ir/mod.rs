@@ -21,8 +21,8 @@ pub use crate::device::Precision;
 pub use array::{Array, Fill};
 pub use builder::Destination;
 pub use op::{
-    Builder, Case, Cases, Cost, CpuNode, GpuNode, GradDestination, MayAlias, Node, Op, Program, Reference,
-    Upstream, Vjp,
+    Builder, Case, Cases, Cost, CpuNode, Emission, GpuNode, GradDestination, MayAlias, Node, Op, Program,
+    Reference, Upstream, Vjp,
 };
 pub use role::{Role, Sublayer};
 pub use spec::Spec;

@@ -26,6 +26,20 @@ pub struct MayAlias {
     pub input: usize,
 }
 
+/// A tensor that a gradient can write besides gradients: what its forward made, computed again.
+///
+/// A gradient reads all that determines the output of its forward, so writing that output along with the
+/// gradients saves a node that would read it all once more.
+#[derive(Clone, Debug)]
+pub struct Emission {
+    /// The op that computes the tensor.
+    pub of: Arc<dyn Op>,
+    /// Indices of the gradient's inputs that are that op's inputs, in its order.
+    pub inputs: Vec<usize>,
+    /// The gradient that writes the tensor too, as a further, last output and with the bits of `of`.
+    pub by: Arc<dyn Op>,
+}
+
 /// The cost of a node, from which step times and op budgets are predicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
@@ -98,19 +112,20 @@ pub trait Op: Debug + Send + Sync {
         false
     }
 
-    /// Records a cheaper computation of the same bits of `output` from its other, kept outputs (`outputs`),
-    /// if there is one.
-    ///
-    /// # Errors
-    /// When recording fails.
+    /// Returns a cheaper computation of the same bits of `output` from the node's other, kept outputs, if there
+    /// is one: an op and its inputs, among `inputs` and `outputs` of the node.
     fn rederive(
         &self,
-        _b: &mut Builder,
         _inputs: &[TensorId],
         _outputs: &[TensorId],
         _output: usize,
-    ) -> Result<Option<TensorId>> {
-        Ok(None)
+    ) -> Option<(Arc<dyn Op>, Vec<TensorId>)> {
+        None
+    }
+
+    /// For a gradient: returns what it can write besides gradients.
+    fn emission(&self) -> Option<Emission> {
+        None
     }
 
     /// Records the same function with smaller ops and returns the outputs, for `engine.fused = false`. `None`

@@ -11,6 +11,7 @@ pub use hardware::{Hardware, Limits};
 
 use crate::device::cuda::libraries::Nvidia;
 use crate::device::cuda::{self, Gpu};
+use crate::device::gpu::Properties;
 use crate::error::Result;
 use std::sync::Arc;
 
@@ -134,6 +135,12 @@ impl Machine {
             Gpus::Unusable(reason) => Some(Err(reason)),
             Gpus::Assumed(_) | Gpus::Unknown => None,
         }
+    }
+
+    /// Returns the properties of the architecture of a named GPU, to say which kernels run there.
+    pub fn properties(&self) -> Option<Properties> {
+        let (major, minor) = self.hardware?.compute_capability?.split_once('.')?;
+        Some(Properties::of_architecture((major.parse().ok()?, minor.parse().ok()?)))
     }
 
     /// The model of a GPU, by its index.

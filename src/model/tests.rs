@@ -59,7 +59,12 @@ fn plan(overrides: &[&str]) -> Plan {
         floor: None,
         memory_bytes: 0,
     };
-    Plan::new(&recipe, &corpus, &Machine::here()).unwrap()
+    let mut plan = Plan::new(&recipe, &corpus, &Machine::here()).unwrap();
+    if recipe.values().activation_checkpoint.mode.fixed().is_none() {
+        // The mode that shows most of the passes.
+        plan.execution.recompute = Recompute::Selective;
+    }
+    plan
 }
 
 /// Ranks exchange rows of the embedding.
@@ -212,19 +217,19 @@ fn in_a_later_micro_step() {
         &found.unwrap().1.program
     };
     assert_snapshot!(changes(variant(true, false), variant(false, false)), @r"
-    -program micro(first=true, last=false) (39 nodes)
+    -program micro(first=true, last=false) (36 nodes)
     -  %33+0B, %40:bf16[8,50→64], %34+0B, grads.head = head_loss(%30+0B, compute_copy.head, batch.targets+0B) scale=2.0833333333333332e-2  @head
     -  control.loss = sum(%33) scale=2.0833333333333332e-2  @head
     -  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
     -  grads.blocks.0.down = linear_weight_grad(%75, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
+    -  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16], %76:bf16[8,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual emits=y  @blocks.0 ∇
     -  grads.blocks.0.gate_up = linear_weight_grad(%76, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
-    -  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
     -  grads.blocks.0.out = linear_weight_grad(%14, %54, compute_copy.blocks.0.out)  @blocks.0 ∇
     -  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
+    -  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16], %78:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6 emits=y  @embedding ∇
     -  grads.blocks.0.qkv = linear_weight_grad(%78, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
-    -  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6  @embedding ∇
     -  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, compute_copy.embedding)  @embedding ∇
-    +program micro(first=false, last=false) (39 nodes)
+    +program micro(first=false, last=false) (36 nodes)
      …
     +  %33+0B, %40:bf16[8,50→64], %34+0B, +grads.head = head_loss(%30+0B, compute_copy.head, batch.targets+0B) scale=2.0833333333333332e-2  @head
     +  +control.loss = sum(%33) scale=2.0833333333333332e-2  @head
@@ -232,17 +237,15 @@ fn in_a_later_micro_step() {
      …
     +  +grads.blocks.0.down = linear_weight_grad(%75, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
      …
+    +  %52:bf16[8,16], +grads.blocks.0.ffn_norm, %53:f32[1,16], %76:bf16[8,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual emits=y  @blocks.0 ∇
     +  +grads.blocks.0.gate_up = linear_weight_grad(%76, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
-     …
-    +  %52:bf16[8,16], +grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
      …
     +  +grads.blocks.0.out = linear_weight_grad(%14, %54, compute_copy.blocks.0.out)  @blocks.0 ∇
      …
     +  %61:bf16[8,32], +grads.blocks.0.q_norm, +grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
      …
+    +  %66:bf16[8,16], +grads.blocks.0.attention_norm, %67:f32[1,16], %78:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6 emits=y  @embedding ∇
     +  +grads.blocks.0.qkv = linear_weight_grad(%78, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
-     …
-    +  %66:bf16[8,16], +grads.blocks.0.attention_norm, %67:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6  @embedding ∇
      …
     +  +grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, compute_copy.embedding)  @embedding ∇
     ");
@@ -254,21 +257,24 @@ fn recomputing_what_is_cheap() {
     assert_snapshot!(changes(&passes.recomputed(Recompute::None), &passes.recomputed(Recompute::Selective)), @r"
     -program micro(first=true, last=true) (35 nodes)
     -  grads.blocks.0.down = linear_weight_grad(%24, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
+    -  %48:bf16[8,2,24→64] = swiglu_grad(%23, %47)  @blocks.0 ∇
     -  grads.blocks.0.gate_up = linear_weight_grad(%21, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
+    -  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
     -  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
     -  grads.blocks.0.qkv = linear_weight_grad(%7, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
-    +program micro(first=true, last=true) (39 nodes)
+    -  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6  @embedding ∇
+    +program micro(first=true, last=true) (36 nodes)
      …
-    +  %75:bf16[8,24→64] = swiglu(%23)  @blocks.0 ↻
+    +  %48:bf16[8,2,24→64], %75:bf16[8,24→64] = swiglu_grad(%23, %47) emits=y  @blocks.0 ∇
     +  grads.blocks.0.down = linear_weight_grad(%75, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
      …
-    +  %76:bf16[8,16] = rms_norm(%20, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0 ↻
+    +  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16], %76:bf16[8,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual emits=y  @blocks.0 ∇
     +  grads.blocks.0.gate_up = linear_weight_grad(%76, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
      …
     +  %77:bf16[8,32] = qk_norm_rope(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
     +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%77, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
      …
-    +  %78:bf16[8,16] = rms_norm(%5, params.blocks.0.attention_norm) eps=1e-6  @embedding ↻
+    +  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16], %78:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6 emits=y  @embedding ∇
     +  grads.blocks.0.qkv = linear_weight_grad(%78, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
      …
     ");
@@ -350,13 +356,13 @@ fn with_all_reduces() {
     grads.bucket.0 by all_reduce on Communication
     grads.final_norm by rms_norm_grad on Main
     grads.blocks.0.down by linear_weight_grad on Main
+    grads.blocks.0.ffn_norm by rms_norm_grad on Main
     grads.blocks.0.gate_up by linear_weight_grad on Main
     grads.bucket.1 by all_reduce on Communication
-    grads.blocks.0.ffn_norm by rms_norm_grad on Main
     grads.blocks.0.out by linear_weight_grad on Main
     grads.blocks.0.q_norm, grads.blocks.0.k_norm by qk_norm_rope_grad on Main
-    grads.blocks.0.qkv by linear_weight_grad on Main
     grads.blocks.0.attention_norm by rms_norm_grad on Main
+    grads.blocks.0.qkv by linear_weight_grad on Main
     grads.embedding by embedding_grad on Main
     grads.bucket.2 by all_reduce on Communication
     ");
@@ -367,12 +373,12 @@ fn with_all_reduces() {
     grads.head by head_loss on Main
     grads.final_norm by rms_norm_grad on Main
     grads.blocks.0.down by linear_weight_grad on Main
-    grads.blocks.0.gate_up by linear_weight_grad on Main
     grads.blocks.0.ffn_norm by rms_norm_grad on Main
+    grads.blocks.0.gate_up by linear_weight_grad on Main
     grads.blocks.0.out by linear_weight_grad on Main
     grads.blocks.0.q_norm, grads.blocks.0.k_norm by qk_norm_rope_grad on Main
-    grads.blocks.0.qkv by linear_weight_grad on Main
     grads.blocks.0.attention_norm by rms_norm_grad on Main
+    grads.blocks.0.qkv by linear_weight_grad on Main
     grads.embedding by embedding_grad on Main
     grads.bucket.0 by all_reduce on Main
     grads.bucket.1 by all_reduce on Main
@@ -386,9 +392,9 @@ fn with_exchanged_rows() {
     let passes = Passes::new(&[BY_ROWS]);
     let before = passes.recomputed(Recompute::Selective);
     assert_snapshot!(changes(&before, &passes.exchanged(before.clone())), @r"
-    -program micro(first=true, last=true) (39 nodes)
+    -program micro(first=true, last=true) (36 nodes)
     -  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, compute_copy.embedding)  @embedding ∇
-    +program micro(first=true, last=true) (41 nodes)
+    +program micro(first=true, last=true) (38 nodes)
      …
     +  %79:u32[16] = gather_rows(batch.tokens) ranks=2  @embedding ⇄
     +  %80:bf16[16,16] = gather_rows(%69) ranks=2  @embedding ⇄
@@ -412,41 +418,38 @@ fn with_its_memory() {
     }
     assert_snapshot!(text, @r"
     5632 bytes, most at node 14
-      3584+256    0..35 embedding.x, embedding.dropped
+      3584+256    0..32 embedding.x, embedding.dropped, embedding.normed
          0+256    2..3  embedding.normed
-      3072+512    3..31 blocks.0.qkv
+      3072+512    3..29 blocks.0.qkv
          0+512    4..5  blocks.0.packed
-      3840+256    5..30 blocks.0.attended
-      4096+256    5..30 blocks.0.attended.1
-      4352+256    6..25 blocks.0.attention_out, blocks.0.dropped, blocks.0.residual_attention
+      3840+256    5..28 blocks.0.attended
+      4096+256    5..28 blocks.0.attended.1
+      4352+256    6..22 blocks.0.attention_out, blocks.0.dropped, blocks.0.residual_attention
       2048+256    8..9  blocks.0.residual_attention.1
-         0+2048   9..24 blocks.0.gate_up, blocks.0.d_gate_up
+         0+2048   9..23 blocks.0.gate_up, blocks.0.d_gate_up
       2048+1024  10..11 blocks.0.gated
       4608+256   11..16 blocks.0.ffn_out, blocks.0.dropped, blocks.0.residual_ffn
       4864+256   13..14 blocks.0.residual_ffn.1
       5120+256   14..15 head.losses
       2048+1024  14..14 head.logits.1
-      5376+256   14..38 head.d_normed, blocks.0.d_residual_attention, blocks.0.d_dropped, embedding.d_dropped, embedding.d_x
+      5376+256   14..35 head.d_normed, blocks.0.d_residual_attention, blocks.0.d_dropped, embedding.d_dropped, embedding.d_x
       2048+256   16..16 blocks.0.d_residual_attention.2
       4608+256   17..20 blocks.0.d_ffn_out
-      2048+1024  18..19 blocks.0.gated
-      2048+1024  20..21 blocks.0.d_gated
-      2048+256   22..23 blocks.0.norm
-      2048+256   24..25 blocks.0.d_1
-         0+256   25..25 blocks.0.d_dropped.2
-         0+256   26..28 blocks.0.d_attention_out
-      1024+256   28..30 blocks.0.d_attended
-         0+512   29..30 blocks.0.packed
-       512+512   30..34 blocks.0.d_packed, blocks.0.d_qkv
-      1280+256   30..30 blocks.0.d_packed.1
-         0+256   31..31 blocks.0.d_qkv.3
-         0+256   32..33 embedding.normed
-         0+256   34..36 blocks.0.d_normed, embedding.d_dropped
-       256+256   35..35 embedding.d_dropped.2
-         0+256   38..38 embedding.d_embedding.1
-       256+256   38..38 embedding.d_embedding.2
-       512+256   38..38 embedding.d_embedding.3
-       768+256   38..38 embedding.d_embedding.4
+      2048+1024  18..20 blocks.0.d_gated, blocks.0.gated
+      2048+256   21..23 blocks.0.d_1, blocks.0.residual_attention.1
+      2304+256   22..22 blocks.0.d_dropped.2
+         0+256   24..26 blocks.0.d_attention_out
+      1024+256   26..28 blocks.0.d_attended
+         0+512   27..28 blocks.0.packed
+       512+512   28..32 blocks.0.d_packed, blocks.0.d_qkv
+      1280+256   28..28 blocks.0.d_packed.1
+         0+256   29..29 blocks.0.d_qkv.3
+         0+256   30..33 blocks.0.d_normed, embedding.d_dropped
+       256+256   31..31 embedding.d_dropped.2
+         0+256   35..35 embedding.d_embedding.1
+       256+256   35..35 embedding.d_embedding.2
+       512+256   35..35 embedding.d_embedding.3
+       768+256   35..35 embedding.d_embedding.4
     ");
 }
 

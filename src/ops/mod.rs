@@ -95,7 +95,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(mul::Mul),
         Box::new(residual_norm::ResidualNorm { eps: 1e-6 }),
         Box::new(rms_norm::RmsNorm { eps: 1e-6 }),
-        Box::new(rms_norm::RmsNormGrad { eps: 1e-6, residual: false }),
+        Box::new(rms_norm::RmsNormGrad { eps: 1e-6, residual: false, emits: false }),
         Box::new(scale::Scale { factor: 1.0 }),
         Box::new(sgd::Sgd {
             momentum: 0.9,
@@ -108,7 +108,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(sum::Sum { scale: 1.0 }),
         Box::new(sum::SumGrad { scale: 1.0 }),
         Box::new(swiglu::Swiglu),
-        Box::new(swiglu::SwigluGrad),
+        Box::new(swiglu::SwigluGrad { emits: false }),
         Box::new(with_gradient::WithGradient),
     ]
 }

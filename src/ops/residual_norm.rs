@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::ir::{
     Array, Builder, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp,
 };
+use std::sync::Arc;
 
 /// `(x[N, d], y[N, d], w[d]) → (r, n)` with `r = x + y`, as stored, and `n = rms_norm(r)·w`.
 ///
@@ -46,7 +47,7 @@ impl Op for ResidualNorm {
         if residual {
             inputs.push(v.output_grad(0)?);
         }
-        let outputs = v.backward(RmsNormGrad { eps: self.eps, residual }, &inputs, &[0, 2])?;
+        let outputs = v.backward(RmsNormGrad { eps: self.eps, residual, emits: false }, &inputs, &[0, 2])?;
         v.set_input_grad(1, outputs[0]);
         Ok(())
     }
@@ -62,15 +63,12 @@ impl Op for ResidualNorm {
 
     fn rederive(
         &self,
-        b: &mut Builder,
         inputs: &[TensorId],
         outputs: &[TensorId],
         output: usize,
-    ) -> Result<Option<TensorId>> {
-        if output != 1 {
-            return Ok(None);
-        }
-        b.emit1("norm", RmsNorm { eps: self.eps }, &[outputs[0], inputs[2]]).map(Some)
+    ) -> Option<(Arc<dyn Op>, Vec<TensorId>)> {
+        let norm = RmsNorm { eps: self.eps };
+        (output == 1).then(|| (Arc::new(norm) as Arc<dyn Op>, vec![outputs[0], inputs[2]]))
     }
 
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {

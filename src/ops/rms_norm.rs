@@ -5,12 +5,13 @@
 use super::lanes::{
     dot, launch_sum_partials, reduce_partials, rows_per_partial, rows_per_task, vector_width,
 };
-use crate::device::cpu::View;
+use crate::device::cpu::{View, ViewMut};
 use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, Emission, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
+use std::sync::Arc;
 
 /// `y[N, d] = rms_norm(x[N, d])·w[d]`. A shorter `w`, whose length divides the width of `x`, is applied to
 /// every run of its length (the norm per head of queries and keys).
@@ -23,13 +24,16 @@ pub struct RmsNorm {
 /// `(x, w, dy) → (dx, dw, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, partials)`.
 ///
 /// With `s = 1 / sqrt(mean(x²) + eps)` and `g = dy ⊙ w`: `dx = s·g - x·s³·mean(g ⊙ x)` and `dw = Σ_rows dy ⊙
-/// x·s`. `dw` is summed over runs of rows, each into its row of the scratch `partials`, then over the runs.
+/// x·s`. `dw` is summed over runs of rows, each into its row of the scratch `partials`, then over the runs. If
+/// it emits, `y`, the output of [`RmsNorm`], follows as a last output.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNormGrad {
     /// As [`RmsNorm::eps`].
     pub eps: f64,
     /// True if a gradient that bypasses the norm is added to `dx`.
     pub residual: bool,
+    /// True if it also writes the output of [`RmsNorm`].
+    pub emits: bool,
 }
 
 /// Computes the reciprocal root mean square of a row.
@@ -53,16 +57,21 @@ impl<A: Real> Root<A> {
     /// Writes the norm of `x`. Other ops that normalize a stored `x` with it get the same bits.
     #[inline(always)]
     pub(super) fn norm<E: Elem<Acc = A>>(&self, x: &[A], w: &[A], y: &mut [E]) {
-        let s = self.inverse_rms(x);
+        self.scale(x, self.inverse_rms(x), w, y);
+    }
+
+    /// Writes the norm of `x`, given its reciprocal root mean square `s`.
+    #[inline(always)]
+    fn scale<E: Elem<Acc = A>>(&self, x: &[A], s: A, w: &[A], y: &mut [E]) {
         for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
             *y = E::down(*x * s * *w);
         }
     }
 
-    /// Replaces `x` by its gradient, and adds this row's part to `dw`. `dy` becomes `dy ⊙ w`.
+    /// Replaces `x` by its gradient, given its reciprocal root mean square `s`, and adds this row's part to
+    /// `dw`. `dy` becomes `dy ⊙ w`.
     #[inline(always)]
-    fn gradient(&self, x: &mut [A], w: &[A], dy: &mut [A], dw: &mut [A]) {
-        let s = self.inverse_rms(x);
+    fn gradient(&self, x: &mut [A], s: A, w: &[A], dy: &mut [A], dw: &mut [A]) {
         for (((dy, x), w), dw) in dy.iter_mut().zip(&*x).zip(w).zip(dw) {
             *dw = dy.fma(*x * s, *dw);
             *dy *= *w;
@@ -162,7 +171,8 @@ impl Op for RmsNorm {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let (x, w, dy) = (v.input(0), v.input(1), v.output_grad(0)?);
-        v.backward(RmsNormGrad { eps: self.eps, residual: false }, &[x, w, dy], &[0, 1]).map(drop)
+        let gradient = RmsNormGrad { eps: self.eps, residual: false, emits: false };
+        v.backward(gradient, &[x, w, dy], &[0, 1]).map(drop)
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
@@ -247,7 +257,8 @@ impl Op for RmsNormGrad {
     }
 
     fn attributes(&self) -> String {
-        format!("eps={:e}{}", self.eps, if self.residual { " residual" } else { "" })
+        let residual = if self.residual { " residual" } else { "" };
+        format!("eps={:e}{residual}{}", self.eps, if self.emits { " emits=y" } else { "" })
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -261,7 +272,9 @@ impl Op for RmsNormGrad {
         }
         let rows = x.elements() / w.width();
         let tasks = rows.div_ceil(rows_per_partial(rows));
-        Ok(vec![x.clone(), w.clone(), Spec::new([tasks, w.width()], w.dtype)])
+        let mut outputs = vec![x.clone(), w.clone(), Spec::new([tasks, w.width()], w.dtype)];
+        outputs.extend(self.emits.then(|| x.clone()));
+        Ok(outputs)
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
@@ -269,7 +282,13 @@ impl Op for RmsNormGrad {
         if self.residual {
             inputs.insert(0, 3);
         }
-        inputs.into_iter().map(|input| MayAlias { output: 0, input }).collect()
+        let pairs = [0, 3].into_iter().flat_map(|output| inputs.iter().map(move |&input| (output, input)));
+        pairs.map(|(output, input)| MayAlias { output, input }).collect()
+    }
+
+    fn emission(&self) -> Option<Emission> {
+        let by = Arc::new(Self { emits: true, ..*self });
+        Some(Emission { of: Arc::new(RmsNorm { eps: self.eps }), inputs: vec![0, 1], by })
     }
 
     fn accumulates(&self, output: usize) -> bool {
@@ -287,6 +306,7 @@ impl Op for RmsNormGrad {
             let bypass: Option<View<'_, E>> = self.residual.then(|| cx.input::<E>(3));
             let w = cx.input::<A>(1).slice(0, d);
             let partials = cx.output::<A>(2);
+            let y: Option<ViewMut<'_, E>> = self.emits.then(|| cx.output::<E>(3));
             cx.pool.chunks(rows.div_ceil(run), rows_per_task(d).div_ceil(run), #[inline(always)] |start, len| {
                 let mut scratch = vec![A::ZERO; 3 * d];
                 let (x_row, rest) = scratch.split_at_mut(d);
@@ -297,9 +317,15 @@ impl Op for RmsNormGrad {
                     for r in partial * run..rows.min((partial + 1) * run) {
                         x.load(r * d, x_row);
                         dy.load(r * d, dy_row);
-                        root.gradient(x_row, w, dy_row, dw);
                         if let Some(dr) = bypass {
                             dr.load(r * d, dr_row);
+                        }
+                        let s = root.inverse_rms(x_row);
+                        if let Some(y) = y {
+                            root.scale(x_row, s, w, y.slice(r * d, d));
+                        }
+                        root.gradient(x_row, s, w, dy_row, dw);
+                        if bypass.is_some() {
                             x_row.iter_mut().zip(&*dr_row).for_each(|(d, dr)| *d += *dr);
                         }
                         dx.store(r * d, x_row);
@@ -315,9 +341,14 @@ impl Op for RmsNormGrad {
         let w = cx.input_spec(1);
         let rows = cx.input_spec(0).elements() / w.width();
         let run = rows_per_partial(rows);
-        let entry = if self.residual { "rms_norm_residual_grad" } else { "rms_norm_grad" };
-        let pointers = cx.inputs.iter().chain([&cx.outputs[0], &cx.outputs[2]]);
-        let mut args: Vec<Arg> = pointers.map(|&p| p.into()).collect();
+        let entry = match (self.residual, self.emits) {
+            (false, false) => "rms_norm_grad",
+            (true, false) => "rms_norm_residual_grad",
+            (false, true) => "rms_norm_grad_emitting",
+            (true, true) => "rms_norm_residual_grad_emitting",
+        };
+        let outputs = cx.outputs.iter().enumerate().filter(|(output, _)| *output != 1).map(|(_, p)| p);
+        let mut args: Vec<Arg> = cx.inputs.iter().chain(outputs).map(|&p| p.into()).collect();
         args.extend([Arg::from(rows), Arg::from(run)]);
         args.extend(root_args(self.eps, w));
         Teams::new(cx.input_spec(0).dtype, w.width()).launch(cx, ("rms_norm", entry), (rows, run), &args)?;

@@ -1,12 +1,16 @@
-//! Activation recomputation: forward nodes run again before the backward that reads their outputs, which are
-//! not kept.
+//! Activation recomputation: tensors of the forward that are not kept come back before the backward reads
+//! them.
 //!
-//! The duplicates are the same ops on the same inputs, so results have the same bits.
+//! A gradient reads what determines the output of its forward. Where the op can ([`Op::emission`]), it writes
+//! that output again beside its gradients, and nodes that read it wait for the gradient: no node recomputes
+//! it. Otherwise the forward node, or a cheaper one ([`Op::rederive`]), runs again right before the first
+//! reader. All are computed from the same inputs in the same order, so results have the same bits.
 
 use crate::error::Result;
-use crate::ir::{Builder, Home, Node, Phase, Program, TensorId};
+use crate::ir::{Builder, Destination, Home, Mode, Node, Op, Phase, Program, TensorId};
 use crate::policy::Recompute;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 /// Rewrites the backward of a program to read recomputed tensors.
 ///
@@ -16,70 +20,226 @@ pub fn recompute(program: Program, policy: Recompute) -> Result<Program> {
     if policy == Recompute::None {
         return Ok(program);
     }
-    let dropped = dropped(&program, policy);
-    let producers = program.producers();
+    let forward = Forward { dropped: dropped(&program, policy), producers: program.producers() };
+    let emissions = Emissions::new(&program, &forward);
     let mut builder = Builder::resume(program);
     let nodes = builder.take_nodes();
-    let mut pass = Rewriter { builder, nodes: &nodes, producers, dropped, fresh: HashMap::new() };
-    for node in &nodes {
-        let mut node = node.clone();
+    let mut pass = Rewriter { builder, nodes: &nodes, forward, emissions, fresh: HashMap::new() };
+    for (at, node) in nodes.iter().enumerate() {
+        if pass.emissions.awaited.contains_key(&at) {
+            continue;
+        }
+        pass.rewrite(at)?;
         if node.phase == Phase::Backward {
-            for input in &mut node.inputs {
-                *input = pass.available(*input)?;
+            for waiting in pass.emissions.waiting_for(at) {
+                pass.rewrite(waiting)?;
             }
         }
-        pass.builder.push(node);
     }
     Ok(pass.builder.finish())
+}
+
+/// What the backward does not find as the forward left it.
+struct Forward {
+    /// Tensors that are not kept.
+    dropped: HashSet<TensorId>,
+    /// The node that writes each tensor first.
+    producers: Vec<Option<usize>>,
+}
+
+/// A node that makes dropped tensors again.
+struct Recomputation {
+    /// The node that made them.
+    producer: usize,
+    op: Arc<dyn Op>,
+    inputs: Vec<TensorId>,
+    /// The tensor that each output is the same as.
+    outputs: Vec<TensorId>,
+}
+
+impl Forward {
+    /// Returns how a dropped tensor is made again; `None` for one that no node writes.
+    fn recomputation(&self, nodes: &[Node], id: TensorId) -> Option<Recomputation> {
+        let producer = self.producers[id.0]?;
+        let node = &nodes[producer];
+        let output = node.outputs.iter().position(|&o| o == id)?;
+        let others_kept = node.outputs.iter().all(|o| *o == id || !self.dropped.contains(o));
+        let cheaper = others_kept.then(|| node.op.rederive(&node.inputs, &node.outputs, output)).flatten();
+        Some(match cheaper {
+            Some((op, inputs)) => Recomputation { producer, op, inputs, outputs: vec![id] },
+            None => {
+                let (op, inputs) = (Arc::clone(&node.op), node.inputs.clone());
+                Recomputation { producer, op, inputs, outputs: node.outputs.clone() }
+            }
+        })
+    }
+}
+
+/// Gradients that write dropped tensors, and nodes that wait for them.
+#[derive(Default)]
+struct Emissions {
+    /// For each gradient that emits: the tensors which its further output is the same as.
+    emitted: BTreeMap<usize, Vec<TensorId>>,
+    /// For each node that waits: the gradient that it follows.
+    awaited: BTreeMap<usize, usize>,
+}
+
+impl Emissions {
+    /// Finds the dropped tensors that a gradient emits in time for all their readers.
+    fn new(program: &Program, forward: &Forward) -> Self {
+        let nodes = &program.nodes;
+        let backward = |at: &usize| nodes[*at].phase == Phase::Backward;
+        // Ops are the same if they print the same constants.
+        let mut gradients: HashMap<(String, Vec<TensorId>), usize> = HashMap::new();
+        for at in (0..nodes.len()).filter(backward) {
+            if let Some(emission) = nodes[at].op.emission() {
+                let inputs = emission.inputs.iter().map(|&i| nodes[at].inputs[i]).collect();
+                gradients.entry((format!("{:?}", emission.of), inputs)).or_insert(at);
+            }
+        }
+        let mut readers: BTreeMap<TensorId, Vec<usize>> = BTreeMap::new();
+        for at in (0..nodes.len()).filter(backward) {
+            for id in nodes[at].inputs.iter().filter(|id| forward.dropped.contains(id)) {
+                readers.entry(*id).or_default().push(at);
+            }
+        }
+        let mut emitted: BTreeMap<TensorId, usize> = BTreeMap::new();
+        let mut recomputed: Vec<TensorId> = Vec::new();
+        for (&id, readers) in &readers {
+            let gradient = forward
+                .recomputation(nodes, id)
+                .and_then(|r| gradients.get(&(format!("{:?}", r.op), r.inputs)).copied())
+                .filter(|&g| readers.iter().all(|&at| at > g || can_wait(program, at, g)));
+            match gradient {
+                Some(gradient) => drop(emitted.insert(id, gradient)),
+                None => recomputed.push(id),
+            }
+        }
+        // What a node that recomputes another tensor reads must be there before the gradient.
+        let mut seen = HashSet::new();
+        while let Some(id) = recomputed.pop() {
+            if seen.insert(id) {
+                emitted.remove(&id);
+                let inputs = forward.recomputation(nodes, id).map(|r| r.inputs).unwrap_or_default();
+                recomputed.extend(inputs.into_iter().filter(|id| forward.dropped.contains(id)));
+            }
+        }
+        let mut found = Self::default();
+        for (id, gradient) in emitted {
+            found.emitted.entry(gradient).or_default().push(id);
+            for &at in readers[&id].iter().filter(|&&at| at < gradient) {
+                let last = found.awaited.entry(at).or_insert(gradient);
+                *last = gradient.max(*last);
+            }
+        }
+        found
+    }
+
+    /// Returns the nodes that follow a gradient, in their order.
+    fn waiting_for(&self, gradient: usize) -> Vec<usize> {
+        self.awaited.iter().filter(|(_, g)| **g == gradient).map(|(at, _)| *at).collect()
+    }
+}
+
+/// Returns true if the node at `at` computes the same after the one at `gradient`, and so do all between.
+fn can_wait(program: &Program, at: usize, gradient: usize) -> bool {
+    let node = &program.nodes[at];
+    let touch = |a: &[TensorId], b: &[TensorId]| a.iter().any(|&a| b.iter().any(|&b| overlap(program, a, b)));
+    let independent = |other: &Node| {
+        !touch(&node.outputs, &other.inputs)
+            && !touch(&node.outputs, &other.outputs)
+            && !touch(&node.inputs, &other.outputs)
+    };
+    // A gradient that others may wait for stays where it is.
+    at < gradient && node.op.emission().is_none() && program.nodes[at + 1..=gradient].iter().all(independent)
+}
+
+/// Returns true if two tensors share memory before any is planned: views of one tensor, or overlapping ranges
+/// of the state.
+fn overlap(program: &Program, a: TensorId, b: TensorId) -> bool {
+    let (a, b) = (program.base(a), program.base(b));
+    let range = |id| match program.tensor(id).home {
+        Home::State(slot) => {
+            let slot = program.state.get(slot);
+            Some((slot.buffer, slot.offset, slot.offset + slot.spec.bytes()))
+        }
+        _ => None,
+    };
+    match (range(a), range(b)) {
+        (Some((buffer, start, end)), Some((other, from, to))) => buffer == other && start < to && from < end,
+        _ => a == b,
+    }
 }
 
 struct Rewriter<'a> {
     builder: Builder,
     nodes: &'a [Node],
-    producers: Vec<Option<usize>>,
-    dropped: HashSet<TensorId>,
-    /// Dropped tensors that have been recomputed, with their replacements.
+    forward: Forward,
+    emissions: Emissions,
+    /// Dropped tensors that have come back, with their replacements.
     fresh: HashMap<TensorId, TensorId>,
 }
 
 impl Rewriter<'_> {
+    /// Records the node at `at`: as it is, or, in the backward, reading tensors that have come back.
+    fn rewrite(&mut self, at: usize) -> Result<()> {
+        let mut node = self.nodes[at].clone();
+        if node.phase == Phase::Backward {
+            for input in &mut node.inputs {
+                *input = self.available(*input)?;
+            }
+        }
+        match (self.emissions.emitted.get(&at).cloned(), node.op.emission()) {
+            (Some(ids), Some(emission)) => self.emit(&node, emission.by, &ids)?,
+            _ => self.builder.push(node),
+        }
+        Ok(())
+    }
+
+    /// Records a gradient as the op `by`, which also writes the tensor that stands for `ids`.
+    fn emit(&mut self, node: &Node, by: Arc<dyn Op>, ids: &[TensorId]) -> Result<()> {
+        self.builder.set_scope("", None);
+        let original = self.builder.program().tensor(ids[0]).clone();
+        let again = self.builder.buffer(&original.name, original.spec);
+        let mut outs: Vec<Destination> =
+            node.outputs.iter().zip(&node.modes).map(|(&id, &mode)| Destination::Into(id, mode)).collect();
+        outs.push(Destination::Into(again, Mode::Write));
+        self.builder.set_scope(&node.scope, node.block);
+        self.builder.set_phase(node.phase);
+        self.builder.set_stream(node.stream);
+        self.builder.emit_into(by.name(), Arc::clone(&by), &node.inputs, &outs)?;
+        self.fresh.extend(ids.iter().map(|&id| (id, again)));
+        Ok(())
+    }
+
     /// Returns the tensor that holds `id` in the backward; records its recomputation if necessary.
     fn available(&mut self, id: TensorId) -> Result<TensorId> {
-        if !self.dropped.contains(&id) {
+        if !self.forward.dropped.contains(&id) {
             return Ok(id);
         }
         if let Some(&now) = self.fresh.get(&id) {
             return Ok(now);
         }
-        let Some(producer) = self.producers[id.0] else { return Ok(id) };
-        let node = self.nodes[producer].clone();
-        let output = node.outputs.iter().position(|&o| o == id).unwrap_or_default();
+        let Some(again) = self.forward.recomputation(self.nodes, id) else { return Ok(id) };
+        let mut inputs = Vec::with_capacity(again.inputs.len());
+        for &input in &again.inputs {
+            inputs.push(self.available(input)?);
+        }
+        let node = &self.nodes[again.producer];
         self.builder.set_scope(&node.scope, node.block);
         self.builder.set_phase(Phase::Recompute);
         self.builder.set_stream(node.stream);
-        let others_kept = node.outputs.iter().all(|o| *o == id || !self.dropped.contains(o));
-        if others_kept
-            && let Some(now) = node.op.rederive(&mut self.builder, &node.inputs, &node.outputs, output)?
-        {
-            self.fresh.insert(id, now);
-            return Ok(now);
-        }
-        let mut inputs = Vec::with_capacity(node.inputs.len());
-        for &input in &node.inputs {
-            inputs.push(self.available(input)?);
-        }
-        self.builder.set_scope(&node.scope, node.block);
-        let name = self.builder.program().tensor(id).name.rsplit('.').next().unwrap_or_default().to_string();
-        let outputs = self.builder.emit_into(&name, node.op, &inputs, &[])?;
-        for (&old, &new) in node.outputs.iter().zip(&outputs) {
-            if self.dropped.contains(&old) {
+        let name = &self.builder.program().tensor(again.outputs[0]).name;
+        let name = name.strip_prefix(&format!("{}.", node.scope)).unwrap_or(name).to_owned();
+        let outputs = self.builder.emit_into(&name, again.op, &inputs, &[])?;
+        for (&old, &new) in again.outputs.iter().zip(&outputs) {
+            if self.forward.dropped.contains(&old) {
                 self.fresh.insert(old, new);
             }
         }
-        Ok(outputs[output])
+        Ok(self.fresh.get(&id).copied().unwrap_or(id))
     }
 }
-
 /// Returns the forward tensors that are not kept for the backward.
 fn dropped(program: &Program, policy: Recompute) -> HashSet<TensorId> {
     let viewed: HashSet<TensorId> = (0..program.tensors.len())
@@ -128,4 +288,138 @@ fn dropped(program: &Program, policy: Recompute) -> HashSet<TensorId> {
         }
     }
     dropped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::DType;
+    use crate::ir::{Init, ParamRequest, Precision, Role, Spec, StateBuilder};
+    use crate::ops::copy::Copy;
+    use crate::ops::rms_norm::{RmsNorm, RmsNormGrad};
+    use crate::ops::scale::Scale;
+
+    /// A norm whose output `n` is read in the backward, and its gradient.
+    struct Norm {
+        b: Builder,
+        x: TensorId,
+        w: TensorId,
+        n: TensorId,
+    }
+
+    impl Norm {
+        /// Records the forward; what follows is its backward.
+        fn new() -> Self {
+            let mut builder = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
+            let (rows, row) = (Spec::new([4, 8], DType::F32), Spec::new([8], DType::F32));
+            builder.group("in", &[("x", rows.clone()), ("w", row.clone()), ("dy", rows.clone())]);
+            builder.group("out", &[("n", rows.clone()), ("dx", rows), ("dw", row)]);
+            let mut b = Builder::new("norm", Arc::new(builder.finish()));
+            let x = b.state("in.x").unwrap();
+            let (x, w) = (b.emit1("x", Copy, &[x]).unwrap(), b.state("in.w").unwrap());
+            let n = b.emit1("n", RmsNorm { eps: 1e-6 }, &[x, w]).unwrap();
+            b.set_phase(Phase::Backward);
+            Self { b, x, w, n }
+        }
+
+        /// Writes a tensor into one slot, or adds it.
+        fn copy(&mut self, of: TensorId, mode: Mode) {
+            let to = self.b.state("out.n").unwrap();
+            self.b.emit_into("copy", Arc::new(Copy), &[of], &[Destination::Into(to, mode)]).unwrap();
+        }
+
+        fn gradient(&mut self, dy: TensorId) -> TensorId {
+            self.gradient_of(1e-6, dy)
+        }
+
+        fn gradient_of(&mut self, eps: f64, dy: TensorId) -> TensorId {
+            let dw = Destination::Into(self.b.state("out.dw").unwrap(), Mode::Write);
+            let op = Arc::new(RmsNormGrad { eps, residual: false, emits: false });
+            self.b.emit_into("dx", op, &[self.x, self.w, dy], &[Destination::New, dw]).unwrap()[0]
+        }
+
+        /// The ops of the backward, by name, with `*` where they emit and `↻` where they recompute.
+        fn recomputed(self) -> String {
+            let program = recompute(self.b.finish(), Recompute::Selective).unwrap();
+            let names = program.nodes.iter().filter(|node| node.phase != Phase::Forward).map(|node| {
+                let emits = if node.op.attributes().contains("emits") { "*" } else { "" };
+                let again = if node.phase == Phase::Recompute { "↻" } else { "" };
+                format!("{}{emits}{again}", node.op.name())
+            });
+            names.collect::<Vec<_>>().join(" ")
+        }
+    }
+
+    #[test]
+    fn readers_wait_for_the_gradient_that_emits() {
+        let mut norm = Norm::new();
+        let dy = norm.b.state("in.dy").unwrap();
+        norm.copy(norm.n, Mode::Write);
+        let dy = norm.b.emit1("dy", Scale { factor: 2.0 }, &[dy]).unwrap();
+        norm.gradient(dy);
+        norm.copy(norm.n, Mode::Add);
+        assert_eq!(norm.recomputed(), "scale rms_norm_grad* copy copy");
+    }
+
+    #[test]
+    fn what_the_gradient_depends_on_does_not_wait() {
+        let mut norm = Norm::new();
+        let dy = norm.b.emit1("dy", Scale { factor: 2.0 }, &[norm.n]).unwrap();
+        norm.gradient(dy);
+        assert_eq!(norm.recomputed(), "rms_norm↻ scale rms_norm_grad");
+    }
+
+    /// Additions to one slot keep their order, in which they round.
+    #[test]
+    fn additions_to_one_slot_keep_their_order() {
+        let mut norm = Norm::new();
+        let dy = norm.b.state("in.dy").unwrap();
+        norm.copy(norm.n, Mode::Write);
+        norm.copy(dy, Mode::Add);
+        norm.gradient(dy);
+        assert_eq!(norm.recomputed(), "rms_norm↻ copy copy rms_norm_grad");
+    }
+
+    #[test]
+    fn another_norm_or_no_gradient_emits_nothing() {
+        let mut norm = Norm::new();
+        let dy = norm.b.state("in.dy").unwrap();
+        norm.copy(norm.n, Mode::Write);
+        norm.gradient_of(1e-5, dy);
+        assert_eq!(norm.recomputed(), "rms_norm↻ copy rms_norm_grad");
+    }
+
+    /// A dropped tensor that depends on `n` is read before the gradient, so `n` is there before it too.
+    #[test]
+    fn what_a_recomputation_reads_does_not_wait() {
+        let mut norm = Norm::new();
+        norm.b.set_phase(Phase::Forward);
+        let twice = norm.b.emit1("twice", Scale { factor: 2.0 }, &[norm.n]).unwrap();
+        norm.b.set_phase(Phase::Backward);
+        let dy = norm.b.emit1("dy", Scale { factor: 3.0 }, &[twice]).unwrap();
+        norm.copy(norm.n, Mode::Write);
+        norm.gradient(dy);
+        assert_eq!(norm.recomputed(), "rms_norm↻ scale↻ scale copy rms_norm_grad");
+    }
+
+    #[test]
+    fn ranges_of_the_state_overlap_as_their_bytes_do() {
+        let vector = |name: &str| ParamRequest {
+            name: name.to_owned(),
+            shape: vec![8],
+            alloc: vec![8],
+            init: Init::Ones,
+            role: Role::Vector,
+            block: None,
+        };
+        let precision = Precision::for_act_dtype(DType::F32);
+        let state = StateBuilder::for_training(precision, &[vector("a"), vector("b")], &[]).finish();
+        let mut b = Builder::new("ranges", Arc::new(state));
+        let [all, first, second, other] =
+            ["grads.flat", "grads.a", "grads.b", "params.a"].map(|name| b.state(name).unwrap());
+        let part = b.rows(first, 2, 1).unwrap();
+        let program = b.finish();
+        assert!(overlap(&program, all, second) && overlap(&program, part, all));
+        assert!(!overlap(&program, first, second) && !overlap(&program, first, other));
+    }
 }

@@ -1,5 +1,6 @@
 //! Execution of a step: devices, memory, kernels, communication.
 
+use super::recompute_choice::RecomputeChoice;
 use crate::device::ProductPrecision;
 use crate::machine::Machine;
 use crate::policy::{Attention, Communication, Placement, Recompute, Reduction, TrainingDtype};
@@ -26,8 +27,11 @@ pub struct Execution {
     pub fused: bool,
     /// Implementation of attention.
     pub attention: Attention,
-    /// Activations that the backward pass recomputes.
+    /// Activations that the backward pass recomputes; `None` until a mode is chosen for a recipe that leaves
+    /// it to the plan.
     pub recompute: Recompute,
+    /// Why that mode was chosen, where the recipe leaves it to the plan.
+    pub recompute_choice: Option<RecomputeChoice>,
     /// Smallest size of a gradient bucket in bytes; 0: one per parameter.
     pub bucket_bytes: usize,
     /// Reduction of gradients over ranks.
@@ -61,7 +65,8 @@ impl Execution {
             poison: engine.poison,
             fused: engine.fused,
             attention: engine.attention,
-            recompute: activation_checkpoint.mode,
+            recompute: activation_checkpoint.mode.fixed().unwrap_or(Recompute::None),
+            recompute_choice: None,
             bucket_bytes: (parallelism.bucket_mib * f64::from(1 << 20)) as usize,
             reduction: parallelism.reduction,
             overlap: parallelism.overlap,

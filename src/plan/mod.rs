@@ -6,6 +6,7 @@ mod devices;
 mod events;
 mod execution;
 mod model;
+mod recompute_choice;
 mod resolve;
 mod schedule;
 
@@ -14,6 +15,7 @@ pub use corpus::{Corpus, data_spec};
 pub use events::{Generation, Interval, Intervals, Sampling, is_due, times_due};
 pub use execution::Execution;
 pub use model::{Model, PADDING};
+pub use recompute_choice::{ModeCost, RecomputeChoice};
 pub use schedule::Schedule;
 
 use crate::data::held_out_batches;

@@ -9,6 +9,9 @@ pub static RECIPES: &[(&str, &str)] = &[
     ("dim384", include_str!("../../recipes/dim384.toml")),
     ("dim768", include_str!("../../recipes/dim768.toml")),
     ("v8-dim1024", include_str!("../../recipes/v8-dim1024.toml")),
+    ("base-160m", include_str!("../../recipes/base-160m.toml")),
+    ("qwen3-0.6b-shape", include_str!("../../recipes/qwen3-0.6b-shape.toml")),
+    ("long-context", include_str!("../../recipes/long-context.toml")),
     ("v9-full-stack", include_str!("../../recipes/v9-full-stack.toml")),
 ];
 

@@ -144,12 +144,15 @@ impl Recipe {
         without_contradictions(self.merged_with(overrides, machine)?)
     }
 
-    /// Returns the hash that this recipe has with `section.key=value` arguments on top.
+    /// Returns the hash that this recipe has with `section.key=value` arguments on top; a mode of
+    /// recomputation that was chosen for it stays chosen.
     ///
     /// # Errors
     /// When an argument is invalid by itself.
     pub fn hash_with(&self, overrides: &[String]) -> Result<String> {
-        Ok(self.merged_with(overrides, &Machine::none())?.hash())
+        let merged = self.merged_with(overrides, &Machine::none())?;
+        let chosen = self.values().activation_checkpoint.mode.fixed();
+        Ok(chosen.map_or_else(|| merged.hash(), |mode| merged.clone().with_recompute(mode).hash()))
     }
 
     fn merged_with(&self, overrides: &[String], machine: &Machine) -> Result<Self> {

@@ -11,6 +11,7 @@ use super::settle::settle;
 use super::source::{Layer, Location};
 use super::toml_text::values;
 use crate::error::{Error, Result};
+use crate::policy::Recompute;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,7 +21,8 @@ use std::path::PathBuf;
 ///
 /// It holds its values twice: as written, and resolved for one machine. Resolved values have absolute paths
 /// and a number for `parallelism.world_size = "auto"`; runs use them. The hash covers the values as written,
-/// with absolute paths, so it does not depend on the machine.
+/// with absolute paths, so it does not depend on the machine; of `activation_checkpoint.mode = "auto"` it
+/// covers the mode that the plan chose.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     name: String,
@@ -74,6 +76,15 @@ impl Recipe {
     /// origin.
     pub fn copy(&self) -> &str {
         &self.copy
+    }
+
+    /// Returns this recipe with the mode that `activation_checkpoint.mode = "auto"` stands for on the machine
+    /// that it is planned for. One that fixes its mode stays as it is.
+    #[must_use]
+    pub fn with_recompute(mut self, mode: Recompute) -> Self {
+        let settled = &mut self.settled.activation_checkpoint.mode;
+        *settled = settled.fixed().unwrap_or(mode).into();
+        self
     }
 
     /// Returns its layers.
@@ -192,7 +203,8 @@ impl Recipe {
         to_toml(&self.settled)
     }
 
-    /// Returns the values that the hash covers: as written, with absolute paths.
+    /// Returns the values that the hash covers: as written, with absolute paths, and the mode of recomputation
+    /// that was chosen.
     fn hashed(&self) -> Values {
         let mut hashed = self.settled.clone();
         hashed.parallelism.world_size = self.written.parallelism.world_size;

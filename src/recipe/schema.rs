@@ -17,8 +17,8 @@ use super::key::{Interval, Type, UNSET};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
-    Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, Placement, Recompute, Reduction,
-    Resume, TrainingDtype,
+    Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, Placement, RecomputeMode,
+    Reduction, Resume, TrainingDtype,
 };
 use std::ops::Bound::{self, Excluded, Included};
 
@@ -174,9 +174,11 @@ sections! {
 
     /// Recomputation of activations in the backward pass, which trades time for memory.
     activation_checkpoint: ActivationCheckpoint {
-        /// Activations that the backward pass recomputes: cheap ones, whole blocks, or none.
-        mode: Recompute = Recompute::Selective;
-            Execution, Type::Word(Recompute::WORDS), "\"full\"" => same_bits();
+        /// Activations that the backward pass recomputes: cheap ones, whole blocks, or none. `"auto"` takes
+        /// the fastest of them that fits the memory of the device; of those within 1 % of it, the one with
+        /// the least memory.
+        mode: RecomputeMode = RecomputeMode::Auto;
+            Execution, Type::Word(RecomputeMode::WORDS), "\"full\"" => same_bits();
     }
 
     /// Data-parallel ranks.

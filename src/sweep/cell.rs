@@ -7,6 +7,7 @@ use crate::data::{self, Spec};
 use crate::device::cuda::Gpu;
 use crate::device::cuda::monitor::nvml;
 use crate::error::{Error, Result};
+use crate::forecast::Planned;
 use crate::machine::Machine;
 use crate::plan::{Corpus, Plan, data_spec};
 use crate::ranks::process::this_program;
@@ -99,7 +100,8 @@ impl Cell {
         self.measuring = recipe.measuring();
         let (corpus_hash, corpus) = corpora.open(&recipe, &machine)?;
         self.corpus_hash = Some(corpus_hash.clone());
-        let plan = Plan::new(&recipe, &corpus, &machine)?;
+        let Planned { recipe, plan, .. } = Planned::new(&recipe, &corpus, &machine)?;
+        self.recipe_hash = Some(recipe.hash());
         let device = device_class(&plan)?;
         // Uses the number of ranks that `"auto"` stands for, so that a cell that names it shares the row.
         self.key = hash(&[&recipe.settled_hash(), &corpus_hash, build, &device, &measuring(&recipe)]);
@@ -236,6 +238,7 @@ mod tests {
         assert_eq!(arguments, [&DEFAULTS[..], &["engine.threads=3"]].concat());
         let path = dir.path().join("tiny.toml");
         let run = recipe::load(&path, &arguments, std::iter::empty(), &Machine::here()).unwrap();
+        let run = run.with_recompute(work.plan.execution.recompute);
         assert_eq!(hash_at(&assignment), run.hash());
         assert_ne!(Some(run.hash()), cell.recipe_hash);
         let assignment = Assignment { gpus: vec![2], sets_devices: true, threads: None };

@@ -8,6 +8,7 @@ use crate::device::cpu::Pool;
 use crate::device::cuda::cache::cache_folder;
 use crate::device::{DType, Device};
 use crate::error::{Error, IoContext, Result};
+use crate::forecast::Planned;
 use crate::ir::{Node, Program};
 use crate::machine::{CpuPace, Gpus, Machine, NodeTime};
 use crate::plan::Plan;
@@ -153,7 +154,7 @@ fn time_model(
     settings.push(format!("training.dtype={dtype}"));
     settings.push(format!("training.steps={}", STEPS.0 + STEPS.1));
     let recipe = recipe::load_str(Path::new("calibration"), "", &settings, std::iter::empty(), machine)?;
-    let (plan, programs, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
+    let (Planned { plan, programs, .. }, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
     let device = Device::open(None, Arc::new(Pool::new(threads)?))?;
     let mut rank =
         Rank::new(Arc::new(plan), Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))?;

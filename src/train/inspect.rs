@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
+use crate::forecast::Planned;
 use crate::machine::Machine;
 use crate::recipe::Recipe;
 use safetensors::Dtype;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 /// As [`prepare`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no other
 /// implementation drops alike.
 pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
-    let (plan, programs, dataset) = prepare(recipe, &machine.clone().with_ranks(1, 1))?;
+    let (Planned { plan, programs, .. }, dataset) = prepare(recipe, &machine.clone().with_ranks(1, 1))?;
     if plan.batch.world_size > 1 || plan.batch.micro_steps > 1 || plan.model.dropout > 0.0 {
         return Err(Error::usage(
             "one step of one rank is inspected, without dropout: set parallelism.world_size=1, training.accumulation=1 \

@@ -8,6 +8,7 @@ use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::cuda::limits::{self, Limits};
 use crate::error::{Error, Result};
+use crate::forecast::Planned;
 use crate::ir::{Node, Phase, Program};
 use crate::machine::Machine;
 use crate::recipe::Recipe;
@@ -97,7 +98,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     let needed = request.warmup.saturating_add(2 * request.steps + STEPS_AHEAD + 1);
     let steps = recipe.values().training.steps.max(needed);
     let recipe = recipe.with_overrides(&[format!("training.steps={steps}")], machine)?;
-    let (plan, programs, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
+    let (Planned { plan, programs, .. }, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
     if plan.batch.world_size > 1 {
         return Err(Error::usage("a profile covers one rank; set parallelism.world_size=1"));
     }

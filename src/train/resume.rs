@@ -10,9 +10,12 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::Plan;
+use crate::policy::Recompute;
+
 use crate::recipe::{self, Class, Recipe};
 use crate::results::folder::{ALGORITHMS, CHECKPOINT, RESOLVED, read_summary};
 use crate::results::{RunFolder, find};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 /// Starting point of a run, with warnings and notes for the user.
@@ -111,10 +114,15 @@ fn measured_otherwise(before: &Recipe, recipe: &Recipe) -> Vec<String> {
 /// # Errors
 /// As [`RunFolder::open`].
 pub(super) fn unfinished(results: &Path, recipe: &Recipe) -> Result<Option<PathBuf>> {
-    let hash = recipe.hash();
+    // A mode of recomputation that is left to the plan may have been any.
+    let hashes = Recompute::ALL.iter().map(|mode| recipe.clone().with_recompute(*mode).hash());
+    let hashes: HashSet<String> = hashes.collect();
     for path in find::runs(results)? {
         let Some(summary) = find::summary_or_warn(&path) else { continue };
-        if summary.recipe_hash == hash && summary.status.is_unfinished() && measures_alike(&path, recipe) {
+        if hashes.contains(&summary.recipe_hash)
+            && summary.status.is_unfinished()
+            && measures_alike(&path, recipe)
+        {
             return RunFolder::open(&path).map(|_| Some(path));
         }
     }

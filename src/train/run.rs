@@ -17,7 +17,7 @@ use crate::device::host_allocator::on_refusal;
 use crate::error::{Error, ErrorKind, Result};
 use crate::forecast::memory::peak_bytes;
 use crate::forecast::time::predicted_step_ms;
-use crate::forecast::{RunNeeds, SMALLER};
+use crate::forecast::{Planned, RunNeeds, smaller};
 use crate::format::binary;
 use crate::machine::{Gpus, Machine};
 use crate::model::{Programs, flops_per_token};
@@ -85,18 +85,17 @@ impl Run {
     /// run to resume. Later errors are in [`Ended`] and the summary, unless the folder cannot be written.
     pub fn train(
         self,
-        plan: Plan,
-        programs: Programs,
+        planned: Planned,
         dataset: Dataset,
         ranks: &LocalRanks,
         stop: &Stop,
         guard: &ExitGuard,
     ) -> Result<Ended> {
+        let Planned { recipe, plan, programs } = planned;
         if plan.generation.samples > 0 {
             // At the end of a training it would be too late to refuse the prompt.
             prompt(&plan.generation, &dataset.tokenizer, plan.batch.seq_len)?;
         }
-        let recipe = self.request.recipe.clone();
         let context = RunContext {
             recipe_hash: recipe.hash(),
             recipe,
@@ -255,6 +254,9 @@ fn log_start(
     if let Some(loaded) = &start.loaded {
         recorder.note(&format!("resuming from step {} ({})", start.step(), loaded.path().display()))?;
     }
+    if let Some(choice) = &plan.execution.recompute_choice {
+        recorder.note(&format!("activation recompute: {choice}"))?;
+    }
     if let Some(warning) = on_cpu_although(&context.recipe, plan, machine) {
         recorder.warn(&warning)?;
     }
@@ -351,11 +353,12 @@ fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
         return error;
     }
     Error::does_not_fit(format!(
-        "{}. The plan is {} of state and {} of activations (placement {:?}). {SMALLER}",
+        "{}. The plan is {} of state and {} of activations (placement {:?}). {}",
         error.message(),
         binary(programs.state.bytes()),
         binary(peak_bytes(plan, programs) - programs.state.bytes()),
-        plan.execution.placement
+        plan.execution.placement,
+        smaller(plan)
     ))
 }
 

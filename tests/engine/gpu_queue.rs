@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use xrun::Result;
 use xrun::device::cuda::sources::source;
-use xrun::device::gpu::{Arg, DevicePtr, Grid, Kernel, Operand, Product, Properties, Queue};
+use xrun::device::gpu::{Arg, DevicePtr, Grid, Kernel, Operand, Product, Properties, Queue, TensorMap};
 use xrun::device::{DType, ProductPrecision};
 use xrun::ir::{Cases, CpuNode, GpuNode, Home, Node, Op, Precision, Program, Spec, TensorId};
 use xrun::machine::Machine;
@@ -49,6 +49,18 @@ impl FakeQueue<'_> {
         }
     }
 
+    /// Checks that a mapped tensor lies within one tensor of the node, and that the driver would take the map.
+    fn map(&self, entry: &str, map: &TensorMap) {
+        let last = map.sizes[1..].iter().zip(map.strides).map(|(n, stride)| (n - 1) * stride);
+        let bytes = (map.sizes[0] + last.sum::<usize>()) * DType::Bf16.size();
+        self.access(entry, map.address, bytes, false);
+        let aligned = map.address % 16 == 0 && map.strides.iter().all(|stride| stride % 8 == 0);
+        let [row, rest @ ..] = map.boxes;
+        if !aligned || row > 64 || rest.iter().any(|n| !(1..=256).contains(n)) {
+            self.problem(format!("{entry} maps {map:?}"));
+        }
+    }
+
     fn operand(&self, name: &str, operand: Operand, elements: usize, format: DType) {
         self.access(&format!("factor {name} of a product"), operand.address, elements * format.size(), false);
     }
@@ -77,6 +89,7 @@ impl Queue for FakeQueue<'_> {
                 // Kernels take 0 for a tensor that an op does not have.
                 Arg::Ptr(0) => {}
                 Arg::Ptr(address) => self.access(entry, address, 1, false),
+                Arg::Map(map) => self.map(entry, &map),
                 Arg::Size(size) if size >= 1 << 31 => self.problem(format!("{entry}: a size of {size}")),
                 _ => {}
             }

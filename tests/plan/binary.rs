@@ -19,7 +19,7 @@ fn a_plan_that_fits_is_on_stdout_alone() {
 
 #[test]
 fn a_plan_that_does_not_fit_is_reported_and_exits_4() {
-    xrun("plan v8-dim1024 training.local_batch_size=512 --on rtx4090")
+    xrun("plan v8-dim1024 training.local_batch_size=512 activation_checkpoint.mode=none --on rtx4090")
         .code(4)
         .stdout(contains("does not fit").and(contains("activation_checkpoint.mode=full")))
         .stderr(contains("more than rtx4090"));
@@ -100,4 +100,16 @@ fn programs_are_listed_whole_or_one() {
     xrun("plan quickstart --program=step_end")
         .success()
         .stdout(contains("adamw").and(contains("program evaluate").not()));
+}
+
+/// Heads of 64 columns at 1,024 tokens: warpgroups multiply on an H200, warps elsewhere.
+#[test]
+fn a_program_for_a_gpu_names_its_kernels() {
+    let program = "plan dim768 model.head_dim=64 training.seq_len=1024 --program=evaluate";
+    let warpgroups = contains("kernels flash_attention_wgmma\n");
+    xrun(&format!("{program} --on h200")).success().stdout(warpgroups.clone());
+    xrun(&format!("{program} --on a100-80"))
+        .success()
+        .stdout(warpgroups.not().and(contains("kernels flash_attention\n")));
+    xrun(program).success().stdout(contains("kernels").not());
 }

@@ -97,7 +97,7 @@ proptest! {
         let json = serde_json::to_value(&found).map_err(|e| TestCaseError::fail(e.to_string()))?;
         prop_assert_eq!(json["memory"]["peak_bytes"].as_u64(), Some(found.memory.peak_bytes as u64));
         prop_assert!(found.to_string().contains("Memory of a rank"));
-        prop_assert!(listing::listing(&programs, None).is_ok());
+        prop_assert!(listing::listing(&programs, None, None).is_ok());
         for p in found.on.iter().filter_map(|v| v.step.as_ref()) {
             prop_assert!(p.seconds.is_finite() && p.seconds > 0.0 && p.mfu < 1.0);
         }

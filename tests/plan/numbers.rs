@@ -18,7 +18,7 @@ struct Dims {
 
 const GPT2: usize = 50_257;
 
-const SHIPPED: [(&str, Dims); 5] = [
+const SHIPPED: [(&str, Dims); 8] = [
     ("quickstart", Dims { d: 128, layers: 4, heads: 4, kv: 4, head_dim: 32, ffn: 384, seq: 128, vocab: 511 }),
     (
         "dim384",
@@ -31,6 +31,18 @@ const SHIPPED: [(&str, Dims); 5] = [
     (
         "v8-dim1024",
         Dims { d: 1024, layers: 18, heads: 32, kv: 32, head_dim: 32, ffn: 2730, seq: 256, vocab: GPT2 },
+    ),
+    (
+        "base-160m",
+        Dims { d: 768, layers: 12, heads: 12, kv: 12, head_dim: 64, ffn: 2048, seq: 1024, vocab: GPT2 },
+    ),
+    (
+        "qwen3-0.6b-shape",
+        Dims { d: 1024, layers: 28, heads: 16, kv: 8, head_dim: 128, ffn: 3072, seq: 2048, vocab: GPT2 },
+    ),
+    (
+        "long-context",
+        Dims { d: 768, layers: 12, heads: 12, kv: 12, head_dim: 64, ffn: 2048, seq: 4096, vocab: GPT2 },
     ),
     (
         "v9-full-stack",

@@ -39,6 +39,9 @@ fn ls_lists_built_in_recipes_and_those_here() {
     dim384               built-in  width 384, 12 layers, GPT-2 tokens, bf16
     dim768               built-in  width 768, 18 layers, GPT-2 tokens, bf16
     v8-dim1024           built-in  width 1024, 18 layers, feed-forward 2730, GPT-2 tokens, bf16
+    base-160m            built-in  width 768, 12 layers, heads of 64, 1,024 tokens, bf16
+    qwen3-0.6b-shape     built-in  the dimensions of Qwen3-0.6B, GPT-2 tokens, 2,048 tokens, bf16
+    long-context         built-in  base-160m with rows of 4,096 tokens
     v9-full-stack        built-in  dim768 with grouped queries, dropout, accumulation and full recompute
     near.toml            file
     wrong.toml           file      (wrong: there is no built-in recipe "dim383")

@@ -1,5 +1,7 @@
 //! Calls of the CUDA driver, with statuses turned into errors.
 
+use crate::device::DType;
+use crate::device::gpu::{Arg, TensorMap};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{CStr, CString, c_void};
@@ -217,6 +219,48 @@ pub(super) fn parameters(function: sys::CUfunction) -> Vec<usize> {
         }
         sizes.push(size);
     }
+}
+
+/// The value of a kernel's argument, from the first byte on: the largest and most aligned of them is a map.
+pub(super) type Value = sys::CUtensorMap;
+
+/// Returns the value of an argument.
+pub(super) fn value(arg: &Arg) -> Result<Value> {
+    if let Arg::Map(map) = arg {
+        return encode(map);
+    }
+    let mut value = Value { opaque: [0; 16] };
+    value.opaque[0] = arg.bits();
+    Ok(value)
+}
+
+/// Encodes a map for the tensor memory accelerator, as the kernels of `kernels/tma.cuh` expect it.
+fn encode(map: &TensorMap) -> Result<Value> {
+    const BYTES: u64 = DType::Bf16.size() as u64;
+    let mut encoded = Value { opaque: [0; 16] };
+    let sizes = map.sizes.map(|n| n as u64);
+    let strides = map.strides.map(|n| n as u64 * BYTES);
+    let boxes = map.boxes.map(|n| n as u32);
+    // SAFETY: the addresses are of arrays of four, three, four and four numbers, and of what is filled in.
+    let status = unsafe {
+        sys::cuTensorMapEncodeTiled(
+            &raw mut encoded,
+            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            sizes.len() as u32,
+            map.address as *mut c_void,
+            sizes.as_ptr(),
+            strides.as_ptr(),
+            boxes.as_ptr(),
+            [1; 4].as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            // Zeros outside of the tensor.
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    };
+    check(status, &format!("encode {map:?}"))?;
+    Ok(encoded)
 }
 
 /// Returns a function of a module.

@@ -94,7 +94,7 @@ impl Kernels {
                 function.parameters
             )));
         }
-        let mut values: Vec<u64> = args.iter().map(Arg::bits).collect();
+        let mut values = args.iter().map(driver::value).collect::<Result<Vec<_>>>()?;
         stream.launch((entry, function.handle), grid, &mut values)
     }
 

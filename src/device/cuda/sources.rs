@@ -14,7 +14,7 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 8] = [
+pub const HEADERS: [(&str, &str); 10] = [
     header!("activation"),
     header!("attention"),
     header!("common"),
@@ -23,10 +23,12 @@ pub const HEADERS: [(&str, &str); 8] = [
     header!("norm"),
     header!("optimizer"),
     header!("tiles"),
+    header!("tma"),
+    header!("wgmma"),
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 31] = [
+pub const SOURCES: [(&str, &str); 33] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -41,6 +43,8 @@ pub const SOURCES: [(&str, &str); 31] = [
     source!("flash_attention_fp32"),
     source!("flash_attention_grad"),
     source!("flash_attention_grad_fp32"),
+    source!("flash_attention_grad_wgmma"),
+    source!("flash_attention_wgmma"),
     source!("grad_norm"),
     source!("half"),
     source!("kv_cache"),

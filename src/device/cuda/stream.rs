@@ -1,7 +1,7 @@
 //! A stream: work that runs in the order in which it was queued.
 
 use super::context::Context;
-use super::driver::{Event, Pinned, check};
+use super::driver::{Event, Pinned, Value, check};
 use crate::device::gpu::{DevicePtr, Grid};
 use crate::error::Result;
 use cudarc::driver::sys;
@@ -137,13 +137,12 @@ impl Stream {
         check(status, "write memory of the GPU")
     }
 
-    /// Launches a named function of a loaded module. The values are its arguments, each in the low bytes of a
-    /// word.
+    /// Launches a named function of a loaded module. The values are its arguments.
     pub(super) fn launch(
         &self,
         (entry, function): (&str, sys::CUfunction),
         grid: Grid,
-        values: &mut [u64],
+        values: &mut [Value],
     ) -> Result<()> {
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|v| std::ptr::from_mut(v).cast()).collect();

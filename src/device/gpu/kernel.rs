@@ -76,9 +76,26 @@ impl Grid {
     }
 }
 
+/// A bf16 tensor of four dimensions that a kernel copies in boxes (`kernels/tma.cuh`). Shared memory gets the
+/// rows of a box (128 bytes, or what a row has) one after the other, in a swizzle of 128 bytes; what lies outside
+/// of the tensor is read as zeros and not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorMap {
+    /// Address of the first element, a multiple of 16.
+    pub address: DevicePtr,
+    /// Elements in each dimension, from the one whose elements are neighbours on.
+    pub sizes: [usize; 4],
+    /// Elements from one index of the second, third and fourth dimension to the next, multiples of 8.
+    pub strides: [usize; 3],
+    /// Elements of a box in each dimension, at most 64 in the first and 256 in the others.
+    pub boxes: [usize; 4],
+}
+
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arg {
+    /// A tensor to copy boxes of, `const __grid_constant__ TensorMap` in kernels; the back end encodes it.
+    Map(TensorMap),
     /// A pointer.
     Ptr(DevicePtr),
     /// `u32`.
@@ -95,19 +112,27 @@ impl Arg {
     /// Returns the number of bytes of the kernel's parameter.
     pub fn size(&self) -> usize {
         match self {
+            Arg::Map(_) => 128,
             Arg::Ptr(_) | Arg::U64(_) => 8,
             Arg::U32(_) | Arg::Size(_) | Arg::F32(_) => 4,
         }
     }
 
-    /// Returns the bits of the argument, in the low bytes.
+    /// Returns the bits of the argument, in the low bytes; of a map, the address of its tensor.
     pub fn bits(&self) -> u64 {
         match *self {
+            Arg::Map(map) => map.address,
             Arg::Ptr(value) | Arg::U64(value) => value,
             Arg::U32(value) => u64::from(value),
             Arg::Size(value) => value as u64,
             Arg::F32(value) => u64::from(value.to_bits()),
         }
+    }
+}
+
+impl From<TensorMap> for Arg {
+    fn from(value: TensorMap) -> Self {
+        Arg::Map(value)
     }
 }
 

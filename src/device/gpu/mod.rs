@@ -10,7 +10,7 @@ mod properties;
 mod queue;
 
 pub use collector::{Collector, Requests};
-pub use kernel::{Arg, DevicePtr, Grid, Kernel};
+pub use kernel::{Arg, DevicePtr, Grid, Kernel, TensorMap};
 pub use product::{Operand, Product, ProductShape, fallback_kernel};
 pub use properties::Properties;
 pub use queue::Queue;

@@ -18,10 +18,12 @@ use crate::ir::{Builder, Case, Cases, Cost, CpuNode, GpuNode, Op, Precision, Spe
 #[derive(Clone, Copy, Debug)]
 pub struct FlashAttention(pub Attention);
 
-/// `(packed, o, lse, do [N, H·dim], then the same further inputs) → (d_packed, delta [N, H])`.
+/// `(packed, o, lse, do [N, H·dim], then the same further inputs) → (d_packed, scratch)`.
 ///
-/// `delta` is the scratch of a GPU: `Σ do∘o` per row and head, left by its pass over queries for the one over
-/// keys.
+/// The scratch is a GPU's. It has a number per row and head, `Σ do∘o`, which the pass over queries leaves for the
+/// one over keys; or, where the heads are such that a GPU may make both gradients in one pass, what that pass
+/// needs, of which most is the fp32 sums of the queries' gradient. It is the same on every device, as the program
+/// is.
 #[derive(Clone, Copy, Debug)]
 pub struct FlashAttentionGrad(pub Attention);
 
@@ -86,6 +88,17 @@ impl Op for FlashAttention {
             AttentionCase::causal(1, 300, (2, 1, 32)).spans().dropped(0.1),
             AttentionCase::causal(1, 1000, (1, 1, 32)),
             AttentionCase::causal(1, 1000, (1, 1, 128)).dropped(0.1),
+            // Lengths around tiles, groups and masks for the kernels that have no dropout.
+            AttentionCase::causal(2, 1, (2, 1, 128)),
+            AttentionCase::causal(3, 17, (4, 1, 64)),
+            AttentionCase::causal(1, 256, (8, 1, 64)),
+            AttentionCase::causal(2, 257, (2, 2, 128)),
+            AttentionCase::causal(1, 257, (2, 1, 96)).spans(),
+            AttentionCase::causal(1, 300, (1, 1, 128)).blind(),
+            AttentionCase::causal(2, 390, (2, 1, 64)).blind(),
+            AttentionCase::causal(1, 1000, (2, 1, 64)).spans(),
+            AttentionCase::causal(1, 1000, (1, 1, 96)),
+            AttentionCase::causal(1, 2048, (1, 1, 64)),
         ];
         let case = |problem: AttentionCase| {
             let inputs = [vec![problem.packed(precision)], problem.extras()].concat();
@@ -117,11 +130,12 @@ impl Op for FlashAttentionGrad {
         {
             return Err(format!("o and do are {of_rows}, lse one number per row and head"));
         }
-        Ok(vec![packed.clone(), lse.clone()])
+        Ok(vec![packed.clone(), gpu::grad_scratch(&self.0, packed, lse)])
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        Cost::streaming(inputs, outputs).with_flops(self.0.flops(&inputs[0], 5))
+        // Scratch is not part of the work.
+        Cost::streaming(inputs, &outputs[..1]).with_flops(self.0.flops(&inputs[0], 5))
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {

@@ -1,11 +1,11 @@
 //! Flash attention on a GPU: the launches of its kernels.
 
-use super::tuning::{self, Pass};
+use super::tuning::{self, OnePass, Pass, Warpgroups};
 use super::{Attention, Mask};
 use crate::device::DType;
-use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, TensorMap};
 use crate::error::{Error, Result};
-use crate::ir::GpuNode;
+use crate::ir::{GpuNode, Spec};
 
 /// Threads per block, in all of these kernels.
 const THREADS: u32 = 128;
@@ -141,6 +141,9 @@ pub(super) fn forward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let (heads, dim) = (attention.heads.query, attention.heads.dim);
     let (kernel, rows, shared) = match launch.path {
         Path::TensorCores => {
+            if let Some(cut) = tuning::warpgroups(attention, launch.batch, cx.queue.properties()) {
+                return launch.forward_by_warpgroups(cut);
+            }
             let pass = tuning::forward(attention, cx.queue.properties());
             let kernel = launch.kernel("flash_attention", "flash_attention");
             let kernel = pass.define(kernel, ["WARP_QUERIES", "KEYS", "STEP", "KEPT", "BLOCKS"]);
@@ -159,10 +162,149 @@ pub(super) fn forward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     launch.launch(kernel, (heads, rows, shared), &[cx.input(0)], &[cx.output(0), cx.output(1)])
 }
 
-/// Queues [`FlashAttentionGrad`](super::FlashAttentionGrad): the pass over queries, which writes D, then the
-/// one over keys.
+impl Launch<'_> {
+    /// Launches the forward with products of warpgroups: as many blocks as run at once, which take pieces of
+    /// work until none is left.
+    fn forward_by_warpgroups(&self, cut: Warpgroups) -> Result<()> {
+        let Attention { heads, seq_len, mask, .. } = *self.attention;
+        let pieces = self.batch * heads.query * seq_len.div_ceil(cut.queries());
+        if pieces == 0 {
+            return Ok(());
+        }
+        let kernel = Kernel::new("flash_attention_wgmma", "flash_attention_wgmma")
+            .with("HEAD_DIM", heads.dim)
+            .with("CAUSAL", u8::from(mask == Mask::Causal))
+            .with("DROPOUT", 0)
+            .with("SOFT_CAP", 0);
+        let grid = Grid::new(pieces.min(self.cx.queue.properties().sm_count), cut.threads());
+        let packed = self.map(self.cx.input(0), heads.query + 2 * heads.kv, Warpgroups::ROWS);
+        let keys = TensorMap { boxes: [packed.boxes[0], 1, cut.keys, 1], ..packed };
+        let o = self.map(self.cx.output(0), heads.query, Warpgroups::ROWS);
+        let mut args: Vec<Arg> = [packed, keys, o].map(Arg::from).to_vec();
+        args.extend([self.extras[0], self.cx.output(1)].map(Arg::from));
+        args.extend([self.batch, heads.kv, heads.group(), seq_len].map(Arg::from));
+        args.extend([heads.score_scale() as f32, 0.0].map(Arg::from));
+        self.cx.queue.launch(cut.define(kernel), grid.shared(cut.shared(heads.dim)), &args)
+    }
+
+    /// Maps rows of `heads` heads side by side, in boxes of `rows` rows of up to 64 columns of a head.
+    fn map(&self, address: DevicePtr, heads: usize, rows: usize) -> TensorMap {
+        let Attention { seq_len, heads: super::Heads { dim, .. }, .. } = *self.attention;
+        TensorMap {
+            address,
+            sizes: [dim, heads, seq_len, self.batch],
+            strides: [dim, heads * dim, seq_len * heads * dim],
+            boxes: [64, 1, rows, 1],
+        }
+    }
+}
+
+/// Where the backward in one pass keeps what its blocks leave to each other: 4-byte words from the start of the
+/// scratch, each part from a multiple of 16 bytes on.
+#[derive(Clone, Copy, Debug)]
+struct OnePassScratch {
+    /// lse and D of tiles of queries.
+    stats: usize,
+    /// Spans of tiles of queries, and the tiles of keys that they see.
+    spans: usize,
+    ranges: usize,
+    /// The next ticket, and whose turn it is.
+    turns: usize,
+    /// The sums of the queries' gradient.
+    sums: usize,
+    words: usize,
+}
+
+impl OnePassScratch {
+    fn new(attention: &Attention, batch: usize) -> Self {
+        let Attention { heads, seq_len, mask, .. } = *attention;
+        let rows = OnePass::QUERIES;
+        let tiles = batch * seq_len.div_ceil(rows);
+        let masked = if mask == Mask::Spans { tiles } else { 0 };
+        let mut words = 0;
+        let mut part = |count: usize| {
+            let at = words;
+            words += count.next_multiple_of(4);
+            at
+        };
+        Self {
+            stats: part(heads.query * tiles * 2 * rows),
+            spans: part(masked * 2 * rows),
+            ranges: part(masked * 4),
+            turns: part(1 + heads.query * tiles * 4),
+            sums: part(heads.query * tiles * rows * heads.dim),
+            words,
+        }
+    }
+}
+
+/// Returns the scratch of the backward: see [`FlashAttentionGrad`](super::FlashAttentionGrad).
+pub(super) fn grad_scratch(attention: &Attention, packed: &Spec, lse: &Spec) -> Spec {
+    if packed.dtype == DType::Bf16 && tuning::may_make_one_pass(attention) {
+        let words = OnePassScratch::new(attention, packed.shape[0] / attention.seq_len).words;
+        Spec::new([words], DType::F32)
+    } else {
+        lse.clone()
+    }
+}
+
+impl Launch<'_> {
+    /// Launches the backward in one pass, with products of warpgroups, and before it what gathers the numbers that
+    /// its steps read.
+    fn backward_in_one_pass(&self, cut: OnePass) -> Result<()> {
+        let Attention { heads, seq_len, mask, .. } = *self.attention;
+        if self.batch == 0 {
+            return Ok(());
+        }
+        let [packed, o, lse, d_o] = [0, 1, 2, 3].map(|i| self.cx.input(i));
+        let (d_packed, scratch) = (self.cx.output(0), self.cx.output(1));
+        let at = OnePassScratch::new(self.attention, self.batch);
+        let [stats, spans, ranges, turns, sums] =
+            [at.stats, at.spans, at.ranges, at.turns, at.sums].map(|word| scratch + 4 * word as u64);
+        let kernel = |entry| {
+            let kernel = Kernel::new("flash_attention_grad_wgmma", entry)
+                .with("HEAD_DIM", heads.dim)
+                .with("CAUSAL", u8::from(mask == Mask::Causal))
+                .with("DROPOUT", 0)
+                .with("SOFT_CAP", 0);
+            cut.define(kernel)
+        };
+        let grid = Grid {
+            blocks: [seq_len.div_ceil(OnePass::QUERIES), self.batch, heads.query].map(|n| n as u32),
+            threads: OnePass::PREPARE_THREADS,
+            shared: 0,
+        };
+        let mut args: Vec<Arg> =
+            [o, lse, d_o, self.extras[0], stats, spans, ranges, turns, d_packed].map(Arg::from).to_vec();
+        args.extend([heads.query, heads.kv, seq_len].map(Arg::from));
+        self.cx.queue.launch(kernel("flash_attention_grad_prepare"), grid, &args)?;
+
+        let pairs = self.batch * heads.kv;
+        let grid = Grid::new(pairs * seq_len.div_ceil(OnePass::KEYS), OnePass::THREADS);
+        let rows = self.map(packed, heads.query + 2 * heads.kv, OnePass::QUERIES);
+        let d_outputs = self.map(d_o, heads.query, OnePass::QUERIES);
+        let mut args: Vec<Arg> = [rows, d_outputs].map(Arg::from).to_vec();
+        args.extend([stats, spans, ranges, turns, sums, d_packed].map(Arg::from));
+        let section = cut.section(self.attention, self.cx.queue.properties()).min(pairs);
+        args.extend([self.batch, heads.kv, heads.group(), seq_len, section].map(Arg::from));
+        args.extend([heads.score_scale() as f32, 0.0].map(Arg::from));
+        self.cx.queue.launch(
+            kernel("flash_attention_grad_wgmma"),
+            grid.shared(OnePass::shared(self.attention)),
+            &args,
+        )
+    }
+}
+
+/// Queues [`FlashAttentionGrad`](super::FlashAttentionGrad): one pass where that is the method, otherwise the pass
+/// over queries, which writes D, then the one over keys.
 pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let launch = Launch::new(attention, cx, 4)?;
+    if launch.path == Path::TensorCores {
+        if let Some(cut) = tuning::one_pass(attention, cx.queue.properties()) {
+            return launch.backward_in_one_pass(cut);
+        }
+    }
     let heads = attention.heads;
     let [packed, o, lse, d_o] = [0, 1, 2, 3].map(|i| cx.input(i));
     let (d_packed, delta) = (cx.output(0), cx.output(1));

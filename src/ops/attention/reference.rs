@@ -10,13 +10,19 @@ use crate::ops::dropout::{Site, reference_factor};
 pub(crate) struct AttentionCase {
     pub batch: usize,
     pub attention: Attention,
+    /// True if some queries see no key.
+    pub blind: bool,
 }
 
 impl AttentionCase {
     /// Causal attention without dropout: batch, sequence length, (query heads, key heads, width of a head).
     pub fn causal(batch: usize, seq_len: usize, (query, kv, dim): (usize, usize, usize)) -> Self {
         let heads = Heads { query, kv, dim };
-        Self { batch, attention: Attention { heads, seq_len, mask: Mask::Causal, dropout: None } }
+        Self {
+            batch,
+            attention: Attention { heads, seq_len, mask: Mask::Causal, dropout: None },
+            blind: false,
+        }
     }
 
     /// The same with dropout.
@@ -31,12 +37,20 @@ impl AttentionCase {
         self
     }
 
+    /// The same with a range of keys per query, empty for every seventh query and for 80 in a row.
+    pub fn blind(self) -> Self {
+        Self { blind: true, ..self.spans() }
+    }
+
     /// Returns the distinguishing features, for the name of the case.
     pub fn name(&self) -> String {
         let Attention { heads, seq_len, mask, dropout } = self.attention;
         let mut name = format!("b{} t{seq_len} hd{} gqa{}", self.batch, heads.dim, heads.group());
         if mask == Mask::Spans {
             name += " spans";
+        }
+        if self.blind {
+            name += " blind";
         }
         if dropout.is_some() {
             name += " dropout";
@@ -60,6 +74,7 @@ impl AttentionCase {
         let values = (0..self.rows()).flat_map(|row| {
             let t = row % t_max;
             let span = match row % 4 {
+                _ if self.blind && (t % 7 == 3 || (100..180).contains(&t)) => (t, t),
                 0 => (0, t + 1),
                 1 => (t / 2, t + 1),
                 2 => (t, t + 1),

@@ -135,6 +135,167 @@ const GRAD_KEYS: [Row; 15] = [
     row(128, ANY_MASK, DROPOUT, [16, 64, 16, 0, 2]),
 ];
 
+/// The cut of the forward into products of warpgroups (`kernels/flash_attention_wgmma.cu`), on sm_90a.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Warpgroups {
+    /// Warpgroups that multiply, with [`Warpgroups::ROWS`] queries each. One more copies.
+    pub consumers: usize,
+    /// Keys per tile: 64, 96 or 128.
+    pub keys: usize,
+    /// Tiles of keys, and of values, in flight.
+    pub stages: usize,
+    /// True if queries stay in registers.
+    pub kept: bool,
+}
+
+impl Warpgroups {
+    /// Queries of a warpgroup: what one product takes.
+    pub const ROWS: usize = 64;
+    const THREADS: usize = 128;
+    /// Columns of a panel, in which shared memory holds heads.
+    const PANEL: usize = 64;
+
+    /// Returns the queries of a block.
+    pub const fn queries(self) -> usize {
+        self.consumers * Self::ROWS
+    }
+
+    /// Returns the threads of a block.
+    pub const fn threads(self) -> u32 {
+        ((self.consumers + 1) * Self::THREADS) as u32
+    }
+
+    /// Returns the bytes of shared memory of a block: queries and outputs of every consumer, the rings of keys
+    /// and values, the tiles of two pieces of work, and barriers.
+    pub const fn shared(self, head_dim: usize) -> usize {
+        let row = head_dim.div_ceil(Self::PANEL) * Self::PANEL * 2;
+        let rows = 2 * self.queries() + 2 * self.stages * self.keys;
+        rows * row + 8 * (self.consumers + 1) + 8 * (2 * self.consumers + 4 * self.stages + 4)
+    }
+
+    /// Returns the registers of a thread that multiplies, and of one that copies. Together they have those that
+    /// the block starts with: the most that an SM gives to each of its threads, in eights.
+    pub const fn registers(self) -> (usize, usize) {
+        match self.consumers {
+            2 => (232, 40),
+            3 => (152, 56),
+            _ => (112, 32),
+        }
+    }
+
+    /// Defines the cut for the kernel.
+    pub fn define(self, kernel: Kernel) -> Kernel {
+        let (consumer, producer) = self.registers();
+        kernel
+            .with("KEYS", self.keys)
+            .with("CONSUMERS", self.consumers)
+            .with("STAGES", self.stages)
+            .with("THREADS", self.threads())
+            .with("CONSUMER_REGISTERS", consumer)
+            .with("PRODUCER_REGISTERS", producer)
+            .with("KEPT", u8::from(self.kept))
+    }
+}
+
+/// The cut of the backward in one pass with products of warpgroups (`kernels/flash_attention_grad_wgmma.cu`), on
+/// sm_90a.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OnePass {
+    /// Registers of a thread of the warpgroup that makes the queries' gradient, and of the two others. Together
+    /// they have those that the block starts with.
+    pub registers: (usize, usize),
+    /// Tiles of blocks that are next to each other in order work on heads whose tensors, with the sums of the
+    /// queries' gradient, have this many times the size of the L2 cache.
+    pub section: usize,
+}
+
+impl OnePass {
+    /// Keys of a tile, and of a product of one of two warpgroups twice.
+    pub const KEYS: usize = 128;
+    /// Queries of a tile.
+    pub const QUERIES: usize = 64;
+    /// Threads of a block.
+    pub const THREADS: u32 = 384;
+    /// Threads of a block of what runs before: four per query.
+    pub const PREPARE_THREADS: u32 = 256;
+    /// The longest sequence: a block lists the tiles of queries in shared memory.
+    pub const MAX_SEQ_LEN: usize = 32_768;
+    /// Tiles of queries, and of gradients of scores, in shared memory.
+    const STAGES: usize = 3;
+    const SCORES: usize = 2;
+
+    /// Returns the bytes of shared memory of a block, as the kernel lays it out.
+    pub const fn shared(attention: &Attention) -> usize {
+        let row = attention.heads.dim.div_ceil(64) * 128;
+        let tiles = 2 * Self::KEYS * row + Self::STAGES * 2 * Self::QUERIES * row;
+        // Scores are rows of keys. Two numbers per query, and with spans two more.
+        let scores = Self::SCORES * Self::KEYS * 2 * Self::QUERIES;
+        let spans = matches!(attention.mask, Mask::Spans);
+        let numbers = Self::STAGES * Self::QUERIES * 8 * (1 + spans as usize);
+        let list = if spans { Self::MAX_SEQ_LEN / Self::QUERIES * 2 } else { 0 };
+        let barriers = 8 * (2 * Self::STAGES + 2 * Self::SCORES + 1);
+        tiles + scores + numbers + barriers + list + 4 * 4
+    }
+
+    /// Returns the number of kv heads of all sequences whose tiles are next to each other in order.
+    pub fn section(self, attention: &Attention, properties: &Properties) -> usize {
+        let heads = attention.heads;
+        // Of a head: queries, dO and dQ in bf16, and its sums; keys and values.
+        let bytes = attention.seq_len * heads.dim * (heads.group() * (2 + 2 + 4) + 2 + 2);
+        (self.section * properties.l2_bytes / bytes).max(1)
+    }
+
+    /// Defines the cut for the kernels.
+    pub fn define(self, kernel: Kernel) -> Kernel {
+        kernel
+            .with("THREADS", Self::THREADS)
+            .with("SUMS_REGISTERS", self.registers.0)
+            .with("ROWS_REGISTERS", self.registers.1)
+    }
+}
+
+/// Returns true if a GPU may make the backward of this attention in one pass, in bf16: for rows long enough that
+/// it is faster than two.
+pub fn may_make_one_pass(attention: &Attention) -> bool {
+    let shortest = match attention.heads.dim {
+        64 => 257,
+        96 | 128 => 256,
+        _ => return false,
+    };
+    (shortest..=OnePass::MAX_SEQ_LEN).contains(&attention.seq_len) && attention.dropout.is_none()
+}
+
+/// Returns the cut of the backward in one pass, where that is the method. Measured on an H200, causal, in
+/// microseconds per call with what runs before it, as batch,seq_len,heads,kv_heads,head_dim, by the times of the
+/// L2 cache that a section has, beside the two passes of [`backward`]:
+///
+/// | | 1 | 3 | two passes |
+/// |---|---|---|---|
+/// | 64,128,12,12,64 | 72 | 72 | **67** |
+/// | 32,256,14,14,64 | 94 | 96 | **92** |
+/// | 20,384,10,5,64 | **64** | 65 | 78 |
+/// | 24,512,12,12,64 | **141** | 150 | 155 |
+/// | 16,1024,12,12,64 | **251** | 278 | 311 |
+/// | 4,4096,12,12,64 | **679** | 684 | 1034 |
+/// | 1,16384,12,12,64 | 2394 | **2315** | 3930 |
+/// | 32,256,8,8,96 | 77 | **76** | 83 |
+/// | 8,2048,8,8,96 | **366** | 368 | 605 |
+/// | 32,256,8,4,128 | **80** | 82 | 95 |
+/// | 16,1024,8,4,128 | 302 | **286** | 447 |
+/// | 8,2048,16,8,128 | 931 | **862** | 1595 |
+/// | 1,16384,16,8,128 | 6993 | **5952** | 11751 |
+///
+/// Small sections stay in the cache, but their blocks wait for each other's turns.
+pub fn one_pass(attention: &Attention, properties: &Properties) -> Option<OnePass> {
+    if properties.capability != (9, 0) || !may_make_one_pass(attention) {
+        return None;
+    }
+    Some(match attention.heads.dim {
+        64 | 96 => OnePass { registers: (104, 200), section: 1 },
+        _ => OnePass { registers: (56, 224), section: 3 },
+    })
+}
+
 /// Returns true if tensor-core kernels exist for heads of this width.
 pub fn has_tensor_core_kernels(head_dim: usize) -> bool {
     FORWARD.iter().any(|row| row.head_dim == head_dim)
@@ -143,6 +304,45 @@ pub fn has_tensor_core_kernels(head_dim: usize) -> bool {
 /// Returns the cut of the forward.
 pub fn forward(attention: &Attention, properties: &Properties) -> Pass {
     lookup(&FORWARD, attention, properties)
+}
+
+/// Returns the cut of the forward into products of warpgroups, where they are the faster method. Measured on an
+/// H200, causal, without dropout, in microseconds per call, as batch,seq_len,heads,kv_heads,head_dim (in brackets
+/// what [`forward`]'s cut takes):
+///
+/// | | 2 consumers, kept | 3, kept | 3 | 4 |
+/// |---|---|---|---|---|
+/// | 32,256,14,14,64 (27) | **24** | 26 | | 26 |
+/// | 24,512,12,12,64 (47) | 42 | **39** | 43 | 42 |
+/// | 1,1024,12,12,64 (23) | **14** | 16 | 16 | 19 |
+/// | 16,1024,12,12,64 (94) | 79 | 79 | 80 | **67** |
+/// | 4,4096,12,12,64 (320) | 251 | 237 | 229 | **205** |
+/// | 1,16384,12,12,64 (1240) | 952 | 836 | | **792** |
+/// | 32,256,8,4,128 (28) | **20** | | 23 | |
+/// | 1,1024,16,8,128 (34) | **19** | | 22 | |
+/// | 16,1024,8,4,128 (114) | 71 | | **69** | |
+/// | 8,2048,16,8,128 (401) | 254 | | **249** | |
+/// | 1,16384,16,8,128 (2961) | 1932 | | **1697** | |
+/// | 8,2048,8,4,96 (165) | 107 | **100** | | |
+///
+/// Tiles of 128 keys, and warpgroups that take turns at the tensor cores, gained nothing over these.
+pub fn warpgroups(attention: &Attention, batch: usize, properties: &Properties) -> Option<Warpgroups> {
+    let Attention { heads, seq_len, dropout, .. } = *attention;
+    if properties.capability != (9, 0) || dropout.is_some() {
+        return None;
+    }
+    let cut = |consumers, kept| Warpgroups { consumers, keys: 64, stages: 4, kept };
+    let small = cut(2, true);
+    let large = match heads.dim {
+        64 if seq_len <= 512 => cut(3, true),
+        64 => cut(4, false),
+        96 => cut(3, true),
+        128 => cut(3, false),
+        _ => return None,
+    };
+    // Few pieces of work leave SMs without any.
+    let pieces = batch * heads.query * seq_len.div_ceil(large.queries());
+    Some(if seq_len <= 256 || pieces < properties.sm_count { small } else { large })
 }
 
 /// Returns the cuts of the backward: the pass over queries, and the one over keys.
@@ -171,6 +371,50 @@ mod tests {
     use super::*;
     use crate::ops::attention::Heads;
     use crate::ops::dropout::Site;
+
+    #[test]
+    fn cuts_into_warpgroups_fit_an_sm() {
+        let hopper = Properties::of_architecture((9, 0));
+        for (dim, seq_len) in [64, 96, 128].into_iter().flat_map(|dim| [1, 512, 4096].map(|t| (dim, t))) {
+            let heads = Heads { query: 1, kv: 1, dim };
+            let attention = Attention { heads, seq_len, mask: Mask::Causal, dropout: None };
+            let cut = warpgroups(&attention, 16, &hopper).unwrap();
+            let (consumer, producer) = cut.registers();
+            assert!(cut.shared(dim) <= hopper.shared_per_block, "{cut:?}");
+            // The block starts with as many registers per thread as the SM has, in eights.
+            let started = 65_536 / cut.threads() as usize / 8 * 8;
+            assert!(cut.consumers * consumer + producer <= (cut.consumers + 1) * started, "{cut:?}");
+            assert!([consumer, producer].iter().all(|n| n % 8 == 0), "{cut:?}");
+            for other in [(8, 0), (10, 0), (12, 0)] {
+                assert_eq!(warpgroups(&attention, 16, &Properties::of_architecture(other)), None);
+            }
+        }
+    }
+
+    #[test]
+    fn one_pass_fits_an_sm() {
+        let hopper = Properties::of_architecture((9, 0));
+        for (dim, mask) in
+            [64, 96, 128].into_iter().flat_map(|dim| [Mask::Causal, Mask::Spans].map(|m| (dim, m)))
+        {
+            let heads = Heads { query: 1, kv: 1, dim };
+            let attention = Attention { heads, seq_len: 512, mask, dropout: None };
+            let cut = one_pass(&attention, &hopper).unwrap();
+            assert!(OnePass::shared(&attention) <= hopper.shared_per_block, "{dim} {mask:?}");
+            let started = 65_536 / OnePass::THREADS as usize / 8 * 8;
+            assert_eq!(cut.registers.0 + 2 * cut.registers.1, 3 * started);
+            for other in [(8, 0), (10, 0), (12, 0)] {
+                assert_eq!(one_pass(&attention, &Properties::of_architecture(other)), None);
+            }
+        }
+        let long = Attention {
+            heads: Heads { query: 1, kv: 1, dim: 64 },
+            seq_len: 32_769,
+            mask: Mask::Causal,
+            dropout: None,
+        };
+        assert_eq!(one_pass(&long, &hopper), None);
+    }
 
     #[test]
     fn every_case_has_one_row_in_every_table() {

@@ -17,6 +17,7 @@ use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Builder, Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp};
+use std::sync::Arc;
 
 /// The constant of all cases.
 const EPS: f64 = 1e-5;
@@ -42,6 +43,9 @@ pub struct ResidualLayerNorm {
 /// With `s = 1 / √(variance + eps)`, `x̂ = (x − mean)·s` and `g = dy ⊙ w`: `dx = s·(g − mean(g) − x̂·mean(g ⊙
 /// x̂))`, `dw = Σ_rows dy ⊙ x̂` and `db = Σ_rows dy`. Both sums are taken over runs of rows, side by side in
 /// a row of the scratch `partials [runs, 2·d]`, then over the runs.
+///
+/// It does not emit `y`: with fewer elements per thread than the forward, its GPU kernel adds up a row in
+/// another order, so mean and variance have other bits.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNormGrad {
     /// As [`LayerNorm::eps`].
@@ -225,15 +229,12 @@ impl Op for ResidualLayerNorm {
 
     fn rederive(
         &self,
-        b: &mut Builder,
         inputs: &[TensorId],
         outputs: &[TensorId],
         output: usize,
-    ) -> Result<Option<TensorId>> {
-        if output != 1 {
-            return Ok(None);
-        }
-        b.emit1("norm", LayerNorm { eps: self.eps }, &[outputs[0], inputs[2], inputs[3]]).map(Some)
+    ) -> Option<(Arc<dyn Op>, Vec<TensorId>)> {
+        let norm = LayerNorm { eps: self.eps };
+        (output == 1).then(|| (Arc::new(norm) as Arc<dyn Op>, vec![outputs[0], inputs[2], inputs[3]]))
     }
 
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {

@@ -61,7 +61,9 @@ fn a_run_that_ends_worse_than_guessing_says_so() {
 #[test]
 fn what_does_not_fit_leaves_nothing_behind() {
     let place = Place::new();
-    let done = place.xrun(&["tiny.toml", "engine.memory_limit_gib=0.001"]).ended(4);
+    let done = place
+        .xrun(&["tiny.toml", "engine.memory_limit_gib=0.001", "activation_checkpoint.mode=none"])
+        .ended(4);
     done.says(&[
         "does not fit",
         "engine.memory_limit_gib is 1.02 MiB",

@@ -57,8 +57,8 @@ fn train(launch: Launch, request: Request) -> Result<(RunFolder, Summary)> {
     let ranks = LocalRanks::threads(world, PATIENCE)?;
     let ended = ranks.abort_on_error(|guard| {
         let run = train::Run::open(request, &ranks)?;
-        let (plan, programs, dataset) = train::prepare(run.recipe(), run.machine())?;
-        run.train(plan, programs, dataset, &ranks, &Stop::default(), guard)
+        let (planned, dataset) = train::prepare(run.recipe(), run.machine())?;
+        run.train(planned, dataset, &ranks, &Stop::default(), guard)
     })?;
     ended.outcome?;
     let folder = ended.folder.expect("rank 0 is in this process");

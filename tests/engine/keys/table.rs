@@ -131,7 +131,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "lr_scheduler.decay" => curve("linear"),
         "lr_scheduler.decay_ratio" => curve_of(&["lr_scheduler.decay=wsd"], "0.9"),
 
-        "activation_checkpoint.mode" => program("none", true),
+        "activation_checkpoint.mode" => program("full", true),
 
         "parallelism.world_size" => program("4", false),
         "parallelism.launcher" => on(&[], "process", [Special(runs::launches); 2]),

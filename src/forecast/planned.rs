@@ -1,0 +1,94 @@
+//! A recipe planned for a machine: the mode of recomputation that `"auto"` stands for, the plan, its programs.
+
+use super::RESERVE_BYTES;
+use super::memory::peak_bytes;
+use super::time::StepTime;
+use crate::error::Result;
+use crate::machine::{Limits, Machine, hardware};
+use crate::model::Programs;
+use crate::plan::{Corpus, ModeCost, Plan, RecomputeChoice};
+use crate::policy::Recompute;
+use crate::recipe::Recipe;
+
+/// Balance of a CPU by which modes of recomputation are compared: two cores of a server reached 155 to 208
+/// GFLOP/s in products, whatever the format, at some 20 GB/s.
+const CPU: Limits = Limits { fp32: 150e9, tf32: 150e9, bf16: 150e9, bandwidth: 20e9 };
+
+/// The device whose balance stands for a GPU that is not in the list of devices.
+const USUAL_GPU: &str = "a100-80";
+
+/// Part of a computer's memory that `"auto"` leaves to the corpus, to other programs and to cached files.
+const LEFT_OF_HOST: u64 = 2;
+
+/// A recipe, its plan and its programs, which agree.
+#[derive(Debug)]
+pub struct Planned {
+    /// The recipe, with a mode of recomputation.
+    pub recipe: Recipe,
+    /// Its plan.
+    pub plan: Plan,
+    /// The programs of the plan.
+    pub programs: Programs,
+}
+
+impl Planned {
+    /// Plans a recipe for a machine and records its programs. `activation_checkpoint.mode = "auto"` is
+    /// resolved from the plan and the machine's total memory alone, so the same recipe gets the same mode on
+    /// every such machine.
+    ///
+    /// # Errors
+    /// When the plan is invalid for the corpus or the machine, or an op refuses its numbers.
+    pub fn new(recipe: &Recipe, corpus: &Corpus, machine: &Machine) -> Result<Self> {
+        let plan = Plan::new(recipe, corpus, machine)?;
+        if recipe.values().activation_checkpoint.mode.fixed().is_some() {
+            let programs = Programs::new(&plan)?;
+            return Ok(Self { recipe: recipe.clone(), plan, programs });
+        }
+        let limits = limits(&plan, machine);
+        let (mut costs, mut planned) = (Vec::new(), Vec::new());
+        for mode in [Recompute::None, Recompute::Selective, Recompute::Full] {
+            let mut plan = plan.clone();
+            plan.execution.recompute = mode;
+            let programs = Programs::new(&plan)?;
+            let seconds = StepTime::new(&plan, &programs, &limits).seconds;
+            costs.push(ModeCost { mode, peak_bytes: peak_bytes(&plan, &programs), seconds });
+            planned.push((plan, programs));
+        }
+        let choice = RecomputeChoice::new(budget(&plan, machine), costs);
+        let mode = choice.as_ref().map_or(Recompute::None, RecomputeChoice::mode);
+        planned.retain(|(plan, _)| plan.execution.recompute == mode);
+        let (mut plan, programs) = planned.swap_remove(0);
+        plan.execution.recompute_choice = choice;
+        Ok(Self { recipe: recipe.clone().with_recompute(mode), plan, programs })
+    }
+}
+
+/// Returns the limits by which the times of modes are compared.
+fn limits(plan: &Plan, machine: &Machine) -> Limits {
+    let gpu = plan.execution.gpu.and_then(|gpu| machine.gpu(gpu));
+    let known = machine.hardware.or_else(|| hardware::by_driver_name(&gpu?.name));
+    let usual = || hardware::DEVICES.iter().find(|device| device.name == USUAL_GPU)?.limits;
+    match (known.and_then(|known| known.limits), gpu) {
+        (Some(limits), _) => limits,
+        (None, Some(_)) => usual().unwrap_or(CPU),
+        (None, None) => CPU,
+    }
+}
+
+/// Returns the bytes that a rank may use, of total memories alone: what is free at the moment would make the
+/// mode depend on others. `None` where nothing is known of the memory.
+fn budget(plan: &Plan, machine: &Machine) -> Option<u64> {
+    let of_gpu = |total: u64| total.saturating_sub(RESERVE_BYTES);
+    let smallest = plan.execution.gpus().filter_map(|gpu| Some(machine.gpu(gpu)?.memory_bytes)).min();
+    let device = match (machine.hardware, smallest) {
+        (Some(hardware), _) => hardware.memory_bytes.map(of_gpu),
+        (None, Some(bytes)) => Some(of_gpu(bytes)),
+        (None, None) if plan.execution.gpu.is_some() => None,
+        (None, None) => {
+            let ranks = machine.local_ranks.unwrap_or(plan.batch.world_size).max(1) as u64;
+            machine.memory_bytes.map(|bytes| bytes / LEFT_OF_HOST / ranks)
+        }
+    };
+    let limit = plan.execution.memory_limit.map(|bytes| bytes as u64);
+    [device, limit].into_iter().flatten().min()
+}
