@@ -1,9 +1,8 @@
 //! The way of a run on one screen. The other commands are in `cli`.
 
-use clap::Parser;
 use std::process::ExitCode;
 use std::time::Duration;
-use xrun::cli::{Cli, Next, dispatch, eprint_line, normalize_args};
+use xrun::cli::{self, Next, dispatch, eprint_line};
 use xrun::data;
 use xrun::device::host_allocator::{HostAllocator, on_refusal};
 use xrun::error::{Error, Result};
@@ -15,11 +14,14 @@ use xrun::report::plots;
 use xrun::results::progress::print_json_error;
 use xrun::train::{Request, Run, WorkerRequest, mark_failed};
 
+/// What a signal is answered with.
+const STOPS: &str = "stopping after this step; a second signal (Ctrl-C) stops at once, without a save";
+
 #[global_allocator]
 static ALLOCATOR: HostAllocator = HostAllocator;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(normalize_args(std::env::args_os()));
+    let cli = cli::parse(std::env::args_os());
     let trains_with_json = cli.trains_with_json();
     if trains_with_json {
         on_refusal(|message| print_json_error(&Error::does_not_fit(message)));
@@ -47,7 +49,7 @@ fn main() -> ExitCode {
 /// Launches the ranks of a run: threads of this process, child processes, or this process as one of those
 /// that an external launcher started.
 fn launch(launch: Launch, request: Request) -> Result<()> {
-    let stop = Stop::on_signals()?;
+    let stop = Stop::on_signals(Some(STOPS))?;
     let timeout = Duration::from_secs_f64(request.recipe.values().parallelism.timeout_s);
     let ranks = match launch {
         Launch::Threads(world) => LocalRanks::threads(world, timeout)?,

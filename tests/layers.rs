@@ -41,7 +41,8 @@ const MAY_USE: &[(&str, &str)] = &[
     // The names that predictions may use; the names and hyperparameters of optimizers.
     ("recipe", "optim metrics machine policy suggest error"),
     // Allocations whose refusal is an error.
-    ("data", "device liveness error"),
+    // Similar names of files, for one that is not there.
+    ("data", "device suggest liveness error"),
     // Why a mode of recomputation was chosen, in words.
     ("plan", "recipe data optim machine device policy format error"),
     ("model", "data checkpoint plan exec passes optim ops ir device policy format error"),

@@ -2,8 +2,11 @@
 
 use super::command::Cli;
 use super::words::{first_word, without_dashes};
+use crate::recipe;
 use crate::suggest::nearest;
-use clap::CommandFactory;
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 
 /// `xrun RECIPE …` becomes `xrun run RECIPE …`; `xrun --results DIR COMMAND` becomes `xrun COMMAND --results
@@ -38,13 +41,45 @@ const SYNONYMS: [(&str, &str); 12] = [
 
 /// Returns the subcommand that a `word` probably means: another word for it, or a misspelt one.
 pub fn nearest_command(word: &str) -> Option<String> {
-    let synonym = SYNONYMS.iter().find(|(other, _)| *other == word).map(|(_, command)| (*command).to_owned());
-    synonym.or_else(|| {
-        let command = Cli::command();
-        let names =
-            command.get_subcommands().filter(|known| !known.is_hide_set()).map(clap::Command::get_name);
-        nearest(word, names).map(str::to_owned)
-    })
+    let command = Cli::command();
+    let names =
+        || command.get_subcommands().filter(|known| !known.is_hide_set()).map(clap::Command::get_name);
+    let of_synonym = |word: &str| SYNONYMS.iter().find(|(other, _)| *other == word).map(|(_, name)| *name);
+    let misspelt = |word| nearest(word, SYNONYMS.iter().map(|(other, _)| *other)).and_then(of_synonym);
+    let name = of_synonym(word).or_else(|| nearest(word, names())).or_else(|| misspelt(word));
+    name.map(str::to_owned)
+}
+
+/// Parses a command line; ends the process with clap's message where it is wrong.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Cli {
+    let arguments = normalize_args(arguments);
+    Cli::try_parse_from(&arguments).unwrap_or_else(|e| suggest_key(e, &arguments).exit())
+}
+
+/// Suggests the assignment of a key for an option that is none: `training.steps=4` for `--steps 4`.
+fn suggest_key(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
+    let has_similar = error.get(ContextKind::SuggestedArg).is_some();
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg).filter(|_| !has_similar)
+    else {
+        return error;
+    };
+    let name = option.trim_start_matches('-').replace('-', "_");
+    let Some(key) = recipe::suggested_key(&name) else { return error };
+    let value =
+        arguments.iter().zip(arguments.iter().skip(1).map(Some).chain([None])).find_map(|(word, next)| {
+            let given = word.to_str()?.strip_prefix(option.as_str())?;
+            match given.strip_prefix('=') {
+                Some(value) => Some(value.to_owned()),
+                None if given.is_empty() => {
+                    next?.to_str().filter(|next| !next.starts_with('-')).map(str::to_owned)
+                }
+                None => None,
+            }
+        });
+    let assignment = format!("{key}={}", value.unwrap_or_else(|| "VALUE".to_owned()));
+    let tip = StyledStr::from(format!("keys of a recipe are set without dashes: {assignment}"));
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    error
 }
 
 fn is_subcommand(word: &OsString) -> bool {
@@ -91,6 +126,8 @@ mod tests {
             ("comapre", "compare"),
             ("int", "init"),
             ("train", "run"),
+            ("trian", "run"),
+            ("contineu", "resume"),
             ("status", "runs"),
             ("list", "runs"),
             ("show", "runs"),
@@ -100,5 +137,25 @@ mod tests {
         for word in ["mine", "quickstrat", "dim38", ""] {
             assert_eq!(nearest_command(word), None, "{word}");
         }
+    }
+
+    #[test]
+    fn an_option_that_is_a_key_is_suggested_as_one() {
+        let refused = |line: &str| {
+            let words: Vec<OsString> = normalize_args(line.split(' ').map(OsString::from));
+            let error = Cli::try_parse_from(&words).unwrap_err();
+            suggest_key(error, &words).to_string()
+        };
+        for (line, assignment) in [
+            ("xrun quickstart --steps 4", "training.steps=4"),
+            ("xrun quickstart --lr=1e-4", "optimizer.lr=1e-4"),
+            ("xrun plan quickstart --local-batch-size", "training.local_batch_size=VALUE"),
+        ] {
+            let text = refused(line);
+            assert!(text.contains(&format!("without dashes: {assignment}\n")), "{text}");
+            assert!(!text.contains("as a value"), "{text}");
+        }
+        assert!(refused("xrun quickstart --quite").contains("'--quiet'"));
+        assert!(!refused("xrun quickstart --zebra").contains("without dashes"));
     }
 }

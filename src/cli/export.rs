@@ -1,7 +1,7 @@
 //! `xrun export`.
 
 use super::terminal::eprint_line;
-use super::what::Results;
+use super::what::{Results, run_with_checkpoint};
 use crate::checkpoint::{self, Loaded};
 use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, Result};
@@ -9,14 +9,13 @@ use crate::model::hf_export::{self, Dtype, Export};
 use crate::plan::Model;
 use crate::policy::Communication;
 use crate::recipe::{Recipe, WorldSize};
-use crate::results::find;
 use crate::train::{recipe_of, tokenizer_json};
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun export`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: its folder or name, or `latest`.
+    /// The run: its folder or name, or `latest`, the newest with a checkpoint.
     #[arg(value_name = "RUN")]
     pub run: String,
     /// The HuggingFace folder to make; it must not exist, or be empty.
@@ -40,7 +39,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let run = Path::new(&args.run);
-    let run = if run.join("checkpoint").is_dir() { run.to_owned() } else { find::find(results, &args.run)? };
+    let is_here = run.join("checkpoint").is_dir();
+    let run = if is_here { run.to_owned() } else { run_with_checkpoint(results, &args.run)? };
     let checkpoint = open(&run, args.checkpoint)?;
     for warning in checkpoint.warnings() {
         eprint_line(&format!("warning: {warning}"));

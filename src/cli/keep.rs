@@ -6,7 +6,8 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::plural;
 use crate::report::blocks::{self, Scope};
 use crate::results::comparison::Comparison;
-use crate::results::folder::KEPT;
+use crate::results::folder::{KEPT, SWEEPS};
+use crate::results::ledger::Ledger;
 use crate::results::{find, keep};
 use crate::sweep;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,17 @@ pub fn run(args: &Args) -> Result<()> {
     let bytes: u64 = kept.manifest.files.iter().map(|file| file.bytes).sum();
     let what = if kept.already { "already kept, unchanged" } else { "kept" };
     let files = kept.manifest.files.len();
-    eprint_line(&format!("{what}: {files} file{}, {} KiB", plural(files), bytes.div_ceil(1024)));
+    let id = kept.folder.strip_prefix(&to).unwrap_or(&kept.folder).display();
+    eprint_line(&format!("{what}: {id}, {files} file{}, {} KiB", plural(files), bytes.div_ceil(1024)));
+    let id = id.to_string();
+    let is_cell = |ledger: Ledger| ledger.lines().iter().any(|line| line.run.as_ref() == Some(&id));
+    if let Some((recipe, _)) = id.split_once('/')
+        && Ledger::read(results).is_ok_and(is_cell)
+    {
+        eprint_line(&format!(
+            "this run is a cell of a sweep; `xrun keep {SWEEPS}/{recipe}` keeps the rows of all its cells"
+        ));
+    }
     print(&format!("{}\n", kept.folder.display()))?;
     Ok(())
 }

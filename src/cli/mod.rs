@@ -28,7 +28,7 @@ mod terminal;
 mod what;
 mod words;
 
-pub use arguments::normalize_args;
+pub use arguments::parse;
 pub use command::{Cli, Command};
 pub use dispatch::{Next, dispatch};
 pub use terminal::eprint_line;

@@ -2,16 +2,18 @@
 
 use super::terminal::{eprint_line, print, print_json};
 use super::what::RecipeArguments;
+use crate::data;
 use crate::error::{Error, Result};
 use crate::forecast::listing::listing;
 use crate::forecast::{Budget, FitRow, Forecast, Planned, RunNeeds, fit_local_batch, fit_table};
 use crate::format::{Column, Table, binary};
 use crate::machine::Machine;
-use crate::plan::{Corpus, Plan};
+use crate::plan::{Corpus, Plan, data_spec};
 use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
-use crate::train::cpu_pace;
+use crate::train::{cpu_pace, on_cpu_although};
 use serde_json::json;
+use std::slice;
 
 /// The key that `--fit` can search.
 const FIT: &str = "training.local_batch_size";
@@ -25,7 +27,8 @@ pub struct Args {
     /// Devices to plan for, such as h200,rtx5090; exit code 4 when the plan does not fit.
     #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
     pub on: Vec<String>,
-    /// Find the largest value that fits, per dtype and recompute mode: training.local_batch_size.
+    /// Find the largest value that fits, per dtype and recompute mode, on the devices of --on or else here:
+    /// training.local_batch_size.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["program", "explain"])]
     pub fit: Option<String>,
     /// Print JSON.
@@ -62,11 +65,16 @@ pub fn run(args: &Args) -> Result<()> {
     let Planned { recipe, plan, programs } =
         Planned::new(&recipe, &corpus, machines.first().unwrap_or(&here))?;
     if let Some(key) = &args.fit {
-        return fit(&recipe, &plan, &machines, key, args.json);
+        let on = if machines.is_empty() { slice::from_ref(&here) } else { &machines };
+        return fit(&recipe, &plan, on, key, args.json);
     }
     if let Some(section) = &args.program {
         let gpu = machines.first().and_then(Machine::properties);
         return print(&listing(&programs, section.as_deref(), gpu.as_ref())?);
+    }
+    let of_data = data::warnings(&data_spec(&recipe, &here), corpus.floor.is_some())?;
+    for warning in of_data.into_iter().chain(on_cpu_although(&recipe, &plan, &here)) {
+        eprint_line(&format!("warning: {warning}"));
     }
     let pace = cpu_pace(&plan, &here, eprint_line);
     let here = if machines.is_empty() { here.with_cpu_pace(pace) } else { Machine::none() };
@@ -101,11 +109,8 @@ fn fit(recipe: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool
             "set engine.batching = \"batched\"",
         ));
     }
-    let mut budgets: Vec<Budget> = machines.iter().map(|machine| Budget::new(plan, machine)).collect();
-    if budgets.is_empty() {
-        budgets.extend(Budget::from_limit(plan));
-    }
-    if budgets.is_empty() || budgets.iter().any(|b| b.bytes.is_none()) {
+    let budgets: Vec<Budget> = machines.iter().map(|machine| Budget::new(plan, machine)).collect();
+    if budgets.iter().any(|b| b.bytes.is_none()) {
         return Err(Error::usage(
             "--fit needs to know the memory: name a device with --on, or set engine.memory_limit_gib",
         ));

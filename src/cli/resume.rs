@@ -44,6 +44,9 @@ pub fn request(args: &Args) -> Result<(Launch, Request)> {
         None => find::newest_unfinished(results)?
             .ok_or_else(|| Error::usage(format!("no unfinished run in {}", results.display())))?,
     };
+    if !path.join(RESOLVED).exists() {
+        return Err(Error::usage(find::lost(&path, RESOLVED)));
+    }
     let machine = environment::machine();
     let recipe = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty(), &machine)?
         .with_name(read_summary(&path)?.recipe);

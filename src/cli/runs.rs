@@ -6,9 +6,10 @@ use super::words::without_dashes;
 use crate::error::{Error, IoContext, Result};
 use crate::format::{BLANK, Column, Table, decimal, short, thousands};
 use crate::recipe::{self, COPY_HEADER, set_in_copy};
-use crate::results::folder::{ENVIRONMENT, RECIPE, folder_name};
+use crate::results::folder::{ENVIRONMENT, RECIPE, SUMMARY, folder_name};
 use crate::results::provenance::Environment;
 use crate::results::{Status, Summary, find};
+use crate::suggest::nearest;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::cmp::Ordering;
@@ -88,6 +89,9 @@ struct Listed {
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let paths = find::runs(results)?;
+    for damaged in find::without_summary(results)? {
+        eprint_line(&format!("warning: {}", find::lost(&damaged, SUMMARY)));
+    }
     let mut listed = Vec::new();
     let mut names = BTreeMap::new();
     for (path, name) in paths.iter().zip(find::short_names(&paths)) {
@@ -102,6 +106,11 @@ pub fn run(args: &Args) -> Result<()> {
             let path = path.clone();
             listed.push(Listed { name, status, summary, changed: changed(&path), path });
         }
+    }
+    if let Some(recipe) = args.recipe.as_deref().filter(|recipe| !paths.iter().any(|run| is_of(run, recipe)))
+        && !paths.is_empty()
+    {
+        return Err(no_such_recipe(recipe, results, &paths));
     }
     if listed.is_empty() && !args.json {
         eprint_line(&match paths.len() {
@@ -127,6 +136,11 @@ pub fn run(args: &Args) -> Result<()> {
             "these are losses on {} texts, which do not compare with each other: TEXT is the hash of corpus and tokenizer, \
              and the part that validation takes",
             texts.len()
+        ));
+    }
+    if listed.iter().any(|run| run.summary.tok_s.is_none() && run.status == Shown::Ok) {
+        eprint_line(&format!(
+            "{BLANK} was not measured: a speed takes steps after the first metrics.warmup ones"
         ));
     }
     Ok(())
@@ -161,6 +175,31 @@ fn remarks(summary: &Summary, names: &BTreeMap<String, String>) -> String {
 fn is_of(run: &Path, recipe: &str) -> bool {
     let folder = run.parent().and_then(Path::file_name).and_then(|name| name.to_str());
     folder.is_some() && folder == folder_name(recipe).ok().as_deref()
+}
+
+/// Returns the error for a recipe that has no runs, with the most similar one that has some.
+fn no_such_recipe(name: &str, results: &Path, runs: &[PathBuf]) -> Error {
+    let recipes: BTreeSet<String> = runs
+        .iter()
+        .filter_map(|run| Some(run.parent()?.file_name()?.to_string_lossy().into_owned()))
+        .collect();
+    let near = nearest(name, recipes.iter().map(String::as_str));
+    let hint = match near {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("there are runs of {}", recipes.into_iter().collect::<Vec<_>>().join(", ")),
+    };
+    Error::usage(format!("no run of a recipe `{name}` in {}: {hint}", results.display()))
+}
+
+/// Returns a setting as a shell takes it: in quotes where it has more than letters, digits and signs.
+fn quoted(setting: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-._/+=@:,%[]".contains(c);
+    match setting.split_once('=') {
+        Some((key, value)) if value.is_empty() || !value.chars().all(is_plain) => {
+            format!("{key}='{}'", value.replace('\'', "'\\''"))
+        }
+        _ => setting.to_owned(),
+    }
 }
 
 /// Returns the status of a run: a dead process cannot have written its own.
@@ -275,7 +314,8 @@ fn table(listed: &[Listed], names: &BTreeMap<String, String>, with_text: bool) -
             decimal(val_loss(summary), 4),
             summary.tok_s.map_or_else(|| BLANK.to_owned(), short),
         ];
-        table.row(cells.into_iter().chain(optional).chain([changed.join(" ")]));
+        let changed = changed.iter().map(|setting| quoted(setting)).collect::<Vec<_>>().join(" ");
+        table.row(cells.into_iter().chain(optional).chain([changed]));
     }
     table.render(0)
 }

@@ -1,7 +1,7 @@
 //! `xrun sample [RUN]`.
 
 use super::terminal::{print_json, print_sample};
-use super::what::Results;
+use super::what::{Results, run_with_checkpoint};
 use crate::error::Result;
 use crate::results::find;
 use crate::train::{SampleRequest, sample};
@@ -9,7 +9,7 @@ use crate::train::{SampleRequest, sample};
 /// Arguments of `xrun sample`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: its folder or name, or `latest` (which it is without one). And then keys to change, as
+    /// The run: its folder or name, or `latest` (which it is without one): the newest with a checkpoint. And then keys to change, as
     /// `generation.key=value` or of execution (`engine.threads=1`), or `training.dtype=fp32`.
     #[arg(value_name = "RUN | KEY=VALUE")]
     pub words: Vec<String>,
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<()> {
     set("tokens", args.tokens.map(|n| n.to_string()));
     set("temperature", args.temperature.map(|t| format!("{t:?}")));
     overrides.extend(keys.iter().cloned());
-    let request = SampleRequest { run: find::find(results, run)?, step: args.checkpoint, overrides };
+    let request = SampleRequest { run: run_with_checkpoint(results, run)?, step: args.checkpoint, overrides };
     let (generation, texts) = sample(&request)?;
     for text in texts {
         if args.json {

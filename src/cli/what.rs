@@ -1,10 +1,12 @@
 //! Arguments that several commands share: a recipe with its changes, the seed, the results folder.
 
-use crate::error::{IoContext, Result};
+use super::terminal::eprint_line;
+use crate::checkpoint;
+use crate::error::{Error, IoContext, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, COPY_HEADER, Recipe, builtin};
 use crate::results::find;
-use crate::results::folder::{RECIPE, RESOLVED, SUMMARY};
+use crate::results::folder::{CHECKPOINT, RECIPE, RESOLVED, SUMMARY};
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use std::path::{Path, PathBuf};
 
@@ -79,7 +81,7 @@ impl RecipeArguments {
 /// When the beginning of an id is that of several runs.
 pub fn recipe_path(argument: &Path, results: &Path) -> Result<PathBuf> {
     let itself = || argument.to_owned();
-    if argument.join(SUMMARY).is_file() {
+    if argument.join(SUMMARY).is_file() || find::has_lost_summary(argument) {
         return of_run(argument);
     }
     match argument.to_str() {
@@ -96,4 +98,51 @@ fn of_run(run: &Path) -> Result<PathBuf> {
     let copy = run.join(RECIPE);
     let text = if copy.is_file() { std::fs::read_to_string(&copy).at("read", &copy)? } else { String::new() };
     Ok(if text.starts_with(COPY_HEADER) { copy } else { run.join(RESOLVED) })
+}
+
+/// Returns the run called `name` that has a checkpoint: of the runs that `latest` or a recipe's name means,
+/// the newest with one, which is said where there is a newer one without.
+///
+/// # Errors
+/// As [`find::find`], and for a run without a checkpoint: the message says why it has none, and which run has
+/// one.
+pub fn run_with_checkpoint(results: &Path, name: &str) -> Result<PathBuf> {
+    let has_checkpoint =
+        |run: &Path| checkpoint::steps(&run.join(CHECKPOINT)).is_ok_and(|steps| !steps.is_empty());
+    if let Some(damaged) = find::find_without_summary(results, name)?.filter(|run| has_checkpoint(run)) {
+        eprint_line(&format!("warning: {} has no {SUMMARY}; its checkpoint is used", damaged.display()));
+        return Ok(damaged);
+    }
+    let run = find::find_where(results, name, has_checkpoint)?;
+    let newest = find::find(results, name)?;
+    if has_checkpoint(&run) {
+        if run != newest {
+            eprint_line(&format!(
+                "{} has no checkpoint{}: this is {}",
+                newest.display(),
+                why_none(&newest),
+                run.display()
+            ));
+        }
+        return Ok(run);
+    }
+    let other = find::runs(results)?.into_iter().find(|run| has_checkpoint(run));
+    Err(Error::usage(format!(
+        "{} has no checkpoint{}; {}",
+        run.display(),
+        why_none(&run),
+        match other {
+            Some(other) => format!("the newest run that has one is {}", other.display()),
+            None => format!("no run in {} has one", results.display()),
+        }
+    )))
+}
+
+/// Returns why a run has no checkpoint, where its recipe says so.
+fn why_none(run: &Path) -> &'static str {
+    let recipe = recipe::load(&run.join(RESOLVED), &[], std::iter::empty(), &Machine::none());
+    match recipe.is_ok_and(|recipe| recipe.values().checkpoint.keep == 0) {
+        true => " (it ran with checkpoint.keep = 0, as sweeps and comparisons do)",
+        false => "",
+    }
 }

@@ -47,7 +47,7 @@ pub struct FinishedComparison {
 /// If processes cannot be started or files cannot be written. A trial that fails ends the comparison, with
 /// its error in [`FinishedComparison::failed`].
 pub fn run(request: Request<'_>) -> Result<FinishedComparison> {
-    let stop = Stop::on_signals()?;
+    let stop = Stop::on_signals(Some("stopping the trial; a second signal stops it at once"))?;
     let mut running = RunningComparison::start(request)?;
     let failed = match running.is_of_stored_runs() {
         true => running.read_stored_runs(),

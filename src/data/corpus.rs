@@ -1,12 +1,13 @@
 //! Resolves the name of a corpus, and makes its training and held-out split.
 
-use super::documents::{Documents, text_files};
+use super::documents::{self, Documents, text_files};
 use super::stories::Split;
 use super::stream::Stream;
 use super::tokenizer::Tokenizer;
-use super::{Spec, Validation, encode, generated, shard, split};
+use super::{GENERATED, Spec, Validation, encode, generated, shard, split};
 use crate::device::host_allocator::fallible;
 use crate::error::{Error, IoContext, Result};
+use crate::suggest::nearest;
 use std::path::{Path, PathBuf};
 
 /// Tokens copied at a time from shards.
@@ -68,9 +69,10 @@ impl Corpus {
     pub fn at(path: &Path) -> Result<Self> {
         if !path.exists() {
             return Err(Error::usage(format!(
-                "corpus {}: not a generated one ({}) and no such file or folder",
+                "corpus {}: not a generated one ({}) and no such file or folder{}",
                 path.display(),
-                super::GENERATED.join(", ")
+                GENERATED.join(", "),
+                did_you_mean(path)
             )));
         }
         let is_tokens = |p: &Path| p.extension().is_some_and(|x| x == "bin");
@@ -111,6 +113,24 @@ impl Corpus {
             files.extend(own(&Self::at(held)?)?);
         }
         Ok(files)
+    }
+
+    /// Returns what a run on this corpus warns of before it begins, without reading all of it. `has_floor` is
+    /// true if the floor of the held-out text is known.
+    pub fn warnings(&self, spec: &Spec, has_floor: bool) -> Result<Vec<String>> {
+        match self {
+            Corpus::Stories if !has_floor => Ok(vec![NO_FLOOR.to_owned()]),
+            Corpus::Stories | Corpus::Random => Ok(Vec::new()),
+            Corpus::Tokens(_) => {
+                Ok(self.check_tokenizer(&Tokenizer::open(&spec.tokenizer)?).into_iter().collect())
+            }
+            Corpus::Text(path) => {
+                let mut found =
+                    documents::warnings(path, spec.document_separator.as_deref(), &spec.extensions)?;
+                found.extend(other_words(spec));
+                Ok(found)
+            }
+        }
     }
 
     /// Warns where the tokenizer.json beside shards is not the tokenizer in use.
@@ -197,6 +217,23 @@ impl Corpus {
     }
 }
 
+/// Returns "; did you mean ...?" with the file or folder beside `path`, or else the generated corpus, whose name
+/// is similar; or nothing.
+fn did_you_mean(path: &Path) -> String {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let entries = std::fs::read_dir(parent.unwrap_or(Path::new("."))).into_iter().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    names.sort();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let file = nearest(&name, names.iter().map(String::as_str)).map(|near| path.with_file_name(near));
+    match (file, nearest(&name, GENERATED)) {
+        (Some(file), _) => format!("; did you mean {}?", file.display()),
+        (None, Some(generated)) => format!("; did you mean {generated}?"),
+        (None, None) => String::new(),
+    }
+}
+
 impl TokenFiles {
     /// Sorts files by what their names say: `*_train_*` and `train`, `*_val_*` and `val` (or `valid…`).
     fn sort(files: Vec<PathBuf>) -> Self {
@@ -231,6 +268,9 @@ impl TokenFiles {
     }
 }
 
+/// What a run on stories warns of where their floor is not known.
+const NO_FLOOR: &str = "the tokenizer does not keep the stories' text, so their floor is not known";
+
 fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<Fed> {
     let mut make =
         |split, tokens| generated::generate(spec.seed, split, tokens, tokenizer, &mut |t| sink(split, t));
@@ -239,23 +279,26 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Resu
     let floor = held.floor();
     let warnings = match floor {
         Some(_) => Vec::new(),
-        None => vec!["the tokenizer does not keep the stories' text, so their floor is not known".to_owned()],
+        None => vec![NO_FLOOR.to_owned()],
     };
     let description =
         format!("stories: {} to train on and {} held out, seed {}", train.count, held.count, spec.seed);
     Ok(Fed { floor, warnings, description, text_bytes: Some(train.text_bytes + held.text_bytes) })
 }
 
+/// Warns of the tokenizer of the stories for a text of other words.
+fn other_words(spec: &Spec) -> Option<String> {
+    (spec.tokenizer == "stories").then(|| {
+        "the tokenizer stories knows the words of the generated stories alone and takes other text apart, mostly byte by \
+         byte; for a text of your own, set data.tokenizer to gpt2 or byte"
+            .to_owned()
+    })
+}
+
 fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<Fed> {
     let mut documents = Documents::open(path, spec.document_separator.as_deref(), &spec.extensions)?;
     let mut warnings = std::mem::take(&mut documents.warnings);
-    if spec.tokenizer == "stories" {
-        warnings.push(
-            "the tokenizer stories knows the words of the generated stories alone and takes other text apart, mostly byte by \
-             byte; for a text of your own, set data.tokenizer to gpt2 or byte"
-                .to_owned(),
-        );
-    }
+    warnings.extend(other_words(spec));
     let (count, files) = (documents.len(), documents.files());
     let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let description =

@@ -105,10 +105,7 @@ impl Documents {
             return Err(Error::usage(format!("corpus {}: it holds no text", path.display())));
         }
         if json && separator.is_some() {
-            documents.warnings.push(format!(
-                "data.document_separator is not used: each line of {} is a document",
-                path.display()
-            ));
+            documents.warnings.push(unused_separator(path));
         } else if !json && separator.is_none() {
             documents.warnings.extend(warning);
         }
@@ -287,6 +284,30 @@ fn parts(source: usize, file: &CorpusFile, separator: Option<&str>) -> Result<Sc
             return Ok(Scanned { places, warning: None });
         }
     }
+}
+
+/// Returns what [`Documents::open`] warns of, by the beginnings of the first files alone.
+pub(super) fn warnings(path: &Path, separator: Option<&str>, extensions: &[String]) -> Result<Vec<String>> {
+    if is_json_lines(path) {
+        return Ok(separator.map(|_| unused_separator(path)).into_iter().collect());
+    }
+    let mut files = text_files(path, extensions)?;
+    files.truncate(if separator.is_some() { 0 } else { PROBED_FILES });
+    for file in &CorpusFile::open_all(files)? {
+        let mut text = String::new();
+        TextReader::whole(file)?.append(&mut text, BLOCK_BYTES)?;
+        if let Some(warning) = suggest_separator(file, &text) {
+            return Ok(vec![warning]);
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Files whose first block is read for the plan of a run; the run reads all.
+const PROBED_FILES: usize = 16;
+
+fn unused_separator(path: &Path) -> String {
+    format!("data.document_separator is not used: each line of {} is a document", path.display())
 }
 
 /// A warning when the first block of a file without a separator is full of literal end tokens.

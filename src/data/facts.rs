@@ -95,6 +95,15 @@ pub fn facts(spec: &Spec) -> Result<Facts> {
     Ok(facts)
 }
 
+/// Returns what a run on the corpus that `spec` names warns of before it begins, in well under a second.
+/// `has_floor` is true if the floor of its held-out text is known.
+///
+/// # Errors
+/// A missing corpus or tokenizer.
+pub fn warnings(spec: &Spec, has_floor: bool) -> Result<Vec<String>> {
+    Corpus::find(spec)?.warnings(spec, has_floor)
+}
+
 /// Tokens of a corpus of files (of its training part alone, if `train_only`), and whether that is an
 /// estimate.
 fn measure(corpus: &Corpus, spec: &Spec, train_only: bool) -> Result<(usize, bool)> {

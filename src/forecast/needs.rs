@@ -24,6 +24,16 @@ impl RunNeeds {
         let seconds = time.as_ref().map(|time| time.total_s);
         Self { disk: Disk::new(plan, programs, seconds, plots), time }
     }
+
+    /// Returns the needs in words: `about 2m09s, and about 23.2 MiB on the disk`; the disk alone where the
+    /// time is not known.
+    pub fn in_words(&self) -> String {
+        let bytes = format!("about {} on the disk", binary(self.disk.peak_bytes as usize));
+        match &self.time {
+            Some(time) => format!("{}, and {bytes}", time.in_words()),
+            None => bytes,
+        }
+    }
 }
 
 /// Time and disk of several runs, one after another.
@@ -120,6 +130,13 @@ mod tests {
             total.in_words().unwrap(),
             "4 runs: about 4m00s (3m30s to 4m30s), and about 5.00 MiB on the disk"
         );
+    }
+
+    #[test]
+    fn a_run_alone_says_its_time_and_its_disk() {
+        let words = needs(Some(60.0), (0.5, 1.5)).in_words();
+        assert_eq!(words, "about 1m00s (30 s to 1m30s), and about 2.00 MiB on the disk");
+        assert_eq!(needs(None, (1.0, 1.0)).in_words(), "about 2.00 MiB on the disk");
     }
 
     #[test]

@@ -316,11 +316,15 @@ fn time(f: &mut fmt::Formatter<'_>, step: &StepTime) -> fmt::Result {
 pub fn fit_table(rows: &[FitRow], budget: &Budget) -> String {
     let room =
         budget.bytes.map_or(String::new(), |b| format!(": {} for state and activations", binary(b as usize)));
+    let (place, what) = match budget.hardware {
+        Some(_) => ("on", "driver and libraries"),
+        None => ("within", "the corpus"),
+    };
     let aside = match budget.reserve {
         0 => String::new(),
-        reserve => format!(", after {} set aside for driver and libraries", binary(reserve as usize)),
+        reserve => format!(", after {} set aside for {what}", binary(reserve as usize)),
     };
-    let mut text = format!("Largest training.local_batch_size on {}{room}{aside}\n", budget.name);
+    let mut text = format!("Largest training.local_batch_size {place} {}{room}{aside}\n", budget.name);
     let mut table = Table::new(&[Left, Left, Right, Right, Right, Right]);
     table.row(["dtype", "recompute", "sequences", "tokens", "peak", "predicted tok/s"]);
     for row in rows {

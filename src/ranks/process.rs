@@ -285,7 +285,8 @@ fn receive_init<R: DeserializeOwned>() -> Result<(R, LocalRanks, Stop)> {
         rustix::process::set_parent_process_death_signal(Some(killed))
             .map_err(|e| Error::failed(format!("cannot request to be killed with the parent: {e}")))?;
     }
-    let stop = Stop::on_signals()?;
+    // The parent acknowledges a signal.
+    let stop = Stop::on_signals(None)?;
     let for_comm = stop.clone();
     let parent = Peer { name: "the launcher", timeout: init.timeout, watched: false };
     let comm = RemoteCommunicator::new(init.rank, init.world, connection, parent, move || {

@@ -1,4 +1,5 @@
-//! SIGINT and SIGTERM: the first one requests the run to save and stop, a second one ends it at once.
+//! SIGINT and SIGTERM: the first one requests the run to save and stop, a second one ends it at once. Both are
+//! acknowledged when they arrive, since the step under way may take minutes.
 
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;
@@ -6,11 +7,16 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// Signals this soon after the first one count as the same: `timeout` sends one to the process and one to its
 /// group.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
+
+/// How long the thread of signals waits for a line to be written: a terminal that is held, or a full pipe,
+/// must not keep a second signal from ending the process.
+const SAY_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Request to stop, shared between threads.
 #[derive(Clone, Debug, Default)]
@@ -42,11 +48,12 @@ pub fn ignore_file_size_signal() {
 }
 
 impl Stop {
-    /// Starts a thread that handles the signals of the process.
+    /// Starts a thread that handles the signals of the process, and says `acknowledgement` on stderr at the
+    /// first one.
     ///
     /// # Errors
     /// When the handlers or the thread cannot be installed.
-    pub fn on_signals() -> Result<Self> {
+    pub fn on_signals(acknowledgement: Option<&'static str>) -> Result<Self> {
         let stop = Self::default();
         let refused = |e: std::io::Error| Error::failed(format!("cannot listen to signals: {e}"));
         let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(refused)?;
@@ -56,9 +63,14 @@ impl Stop {
             for signal in signals.forever() {
                 for_thread.request();
                 // Only signals count, not requests from other ranks.
-                if first.get_or_insert_with(Instant::now).elapsed() >= SAME_REQUEST {
-                    eprint_line("second signal: exiting without saving");
+                let Some(first) = first else {
+                    first = Some(Instant::now());
+                    acknowledgement.into_iter().for_each(say);
+                    continue;
+                };
+                if first.elapsed() >= SAME_REQUEST {
                     signal_group(for_thread.0.group.load(Ordering::SeqCst), true);
+                    say("second signal: exiting without saving");
                     signal_hook::low_level::exit(128 + signal);
                 }
             }
@@ -81,6 +93,18 @@ impl Stop {
     pub fn kill_together(&self, leader: u32) -> KilledTogether<'_> {
         self.0.group.store(leader, Ordering::SeqCst);
         KilledTogether(self)
+    }
+}
+
+/// Says a line on stderr, and waits for it no longer than [`SAY_TIMEOUT`].
+fn say(text: &'static str) {
+    let (saying, said) = channel::<()>();
+    let line = move || {
+        eprint_line(text);
+        drop(saying);
+    };
+    if std::thread::Builder::new().name("xrun-says".to_owned()).spawn(line).is_ok() {
+        let _ = said.recv_timeout(SAY_TIMEOUT);
     }
 }
 

@@ -13,6 +13,7 @@ use super::values::WorldSize;
 use super::{builtin, checks, diagnostic, files};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
+use crate::suggest::nearest;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,7 +38,8 @@ pub fn load(
                 if !path.exists() {
                     let names = builtin::names().collect::<Vec<_>>().join(", ");
                     text += &files::beside(path);
-                    if let Some((name, _)) = path.file_stem().and_then(|stem| builtin::find(stem.to_str()?)) {
+                    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+                    if let Some(name) = nearest(stem, builtin::names()) {
                         text += &format!("; did you mean the built-in recipe {name}?");
                     }
                     text += &format!("\nbuilt in are {names}; `xrun init` writes a copy of one");

@@ -66,6 +66,11 @@ pub(super) fn nearest_key(section: &str, name: &str) -> Option<(&'static Key, &'
         .or_else(|| nearest_by(name, KEYS.iter().flat_map(names_of)))
 }
 
+/// Returns the path of the key that a `name` without a section means, or probably means.
+pub fn suggested_key(name: &str) -> Option<String> {
+    nearest_key("", name).map(|(key, spelling)| format!("{}.{spelling}", key.section()))
+}
+
 /// Returns the section that a misspelled `name` probably means.
 pub(super) fn nearest_section(name: &str) -> Option<&'static str> {
     nearest(name, SECTIONS.iter().map(|section| section.0))

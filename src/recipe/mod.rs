@@ -44,7 +44,7 @@ pub use json_schema::json_schema;
 pub use key::{Class, Interval, Key, Type, UNSET};
 pub use load::{environment, load, load_str, setting};
 pub use loaded::{Recipe, StoredRecipe};
-pub use lookup::{find, find_path, keys_of, merged_settings};
+pub use lookup::{find, find_path, keys_of, merged_settings, suggested_key};
 pub use prediction::{Predicted, Prediction};
 pub use reference::reference_markdown;
 pub use schema::{

@@ -181,7 +181,8 @@ fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
             series,
             marks: marks.into_iter().collect(),
         }],
-        x_name: "step".into(),
+        x_name: median
+            .map_or("step".to_owned(), |(_, from)| format!("step (the median is from step {from} on)")),
         x,
         x_at: None,
     })

@@ -1,7 +1,7 @@
 //! Finds runs and comparisons below a results folder.
 
 use super::folder::{is_held, read_summary};
-use super::names::{COMPARISON, COMPARISONS, RECIPE, SUMMARY, folder_name};
+use super::names::{CHECKPOINT, COMPARISON, COMPARISONS, METRICS, RECIPE, RESOLVED, SUMMARY, folder_name};
 use super::progress::eprint_line;
 use super::summary::Summary;
 use crate::error::{Error, IoContext, Result};
@@ -24,6 +24,38 @@ pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
     }
     runs.sort_by_cached_key(|run| std::cmp::Reverse((age_key(run), run.clone())));
     Ok(runs)
+}
+
+/// Returns the folders `RESULTS/RECIPE/RUN` of runs that have lost their summary, in order of their paths. A
+/// folder that a process holds may be about to get one.
+pub fn without_summary(results: &Path) -> Result<Vec<PathBuf>> {
+    let mut damaged = Vec::new();
+    for recipe in subfolders(results)? {
+        damaged.extend(subfolders(&recipe)?.into_iter().filter(|run| has_lost_summary(run)));
+    }
+    damaged.sort();
+    Ok(damaged)
+}
+
+/// Returns true for the folder of a run without its summary, that no process holds.
+pub fn has_lost_summary(run: &Path) -> bool {
+    let is_of_run = [RESOLVED, METRICS].iter().any(|file| run.join(file).is_file());
+    is_of_run && !run.join(SUMMARY).exists() && !is_held(run).unwrap_or(true)
+}
+
+/// Says that a run has lost a file, and what it still does without it.
+pub fn lost(run: &Path, file: &str) -> String {
+    let run_path = run.display();
+    let mut still = Vec::new();
+    if subfolders(&run.join(CHECKPOINT)).is_ok_and(|checkpoints| !checkpoints.is_empty()) {
+        still.push(format!("`xrun sample {run_path}` and `xrun export {run_path}` use its checkpoint"));
+    }
+    if run.join(RECIPE).is_file() && file != RECIPE {
+        still.push(format!("`xrun {run_path}` trains its recipe again, in a new folder"));
+    }
+    let still =
+        if still.is_empty() { "nothing can be done with it".to_owned() } else { still.join(", and ") };
+    format!("the run {run_path} is damaged: it has no {file}; {still}")
 }
 
 /// Reads the summary of one of several runs; a damaged one draws a warning on stderr and `None`, since it
@@ -51,7 +83,19 @@ pub fn newest_unfinished(results: &Path) -> Result<Option<PathBuf>> {
 
 /// Returns the run called `name`: a run folder's path, a run's name, `RECIPE/RUN`, a recipe's name for its
 /// newest run, `latest`, or the beginning of one run's name or hash alone.
+///
+/// # Errors
+/// A usage error where there is none, or the beginning is that of several.
 pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
+    find_where(results, name, |_| true)
+}
+
+/// Returns what [`find`] does, but of several that `name` means the newest that is suitable; the newest where
+/// none is.
+///
+/// # Errors
+/// As [`find`].
+pub fn find_where(results: &Path, name: &str, is_suitable: impl Fn(&Path) -> bool) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.join(SUMMARY).is_file() {
         return Ok(path.to_owned());
@@ -70,8 +114,13 @@ pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
                 .strip_prefix(results)
                 .is_ok_and(|run| run == path || run.ends_with(path) || run.starts_with(path))
     };
-    if let Some(run) = runs.iter().find(means) {
-        return Ok(run.clone());
+    let mut meant = runs.iter().filter(means);
+    if let Some(newest) = meant.next() {
+        let suitable = std::iter::once(newest).chain(meant).find(|run| is_suitable(run));
+        return Ok(suitable.unwrap_or(newest).clone());
+    }
+    if let Some(damaged) = find_without_summary(results, name)? {
+        return Err(Error::usage(lost(&damaged, SUMMARY)));
     }
     by_beginning(&runs, results, name)?.ok_or_else(|| {
         let nearest: Vec<String> = runs
@@ -87,6 +136,20 @@ pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
     })
 }
 
+/// Returns the run called `name` that has lost its summary, if there is one: by its path, its name or
+/// `RECIPE/RUN`.
+///
+/// # Errors
+/// If the results folder cannot be read.
+pub fn find_without_summary(results: &Path, name: &str) -> Result<Option<PathBuf>> {
+    let path = Path::new(name);
+    if name.is_empty() || has_lost_summary(path) {
+        return Ok((!name.is_empty()).then(|| path.to_owned()));
+    }
+    let damaged = without_summary(results)?.into_iter();
+    Ok(damaged.into_iter().find(|run| run.ends_with(path)))
+}
+
 /// Returns the run called `name`, if there is one: its name, `RECIPE/RUN`, the beginning of its name or hash,
 /// or `latest`; not that of its recipe.
 ///
@@ -100,7 +163,8 @@ pub fn find_by_id(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     by_beginning(&runs, results, name)
 }
 
-/// Returns the only run whose name or hash begins with `name`, or `RECIPE/` and `name`.
+/// Returns the only run whose name or hash begins with `name`, or `RECIPE/` and `name`; or the run with that
+/// short name.
 fn by_beginning(runs: &[PathBuf], results: &Path, name: &str) -> Result<Option<PathBuf>> {
     let (recipe, beginning) = name.rsplit_once('/').map_or((None, name), |(recipe, id)| (Some(recipe), id));
     if beginning.len() < MIN_BEGINNING {
@@ -109,6 +173,11 @@ fn by_beginning(runs: &[PathBuf], results: &Path, name: &str) -> Result<Option<P
     let text = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
     let of_recipe =
         |run: &Path| recipe.is_none_or(|recipe| recipe == text(run.parent().and_then(Path::file_name)));
+    let short = short_names(runs);
+    if let Some((run, _)) = runs.iter().zip(&short).find(|(run, short)| *short == beginning && of_recipe(run))
+    {
+        return Ok(Some(run.clone()));
+    }
     let begins = |run: &&PathBuf| {
         let id = text(run.file_name());
         of_recipe(run) && (id.starts_with(beginning) || hash_of(&id).starts_with(beginning))
@@ -123,7 +192,8 @@ fn by_beginning(runs: &[PathBuf], results: &Path, name: &str) -> Result<Option<P
             let shown = several.iter().take(3).filter_map(|run| run.strip_prefix(results).ok());
             let shown: Vec<String> = shown.map(|run| run.display().to_string()).collect();
             Err(Error::usage(format!(
-                "`{name}` begins the name or the hash of {} runs, such as {}: write more of it",
+                "`{name}` begins the name or the hash of {} runs, such as {}: write more of it, or a name that \
+                 `xrun runs` lists",
                 several.len(),
                 shown.join(", ")
             )))
@@ -136,7 +206,8 @@ fn hash_of(id: &str) -> &str {
     id.split('-').nth(1).unwrap_or_default()
 }
 
-/// Returns a short name for each of all runs: the hash where one run alone has it, else the name.
+/// Returns a short name for each of all runs, which come newest first: the hash where one run alone has it,
+/// else the hash and the run's number among those, from the oldest; the name where it has no hash.
 pub fn short_names(runs: &[PathBuf]) -> Vec<String> {
     let ids: Vec<String> =
         runs.iter().map(|run| run.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect();
@@ -144,11 +215,17 @@ pub fn short_names(runs: &[PathBuf]) -> Vec<String> {
     for id in &ids {
         *times.entry(hash_of(id)).or_default() += 1;
     }
-    let short = |id: &String| match hash_of(id) {
-        hash if hash.len() >= MIN_BEGINNING && times[hash] == 1 => hash.to_owned(),
-        _ => id.clone(),
+    let mut later = times.clone();
+    let mut short = |id: &String| {
+        let hash = hash_of(id);
+        let number = later.get_mut(hash).map_or(1, |left| std::mem::replace(left, *left - 1));
+        match times.get(hash) {
+            _ if hash.len() < MIN_BEGINNING => id.clone(),
+            Some(1) | None => hash.to_owned(),
+            Some(_) => format!("{hash}-{number}"),
+        }
     };
-    ids.iter().map(short).collect()
+    ids.iter().map(&mut short).collect()
 }
 
 /// Returns true if a process works on a run.
@@ -272,7 +349,7 @@ mod tests {
         assert!(find(dir.path(), "20260102T000000Z-aaaaaaaa").unwrap_err().message().contains("2 runs"));
         let all = runs(dir.path()).unwrap();
         let short = short_names(&all);
-        assert_eq!(short[2..], ["bbbbbbbb", "20260101T000000Z-aaaaaaaa"]);
+        assert_eq!(short, ["aaaaaaaa-3", "aaaaaaaa-2", "bbbbbbbb", "aaaaaaaa-1"]);
         for (name, run) in short.iter().zip(&all) {
             assert_eq!(found(name), *run);
         }
@@ -280,6 +357,42 @@ mod tests {
         assert!(error.message().contains("a/20260102T000000Z-aaaaaaaa-10"), "{error}");
         let error = find(&dir.path().join("none"), LATEST).unwrap_err();
         assert!(error.message().contains("no runs yet"), "{error}");
+    }
+
+    #[test]
+    fn of_several_runs_the_newest_suitable_one_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = create(dir.path(), "a", "2026-11-01T00:00:00Z", Status::Ok).path().to_owned();
+        let new = create(dir.path(), "a", "2026-11-02T00:00:00Z", Status::Ok).path().to_owned();
+        let is_old = |run: &Path| run == old;
+        assert_eq!(find(dir.path(), "a").unwrap(), new);
+        for name in [LATEST, "a"] {
+            assert_eq!(find_where(dir.path(), name, is_old).unwrap(), old);
+            assert_eq!(find_where(dir.path(), name, |_| false).unwrap(), new);
+        }
+        let name = new.file_name().unwrap().to_str().unwrap();
+        assert_eq!(find_where(dir.path(), name, is_old).unwrap(), new, "a name means one run");
+    }
+
+    #[test]
+    fn a_run_without_its_summary_is_named_as_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = create(dir.path(), "a", "2026-11-01T00:00:00Z", Status::Ok);
+        for file in [RECIPE, RESOLVED] {
+            std::fs::write(held.path().join(file), "").unwrap();
+        }
+        std::fs::create_dir_all(held.path().join(CHECKPOINT).join("step-000001")).unwrap();
+        std::fs::remove_file(held.path().join(SUMMARY)).unwrap();
+        assert_eq!(without_summary(dir.path()).unwrap(), [] as [PathBuf; 0], "it may be about to be written");
+        let run = held.path().to_owned();
+        drop(held);
+        assert_eq!(without_summary(dir.path()).unwrap(), [run.clone()]);
+        let name = run.file_name().unwrap().to_str().unwrap();
+        for name in [name, run.to_str().unwrap(), &format!("a/{name}")] {
+            let error = find(dir.path(), name).unwrap_err();
+            assert!(error.message().contains("is damaged: it has no summary.json"), "{error}");
+            assert!(error.message().contains("use its checkpoint, and `xrun"), "{error}");
+        }
     }
 
     #[test]

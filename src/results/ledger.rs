@@ -53,6 +53,12 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// Returns true for a cell that was planned for a device; one that was skipped has none, and its build
+    /// only wrote the line.
+    pub fn has_device(&self) -> bool {
+        !self.device.is_empty()
+    }
+
     /// Returns true if both are attempts at one row of one sweep: a key may belong to cells that differ in
     /// keys which change nothing that is measured.
     pub fn is_of_cell(&self, other: &Self) -> bool {

@@ -2,16 +2,19 @@
 //!
 //! Progress, notes and warnings go to stderr, the result of the run to stdout; JSON lines all go to stdout.
 
+mod live;
+
 use super::losses::HeldOutPart;
 use super::rows::{MetricsRow, Phase};
-use super::screen::terminal;
 use super::summary::Summary;
 use crate::error::{Error, ErrorKind};
 use crate::format::{harmless_json, printable, short, wall_time};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::WeakProgressBar;
+use live::{Field, LiveLine};
 use serde::{Deserialize, Serialize};
 use std::io::{IsTerminal, Write};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Modes of the progress display.
@@ -29,8 +32,10 @@ pub enum Mode {
     Quiet,
 }
 
-/// Minimum time between lines that say how far an evaluation is.
+/// Minimum time between lines that say how far an evaluation is, and from its beginning to the first: for
+/// programs, and in a pipe, where each stays.
 const PAUSE_INTERVAL: Duration = Duration::from_secs(5);
+const PLAIN_PAUSE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The speed of a run and the time that it still takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -41,6 +46,9 @@ pub struct Pace {
     pub eta_s: Option<f64>,
 }
 
+/// The live line of this process, which other lines on stderr must not break.
+static LIVE: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
+
 /// Shows the progress of one run. A closed stdout or stderr never ends the run.
 pub struct Progress {
     sink: Sink,
@@ -48,9 +56,11 @@ pub struct Progress {
     floor: Option<f64>,
     val_part: Option<HeldOutPart>,
     last_val: Option<f32>,
-    /// What the live line shows of the last step.
-    last_text: String,
-    last_line: Instant,
+    /// The last step, and what the live line shows of it.
+    last_step: u64,
+    last_fields: Vec<(Field, String)>,
+    /// The beginning of the pause under way, or the last line about it.
+    last_pause: Option<Instant>,
 }
 
 /// A line for programs. Numbers are written as in the run's files: shortest, and back to the same bits.
@@ -92,7 +102,7 @@ pub fn print_json_error(error: &Error) {
 }
 
 enum Sink {
-    Live(ProgressBar),
+    Live(LiveLine),
     Plain(Box<dyn Write + Send>),
     Json(Box<dyn Write + Send>),
     Quiet(Box<dyn Write + Send>),
@@ -103,7 +113,11 @@ impl Progress {
     /// token, if known.
     pub fn new(mode: Mode, total_steps: u64, floor: Option<f64>) -> Self {
         let sink = match mode {
-            Mode::Auto if std::io::stderr().is_terminal() => Sink::Live(live_line(total_steps)),
+            Mode::Auto if std::io::stderr().is_terminal() => {
+                let line = LiveLine::on_stderr(total_steps);
+                *LIVE.lock().unwrap_or_else(PoisonError::into_inner) = Some(line.bar.downgrade());
+                Sink::Live(line)
+            }
             Mode::Auto | Mode::Plain => Sink::Plain(Box::new(std::io::stderr())),
             Mode::Json => Sink::Json(Box::new(std::io::stdout())),
             Mode::Quiet => Sink::Quiet(Box::new(std::io::stderr())),
@@ -118,8 +132,9 @@ impl Progress {
             floor,
             val_part: None,
             last_val: None,
-            last_text: String::new(),
-            last_line: Instant::now(),
+            last_step: 0,
+            last_fields: Vec::new(),
+            last_pause: None,
         }
     }
 
@@ -138,15 +153,15 @@ impl Progress {
 
     /// Shows a finished step. An evaluation stays on the screen as a line of its own.
     pub fn step(&mut self, row: &MetricsRow, pace: Pace) {
+        let line = format!("step {}/{}  {}", row.step, self.total_steps, self.describe(row, pace));
         self.last_val = row.val_loss.or(self.last_val);
-        let text = self.describe(row, pace);
-        let line = format!("step {}/{}  {text}", row.step, self.total_steps);
+        self.last_fields = self.fields(row, pace, self.last_val);
+        (self.last_step, self.last_pause) = (row.step, None);
         match &mut self.sink {
-            Sink::Live(bar) => {
-                bar.set_position(row.step);
-                bar.set_message(text.clone());
+            Sink::Live(live) => {
+                live.show(row.step, &self.last_fields);
                 if row.val_loss.is_some() {
-                    bar.suspend(|| say(&mut std::io::stderr(), &line));
+                    live.bar.suspend(|| say(&mut std::io::stderr(), &line));
                 }
             }
             Sink::Plain(out) => say(out, &line),
@@ -156,8 +171,6 @@ impl Progress {
             }
             Sink::Quiet(_) => {}
         }
-        self.last_line = Instant::now();
-        self.last_text = text;
     }
 
     /// Shows that the run does something else than steps: `done` of `of` batches of an evaluation, or nothing
@@ -170,22 +183,29 @@ impl Progress {
             Phase::Check => "comparing ranks".to_owned(),
             Phase::Warmup | Phase::Train => return,
         };
-        let due = self.last_line.elapsed() >= PAUSE_INTERVAL;
+        let interval = match self.sink {
+            Sink::Plain(_) => PLAIN_PAUSE_INTERVAL,
+            _ => PAUSE_INTERVAL,
+        };
+        let due = self.last_pause.get_or_insert_with(Instant::now).elapsed() >= interval;
         match &mut self.sink {
-            Sink::Live(bar) => bar.set_message(format!("{}  {what}", self.last_text)),
+            Sink::Live(live) => {
+                let fields = [self.last_fields.as_slice(), &[(Field::Pause, what)]].concat();
+                live.show(self.last_step, &fields);
+            }
             Sink::Plain(out) if due => say(out, &what),
             Sink::Json(out) if due => say_json(out, &Event::Pause { phase, done, of }),
             Sink::Plain(_) | Sink::Json(_) | Sink::Quiet(_) => {}
         }
         if due {
-            self.last_line = Instant::now();
+            self.last_pause = Some(Instant::now());
         }
     }
 
     /// Prints a line.
     pub fn note(&mut self, text: &str) {
         match &mut self.sink {
-            Sink::Live(bar) => bar.suspend(|| say(&mut std::io::stderr(), text)),
+            Sink::Live(live) => live.bar.suspend(|| say(&mut std::io::stderr(), text)),
             Sink::Plain(out) => say(out, text),
             Sink::Json(out) => say_json(out, &Event::Note { text }),
             Sink::Quiet(_) => {}
@@ -207,8 +227,8 @@ impl Progress {
     }
 
     fn finish_to(mut self, stdout: &mut dyn Write, summary: &Summary, run: &Path) {
-        if let Sink::Live(bar) = &self.sink {
-            bar.finish_and_clear();
+        if let Sink::Live(live) = &self.sink {
+            live.bar.finish_and_clear();
         }
         match &mut self.sink {
             Sink::Json(out) => say_json(out, &Event::Finish { summary }),
@@ -219,16 +239,31 @@ impl Progress {
         }
     }
 
-    /// Describes losses, speed and remaining time.
+    /// Describes losses, speed and remaining time; a validation loss only of the step that measured it.
     pub fn describe(&self, row: &MetricsRow, pace: Pace) -> String {
-        let mut parts = vec![format!("loss {:.3}", row.loss)];
-        let over = self.val_part.map(|part| format!(" ({part})")).unwrap_or_default();
-        parts.extend(self.last_val.map(|val| format!("val {val:.3}{over}")));
-        parts.extend(self.floor.map(|floor| format!("floor {floor:.3}")));
-        parts.extend(pace.tok_s.map(|rate| format!("{} tok/s", short(rate))));
+        let mut text = String::new();
+        for (field, part) in self.fields(row, pace, row.val_loss) {
+            text += match field {
+                _ if text.is_empty() => "",
+                Field::ValPart => " ",
+                _ => "  ",
+            };
+            text += &part;
+        }
+        text
+    }
+
+    fn fields(&self, row: &MetricsRow, pace: Pace, val: Option<f32>) -> Vec<(Field, String)> {
+        let mut fields = vec![(Field::Loss, format!("loss {:.3}", row.loss))];
+        if let Some(val) = val {
+            fields.push((Field::Val, format!("val {val:.3}")));
+            fields.extend(self.val_part.map(|part| (Field::ValPart, format!("({part})"))));
+        }
+        fields.extend(self.floor.map(|floor| (Field::Floor, format!("floor {floor:.3}"))));
+        fields.extend(pace.tok_s.map(|rate| (Field::Rate, format!("{} tok/s", short(rate)))));
         let remaining = pace.eta_s.filter(|_| row.step < self.total_steps);
-        parts.extend(remaining.map(|seconds| format!("ETA {}", wall_time(seconds))));
-        parts.join("  ")
+        fields.extend(remaining.map(|seconds| (Field::Eta, format!("ETA {}", wall_time(seconds)))));
+        fields
     }
 }
 
@@ -313,19 +348,15 @@ fn spent(summary: &Summary, seconds: f64) -> String {
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
-fn live_line(total_steps: u64) -> ProgressBar {
-    // https://no-color.org: set and not empty means no colour.
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let bar = if plain { "{bar:20}" } else { "{bar:20.cyan/dim}" };
-    let style = ProgressStyle::with_template(&format!("{bar} {{pos}}/{{len}}  {{wide_msg}}"))
-        .expect("the template is a constant that a test renders")
-        .progress_chars("━╸─");
-    ProgressBar::with_draw_target(Some(total_steps), terminal()).with_style(style)
-}
-
-/// Writes a line to stderr, with control characters as their pictures; a closed pipe is not an error.
+/// Writes a line to stderr, above the live line if there is one, with control characters as their pictures; a
+/// closed pipe is not an error.
 pub fn eprint_line(text: &str) {
-    say(&mut std::io::stderr(), text);
+    let live = LIVE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let line = || say(&mut std::io::stderr(), text);
+    match live.and_then(|bar| bar.upgrade()) {
+        Some(bar) => bar.suspend(line),
+        None => line(),
+    }
 }
 
 /// Writes an event as a line of JSON to stdout; a closed pipe is not an error.

@@ -18,6 +18,8 @@ pub struct Display {
     /// The keys that vary, which name a cell.
     keys: Vec<String>,
     cells: usize,
+    /// Lines to show after the heading; `None` when they are shown at once.
+    held: Option<Vec<(Attempt, usize, Option<Duration>)>>,
 }
 
 enum Sink {
@@ -57,7 +59,20 @@ impl Display {
             Mode::Json => Sink::Json,
             Mode::Quiet => Sink::Quiet,
         };
-        Self { sink, keys: keys.to_vec(), cells }
+        Self { sink, keys: keys.to_vec(), cells, held: None }
+    }
+
+    /// Keeps lines of the ledger back until [`Display::release`]: the heading comes before them, and counts
+    /// them.
+    pub fn hold(&mut self) {
+        self.held.get_or_insert_default();
+    }
+
+    /// Shows the lines that were kept back, and all later ones at once.
+    pub fn release(&mut self) {
+        for (attempt, done, took) in self.held.take().unwrap_or_default() {
+            self.line(&attempt, done, took);
+        }
     }
 
     /// Prints a line.
@@ -81,6 +96,10 @@ impl Display {
     /// Shows a new line of the ledger. `done` is the number of cells that are done, `took` the time of this
     /// one.
     pub fn line(&mut self, attempt: &Attempt, done: usize, took: Option<Duration>) {
+        if let Some(held) = &mut self.held {
+            held.push((attempt.clone(), done, took));
+            return;
+        }
         if matches!(self.sink, Sink::Json) {
             print_event(&Event::Cell { done, cells: self.cells, attempt });
             return;
@@ -201,13 +220,17 @@ mod tests {
         let bar = all.add(ProgressBar::new(3).with_style(bar_style()));
         let keys = vec!["model.dim".to_owned()];
         let sink = Sink::Live { all, bar, lines: BTreeMap::new() };
-        let mut display = Display { sink, keys, cells: 3 };
+        let mut display = Display { sink, keys, cells: 3, held: None };
         let attempt: Attempt = serde_json::from_value(serde_json::json!({
             "key": "k", "attempt": 1, "status": "running", "recipe": "r", "recipe_hash": "h", "build": "b",
             "settings": {"model.dim": "64", "training.steps": "9"}, "device": "d", "at": "t", "measured": {}
         }))
         .unwrap();
+        display.hold();
         display.line(&attempt, 1, None);
+        let Sink::Live { lines, .. } = &display.sink else { unreachable!() };
+        assert!(lines.is_empty(), "the heading comes first");
+        display.release();
         let Sink::Live { bar, lines, .. } = &display.sink else { unreachable!() };
         lines["k"].set_message("3/9  loss 2.500  model.dim=64");
         lines["k"].force_draw();

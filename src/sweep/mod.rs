@@ -114,7 +114,8 @@ impl Sweep {
 /// when a line of the ledger is damaged, and when a cell did not end well;
 /// [`Interrupted`](crate::error::ErrorKind::Interrupted) after a signal.
 pub fn run(request: &Request<'_>) -> Result<()> {
-    let stop = Stop::on_signals()?;
+    // The display acknowledges a signal.
+    let stop = Stop::on_signals(None)?;
     let sweep = Sweep::new(request)?;
     let folder = request.results.join(SWEEPS);
     std::fs::create_dir_all(&folder).at("create", &folder)?;

@@ -80,12 +80,21 @@ impl<'a> Schedule<'a> {
     pub fn run(mut self, stop: &Stop) -> Result<()> {
         let attempts = self.policy.results.join(SWEEPS).join(ATTEMPTS);
         std::fs::create_dir_all(&attempts).at("create", &attempts)?;
+        self.display.hold();
         self.reattach()?;
         self.queue()?;
+        self.display.release();
         self.say_needs();
         self.tables.write(self.cells, &self.ledger)?;
+        let mut is_told = false;
         while !self.running.is_empty() || !self.waiting.is_empty() {
             if stop.requested() {
+                if !is_told {
+                    self.display.note(
+                        "stopping: the runs end after their step and save; a second signal (Ctrl-C) stops at once",
+                    );
+                }
+                is_told = true;
                 self.waiting.clear();
                 self.running.iter_mut().for_each(|(_, child)| child.stop());
             }
@@ -199,8 +208,12 @@ impl<'a> Schedule<'a> {
         }
         let open = self.waiting.len() + self.running.len();
         let done = self.done();
+        let from_before = match self.running.len() {
+            0 => String::new(),
+            running => format!(" ({running} of them still running from before)"),
+        };
         self.display.note(&format!(
-            "{}: {} cell{}, {done} done, {open} to run; rows in {}",
+            "{}: {} cell{}, {done} done, {open} to run{from_before}; rows in {}",
             self.policy.name,
             self.cells.len(),
             plural(self.cells.len()),

@@ -67,16 +67,11 @@ const MODELS: [[&str; 6]; 4] = [
 /// which takes a few seconds, and kept there. `None` for a plan on a GPU, without a cache folder, and where
 /// it cannot be measured: then `say` is called with the reason, as it is before a measurement.
 pub fn cpu_pace(plan: &Plan, machine: &Machine, say: impl Fn(&str)) -> Option<Arc<CpuPace>> {
-    if plan.execution.gpu.is_some() || machine.hardware.is_some() || machine.gpus == Gpus::Unknown {
-        return None;
+    let (folder, path) = cache_place(plan, machine)?;
+    if let Some(pace) = read(&path) {
+        return Some(pace);
     }
-    let folder = cache_folder()?;
     let (threads, dtype) = (plan.execution.threads, plan.act_dtype());
-    let path = cache_file(&folder, threads, dtype);
-    let read = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    if let Some(pace) = read {
-        return Some(Arc::new(pace));
-    }
     say("measuring the speed of this CPU once, for predictions: a few seconds");
     let measured = std::fs::create_dir_all(&folder)
         .at("create", &folder)
@@ -89,6 +84,26 @@ pub fn cpu_pace(plan: &Plan, machine: &Machine, say: impl Fn(&str)) -> Option<Ar
             None
         }
     }
+}
+
+/// Returns the pace that [`cpu_pace`] measured before, and measures nothing.
+pub(super) fn known_cpu_pace(plan: &Plan, machine: &Machine) -> Option<Arc<CpuPace>> {
+    cache_place(plan, machine).and_then(|(_, path)| read(&path))
+}
+
+/// Returns the cache folder and the file in it for a plan that runs on the CPU of this machine.
+fn cache_place(plan: &Plan, machine: &Machine) -> Option<(PathBuf, PathBuf)> {
+    if plan.execution.gpu.is_some() || machine.hardware.is_some() || machine.gpus == Gpus::Unknown {
+        return None;
+    }
+    let folder = cache_folder()?;
+    let path = cache_file(&folder, plan.execution.threads, plan.act_dtype());
+    Some((folder, path))
+}
+
+fn read(path: &Path) -> Option<Arc<CpuPace>> {
+    let bytes = std::fs::read(path).ok()?;
+    serde_json::from_slice(&bytes).ok().map(Arc::new)
 }
 
 fn write(path: &Path, pace: &CpuPace) -> Result<()> {

@@ -37,7 +37,7 @@ pub use rank::{Rank, StepReport};
 pub use recorder::Recorder;
 pub use request::{Origin, Request, WorkerRequest};
 pub use resume::recipe_of;
-pub use run::Run;
+pub use run::{Run, on_cpu_although};
 pub use sample::{SampleRequest, sample};
 pub use verified::tokenizer_json;
 

@@ -1,5 +1,6 @@
 //! A run: its folder, its ranks, its summary.
 
+use super::calibrate::{cpu_pace, known_cpu_pace};
 use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
 use super::context::{RankZero, RunContext};
 use super::gauges::{engine_name, provenance};
@@ -16,17 +17,17 @@ use crate::device::host_allocator::on_refusal;
 use crate::error::{Error, ErrorKind, Result};
 use crate::forecast::memory::peak_bytes;
 use crate::forecast::time::predicted_step_ms;
-use crate::forecast::{Planned, smaller};
+use crate::forecast::{Planned, RunNeeds, smaller};
 use crate::format::binary;
 use crate::machine::{Gpus, Machine};
-use crate::model::Programs;
+use crate::model::{Programs, flops_per_token};
 use crate::plan::Plan;
 use crate::policy::{DeviceChoice, Resume};
 use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
 use crate::recipe::Recipe;
 use crate::results::atomic;
 use crate::results::folder::{ALGORITHMS, PLOTS, overwrite_running};
-use crate::results::progress::{Mode, Progress};
+use crate::results::progress::{Mode, Progress, eprint_line};
 use crate::results::provenance::Environment;
 use crate::results::summary::HeldOutPart;
 use crate::results::{RunFolder, Status, Summary, memory, stored};
@@ -165,6 +166,9 @@ impl Run {
         write_provenance(&folder, &context, request.command)?;
         let summary = describe(summary, &context, &start);
         let path = folder.path().to_owned();
+        // Before the run's clock starts, which the recorder has.
+        let may_measure = request.progress != Mode::Quiet && context.plan.batch.world_size == 1;
+        let needs = (from_step == 0).then(|| needs_of(&context, &machine, may_measure));
         let mut recorder = Recorder::new(RecorderInputs {
             meta: meta(&context),
             plan: Arc::clone(&context.plan),
@@ -179,6 +183,9 @@ impl Run {
             saved_rows: start.loaded.as_ref().filter(|_| is_resumed).map(|loaded| loaded.meta().rows.clone()),
         })?;
         log_start(&mut recorder, &context, &start, &machine, &ranks.notes)?;
+        if let Some(needs) = needs {
+            log_needs(&mut recorder, &context.plan, &needs)?;
+        }
 
         let failed_path = path.clone();
         let refused_path = path.clone();
@@ -278,14 +285,51 @@ fn log_start(
     if let Some(choice) = &plan.execution.recompute_choice {
         recorder.note(&format!("activation recompute: {choice}"))?;
     }
-    if let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus)
-        && context.recipe.values().engine.device == DeviceChoice::Auto
-        && cuda::libraries::Nvidia::Driver.open().is_some()
-    {
-        recorder.warn(&format!("this runs on the CPU, for {reason}"))?;
+    if let Some(warning) = on_cpu_although(&context.recipe, plan, machine) {
+        recorder.warn(&warning)?;
     }
     for note in notes {
         recorder.note(note)?;
+    }
+    Ok(())
+}
+
+/// Returns a warning where a run is on the CPU of a machine with a driver of GPUs that cannot be used.
+pub fn on_cpu_although(recipe: &Recipe, plan: &Plan, machine: &Machine) -> Option<String> {
+    let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus) else { return None };
+    let is_auto = recipe.values().engine.device == DeviceChoice::Auto;
+    (is_auto && cuda::libraries::Nvidia::Driver.open().is_some())
+        .then(|| format!("this runs on the CPU, for {reason}"))
+}
+
+/// Model FLOPs of a run above which the seconds that measuring the CPU takes are few: minutes of computation
+/// on tens of cores.
+const LONG_FLOPS: f64 = 3e13;
+
+/// Predicted seconds above which a run on the CPU is told that it is long.
+const LONG_S: f64 = 3600.0;
+
+/// Returns what the run takes, as `plan` says it. The pace of the CPU is measured only where `may_measure` and
+/// the run is long; otherwise it is known from an earlier measurement or not at all.
+fn needs_of(context: &RunContext, machine: &Machine, may_measure: bool) -> RunNeeds {
+    let RunContext { recipe, plan, programs, .. } = context;
+    let tokens = plan.batch.tokens_per_step() as f64 * plan.steps as f64;
+    let pace = match may_measure && flops_per_token(plan).value * tokens > LONG_FLOPS {
+        true => cpu_pace(plan, machine, eprint_line),
+        false => known_cpu_pace(plan, machine),
+    };
+    RunNeeds::new(plan, programs, &machine.clone().with_cpu_pace(pace), recipe.values().metrics.plots)
+}
+
+/// Says what the run takes.
+fn log_needs(recorder: &mut Recorder, plan: &Plan, needs: &RunNeeds) -> Result<()> {
+    recorder.note(&format!("this takes {}", needs.in_words()))?;
+    let is_long = needs.time.as_ref().is_some_and(|time| time.total_s > LONG_S);
+    if is_long && plan.execution.gpu.is_none() {
+        recorder.note(
+            "it computes on the CPU, which takes that long: quickstart is a recipe for a CPU, and fewer training.steps or \
+             a smaller model.dim take less",
+        )?;
     }
     Ok(())
 }

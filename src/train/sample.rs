@@ -50,6 +50,12 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     }
     loaded.check_finite()?;
     let trained = recipe_of(&loaded)?;
+    eprint_line(&format!(
+        "{}: step {} of {}",
+        request.run.display(),
+        loaded.meta().step,
+        trained.values().training.steps
+    ));
     let machine = Machine::here().with_single_device();
     let mut recipe = recipe::load_str(
         Path::new("the checkpoint's recipe"),

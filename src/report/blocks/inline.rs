@@ -1,7 +1,7 @@
 //! Provenance of blocks of the inline form: a line per run or arm. Verified until a page is migrated.
 
 use super::kept::{KeptRun, Source};
-use super::provenance::{device, distinct, link};
+use super::provenance::{device, distinct, link, places};
 use super::scene::PageContext;
 use super::text::{code, link_to, plain, short_hash};
 use crate::format::BLANK;
@@ -9,7 +9,7 @@ use crate::results::comparison::{COMPARISON, Comparison};
 use crate::results::folder::RESOLVED;
 use crate::results::ledger::{Attempt, LEDGER};
 use crate::results::provenance::{Environment, Gpu};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Returns the origin of runs, a line per origin.
@@ -67,12 +67,10 @@ pub fn series(context: &PageContext<'_>, comparisons: &[&Comparison], all_runs: 
 
 /// Returns the builds and devices of a sweep's cells.
 pub fn sweep(sources: &[&Source], cells: &[Attempt], context: &PageContext<'_>) -> String {
-    let distinct = |values: BTreeSet<&str>| values.into_iter().map(plain).collect::<Vec<_>>().join(", ");
-    let devices = distinct(cells.iter().map(|cell| cell.device.as_str()).collect());
-    let builds = distinct(cells.iter().map(|cell| cell.build.as_str()).collect());
+    let places = places(cells, |devices, builds| format!("xrun {builds}, {devices}; "));
     let links = sources.iter().map(|sweep| link_to(&sweep.id, &context.link(&sweep.folder.join(LEDGER))));
     let links = links.collect::<Vec<_>>().join(", ");
-    format!("<sub>{links}: xrun {builds}, {devices}; {BLANK} was not measured</sub>\n")
+    format!("<sub>{links}: {places}{BLANK} was not measured</sub>\n")
 }
 
 fn small(lines: &[String]) -> String {

@@ -6,7 +6,9 @@ use super::scene::PageContext;
 use super::text::{link_to, plain};
 use crate::results::comparison::Arm;
 use crate::results::keep::README;
+use crate::results::ledger::Attempt;
 use crate::results::provenance::Environment;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Returns values without repetitions, in order, as `a then b`.
@@ -112,6 +114,16 @@ fn commit(environment: &Environment) -> String {
 /// Returns the commits that a run was measured at.
 pub fn commits(run: &KeptRun) -> impl Iterator<Item = String> {
     run.environments.iter().filter_map(|environment| environment.build.commit.clone())
+}
+
+/// Returns the devices and the builds of the cells in words; nothing where no cell was planned for a device.
+pub fn places(cells: &[Attempt], words: impl Fn(String, String) -> String) -> String {
+    let distinct = |of: fn(&Attempt) -> &str| {
+        let values: BTreeSet<&str> = cells.iter().filter(|cell| cell.has_device()).map(of).collect();
+        values.into_iter().map(plain).collect::<Vec<_>>().join(", ")
+    };
+    let devices = distinct(|cell| &cell.device);
+    if devices.is_empty() { devices } else { words(devices, distinct(|cell| &cell.build)) }
 }
 
 #[cfg(test)]

@@ -163,8 +163,11 @@ fn differing(cell: &Attempt, run: &KeptRun) -> Option<Why> {
 }
 
 /// Returns the facts that cells must have in common. Training keys are columns, and cells of other recipes
-/// may differ in any of them.
+/// may differ in any of them. What never ran was measured nowhere.
 fn facts(cell: &Attempt) -> alike::Row {
+    if !cell.has_device() {
+        return alike::Row { facts: BTreeMap::new(), complete: false };
+    }
     let facts = [("device", &cell.device), ("build", &cell.build), ("training", &cell.recipe)];
     let mut facts: BTreeMap<String, String> =
         facts.into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
@@ -198,11 +201,9 @@ fn of_cell(cell: &Attempt, column: &Column) -> String {
 
 /// Returns the builds and devices of the cells, which have no run that is kept in general.
 fn origin(sweeps: &[&Source], cells: &[Attempt], scene: &PageContext<'_>) -> String {
-    let distinct = |values: BTreeSet<&str>| values.into_iter().map(plain).collect::<Vec<_>>().join(", ");
-    let devices = distinct(cells.iter().map(|cell| cell.device.as_str()).collect());
-    let builds = distinct(cells.iter().map(|cell| cell.build.as_str()).collect());
+    let places = provenance::places(cells, |devices, builds| format!("{devices}, xrun {builds}; "));
     let link =
         |sweep: &&Source| format!("[runs and commands]({})", scene.link(&provenance::page_of(&sweep.folder)));
     let links: Vec<String> = sweeps.iter().map(link).collect();
-    format!("<sub>{devices}, xrun {builds}; {BLANK} was not measured · {}</sub>\n", links.join(", "))
+    format!("<sub>{places}{BLANK} was not measured · {}</sub>\n", links.join(", "))
 }

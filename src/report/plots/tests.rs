@@ -124,6 +124,8 @@ fn draws_every_picture_twice_the_same() {
     {
         assert!(svg.contains(said), "{said}");
     }
+    let svg = String::from_utf8(bytes[4].clone()).unwrap();
+    assert!(svg.contains("step (the median is from step "), "where the line of the median begins");
     assert_ne!(bytes[1], bytes[3], "light and dark differ");
     draw(dir.path(), Some(1.33), &metrics, &timing);
     for (path, bytes) in paths.iter().zip(&bytes) {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::results::rows::{Phase, TimingRow};
 use crate::results::summary::{ForkedFrom, Gpu, LossAt, Losses, Status, TrainingLosses};
-use indicatif::ProgressDrawTarget;
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::json;
 use std::sync::{Arc, Mutex};
 
@@ -65,7 +65,7 @@ fn plain_lines_are_few_and_carry_evaluations() {
     writing to results/r/run
     step 1/40  loss 2.000  floor 1.250
     step 20/40  loss 2.000  val 1.750  floor 1.250  500 tok/s  ETA 40 s
-    step 40/40  loss 2.000  val 1.750  floor 1.250  500 tok/s
+    step 40/40  loss 2.000  floor 1.250  500 tok/s
     saved
     ");
     insta::assert_snapshot!(stdout.text(), @r"
@@ -79,10 +79,17 @@ fn plain_lines_are_few_and_carry_evaluations() {
 fn a_long_evaluation_says_how_far_it_is() {
     let out = Shared::default();
     let mut progress = Progress::with_sink(Sink::Plain(Box::new(out.clone())), 40, None);
-    progress.last_line = Instant::now().checked_sub(2 * PAUSE_INTERVAL).unwrap();
+    // Each counts from its own beginning, however long the step before it took.
+    progress.pause(Phase::Eval, 0, 40);
+    assert_eq!(out.text(), "");
+    progress.last_pause = Instant::now().checked_sub(2 * PLAIN_PAUSE_INTERVAL);
     progress.pause(Phase::Eval, 3, 40);
     progress.pause(Phase::Eval, 4, 40);
     assert_eq!(out.text(), "evaluating 3/40\n");
+    progress.last_pause = Instant::now().checked_sub(2 * PLAIN_PAUSE_INTERVAL);
+    progress.step(&row(1, None), Pace::default());
+    progress.pause(Phase::Eval, 0, 40);
+    assert_eq!(out.text(), "evaluating 3/40\nstep 1/40  loss 2.000\n");
 }
 
 #[test]
@@ -171,7 +178,7 @@ fn a_validation_loss_over_a_part_says_of_how_much() {
     let mut progress = progress.with_val_part(part.val_part);
     progress.step(&row(20, Some(1.75)), Pace::default());
     assert_eq!(
-        progress.describe(&row(21, None), Pace::default()),
+        progress.describe(&row(20, Some(1.75)), Pace::default()),
         "loss 2.000  val 1.750 (over 2 of 40 batches)"
     );
     let text = result(&part);
@@ -231,26 +238,18 @@ fn a_closed_pipe_does_not_stop_a_run() {
 }
 
 #[test]
-fn the_live_line_does_not_wrap_on_a_narrow_terminal() {
-    let terminal = indicatif::InMemoryTerm::new(4, 60);
-    let bar = live_line(700);
-    bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
-    bar.set_position(120);
-    bar.set_message("loss 1.234  val 1.250  floor 1.013  24.8k tok/s  ETA 1m53s");
-    bar.force_draw();
-    let shown = terminal.contents();
-    assert!(shown.contains("120/700  loss 1.234  val 1.250"), "{shown}");
-    assert_eq!(shown.lines().count(), 1, "{shown}");
-}
-
-#[test]
-fn the_live_line_shows_step_losses_speed_and_eta() {
+fn the_live_line_keeps_the_last_validation_loss() {
     let terminal = indicatif::InMemoryTerm::new(4, 120);
-    let bar = live_line(40);
-    bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
-    let mut progress = Progress::with_sink(Sink::Live(bar.clone()), 40, Some(1.25));
-    progress.step(&row(20, Some(1.75)), pace(500.0, 40.0));
+    let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
+    let live = LiveLine::new(ProgressBar::with_draw_target(Some(40), target), 40, || 120);
+    let bar = live.bar.clone();
+    let mut progress = Progress::with_sink(Sink::Live(live), 40, Some(1.25));
+    progress.step(&row(19, Some(1.75)), pace(500.0, 40.0));
+    progress.step(&row(20, None), pace(500.0, 40.0));
     bar.force_draw();
     let shown = terminal.contents();
     assert!(shown.contains("20/40  loss 2.000  val 1.750  floor 1.250  500 tok/s  ETA 40 s"), "{shown}");
+    progress.pause(Phase::Save, 0, 1);
+    bar.force_draw();
+    assert!(terminal.contents().contains("ETA 40 s  saving"), "{}", terminal.contents());
 }

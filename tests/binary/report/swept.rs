@@ -67,6 +67,29 @@ fn cells_are_rows_and_blanks_are_no_zeros() {
     assert!(page.find("| 128 |") < page.find("| 65536 |"), "cells keep their order");
 }
 
+/// It has neither device nor build, and stands in the table with its reason.
+#[test]
+fn a_cell_that_never_ran_is_unlike_no_other() {
+    let place = Place::new();
+    let skipped = Attempt {
+        reason: Some("model.n_heads = 3 is no multiple of 2".to_owned()),
+        corpus_hash: None,
+        recipe_hash: String::new(),
+        measuring: BTreeMap::new(),
+        device: String::new(),
+        build: "another".to_owned(),
+        ..attempt("ccc", "100", CellStatus::Skipped)
+    };
+    store(&place, &[lines(), vec![skipped]].concat());
+    place.page(&[BLOCK]);
+    place.xrun(&["report"]).ended(0);
+    place.xrun(&["report", "--check"]).ended(0);
+    let page = place.text("README.md");
+    assert!(page.contains("| 100 | skipped | model.n_heads = 3 is no multiple of 2 | — |"), "{page}");
+    assert!(page.contains("<sub>cpu avx512, xrun 0.1.0 d31aa781; — was not measured"), "{page}");
+    assert!(!page.contains("Rows differ"), "{page}");
+}
+
 #[test]
 fn a_sweep_that_was_touched_grown_or_mixed_is_red() {
     let place = Place::new();

@@ -124,7 +124,8 @@ fn runs_are_listed_sorted_and_filtered() {
     let place = Place::new();
     place.xrun(&["runs"]).succeeds().says(&["no runs in results"]);
     for settings in [["--seed=1", "training.steps=4"], ["--seed=2", "training.steps=6"]] {
-        place.xrun(&[&["tiny.toml", "-q", "generation.samples=0"], &settings[..]].concat()).succeeds();
+        let base = ["tiny.toml", "-q", "generation.samples=0", "generation.prompt=The "];
+        place.xrun(&[&base, &settings[..]].concat()).succeeds();
     }
     place.write("other.toml", b"extends = \"tiny.toml\"\n[generation]\nsamples = 0\n");
     let mut dead = place.start(&["other.toml", "--training.steps", "100000"]);
@@ -144,12 +145,17 @@ fn runs_are_listed_sorted_and_filtered() {
     assert!(all[1].contains(" other ") && all[1].contains(" killed "), "the newest first: {all:?}");
     assert!(all[1].ends_with(" training.steps=100000"), "{all:?}");
     assert!(all[3].contains(" ok ") && all[3].ends_with(" training.seed=1 training.steps=4"), "{all:?}");
+    assert!(all[3].contains(" generation.prompt='The ' training.seed=1"), "as a shell takes it: {all:?}");
     // Every name in the list finds its run.
     for line in &all[1..] {
         let name = line.split(' ').next().unwrap();
         place.xrun(&["plan", name]).succeeds();
     }
     assert_eq!(lines(&["tiny"]).len(), 3);
+    place.xrun(&["runs", "tinny"]).ended(2).says(&["no run of a recipe `tinny`", "did you mean tiny?"]);
+    place.xrun(&["runs", "zebra"]).ended(2).says(&["there are runs of other, tiny"]);
+    // Steps of the warm-up alone have no speed.
+    place.xrun(&["runs"]).succeeds().says(&["— was not measured: a speed takes steps after the first"]);
     assert_eq!(lines(&["--status", "killed,failed"]).len(), 2);
     let rows = |arguments: &[&str]| -> Vec<Value> {
         lines(arguments).iter().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -83,3 +83,30 @@ fn damaged_files_of_a_run_are_named() {
         place.xrun(&["resume", run.name()]).ended(code).says(&[file]);
     }
 }
+
+/// A message says what is missing and what still works, and that works.
+#[test]
+fn a_run_that_lost_a_file_says_what_still_works() {
+    let place = Place::killed_after(20);
+    let run = place.run();
+    let id = run.path.file_name().unwrap().to_str().unwrap().to_owned();
+    let lost = |file: &str| fs::rename(run.path.join(file), run.path.join("lost")).unwrap();
+    let found = |file: &str| fs::rename(run.path.join("lost"), run.path.join(file)).unwrap();
+    let sample = ["sample", &id, "--samples", "1", "--tokens", "2"];
+
+    lost("resolved.toml");
+    place.xrun(&["resume", &id]).ended(2).says(&["has no resolved.toml; ", "xrun sample", "xrun export"]);
+    place.xrun(&sample).succeeds().says(&[&id, "step 20 of 30"]);
+    found("resolved.toml");
+
+    lost("summary.json");
+    let damaged = ["is damaged: it has no summary.json; ", "xrun sample", "xrun export"];
+    for arguments in [&["resume", &id][..], &["resume", run.name()], &["keep", &id]] {
+        place.xrun(arguments).ended(2).says(&damaged);
+    }
+    place.xrun(&["runs"]).succeeds().says(&damaged);
+    place.xrun(&sample).succeeds().says(&["has no summary.json; its checkpoint is used"]);
+    place.xrun(&["export", &id, "--to", "out"]).succeeds();
+    found("summary.json");
+    assert!(!place.xrun(&["runs"]).succeeds().stderr.contains("damaged"));
+}

@@ -223,7 +223,13 @@ fn a_pipe_gets_plain_lines_and_quiet_means_quiet() {
     assert!(done.stdout.starts_with("ok: 6 of 6 steps"), "{}", done.stdout);
     assert_eq!(done.stdout.lines().last(), Some(place_of_run.as_str()));
     assert!(!done.stderr.contains(['\r', '\x1b']), "{:?}", done.stderr);
-    done.says(&["writing to results/tiny/", "step 1/6  loss ", "step 6/6  loss ", "  val ", "  floor "]);
+    let (before, _) = done.stderr.split_once("step 1/6  loss ").expect("the first step");
+    let needs = before.lines().find(|line| line.starts_with("this takes about ")).expect(before);
+    assert!(needs.ends_with(" on the disk"), "{needs}");
+    let log = place.run().text("log");
+    assert!(log.contains(needs), "{log}");
+    assert_eq!(done.stderr.matches("evaluating").count(), 0, "{}", done.stderr);
+    done.says(&["writing to results/tiny/", "step 6/6  loss ", "  val ", "  floor "]);
     // All steps: six of them are still worse than guessing, which a line says.
     let quiet = place.xrun(&["tiny.toml", "--quiet"]).succeeds();
     assert_eq!(quiet.stderr, "");

@@ -31,6 +31,31 @@ fn without_a_run_the_newest_one_writes() {
     Place::new().xrun(&["sample"]).ended(2).says(&["no runs yet"]);
 }
 
+/// As after a sweep or a comparison, whose runs keep no checkpoint.
+#[test]
+fn the_newest_run_is_the_newest_with_a_checkpoint() {
+    let place = Place::new();
+    let sample = ["sample", "latest", "--tokens", "4"];
+    place.xrun(&["tiny.toml", "training.steps=2", "checkpoint.keep=0"]).succeeds();
+    let none = ["has no checkpoint (it ran with checkpoint.keep = 0", "no run in results has one"];
+    place.xrun(&sample).ended(2).says(&none);
+    place.xrun(&["tiny.toml", "training.steps=2"]).succeeds();
+    let with = place.runs().remove(1);
+    let with = with.path.file_name().unwrap().to_str().unwrap();
+    assert_eq!(place.xrun(&sample).succeeds().stderr.lines().count(), 1, "nothing is unusual");
+    place.xrun(&["tiny.toml", "training.steps=2", "checkpoint.keep=0"]).succeeds();
+    let without = place.runs().remove(2);
+    let without = without.path.file_name().unwrap().to_str().unwrap();
+    for name in [&[][..], &["latest"], &["tiny"]] {
+        let done = place.xrun(&[&["sample", "--tokens", "4"], name].concat()).succeeds();
+        let newer = format!("{without} has no checkpoint (it ran with checkpoint.keep = 0");
+        done.says(&[&newer, &format!(": this is results/tiny/{with}"), &format!("{with}: step 2 of 2")]);
+    }
+    place.xrun(&["export", "latest", "--to", "out"]).succeeds().says(&[with]);
+    let done = place.xrun(&["sample", without]).ended(2);
+    done.says(&["has no checkpoint", &format!("the newest run that has one is results/tiny/{with}")]);
+}
+
 /// A recipe that asks for no text by itself is the default.
 #[test]
 fn a_run_that_wrote_nothing_writes_when_asked() {

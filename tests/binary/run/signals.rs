@@ -24,8 +24,10 @@ fn stopped(signal: &str, more: &[&str]) -> (Place, Done) {
 
 fn is_stopped_and_resumable(signal: &str, more: &[&str]) {
     let (place, done) = stopped(signal, more);
-    let done = done.ended(75).says(&["stopped by a signal", "xrun resume"]);
-    assert_eq!(done.stderr.matches("stopped by a signal").count(), 1, "{}", done.stderr);
+    let done = done.ended(75).says(&["stopping after this step", "stopped by a signal", "xrun resume"]);
+    for once in ["stopping after this step", "stopped by a signal"] {
+        assert_eq!(done.stderr.matches(once).count(), 1, "{}", done.stderr);
+    }
     let run = place.run();
     let summary = run.summary();
     assert_eq!(summary.status, Status::Interrupted);
@@ -65,7 +67,7 @@ fn two_ranks_stop_at_the_same_step() {
 }
 
 /// Sends two signals into one long step.
-fn twice(first: &str, second: &str) -> (Option<i32>, Run, Place) {
+fn twice(first: &str, second: &str) -> (Done, Run, Place) {
     let place = Place::new();
     // A step of many seconds.
     let mut running = place.start(&["tiny.toml", "training.accumulation=100000", "data.train_tokens=200000"]);
@@ -76,15 +78,35 @@ fn twice(first: &str, second: &str) -> (Option<i32>, Run, Place) {
     std::thread::sleep(std::time::Duration::from_millis(600));
     assert!(!running.is_over(), "the first signal lets the step end");
     running.signal(second);
-    let code = running.ends().code;
-    (code, place.run(), place)
+    (running.ends(), place.run(), place)
+}
+
+/// What is on the disk is what the last save left, and the run goes on from it.
+#[test]
+fn after_a_second_signal_a_run_goes_on_from_its_last_save() {
+    let place = Place::new();
+    // Steps of seconds.
+    let slow = ["training.steps=2", "checkpoint.interval=1", "training.accumulation=300"];
+    let slow = [&["tiny.toml"], &slow[..], &["data.train_tokens=200000"]].concat();
+    let mut running = place.start(&slow);
+    let is_saved = || place.runs().first().is_some_and(|run| run.checkpoints().join("latest").exists());
+    assert!(running.until(is_saved));
+    running.signal("INT");
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    running.signal("INT");
+    running.ends().ended(130);
+    let run = place.run();
+    assert_eq!((run.newest().meta().step, run.rows(), run.summary().status), (1, 1, Status::Running));
+    place.xrun(&["resume"]).succeeds().says(&["resuming from step 1 "]);
+    assert_eq!((run.summary().status, run.rows()), (Status::Ok, 2));
 }
 
 #[test]
 fn a_second_signal_ends_at_once() {
     for (first, second, code) in [("TERM", "TERM", 143), ("INT", "INT", 130), ("TERM", "INT", 130)] {
         let (ended, run, _place) = twice(first, second);
-        assert_eq!(ended, Some(code), "{first} {second}");
+        let said = ["stopping after this step; a second signal (Ctrl-C) stops at once", "without saving"];
+        ended.ended(code).says(&said);
         assert_eq!(run.rows(), 0);
         assert_eq!(run.summary().status, Status::Running);
     }

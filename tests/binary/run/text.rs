@@ -55,6 +55,24 @@ fn literal_end_tokens_are_noticed() {
     assert!(!said.contains(told) && said.contains("200 documents"), "{said}");
 }
 
+/// Before it begins, a plan says what the run says.
+#[test]
+fn a_plan_warns_of_what_its_run_warns_of() {
+    let place = Place::new();
+    let text: String = (0..200).map(|i| story(i) + "\n<|endoftext|>\n").collect();
+    place.write("stories.txt", text.as_bytes());
+    let corpus = ["tiny.toml", "data.corpus=stories.txt", "training.steps=2"];
+    let warnings = |said: &str| -> Vec<String> {
+        said.lines().filter(|line| line.starts_with("warning: ")).map(str::to_owned).collect()
+    };
+    let run = warnings(&place.xrun(&[&corpus[..], &["-q"]].concat()).succeeds().stderr);
+    assert_eq!(run.len(), 2, "{run:?}");
+    assert_eq!(warnings(&place.xrun(&[&["plan"], &corpus[..]].concat()).succeeds().stderr), run);
+    let right = ["data.tokenizer=byte", "data.document_separator=\"<|endoftext|>\""];
+    let done = place.xrun(&[&["plan"], &corpus[..], &right].concat()).succeeds();
+    assert_eq!(warnings(&done.stderr), [""; 0]);
+}
+
 #[test]
 fn words_of_the_stories_for_other_text_are_noticed() {
     let place = Place::new();

@@ -26,6 +26,15 @@ fn ten_wrong_recipes_are_shown_where_they_are_wrong() {
     }
     place.xrun(&["missing.toml"]).ended(2).says(&["missing.toml"]);
     place.xrun(&["sampel", "latest"]).ended(2).says(&["or did you mean `xrun sample`?"]);
+    place.xrun(&["trian", "tiny.toml"]).ended(2).says(&["or did you mean `xrun run`?"]);
+    place.xrun(&["quikstart"]).ended(2).says(&["did you mean the built-in recipe quickstart?"]);
+    place.xrun(&["tiny"]).ended(2).says(&["did you mean tiny.toml?"]);
+    place.xrun(&["tiny.toml", "--steps", "4"]).ended(2).says(&["training.steps=4"]);
+    place.write("notes.txt", b"text");
+    for (corpus, near) in [("note.txt", "/notes.txt?"), ("storys", "; did you mean stories?")] {
+        let corpus = format!("data.corpus={corpus}");
+        place.xrun(&["tiny.toml", &corpus]).ended(2).says(&["no such file or folder; did you mean ", near]);
+    }
     place.xrun(&["tiny.toml", "model.dim=0"]).ended(2).says(&["command line:1:"]);
     assert!(!place.path().join("results").exists());
 }

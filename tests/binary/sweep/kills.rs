@@ -98,7 +98,10 @@ fn a_sweep_killed_again_and_again_ends_with_one_row_per_cell() {
     let ledger = place.path().join("results/ledger.jsonl");
     let whole = fs::read(&ledger).unwrap();
     fs::write(&ledger, [&whole[..], br#"{"key":"0123","att"#].concat()).unwrap();
-    place.xrun(&["sweep", "grid.toml"]).succeeds().says(&["cut off a line", "24 of 24 cells done"]);
+    let done = place.xrun(&["sweep", "grid.toml"]).succeeds();
+    let done = done.says(&["cut off a line", "24 of 24 cells done"]);
+    let (heading, first) = (done.stderr.find("24 cells, "), done.stderr.find("/24] "));
+    assert!(heading.is_some() && heading < first, "the heading is first: {}", done.stderr);
 
     let lines = lines(&place);
     let finals = finals(&lines);
