@@ -45,6 +45,7 @@ def command(disk: Path, fresh: list[str]) -> list[str]:
 
 def strike(trial: Trial, disk: Path, fresh: list[str], took: float, filled: bool, stopped: bool) -> None:
     """Runs on the disk until the end, and holds what was said against what is there."""
+    complete = [path for path in runs(disk / "results") if summary(path)["status"] == "ok"]
     process = trial.start(command(disk, fresh))
     if filled and process.wait_until(trial.random.random() * took):
         trial.hits += fill(trial, disk)
@@ -59,6 +60,11 @@ def strike(trial: Trial, disk: Path, fresh: list[str], took: float, filled: bool
     if not found:
         if code == 0:
             raise Failed("exit 0 without a run")
+        return
+    if complete and code != 0:
+        # A command on a run that was complete failed, and the run stays complete.
+        if summary(complete[0])["status"] != "ok":
+            raise Failed(f"a complete run became {summary(complete[0])['status']}")
         return
     holds(only(found), code, said)
 

@@ -169,7 +169,7 @@ impl Run {
         // Before the run's clock starts, which the recorder has.
         let may_measure = request.progress != Mode::Quiet && context.plan.batch.world_size == 1;
         let needs = (from_step == 0).then(|| needs_of(&context, &machine, may_measure));
-        let mut recorder = Recorder::new(RecorderInputs {
+        let started = Recorder::new(RecorderInputs {
             meta: meta(&context),
             plan: Arc::clone(&context.plan),
             planned_bytes: peak_bytes(&context.plan, &context.programs) as u64,
@@ -181,11 +181,16 @@ impl Run {
             from_tokens: start.tokens(),
             resumed: is_resumed,
             saved_rows: start.loaded.as_ref().filter(|_| is_resumed).map(|loaded| loaded.meta().rows.clone()),
-        })?;
-        log_start(&mut recorder, &context, &start, &machine, &ranks.notes)?;
-        if let Some(needs) = needs {
-            log_needs(&mut recorder, &context.plan, &needs)?;
-        }
+        })
+        .and_then(|mut recorder| {
+            log_start(&mut recorder, &context, &start, &machine, &ranks.notes)?;
+            if let Some(needs) = needs {
+                log_needs(&mut recorder, &context.plan, &needs)?;
+            }
+            Ok(recorder)
+        });
+        // The summary may say already that the run is running.
+        let recorder = started.inspect_err(|error| mark_failed(&path, error))?;
 
         let failed_path = path.clone();
         let refused_path = path.clone();
