@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(without_summary(dir.path()).unwrap(), [] as [PathBuf; 0], "it may be about to be written");
         let run = held.path().to_owned();
         drop(held);
-        assert_eq!(without_summary(dir.path()).unwrap(), [run.clone()]);
+        assert_eq!(without_summary(dir.path()).unwrap(), std::slice::from_ref(&run));
         let name = run.file_name().unwrap().to_str().unwrap();
         for name in [name, run.to_str().unwrap(), &format!("a/{name}")] {
             let error = find(dir.path(), name).unwrap_err();

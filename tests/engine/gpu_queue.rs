@@ -54,7 +54,8 @@ impl FakeQueue<'_> {
         let last = map.sizes[1..].iter().zip(map.strides).map(|(n, stride)| (n - 1) * stride);
         let bytes = (map.sizes[0] + last.sum::<usize>()) * DType::Bf16.size();
         self.access(entry, map.address, bytes, false);
-        let aligned = map.address % 16 == 0 && map.strides.iter().all(|stride| stride % 8 == 0);
+        let aligned =
+            map.address.is_multiple_of(16) && map.strides.iter().all(|stride| stride.is_multiple_of(8));
         let [row, rest @ ..] = map.boxes;
         if !aligned || row > 64 || rest.iter().any(|n| !(1..=256).contains(n)) {
             self.problem(format!("{entry} maps {map:?}"));

@@ -300,10 +300,10 @@ impl Launch<'_> {
 /// over queries, which writes D, then the one over keys.
 pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let launch = Launch::new(attention, cx, 4)?;
-    if launch.path == Path::TensorCores {
-        if let Some(cut) = tuning::one_pass(attention, cx.queue.properties()) {
-            return launch.backward_in_one_pass(cut);
-        }
+    if launch.path == Path::TensorCores
+        && let Some(cut) = tuning::one_pass(attention, cx.queue.properties())
+    {
+        return launch.backward_in_one_pass(cut);
     }
     let heads = attention.heads;
     let [packed, o, lse, d_o] = [0, 1, 2, 3].map(|i| cx.input(i));
