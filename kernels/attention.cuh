@@ -1,4 +1,4 @@
-// Shared by the attention kernels: the order of their blocks, the mask, dropout.
+// Shared by the attention kernels: rows of products, the order of their blocks, the mask, dropout.
 //
 // Definitions: CAUSAL (1: query t attends to keys 0 to t; 0: to the keys of its span), DROPOUT (0 or 1).
 #pragma once
@@ -10,6 +10,17 @@ constexpr float LN_2 = 0.6931471805599453f;
 // x / n for numbers below 2^16, by multiplication with `reciprocal`: 2^32 / n + 1, or 0 for n = 1.
 __device__ __forceinline__ int divide(u32 x, u32 reciprocal) {
     return int(reciprocal == 0 ? x : __umulhi(x, reciprocal));
+}
+
+// Over the four lanes that hold a row of a product's result.
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
+    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) { return warp_reduce<4>(x, Add()); }
+// Before the first visible key, probabilities are relative to 1.
+__device__ __forceinline__ float finite(float running_max) {
+    return running_max == -infinity() ? 0.0f : running_max;
 }
 
 // The work of a block: a head of a sequence, and a tile of its rows, counted from the one with the most work.

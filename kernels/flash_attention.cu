@@ -34,16 +34,6 @@ struct Outputs {
     float row_sum[2][2] = {};   // Σ p over the keys of this lane.
 };
 
-__device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-__device__ __forceinline__ float quad_sum(float x) { return warp_reduce<4>(x, Add()); }
-// Before the first visible key, probabilities are relative to 1.
-__device__ __forceinline__ float finite(float running_max) {
-    return running_max == -infinity() ? 0.0f : running_max;
-}
-
 // Raises the running maxima to the largest scores, and rescales sums and outputs accordingly.
 __device__ __forceinline__ void rescale(Outputs &out, const float (&tile_max)[2][2]) {
 #pragma unroll

@@ -149,16 +149,6 @@ struct RowState {
     float row_sum[2];      // Σ p over the keys of this thread.
 };
 
-__device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-__device__ __forceinline__ float quad_sum(float x) { return warp_reduce<4>(x, Add()); }
-// Before the first visible key, probabilities are relative to 1.
-__device__ __forceinline__ float finite(float running_max) {
-    return running_max == -infinity() ? 0.0f : running_max;
-}
-
 // A product's score as softmax takes it, up to the factor `Score::factor`, to the base 2.
 struct Score {
     float factor, cap, to_cap;
