@@ -159,7 +159,9 @@ fn say_nothing(port: u16) -> usize {
         match TcpStream::connect(("127.0.0.1", port)) {
             Ok(mut stream) => {
                 (connections, listened) = (connections + 1, true);
-                // Until rank 0 closes it.
+                // Until rank 0 closes it. A connection may also have met itself: nobody listened, and the
+                // system chose this port for this end.
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 let _ = std::io::Read::read(&mut stream, &mut [0]);
             }
             Err(_) if listened => break,
