@@ -47,6 +47,11 @@ impl LocalRanks {
         Self { on_machine, first_on_machine: index, ..Self::from_communicators(vec![comm]) }
     }
 
+    /// Returns the number of ranks in this process, at least 1.
+    pub fn in_process(&self) -> usize {
+        self.comms.len()
+    }
+
     /// Leaves it to the parent of this process to print why a run was aborted.
     pub(super) fn with_parent(self) -> Self {
         Self { has_parent: true, ..self }

@@ -31,8 +31,10 @@ pub(super) fn train_ranks(
     context: &RunContext,
     zero: Option<&RankZero<'_>>,
 ) -> Result<Outcome> {
-    let pool = Arc::new(Pool::new(context.plan.execution.threads)?);
+    // Ranks compute at the same time, each with its share of the threads.
+    let threads = context.plan.execution.threads / ranks.in_process();
     ranks.run(|comm| {
+        let pool = Arc::new(Pool::new(threads)?);
         let zero = zero.filter(|_| comm.rank() == 0);
         let mut guard = zero.map(|zero| RecorderGuard::take(zero.recorder));
         let recorder = guard.as_mut().and_then(|guard| guard.recorder.as_mut());

@@ -2,37 +2,148 @@
 //!
 //! Work is cut into tasks by the op, from shapes alone, never by the number of threads: so the bits of a
 //! result do not depend on how many threads there are.
+//!
+//! A step of a small model runs a hundred jobs of some 100 µs. So the calling thread works along, and workers
+//! look for the next job for a while before they sleep: waking a sleeping thread takes about 50 µs.
 
 use crate::error::{Error, Result};
-use rayon::prelude::*;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-/// A pool of worker threads.
+/// How long a thread looks for work before it sleeps.
+const LOOKS_FOR: Duration = Duration::from_micros(100);
+
+/// A pool of threads: the caller and its workers.
 #[derive(Debug)]
 pub struct Pool {
-    workers: rayon::ThreadPool,
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    /// Held while a job runs. Who finds it taken works alone.
+    one_job: Mutex<()>,
     arch: pulp::Arch,
 }
 
+/// What callers and workers share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The job: see [`State`].
+    state: AtomicU64,
+    /// The job's function; valid while its state is open or workers are in it.
+    job: Mutex<Option<Job>>,
+    /// The next task of the job.
+    next: AtomicUsize,
+    /// Workers that sleep, or are about to.
+    sleeping: AtomicUsize,
+    ends: AtomicBool,
+    /// Guards sleeping and waking.
+    sleep: Mutex<()>,
+    wake: Condvar,
+    /// Tells the caller that the last worker has left.
+    left: Condvar,
+}
+
+/// A job's number, whether it is open to workers, and how many are in it, in one word.
+#[derive(Clone, Copy, Debug)]
+struct State(u64);
+
+impl State {
+    const OPEN: u64 = 1 << 16;
+    const NUMBER: u64 = 1 << 17;
+
+    fn number(self) -> u64 {
+        self.0 / Self::NUMBER
+    }
+
+    fn is_open(self) -> bool {
+        self.0 & Self::OPEN != 0
+    }
+
+    fn workers(self) -> u64 {
+        self.0 % Self::OPEN
+    }
+}
+
+/// A function of a task's number, and how many tasks there are.
+#[derive(Clone, Copy)]
+struct Job {
+    run: *const (dyn Fn(usize) + Sync),
+    count: usize,
+    panic: *const Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: the function is `Sync`, and the caller keeps what both pointers name until every worker has left.
+unsafe impl Send for Job {}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} tasks", self.count)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Looks for something for [`LOOKS_FOR`].
+fn look_for<T>(mut found: impl FnMut() -> Option<T>) -> Option<T> {
+    let began = Instant::now();
+    loop {
+        for _ in 0..64 {
+            if let Some(found) = found() {
+                return Some(found);
+            }
+            std::hint::spin_loop();
+        }
+        if began.elapsed() > LOOKS_FOR {
+            return None;
+        }
+    }
+}
+
 impl Pool {
-    /// Creates a pool of `threads` workers.
+    /// Creates a pool of `threads` threads (at least 1), the caller of [`Pool::run`] among them.
     ///
     /// # Errors
     /// When the system reports an error to start them.
     pub fn new(threads: usize) -> Result<Self> {
-        let workers = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads.max(1))
-            .thread_name(|i| format!("xrun-cpu-{i}"))
-            .build()
-            .map_err(|e| Error::failed(format!("cannot start {threads} worker threads: {e}")))?;
-        Ok(Self { workers, arch: pulp::Arch::new() })
+        Self::with_instructions(threads, pulp::Arch::new())
     }
 
-    /// Returns the number of workers.
+    /// Creates a pool whose tasks run with these vector instructions.
+    ///
+    /// # Errors
+    /// As for [`Pool::new`].
+    pub fn with_instructions(threads: usize, arch: pulp::Arch) -> Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let mut pool = Self { shared, workers: Vec::new(), one_job: Mutex::new(()), arch };
+        for i in 1..threads {
+            let shared = pool.shared.clone();
+            let worker = std::thread::Builder::new()
+                .name(format!("xrun-cpu-{i}"))
+                .spawn(move || shared.work())
+                .map_err(|e| Error::failed(format!("cannot start {threads} worker threads: {e}")))?;
+            pool.workers.push(worker);
+        }
+        Ok(pool)
+    }
+
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
-        self.workers.current_num_threads()
+        self.workers.len() + 1
     }
 
-    /// Runs `task(0)` to `task(count - 1)`, in any order, on any worker.
+    /// Returns the vector instructions that tasks run with.
+    pub fn arch(&self) -> pulp::Arch {
+        self.arch
+    }
+
+    /// Runs `task(0)` to `task(count - 1)`, in any order, on any thread, and returns when all are done. A
+    /// panic of a task is passed on. Tasks may call this themselves, and so may several threads at once: who
+    /// finds the pool at work runs its tasks alone.
     pub fn run(&self, count: usize, task: impl Fn(usize) + Sync) {
         let run = |index| self.arch.dispatch(Task { task: &task, index });
         match count {
@@ -45,7 +156,11 @@ impl Pool {
     /// Not generic: a copy of what spreads work for each of a hundred loops is a fifth of what there is to
     /// compile.
     fn spread(&self, count: usize, run: &(dyn Fn(usize) + Sync)) {
-        self.workers.install(|| (0..count).into_par_iter().with_max_len(1).for_each(run));
+        let free = if self.workers.is_empty() { None } else { self.one_job.try_lock().ok() };
+        match free {
+            Some(_one_job) => self.shared.run(count, run),
+            None => (0..count).for_each(run),
+        }
     }
 
     /// Runs `task(start, len)` over `total` items in runs of `run` items (the last may be shorter).
@@ -58,6 +173,131 @@ impl Pool {
                 task(start, run.min(total - start));
             },
         );
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::SeqCst);
+        drop(lock(&self.shared.sleep));
+        self.shared.wake.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker catches the panics of its tasks.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Opens a job, works on it, and closes it. One caller at a time.
+    fn run(&self, count: usize, run: &(dyn Fn(usize) + Sync)) {
+        let panic = Mutex::new(None);
+        let run: *const (dyn Fn(usize) + Sync) = run;
+        // SAFETY: this only forgets how long the function lives. Workers follow the pointer while they are in
+        // the job, and `close` returns when the last has left.
+        let run = unsafe {
+            std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync + 'static)>(run)
+        };
+        let job = Job { run, count, panic: &raw const panic };
+        *lock(&self.job) = Some(job);
+        self.next.store(0, Ordering::SeqCst);
+        let number = State(self.state.load(Ordering::SeqCst)).number() + 1;
+        self.state.store(number * State::NUMBER + State::OPEN, Ordering::SeqCst);
+        if self.sleeping.load(Ordering::SeqCst) > 0 {
+            drop(lock(&self.sleep));
+            self.wake.notify_all();
+        }
+        self.take_tasks(job);
+        self.close();
+        if let Some(panic) = panic.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Lets no further worker in and waits until those that are in have left.
+    fn close(&self) {
+        self.state.fetch_and(!State::OPEN, Ordering::SeqCst);
+        let empty = || (State(self.state.load(Ordering::SeqCst)).workers() == 0).then_some(());
+        if look_for(empty).is_none() {
+            let mut guard = lock(&self.sleep);
+            while empty().is_none() {
+                guard = self.left.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        *lock(&self.job) = None;
+    }
+
+    /// Runs tasks until none is left. The caller is in the job, or has opened it.
+    fn take_tasks(&self, job: Job) {
+        // SAFETY: the function and the place for a panic exist until everyone has left the job.
+        let (run, panic) = unsafe { (&*job.run, &*job.panic) };
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            if index >= job.count {
+                return;
+            }
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| run(index))) {
+                self.next.store(job.count, Ordering::Relaxed);
+                lock(panic).get_or_insert(payload);
+            }
+        }
+    }
+
+    /// A worker's life.
+    fn work(&self) {
+        let mut last = 0;
+        loop {
+            let enter = || {
+                if self.ends.load(Ordering::SeqCst) {
+                    return Some(None);
+                }
+                self.enter(last).map(Some)
+            };
+            match look_for(enter).or_else(|| self.sleep_until(enter)) {
+                Some(Some(number)) => {
+                    last = number;
+                    let job = *lock(&self.job);
+                    if let Some(job) = job {
+                        self.take_tasks(job);
+                    }
+                    self.leave();
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Sleeps until `found` finds something.
+    fn sleep_until<T>(&self, found: impl Fn() -> Option<T>) -> Option<T> {
+        let mut guard = lock(&self.sleep);
+        self.sleeping.fetch_add(1, Ordering::SeqCst);
+        let result = loop {
+            if let Some(found) = found() {
+                break found;
+            }
+            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        };
+        self.sleeping.fetch_sub(1, Ordering::SeqCst);
+        Some(result)
+    }
+
+    /// Enters the open job, unless it is number `last`, and returns its number.
+    fn enter(&self, last: u64) -> Option<u64> {
+        let state = State(self.state.load(Ordering::SeqCst));
+        if !state.is_open() || state.number() == last {
+            return None;
+        }
+        let entered = self.state.compare_exchange(state.0, state.0 + 1, Ordering::SeqCst, Ordering::Relaxed);
+        entered.is_ok().then_some(state.number())
+    }
+
+    /// Leaves the job, and tells the caller if it waits for the last one.
+    fn leave(&self) {
+        let before = State(self.state.fetch_sub(1, Ordering::SeqCst));
+        if !before.is_open() && before.workers() == 1 {
+            drop(lock(&self.sleep));
+            self.left.notify_all();
+        }
     }
 }
 
@@ -80,7 +320,6 @@ impl<F: Fn(usize)> pulp::WithSimd for Task<'_, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn every_item_once() {
@@ -92,5 +331,59 @@ mod tests {
             }
         });
         assert!(seen.iter().all(|s| s.load(Ordering::Relaxed) == 1));
+    }
+
+    /// Short jobs, with pauses in which workers fall asleep, from several threads and from within tasks.
+    #[test]
+    fn many_short_jobs() {
+        let pool = Pool::new(4).unwrap();
+        std::thread::scope(|scope| {
+            for caller in 0..3 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for job in 0..2000usize {
+                        let (tasks, sum) = (job % 7, AtomicUsize::new(0));
+                        pool.run(tasks, |i| {
+                            pool.run(2, |j| {
+                                sum.fetch_add(i * 2 + j, Ordering::Relaxed);
+                            });
+                        });
+                        assert_eq!(sum.into_inner(), (0..2 * tasks).sum::<usize>());
+                        if job % 500 == caller {
+                            std::thread::sleep(2 * LOOKS_FOR);
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_panic_is_passed_on_and_the_pool_works_on() {
+        let pool = Pool::new(3).unwrap();
+        for round in 0..20 {
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(50, |i| assert!(i != 7 + round, "task {i}"));
+            }));
+            let message = *caught.unwrap_err().downcast::<String>().unwrap();
+            assert_eq!(message, format!("task {}", 7 + round));
+            let done = AtomicUsize::new(0);
+            pool.run(50, |_| {
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(done.into_inner(), 50);
+        }
+    }
+
+    #[test]
+    fn pools_end_whether_their_workers_sleep_or_not() {
+        for threads in 0..6 {
+            let pool = Pool::new(threads).unwrap();
+            assert_eq!(pool.threads(), threads.max(1));
+            pool.run(3, |_| {});
+            if threads % 2 == 0 {
+                std::thread::sleep(2 * LOOKS_FOR);
+            }
+        }
     }
 }
