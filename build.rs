@@ -9,7 +9,7 @@ use std::process::Command;
 const SOURCES: [&str; 5] = ["Cargo.toml", "Cargo.lock", "build.rs", "src", "recipes"];
 
 /// Crates whose version can change numbers.
-const NUMERIC_CRATES: [&str; 4] = ["gemm", "half", "rand_chacha", "tokenizers"];
+const NUMERIC_CRATES: [&str; 4] = ["half", "pulp", "rand_chacha", "tokenizers"];
 
 fn main() {
     for path in SOURCES.iter().filter(|path| Path::new(path).exists()) {

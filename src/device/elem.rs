@@ -1,6 +1,7 @@
 //! Element types of CPU implementations: what is stored, and what sums and elementwise math run in.
 
 use super::DType;
+use super::vectors::Vectors;
 use half::bf16;
 use std::cell::RefCell;
 use std::iter::Sum;
@@ -35,6 +36,7 @@ pub trait Real:
     + MulAssign
     + PartialOrd
     + Sum
+    + Vectors
     + bytemuck::Pod
 {
     /// Zero.

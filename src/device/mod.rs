@@ -12,6 +12,7 @@ pub mod host_allocator;
 pub(crate) mod lock;
 pub mod machine;
 pub mod philox;
+pub mod vectors;
 
 pub use dtype::{DType, Precision, ProductPrecision};
 pub use elem::{Elem, Real};

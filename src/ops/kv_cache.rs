@@ -205,7 +205,7 @@ impl Op for CachedAttention {
                     *score = dot(&query, &row);
                 }
                 let shift = max(&p);
-                let sum = exponentials(&mut p, shift);
+                let sum = exponentials(&mut p, Acc::ONE, shift);
                 query.fill(Acc::ZERO);
                 for (t, p) in p.iter().enumerate() {
                     cache.load(key(t) + heads.kv * dim, &mut row);

@@ -5,7 +5,7 @@
 
 use crate::device::cpu::matmul::{Matrix, product};
 use crate::device::gpu::Operand;
-use crate::device::{Elem, ProductPrecision, Real};
+use crate::device::{Elem, ProductPrecision};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
@@ -80,7 +80,7 @@ impl Op for Linear {
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let (x, w) = (Matrix::rows(cx.input::<E>(0), i), Matrix::rows(cx.input::<E>(1), i));
             let y = Matrix::rows(cx.output::<E>(0), o);
-            product(cx.pool, (n, o, i), <E as Elem>::Acc::ONE, x, w.t(), y, false);
+            product(cx.pool, (n, o, i), x, w.t(), y, false);
         });
         Ok(())
     }
@@ -156,7 +156,7 @@ impl Op for LinearInputGrad {
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let (dy, w) = (Matrix::rows(cx.input::<E>(0), o), Matrix::rows(cx.input::<E>(1), i));
             let dx = Matrix::rows(cx.output::<E>(0), i);
-            product(cx.pool, (n, i, o), <E as Elem>::Acc::ONE, dy, w, dx, false);
+            product(cx.pool, (n, i, o), dy, w, dx, false);
         });
         Ok(())
     }
@@ -203,7 +203,7 @@ impl Op for LinearWeightGrad {
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let (x, dy) = (Matrix::rows(cx.input::<E>(0), i), Matrix::rows(cx.input::<E>(1), o));
             let dw = Matrix::rows(cx.output::<<E as Elem>::Acc>(0), i);
-            product(cx.pool, (o, i, n), <E as Elem>::Acc::ONE, dy.t(), x, dw, cx.adds(0));
+            product(cx.pool, (o, i, n), dy.t(), x, dw, cx.adds(0));
         });
         Ok(())
     }

@@ -106,6 +106,7 @@ impl<'a, E: Elem> Pass<'a, E> {
             |start, count| {
                 let mut row = vec![E::Acc::ZERO; width];
                 for r in start..start + count {
+                    x.prefetch((r + 1) * width, width);
                     x.load(r * width, &mut row);
                     let turned = &mut row[..self.heads.value_at(0)];
                     for (i, head) in turned.chunks_exact_mut(dim).enumerate() {
@@ -139,6 +140,8 @@ impl<'a, E: Elem> Pass<'a, E> {
                 let mut dw = vec![E::Acc::ZERO; 2 * dim];
                 let inv_n = E::Acc::ONE / E::Acc::from_f64(dim as f64);
                 for r in start..start + count {
+                    x.prefetch((r + 1) * width, turned);
+                    dy.prefetch((r + 1) * width, width);
                     x.load(r * width, &mut normal);
                     dy.load(r * width, &mut row);
                     let heads = normal.chunks_exact_mut(dim).zip(row.chunks_exact_mut(dim));

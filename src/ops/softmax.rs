@@ -96,7 +96,7 @@ impl Op for Softmax {
                     row[seen.end..].fill(Acc::ZERO);
                     let live = &mut row[seen];
                     let shift = max(live);
-                    let sum = exponentials(live, shift);
+                    let sum = exponentials(live, Acc::ONE, shift);
                     scale(live, Acc::ONE / sum);
                     p.store(r * t, &row);
                     lse.slice((b * t + query) * h + h_of_r, 1)[0] = shift + sum.ln();

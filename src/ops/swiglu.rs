@@ -66,6 +66,7 @@ impl Op for Swiglu {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
             cx.pool.chunks(rows, rows_per_task(f), #[inline(always)] |start, len| {
                 for r in start..start + len {
+                    x.prefetch(2 * (r + 1) * f, 2 * f);
                     let (gate, up) = (x.slice(2 * r * f, f), x.slice((2 * r + 1) * f, f));
                     for ((y, gate), up) in y.slice(r * f, f).iter_mut().zip(gate).zip(up) {
                         let gate = gate.up();
@@ -147,6 +148,8 @@ impl Op for SwigluGrad {
                 let mut scratch = [[A::ZERO; BLOCK]; 3];
                 let [gate, up, upstream] = &mut scratch;
                 for r in start..start + len {
+                    x.prefetch(2 * (r + 1) * f, 2 * f);
+                    dy.prefetch((r + 1) * f, f);
                     for at in (0..f).step_by(BLOCK) {
                         let count = BLOCK.min(f - at);
                         let (to_gate, to_up) = (2 * r * f + at, (2 * r + 1) * f + at);

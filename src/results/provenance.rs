@@ -349,7 +349,7 @@ mod tests {
         assert!(build.target.unwrap().contains(std::env::consts::ARCH));
         assert!(build.profile.unwrap().contains("opt-level"));
         assert!(
-            build.crates.contains_key("gemm") && build.crates.contains_key("tokenizers"),
+            build.crates.contains_key("pulp") && build.crates.contains_key("tokenizers"),
             "{:?}",
             build.crates
         );

@@ -35,6 +35,22 @@ fn a_rerun() {
     hold_still(&[&[]]);
 }
 
+/// Products are one chain of multiply-adds per element under each, and other sums have a fixed tree.
+#[test]
+fn instruction_sets() {
+    for dtype in ["fp32", "bf16"] {
+        let base = train(dtype, &[]);
+        let setup = Setup::new(&[&BASE[..], &[&format!("training.dtype={dtype}")]].concat());
+        let mut sets = vec![pulp::Arch::Scalar];
+        #[cfg(target_arch = "x86_64")]
+        sets.extend(pulp::x86::V3::try_new().map(pulp::Arch::V3));
+        for arch in sets {
+            let difference = setup.train_with_instructions(STEPS, arch).difference(&base);
+            assert_eq!(difference, None, "{dtype} {arch:?}");
+        }
+    }
+}
+
 #[test]
 fn recomputation() {
     hold_still(&[

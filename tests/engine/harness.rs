@@ -111,6 +111,13 @@ impl Setup {
         self.train(steps).remove(0)
     }
 
+    /// As [`Setup::train`], one rank, with these vector instructions.
+    pub fn train_with_instructions(&self, steps: usize, arch: pulp::Arch) -> Trained {
+        let pool = Pool::with_instructions(self.plan.execution.threads, arch).unwrap();
+        let body = |rank: &mut Rank| Trained::new(rank, steps);
+        self.on_pool(&Arc::new(pool), |_| Arc::clone(&self.plan), body).unwrap().remove(0)
+    }
+
     /// As [`Setup::train`], each rank with a plan of its own.
     pub fn train_with(&self, steps: usize, plan: impl Fn(usize) -> Arc<Plan> + Sync) -> Vec<Trained> {
         self.on_ranks(plan, |rank| Trained::new(rank, steps)).unwrap()
@@ -122,12 +129,21 @@ impl Setup {
         plan: impl Fn(usize) -> Arc<Plan> + Sync,
         body: impl Fn(&mut Rank) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
-        let pool = Arc::new(Pool::new(self.plan.execution.threads).unwrap());
+        self.on_pool(&Arc::new(Pool::new(self.plan.execution.threads).unwrap()), plan, body)
+    }
+
+    /// As [`Setup::on_ranks`], on these threads.
+    fn on_pool<T: Send>(
+        &self,
+        pool: &Arc<Pool>,
+        plan: impl Fn(usize) -> Arc<Plan> + Sync,
+        body: impl Fn(&mut Rank) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
         let results = Mutex::new(BTreeMap::new());
         launch(self.plan.batch.world_size, |comm| {
             let number = comm.rank();
             let (programs, dataset) = (Arc::clone(&self.programs), Arc::clone(&self.dataset));
-            let mut rank = Rank::new(plan(number), programs, dataset, Arc::clone(&pool), comm)?;
+            let mut rank = Rank::new(plan(number), programs, dataset, Arc::clone(pool), comm)?;
             let result = body(&mut rank)?;
             results.lock().unwrap_or_else(PoisonError::into_inner).insert(number, result);
             Ok(())

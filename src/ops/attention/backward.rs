@@ -1,16 +1,19 @@
 //! Flash attention, backward, on the CPU: one task per sequence and key head, which adds up dK and dV over
 //! the query heads of its group in order (Dao et al. 2022, algorithm 4).
 //!
-//! With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D) where
-//! D = Σ dO∘O per query, dQ = dS·K/√dim, dK = dSᵀ·Q/√dim.
+//! With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D)/√dim
+//! where D = Σ dO∘O per query, dQ = dS·K, dK = dSᵀ·Q.
 
 use super::forward::{KEYS, QUERIES, blocks, within};
 use super::rows::{LANES, Scratch, cut, exponentials, hide_outside, multiply_by};
 use super::{Attention, Extras};
-use crate::device::cpu::matmul::{Matrix, multiply, operand, widens};
+use crate::device::cpu::matmul::{Matrix, Packed, operand, packed_len, widens};
 use crate::device::cpu::{Pool, View, ViewMut};
 use crate::device::{Elem, Real};
 use crate::ops::lanes;
+
+/// Rows ahead of which memory is asked for.
+const AHEAD: usize = 16;
 
 /// The tensors that the backward reads, and the gradient of the packed rows that it writes.
 #[derive(Clone, Copy)]
@@ -34,7 +37,7 @@ pub(super) fn backward<E: Elem>(
     pool.run(
         batch * heads.kv,
         #[inline(always)]
-        |task| group(attention, (task / heads.kv, task % heads.kv), tensors, extras),
+        |task| group(attention, pool.arch(), (task / heads.kv, task % heads.kv), tensors, extras),
     );
 }
 
@@ -42,6 +45,7 @@ pub(super) fn backward<E: Elem>(
 #[inline(always)]
 fn group<E: Elem>(
     attention: &Attention,
+    arch: pulp::Arch,
     (b, g): (usize, usize),
     tensors: Tensors<'_, E>,
     extras: &Extras<'_>,
@@ -54,13 +58,18 @@ fn group<E: Elem>(
     let keys = KEYS.min(seq_len).next_multiple_of(LANES);
     let of_keys = seq_len * dim;
     let of_queries = queries * dim;
+    let (across, down) = (packed_len(dim, seq_len), packed_len(seq_len, dim));
+    let per_block = packed_len(queries, dim);
     let mut scratch = Scratch::take(
         2 * queries * keys
             + keys
             + queries
             + 3 * of_queries
             + 2 * wide * of_queries
-            + 2 * (1 + wide) * of_keys,
+            + 2 * of_keys
+            + 2 * across
+            + down
+            + 2 * per_block,
     );
     let mut rest = scratch.all();
     let (p, dp) = (cut(&mut rest, queries * keys), cut(&mut rest, queries * keys));
@@ -69,23 +78,34 @@ fn group<E: Elem>(
     let dq = cut(&mut rest, of_queries);
     let (dk, dv) = (cut(&mut rest, of_keys), cut(&mut rest, of_keys));
     let (q_wide, d_o_wide) = (cut(&mut rest, wide * of_queries), cut(&mut rest, wide * of_queries));
-    let (k_wide, v_wide) = (cut(&mut rest, wide * of_keys), cut(&mut rest, wide * of_keys));
+    let (k_across, v_across) = (cut(&mut rest, across), cut(&mut rest, across));
+    let k_down = cut(&mut rest, down);
+    let (q_packed, d_o_packed) = (cut(&mut rest, per_block), cut(&mut rest, per_block));
     dk.fill(E::Acc::ZERO);
     dv.fill(E::Acc::ZERO);
 
     let first = b * seq_len;
     let rows = Matrix::rows(tensors.packed, width).at(first, 0);
-    let k = operand(rows.at(0, heads.key_at(g)), (seq_len, dim), k_wide);
-    let v = operand(rows.at(0, heads.value_at(g)), (seq_len, dim), v_wide);
+    let (k, v) = (rows.at(0, heads.key_at(g)), rows.at(0, heads.value_at(g)));
+    let k_across = Packed::new(arch, k.t(), (dim, seq_len), k_across);
+    let v_across = Packed::new(arch, v.t(), (dim, seq_len), v_across);
+    let k_down = Packed::new(arch, k, (seq_len, dim), k_down);
 
     for h in g * heads.group()..(g + 1) * heads.group() {
         for q0 in (0..seq_len).step_by(queries) {
             let count = queries.min(seq_len - q0);
-            let q = operand(rows.at(q0, heads.query_at(h)), (count, dim), &mut *q_wide);
+            let q = rows.at(q0, heads.query_at(h));
             let d_o = Matrix::rows(tensors.d_o, o_width).at(first + q0, h * dim);
+            let (q_packed, d_o_packed) = (
+                Packed::new(arch, q, (count, dim), &mut *q_packed),
+                Packed::new(arch, d_o, (count, dim), &mut *d_o_packed),
+            );
+            let q = operand(q, (count, dim), &mut *q_wide);
             let d_o = operand(d_o, (count, dim), &mut *d_o_wide);
             for (r, delta) in delta[..count].iter_mut().enumerate() {
                 let at = (first + q0 + r) * o_width + h * dim;
+                tensors.o.prefetch(at + AHEAD * o_width, dim);
+                tensors.d_o.prefetch(at + AHEAD * o_width, dim);
                 tensors.o.load(at, o_row);
                 tensors.d_o.load(at, d_o_row);
                 *delta = lanes::dot(o_row, d_o_row);
@@ -94,23 +114,10 @@ fn group<E: Elem>(
             for block in blocks(&extras.visible.keys_of_any(b, q0..q0 + count)) {
                 let width = block.len();
                 let stride = width.next_multiple_of(LANES);
-                let (k, v) = (k.at(block.start, 0), v.at(block.start, 0));
-                multiply(
-                    (count, width, dim),
-                    score_scale,
-                    q,
-                    k.t(),
-                    Matrix::rows(ViewMut::from_slice(p), stride),
-                    false,
-                );
-                multiply(
-                    (count, width, dim),
-                    E::Acc::ONE,
-                    d_o,
-                    v.t(),
-                    Matrix::rows(ViewMut::from_slice(dp), stride),
-                    false,
-                );
+                let to = Matrix::rows(ViewMut::from_slice(p), stride);
+                k_across.multiply(arch, count, q, 0..dim, block.clone(), to, false);
+                let to = Matrix::rows(ViewMut::from_slice(dp), stride);
+                v_across.multiply(arch, count, d_o, 0..dim, block.clone(), to, false);
                 for r in 0..count {
                     let p = &mut p[r * stride..(r + 1) * stride];
                     let dp = &mut dp[r * stride..(r + 1) * stride];
@@ -123,33 +130,27 @@ fn group<E: Elem>(
                     let live = hide_outside(p, &seen);
                     dp[width.min(live)..].fill(E::Acc::ZERO);
                     let (p, dp) = (&mut p[..live], &mut dp[..live]);
-                    exponentials(p, tensors.lse.get((first + q0 + r) * heads.query + h));
+                    exponentials(p, score_scale, tensors.lse.get((first + q0 + r) * heads.query + h));
                     let delta = delta[r];
                     if let Some(c) = &extras.dropout {
                         let place = (h * seq_len + q0 + r) as u32;
                         let factors = &mut factors[..live];
                         c.drops.factors(c.step, c.sequences[b], place, block.start, factors);
                         multiply_by(dp, factors);
-                        dp.iter_mut().zip(&*p).for_each(|(dp, p)| *dp = *p * (*dp - delta));
+                        dp.iter_mut().zip(&*p).for_each(|(dp, p)| *dp = *p * (*dp - delta) * score_scale);
                         multiply_by(p, factors);
                     } else {
-                        dp.iter_mut().zip(&*p).for_each(|(dp, p)| *dp = *p * (*dp - delta));
+                        dp.iter_mut().zip(&*p).for_each(|(dp, p)| *dp = *p * (*dp - delta) * score_scale);
                     }
                 }
                 let (p, ds) =
                     (Matrix::rows(View::from_slice(p), stride), Matrix::rows(View::from_slice(dp), stride));
-                let dv = Matrix::rows(ViewMut::from_slice(dv), dim).at(block.start, 0);
-                multiply((width, dim, count), E::Acc::ONE, p.t(), d_o, dv, true);
-                multiply(
-                    (count, dim, width),
-                    score_scale,
-                    ds,
-                    k,
-                    Matrix::rows(ViewMut::from_slice(dq), dim),
-                    true,
-                );
-                let dk = Matrix::rows(ViewMut::from_slice(dk), dim).at(block.start, 0);
-                multiply((width, dim, count), score_scale, ds.t(), q, dk, true);
+                let to = Matrix::rows(ViewMut::from_slice(dv), dim).at(block.start, 0);
+                d_o_packed.multiply(arch, width, p.t(), 0..count, 0..dim, to, true);
+                let to = Matrix::rows(ViewMut::from_slice(dq), dim);
+                k_down.multiply(arch, count, ds, block.clone(), 0..dim, to, true);
+                let to = Matrix::rows(ViewMut::from_slice(dk), dim).at(block.start, 0);
+                q_packed.multiply(arch, width, ds.t(), 0..count, 0..dim, to, true);
             }
             for (r, dq) in dq.chunks_exact(dim).take(count).enumerate() {
                 tensors.d_packed.store((first + q0 + r) * width + heads.query_at(h), dq);

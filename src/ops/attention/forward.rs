@@ -3,14 +3,14 @@
 
 use super::rows::{LANES, Scratch, cut, exponentials, hide_outside, multiply_by, scale};
 use super::{Attention, Extras};
-use crate::device::cpu::matmul::{Matrix, multiply, operand, widens};
+use crate::device::cpu::matmul::{Matrix, Packed, operand, packed_len, widens};
 use crate::device::cpu::{Pool, View, ViewMut};
 use crate::device::{Elem, Real};
 use crate::ops::lanes;
 use std::ops::Range;
 
 /// Queries and keys of a block.
-pub(super) const QUERIES: usize = 64;
+pub(super) const QUERIES: usize = 48;
 pub(super) const KEYS: usize = 256;
 
 /// Writes `o [N, H·dim]` and `lse [N, H]`, the logarithm of the sum of exponentials of each query's scores.
@@ -29,7 +29,7 @@ pub(super) fn forward<E: Elem>(
         #[inline(always)]
         |task| {
             let (b, h) = (task / heads.query, task % heads.query);
-            head(attention, (b, h), packed, extras, o, lse);
+            head(attention, pool.arch(), (b, h), packed, extras, o, lse);
         },
     );
 }
@@ -38,6 +38,7 @@ pub(super) fn forward<E: Elem>(
 #[inline(always)]
 fn head<E: Elem>(
     attention: &Attention,
+    arch: pulp::Arch,
     (b, h): (usize, usize),
     packed: View<'_, E>,
     extras: &Extras<'_>,
@@ -49,20 +50,20 @@ fn head<E: Elem>(
     let wide = usize::from(widens::<E>());
     let queries = QUERIES.min(seq_len);
     let keys = KEYS.min(seq_len).next_multiple_of(LANES);
-    let mut scratch =
-        Scratch::take(queries * (keys + (1 + wide) * dim + 2) + 2 * wide * seq_len * dim + keys);
+    let (of_keys, of_values) = (packed_len(dim, seq_len), packed_len(seq_len, dim));
+    let mut scratch = Scratch::take(queries * (keys + (1 + wide) * dim + 2) + of_keys + of_values + keys);
     let mut rest = scratch.all();
     let scores = cut(&mut rest, queries * keys);
     let sums = cut(&mut rest, queries * dim);
     let (max, norm) = (cut(&mut rest, queries), cut(&mut rest, queries));
     let factors = cut(&mut rest, keys);
     let q_wide = cut(&mut rest, wide * queries * dim);
-    let (k_wide, v_wide) = (cut(&mut rest, wide * seq_len * dim), cut(&mut rest, wide * seq_len * dim));
+    let (k_packed, v_packed) = (cut(&mut rest, of_keys), cut(&mut rest, of_values));
 
     let rows = Matrix::rows(packed, heads.width()).at(b * seq_len, 0);
     let g = h / heads.group();
-    let k = operand(rows.at(0, heads.key_at(g)), (seq_len, dim), k_wide);
-    let v = operand(rows.at(0, heads.value_at(g)), (seq_len, dim), v_wide);
+    let k = Packed::new(arch, rows.at(0, heads.key_at(g)).t(), (dim, seq_len), k_packed);
+    let v = Packed::new(arch, rows.at(0, heads.value_at(g)), (seq_len, dim), v_packed);
 
     for q0 in (0..seq_len).step_by(queries) {
         let count = queries.min(seq_len - q0);
@@ -75,7 +76,7 @@ fn head<E: Elem>(
             let width = block.len();
             let stride = width.next_multiple_of(LANES);
             let to = Matrix::rows(ViewMut::from_slice(scores), stride);
-            multiply((count, width, dim), score_scale, q, k.at(block.start, 0).t(), to, false);
+            k.multiply(arch, count, q, 0..dim, block.clone(), to, false);
             for r in 0..count {
                 let row = &mut scores[r * stride..(r + 1) * stride];
                 let seen = within(&extras.visible.keys(b, q0 + r), &block);
@@ -85,10 +86,10 @@ fn head<E: Elem>(
                 }
                 let live = hide_outside(row, &seen);
                 let row = &mut row[..live];
-                let larger = max[r].larger(lanes::max(row));
+                let larger = max[r].larger(lanes::max(row) * score_scale);
                 let correction = (max[r] - larger).exp();
                 max[r] = larger;
-                norm[r] = norm[r] * correction + exponentials(row, larger);
+                norm[r] = norm[r] * correction + exponentials(row, score_scale, larger);
                 scale(&mut sums[r * dim..(r + 1) * dim], correction);
                 if let Some(c) = &extras.dropout {
                     let place = (h * seq_len + q0 + r) as u32;
@@ -98,7 +99,7 @@ fn head<E: Elem>(
             }
             let p = Matrix::rows(View::from_slice(scores), stride);
             let to = Matrix::rows(ViewMut::from_slice(sums), dim);
-            multiply((count, dim, width), E::Acc::ONE, p, v.at(block.start, 0), to, true);
+            v.multiply(arch, count, p, block.clone(), 0..dim, to, true);
         }
         for r in 0..count {
             let row = b * seq_len + q0 + r;

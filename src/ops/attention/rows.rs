@@ -7,13 +7,13 @@ use std::ops::Range;
 /// Rows of scores are padded to a multiple of this many elements, so that loops over them have no remainder.
 pub const LANES: usize = 16;
 
-/// Replaces a row by `e^(x − shift)` and returns the sum.
+/// Replaces a row by `e^(scale·x − shift)` and returns the sum.
 #[inline(always)]
-pub fn exponentials<A: Real>(row: &mut [A], shift: A) -> A {
+pub fn exponentials<A: Real>(row: &mut [A], scale: A, shift: A) -> A {
     replace_and_sum(
         row,
         #[inline(always)]
-        |x| (x - shift).exp(),
+        |x| x.fma(scale, -shift).exp(),
     )
 }
 
@@ -83,7 +83,7 @@ mod tests {
         let mut row = vec![1f32; 48];
         let live = hide_outside(&mut row, &(3..20));
         assert_eq!(live, 32);
-        exponentials(&mut row[..live], 1.0);
+        exponentials(&mut row[..live], 1.0, 1.0);
         for (i, x) in row.iter().enumerate() {
             assert_eq!(*x, if (3..20).contains(&i) { 1.0 } else { 0.0 }, "{i}");
         }

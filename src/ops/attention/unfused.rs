@@ -2,9 +2,9 @@
 //! oracle and the ablation of the flash form.
 
 use super::reference::AttentionCase;
-use super::rows::{Scratch, cut};
+use super::rows::{Scratch, cut, scale};
 use super::{Attention, Heads, Mask};
-use crate::device::cpu::matmul::{Matrix, multiply, operand, widens};
+use crate::device::cpu::matmul::{Matrix, Packed, operand, packed_len};
 use crate::device::cpu::{View, ViewMut};
 use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
@@ -102,22 +102,26 @@ fn check_squares(heads: Heads, squares: &Spec, packed: &Spec) -> Result<usize, S
     Ok(t)
 }
 
-/// One product of a task: `c = alpha·a·b` summed in scratch where `c` is narrower than sums, and rounded
-/// once.
+/// One product of a task, `c = a·b` or `c += a·b`, in the accumulator type. `memory` holds [`working`] elements.
+#[inline(always)]
 fn product<E: Elem>(
+    arch: pulp::Arch,
     (m, n, k): (usize, usize, usize),
-    alpha: E::Acc,
     a: Matrix<View<'_, E>>,
     b: Matrix<View<'_, E>>,
     sum: &mut [E::Acc],
-    wide: &mut [E::Acc],
+    memory: &mut [E::Acc],
     add: bool,
 ) {
-    let mut rest = wide;
-    let copies = usize::from(widens::<E>());
-    let (a_wide, b_wide) = (cut(&mut rest, copies * m * k), cut(&mut rest, copies * k * n));
-    let (a, b) = (operand(a, (m, k), a_wide), operand(b, (k, n), b_wide));
-    multiply((m, n, k), alpha, a, b, Matrix::rows(ViewMut::from_slice(sum), n), add);
+    let (wide, packed) = memory.split_at_mut(m * k);
+    let packed = Packed::new(arch, b, (k, n), packed);
+    let sum = Matrix::rows(ViewMut::from_slice(sum), n);
+    packed.multiply(arch, m, operand(a, (m, k), wide), 0..k, 0..n, sum, add);
+}
+
+/// Elements of the memory of a [`product`] of these sizes.
+fn working((m, n, k): (usize, usize, usize)) -> usize {
+    m * k + packed_len(k, n)
 }
 
 /// Rounds the rows of `sum`, `columns` wide, into a matrix.
@@ -199,19 +203,21 @@ impl Op for AttentionScores {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let arch = cx.pool.arch();
         let (heads, t, dim) = (self.heads, self.seq_len, self.heads.dim);
         let tasks = cx.output_spec(0).elements() / (t * t);
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let rows = Matrix::rows(cx.input::<E>(0), heads.width());
             let s = Matrix::rows(cx.output::<E>(0), t);
-            cx.pool.run(tasks, |task| {
+            cx.pool.run(tasks, #[inline(always)] |task| {
                 let (b, h) = (task / heads.query, task % heads.query);
                 let q = rows.at(b * t, heads.query_at(h));
                 let k = rows.at(b * t, heads.key_at(h / heads.group()));
-                let mut scratch = Scratch::take(t * t + 2 * t * dim);
+                let mut scratch = Scratch::take(t * t + working((t, t, dim)));
                 let mut rest = scratch.all();
                 let sum = cut(&mut rest, t * t);
-                product((t, t, dim), <E as Elem>::Acc::from_f64(heads.score_scale()), q, k.t(), sum, rest, false);
+                product(arch, (t, t, dim), q, k.t(), sum, rest, false);
+                scale(sum, <E as Elem>::Acc::from_f64(heads.score_scale()));
                 store(s.at(task * t, 0), t, sum);
             });
         });
@@ -278,6 +284,7 @@ impl Op for AttentionScoresGrad {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let arch = cx.pool.arch();
         let (heads, dim) = (self.0, self.0.dim);
         let t = cx.input_spec(1).width();
         let batch = cx.input_spec(0).shape[0] / t;
@@ -285,20 +292,23 @@ impl Op for AttentionScoresGrad {
             let rows = Matrix::rows(cx.input::<E>(0), heads.width());
             let ds = Matrix::rows(cx.input::<E>(1), t);
             let d_rows = Matrix::rows(cx.output::<E>(0), heads.width());
-            cx.pool.run(batch * heads.kv, |task| {
+            let score_scale = <E as Elem>::Acc::from_f64(heads.score_scale());
+            cx.pool.run(batch * heads.kv, #[inline(always)] |task| {
                 let (b, g) = (task / heads.kv, task % heads.kv);
                 let k = rows.at(b * t, heads.key_at(g));
-                let mut scratch = Scratch::take(t * t + 3 * t * dim);
+                let mut scratch = Scratch::take(2 * t * dim + working((t, dim, t)));
                 let mut rest = scratch.all();
                 let (dq, dk) = (cut(&mut rest, t * dim), cut(&mut rest, t * dim));
                 for i in 0..heads.group() {
                     let h = g * heads.group() + i;
                     let q = rows.at(b * t, heads.query_at(h));
                     let ds = ds.at((b * heads.query + h) * t, 0);
-                    product((t, dim, t), <E as Elem>::Acc::from_f64(heads.score_scale()), ds, k, dq, rest, false);
+                    product(arch, (t, dim, t), ds, k, dq, rest, false);
+                    scale(dq, score_scale);
                     store(d_rows.at(b * t, heads.query_at(h)), dim, dq);
-                    product((t, dim, t), <E as Elem>::Acc::from_f64(heads.score_scale()), ds.t(), q, dk, rest, i > 0);
+                    product(arch, (t, dim, t), ds.t(), q, dk, rest, i > 0);
                 }
+                scale(dk, score_scale);
                 store(d_rows.at(b * t, heads.key_at(g)), dim, dk);
                 clear(d_rows.at(b * t, heads.value_at(g)), t, dim);
             });
@@ -346,6 +356,7 @@ impl Op for AttentionValues {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let arch = cx.pool.arch();
         let (heads, dim) = (self.0, self.0.dim);
         let t = cx.input_spec(0).width();
         let batch = cx.input_spec(0).shape[0];
@@ -353,13 +364,13 @@ impl Op for AttentionValues {
             let p = Matrix::rows(cx.input::<E>(0), t);
             let rows = Matrix::rows(cx.input::<E>(1), heads.width());
             let o = Matrix::rows(cx.output::<E>(0), heads.query * dim);
-            cx.pool.run(batch * heads.query, |task| {
+            cx.pool.run(batch * heads.query, #[inline(always)] |task| {
                 let (b, h) = (task / heads.query, task % heads.query);
                 let v = rows.at(b * t, heads.value_at(h / heads.group()));
-                let mut scratch = Scratch::take(t * t + 2 * t * dim);
+                let mut scratch = Scratch::take(t * dim + working((t, dim, t)));
                 let mut rest = scratch.all();
                 let sum = cut(&mut rest, t * dim);
-                product((t, dim, t), <E as Elem>::Acc::ONE, p.at(task * t, 0), v, sum, rest, false);
+                product(arch, (t, dim, t), p.at(task * t, 0), v, sum, rest, false);
                 store(o.at(b * t, h * dim), dim, sum);
             });
         });
@@ -425,6 +436,7 @@ impl Op for AttentionValuesGrad {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let arch = cx.pool.arch();
         let (heads, dim) = (self.0, self.0.dim);
         let t = cx.input_spec(0).width();
         let batch = cx.input_spec(0).shape[0];
@@ -434,19 +446,19 @@ impl Op for AttentionValuesGrad {
             let d_o = Matrix::rows(cx.input::<E>(2), heads.query * dim);
             let dp = Matrix::rows(cx.output::<E>(0), t);
             let d_rows = Matrix::rows(cx.output::<E>(1), heads.width());
-            cx.pool.run(batch * heads.kv, |task| {
+            cx.pool.run(batch * heads.kv, #[inline(always)] |task| {
                 let (b, g) = (task / heads.kv, task % heads.kv);
                 let v = rows.at(b * t, heads.value_at(g));
-                let mut scratch = Scratch::take(2 * t * t + 3 * t * dim);
+                let mut scratch = Scratch::take(t * t + t * dim + working((t, t, dim)).max(working((t, dim, t))));
                 let mut rest = scratch.all();
                 let (sum, dv) = (cut(&mut rest, t * t), cut(&mut rest, t * dim));
                 for i in 0..heads.group() {
                     let h = g * heads.group() + i;
                     let square = (b * heads.query + h) * t;
                     let d_o = d_o.at(b * t, h * dim);
-                    product((t, t, dim), <E as Elem>::Acc::ONE, d_o, v.t(), sum, rest, false);
+                    product(arch, (t, t, dim), d_o, v.t(), sum, rest, false);
                     store(dp.at(square, 0), t, sum);
-                    product((t, dim, t), <E as Elem>::Acc::ONE, p.at(square, 0).t(), d_o, dv, rest, i > 0);
+                    product(arch, (t, dim, t), p.at(square, 0).t(), d_o, dv, rest, i > 0);
                     clear(d_rows.at(b * t, heads.query_at(h)), t, dim);
                 }
                 clear(d_rows.at(b * t, heads.key_at(g)), t, dim);

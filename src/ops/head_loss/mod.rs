@@ -117,7 +117,7 @@ impl Op for HeadLoss {
             type A = <E as Elem>::Acc;
             let (x, w) = (Matrix::rows(cx.input::<E>(0), d), Matrix::rows(cx.input::<E>(1), d));
             let (losses, logits) = (cx.output::<A>(0), cx.output::<E>(1));
-            product(cx.pool, (rows, width, d), A::ONE, x, w.t(), Matrix::rows(logits, width), false);
+            product(cx.pool, (rows, width, d), x, w.t(), Matrix::rows(logits, width), false);
             let scale = A::from_f64(self.scale);
             cx.pool.chunks(rows, rows_per_task(width), #[inline(always)] |start, len| {
                 let mut scratch = vec![A::ZERO; vocab];
@@ -134,9 +134,9 @@ impl Op for HeadLoss {
             if self.gradients {
                 let d_logits = Matrix::rows(View::from_slice(logits.slice(0, rows * width)), width);
                 let dw = Matrix::rows(cx.output::<A>(DW), d);
-                product(cx.pool, (width, d, rows), A::ONE, d_logits.t(), x, dw, cx.adds(DW));
+                product(cx.pool, (width, d, rows), d_logits.t(), x, dw, cx.adds(DW));
                 let dx = Matrix::rows(cx.output::<E>(DX), d);
-                product(cx.pool, (rows, d, width), A::ONE, d_logits, w, dx, false);
+                product(cx.pool, (rows, d, width), d_logits, w, dx, false);
             }
         });
         Ok(())

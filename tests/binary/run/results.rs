@@ -160,7 +160,7 @@ fn the_environment_is_told() {
     assert_eq!(env["build"]["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(env["cpu"]["threads"], 1);
     assert!(env["build"]["commit"].is_null() || env["build"]["commit"].as_str().unwrap().len() == 40);
-    for of in [&env["build"]["rustc"], &env["build"]["crates"]["gemm"], &env["cpu"]["instructions"]] {
+    for of in [&env["build"]["rustc"], &env["build"]["crates"]["pulp"], &env["cpu"]["instructions"]] {
         assert!(of.is_string(), "{env}");
     }
     assert_eq!(env["command"][0], "xrun", "where the program lies says nothing of a run");

@@ -1,0 +1,232 @@
+//! The innermost loops of matrix products: a block of the result in vector registers.
+//!
+//! Every element of a result is one chain of fused multiply-adds over the summed dimension, in its order,
+//! whatever the tile, the vector width or the number of threads. So its bits depend on none of them.
+
+use crate::device::Real;
+use crate::device::cpu::view::prefetch;
+use crate::device::vectors::Vectors;
+use pulp::{Simd, WithSimd};
+use std::marker::PhantomData;
+
+/// Rows of the largest block of results in registers. With 4 vectors of columns on machines with 32 vector
+/// registers (2 with 16), 24 (12) independent sums hide the latency of the multiply-adds.
+pub const ROWS: usize = 6;
+
+/// How terms of a sum are stored in operands and added up: one by one, or several in an element.
+pub trait Terms: Copy + std::fmt::Debug + 'static {
+    /// What is stored for one row or column: [`Terms::EACH`] terms.
+    type Element: bytemuck::Pod + Send + Sync;
+    /// The type of sums, as large as an element.
+    type Sum: Real;
+    /// Terms in an element.
+    const EACH: usize;
+    /// A vector of elements.
+    type Vector<S: Simd>: Copy;
+    /// Returns a vector with `element` in every lane.
+    fn splat<S: Simd>(simd: S, element: Self::Element) -> Self::Vector<S>;
+    /// Adds the products of the terms to every lane, one after the other, with one rounding each.
+    fn multiply_add<S: Simd>(
+        simd: S,
+        left: Self::Vector<S>,
+        right: Self::Vector<S>,
+        sum: SumVector<Self, S>,
+    ) -> SumVector<Self, S>;
+    /// Calls `task` with the instructions that this needs.
+    fn dispatch(arch: pulp::Arch, task: impl WithSimd<Output = ()>) {
+        arch.dispatch(task);
+    }
+}
+
+/// A vector of sums.
+type SumVector<T, S> = <<T as Terms>::Sum as Vectors>::Vector<S>;
+
+/// Terms of type `A`, one by one.
+#[derive(Clone, Copy, Debug)]
+pub struct Single<A>(PhantomData<A>);
+
+impl<A: Real> Terms for Single<A> {
+    type Element = A;
+    type Sum = A;
+    const EACH: usize = 1;
+    type Vector<S: Simd> = A::Vector<S>;
+    #[inline(always)]
+    fn splat<S: Simd>(simd: S, element: A) -> A::Vector<S> {
+        A::splat(simd, element)
+    }
+    #[inline(always)]
+    fn multiply_add<S: Simd>(
+        simd: S,
+        left: A::Vector<S>,
+        right: A::Vector<S>,
+        sum: A::Vector<S>,
+    ) -> A::Vector<S> {
+        A::multiply_add(simd, left, right, sum)
+    }
+}
+
+/// The operands of a block: `c (+)= a · b`, with `k` elements per sum.
+pub struct Block<T: Terms> {
+    /// Elements of every sum.
+    pub k: usize,
+    /// Element (0, 0) of the left operand.
+    pub a: *const T::Element,
+    /// Elements from a row of `a` to the next.
+    pub a_row: usize,
+    /// Elements from a column of `a` to the next.
+    pub a_column: usize,
+    /// Element (0, 0) of the right operand, whose columns are neighbours.
+    pub b: *const T::Element,
+    /// Elements from a row of `b` to the next.
+    pub b_row: usize,
+    /// Element (0, 0) of the result, whose columns are neighbours.
+    pub c: *mut T::Sum,
+    /// Elements from a row of `c` to the next.
+    pub c_row: usize,
+    /// True if sums begin with what `c` holds.
+    pub add: bool,
+}
+
+impl<T: Terms> Block<T> {
+    /// Computes a block of `rows × columns` results.
+    ///
+    /// # Safety
+    /// The strides stay inside the operands for `rows` rows, `k` terms and, of `c`, `columns` columns; rows
+    /// of `b` have `columns` elements rounded up to a multiple of [`WIDEST`] that may be read.
+    #[inline(always)]
+    pub unsafe fn compute<S: Simd>(&self, simd: S, rows: usize, columns: usize) {
+        const {
+            assert!(size_of::<T::Element>() == size_of::<T::Sum>());
+            assert!(size_of::<T::Vector<S>>() == size_of::<SumVector<T, S>>());
+            assert!(WIDEST.is_multiple_of(size_of::<T::Vector<S>>() / size_of::<T::Sum>()));
+        }
+        let lanes = size_of::<T::Vector<S>>() / size_of::<T::Sum>();
+        let vectors = if S::REGISTER_COUNT >= 32 { 4 } else { 2 };
+        let mut column = 0;
+        while column < columns {
+            let rest = (columns - column).div_ceil(lanes);
+            // SAFETY: by the caller; `strip` writes no column beyond `columns`.
+            let done = unsafe {
+                if rest >= 4 && vectors == 4 {
+                    self.strip::<S, 4>(simd, rows, column, columns)
+                } else if rest >= 2 {
+                    self.strip::<S, 2>(simd, rows, column, columns)
+                } else {
+                    self.strip::<S, 1>(simd, rows, column, columns)
+                }
+            };
+            column += done * lanes;
+        }
+    }
+
+    /// All rows of `V` vectors of columns, and returns `V`.
+    ///
+    /// # Safety
+    /// As for [`Block::compute`].
+    #[inline(always)]
+    unsafe fn strip<S: Simd, const V: usize>(
+        &self,
+        simd: S,
+        rows: usize,
+        column: usize,
+        columns: usize,
+    ) -> usize {
+        let mut row = 0;
+        while row < rows {
+            let at = (row, column);
+            let width = columns - column;
+            // SAFETY: by the caller.
+            row += unsafe {
+                match rows - row {
+                    ROWS.. => self.registers::<S, ROWS, V>(simd, at, width),
+                    4..ROWS => self.registers::<S, 4, V>(simd, at, width),
+                    2..4 => self.registers::<S, 2, V>(simd, at, width),
+                    _ => self.registers::<S, 1, V>(simd, at, width),
+                }
+            };
+        }
+        V
+    }
+
+    /// `R` rows of `V` vectors, of which the first `width` columns are stored; returns `R`.
+    ///
+    /// # Safety
+    /// As for [`Block::compute`].
+    #[inline(always)]
+    unsafe fn registers<S: Simd, const R: usize, const V: usize>(
+        &self,
+        simd: S,
+        (row, column): (usize, usize),
+        width: usize,
+    ) -> usize {
+        let lanes = size_of::<T::Vector<S>>() / size_of::<T::Sum>();
+        let zero = T::Sum::splat(simd, T::Sum::ZERO);
+        let mut sums = [[zero; V]; R];
+        // The last columns pass through a row of whole vectors, so that nothing outside `c` is touched. Sums
+        // are never addressed themselves: that would keep them out of registers.
+        let whole = width >= V * lanes;
+        let mut edge = [zero; V];
+        // SAFETY: the caller keeps every access inside the operands. A row of results is read and written by
+        // vectors where all its columns exist, else through `edge`.
+        unsafe {
+            let c = |r: usize| self.c.add((row + r) * self.c_row + column);
+            if self.add {
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    if whole {
+                        load(sums, c(r));
+                    } else {
+                        std::ptr::copy_nonoverlapping(c(r), edge.as_mut_ptr().cast::<T::Sum>(), width);
+                        *sums = edge;
+                    }
+                }
+            }
+            let mut a = [self.a; R];
+            for (r, a) in a.iter_mut().enumerate() {
+                *a = self.a.add((row + r) * self.a_row);
+            }
+            let mut b = self.b.add(column);
+            let mut right = [T::splat(simd, bytemuck::Zeroable::zeroed()); V];
+            for element in 0..self.k {
+                load(&mut right, b);
+                prefetch(a[0].wrapping_add((element + AHEAD) * self.a_column));
+                for (a, sums) in a.iter().zip(&mut sums) {
+                    let left = T::splat(simd, *a.add(element * self.a_column));
+                    for (sum, right) in sums.iter_mut().zip(&right) {
+                        *sum = T::multiply_add(simd, left, *right, *sum);
+                    }
+                }
+                b = b.add(self.b_row);
+            }
+            for (r, sums) in sums.iter().enumerate() {
+                if whole {
+                    for (v, sum) in sums.iter().enumerate() {
+                        c(r).cast::<SumVector<T, S>>().add(v).write_unaligned(*sum);
+                    }
+                } else {
+                    edge = *sums;
+                    std::ptr::copy_nonoverlapping(edge.as_ptr().cast::<T::Sum>(), c(r), width);
+                }
+            }
+        }
+        R
+    }
+}
+
+/// Elements ahead of which the left operand is asked for: a column of it may be a row of a tensor, which no
+/// processor foresees.
+const AHEAD: usize = 32;
+
+/// Elements of the widest vector: rows of right operands are readable up to a multiple of it.
+pub const WIDEST: usize = 16;
+
+/// Reads neighbouring vectors.
+///
+/// # Safety
+/// `V` vectors at `from` are readable.
+#[inline(always)]
+unsafe fn load<A, W: Copy, const V: usize>(to: &mut [W; V], from: *const A) {
+    for (v, to) in to.iter_mut().enumerate() {
+        // SAFETY: by the caller.
+        *to = unsafe { from.cast::<W>().add(v).read_unaligned() };
+    }
+}

@@ -1,0 +1,167 @@
+//! Matrix products on the CPU.
+//!
+//! The right operand is packed once, panel by panel, then the output is cut into tiles by its shape alone. An
+//! element of the output is one chain of multiply-adds over the summed dimension, in its order: its bits
+//! depend neither on the number of threads nor on the instruction set. bf16 operands go through the processor's
+//! own instruction or are widened, and a result is rounded once.
+
+mod bf16_pairs;
+mod matrix;
+mod microkernel;
+mod operands;
+mod pack;
+mod packed;
+#[cfg(test)]
+mod tests;
+
+pub use matrix::{Matrix, operand, widens};
+pub use packed::{Packed, packed_len};
+
+use super::{Pool, View, ViewMut};
+use crate::device::{Elem, Real};
+use bf16_pairs::Bf16Pairs;
+use half::bf16;
+use matrix::{same_type, same_type_mut};
+use microkernel::{ROWS, Single, WIDEST};
+use operands::Operands;
+use packed::{PANEL, TERMS, TERMS_ACROSS};
+use std::ops::Range;
+
+/// Elements of a right operand that are packed at once: 16 MiB in fp32.
+const MOST_PACKED: usize = 1 << 22;
+
+/// `c = a·b`, or `c += a·b`, over the pool. `c` is stored as `C`: the operands' type or the accumulator's;
+/// its columns are neighbours.
+///
+/// Shapes: a `m × k`, b `k × n`, c `m × n`.
+pub fn product<E: Elem, C: Elem<Acc = E::Acc>>(
+    pool: &Pool,
+    size: (usize, usize, usize),
+    a: Matrix<View<'_, E>>,
+    b: Matrix<View<'_, E>>,
+    c: Matrix<ViewMut<'_, C>>,
+    add: bool,
+) {
+    if Bf16Pairs::is_available(pool.arch())
+        && let (Some(a), Some(b)) = (same_type::<E, bf16>(a), same_type::<E, bf16>(b))
+    {
+        return match (same_type_mut::<C, bf16>(c), same_type_mut::<C, f32>(c)) {
+            (Some(c), _) => product_as::<_, _, Bf16Pairs>(pool, size, a, b, c, add),
+            (_, Some(c)) => product_as::<_, _, Bf16Pairs>(pool, size, a, b, c, add),
+            _ => unreachable!("sums of bf16 are fp32"),
+        };
+    }
+    product_as::<E, C, Single<E::Acc>>(pool, size, a, b, c, add);
+}
+
+/// [`product`] with operands of one kind.
+fn product_as<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
+    pool: &Pool,
+    (m, n, k): (usize, usize, usize),
+    a: Matrix<View<'_, E>>,
+    b: Matrix<View<'_, E>>,
+    c: Matrix<ViewMut<'_, C>>,
+    add: bool,
+) {
+    let (terms, k) = (k, k.div_ceil(T::EACH));
+    let columns = (MOST_PACKED / k.max(1)).next_multiple_of(PANEL);
+    // The memory is this thread's, so that it is allocated once and not for every product.
+    let mut memory = E::Acc::scratch().with_borrow_mut(|[packed, ..]| std::mem::take(packed));
+    for first in (0..n).step_by(columns.max(1)) {
+        let n = columns.min(n - first);
+        memory.resize(memory.len().max(packed_len(k, n)), E::Acc::ZERO);
+        let memory = ViewMut::from_slice(bytemuck::cast_slice_mut(&mut memory));
+        let b = b.at(0, first);
+        let panels = n.div_ceil(PANEL);
+        let per_task = if is_small((m, n, k)) { panels } else { 1 };
+        pool.chunks(
+            panels,
+            per_task,
+            #[inline(always)]
+            |first, count| {
+                for panel in first..first + count {
+                    let columns = PANEL.min(n - panel * PANEL);
+                    let to = memory.slice(panel * PANEL * k, k * columns.next_multiple_of(WIDEST));
+                    T::pack(pool.arch(), b.at(0, panel * PANEL), (terms, columns), to);
+                }
+            },
+        );
+        let b = Packed::<T> { data: memory.slice(0, packed_len(k, n)), k, n };
+        let (tile_m, tile_n) = tile(m, n, k);
+        let across = n.div_ceil(tile_n);
+        pool.run(
+            m.div_ceil(tile_m) * across,
+            #[inline(always)]
+            |t| {
+                let (row, column) = (t / across * tile_m, t % across * tile_n);
+                let size = (tile_m.min(m - row), terms);
+                let (a, c) = (a.at(row, 0), c.at(row, first + column));
+                multiply_tile(pool.arch(), size, a, b, column..n.min(column + tile_n), c, add);
+            },
+        );
+    }
+    E::Acc::scratch().with_borrow_mut(|[packed, ..]| *packed = memory);
+}
+
+/// One tile of a product, with all terms.
+#[inline(always)]
+fn multiply_tile<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
+    arch: pulp::Arch,
+    (rows, terms): (usize, usize),
+    a: Matrix<View<'_, E>>,
+    b: Packed<'_, T>,
+    columns: Range<usize>,
+    c: Matrix<ViewMut<'_, C>>,
+    add: bool,
+) {
+    let (in_place, wide_c) = (T::in_place(a), same_type_mut(c));
+    if let (Some(a), Some(c)) = (in_place, wide_c) {
+        return b.multiply(arch, rows, a, 0..b.k, columns, c, add);
+    }
+    let width = columns.len();
+    let run = if a.column_stride == 1 { TERMS } else { TERMS_ACROSS };
+    // Taken out, not borrowed: a closure would be compiled without the vector instructions.
+    let (mut copy, mut sum) =
+        E::Acc::scratch().with_borrow_mut(|[_, copy, sum]| (std::mem::take(copy), std::mem::take(sum)));
+    copy.resize(copy.len().max(rows * run), E::Acc::ZERO);
+    sum.resize(sum.len().max(rows * width), E::Acc::ZERO);
+    let sum_at = Matrix::rows(ViewMut::from_slice(&mut sum), width);
+    let (to, add_first) = wide_c.map_or((sum_at, false), |c| (c, add));
+    for at in (0..b.k.max(1)).step_by(run) {
+        let elements = at..b.k.min(at + run);
+        let terms = (at * T::EACH)..terms.min(elements.end * T::EACH);
+        let a = match in_place {
+            Some(a) => a.at(0, at),
+            None => T::copy(a.at(0, terms.start), (rows, terms.len()), bytemuck::cast_slice_mut(&mut copy)),
+        };
+        b.multiply(arch, rows, a, elements, columns.clone(), to, add_first || at > 0);
+    }
+    if wide_c.is_none() {
+        for (r, row) in sum.chunks_exact(width).enumerate().take(rows) {
+            let to = c.view.slice(c.at(r, 0).start, width);
+            for (to, value) in to.iter_mut().zip(row) {
+                *to = C::down(if add { to.up() + *value } else { *value });
+            }
+        }
+    }
+    E::Acc::scratch().with_borrow_mut(|buffers| (buffers[1], buffers[2]) = (copy, sum));
+}
+
+/// Returns true for products that one thread has done before others have begun.
+fn is_small((m, n, k): (usize, usize, usize)) -> bool {
+    m * n * k <= 1 << 17
+}
+
+/// Cuts an output into tiles: shape in, tile out, nothing else. Sixteen tiles keep a few threads busy where
+/// the output allows; the rows of a tile and a panel's terms stay in the second cache.
+fn tile(m: usize, n: usize, k: usize) -> (usize, usize) {
+    const TILES: usize = 16;
+    const FEWEST_ROWS: usize = 8 * ROWS;
+    const MOST_ROWS: usize = 32 * ROWS;
+    if is_small((m, n, k)) {
+        return (m.max(1), n.max(1));
+    }
+    let rows = (m / TILES).next_multiple_of(ROWS).clamp(FEWEST_ROWS, MOST_ROWS);
+    let groups = TILES.div_ceil(m.div_ceil(rows));
+    (rows, n.div_ceil(groups).next_multiple_of(PANEL))
+}

@@ -1,0 +1,137 @@
+//! A right operand in the order in which the innermost loops read it, and products with it on one thread.
+
+use super::matrix::Matrix;
+use super::microkernel::{Block, Single, Terms, WIDEST};
+use super::pack::pack;
+use crate::device::cpu::{View, ViewMut};
+use crate::device::{Elem, Real};
+use std::ops::Range;
+
+/// Elements that are summed before the next columns: a panel of so many rows stays in the nearest cache.
+pub(super) const TERMS: usize = 256;
+/// As [`TERMS`], for left operands that are read across their rows.
+pub(super) const TERMS_ACROSS: usize = 128;
+
+/// Columns of a panel of a packed operand.
+pub(super) const PANEL: usize = 64;
+
+/// A right operand `k × n`, laid out as the innermost loops read it: panels of [`PANEL`] columns (the last one
+/// rounded up to [`WIDEST`], with zeros), each with its rows one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a, T: Terms> {
+    pub(super) data: &'a [T::Element],
+    /// Rows, in elements.
+    pub(super) k: usize,
+    pub(super) n: usize,
+}
+
+/// Returns the elements that a packed `k × n` operand takes.
+pub fn packed_len(k: usize, n: usize) -> usize {
+    k * n.next_multiple_of(WIDEST)
+}
+
+impl<'a, A: Real> Packed<'a, Single<A>> {
+    /// Packs a `k × n` matrix into memory of at least [`packed_len`] elements, on the calling thread.
+    #[inline(always)]
+    pub fn new<E: Elem<Acc = A>>(
+        arch: pulp::Arch,
+        b: Matrix<View<'_, E>>,
+        (k, n): (usize, usize),
+        memory: &'a mut [A],
+    ) -> Self {
+        for first in (0..n).step_by(PANEL) {
+            let columns = PANEL.min(n - first);
+            let to = &mut memory[first * k..][..k * columns.next_multiple_of(WIDEST)];
+            pack(arch, b.at(0, first), (k, columns), to);
+        }
+        Self { data: &memory[..packed_len(k, n)], k, n }
+    }
+}
+
+impl<T: Terms> Packed<'_, T> {
+    /// `c = a·b`, or `c += a·b`, for the rows `terms` and the `columns` of this operand, on the calling thread. `a` and
+    /// `c` begin at the first of them; columns begin at a multiple of 16.
+    #[allow(clippy::too_many_arguments)]
+    pub fn multiply(
+        &self,
+        arch: pulp::Arch,
+        rows: usize,
+        a: Matrix<View<'_, T::Element>>,
+        terms: Range<usize>,
+        columns: Range<usize>,
+        c: Matrix<ViewMut<'_, T::Sum>>,
+        add: bool,
+    ) {
+        if rows == 0 || columns.is_empty() {
+            return;
+        }
+        if terms.is_empty() && !add {
+            (0..rows).for_each(|r| c.view.slice(c.at(r, 0).start, columns.len()).fill(T::Sum::ZERO));
+        }
+        if terms.is_empty() {
+            return;
+        }
+        assert!(terms.end <= self.k && columns.end <= self.n && columns.start.is_multiple_of(WIDEST));
+        assert!(c.column_stride == 1 && c.last(rows, columns.len()) < c.view.len());
+        assert!(a.last(rows, terms.len()) < a.view.len());
+        T::dispatch(arch, Multiplication { b: *self, rows, a, terms, columns, c, add });
+    }
+}
+
+/// The arguments of [`Packed::multiply`], checked.
+struct Multiplication<'a, 'b, T: Terms> {
+    b: Packed<'a, T>,
+    rows: usize,
+    a: Matrix<View<'b, T::Element>>,
+    terms: Range<usize>,
+    columns: Range<usize>,
+    c: Matrix<ViewMut<'b, T::Sum>>,
+    add: bool,
+}
+
+impl<T: Terms> pulp::WithSimd for Multiplication<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, simd: S) {
+        self.compute(simd);
+    }
+}
+
+impl<T: Terms> Multiplication<'_, '_, T> {
+    /// Computes all blocks, with the vectors of an instruction set.
+    #[inline(always)]
+    fn compute<S: pulp::Simd>(self, simd: S) {
+        let Self { b, rows, a, terms, columns, c, add } = self;
+        let a_start = a.view.slice(a.start, a.view.len() - a.start).as_ptr();
+        let c_start = c.view.slice(c.start, c.view.len() - c.start).as_mut_ptr();
+        let most = if a.column_stride == 1 { TERMS } else { TERMS_ACROSS };
+        for at in terms.clone().step_by(most) {
+            let mut column = columns.start;
+            while column < columns.end {
+                let panel = column / PANEL * PANEL;
+                let width = (panel + PANEL).min(columns.end) - column;
+                let b_row = PANEL.min(b.n - panel).next_multiple_of(WIDEST);
+                let k = most.min(terms.end - at);
+                // SAFETY: `multiply` has checked the last element that each operand has in these ranges, and
+                // a panel's rows are readable to a multiple of WIDEST. Tiles of `c` belong to one task by the
+                // contract of views.
+                unsafe {
+                    Block::<T> {
+                        k,
+                        a: a_start.add((at - terms.start) * a.column_stride),
+                        a_row: a.row_stride,
+                        a_column: a.column_stride,
+                        b: b.data[panel * b.k + at * b_row..][..k * b_row].as_ptr().add(column - panel),
+                        b_row,
+                        c: c_start.add(column - columns.start),
+                        c_row: c.row_stride,
+                        add: add || at > terms.start,
+                    }
+                    .compute(simd, rows, width);
+                }
+                column += width;
+            }
+        }
+    }
+}
