@@ -56,7 +56,14 @@ impl Dataset {
 /// Anything wrong with the corpus or the tokenizer; a split shorter than one window of `seq_len + 1` tokens; tokens
 /// that take more memory than the spec leaves them.
 pub fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
-    let tokenizer = Arc::new(Tokenizer::open(&spec.tokenizer)?);
+    open_with(spec, Arc::new(Tokenizer::open(&spec.tokenizer)?), seq_len)
+}
+
+/// As [`open`], with the tokenizer that `spec` names, where a caller opens many corpora.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(spec: &Spec, tokenizer: Arc<Tokenizer>, seq_len: usize) -> Result<Dataset> {
     let corpus = Corpus::find(spec)?;
     let mut loaded = corpus.load(spec, &tokenizer)?;
     let vocab = tokenizer.vocab_size();

@@ -9,6 +9,10 @@ use crate::error::{IoContext, Result};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
+use std::sync::Arc;
+
+/// Opens the tokenizer, where it is needed.
+type Opener<'t> = dyn Fn() -> Result<Arc<Tokenizer>> + 't;
 
 /// Bytes tokenized at each sampled place of a text corpus.
 const SAMPLE_BYTES: u64 = 32 << 10;
@@ -41,7 +45,19 @@ pub struct Facts {
 /// # Errors
 /// A missing corpus or tokenizer, a damaged shard header, an impossible share.
 pub fn facts(spec: &Spec) -> Result<Facts> {
-    let (vocab_size, end_token) = Tokenizer::size(&spec.tokenizer)?;
+    // Shards need no tokenizer but its size, which is known of those built in without building them.
+    facts_with(spec, Tokenizer::size(&spec.tokenizer)?, &|| Tokenizer::open(&spec.tokenizer).map(Arc::new))
+}
+
+/// As [`facts`], with the tokenizer that `spec` names, where a caller looks at many corpora.
+///
+/// # Errors
+/// As [`facts`].
+pub fn facts_of(spec: &Spec, tokenizer: &Arc<Tokenizer>) -> Result<Facts> {
+    facts_with(spec, (tokenizer.vocab_size(), tokenizer.end_token()), &|| Ok(tokenizer.clone()))
+}
+
+fn facts_with(spec: &Spec, (vocab_size, end_token): (usize, u32), tokenizer: &Opener<'_>) -> Result<Facts> {
     let mut facts = Facts {
         vocab_size,
         end_token,
@@ -53,7 +69,7 @@ pub fn facts(spec: &Spec) -> Result<Facts> {
     };
     match Corpus::find(spec)? {
         Corpus::Stories => {
-            let tokenizer = Tokenizer::open(&spec.tokenizer)?;
+            let tokenizer = tokenizer()?;
             let held = generated::generate(
                 spec.seed,
                 Split::Validation,
@@ -72,10 +88,10 @@ pub fn facts(spec: &Spec) -> Result<Facts> {
             facts.floor = Some((vocab_size as f64).ln());
         }
         corpus => {
-            let (tokens, estimated) = measure(&corpus, spec, true)?;
+            let (tokens, estimated) = measure(&corpus, spec, tokenizer, true)?;
             let (train, held, guessed) = match (&spec.validation, &corpus) {
                 (Validation::Path(path), _) => {
-                    let (held, guessed) = measure(&Corpus::at(path)?, spec, false)?;
+                    let (held, guessed) = measure(&Corpus::at(path)?, spec, tokenizer, false)?;
                     (tokens, held, guessed)
                 }
                 (_, Corpus::Tokens(files)) if !files.validation.is_empty() => {
@@ -106,14 +122,11 @@ pub fn warnings(spec: &Spec, has_floor: bool) -> Result<Vec<String>> {
 
 /// Tokens of a corpus of files (of its training part alone, if `train_only`), and whether that is an
 /// estimate.
-fn measure(corpus: &Corpus, spec: &Spec, train_only: bool) -> Result<(usize, bool)> {
+fn measure(corpus: &Corpus, spec: &Spec, tokenizer: &Opener<'_>, train_only: bool) -> Result<(usize, bool)> {
     match corpus {
         Corpus::Tokens(files) if train_only => Ok((shard::count(&files.train)?, false)),
         Corpus::Tokens(files) => Ok((shard::count(&files.all())?, false)),
-        Corpus::Text(path) => {
-            let tokenizer = Tokenizer::open(&spec.tokenizer)?;
-            Ok((estimate(path, &spec.extensions, &tokenizer)?, true))
-        }
+        Corpus::Text(path) => Ok((estimate(path, &spec.extensions, &*tokenizer()?)?, true)),
         // `Corpus::find` is matched by the caller, and a path is never a generated corpus.
         Corpus::Stories | Corpus::Random => Ok((0, true)),
     }

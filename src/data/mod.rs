@@ -25,8 +25,8 @@ pub mod tokenizer;
 
 pub use batch::{Batch, IGNORED};
 pub use corpus::Fed;
-pub use dataset::{Dataset, check_window, feed, open};
-pub use facts::{Facts, facts, warnings};
+pub use dataset::{Dataset, check_window, feed, open, open_with};
+pub use facts::{Facts, facts, facts_of, warnings};
 pub use file::FileStamp;
 pub use loader::{Loader, LoaderSpec, ValidationBatches, held_out_batches};
 pub use sampler::{Sampler, global_index};

@@ -86,7 +86,7 @@ impl<'f> TextReader<'f> {
     /// The error of a byte that is not UTF-8. Lines count from 1.
     fn not_utf8(&self, at: u64) -> Error {
         let mut line = 1;
-        let mut block = vec![0; BLOCK_BYTES];
+        let mut block = vec![0; at.min(BLOCK_BYTES as u64) as usize];
         for start in (0..at).step_by(BLOCK_BYTES) {
             let block = &mut block[..(at - start).min(BLOCK_BYTES as u64) as usize];
             if let Err(e) = self.file.read_exact_at(start, block) {

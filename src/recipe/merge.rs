@@ -23,6 +23,8 @@ use toml::Table;
 #[derive(Clone, Debug)]
 pub(super) struct Merged {
     figment: Figment,
+    /// The values that figment merged, by section: figment itself merges anew each time it is asked for one.
+    sections: Dict,
     documents: Vec<Document>,
 }
 
@@ -31,7 +33,9 @@ impl Merged {
     pub fn new(documents: Vec<Document>) -> Self {
         let figment =
             documents.iter().fold(Figment::from(Defaults), |figment, document| figment.merge(document));
-        Self { figment, documents }
+        // An error of a layer is that of `values` too.
+        let sections = figment.data().ok().and_then(|mut profiles| profiles.remove(&Profile::Default));
+        Self { figment, sections: sections.unwrap_or_default(), documents }
     }
 
     /// Returns these layers with more on top.
@@ -60,8 +64,9 @@ impl Merged {
 
     /// Returns the location that sets `key`; `None` for a default.
     pub fn locate(&self, key: &str) -> Option<&Location> {
-        let metadata = self.figment.find_metadata(key)?;
-        self.located(key, metadata)
+        let (section, name) = key.split_once('.')?;
+        let value = self.sections.get(section)?.as_dict()?.get(name)?;
+        self.located(key, self.figment.get_metadata(value.tag())?)
     }
 
     /// Returns the layer that the value of `key` comes from.

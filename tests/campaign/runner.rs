@@ -2,7 +2,8 @@
 
 use crate::measure::peak_of;
 use crate::mutate::Inputs;
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,20 +43,84 @@ fn broken(parser: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("campaign").join(format!("{parser}.input"))
 }
 
+/// A temporary folder, in memory where the system has a folder there.
+pub fn folder_in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// A file that is given one content after another and stays open in between, which takes less time than a
+/// file for each.
+pub struct Rewritten(File);
+
+impl Rewritten {
+    pub fn create(path: &Path) -> Self {
+        Self(File::create(path).unwrap())
+    }
+
+    pub fn set(&self, bytes: &[u8]) {
+        self.0.write_all_at(bytes, 0).unwrap();
+        self.0.set_len(bytes.len() as u64).unwrap();
+    }
+}
+
+/// The input that is being tried, in a file: what ends the process leaves it there, and what does not
+/// removes it.
+struct Kept {
+    path: PathBuf,
+    file: Rewritten,
+}
+
+impl Kept {
+    fn new(parser: &str) -> Self {
+        let name = format!("xrun-campaign-{parser}-{}.input", std::process::id());
+        let memory = Path::new("/dev/shm");
+        let folder = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let path = folder.join(name);
+        Self { file: Rewritten::create(&path), path }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Lets this thread do alone what the program spreads over threads. In a long campaign, handing the work of
+/// a small input to another thread and waiting for it takes longer than the work; another process uses
+/// another core.
+fn work_in_this_thread() {
+    thread_local! {
+        static POOL: rayon::ThreadPool =
+            rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build().unwrap();
+    }
+    POOL.with(|_| ());
+}
+
 /// Gives `read` inputs until the time is over. It returns whether it took the input; at least one must be.
 pub fn run(parser: &str, valid: &[Vec<u8>], most_memory: fn(usize) -> usize, read: impl Fn(&[u8]) -> bool) {
     let _alone = alone();
     let path = broken(parser);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let kept = long().map(|_| Kept::new(parser));
+    if long().is_some() {
+        work_in_this_thread();
+    }
     let (mut tried, mut taken, mut slowest, mut largest) = (0, 0, Duration::ZERO, 0);
     let mut give = |input: &[u8]| {
-        if long().is_some() {
-            // What ends the process leaves its input.
-            fs::write(&path, input).unwrap();
+        if let Some(kept) = &kept {
+            kept.file.set(input);
         }
-        let began = Instant::now();
-        let (result, peak) = peak_of(|| catch_unwind(AssertUnwindSafe(|| read(input))));
-        let took = began.elapsed();
+        let attempt = || {
+            let began = Instant::now();
+            let (result, peak) = peak_of(|| catch_unwind(AssertUnwindSafe(|| read(input))));
+            (result, peak, began.elapsed())
+        };
+        let (mut result, mut peak, mut took) = attempt();
+        if took > SLOW && result.is_ok() {
+            // A machine with other work may let a process stand still; a slow parser is slow again.
+            (result, peak, took) = attempt();
+        }
         let wrong = match result {
             Err(_) => Some("it panics".to_owned()),
             Ok(_) if peak > most_memory(input.len()) => {
@@ -86,7 +151,6 @@ pub fn run(parser: &str, valid: &[Vec<u8>], most_memory: fn(usize) -> usize, rea
     for _ in (0..most).take_while(|_| began.elapsed() < time) {
         give(&inputs.next(valid));
     }
-    let _ = fs::remove_file(&path);
     assert!(taken >= valid.len(), "{parser}: {taken} inputs taken, and {} are valid", valid.len());
     println!("{parser}: {tried} inputs, {taken} taken, slowest {slowest:?}, at most {} KiB", largest >> 10);
 }

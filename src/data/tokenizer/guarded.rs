@@ -19,6 +19,8 @@ struct Probe {
     #[serde(default)]
     normalizer: Value,
     #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
     decoder: Value,
     #[serde(default)]
     model: ModelProbe,
@@ -45,6 +47,8 @@ impl GuardedTokenizer {
         check_normalizer(&probe.normalizer).map_err(|e| wrong(&e))?;
         check_growth("normalizer", &probe.normalizer).map_err(|e| wrong(&e))?;
         check_growth("decoder", &probe.decoder).map_err(|e| wrong(&e))?;
+        check_expressions([&probe.normalizer, &probe.pre_tokenizer, &probe.decoder])
+            .map_err(|e| wrong(&e))?;
         let mut without_dropout = None;
         if !probe.model.dropout.is_null() {
             let mut document: Value = serde_json::from_str(json).map_err(|e| wrong(&e))?;
@@ -175,6 +179,61 @@ fn growth(part: &Value) -> Option<usize> {
     Some(factor)
 }
 
+/// The most bytes of regular expressions in one file, their counted repetitions written out. The library
+/// takes up to 33 KiB of memory for each; GPT-4o's expression is less than a third of it.
+const MAX_EXPRESSION_BYTES: usize = 1024;
+
+/// What a repetition of one element counts as: no element takes more memory than eight bytes of others.
+const ELEMENT_BYTES: usize = 8;
+
+/// Checks that the expressions of these parts take a bounded amount of memory once they are compiled.
+fn check_expressions(parts: [&Value; 3]) -> Result<(), String> {
+    let bytes = parts.into_iter().map(expression_bytes).fold(0, usize::saturating_add);
+    if bytes > MAX_EXPRESSION_BYTES {
+        return Err(format!(
+            "its regular expressions have {bytes} bytes, counted repetitions written out, and at most \
+             {MAX_EXPRESSION_BYTES} are compiled"
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the bytes of all expressions in a part, counted repetitions written out.
+fn expression_bytes(part: &Value) -> usize {
+    match part {
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| match value {
+                Value::String(expression) if name == "Regex" => written_out(expression),
+                other => expression_bytes(other),
+            })
+            .fold(0, usize::saturating_add),
+        Value::Array(parts) => parts.iter().map(expression_bytes).fold(0, usize::saturating_add),
+        _ => 0,
+    }
+}
+
+/// Returns how long an expression is at most with its counted repetitions written out. That of a group or a
+/// class counts for all of the expression: where it begins need not be known.
+fn written_out(expression: &str) -> usize {
+    let (mut bytes, mut factor) = (expression.len(), 1usize);
+    for (at, _) in expression.match_indices('{') {
+        // Braces of a character's number or of a class.
+        if [r"\x", r"\u", r"\U", r"\p", r"\P"].iter().any(|escape| expression[..at].ends_with(escape)) {
+            continue;
+        }
+        let inside = expression[at + 1..].split('}').next().unwrap_or_default();
+        let counts = inside.split(',').filter_map(|count| count.trim().parse::<usize>().ok());
+        let Some(count) = counts.max().filter(|count| *count > 1) else { continue };
+        if expression[..at].ends_with([')', ']']) {
+            factor = factor.saturating_mul(count);
+        } else {
+            bytes = bytes.saturating_add(ELEMENT_BYTES.saturating_mul(count - 1));
+        }
+    }
+    bytes.saturating_mul(factor)
+}
+
 /// Returns the little-endian number in the first four bytes of base64.
 fn first_word(base64: &str) -> Option<u32> {
     let digit = |c: u8| match c {
@@ -245,6 +304,27 @@ mod tests {
             {"type": "Prepend", "prepend": "▁"}, replace(serde_json::json!({"String": " "}), "▁"),
             replace(serde_json::json!({"Regex": " {2,}"}), "▁")]});
         GuardedTokenizer::parse(&with(|document| document["normalizer"] = usual)).unwrap();
+    }
+
+    /// Expressions of which the library compiles each part by itself, and repetitions of large classes.
+    #[test]
+    fn expressions_that_take_much_memory_are_refused() {
+        let split = |expression: &str| serde_json::json!({"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": false});
+        let parsed = |expressions: &[&str]| {
+            let splits: Vec<Value> = expressions.iter().map(|expression| split(expression)).collect();
+            let sequence = serde_json::json!({"type": "Sequence", "pretokenizers": splits});
+            GuardedTokenizer::parse(&with(|document| document["pre_tokenizer"] = sequence))
+        };
+        let long = "+| ?".repeat(300);
+        for expressions in
+            [&[&*long][..], &["(?:\\p{L}{9}){99}"], &["\\w{200}"], &["[a-z]{2,999}"], &["\\p{L}{20}"; 9]]
+        {
+            let error = parsed(expressions).unwrap_err();
+            assert!(error.message().contains("its regular expressions have "), "{error}");
+        }
+        let gpt_4o = "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+        parsed(&[gpt_4o, "\\d{1,3}(?=(?:\\d{3})*\\b)"]).unwrap();
+        assert_eq!((written_out(" {2,}a{3}\\x{41}"), written_out("(ab{2}){3}")), (15 + 8 + 16, 54));
     }
 
     /// With dropout, a text would be encoded differently every time.

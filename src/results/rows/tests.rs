@@ -280,6 +280,12 @@ proptest! {
     }
 
     #[test]
+    fn lines_split_at_their_commas_are_those_that_the_library_splits(line in "[a-z0-9.,;' é\t-]{1,40}") {
+        let plain = plain_fields(line.as_bytes()).unwrap();
+        prop_assert_eq!(plain, quoted_fields(line.as_bytes()).unwrap());
+    }
+
+    #[test]
     fn no_file_makes_the_reader_panic(tail: Vec<u8>, with_header: bool) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.csv");
