@@ -69,9 +69,14 @@ fn recipes_of_many_wrong_lines_are_refused_at_once() {
     }
 }
 
-/// The library builds its tables from the file: at most this many bytes for each byte of a tokenizer.json,
-/// beside the 64 MiB that every parser may use. docs/data.md names the factor.
+/// The library builds its tables from the file: at most this many bytes for each byte of a tokenizer.json.
+/// docs/campaigns.md names the factor.
 const TOKENIZER_FACTOR: usize = 40;
+
+/// The most memory for a tokenizer.json of so many bytes: its regular expressions take up to 66 MiB.
+fn tokenizer_memory(bytes: usize) -> usize {
+    TOKENIZER_FACTOR * bytes + (96 << 20)
+}
 
 #[test]
 fn tokenizers() {
@@ -92,19 +97,14 @@ fn tokenizers() {
         d["model"] = serde_json::json!({"type": "WordLevel", "unk_token": "[UNK]", "vocab":
         {"[UNK]": 0, "a": 1, "tale": 2, "<|endoftext|>": 3}})
     }));
-    run(
-        "tokenizer",
-        &valid,
-        |bytes| TOKENIZER_FACTOR * bytes + (64 << 20),
-        |input| {
-            let Ok(text) = std::str::from_utf8(input) else { return false };
-            let Ok(tokenizer) = GuardedTokenizer::parse(text) else { return false };
-            let Ok(ids) = tokenizer.encode("A tale of 12 \u{1e9b}\u{fb01}ne\n\n foxes") else { return true };
-            let _ = tokenizer.decode(&ids);
-            let _ = Tokenizer::from_run(text.to_owned(), Some(3));
-            true
-        },
-    );
+    run("tokenizer", &valid, tokenizer_memory, |input| {
+        let Ok(text) = std::str::from_utf8(input) else { return false };
+        let Ok(tokenizer) = GuardedTokenizer::parse(text) else { return false };
+        let Ok(ids) = tokenizer.encode("A tale of 12 \u{1e9b}\u{fb01}ne\n\n foxes") else { return true };
+        let _ = tokenizer.decode(&ids);
+        let _ = Tokenizer::from_run(text.to_owned(), Some(3));
+        true
+    });
 }
 
 /// The factor of a real vocabulary: 50,257 entries with 50,000 merges.
@@ -122,7 +122,7 @@ fn the_memory_of_a_large_tokenizer_is_as_documented() {
 /// Found by this campaign: the library compiles the parts of some expressions one by one, at up to 33 KiB of
 /// memory for each byte of them.
 #[test]
-fn expressions_take_no_more_memory_than_other_files() {
+fn expressions_take_no_more_memory_than_is_said() {
     let _alone = crate::runner::alone();
     let byte = Tokenizer::open("byte").unwrap().to_json().to_owned();
     let mut taken = 0;
@@ -134,7 +134,7 @@ fn expressions_take_no_more_memory_than_other_files() {
                     "invert": false})
             };
             let mut document: serde_json::Value = serde_json::from_str(&byte).unwrap();
-            let parts = vec![split(1000 / copies); copies];
+            let parts = vec![split(2000 / copies); copies];
             document["pre_tokenizer"] = serde_json::json!({"type": "Sequence", "pretokenizers": parts});
             let json = document.to_string();
             let (parsed, peak) = crate::measure::peak_of(|| {
@@ -142,7 +142,7 @@ fn expressions_take_no_more_memory_than_other_files() {
             });
             taken += usize::from(parsed);
             println!("{copies} of `{unit}`: {parsed}, {} KiB", peak >> 10);
-            assert!(peak <= TOKENIZER_FACTOR * json.len() + (64 << 20), "{copies} of `{unit}`: {peak} bytes");
+            assert!(peak <= tokenizer_memory(json.len()), "{copies} of `{unit}`: {peak} bytes");
         }
     }
     assert!(taken > 10, "{taken} were taken");
