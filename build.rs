@@ -1,6 +1,8 @@
-//! Tells the binary what it was built from: commit, compiler, target, profile, versions of what its numbers rest on.
+//! Tells the binary what it was built from: commit, compiler, target, profile, versions of what its numbers
+//! rest on.
 //!
-//! Read by `src/results/provenance.rs`. What cannot be found out is left unset: a source package without git builds too.
+//! Read by `src/results/provenance.rs`. What cannot be found out is left unset: a source package without git
+//! builds too.
 
 use std::path::Path;
 use std::process::Command;
@@ -56,7 +58,8 @@ fn git(arguments: &[&str]) -> Option<String> {
     output("git", arguments)
 }
 
-/// Whether this folder is the root of a repository. Vendored inside another one, that one's commit says nothing.
+/// Whether this folder is the root of a repository. Vendored inside another one, that one's commit says
+/// nothing.
 fn is_own_repository() -> bool {
     git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix.is_empty())
 }

@@ -250,8 +250,8 @@ flash_attention_grad_wgmma(
     extern __shared__ __align__(1024) unsigned char shared[];
     u32 base = shared_address(shared), barriers = base + BARRIERS_AT;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    // The number of tiles of queries; the tile of keys, sequence and kv head, which are read again at the end:
-    // in registers they would be in the way.
+    // The number of tiles of queries; the tile of keys, sequence and kv head, which are read again at the
+    // end: in registers they would be in the way.
     volatile int *words = reinterpret_cast<volatile int *>(shared + LIST_AT + LIST_BYTES);
     if (threadIdx.x == 0) {
         int key_tiles = (seq_len + KEYS - 1) / KEYS, ticket = int(atomicAdd(turns, 1u));

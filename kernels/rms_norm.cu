@@ -19,7 +19,8 @@ __device__ __forceinline__ void hold(Pack<bf16, 8> &pack) {
 template <typename E, int N> __device__ __forceinline__ void hold(Pack<E, N> &) {}
 
 // With s = 1 / √(mean(x²) + eps) and g = dy ⊙ w: dx = s·g − x·s³·mean(g ⊙ x), plus dr past a residual. Block
-// b leaves Σ dy ⊙ x·s over its `run` rows in row b of the partials. With EMITS, y is written as by the forward.
+// b leaves Σ dy ⊙ x·s over its `run` rows in row b of the partials. With EMITS, y is written as by the
+// forward.
 //
 // w is not declared free of aliases: its loads stay where they are then, instead of filling registers before
 // the loops.

@@ -38,7 +38,8 @@ pub struct Args {
 /// Runs the command. Prints where the files are, or what is removed.
 ///
 /// # Errors
-/// When a run cannot be found or kept; with `--prune`, when a page cannot be read or one of its blocks not be rendered.
+/// When a run cannot be found or kept; with `--prune`, when a page cannot be read or one of its blocks not be
+/// rendered.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let to = args.to.clone().unwrap_or_else(|| results.join(KEPT));

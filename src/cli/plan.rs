@@ -51,8 +51,8 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// A usage error for a wrong recipe, device or key; [`DoesNotFit`](crate::error::ErrorKind::DoesNotFit), after the
-/// report, where the plan does not fit.
+/// A usage error for a wrong recipe, device or key; [`DoesNotFit`](crate::error::ErrorKind::DoesNotFit),
+/// after the report, where the plan does not fit.
 pub fn run(args: &Args) -> Result<()> {
     let here = if args.explain || !args.on.is_empty() { Machine::none() } else { Machine::here() };
     let recipe = args.what.load(&here)?;

@@ -281,7 +281,8 @@ fn word(status: Shown) -> String {
     status.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Returns the list. Columns of remarks and of the text that losses are on are there where they tell something.
+/// Returns the list. Columns of remarks and of the text that losses are on are there where they tell
+/// something.
 fn table(listed: &[Listed], names: &BTreeMap<String, String>, with_text: bool) -> String {
     use Column::{Left, Right};
     let with_remarks = listed.iter().any(|run| !remarks(&run.summary, names).is_empty());

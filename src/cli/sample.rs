@@ -9,8 +9,9 @@ use crate::train::{SampleRequest, sample};
 /// Arguments of `xrun sample`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: its folder or name, or `latest` (which it is without one): the newest with a checkpoint. And then keys to change, as
-    /// `generation.key=value` or of execution (`engine.threads=1`), or `training.dtype=fp32`.
+    /// The run: its folder or name, or `latest` (which it is without one): the newest with a checkpoint. And
+    /// then keys to change, as `generation.key=value` or of execution (`engine.threads=1`), or
+    /// `training.dtype=fp32`.
     #[arg(value_name = "RUN | KEY=VALUE")]
     pub words: Vec<String>,
     /// What the texts begin with.

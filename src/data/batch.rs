@@ -29,7 +29,8 @@ impl Batch {
     /// Without `cross_documents`, positions and spans restart at every end token: it opens a document.
     ///
     /// # Errors
-    /// A file of tokens that cannot be read or was written to, a token outside the vocabulary of `vocab` entries.
+    /// A file of tokens that cannot be read or was written to, a token outside the vocabulary of `vocab`
+    /// entries.
     pub(super) fn read(
         stream: &Stream,
         windows: impl IntoIterator<Item = (usize, Range<usize>)>,

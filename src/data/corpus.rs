@@ -217,8 +217,8 @@ impl Corpus {
     }
 }
 
-/// Returns "; did you mean ...?" with the file or folder beside `path`, or else the generated corpus, whose name
-/// is similar; or nothing.
+/// Returns "; did you mean ...?" with the file or folder beside `path`, or else the generated corpus, whose
+/// name is similar; or nothing.
 fn did_you_mean(path: &Path) -> String {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let entries = std::fs::read_dir(parent.unwrap_or(Path::new("."))).into_iter().flatten();

@@ -53,8 +53,8 @@ impl Dataset {
 /// Opens a corpus: generates it, tokenizes it in parallel, or opens its shards.
 ///
 /// # Errors
-/// Anything wrong with the corpus or the tokenizer; a split shorter than one window of `seq_len + 1` tokens; tokens
-/// that take more memory than the spec leaves them.
+/// Anything wrong with the corpus or the tokenizer; a split shorter than one window of `seq_len + 1` tokens;
+/// tokens that take more memory than the spec leaves them.
 pub fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
     open_with(spec, Arc::new(Tokenizer::open(&spec.tokenizer)?), seq_len)
 }

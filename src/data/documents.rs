@@ -86,7 +86,8 @@ impl Documents {
     /// alone are dropped.
     ///
     /// # Errors
-    /// Files that cannot be read or are not UTF-8, a line that is not JSON with a `text`, a corpus with no text.
+    /// Files that cannot be read or are not UTF-8, a line that is not JSON with a `text`, a corpus with no
+    /// text.
     pub fn open(path: &Path, separator: Option<&str>, extensions: &[String]) -> Result<Self> {
         if separator == Some("") {
             return Err(Error::usage("data.document_separator is empty; leave it out for whole files"));

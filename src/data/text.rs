@@ -48,7 +48,8 @@ impl<'f> TextReader<'f> {
     /// Appends the next block of at most `most` bytes to `text`; false where nothing is left.
     ///
     /// # Errors
-    /// Bytes that are not UTF-8, with their line; a file that cannot be read, or changed; a refused allocation.
+    /// Bytes that are not UTF-8, with their line; a file that cannot be read, or changed; a refused
+    /// allocation.
     pub fn append(&mut self, text: &mut String, most: usize) -> Result<bool> {
         let length = (self.left.end - self.left.start).min(most.max(1) as u64) as usize;
         if length == 0 {

@@ -7,8 +7,8 @@ use crate::format::{Column, Table, binary, plural, thousands};
 use crate::ir::TensorId;
 use crate::model::Programs;
 
-/// The listing of all programs, or of those whose name begins with `only`, after a table of the state. With the
-/// properties of a GPU, it names the kernels that each node launches there.
+/// The listing of all programs, or of those whose name begins with `only`, after a table of the state. With
+/// the properties of a GPU, it names the kernels that each node launches there.
 ///
 /// # Errors
 /// A usage error that names the sections, when none begins so; when an op does not run on that GPU.
@@ -47,8 +47,8 @@ fn state(programs: &Programs) -> String {
     text
 }
 
-/// One program: a line per node, and under it the kernels that it launches on a GPU, and a line per tensor that
-/// is born there.
+/// One program: a line per node, and under it the kernels that it launches on a GPU, and a line per tensor
+/// that is born there.
 fn section(section: &Section, gpu: Option<&Properties>) -> Result<String> {
     let (program, memory) = (&section.program, &section.memory);
     let nodes = program.nodes.len();

@@ -1,4 +1,5 @@
-//! A recipe planned for a machine: the mode of recomputation that `"auto"` stands for, the plan, its programs.
+//! A recipe planned for a machine: the mode of recomputation that `"auto"` stands for, the plan, its
+//! programs.
 
 use super::RESERVE_BYTES;
 use super::memory::peak_bytes;

@@ -21,12 +21,12 @@ pub const PRODUCT_EFFICIENCY: f64 = 0.69;
 pub const MEMORY_EFFICIENCY: f64 = 0.89;
 
 /// Seconds of a node besides its work: its launch in a graph, the first and the last blocks of its kernel. On
-/// an H200 what is left of the steps of five models after the other terms is 2 to 5 µs for each of their 280 to
-/// 430 nodes.
+/// an H200 what is left of the steps of five models after the other terms is 2 to 5 µs for each of their 280
+/// to 430 nodes.
 pub const NODE_SECONDS: f64 = 3e-6;
 
-/// Attention's products in bf16, as fractions of the dense peak: `(head_dim at most, tokens of a row, forward,
-/// backward)`, where rows of T tokens reach `fraction · T / (T + tokens)`. Fitted to one H200
+/// Attention's products in bf16, as fractions of the dense peak: `(head_dim at most, tokens of a row,
+/// forward, backward)`, where rows of T tokens reach `fraction · T / (T + tokens)`. Fitted to one H200
 /// (`results/measured/nvidia-h200-2026-11-23/table.md`; heads of 32 of `…-21/ops-dim768.txt`, at 256 tokens).
 const ATTENTION_EFFICIENCY: [(usize, AttentionEfficiency); 3] = [
     (32, AttentionEfficiency { forward: (0.106, 0.0), backward: (0.098, 0.0) }),

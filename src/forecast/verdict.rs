@@ -64,7 +64,8 @@ impl DeviceFit {
 /// Refuses a plan that cannot fit a machine, before anything is allocated.
 ///
 /// # Errors
-/// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit), with the largest tensor and what to change.
+/// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit), with the largest tensor and what to
+/// change.
 pub fn check_fits(plan: &Plan, programs: &Programs, machine: &Machine) -> Result<()> {
     let budget = Budget::new(plan, machine);
     let per_rank = peak_bytes(plan, programs);

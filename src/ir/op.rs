@@ -112,8 +112,8 @@ pub trait Op: Debug + Send + Sync {
         false
     }
 
-    /// Returns a cheaper computation of the same bits of `output` from the node's other, kept outputs, if there
-    /// is one: an op and its inputs, among `inputs` and `outputs` of the node.
+    /// Returns a cheaper computation of the same bits of `output` from the node's other, kept outputs, if
+    /// there is one: an op and its inputs, among `inputs` and `outputs` of the node.
     fn rederive(
         &self,
         _inputs: &[TensorId],

@@ -24,8 +24,8 @@ pub struct RmsNorm {
 /// `(x, w, dy) → (dx, dw, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, partials)`.
 ///
 /// With `s = 1 / sqrt(mean(x²) + eps)` and `g = dy ⊙ w`: `dx = s·g - x·s³·mean(g ⊙ x)` and `dw = Σ_rows dy ⊙
-/// x·s`. `dw` is summed over runs of rows, each into its row of the scratch `partials`, then over the runs. If
-/// it emits, `y`, the output of [`RmsNorm`], follows as a last output.
+/// x·s`. `dw` is summed over runs of rows, each into its row of the scratch `partials`, then over the runs.
+/// If it emits, `y`, the output of [`RmsNorm`], follows as a last output.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNormGrad {
     /// As [`RmsNorm::eps`].

@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM: the first one requests the run to save and stop, a second one ends it at once. Both are
-//! acknowledged when they arrive, since the step under way may take minutes.
+//! SIGINT and SIGTERM: the first one requests the run to save and stop, a second one ends it at once. Both
+//! are acknowledged when they arrive, since the step under way may take minutes.
 
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;

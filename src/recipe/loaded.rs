@@ -203,8 +203,8 @@ impl Recipe {
         to_toml(&self.settled)
     }
 
-    /// Returns the values that the hash covers: as written, with absolute paths, and the mode of recomputation
-    /// that was chosen.
+    /// Returns the values that the hash covers: as written, with absolute paths, and the mode of
+    /// recomputation that was chosen.
     fn hashed(&self) -> Values {
         let mut hashed = self.settled.clone();
         hashed.parallelism.world_size = self.written.parallelism.world_size;

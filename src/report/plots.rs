@@ -262,7 +262,8 @@ fn column(metrics: &[MetricsRow], value: impl Fn(&MetricsRow) -> Option<f64>) ->
     metrics.iter().filter_map(|row| Some((row.step as f64, value(row)?))).collect()
 }
 
-/// Returns the range from the state before the first step, that of the checkpoint of a fork, to the last step.
+/// Returns the range from the state before the first step, that of the checkpoint of a fork, to the last
+/// step.
 fn x_range(first_step: u64, last_step: u64) -> (f64, f64) {
     let start = first_step.saturating_sub(1);
     (start as f64, last_step.max(start + 1) as f64)

@@ -50,8 +50,8 @@ pub struct Kept {
 /// changes nothing. Nothing is written to the run's folder.
 ///
 /// # Errors
-/// The run is being written, or does not agree with itself; it was kept with other content, or a kept file was changed
-/// since.
+/// The run is being written, or does not agree with itself; it was kept with other content, or a kept file
+/// was changed since.
 pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
     let absolute = std::path::absolute(run).at("find", run)?;
     let last = |path: Option<&Path>| {

@@ -140,8 +140,8 @@ impl<R: Row> RowWriter<R> {
     /// to its step that it does not know, except that of its own save, are cut off too.
     ///
     /// # Errors
-    /// Other bytes than those that the checkpoint knows, a header of other columns, a damaged row that is not the last,
-    /// or a copy that cannot be written.
+    /// Other bytes than those that the checkpoint knows, a header of other columns, a damaged row that is not
+    /// the last, or a copy that cannot be written.
     pub fn resume(path: &Path, step: u64, saved: Option<&SavedRows>) -> Result<(Self, ResumedRows<R>)> {
         saved.map_or(Ok(()), |saved| saved.verify(path, step))?;
         let mut options = File::options();

@@ -101,8 +101,8 @@ impl Manifest {
     /// Parses the content of the manifest at `path`.
     ///
     /// # Errors
-    /// When it is no manifest, or lists a file twice, outside of the folder, or shared under another name than that of its
-    /// content.
+    /// When it is no manifest, or lists a file twice, outside of the folder, or shared under another name
+    /// than that of its content.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
         let manifest: Self = serde_json::from_slice(bytes)
             .map_err(|e| Error::failed(format!("{}:{}: not a manifest: {e}", path.display(), e.line())))?;

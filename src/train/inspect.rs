@@ -20,8 +20,8 @@ use std::sync::Arc;
 /// an evaluation computes them (at most one chunk of the head). Returns the loss.
 ///
 /// # Errors
-/// As [`prepare`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no other
-/// implementation drops alike.
+/// As [`prepare`]; recipes of several ranks or micro-steps are refused, and those with dropout, which no
+/// other implementation drops alike.
 pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
     let (Planned { plan, programs, .. }, dataset) = prepare(recipe, &machine.clone().with_ranks(1, 1))?;
     if plan.batch.world_size > 1 || plan.batch.micro_steps > 1 || plan.model.dropout > 0.0 {

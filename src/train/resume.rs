@@ -234,8 +234,8 @@ pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
     recipe::load_str(name, &loaded.meta().resolved_recipe_toml, &[], std::iter::empty(), &Machine::none())
 }
 
-/// Compares the original recipe with the current one; `other_corpus` says that the corpus is not the same. Training keys and the corpus must be the
-/// same; execution keys may change, and are returned.
+/// Compares the original recipe with the current one; `other_corpus` says that the corpus is not the same.
+/// Training keys and the corpus must be the same; execution keys may change, and are returned.
 fn changes(
     before: &Recipe,
     other_corpus: Option<String>,

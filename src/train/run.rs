@@ -81,8 +81,9 @@ impl Run {
     /// is left as it is. `guard` ends this process if a rank hangs.
     ///
     /// # Errors
-    /// Before anything is written: exit 2 for a corpus or a prompt that does not suit the recipe or is not that of the
-    /// run to resume. Later errors are in [`Ended`] and the summary, unless the folder cannot be written.
+    /// Before anything is written: exit 2 for a corpus or a prompt that does not suit the recipe or is not
+    /// that of the run to resume. Later errors are in [`Ended`] and the summary, unless the folder cannot be
+    /// written.
     pub fn train(
         self,
         planned: Planned,
@@ -314,8 +315,8 @@ const LONG_FLOPS: f64 = 3e13;
 /// Predicted seconds above which a run on the CPU is told that it is long.
 const LONG_S: f64 = 3600.0;
 
-/// Returns what the run takes, as `plan` says it. The pace of the CPU is measured only where `may_measure` and
-/// the run is long; otherwise it is known from an earlier measurement or not at all.
+/// Returns what the run takes, as `plan` says it. The pace of the CPU is measured only where `may_measure`
+/// and the run is long; otherwise it is known from an earlier measurement or not at all.
 fn needs_of(context: &RunContext, machine: &Machine, may_measure: bool) -> RunNeeds {
     let RunContext { recipe, plan, programs, .. } = context;
     let tokens = plan.batch.tokens_per_step() as f64 * plan.steps as f64;

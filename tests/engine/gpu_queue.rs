@@ -49,7 +49,8 @@ impl FakeQueue<'_> {
         }
     }
 
-    /// Checks that a mapped tensor lies within one tensor of the node, and that the driver would take the map.
+    /// Checks that a mapped tensor lies within one tensor of the node, and that the driver would take the
+    /// map.
     fn map(&self, entry: &str, map: &TensorMap) {
         let last = map.sizes[1..].iter().zip(map.strides).map(|(n, stride)| (n - 1) * stride);
         let bytes = (map.sizes[0] + last.sum::<usize>()) * DType::Bf16.size();

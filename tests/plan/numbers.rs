@@ -176,8 +176,8 @@ fn the_state_of_the_optimizer_is_planned_as_it_is() {
     assert!(!state.iter().any(|name| name == "momentum") && text.contains("× 4 B (fp32 weight)"));
 }
 
-/// Steps without recompute as one H200 took them, in milliseconds: `results/measured/nvidia-h200-2026-11-23` and,
-/// for the last two, the runs of 2026-11-21 in docs/gpu-notes.md.
+/// Steps without recompute as one H200 took them, in milliseconds: `results/measured/nvidia-h200-2026-11-23`
+/// and, for the last two, the runs of 2026-11-21 in docs/gpu-notes.md.
 const MEASURED_STEP_MS: [(&str, f64); 6] = [
     ("base-160m", 28.65),
     ("long-context", 35.53),

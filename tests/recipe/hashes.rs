@@ -17,7 +17,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The hash of a recipe; where it leaves recomputation to the plan, with the mode that was the default before.
+/// The hash of a recipe; where it leaves recomputation to the plan, with the mode that was the default
+/// before.
 fn hash(path: &Path) -> String {
     let recipe = recipe::load(path, &[], std::iter::empty(), &Machine::none());
     recipe.unwrap_or_else(|e| panic!("{}: {e}", path.display())).with_recompute(Recompute::Selective).hash()

@@ -97,8 +97,8 @@ pub(super) fn prefetch<A>(at: *const A) {
 }
 
 impl<E> View<'_, E> {
-    /// Asks for `len` elements from `at`, of which none need exist: for walks down the rows of a tensor, which
-    /// processors do not foresee.
+    /// Asks for `len` elements from `at`, of which none need exist: for walks down the rows of a tensor,
+    /// which processors do not foresee.
     #[inline(always)]
     pub fn prefetch(&self, at: usize, len: usize) {
         /// Bytes that a processor fetches at once.

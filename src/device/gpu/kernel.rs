@@ -77,8 +77,8 @@ impl Grid {
 }
 
 /// A bf16 tensor of four dimensions that a kernel copies in boxes (`kernels/tma.cuh`). Shared memory gets the
-/// rows of a box (128 bytes, or what a row has) one after the other, in a swizzle of 128 bytes; what lies outside
-/// of the tensor is read as zeros and not written.
+/// rows of a box (128 bytes, or what a row has) one after the other, in a swizzle of 128 bytes; what lies
+/// outside of the tensor is read as zeros and not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMap {
     /// Address of the first element, a multiple of 16.

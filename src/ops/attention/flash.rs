@@ -20,10 +20,10 @@ pub struct FlashAttention(pub Attention);
 
 /// `(packed, o, lse, do [N, H·dim], then the same further inputs) → (d_packed, scratch)`.
 ///
-/// The scratch is a GPU's. It has a number per row and head, `Σ do∘o`, which the pass over queries leaves for the
-/// one over keys; or, where the heads are such that a GPU may make both gradients in one pass, what that pass
-/// needs, of which most is the fp32 sums of the queries' gradient. It is the same on every device, as the program
-/// is.
+/// The scratch is a GPU's. It has a number per row and head, `Σ do∘o`, which the pass over queries leaves for
+/// the one over keys; or, where the heads are such that a GPU may make both gradients in one pass, what that
+/// pass needs, of which most is the fp32 sums of the queries' gradient. It is the same on every device, as
+/// the program is.
 #[derive(Clone, Copy, Debug)]
 pub struct FlashAttentionGrad(pub Attention);
 

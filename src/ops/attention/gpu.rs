@@ -199,8 +199,8 @@ impl Launch<'_> {
     }
 }
 
-/// Where the backward in one pass keeps what its blocks leave to each other: 4-byte words from the start of the
-/// scratch, each part from a multiple of 16 bytes on.
+/// Where the backward in one pass keeps what its blocks leave to each other: 4-byte words from the start of
+/// the scratch, each part from a multiple of 16 bytes on.
 #[derive(Clone, Copy, Debug)]
 struct OnePassScratch {
     /// lse and D of tiles of queries.
@@ -249,8 +249,8 @@ pub(super) fn grad_scratch(attention: &Attention, packed: &Spec, lse: &Spec) -> 
 }
 
 impl Launch<'_> {
-    /// Launches the backward in one pass, with products of warpgroups, and before it what gathers the numbers that
-    /// its steps read.
+    /// Launches the backward in one pass, with products of warpgroups, and before it what gathers the numbers
+    /// that its steps read.
     fn backward_in_one_pass(&self, cut: OnePass) -> Result<()> {
         let Attention { heads, seq_len, mask, .. } = *self.attention;
         if self.batch == 0 {
@@ -296,8 +296,8 @@ impl Launch<'_> {
     }
 }
 
-/// Queues [`FlashAttentionGrad`](super::FlashAttentionGrad): one pass where that is the method, otherwise the pass
-/// over queries, which writes D, then the one over keys.
+/// Queues [`FlashAttentionGrad`](super::FlashAttentionGrad): one pass where that is the method, otherwise the
+/// pass over queries, which writes D, then the one over keys.
 pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let launch = Launch::new(attention, cx, 4)?;
     if launch.path == Path::TensorCores

@@ -165,16 +165,16 @@ impl Warpgroups {
         ((self.consumers + 1) * Self::THREADS) as u32
     }
 
-    /// Returns the bytes of shared memory of a block: queries and outputs of every consumer, the rings of keys
-    /// and values, the tiles of two pieces of work, and barriers.
+    /// Returns the bytes of shared memory of a block: queries and outputs of every consumer, the rings of
+    /// keys and values, the tiles of two pieces of work, and barriers.
     pub const fn shared(self, head_dim: usize) -> usize {
         let row = head_dim.div_ceil(Self::PANEL) * Self::PANEL * 2;
         let rows = 2 * self.queries() + 2 * self.stages * self.keys;
         rows * row + 8 * (self.consumers + 1) + 8 * (2 * self.consumers + 4 * self.stages + 4)
     }
 
-    /// Returns the registers of a thread that multiplies, and of one that copies. Together they have those that
-    /// the block starts with: the most that an SM gives to each of its threads, in eights.
+    /// Returns the registers of a thread that multiplies, and of one that copies. Together they have those
+    /// that the block starts with: the most that an SM gives to each of its threads, in eights.
     pub const fn registers(self) -> (usize, usize) {
         match self.consumers {
             2 => (232, 40),
@@ -197,12 +197,12 @@ impl Warpgroups {
     }
 }
 
-/// The cut of the backward in one pass with products of warpgroups (`kernels/flash_attention_grad_wgmma.cu`), on
-/// sm_90a.
+/// The cut of the backward in one pass with products of warpgroups (`kernels/flash_attention_grad_wgmma.cu`),
+/// on sm_90a.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OnePass {
-    /// Registers of a thread of the warpgroup that makes the queries' gradient, and of the two others. Together
-    /// they have those that the block starts with.
+    /// Registers of a thread of the warpgroup that makes the queries' gradient, and of the two others.
+    /// Together they have those that the block starts with.
     pub registers: (usize, usize),
     /// Tiles of blocks that are next to each other in order work on heads whose tensors, with the sums of the
     /// queries' gradient, have this many times the size of the L2 cache.
@@ -254,8 +254,8 @@ impl OnePass {
     }
 }
 
-/// Returns true if a GPU may make the backward of this attention in one pass, in bf16: for rows long enough that
-/// it is faster than two.
+/// Returns true if a GPU may make the backward of this attention in one pass, in bf16: for rows long enough
+/// that it is faster than two.
 pub fn may_make_one_pass(attention: &Attention) -> bool {
     let shortest = match attention.heads.dim {
         64 => 257,
@@ -266,8 +266,8 @@ pub fn may_make_one_pass(attention: &Attention) -> bool {
 }
 
 /// Returns the cut of the backward in one pass, where that is the method. Measured on an H200, causal, in
-/// microseconds per call with what runs before it, as batch,seq_len,heads,kv_heads,head_dim, by the times of the
-/// L2 cache that a section has, beside the two passes of [`backward`]:
+/// microseconds per call with what runs before it, as batch,seq_len,heads,kv_heads,head_dim, by the times of
+/// the L2 cache that a section has, beside the two passes of [`backward`]:
 ///
 /// | | 1 | 3 | two passes |
 /// |---|---|---|---|
@@ -306,9 +306,9 @@ pub fn forward(attention: &Attention, properties: &Properties) -> Pass {
     lookup(&FORWARD, attention, properties)
 }
 
-/// Returns the cut of the forward into products of warpgroups, where they are the faster method. Measured on an
-/// H200, causal, without dropout, in microseconds per call, as batch,seq_len,heads,kv_heads,head_dim (in brackets
-/// what [`forward`]'s cut takes):
+/// Returns the cut of the forward into products of warpgroups, where they are the faster method. Measured on
+/// an H200, causal, without dropout, in microseconds per call, as batch,seq_len,heads,kv_heads,head_dim (in
+/// brackets what [`forward`]'s cut takes):
 ///
 /// | | 2 consumers, kept | 3, kept | 3 | 4 |
 /// |---|---|---|---|---|

@@ -102,7 +102,8 @@ fn check_squares(heads: Heads, squares: &Spec, packed: &Spec) -> Result<usize, S
     Ok(t)
 }
 
-/// One product of a task, `c = a·b` or `c += a·b`, in the accumulator type. `memory` holds [`working`] elements.
+/// One product of a task, `c = a·b` or `c += a·b`, in the accumulator type. `memory` holds [`working`]
+/// elements.
 #[inline(always)]
 fn product<E: Elem>(
     arch: pulp::Arch,

@@ -10,9 +10,9 @@
 //! <!-- xrun:end hash="…" -->              closes a block of the inline form
 //! ```
 //!
-//! A marker of a block begins a line at the top level of the page, indented by three spaces at most, and nothing follows
-//! it on its last line. It may span lines. A value stands within a line. A marker anywhere else but in code is a fault: what
-//! it encloses would be shown and never be verified.
+//! A marker of a block begins a line at the top level of the page, indented by three spaces at most, and
+//! nothing follows it on its last line. It may span lines. A value stands within a line. A marker anywhere
+//! else but in code is a fault: what it encloses would be shown and never be verified.
 
 use super::attributes::{self, Attributes, END, FROM, OPEN, VALUE};
 use super::structure::{Site, Structure, Within};

@@ -152,8 +152,8 @@ fn footnotes(runs: &[KeptRun], scene: &PageContext<'_>) -> String {
     provenance::line(scene, &runs.iter().collect::<Vec<_>>(), &[], &folders)
 }
 
-/// Returns a remark on a run that did not end as `ok`, began in another, did not have its GPU to itself, never
-/// reached a steady speed, or learned nothing.
+/// Returns a remark on a run that did not end as `ok`, began in another, did not have its GPU to itself,
+/// never reached a steady speed, or learned nothing.
 pub fn remark(run: &KeptRun) -> Option<String> {
     let mut remarks = Vec::new();
     if run.summary.status != Status::Ok {

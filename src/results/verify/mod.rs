@@ -6,8 +6,8 @@
 //! resolved.toml ─▶ recipe hash ─▶ name of the run          over the keys that the file has
 //! ```
 //!
-//! Hashes in a manifest show that a file was changed after the manifest was written. These checks also find changes before
-//! that, unless rows, summary and recipe were changed together so that they agree.
+//! Hashes in a manifest show that a file was changed after the manifest was written. These checks also find
+//! changes before that, unless rows, summary and recipe were changed together so that they agree.
 
 mod figures;
 mod files;

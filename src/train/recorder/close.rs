@@ -10,8 +10,8 @@ impl Recorder {
     /// Closes the run: reads its files back and writes the summary with its status.
     ///
     /// # Errors
-    /// When the files cannot be read back or written. A run that trained well is `unsaved` then, and its summary says so
-    /// if the disk takes that much.
+    /// When the files cannot be read back or written. A run that trained well is `unsaved` then, and its
+    /// summary says so if the disk takes that much.
     pub fn finish(mut self, status: Status, reason: Option<String>) -> Result<(RunFolder, Summary)> {
         let trained = matches!(status, Status::Ok | Status::Interrupted | Status::Unsaved);
         let synced = self.metrics.sync().and_then(|()| self.timing.sync());

@@ -1,9 +1,9 @@
-//! Products of bf16 by the processor's own instruction: two terms per lane and multiply-add, exact products, sums
-//! in fp32.
+//! Products of bf16 by the processor's own instruction: two terms per lane and multiply-add, exact products,
+//! sums in fp32.
 //!
-//! The instruction (AVX512-BF16, `VDPBF16PS`) adds the product of the upper halves, rounds, adds that of the lower
-//! ones, rounds. So the first term of a pair is stored in the upper half, and sums have the bits of the chain that
-//! widened operands give, but for subnormal numbers, which the instruction takes for zero.
+//! The instruction (AVX512-BF16, `VDPBF16PS`) adds the product of the upper halves, rounds, adds that of the
+//! lower ones, rounds. So the first term of a pair is stored in the upper half, and sums have the bits of the
+//! chain that widened operands give, but for subnormal numbers, which the instruction takes for zero.
 
 use super::matrix::Matrix;
 use super::microkernel::{Terms, WIDEST};
@@ -151,7 +151,8 @@ fn pairs_of(terms: &[bf16], to: &mut [u32]) {
     }
 }
 
-/// Pairs of elements of this line of a matrix and the next one, if there is one. Lines are contiguous, `len` long.
+/// Pairs of elements of this line of a matrix and the next one, if there is one. Lines are contiguous, `len`
+/// long.
 #[inline(always)]
 fn interleave(line: Matrix<View<'_, bf16>>, len: usize, has_next: bool, to: &mut [u32]) {
     let stride = line.row_stride.max(line.column_stride);

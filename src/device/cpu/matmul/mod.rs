@@ -2,8 +2,8 @@
 //!
 //! The right operand is packed once, panel by panel, then the output is cut into tiles by its shape alone. An
 //! element of the output is one chain of multiply-adds over the summed dimension, in its order: its bits
-//! depend neither on the number of threads nor on the instruction set. bf16 operands go through the processor's
-//! own instruction or are widened, and a result is rounded once.
+//! depend neither on the number of threads nor on the instruction set. bf16 operands go through the
+//! processor's own instruction or are widened, and a result is rounded once.
 
 mod bf16_pairs;
 mod matrix;

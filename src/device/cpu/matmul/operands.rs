@@ -8,8 +8,8 @@ use crate::device::cpu::View;
 
 /// How matrices stored as `E` become operands.
 pub trait Operands<E: Elem<Acc = Self::Sum>>: Terms {
-    /// Copies at most 64 columns of a right operand of `k` terms as rows of a multiple of 16 elements, with zeros
-    /// beyond the last column and term. `to` holds exactly these rows.
+    /// Copies at most 64 columns of a right operand of `k` terms as rows of a multiple of 16 elements, with
+    /// zeros beyond the last column and term. `to` holds exactly these rows.
     fn pack(arch: pulp::Arch, from: Matrix<View<'_, E>>, size: (usize, usize), to: &mut [Self::Element]);
 
     /// Returns a left operand that needs no copy.

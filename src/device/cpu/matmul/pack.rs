@@ -9,8 +9,8 @@ use crate::device::{Elem, Real};
 /// Rows of the tensor ahead of which memory is asked for.
 const AHEAD: usize = 16;
 
-/// Copies a matrix of `k` rows as rows of `columns` elements rounded up to a multiple of [`WIDEST`], widened, with
-/// zeros beyond the last column. `to` holds exactly these rows.
+/// Copies a matrix of `k` rows as rows of `columns` elements rounded up to a multiple of [`WIDEST`], widened,
+/// with zeros beyond the last column. `to` holds exactly these rows.
 #[inline(always)]
 pub fn pack<E: Elem>(
     arch: pulp::Arch,

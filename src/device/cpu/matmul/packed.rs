@@ -15,8 +15,8 @@ pub(super) const TERMS_ACROSS: usize = 128;
 /// Columns of a panel of a packed operand.
 pub(super) const PANEL: usize = 64;
 
-/// A right operand `k × n`, laid out as the innermost loops read it: panels of [`PANEL`] columns (the last one
-/// rounded up to [`WIDEST`], with zeros), each with its rows one after the other.
+/// A right operand `k × n`, laid out as the innermost loops read it: panels of [`PANEL`] columns (the last
+/// one rounded up to [`WIDEST`], with zeros), each with its rows one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed<'a, T: Terms> {
     pub(super) data: &'a [T::Element],
@@ -49,8 +49,8 @@ impl<'a, A: Real> Packed<'a, Single<A>> {
 }
 
 impl<T: Terms> Packed<'_, T> {
-    /// `c = a·b`, or `c += a·b`, for the rows `terms` and the `columns` of this operand, on the calling thread. `a` and
-    /// `c` begin at the first of them; columns begin at a multiple of 16.
+    /// `c = a·b`, or `c += a·b`, for the rows `terms` and the `columns` of this operand, on the calling
+    /// thread. `a` and `c` begin at the first of them; columns begin at a multiple of 16.
     #[allow(clippy::too_many_arguments)]
     pub fn multiply(
         &self,
