@@ -41,9 +41,9 @@ fn instruction_sets() {
     for dtype in ["fp32", "bf16"] {
         let base = train(dtype, &[]);
         let setup = Setup::new(&[&BASE[..], &[&format!("training.dtype={dtype}")]].concat());
-        let mut sets = vec![pulp::Arch::Scalar];
+        let sets = vec![pulp::Arch::Scalar];
         #[cfg(target_arch = "x86_64")]
-        sets.extend(pulp::x86::V3::try_new().map(pulp::Arch::V3));
+        let sets = [sets, pulp::x86::V3::try_new().map(pulp::Arch::V3).into_iter().collect()].concat();
         for arch in sets {
             let difference = setup.train_with_instructions(STEPS, arch).difference(&base);
             assert_eq!(difference, None, "{dtype} {arch:?}");

@@ -310,7 +310,10 @@ mod tests {
     /// Expressions of which the library compiles each part by itself, and repetitions of large classes.
     #[test]
     fn expressions_that_take_much_memory_are_refused() {
-        let split = |expression: &str| serde_json::json!({"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": false});
+        let split = |expression: &str| {
+            serde_json::json!({"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated",
+                "invert": false})
+        };
         let parsed = |expressions: &[&str]| {
             let splits: Vec<Value> = expressions.iter().map(|expression| split(expression)).collect();
             let sequence = serde_json::json!({"type": "Sequence", "pretokenizers": splits});

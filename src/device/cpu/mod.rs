@@ -8,4 +8,4 @@ pub mod view;
 pub use buffer::Buffer;
 pub use matmul::Matrix;
 pub use pool::Pool;
-pub use view::{Address, View, ViewMut};
+pub use view::{Address, ROWS_AHEAD, View, ViewMut};

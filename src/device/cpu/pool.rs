@@ -3,8 +3,9 @@
 //! Work is cut into tasks by the op, from shapes alone, never by the number of threads: so the bits of a
 //! result do not depend on how many threads there are.
 //!
-//! A step of a small model runs a hundred jobs of some 100 µs. So the calling thread works along, and workers
-//! look for the next job for a while before they sleep: waking a sleeping thread takes about 50 µs.
+//! A step of a small model runs a hundred jobs, of which the shortest take 30 µs. So the calling thread works
+//! along, and workers look for the next job for a while before they sleep: to wake one takes 6 to 17 µs
+//! (median and 90 % of 2,000, on a virtual machine of two cores).
 
 use crate::error::{Error, Result};
 use std::any::Any;

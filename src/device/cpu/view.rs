@@ -84,6 +84,9 @@ impl<'a, E> View<'a, E> {
     }
 }
 
+/// Rows of a tensor ahead of which tasks ask for memory, where they walk down a part of its columns.
+pub const ROWS_AHEAD: usize = 16;
+
 /// Asks for the memory at an address, which need not be one.
 #[inline(always)]
 pub(super) fn prefetch<A>(at: *const A) {

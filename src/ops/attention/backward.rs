@@ -8,12 +8,9 @@ use super::forward::{KEYS, QUERIES, blocks, within};
 use super::rows::{LANES, Scratch, cut, exponentials, hide_outside, multiply_by};
 use super::{Attention, Extras};
 use crate::device::cpu::matmul::{Matrix, Packed, operand, packed_len, widens};
-use crate::device::cpu::{Pool, View, ViewMut};
+use crate::device::cpu::{Pool, ROWS_AHEAD, View, ViewMut};
 use crate::device::{Elem, Real};
 use crate::ops::lanes;
-
-/// Rows ahead of which memory is asked for.
-const AHEAD: usize = 16;
 
 /// The tensors that the backward reads, and the gradient of the packed rows that it writes.
 #[derive(Clone, Copy)]
@@ -104,8 +101,8 @@ fn group<E: Elem>(
             let d_o = operand(d_o, (count, dim), &mut *d_o_wide);
             for (r, delta) in delta[..count].iter_mut().enumerate() {
                 let at = (first + q0 + r) * o_width + h * dim;
-                tensors.o.prefetch(at + AHEAD * o_width, dim);
-                tensors.d_o.prefetch(at + AHEAD * o_width, dim);
+                tensors.o.prefetch(at + ROWS_AHEAD * o_width, dim);
+                tensors.d_o.prefetch(at + ROWS_AHEAD * o_width, dim);
                 tensors.o.load(at, o_row);
                 tensors.d_o.load(at, d_o_row);
                 *delta = lanes::dot(o_row, d_o_row);
@@ -115,9 +112,9 @@ fn group<E: Elem>(
                 let width = block.len();
                 let stride = width.next_multiple_of(LANES);
                 let to = Matrix::rows(ViewMut::from_slice(p), stride);
-                k_across.multiply(arch, count, q, 0..dim, block.clone(), to, false);
+                k_across.multiply(count, q, 0..dim, block.clone(), to, false);
                 let to = Matrix::rows(ViewMut::from_slice(dp), stride);
-                v_across.multiply(arch, count, d_o, 0..dim, block.clone(), to, false);
+                v_across.multiply(count, d_o, 0..dim, block.clone(), to, false);
                 for r in 0..count {
                     let p = &mut p[r * stride..(r + 1) * stride];
                     let dp = &mut dp[r * stride..(r + 1) * stride];
@@ -146,11 +143,11 @@ fn group<E: Elem>(
                 let (p, ds) =
                     (Matrix::rows(View::from_slice(p), stride), Matrix::rows(View::from_slice(dp), stride));
                 let to = Matrix::rows(ViewMut::from_slice(dv), dim).at(block.start, 0);
-                d_o_packed.multiply(arch, width, p.t(), 0..count, 0..dim, to, true);
+                d_o_packed.multiply(width, p.t(), 0..count, 0..dim, to, true);
                 let to = Matrix::rows(ViewMut::from_slice(dq), dim);
-                k_down.multiply(arch, count, ds, block.clone(), 0..dim, to, true);
+                k_down.multiply(count, ds, block.clone(), 0..dim, to, true);
                 let to = Matrix::rows(ViewMut::from_slice(dk), dim).at(block.start, 0);
-                q_packed.multiply(arch, width, ds.t(), 0..count, 0..dim, to, true);
+                q_packed.multiply(width, ds.t(), 0..count, 0..dim, to, true);
             }
             for (r, dq) in dq.chunks_exact(dim).take(count).enumerate() {
                 tensors.d_packed.store((first + q0 + r) * width + heads.query_at(h), dq);

@@ -76,7 +76,7 @@ fn head<E: Elem>(
             let width = block.len();
             let stride = width.next_multiple_of(LANES);
             let to = Matrix::rows(ViewMut::from_slice(scores), stride);
-            k.multiply(arch, count, q, 0..dim, block.clone(), to, false);
+            k.multiply(count, q, 0..dim, block.clone(), to, false);
             for r in 0..count {
                 let row = &mut scores[r * stride..(r + 1) * stride];
                 let seen = within(&extras.visible.keys(b, q0 + r), &block);
@@ -99,7 +99,7 @@ fn head<E: Elem>(
             }
             let p = Matrix::rows(View::from_slice(scores), stride);
             let to = Matrix::rows(ViewMut::from_slice(sums), dim);
-            v.multiply(arch, count, p, block.clone(), 0..dim, to, true);
+            v.multiply(count, p, block.clone(), 0..dim, to, true);
         }
         for r in 0..count {
             let row = b * seq_len + q0 + r;

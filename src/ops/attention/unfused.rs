@@ -117,7 +117,7 @@ fn product<E: Elem>(
     let (wide, packed) = memory.split_at_mut(m * k);
     let packed = Packed::new(arch, b, (k, n), packed);
     let sum = Matrix::rows(ViewMut::from_slice(sum), n);
-    packed.multiply(arch, m, operand(a, (m, k), wide), 0..k, 0..n, sum, add);
+    packed.multiply(m, operand(a, (m, k), wide), 0..k, 0..n, sum, add);
 }
 
 /// Elements of the memory of a [`product`] of these sizes.
@@ -450,7 +450,8 @@ impl Op for AttentionValuesGrad {
             cx.pool.run(batch * heads.kv, #[inline(always)] |task| {
                 let (b, g) = (task / heads.kv, task % heads.kv);
                 let v = rows.at(b * t, heads.value_at(g));
-                let mut scratch = Scratch::take(t * t + t * dim + working((t, t, dim)).max(working((t, dim, t))));
+                let largest = working((t, t, dim)).max(working((t, dim, t)));
+                let mut scratch = Scratch::take(t * t + t * dim + largest);
                 let mut rest = scratch.all();
                 let (sum, dv) = (cut(&mut rest, t * t), cut(&mut rest, t * dim));
                 for i in 0..heads.group() {

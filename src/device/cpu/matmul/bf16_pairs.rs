@@ -75,9 +75,10 @@ impl Bf16Pairs {
     /// Returns true if the machine has the instruction.
     pub fn is_available(arch: pulp::Arch) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return matches!(arch, pulp::Arch::V4(_)) && is_x86_feature_detected!("avx512bf16");
+        let available = matches!(arch, pulp::Arch::V4(_)) && is_x86_feature_detected!("avx512bf16");
         #[cfg(not(target_arch = "x86_64"))]
-        return matches!(arch, _ if false);
+        let (available, _) = (false, arch);
+        available
     }
 }
 

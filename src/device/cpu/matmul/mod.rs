@@ -22,9 +22,9 @@ use crate::device::{Elem, Real};
 use bf16_pairs::Bf16Pairs;
 use half::bf16;
 use matrix::{same_type, same_type_mut};
-use microkernel::{ROWS, Single, WIDEST};
+use microkernel::{ROWS, Single};
 use operands::Operands;
-use packed::{PANEL, TERMS, TERMS_ACROSS};
+use packed::{PANEL, TERMS, TERMS_ACROSS, pack_panel};
 use std::ops::Range;
 
 /// Elements of a right operand that are packed at once: 16 MiB in fp32.
@@ -80,13 +80,11 @@ fn product_as<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
             #[inline(always)]
             |first, count| {
                 for panel in first..first + count {
-                    let columns = PANEL.min(n - panel * PANEL);
-                    let to = memory.slice(panel * PANEL * k, k * columns.next_multiple_of(WIDEST));
-                    T::pack(pool.arch(), b.at(0, panel * PANEL), (terms, columns), to);
+                    pack_panel::<E, T>(pool.arch(), b, (terms, n), panel, memory);
                 }
             },
         );
-        let b = Packed::<T> { data: memory.slice(0, packed_len(k, n)), k, n };
+        let b = Packed::<T> { arch: pool.arch(), data: memory.slice(0, packed_len(k, n)), k, n };
         let (tile_m, tile_n) = tile(m, n, k);
         let across = n.div_ceil(tile_n);
         pool.run(
@@ -96,7 +94,7 @@ fn product_as<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
                 let (row, column) = (t / across * tile_m, t % across * tile_n);
                 let size = (tile_m.min(m - row), terms);
                 let (a, c) = (a.at(row, 0), c.at(row, first + column));
-                multiply_tile(pool.arch(), size, a, b, column..n.min(column + tile_n), c, add);
+                multiply_tile(size, a, b, column..n.min(column + tile_n), c, add);
             },
         );
     }
@@ -106,7 +104,6 @@ fn product_as<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
 /// One tile of a product, with all terms.
 #[inline(always)]
 fn multiply_tile<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
-    arch: pulp::Arch,
     (rows, terms): (usize, usize),
     a: Matrix<View<'_, E>>,
     b: Packed<'_, T>,
@@ -116,7 +113,7 @@ fn multiply_tile<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
 ) {
     let (in_place, wide_c) = (T::in_place(a), same_type_mut(c));
     if let (Some(a), Some(c)) = (in_place, wide_c) {
-        return b.multiply(arch, rows, a, 0..b.k, columns, c, add);
+        return b.multiply(rows, a, 0..b.k, columns, c, add);
     }
     let width = columns.len();
     let run = if a.column_stride == 1 { TERMS } else { TERMS_ACROSS };
@@ -134,7 +131,7 @@ fn multiply_tile<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
             Some(a) => a.at(0, at),
             None => T::copy(a.at(0, terms.start), (rows, terms.len()), bytemuck::cast_slice_mut(&mut copy)),
         };
-        b.multiply(arch, rows, a, elements, columns.clone(), to, add_first || at > 0);
+        b.multiply(rows, a, elements, columns.clone(), to, add_first || at > 0);
     }
     if wide_c.is_none() {
         for (r, row) in sum.chunks_exact(width).enumerate().take(rows) {

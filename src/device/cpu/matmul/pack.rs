@@ -2,12 +2,9 @@
 
 use super::matrix::Matrix;
 use super::microkernel::WIDEST;
-use crate::device::cpu::View;
+use crate::device::cpu::view::{ROWS_AHEAD, View};
 use crate::device::vectors::{SIDE, Vectors};
 use crate::device::{Elem, Real};
-
-/// Rows of the tensor ahead of which memory is asked for.
-const AHEAD: usize = 16;
 
 /// Copies a matrix of `k` rows as rows of `columns` elements rounded up to a multiple of [`WIDEST`], widened,
 /// with zeros beyond the last column. `to` holds exactly these rows.
@@ -21,7 +18,7 @@ pub fn pack<E: Elem>(
     let width = columns.next_multiple_of(WIDEST);
     if from.column_stride == 1 {
         for (r, to) in to.chunks_exact_mut(width).enumerate() {
-            from.view.prefetch(from.at(r + AHEAD, 0).start, columns);
+            from.view.prefetch(from.at(r + ROWS_AHEAD, 0).start, columns);
             from.view.load(from.at(r, 0).start, &mut to[..columns]);
             to[columns..].fill(E::Acc::ZERO);
         }
@@ -34,7 +31,7 @@ pub fn pack<E: Elem>(
             let mut block = [[E::Acc::ZERO; SIDE]; SIDE];
             for (c, block) in (column..columns).zip(&mut block) {
                 let start = from.at(first, c).start;
-                from.view.prefetch(from.at(first, c + AHEAD).start, SIDE);
+                from.view.prefetch(from.at(first, c + ROWS_AHEAD).start, SIDE);
                 if rows == SIDE {
                     from.view.load(start, block);
                 } else {

@@ -2,7 +2,7 @@
 
 use super::matrix::Matrix;
 use super::microkernel::{Block, Single, Terms, WIDEST};
-use super::pack::pack;
+use super::operands::Operands;
 use crate::device::cpu::{View, ViewMut};
 use crate::device::{Elem, Real};
 use std::ops::Range;
@@ -19,6 +19,8 @@ pub(super) const PANEL: usize = 64;
 /// one rounded up to [`WIDEST`], with zeros), each with its rows one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed<'a, T: Terms> {
+    /// The instructions that it is multiplied with.
+    pub(super) arch: pulp::Arch,
     pub(super) data: &'a [T::Element],
     /// Rows, in elements.
     pub(super) k: usize,
@@ -30,6 +32,21 @@ pub fn packed_len(k: usize, n: usize) -> usize {
     k * n.next_multiple_of(WIDEST)
 }
 
+/// Packs a panel of a right operand of `terms × n` into the memory of all of it.
+#[inline(always)]
+pub(super) fn pack_panel<E: Elem, T: Operands<E, Sum = E::Acc>>(
+    arch: pulp::Arch,
+    b: Matrix<View<'_, E>>,
+    (terms, n): (usize, usize),
+    panel: usize,
+    memory: ViewMut<'_, T::Element>,
+) {
+    let (first, k) = (panel * PANEL, terms.div_ceil(T::EACH));
+    let columns = PANEL.min(n - first);
+    let to = memory.slice(first * k, k * columns.next_multiple_of(WIDEST));
+    T::pack(arch, b.at(0, first), (terms, columns), to);
+}
+
 impl<'a, A: Real> Packed<'a, Single<A>> {
     /// Packs a `k × n` matrix into memory of at least [`packed_len`] elements, on the calling thread.
     #[inline(always)]
@@ -39,22 +56,19 @@ impl<'a, A: Real> Packed<'a, Single<A>> {
         (k, n): (usize, usize),
         memory: &'a mut [A],
     ) -> Self {
-        for first in (0..n).step_by(PANEL) {
-            let columns = PANEL.min(n - first);
-            let to = &mut memory[first * k..][..k * columns.next_multiple_of(WIDEST)];
-            pack(arch, b.at(0, first), (k, columns), to);
+        let to = ViewMut::from_slice(&mut *memory);
+        for panel in 0..n.div_ceil(PANEL) {
+            pack_panel::<E, Single<A>>(arch, b, (k, n), panel, to);
         }
-        Self { data: &memory[..packed_len(k, n)], k, n }
+        Self { arch, data: &memory[..packed_len(k, n)], k, n }
     }
 }
 
 impl<T: Terms> Packed<'_, T> {
     /// `c = a·b`, or `c += a·b`, for the rows `terms` and the `columns` of this operand, on the calling
     /// thread. `a` and `c` begin at the first of them; columns begin at a multiple of 16.
-    #[allow(clippy::too_many_arguments)]
     pub fn multiply(
         &self,
-        arch: pulp::Arch,
         rows: usize,
         a: Matrix<View<'_, T::Element>>,
         terms: Range<usize>,
@@ -65,16 +79,16 @@ impl<T: Terms> Packed<'_, T> {
         if rows == 0 || columns.is_empty() {
             return;
         }
-        if terms.is_empty() && !add {
-            (0..rows).for_each(|r| c.view.slice(c.at(r, 0).start, columns.len()).fill(T::Sum::ZERO));
-        }
         if terms.is_empty() {
+            if !add {
+                (0..rows).for_each(|r| c.view.slice(c.at(r, 0).start, columns.len()).fill(T::Sum::ZERO));
+            }
             return;
         }
         assert!(terms.end <= self.k && columns.end <= self.n && columns.start.is_multiple_of(WIDEST));
         assert!(c.column_stride == 1 && c.last(rows, columns.len()) < c.view.len());
         assert!(a.last(rows, terms.len()) < a.view.len());
-        T::dispatch(arch, Multiplication { b: *self, rows, a, terms, columns, c, add });
+        T::dispatch(self.arch, Multiplication { b: *self, rows, a, terms, columns, c, add });
     }
 }
 
@@ -94,14 +108,6 @@ impl<T: Terms> pulp::WithSimd for Multiplication<'_, '_, T> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) {
-        self.compute(simd);
-    }
-}
-
-impl<T: Terms> Multiplication<'_, '_, T> {
-    /// Computes all blocks, with the vectors of an instruction set.
-    #[inline(always)]
-    fn compute<S: pulp::Simd>(self, simd: S) {
         let Self { b, rows, a, terms, columns, c, add } = self;
         let a_start = a.view.slice(a.start, a.view.len() - a.start).as_ptr();
         let c_start = c.view.slice(c.start, c.view.len() - c.start).as_mut_ptr();
