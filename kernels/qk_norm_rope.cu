@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
     __shared__ __align__(16) float cos_sin[ROTATES ? TILE_ROWS : 1][HEAD_DIM], weights[2][HEAD_DIM];
     ThreadHeads own;
     fill_weights(wq, wk, weights);
-    int first = blockIdx.x * rows_per_block, end = min(first + rows_per_block, rows);
+    int first = block_from_last() * rows_per_block, end = min(first + rows_per_block, rows);
     if (copies_v) copy_v(x + i64(first) * QKV_WIDTH, y + i64(first) * QKV_WIDTH, end - first);
     for (int tile = first; tile < end; tile += TILE_ROWS) {
         int tile_rows = min(TILE_ROWS, end - tile), heads = tile_rows * own.per_row();
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
     ThreadHeads own;
     float low_sum[PACKS_PER_THREAD][VEC] = {}, high_sum[PACKS_PER_THREAD][VEC] = {};
     fill_weights(wq, wk, weights);
-    int first = blockIdx.x * rows_per_block, end = min(first + rows_per_block, rows);
+    int first = block_from_last() * rows_per_block, end = min(first + rows_per_block, rows);
     if (copies_v) copy_v(dy + i64(first) * QKV_WIDTH, dx + i64(first) * QKV_WIDTH, end - first);
     for (int tile = first; tile < end; tile += TILE_ROWS) {
         int tile_rows = min(TILE_ROWS, end - tile), heads = tile_rows * own.per_row();
@@ -187,6 +187,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
         float sum = 0.0f;
         for (int w = key ? QUERY_WARPS : 0; w < (key ? WARPS : QUERY_WARPS); w++)
             sum += shared[w][column - key * HEAD_DIM];
-        partials[i64(blockIdx.x) * 2 * HEAD_DIM + column] = sum;
+        partials[i64(block_from_last()) * 2 * HEAD_DIM + column] = sum;
     }
 }

@@ -13,7 +13,7 @@ __device__ __forceinline__ float gated(float gate, float s, float up) { return u
 
 // gate_up: [rows, 2, WIDTH]; y: [rows, WIDTH], n elements.
 extern "C" __global__ void swiglu(const T *__restrict__ gate_up, T *__restrict__ y, int n) {
-    u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
+    u32 at = (block_from_last() * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;
     float gate[VEC], up[VEC];
     load(gate_up + gate_of(at), gate);
@@ -26,7 +26,7 @@ extern "C" __global__ void swiglu(const T *__restrict__ gate_up, T *__restrict__
 // d_gate = dy ⊙ up ⊙ slope(gate), d_up = dy ⊙ silu(gate). With EMITS, y is written as by the forward.
 template <bool EMITS>
 __device__ __forceinline__ void gradient(const T *gate_up, const T *dy, T *d_gate_up, T *y, int n) {
-    u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
+    u32 at = (block_from_last() * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;
     float gate[VEC], up[VEC], upstream[VEC], again[VEC];
     load(gate_up + gate_of(at), gate);
