@@ -18,11 +18,24 @@ use crate::plan::Plan;
 use crate::policy;
 use std::sync::Arc;
 
-/// Rows of a chunk of the head: large, because every chunk reads and rewrites the gradient of the head.
-const HEAD_ROWS: usize = 2048;
+/// Rows of a chunk of the head, if the chunk's logits take at most [`LOGITS_BYTES`]: many, because every chunk
+/// reads and rewrites the gradient of the head (docs/issues/lead-over-pytorch.md).
+const HEAD_ROWS: usize = 4096;
+
+/// Rows of a chunk of the head with a larger vocabulary.
+const FEWER_HEAD_ROWS: usize = 2048;
+
+/// Most bytes of logits for which a chunk has [`HEAD_ROWS`].
+const LOGITS_BYTES: usize = 512 << 20;
 
 /// Most chunks of the head, so that programs stay short.
 const HEAD_CHUNKS: usize = 64;
+
+/// Returns the rows of a chunk of the head, of which the logits take `row_bytes` each.
+fn head_chunk(rows: usize, row_bytes: usize) -> usize {
+    let wanted = if HEAD_ROWS * row_bytes <= LOGITS_BYTES { HEAD_ROWS } else { FEWER_HEAD_ROWS };
+    wanted.max(rows.div_ceil(HEAD_CHUNKS).next_multiple_of(wanted))
+}
 
 /// Records the forward of a plan for a purpose.
 pub(super) struct Recording<'a> {
@@ -161,9 +174,9 @@ impl<'a> Recording<'a> {
         let head = if m.tie_embeddings { "embedding" } else { "head" };
         let gradients = matches!(self.purpose, Purpose::Train { .. });
         let scale = 1.0 / plan.batch.tokens_per_step() as f64;
-        let chunk = HEAD_ROWS.max(rows.div_ceil(HEAD_CHUNKS).next_multiple_of(HEAD_ROWS));
         b.scoped("head", |b| {
             let (weight, targets) = (b.param(head)?, b.state("batch.targets")?);
+            let chunk = head_chunk(rows, b.spec(weight).alloc[0] * plan.precision.act_dtype.size());
             let losses = b.buffer("losses", Spec::new([rows], plan.precision.master));
             let grad_rows = b.buffer("d_normed", b.spec(normed).clone());
             for start in (0..rows).step_by(chunk) {
@@ -207,5 +220,19 @@ impl<'a> Recording<'a> {
     fn input(&self, name: &str) -> String {
         let group = if self.purpose == Purpose::Generate { "generation" } else { "batch" };
         format!("{group}.{name}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::head_chunk;
+
+    #[test]
+    fn chunks_of_the_head_are_bounded_in_bytes_and_in_number() {
+        // GPT-2's vocabulary in bf16 and in fp32, and a vocabulary of 151,936 in bf16.
+        assert_eq!(head_chunk(16_384, 50_304 * 2), 4096);
+        assert_eq!(head_chunk(16_384, 50_304 * 4), 2048);
+        assert_eq!(head_chunk(16_384, 151_936 * 2), 2048);
+        assert_eq!(head_chunk(1 << 20, 512 * 4), 16_384);
     }
 }
