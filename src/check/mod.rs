@@ -114,7 +114,7 @@ pub fn check_ops(part: &str, target: &Target, mut see: impl FnMut(&Finding) -> R
         let collector = Collector::new(gpu.properties().clone());
         collect_cases(part, &collector)?;
         gpu.make_current()?;
-        gpu.prepare(&collector.into_requests())?;
+        gpu.prepare(&collector.into_requests(), &|_| {})?;
     }
     for &act_dtype in target.formats() {
         let precision = Precision::for_act_dtype(act_dtype);

@@ -25,6 +25,7 @@ mod sample;
 mod schema;
 mod sweep;
 mod terminal;
+mod tune;
 mod what;
 mod words;
 

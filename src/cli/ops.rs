@@ -1,7 +1,7 @@
-//! `xrun ops check`.
+//! `xrun ops`, and of its commands `check`.
 
 use super::terminal::print;
-use super::{compile, profile};
+use super::{compile, profile, tune};
 use crate::check::{Target, check_ops};
 use crate::device::cuda::Gpu;
 use crate::error::{Error, Result};
@@ -28,7 +28,9 @@ enum Command {
         verbose: bool,
     },
     /// Time every op of a recipe at its shapes, beside what the card's own limits allow.
-    Bench(profile::Args),
+    Bench(profile::BenchArgs),
+    /// Choose the algorithms of a recipe's matrix products at the clock that the GPU sustains.
+    Tune(tune::Args),
     /// Compile every kernel for all architectures, with or without a GPU.
     Compile(compile::Args),
 }
@@ -50,6 +52,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (op, device, verbose) = match &args.command {
         Command::Check { op, device, verbose } => (op, device, verbose),
         Command::Bench(args) => return profile::bench(args),
+        Command::Tune(args) => return tune::run(args),
         Command::Compile(args) => return compile::run(args),
     };
     let part = op.as_deref().unwrap_or_default();

@@ -31,27 +31,39 @@ pub struct Args {
     pub json: bool,
 }
 
+/// Arguments of `xrun ops bench`.
+#[derive(clap::Args, Debug)]
+pub struct BenchArgs {
+    /// What is measured, and how.
+    #[command(flatten)]
+    profile: Args,
+    /// Also repeat one node of every kind for a second, at the clock that the GPU sustains: its time, power and
+    /// energy.
+    #[arg(long)]
+    energy: bool,
+}
+
 /// Runs `xrun profile`.
 ///
 /// # Errors
 /// As [`profile`].
 pub fn run(args: &Args) -> Result<()> {
-    measure(args, false)
+    measure(args, false, false)
 }
 
 /// Runs `xrun ops bench`: as a profile, with every shape of an op by itself.
 ///
 /// # Errors
 /// As [`profile`].
-pub fn bench(args: &Args) -> Result<()> {
-    measure(args, true)
+pub fn bench(args: &BenchArgs) -> Result<()> {
+    measure(&args.profile, true, args.energy)
 }
 
-fn measure(args: &Args, by_shape: bool) -> Result<()> {
+fn measure(args: &Args, by_shape: bool, energy: bool) -> Result<()> {
     let machine = Machine::here();
     let recipe = args.what.load(&machine)?;
-    let request =
-        ProfileRequest { warmup: usize::from(args.warmup), steps: usize::from(args.steps), by_shape };
+    let (warmup, steps) = (usize::from(args.warmup), usize::from(args.steps));
+    let request = ProfileRequest { warmup, steps, by_shape, energy };
     let found = profile(&recipe, &machine, request)?;
     if let Some(path) = &args.trace {
         std::fs::write(path, trace(&found)).at("write", path)?;
@@ -76,9 +88,14 @@ fn table(found: &Profile) -> String {
         Some(_) => format!(" {budget:>9} {of_it:>7}"),
         None => String::new(),
     };
+    let energy = found.ops.iter().any(|t| t.under_load.is_some());
+    let energies = |time: &str, power: &str, joules: &str| match energy {
+        true => format!(" {time:>9} {power:>6} {joules:>8}"),
+        false => String::new(),
+    };
     let _ = writeln!(
         text,
-        "{:<22} {:<13} {:>5} {:>10} {:>7} {:>9} {:>8}{}",
+        "{:<22} {:<13} {:>5} {:>10} {:>7} {:>9} {:>8}{}{}",
         "op",
         "phase",
         "calls",
@@ -86,7 +103,8 @@ fn table(found: &Profile) -> String {
         "share",
         "GFLOP/s",
         "GB/s",
-        budgets("budget ms", "of it")
+        budgets("budget ms", "of it"),
+        energies("ms loaded", "watts", "J/step")
     );
     for t in &found.ops {
         let seconds = t.time.as_secs_f64();
@@ -97,7 +115,7 @@ fn table(found: &Profile) -> String {
         let of_it = t.budget.map_or(String::new(), |b| format!("{:.0}%", 100.0 * b.as_secs_f64() / seconds));
         let _ = writeln!(
             text,
-            "{:<22} {phase:<13} {:>5} {:>10.3} {:>6.1}% {:>9} {:>8}{}  {}",
+            "{:<22} {phase:<13} {:>5} {:>10.3} {:>6.1}% {:>9} {:>8}{}{}  {}",
             t.op,
             t.calls,
             seconds * 1e3,
@@ -105,6 +123,13 @@ fn table(found: &Profile) -> String {
             rate(t.product_flops),
             rate(t.bytes),
             budgets(&budget, &of_it),
+            t.loaded_ms_and_watts().map_or_else(
+                || energies("", "", ""),
+                |(ms, watts)| {
+                    let joules = ms * 1e-3 * watts;
+                    energies(&format!("{ms:.3}"), &format!("{watts:.0}"), &format!("{joules:.3}"))
+                }
+            ),
             t.shapes
         );
     }
@@ -123,6 +148,18 @@ fn table(found: &Profile) -> String {
         );
     }
     let _ = writeln!(text, "{:<22} {:<13} {:>5} {:>10.3}", "all", "", "", total.as_secs_f64() * 1e3);
+    if energy {
+        let loaded = found.ops.iter().filter_map(OpTime::loaded_ms_and_watts);
+        let (ms, joules) = loaded.fold((0.0, 0.0), |(ms, joules), (m, w)| (ms + m, joules + m * 1e-3 * w));
+        let _ = writeln!(
+            text,
+            "{:<22} {:<13} {:>5} {ms:>10.3}         {joules:.3} J, {:.0} W",
+            "all under load",
+            "",
+            "",
+            joules / ms * 1e3
+        );
+    }
     let _ = writeln!(
         text,
         "{:<22} {:<13} {:>5} {:>10.3}         {:.0} tokens/s",
@@ -141,6 +178,8 @@ fn as_json(found: &Profile) -> String {
             "op": t.op, "phase": format!("{:?}", t.phase).to_lowercase(), "shapes": t.shapes, "calls": t.calls,
             "ms": t.time.as_secs_f64() * 1e3, "product_flops": t.product_flops, "bytes": t.bytes,
             "budget_ms": t.budget.map(|b| b.as_secs_f64() * 1e3),
+            "loaded_ms": t.loaded_ms_and_watts().map(|(ms, _)| ms),
+            "loaded_watts": t.loaded_ms_and_watts().map(|(_, watts)| watts),
         })
     };
     let value = json!({

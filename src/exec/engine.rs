@@ -198,6 +198,16 @@ impl Engine {
     pub(super) fn walk(
         &mut self,
         section: &Section,
+        after: impl FnMut(&Ran<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.walk_and_issue(section, |engine, issued| engine.issue(issued), after)
+    }
+
+    /// As [`Engine::walk`], with nodes issued by `issue`.
+    pub(super) fn walk_and_issue(
+        &mut self,
+        section: &Section,
+        mut issue: impl FnMut(&mut Self, &Issued<'_>) -> Result<()>,
         mut after: impl FnMut(&Ran<'_>) -> Result<()>,
     ) -> Result<()> {
         let (program, memory) = (&section.program, &section.memory);
@@ -217,7 +227,7 @@ impl Engine {
             outputs.clear();
             inputs.extend(node.inputs.iter().map(|&i| self.address(section, i)));
             outputs.extend(node.outputs.iter().map(|&o| self.address(section, o)));
-            self.issue(program, node, &inputs, &outputs)?;
+            issue(self, &Issued { program, node, at, inputs: &inputs, outputs: &outputs })?;
             report_progress();
             after(&Ran { program, node, at, outputs: &outputs, device: &self.device })?;
             for &block in &memory.deaths[at] {
@@ -231,13 +241,8 @@ impl Engine {
     }
 
     /// Runs a node on the CPU, or issues it to the GPU.
-    fn issue(
-        &mut self,
-        program: &Program,
-        node: &Node,
-        inputs: &[Address],
-        outputs: &[Address],
-    ) -> Result<()> {
+    pub(super) fn issue(&mut self, issued: &Issued<'_>) -> Result<()> {
+        let &Issued { program, node, inputs, outputs, .. } = issued;
         match &self.device {
             Device::Cpu(pool) => {
                 let comm = &*self.comm;
@@ -277,6 +282,17 @@ impl Engine {
             _ => Address(of(id, 0)),
         }
     }
+}
+
+/// A node, with the addresses of its tensors while it runs.
+#[derive(Debug)]
+pub(super) struct Issued<'a> {
+    pub program: &'a Program,
+    pub node: &'a Node,
+    /// Its index in the program.
+    pub at: usize,
+    pub inputs: &'a [Address],
+    pub outputs: &'a [Address],
 }
 
 impl Drop for Engine {

@@ -17,4 +17,5 @@ pub use engine::Engine;
 pub use memory::StateMemory;
 pub use placement::{Arena, BlockAllocator, Caching, FreeLists, Naive, size_class};
 pub use section::{Section, collect, collect_node, prepare};
+pub use timing::UnderLoad;
 pub use transfer::Snapshot;

@@ -24,18 +24,23 @@ impl Section {
 }
 
 /// Compiles the kernels that sections need on a GPU, and chooses algorithms for their products, before
-/// anything runs. Does nothing on the CPU.
+/// anything runs. Does nothing on the CPU. Calls `timing` with the number of products that are about to be
+/// timed, if there are any.
 ///
 /// # Errors
 /// When a kernel does not compile, or no algorithm serves a product.
-pub fn prepare<'a>(device: &Device, sections: impl IntoIterator<Item = &'a Section>) -> Result<()> {
+pub fn prepare<'a>(
+    device: &Device,
+    sections: impl IntoIterator<Item = &'a Section>,
+    timing: &dyn Fn(usize),
+) -> Result<()> {
     let Some(gpu) = device.gpu() else { return Ok(()) };
     gpu.make_current()?;
     let collector = Collector::new(gpu.properties().clone());
     for section in sections {
         collect(&collector, &section.program)?;
     }
-    gpu.prepare(&collector.into_requests())
+    gpu.prepare(&collector.into_requests(), timing)
 }
 
 /// Puts every node of a program into a queue that runs nothing and lists what it was given.

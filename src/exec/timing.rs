@@ -1,10 +1,33 @@
 //! Times of single nodes.
 
+use super::engine::Issued;
 use super::{Engine, Section};
-use crate::device::cuda::Gpu;
-use crate::error::Result;
+use crate::device::cuda::{Gpu, PowerMeter};
+use crate::error::{Error, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Time for which a node is repeated before it is measured under load: the card's power controller settles within
+/// it.
+const SETTLING: Duration = Duration::from_millis(250);
+
+/// Time for which it is measured then: several periods of the driver's energy counter.
+const MEASURED: Duration = Duration::from_millis(500);
+
+/// Length of one graph of repeats: short beside [`MEASURED`], long beside a launch.
+const GRAPH: Duration = Duration::from_millis(5);
+
+/// Maximum number of repeats in a graph.
+const MOST_REPEATS: usize = 2_000;
+
+/// A node repeated until the card's clock had settled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UnderLoad {
+    /// Time of the node.
+    pub time: Duration,
+    /// Power of the whole board meanwhile, in watts.
+    pub watts: f64,
+}
 
 impl Engine {
     /// Runs a section and measures every node: on the CPU by the clock, on a GPU by events inside a graph.
@@ -43,5 +66,65 @@ impl Engine {
         gpu.synchronize()?;
         let between = events.windows(2).map(|pair| pair[1].since(&pair[0]));
         between.map(|ms| Ok(Duration::from_secs_f64(f64::from(ms?.max(0.0)) / 1e3))).collect()
+    }
+
+    /// Runs a section on a GPU once for each of these nodes, and repeats the node for most of a second. Repeats
+    /// write into the tensors and the state of the section again and again, so both mean nothing afterwards.
+    ///
+    /// # Errors
+    /// As [`Engine::run`], and without a GPU or a counter of its energy.
+    pub fn time_under_load(&mut self, section: &Section, nodes: &[usize]) -> Result<Vec<UnderLoad>> {
+        let Some(gpu) = self.gpu().cloned() else {
+            return Err(Error::usage("energy is measured on a GPU, and this plan is for the CPU"));
+        };
+        let meter = gpu.power_meter().ok_or_else(|| {
+            Error::failed("the driver reports no energy of this GPU, so it cannot be measured")
+        })?;
+        let mut found = Vec::with_capacity(nodes.len());
+        for &node in nodes {
+            let issue = |engine: &mut Self, issued: &Issued<'_>| {
+                engine.issue(issued)?;
+                if issued.at == node {
+                    found.push(engine.repeat(&gpu, &meter, issued)?);
+                }
+                Ok(())
+            };
+            self.walk_and_issue(section, issue, |_| Ok(()))?;
+            gpu.synchronize()?;
+        }
+        Ok(found)
+    }
+
+    /// Repeats a node that was issued, until the card's clock has settled, and measures it then.
+    fn repeat(&mut self, gpu: &Arc<Gpu>, meter: &PowerMeter, issued: &Issued<'_>) -> Result<UnderLoad> {
+        let (start, end) = (gpu.event()?, gpu.event()?);
+        gpu.record(&start, false)?;
+        self.issue(issued)?;
+        gpu.record(&end, false)?;
+        end.wait()?;
+        let once = f64::from(end.since(&start)?.max(1e-3)) / 1e3;
+        let repeats = ((GRAPH.as_secs_f64() / once).ceil() as usize).min(MOST_REPEATS);
+        let graph = gpu.capture(|| (0..repeats).try_for_each(|_| self.issue(issued)))?;
+        // One graph runs while the next is launched; the host waits for the one before, so that what it reads
+        // meanwhile is of this moment.
+        let ends = [gpu.event()?, gpu.event()?];
+        let mut launches = 0usize;
+        let work = |count: &mut usize| -> Result<()> {
+            graph.launch()?;
+            gpu.record(&ends[*count % 2], false)?;
+            *count += 1;
+            if *count > 1 { ends[*count % 2].wait() } else { Ok(()) }
+        };
+        let settled = Instant::now() + SETTLING;
+        while Instant::now() < settled {
+            work(&mut launches)?;
+        }
+        gpu.record(&start, false)?;
+        let before = launches;
+        let watts = meter.watts_during(MEASURED, || work(&mut launches))?;
+        gpu.record(&end, false)?;
+        end.wait()?;
+        let count = ((launches - before) * repeats) as f64;
+        Ok(UnderLoad { time: Duration::from_secs_f64(f64::from(end.since(&start)?) / 1e3 / count), watts })
     }
 }

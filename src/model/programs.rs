@@ -84,6 +84,15 @@ impl Programs {
         self.sections().into_iter().try_for_each(|section| collect(collector, &section.program))
     }
 
+    /// Queues every node of the training steps on a collector: all sections but evaluation and generation.
+    ///
+    /// # Errors
+    /// When an op has no GPU implementation.
+    pub fn collect_steps(&self, collector: &Collector) -> Result<()> {
+        let micro = self.micro.iter().map(|(_, section)| section);
+        micro.chain([&self.step_end]).try_for_each(|section| collect(collector, &section.program))
+    }
+
     /// Returns the size of the arena that serves every section.
     pub fn arena_bytes(&self) -> usize {
         self.sections().iter().map(|s| s.memory.arena_bytes).max().unwrap_or(0)

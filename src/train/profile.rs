@@ -8,6 +8,7 @@ use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::cuda::limits::{self, Limits};
 use crate::error::{Error, Result};
+use crate::exec::UnderLoad;
 use crate::forecast::Planned;
 use crate::ir::{Node, Phase, Program};
 use crate::machine::Machine;
@@ -36,6 +37,16 @@ pub struct OpTime {
     pub bytes: f64,
     /// The minimum time by the GPU's measured limits, summed over its nodes; `None` on the CPU.
     pub budget: Option<Duration>,
+    /// Time and power while its first node was repeated under load; `None` if that was not asked for.
+    pub under_load: Option<UnderLoad>,
+}
+
+impl OpTime {
+    /// Returns the milliseconds of its nodes in a step under load, if all take as long as the one that was
+    /// repeated, and the power meanwhile in watts.
+    pub fn loaded_ms_and_watts(&self) -> Option<(f64, f64)> {
+        self.under_load.map(|u| (u.time.as_secs_f64() * 1e3 * self.calls as f64, u.watts))
+    }
 }
 
 /// A node of one measured step.
@@ -77,7 +88,15 @@ pub struct ProfileRequest {
     pub steps: usize,
     /// True to list nodes of one op separately by shape.
     pub by_shape: bool,
+    /// True to repeat one node of every kind under load, which takes a second each and needs a GPU.
+    pub energy: bool,
 }
+
+/// What nodes are counted together by: phase, op, and shapes or nothing.
+type Kind = (Phase, &'static str, String);
+
+/// Most updates of the optimizer while nodes are repeated under load: one for each kind of node of an update.
+const STEPS_UNDER_LOAD: usize = 32;
 
 /// Collected times of nodes that are counted together.
 #[derive(Clone, Debug, Default)]
@@ -94,8 +113,8 @@ struct Collected {
 /// # Errors
 /// As [`prepare`]; several ranks are refused, for their waits would be measured as work.
 pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> Result<Profile> {
-    // The schedule has a row per step, so it must cover all steps measured.
-    let needed = request.warmup.saturating_add(2 * request.steps + STEPS_AHEAD + 1);
+    // The schedule has a row per step, so it must cover all steps measured, and those under load.
+    let needed = request.warmup.saturating_add(2 * request.steps + STEPS_AHEAD + 1 + STEPS_UNDER_LOAD);
     let steps = recipe.values().training.steps.max(needed);
     let recipe = recipe.with_overrides(&[format!("training.steps={steps}")], machine)?;
     let (Planned { plan, programs, .. }, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
@@ -113,14 +132,17 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     for _ in 0..request.warmup {
         rank.time_step(|_, _, _| {})?;
     }
-    let mut ops: BTreeMap<(Phase, &'static str, String), Collected> = BTreeMap::new();
+    let kind = |program: &Program, node: &Node| -> Kind {
+        let shapes = if request.by_shape { shapes(program, node) } else { String::new() };
+        (node.phase, node.op.name(), shapes)
+    };
+    let mut ops: BTreeMap<Kind, Collected> = BTreeMap::new();
     let mut spans = Vec::new();
     for step in 0..request.steps {
         spans.clear();
         let mut start = Duration::ZERO;
         rank.time_step(|program, node, time| {
-            let shapes = if request.by_shape { shapes(program, node) } else { String::new() };
-            let op = ops.entry((node.phase, node.op.name(), shapes)).or_default();
+            let op = ops.entry(kind(program, node)).or_default();
             op.steps.resize(step + 1, Duration::ZERO);
             op.steps[step] += time;
             if step == 0 {
@@ -137,14 +159,18 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
         })?;
     }
     let step = whole_steps(&mut rank, request.steps)?;
+    // Last, for it leaves parameters that mean nothing.
+    let mut energies = if request.energy { rank.time_under_load(kind)? } else { BTreeMap::new() };
     let mut ops: Vec<OpTime> = ops
         .into_iter()
-        .map(|((phase, op, shapes), c)| {
+        .map(|(kind, c)| {
+            let under_load = energies.remove(&kind);
+            let (phase, op, shapes) = kind;
             let time = median(c.steps.iter().map(Duration::as_secs_f64));
             let time = Duration::from_secs_f64(time.unwrap_or_default());
             let budget = limits.map(|_| Duration::from_secs_f64(c.budget));
             let (product_flops, bytes) = (c.product_flops, c.bytes);
-            OpTime { op, phase, shapes, calls: c.calls, time, product_flops, bytes, budget }
+            OpTime { op, phase, shapes, calls: c.calls, time, product_flops, bytes, budget, under_load }
         })
         .collect();
     ops.sort_by_key(|t| std::cmp::Reverse(t.time));

@@ -1,6 +1,7 @@
 //! One rank of a run: its engine, its part of the data, a step.
 
 mod share;
+mod timed;
 
 use super::agreement::{StepRequest, StepVote, agree};
 use super::bad_location::BadLocation;
@@ -15,8 +16,7 @@ use crate::device::Device;
 use crate::device::communicator::{Communicator, RankPhase};
 use crate::device::cuda::MemoryCause;
 use crate::error::{Error, Result};
-use crate::exec::{CommunicationTime, Engine, NonFiniteTensor, Section, Snapshot};
-use crate::ir::{Node, Program};
+use crate::exec::{CommunicationTime, Engine, NonFiniteTensor, Snapshot};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
 use crate::ranks::{TimedCommunicator, fault};
@@ -304,39 +304,6 @@ impl Rank {
         self.finish_step(StepRequest::default())
     }
 
-    /// Trains one step and passes every node of it, with its time, to `see`.
-    ///
-    /// # Errors
-    /// As [`Rank::train_step`].
-    pub fn time_step(&mut self, mut see: impl FnMut(&Program, &Node, Duration)) -> Result<()> {
-        let programs = Arc::clone(&self.programs);
-        let micro_steps = self.plan.batch.micro_steps;
-        for micro in 0..micro_steps {
-            let batch = self.next_batch()?;
-            self.upload(&batch)?;
-            time_nodes(&mut self.engine, programs.micro_step(micro, micro_steps), &mut see)?;
-        }
-        time_nodes(&mut self.engine, &programs.step_end, &mut see)?;
-        self.done += 1;
-        Ok(())
-    }
-
-    /// Evaluates the batch that was uploaded last, generates a token where the plan has samples, and passes
-    /// every node, with its time, to `see`.
-    ///
-    /// # Errors
-    /// When the engine fails.
-    pub(super) fn time_forward_programs(
-        &mut self,
-        mut see: impl FnMut(&Program, &Node, Duration),
-    ) -> Result<()> {
-        let programs = Arc::clone(&self.programs);
-        for section in [Some(&programs.evaluate), programs.generate.as_ref()].into_iter().flatten() {
-            time_nodes(&mut self.engine, section, &mut see)?;
-        }
-        Ok(())
-    }
-
     fn next_batch(&mut self) -> Result<Batch> {
         if self.loader.is_none() {
             self.loader = Some(Loader::new(Arc::clone(&self.dataset), self.spec())?);
@@ -509,15 +476,4 @@ impl Rank {
         broadcast_state(&mut self.engine, &*self.comm)?;
         self.go_to(step)
     }
-}
-
-/// Runs a section and passes every node of it, with its time, to `see`.
-fn time_nodes(
-    engine: &mut Engine,
-    section: &Section,
-    see: &mut impl FnMut(&Program, &Node, Duration),
-) -> Result<()> {
-    let times = engine.time(section)?;
-    section.program.nodes.iter().zip(times).for_each(|(node, time)| see(&section.program, node, time));
-    Ok(())
 }

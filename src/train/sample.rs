@@ -97,7 +97,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     let (state, section) = generator(&plan)?;
     let execution = &plan.execution;
     let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
-    prepare(&device, [&section])?;
+    prepare(&device, [&section], &|_| {})?;
     let mut engine = Engine::new(
         device,
         &state,

@@ -28,18 +28,21 @@ pub struct Algorithm {
     pub workspace: usize,
     /// Time of the product when the algorithm was chosen, in microseconds.
     pub microseconds: f32,
+    /// True if it was chosen by `xrun ops tune`, at the clock that the card sustains.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub under_load: bool,
 }
 
 impl Algorithm {
     /// Returns an algorithm from the library's description.
     pub fn new(words: &[u64; 8], workspace: usize, microseconds: f32) -> Self {
         let code = words.iter().map(|w| format!("{w:016x}")).collect();
-        Self { code, workspace, microseconds }
+        Self { code, workspace, microseconds, under_load: false }
     }
 
     /// Returns the algorithm of our own kernel.
     pub fn plain() -> Self {
-        Self { code: PLAIN.to_string(), workspace: 0, microseconds: 0.0 }
+        Self { code: PLAIN.to_string(), workspace: 0, microseconds: 0.0, under_load: false }
     }
 
     /// Returns true for our own kernel.

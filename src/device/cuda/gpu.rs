@@ -1,6 +1,6 @@
 //! One GPU: its context, its stream, its kernels, products and memory.
 
-use super::algorithms::Algorithms;
+use super::algorithms::{Algorithm, Algorithms};
 use super::collectives::Collectives;
 use super::compiler::Compiler;
 use super::context::{Context, check_present, device_properties};
@@ -9,7 +9,7 @@ use super::driver::{self, Event, Pinned};
 use super::kernels::Kernels;
 use super::libraries::Nvidia;
 use super::memory::{Allocator, DeviceBuffer, Ledger, memory_info};
-use super::monitor::{InitialState, MemoryCause, MemorySample, UntrackedMemory, UntrackedMeter};
+use super::monitor::{InitialState, MemoryCause, MemorySample, PowerMeter, UntrackedMemory, UntrackedMeter};
 use super::products::Products;
 use super::selection::Bench;
 use super::stream::Stream;
@@ -177,14 +177,38 @@ impl Gpu {
         &self.initial
     }
 
-    /// Compiles and loads the kernels, and chooses the algorithms of the products, that programs need.
+    /// Compiles and loads the kernels, and chooses the algorithms of the products, that programs need. Calls
+    /// `timing` with the number of products that are about to be timed, if there are any.
     ///
     /// # Errors
     /// When a kernel does not compile, or no algorithm serves a product.
-    pub fn prepare(&self, requests: &Requests) -> Result<()> {
+    pub fn prepare(&self, requests: &Requests, timing: &dyn Fn(usize)) -> Result<()> {
         self.kernels.prepare(&requests.kernels)?;
-        let bench = Bench { stream: &self.stream, kernels: &self.kernels, allocator: &self.allocator };
-        self.products.prepare(bench, &requests.products)
+        self.products.prepare(self.bench(), &requests.products, timing)
+    }
+
+    /// Returns a meter of its power; `None` if it has no counter of its energy.
+    pub fn power_meter(&self) -> Option<PowerMeter> {
+        self.initial.power_meter()
+    }
+
+    /// Chooses the algorithms of products at the clock that the card sustains: seconds for each. Calls `chosen`
+    /// with a product's key in the table, its algorithm, and the one it had before.
+    ///
+    /// # Errors
+    /// When a kernel does not compile, the driver reports an error, or the table cannot be written.
+    pub fn tune(
+        &self,
+        requests: &Requests,
+        chosen: impl FnMut(&str, &Algorithm, Option<&Algorithm>) -> Result<()>,
+    ) -> Result<()> {
+        self.make_current()?;
+        self.kernels.prepare(&requests.kernels)?;
+        self.products.tune(self.bench(), &requests.products, chosen)
+    }
+
+    fn bench(&self) -> Bench<'_> {
+        Bench { stream: &self.stream, kernels: &self.kernels, allocator: &self.allocator }
     }
 
     /// Returns the algorithms in use, to be kept with a run.

@@ -45,7 +45,7 @@ pub fn measure(gpu: &Gpu, format: DType, precision: ProductPrecision) -> Result<
         accumulate: false,
         precision,
     };
-    gpu.prepare(&Requests { products: BTreeSet::from([product.shape()]), ..Requests::default() })?;
+    gpu.prepare(&Requests { products: BTreeSet::from([product.shape()]), ..Requests::default() }, &|_| {})?;
     super::selection::randomize(gpu.stream(), &memory, format)?;
     let copied = seconds(gpu, || gpu.copy(second, first, COPIED))?;
     let multiplied = seconds(gpu, || gpu.product(&product))?;

@@ -5,16 +5,17 @@ use super::cache::cache_folder;
 use super::cublaslt::{Cublaslt, Layout, check, library_version};
 use super::kernels::Kernels;
 use super::memory::DeviceBuffer;
-use super::selection::{Bench, Matrices, fastest};
+use super::selection::{Bench, Matrices, Timing, fastest};
 use super::stream::Stream;
 use crate::device::gpu::{Product, ProductShape, Properties, fallback_kernel};
 use crate::device::lock::lock;
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::liveness::report_progress;
 use cudarc::cublaslt::sys::cublasLtMatmulAlgo_t;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// The library, the prepared products and the table of algorithms.
 #[derive(Debug)]
@@ -31,6 +32,22 @@ struct Inner {
     /// Algorithms in use.
     used: Algorithms,
 }
+
+impl Inner {
+    fn insert(&mut self, shape: ProductShape, layout: Layout, algorithm: Algorithm) {
+        let ready = match algorithm.words() {
+            Some(words) => Ready::Library(layout, cublasLtMatmulAlgo_t { data: words }),
+            None => Ready::Plain,
+        };
+        self.known.products.insert(key(&shape), algorithm.clone());
+        self.used.products.insert(key(&shape), algorithm);
+        self.ready.insert(shape, ready);
+    }
+}
+
+/// Maximum time for which the products of a program are timed before it runs. The library's first proposals
+/// serve those that are left then.
+pub const TIMING: Duration = Duration::from_secs(10);
 
 /// A product with everything but its addresses decided.
 #[derive(Clone, Copy, Debug)]
@@ -55,10 +72,17 @@ impl Products {
         if let Some(kept) = products.file().and_then(|path| Algorithms::read(&path).ok()) {
             products.merge(&kept);
         }
-        if let Some(committed) = Algorithms::committed(&properties.name, cublaslt) {
+        if let Some(mut committed) = Algorithms::committed(&properties.name, cublaslt) {
+            // What a user has tuned on this machine comes first.
+            committed.products.retain(|key, _| !products.is_tuned(key));
             products.merge(&committed);
         }
         Ok(products)
+    }
+
+    /// Returns true if the known algorithm of a product was chosen by [`Products::tune`].
+    fn is_tuned(&self, key: &str) -> bool {
+        lock(&self.inner).known.products.get(key).is_some_and(|algorithm| algorithm.under_load)
     }
 
     /// Merges a table into the known algorithms; its entries replace known ones. Returns false, and changes
@@ -84,60 +108,70 @@ impl Products {
     }
 
     /// Chooses the algorithms of products. Those that are not in the table are timed and added to it, also on
-    /// disk.
+    /// disk, for [`TIMING`] at most; `timing` is called with their number first.
     ///
     /// # Errors
     /// When the driver reports an error.
-    pub(super) fn prepare(&self, bench: Bench<'_>, shapes: &BTreeSet<ProductShape>) -> Result<()> {
-        let missing: Vec<ProductShape> = {
-            let inner = lock(&self.inner);
-            shapes.iter().filter(|shape| !inner.ready.contains_key(shape)).copied().collect()
-        };
-        let mut matrices = None;
-        let mut timed = false;
-        for shape in missing {
-            timed |= self.choose(bench, &shape, &mut matrices)?;
+    pub(super) fn prepare(
+        &self,
+        bench: Bench<'_>,
+        shapes: &BTreeSet<ProductShape>,
+        timing: &dyn Fn(usize),
+    ) -> Result<()> {
+        let mut unknown = Vec::new();
+        {
+            let mut inner = lock(&self.inner);
+            for shape in shapes {
+                if inner.ready.contains_key(shape) {
+                    continue;
+                }
+                match inner.known.products.get(&key(shape)).cloned() {
+                    Some(algorithm) => inner.insert(*shape, Layout::new(shape)?, algorithm),
+                    None => unknown.push(*shape),
+                }
+            }
+        }
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        timing(unknown.len());
+        let deadline = Instant::now() + TIMING;
+        let mut matrices = Matrices::new(bench)?;
+        for shape in unknown {
+            let layout = Layout::new(&shape)?;
+            let how = if Instant::now() < deadline { Timing::Quick } else { Timing::None };
+            let algorithm = fastest(&self.library, &layout, &shape, &mut matrices, how)?;
+            lock(&self.inner).insert(shape, layout, algorithm);
             report_progress();
         }
-        if let Some(path) = self.file().filter(|_| timed) {
+        if let Some(path) = self.file() {
             // A table that cannot be kept costs time at the next start, not this run.
             let _ = self.save(&path);
         }
         Ok(())
     }
 
-    /// Chooses the algorithm of a product. Returns true if it was timed.
-    fn choose<'a>(
+    /// Chooses the algorithms of products at the clock that the card sustains, whether they are in the table or
+    /// not, and keeps them on disk. Calls `chosen` with the key of each product, its algorithm, and the one before.
+    ///
+    /// # Errors
+    /// When the driver reports an error, or the table cannot be written.
+    pub(super) fn tune(
         &self,
-        bench: Bench<'a>,
-        shape: &ProductShape,
-        matrices: &mut Option<Matrices<'a>>,
-    ) -> Result<bool> {
-        let known = lock(&self.inner).known.products.get(&key(shape)).cloned();
-        let layout = Layout::new(shape)?;
-        let (algorithm, timed) = match known {
-            Some(algorithm) => (algorithm, false),
-            None => {
-                let matrices = match matrices {
-                    Some(matrices) => matrices,
-                    None => matrices.insert(Matrices::new(bench)?),
-                };
-                (fastest(&self.library, &layout, shape, matrices)?, true)
-            }
-        };
-        let ready = match algorithm.words() {
-            Some(words) => Ready::Library(layout, cublasLtMatmulAlgo_t { data: words }),
-            None => Ready::Plain,
-        };
-        self.insert(*shape, algorithm, ready);
-        Ok(timed)
-    }
-
-    fn insert(&self, shape: ProductShape, algorithm: Algorithm, ready: Ready) {
-        let mut inner = lock(&self.inner);
-        inner.known.products.insert(key(&shape), algorithm.clone());
-        inner.used.products.insert(key(&shape), algorithm);
-        inner.ready.insert(shape, ready);
+        bench: Bench<'_>,
+        shapes: &BTreeSet<ProductShape>,
+        mut chosen: impl FnMut(&str, &Algorithm, Option<&Algorithm>) -> Result<()>,
+    ) -> Result<()> {
+        let mut matrices = Matrices::new(bench)?;
+        for shape in shapes {
+            let layout = Layout::new(shape)?;
+            let before = lock(&self.inner).known.products.get(&key(shape)).cloned();
+            let algorithm = fastest(&self.library, &layout, shape, &mut matrices, Timing::UnderLoad)?;
+            chosen(&key(shape), &algorithm, before.as_ref())?;
+            lock(&self.inner).insert(*shape, layout, algorithm);
+        }
+        let Some(path) = self.file() else { return Ok(()) };
+        self.save(&path).at("write", &path)
     }
 
     /// Puts a prepared product into a stream.

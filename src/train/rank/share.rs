@@ -3,10 +3,12 @@
 use crate::device::Device;
 use crate::device::communicator::Communicator;
 use crate::device::cuda::nccl::UniqueId;
+use crate::device::cuda::products::TIMING;
 use crate::device::cuda::{Algorithms, Gpu};
 use crate::error::{Error, Result};
 use crate::exec::prepare;
 use crate::model::Programs;
+use crate::results::progress::eprint_line;
 use std::sync::Arc;
 
 /// Name of the collective that sends rank 0's table.
@@ -20,10 +22,10 @@ const TABLE: &str = "the algorithms of matrix products";
 /// When a kernel does not compile, or ranks are on different GPUs or libraries.
 pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Communicator) -> Result<()> {
     let Some(gpu) = device.gpu().filter(|_| comm.world_size() > 1) else {
-        return prepare(device, programs.sections());
+        return prepare(device, programs.sections(), &say_timing);
     };
     if comm.rank() == 0 {
-        prepare(device, programs.sections())?;
+        prepare(device, programs.sections(), &say_timing)?;
         return comm.broadcast(TABLE, gpu.algorithms().to_json().into_bytes()).map(|_| ());
     }
     let text = String::from_utf8_lossy(&comm.broadcast(TABLE, Vec::new())?).into_owned();
@@ -38,7 +40,15 @@ pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Com
             table.cublaslt
         )));
     }
-    prepare(device, programs.sections())
+    prepare(device, programs.sections(), &say_timing)
+}
+
+/// Says what takes time before the first step on a machine that has not seen these products.
+pub(in crate::train) fn say_timing(products: usize) {
+    eprint_line(&format!(
+        "timing {products} matrix products that this machine has not seen: {} s at most, once",
+        TIMING.as_secs()
+    ));
 }
 
 /// Connects the GPUs of all ranks by NCCL. An abort of the run ends the collectives that they wait in.

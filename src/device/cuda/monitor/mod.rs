@@ -2,9 +2,11 @@
 
 mod memory;
 pub mod nvml;
+mod power;
 pub mod versions;
 mod watch;
 
 pub use memory::{MemoryCause, UntrackedMemory};
 pub(super) use memory::{MemorySample, UntrackedMeter};
+pub use power::PowerMeter;
 pub use watch::{InitialState, IntervalMeans, Watch, WatchSummary, foreign};

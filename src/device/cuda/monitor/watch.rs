@@ -1,6 +1,7 @@
 //! Watches a GPU during a run: a thread samples load, clocks, power, temperature and other processes.
 
 use super::super::driver;
+use super::PowerMeter;
 use super::nvml::{self, CLOCKS_SET, DISPLAY, POWER_CAP, Reading};
 use crate::device::lock::lock;
 use cudarc::driver::sys::CUdevice;
@@ -40,6 +41,11 @@ impl InitialState {
         let processes = pids(&found);
         let memory_used = Reading::from_device(&found).memory_used;
         Self { device: Some(Arc::new(found)), processes, memory_used }
+    }
+
+    /// Returns a meter of the GPU's power; `None` if it has no counter of its energy.
+    pub(in super::super) fn power_meter(&self) -> Option<PowerMeter> {
+        PowerMeter::new(Arc::clone(self.device.as_ref()?))
     }
 
     /// Returns the bytes taken on the card since. Right after the context was created, this is what it takes.

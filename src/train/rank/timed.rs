@@ -1,0 +1,84 @@
+//! Steps of a rank whose nodes are measured one by one.
+
+use super::Rank;
+use crate::error::Result;
+use crate::exec::{Engine, Section, UnderLoad};
+use crate::ir::{Node, Program};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Rank {
+    /// Trains one step and passes every node of it, with its time, to `see`.
+    ///
+    /// # Errors
+    /// As [`Rank::train_step`].
+    pub fn time_step(&mut self, mut see: impl FnMut(&Program, &Node, Duration)) -> Result<()> {
+        let programs = Arc::clone(&self.programs);
+        let micro_steps = self.plan.batch.micro_steps;
+        for micro in 0..micro_steps {
+            let batch = self.next_batch()?;
+            self.upload(&batch)?;
+            time_nodes(&mut self.engine, programs.micro_step(micro, micro_steps), &mut see)?;
+        }
+        time_nodes(&mut self.engine, &programs.step_end, &mut see)?;
+        self.done += 1;
+        Ok(())
+    }
+
+    /// Runs the programs of a step on a GPU, and repeats the first node of each kind under load. The state means
+    /// nothing afterwards.
+    ///
+    /// # Errors
+    /// As [`Engine::time_under_load`].
+    pub(in crate::train) fn time_under_load<K: Ord>(
+        &mut self,
+        kind: impl Fn(&Program, &Node) -> K,
+    ) -> Result<BTreeMap<K, UnderLoad>> {
+        let programs = Arc::clone(&self.programs);
+        let batch = self.next_batch()?;
+        self.upload(&batch)?;
+        let mut found = BTreeMap::new();
+        for section in [programs.micro_step(0, self.plan.batch.micro_steps), &programs.step_end] {
+            let program = &section.program;
+            let mut firsts = BTreeMap::new();
+            for (at, node) in program.nodes.iter().enumerate() {
+                firsts.entry(kind(program, node)).or_insert(at);
+            }
+            // In the order of the program: repeats of a node change what only later nodes read. The last one
+            // advances the step, by which the optimizer looks up its rate.
+            let mut nodes: Vec<(usize, K)> = firsts.into_iter().map(|(kind, at)| (at, kind)).collect();
+            nodes.sort_by_key(|(at, _)| *at);
+            let (nodes, kinds): (Vec<usize>, Vec<K>) = nodes.into_iter().unzip();
+            found.extend(kinds.into_iter().zip(self.engine.time_under_load(section, &nodes)?));
+        }
+        Ok(found)
+    }
+
+    /// Evaluates the batch that was uploaded last, generates a token where the plan has samples, and passes
+    /// every node, with its time, to `see`.
+    ///
+    /// # Errors
+    /// When the engine fails.
+    pub(in crate::train) fn time_forward_programs(
+        &mut self,
+        mut see: impl FnMut(&Program, &Node, Duration),
+    ) -> Result<()> {
+        let programs = Arc::clone(&self.programs);
+        for section in [Some(&programs.evaluate), programs.generate.as_ref()].into_iter().flatten() {
+            time_nodes(&mut self.engine, section, &mut see)?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs a section and passes every node of it, with its time, to `see`.
+fn time_nodes(
+    engine: &mut Engine,
+    section: &Section,
+    see: &mut impl FnMut(&Program, &Node, Duration),
+) -> Result<()> {
+    let times = engine.time(section)?;
+    section.program.nodes.iter().zip(times).for_each(|(node, time)| see(&section.program, node, time));
+    Ok(())
+}
