@@ -7,8 +7,10 @@
 //! and memory is poisoned throughout.
 
 mod errors;
+mod long;
 
 pub use errors::worst;
+pub use long::{LongCase, check_long_attention};
 
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;

@@ -2,7 +2,8 @@
 
 use super::terminal::print;
 use super::{compile, profile, tune};
-use crate::check::{Target, check_ops};
+use crate::check::{Finding, LongCase, Target, check_long_attention, check_ops};
+use crate::device::DType;
 use crate::device::cuda::Gpu;
 use crate::error::{Error, Result};
 
@@ -23,6 +24,9 @@ enum Command {
         /// Device that cases run on.
         #[arg(long, value_enum, default_value_t = Where::Cpu)]
         device: Where,
+        /// Check attention of 4,097 to 32,768 tokens instead, by sampled rows: minutes on a GPU.
+        #[arg(long, conflicts_with = "op")]
+        long: bool,
         /// Print every case, not only those that fail.
         #[arg(long, short)]
         verbose: bool,
@@ -49,8 +53,8 @@ enum Where {
 /// # Errors
 /// Exit 1 when a case does not hold.
 pub fn run(args: &Args) -> Result<()> {
-    let (op, device, verbose) = match &args.command {
-        Command::Check { op, device, verbose } => (op, device, verbose),
+    let (op, device, long, verbose) = match &args.command {
+        Command::Check { op, device, long, verbose } => (op, device, *long, verbose),
         Command::Bench(args) => return profile::bench(args),
         Command::Tune(args) => return tune::run(args),
         Command::Compile(args) => return compile::run(args),
@@ -61,12 +65,17 @@ pub fn run(args: &Args) -> Result<()> {
         Where::Cpu => Target::Cpu,
         Where::Cuda => Target::Gpu(Gpu::open(0)?),
     };
-    check_ops(part, &target, |finding| {
+    let see = |finding: &Finding| {
         let holds = finding.holds();
         held += usize::from(holds);
         failed += usize::from(!holds);
         if *verbose || !holds { print(&format!("{finding}\n")) } else { Ok(()) }
-    })?;
+    };
+    if long {
+        check_long_attention(&LongCase::all(), DType::Bf16, &target, see)?;
+    } else {
+        check_ops(part, &target, see)?;
+    }
     print(&format!("{held} checks hold, {failed} fail\n"))?;
     match (held, failed) {
         (0, 0) => Err(Error::usage(format!("no op is named like {part}"))),

@@ -165,7 +165,7 @@ impl StateMemory {
 }
 
 /// Widens stored elements to f64.
-pub(super) fn widened_bytes(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+pub(crate) fn widened_bytes(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     match dtype {
         DType::U32 => bytemuck::pod_collect_to_vec::<u8, u32>(bytes).iter().map(|&v| f64::from(v)).collect(),
         DType::F64 => bytemuck::pod_collect_to_vec(bytes),

@@ -15,6 +15,7 @@ pub use bad::{NonFiniteOutput, NonFiniteTensor};
 pub use communication::CommunicationTime;
 pub use engine::Engine;
 pub use memory::StateMemory;
+pub(crate) use memory::widened_bytes;
 pub use placement::{Arena, BlockAllocator, Caching, FreeLists, Naive, size_class};
 pub use section::{Section, collect, collect_node, prepare};
 pub use timing::UnderLoad;
