@@ -51,11 +51,11 @@ fn head<E: Elem>(
     let queries = QUERIES.min(seq_len);
     let keys = KEYS.min(seq_len).next_multiple_of(LANES);
     let (of_keys, of_values) = (packed_len(dim, seq_len), packed_len(seq_len, dim));
-    let mut scratch = Scratch::take(queries * (keys + (1 + wide) * dim + 2) + of_keys + of_values + keys);
+    let mut scratch = Scratch::take(queries * (keys + (1 + wide) * dim + 3) + of_keys + of_values + keys);
     let mut rest = scratch.all();
     let scores = cut(&mut rest, queries * keys);
     let sums = cut(&mut rest, queries * dim);
-    let (max, norm) = (cut(&mut rest, queries), cut(&mut rest, queries));
+    let (max, norm, lse_of_row) = (cut(&mut rest, queries), cut(&mut rest, queries), cut(&mut rest, queries));
     let factors = cut(&mut rest, keys);
     let q_wide = cut(&mut rest, wide * queries * dim);
     let (k_packed, v_packed) = (cut(&mut rest, of_keys), cut(&mut rest, of_values));
@@ -87,10 +87,16 @@ fn head<E: Elem>(
                 let live = hide_outside(row, &seen);
                 let row = &mut row[..live];
                 let larger = max[r].larger(lanes::max(row) * score_scale);
-                let correction = (max[r] - larger).exp();
+                let sum = exponentials(row, score_scale, larger);
+                // In the first block that a query sees there is nothing to correct.
+                if max[r] == E::Acc::NEG_INFINITY {
+                    norm[r] = sum;
+                } else {
+                    let correction = (max[r] - larger).exp();
+                    norm[r] = norm[r] * correction + sum;
+                    scale(&mut sums[r * dim..(r + 1) * dim], correction);
+                }
                 max[r] = larger;
-                norm[r] = norm[r] * correction + exponentials(row, score_scale, larger);
-                scale(&mut sums[r * dim..(r + 1) * dim], correction);
                 if let Some(c) = &extras.dropout {
                     let place = (h * seq_len + q0 + r) as u32;
                     c.drops.factors(c.step, c.sequences[b], place, block.start, &mut factors[..live]);
@@ -101,6 +107,9 @@ fn head<E: Elem>(
             let to = Matrix::rows(ViewMut::from_slice(sums), dim);
             v.multiply(count, p, block.clone(), 0..dim, to, true);
         }
+        for (to, (max, norm)) in lse_of_row.iter_mut().zip(max.iter().zip(&*norm)) {
+            *to = *max + norm.ln();
+        }
         for r in 0..count {
             let row = b * seq_len + q0 + r;
             let sum = &mut sums[r * dim..(r + 1) * dim];
@@ -108,7 +117,7 @@ fn head<E: Elem>(
             let inverse = if max[r] == E::Acc::NEG_INFINITY { E::Acc::ZERO } else { E::Acc::ONE / norm[r] };
             scale(sum, inverse);
             o.store(row * heads.query * dim + h * dim, sum);
-            lse.slice(row * heads.query + h, 1)[0] = max[r] + norm[r].ln();
+            lse.slice(row * heads.query + h, 1)[0] = lse_of_row[r];
         }
     }
 }
