@@ -8,6 +8,8 @@
     python3 scripts/gpu --xrun ./xrun --out found --limit peer=900              # seconds that a section may take
 
     check      every case of every op on the GPU
+    long       attention of 4,097 to 32,768 tokens, and beyond 2³¹ elements: sampled rows against f64
+    attention  attention alone beside cuDNN and FlashAttention-2 (scripts/attention_peers.py), and PyTorch's errors
     bits       what must not change a bit does not: recompute, placement, poison, graphs, caches, kill -9 and resume
     ops        every op of a recipe beside the card's own limits
     bench      tokens per second in the steady state
@@ -52,6 +54,8 @@ from sizes import SIZES
 # Seconds that a section may take.
 LIMITS = {
     "check": 300,
+    "long": 400,
+    "attention": 240,
     "bits": 240,
     "ops": 120,
     "bench": 400,
@@ -72,6 +76,8 @@ LIMITS = {
 }
 SECTIONS: dict[str, Callable[[Bench], None]] = {
     "check": exact.check,
+    "long": exact.long_sequences,
+    "attention": speed.attention,
     "bits": exact.bits,
     "ops": speed.ops,
     "bench": speed.bench_all,

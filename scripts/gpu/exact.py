@@ -43,6 +43,13 @@ def check(bench: Bench) -> None:
     bench.note("cases of all ops", output.strip().splitlines()[-1], True)
 
 
+def long_sequences(bench: Bench) -> None:
+    """Attention of long sequences, by sampled rows; the log has every error."""
+    if bench.device == "cuda":
+        output = bench.call([bench.xrun, "ops", "check", "--long", "--device", "cuda", "--verbose"])
+        bench.note("attention of long sequences", output.strip().splitlines()[-1], True)
+
+
 # What recipes that learn go on with.
 PROMPT = "Once upon a time"
 NOT_OURS = ("cutlass", "cublas", "nvjet", "gemm", "splitK")

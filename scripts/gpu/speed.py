@@ -27,6 +27,16 @@ def profile(bench: Bench, name: str) -> None:
     bench.note(name, f"ops-{name}.txt")
 
 
+def attention(bench: Bench) -> None:
+    """Attention alone beside other libraries, and their errors, into files."""
+    if bench.device != "cuda":
+        return
+    for name, options in {"attention": [], "attention-errors": ["--errors"]}.items():
+        command = [sys.executable, "-B", str(SCRIPTS / "attention_peers.py"), "--xrun", bench.xrun, *options]
+        (bench.out / f"{name}.md").write_text(bench.call(command))
+        bench.note(name, f"{name}.md")
+
+
 def synthetic(size: Size) -> list[str]:
     """Keys for a training whose speed alone matters."""
     keys = ["data.corpus=random", "data.tokenizer=gpt2", "data.train_tokens=4000000", "data.validation_tokens=32768"]

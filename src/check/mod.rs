@@ -6,9 +6,11 @@
 //! Inputs are copied into transient tensors that die at the op, so that planned in-place reuse is exercised,
 //! and memory is poisoned throughout.
 
+mod attention_time;
 mod errors;
 mod long;
 
+pub use attention_time::{AttentionShape, AttentionTime, time_attention};
 pub use errors::worst;
 pub use long::{LongCase, check_long_attention};
 

@@ -2,10 +2,13 @@
 
 use super::terminal::print;
 use super::{compile, profile, tune};
-use crate::check::{Finding, LongCase, Target, check_long_attention, check_ops};
+use crate::check::{
+    AttentionShape, Finding, LongCase, Target, check_long_attention, check_ops, time_attention,
+};
 use crate::device::DType;
 use crate::device::cuda::Gpu;
 use crate::error::{Error, Result};
+use std::time::Duration;
 
 /// Arguments of `xrun ops`.
 #[derive(clap::Args, Debug)]
@@ -33,6 +36,15 @@ enum Command {
     },
     /// Time every op of a recipe at its shapes, beside what the card's own limits allow.
     Bench(profile::BenchArgs),
+    /// Time attention alone on a GPU, in bf16, over causal sequences.
+    Attention {
+        /// Shapes, as batch,tokens,heads,kv_heads,head_dim.
+        #[arg(value_name = "SHAPE", required = true)]
+        shapes: Vec<AttentionShape>,
+        /// With the norm and rotation of queries and keys.
+        #[arg(long)]
+        norm: bool,
+    },
     /// Choose the algorithms of a recipe's matrix products at the clock that the GPU sustains.
     Tune(tune::Args),
     /// Compile every kernel for all architectures, with or without a GPU.
@@ -56,6 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (op, device, long, verbose) = match &args.command {
         Command::Check { op, device, long, verbose } => (op, device, *long, verbose),
         Command::Bench(args) => return profile::bench(args),
+        Command::Attention { shapes, norm } => return attention(shapes, *norm),
         Command::Tune(args) => return tune::run(args),
         Command::Compile(args) => return compile::run(args),
     };
@@ -82,4 +95,20 @@ pub fn run(args: &Args) -> Result<()> {
         (_, 0) => Ok(()),
         _ => Err(Error::failed(format!("{failed} checks of ops fail on this machine"))),
     }
+}
+
+/// Prints a line for each shape: its times in microseconds.
+fn attention(shapes: &[AttentionShape], norm: bool) -> Result<()> {
+    let gpu = Gpu::open(0)?;
+    gpu.make_current()?;
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    for &shape in shapes {
+        let found = time_attention(&gpu, shape, norm)?;
+        print(&format!(
+            "{shape:<24} forward {:>9.1} µs  backward {:>9.1} µs\n",
+            micros(found.forward),
+            micros(found.backward)
+        ))?;
+    }
+    Ok(())
 }

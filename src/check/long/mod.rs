@@ -1,106 +1,26 @@
 //! Attention of sequences too long for the reference of every element: sampled rows of one head against f64.
 //!
-//! All sequences of a batch are alike, and must have the same bits; the last one, whose elements may lie beyond
-//! 2³¹, is compared. Of its last key and value head, and the query heads that share it, sampled rows of the
-//! output and of the gradients are compared with the definition in f64.
+//! All sequences of a batch are alike, and must have the same bits; the last one, whose elements may lie
+//! beyond 2³¹, is compared. Of its last key and value head, and the query heads that share it, sampled rows
+//! of the output and of the gradients are compared with the definition in f64.
+
+mod case;
+mod definition;
+
+pub use case::LongCase;
 
 use super::errors::{forward_bound, gradient_bound, relative_l2};
-use super::{Finding, Target, random};
+use super::{Finding, Target};
 use crate::device::DType;
 use crate::device::communicator::SingleRank;
 use crate::error::Result;
 use crate::exec::{Engine, Section, prepare};
 use crate::ir::{Builder, Destination, Mode, Op, Precision, Program, Spec, State, StateBuilder, Upstream};
-use crate::ops::attention::{Attention, FlashAttention, Heads, Mask};
+use crate::ops::attention::{Attention, FlashAttention, Mask};
 use crate::passes::differentiate;
 use crate::policy::Placement;
-use rayon::prelude::*;
-use std::ops::Range;
+use definition::Sequence;
 use std::sync::Arc;
-
-/// Rows that are compared, besides the first and the last.
-const SAMPLES: usize = 64;
-
-/// Lengths of the documents of a sequence, in turn.
-const DOCUMENTS: [usize; 5] = [700, 3000, 1, 129, 5000];
-
-/// Every so many rows, one sees no key.
-const BLIND: usize = 1013;
-
-/// An attention over long sequences.
-#[derive(Clone, Copy, Debug)]
-pub struct LongCase {
-    batch: usize,
-    attention: Attention,
-}
-
-impl LongCase {
-    /// A batch of causal sequences of a length, with (query heads, key heads, width of a head).
-    pub fn causal(batch: usize, seq_len: usize, (query, kv, dim): (usize, usize, usize)) -> Self {
-        let heads = Heads { query, kv, dim };
-        Self { batch, attention: Attention { heads, seq_len, mask: Mask::Causal, dropout: None } }
-    }
-
-    /// The same with sequences of several documents, and rows that see no key.
-    #[must_use]
-    pub fn documents(mut self) -> Self {
-        self.attention.mask = Mask::Spans;
-        self
-    }
-
-    /// The cases of GPUs: every width and group around whole tiles, then long sequences, then one whose elements
-    /// are more than 2³¹.
-    pub fn all() -> Vec<Self> {
-        let mut all = Vec::new();
-        for dim in [32, 64, 96, 128] {
-            all.extend([1, 2, 4, 8].map(|group| Self::causal(1, 4097, (group, 1, dim))));
-            all.push(Self::causal(1, 4097, (2, 1, dim)).documents());
-            all.push(Self::causal(2, 16_384, (2, 1, dim)));
-            all.push(Self::causal(1, 16_384, (2, 1, dim)).documents());
-        }
-        all.extend([64, 128].map(|dim| Self::causal(1, 32_768, (2, 1, dim))));
-        all.push(Self::causal(17, 32_768, (16, 8, 128)));
-        all
-    }
-
-    fn name(&self) -> String {
-        let Attention { heads, seq_len, mask, .. } = self.attention;
-        let documents = if mask == Mask::Spans { " documents" } else { "" };
-        format!("b{} t{seq_len} hd{} gqa{}{documents}", self.batch, heads.dim, heads.group())
-    }
-
-    fn rows(&self) -> usize {
-        self.batch * self.attention.seq_len
-    }
-
-    /// Returns the keys that a row of a sequence sees.
-    fn visible(&self, t: usize) -> Range<usize> {
-        if self.attention.mask == Mask::Causal {
-            return 0..t + 1;
-        }
-        if t % BLIND == BLIND - 1 {
-            return t..t;
-        }
-        let mut first = 0;
-        for length in DOCUMENTS.iter().cycle() {
-            if t < first + length {
-                break;
-            }
-            first += length;
-        }
-        first..t + 1
-    }
-
-    /// Returns the rows that are compared: the first, the last, and some between.
-    fn sampled_rows(&self) -> Vec<usize> {
-        let seq_len = self.attention.seq_len;
-        let drawn = (0..SAMPLES).map(|at| random(&self.name(), 900, at)[0] as usize % seq_len);
-        let mut rows: Vec<usize> = [0, seq_len - 1].into_iter().chain(drawn).collect();
-        rows.sort_unstable();
-        rows.dedup();
-        rows
-    }
-}
 
 /// Checks every long case in bf16, and passes each finding to `see`.
 ///
@@ -152,140 +72,6 @@ fn check(case: &LongCase, dtype: DType, target: &Target) -> Result<Vec<Finding>>
     Ok(findings)
 }
 
-/// The numbers of one sequence, already rounded: packed rows, and the gradient of the output.
-struct Sequence {
-    packed: Vec<f64>,
-    d_o: Vec<f64>,
-}
-
-impl Sequence {
-    fn new(case: &LongCase, dtype: DType) -> Self {
-        let Attention { heads, seq_len, .. } = case.attention;
-        let numbers = |stream: usize, width: usize| -> Vec<f64> {
-            let name = case.name();
-            (0..seq_len * width)
-                .into_par_iter()
-                .map(|at| {
-                    // Near normal: the sum of four uniform numbers, of deviation 1.
-                    let sum: f64 =
-                        random(&name, stream, at).map(|bits| f64::from(bits) / 2f64.powi(32)).iter().sum();
-                    let value = (sum - 2.0) * 3f64.sqrt();
-                    if dtype == DType::Bf16 {
-                        half::bf16::from_f64(value).to_f64()
-                    } else {
-                        f64::from(value as f32)
-                    }
-                })
-                .collect()
-        };
-        Self { packed: numbers(0, heads.width()), d_o: numbers(1, heads.query * heads.dim) }
-    }
-
-    /// Returns a head of the packed rows, or of the gradient of the output.
-    fn head(all: &[f64], width: usize, column: usize, dim: usize) -> Vec<f64> {
-        all.chunks_exact(width).flat_map(|row| row[column..column + dim].to_vec()).collect()
-    }
-
-    /// Returns sampled rows of the output, dq, dk and dv of the last key and value head by their definition.
-    fn reference(&self, case: &LongCase) -> [Vec<f64>; 4] {
-        let Attention { heads, seq_len, .. } = case.attention;
-        let (dim, scale, last) = (heads.dim, heads.score_scale(), heads.kv - 1);
-        let packed = |column| Self::head(&self.packed, heads.width(), column, dim);
-        let (keys, values) = (packed(heads.key_at(last)), packed(heads.value_at(last)));
-        let sampled = case.sampled_rows();
-        let [mut o, mut dq] = [Vec::new(), Vec::new()];
-        let [mut dk, mut dv] = [vec![0.0; sampled.len() * dim], vec![0.0; sampled.len() * dim]];
-        for h in last * heads.group()..heads.query {
-            let queries = packed(heads.query_at(h));
-            let d_o = Self::head(&self.d_o, heads.query * dim, h * dim, dim);
-            let row = |all: &'_ [f64], t: usize| -> Vec<f64> { all[t * dim..(t + 1) * dim].to_vec() };
-            let solved: Vec<Row> = (0..seq_len)
-                .into_par_iter()
-                .map(|t| Row::solve(&row(&queries, t), &row(&d_o, t), &keys, &values, case.visible(t), scale))
-                .collect();
-            for &t in &sampled {
-                o.extend(&solved[t].output);
-                dq.extend(solved[t].query_gradient(
-                    &row(&queries, t),
-                    &row(&d_o, t),
-                    &keys,
-                    &values,
-                    case.visible(t),
-                    scale,
-                ));
-            }
-            let parts: Vec<(Vec<f64>, Vec<f64>)> = sampled
-                .par_iter()
-                .map(|&key| {
-                    let (mut dk, mut dv) = (vec![0.0; dim], vec![0.0; dim]);
-                    for t in (key..seq_len).filter(|&t| case.visible(t).contains(&key)) {
-                        let (q, g) = (&queries[t * dim..][..dim], &d_o[t * dim..][..dim]);
-                        let p = (scale * dot(q, &keys[key * dim..][..dim]) - solved[t].lse).exp();
-                        let ds = p * (dot(g, &values[key * dim..][..dim]) - solved[t].dot) * scale;
-                        add_scaled(&mut dv, p, g);
-                        add_scaled(&mut dk, ds, q);
-                    }
-                    (dk, dv)
-                })
-                .collect();
-            for (at, (k, v)) in parts.iter().enumerate() {
-                add_scaled(&mut dk[at * dim..(at + 1) * dim], 1.0, k);
-                add_scaled(&mut dv[at * dim..(at + 1) * dim], 1.0, v);
-            }
-        }
-        [o, dq, dk, dv]
-    }
-}
-
-/// What the gradients of a query need: its output, the logarithm of its sum of exponentials, and do·o.
-struct Row {
-    output: Vec<f64>,
-    lse: f64,
-    dot: f64,
-}
-
-impl Row {
-    fn solve(q: &[f64], g: &[f64], keys: &[f64], values: &[f64], visible: Range<usize>, scale: f64) -> Self {
-        let dim = q.len();
-        let mut output = vec![0.0; dim];
-        let scores: Vec<f64> = visible.clone().map(|key| scale * dot(q, &keys[key * dim..][..dim])).collect();
-        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
-        for (key, score) in visible.zip(&scores) {
-            add_scaled(&mut output, (score - largest).exp() / sum, &values[key * dim..][..dim]);
-        }
-        let dot = dot(&output, g);
-        Self { output, lse: largest + sum.ln(), dot }
-    }
-
-    fn query_gradient(
-        &self,
-        q: &[f64],
-        g: &[f64],
-        keys: &[f64],
-        values: &[f64],
-        visible: Range<usize>,
-        scale: f64,
-    ) -> Vec<f64> {
-        let dim = q.len();
-        let mut dq = vec![0.0; dim];
-        for key in visible {
-            let k = &keys[key * dim..][..dim];
-            let p = (scale * dot(q, k) - self.lse).exp();
-            add_scaled(&mut dq, p * (dot(g, &values[key * dim..][..dim]) - self.dot) * scale, k);
-        }
-        dq
-    }
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-fn add_scaled(to: &mut [f64], factor: f64, x: &[f64]) {
-    to.iter_mut().zip(x).for_each(|(to, x)| *to += factor * x);
-}
-
 /// The output and the gradient of the packed rows, as stored.
 #[derive(PartialEq)]
 struct Stored {
@@ -303,8 +89,8 @@ impl Stored {
         })
     }
 
-    /// Returns sampled rows of the last sequence: of the output and dq for every query head that shares the last
-    /// key and value head, then of dk and dv of that head.
+    /// Returns sampled rows of the last sequence: of the output and dq for every query head that shares the
+    /// last key and value head, then of dk and dv of that head.
     fn sampled(&self, case: &LongCase) -> [Vec<f64>; 4] {
         let Attention { heads, seq_len, .. } = case.attention;
         let (last, sampled) = (heads.kv - 1, case.sampled_rows());
@@ -440,11 +226,5 @@ mod tests {
                 assert!(!stored.sequences_are_alike(&case));
             }
         }
-    }
-
-    #[test]
-    fn the_cases_of_gpus_reach_beyond_31_bits() {
-        let elements = LongCase::all().into_iter().map(|c| c.rows() * c.attention.heads.width());
-        assert!(elements.max().unwrap() > 1 << 31);
     }
 }
