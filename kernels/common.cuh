@@ -12,9 +12,9 @@ typedef float f32;
 constexpr u32 FULL_WARP = 0xffffffffu;
 constexpr int WARP = 32;
 
-// The number of the block, counted from the last one. A kernel that goes through what a matrix product has just
-// written begins with what is still in the L2 cache, its end; the product after it, which goes forward, finds
-// the beginning there.
+// The number of the block, counted from the last one. A kernel that goes through what a matrix product has
+// just written begins with what is still in the L2 cache, its end; the product after it, which goes forward,
+// finds the beginning there.
 __device__ __forceinline__ u32 block_from_last() { return gridDim.x - 1 - blockIdx.x; }
 
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }

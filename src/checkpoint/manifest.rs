@@ -36,7 +36,7 @@ pub struct Meta {
     pub seed: u64,
     /// Version of xrun that wrote the checkpoint.
     pub xrun_version: String,
-    /// Everything else that bits depend on: the CPU's instruction set, or GPU model and library versions.
+    /// Everything else that bits may depend on: the CPU's instruction set, or GPU model and library versions.
     pub engine: String,
     /// Hash of the table of matrix-product algorithms, if there is one.
     pub algorithms: Option<String>,

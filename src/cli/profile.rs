@@ -37,8 +37,8 @@ pub struct BenchArgs {
     /// What is measured, and how.
     #[command(flatten)]
     profile: Args,
-    /// Also repeat one node of every kind for a second, at the clock that the GPU sustains: its time, power and
-    /// energy.
+    /// Also repeat one node of every kind for a second, at the clock that the GPU sustains: its time, power
+    /// and energy.
     #[arg(long)]
     energy: bool,
 }

@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time for which a node is repeated before it is measured under load: the card's power controller settles within
-/// it.
+/// Time for which a node is repeated before it is measured under load: the card's power controller settles
+/// within it.
 const SETTLING: Duration = Duration::from_millis(250);
 
 /// Time for which it is measured then: several periods of the driver's energy counter.
@@ -68,8 +68,9 @@ impl Engine {
         between.map(|ms| Ok(Duration::from_secs_f64(f64::from(ms?.max(0.0)) / 1e3))).collect()
     }
 
-    /// Runs a section on a GPU once for each of these nodes, and repeats the node for most of a second. Repeats
-    /// write into the tensors and the state of the section again and again, so both mean nothing afterwards.
+    /// Runs a section on a GPU once for each of these nodes, and repeats the node for most of a second.
+    /// Repeats write into the tensors and the state of the section again and again, so both mean nothing
+    /// afterwards.
     ///
     /// # Errors
     /// As [`Engine::run`], and without a GPU or a counter of its energy.

@@ -108,7 +108,7 @@ impl Gauges {
     }
 }
 
-/// Returns everything besides the recipe that the bits of a run depend on: instruction set, or GPU and
+/// Returns everything besides the recipe that the bits of a run may depend on: instruction set, or GPU and
 /// library versions.
 pub(super) fn engine_name(plan: &Plan) -> String {
     let cpu = || format!("cpu {}", Cpu::detect(plan.execution.threads).instructions);

@@ -192,8 +192,8 @@ impl Gpu {
         self.initial.power_meter()
     }
 
-    /// Chooses the algorithms of products at the clock that the card sustains: seconds for each. Calls `chosen`
-    /// with a product's key in the table, its algorithm, and the one it had before.
+    /// Chooses the algorithms of products at the clock that the card sustains: seconds for each. Calls
+    /// `chosen` with a product's key in the table, its algorithm, and the one it had before.
     ///
     /// # Errors
     /// When a kernel does not compile, the driver reports an error, or the table cannot be written.

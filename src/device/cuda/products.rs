@@ -151,8 +151,9 @@ impl Products {
         Ok(())
     }
 
-    /// Chooses the algorithms of products at the clock that the card sustains, whether they are in the table or
-    /// not, and keeps them on disk. Calls `chosen` with the key of each product, its algorithm, and the one before.
+    /// Chooses the algorithms of products at the clock that the card sustains, whether they are in the table
+    /// or not, and keeps them on disk. Calls `chosen` with the key of each product, its algorithm, and the
+    /// one before.
     ///
     /// # Errors
     /// When the driver reports an error, or the table cannot be written.

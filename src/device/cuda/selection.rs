@@ -22,8 +22,8 @@ const NEARLY_AS_FAST: f32 = 1.15;
 /// ... and at most this many.
 const UNDER_LOAD: usize = 8;
 
-/// Time for which a candidate runs before it is timed under load, in milliseconds: the card's power controller
-/// settles on a clock within it.
+/// Time for which a candidate runs before it is timed under load, in milliseconds: the card's power
+/// controller settles on a clock within it.
 const SETTLING_MS: f32 = 120.0;
 
 /// Time for which a candidate is timed under load, in milliseconds, in each of [`ROUNDS`].
@@ -39,8 +39,8 @@ pub(super) enum Timing {
     None,
     /// By a few runs each, at whatever clock the card has: milliseconds per product.
     Quick,
-    /// At the clock that the card sustains: seconds per product. At the power limit the clock follows the energy
-    /// of a product, so the fastest of a few runs is often not the fastest of a training step.
+    /// At the clock that the card sustains: seconds per product. At the power limit the clock follows the
+    /// energy of a product, so the fastest of a few runs need not be the fastest of a training step.
     UnderLoad,
 }
 
@@ -143,7 +143,8 @@ impl Trial<'_, '_> {
         Ok(sums[0] == sums[1])
     }
 
-    /// Replaces the times of candidates by those under load: the minimum over rounds, in which they take turns.
+    /// Replaces the times of candidates by those under load: the minimum over rounds, in which they take
+    /// turns.
     fn time_under_load(&self, candidates: &mut [Timed]) -> Result<()> {
         let quick: Vec<f32> = candidates.iter().map(|c| c.0).collect();
         candidates.iter_mut().for_each(|c| c.0 = f32::INFINITY);

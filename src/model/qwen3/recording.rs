@@ -18,8 +18,8 @@ use crate::plan::Plan;
 use crate::policy;
 use std::sync::Arc;
 
-/// Rows of a chunk of the head, if the chunk's logits take at most [`LOGITS_BYTES`]: many, because every chunk
-/// reads and rewrites the gradient of the head (docs/issues/lead-over-pytorch.md).
+/// Rows of a chunk of the head, if the chunk's logits take at most [`LOGITS_BYTES`]: many, because every
+/// chunk reads and rewrites the gradient of the head (docs/issues/lead-over-pytorch.md).
 const HEAD_ROWS: usize = 4096;
 
 /// Rows of a chunk of the head with a larger vocabulary.

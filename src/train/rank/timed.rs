@@ -26,8 +26,8 @@ impl Rank {
         Ok(())
     }
 
-    /// Runs the programs of a step on a GPU, and repeats the first node of each kind under load. The state means
-    /// nothing afterwards.
+    /// Runs the programs of a step on a GPU, and repeats the first node of each kind under load. The state
+    /// means nothing afterwards.
     ///
     /// # Errors
     /// As [`Engine::time_under_load`].

@@ -24,8 +24,8 @@ impl PowerMeter {
         read.map_err(|e| Error::failed(format!("cannot read the energy of the GPU: {e}")))
     }
 
-    /// Returns the mean power of the whole board in watts over at least `window` from now on, while `work` keeps
-    /// the GPU busy: it is called again and again, and takes a few milliseconds.
+    /// Returns the mean power of the whole board in watts over at least `window` from now on, while `work`
+    /// keeps the GPU busy: it is called again and again, and takes a few milliseconds.
     ///
     /// # Errors
     /// That of `work`, or when the driver reports an error, or the counter stands still.
