@@ -1,7 +1,7 @@
 //! Times of attention alone, as a kernel's author compares them with other libraries': inputs in turn, so
 //! that they come from memory and not from the L2 cache, and all calls in one CUDA graph.
 
-use super::random;
+use super::near_normal;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::cuda::Gpu;
@@ -201,13 +201,8 @@ impl Programs {
 
     /// Fills inputs with random numbers: products of zeros take less power.
     fn fill(&self, engine: &mut Engine) -> Result<()> {
-        let pattern: Vec<u16> = (0..1 << 16)
-            .map(|at| {
-                let sum: f64 =
-                    random("attention", 0, at).map(|bits| f64::from(bits) / 2f64.powi(32)).iter().sum();
-                half::bf16::from_f64((sum - 2.0) * 3f64.sqrt()).to_bits()
-            })
-            .collect();
+        let number = |at| half::bf16::from_f64(near_normal("attention", 0, at)).to_bits();
+        let pattern: Vec<u16> = (0..1 << 16).map(number).collect();
         for turn in 0..self.turns {
             for name in ["qkv", "packed", "do"] {
                 let slot = engine.state.slot(&format!("turn{turn}.{name}"))?;

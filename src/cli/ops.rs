@@ -72,6 +72,9 @@ pub fn run(args: &Args) -> Result<()> {
         Command::Tune(args) => return tune::run(args),
         Command::Compile(args) => return compile::run(args),
     };
+    if long && *device == Where::Cpu {
+        return Err(Error::usage("--long checks kernels of a GPU; add --device cuda"));
+    }
     let part = op.as_deref().unwrap_or_default();
     let (mut held, mut failed) = (0, 0);
     let target = match device {

@@ -121,6 +121,9 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     if plan.batch.world_size > 1 {
         return Err(Error::usage("a profile covers one rank; set parallelism.world_size=1"));
     }
+    if request.energy && plan.execution.gpu.is_none() {
+        return Err(Error::usage("energy is measured on a GPU, and this plan is for the CPU"));
+    }
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
     let limits = match device.gpu() {
         Some(gpu) => Some(limits::measure(gpu, plan.precision.act_dtype, plan.execution.products)?),

@@ -1,6 +1,6 @@
 //! Attention by its definition in f64, for sampled rows of one head.
 
-use super::super::random;
+use super::super::near_normal;
 use super::case::LongCase;
 use crate::device::DType;
 use crate::ops::attention::Attention;
@@ -21,10 +21,7 @@ impl Sequence {
             (0..seq_len * width)
                 .into_par_iter()
                 .map(|at| {
-                    // Near normal: the sum of four uniform numbers, of deviation 1.
-                    let sum: f64 =
-                        random(&name, stream, at).map(|bits| f64::from(bits) / 2f64.powi(32)).iter().sum();
-                    let value = (sum - 2.0) * 3f64.sqrt();
+                    let value = near_normal(&name, stream, at);
                     if dtype == DType::Bf16 {
                         half::bf16::from_f64(value).to_f64()
                     } else {

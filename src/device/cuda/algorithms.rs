@@ -124,6 +124,16 @@ impl Algorithms {
             .find(|table| table.is_for(gpu, cublaslt))
     }
 
+    /// Adds the entries of another table. They replace entries of the same product, but those that were chosen
+    /// under load on this machine.
+    pub fn add_but_tuned(&mut self, other: Self) {
+        for (key, algorithm) in other.products {
+            if self.products.get(&key).is_none_or(|known| !known.under_load) {
+                self.products.insert(key, algorithm);
+            }
+        }
+    }
+
     /// Returns the table as JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
@@ -174,6 +184,25 @@ mod tests {
             assert_eq!(Algorithms::committed(&table.gpu, table.cublaslt).as_ref(), Some(&table));
             assert_eq!(Algorithms::committed(&table.gpu, table.cublaslt + 1), None);
         }
+    }
+
+    #[test]
+    fn what_was_tuned_on_a_machine_comes_before_what_comes_with_the_program() {
+        let entry = |word, under_load| Algorithm { under_load, ..Algorithm::new(&[word; 8], 0, 1.0) };
+        let table = |products: &[(&str, Algorithm)]| Algorithms {
+            products: products
+                .iter()
+                .map(|(key, algorithm)| ((*key).to_string(), algorithm.clone()))
+                .collect(),
+            ..Algorithms::default()
+        };
+        let mut known = table(&[("tuned", entry(1, true)), ("timed", entry(2, false))]);
+        let committed = ["tuned", "timed", "other"].map(|key| (key, entry(3, true)));
+        known.add_but_tuned(table(&committed));
+        assert_eq!(
+            known,
+            table(&[("tuned", entry(1, true)), ("timed", entry(3, true)), ("other", entry(3, true))])
+        );
     }
 
     #[test]

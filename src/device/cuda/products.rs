@@ -72,17 +72,10 @@ impl Products {
         if let Some(kept) = products.file().and_then(|path| Algorithms::read(&path).ok()) {
             products.merge(&kept);
         }
-        if let Some(mut committed) = Algorithms::committed(&properties.name, cublaslt) {
-            // What a user has tuned on this machine comes first.
-            committed.products.retain(|key, _| !products.is_tuned(key));
-            products.merge(&committed);
+        if let Some(committed) = Algorithms::committed(&properties.name, cublaslt) {
+            lock(&products.inner).known.add_but_tuned(committed);
         }
         Ok(products)
-    }
-
-    /// Returns true if the known algorithm of a product was chosen by [`Products::tune`].
-    fn is_tuned(&self, key: &str) -> bool {
-        lock(&self.inner).known.products.get(key).is_some_and(|algorithm| algorithm.under_load)
     }
 
     /// Merges a table into the known algorithms; its entries replace known ones. Returns false, and changes

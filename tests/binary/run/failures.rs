@@ -99,3 +99,16 @@ fn a_short_recipe_is_profiled_too() {
     );
     place.xrun(&[&["ops", "bench"], &short[..], &["--steps", "3"]].concat()).succeeds();
 }
+
+#[test]
+fn what_needs_a_gpu_says_so_before_it_trains() {
+    let place = Place::new();
+    let on_cpu = ["tiny.toml", "engine.device=cpu"];
+    let refused = |arguments: &[&str], text: &str| {
+        place.xrun(arguments).ended(2).says(&[text]);
+    };
+    refused(&[&["ops", "tune"], &on_cpu[..]].concat(), "chosen on a GPU, and this plan is for the CPU");
+    refused(&[&["ops", "bench", "--energy"], &on_cpu[..]].concat(), "measured on a GPU");
+    refused(&["ops", "check", "--long"], "add --device cuda");
+    refused(&["ops", "attention", "16,1024,12,12"], "such as 16,1024,12,12,64");
+}
