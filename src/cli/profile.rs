@@ -38,7 +38,7 @@ pub struct BenchArgs {
     #[command(flatten)]
     profile: Args,
     /// Also repeat one node of every kind for a second, at the clock that the GPU sustains: its time, power
-    /// and energy.
+    /// and energy. Small inputs come from the L2 cache then, and ops in place read what they wrote.
     #[arg(long)]
     energy: bool,
 }

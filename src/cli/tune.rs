@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Arguments of `xrun ops tune`.
 ///
 /// At its power limit a GPU lowers its clock, so the algorithm that is fastest in a few runs need not be the
-/// fastest in a long training (on an H200 the difference is at most 0.3 % of a step). This takes about three
+/// fastest in a long training (on an H200 the difference is at most 0.3 % of a step). This takes a few
 /// seconds per product. The choices are kept with the machine's, and later runs use them; the bits of their
 /// results change with them.
 #[derive(clap::Args, Debug)]
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<()> {
     let collector = Collector::new(gpu.properties().clone());
     programs.collect_steps(&collector)?;
     let requests = collector.into_requests();
-    eprint_line(&format!("{} products, about three seconds each", requests.products.len()));
+    eprint_line(&format!("{} products, a few seconds each", requests.products.len()));
     gpu.tune(&requests, |product, chosen, before| {
         let was = match before {
             Some(before) if before.code == chosen.code => "as before",

@@ -2,16 +2,12 @@
 
 use super::engine::Issued;
 use super::{Engine, Section};
-use crate::device::cuda::{Gpu, PowerMeter};
+use crate::device::cuda::{Gpu, PowerMeter, SETTLING};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time for which a node is repeated before it is measured under load: the card's power controller settles
-/// within it.
-const SETTLING: Duration = Duration::from_millis(250);
-
-/// Time for which it is measured then: several periods of the driver's energy counter.
+/// Time for which a node is measured under load: several periods of the driver's energy counter.
 const MEASURED: Duration = Duration::from_millis(500);
 
 /// Length of one graph of repeats: short beside [`MEASURED`], long beside a launch.

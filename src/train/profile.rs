@@ -121,10 +121,18 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     if plan.batch.world_size > 1 {
         return Err(Error::usage("a profile covers one rank; set parallelism.world_size=1"));
     }
-    if request.energy && plan.execution.gpu.is_none() {
-        return Err(Error::usage("energy is measured on a GPU, and this plan is for the CPU"));
-    }
     let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
+    if request.energy {
+        let Some(gpu) = device.gpu() else {
+            return Err(Error::usage("energy is measured on a GPU, and this plan is for the CPU"));
+        };
+        if gpu.power_meter().is_none() {
+            return Err(Error::failed("the driver reports no energy of this GPU, so it cannot be measured"));
+        }
+        if programs.step_end.program.nodes.len() > STEPS_UNDER_LOAD {
+            return Err(Error::failed("the schedule has too few rows to repeat every node of an update"));
+        }
+    }
     let limits = match device.gpu() {
         Some(gpu) => Some(limits::measure(gpu, plan.precision.act_dtype, plan.execution.products)?),
         None => None,

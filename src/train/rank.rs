@@ -20,6 +20,7 @@ use crate::exec::{CommunicationTime, Engine, NonFiniteTensor, Snapshot};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
 use crate::ranks::{TimedCommunicator, fault};
+pub(super) use share::say_timing;
 use share::{connect_gpus, prepare_alike};
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Generates text from a trained run.
 
 use super::generate::{generate, prompt};
+use super::rank::say_timing;
 use super::restore::restore;
 use super::resume::recipe_of;
 use super::verified::tokenizer_json;
@@ -97,7 +98,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     let (state, section) = generator(&plan)?;
     let execution = &plan.execution;
     let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
-    prepare(&device, [&section], &|_| {})?;
+    prepare(&device, [&section], &say_timing)?;
     let mut engine = Engine::new(
         device,
         &state,

@@ -124,16 +124,6 @@ impl Algorithms {
             .find(|table| table.is_for(gpu, cublaslt))
     }
 
-    /// Adds the entries of another table. They replace entries of the same product, but those that were chosen
-    /// under load on this machine.
-    pub fn add_but_tuned(&mut self, other: Self) {
-        for (key, algorithm) in other.products {
-            if self.products.get(&key).is_none_or(|known| !known.under_load) {
-                self.products.insert(key, algorithm);
-            }
-        }
-    }
-
     /// Returns the table as JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
@@ -153,6 +143,40 @@ impl Algorithms {
     /// invalid.
     pub fn is_for(&self, gpu: &str, cublaslt: u64) -> bool {
         self.gpu == gpu && self.cublaslt == cublaslt
+    }
+}
+
+/// What is known on a machine: all entries, and which of them are its own.
+#[derive(Clone, Debug, Default)]
+pub struct KnownAlgorithms {
+    /// All entries, also of products that no program needs.
+    pub all: Algorithms,
+    /// Those that were chosen by timing on this machine, now or before: its file.
+    pub machine: Algorithms,
+}
+
+impl KnownAlgorithms {
+    /// Returns the entries of the machine's file and of the table that comes with the program. The latter
+    /// come first, but for products that were tuned on this machine. Tables of another GPU or version are
+    /// left out.
+    pub fn new(empty: Algorithms, kept: Option<Algorithms>, committed: Option<Algorithms>) -> Self {
+        let fits = |table: &Algorithms| table.is_for(&empty.gpu, empty.cublaslt);
+        let machine = kept.filter(fits).unwrap_or_else(|| empty.clone());
+        let mut all = machine.clone();
+        for (key, algorithm) in committed.filter(fits).into_iter().flat_map(|table| table.products) {
+            if all.products.get(&key).is_none_or(|known| !known.under_load) {
+                all.products.insert(key, algorithm);
+            }
+        }
+        Self { all, machine }
+    }
+
+    /// Adds the algorithm of a product; to the machine's own, if it was timed here.
+    pub fn insert(&mut self, key: String, algorithm: Algorithm, timed_here: bool) {
+        if timed_here {
+            self.machine.products.insert(key.clone(), algorithm.clone());
+        }
+        self.all.products.insert(key, algorithm);
     }
 }
 
@@ -196,13 +220,30 @@ mod tests {
                 .collect(),
             ..Algorithms::default()
         };
-        let mut known = table(&[("tuned", entry(1, true)), ("timed", entry(2, false))]);
-        let committed = ["tuned", "timed", "other"].map(|key| (key, entry(3, true)));
-        known.add_but_tuned(table(&committed));
+        let kept = table(&[("tuned", entry(1, true)), ("timed", entry(2, false))]);
+        let committed = |word| table(&["tuned", "timed", "other"].map(|key| (key, entry(word, true))));
+        let mut known = KnownAlgorithms::new(table(&[]), Some(kept), Some(committed(3)));
         assert_eq!(
-            known,
+            known.all,
             table(&[("tuned", entry(1, true)), ("timed", entry(3, true)), ("other", entry(3, true))])
         );
+        // What comes with the program, or from a run, does not become the machine's own: a later table
+        // replaces it.
+        known.insert("new".into(), entry(4, false), true);
+        known.insert("from a run".into(), entry(5, true), false);
+        let later = KnownAlgorithms::new(table(&[]), Some(known.machine), Some(committed(6)));
+        assert_eq!(
+            later.all,
+            table(&[
+                ("tuned", entry(1, true)),
+                ("timed", entry(6, true)),
+                ("other", entry(6, true)),
+                ("new", entry(4, false)),
+            ])
+        );
+        let foreign = Algorithms { gpu: "another".into(), ..committed(7) };
+        let known = KnownAlgorithms::new(table(&[]), Some(foreign.clone()), Some(foreign));
+        assert!(known.all.products.is_empty() && known.machine.products.is_empty());
     }
 
     #[test]

@@ -33,5 +33,5 @@ pub use collectives::CollectiveQueue;
 pub use cublaslt::{WORKSPACE, library_version};
 pub use gpu::Gpu;
 pub use graph::Graph;
-pub use monitor::{MemoryCause, PowerMeter};
+pub use monitor::{MemoryCause, PowerMeter, SETTLING};
 pub use nccl::Nccl;

@@ -1,6 +1,6 @@
 //! Matrix products: prepared with algorithms from a table, computed by cuBLASLt or by our own kernel.
 
-use super::algorithms::{Algorithm, Algorithms, key};
+use super::algorithms::{Algorithm, Algorithms, KnownAlgorithms, key};
 use super::cache::cache_folder;
 use super::cublaslt::{Cublaslt, Layout, check, library_version};
 use super::kernels::Kernels;
@@ -27,26 +27,25 @@ pub struct Products {
 #[derive(Debug, Default)]
 struct Inner {
     ready: HashMap<ProductShape, Ready>,
-    /// Algorithms known so far, also of products that no program needs.
-    known: Algorithms,
+    known: KnownAlgorithms,
     /// Algorithms in use.
     used: Algorithms,
 }
 
 impl Inner {
-    fn insert(&mut self, shape: ProductShape, layout: Layout, algorithm: Algorithm) {
+    fn insert(&mut self, shape: ProductShape, layout: Layout, algorithm: Algorithm, timed_here: bool) {
         let ready = match algorithm.words() {
             Some(words) => Ready::Library(layout, cublasLtMatmulAlgo_t { data: words }),
             None => Ready::Plain,
         };
-        self.known.products.insert(key(&shape), algorithm.clone());
+        self.known.insert(key(&shape), algorithm.clone(), timed_here);
         self.used.products.insert(key(&shape), algorithm);
         self.ready.insert(shape, ready);
     }
 }
 
-/// Maximum time for which the products of a program are timed before it runs. The library's first proposals
-/// serve those that are left then.
+/// Time for which the products of a program are timed before it runs; the one under way then is finished. The
+/// library's first proposals serve those that are left.
 pub const TIMING: Duration = Duration::from_secs(10);
 
 /// A product with everything but its addresses decided.
@@ -67,24 +66,20 @@ impl Products {
         let library = Cublaslt::new(workspace)?;
         let cublaslt = library_version();
         let empty = Algorithms { gpu: properties.name.clone(), cublaslt, ..Algorithms::default() };
-        let inner = Inner { known: empty.clone(), used: empty, ..Inner::default() };
-        let products = Self { library, inner: Mutex::new(inner) };
-        if let Some(kept) = products.file().and_then(|path| Algorithms::read(&path).ok()) {
-            products.merge(&kept);
-        }
-        if let Some(committed) = Algorithms::committed(&properties.name, cublaslt) {
-            lock(&products.inner).known.add_but_tuned(committed);
-        }
-        Ok(products)
+        let kept = file(&empty).and_then(|path| Algorithms::read(&path).ok());
+        let committed = Algorithms::committed(&properties.name, cublaslt);
+        let known = KnownAlgorithms::new(empty.clone(), kept, committed);
+        let inner = Inner { known, used: empty, ..Inner::default() };
+        Ok(Self { library, inner: Mutex::new(inner) })
     }
 
     /// Merges a table into the known algorithms; its entries replace known ones. Returns false, and changes
     /// nothing, if the table is of another GPU model or library version.
     pub fn merge(&self, table: &Algorithms) -> bool {
         let mut inner = lock(&self.inner);
-        let fits = table.is_for(&inner.known.gpu, inner.known.cublaslt);
+        let fits = table.is_for(&inner.known.all.gpu, inner.known.all.cublaslt);
         if fits {
-            inner.known.products.extend(table.products.clone());
+            inner.known.all.products.extend(table.products.clone());
             inner.ready.clear();
         }
         fits
@@ -97,7 +92,7 @@ impl Products {
 
     /// Returns the library's version.
     pub fn version(&self) -> u64 {
-        lock(&self.inner).known.cublaslt
+        lock(&self.inner).known.all.cublaslt
     }
 
     /// Chooses the algorithms of products. Those that are not in the table are timed and added to it, also on
@@ -118,8 +113,8 @@ impl Products {
                 if inner.ready.contains_key(shape) {
                     continue;
                 }
-                match inner.known.products.get(&key(shape)).cloned() {
-                    Some(algorithm) => inner.insert(*shape, Layout::new(shape)?, algorithm),
+                match inner.known.all.products.get(&key(shape)).cloned() {
+                    Some(algorithm) => inner.insert(*shape, Layout::new(shape)?, algorithm, false),
                     None => unknown.push(*shape),
                 }
             }
@@ -128,19 +123,19 @@ impl Products {
             return Ok(());
         }
         timing(unknown.len());
+        // Where the time does not suffice, the products that matter least are left.
+        unknown.sort_by_key(|shape| std::cmp::Reverse(shape.m * shape.n * shape.k));
         let deadline = Instant::now() + TIMING;
         let mut matrices = Matrices::new(bench)?;
         for shape in unknown {
             let layout = Layout::new(&shape)?;
-            let how = if Instant::now() < deadline { Timing::Quick } else { Timing::None };
-            let algorithm = fastest(&self.library, &layout, &shape, &mut matrices, how)?;
-            lock(&self.inner).insert(shape, layout, algorithm);
+            let timing = if Instant::now() < deadline { Timing::Quick } else { Timing::None };
+            let algorithm = fastest(&self.library, &layout, &shape, &mut matrices, timing, None)?;
+            lock(&self.inner).insert(shape, layout, algorithm, timing == Timing::Quick);
             report_progress();
         }
-        if let Some(path) = self.file() {
-            // A table that cannot be kept costs time at the next start, not this run.
-            let _ = self.save(&path);
-        }
+        // A table that cannot be kept costs time at the next start, not this run.
+        let _ = self.save();
         Ok(())
     }
 
@@ -159,13 +154,15 @@ impl Products {
         let mut matrices = Matrices::new(bench)?;
         for shape in shapes {
             let layout = Layout::new(shape)?;
-            let before = lock(&self.inner).known.products.get(&key(shape)).cloned();
-            let algorithm = fastest(&self.library, &layout, shape, &mut matrices, Timing::UnderLoad)?;
+            let before = lock(&self.inner).known.all.products.get(&key(shape)).cloned();
+            let how = Timing::UnderLoad;
+            let algorithm = fastest(&self.library, &layout, shape, &mut matrices, how, before.as_ref())?;
+            lock(&self.inner).insert(*shape, layout, algorithm.clone(), true);
+            // After every product: each takes seconds.
+            self.save()?;
             chosen(&key(shape), &algorithm, before.as_ref())?;
-            lock(&self.inner).insert(*shape, layout, algorithm);
         }
-        let Some(path) = self.file() else { return Ok(()) };
-        self.save(&path).at("write", &path)
+        Ok(())
     }
 
     /// Puts a prepared product into a stream.
@@ -188,21 +185,24 @@ impl Products {
         }
     }
 
-    /// Returns the file of this machine's table.
-    fn file(&self) -> Option<PathBuf> {
-        let inner = lock(&self.inner);
-        let name: String =
-            inner.known.gpu.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        cache_folder()
-            .map(|folder| folder.join("algorithms").join(format!("{name}-{}.json", inner.known.cublaslt)))
-    }
-
-    fn save(&self, path: &Path) -> std::io::Result<()> {
+    /// Writes the machine's table to its file; does nothing without a cache folder.
+    fn save(&self) -> Result<()> {
+        let table = lock(&self.inner).known.machine.clone();
+        let Some(path) = file(&table) else { return Ok(()) };
         let folder = path.parent().unwrap_or_else(|| Path::new("."));
-        std::fs::create_dir_all(folder)?;
-        let file = tempfile::NamedTempFile::new_in(folder)?;
-        std::fs::write(file.path(), lock(&self.inner).known.to_json())?;
-        file.persist(path)?;
-        Ok(())
+        let write = || -> std::io::Result<()> {
+            std::fs::create_dir_all(folder)?;
+            let file = tempfile::NamedTempFile::new_in(folder)?;
+            std::fs::write(file.path(), table.to_json())?;
+            file.persist(&path)?;
+            Ok(())
+        };
+        write().at("write", &path)
     }
+}
+
+/// Returns the file of a machine's table for its GPU and version; `None` without a cache folder.
+fn file(table: &Algorithms) -> Option<PathBuf> {
+    let name: String = table.gpu.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    cache_folder().map(|folder| folder.join("algorithms").join(format!("{name}-{}.json", table.cublaslt)))
 }

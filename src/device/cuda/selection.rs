@@ -5,6 +5,7 @@ use super::cublaslt::{Cublaslt, Layout, check};
 use super::driver::Event;
 use super::kernels::Kernels;
 use super::memory::{Allocator, DeviceBuffer};
+use super::monitor::SETTLING;
 use super::stream::Stream;
 use crate::device::DType;
 use crate::device::gpu::{Arg, Grid, Kernel, Operand, Product, ProductShape};
@@ -20,17 +21,17 @@ const RUNS: usize = 6;
 const NEARLY_AS_FAST: f32 = 1.15;
 
 /// ... and at most this many.
-const UNDER_LOAD: usize = 8;
-
-/// Time for which a candidate runs before it is timed under load, in milliseconds: the card's power
-/// controller settles on a clock within it.
-const SETTLING_MS: f32 = 120.0;
+const UNDER_LOAD: usize = 6;
 
 /// Time for which a candidate is timed under load, in milliseconds, in each of [`ROUNDS`].
 const MEASURED_MS: f32 = 120.0;
 
-/// Rounds of all candidates under load: their turns average out a slow change of the card's temperature.
+/// Rounds of all candidates under load: the mean of their turns cancels a slow change of the card's
+/// temperature.
 const ROUNDS: usize = 2;
+
+/// Another algorithm than the one in use must be faster by this factor under load: bits change with it.
+const WORTH_A_CHANGE: f32 = 1.005;
 
 /// How the algorithm of a product is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,8 @@ pub(super) struct Bench<'a> {
 }
 
 /// Returns the fastest algorithm among those that give the same bits twice; our own kernel if there is none.
-/// Its time is 0 if it was not timed.
+/// Its time is 0 if it was not timed. Under load, the algorithm `in_use` stays unless another is clearly
+/// faster.
 ///
 /// # Errors
 /// When the driver reports an error.
@@ -63,12 +65,13 @@ pub(super) fn fastest(
     shape: &ProductShape,
     matrices: &mut Matrices<'_>,
     timing: Timing,
+    in_use: Option<&Algorithm>,
 ) -> Result<Algorithm> {
     let trial = Trial { library, layout, shape, product: matrices.product(shape)?, matrices };
-    let candidates = match timing {
-        Timing::None => trial.as_proposed()?,
-        Timing::Quick | Timing::UnderLoad => trial.by_quick_time()?,
-    };
+    if timing == Timing::None {
+        return trial.first_proposed();
+    }
+    let candidates = trial.by_quick_time()?;
     let Some(&(quickest, _)) = candidates.first() else { return Ok(Algorithm::plain()) };
     let mut same_bits = Vec::new();
     for (milliseconds, candidate) in candidates {
@@ -88,6 +91,10 @@ pub(super) fn fastest(
     }
     if timing == Timing::UnderLoad {
         trial.time_under_load(&mut same_bits)?;
+    }
+    if let Some(words) = in_use.and_then(Algorithm::words) {
+        let stays = same_bits.iter_mut().find(|(_, candidate)| candidate.algo.data == words);
+        stays.into_iter().for_each(|(milliseconds, _)| *milliseconds /= WORTH_A_CHANGE);
     }
     let fastest = same_bits.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
     Ok(fastest.map_or_else(Algorithm::plain, |(milliseconds, candidate)| Algorithm {
@@ -109,22 +116,30 @@ struct Trial<'a, 'b> {
 type Timed = (f32, cublasLtMatmulHeuristicResult_t);
 
 impl Trial<'_, '_> {
-    /// Returns the algorithms that run, in the order in which the library proposes them, with no time.
-    fn as_proposed(&self) -> Result<Vec<Timed>> {
+    /// Returns the first algorithm that the library proposes, runs, and gives the same bits twice.
+    fn first_proposed(&self) -> Result<Algorithm> {
+        for candidate in self.library.candidates(self.layout)? {
+            if self.runs(&candidate) && self.repeats_its_bits(&candidate)? {
+                return Ok(Algorithm::new(&candidate.algo.data, candidate.workspaceSize, 0.0));
+            }
+        }
+        Ok(Algorithm::plain())
+    }
+
+    /// Runs an algorithm once, and returns true if the library took it.
+    fn runs(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> bool {
         let stream = self.matrices.bench.stream;
-        let runs = |candidate: &cublasLtMatmulHeuristicResult_t| {
-            self.library.multiply(stream, &self.product, self.layout, &candidate.algo)
-                == cublasStatus_t::CUBLAS_STATUS_SUCCESS
-        };
-        let proposed = self.library.candidates(self.layout)?;
-        Ok(proposed.into_iter().filter(runs).map(|candidate| (0.0, candidate)).collect())
+        let status = self.library.multiply(stream, &self.product, self.layout, &candidate.algo);
+        status == cublasStatus_t::CUBLAS_STATUS_SUCCESS
     }
 
     /// Returns the algorithms that run, by the mean of [`RUNS`] runs, fastest first.
     fn by_quick_time(&self) -> Result<Vec<Timed>> {
-        let mut timed = self.as_proposed()?;
-        for (milliseconds, candidate) in &mut timed {
-            *milliseconds = self.milliseconds(candidate, RUNS)?;
+        let mut timed = Vec::new();
+        for candidate in self.library.candidates(self.layout)? {
+            if self.runs(&candidate) {
+                timed.push((self.milliseconds(&candidate, RUNS)?, candidate));
+            }
         }
         timed.sort_by(|a, b| a.0.total_cmp(&b.0));
         Ok(timed)
@@ -143,16 +158,15 @@ impl Trial<'_, '_> {
         Ok(sums[0] == sums[1])
     }
 
-    /// Replaces the times of candidates by those under load: the minimum over rounds, in which they take
-    /// turns.
+    /// Replaces the times of candidates by those under load: means over rounds, in which they take turns.
     fn time_under_load(&self, candidates: &mut [Timed]) -> Result<()> {
-        let quick: Vec<f32> = candidates.iter().map(|c| c.0).collect();
-        candidates.iter_mut().for_each(|c| c.0 = f32::INFINITY);
+        let quick: Vec<f32> = candidates.iter().map(|c| c.0.max(1e-3)).collect();
+        candidates.iter_mut().for_each(|c| c.0 = 0.0);
         for _ in 0..ROUNDS {
             for (candidate, quick) in candidates.iter_mut().zip(&quick) {
                 let runs = |milliseconds: f32| (milliseconds / quick).ceil().max(1.0) as usize;
-                self.milliseconds(&candidate.1, runs(SETTLING_MS))?;
-                candidate.0 = candidate.0.min(self.milliseconds(&candidate.1, runs(MEASURED_MS))?);
+                self.milliseconds(&candidate.1, runs(SETTLING.as_secs_f32() * 1e3))?;
+                candidate.0 += self.milliseconds(&candidate.1, runs(MEASURED_MS))? / ROUNDS as f32;
                 report_progress();
             }
         }

@@ -8,5 +8,5 @@ mod watch;
 
 pub use memory::{MemoryCause, UntrackedMemory};
 pub(super) use memory::{MemorySample, UntrackedMeter};
-pub use power::PowerMeter;
+pub use power::{PowerMeter, SETTLING};
 pub use watch::{InitialState, IntervalMeans, Watch, WatchSummary, foreign};

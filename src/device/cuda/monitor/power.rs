@@ -5,6 +5,9 @@ use nvml_wrapper::Device;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Time after which a card's power controller has settled on a clock for the work that it is given.
+pub const SETTLING: Duration = Duration::from_millis(250);
+
 /// Reads the energy counter of a GPU.
 #[derive(Debug)]
 pub struct PowerMeter {
