@@ -2,12 +2,14 @@
 """Attention alone on one NVIDIA GPU: xrun's kernels beside cuDNN's and FlashAttention-2's, in one sitting.
 
     cargo build --release
-    python3 scripts/attention_peers.py --xrun target/release/xrun              # microseconds per call, as Markdown
-    python3 scripts/attention_peers.py --xrun target/release/xrun --errors     # PyTorch's errors beside `ops check --long`
+    python3 scripts/attention_peers.py --xrun target/release/xrun            # microseconds per call, as Markdown
+    python3 scripts/attention_peers.py --xrun target/release/xrun --errors   # PyTorch's errors beside `ops check --long`
 
-Times: bf16, causal, inputs in turn that together exceed the L2 cache, all calls in one CUDA graph, medians over turns in which the
-libraries alternate. PyTorch's two come through `scaled_dot_product_attention`; its backward is called as the operator that autograd
-calls. Errors: of sampled rows of one head against f64, relative in the Euclidean norm, as `xrun ops check --long` measures them.
+Times: bf16, causal, inputs in turn that together exceed the L2 cache, all calls in one CUDA graph, medians over turns
+in which the libraries alternate. PyTorch's two come through `scaled_dot_product_attention`; the backward is
+`torch.autograd.grad` in a graph. Errors: root mean square over all rows of the error of a row against f64,
+beside the size of its terms, on normal numbers; `xrun ops check --long` takes the same over sampled rows, on nearly
+normal ones.
 """
 import argparse
 import math
@@ -18,10 +20,25 @@ import sys
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-SHAPES = ["24,512,12,12,64", "16,1024,12,12,64", "16,1024,8,4,128", "8,2048,16,8,128", "4,4096,12,12,64", "32,256,24,24,32"]
+SHAPES = [
+    "24,512,12,12,64",
+    "16,1024,12,12,64",
+    "16,1024,8,4,128",
+    "8,2048,16,8,128",
+    "4,4096,12,12,64",
+    "32,256,24,24,32",
+]
 LIBRARIES = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention-2": SDPBackend.FLASH_ATTENTION}
+# Tokens, heads, kv heads and widths of which errors are measured.
+LONG = [(4097, 1, 1, 64), (4097, 4, 1, 128), (16384, 2, 1, 64), (16384, 2, 1, 128), (32768, 2, 1, 128)]
 TURNS_BYTES, MOST_TURNS = 512 << 20, 32
 LAUNCHES = 10
+
+
+def attention(q, k, v):
+    """Causal attention, with keys shared by a group of queries where there are fewer of them."""
+    shared = q.shape[1] != k.shape[1]
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)
 
 
 class Calls:
@@ -34,7 +51,10 @@ class Calls:
         self.count = turns
         # One stream for everything: the backward runs on the stream of its forward, and a graph must see both.
         self.stream = torch.cuda.Stream()
-        normal = lambda h: torch.randn(batch, seq_len, h, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+
+        def normal(h):
+            return torch.randn(batch, seq_len, h, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+
         with torch.cuda.stream(self.stream), sdpa_kernel(backend):
             self.inputs = [tuple(normal(h).requires_grad_() for h in (heads, kv, kv)) for _ in range(turns)]
             self.upstream = [normal(heads) for _ in range(turns)]
@@ -43,13 +63,16 @@ class Calls:
             self.backward = self.capture(lambda: [self.gradient(i) for i in range(turns)])
 
     def attend(self, i):
+        """The forward of one input."""
         q, k, v = self.inputs[i]
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+        return attention(q, k, v)
 
     def gradient(self, i):
+        """The backward of one input."""
         return torch.autograd.grad(self.outputs[i], self.inputs[i], self.upstream[i], retain_graph=True)
 
     def capture(self, work):
+        """A graph of some work, which runs once before."""
         work()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -58,6 +81,7 @@ class Calls:
         return graph
 
     def microseconds(self, graph):
+        """The mean time of one of the calls of a graph."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self.stream):
             graph.replay()
@@ -72,11 +96,15 @@ class Calls:
 def xrun_times(binary, shape, norm=False):
     """The forward and backward of one shape in microseconds."""
     command = [binary, "ops", "attention", *(["--norm"] if norm else []), shape]
-    words = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    words = done.stdout.split()
     return [float(words[words.index(name) + 1]) for name in ("forward", "backward")]
 
 
 def times(args):
+    """The table of times."""
     columns = ["xrun", *LIBRARIES]
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}\n")
     print("| batch, tokens, heads, kv heads, head_dim | " + " | ".join(f"{c} forward / backward" for c in columns) + " |")
@@ -91,42 +119,50 @@ def times(args):
             for name, of in calls.items():
                 for i, graph in enumerate((of.forward, of.backward)):
                     found[name][i].append(of.microseconds(graph))
-        cell = lambda pair: " / ".join(f"{statistics.median(times):.1f}" for times in pair)
-        print(f"| {shape.replace(',', ', ')} | " + " | ".join(cell(found[c]) for c in columns) + " |", flush=True)
-        del calls
+        cells = [" / ".join(f"{statistics.median(turns):.1f}" for turns in found[c]) for c in columns]
+        print(f"| {shape.replace(',', ', ')} | {' | '.join(cells)} |", flush=True)
+        del calls, of, graph
         torch.cuda.empty_cache()
     for shape in args.norm_shapes:
-        pair = [statistics.median(t) for t in zip(*(xrun_times(args.xrun, shape, norm=True) for _ in range(args.turns)))]
-        print(f"| {shape.replace(',', ', ')}, with norm and rotation | {pair[0]:.1f} / {pair[1]:.1f} |" + " |" * len(LIBRARIES))
+        turns = zip(*(xrun_times(args.xrun, shape, norm=True) for _ in range(args.turns)))
+        forward, backward = (statistics.median(times) for times in turns)
+        name = f"{shape.replace(',', ', ')}, with norm and rotation"
+        print(f"| {name} | {forward:.1f} / {backward:.1f} |" + " |" * len(LIBRARIES))
 
 
 def relative(have, want):
-    return float((have.double() - want).norm() / want.norm())
+    """The root mean square over rows of the error of a row beside the size of its terms."""
+    value, size = want
+    errors = (have.double() - value).square().sum(-1)
+    return float((errors / size.clamp_min(1e-300)).mean().sqrt())
 
 
 def errors(args):
     """PyTorch's errors at the lengths of `xrun ops check --long`, on other numbers of the same distribution."""
     print("| tokens, heads, kv heads, head_dim | library | output | dq | dk | dv |\n|---|---|--:|--:|--:|--:|")
-    for seq_len, heads, kv, dim in [(4097, 1, 1, 64), (4097, 4, 1, 128), (16384, 2, 1, 64), (16384, 2, 1, 128), (32768, 2, 1, 128)]:
+    for seq_len, heads, kv, dim in LONG:
         torch.manual_seed(0)
-        normal = lambda h: torch.randn(1, h, seq_len, dim, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-        q, k, v = normal(heads), normal(kv), normal(kv)
+        sizes = [(1, h, seq_len, dim) for h in (heads, kv, kv)]
+        q, k, v = (torch.randn(size, device="cuda", dtype=torch.bfloat16, requires_grad=True) for size in sizes)
         upstream = torch.randn_like(q)
         wants = reference(q.detach(), k.detach(), v.detach(), upstream)
         for name, backend in LIBRARIES.items():
             with sdpa_kernel(backend):
-                out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != kv)
+                out = attention(q, k, v)
                 grads = torch.autograd.grad(out, (q, k, v), upstream)
             found = [relative(have.detach(), want) for have, want in zip((out, *grads), wants)]
-            print(f"| {seq_len}, {heads}, {kv}, {dim} | {name} | " + " | ".join(f"{e:.2e}" for e in found) + " |", flush=True)
+            cells = " | ".join(f"{error:.2e}" for error in found)
+            print(f"| {seq_len}, {heads}, {kv}, {dim} | {name} | {cells} |", flush=True)
 
 
 def reference(q, k, v, upstream, rows=1024):
-    """Output and gradients in f64, in pieces of rows."""
+    """Output and gradients in f64, in pieces of rows, each with the squared size of the terms of its rows."""
     group, (seq_len, dim) = q.shape[1] // k.shape[1], q.shape[2:]
     q, k, v, upstream = (t[0].double() for t in (q, k, v, upstream))
-    out, dq, dk, dv = torch.empty_like(q), torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    found = [(torch.zeros_like(t), torch.zeros_like(t[..., 0])) for t in (q, q, k, v)]
+    (out, out_size), (dq, dq_size), (dk, dk_size), (dv, dv_size) = found
     columns = torch.arange(seq_len, device=q.device)
+    squares = {name: t.square().sum(-1) for name, t in {"q": q, "k": k, "v": v, "do": upstream}.items()}
     for h in range(q.shape[0]):
         g = h // group
         for first in range(0, seq_len, rows):
@@ -134,20 +170,27 @@ def reference(q, k, v, upstream, rows=1024):
             scores = q[h, piece] @ k[g].T / math.sqrt(dim)
             scores.masked_fill_(columns > columns[piece, None], -math.inf)
             p = scores.softmax(-1)
-            out[h, piece] = p @ v[g]
+            out[h, piece], out_size[h, piece] = p @ v[g], p.square() @ squares["v"][g]
             dp = upstream[h, piece] @ v[g].T
-            ds = p * (dp - (upstream[h, piece] * out[h, piece]).sum(-1, keepdim=True)) / math.sqrt(dim)
-            dq[h, piece] = ds @ k[g]
+            dot = (upstream[h, piece] * out[h, piece]).sum(-1, keepdim=True)
+            ds = p * (dp - dot) / math.sqrt(dim)
+            size = (p * (dp.abs() + dot.abs()) / math.sqrt(dim)).square()
+            dq[h, piece], dq_size[h, piece] = ds @ k[g], size @ squares["k"][g]
             dk[g] += ds.T @ q[h, piece]
+            dk_size[g] += size.T @ squares["q"][h, piece]
             dv[g] += p.T @ upstream[h, piece]
-    return out[None], dq[None], dk[None], dv[None]
+            dv_size[g] += p.square().T @ squares["do"][h, piece]
+    return [(value[None], size[None]) for value, size in found]
 
 
 def main():
+    """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xrun", default="target/release/xrun", help="the binary")
     parser.add_argument("--shapes", nargs="*", default=SHAPES, help="batch,tokens,heads,kv_heads,head_dim")
-    parser.add_argument("--norm-shapes", nargs="*", default=["32,256,24,24,32"], help="shapes timed with norm and rotation besides")
+    parser.add_argument(
+        "--norm-shapes", nargs="*", default=["32,256,24,24,32"], help="shapes timed with norm and rotation besides"
+    )
     parser.add_argument("--turns", type=int, default=3, help="times that the libraries alternate")
     parser.add_argument("--errors", action="store_true", help="PyTorch's errors instead of times")
     args = parser.parse_args()

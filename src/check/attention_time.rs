@@ -23,7 +23,7 @@ const TURNS_BYTES: usize = 512 << 20;
 /// Most inputs in turn.
 const MOST_TURNS: usize = 32;
 
-/// Launches of the graph before those that are timed, and timed ones.
+/// Runs before those that are timed, of which the first is no graph, and timed ones.
 const LAUNCHES: (usize, usize) = (3, 10);
 
 /// The dimensions of an attention over causal sequences.

@@ -527,8 +527,8 @@ fn random(name: &str, stream: usize, at: usize) -> [u32; 4] {
     philox([at as u32, stream as u32, 0, 0], [key, 0x9d2c_5680])
 }
 
-/// Returns a number of mean 0 and deviation 1, from a distribution near the normal one: the sum of four uniform
-/// numbers. Cheaper than [`Fill::Normal`], for inputs of many millions.
+/// Returns a number of mean 0 and deviation 1, from a distribution near the normal one: the sum of four
+/// uniform numbers.
 fn near_normal(name: &str, stream: usize, at: usize) -> f64 {
     let sum: f64 = random(name, stream, at).map(|bits| f64::from(bits) / 2f64.powi(32)).iter().sum();
     (sum - 2.0) * 3f64.sqrt()

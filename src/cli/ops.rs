@@ -108,7 +108,8 @@ fn attention(shapes: &[AttentionShape], norm: bool) -> Result<()> {
     for &shape in shapes {
         let found = time_attention(&gpu, shape, norm)?;
         print(&format!(
-            "{shape:<24} forward {:>9.1} µs  backward {:>9.1} µs\n",
+            "{:<24} forward {:>9.1} µs  backward {:>9.1} µs\n",
+            shape.to_string(),
             micros(found.forward),
             micros(found.backward)
         ))?;

@@ -39,94 +39,170 @@ impl Sequence {
     }
 
     /// Returns sampled rows of the output, dq, dk and dv of the last key and value head by their definition.
-    pub fn reference(&self, case: &LongCase) -> [Vec<f64>; 4] {
+    pub fn reference(&self, case: &LongCase) -> [Rows; 4] {
         let Attention { heads, seq_len, .. } = case.attention;
-        let (dim, scale, last) = (heads.dim, heads.score_scale(), heads.kv - 1);
+        let (dim, last) = (heads.dim, heads.kv - 1);
         let packed = |column| Self::head(&self.packed, heads.width(), column, dim);
         let (keys, values) = (packed(heads.key_at(last)), packed(heads.value_at(last)));
         let sampled = case.sampled_rows();
-        let [mut o, mut dq] = [Vec::new(), Vec::new()];
-        let [mut dk, mut dv] = [vec![0.0; sampled.len() * dim], vec![0.0; sampled.len() * dim]];
+        let [mut o, mut dq] = [Rows::default(), Rows::default()];
+        let [mut dk, mut dv] = [Rows::zeros(sampled.len(), dim), Rows::zeros(sampled.len(), dim)];
         for h in last * heads.group()..heads.query {
-            let queries = packed(heads.query_at(h));
-            let d_o = Self::head(&self.d_o, heads.query * dim, h * dim, dim);
-            let row = |all: &'_ [f64], t: usize| -> Vec<f64> { all[t * dim..(t + 1) * dim].to_vec() };
-            let solved: Vec<Row> = (0..seq_len)
-                .into_par_iter()
-                .map(|t| Row::solve(&row(&queries, t), &row(&d_o, t), &keys, &values, case.visible(t), scale))
-                .collect();
+            let head = Head {
+                scale: heads.score_scale(),
+                dim,
+                queries: &packed(heads.query_at(h)),
+                d_o: &Self::head(&self.d_o, heads.query * dim, h * dim, dim),
+                keys: &keys,
+                values: &values,
+            };
+            let solved: Vec<Solved> =
+                (0..seq_len).into_par_iter().map(|t| head.solve(t, case.visible(t))).collect();
             for &t in &sampled {
-                o.extend(&solved[t].output);
-                dq.extend(solved[t].query_gradient(
-                    &row(&queries, t),
-                    &row(&d_o, t),
-                    &keys,
-                    &values,
-                    case.visible(t),
-                    scale,
-                ));
+                o.push(&solved[t].output);
+                dq.push(&head.query_gradient(t, case.visible(t), &solved[t]));
             }
-            let parts: Vec<(Vec<f64>, Vec<f64>)> = sampled
+            let parts: Vec<[Sum; 2]> = sampled
                 .par_iter()
                 .map(|&key| {
-                    let (mut dk, mut dv) = (vec![0.0; dim], vec![0.0; dim]);
-                    for t in (key..seq_len).filter(|&t| case.visible(t).contains(&key)) {
-                        let (q, g) = (&queries[t * dim..][..dim], &d_o[t * dim..][..dim]);
-                        let p = (scale * dot(q, &keys[key * dim..][..dim]) - solved[t].lse).exp();
-                        let ds = p * (dot(g, &values[key * dim..][..dim]) - solved[t].dot) * scale;
-                        add_scaled(&mut dv, p, g);
-                        add_scaled(&mut dk, ds, q);
-                    }
-                    (dk, dv)
+                    let seeing = (key..seq_len).filter(|&t| case.visible(t).contains(&key));
+                    head.key_gradients(key, seeing, &solved)
                 })
                 .collect();
-            for (at, (k, v)) in parts.iter().enumerate() {
-                add_scaled(&mut dk[at * dim..(at + 1) * dim], 1.0, k);
-                add_scaled(&mut dv[at * dim..(at + 1) * dim], 1.0, v);
+            for (at, [k, v]) in parts.iter().enumerate() {
+                dk.add(at, k);
+                dv.add(at, v);
             }
         }
         [o, dq, dk, dv]
     }
 }
 
+/// Rows of a tensor, each with the size of its terms: the root of the sum of their squared norms, to which
+/// errors of rounding are in proportion even where the terms cancel.
+#[derive(Default)]
+pub(super) struct Rows {
+    pub values: Vec<f64>,
+    /// Squared.
+    sizes: Vec<f64>,
+}
+
+impl Rows {
+    fn zeros(rows: usize, dim: usize) -> Self {
+        Self { values: vec![0.0; rows * dim], sizes: vec![0.0; rows] }
+    }
+
+    fn push(&mut self, row: &Sum) {
+        self.values.extend(&row.value);
+        self.sizes.push(row.size);
+    }
+
+    fn add(&mut self, at: usize, row: &Sum) {
+        let dim = row.value.len();
+        add_scaled(&mut self.values[at * dim..(at + 1) * dim], 1.0, &row.value);
+        self.sizes[at] += row.size;
+    }
+
+    /// Returns the root mean square over rows of the error of a row beside the size of its terms; infinite
+    /// where lengths differ.
+    pub fn error_of(&self, have: &[f64]) -> f64 {
+        if have.len() != self.values.len() {
+            return f64::INFINITY;
+        }
+        let dim = have.len() / self.sizes.len();
+        let rows = have.chunks_exact(dim).zip(self.values.chunks_exact(dim)).zip(&self.sizes);
+        let errors = rows.map(|((have, want), size)| {
+            let squares: f64 = have.iter().zip(want).map(|(h, w)| (h - w) * (h - w)).sum();
+            // A row without terms is exactly zero.
+            if squares == 0.0 { 0.0 } else { squares / size }
+        });
+        (errors.sum::<f64>() / self.sizes.len() as f64).sqrt()
+    }
+}
+
+/// A sum of vectors, and the sum of their squared norms.
+struct Sum {
+    value: Vec<f64>,
+    size: f64,
+}
+
+impl Sum {
+    fn new(dim: usize) -> Self {
+        Self { value: vec![0.0; dim], size: 0.0 }
+    }
+
+    /// Adds `factor·x`, where rounding acts on `largest·x`.
+    fn add(&mut self, factor: f64, largest: f64, x: &[f64]) {
+        add_scaled(&mut self.value, factor, x);
+        self.size += largest * largest * dot(x, x);
+    }
+}
+
 /// What the gradients of a query need: its output, the logarithm of its sum of exponentials, and do·o.
-struct Row {
-    output: Vec<f64>,
+struct Solved {
+    output: Sum,
     lse: f64,
     dot: f64,
 }
 
-impl Row {
-    fn solve(q: &[f64], g: &[f64], keys: &[f64], values: &[f64], visible: Range<usize>, scale: f64) -> Self {
-        let dim = q.len();
-        let mut output = vec![0.0; dim];
-        let scores: Vec<f64> = visible.clone().map(|key| scale * dot(q, &keys[key * dim..][..dim])).collect();
-        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
-        for (key, score) in visible.zip(&scores) {
-            add_scaled(&mut output, (score - largest).exp() / sum, &values[key * dim..][..dim]);
-        }
-        let dot = dot(&output, g);
-        Self { output, lse: largest + sum.ln(), dot }
+/// A query head of a sequence with its keys and values, each row `dim` long.
+struct Head<'a> {
+    scale: f64,
+    dim: usize,
+    queries: &'a [f64],
+    d_o: &'a [f64],
+    keys: &'a [f64],
+    values: &'a [f64],
+}
+
+impl Head<'_> {
+    fn row<'a>(&self, all: &'a [f64], at: usize) -> &'a [f64] {
+        &all[at * self.dim..(at + 1) * self.dim]
     }
 
-    fn query_gradient(
-        &self,
-        q: &[f64],
-        g: &[f64],
-        keys: &[f64],
-        values: &[f64],
-        visible: Range<usize>,
-        scale: f64,
-    ) -> Vec<f64> {
-        let dim = q.len();
-        let mut dq = vec![0.0; dim];
+    fn score(&self, t: usize, key: usize) -> f64 {
+        self.scale * dot(self.row(self.queries, t), self.row(self.keys, key))
+    }
+
+    /// Returns the gradient of a score over its scale, and the size of what is subtracted in it.
+    fn score_gradient(&self, t: usize, key: usize, solved: &Solved) -> (f64, f64) {
+        let p = (self.score(t, key) - solved.lse).exp();
+        let dp = dot(self.row(self.d_o, t), self.row(self.values, key));
+        (p * (dp - solved.dot) * self.scale, p * (dp.abs() + solved.dot.abs()) * self.scale)
+    }
+
+    fn solve(&self, t: usize, visible: Range<usize>) -> Solved {
+        let scores: Vec<f64> = visible.clone().map(|key| self.score(t, key)).collect();
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
+        let mut output = Sum::new(self.dim);
+        for (key, score) in visible.zip(&scores) {
+            let p = (score - largest).exp() / sum;
+            output.add(p, p, self.row(self.values, key));
+        }
+        let dot = dot(&output.value, self.row(self.d_o, t));
+        Solved { output, lse: largest + sum.ln(), dot }
+    }
+
+    fn query_gradient(&self, t: usize, visible: Range<usize>, solved: &Solved) -> Sum {
+        let mut dq = Sum::new(self.dim);
         for key in visible {
-            let k = &keys[key * dim..][..dim];
-            let p = (scale * dot(q, k) - self.lse).exp();
-            add_scaled(&mut dq, p * (dot(g, &values[key * dim..][..dim]) - self.dot) * scale, k);
+            let (ds, size) = self.score_gradient(t, key, solved);
+            dq.add(ds, size, self.row(self.keys, key));
         }
         dq
+    }
+
+    /// Returns a key's gradient and its value's, over the queries that see it.
+    fn key_gradients(&self, key: usize, seeing: impl Iterator<Item = usize>, solved: &[Solved]) -> [Sum; 2] {
+        let [mut dk, mut dv] = [Sum::new(self.dim), Sum::new(self.dim)];
+        for t in seeing {
+            let (ds, size) = self.score_gradient(t, key, &solved[t]);
+            dk.add(ds, size, self.row(self.queries, t));
+            let p = (self.score(t, key) - solved[t].lse).exp();
+            dv.add(p, p, self.row(self.d_o, t));
+        }
+        [dk, dv]
     }
 }
 
