@@ -228,7 +228,7 @@ mod tests {
     use super::head_chunk;
 
     #[test]
-    fn chunks_of_the_head_are_bounded_in_bytes_and_in_number() {
+    fn chunks_of_the_head_are_smaller_for_large_vocabularies_and_bounded_in_number() {
         // GPT-2's vocabulary in bf16 and in fp32, and a vocabulary of 151,936 in bf16.
         assert_eq!(head_chunk(16_384, 50_304 * 2), 4096);
         assert_eq!(head_chunk(16_384, 50_304 * 4), 2048);

@@ -101,7 +101,7 @@ fn a_short_recipe_is_profiled_too() {
 }
 
 #[test]
-fn what_needs_a_gpu_says_so_before_it_trains() {
+fn what_needs_a_gpu_says_so() {
     let place = Place::new();
     let on_cpu = ["tiny.toml", "engine.device=cpu"];
     let refused = |arguments: &[&str], text: &str| {
