@@ -138,7 +138,7 @@ def relative(have, want):
 
 
 def errors(args):
-    """PyTorch's errors at the lengths of `xrun ops check --long`, on other numbers of the same distribution."""
+    """PyTorch's errors at the lengths of `xrun ops check --long`, on other numbers."""
     print("| tokens, heads, kv heads, head_dim | library | output | dq | dk | dv |\n|---|---|--:|--:|--:|--:|")
     for seq_len, heads, kv, dim in LONG:
         torch.manual_seed(0)

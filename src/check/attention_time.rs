@@ -8,7 +8,7 @@ use crate::device::cuda::Gpu;
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section, prepare};
-use crate::ir::{Builder, Destination, Mode, Precision, Spec, State, StateBuilder};
+use crate::ir::{Builder, Destination, Mode, Precision, Spec, State, StateBuilder, TensorId};
 use crate::ops::attention::{Attention, FlashAttention, FlashAttentionGrad, Heads, Mask};
 use crate::ops::qk_norm_rope::{QkNormRope, QkNormRopeGrad};
 use crate::policy::Placement;
@@ -155,14 +155,14 @@ impl Programs {
             let b = &mut forward;
             let of = |b: &mut Builder, name: &str| b.state(&format!("{group}.{name}"));
             let into = |id| Destination::Into(id, Mode::Write);
+            let norm_inputs = |b: &mut Builder| -> Result<Vec<TensorId>> {
+                let shared = ["wq", "wk", "positions"].map(|name| format!("shared.{name}"));
+                let names = [format!("{group}.qkv")].into_iter().chain(shared);
+                names.map(|name| b.state(&name)).collect()
+            };
             let from = of(b, if with_norm { "packed" } else { "qkv" })?;
             if with_norm {
-                let inputs = [
-                    of(b, "qkv")?,
-                    b.state("shared.wq")?,
-                    b.state("shared.wk")?,
-                    b.state("shared.positions")?,
-                ];
+                let inputs = norm_inputs(b)?;
                 b.emit_into("packed", Arc::new(norm), &inputs, &[into(from)])?;
             }
             let outputs = [into(of(b, "o")?), into(of(b, "lse")?)];
@@ -179,13 +179,7 @@ impl Programs {
                 &[into(d_packed), Destination::New],
             )?;
             if with_norm {
-                let inputs = [
-                    of(b, "qkv")?,
-                    b.state("shared.wq")?,
-                    b.state("shared.wk")?,
-                    b.state("shared.positions")?,
-                    d_packed,
-                ];
+                let inputs = [norm_inputs(b)?, vec![d_packed]].concat();
                 let outputs = [
                     into(of(b, "d_qkv")?),
                     into(b.state("shared.dwq")?),

@@ -1,4 +1,4 @@
-//! `xrun ops`, and of its commands `check`.
+//! `xrun ops`, and of its commands `check` and `attention`.
 
 use super::terminal::print;
 use super::{compile, profile, tune};

@@ -46,7 +46,7 @@ pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Com
 /// Says what takes time before the first step on a machine that has not seen these products.
 pub(in crate::train) fn say_timing(products: usize) {
     eprint_line(&format!(
-        "timing {products} matrix products that this machine has not seen: {} s at most, once",
+        "timing {products} matrix products that this machine has not seen: about {} s at most, once",
         TIMING.as_secs()
     ));
 }
