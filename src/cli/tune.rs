@@ -21,6 +21,9 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     #[command(flatten)]
     pub what: RecipeArguments,
+    /// Only products for which no table has an algorithm.
+    #[arg(long)]
+    pub missing: bool,
     /// Also add the choices to this table, such as one of `data/algorithms`.
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
@@ -41,7 +44,10 @@ pub fn run(args: &Args) -> Result<()> {
     let table = args.write.as_deref().map(|path| table_to_write(path, gpu.algorithms())).transpose()?;
     let collector = Collector::new(gpu.properties().clone());
     programs.collect_steps(&collector)?;
-    let requests = collector.into_requests();
+    let mut requests = collector.into_requests();
+    if args.missing {
+        requests.products = gpu.unknown_products(&requests.products);
+    }
     eprint_line(&format!("{} products, a few seconds each", requests.products.len()));
     gpu.tune(&requests, |product, chosen, before| {
         let was = match before {

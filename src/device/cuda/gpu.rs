@@ -13,9 +13,10 @@ use super::monitor::{InitialState, MemoryCause, MemorySample, PowerMeter, Untrac
 use super::products::Products;
 use super::selection::Bench;
 use super::stream::Stream;
-use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, Product, Properties, Queue, Requests};
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, Product, ProductShape, Properties, Queue, Requests};
 use crate::device::lock::lock;
 use crate::error::Result;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// One GPU. Work queued on it runs in order, asynchronously to the CPU.
@@ -190,6 +191,11 @@ impl Gpu {
     /// Returns a meter of its power; `None` if it has no counter of its energy.
     pub fn power_meter(&self) -> Option<PowerMeter> {
         self.initial.power_meter()
+    }
+
+    /// Returns the products among `shapes` that no table of algorithms knows.
+    pub fn unknown_products(&self, shapes: &BTreeSet<ProductShape>) -> BTreeSet<ProductShape> {
+        self.products.unknown(shapes)
     }
 
     /// Chooses the algorithms of products at the clock that the card sustains: seconds for each. Calls

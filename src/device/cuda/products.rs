@@ -95,6 +95,12 @@ impl Products {
         lock(&self.inner).known.all.cublaslt
     }
 
+    /// Returns those products for which neither this machine's table nor the program's has an algorithm.
+    pub(super) fn unknown(&self, shapes: &BTreeSet<ProductShape>) -> BTreeSet<ProductShape> {
+        let inner = lock(&self.inner);
+        shapes.iter().filter(|shape| !inner.known.all.products.contains_key(&key(shape))).copied().collect()
+    }
+
     /// Chooses the algorithms of products. Those that are not in the table are timed and added to it, also on
     /// disk, for [`TIMING`] at most; `timing` is called with their number first.
     ///
