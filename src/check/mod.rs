@@ -9,10 +9,12 @@
 mod attention_time;
 mod errors;
 mod long;
+mod writes;
 
 pub use attention_time::{AttentionShape, AttentionTime, time_attention};
 pub use errors::worst;
 pub use long::{LongCase, check_long_attention};
+pub use writes::check_writes;
 
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;

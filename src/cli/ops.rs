@@ -3,7 +3,7 @@
 use super::terminal::print;
 use super::{compile, profile, tune};
 use crate::check::{
-    AttentionShape, Finding, LongCase, Target, check_long_attention, check_ops, time_attention,
+    AttentionShape, Finding, LongCase, Target, check_long_attention, check_ops, check_writes, time_attention,
 };
 use crate::device::DType;
 use crate::device::cuda::Gpu;
@@ -19,9 +19,10 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Check every case of every op on this machine: against its reference, finite differences and f64.
+    /// Check every case of every op on this machine: against its reference, finite differences and f64; and
+    /// that steps read what was last written into the state.
     Check {
-        /// Only ops whose name contains this.
+        /// Only ops whose name contains this; `state` for writes into the state.
         #[arg(value_name = "OP")]
         op: Option<String>,
         /// Device that cases run on.
@@ -81,7 +82,7 @@ pub fn run(args: &Args) -> Result<()> {
         Where::Cpu => Target::Cpu,
         Where::Cuda => Target::Gpu(Gpu::open(0)?),
     };
-    let see = |finding: &Finding| {
+    let mut see = |finding: &Finding| {
         let holds = finding.holds();
         held += usize::from(holds);
         failed += usize::from(!holds);
@@ -90,7 +91,10 @@ pub fn run(args: &Args) -> Result<()> {
     if long {
         check_long_attention(&LongCase::all(), DType::Bf16, &target, see)?;
     } else {
-        check_ops(part, &target, see)?;
+        check_ops(part, &target, &mut see)?;
+        if "state".contains(part) {
+            check_writes(&target, see)?;
+        }
     }
     print(&format!("{held} checks hold, {failed} fail\n"))?;
     match (held, failed) {

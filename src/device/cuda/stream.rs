@@ -126,15 +126,19 @@ impl Stream {
         check(status, "read memory of the GPU")
     }
 
-    /// Waits for all work queued so far, and writes bytes of allocated memory.
+    /// Writes bytes of allocated memory after all work queued so far, and waits until they are there.
+    ///
+    /// `cuMemcpyHtoD` would not do: from pageable memory it may return before the bytes have arrived, and
+    /// this stream does not wait for the default stream, in which it copies.
     pub(super) fn write(&self, to: DevicePtr, from: &[u8]) -> Result<()> {
         if from.is_empty() {
             return Ok(());
         }
-        self.synchronize()?;
-        // SAFETY: the caller's range is inside memory that it holds, and the slice has as many bytes.
-        let status = unsafe { sys::cuMemcpyHtoD_v2(to, from.as_ptr().cast(), from.len()) };
-        check(status, "write memory of the GPU")
+        // SAFETY: the caller's range is inside memory that it holds, and the slice has as many bytes. It is
+        // read before the stream is waited for.
+        let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), self.raw) };
+        check(status, "write memory of the GPU")?;
+        self.synchronize()
     }
 
     /// Launches a named function of a loaded module. The values are its arguments.

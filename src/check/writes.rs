@@ -1,0 +1,91 @@
+//! Writes into the state come before the program that runs next, however busy the device is.
+
+use super::{Finding, Target};
+use crate::device::DType;
+use crate::device::communicator::SingleRank;
+use crate::error::Result;
+use crate::exec::{Engine, Section, prepare};
+use crate::ir::{Builder, Destination, Mode, Precision, Program, Spec, State, StateBuilder};
+use crate::ops::copy::Copy;
+use crate::policy::Placement;
+use std::sync::Arc;
+
+/// Bytes of a write. Drivers treat small ones in another way: CUDA's may return before it has copied up to
+/// 64 KiB.
+const SIZES: [usize; 6] = [64, 4 << 10, 32 << 10, 64 << 10, 128 << 10, 1 << 20];
+
+/// Writes of each size.
+const WRITES: u32 = 500;
+
+/// Writes a tensor, copies it in a program at once, and compares the copy; for tensors of several sizes, many
+/// times. Passes a finding for each size to `see`: the share of copies that are not what was written.
+///
+/// # Errors
+/// When memory or a kernel is missing, or `see` fails.
+pub fn check_writes(target: &Target, mut see: impl FnMut(&Finding) -> Result<()>) -> Result<()> {
+    for bytes in SIZES {
+        let wrong = wrong_copies(bytes, target, ["in.x", "in.y"])?;
+        see(&Finding {
+            act_dtype: DType::F32,
+            op: "state".to_owned(),
+            case: format!("{bytes} bytes"),
+            mode: "writes come first",
+            error: f64::from(wrong) / f64::from(WRITES),
+            bound: 0.0,
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns how many of [`WRITES`] copies differ from what was written before them; the program copies from one
+/// tensor to another.
+fn wrong_copies(bytes: usize, target: &Target, [from, to]: [&str; 2]) -> Result<u32> {
+    let tensor = Spec::new([bytes / DType::F32.size()], DType::F32);
+    let mut builder = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
+    builder.group("in", &[("x", tensor.clone()), ("y", tensor)]);
+    let state = Arc::new(builder.finish());
+    let section = Section::new(copy(&state, from, to)?);
+    let device = target.device(1)?;
+    prepare(&device, [&section], &|_| {})?;
+    let arena = section.memory.arena_bytes;
+    let mut engine = Engine::new(device, &state, Arc::new(SingleRank), Placement::Arena, arena, false)?;
+    let [x, y] = [engine.state.slot("in.x")?, engine.state.slot("in.y")?];
+    let mut wrong = 0;
+    for number in 1..=WRITES {
+        let written = (number as f32).to_ne_bytes().repeat(bytes / DType::F32.size());
+        engine.state.write(x, &written)?;
+        engine.run(&section)?;
+        wrong += u32::from(engine.state.read::<u8>(y)?[..] != written[..]);
+    }
+    Ok(wrong)
+}
+
+fn copy(state: &Arc<State>, from: &str, to: &str) -> Result<Program> {
+    let mut b = Builder::new("copy", Arc::clone(state));
+    let (from, into) = (b.state(from)?, Destination::Into(b.state(to)?, Mode::Write));
+    b.emit_into("copied", Arc::new(Copy), &[from], &[into])?;
+    Ok(b.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_has_a_finding_that_holds_on_the_cpu() {
+        let mut found = Vec::new();
+        check_writes(&Target::Cpu, |finding| {
+            found.push((finding.case.clone(), finding.holds()));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(found.len(), SIZES.len());
+        assert!(found.iter().all(|(_, holds)| *holds), "{found:?}");
+    }
+
+    #[test]
+    fn copies_of_something_else_are_counted() {
+        // The other way round: nothing that was written is copied.
+        assert_eq!(wrong_copies(64, &Target::Cpu, ["in.y", "in.x"]).unwrap(), WRITES);
+    }
+}
