@@ -1,6 +1,8 @@
 //! Parameters, FLOPs, tokens: against sums written out by hand.
 
 use crate::{device, forecast, plan};
+use xrun::device::cuda::{Algorithms, algorithms};
+use xrun::device::gpu::{Collector, Properties};
 use xrun::forecast::time::predicted_step_ms;
 use xrun::recipe::builtin;
 
@@ -196,4 +198,21 @@ fn predicted_steps_are_within_a_tenth_of_measured_ones() {
         let ratio = predicted / measured;
         assert!((0.9..=1.1).contains(&ratio), "{name}: {predicted} ms predicted, {measured} measured");
     }
+}
+
+#[test]
+fn products_of_recipes_that_are_timed_have_algorithms_for_an_h200() {
+    let table = include_str!("../../data/algorithms/nvidia-h200-130100.json");
+    let table = Algorithms::from_json(table).expect("a table");
+    let missing = |name: &str, keys: &[&str]| -> Vec<String> {
+        let collector = Collector::new(Properties::of_architecture((9, 0)));
+        crate::programs(&plan(name, keys, GPT2)).collect_steps(&collector).expect("ops have kernels");
+        let products = collector.into_requests().products;
+        products.iter().map(algorithms::key).filter(|key| !table.products.contains_key(key)).collect()
+    };
+    for (name, _) in MEASURED_STEP_MS {
+        assert_eq!(missing(name, &[]), [""; 0], "{name}: xrun ops tune {name} --missing --write FILE");
+    }
+    // 8,224 rows that no recipe has: 12 products of blocks, and 3 of the head's last chunk.
+    assert_eq!(missing("dim384", &["training.seq_len=257"]).len(), 15);
 }
