@@ -1,6 +1,6 @@
 //! Initial values of parameters: a pure function of the seed, the parameter and the element.
 
-use crate::device::cpu::ViewMut;
+use crate::device::cpu::{Pool, ViewMut};
 use crate::device::philox::philox;
 use crate::device::{DType, Elem, Real};
 use crate::error::Result;
@@ -8,6 +8,9 @@ use crate::exec::Engine;
 use crate::ir::{Init, Param};
 use crate::liveness::report_progress;
 use std::sync::Arc;
+
+/// Elements that one task rounds.
+const ELEMENTS_PER_TASK: usize = 16_384;
 
 /// Sets parameters and the optimizer's slots to their initial values, and the compute copy to the rounded
 /// masters.
@@ -19,8 +22,8 @@ pub fn initialize(engine: &mut Engine, seed: u64) -> Result<()> {
     for (index, param) in layout.params.iter().enumerate() {
         report_progress();
         match layout.precision.master {
-            DType::F64 => fill::<f64>(engine, param, index, seed)?,
-            _ => fill::<f32>(engine, param, index, seed)?,
+            DType::F64 => write::<f64>(engine, param, index, seed)?,
+            _ => write::<f32>(engine, param, index, seed)?,
         }
         // The state is zero as it is allocated.
         for slot in layout.optimizer_slots.iter().filter(|slot| slot.initial != 0.0) {
@@ -28,7 +31,7 @@ pub fn initialize(engine: &mut Engine, seed: u64) -> Result<()> {
             engine.state.set_values(id, &vec![slot.initial; param.spec.logical_elements()])?;
         }
     }
-    refresh_compute_copy(engine)
+    Ok(())
 }
 
 /// Rounds the masters into the copy that products read, where there is one.
@@ -42,37 +45,70 @@ pub fn refresh_compute_copy(engine: &mut Engine) -> Result<()> {
         return Ok(());
     };
     // Only bf16 programs have a compute copy, and their masters are fp32.
-    let rounded: Vec<half::bf16> = engine.state.read::<f32>(master)?.iter().map(|v| Elem::down(*v)).collect();
+    let rounded = rounded(engine.pool(), &engine.state.read::<f32>(master)?);
     engine.state.write(compute_copy, &rounded)
 }
 
-fn fill<A: Real>(engine: &mut Engine, param: &Param, index: usize, seed: u64) -> Result<()> {
+/// Writes the initial values of a parameter, and of its compute copy if it has one.
+fn write<A: Real>(engine: &mut Engine, param: &Param, index: usize, seed: u64) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     let Some(slot) = layout.slot(&format!("params.{}", param.name)) else { return Ok(()) };
     let pool = Arc::clone(engine.pool());
-    let runs: Vec<(usize, usize, usize)> = param.spec.runs().collect();
-    let key = [seed as u32 ^ 0x1417_c0de, (seed >> 32) as u32 ^ index as u32];
-    engine.state.update::<A>(slot, |numbers| {
-        let values = ViewMut::from_slice(numbers);
-        pool.run(runs.len(), |r| {
-            let (from, at, len) = runs[r];
-            let row = values.slice(at, len);
-            match param.init {
-                Init::Ones => row.fill(A::ONE),
-                Init::Zeros => row.fill(A::ZERO),
-                Init::Normal(std) => {
-                    for (i, value) in row.iter_mut().enumerate() {
-                        *value = A::from_f64(std * normal(key, from + i));
-                    }
-                }
-            }
-        });
-    })
+    let numbers = initial_values::<A>(&pool, param, index, seed);
+    engine.state.write(slot, &numbers)?;
+    match layout.slot(&format!("compute_copy.{}", param.name)) {
+        Some(compute_copy) => engine.state.write(compute_copy, &rounded(&pool, &numbers)),
+        None => Ok(()),
+    }
 }
 
-/// Returns a standard normal number for a key and an element, by the transform of Box and Muller (1958).
-fn normal(key: [u32; 2], element: usize) -> f64 {
-    let pair = element / 2;
+/// Returns the initial values of a parameter as it lies in memory, with zeros as padding.
+fn initial_values<A: Real>(pool: &Pool, param: &Param, index: usize, seed: u64) -> Vec<A> {
+    let mut numbers = vec![A::ZERO; param.spec.elements()];
+    let key = [seed as u32 ^ 0x1417_c0de, (seed >> 32) as u32 ^ index as u32];
+    let runs: Vec<(usize, usize, usize)> = param.spec.runs().collect();
+    let values = ViewMut::from_slice(&mut numbers);
+    pool.run(runs.len(), |r| {
+        let (from, at, len) = runs[r];
+        let row = values.slice(at, len);
+        match param.init {
+            Init::Ones => row.fill(A::ONE),
+            Init::Zeros => row.fill(A::ZERO),
+            Init::Normal(std) => fill_normal(row, std, key, from),
+        }
+    });
+    numbers
+}
+
+/// Rounds to bf16.
+fn rounded<A: Real>(pool: &Pool, numbers: &[A]) -> Vec<half::bf16> {
+    let mut rounded = vec![half::bf16::ZERO; numbers.len()];
+    let to = ViewMut::from_slice(&mut rounded);
+    pool.chunks(numbers.len(), ELEMENTS_PER_TASK, |start, len| {
+        for (to, from) in to.slice(start, len).iter_mut().zip(&numbers[start..start + len]) {
+            *to = Elem::down(from.to_f64() as f32);
+        }
+    });
+    rounded
+}
+
+/// Fills a row, whose first element is number `from` of the parameter, with normal numbers.
+fn fill_normal<A: Real>(row: &mut [A], std: f64, key: [u32; 2], from: usize) {
+    // A row may begin with the second number of a pair.
+    let (first, rest) = row.split_at_mut((from % 2).min(row.len()));
+    for value in first {
+        *value = A::from_f64(std * normal_pair(key, from / 2)[1]);
+    }
+    for (i, pair) in rest.chunks_mut(2).enumerate() {
+        for (value, number) in pair.iter_mut().zip(normal_pair(key, from.div_ceil(2) + i)) {
+            *value = A::from_f64(std * number);
+        }
+    }
+}
+
+/// Returns two standard normal numbers for a key and a pair of elements, by the transform of Box and Muller
+/// (1958).
+fn normal_pair(key: [u32; 2], pair: usize) -> [f64; 2] {
     let bits = philox([pair as u32, (pair >> 32) as u32, 0, 0], key);
     let unit = |high: u32, low: u32| {
         let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;
@@ -80,7 +116,7 @@ fn normal(key: [u32; 2], element: usize) -> f64 {
     };
     let radius = (-2.0 * unit(bits[0], bits[1]).ln()).sqrt();
     let angle = std::f64::consts::TAU * unit(bits[2], bits[3]);
-    radius * if element.is_multiple_of(2) { angle.cos() } else { angle.sin() }
+    [radius * angle.cos(), radius * angle.sin()]
 }
 
 #[cfg(test)]
@@ -90,10 +126,26 @@ mod tests {
     #[test]
     fn normal_numbers_have_mean_zero_and_variance_one() {
         let n = 100_000;
-        let values: Vec<f64> = (0..n).map(|i| normal([1, 2], i)).collect();
+        let values: Vec<f64> = (0..n / 2).flat_map(|pair| normal_pair([1, 2], pair)).collect();
         let mean = values.iter().sum::<f64>() / n as f64;
         let variance = values.iter().map(|v| v * v).sum::<f64>() / n as f64;
         assert!(mean.abs() < 0.01, "{mean}");
         assert!((variance - 1.0).abs() < 0.02, "{variance}");
+    }
+
+    #[test]
+    fn an_element_has_one_number_however_rows_are_cut() {
+        let whole = {
+            let mut row = [0.0f64; 30];
+            fill_normal(&mut row, 0.5, [3, 4], 0);
+            row
+        };
+        assert_eq!(whole[6..8], normal_pair([3, 4], 3).map(|number| 0.5 * number));
+        for len in [1, 2, 3, 5, 6, 10, 15] {
+            let mut rows = [0.0f64; 30];
+            rows.chunks_mut(len).enumerate().for_each(|(r, row)| fill_normal(row, 0.5, [3, 4], r * len));
+            assert_eq!(rows, whole, "rows of {len}");
+        }
+        fill_normal::<f64>(&mut [], 0.5, [3, 4], 7);
     }
 }
