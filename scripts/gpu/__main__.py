@@ -14,11 +14,13 @@
     ops        every op of a recipe beside the card's own limits
     bench      tokens per second in the steady state
     peer       the same against the same model in PyTorch (scripts/torch_peer.py), in turns
+    others     the same at shapes at which xrun must not be slower: other heads, batches and lengths
     step       loss, logits and gradients of a step against PyTorch from the same weights (scripts/torch_parity.py)
     parity     150 steps in bf16 against fp32: the losses differ by at most 0.01
     start      seconds until kernels are ready, with and without a cache
     ways       placements, graphs and batching: speed, load and allocations
     recompute  what it saves and costs
+    memory     memory by mode of recompute, beside PyTorch's
     limits     what fits into 32 GiB, as planned, and what happens when memory runs out
     recipes    two recipes for 300 steps, their text, and their export in transformers
     ranks      several GPUs: against one, and ways of exchanging; this and the next four do nothing on a machine with one
@@ -60,11 +62,13 @@ LIMITS = {
     "ops": 120,
     "bench": 400,
     "peer": 900,
+    "others": 900,
     "step": 240,
     "parity": 300,
     "start": 90,
     "ways": 120,
     "recompute": 180,
+    "memory": 240,
     "limits": 240,
     "recipes": 240,
     "ranks": 600,
@@ -82,11 +86,13 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "ops": speed.ops,
     "bench": speed.bench_all,
     "peer": speed.peer,
+    "others": speed.others,
     "step": exact.step,
     "parity": exact.parity,
     "start": ways.start,
     "ways": ways.ways,
     "recompute": ways.recompute,
+    "memory": ways.memory,
     "limits": ways.limits,
     "recipes": exact.recipes,
     "ranks": ranks.ranks,

@@ -31,13 +31,13 @@ SIZES = {
         "long-context", (), ("--model", "base-160m", "--seq", "4096", "--batch", "4"), (CUDNN, GRAPHS, FLASH)
     ),
     "dim768-batch64": Size(
-        "dim768", ("training.local_batch_size=64",), ("--model", "dim768", "--batch", "64"), (PADDED,)
+        "dim768", ("training.local_batch_size=64",), ("--model", "dim768", "--batch", "64"), (GRAPHS, PADDED)
     ),
     "dim768-heads64-seq512": Size(
         "dim768",
         ("model.n_heads=12", "model.head_dim=64", "training.seq_len=512", "training.local_batch_size=24"),
         ("--model", "768,18,12,12,64,2048", "--seq", "512", "--batch", "24"),
-        (PADDED,),
+        (CUDNN, PADDED),
     ),
     "dim1024-grouped-seq1024": Size(
         "v8-dim1024",
@@ -50,7 +50,44 @@ SIZES = {
             "training.local_batch_size=16",
         ),
         ("--model", "1024,18,8,4,128,2816", "--seq", "1024", "--batch", "16"),
-        (PADDED,),
+        (CUDNN, PADDED),
+    ),
+    "base-160m-heads96": Size(
+        "base-160m",
+        ("model.n_heads=8", "model.head_dim=96"),
+        ("--model", "768,12,8,8,96,2048", "--seq", "1024", "--batch", "16"),
+        (CUDNN, GRAPHS),
+    ),
+    "dim1024-groups-of-8": Size(
+        "v8-dim1024",
+        (
+            "model.n_heads=8",
+            "model.n_kv_heads=1",
+            "model.head_dim=128",
+            "model.ffn_dim=2816",
+            "training.seq_len=1024",
+            "training.local_batch_size=16",
+        ),
+        ("--model", "1024,18,8,1,128,2816", "--seq", "1024", "--batch", "16"),
+        (CUDNN, GRAPHS),
+    ),
+    "base-160m-batch1": Size(
+        "base-160m",
+        ("training.local_batch_size=1",),
+        ("--model", "base-160m", "--seq", "1024", "--batch", "1"),
+        (CUDNN, GRAPHS),
+    ),
+    "base-160m-seq1000": Size(
+        "base-160m",
+        ("training.seq_len=1000",),
+        ("--model", "base-160m", "--seq", "1000", "--batch", "16"),
+        (CUDNN, GRAPHS),
+    ),
+    "base-160m-seq16384": Size(
+        "base-160m",
+        ("training.seq_len=16384", "training.local_batch_size=1"),
+        ("--model", "base-160m", "--seq", "16384", "--batch", "1"),
+        (CUDNN, GRAPHS),
     ),
     "dim1024-recompute": Size(
         "v8-dim1024", ("activation_checkpoint.mode=full",), ("--model", "dim1024", "--recompute"), (PADDED,)
@@ -65,3 +102,14 @@ SIZES = {
 }
 # Compared unless --sizes says otherwise: compiling the peer takes the longest.
 COMPARED = ("dim384", "dim768", "dim1024")
+# Shapes besides those that recipes are made for, at which nothing may be slower than PyTorch.
+OTHERS = (
+    "dim768-batch64",
+    "dim768-heads64-seq512",
+    "dim1024-grouped-seq1024",
+    "base-160m-heads96",
+    "dim1024-groups-of-8",
+    "base-160m-batch1",
+    "base-160m-seq1000",
+    "base-160m-seq16384",
+)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from bench import SCRIPTS, Bench, OutOfTime, attempt, end
-from sizes import COMPARED, SIZES, Size
+from sizes import COMPARED, OTHERS, SIZES, Size
 
 # So that few steps are enough.
 SHORT = "lr_scheduler.warmup_steps=2"
@@ -81,7 +81,14 @@ def peer(bench: Bench) -> None:
             attempt(bench, f"{name} {' '.join(mode[1:])}", lambda name=name, mode=mode: duel(bench, name, mode))
 
 
-def duel(bench: Bench, name: str, mode: tuple[str, ...]) -> None:
+def others(bench: Bench) -> None:
+    """As `peer`, at shapes at which xrun only must not be slower; with PyTorch's fastest mode alone."""
+    for name in bench.sizes or OTHERS:
+        mode = SIZES[name].modes[0]
+        attempt(bench, f"{name} {' '.join(mode[1:])}", lambda name=name, mode=mode: duel(bench, name, mode, 1.0))
+
+
+def duel(bench: Bench, name: str, mode: tuple[str, ...], at_least: float | None = None) -> None:
     """Turns of one size against one mode of PyTorch, which compiles once and then waits for its turns."""
     size = SIZES[name]
     command = [sys.executable, str(SCRIPTS / "torch_peer.py"), "--turns", "--device", bench.device, *size.peer, *mode]
@@ -106,6 +113,7 @@ def duel(bench: Bench, name: str, mode: tuple[str, ...]) -> None:
         f"{name} {' '.join(mode[1:])}",
         f"{statistics.median(ours):,.0f} against {statistics.median(theirs):,.0f} tok/s: "
         f"{ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+        None if at_least is None else ratio >= at_least,
         ours=ours,
         theirs=theirs,
     )

@@ -1,11 +1,12 @@
 """What ways of executing cost and save: placement, graphs, batching, recompute, memory limits, starting."""
 
+import json
 import shutil
 import statistics
 import subprocess
 import sys
 
-from bench import Bench, attempt, end, the_run
+from bench import SCRIPTS, Bench, attempt, end, the_run
 from sizes import SIZES
 from speed import synthetic
 
@@ -88,6 +89,28 @@ def modes(bench: Bench, name: str) -> None:
         text = f"{speeds[mode]:,.0f} against {speeds['none']:,.0f} tok/s: {speed:.3f}; transient memory {memory:.3f}"
         good = speed >= 0.78 and memory <= 0.25 if mode == "full" else None
         bench.note(f"{name} {mode}", text, good, speeds=speeds, transients=transients)
+
+
+def memory(bench: Bench) -> None:
+    """Memory of a training, by mode of recompute, beside the most that PyTorch's allocator held without graphs."""
+    for name in bench.sizes or ("dim768", "dim1024", "base-160m"):
+        attempt(bench, name, lambda name=name: beside_pytorch(bench, name))
+
+
+def beside_pytorch(bench: Bench, name: str) -> None:
+    """One size: `selective` takes at most 0.85 of PyTorch's memory, and `auto` no more than it."""
+    size = SIZES[name]
+    peer = [sys.executable, str(SCRIPTS / "torch_peer.py"), "--device", bench.device, "--steps", "5", "--warmup", "3"]
+    said = bench.call([*peer, *size.peer, "--mode", "compile", "--pad"])
+    theirs = next(json.loads(line) for line in reversed(said.splitlines()) if line.startswith("{"))["peak_mib"]
+    for mode, most in (("selective", 0.85), ("auto", 1.0)):
+        keys = [*synthetic(size), "training.steps=10", f"activation_checkpoint.mode={mode}"]
+        found = bench.train(size.recipe, keys).summary()["memory"]
+        ours, planned = found["allocated_bytes"], found["planned_bytes"]
+        share = ours / 2**20 / theirs
+        text = f"{ours / 2**20:,.0f} MiB, {share:.2f} of PyTorch's {theirs:,} MiB"
+        text += "" if ours == planned else f", but planned {planned / 2**20:,.0f} MiB"
+        bench.note(f"{name} {mode}", text, ours == planned and share <= most, ours=ours, theirs=theirs)
 
 
 def limits(bench: Bench) -> None:
