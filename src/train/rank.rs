@@ -95,6 +95,22 @@ impl Rank {
         device: impl Into<Device>,
         comm: Arc<dyn Communicator>,
     ) -> Result<Self> {
+        let mut rank = Self::with_zeros(plan, programs, dataset, device, comm)?;
+        initialize(&mut rank.engine, rank.plan.seed)?;
+        Ok(rank)
+    }
+
+    /// Creates a rank whose parameters are zero until [`Rank::restore`].
+    ///
+    /// # Errors
+    /// When memory cannot be allocated.
+    pub fn with_zeros(
+        plan: Arc<Plan>,
+        programs: Arc<Programs>,
+        dataset: Arc<Dataset>,
+        device: impl Into<Device>,
+        comm: Arc<dyn Communicator>,
+    ) -> Result<Self> {
         let (device, execution) = (device.into(), plan.execution.clone());
         let mut kernels_took = None;
         if let Some(gpu) = device.gpu() {
@@ -124,7 +140,6 @@ impl Rank {
         engine.use_graphs(execution.cuda_graphs);
         let schedule = engine.state.slot("control.schedule")?;
         engine.state.set_values(schedule, &schedule_table(&plan))?;
-        initialize(&mut engine, plan.seed)?;
         let queued_steps = VecDeque::new();
         let (loader, agreed, done) = (None, Instant::now(), 0);
         let mut rank =
