@@ -9,6 +9,7 @@ mod model;
 mod recompute_choice;
 mod resolve;
 mod schedule;
+mod seeds;
 
 pub use batch::{BatchPlan, Scaling};
 pub use corpus::{Corpus, data_spec};
@@ -17,6 +18,7 @@ pub use execution::Execution;
 pub use model::{Model, PADDING};
 pub use recompute_choice::{ModeCost, RecomputeChoice};
 pub use schedule::Schedule;
+pub use seeds::Seeds;
 
 use crate::data::held_out_batches;
 use crate::device::{DType, Precision};
@@ -34,8 +36,8 @@ pub struct Plan {
     pub batch: BatchPlan,
     /// Optimizer steps.
     pub steps: usize,
-    /// Seed of initialization, order of data and dropout.
-    pub seed: u64,
+    /// Seeds.
+    pub seeds: Seeds,
     /// Number formats.
     pub precision: Precision,
     /// Let tokens attend to other documents of their window.

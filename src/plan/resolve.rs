@@ -1,7 +1,7 @@
 //! Recipe to plan.
 
 use super::devices::choose_gpus;
-use super::{BatchPlan, Corpus, Execution, Generation, Intervals, Model, Plan, Schedule};
+use super::{BatchPlan, Corpus, Execution, Generation, Intervals, Model, Plan, Schedule, Seeds};
 use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -30,7 +30,7 @@ impl Plan {
             model,
             batch,
             steps: values.training.steps,
-            seed: values.training.seed,
+            seeds: Seeds::from_values(values),
             precision: Precision::for_act_dtype(act_dtype),
             cross_documents: values.data.cross_documents,
             optimizer: plan_optimizer(recipe)?,

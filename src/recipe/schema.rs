@@ -144,8 +144,21 @@ sections! {
         /// Largest global L2 norm of the gradients: larger ones are scaled down to it; 0 turns clipping off.
         max_norm: f64 = 1.0;
             Training, number(Included(0.0), Included(1e6)), "0.5" => aliases(&["max_grad_norm", "grad_clip"]);
-        /// Seed of initialization, data order and dropout.
+        /// Seed of initialization, data order and dropout; `[seeds]` sets them one by one.
         seed: u64 = 0; Training, count(0, MAX_SEED), "42";
+    }
+
+    /// Seeds of parts of the training run, to vary one and keep the others.
+    seeds: Seeds {
+        /// Seed of the initial values of parameters.
+        init: Option<u64> = None;
+            Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET);
+        /// Seed of the order in which windows of the corpus are read.
+        order: Option<u64> = None;
+            Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET);
+        /// Seed of dropout's masks.
+        dropout: Option<u64> = None;
+            Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET);
     }
 
     /// Optimizer and its hyperparameters.

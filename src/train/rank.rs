@@ -96,7 +96,7 @@ impl Rank {
         comm: Arc<dyn Communicator>,
     ) -> Result<Self> {
         let mut rank = Self::with_zeros(plan, programs, dataset, device, comm)?;
-        initialize(&mut rank.engine, rank.plan.seed)?;
+        initialize(&mut rank.engine, rank.plan.seeds.init)?;
         Ok(rank)
     }
 
@@ -203,7 +203,7 @@ impl Rank {
             world_size: batch.world_size,
             rank: self.engine.comm.rank(),
             cross_documents: self.plan.cross_documents,
-            seed: self.plan.seed,
+            seed: self.plan.seeds.order,
             start_step: self.done,
         }
     }

@@ -435,7 +435,7 @@ fn meta(context: &RunContext) -> Meta {
         corpus_hash: dataset.hash.clone(),
         tokenizer_hash: dataset.tokenizer.hash(),
         world_size: plan.batch.world_size as u64,
-        seed: plan.seed,
+        seed: plan.seeds.training,
         xrun_version: env!("CARGO_PKG_VERSION").to_string(),
         engine: engine_name(plan),
         algorithms: None,

@@ -100,6 +100,19 @@ fn threads() {
     hold_still(&[&["engine.threads=1"], &["engine.threads=3"], &["engine.threads=5"]]);
 }
 
+/// What `training.seed` decides is initial values, order and masks, and nothing else.
+#[test]
+fn seeds_of_parts() {
+    hold_still(&[&["training.seed=4", "seeds.init=3", "seeds.order=3", "seeds.dropout=3"]]);
+    let all = train("fp32", &["training.seed=4"]);
+    let parts = ["seeds.init=4", "seeds.order=4", "seeds.dropout=4"];
+    assert_eq!(train("fp32", &parts).difference(&all), None);
+    for missing in 0..parts.len() {
+        let others: Vec<&str> = (0..parts.len()).filter(|&i| i != missing).map(|i| parts[i]).collect();
+        assert!(train("fp32", &others).difference(&all).is_some(), "without {}", parts[missing]);
+    }
+}
+
 /// The comparison itself sees a single flipped bit.
 #[test]
 fn a_difference_is_seen() {

@@ -152,7 +152,7 @@ impl<'a> Recording<'a> {
         let p = self.plan.model.dropout;
         (p > 0.0 && matches!(self.purpose, Purpose::Train { .. })).then_some(Site {
             p,
-            seed: self.plan.seed,
+            seed: self.plan.seeds.dropout,
             site,
         })
     }

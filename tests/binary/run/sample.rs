@@ -186,7 +186,7 @@ fn the_cache_changes_nothing() {
         world_size: 1,
         rank: 0,
         cross_documents: true,
-        seed: plan.seed,
+        seed: plan.seeds.order,
         start_step: 0,
     };
     let (mut loss, mut count) = (0.0, 0);

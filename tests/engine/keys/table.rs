@@ -120,6 +120,9 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "training.max_norm" => curve("0.01"),
         "training.seed" => curve("4"),
 
+        "seeds.init" | "seeds.order" => curve("4"),
+        "seeds.dropout" => curve_of(&["model.dropout=0.2"], "4"),
+
         "optimizer.lr" => curve("5e-3"),
         "optimizer.betas" => curve("[0.8, 0.9]"),
         "optimizer.eps" => curve("1e-3"),
