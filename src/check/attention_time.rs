@@ -1,7 +1,7 @@
 //! Times of attention alone, as a kernel's author compares them with other libraries': inputs in turn, so
 //! that they come from memory and not from the L2 cache, and all calls in one CUDA graph.
 
-use super::near_normal;
+use super::numbers::near_normal;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::cuda::Gpu;

@@ -1,9 +1,10 @@
 //! Every op holds in every format; a faulty op fails.
 
+use super::differences::directions;
 use super::*;
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
-use crate::ir::{Cases, CpuNode, Emission, GpuNode, Node, Op, Vjp};
+use crate::ir::{Cases, CpuNode, Emission, Fill, GpuNode, Node, Op, Phase, Spec, Vjp};
 use rayon::prelude::*;
 use std::collections::HashSet;
 

@@ -1,6 +1,6 @@
 //! The long sequences on which attention is checked.
 
-use super::super::random;
+use super::super::numbers::random;
 use crate::ops::attention::{Attention, Heads, Mask};
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! Attention by its definition in f64, for sampled rows of one head.
 
-use super::super::near_normal;
+use super::super::numbers::near_normal;
 use super::case::LongCase;
 use crate::device::DType;
 use crate::ops::attention::Attention;

@@ -1,0 +1,45 @@
+//! The numbers of cases: a pure function of a name, a stream and a position.
+
+use crate::device::DType;
+use crate::device::philox::philox;
+use crate::ir::{Fill, Spec};
+
+/// Returns 128 random bits for a name, a stream and a position.
+pub(super) fn random(name: &str, stream: usize, at: usize) -> [u32; 4] {
+    let digest = blake3::hash(name.as_bytes());
+    let key = u32::from_le_bytes([digest.as_bytes()[0], digest.as_bytes()[1], digest.as_bytes()[2], 0]);
+    philox([at as u32, stream as u32, 0, 0], [key, 0x9d2c_5680])
+}
+
+/// Returns a number of mean 0 and deviation 1, from a distribution near the normal one: the sum of four
+/// uniform numbers.
+pub(super) fn near_normal(name: &str, stream: usize, at: usize) -> f64 {
+    let sum: f64 = random(name, stream, at).map(|bits| f64::from(bits) / 2f64.powi(32)).iter().sum();
+    (sum - 2.0) * 3f64.sqrt()
+}
+
+/// Returns the values of one tensor of a case, already rounded to a format.
+pub(super) fn values(name: &str, stream: usize, spec: &Spec, fill: &Fill, format: DType) -> Vec<f64> {
+    let unit = |bits: u32| (f64::from(bits) + 0.5) / 4_294_967_296.0;
+    (0..spec.logical_elements())
+        .map(|at| {
+            let bits = random(name, stream, at);
+            let value = match fill {
+                // Box–Muller.
+                Fill::Normal(mean, std) => {
+                    let radius = (-2.0 * unit(bits[0]).ln()).sqrt();
+                    mean + std * radius * (std::f64::consts::TAU * unit(bits[1])).cos()
+                }
+                Fill::Uniform(low, high) => low + (high - low) * unit(bits[0]),
+                Fill::Below(bound) => f64::from(bits[0] % bound),
+                Fill::Values(values) => values[at % values.len()],
+            };
+            match format {
+                DType::F64 => value,
+                DType::F32 => f64::from(value as f32),
+                DType::Bf16 => half::bf16::from_f64(value).to_f64(),
+                DType::U32 => value.trunc(),
+            }
+        })
+        .collect()
+}
