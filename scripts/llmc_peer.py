@@ -3,14 +3,14 @@
 
     llmc_peer.py --binary train_gpt2cu > rows.jsonl
 
-llm.c (github.com/karpathy/llm.c, measured at f1e2ace) in its fastest form, built in its folder with
+llm.c (github.com/karpathy/llm.c, measured at f1e2ace), built in its folder with
 
     nvcc --use_fast_math -std=c++17 -O3 --generate-code arch=compute_90,code=[compute_90,sm_90] -DENABLE_BF16 \\
         -DENABLE_CUDNN -I cudnn-frontend/include llmc/cudnn_att.cpp train_gpt2.cu -lcublas -lcublasLt -lcudnn \\
         -lnvidia-ml -o train_gpt2cu
 
-has cuDNN's attention, GELU fused into its product, fp32 weights for the optimizer, and recomputes nothing. Its model is
-not ours: LayerNorm and GELU with biases, learned positions, a tied head; 124M parameters in 12 layers of width 768, and
+has cuDNN's attention and fp32 weights for the optimizer, and recomputes nothing; --gelu-fusion lets cuBLASLt compute
+GELU in its product. Its model is not ours: LayerNorm and GELU with biases, learned positions, a tied head; 124M parameters in 12 layers of width 768, and
 the FLOPs per token of base-160m.
 """
 
@@ -48,6 +48,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--warmup", type=int, default=20)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument(
+        "--gelu-fusion", type=int, default=0, choices=[0, 1, 2], help="GELU in the product: never, forward, also backward"
+    )
     args = parser.parse_args()
     tokens, count = args.batch * args.seq, args.warmup + args.steps
     with tempfile.TemporaryDirectory() as folder:
@@ -55,8 +58,8 @@ def main() -> None:
         # One token more: the last one's successor.
         write_tokens(data, 32 * tokens + 1)
         options = {"e": args.model, "i": data, "j": data, "b": args.batch, "t": args.seq, "d": tokens, "x": count}
-        # No recompute, no ZeRO, no validation, no samples, no HellaSwag.
-        options |= {"r": 0, "z": 0, "v": 100_000, "s": 100_000, "h": 0}
+        # No recompute, no ZeRO, no HellaSwag; validation and samples only before the first and after the last step.
+        options |= {"r": 0, "z": 0, "v": 100_000, "s": 100_000, "h": 0, "ge": args.gelu_fusion}
         command = [str(args.binary), *(str(word) for name, value in options.items() for word in (f"-{name}", value))]
         done = subprocess.run(command, capture_output=True, text=True)
     times = [(int(step), float(ms)) for step, ms in STEP.findall(done.stdout)]

@@ -92,7 +92,9 @@ def modes(bench: Bench, name: str) -> None:
 
 
 def memory(bench: Bench) -> None:
-    """Memory of a training, by mode of recompute, beside the most that PyTorch's allocator held without graphs."""
+    """Memory of a training, by mode of recompute, beside PyTorch's peak of allocated tensors without graphs."""
+    if bench.device != "cuda":
+        return
     for name in bench.sizes or ("dim768", "dim1024", "base-160m"):
         attempt(bench, name, lambda name=name: beside_pytorch(bench, name))
 
