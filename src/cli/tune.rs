@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     #[command(flatten)]
     pub what: RecipeArguments,
-    /// Only products for which no table has an algorithm.
+    /// Only products that this command has not seen, and that are not in the table of the program.
     #[arg(long)]
     pub missing: bool,
     /// Also add the choices to this table, such as one of `data/algorithms`.
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
     programs.collect_steps(&collector)?;
     let mut requests = collector.into_requests();
     if args.missing {
-        requests.products = gpu.unknown_products(&requests.products);
+        requests.products = gpu.untuned_products(&requests.products);
     }
     eprint_line(&format!("{} products, a few seconds each", requests.products.len()));
     gpu.tune(&requests, |product, chosen, before| {

@@ -171,6 +171,13 @@ impl KnownAlgorithms {
         Self { all, machine }
     }
 
+    /// Returns true if a product has an algorithm that comes with the program or was chosen by `xrun ops
+    /// tune`, and not one that this machine timed before a run.
+    pub fn is_tuned(&self, key: &str) -> bool {
+        let known = self.all.products.get(key);
+        known.is_some_and(|known| known.under_load || self.machine.products.get(key) != Some(known))
+    }
+
     /// Adds the algorithm of a product; to the machine's own, if it was timed here.
     pub fn insert(&mut self, key: String, algorithm: Algorithm, timed_here: bool) {
         if timed_here {
@@ -241,6 +248,8 @@ mod tests {
                 ("new", entry(4, false)),
             ])
         );
+        let tuned = ["tuned", "timed", "other", "new", "missing"].map(|key| later.is_tuned(key));
+        assert_eq!(tuned, [true, true, true, false, false]);
         let foreign = Algorithms { gpu: "another".into(), ..committed(7) };
         let known = KnownAlgorithms::new(table(&[]), Some(foreign.clone()), Some(foreign));
         assert!(known.all.products.is_empty() && known.machine.products.is_empty());

@@ -193,9 +193,10 @@ impl Gpu {
         self.initial.power_meter()
     }
 
-    /// Returns the products among `shapes` that no table of algorithms knows.
-    pub fn unknown_products(&self, shapes: &BTreeSet<ProductShape>) -> BTreeSet<ProductShape> {
-        self.products.unknown(shapes)
+    /// Returns the products among `shapes` whose algorithm neither comes with the program nor was chosen by
+    /// [`Gpu::tune`].
+    pub fn untuned_products(&self, shapes: &BTreeSet<ProductShape>) -> BTreeSet<ProductShape> {
+        self.products.untuned(shapes)
     }
 
     /// Chooses the algorithms of products at the clock that the card sustains: seconds for each. Calls

@@ -95,10 +95,11 @@ impl Products {
         lock(&self.inner).known.all.cublaslt
     }
 
-    /// Returns those products for which neither this machine's table nor the program's has an algorithm.
-    pub(super) fn unknown(&self, shapes: &BTreeSet<ProductShape>) -> BTreeSet<ProductShape> {
+    /// Returns those products whose algorithm neither comes with the program nor was chosen by `xrun ops
+    /// tune`.
+    pub(super) fn untuned(&self, shapes: &BTreeSet<ProductShape>) -> BTreeSet<ProductShape> {
         let inner = lock(&self.inner);
-        shapes.iter().filter(|shape| !inner.known.all.products.contains_key(&key(shape))).copied().collect()
+        shapes.iter().filter(|shape| !inner.known.is_tuned(&key(shape))).copied().collect()
     }
 
     /// Chooses the algorithms of products. Those that are not in the table are timed and added to it, also on

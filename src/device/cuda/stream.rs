@@ -135,7 +135,7 @@ impl Stream {
             return Ok(());
         }
         // SAFETY: the caller's range is inside memory that it holds, and the slice has as many bytes. It is
-        // read before the stream is waited for.
+        // read by the time the wait below ends.
         let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), self.raw) };
         check(status, "write memory of the GPU")?;
         self.synchronize()
