@@ -147,7 +147,7 @@ pub fn collect_cases(part: &str, collector: &Collector) -> Result<()> {
 ///
 /// # Errors
 /// When a case cannot be compiled or run at all.
-pub fn check(case: &Case, precision: Precision, target: &Target) -> Result<Vec<Finding>> {
+fn check(case: &Case, precision: Precision, target: &Target) -> Result<Vec<Finding>> {
     let data = Data::new(case)?;
     let mut bench = Bench::new(case, precision, target.device(3)?)?;
     let finding = |mode, error, bound| Finding {

@@ -10,8 +10,8 @@ use crate::ops::copy::Copy;
 use crate::policy::Placement;
 use std::sync::Arc;
 
-/// Bytes of a write. Drivers treat small ones in another way: CUDA's may return before it has copied up to
-/// 64 KiB.
+/// Bytes of a write. From pageable memory, CUDA's driver may return before a copy has reached the GPU; those
+/// of up to 64 KiB take another way than larger ones.
 const SIZES: [usize; 6] = [64, 4 << 10, 32 << 10, 64 << 10, 128 << 10, 1 << 20];
 
 /// Writes of each size.

@@ -104,7 +104,7 @@ impl Rank {
     ///
     /// # Errors
     /// When memory cannot be allocated.
-    pub fn with_zeros(
+    pub(super) fn with_zeros(
         plan: Arc<Plan>,
         programs: Arc<Programs>,
         dataset: Arc<Dataset>,
