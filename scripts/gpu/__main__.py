@@ -143,7 +143,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--xrun", type=Path, required=True, help="the binary")
     parser.add_argument("--out", type=Path, required=True, help="where results go")
     parser.add_argument("--only", type=listed(SECTIONS), default=list(SECTIONS), help="sections, separated by commas")
-    parser.add_argument("--sizes", type=listed(SIZES), help="sizes of ops, bench and peer, separated by commas")
+    parser.add_argument("--sizes", type=listed(SIZES), help="sizes of ops, bench, peer, others and memory, by commas")
     parser.add_argument(
         "--worlds", type=worlds, help="numbers of ranks, separated by commas [2, 4, 8: as many as GPUs]"
     )

@@ -17,6 +17,16 @@ class Size:
 PADDED = ("--mode", "compile", "--pad")
 GRAPHS = ("--mode", "graphs", "--pad")
 CUDNN, FLASH = ((*GRAPHS, "--attention", kernel) for kernel in ("cudnn", "flash"))
+
+
+def grouped(kv_heads: int, *modes: tuple[str, ...]) -> Size:
+    """Width 1,024 with 8 heads of 128 columns and 1,024 tokens."""
+    keys = ("model.n_heads=8", f"model.n_kv_heads={kv_heads}", "model.head_dim=128", "model.ffn_dim=2816")
+    keys += ("training.seq_len=1024", "training.local_batch_size=16")
+    peer = ("--model", f"1024,18,8,{kv_heads},128,2816", "--seq", "1024", "--batch", "16")
+    return Size("v8-dim1024", keys, peer, modes)
+
+
 SIZES = {
     "dim384": Size("dim384", (), ("--model", "dim384"), (GRAPHS, PADDED)),
     "dim768": Size("dim768", (), ("--model", "dim768"), (GRAPHS, PADDED)),
@@ -39,38 +49,14 @@ SIZES = {
         ("--model", "768,18,12,12,64,2048", "--seq", "512", "--batch", "24"),
         (CUDNN, PADDED),
     ),
-    "dim1024-grouped-seq1024": Size(
-        "v8-dim1024",
-        (
-            "model.n_heads=8",
-            "model.n_kv_heads=4",
-            "model.head_dim=128",
-            "model.ffn_dim=2816",
-            "training.seq_len=1024",
-            "training.local_batch_size=16",
-        ),
-        ("--model", "1024,18,8,4,128,2816", "--seq", "1024", "--batch", "16"),
-        (CUDNN, PADDED),
-    ),
+    "dim1024-grouped-seq1024": grouped(4, CUDNN, PADDED),
     "base-160m-heads96": Size(
         "base-160m",
         ("model.n_heads=8", "model.head_dim=96"),
         ("--model", "768,12,8,8,96,2048", "--seq", "1024", "--batch", "16"),
         (CUDNN, GRAPHS),
     ),
-    "dim1024-groups-of-8": Size(
-        "v8-dim1024",
-        (
-            "model.n_heads=8",
-            "model.n_kv_heads=1",
-            "model.head_dim=128",
-            "model.ffn_dim=2816",
-            "training.seq_len=1024",
-            "training.local_batch_size=16",
-        ),
-        ("--model", "1024,18,8,1,128,2816", "--seq", "1024", "--batch", "16"),
-        (CUDNN, GRAPHS),
-    ),
+    "dim1024-groups-of-8": grouped(1, CUDNN, GRAPHS),
     "base-160m-batch1": Size(
         "base-160m",
         ("training.local_batch_size=1",),

@@ -5,6 +5,7 @@ import signal
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable
 
 from bench import SCRIPTS, Bench, OutOfTime, attempt, end
 from sizes import COMPARED, OTHERS, SIZES, Size
@@ -76,16 +77,20 @@ def measure(bench: Bench, name: str) -> None:
 
 def peer(bench: Bench) -> None:
     """xrun and PyTorch in turns."""
-    for name in bench.sizes or COMPARED:
-        for mode in SIZES[name].modes[: 1 if bench.best else None]:
-            attempt(bench, f"{name} {' '.join(mode[1:])}", lambda name=name, mode=mode: duel(bench, name, mode))
+    duels(bench, bench.sizes or COMPARED, 1 if bench.best else None)
 
 
 def others(bench: Bench) -> None:
     """As `peer`, at shapes at which xrun only must not be slower; with PyTorch's fastest mode alone."""
-    for name in bench.sizes or OTHERS:
-        for mode in SIZES[name].modes[:1]:
-            attempt(bench, f"{name} {' '.join(mode[1:])}", lambda name=name, mode=mode: duel(bench, name, mode, 1.0))
+    duels(bench, bench.sizes or OTHERS, 1, at_least=1.0)
+
+
+def duels(bench: Bench, names: Iterable[str], modes: int | None, at_least: float | None = None) -> None:
+    """Turns of sizes against their first modes of PyTorch, or against all."""
+    for name in names:
+        for mode in SIZES[name].modes[:modes]:
+            what = f"{name} {' '.join(mode[1:])}"
+            attempt(bench, what, lambda name=name, mode=mode: duel(bench, name, mode, at_least))
 
 
 def duel(bench: Bench, name: str, mode: tuple[str, ...], at_least: float | None = None) -> None:

@@ -21,13 +21,15 @@ pub use errors::worst;
 pub use long::{LongCase, check_long_attention};
 pub use writes::check_writes;
 
+use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::cuda::Gpu;
 use crate::device::gpu::{Collector, Queue};
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
-use crate::exec;
-use crate::ir::{Array, Case, Cases, Precision};
+use crate::exec::{self, Engine, Section};
+use crate::ir::{Array, Case, Cases, Precision, State};
+use crate::policy::Placement;
 use bench::{Bench, Data};
 use differences::worst_difference;
 use errors::{forward_bound, gradient_bound, same_bits, worst_output, worst_tensor};
@@ -96,6 +98,14 @@ impl Target {
             Target::Cpu => Device::Cpu(pool),
             Target::Gpu(gpu) => Device::Cuda(Arc::clone(gpu), pool),
         })
+    }
+
+    /// Returns an engine with memory for one section, whose kernels are ready.
+    fn engine_for(&self, section: &Section, state: &Arc<State>, threads: usize) -> Result<Engine> {
+        let device = self.device(threads)?;
+        exec::prepare(&device, [section], &|_| {})?;
+        let arena = section.memory.arena_bytes;
+        Engine::new(device, state, Arc::new(SingleRank), Placement::Arena, arena, false)
     }
 }
 

@@ -2,12 +2,10 @@
 
 use super::{Finding, Target};
 use crate::device::DType;
-use crate::device::communicator::SingleRank;
 use crate::error::Result;
-use crate::exec::{Engine, Section, prepare};
+use crate::exec::Section;
 use crate::ir::{Builder, Destination, Mode, Precision, Program, Spec, State, StateBuilder};
 use crate::ops::copy::Copy;
-use crate::policy::Placement;
 use std::sync::Arc;
 
 /// Bytes of a write. From pageable memory, CUDA's driver may return before a copy has reached the GPU; those
@@ -37,18 +35,15 @@ pub fn check_writes(target: &Target, mut see: impl FnMut(&Finding) -> Result<()>
     Ok(())
 }
 
-/// Returns how many of [`WRITES`] copies differ from what was written before them; the program copies from one
-/// tensor to another.
+/// Returns how many of [`WRITES`] copies differ from what was written before them; the program copies from
+/// one tensor to another.
 fn wrong_copies(bytes: usize, target: &Target, [from, to]: [&str; 2]) -> Result<u32> {
     let tensor = Spec::new([bytes / DType::F32.size()], DType::F32);
     let mut builder = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
     builder.group("in", &[("x", tensor.clone()), ("y", tensor)]);
     let state = Arc::new(builder.finish());
     let section = Section::new(copy(&state, from, to)?);
-    let device = target.device(1)?;
-    prepare(&device, [&section], &|_| {})?;
-    let arena = section.memory.arena_bytes;
-    let mut engine = Engine::new(device, &state, Arc::new(SingleRank), Placement::Arena, arena, false)?;
+    let mut engine = target.engine_for(&section, &state, 1)?;
     let [x, y] = [engine.state.slot("in.x")?, engine.state.slot("in.y")?];
     let mut wrong = 0;
     for number in 1..=WRITES {

@@ -96,11 +96,11 @@ impl Rank {
         comm: Arc<dyn Communicator>,
     ) -> Result<Self> {
         let mut rank = Self::with_zeros(plan, programs, dataset, device, comm)?;
-        initialize(&mut rank.engine, rank.plan.seeds.init)?;
+        rank.initialize()?;
         Ok(rank)
     }
 
-    /// Creates a rank whose parameters are zero until [`Rank::restore`].
+    /// Creates a rank whose parameters are zero until [`Rank::initialize`] or [`Rank::restore`].
     ///
     /// # Errors
     /// When memory cannot be allocated.
@@ -479,6 +479,14 @@ impl Rank {
     /// When work on the device failed.
     pub fn shutdown(&self) -> Result<()> {
         self.engine.gpu().map_or(Ok(()), |gpu| gpu.shutdown())
+    }
+
+    /// Sets the parameters of a rank of zeros to their initial values.
+    ///
+    /// # Errors
+    /// When a copy to the device fails.
+    pub(super) fn initialize(&mut self) -> Result<()> {
+        initialize(&mut self.engine, self.plan.seeds.init)
     }
 
     /// Loads the state after `step`, which rank 0 reads from a checkpoint.

@@ -104,14 +104,12 @@ fn train_rank(
         gpu.map_or_else(|| format!("{} threads of the CPU", pool.threads()), |gpu| format!("GPU {gpu}"))
     ));
     let (programs, dataset) = (Arc::clone(&context.programs), Arc::clone(&context.dataset));
-    let (plan_of_rank, comm_of_rank) = (Arc::clone(plan), Arc::clone(comm));
-    let mut rank = if message.restored {
-        let mut rank = Rank::with_zeros(plan_of_rank, programs, dataset, device, comm_of_rank)?;
+    let mut rank = Rank::with_zeros(Arc::clone(plan), programs, dataset, device, Arc::clone(comm))?;
+    if message.restored {
         rank.restore(message.from_step, zero.and_then(|zero| zero.loaded))?;
-        rank
     } else {
-        Rank::new(plan_of_rank, programs, dataset, device, comm_of_rank)?
-    };
+        rank.initialize()?;
+    }
     if let (Some(recorder), Some(zero)) = (&mut recorder, zero) {
         let state_took = began.elapsed() - device_took - rank.kernels_took().unwrap_or_default();
         record_startup(recorder, zero, context, &rank, on_gpu.then_some(device_took), state_took)?;

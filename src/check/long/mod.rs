@@ -12,13 +12,11 @@ pub use case::LongCase;
 use super::errors::{forward_bound, gradient_bound};
 use super::{Finding, Target};
 use crate::device::DType;
-use crate::device::communicator::SingleRank;
 use crate::error::Result;
-use crate::exec::{Engine, Section, prepare};
+use crate::exec::Section;
 use crate::ir::{Builder, Destination, Mode, Op, Precision, Program, Spec, State, StateBuilder, Upstream};
 use crate::ops::attention::{Attention, FlashAttention, Mask};
 use crate::passes::differentiate;
-use crate::policy::Placement;
 use definition::Sequence;
 use std::sync::Arc;
 
@@ -116,10 +114,7 @@ impl Stored {
 fn run(case: &LongCase, sequence: &Sequence, precision: Precision, target: &Target) -> Result<Stored> {
     let state = Arc::new(layout(case, precision));
     let section = Section::new(program(case, &state)?);
-    let device = target.device(3)?;
-    prepare(&device, [&section], &|_| {})?;
-    let arena = section.memory.arena_bytes;
-    let mut engine = Engine::new(device, &state, Arc::new(SingleRank), Placement::Arena, arena, false)?;
+    let mut engine = target.engine_for(&section, &state, 3)?;
     let dtype = precision.act_dtype;
     for (name, values) in [("in.packed", &sequence.packed), ("in.do", &sequence.d_o)] {
         let slot = engine.state.slot(name)?;
