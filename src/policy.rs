@@ -75,12 +75,14 @@ policy! {
 policy! {
     /// Activations that the backward pass recomputes instead of keeping.
     Recompute {
+        /// Nothing: every activation is kept.
+        None = "none",
+        /// Outputs that their gradients write again beside what they compute: no node runs twice.
+        Emitted = "emitted",
         /// Outputs of cheap ops (norms, SwiGLU, rotary embedding, casts) whose inputs are kept anyway.
         Selective = "selective",
         /// Everything inside a block: only what passes from block to block is kept.
         Full = "full",
-        /// Nothing: every activation is kept.
-        None = "none",
     }
 }
 
@@ -89,6 +91,8 @@ policy! {
     RecomputeMode {
         /// The fastest of the others that fits the memory of the device.
         Auto = "auto",
+        /// As [`Recompute::Emitted`].
+        Emitted = "emitted",
         /// As [`Recompute::Selective`].
         Selective = "selective",
         /// As [`Recompute::Full`].
@@ -103,6 +107,7 @@ impl RecomputeMode {
     pub const fn fixed(self) -> Option<Recompute> {
         match self {
             Self::Auto => None,
+            Self::Emitted => Some(Recompute::Emitted),
             Self::Selective => Some(Recompute::Selective),
             Self::Full => Some(Recompute::Full),
             Self::None => Some(Recompute::None),
@@ -113,6 +118,7 @@ impl RecomputeMode {
 impl From<Recompute> for RecomputeMode {
     fn from(mode: Recompute) -> Self {
         match mode {
+            Recompute::Emitted => Self::Emitted,
             Recompute::Selective => Self::Selective,
             Recompute::Full => Self::Full,
             Recompute::None => Self::None,

@@ -121,6 +121,7 @@ def bits(bench: Bench) -> None:
         ways = {
             "once more": [],
             "no recompute": ["activation_checkpoint.mode=none"],
+            "recompute where gradients emit": ["activation_checkpoint.mode=emitted"],
             "full recompute": ["activation_checkpoint.mode=full"],
             "dead memory poisoned": ["engine.poison=true"],
             "caching, poisoned": ["engine.placement=caching", "engine.poison=true"],

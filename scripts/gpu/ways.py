@@ -76,7 +76,7 @@ def modes(bench: Bench, name: str) -> None:
     """A recipe without recompute, and with it."""
     size = SIZES[name.removeprefix("v8-")]
     speeds, transients = {}, {}
-    for mode in ("none", "selective", "full"):
+    for mode in ("none", "emitted", "selective", "full"):
         keys = [f"activation_checkpoint.mode={mode}", f"training.steps={bench.steps}", "metrics.warmup=20"]
         run = bench.train(name, [*synthetic(size), *keys])
         summary = run.summary()
@@ -84,7 +84,7 @@ def modes(bench: Bench, name: str) -> None:
         # Weights, gradients, both moments and the bf16 copy are there either way.
         state = summary["parameters"] * 18
         transients[mode] = summary["memory"]["allocated_bytes"] - state
-    for mode in ("selective", "full"):
+    for mode in ("emitted", "selective", "full"):
         speed, memory = speeds[mode] / speeds["none"], transients[mode] / transients["none"]
         text = f"{speeds[mode]:,.0f} against {speeds['none']:,.0f} tok/s: {speed:.3f}; transient memory {memory:.3f}"
         good = speed >= 0.78 and memory <= 0.25 if mode == "full" else None
@@ -100,12 +100,12 @@ def memory(bench: Bench) -> None:
 
 
 def beside_pytorch(bench: Bench, name: str) -> None:
-    """One size: `selective` takes at most 0.85 of PyTorch's memory, and `auto` no more than it."""
+    """One size: `selective` takes at most 0.85 of PyTorch's memory, `emitted` and `auto` no more than it."""
     size = SIZES[name]
     peer = [sys.executable, str(SCRIPTS / "torch_peer.py"), "--device", bench.device, "--steps", "5", "--warmup", "3"]
     said = bench.call([*peer, *size.peer, "--mode", "compile", "--pad"])
     theirs = next(json.loads(line) for line in reversed(said.splitlines()) if line.startswith("{"))["peak_mib"]
-    for mode, most in (("selective", 0.85), ("auto", 1.0)):
+    for mode, most in (("selective", 0.85), ("emitted", 1.0), ("auto", 1.0)):
         keys = [*synthetic(size), "training.steps=10", f"activation_checkpoint.mode={mode}"]
         found = bench.train(size.recipe, keys).summary()["memory"]
         ours, planned = found["allocated_bytes"], found["planned_bytes"]

@@ -185,6 +185,7 @@ fn execution(plan: &Plan) -> String {
     let attention = format!("{} attention", plan.execution.attention);
     let recompute = match plan.execution.recompute {
         Recompute::None => "no recompute".to_owned(),
+        Recompute::Emitted => "recompute where gradients emit".to_owned(),
         mode => format!("{mode} recompute"),
     };
     let recompute = match &plan.execution.recompute_choice {

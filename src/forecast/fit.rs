@@ -44,7 +44,7 @@ pub fn fit_local_batch(plan: &Plan, budget: &Budget) -> Result<Vec<FitRow>> {
     let full = if plan.execution.products == ProductPrecision::Tf32 { "tf32" } else { "fp32" };
     let mut rows = Vec::new();
     for (act_dtype, dtype) in [(DType::Bf16, "bf16"), (DType::F32, full)] {
-        for mode in [Recompute::None, Recompute::Selective, Recompute::Full] {
+        for &mode in Recompute::ALL {
             let mut plan = plan.clone();
             plan.precision = Precision::for_act_dtype(act_dtype);
             plan.execution.recompute = mode;

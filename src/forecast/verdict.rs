@@ -16,7 +16,7 @@ use serde::Serialize;
 pub fn smaller(plan: &Plan) -> &'static str {
     match plan.execution.recompute {
         Recompute::Full => "Smaller: training.local_batch_size with more training.accumulation",
-        Recompute::None | Recompute::Selective => {
+        Recompute::None | Recompute::Emitted | Recompute::Selective => {
             "Smaller: training.local_batch_size with more training.accumulation, or \
              activation_checkpoint.mode=full"
         }

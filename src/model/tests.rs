@@ -280,6 +280,27 @@ fn recomputing_what_is_cheap() {
     ");
 }
 
+/// The same as what is cheap, but for the queries and keys that no gradient writes again.
+#[test]
+fn recomputing_what_gradients_emit() {
+    let passes = Passes::new(&[]);
+    let emitted = passes.recomputed(Recompute::Emitted);
+    assert_snapshot!(changes(&emitted, &passes.recomputed(Recompute::Selective)), @r"
+    -program micro(first=true, last=true) (35 nodes)
+    -  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+    -  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16], %77:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6 emits=y  @embedding ∇
+    -  grads.blocks.0.qkv = linear_weight_grad(%77, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
+    +program micro(first=true, last=true) (36 nodes)
+     …
+    +  %77:bf16[8,32] = qk_norm_rope(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
+    +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%77, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+     …
+    +  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16], %78:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6 emits=y  @embedding ∇
+    +  grads.blocks.0.qkv = linear_weight_grad(%78, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
+     …
+    ");
+}
+
 #[test]
 fn recomputing_blocks() {
     let passes = Passes::new(&[]);

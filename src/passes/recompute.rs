@@ -20,8 +20,12 @@ pub fn recompute(program: Program, policy: Recompute) -> Result<Program> {
     if policy == Recompute::None {
         return Ok(program);
     }
-    let forward = Forward { dropped: dropped(&program, policy), producers: program.producers() };
+    let mut forward = Forward { dropped: dropped(&program, policy), producers: program.producers() };
     let emissions = Emissions::new(&program, &forward);
+    if policy == Recompute::Emitted {
+        let emitted: HashSet<TensorId> = emissions.emitted.values().flatten().copied().collect();
+        forward.dropped = emitted;
+    }
     let mut builder = Builder::resume(program);
     let nodes = builder.take_nodes();
     let mut pass = Rewriter { builder, nodes: &nodes, forward, emissions, fresh: HashMap::new() };
@@ -266,7 +270,7 @@ fn dropped(program: &Program, policy: Recompute) -> HashSet<TensorId> {
             let cheap = node.op.cheap_to_recompute(k);
             let drop = match policy {
                 Recompute::None => false,
-                Recompute::Selective => {
+                Recompute::Emitted | Recompute::Selective => {
                     // Only where it saves memory: its inputs are kept for the backward in any case.
                     let kept = |i: &TensorId| {
                         program.tensor(*i).home != Home::Transient

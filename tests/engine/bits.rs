@@ -55,6 +55,8 @@ fn instruction_sets() {
 fn recomputation() {
     hold_still(&[
         &["activation_checkpoint.mode=none"],
+        &["activation_checkpoint.mode=emitted", "engine.poison=true"],
+        &["activation_checkpoint.mode=selective", "engine.poison=true"],
         &["activation_checkpoint.mode=full"],
         &["activation_checkpoint.mode=full", "engine.poison=true"],
     ]);
@@ -65,10 +67,11 @@ fn recomputation() {
 fn recomputation_of_unfused_ops() {
     let unfused = ["engine.fused=false", "engine.attention=unfused"];
     for dtype in ["fp32", "bf16"] {
-        let run = |mode: &'static str| train(dtype, &[&unfused[..], &[mode]].concat());
+        let run = |mode: &str| train(dtype, &[&unfused[..], &[mode]].concat());
         let none = run("activation_checkpoint.mode=none");
-        for mode in ["activation_checkpoint.mode=selective", "activation_checkpoint.mode=full"] {
-            assert_eq!(run(mode).difference(&none), None, "{dtype} {mode}");
+        for mode in ["emitted", "selective", "full"].map(|mode| format!("activation_checkpoint.mode={mode}"))
+        {
+            assert_eq!(run(&mode).difference(&none), None, "{dtype} {mode}");
         }
     }
 }
@@ -78,8 +81,9 @@ fn recomputation_with_layer_norm() {
     for dtype in ["fp32", "bf16"] {
         let run = |more: &[&str]| train(dtype, &[&["model.norm=layer_norm"], more].concat());
         let none = run(&["activation_checkpoint.mode=none"]);
-        for mode in ["activation_checkpoint.mode=selective", "activation_checkpoint.mode=full"] {
-            assert_eq!(run(&[mode, "engine.poison=true"]).difference(&none), None, "{dtype} {mode}");
+        for mode in ["emitted", "selective", "full"].map(|mode| format!("activation_checkpoint.mode={mode}"))
+        {
+            assert_eq!(run(&[mode.as_str(), "engine.poison=true"]).difference(&none), None, "{dtype} {mode}");
         }
     }
 }

@@ -65,12 +65,12 @@ fn fit_prints_a_table_or_json() {
     xrun("plan dim384 --fit training.local_batch_size --on rtx4090")
         .success()
         .stderr("")
-        .stdout(contains("selective").count(2).and(contains("bf16").count(3)));
+        .stdout(contains("selective").count(2).and(contains("bf16").count(4)));
     // Without a device, on the machine that it runs on.
     xrun("plan dim384 --fit training.local_batch_size").success().stdout(contains("this machine's memory"));
     let run = xrun("plan dim384 --fit training.local_batch_size --on rtx4090 --json").success();
     let json: serde_json::Value = serde_json::from_slice(&run.get_output().stdout).expect("JSON");
-    assert_eq!(json["tables"][0]["rows"].as_array().expect("rows").len(), 6);
+    assert_eq!(json["tables"][0]["rows"].as_array().expect("rows").len(), 8);
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn what_is_found_fits_and_one_more_does_not() {
     let plan = plan("dim384", &[], GPT2);
     let budget = Budget::new(&plan, &device("rtx3090"));
     let rows = fit_local_batch(&plan, &budget).expect("rows");
-    assert_eq!(rows.len(), 6);
+    assert_eq!(rows.len(), 8);
     for FitRow { dtype, recompute, local_batch_size, peak_bytes, capped, .. } in &rows {
         let needs = |n: usize| {
             let (dtype, mode) =
@@ -33,10 +33,11 @@ fn what_is_found_fits_and_one_more_does_not() {
         row.expect("a row of each").local_batch_size
     };
     for dtype in ["bf16", "fp32"] {
-        assert!(batch(dtype, "none") < batch(dtype, "selective"));
+        assert!(batch(dtype, "none") < batch(dtype, "emitted"));
+        assert!(batch(dtype, "emitted") < batch(dtype, "selective"));
         assert!(batch(dtype, "selective") < batch(dtype, "full"));
     }
-    for mode in ["none", "selective", "full"] {
+    for mode in ["none", "emitted", "selective", "full"] {
         assert!(batch("fp32", mode) < batch("bf16", mode));
     }
 }

@@ -32,7 +32,7 @@ fn overrides() -> impl Strategy<Value = Vec<String>> {
     );
     let words = (
         prop::sample::select(vec!["bf16", "fp32", "tf32"]),
-        prop::sample::select(vec!["none", "selective", "full"]),
+        prop::sample::select(vec!["none", "emitted", "selective", "full"]),
         prop::sample::select(vec!["arena", "caching", "naive"]),
         prop::sample::select(vec!["flash", "unfused"]),
         prop::sample::select(vec!["batched", "looped"]),

@@ -6,7 +6,7 @@ use xrun::device::Device;
 use xrun::device::cpu::Pool;
 use xrun::exec::{BlockAllocator, Caching, Naive, Section};
 
-const MODES: [&str; 3] = ["none", "selective", "full"];
+const MODES: [&str; 4] = ["none", "emitted", "selective", "full"];
 
 fn tiny(more: &[&str]) -> Vec<String> {
     TINY.iter().chain(more).map(|s| (*s).to_owned()).collect()
