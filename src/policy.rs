@@ -127,6 +127,17 @@ impl From<Recompute> for RecomputeMode {
 }
 
 policy! {
+    /// What ranks divide among themselves instead of each holding all of it.
+    Shard {
+        /// Nothing: every rank updates all parameters.
+        None = "none",
+        /// The optimizer's slots, and the masters where products read a compute copy: a rank updates what it
+        /// owns, and gathers what others have updated (Rajbhandari et al., ZeRO, 2020, stage 1).
+        Optimizer = "optimizer",
+    }
+}
+
+policy! {
     /// Ways to start the ranks of a run.
     Launcher {
         /// As threads of this process.

@@ -7,6 +7,7 @@
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Callback that runs once, with the reason, when the run of all ranks is aborted.
@@ -61,6 +62,31 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
         }
         match &*self.collective(name, Contribution::SumF64(values.to_vec()))? {
             CollectiveResult::SumF64(sum) if sum.len() == values.len() => values.copy_from_slice(sum),
+            _ => return Err(mismatch(name)),
+        }
+        Ok(())
+    }
+
+    /// Replaces the elements of `values` within the `owned` ranges by their sums over ranks, added in rank
+    /// order, and leaves the others as they are. The ranges of ranks may differ.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_sum_f32`].
+    fn reduce_scatter_sum_f32(&self, name: &str, values: &mut [f32], owned: &[Range<usize>]) -> Result<()> {
+        match &*self.collective(name, Contribution::SumF32(values.to_vec()))? {
+            CollectiveResult::SumF32(sum) if sum.len() == values.len() => copy_ranges(values, sum, owned),
+            _ => return Err(mismatch(name)),
+        }
+        Ok(())
+    }
+
+    /// As [`Communicator::reduce_scatter_sum_f32`], for gradient checks.
+    ///
+    /// # Errors
+    /// As there.
+    fn reduce_scatter_sum_f64(&self, name: &str, values: &mut [f64], owned: &[Range<usize>]) -> Result<()> {
+        match &*self.collective(name, Contribution::SumF64(values.to_vec()))? {
+            CollectiveResult::SumF64(sum) if sum.len() == values.len() => copy_ranges(values, sum, owned),
             _ => return Err(mismatch(name)),
         }
         Ok(())
@@ -168,6 +194,12 @@ impl CollectiveResult {
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let parts = if let CollectiveResult::Bytes(all) = self { all.as_slice() } else { &[] };
         parts.iter().map(Vec::as_slice)
+    }
+}
+
+fn copy_ranges<T: Copy>(to: &mut [T], from: &[T], ranges: &[Range<usize>]) {
+    for range in ranges {
+        to[range.clone()].copy_from_slice(&from[range.clone()]);
     }
 }
 

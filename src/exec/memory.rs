@@ -2,7 +2,7 @@
 
 use crate::device::{DType, Device, Elem, Memory, Real};
 use crate::error::{Error, Result};
-use crate::ir::{SlotId, State};
+use crate::ir::{SlotId, Spec, State};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -147,21 +147,28 @@ impl StateMemory {
     /// # Errors
     /// When work on the device failed.
     pub fn set_values(&mut self, slot: SlotId, values: &[f64]) -> Result<()> {
-        let spec = &self.layout.get(slot).spec;
-        assert_eq!(values.len(), spec.logical_elements());
-        let size = spec.dtype.size();
-        let mut bytes = vec![0; spec.bytes()];
-        for (i, &v) in spec.logical_indices().zip(values) {
-            let to = &mut bytes[i * size..(i + 1) * size];
-            match spec.dtype {
-                DType::U32 => to.copy_from_slice(&(v as u32).to_ne_bytes()),
-                DType::F64 => to.copy_from_slice(&v.to_ne_bytes()),
-                DType::F32 => to.copy_from_slice(&(v as f32).to_ne_bytes()),
-                DType::Bf16 => to.copy_from_slice(&half::bf16::from_f64(v).to_ne_bytes()),
-            }
-        }
+        let bytes = padded_bytes(&self.layout.get(slot).spec, values);
         self.write(slot, &bytes)
     }
+}
+
+/// Returns the bytes of a tensor with these values, rounded to its format; padding is zero.
+///
+/// Panics if the number of values is not the tensor's.
+pub fn padded_bytes(spec: &Spec, values: &[f64]) -> Vec<u8> {
+    assert_eq!(values.len(), spec.logical_elements());
+    let size = spec.dtype.size();
+    let mut bytes = vec![0; spec.bytes()];
+    for (i, &v) in spec.logical_indices().zip(values) {
+        let to = &mut bytes[i * size..(i + 1) * size];
+        match spec.dtype {
+            DType::U32 => to.copy_from_slice(&(v as u32).to_ne_bytes()),
+            DType::F64 => to.copy_from_slice(&v.to_ne_bytes()),
+            DType::F32 => to.copy_from_slice(&(v as f32).to_ne_bytes()),
+            DType::Bf16 => to.copy_from_slice(&half::bf16::from_f64(v).to_ne_bytes()),
+        }
+    }
+    bytes
 }
 
 /// Widens stored elements to f64.

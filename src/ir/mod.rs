@@ -12,6 +12,7 @@ mod op;
 mod print;
 mod program;
 mod role;
+mod shards;
 mod spec;
 mod state;
 mod tensor;
@@ -25,6 +26,7 @@ pub use op::{
     Reference, Upstream, Vjp,
 };
 pub use role::{Role, Sublayer};
+pub use shards::{OwnedRange, Shards};
 pub use spec::Spec;
 pub use state::{Init, OptimizerSlot, Param, ParamRequest, SlotId, State, StateBuilder};
 pub use tensor::{Home, Mode, Phase, Stream, Tensor, TensorId};

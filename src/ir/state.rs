@@ -5,10 +5,12 @@
 //! gradients become ready, so that buckets of gradients are contiguous ranges. Training, evaluation and
 //! generation programs share it.
 
-use super::{Role, Spec};
+use super::{Role, Shards, Spec};
 use crate::device::cpu::buffer::ALIGNMENT;
 use crate::device::{DType, Precision};
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// Identifies a [`Slot`] of a [`State`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,8 +32,8 @@ pub struct Slot {
 /// One allocation of the state.
 #[derive(Clone, Debug)]
 pub struct StateBuffer {
-    /// Its name: `params`, `grads`, those of the optimizer's slots, `compute_copy`, `batch`, `control`,
-    /// `generation`.
+    /// Its name: `params`, `grads`, those of the optimizer's slots, `compute_copy`, `vectors`, `batch`,
+    /// `control`, `generation`.
     pub name: String,
     /// Its size in bytes.
     pub bytes: usize,
@@ -82,6 +84,13 @@ pub struct Param {
     pub grad: SlotId,
 }
 
+impl Param {
+    /// Returns its elements in the flat buffers, padding included.
+    pub fn flat(&self) -> Range<usize> {
+        self.start..self.start + self.spec.elements()
+    }
+}
+
 /// The layout of everything that outlives a program.
 #[derive(Clone, Debug)]
 pub struct State {
@@ -97,6 +106,9 @@ pub struct State {
     pub flat_len: usize,
     /// Tensors that the optimizer keeps for every parameter; empty in a state that is not for training.
     pub optimizer_slots: Vec<OptimizerSlot>,
+    /// The ranks that update the elements of the flat buffers, where each has the optimizer's slots of its
+    /// own alone; `None` where every rank has all of them.
+    pub shards: Option<Arc<Shards>>,
     by_name: BTreeMap<String, SlotId>,
 }
 
@@ -114,6 +126,11 @@ impl State {
     /// Returns the parameter with this name.
     pub fn param(&self, name: &str) -> Option<&Param> {
         self.params.iter().find(|p| p.name == name)
+    }
+
+    /// Returns true if a rank has the masters of its own shard alone, and reads others' as the compute copy.
+    pub fn masters_are_sharded(&self) -> bool {
+        self.shards.is_some() && self.precision.has_compute_copy()
     }
 
     /// Returns the parameter that ops read through this slot.
@@ -167,16 +184,41 @@ pub struct ParamRequest {
 impl StateBuilder {
     /// Lays out parameters (in the given order) with their gradients and the optimizer's slots.
     pub fn for_training(precision: Precision, params: &[ParamRequest], slots: &[OptimizerSlot]) -> Self {
+        Self::training(precision, params, slots, None)
+    }
+
+    /// As [`StateBuilder::for_training`], with the optimizer's slots of the elements that a rank owns alone:
+    /// each is one tensor, the rank's shard. Where products read a compute copy, so are the masters, and
+    /// `vectors` holds those of the vectors, which ops read.
+    pub fn for_sharded_training(
+        precision: Precision,
+        params: &[ParamRequest],
+        slots: &[OptimizerSlot],
+        shards: Shards,
+    ) -> Self {
+        Self::training(precision, params, slots, Some(Arc::new(shards)))
+    }
+
+    fn training(
+        precision: Precision,
+        params: &[ParamRequest],
+        slots: &[OptimizerSlot],
+        shards: Option<Arc<Shards>>,
+    ) -> Self {
+        let mut builder = Self::empty(precision);
+        builder.state.shards = shards;
         let mut buffers = vec![("params", precision.master), ("grads", precision.master)];
         buffers.extend(slots.iter().map(|slot| (slot.buffer, slot.dtype)));
-        let mut builder = Self::with_params(precision, params, buffers);
+        builder.lay_out_params(params, buffers);
         builder.state.optimizer_slots = slots.to_vec();
         builder
     }
 
     /// Lays out parameters (in the given order) alone, for programs that do not train them.
     pub fn for_inference(precision: Precision, params: &[ParamRequest]) -> Self {
-        Self::with_params(precision, params, vec![("params", precision.master)])
+        let mut builder = Self::empty(precision);
+        builder.lay_out_params(params, vec![("params", precision.master)]);
+        builder
     }
 
     /// Starts a state without parameters.
@@ -188,18 +230,16 @@ impl StateBuilder {
             params: Vec::new(),
             flat_len: 0,
             optimizer_slots: Vec::new(),
+            shards: None,
             by_name: BTreeMap::new(),
         };
         Self { state }
     }
 
-    /// Lays out flat buffers, each with an element per element of the parameters, and the compute copy after
-    /// them.
-    fn with_params(
-        precision: Precision,
-        requests: &[ParamRequest],
-        mut buffers: Vec<(&'static str, DType)>,
-    ) -> Self {
+    /// Lays out flat buffers, each with an element per element of the parameters or of the longest shard, and
+    /// the compute copy after them.
+    fn lay_out_params(&mut self, requests: &[ParamRequest], mut buffers: Vec<(&'static str, DType)>) {
+        let precision = self.state.precision;
         if precision.has_compute_copy() {
             buffers.push(("compute_copy", precision.act_dtype));
         }
@@ -213,23 +253,40 @@ impl StateBuilder {
             starts.push(flat_len);
             flat_len += r.alloc.iter().product::<usize>().next_multiple_of(step);
         }
-        let mut builder = Self::empty(precision);
-        builder.state.flat_len = flat_len;
+        self.state.flat_len = flat_len;
+        let shard_len = self.state.shards.as_ref().map(|shards| shards.shard_len());
         for &(name, dtype) in &buffers {
-            let buffer = builder.buffer(name, flat_len * dtype.size());
-            builder.slot_in(buffer, format!("{name}.flat"), Spec::new([flat_len], dtype), 0);
+            let whole = name == "grads"
+                || name == "compute_copy"
+                || (name == "params" && !self.state.masters_are_sharded());
+            let len = shard_len.filter(|_| !whole).unwrap_or(flat_len);
+            let buffer = self.buffer(name, len * dtype.size());
+            self.slot_in(buffer, format!("{name}.flat"), Spec::new([len], dtype), 0);
+            if shard_len.is_some() && !whole {
+                continue;
+            }
             for (r, start) in requests.iter().zip(&starts) {
                 let spec = Spec::padded(r.shape.clone(), r.alloc.clone(), dtype);
-                builder.slot_in(buffer, format!("{name}.{}", r.name), spec, start * dtype.size());
+                self.slot_in(buffer, format!("{name}.{}", r.name), spec, start * dtype.size());
             }
+        }
+        let masters = if self.state.masters_are_sharded() { "vectors" } else { "params" };
+        if masters == "vectors" {
+            let vectors = requests.iter().filter(|r| !r.role.is_matrix());
+            let spec = |r: &ParamRequest| Spec::padded(r.shape.clone(), r.alloc.clone(), precision.master);
+            let tensors: Vec<_> = vectors.map(|r| (r.name.as_str(), spec(r))).collect();
+            self.group(masters, &tensors);
+            let buffer = self.state.buffers.len() - 1;
+            let len = self.state.buffers[buffer].bytes / precision.master.size();
+            self.slot_in(buffer, format!("{masters}.flat"), Spec::new([len], precision.master), 0);
         }
         let training = buffers.iter().any(|(name, _)| *name == "grads");
         for (r, start) in requests.iter().zip(starts) {
             let read_from =
-                if precision.has_compute_copy() && r.role.is_matrix() { "compute_copy" } else { "params" };
-            let slot = |buffer: &str| builder.state.by_name[&format!("{buffer}.{}", r.name)];
+                if precision.has_compute_copy() && r.role.is_matrix() { "compute_copy" } else { masters };
+            let slot = |buffer: &str| self.state.by_name[&format!("{buffer}.{}", r.name)];
             let (read, grad) = (slot(read_from), slot(if training { "grads" } else { "params" }));
-            builder.state.params.push(Param {
+            self.state.params.push(Param {
                 name: r.name.clone(),
                 spec: Spec::padded(r.shape.clone(), r.alloc.clone(), precision.master),
                 init: r.init,
@@ -240,7 +297,6 @@ impl StateBuilder {
                 grad,
             });
         }
-        builder
     }
 
     /// Adds a buffer that holds the named tensors in order, each aligned.

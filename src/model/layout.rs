@@ -2,8 +2,9 @@
 
 use super::registry::family;
 use crate::device::DType;
-use crate::ir::{Role, Spec, State, StateBuilder};
+use crate::ir::{Role, Shards, Spec, State, StateBuilder};
 use crate::ops::embedding::RankInterleaved;
+use crate::ops::grad_norm::BLOCK;
 use crate::passes::buckets::{Bucket, buckets};
 use crate::passes::exchange::pays;
 use crate::plan::Plan;
@@ -14,7 +15,16 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let precision = plan.precision;
     let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
     let params = family(&plan.model).params(&plan.model);
-    let mut builder = StateBuilder::for_training(precision, &params, &plan.optimizer.slots(precision));
+    let slots = plan.optimizer.slots(precision);
+    let mut builder = StateBuilder::for_training(precision, &params, &slots);
+    let buckets = gradient_buckets(plan, builder.state());
+    if plan.shards_optimizer() {
+        let flat_len = builder.state().flat_len;
+        builder =
+            StateBuilder::for_sharded_training(precision, &params, &slots, shards(plan, &buckets, flat_len));
+        let partials = Spec::new([flat_len.div_ceil(BLOCK)], precision.master);
+        builder.group("norm", &[("partials", partials)]);
+    }
     let u32s = |n: usize| Spec::new([n], DType::U32);
     let number = Spec::new([1], precision.master);
     builder.group(
@@ -44,27 +54,35 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         let count = builder.state().params.len();
         builder.group("replicas", &[("fingerprints", Spec::new([count, 4], DType::U32))]);
     }
-    let buckets = if plan.exchanges() && plan.execution.reduction == Reduction::Bucketed {
-        let state = builder.state();
-        let mut starts: Vec<(usize, usize)> =
-            state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
-        let mut end = state.flat_len;
-        // The embedding lies last. If it is exchanged by rows, it is in no bucket.
-        if let Some((start, _)) = starts.pop_if(|_| rank_interleaving(plan).is_some()) {
-            end = start;
-        }
-        // The head's gradient is complete before the backward of the blocks begins, unless it is the
-        // embedding's too.
-        let head_first = state.params.first().is_some_and(|param| param.role == Role::Head);
-        buckets(&starts, end, precision.master.size(), plan.execution.bucket_bytes, head_first)
-    } else {
-        Vec::new()
-    };
     for bucket in &buckets {
         let name = bucket.slot.trim_start_matches("grads.");
         builder.flat_range("grads", name, bucket.start, bucket.len);
     }
     (builder.finish(), buckets)
+}
+
+/// Returns the buckets in which ranks reduce gradients; none where they do not, or in one group.
+fn gradient_buckets(plan: &Plan, state: &State) -> Vec<Bucket> {
+    if !plan.exchanges() || plan.execution.reduction == Reduction::Grouped {
+        return Vec::new();
+    }
+    let mut starts: Vec<(usize, usize)> = state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
+    let mut end = state.flat_len;
+    // The embedding lies last. If it is exchanged by rows, it is in no bucket.
+    if let Some((start, _)) = starts.pop_if(|_| rank_interleaving(plan).is_some()) {
+        end = start;
+    }
+    // The head's gradient is complete before the backward of the blocks begins, unless it is the embedding's
+    // too.
+    let head_first = state.params.first().is_some_and(|param| param.role == Role::Head);
+    buckets(&starts, end, plan.precision.master.size(), plan.execution.bucket_bytes, head_first)
+}
+
+/// Returns the owners of the flat buffers: ranks divide every bucket, and what is in none, equally.
+fn shards(plan: &Plan, buckets: &[Bucket], flat_len: usize) -> Shards {
+    let mut ends: Vec<usize> = buckets.iter().map(|b| b.start + b.len).collect();
+    ends.extend((ends.last() != Some(&flat_len)).then_some(flat_len));
+    Shards::new(&ends, plan.batch.world_size, BLOCK)
 }
 
 /// Returns the interleaving of the rows by which ranks exchange the gradient of the embedding. `None` if they

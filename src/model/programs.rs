@@ -7,11 +7,14 @@ use crate::device::gpu::Collector;
 use crate::error::{Error, Result};
 use crate::exec::{Section, collect};
 use crate::ir::Upstream;
-use crate::ir::{Builder, Destination, Home, Mode, Phase, Program, Role, State, TensorId};
+use crate::ir::{
+    Builder, Destination, Home, Mode, OwnedRange, Phase, Program, Role, Shards, State, TensorId,
+};
 use crate::ops::advance::Advance;
+use crate::ops::all_gather::{AllGather, Part};
 use crate::ops::all_reduce::AllReduce;
 use crate::ops::fingerprint::Fingerprint;
-use crate::ops::grad_norm::GradNorm;
+use crate::ops::grad_norm::{BLOCK, GradNorm, GradNormPartials, GradNormTotal};
 use crate::ops::sum::Sum;
 use crate::optim::Update;
 use crate::passes::buckets::Bucket;
@@ -36,6 +39,9 @@ pub struct Programs {
     pub generate: Option<Section>,
     /// A fingerprint of every parameter, for ranks to compare; absent where replicas need not be equal.
     pub replicas: Option<Section>,
+    /// What programs read of parameters, from the ranks that updated them; absent unless the optimizer is
+    /// sharded.
+    pub gather: Option<Section>,
 }
 
 impl Programs {
@@ -55,8 +61,12 @@ impl Programs {
         let generate =
             if plan.generation.samples > 0 { Some(Section::new(generation(plan, &state)?)) } else { None };
         let replicas = if plan.exchanges() { Some(Section::new(fingerprints(&state)?)) } else { None };
+        let gather = match &state.shards {
+            Some(shards) => Some(Section::new(gather_parameters(&state, shards)?)),
+            None => None,
+        };
         let step_end = Section::new(step_end(plan, &state)?);
-        Ok(Self { state, micro, step_end, evaluate, generate, replicas })
+        Ok(Self { state, micro, step_end, evaluate, generate, replicas, gather })
     }
 
     /// Returns the variant of micro-step `i` out of `of`.
@@ -73,6 +83,7 @@ impl Programs {
         all.extend([&self.step_end, &self.evaluate]);
         all.extend(&self.generate);
         all.extend(&self.replicas);
+        all.extend(&self.gather);
         all
     }
 
@@ -90,7 +101,10 @@ impl Programs {
     /// When an op has no GPU implementation.
     pub fn collect_steps(&self, collector: &Collector) -> Result<()> {
         let micro = self.micro.iter().map(|(_, section)| section);
-        micro.chain([&self.step_end]).try_for_each(|section| collect(collector, &section.program))
+        micro
+            .chain([&self.step_end])
+            .chain(&self.gather)
+            .try_for_each(|section| collect(collector, &section.program))
     }
 
     /// Returns the size of the arena that serves every section.
@@ -191,7 +205,6 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
         b.emit_into("loss", Arc::new(op), &[], &[Destination::Into(loss, Mode::Add)])?;
     }
     b.set_phase(Phase::Optimizer);
-    let grads = b.state("grads.flat")?;
     let [norm, clip, bad, step, schedule] =
         ["grad_norm", "clip", "bad", "step", "schedule"].map(|name| b.state(&format!("control.{name}")));
     let (norm, clip, bad, step, _) = (norm?, clip?, bad?, step?, schedule?);
@@ -200,11 +213,67 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
         Destination::Into(clip, Mode::Write),
         Destination::Into(bad, Mode::Add),
     ];
-    let grad_norm = GradNorm { max_norm: plan.max_norm };
-    b.emit_into("partials", Arc::new(grad_norm), &[grads, loss], &outs)?;
+    let (grads, max_norm) = (b.state("grads.flat")?, plan.max_norm);
+    match &state.shards {
+        None => b.emit_into("partials", Arc::new(GradNorm { max_norm }), &[grads, loss], &outs)?,
+        Some(shards) => {
+            let partials = sharded_partials(&mut b, shards, grads)?;
+            b.emit_into("grad_norm", Arc::new(GradNormTotal { max_norm }), &[partials, loss], &outs)?
+        }
+    };
     let update = Update::from_state(&mut b)?;
     plan.optimizer.record(&mut b, &update)?;
     b.emit_into("step", Arc::new(Advance), &[bad], &[Destination::Into(step, Mode::Add)])?;
+    Ok(b.finish())
+}
+
+/// Records the partial sums of the gradient norm: each rank computes those of what it owns, and has all.
+fn sharded_partials(b: &mut Builder, shards: &Arc<Shards>, grads: TensorId) -> Result<TensorId> {
+    let partials = b.state("norm.partials")?;
+    let into = [Destination::Into(partials, Mode::Add)];
+    let op = GradNormPartials { shards: Arc::clone(shards) };
+    b.emit_into("partials", Arc::new(op), &[grads], &into)?;
+    let part = |range: &OwnedRange| {
+        let (first, end) = (range.start / BLOCK, (range.start + range.len).div_ceil(BLOCK));
+        Part { rank: range.rank, from: first, to: first, len: end - first }
+    };
+    let op = AllGather { like: b.spec(partials).clone(), parts: shards.ranges().iter().map(part).collect() };
+    b.set_phase(Phase::Communication);
+    b.emit_into("all_gather", Arc::new(op), &[], &into)?;
+    b.set_phase(Phase::Optimizer);
+    Ok(partials)
+}
+
+/// Records the gather of what programs read of parameters: the compute copy and the masters of vectors, or
+/// where products read masters all of these. In the order of the forward, which is that of the flat buffers
+/// reversed.
+fn gather_parameters(state: &Arc<State>, shards: &Arc<Shards>) -> Result<Program> {
+    let mut b = Builder::new("gather", Arc::clone(state));
+    b.set_phase(Phase::Communication);
+    let read = if state.masters_are_sharded() { "compute_copy.flat" } else { "params.flat" };
+    let to = b.state(read)?;
+    let in_place = |r: &OwnedRange| Part { rank: r.rank, from: r.start, to: r.start, len: r.len };
+    let op =
+        AllGather { like: b.spec(to).clone(), parts: shards.ranges().iter().rev().map(in_place).collect() };
+    b.emit_into("parameters", Arc::new(op), &[], &[Destination::Into(to, Mode::Add)])?;
+    if state.masters_are_sharded() {
+        let (masters, to) = (b.state("params.flat")?, b.state("vectors.flat")?);
+        let mut parts = Vec::new();
+        for param in state.params.iter().filter(|param| !param.role.is_matrix()) {
+            let slot = state.get(param.read);
+            let first = slot.offset / slot.spec.dtype.size();
+            for r in shards.within(param.flat()) {
+                parts.push(Part {
+                    rank: r.rank,
+                    from: r.offset,
+                    to: first + r.start - param.start,
+                    len: r.len,
+                });
+            }
+        }
+        let op = AllGather { like: b.spec(to).clone(), parts };
+        b.emit_into("vectors", Arc::new(op), &[masters], &[Destination::Into(to, Mode::Add)])?;
+    }
     Ok(b.finish())
 }
 
@@ -221,14 +290,16 @@ fn generation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
 }
 
-/// Records the fingerprint of every master, a row each, in the order of the parameters.
+/// Records the fingerprint of every parameter, a row each, in their order: of its master, or where ranks have
+/// masters of their own shards alone, of what ops read.
 fn fingerprints(state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("replicas", Arc::clone(state));
     b.set_phase(Phase::Communication);
     let all = b.state("replicas.fingerprints")?;
     for (row, param) in state.params.iter().enumerate() {
         b.scoped(param.name.as_str(), |b| {
-            let (master, to) = (b.state(&format!("params.{}", param.name))?, b.rows(all, row, 1)?);
+            let master = state.slot(&format!("params.{}", param.name)).unwrap_or(param.read);
+            let (master, to) = (b.state_slot(master), b.rows(all, row, 1)?);
             b.emit_into(
                 "fingerprint",
                 Arc::new(Fingerprint),

@@ -5,7 +5,7 @@
 //! factors that change from step to step are a table with a row per step, computed once in f64 by
 //! [`schedule_row`].
 
-use super::segments::{ELEMENTS_PER_TASK, Segment, covered, grid, with_switches};
+use super::segments::{ELEMENTS_PER_TASK, Segment, Segments, grid, with_switches};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
@@ -23,7 +23,8 @@ const CHUNK: usize = 64;
 /// Inputs: grads `[n]`, schedule `[steps + 1, 4]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the
 /// factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is
 /// updated). Outputs, all updated in place: params, m, v `[n]`, and the compute copy `[n]` if activations
-/// have a narrower format than the master parameters.
+/// have a narrower format than the master parameters. Where ranks update what they own, m and v, and params
+/// if there is a compute copy, are the rank's shard, and the other elements are left as they are.
 #[derive(Clone, Debug)]
 pub struct AdamW {
     /// Decay of the first moment.
@@ -32,8 +33,8 @@ pub struct AdamW {
     pub beta2: f64,
     /// Added to the denominator.
     pub eps: f64,
-    /// Ranges with and without weight decay, in order; together they cover all parameters.
-    pub segments: Vec<Segment>,
+    /// Ranges with and without weight decay, in order; those of all ranks together cover all parameters.
+    pub segments: Segments,
     /// Formats of the master parameters and of the compute copy.
     pub precision: Precision,
 }
@@ -94,22 +95,24 @@ impl AdamW {
         };
         let (params, m, v) = (cx.output::<Acc<E>>(0), cx.output::<Acc<E>>(1), cx.output::<Acc<E>>(2));
         let compute_copy = self.precision.has_compute_copy().then(|| cx.output::<E>(3));
-        for segment in &self.segments {
+        for segment in self.segments.of_rank(cx.comm.rank()) {
+            let master_at = self.segments.master_at(segment);
             let step = if segment.decay { step } else { Step { decay: Acc::<E>::ONE, ..step } };
             cx.pool.chunks(
                 segment.len,
                 ELEMENTS_PER_TASK,
                 #[inline(always)]
                 |start, len| {
-                    for at in (segment.start + start..segment.start + start + len).step_by(CHUNK) {
-                        let count = CHUNK.min(segment.start + start + len - at);
-                        let g = grads.slice(at, count);
-                        let (p, m, v) = (params.slice(at, count), m.slice(at, count), v.slice(at, count));
+                    for at in (start..start + len).step_by(CHUNK) {
+                        let count = CHUNK.min(start + len - at);
+                        let g = grads.slice(segment.start + at, count);
+                        let p = params.slice(master_at + at, count);
+                        let [m, v] = [m, v].map(|slot| slot.slice(segment.offset + at, count));
                         for i in 0..count {
                             (p[i], m[i], v[i]) = step.update(p[i], m[i], v[i], g[i]);
                         }
                         if let Some(compute_copy) = compute_copy {
-                            compute_copy.store(at, p);
+                            compute_copy.store(segment.start + at, p);
                         }
                     }
                 },
@@ -124,7 +127,7 @@ impl Op for AdamW {
     }
 
     fn attributes(&self) -> String {
-        format!("betas=({},{}) eps={} segments={}", self.beta1, self.beta2, self.eps, self.segments.len())
+        format!("betas=({},{}) eps={} segments={}", self.beta1, self.beta2, self.eps, self.segments)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -135,11 +138,11 @@ impl Op for AdamW {
         if grads.dtype != master || schedule.width() != SCHEDULE_WIDTH || clip.dtype != master {
             return Err("grads, schedule and clip are in the master format".into());
         }
-        if step.dtype != DType::U32 || bad.dtype != DType::U32 || covered(&self.segments) != grads.elements()
-        {
-            return Err("step and bad are u32, and segments cover the gradients".into());
+        if step.dtype != DType::U32 || bad.dtype != DType::U32 {
+            return Err("step and bad are u32".into());
         }
-        let mut outputs = vec![grads.clone(); 3];
+        let (masters, slot) = self.segments.masters_and_slot(grads).ok_or("segments cover the gradients")?;
+        let mut outputs = vec![masters, slot.clone(), slot];
         if self.precision.has_compute_copy() {
             outputs.push(grads.with_dtype(act_dtype));
         }
@@ -148,9 +151,9 @@ impl Op for AdamW {
 
     /// Reads gradient, master and moments; writes master, moments and compute copy.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        let updated: usize = outputs.iter().map(Spec::bytes).sum();
-        let read: usize = outputs[..3].iter().map(Spec::bytes).sum::<usize>() + inputs[0].bytes();
-        Cost { product_flops: 0.0, bytes: (updated + read) as f64 }
+        let written: usize = outputs.iter().map(|output| output.dtype.size()).sum();
+        let read = outputs[..3].iter().chain(&inputs[..1]).map(|tensor| tensor.dtype.size()).sum::<usize>();
+        Cost { product_flops: 0.0, bytes: (self.segments.updated() * (written + read)) as f64 }
     }
 
     fn accumulates(&self, _output: usize) -> bool {
@@ -163,6 +166,7 @@ impl Op for AdamW {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        let segments = self.segments.on_gpu()?;
         let elements = cx.input_spec(0).elements();
         let kernel = Kernel::new("adamw", "adamw")
             .with_type("T", self.precision.act_dtype)
@@ -173,7 +177,7 @@ impl Op for AdamW {
         args.extend([compute_copy.into(), Arg::U64(elements as u64)]);
         let constants = [1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.eps];
         args.extend(constants.map(|constant| Arg::F32(constant as f32)));
-        cx.queue.launch(with_switches(kernel, &self.segments), grid(elements), &args)
+        cx.queue.launch(with_switches(kernel, segments), grid(elements), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -182,10 +186,10 @@ impl Op for AdamW {
             beta1: 0.9,
             beta2: 0.95,
             eps: 1e-8,
-            segments: vec![
-                Segment { start: 0, len: 12_345, decay: true },
-                Segment { start: 12_345, len: n - 12_345, decay: false },
-            ],
+            segments: Segments::whole(vec![
+                Segment { start: 0, len: 12_345, decay: true, offset: 0 },
+                Segment { start: 12_345, len: n - 12_345, decay: false, offset: 12_345 },
+            ]),
             precision,
         };
         let case = |name: &str, bad: f64| {

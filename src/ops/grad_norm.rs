@@ -1,13 +1,16 @@
 //! The global norm of all gradients, the clip factor, and the flag of a step that was not finite.
 
-use crate::device::gpu::{Arg, Grid, Kernel};
+use crate::device::cpu::ViewMut;
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
-use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
+use crate::error::{Error, Result};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Shards, Spec};
+use std::ops::Range;
+use std::sync::Arc;
 
-/// Elements per partial sum. Fixed, so that the sum is the same on any machine.
-const BLOCK: usize = 4096;
+/// Elements per partial sum on the CPU. Fixed, so that the sum is the same on any machine.
+pub const BLOCK: usize = 4096;
 
 /// On a GPU: threads per block, loads of 16 bytes in flight per thread, and rounds of such loads per thread.
 const THREADS: usize = 256;
@@ -32,38 +35,48 @@ pub struct GradNorm {
     pub max_norm: f64,
 }
 
-impl GradNorm {
-    fn run<A: Real>(&self, cx: &CpuNode<'_>) {
-        let (grads, loss) = (cx.input::<A>(0), cx.input::<A>(1).get(0));
-        let (norm, clip, bad, partials) =
-            (cx.output::<A>(0), cx.output::<A>(1), cx.output_u32(2), cx.output::<A>(3));
-        cx.pool.chunks(
-            grads.len(),
-            BLOCK,
-            #[inline(always)]
-            |start, len| {
-                let mut sums = [A::ZERO; LANES];
-                let block = grads.slice(start, len);
-                let (whole, rest) = block.as_chunks::<LANES>();
-                for lanes in whole {
-                    for (sum, g) in sums.iter_mut().zip(lanes) {
-                        *sum = g.fma(*g, *sum);
-                    }
-                }
-                for (sum, g) in sums.iter_mut().zip(rest) {
+/// Writes the sums of squares of the blocks within `owned`, which begins at a multiple of a block.
+fn partial_sums<A: Real>(cx: &CpuNode<'_>, owned: Range<usize>, partials: ViewMut<'_, A>) {
+    let grads = cx.input::<A>(0);
+    cx.pool.chunks(
+        owned.len(),
+        BLOCK,
+        #[inline(always)]
+        |start, len| {
+            let mut sums = [A::ZERO; LANES];
+            let block = grads.slice(owned.start + start, len);
+            let (whole, rest) = block.as_chunks::<LANES>();
+            for lanes in whole {
+                for (sum, g) in sums.iter_mut().zip(lanes) {
                     *sum = g.fma(*g, *sum);
                 }
-                partials.store(start / BLOCK, &[sums.into_iter().sum()]);
-            },
-        );
-        let total: f64 = partials.slice(0, partials.len()).iter().map(|p| p.to_f64()).sum();
-        let total_norm = total.sqrt();
-        let factor = if self.max_norm > 0.0 { (self.max_norm / (total_norm + 1e-6)).min(1.0) } else { 1.0 };
-        norm.store(0, &[A::from_f64(total_norm)]);
-        clip.store(0, &[A::from_f64(factor)]);
-        if !(total_norm.is_finite() && loss.finite()) {
-            bad.slice(0, 1)[0] = 1;
-        }
+            }
+            for (sum, g) in sums.iter_mut().zip(rest) {
+                *sum = g.fma(*g, *sum);
+            }
+            partials.store((owned.start + start) / BLOCK, &[sums.into_iter().sum()]);
+        },
+    );
+}
+
+/// Writes norm, clip and bad (outputs 0 to 2) from the partial sums and the loss.
+fn total<A: Real>(cx: &CpuNode<'_>, max_norm: f64, partials: &[A], loss: A) {
+    let (norm, clip, bad) = (cx.output::<A>(0), cx.output::<A>(1), cx.output_u32(2));
+    let total: f64 = partials.iter().map(|p| p.to_f64()).sum();
+    let total_norm = total.sqrt();
+    let factor = if max_norm > 0.0 { (max_norm / (total_norm + 1e-6)).min(1.0) } else { 1.0 };
+    norm.store(0, &[A::from_f64(total_norm)]);
+    clip.store(0, &[A::from_f64(factor)]);
+    if !(total_norm.is_finite() && loss.finite()) {
+        bad.slice(0, 1)[0] = 1;
+    }
+}
+
+impl GradNorm {
+    fn run<A: Real>(&self, cx: &CpuNode<'_>) {
+        let partials = cx.output::<A>(3);
+        partial_sums(cx, 0..cx.input_spec(0).elements(), partials);
+        total(cx, self.max_norm, partials.slice(0, partials.len()), cx.input::<A>(1).get(0));
     }
 }
 
@@ -105,13 +118,8 @@ impl Op for GradNorm {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let elements = cx.input_spec(0).elements();
-        let blocks = elements.div_ceil(GPU_BLOCK);
-        let [grads, loss] = [0, 1].map(|i| cx.input(i).into());
-        let [norm, clip, bad, partials] = [0, 1, 2, 3].map(|i| cx.output(i).into());
-        let sums = [grads, partials, Arg::U64(elements as u64)];
-        cx.queue.launch(kernel("grad_norm_partials"), Grid::new(blocks, THREADS as u32), &sums)?;
-        let args = [partials, loss, norm, clip, bad, blocks.into(), Arg::U64(self.max_norm.to_bits())];
-        cx.queue.launch(kernel("grad_norm"), Grid::new(1, FINAL_THREADS as u32), &args)
+        queue_partial_sums(cx, cx.output(3))?;
+        queue_total(cx, self.max_norm, (cx.output(3), elements.div_ceil(GPU_BLOCK)), cx.input(1))
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -132,6 +140,165 @@ impl Op for GradNorm {
             case("below the limit", 100, 1e3, normal.clone(), 2.0),
             case("without a limit", 4097, 0.0, normal.clone(), 2.0),
             case("infinite loss", 64, 1.0, normal, f64::INFINITY),
+        ])
+    }
+}
+
+/// Queues the sums of squares of all blocks of the gradients, input 0.
+fn queue_partial_sums(cx: &GpuNode<'_>, partials: DevicePtr) -> Result<()> {
+    let elements = cx.input_spec(0).elements();
+    let grid = Grid::new(elements.div_ceil(GPU_BLOCK), THREADS as u32);
+    let args = [cx.input(0).into(), partials.into(), Arg::U64(elements as u64)];
+    cx.queue.launch(kernel("grad_norm_partials"), grid, &args)
+}
+
+/// Queues norm, clip and bad (outputs 0 to 2) from an array of partial sums, given with its length, and the
+/// loss.
+fn queue_total(
+    cx: &GpuNode<'_>,
+    max_norm: f64,
+    (partials, count): (DevicePtr, usize),
+    loss: DevicePtr,
+) -> Result<()> {
+    let [norm, clip, bad] = [0, 1, 2].map(|i| cx.output(i).into());
+    let limit = Arg::U64(max_norm.to_bits());
+    let args = [partials.into(), loss.into(), norm, clip, bad, count.into(), limit];
+    cx.queue.launch(kernel("grad_norm"), Grid::new(1, FINAL_THREADS as u32), &args)
+}
+
+/// The partial sums of [`GradNorm`], each computed by the rank that owns its block: inputs grads `[n]`,
+/// output `[n / 4096, rounded up]` (`Mode::Add`: those of other ranks are left as they are).
+#[derive(Clone, Debug)]
+pub struct GradNormPartials {
+    /// The owners of the gradients.
+    pub shards: Arc<Shards>,
+}
+
+impl GradNormPartials {
+    fn run<A: Real>(&self, cx: &CpuNode<'_>) {
+        for owned in self.shards.ranges().iter().filter(|range| range.rank == cx.comm.rank()) {
+            partial_sums(cx, owned.flat(), cx.output::<A>(0));
+        }
+    }
+}
+
+impl Op for GradNormPartials {
+    fn name(&self) -> &'static str {
+        "grad_norm_partials"
+    }
+
+    fn attributes(&self) -> String {
+        format!("ranks={}", self.shards.ranks())
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [grads] = inputs else { return Err("takes grads".into()) };
+        Ok(vec![Spec::new([grads.elements().div_ceil(BLOCK)], grads.dtype)])
+    }
+
+    fn cost(&self, inputs: &[Spec], _outputs: &[Spec]) -> Cost {
+        Cost { product_flops: 0.0, bytes: inputs[0].bytes() as f64 / self.shards.ranks() as f64 }
+    }
+
+    fn accumulates(&self, _output: usize) -> bool {
+        true
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        dispatch_float!(cx.input_spec(0).dtype, E => self.run::<<E as Elem>::Acc>(cx));
+        Ok(())
+    }
+
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        match self.shards.ranks() {
+            1 => queue_partial_sums(cx, cx.output(0)),
+            _ => Err(Error::failed("grad_norm_partials is not implemented between GPUs")),
+        }
+    }
+
+    /// One block of one rank; those of several are proven by the tests of ranks.
+    fn cases(&self, precision: Precision) -> Cases {
+        let op = Self { shards: Arc::new(Shards::new(&[4000], 1, BLOCK)) };
+        let grads = (Spec::new([4000], precision.master), Fill::Normal(0.0, 1.0));
+        let reference = |i: &[Array]| {
+            vec![Array { shape: vec![1], data: vec![i[0].data.iter().map(|g| g * g).sum::<f64>()] }]
+        };
+        let case = Case::new("one block", op, vec![grads], reference).depth(4000);
+        let outputs = vec![(Mode::Add, Fill::Values(vec![0.0]))];
+        Cases::Own(vec![case.differentiable(&[]).upstream(&[]).outputs(outputs)])
+    }
+}
+
+/// The end of [`GradNorm`]: inputs partial sums of all ranks, in flat order, and the loss `[1]`; outputs
+/// norm, clip and bad as there.
+#[derive(Clone, Copy, Debug)]
+pub struct GradNormTotal {
+    /// The largest norm that passes unclipped; 0 never clips.
+    pub max_norm: f64,
+}
+
+impl GradNormTotal {
+    fn run<A: Real>(&self, cx: &CpuNode<'_>) {
+        let partials = cx.input::<A>(0);
+        total(cx, self.max_norm, partials.slice(0, partials.len()), cx.input::<A>(1).get(0));
+    }
+}
+
+impl Op for GradNormTotal {
+    fn name(&self) -> &'static str {
+        "grad_norm_total"
+    }
+
+    fn attributes(&self) -> String {
+        format!("max_norm={}", self.max_norm)
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [partials, loss] = inputs else { return Err("takes partial sums and loss".into()) };
+        if partials.dtype != loss.dtype || loss.elements() != 1 {
+            return Err("the loss is one number in the format of the partial sums".into());
+        }
+        let one = Spec::new([1], partials.dtype);
+        Ok(vec![one.clone(), one, Spec::new([1], DType::U32)])
+    }
+
+    fn accumulates(&self, output: usize) -> bool {
+        output == 2
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        dispatch_float!(cx.input_spec(0).dtype, E => self.run::<<E as Elem>::Acc>(cx));
+        Ok(())
+    }
+
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        queue_total(cx, self.max_norm, (cx.input(0), cx.input_spec(0).elements()), cx.input(1))
+    }
+
+    fn cases(&self, precision: Precision) -> Cases {
+        let case = |name: &str, max_norm: f64, sum: f64, loss: f64| {
+            let spec = |n: usize| Spec::new([n], precision.master);
+            let inputs = vec![(spec(1500), Fill::Uniform(0.0, sum)), (spec(1), Fill::Values(vec![loss]))];
+            let initial = Fill::Values(vec![0.0]);
+            let outputs =
+                vec![(Mode::Write, initial.clone()), (Mode::Write, initial.clone()), (Mode::Add, initial)];
+            let squares = move |i: &[Array]| {
+                let roots =
+                    Array { data: i[0].data.iter().map(|square| square.sqrt()).collect(), ..i[0].clone() };
+                let mut found = reference(&[roots, i[1].clone()], max_norm);
+                found.truncate(3);
+                found
+            };
+            Case::new(name, Self { max_norm }, inputs, squares)
+                .differentiable(&[])
+                .upstream(&[])
+                .outputs(outputs)
+                .depth(1500)
+        };
+        Cases::Own(vec![
+            case("clipped", 1.0, 3.0, 2.0),
+            case("without a limit", 0.0, 3.0, 2.0),
+            case("infinite loss", 1.0, 3.0, f64::INFINITY),
         ])
     }
 }

@@ -3,6 +3,7 @@
 pub mod adamw;
 pub mod add;
 pub mod advance;
+pub mod all_gather;
 pub mod all_reduce;
 pub mod attention;
 pub mod cast;
@@ -21,6 +22,7 @@ pub mod layer_norm;
 pub mod linear;
 pub mod mul;
 pub mod qk_norm_rope;
+pub mod reduce_scatter;
 pub mod residual_norm;
 pub mod rms_norm;
 pub mod rope;
@@ -34,7 +36,8 @@ pub mod swiglu;
 pub mod with_gradient;
 
 use crate::device::{DType, ProductPrecision};
-use crate::ir::{Case, Cases, Op, Precision, Spec};
+use crate::ir::{Case, Cases, Op, Precision, Shards, Spec};
+use std::sync::Arc;
 
 /// Constants of prototypes.
 const HEADS: attention::Heads = attention::Heads { query: 1, kv: 1, dim: 2 };
@@ -51,11 +54,12 @@ pub fn all() -> Vec<Box<dyn Op>> {
             beta1: 0.9,
             beta2: 0.95,
             eps: 1e-8,
-            segments: Vec::new(),
+            segments: segments::Segments::whole(Vec::new()),
             precision: Precision::for_act_dtype(DType::F32),
         }),
         Box::new(add::Add),
         Box::new(advance::Advance),
+        Box::new(all_gather::AllGather { like: Spec::new([1], DType::F32), parts: Vec::new() }),
         Box::new(all_reduce::AllReduce { like: vec![Spec::new([1], DType::F32)] }),
         Box::new(attention::FlashAttention(ATTENTION)),
         Box::new(attention::FlashAttentionGrad(ATTENTION)),
@@ -66,6 +70,8 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(copy::Copy),
         Box::new(dropout::Dropout(SITE)),
         Box::new(grad_norm::GradNorm { max_norm: 1.0 }),
+        Box::new(grad_norm::GradNormPartials { shards: Arc::new(Shards::new(&[1], 1, 1)) }),
+        Box::new(grad_norm::GradNormTotal { max_norm: 1.0 }),
         Box::new(kv_cache::CacheAppend { heads: HEADS, capacity: 1 }),
         Box::new(kv_cache::CachedAttention { heads: HEADS }),
         Box::new(layer_norm::LayerNorm { eps: 1e-5 }),
@@ -93,6 +99,11 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(half::HalfGrad { index: 0 }),
         Box::new(head_loss::HeadLoss { scale: 1.0, gradients: true, products: ProductPrecision::Native }),
         Box::new(mul::Mul),
+        Box::new(reduce_scatter::ReduceScatter {
+            like: Spec::new([1], DType::F32),
+            start: 0,
+            shards: Arc::new(Shards::new(&[1], 1, 1)),
+        }),
         Box::new(residual_norm::ResidualNorm { eps: 1e-6 }),
         Box::new(rms_norm::RmsNorm { eps: 1e-6 }),
         Box::new(rms_norm::RmsNormGrad { eps: 1e-6, residual: false, emits: false }),
@@ -100,7 +111,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(sgd::Sgd {
             momentum: 0.9,
             weight_decay: 0.0,
-            segments: Vec::new(),
+            segments: segments::Segments::whole(Vec::new()),
             precision: Precision::for_act_dtype(DType::F32),
         }),
         Box::new(silu::Silu),

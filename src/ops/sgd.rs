@@ -5,7 +5,7 @@
 //! dampening. The gradient is first multiplied by the factor of global-norm clipping. Weight decay is
 //! coupled, as there: it is added to the gradient before the momentum.
 
-use super::segments::{ELEMENTS_PER_TASK, Segment, covered, grid, with_switches};
+use super::segments::{ELEMENTS_PER_TASK, Segment, Segments, grid, with_switches};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
@@ -23,15 +23,16 @@ const CHUNK: usize = 64;
 /// Inputs: grads `[n]`, schedule `[steps + 1, 1]` (row 0 is not read), step `[1]` (u32), clip `[1]` (the
 /// factor of clipping), bad `[1]` (u32; not 0 after a loss or gradient norm that is not finite: nothing is
 /// updated). Outputs, all updated in place: params `[n]`, momentum `[n]` unless the factor is 0, and the
-/// compute copy `[n]` if activations have a narrower format than the master parameters.
+/// compute copy `[n]` if activations have a narrower format than the master parameters. Where ranks update
+/// what they own, the momentum, and params if there is a compute copy, are the rank's shard.
 #[derive(Clone, Debug)]
 pub struct Sgd {
     /// Momentum μ; 0 for SGD without momentum, which has no momentum buffer.
     pub momentum: f64,
     /// Weight decay λ: `λ · parameter` is added to the gradient in segments that decay.
     pub weight_decay: f64,
-    /// Ranges with and without weight decay, in order; together they cover all parameters.
-    pub segments: Vec<Segment>,
+    /// Ranges with and without weight decay, in order; those of all ranks together cover all parameters.
+    pub segments: Segments,
     /// Formats of the master parameters and of the compute copy.
     pub precision: Precision,
 }
@@ -80,18 +81,20 @@ impl Sgd {
         let momentum = self.has_momentum().then(|| cx.output::<Acc<E>>(1));
         let copy_index = 1 + usize::from(self.has_momentum());
         let compute_copy = self.precision.has_compute_copy().then(|| cx.output::<E>(copy_index));
-        for segment in &self.segments {
+        for segment in self.segments.of_rank(cx.comm.rank()) {
+            let master_at = self.segments.master_at(segment);
             cx.pool.chunks(
                 segment.len,
                 ELEMENTS_PER_TASK,
                 #[inline(always)]
                 |start, len| {
-                    for at in (segment.start + start..segment.start + start + len).step_by(CHUNK) {
-                        let count = CHUNK.min(segment.start + start + len - at);
-                        let (g, p) = (grads.slice(at, count), params.slice(at, count));
+                    for at in (start..start + len).step_by(CHUNK) {
+                        let count = CHUNK.min(start + len - at);
+                        let g = grads.slice(segment.start + at, count);
+                        let p = params.slice(master_at + at, count);
                         match momentum {
                             Some(momentum) => {
-                                let m = momentum.slice(at, count);
+                                let m = momentum.slice(segment.offset + at, count);
                                 for i in 0..count {
                                     (p[i], m[i]) = step.update(p[i], Some(m[i]), g[i], segment.decay);
                                 }
@@ -103,7 +106,7 @@ impl Sgd {
                             }
                         }
                         if let Some(compute_copy) = compute_copy {
-                            compute_copy.store(at, p);
+                            compute_copy.store(segment.start + at, p);
                         }
                     }
                 },
@@ -118,12 +121,7 @@ impl Op for Sgd {
     }
 
     fn attributes(&self) -> String {
-        format!(
-            "momentum={} weight_decay={} segments={}",
-            self.momentum,
-            self.weight_decay,
-            self.segments.len()
-        )
+        format!("momentum={} weight_decay={} segments={}", self.momentum, self.weight_decay, self.segments)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -134,11 +132,12 @@ impl Op for Sgd {
         if grads.dtype != master || schedule.width() != SCHEDULE_WIDTH || clip.dtype != master {
             return Err("grads, schedule and clip are in the master format".into());
         }
-        if step.dtype != DType::U32 || bad.dtype != DType::U32 || covered(&self.segments) != grads.elements()
-        {
-            return Err("step and bad are u32, and segments cover the gradients".into());
+        if step.dtype != DType::U32 || bad.dtype != DType::U32 {
+            return Err("step and bad are u32".into());
         }
-        let mut outputs = vec![grads.clone(); 1 + usize::from(self.has_momentum())];
+        let (masters, slot) = self.segments.masters_and_slot(grads).ok_or("segments cover the gradients")?;
+        let mut outputs = vec![masters];
+        outputs.extend(self.has_momentum().then_some(slot));
         if self.precision.has_compute_copy() {
             outputs.push(grads.with_dtype(self.precision.act_dtype));
         }
@@ -147,10 +146,10 @@ impl Op for Sgd {
 
     /// Reads gradient, master and momentum; writes master, momentum and compute copy.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        let updated: usize = outputs.iter().map(Spec::bytes).sum();
+        let written: usize = outputs.iter().map(|output| output.dtype.size()).sum();
         let masters = &outputs[..1 + usize::from(self.has_momentum())];
-        let read: usize = masters.iter().map(Spec::bytes).sum::<usize>() + inputs[0].bytes();
-        Cost { product_flops: 0.0, bytes: (updated + read) as f64 }
+        let read = masters.iter().chain(&inputs[..1]).map(|tensor| tensor.dtype.size()).sum::<usize>();
+        Cost { product_flops: 0.0, bytes: (self.segments.updated() * (written + read)) as f64 }
     }
 
     fn accumulates(&self, _output: usize) -> bool {
@@ -163,6 +162,7 @@ impl Op for Sgd {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        let segments = self.segments.on_gpu()?;
         let elements = cx.input_spec(0).elements();
         let kernel = Kernel::new("sgd", "sgd")
             .with_type("T", self.precision.act_dtype)
@@ -175,7 +175,7 @@ impl Op for Sgd {
         args.extend(tensors.map(Arg::from));
         args.push(Arg::U64(elements as u64));
         args.extend([self.weight_decay, self.momentum].map(|constant| Arg::F32(constant as f32)));
-        cx.queue.launch(with_switches(kernel, &self.segments), grid(elements), &args)
+        cx.queue.launch(with_switches(kernel, segments), grid(elements), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -184,10 +184,10 @@ impl Op for Sgd {
             let op = Sgd {
                 momentum,
                 weight_decay: 0.1,
-                segments: vec![
-                    Segment { start: 0, len: DECAYED, decay: true },
-                    Segment { start: DECAYED, len: n - DECAYED, decay: false },
-                ],
+                segments: Segments::whole(vec![
+                    Segment { start: 0, len: DECAYED, decay: true, offset: 0 },
+                    Segment { start: DECAYED, len: n - DECAYED, decay: false, offset: DECAYED },
+                ]),
                 precision,
             };
             let tensor = |shape: &[usize]| Spec::new(shape, precision.master);

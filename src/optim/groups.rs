@@ -1,7 +1,7 @@
 //! Groups of parameters by role: what an optimizer treats alike.
 
 use crate::ir::{Role, State};
-use crate::ops::segments::Segment;
+use crate::ops::segments::{Segment, Segments};
 
 /// Neighbouring parameters of one role, as a range of the flat buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,15 +28,30 @@ pub fn param_groups(state: &State) -> Vec<ParamGroup> {
     groups
 }
 
-/// Returns ranges of the flat buffers with and without weight decay, in order, neighbours joined. Decay
-/// applies to matrices, embedding and head included, and spares vectors (weights of norms).
-pub fn decay_segments(state: &State) -> Vec<Segment> {
+/// Returns the ranges of the flat buffers with and without weight decay that ranks update: all of them, or
+/// where the state is sharded those that they own. Decay applies to matrices, embedding and head included,
+/// and spares vectors (weights of norms).
+pub fn decay_segments(state: &State) -> Segments {
+    let all = all_segments(state);
+    let Some(shards) = &state.shards else { return Segments::whole(all) };
+    let mut by_rank = vec![Vec::new(); shards.ranks()];
+    for segment in all {
+        for owned in shards.within(segment.start..segment.start + segment.len) {
+            let own = Segment { start: owned.start, len: owned.len, offset: owned.offset, ..segment };
+            by_rank[owned.rank].push(own);
+        }
+    }
+    Segments::sharded(by_rank, shards.shard_len(), state.masters_are_sharded())
+}
+
+/// Returns ranges of the flat buffers with and without weight decay, in order, neighbours joined.
+fn all_segments(state: &State) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     for group in param_groups(state) {
         let decay = group.role.is_matrix();
         match segments.last_mut() {
             Some(last) if last.decay == decay => last.len += group.len,
-            _ => segments.push(Segment { start: group.start, len: group.len, decay }),
+            _ => segments.push(Segment { start: group.start, len: group.len, decay, offset: group.start }),
         }
     }
     segments
@@ -75,7 +90,7 @@ mod tests {
         );
         assert_eq!((groups[2].start, groups[2].len), (2 * stride, 2 * stride));
         assert_eq!(groups.iter().map(|g| g.len).sum::<usize>(), state.flat_len);
-        let decays: Vec<bool> = decay_segments(&state).iter().map(|s| s.decay).collect();
+        let decays: Vec<bool> = all_segments(&state).iter().map(|s| s.decay).collect();
         assert_eq!(decays, [true, false, true, false, true]);
     }
 }

@@ -2,8 +2,9 @@
 //! tensors.
 
 use crate::error::Result;
-use crate::ir::{Builder, Destination, Home, Mode, Phase, Program, Stream};
+use crate::ir::{Builder, Destination, Home, Mode, Op, Phase, Program, Stream};
 use crate::ops::all_reduce::AllReduce;
+use crate::ops::reduce_scatter::ReduceScatter;
 use std::sync::Arc;
 
 /// A contiguous range of the flat gradient that is reduced by one call.
@@ -41,13 +42,14 @@ pub fn buckets(
     buckets
 }
 
-/// Inserts an all-reduce per bucket: right after the node that completes it, on the communication stream, or,
-/// without `overlap`, all at the end on the main stream.
+/// Inserts an all-reduce per bucket, or where the state is sharded a reduce-scatter: right after the node
+/// that completes it, on the communication stream, or, without `overlap`, all at the end on the main stream.
 ///
 /// # Errors
 /// When the state lacks a bucket's slot.
 pub fn insert_all_reduces(program: Program, buckets: &[Bucket], overlap: bool) -> Result<Program> {
     let complete_at: Vec<usize> = buckets.iter().map(|b| completed_at(&program, b)).collect();
+    let shards = program.state.shards.clone();
     let mut builder = Builder::resume(program);
     let nodes = builder.take_nodes();
     let last = nodes.len().saturating_sub(1);
@@ -60,8 +62,14 @@ pub fn insert_all_reduces(program: Program, buckets: &[Bucket], overlap: bool) -
                 builder.set_phase(Phase::Communication);
                 builder.set_stream(if overlap { Stream::Communication } else { Stream::Main });
                 let slot = builder.state(&bucket.slot)?;
-                let op = AllReduce { like: vec![builder.spec(slot).clone()] };
-                builder.emit_into("all_reduce", Arc::new(op), &[], &[Destination::Into(slot, Mode::Add)])?;
+                let like = builder.spec(slot).clone();
+                let op: Arc<dyn Op> = match &shards {
+                    Some(shards) => {
+                        Arc::new(ReduceScatter { like, start: bucket.start, shards: Arc::clone(shards) })
+                    }
+                    None => Arc::new(AllReduce { like: vec![like] }),
+                };
+                builder.emit_into(op.name(), Arc::clone(&op), &[], &[Destination::Into(slot, Mode::Add)])?;
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::recompute_choice::RecomputeChoice;
 use crate::device::ProductPrecision;
 use crate::machine::Machine;
-use crate::policy::{Attention, Communication, Placement, Recompute, Reduction, TrainingDtype};
+use crate::policy::{Attention, Communication, Placement, Recompute, Reduction, Shard, TrainingDtype};
 use crate::recipe::{Recipe, Values};
 
 /// Execution of a step. All but `products` and `communicate` leave the curve as it is, up to rounding.
@@ -40,6 +40,8 @@ pub struct Execution {
     pub overlap: bool,
     /// Let ranks exchange only the rows of the embedding's gradient that batches touch.
     pub embedding_exchange: bool,
+    /// Divide the optimizer's slots among ranks.
+    pub shard: Shard,
     /// Thread blocks of a GPU that take part in a collective; `None` leaves it to NCCL.
     pub channels: Option<usize>,
     /// Reduce gradients over ranks.
@@ -71,6 +73,7 @@ impl Execution {
             reduction: parallelism.reduction,
             overlap: parallelism.overlap,
             embedding_exchange: parallelism.embedding_exchange,
+            shard: parallelism.shard,
             channels: parallelism.channels,
             communicate: engine.communication == Communication::On,
             memory_limit: engine.memory_limit_gib.map(|gib| (gib * f64::from(1 << 30)) as usize),

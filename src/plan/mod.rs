@@ -23,6 +23,7 @@ pub use seeds::Seeds;
 use crate::data::held_out_batches;
 use crate::device::{DType, Precision};
 use crate::optim::Optimizer;
+use crate::policy::Shard;
 use std::sync::Arc;
 
 /// A recipe with every number derived and checked.
@@ -67,6 +68,11 @@ impl Plan {
     /// Returns true if ranks exchange gradients, and so hold the same parameters.
     pub fn exchanges(&self) -> bool {
         self.batch.world_size > 1 && self.execution.communicate
+    }
+
+    /// Returns true if ranks divide the optimizer's slots among themselves. A rank alone has all of them.
+    pub fn shards_optimizer(&self) -> bool {
+        self.batch.world_size > 1 && self.execution.shard == Shard::Optimizer
     }
 
     /// Returns the number of global batches that an evaluation takes, and how many the held-out text makes.

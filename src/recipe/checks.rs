@@ -8,7 +8,7 @@ use super::lookup::keys_of;
 use super::optimizer;
 use super::values::WorldSize;
 use crate::optim;
-use crate::policy::{Decay, DeviceChoice, Placement};
+use crate::policy::{Communication, Decay, DeviceChoice, Placement, Reduction, Shard};
 use crate::suggest::nearest;
 
 /// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
@@ -218,6 +218,21 @@ fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
                 "name one device per rank, or set parallelism.world_size = \"auto\"",
             ));
         }
+    }
+    let parallelism = &recipe.values().parallelism;
+    if parallelism.shard == Shard::Optimizer && parallelism.reduction == Reduction::Grouped {
+        found.push(recipe.diagnostic(
+            &["parallelism.reduction", "parallelism.shard"],
+            "reduction = \"grouped\" sums whole gradients on every rank, and shard = \"optimizer\" on their owners",
+            "leave one of them out",
+        ));
+    }
+    if parallelism.shard == Shard::Optimizer && engine.communication == Communication::Off {
+        found.push(recipe.diagnostic(
+            &["engine.communication", "parallelism.shard"],
+            "ranks that share the optimizer's slots must communicate",
+            "leave parallelism.shard or engine.communication out",
+        ));
     }
     if engine.device == DeviceChoice::Cpu && recipe.values().parallelism.channels.is_some() {
         found.push(recipe.diagnostic(

@@ -18,7 +18,7 @@ use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
     Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, Placement, RecomputeMode,
-    Reduction, Resume, TrainingDtype,
+    Reduction, Resume, Shard, TrainingDtype,
 };
 use std::ops::Bound::{self, Excluded, Included};
 
@@ -218,6 +218,11 @@ sections! {
         /// Exchange only the rows of the embedding's gradient that the batch touches, where that takes fewer
         /// bytes than reducing all of it.
         embedding_exchange: bool = true; Execution, Type::Bool, "false";
+        /// What ranks divide instead of each holding all of it: nothing, or the optimizer's slots (and the
+        /// fp32 weights under bf16), of which each updates its part. On the CPU only.
+        shard: Shard = Shard::None;
+            Execution, Type::Word(Shard::WORDS), "\"optimizer\""
+                => implied("\"none\"");
         /// NCCL channels (thread blocks of a GPU) per collective: fewer leave more of the GPU to the backward
         /// pass that runs at the same time.
         channels: Option<usize> = None;

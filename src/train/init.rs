@@ -1,12 +1,14 @@
 //! Initial values of parameters: a pure function of the seed, the parameter and the element.
 
+use super::shards::{whole_spec, write_tensor};
 use crate::device::cpu::{Pool, ViewMut};
 use crate::device::philox::philox;
 use crate::device::{DType, Elem, Real};
 use crate::error::Result;
-use crate::exec::Engine;
+use crate::exec::{Engine, padded_bytes};
 use crate::ir::{Init, Param};
 use crate::liveness::report_progress;
+use bytemuck::NoUninit;
 use std::sync::Arc;
 
 /// Elements that one task rounds.
@@ -21,14 +23,18 @@ pub fn initialize(engine: &mut Engine, seed: u64) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     for (index, param) in layout.params.iter().enumerate() {
         report_progress();
+        let pool = Arc::clone(engine.pool());
         match layout.precision.master {
-            DType::F64 => write::<f64>(engine, param, index, seed)?,
-            _ => write::<f32>(engine, param, index, seed)?,
+            DType::F64 => {
+                write_parameter(engine, param, &initial_values::<f64>(&pool, param, index, seed))?;
+            }
+            _ => write_parameter(engine, param, &initial_values::<f32>(&pool, param, index, seed))?,
         }
         // The state is zero as it is allocated.
         for slot in layout.optimizer_slots.iter().filter(|slot| slot.initial != 0.0) {
-            let id = engine.state.slot(&format!("{}.{}", slot.buffer, param.name))?;
-            engine.state.set_values(id, &vec![slot.initial; param.spec.logical_elements()])?;
+            let spec = whole_spec(&layout, slot.buffer, param)?;
+            let values = vec![slot.initial; spec.logical_elements()];
+            write_tensor(engine, slot.buffer, param, &padded_bytes(&spec, &values))?;
         }
     }
     Ok(())
@@ -49,17 +55,26 @@ pub fn refresh_compute_copy(engine: &mut Engine) -> Result<()> {
     engine.state.write(compute_copy, &rounded)
 }
 
-/// Writes the initial values of a parameter, and of its compute copy if it has one.
-fn write<A: Real>(engine: &mut Engine, param: &Param, index: usize, seed: u64) -> Result<()> {
+/// Writes the values of a parameter, padding included: its master, or what this rank owns of it, and what ops
+/// read.
+///
+/// # Errors
+/// When a copy to the device fails.
+pub(super) fn write_parameter<A: Real + NoUninit>(
+    engine: &mut Engine,
+    param: &Param,
+    numbers: &[A],
+) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
-    let Some(slot) = layout.slot(&format!("params.{}", param.name)) else { return Ok(()) };
-    let pool = Arc::clone(engine.pool());
-    let numbers = initial_values::<A>(&pool, param, index, seed);
-    engine.state.write(slot, &numbers)?;
-    match layout.slot(&format!("compute_copy.{}", param.name)) {
-        Some(compute_copy) => engine.state.write(compute_copy, &rounded(&pool, &numbers)),
-        None => Ok(()),
+    write_tensor(engine, "params", param, bytemuck::cast_slice(numbers))?;
+    if let Some(compute_copy) = layout.slot(&format!("compute_copy.{}", param.name)) {
+        let rounded = rounded(engine.pool(), numbers);
+        engine.state.write(compute_copy, &rounded)?;
     }
+    if layout.masters_are_sharded() && !param.role.is_matrix() {
+        engine.state.write(param.read, numbers)?;
+    }
+    Ok(())
 }
 
 /// Returns the initial values of a parameter as it lies in memory, with zeros as padding.

@@ -20,6 +20,7 @@ mod restore;
 mod resume;
 mod run;
 mod sample;
+mod shards;
 mod start_message;
 mod time_left;
 mod train_ranks;
@@ -123,6 +124,9 @@ pub fn train(
             }
         }
         let at_rest = rank.queued_steps() == 0;
+        if is_due(plan.intervals.generation, step, steps) {
+            rank.gather_parameters()?;
+        }
         if let Some(recorder) = &mut recorder {
             comm.set_status(step, WRITES);
             recorder.row(&report, val_loss)?;
@@ -139,9 +143,12 @@ pub fn train(
             }
         }
         // Saving comes last, so that a run that resumes from here repeats nothing of this step.
-        if let Some(recorder) = recorder.as_mut().filter(|_| saves) {
+        if saves && plan.intervals.keep > 0 {
             comm.set_status(step, WRITES);
-            recorder.save(rank)?;
+            match &mut recorder {
+                Some(recorder) => recorder.save(rank)?,
+                None => rank.answer_snapshot()?,
+            }
         }
         if saves {
             // After the save: every read compares too, so that what was trained until now was the corpus.

@@ -9,7 +9,8 @@ use super::generate::generate;
 use super::init::initialize;
 use super::phase::{COMPARES, COMPUTES, EVALUATES};
 use super::replicas;
-use super::restore::{broadcast_state, restore, views};
+use super::restore::{broadcast_state, restore, restore_shards, views};
+use super::shards::{answer_requests, end_requests};
 use crate::checkpoint::{self, Loaded, TensorView};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
 use crate::device::Device;
@@ -68,6 +69,8 @@ pub struct Rank {
     done: u64,
     /// Time until kernels were ready; `None` on the CPU.
     kernels_took: Option<Duration>,
+    /// False if parameters that other ranks own have been updated and not gathered since.
+    gathered: bool,
     /// Steps that are queued on the device and whose results have not been read, oldest first.
     queued_steps: VecDeque<QueuedStep>,
 }
@@ -142,8 +145,20 @@ impl Rank {
         engine.state.set_values(schedule, &schedule_table(&plan))?;
         let queued_steps = VecDeque::new();
         let (loader, agreed, done) = (None, Instant::now(), 0);
-        let mut rank =
-            Self { plan, programs, dataset, engine, comm, agreed, loader, done, kernels_took, queued_steps };
+        let gathered = true;
+        let mut rank = Self {
+            plan,
+            programs,
+            dataset,
+            engine,
+            comm,
+            agreed,
+            loader,
+            done,
+            kernels_took,
+            gathered,
+            queued_steps,
+        };
         rank.go_to(0)?;
         Ok(rank)
     }
@@ -231,12 +246,15 @@ impl Rank {
             batches.push(self.next_batch()?);
             data_wait += waiting.elapsed();
             self.upload(&batches[micro])?;
-            let section = programs.micro_step(micro, micro_steps);
+            let mut sections = Vec::with_capacity(3);
+            sections.extend(programs.gather.iter().filter(|_| !self.gathered));
+            sections.push(programs.micro_step(micro, micro_steps));
+            self.gathered = true;
             if micro + 1 == micro_steps {
-                self.engine.run_all(&[section, &programs.step_end], timing_slot)?;
-            } else {
-                self.engine.run_all(&[section], timing_slot)?;
+                sections.push(&programs.step_end);
+                self.gathered = programs.gather.is_none();
             }
+            self.engine.run_all(&sections, timing_slot)?;
         }
         let layout = self.engine.state.layout();
         let bytes = layout.slot("control.schedule").map_or(0, |slot| layout.get(slot).offset);
@@ -320,6 +338,20 @@ impl Rank {
         self.finish_step(StepRequest::default())
     }
 
+    /// Gathers parameters that other ranks have updated, where ranks divide the optimizer's slots. Whatever
+    /// reads parameters between steps comes after it. Every rank calls it.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub fn gather_parameters(&mut self) -> Result<()> {
+        let programs = Arc::clone(&self.programs);
+        if let Some(gather) = programs.gather.as_ref().filter(|_| !self.gathered) {
+            self.engine.run(gather)?;
+            self.gathered = true;
+        }
+        Ok(())
+    }
+
     fn next_batch(&mut self) -> Result<Batch> {
         if self.loader.is_none() {
             self.loader = Some(Loader::new(Arc::clone(&self.dataset), self.spec())?);
@@ -386,6 +418,7 @@ impl Rank {
         let programs = Arc::clone(&self.programs);
         let limit = self.plan.intervals.validation_steps;
         let mut sums = [0.0f64, 0.0];
+        self.gather_parameters()?;
         self.check_corpus()?;
         let batches = ValidationBatches::new(&dataset, self.spec(), limit)?;
         let count = batches.len();
@@ -423,6 +456,7 @@ impl Rank {
     pub fn check_replicas(&mut self) -> Result<()> {
         let programs = Arc::clone(&self.programs);
         let Some(section) = &programs.replicas else { return Ok(()) };
+        self.gather_parameters()?;
         self.comm.set_status(self.done, COMPARES);
         replicas::check(&mut self.engine, section, self.done)
     }
@@ -460,10 +494,28 @@ impl Rank {
     }
 
     /// Returns every tensor of a checkpoint, unpadded: the parameters, and the optimizer's slots of each.
+    /// Where the optimizer is sharded only rank 0 may read them, after [`Rank::gather_parameters`], until
+    /// [`Rank::end_snapshot`], while the other ranks are in [`Rank::answer_snapshot`].
     pub fn snapshot(&self) -> checkpoint::Snapshot<'_> {
         let slots = &self.engine.state.layout().optimizer_slots;
         let slots = slots.iter().flat_map(|slot| self.tensors_of(slot.buffer, slot.checkpoint_prefix));
         checkpoint::Snapshot::new(self.tensors_of("params", ""), slots)
+    }
+
+    /// Rank 0: ends the reading of a snapshot.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub fn end_snapshot(&self) -> Result<()> {
+        if self.programs.gather.is_some() { end_requests(&*self.comm) } else { Ok(()) }
+    }
+
+    /// Ranks other than 0: sends rank 0 what it lacks of a snapshot.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub fn answer_snapshot(&self) -> Result<()> {
+        if self.programs.gather.is_some() { answer_requests(&self.engine) } else { Ok(()) }
     }
 
     /// Returns the tensors of a state buffer, unpadded; `prefix` goes before the name of each parameter.
@@ -494,6 +546,11 @@ impl Rank {
     /// # Errors
     /// When a tensor is missing or has another shape, or a rank is lost.
     pub fn restore(&mut self, step: u64, loaded: Option<&Loaded>) -> Result<()> {
+        if self.programs.gather.is_some() {
+            restore_shards(&mut self.engine, &*self.comm, loaded)?;
+            self.gathered = true;
+            return self.go_to(step);
+        }
         if let Some(loaded) = loaded {
             restore(&mut self.engine, loaded)?;
         }

@@ -5,6 +5,7 @@
 //! fingerprints of each master, 16 bytes from each rank.
 
 use crate::device::communicator::CollectiveResult;
+use crate::device::{DType, Elem};
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section};
 use crate::ir::State;
@@ -18,6 +19,13 @@ const BYTES: usize = 16;
 /// # Errors
 /// When a rank is lost, or parameters differ; the error is the same on every rank.
 pub(super) fn check(engine: &mut Engine, section: &Section, step: u64) -> Result<()> {
+    if let Some(name) = first_stale_copy(engine)? {
+        return Err(Error::failed(format!(
+            "{name} on rank {}, which owns its master, is not the rounded master after step {step}: memory or a device \
+             produced wrong bits, or xrun has a bug. `xrun resume` continues from the last checkpoint",
+            engine.comm.rank()
+        )));
+    }
     engine.run(section)?;
     let mine = engine.state.read::<u8>(engine.state.slot("replicas.fingerprints")?)?.into_owned();
     let all = engine.comm.gather(&format!("the comparison of replicas after step {step}"), mine)?;
@@ -29,6 +37,36 @@ pub(super) fn check(engine: &mut Engine, section: &Section, step: u64) -> Result
              same rank drifts again, exclude its device; parallelism.check_interval = 1 finds the first such step"
         ))),
     }
+}
+
+/// Returns the first parameter whose copy, which ops read, is not what this rank has as its master; `None`
+/// where all are, and where a rank has all masters.
+fn first_stale_copy(engine: &Engine) -> Result<Option<String>> {
+    let (state, layout) = (&engine.state, engine.state.layout());
+    let Some(shards) = layout.shards.as_ref().filter(|_| layout.masters_are_sharded()) else {
+        return Ok(None);
+    };
+    let masters = state.read::<f32>(state.slot("params.flat")?)?;
+    for param in &layout.params {
+        let spec = &layout.get(param.read).spec;
+        let copy = state.read::<u8>(param.read)?;
+        let size = spec.dtype.size();
+        for range in shards.within(param.flat()).filter(|range| range.rank == engine.comm.rank()) {
+            let own = &masters[range.offset..range.offset + range.len];
+            let read = &copy[(range.start - param.start) * size..][..range.len * size];
+            let alike = match spec.dtype {
+                DType::Bf16 => own
+                    .iter()
+                    .zip(read.chunks_exact(2))
+                    .all(|(master, bytes)| <half::bf16 as Elem>::down(*master).to_ne_bytes() == bytes),
+                _ => bytemuck::cast_slice::<f32, u8>(own) == read,
+            };
+            if !alike {
+                return Ok(Some(param.name.clone()));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Describes the first parameter that differs between ranks; `None` if none does.

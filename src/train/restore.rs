@@ -1,23 +1,18 @@
 //! Reading the state of a checkpoint into an engine, and broadcasting it from rank 0.
 
-use super::init::refresh_compute_copy;
+use super::init::{refresh_compute_copy, write_parameter};
+use super::shards::{BufferTensor, checkpoint_buffers, request_tensor, whole_spec, write_tensor};
 use crate::checkpoint::{Loaded, TensorView};
 use crate::device::DType;
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::exec::Engine;
-use crate::ir::{Param, Spec, State};
+use crate::ir::{Param, Spec};
+use bytemuck::pod_collect_to_vec;
 use half::bf16;
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::sync::Arc;
-
-/// State buffers that a checkpoint holds, each with the prefix of its tensors' names: the parameters, and the
-/// optimizer's slots where the state is for training.
-fn checkpoint_buffers(layout: &State) -> Vec<(&'static str, &'static str)> {
-    let slots = layout.optimizer_slots.iter().map(|slot| (slot.buffer, slot.checkpoint_prefix));
-    std::iter::once(("params", "")).chain(slots).collect()
-}
 
 /// Reads a checkpoint into an engine: the parameters, and the optimizer's slots where the engine trains.
 ///
@@ -56,13 +51,7 @@ pub(super) fn broadcast_state(engine: &mut Engine, comm: &dyn Communicator) -> R
             let mine =
                 if comm.rank() == 0 { engine.state.read::<u8>(slot)?.into_owned() } else { Vec::new() };
             let bytes = comm.broadcast(&format!("{buffer}.{}", param.name), mine)?;
-            if bytes.len() != expected {
-                return Err(Error::failed(format!(
-                    "{} has {} bytes on rank 0, and {expected} here",
-                    param.name,
-                    bytes.len(),
-                )));
-            }
+            check_length(param, bytes.len(), expected)?;
             if comm.rank() != 0 {
                 engine.state.write(slot, &bytes)?;
             }
@@ -74,18 +63,65 @@ pub(super) fn broadcast_state(engine: &mut Engine, comm: &dyn Communicator) -> R
     refresh_compute_copy(engine)
 }
 
+/// Restores every rank of which each has a part of the state: rank 0 reads the tensors of its checkpoint, and
+/// each rank keeps what it owns, and what ops read of parameters.
+///
+/// # Errors
+/// When a tensor is missing or has another shape, a rank is lost or plans another model.
+pub(super) fn restore_shards(
+    engine: &mut Engine,
+    comm: &dyn Communicator,
+    loaded: Option<&Loaded>,
+) -> Result<()> {
+    let layout = Arc::clone(engine.state.layout());
+    for (buffer, prefix) in checkpoint_buffers(&layout) {
+        for param in &layout.params {
+            let spec = whole_spec(&layout, buffer, param)?;
+            let name = format!("{prefix}{}", param.name);
+            let mine = match loaded {
+                Some(loaded) => from_stored(&spec, loaded.read(&name, &spec.shape)?),
+                None => Vec::new(),
+            };
+            let bytes = comm.broadcast(&name, mine)?;
+            check_length(param, bytes.len(), spec.bytes())?;
+            // Masters of a sharded state are fp32.
+            match buffer {
+                "params" => write_parameter(engine, param, &pod_collect_to_vec::<u8, f32>(&bytes))?,
+                _ => write_tensor(engine, buffer, param, &bytes)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_length(param: &Param, bytes: usize, expected: usize) -> Result<()> {
+    if bytes == expected {
+        return Ok(());
+    }
+    Err(Error::failed(format!("{} has {bytes} bytes on rank 0, and {expected} here", param.name)))
+}
+
 /// Returns the tensors of a state buffer, unpadded, one per parameter; `prefix` goes before the parameter's
-/// name.
+/// name. Of a buffer that is sharded, rank 0 asks the others for their parts when it reads a tensor.
 pub(super) fn views<'a>(engine: &'a Engine, buffer: &str, prefix: &str) -> Vec<TensorView<'a>> {
     let (state, layout) = (&engine.state, engine.state.layout());
-    let view = |param: &Param| {
-        let slot = layout.slot(&format!("{buffer}.{}", param.name))?;
-        let spec = &layout.get(slot).spec;
+    let number = checkpoint_buffers(layout).iter().position(|(name, _)| *name == buffer);
+    let view = |(index, param): (usize, &Param)| {
+        let spec = whole_spec(layout, buffer, param).ok()?;
         let dtype = if spec.dtype == DType::F64 { Dtype::F64 } else { Dtype::F32 };
-        let read = move || Ok(Cow::Owned(to_stored(spec, &state.read::<u8>(slot)?)));
-        Some(TensorView::lazy(format!("{prefix}{}", param.name), dtype, spec.shape.clone(), read))
+        let (name, shape) = (format!("{prefix}{}", param.name), spec.shape.clone());
+        Some(match (layout.slot(&format!("{buffer}.{}", param.name)), number) {
+            (Some(slot), _) => TensorView::lazy(name, dtype, shape, move || {
+                Ok(Cow::Owned(to_stored(&spec, &state.read::<u8>(slot)?)))
+            }),
+            (None, Some(number)) => TensorView::lazy(name, dtype, shape, move || {
+                let whole = request_tensor(engine, BufferTensor { buffer: number, param: index })?;
+                Ok(Cow::Owned(to_stored(&spec, &whole)))
+            }),
+            (None, None) => return None,
+        })
     };
-    layout.params.iter().filter_map(view).collect()
+    layout.params.iter().enumerate().filter_map(view).collect()
 }
 
 /// Returns the bytes of a tensor as checkpoints store them: without padding, bf16 widened to fp32.

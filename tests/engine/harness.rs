@@ -175,7 +175,7 @@ pub struct Trained {
     /// The step that was not finite, and where.
     pub bad: Option<(u64, NonFiniteTensor)>,
     pub val_loss: f64,
-    /// Parameters and moments by name, as stored.
+    /// Parameters and moments by name, as stored; none on a rank that has but a part of them.
     pub tensors: Vec<(String, Vec<u8>)>,
     /// Bytes of one of their numbers.
     number_bytes: usize,
@@ -198,8 +198,13 @@ impl Trained {
         }
         let val_loss = rank.evaluate(|_, _| {})?;
         let mut tensors = Vec::new();
-        for tensor in rank.snapshot().tensors() {
-            tensors.push((tensor.name().to_owned(), tensor.bytes()?.into_owned()));
+        if rank.engine().comm.rank() == 0 || rank.engine().state.layout().shards.is_none() {
+            for tensor in rank.snapshot().tensors() {
+                tensors.push((tensor.name().to_owned(), tensor.bytes()?.into_owned()));
+            }
+            rank.end_snapshot()?;
+        } else {
+            rank.answer_snapshot()?;
         }
         let engine = rank.engine();
         let (state_bytes, transient) = (engine.state.bytes(), engine.transient());

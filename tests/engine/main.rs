@@ -12,4 +12,5 @@ mod memory;
 mod optimizers;
 mod ranks;
 mod replicas;
+mod shards;
 mod splits;

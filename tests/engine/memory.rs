@@ -20,6 +20,8 @@ fn planned_is_allocated_to_the_byte() {
         &["engine.fused=false", "engine.attention=unfused", "model.dropout=0.1"],
         &["parallelism.world_size=2", "model.tie_embeddings=true"],
         &["parallelism.world_size=3", "training.dtype=bf16"],
+        &["parallelism.world_size=3", "training.dtype=bf16", "parallelism.shard=optimizer"],
+        &["parallelism.world_size=4", "parallelism.shard=optimizer"],
     ] {
         let setup = Setup::new(overrides);
         for rank in setup.train(2) {

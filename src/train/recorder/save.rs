@@ -24,7 +24,10 @@ impl Recorder {
         }
         let started = Instant::now();
         self.progress.pause(Phase::Save, 0, 1);
-        match self.save_now(rank) {
+        let saved = self.save_now(rank);
+        // Other ranks wait for this, whether it was saved or not.
+        rank.end_snapshot()?;
+        match saved {
             Ok(warnings) => {
                 (self.saved_step, self.unsaved) = (rank.done(), None);
                 for warning in warnings {

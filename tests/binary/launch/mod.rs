@@ -5,4 +5,5 @@ mod environment;
 mod gates;
 mod launched;
 mod resume;
+mod shards;
 mod signals;

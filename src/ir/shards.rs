@@ -1,0 +1,129 @@
+//! Ownership of the flat parameter buffers: which rank updates which elements.
+
+use std::ops::Range;
+
+/// A range of the flat parameter buffers that one rank updates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnedRange {
+    /// The rank.
+    pub rank: usize,
+    /// First element in the flat buffers.
+    pub start: usize,
+    /// Number of elements.
+    pub len: usize,
+    /// First element in the rank's shard, which holds its ranges one after another.
+    pub offset: usize,
+}
+
+impl OwnedRange {
+    /// Returns the range in the flat buffers.
+    pub fn flat(&self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+
+    /// Returns the part of the range that lies within `flat`; `None` where they are disjoint.
+    pub fn within(&self, flat: &Range<usize>) -> Option<Self> {
+        let (start, end) = (self.start.max(flat.start), (self.start + self.len).min(flat.end));
+        (start < end).then(|| Self {
+            start,
+            len: end - start,
+            offset: self.offset + start - self.start,
+            ..*self
+        })
+    }
+}
+
+/// A table of ranges of the flat parameter buffers and the ranks that own them.
+///
+/// Ranges ignore the borders of tensors. They begin at multiples of the gradient norm's blocks, so that one
+/// rank has all elements of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shards {
+    ranks: usize,
+    ranges: Vec<OwnedRange>,
+    shard_len: usize,
+}
+
+impl Shards {
+    /// Divides parts of the flat buffers, which follow each other from element 0 and are given by their ends,
+    /// each equally among ranks, in blocks of `block` elements. A block belongs to the part in which it
+    /// begins.
+    pub fn new(ends: &[usize], ranks: usize, block: usize) -> Self {
+        let flat_len = ends.last().copied().unwrap_or(0);
+        let (mut ranges, mut lengths) = (Vec::new(), vec![0; ranks]);
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        for (start, end) in starts.zip(ends) {
+            let (first, end) = (start.div_ceil(block), end.div_ceil(block));
+            for (rank, shard) in lengths.iter_mut().enumerate() {
+                let cut = |rank: usize| ((first + (end - first) * rank / ranks) * block).min(flat_len);
+                let (start, len) = (cut(rank), cut(rank + 1) - cut(rank));
+                if len > 0 {
+                    ranges.push(OwnedRange { rank, start, len, offset: *shard });
+                    *shard += len;
+                }
+            }
+        }
+        Self { ranks, ranges, shard_len: lengths.into_iter().max().unwrap_or(0) }
+    }
+
+    /// Returns the number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Returns all ranges in the order of the flat buffers, which they cover.
+    pub fn ranges(&self) -> &[OwnedRange] {
+        &self.ranges
+    }
+
+    /// Returns the parts of the ranges that lie within `flat`.
+    pub fn within(&self, flat: Range<usize>) -> impl Iterator<Item = OwnedRange> + '_ {
+        self.ranges.iter().filter_map(move |range| range.within(&flat))
+    }
+
+    /// Returns the elements of the longest shard: every rank holds as many.
+    pub fn shard_len(&self) -> usize {
+        self.shard_len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn parts_are_divided_in_whole_blocks() {
+        let shards = Shards::new(&[10, 37, 40], 2, 4);
+        let table: Vec<_> = shards.ranges().iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
+        // Blocks 0 to 2 begin in the first part, 3 to 9 in the second, none in the third.
+        assert_eq!(table, [(0, 0, 4, 0), (1, 4, 8, 0), (0, 12, 12, 4), (1, 24, 16, 8)]);
+        assert_eq!((shards.ranks(), shards.shard_len()), (2, 24));
+        let within: Vec<_> = shards.within(10..14).map(|r| (r.rank, r.start, r.len, r.offset)).collect();
+        assert_eq!(within, [(1, 10, 2, 6), (0, 12, 2, 4)]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_element_has_one_owner_and_one_place(
+            lengths in prop::collection::vec(1..3000usize, 1..8),
+            ranks in 1..9usize,
+            block in 1..200usize,
+        ) {
+            let sums = lengths.iter().scan(0, |sum, len| { *sum += len; Some(*sum) });
+            let ends: Vec<usize> = sums.collect();
+            let (shards, flat_len) = (Shards::new(&ends, ranks, block), ends[ends.len() - 1]);
+            let (mut next, mut lengths) = (0, vec![0; ranks]);
+            for range in shards.ranges() {
+                prop_assert_eq!((range.start, range.offset), (next, lengths[range.rank]));
+                prop_assert!(range.start % block == 0 && range.len > 0);
+                next += range.len;
+                lengths[range.rank] += range.len;
+            }
+            prop_assert_eq!(next, flat_len);
+            prop_assert_eq!(lengths.into_iter().max(), Some(shards.shard_len()));
+            // Equal but for a block of each part.
+            prop_assert!(shards.shard_len() <= flat_len.div_ceil(ranks) + (ends.len() + 1) * block);
+        }
+    }
+}

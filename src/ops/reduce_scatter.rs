@@ -1,0 +1,79 @@
+//! Sums a range of the flat gradient over ranks, each element on the rank that owns it.
+
+use crate::device::DType;
+use crate::error::{Error, Result};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Shards, Spec};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// `x[owned] ← Σ_ranks x[owned]` of a range `x` of the flat gradient, added in rank order. Elements that other
+/// ranks own are left as they are: this rank's part of their sums. Its output has `Mode::Add`, which here
+/// means that the old value is an input.
+#[derive(Clone, Debug)]
+pub struct ReduceScatter {
+    /// Spec of the range.
+    pub like: Spec,
+    /// Its first element in the flat gradient.
+    pub start: usize,
+    /// The owners.
+    pub shards: Arc<Shards>,
+}
+
+impl ReduceScatter {
+    /// Returns the ranges of `x` that a rank owns.
+    fn owned(&self, rank: usize) -> Vec<Range<usize>> {
+        let flat = self.start..self.start + self.like.elements();
+        let owned = self.shards.within(flat).filter(|range| range.rank == rank);
+        owned.map(|range| range.start - self.start..range.start + range.len - self.start).collect()
+    }
+}
+
+impl Op for ReduceScatter {
+    fn name(&self) -> &'static str {
+        "reduce_scatter"
+    }
+
+    fn attributes(&self) -> String {
+        format!("ranks={}", self.shards.ranks())
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        if inputs.is_empty() { Ok(vec![self.like.clone()]) } else { Err("takes no input".into()) }
+    }
+
+    fn cost(&self, _inputs: &[Spec], outputs: &[Spec]) -> Cost {
+        Cost { product_flops: 0.0, bytes: outputs.iter().map(|s| 2.0 * s.bytes() as f64).sum() }
+    }
+
+    fn accumulates(&self, _output: usize) -> bool {
+        true
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let (len, name) = (self.like.elements(), &cx.program.tensor(cx.node.outputs[0]).name);
+        let owned = self.owned(cx.comm.rank());
+        match self.like.dtype {
+            DType::F32 => cx.comm.reduce_scatter_sum_f32(name, cx.output::<f32>(0).slice(0, len), &owned),
+            DType::F64 => cx.comm.reduce_scatter_sum_f64(name, cx.output::<f64>(0).slice(0, len), &owned),
+            other => Err(Error::failed(format!("reduce_scatter of {other}"))),
+        }
+    }
+
+    fn gpu(&self, _cx: &GpuNode<'_>) -> Result<()> {
+        match self.shards.ranks() {
+            1 => Ok(()),
+            _ => Err(Error::failed("reduce_scatter is not implemented between GPUs")),
+        }
+    }
+
+    /// A single rank keeps its values; sums over ranks are proven by the tests of ranks.
+    fn cases(&self, precision: Precision) -> Cases {
+        let like = Spec::new([1000], precision.master);
+        let shards = Arc::new(Shards::new(&[2000], 1, 128));
+        let op = ReduceScatter { like, start: 500, shards };
+        let case = Case::new("one rank", op, vec![], <[Array]>::to_vec);
+        Cases::Own(vec![
+            case.differentiable(&[]).upstream(&[]).outputs(vec![(Mode::Add, Fill::Normal(0.0, 1.0))]),
+        ])
+    }
+}

@@ -1,0 +1,140 @@
+//! Tensors of the state of which every rank has the part that it owns: writing them, and putting them
+//! together.
+
+use crate::device::communicator::Communicator;
+use crate::error::{Error, Result};
+use crate::exec::Engine;
+use crate::ir::{Param, Spec, State};
+use std::sync::Arc;
+
+/// A tensor of a state buffer by the parameter that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BufferTensor {
+    /// Index of the buffer among those of a checkpoint.
+    pub buffer: usize,
+    /// Index of the parameter.
+    pub param: usize,
+}
+
+/// What rank 0 asks other ranks for while it saves.
+const REQUEST: &str = "the next tensor to save";
+
+impl BufferTensor {
+    fn to_bytes(self) -> Vec<u8> {
+        [self.buffer as u64, self.param as u64].map(u64::to_le_bytes).concat()
+    }
+
+    /// Returns the tensor of a request; `None` at the end.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (numbers, _) = bytes.as_chunks::<8>();
+        let [buffer, param] = *numbers else { return None };
+        let index = |number| u64::from_le_bytes(number) as usize;
+        Some(Self { buffer: index(buffer), param: index(param) })
+    }
+}
+
+/// Returns the state buffers that a checkpoint holds, each with the prefix of its tensors' names: the
+/// parameters, and the optimizer's slots where the state is for training.
+pub(super) fn checkpoint_buffers(layout: &State) -> Vec<(&'static str, &'static str)> {
+    let slots = layout.optimizer_slots.iter().map(|slot| (slot.buffer, slot.checkpoint_prefix));
+    std::iter::once(("params", "")).chain(slots).collect()
+}
+
+/// Returns the spec of a parameter's tensor in a state buffer, whole.
+///
+/// # Errors
+/// When the state has no such buffer.
+pub(super) fn whole_spec(layout: &State, buffer: &str, param: &Param) -> Result<Spec> {
+    let slot = layout.slot(&format!("{buffer}.flat"));
+    let flat = slot.ok_or_else(|| Error::failed(format!("the state has no {buffer}")))?;
+    Ok(param.spec.with_dtype(layout.get(flat).spec.dtype))
+}
+
+/// Writes the bytes of a parameter's whole tensor to a state buffer, padding included; of a buffer that is
+/// sharded, this rank's part.
+///
+/// # Errors
+/// When the state has no such buffer, or the device refuses.
+pub(super) fn write_tensor(engine: &mut Engine, buffer: &str, param: &Param, bytes: &[u8]) -> Result<()> {
+    let layout = Arc::clone(engine.state.layout());
+    if let Some(slot) = layout.slot(&format!("{buffer}.{}", param.name)) {
+        return engine.state.write(slot, bytes);
+    }
+    let (rank, size) = (engine.comm.rank(), bytes.len() / param.spec.elements());
+    let flat = engine.state.slot(&format!("{buffer}.flat"))?;
+    engine.state.update::<u8>(flat, |shard| {
+        for range in layout.shards.iter().flat_map(|shards| shards.within(param.flat())) {
+            if range.rank == rank {
+                let from = &bytes[(range.start - param.start) * size..][..range.len * size];
+                shard[range.offset * size..][..from.len()].copy_from_slice(from);
+            }
+        }
+    })
+}
+
+/// Returns the bytes of a parameter's whole tensor of a sharded buffer on rank 0, padding included, and
+/// nothing on others. Every rank calls it.
+///
+/// # Errors
+/// When a rank is lost.
+pub(super) fn gather_tensor(engine: &Engine, buffer: &str, param: &Param) -> Result<Vec<u8>> {
+    let (state, layout) = (&engine.state, engine.state.layout());
+    let spec = whole_spec(layout, buffer, param)?;
+    let size = spec.dtype.size();
+    let ranges: Vec<_> = layout.shards.iter().flat_map(|shards| shards.within(param.flat())).collect();
+    let shard = state.read::<u8>(state.slot(&format!("{buffer}.flat"))?)?;
+    let own = ranges.iter().filter(|range| range.rank == engine.comm.rank());
+    let own = own.flat_map(|range| &shard[range.offset * size..][..range.len * size]).copied().collect();
+    let all = engine.comm.gather(&format!("{buffer}.{}", param.name), own)?;
+    if engine.comm.rank() > 0 {
+        return Ok(Vec::new());
+    }
+    let mut whole = vec![0; spec.bytes()];
+    for (rank, mut bytes) in all.parts().enumerate() {
+        for range in ranges.iter().filter(|range| range.rank == rank) {
+            let (first, rest) = bytes.split_at_checked(range.len * size).ok_or_else(|| {
+                Error::failed(format!("rank {rank} gives less of {buffer}.{} than it owns", param.name))
+            })?;
+            whole[(range.start - param.start) * size..][..first.len()].copy_from_slice(first);
+            bytes = rest;
+        }
+    }
+    Ok(whole)
+}
+
+/// Rank 0: asks all ranks for their parts of a tensor, and returns it whole.
+///
+/// # Errors
+/// When a rank is lost.
+pub(super) fn request_tensor(engine: &Engine, tensor: BufferTensor) -> Result<Vec<u8>> {
+    engine.comm.broadcast(REQUEST, tensor.to_bytes())?;
+    gather_requested(engine, tensor)
+}
+
+/// Rank 0: ends the requests, which other ranks wait for.
+///
+/// # Errors
+/// When a rank is lost.
+pub(super) fn end_requests(comm: &dyn Communicator) -> Result<()> {
+    comm.broadcast(REQUEST, Vec::new()).map(drop)
+}
+
+/// Ranks other than 0: answers requests until they end.
+///
+/// # Errors
+/// When a rank is lost.
+pub(super) fn answer_requests(engine: &Engine) -> Result<()> {
+    while let Some(tensor) = BufferTensor::from_bytes(&engine.comm.broadcast(REQUEST, Vec::new())?) {
+        gather_requested(engine, tensor)?;
+    }
+    Ok(())
+}
+
+fn gather_requested(engine: &Engine, tensor: BufferTensor) -> Result<Vec<u8>> {
+    let layout = engine.state.layout();
+    let buffer = checkpoint_buffers(layout).get(tensor.buffer).map(|(buffer, _)| *buffer);
+    match (buffer, layout.params.get(tensor.param)) {
+        (Some(buffer), Some(param)) => gather_tensor(engine, buffer, param),
+        _ => Err(Error::failed("rank 0 asks for a tensor that its state alone has")),
+    }
+}
