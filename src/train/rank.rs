@@ -1,17 +1,13 @@
 //! One rank of a run: its engine, its part of the data, a step.
 
 mod share;
+mod state;
 mod timed;
 
 use super::agreement::{StepRequest, StepVote, agree};
 use super::bad_location::BadLocation;
 use super::generate::generate;
-use super::init::initialize;
-use super::phase::{COMPARES, COMPUTES, EVALUATES};
-use super::replicas;
-use super::restore::{broadcast_state, restore, restore_shards, views};
-use super::shards::{answer_requests, end_requests};
-use crate::checkpoint::{self, Loaded, TensorView};
+use super::phase::{COMPUTES, EVALUATES};
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
 use crate::device::Device;
 use crate::device::communicator::{Communicator, RankPhase};
@@ -338,20 +334,6 @@ impl Rank {
         self.finish_step(StepRequest::default())
     }
 
-    /// Gathers parameters that other ranks have updated, where ranks divide the optimizer's slots. Whatever
-    /// reads parameters between steps comes after it. Every rank calls it.
-    ///
-    /// # Errors
-    /// When a rank is lost.
-    pub fn gather_parameters(&mut self) -> Result<()> {
-        let programs = Arc::clone(&self.programs);
-        if let Some(gather) = programs.gather.as_ref().filter(|_| !self.gathered) {
-            self.engine.run(gather)?;
-            self.gathered = true;
-        }
-        Ok(())
-    }
-
     fn next_batch(&mut self) -> Result<Batch> {
         if self.loader.is_none() {
             self.loader = Some(Loader::new(Arc::clone(&self.dataset), self.spec())?);
@@ -443,25 +425,7 @@ impl Rank {
         self.dataset.check_unchanged()
     }
 
-    /// Returns true if this rank's parameters must equal those of every other rank.
-    pub fn holds_a_replica(&self) -> bool {
-        self.programs.replicas.is_some()
-    }
-
-    /// Checks that the parameters of all ranks have the same bits. Does nothing on a single rank, or where
-    /// ranks do not exchange gradients.
-    ///
-    /// # Errors
-    /// When a rank is lost, or replicas have drifted apart: every rank names the tensor and the ranks.
-    pub fn check_replicas(&mut self) -> Result<()> {
-        let programs = Arc::clone(&self.programs);
-        let Some(section) = &programs.replicas else { return Ok(()) };
-        self.gather_parameters()?;
-        self.comm.set_status(self.done, COMPARES);
-        replicas::check(&mut self.engine, section, self.done)
-    }
-
-    /// Generates texts with the current parameters; empty if the plan has no samples.
+    /// Generates texts with the parameters as they were last gathered; empty if the plan has no samples.
     ///
     /// # Errors
     /// When the engine fails.
@@ -493,36 +457,6 @@ impl Rank {
         self.number("control.loss")
     }
 
-    /// Returns every tensor of a checkpoint, unpadded: the parameters, and the optimizer's slots of each.
-    /// Where the optimizer is sharded only rank 0 may read them, after [`Rank::gather_parameters`], until
-    /// [`Rank::end_snapshot`], while the other ranks are in [`Rank::answer_snapshot`].
-    pub fn snapshot(&self) -> checkpoint::Snapshot<'_> {
-        let slots = &self.engine.state.layout().optimizer_slots;
-        let slots = slots.iter().flat_map(|slot| self.tensors_of(slot.buffer, slot.checkpoint_prefix));
-        checkpoint::Snapshot::new(self.tensors_of("params", ""), slots)
-    }
-
-    /// Rank 0: ends the reading of a snapshot.
-    ///
-    /// # Errors
-    /// When a rank is lost.
-    pub fn end_snapshot(&self) -> Result<()> {
-        if self.programs.gather.is_some() { end_requests(&*self.comm) } else { Ok(()) }
-    }
-
-    /// Ranks other than 0: sends rank 0 what it lacks of a snapshot.
-    ///
-    /// # Errors
-    /// When a rank is lost.
-    pub fn answer_snapshot(&self) -> Result<()> {
-        if self.programs.gather.is_some() { answer_requests(&self.engine) } else { Ok(()) }
-    }
-
-    /// Returns the tensors of a state buffer, unpadded; `prefix` goes before the name of each parameter.
-    pub(super) fn tensors_of(&self, buffer: &str, prefix: &str) -> Vec<TensorView<'_>> {
-        views(&self.engine, buffer, prefix)
-    }
-
     /// Ends a successful run, on every rank, after all of them have finished: waits for the device and
     /// destroys the communicators of GPUs in order. Dropping a rank on a GPU without it aborts the
     /// collectives that others wait in.
@@ -531,30 +465,5 @@ impl Rank {
     /// When work on the device failed.
     pub fn shutdown(&self) -> Result<()> {
         self.engine.gpu().map_or(Ok(()), |gpu| gpu.shutdown())
-    }
-
-    /// Sets the parameters of a rank of zeros to their initial values.
-    ///
-    /// # Errors
-    /// When a copy to the device fails.
-    pub(super) fn initialize(&mut self) -> Result<()> {
-        initialize(&mut self.engine, self.plan.seeds.init)
-    }
-
-    /// Loads the state after `step`, which rank 0 reads from a checkpoint.
-    ///
-    /// # Errors
-    /// When a tensor is missing or has another shape, or a rank is lost.
-    pub fn restore(&mut self, step: u64, loaded: Option<&Loaded>) -> Result<()> {
-        if self.programs.gather.is_some() {
-            restore_shards(&mut self.engine, &*self.comm, loaded)?;
-            self.gathered = true;
-            return self.go_to(step);
-        }
-        if let Some(loaded) = loaded {
-            restore(&mut self.engine, loaded)?;
-        }
-        broadcast_state(&mut self.engine, &*self.comm)?;
-        self.go_to(step)
     }
 }

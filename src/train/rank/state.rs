@@ -1,0 +1,102 @@
+//! The parameters and the optimizer's slots of a rank: initial values, checkpoints, and what ranks have of each
+//! other's.
+
+use super::Rank;
+use crate::checkpoint::{self, Loaded, TensorView};
+use crate::device::communicator::Communicator;
+use crate::error::Result;
+use crate::train::init::initialize;
+use crate::train::phase::COMPARES;
+use crate::train::replicas;
+use crate::train::restore::{broadcast_state, restore, restore_shards, views};
+use crate::train::shards::{answer_requests, end_requests};
+use std::sync::Arc;
+
+impl Rank {
+    /// Sets the parameters of a rank of zeros to their initial values.
+    ///
+    /// # Errors
+    /// When a copy to the device fails.
+    pub(in crate::train) fn initialize(&mut self) -> Result<()> {
+        initialize(&mut self.engine, self.plan.seeds.init)
+    }
+
+    /// Loads the state after `step`, which rank 0 reads from a checkpoint.
+    ///
+    /// # Errors
+    /// When a tensor is missing or has another shape, or a rank is lost.
+    pub fn restore(&mut self, step: u64, loaded: Option<&Loaded>) -> Result<()> {
+        if self.programs.gather.is_some() {
+            restore_shards(&mut self.engine, &*self.comm, loaded)?;
+            self.gathered = true;
+            return self.go_to(step);
+        }
+        if let Some(loaded) = loaded {
+            restore(&mut self.engine, loaded)?;
+        }
+        broadcast_state(&mut self.engine, &*self.comm)?;
+        self.go_to(step)
+    }
+
+    /// Gathers parameters that other ranks have updated, where ranks divide the optimizer's slots. Whatever
+    /// reads parameters between steps comes after it. Every rank calls it.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub fn gather_parameters(&mut self) -> Result<()> {
+        let programs = Arc::clone(&self.programs);
+        if let Some(gather) = programs.gather.as_ref().filter(|_| !self.gathered) {
+            self.engine.run(gather)?;
+            self.gathered = true;
+        }
+        Ok(())
+    }
+
+    /// Returns true if this rank's parameters must equal those of every other rank.
+    pub fn holds_a_replica(&self) -> bool {
+        self.programs.replicas.is_some()
+    }
+
+    /// Checks that the parameters of all ranks have the same bits. Does nothing on a single rank, or where
+    /// ranks do not exchange gradients.
+    ///
+    /// # Errors
+    /// When a rank is lost, or replicas have drifted apart: every rank names the tensor and the ranks.
+    pub fn check_replicas(&mut self) -> Result<()> {
+        let programs = Arc::clone(&self.programs);
+        let Some(section) = &programs.replicas else { return Ok(()) };
+        self.gather_parameters()?;
+        self.comm.set_status(self.done, COMPARES);
+        replicas::check(&mut self.engine, section, self.done)
+    }
+
+    /// Returns every tensor of a checkpoint, unpadded: the parameters, and the optimizer's slots of each.
+    /// Where the optimizer is sharded only rank 0 may read them, after [`Rank::gather_parameters`], until
+    /// [`Rank::end_snapshot`], while the other ranks are in [`Rank::answer_snapshot`].
+    pub fn snapshot(&self) -> checkpoint::Snapshot<'_> {
+        let slots = &self.engine.state.layout().optimizer_slots;
+        let slots = slots.iter().flat_map(|slot| self.tensors_of(slot.buffer, slot.checkpoint_prefix));
+        checkpoint::Snapshot::new(self.tensors_of("params", ""), slots)
+    }
+
+    /// Rank 0: ends the reading of a snapshot.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub fn end_snapshot(&self) -> Result<()> {
+        if self.programs.gather.is_some() { end_requests(&*self.comm) } else { Ok(()) }
+    }
+
+    /// Ranks other than 0: sends rank 0 what it lacks of a snapshot.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub fn answer_snapshot(&self) -> Result<()> {
+        if self.programs.gather.is_some() { answer_requests(&self.engine) } else { Ok(()) }
+    }
+
+    /// Returns the tensors of a state buffer, unpadded; `prefix` goes before the name of each parameter.
+    pub(in crate::train) fn tensors_of(&self, buffer: &str, prefix: &str) -> Vec<TensorView<'_>> {
+        views(&self.engine, buffer, prefix)
+    }
+}
