@@ -92,7 +92,7 @@ fn a_rank_holds_its_part_of_the_state() {
     }
 }
 
-/// What ranks gather is the last that programs read of it, and the first that the next step reads.
+/// Every buffer from which ops read a parameter is gathered.
 #[test]
 fn the_gather_writes_what_ops_read_of_every_parameter() {
     for dtype in ["training.dtype=bf16", "training.dtype=fp32"] {

@@ -36,6 +36,7 @@ fn overrides() -> impl Strategy<Value = Vec<String>> {
         prop::sample::select(vec!["arena", "caching", "naive"]),
         prop::sample::select(vec!["flash", "unfused"]),
         prop::sample::select(vec!["batched", "looped"]),
+        prop::sample::select(vec!["none", "optimizer"]),
     );
     let flags = (
         any::<bool>(),
@@ -63,6 +64,7 @@ fn overrides() -> impl Strategy<Value = Vec<String>> {
             format!("engine.placement={}", w.2),
             format!("engine.attention={}", w.3),
             format!("engine.batching={}", w.4),
+            format!("parallelism.shard={}", w.5),
             format!("engine.fused={}", f.0),
             format!("model.qk_norm={}", f.1),
             format!("model.tie_embeddings={}", f.2),
