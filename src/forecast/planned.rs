@@ -47,7 +47,7 @@ impl Planned {
         }
         let limits = limits(&plan, machine);
         let (mut costs, mut planned) = (Vec::new(), Vec::new());
-        for mode in [Recompute::None, Recompute::Selective, Recompute::Full] {
+        for &mode in Recompute::ALL {
             let mut plan = plan.clone();
             plan.execution.recompute = mode;
             let programs = Programs::new(&plan)?;

@@ -188,9 +188,8 @@ sections! {
     /// Recomputation of activations in the backward pass, which trades time for memory.
     activation_checkpoint: ActivationCheckpoint {
         /// Activations that the backward pass recomputes: none, those that gradients emit beside what they
-        /// compute, cheap ones, or whole blocks. `"auto"` takes the fastest of none, cheap ones and whole
-        /// blocks that fits the memory of the device; of those within 1 % of it, the one with the least
-        /// memory.
+        /// compute, cheap ones, or whole blocks. `"auto"` takes the fastest of these that fits the memory of
+        /// the device; of those within 1 % of it, the one with the least memory.
         mode: RecomputeMode = RecomputeMode::Auto;
             Execution, Type::Word(RecomputeMode::WORDS), "\"full\"" => same_bits();
     }

@@ -7,9 +7,13 @@ use xrun::machine::Machine;
 use xrun::policy::Recompute;
 use xrun::recipe::{self, Recipe};
 
-fn recipe(settings: &[&str]) -> Recipe {
+fn named(name: &str, settings: &[&str]) -> Recipe {
     let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
-    recipe::load("v8-dim1024".as_ref(), &settings, std::iter::empty(), &Machine::none()).unwrap()
+    recipe::load(name.as_ref(), &settings, std::iter::empty(), &Machine::none()).unwrap()
+}
+
+fn recipe(settings: &[&str]) -> Recipe {
+    named("v8-dim1024", settings)
 }
 
 fn planned(settings: &[&str], machine: &Machine) -> Planned {
@@ -32,16 +36,27 @@ fn nothing_is_recomputed_where_memory_is_ample() {
     assert_eq!(found.plan.execution.recompute, Recompute::None);
     let choice = found.plan.execution.recompute_choice.as_ref().unwrap();
     assert_eq!(choice.modes[0].peak_bytes, peak_bytes(&found.plan, &found.programs));
+    assert_eq!(choice.modes.len(), Recompute::ALL.len());
     assert!(choice.modes[1..].iter().all(|other| other.seconds > choice.modes[0].seconds * 1.01));
 }
 
 #[test]
+fn what_gradients_emit_is_dropped_where_that_costs_less_than_a_hundredth() {
+    let of = |name: &str| Planned::new(&named(name, &[]), &corpus(50_257), &device("h200")).unwrap();
+    let chosen = |name: &str| of(name).plan.execution.recompute;
+    assert_eq!(chosen("qwen3-0.6b-shape"), Recompute::Emitted);
+    assert_eq!(chosen("dim768"), Recompute::None);
+}
+
+#[test]
 fn the_fastest_that_fits_the_limit_is_taken() {
-    let (none, selective, full) = (gib("none"), gib("selective"), gib("full"));
-    assert!(none > selective && selective > full);
+    let (none, emitted, selective, full) = (gib("none"), gib("emitted"), gib("selective"), gib("full"));
+    assert!(none > emitted && emitted > selective && selective > full);
     let within = |gib: f64| mode(&[&format!("engine.memory_limit_gib={gib}")], &device("h200"));
     assert_eq!(within(none + 0.01), Recompute::None);
-    assert_eq!(within(none - 0.01), Recompute::Selective);
+    assert_eq!(within(none - 0.01), Recompute::Emitted);
+    assert_eq!(within(emitted + 0.01), Recompute::Emitted);
+    assert_eq!(within(emitted - 0.01), Recompute::Selective);
     assert_eq!(within(selective + 0.01), Recompute::Selective);
     assert_eq!(within(selective - 0.01), Recompute::Full);
     // It does not fit, and the refusal names the least that it needs.

@@ -175,7 +175,7 @@ fn changed_execution_is_accepted_and_told() {
     for (change, text) in [
         ("engine.threads=2", "engine.threads = 2 (was 1)"),
         ("engine.placement=naive", "engine.placement = \"naive\" (was \"arena\")"),
-        ("activation_checkpoint.mode=full", "activation_checkpoint.mode = \"full\" (was \"none\")"),
+        ("activation_checkpoint.mode=full", "activation_checkpoint.mode = \"full\" (was \"emitted\")"),
     ] {
         let place = Place::killed_after(20);
         let run = place.run();
