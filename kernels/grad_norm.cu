@@ -3,16 +3,18 @@
 // Definitions: THREADS (per block), BATCH (loads of 16 bytes in flight per thread) and ROUNDS (batches per
 // thread) of the partial sums; FINAL_THREADS of the block that adds them up.
 #include "common.cuh"
+#include "ranges.cuh"
 
 constexpr int BLOCK = THREADS * BATCH * ROUNDS * 4;
 
-// partials[b] = Σ grads² over elements BLOCK·b to BLOCK·(b + 1). The partition depends on n alone.
+// partials[b] = Σ grads² over elements BLOCK·b to BLOCK·(b + 1) of n, for the blocks that a rank owns. The
+// partition depends on n alone.
 extern "C" __global__ void __launch_bounds__(THREADS)
     grad_norm_partials(const float *grads, float *partials, u64 n) {
     __shared__ float scratch[WARP];
     float sums[4] = {};
-    u64 start = u64(blockIdx.x) * BLOCK + threadIdx.x * 4;
-    if (u64(blockIdx.x + 1) * BLOCK <= n) {
+    u64 block = flat_of(u64(blockIdx.x) * BLOCK), start = block + threadIdx.x * 4;
+    if (block + BLOCK <= n) {
         for (int round = 0; round < ROUNDS; round++) {
             float g[BATCH][4];
 #pragma unroll
@@ -29,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
     float sum = block_sum((sums[0] + sums[1]) + (sums[2] + sums[3]), scratch);
-    if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+    if (threadIdx.x == 0) partials[block / BLOCK] = sum;
 }
 
 // norm[1] = √Σ partials[count], clip[1] = min(1, max_norm / (norm + 1e-6)), and bad[1] = 1 where the norm or

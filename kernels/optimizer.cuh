@@ -2,11 +2,12 @@
 // accesses to memory that is read and written once per step.
 #pragma once
 #include "common.cuh"
+#include "ranges.cuh"
 
 constexpr int THREADS = 256, VEC = 4;
 constexpr u64 BLOCK = THREADS * VEC;
 
-// Elements at which decay is switched on (the first, the third, …) or off, ascending; then a sentinel beyond
+// Elements of the flat buffers at which decay is switched on (the first, the third, …) or off, ascending; then a sentinel beyond
 // all elements.
 __constant__ u64 SWITCHES[SWITCH_COUNT + 1] = SWITCH_POSITIONS;
 

@@ -138,6 +138,19 @@ policy! {
 }
 
 policy! {
+    /// Ways in which GPUs exchange data.
+    Transport {
+        /// As [`Transport::Copies`] where ranks divide the optimizer's slots and have access to each other's
+        /// memory, as [`Transport::Nccl`] otherwise.
+        Auto = "auto",
+        /// Copies between the memories of GPUs of one host, by their copy engines.
+        Copies = "copies",
+        /// NCCL's collectives, which run on multiprocessors.
+        Nccl = "nccl",
+    }
+}
+
+policy! {
     /// Ways to start the ranks of a run.
     Launcher {
         /// As threads of this process.

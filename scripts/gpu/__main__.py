@@ -5,6 +5,7 @@
     python3 scripts/gpu --xrun ./xrun --out found --only bits,bench             # some of it
     python3 scripts/gpu --xrun ./xrun --out found --only peer --sizes dim768    # one size
     python3 scripts/gpu --xrun ./xrun --out found --only ranks --worlds 8       # eight GPUs alone
+    python3 scripts/gpu --xrun ./xrun --out found --only ranks --set parallelism.shard=optimizer
     python3 scripts/gpu --xrun ./xrun --out found --limit peer=900              # seconds that a section may take
 
     check      every case of every op on the GPU
@@ -146,6 +147,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", type=listed(SIZES), help="sizes of ops, bench, peer, others and memory, by commas")
     parser.add_argument(
         "--worlds", type=worlds, help="numbers of ranks, separated by commas [2, 4, 8: as many as GPUs]"
+    )
+    parser.add_argument(
+        "--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="a key of runs of several ranks"
     )
     parser.add_argument("--limit", type=limit, action="append", default=[], metavar="SECTION=SECONDS")
     parser.add_argument("--steps", type=int, default=200, help="steps of a training that is timed")

@@ -76,6 +76,7 @@ class Bench:
         self.best: bool = args.best
         self.sizes: list[str] | None = args.sizes
         self.worlds: list[int] | None = args.worlds
+        self.keys: list[str] = args.keys
         self.work = work
         self.cache = work / "cache"
         self.findings: list[Finding] = []
@@ -129,6 +130,9 @@ class Bench:
         """A command that trains into a results folder of its own, and that folder."""
         self.folders += 1
         results = self.work / f"results-{self.folders}"
+        if any(key.startswith("parallelism.world_size=") and not key.endswith("=1") for key in keys):
+            named = {key.split("=")[0] for key in keys}
+            keys = [*keys, *(key for key in self.keys if key.split("=")[0] not in named)]
         keys = [f"engine.device={self.device}", *keys]
         return [self.xrun, "--results", str(results), "run", str(recipe), *keys, *options, "--quiet"], results
 

@@ -153,6 +153,9 @@ def gates(bench: Bench, recipe: Path, dtype: str, world: int, alone: Run) -> Non
         "accumulated": (["training.accumulation=2"], True),
         "processes": (launch(world, "process"), False),
     }
+    if "parallelism.shard=optimizer" in bench.keys:
+        # Every rank would get all sums.
+        del ways["grouped"]
     for what, (keys, rounds) in ways.items():
         attempt(
             bench,

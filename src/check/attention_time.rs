@@ -88,7 +88,7 @@ pub struct AttentionTime {
 pub fn time_attention(gpu: &Arc<Gpu>, shape: AttentionShape, with_norm: bool) -> Result<AttentionTime> {
     let device = Device::Cuda(Arc::clone(gpu), Arc::new(Pool::new(1)?));
     let programs = Programs::record(shape, with_norm)?;
-    prepare(&device, [&programs.forward, &programs.backward], &|_| {})?;
+    prepare(&device, 0, [&programs.forward, &programs.backward], &|_| {})?;
     let arena = programs.forward.memory.arena_bytes.max(programs.backward.memory.arena_bytes);
     let mut engine =
         Engine::new(device, &programs.state, Arc::new(SingleRank), Placement::Arena, arena, false)?;

@@ -103,7 +103,7 @@ impl Target {
     /// Returns an engine with memory for one section, whose kernels are ready.
     fn engine_for(&self, section: &Section, state: &Arc<State>, threads: usize) -> Result<Engine> {
         let device = self.device(threads)?;
-        exec::prepare(&device, [section], &|_| {})?;
+        exec::prepare(&device, 0, [section], &|_| {})?;
         let arena = section.memory.arena_bytes;
         Engine::new(device, state, Arc::new(SingleRank), Placement::Arena, arena, false)
     }

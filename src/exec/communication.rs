@@ -1,21 +1,23 @@
 //! Collectives of a GPU with other ranks: their streams and their times.
 //!
 //! A node whose stream is [`Stream::Communication`] overlaps with the model. It begins after all work issued
-//! before it, and the compute stream waits for it at the end of the section, so no later node reads
-//! unfinished data. Meanwhile the model reuses memory of the arena for other tensors, so such a node may
+//! before it. A later node that touches memory of it waits for it, and the compute stream waits for all at the
+//! end of a section, so no node reads unfinished data. Only a section of nothing but such nodes overlaps with the
+//! section after it. Meanwhile the model reuses memory of the arena for other tensors, so such a node may
 //! touch the state only.
 //!
-//! Events around every collective, and one where the compute stream waits, measure how long collectives took
+//! Events around every collective, and one wherever the compute stream waits, measure how long collectives took
 //! and how much of that was exposed. A graph records its events again at every launch, which discards the
 //! earlier times, so steps that are in flight together use separate sets of events.
 
-use crate::device::communicator::Communicator;
+use super::issued::Issued;
 use crate::device::cuda::Gpu;
 use crate::device::cuda::driver::Event;
 use crate::device::gpu::Queue;
 use crate::error::{Error, Result};
-use crate::ir::{Home, Node, Program, Stream};
+use crate::ir::Stream;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::Duration;
 
 /// Time that the collectives of a step took.
@@ -32,15 +34,25 @@ pub struct CommunicationTime {
 pub(super) struct Exchange {
     /// True if collectives may overlap with the compute stream.
     overlap: bool,
-    /// True if nodes were issued to the communication stream and the compute stream has not waited for them
-    /// yet.
-    forked: bool,
+    /// What the communication stream does that the compute stream has not waited for, in order.
+    outstanding: Vec<Outstanding>,
+    /// Events at the ends of these, by their indices.
+    ends: Vec<Event>,
     /// Events of the sections being issued; `None` if nothing is measured.
     measuring: Option<RecordedEvents>,
     /// Events of all sections issued before, by name.
     known: HashMap<String, RecordedEvents>,
     /// Name of the last sections with collectives, by event set.
     last: HashMap<usize, String>,
+}
+
+/// A node on the communication stream.
+#[derive(Debug)]
+struct Outstanding {
+    /// The memory that it reads and writes.
+    memory: Vec<Range<usize>>,
+    /// The event at its end by which its time is measured; `None` if nothing is.
+    measured: Option<usize>,
 }
 
 /// Events of sections that run together, in the order of recording. Running them again reuses the events.
@@ -68,56 +80,80 @@ impl Exchange {
     /// Sets whether the following collectives may overlap with the compute stream.
     pub(super) fn allow_overlap(&mut self, overlap: bool) {
         self.overlap = overlap;
-        self.forked = false;
     }
 
     /// Issues a collective to its stream.
     pub(super) fn issue(
         &mut self,
         gpu: &Gpu,
-        program: &Program,
-        node: &Node,
+        issued: &Issued<'_>,
         put: impl FnOnce(&dyn Queue) -> Result<()>,
     ) -> Result<()> {
+        let node = issued.node;
         let side_stream = match node.stream {
             Stream::Communication if self.overlap => gpu.fork()?,
             _ => None,
         };
         let Some(side_stream) = side_stream else {
+            self.wait_for_inputs(gpu, issued)?;
             let begin = self.stamp(gpu, |event, inside| gpu.record(event, inside))?;
             put(gpu)?;
             let end = self.stamp(gpu, |event, inside| gpu.record(event, inside))?;
             self.span(begin.zip(end).map(|(begin, end)| Span::Serial(begin, end)));
             return Ok(());
         };
-        if !touches_only_state(program, node) {
+        if !issued.touches_only_state() {
             return Err(Error::failed(format!(
                 "{} overlaps with the model and touches the arena",
                 node.op.name()
             )));
         }
-        self.forked = true;
         let begin = self.stamp(gpu, |event, inside| side_stream.record(event, inside))?;
         put(&side_stream)?;
-        let end = self.stamp(gpu, |event, inside| side_stream.record(event, inside))?;
-        self.span(begin.zip(end).map(|(begin, end)| Span::Overlapped(begin, end)));
+        let measured = self.stamp(gpu, |event, inside| side_stream.record(event, inside))?;
+        self.span(begin.zip(measured).map(|(begin, end)| Span::Overlapped(begin, end)));
+        let at = self.outstanding.len();
+        if at == self.ends.len() {
+            self.ends.push(gpu.event()?);
+        }
+        side_stream.record(&self.ends[at], false)?;
+        self.outstanding.push(Outstanding { memory: issued.memory(), measured });
         Ok(())
+    }
+
+    /// Makes the compute stream wait for nodes on the communication stream that touch memory of a node.
+    pub(super) fn wait_for_inputs(&mut self, gpu: &Gpu, issued: &Issued<'_>) -> Result<()> {
+        if self.outstanding.is_empty() {
+            return Ok(());
+        }
+        let memory = issued.memory();
+        let touched = |other: &Outstanding| {
+            other.memory.iter().any(|a| memory.iter().any(|b| a.start < b.end && b.start < a.end))
+        };
+        match self.outstanding.iter().rposition(touched) {
+            Some(last) => self.wait_for(gpu, last),
+            None => Ok(()),
+        }
     }
 
     /// Makes the compute stream wait for the communication stream.
     pub(super) fn rejoin(&mut self, gpu: &Gpu) -> Result<()> {
         self.overlap = false;
-        if !std::mem::take(&mut self.forked) {
-            return Ok(());
+        match self.outstanding.len() {
+            0 => Ok(()),
+            count => self.wait_for(gpu, count - 1),
         }
+    }
+
+    /// Makes the compute stream wait for an outstanding node, and so for those before it.
+    fn wait_for(&mut self, gpu: &Gpu, last: usize) -> Result<()> {
         let model = self.stamp(gpu, |event, inside| gpu.record(event, inside))?;
-        let spans = self.measuring.as_ref().map(|stamps| stamps.spans.as_slice()).unwrap_or_default();
-        let last = spans.iter().rev().find_map(|span| match span {
-            Span::Overlapped(_, end) => Some(*end),
-            _ => None,
-        });
-        self.span(last.zip(model).map(|(end, model)| Span::Wait(end, model)));
-        gpu.rejoin()
+        self.span(self.outstanding[last].measured.zip(model).map(|(end, model)| Span::Wait(end, model)));
+        gpu.wait(&self.ends[last])?;
+        self.outstanding.drain(..=last);
+        // Events of those that are left keep their order.
+        self.ends.rotate_left(last + 1);
+        Ok(())
     }
 
     /// Starts measuring sections of this name.
@@ -186,28 +222,6 @@ fn summed(spans: &[Span], since: impl Fn(usize, usize) -> Option<f32>) -> Option
     }
     let duration = |milliseconds: f32| Duration::from_secs_f64(f64::from(milliseconds) / 1e3);
     Some(CommunicationTime { total: duration(total), exposed: duration(exposed) })
-}
-
-/// Returns true if a node reads and writes tensors of the state only, none in transient memory.
-fn touches_only_state(program: &Program, node: &Node) -> bool {
-    let in_state = |id| matches!(program.tensor(program.base(id)).home, Home::State(_));
-    node.inputs.iter().chain(&node.outputs).all(|&id| in_state(id))
-}
-
-/// Returns an error if the GPU's NCCL communicator has another rank or world size than the engine's: its sums
-/// would lack ranks.
-pub(super) fn check_communicator(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
-    let joined = gpu.nccl().map_or((0, 1), |nccl| (nccl.rank(), nccl.world_size()));
-    if joined == (comm.rank(), comm.world_size()) {
-        return Ok(());
-    }
-    Err(Error::failed(format!(
-        "rank {} of {} would run on a GPU whose NCCL communicator is rank {} of {}",
-        comm.rank(),
-        comm.world_size(),
-        joined.0,
-        joined.1
-    )))
 }
 
 #[cfg(test)]

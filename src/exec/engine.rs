@@ -1,6 +1,7 @@
 //! The engine: runs the nodes of a program in order, with memory for their tensors.
 
-use super::communication::{CommunicationTime, Exchange, check_communicator};
+use super::communication::{CommunicationTime, Exchange};
+use super::issued::Issued;
 use super::memory::widened_bytes;
 use super::ran::Ran;
 use super::transfer::{Snapshot, Transfers};
@@ -11,7 +12,7 @@ use crate::device::cuda::{Gpu, Graph};
 use crate::device::gpu::{DevicePtr, Queue};
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
-use crate::ir::{CpuNode, GpuNode, Home, Node, Phase, Program, SlotId, State, TensorId};
+use crate::ir::{CpuNode, GpuNode, Home, Phase, SlotId, State, Stream, TensorId};
 use crate::liveness::report_progress;
 use crate::policy::Placement;
 use std::collections::HashMap;
@@ -43,7 +44,7 @@ impl Engine {
     /// use.
     ///
     /// # Errors
-    /// When memory cannot be allocated, or the GPU has no communicator with the other ranks yet.
+    /// When memory cannot be allocated.
     pub fn new(
         device: impl Into<Device>,
         state: &Arc<State>,
@@ -55,7 +56,6 @@ impl Engine {
         let device = device.into();
         if let Some(gpu) = device.gpu() {
             gpu.make_current()?;
-            check_communicator(gpu, &*comm)?;
         }
         let state = StateMemory::new(&device, Arc::clone(state))?;
         let placement: Box<dyn BlockAllocator> = match placement {
@@ -92,8 +92,18 @@ impl Engine {
     /// # Errors
     /// When memory cannot be allocated, or a rank is lost.
     pub fn run(&mut self, section: &Section) -> Result<()> {
+        self.run_before(section, None)
+    }
+
+    /// Runs all nodes of a section. If it is nothing but collectives that overlap with the model, they overlap
+    /// with the section `next`, too, which the caller runs after it.
+    pub(super) fn run_before(&mut self, section: &Section, next: Option<&Section>) -> Result<()> {
         self.exchange.allow_overlap(true);
         let walked = self.walk(section, |_| Ok(()));
+        let overlaps = section.program.nodes.iter().all(|node| node.stream == Stream::Communication);
+        if walked.is_ok() && overlaps && next.is_some() {
+            return Ok(());
+        }
         let rejoined = self.rejoin();
         walked.and(rejoined)
     }
@@ -166,16 +176,15 @@ impl Engine {
         self.transfers.open(snapshot)
     }
 
-    /// Broadcasts a tensor of the state from rank 0, from GPU to GPU. Returns false on the CPU, where it does
-    /// nothing.
+    /// Broadcasts a tensor of the state from rank 0, from GPU to GPU. Returns false where it does nothing, and
+    /// the tensor has to go through the host: on the CPU, and between GPUs that exchange data by copies.
     ///
     /// # Errors
     /// When a rank is lost, or NCCL refuses.
     pub fn broadcast_from_rank_0(&self, slot: SlotId) -> Result<bool> {
         let Some(gpu) = self.gpu() else { return Ok(false) };
         let bytes = self.state.layout().get(slot).spec.bytes();
-        gpu.broadcast_from_rank_0(self.state.address(slot).addr() as DevicePtr, bytes)?;
-        Ok(true)
+        gpu.broadcast_from_rank_0(self.state.address(slot).addr() as DevicePtr, bytes)
     }
 
     /// Returns the time of the collectives of the last step that used an event set; `None` for a single rank,
@@ -258,9 +267,10 @@ impl Engine {
                     let with_name = |e: Error| e.context(format!("{} ({})", node.op.name(), node.scope));
                     node.op.gpu(&gpu_node).map_err(with_name)
                 };
-                if node.phase == Phase::Communication && gpu.nccl().is_some() {
-                    self.exchange.issue(gpu, program, node, put)
+                if node.phase == Phase::Communication && gpu.transport().is_some() {
+                    self.exchange.issue(gpu, issued, put)
                 } else {
+                    self.exchange.wait_for_inputs(gpu, issued)?;
                     put(&**gpu)
                 }
             }
@@ -284,21 +294,10 @@ impl Engine {
     }
 }
 
-/// A node, with the addresses of its tensors while it runs.
-#[derive(Debug)]
-pub(super) struct Issued<'a> {
-    pub program: &'a Program,
-    pub node: &'a Node,
-    /// Its index in the program.
-    pub at: usize,
-    pub inputs: &'a [Address],
-    pub outputs: &'a [Address],
-}
-
 impl Drop for Engine {
     fn drop(&mut self) {
-        if let Some(nccl) = self.gpu().and_then(|gpu| gpu.nccl()) {
-            nccl.leave();
+        if let Some(transport) = self.gpu().and_then(|gpu| gpu.transport()) {
+            transport.leave();
         }
     }
 }

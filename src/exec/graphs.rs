@@ -54,7 +54,8 @@ impl Engine {
         inside_graph: bool,
     ) -> Result<()> {
         self.exchange.begin(name, inside_graph);
-        let ran = sections.iter().try_for_each(|section| self.run(section));
+        let mut following = sections.iter().skip(1);
+        let ran = sections.iter().try_for_each(|section| self.run_before(section, following.next().copied()));
         self.exchange.end(name, event_set);
         ran
     }

@@ -96,6 +96,30 @@ impl StateMemory {
         self.buffers[s.buffer].write(s.offset, bytes)
     }
 
+    /// Returns bytes of a slot, from `offset` on: borrowed on the CPU, copied from a GPU.
+    ///
+    /// Panics if they lie outside of it: a programming error.
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn read_bytes(&self, slot: SlotId, offset: usize, bytes: usize) -> Result<Cow<'_, [u8]>> {
+        let s = self.layout.get(slot);
+        assert!(offset + bytes <= s.spec.bytes(), "{}", s.name);
+        self.buffers[s.buffer].read(s.offset + offset, bytes)
+    }
+
+    /// Writes bytes of a slot, from `offset` on.
+    ///
+    /// Panics if they lie outside of it: a programming error.
+    ///
+    /// # Errors
+    /// When work on the device failed.
+    pub fn write_bytes(&mut self, slot: SlotId, offset: usize, bytes: &[u8]) -> Result<()> {
+        let s = self.layout.get(slot);
+        assert!(offset + bytes.len() <= s.spec.bytes(), "{}", s.name);
+        self.buffers[s.buffer].write(s.offset + offset, bytes)
+    }
+
     /// Modifies the elements of a slot in place; on a GPU by copying them to the host and back.
     ///
     /// Panics as [`StateMemory::read`].

@@ -2,8 +2,10 @@
 
 mod bad;
 mod communication;
+mod connected;
 mod engine;
 mod graphs;
+mod issued;
 mod memory;
 mod placement;
 mod ran;

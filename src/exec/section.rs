@@ -31,12 +31,13 @@ impl Section {
 /// When a kernel does not compile, or no algorithm serves a product.
 pub fn prepare<'a>(
     device: &Device,
+    rank: usize,
     sections: impl IntoIterator<Item = &'a Section>,
     timing: &dyn Fn(usize),
 ) -> Result<()> {
     let Some(gpu) = device.gpu() else { return Ok(()) };
     gpu.make_current()?;
-    let collector = Collector::new(gpu.properties().clone());
+    let collector = Collector::new(gpu.properties().clone()).with_rank(rank);
     for section in sections {
         collect(&collector, &section.program)?;
     }

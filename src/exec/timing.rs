@@ -1,6 +1,6 @@
 //! Times of single nodes.
 
-use super::engine::Issued;
+use super::issued::Issued;
 use super::{Engine, Section};
 use crate::device::cuda::{Gpu, PowerMeter, SETTLING};
 use crate::error::{Error, Result};

@@ -40,30 +40,35 @@ impl OwnedRange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
     ranks: usize,
+    block: usize,
     ranges: Vec<OwnedRange>,
     shard_len: usize,
 }
 
 impl Shards {
     /// Divides parts of the flat buffers, which follow each other from element 0 and are given by their ends,
-    /// each equally among ranks, in blocks of `block` elements. A block belongs to the part in which it
-    /// begins.
+    /// each among ranks, in blocks of `block` elements. A block belongs to the part in which it begins. Ranks
+    /// take turns at the blocks that are left over where a part does not divide equally.
     pub fn new(ends: &[usize], ranks: usize, block: usize) -> Self {
         let flat_len = ends.last().copied().unwrap_or(0);
-        let (mut ranges, mut lengths) = (Vec::new(), vec![0; ranks]);
+        let (mut ranges, mut lengths, mut turn) = (Vec::new(), vec![0; ranks], 0);
         let starts = std::iter::once(0).chain(ends.iter().copied());
         for (start, end) in starts.zip(ends) {
-            let (first, end) = (start.div_ceil(block), end.div_ceil(block));
-            for (rank, shard) in lengths.iter_mut().enumerate() {
-                let cut = |rank: usize| ((first + (end - first) * rank / ranks) * block).min(flat_len);
-                let (start, len) = (cut(rank), cut(rank + 1) - cut(rank));
-                if len > 0 {
-                    ranges.push(OwnedRange { rank, start, len, offset: *shard });
-                    *shard += len;
+            let (mut next, end) = (start.div_ceil(block), end.div_ceil(block));
+            let (each, left_over) = ((end - next) / ranks, (end - next) % ranks);
+            for position in 0..ranks {
+                let rank = (turn + position) % ranks;
+                let blocks = each + usize::from(position < left_over);
+                let (from, to) = ((next * block).min(flat_len), ((next + blocks) * block).min(flat_len));
+                if from < to {
+                    ranges.push(OwnedRange { rank, start: from, len: to - from, offset: lengths[rank] });
+                    lengths[rank] += to - from;
                 }
+                next += blocks;
             }
+            turn = (turn + left_over) % ranks;
         }
-        Self { ranks, ranges, shard_len: lengths.into_iter().max().unwrap_or(0) }
+        Self { ranks, block, ranges, shard_len: lengths.into_iter().max().unwrap_or(0) }
     }
 
     /// Returns the number of ranks.
@@ -71,9 +76,19 @@ impl Shards {
         self.ranks
     }
 
+    /// Returns the elements of a block: ranges begin at multiples of it.
+    pub fn block(&self) -> usize {
+        self.block
+    }
+
     /// Returns all ranges in the order of the flat buffers, which they cover.
     pub fn ranges(&self) -> &[OwnedRange] {
         &self.ranges
+    }
+
+    /// Returns the ranges of a rank, in the order of the flat buffers and of its shard.
+    pub fn of_rank(&self, rank: usize) -> impl Iterator<Item = &OwnedRange> {
+        self.ranges.iter().filter(move |range| range.rank == rank)
     }
 
     /// Returns the parts of the ranges that lie within `flat`.
@@ -96,11 +111,12 @@ mod tests {
     fn parts_are_divided_in_whole_blocks() {
         let shards = Shards::new(&[10, 37, 40], 2, 4);
         let table: Vec<_> = shards.ranges().iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
-        // Blocks 0 to 2 begin in the first part, 3 to 9 in the second, none in the third.
-        assert_eq!(table, [(0, 0, 4, 0), (1, 4, 8, 0), (0, 12, 12, 4), (1, 24, 16, 8)]);
-        assert_eq!((shards.ranks(), shards.shard_len()), (2, 24));
+        // Blocks 0 to 2 begin in the first part, 3 to 9 in the second, none in the third. Rank 0 has a block
+        // more of the first part, and rank 1 of the second.
+        assert_eq!(table, [(0, 0, 8, 0), (1, 8, 4, 0), (1, 12, 16, 4), (0, 28, 12, 8)]);
+        assert_eq!((shards.ranks(), shards.shard_len()), (2, 20));
         let within: Vec<_> = shards.within(10..14).map(|r| (r.rank, r.start, r.len, r.offset)).collect();
-        assert_eq!(within, [(1, 10, 2, 6), (0, 12, 2, 4)]);
+        assert_eq!(within, [(1, 10, 2, 2), (1, 12, 2, 4)]);
     }
 
     proptest! {
@@ -122,8 +138,8 @@ mod tests {
             }
             prop_assert_eq!(next, flat_len);
             prop_assert_eq!(lengths.into_iter().max(), Some(shards.shard_len()));
-            // Equal but for a block of each part.
-            prop_assert!(shards.shard_len() <= flat_len.div_ceil(ranks) + (ends.len() + 1) * block);
+            // Equal but for a block.
+            prop_assert!(shards.shard_len() <= flat_len.div_ceil(ranks) + block);
         }
     }
 }

@@ -2,13 +2,16 @@
 
 use super::registry::family;
 use crate::device::DType;
-use crate::ir::{Role, Shards, Spec, State, StateBuilder};
+use crate::device::cpu::buffer::ALIGNMENT;
+use crate::device::cuda::peers;
+use crate::ir::{Param, Role, Shards, Spec, State, StateBuilder};
 use crate::ops::embedding::RankInterleaved;
-use crate::ops::grad_norm::BLOCK;
+use crate::ops::grad_norm;
 use crate::passes::buckets::{Bucket, buckets};
 use crate::passes::exchange::pays;
 use crate::plan::Plan;
 use crate::policy::Reduction;
+use std::ops::Range;
 
 /// Returns the state of a plan, and the gradient buckets in it.
 pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
@@ -20,9 +23,10 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let buckets = gradient_buckets(plan, builder.state());
     if plan.shards_optimizer() {
         let flat_len = builder.state().flat_len;
-        builder =
-            StateBuilder::for_sharded_training(precision, &params, &slots, shards(plan, &buckets, flat_len));
-        let partials = Spec::new([flat_len.div_ceil(BLOCK)], precision.master);
+        let shards = shards(plan, &buckets, flat_len);
+        let partials = Spec::new([flat_len.div_ceil(shards.block())], precision.master);
+        builder = StateBuilder::for_sharded_training(precision, &params, &slots, shards);
+        lay_out_gathered(plan, &mut builder);
         builder.group("norm", &[("partials", partials)]);
     }
     let u32s = |n: usize| Spec::new([n], DType::U32);
@@ -50,6 +54,9 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         ],
     );
     generation(plan, &mut builder);
+    if let Some(shards) = builder.state().shards.clone().filter(|_| plan.copies_between_gpus()) {
+        exchange(plan, &shards, &mut builder);
+    }
     if plan.exchanges() {
         let count = builder.state().params.len();
         builder.group("replicas", &[("fingerprints", Spec::new([count, 4], DType::U32))]);
@@ -59,6 +66,28 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         builder.flat_range("grads", name, bucket.start, bucket.len);
     }
     (builder.finish(), buckets)
+}
+
+/// Most bytes that one rank stages at another: larger parts are exchanged in rounds.
+const MOST_STAGED: usize = 32 << 20;
+
+/// Lays out what GPUs exchange data by: flags, staging of the parts of gradients that others add up, and of the
+/// rows of the embedding's gradient.
+fn exchange(plan: &Plan, shards: &Shards, builder: &mut StateBuilder) {
+    let others = shards.ranks() - 1;
+    let longest = shards.ranges().iter().map(|range| range.len).max().unwrap_or(0);
+    let staged = longest.min(MOST_STAGED / plan.precision.master.size()).next_multiple_of(shards.block());
+    let mut tensors = vec![
+        ("flags", Spec::new([peers::flags(shards.ranks())], DType::U32)),
+        ("sums", Spec::new([others * staged], plan.precision.master)),
+    ];
+    if rank_interleaving(plan).is_some() {
+        let row = plan.model.dim * plan.precision.act_dtype.size();
+        let bytes = [DType::U32.size(), row]
+            .map(|bytes| (others * plan.batch.rows() * bytes).next_multiple_of(ALIGNMENT));
+        tensors.push(("rows", Spec::new([bytes.iter().sum::<usize>() / DType::U32.size()], DType::U32)));
+    }
+    builder.group("exchange", &tensors);
 }
 
 /// Returns the buckets in which ranks reduce gradients; none where they do not, or in one group.
@@ -78,11 +107,86 @@ fn gradient_buckets(plan: &Plan, state: &State) -> Vec<Bucket> {
     buckets(&starts, end, plan.precision.master.size(), plan.execution.bucket_bytes, head_first)
 }
 
-/// Returns the owners of the flat buffers: ranks divide every bucket, and what is in none, equally.
-fn shards(plan: &Plan, buckets: &[Bucket], flat_len: usize) -> Shards {
+/// Returns the ends of the parts of the flat buffers that ranks divide: every bucket, and what is in none.
+fn ends_of_parts(buckets: &[Bucket], flat_len: usize) -> Vec<usize> {
     let mut ends: Vec<usize> = buckets.iter().map(|b| b.start + b.len).collect();
     ends.extend((ends.last() != Some(&flat_len)).then_some(flat_len));
-    Shards::new(&ends, plan.batch.world_size, BLOCK)
+    ends
+}
+
+/// A part of the flat buffers that programs read, and that ranks gather at once.
+#[derive(Clone, Debug)]
+pub(super) struct GatheredPart {
+    /// Its slot: of the compute copy, or where products read masters, of these.
+    pub slot: String,
+    /// First element in the flat buffers.
+    pub start: usize,
+    /// Elements.
+    pub len: usize,
+    /// The vectors within it, where ops read copies of their masters.
+    pub vectors: Option<GatheredVectors>,
+}
+
+/// The vectors of a part, which are neighbours among all vectors.
+#[derive(Clone, Debug)]
+pub(super) struct GatheredVectors {
+    /// Their slot.
+    pub slot: String,
+    /// First element among all vectors.
+    pub start: usize,
+    /// Elements.
+    pub len: usize,
+    /// Each one's elements in the flat buffers, and its first element in the slot.
+    pub params: Vec<(Range<usize>, usize)>,
+}
+
+/// Returns the parts by which ranks gather parameters, in the order of the flat buffers.
+pub(super) fn gathered_parts(plan: &Plan, state: &State) -> Vec<GatheredPart> {
+    let buckets = gradient_buckets(plan, state);
+    let read = if state.masters_are_sharded() { "compute_copy" } else { "params" };
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for (k, end) in ends_of_parts(&buckets, state.flat_len).into_iter().enumerate() {
+        let vectors = gathered_vectors(state, start..end, format!("vectors.part.{k}"));
+        parts.push(GatheredPart { slot: format!("{read}.part.{k}"), start, len: end - start, vectors });
+        start = end;
+    }
+    parts
+}
+
+/// Returns the vectors within a part, where ops read copies of their masters.
+fn gathered_vectors(state: &State, part: Range<usize>, slot: String) -> Option<GatheredVectors> {
+    if !state.masters_are_sharded() {
+        return None;
+    }
+    let vectors = state.params.iter().filter(|p| !p.role.is_matrix() && part.contains(&p.start));
+    let place = |param: &Param| {
+        let slot = state.get(param.read);
+        (param.flat(), slot.offset / slot.spec.dtype.size())
+    };
+    let mut params: Vec<_> = vectors.map(place).collect();
+    let start = params.first()?.1;
+    params.iter_mut().for_each(|(_, at)| *at -= start);
+    let len = params.last().map_or(0, |(flat, at)| at + flat.len());
+    Some(GatheredVectors { slot, start, len, params })
+}
+
+/// Adds the slots of what ranks gather.
+fn lay_out_gathered(plan: &Plan, builder: &mut StateBuilder) {
+    for part in gathered_parts(plan, builder.state()) {
+        let (buffer, name) = part.slot.split_once('.').unwrap_or_default();
+        builder.flat_range(buffer, name, part.start, part.len);
+        if let Some(vectors) = part.vectors {
+            let (buffer, name) = vectors.slot.split_once('.').unwrap_or_default();
+            builder.flat_range(buffer, name, vectors.start, vectors.len);
+        }
+    }
+}
+
+/// Returns the owners of the flat buffers: ranks divide every part equally.
+fn shards(plan: &Plan, buckets: &[Bucket], flat_len: usize) -> Shards {
+    let ends = ends_of_parts(buckets, flat_len);
+    Shards::new(&ends, plan.batch.world_size, grad_norm::block(plan.execution.gpu.is_some()))
 }
 
 /// Returns the interleaving of the rows by which ranks exchange the gradient of the embedding. `None` if they

@@ -8,13 +8,13 @@ use crate::error::{Error, Result};
 use crate::exec::{Section, collect};
 use crate::ir::Upstream;
 use crate::ir::{
-    Builder, Destination, Home, Mode, OwnedRange, Phase, Program, Role, Shards, State, TensorId,
+    Builder, Destination, Home, Mode, OwnedRange, Phase, Program, Role, Shards, State, Stream, TensorId,
 };
 use crate::ops::advance::Advance;
 use crate::ops::all_gather::{AllGather, Part};
 use crate::ops::all_reduce::AllReduce;
 use crate::ops::fingerprint::Fingerprint;
-use crate::ops::grad_norm::{BLOCK, GradNorm, GradNormPartials, GradNormTotal};
+use crate::ops::grad_norm::{GradNorm, GradNormPartials, GradNormTotal};
 use crate::ops::sum::Sum;
 use crate::optim::Update;
 use crate::passes::buckets::Bucket;
@@ -62,7 +62,7 @@ impl Programs {
             if plan.generation.samples > 0 { Some(Section::new(generation(plan, &state)?)) } else { None };
         let replicas = if plan.exchanges() { Some(Section::new(fingerprints(&state)?)) } else { None };
         let gather = match &state.shards {
-            Some(shards) => Some(Section::new(gather_parameters(&state, shards)?)),
+            Some(shards) => Some(Section::new(gather_parameters(plan, &state, shards)?)),
             None => None,
         };
         let step_end = Section::new(step_end(plan, &state)?);
@@ -198,13 +198,7 @@ fn total(b: &mut Builder, losses: TensorId, slot: &str, scale: f64, mode: Mode) 
 
 fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("step_end", Arc::clone(state));
-    b.set_phase(Phase::Communication);
     let loss = b.state("control.loss")?;
-    if plan.batch.world_size > 1 {
-        let op = AllReduce { like: vec![b.spec(loss).clone()] };
-        b.emit_into("loss", Arc::new(op), &[], &[Destination::Into(loss, Mode::Add)])?;
-    }
-    b.set_phase(Phase::Optimizer);
     let [norm, clip, bad, step, schedule] =
         ["grad_norm", "clip", "bad", "step", "schedule"].map(|name| b.state(&format!("control.{name}")));
     let (norm, clip, bad, step, _) = (norm?, clip?, bad?, step?, schedule?);
@@ -215,9 +209,21 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     ];
     let (grads, max_norm) = (b.state("grads.flat")?, plan.max_norm);
     match &state.shards {
-        None => b.emit_into("partials", Arc::new(GradNorm { max_norm }), &[grads, loss], &outs)?,
+        None => {
+            if plan.batch.world_size > 1 {
+                sum_over_ranks(&mut b, "loss", &[loss])?;
+            }
+            b.set_phase(Phase::Optimizer);
+            b.emit_into("partials", Arc::new(GradNorm { max_norm }), &[grads, loss], &outs)?
+        }
         Some(shards) => {
-            let partials = sharded_partials(&mut b, shards, grads)?;
+            // Every rank adds zeros to the partial sums of others.
+            let partials = b.state("norm.partials")?;
+            let op = GradNormPartials { shards: Arc::clone(shards) };
+            b.set_phase(Phase::Optimizer);
+            b.emit_into("partials", Arc::new(op), &[grads], &[Destination::Into(partials, Mode::Write)])?;
+            sum_over_ranks(&mut b, "loss_and_partials", &[loss, partials])?;
+            b.set_phase(Phase::Optimizer);
             b.emit_into("grad_norm", Arc::new(GradNormTotal { max_norm }), &[partials, loss], &outs)?
         }
     };
@@ -227,52 +233,51 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     Ok(b.finish())
 }
 
-/// Records the partial sums of the gradient norm: each rank computes those of what it owns, and has all.
-fn sharded_partials(b: &mut Builder, shards: &Arc<Shards>, grads: TensorId) -> Result<TensorId> {
-    let partials = b.state("norm.partials")?;
-    let into = [Destination::Into(partials, Mode::Add)];
-    let op = GradNormPartials { shards: Arc::clone(shards) };
-    b.emit_into("partials", Arc::new(op), &[grads], &into)?;
-    let part = |range: &OwnedRange| {
-        let (first, end) = (range.start / BLOCK, (range.start + range.len).div_ceil(BLOCK));
-        Part { rank: range.rank, from: first, to: first, len: end - first }
-    };
-    let op = AllGather { like: b.spec(partials).clone(), parts: shards.ranges().iter().map(part).collect() };
+/// Records the sum of tensors of the state over ranks, in place.
+fn sum_over_ranks(b: &mut Builder, name: &str, tensors: &[TensorId]) -> Result<()> {
+    let like = tensors.iter().map(|&tensor| b.spec(tensor).clone()).collect();
+    let outs: Vec<_> = tensors.iter().map(|&tensor| Destination::Into(tensor, Mode::Add)).collect();
     b.set_phase(Phase::Communication);
-    b.emit_into("all_gather", Arc::new(op), &[], &into)?;
-    b.set_phase(Phase::Optimizer);
-    Ok(partials)
+    b.emit_into(name, Arc::new(AllReduce { like }), &[], &outs)?;
+    Ok(())
 }
 
-/// Records the gather of what programs read of parameters: the compute copy and the masters of vectors, or
-/// where products read masters all of these. In the order of the forward, which is that of the flat buffers
-/// reversed.
-fn gather_parameters(state: &Arc<State>, shards: &Arc<Shards>) -> Result<Program> {
+/// Records the gather of what programs read of parameters, in the order of the forward: of each part of the
+/// flat buffers, from the last one, the compute copy and the masters of vectors, or where products read masters
+/// all of these. On a GPU it overlaps with the forward, which waits for what it reads.
+fn gather_parameters(plan: &Plan, state: &Arc<State>, shards: &Shards) -> Result<Program> {
     let mut b = Builder::new("gather", Arc::clone(state));
     b.set_phase(Phase::Communication);
-    let read = if state.masters_are_sharded() { "compute_copy.flat" } else { "params.flat" };
-    let to = b.state(read)?;
-    let in_place = |r: &OwnedRange| Part { rank: r.rank, from: r.start, to: r.start, len: r.len };
-    let op =
-        AllGather { like: b.spec(to).clone(), parts: shards.ranges().iter().rev().map(in_place).collect() };
-    b.emit_into("parameters", Arc::new(op), &[], &[Destination::Into(to, Mode::Add)])?;
-    if state.masters_are_sharded() {
-        let (masters, to) = (b.state("params.flat")?, b.state("vectors.flat")?);
-        let mut parts = Vec::new();
-        for param in state.params.iter().filter(|param| !param.role.is_matrix()) {
-            let slot = state.get(param.read);
-            let first = slot.offset / slot.spec.dtype.size();
-            for r in shards.within(param.flat()) {
-                parts.push(Part {
+    b.set_stream(if plan.execution.overlap { Stream::Communication } else { Stream::Main });
+    for gathered in layout::gathered_parts(plan, state).iter().rev() {
+        let matrices = b.state(&gathered.slot)?;
+        let flat = gathered.start..gathered.start + gathered.len;
+        let in_place = |r: OwnedRange| Part {
+            rank: r.rank,
+            tensor: 0,
+            to: r.start - gathered.start,
+            from: None,
+            len: r.len,
+        };
+        let mut parts: Vec<Part> = shards.within(flat).map(in_place).collect();
+        let (mut inputs, mut outputs) = (Vec::new(), vec![matrices]);
+        if let Some(vectors) = &gathered.vectors {
+            inputs.push(b.state("params.flat")?);
+            outputs.push(b.state(&vectors.slot)?);
+            for (flat, to) in &vectors.params {
+                let owned = shards.within(flat.clone());
+                parts.extend(owned.map(|r| Part {
                     rank: r.rank,
-                    from: r.offset,
-                    to: first + r.start - param.start,
+                    tensor: 1,
+                    to: to + r.start - flat.start,
+                    from: Some(r.offset),
                     len: r.len,
-                });
+                }));
             }
         }
-        let op = AllGather { like: b.spec(to).clone(), parts };
-        b.emit_into("vectors", Arc::new(op), &[masters], &[Destination::Into(to, Mode::Add)])?;
+        let like = outputs.iter().map(|&output| b.spec(output).clone()).collect();
+        let into: Vec<_> = outputs.iter().map(|&output| Destination::Into(output, Mode::Add)).collect();
+        b.emit_into("parameters", Arc::new(AllGather { like, parts }), &inputs, &into)?;
     }
     Ok(b.finish())
 }

@@ -415,10 +415,9 @@ fn with_exchanged_rows() {
     assert_snapshot!(changes(&before, &passes.exchanged(before.clone())), @r"
     -program micro(first=true, last=true) (36 nodes)
     -  grads.embedding, %71:u32[64], %72:u32[8], %73:u32[2,8], %74:f32[2,16] = embedding_grad(batch.tokens, %69, compute_copy.embedding)  @embedding ∇
-    +program micro(first=true, last=true) (38 nodes)
+    +program micro(first=true, last=true) (37 nodes)
      …
-    +  %79:u32[16] = gather_rows(batch.tokens) ranks=2  @embedding ⇄
-    +  %80:bf16[16,16] = gather_rows(%69) ranks=2  @embedding ⇄
+    +  %79:u32[16], %80:bf16[16,16] = gather_rows(batch.tokens, %69) ranks=2  @embedding ⇄
     +  grads.embedding, %81:u32[64], %82:u32[16], %83:u32[2,16], %84:f32[2,16] = embedding_grad(%79, %80, compute_copy.embedding) ranks=2 sequence=4  @embedding ∇
     ");
     let ends: Vec<usize> = passes.buckets.iter().map(|b| b.start + b.len).collect();

@@ -5,12 +5,13 @@
 //! factors that change from step to step are a table with a row per step, computed once in f64 by
 //! [`schedule_row`].
 
-use super::segments::{ELEMENTS_PER_TASK, Segment, Segments, grid, with_switches};
+use super::segments::{ELEMENTS_PER_TASK, Segment, Segments, grid};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Shards, Spec};
+use std::sync::Arc;
 
 /// Columns of the schedule, which has a row per step.
 pub const SCHEDULE_WIDTH: usize = 4;
@@ -166,8 +167,11 @@ impl Op for AdamW {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let segments = self.segments.on_gpu()?;
-        let elements = cx.input_spec(0).elements();
+        let rank = cx.queue.rank();
+        let elements = self.segments.updated_by(rank);
+        if elements == 0 {
+            return Ok(());
+        }
         let kernel = Kernel::new("adamw", "adamw")
             .with_type("T", self.precision.act_dtype)
             .with("HAS_COMPUTE_COPY", u8::from(self.precision.has_compute_copy()));
@@ -177,22 +181,17 @@ impl Op for AdamW {
         args.extend([compute_copy.into(), Arg::U64(elements as u64)]);
         let constants = [1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.eps];
         args.extend(constants.map(|constant| Arg::F32(constant as f32)));
-        cx.queue.launch(with_switches(kernel, segments), grid(elements), &args)
+        cx.queue.launch(self.segments.define_in(kernel, rank), grid(elements), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
         let n = 20_011;
-        let op = AdamW {
-            beta1: 0.9,
-            beta2: 0.95,
-            eps: 1e-8,
-            segments: Segments::whole(vec![
-                Segment { start: 0, len: 12_345, decay: true, offset: 0 },
-                Segment { start: 12_345, len: n - 12_345, decay: false, offset: 12_345 },
-            ]),
-            precision,
-        };
-        let case = |name: &str, bad: f64| {
+        let all = vec![
+            Segment { start: 0, len: DECAYED, decay: true, offset: 0 },
+            Segment { start: DECAYED, len: n - DECAYED, decay: false, offset: DECAYED },
+        ];
+        let op = |segments| AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, segments, precision };
+        let case = |name: &str, bad: f64, op: AdamW, at: Places| {
             let tensor = |shape: &[usize]| Spec::new(shape, precision.master);
             let table: Vec<f64> =
                 (1..=3).flat_map(|t| schedule_row(1e-2, 0.1, (op.beta1, op.beta2), t)).collect();
@@ -209,14 +208,36 @@ impl Op for AdamW {
                 (Mode::Add, Fill::Uniform(0.0, 0.5)),
             ];
             outputs.extend(precision.has_compute_copy().then_some((Mode::Add, Fill::Normal(0.0, 1.0))));
-            Case::new(name, op.clone(), inputs, reference).differentiable(&[]).upstream(&[]).outputs(outputs)
+            Case::new(name, op, inputs, move |i| reference(i, &at))
+                .differentiable(&[])
+                .upstream(&[])
+                .outputs(outputs)
         };
-        Cases::Own(vec![case("second step", 0.0), case("after a bad step nothing moves", 1.0)])
+        let whole = || (op(Segments::whole(all.clone())), (0..n).map(|i| (i, i, i)).collect());
+        // Rank 0 of two owns blocks 0, 3 and 4, of which the last is short.
+        let shards = Arc::new(Shards::new(&[4096, n], 2, 4096));
+        let sharded_masters = precision.has_compute_copy();
+        let owned = shards.of_rank(0).flat_map(|range| range.flat().zip(range.offset..));
+        let places = owned.map(|(i, slot)| (i, if sharded_masters { slot } else { i }, slot)).collect();
+        let sharded = op(Segments::sharded(&all, shards, sharded_masters));
+        let ((second, at), (bad, everywhere)) = (whole(), whole());
+        Cases::Own(vec![
+            case("second step", 0.0, second, at),
+            case("after a bad step nothing moves", 1.0, bad, everywhere),
+            case("what rank 0 of two owns", 0.0, sharded, places),
+        ])
     }
 }
 
-/// Computes the textbook form, one element at a time, in f64. The first 12,345 elements decay.
-fn reference(i: &[Array]) -> Vec<Array> {
+/// Number of elements of a test case that decay: the first ones.
+const DECAYED: usize = 12_345;
+
+/// The elements that a test case updates, each by its place in the flat buffers, among the masters, and in the
+/// optimizer's slots.
+type Places = Vec<(usize, usize, usize)>;
+
+/// Computes the textbook form, one element at a time, in f64.
+fn reference(i: &[Array], places: &Places) -> Vec<Array> {
     let (grads, table, clip, bad) = (&i[0].data, &i[1].data, i[3].data[0], i[4].data[0]);
     let t = i[2].data[0] as usize;
     let mut out: Vec<Array> = i[5..].to_vec();
@@ -224,15 +245,15 @@ fn reference(i: &[Array]) -> Vec<Array> {
         return out;
     }
     let row = &table[t * SCHEDULE_WIDTH..];
-    for (k, gradient) in grads.iter().enumerate() {
-        let g = gradient * clip;
-        let decayed = out[0].data[k] * if k < 12_345 { row[0] } else { 1.0 };
-        let m = 0.9 * out[1].data[k] + (1.0 - 0.9) * g;
-        let v = 0.95 * out[2].data[k] + (1.0 - 0.95) * g * g;
+    for &(flat, master, slot) in places {
+        let g = grads[flat] * clip;
+        let decayed = out[0].data[master] * if flat < DECAYED { row[0] } else { 1.0 };
+        let m = 0.9 * out[1].data[slot] + (1.0 - 0.9) * g;
+        let v = 0.95 * out[2].data[slot] + (1.0 - 0.95) * g * g;
         let p = decayed - row[1] * m / (v.sqrt() / row[2] + 1e-8);
-        (out[0].data[k], out[1].data[k], out[2].data[k]) = (p, m, v);
+        (out[0].data[master], out[1].data[slot], out[2].data[slot]) = (p, m, v);
         if out.len() > 3 {
-            out[3].data[k] = p;
+            out[3].data[flat] = p;
         }
     }
     out

@@ -1,28 +1,31 @@
-//! Copies parts of a tensor from the ranks that own them to all ranks.
+//! Copies parts of tensors from the ranks that own them to all ranks.
 
+use crate::device::gpu::OwnedCopy;
 use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
-/// A part of a tensor that one rank owns.
+/// A part of a gathered tensor that one rank owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The rank.
     pub rank: usize,
-    /// First element in what the rank reads.
-    pub from: usize,
-    /// First element in the gathered tensor.
+    /// Number of the gathered tensor.
+    pub tensor: usize,
+    /// First element in it.
     pub to: usize,
+    /// First element in the input, which the rank reads; `None` where it has the part in place.
+    pub from: Option<usize>,
     /// Number of elements.
     pub len: usize,
 }
 
-/// `y[part] ← x[part]` of the part's rank, for every part, on every rank; without an input `x` is `y`. Elements
-/// of no part are left as they are. Its output has `Mode::Add`, which here means that the old value is an
-/// input.
+/// `y[part] ← y[part]` of the part's rank, or `x[part]` of its own input `x`, for every part of the tensors `y`,
+/// on every rank. Elements of no part are left as they are. Its outputs have `Mode::Add`, which here means that
+/// the old value is an input.
 #[derive(Clone, Debug)]
 pub struct AllGather {
-    /// Spec of the gathered tensor.
-    pub like: Spec,
+    /// Specs of the gathered tensors.
+    pub like: Vec<Spec>,
     /// The parts, which do not overlap.
     pub parts: Vec<Part>,
 }
@@ -31,6 +34,11 @@ impl AllGather {
     /// Returns the parts of a rank.
     fn of_rank(&self, rank: usize) -> impl Iterator<Item = &Part> {
         self.parts.iter().filter(move |part| part.rank == rank)
+    }
+
+    /// Returns the bytes of an element of a part.
+    fn size(&self, part: &Part) -> usize {
+        self.like[part.tensor].dtype.size()
     }
 }
 
@@ -44,22 +52,27 @@ impl Op for AllGather {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        match inputs {
-            [] => {}
-            [x] if x.dtype == self.like.dtype => {}
-            _ => return Err("takes at most one tensor, of the format of its output".into()),
+        if inputs.len() > 1 {
+            return Err("takes at most one tensor".into());
         }
-        let source = inputs.first().unwrap_or(&self.like).elements();
-        let fits = |part: &Part| part.from + part.len <= source && part.to + part.len <= self.like.elements();
-        if !self.parts.iter().all(fits) {
-            return Err("parts lie within the tensors".into());
+        for part in &self.parts {
+            let Some(y) = self.like.get(part.tensor) else { return Err("parts are of its tensors".into()) };
+            if part.to + part.len > y.elements() {
+                return Err("parts lie within their tensors".into());
+            }
+            if let Some(from) = part.from {
+                let fits = |x: &Spec| x.dtype == y.dtype && from + part.len <= x.elements();
+                if !inputs.first().is_some_and(fits) {
+                    return Err("parts lie within the input, which has their tensors' format".into());
+                }
+            }
         }
-        Ok(vec![self.like.clone()])
+        Ok(self.like.clone())
     }
 
     fn cost(&self, _inputs: &[Spec], _outputs: &[Spec]) -> Cost {
-        let elements: usize = self.parts.iter().map(|part| part.len).sum();
-        Cost { product_flops: 0.0, bytes: 2.0 * (elements * self.like.dtype.size()) as f64 }
+        let bytes: usize = self.parts.iter().map(|part| part.len * self.size(part)).sum();
+        Cost { product_flops: 0.0, bytes: 2.0 * bytes as f64 }
     }
 
     fn accumulates(&self, _output: usize) -> bool {
@@ -67,17 +80,23 @@ impl Op for AllGather {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let (size, name) = (self.like.dtype.size(), &cx.program.tensor(cx.node.outputs[0]).name);
-        let y = cx.output_bytes(0);
-        let x = if cx.inputs.is_empty() { &*y } else { cx.input_bytes(0) };
-        let own = self.of_rank(cx.comm.rank()).flat_map(|part| &x[part.from * size..][..part.len * size]);
-        let all = cx.comm.gather(name, own.copied().collect())?;
+        let name = &cx.program.tensor(cx.node.outputs[0]).name;
+        let read = |part: &Part| {
+            let (bytes, first) = match part.from {
+                Some(from) => (cx.input_bytes(0), from),
+                None => (&*cx.output_bytes(part.tensor), part.to),
+            };
+            &bytes[first * self.size(part)..][..part.len * self.size(part)]
+        };
+        let own: Vec<&[u8]> = self.of_rank(cx.comm.rank()).map(read).collect();
+        let all = cx.comm.gather(name, own.concat())?;
         for (rank, mut bytes) in all.parts().enumerate() {
             for part in self.of_rank(rank) {
+                let size = self.size(part);
                 let (first, rest) = bytes.split_at_checked(part.len * size).ok_or_else(|| {
                     Error::failed(format!("{name}: rank {rank} gives fewer elements than it owns"))
                 })?;
-                y[part.to * size..][..first.len()].copy_from_slice(first);
+                cx.output_bytes(part.tensor)[part.to * size..][..first.len()].copy_from_slice(first);
                 bytes = rest;
             }
         }
@@ -85,33 +104,35 @@ impl Op for AllGather {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        if self.parts.iter().any(|part| part.rank > 0) {
-            return Err(Error::failed("all_gather is not implemented between GPUs"));
-        }
-        // A rank alone has its own parts where they belong, or copies them there.
-        let size = self.like.dtype.size();
-        let copies = if cx.inputs.is_empty() { &[] } else { &self.parts[..] };
-        copies.iter().try_for_each(|part| {
-            let at = |address: u64, element: usize| address + (element * size) as u64;
-            cx.queue.copy(at(cx.output(0), part.to), at(cx.input(0), part.from), part.len * size)
-        })
+        let copy = |part: &Part| {
+            let at = |address: u64, element: usize| address + (element * self.size(part)) as u64;
+            let to = at(cx.output(part.tensor), part.to);
+            let from = part.from.map_or(to, |from| at(cx.input(0), from));
+            OwnedCopy { owner: part.rank, from, to, bytes: part.len * self.size(part) }
+        };
+        cx.queue.gather_from_owners(&self.parts.iter().map(copy).collect::<Vec<_>>())
     }
 
     /// Copies of a single rank; what ranks send each other is proven by the tests of ranks.
     fn cases(&self, precision: Precision) -> Cases {
-        let parts =
-            vec![Part { rank: 0, from: 64, to: 0, len: 100 }, Part { rank: 0, from: 0, to: 200, len: 50 }];
-        let op = AllGather { like: Spec::new([300], precision.master), parts };
+        let part = |to, from: Option<usize>, len| Part {
+            rank: 0,
+            tensor: usize::from(from.is_some()),
+            to,
+            from,
+            len,
+        };
+        let parts = vec![part(8, None, 50), part(0, Some(64), 100), part(200, Some(0), 50)];
+        let like = vec![Spec::new([80], precision.act_dtype), Spec::new([300], precision.master)];
         let source = (Spec::new([164], precision.master), Fill::Normal(0.0, 1.0));
         let reference = |arrays: &[Array]| {
-            let mut y = arrays[1].clone();
+            let mut y = arrays[2].clone();
             y.data[..100].copy_from_slice(&arrays[0].data[64..]);
             y.data[200..250].copy_from_slice(&arrays[0].data[..50]);
-            vec![y]
+            vec![arrays[1].clone(), y]
         };
-        let case = Case::new("from another tensor", op, vec![source], reference);
-        Cases::Own(vec![
-            case.differentiable(&[]).upstream(&[]).outputs(vec![(Mode::Add, Fill::Normal(0.0, 1.0))]),
-        ])
+        let case = Case::new("from another tensor", AllGather { like, parts }, vec![source], reference);
+        let outputs = vec![(Mode::Add, Fill::Normal(0.0, 1.0)); 2];
+        Cases::Own(vec![case.differentiable(&[]).upstream(&[]).outputs(outputs)])
     }
 }

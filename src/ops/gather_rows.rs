@@ -1,10 +1,11 @@
 //! Gathers the rows of all ranks on every rank.
 
 use crate::device::DType;
+use crate::device::gpu::Gathered;
 use crate::error::{Error, Result};
 use crate::ir::{Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
-/// `x[N, …] → y[ranks·N, …]`: the rows of all ranks, rank after rank.
+/// `x[N, …] → y[ranks·N, …]` of every input: the rows of all ranks, rank after rank.
 #[derive(Clone, Copy, Debug)]
 pub struct GatherRows {
     /// Number of ranks.
@@ -21,41 +22,44 @@ impl Op for GatherRows {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [x] = inputs else { return Err("takes one tensor".into()) };
-        if x.shape.is_empty() || x.shape[0] != x.alloc[0] {
-            return Err("rows are gathered without rows of padding".into());
-        }
-        let mut y = x.clone();
-        (y.shape[0], y.alloc[0]) = (self.ranks * x.shape[0], self.ranks * x.alloc[0]);
-        Ok(vec![y])
+        let gathered = |x: &Spec| {
+            if x.shape.is_empty() || x.shape[0] != x.alloc[0] {
+                return Err("rows are gathered without rows of padding".to_owned());
+            }
+            let mut y = x.clone();
+            (y.shape[0], y.alloc[0]) = (self.ranks * x.shape[0], self.ranks * x.alloc[0]);
+            Ok(y)
+        };
+        inputs.iter().map(gathered).collect()
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let (mine, name) = (cx.input_bytes(0), &cx.program.tensor(cx.node.outputs[0]).name);
-        let all = cx.comm.gather(name, mine.to_vec())?;
-        if all.parts().count() != self.ranks || all.parts().any(|part| part.len() != mine.len()) {
-            return Err(Error::failed(format!("{name} is not of {} ranks that give as much", self.ranks)));
-        }
-        for (to, part) in cx.output_bytes(0).chunks_exact_mut(mine.len()).zip(all.parts()) {
-            to.copy_from_slice(part);
+        for (k, output) in cx.node.outputs.iter().enumerate() {
+            let (mine, name) = (cx.input_bytes(k), &cx.program.tensor(*output).name);
+            let all = cx.comm.gather(name, mine.to_vec())?;
+            if all.parts().count() != self.ranks || all.parts().any(|part| part.len() != mine.len()) {
+                return Err(Error::failed(format!(
+                    "{name} is not of {} ranks that give as much",
+                    self.ranks
+                )));
+            }
+            for (to, part) in cx.output_bytes(k).chunks_exact_mut(mine.len()).zip(all.parts()) {
+                to.copy_from_slice(part);
+            }
         }
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        cx.queue.all_gather(cx.output(0), cx.input(0), cx.input_spec(0).bytes())
+        let tensor = |k| Gathered { from: cx.input(k), to: cx.output(k), bytes: cx.input_spec(k).bytes() };
+        cx.queue.all_gather(&(0..cx.inputs.len()).map(tensor).collect::<Vec<_>>())
     }
 
     /// A single rank has its own rows only; the order of several is proven by the tests of ranks.
     fn cases(&self, precision: Precision) -> Cases {
-        let case = |name: &str, spec: Spec, fill: Fill| {
-            Case::new(name, GatherRows { ranks: 1 }, vec![(spec, fill)], |inputs| inputs.to_vec())
-                .differentiable(&[])
-                .upstream(&[])
-        };
-        Cases::Own(vec![
-            case("rows", Spec::padded([7, 5], [7, 8], precision.act_dtype), Fill::Normal(0.0, 1.0)),
-            case("tokens", Spec::new([33], DType::U32), Fill::Below(1000)),
-        ])
+        let rows = (Spec::padded([7, 5], [7, 8], precision.act_dtype), Fill::Normal(0.0, 1.0));
+        let tokens = (Spec::new([33], DType::U32), Fill::Below(1000));
+        let case = Case::new("tokens and rows", GatherRows { ranks: 1 }, vec![tokens, rows], <[_]>::to_vec);
+        Cases::Own(vec![case.differentiable(&[]).upstream(&[])])
     }
 }

@@ -1,5 +1,6 @@
 //! The global norm of all gradients, the clip factor, and the flag of a step that was not finite.
 
+use super::segments::with_ranges;
 use crate::device::cpu::ViewMut;
 use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
@@ -10,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Elements per partial sum on the CPU. Fixed, so that the sum is the same on any machine.
-pub const BLOCK: usize = 4096;
+const BLOCK: usize = 4096;
 
 /// On a GPU: threads per block, loads of 16 bytes in flight per thread, and rounds of such loads per thread.
 const THREADS: usize = 256;
@@ -18,6 +19,11 @@ const BATCH: usize = 8;
 const ROUNDS: usize = 4;
 /// Elements per partial sum on a GPU.
 const GPU_BLOCK: usize = THREADS * BATCH * ROUNDS * 4;
+
+/// Returns the elements per partial sum of a device.
+pub fn block(on_gpu: bool) -> usize {
+    if on_gpu { GPU_BLOCK } else { BLOCK }
+}
 /// Threads of the block that adds the partial sums up.
 const FINAL_THREADS: usize = 1024;
 
@@ -35,12 +41,13 @@ pub struct GradNorm {
     pub max_norm: f64,
 }
 
-/// Writes the sums of squares of the blocks within `owned`, which begins at a multiple of a block.
-fn partial_sums<A: Real>(cx: &CpuNode<'_>, owned: Range<usize>, partials: ViewMut<'_, A>) {
+/// Writes the sums of squares of the blocks of `size` elements within `owned`, which begins at a multiple of
+/// a block.
+fn partial_sums<A: Real>(cx: &CpuNode<'_>, size: usize, owned: Range<usize>, partials: ViewMut<'_, A>) {
     let grads = cx.input::<A>(0);
     cx.pool.chunks(
         owned.len(),
-        BLOCK,
+        size,
         #[inline(always)]
         |start, len| {
             let mut sums = [A::ZERO; LANES];
@@ -54,7 +61,7 @@ fn partial_sums<A: Real>(cx: &CpuNode<'_>, owned: Range<usize>, partials: ViewMu
             for (sum, g) in sums.iter_mut().zip(rest) {
                 *sum = g.fma(*g, *sum);
             }
-            partials.store((owned.start + start) / BLOCK, &[sums.into_iter().sum()]);
+            partials.store((owned.start + start) / size, &[sums.into_iter().sum()]);
         },
     );
 }
@@ -75,7 +82,7 @@ fn total<A: Real>(cx: &CpuNode<'_>, max_norm: f64, partials: &[A], loss: A) {
 impl GradNorm {
     fn run<A: Real>(&self, cx: &CpuNode<'_>) {
         let partials = cx.output::<A>(3);
-        partial_sums(cx, 0..cx.input_spec(0).elements(), partials);
+        partial_sums(cx, BLOCK, 0..cx.input_spec(0).elements(), partials);
         total(cx, self.max_norm, partials.slice(0, partials.len()), cx.input::<A>(1).get(0));
     }
 }
@@ -118,7 +125,7 @@ impl Op for GradNorm {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let elements = cx.input_spec(0).elements();
-        queue_partial_sums(cx, cx.output(3))?;
+        queue_partial_sums(cx, cx.output(3), elements.div_ceil(GPU_BLOCK), None)?;
         queue_total(cx, self.max_norm, (cx.output(3), elements.div_ceil(GPU_BLOCK)), cx.input(1))
     }
 
@@ -144,12 +151,21 @@ impl Op for GradNorm {
     }
 }
 
-/// Queues the sums of squares of all blocks of the gradients, input 0.
-fn queue_partial_sums(cx: &GpuNode<'_>, partials: DevicePtr) -> Result<()> {
+/// Queues the sums of squares of `blocks` blocks of the gradients, input 0: the first ones, or those that a
+/// rank owns.
+fn queue_partial_sums(
+    cx: &GpuNode<'_>,
+    partials: DevicePtr,
+    blocks: usize,
+    owned: Option<(&Shards, usize)>,
+) -> Result<()> {
+    if blocks == 0 {
+        return Ok(());
+    }
     let elements = cx.input_spec(0).elements();
-    let grid = Grid::new(elements.div_ceil(GPU_BLOCK), THREADS as u32);
+    let kernel = with_ranges(kernel("grad_norm_partials"), owned);
     let args = [cx.input(0).into(), partials.into(), Arg::U64(elements as u64)];
-    cx.queue.launch(kernel("grad_norm_partials"), grid, &args)
+    cx.queue.launch(kernel, Grid::new(blocks, THREADS as u32), &args)
 }
 
 /// Queues norm, clip and bad (outputs 0 to 2) from an array of partial sums, given with its length, and the
@@ -163,11 +179,11 @@ fn queue_total(
     let [norm, clip, bad] = [0, 1, 2].map(|i| cx.output(i).into());
     let limit = Arg::U64(max_norm.to_bits());
     let args = [partials.into(), loss.into(), norm, clip, bad, count.into(), limit];
-    cx.queue.launch(kernel("grad_norm"), Grid::new(1, FINAL_THREADS as u32), &args)
+    cx.queue.launch(with_ranges(kernel("grad_norm"), None), Grid::new(1, FINAL_THREADS as u32), &args)
 }
 
 /// The partial sums of [`GradNorm`], each computed by the rank that owns its block: inputs grads `[n]`,
-/// output `[n / 4096, rounded up]` (`Mode::Add`: those of other ranks are left as they are).
+/// output `[n / block, rounded up]` by the blocks of the owners' table, zeros where other ranks own.
 #[derive(Clone, Debug)]
 pub struct GradNormPartials {
     /// The owners of the gradients.
@@ -176,8 +192,9 @@ pub struct GradNormPartials {
 
 impl GradNormPartials {
     fn run<A: Real>(&self, cx: &CpuNode<'_>) {
-        for owned in self.shards.ranges().iter().filter(|range| range.rank == cx.comm.rank()) {
-            partial_sums(cx, owned.flat(), cx.output::<A>(0));
+        cx.output_bytes(0).fill(0);
+        for owned in self.shards.of_rank(cx.comm.rank()) {
+            partial_sums(cx, self.shards.block(), owned.flat(), cx.output::<A>(0));
         }
     }
 }
@@ -193,15 +210,11 @@ impl Op for GradNormPartials {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [grads] = inputs else { return Err("takes grads".into()) };
-        Ok(vec![Spec::new([grads.elements().div_ceil(BLOCK)], grads.dtype)])
+        Ok(vec![Spec::new([grads.elements().div_ceil(self.shards.block())], grads.dtype)])
     }
 
     fn cost(&self, inputs: &[Spec], _outputs: &[Spec]) -> Cost {
         Cost { product_flops: 0.0, bytes: inputs[0].bytes() as f64 / self.shards.ranks() as f64 }
-    }
-
-    fn accumulates(&self, _output: usize) -> bool {
-        true
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
@@ -210,22 +223,24 @@ impl Op for GradNormPartials {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        match self.shards.ranks() {
-            1 => queue_partial_sums(cx, cx.output(0)),
-            _ => Err(Error::failed("grad_norm_partials is not implemented between GPUs")),
+        if self.shards.block() != GPU_BLOCK {
+            return Err(Error::failed(format!("grad_norm_partials in blocks of {}", self.shards.block())));
         }
+        cx.queue.fill(cx.output(0), 0, cx.output_spec(0).bytes())?;
+        let rank = cx.queue.rank();
+        let blocks = self.shards.of_rank(rank).map(|range| range.len.div_ceil(GPU_BLOCK)).sum();
+        queue_partial_sums(cx, cx.output(0), blocks, Some((&self.shards, rank)))
     }
 
     /// One block of one rank; those of several are proven by the tests of ranks.
     fn cases(&self, precision: Precision) -> Cases {
-        let op = Self { shards: Arc::new(Shards::new(&[4000], 1, BLOCK)) };
+        let op = Self { shards: Arc::new(Shards::new(&[4000], 1, GPU_BLOCK)) };
         let grads = (Spec::new([4000], precision.master), Fill::Normal(0.0, 1.0));
         let reference = |i: &[Array]| {
             vec![Array { shape: vec![1], data: vec![i[0].data.iter().map(|g| g * g).sum::<f64>()] }]
         };
         let case = Case::new("one block", op, vec![grads], reference).depth(4000);
-        let outputs = vec![(Mode::Add, Fill::Values(vec![0.0]))];
-        Cases::Own(vec![case.differentiable(&[]).upstream(&[]).outputs(outputs)])
+        Cases::Own(vec![case.differentiable(&[]).upstream(&[])])
     }
 }
 

@@ -59,7 +59,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         }),
         Box::new(add::Add),
         Box::new(advance::Advance),
-        Box::new(all_gather::AllGather { like: Spec::new([1], DType::F32), parts: Vec::new() }),
+        Box::new(all_gather::AllGather { like: vec![Spec::new([1], DType::F32)], parts: Vec::new() }),
         Box::new(all_reduce::AllReduce { like: vec![Spec::new([1], DType::F32)] }),
         Box::new(attention::FlashAttention(ATTENTION)),
         Box::new(attention::FlashAttentionGrad(ATTENTION)),

@@ -1,8 +1,11 @@
 //! Sums a range of the flat gradient over ranks, each element on the rank that owns it.
 
 use crate::device::DType;
+use crate::device::gpu::OwnedSum;
 use crate::error::{Error, Result};
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Shards, Spec};
+use crate::ir::{
+    Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, OwnedRange, Precision, Shards, Spec,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -59,11 +62,16 @@ impl Op for ReduceScatter {
         }
     }
 
-    fn gpu(&self, _cx: &GpuNode<'_>) -> Result<()> {
-        match self.shards.ranks() {
-            1 => Ok(()),
-            _ => Err(Error::failed("reduce_scatter is not implemented between GPUs")),
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        if self.like.dtype != DType::F32 {
+            return Err(Error::failed(format!("reduce_scatter of {}", self.like.dtype)));
         }
+        let flat = self.start..self.start + self.like.elements();
+        let part = |range: OwnedRange| {
+            let at = cx.output(0) + ((range.start - self.start) * self.like.dtype.size()) as u64;
+            OwnedSum { owner: range.rank, at, elements: range.len }
+        };
+        cx.queue.reduce_to_owners(&self.shards.within(flat).map(part).collect::<Vec<_>>())
     }
 
     /// A single rank keeps its values; sums over ranks are proven by the tests of ranks.

@@ -5,7 +5,7 @@
 //! dampening. The gradient is first multiplied by the factor of global-norm clipping. Weight decay is
 //! coupled, as there: it is added to the gradient before the momentum.
 
-use super::segments::{ELEMENTS_PER_TASK, Segment, Segments, grid, with_switches};
+use super::segments::{ELEMENTS_PER_TASK, Segment, Segments, grid};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
@@ -162,8 +162,11 @@ impl Op for Sgd {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let segments = self.segments.on_gpu()?;
-        let elements = cx.input_spec(0).elements();
+        let rank = cx.queue.rank();
+        let elements = self.segments.updated_by(rank);
+        if elements == 0 {
+            return Ok(());
+        }
         let kernel = Kernel::new("sgd", "sgd")
             .with_type("T", self.precision.act_dtype)
             .with("HAS_MOMENTUM", u8::from(self.has_momentum()))
@@ -175,7 +178,7 @@ impl Op for Sgd {
         args.extend(tensors.map(Arg::from));
         args.push(Arg::U64(elements as u64));
         args.extend([self.weight_decay, self.momentum].map(|constant| Arg::F32(constant as f32)));
-        cx.queue.launch(with_switches(kernel, segments), grid(elements), &args)
+        cx.queue.launch(self.segments.define_in(kernel, rank), grid(elements), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

@@ -2,6 +2,7 @@
 
 use crate::ir::{Role, State};
 use crate::ops::segments::{Segment, Segments};
+use std::sync::Arc;
 
 /// Neighbouring parameters of one role, as a range of the flat buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +35,7 @@ pub fn param_groups(state: &State) -> Vec<ParamGroup> {
 pub fn decay_segments(state: &State) -> Segments {
     let all = all_segments(state);
     let Some(shards) = &state.shards else { return Segments::whole(all) };
-    let mut by_rank = vec![Vec::new(); shards.ranks()];
-    for segment in all {
-        for owned in shards.within(segment.start..segment.start + segment.len) {
-            let own = Segment { start: owned.start, len: owned.len, offset: owned.offset, ..segment };
-            by_rank[owned.rank].push(own);
-        }
-    }
-    Segments::sharded(by_rank, shards.shard_len(), state.masters_are_sharded())
+    Segments::sharded(&all, Arc::clone(shards), state.masters_are_sharded())
 }
 
 /// Returns ranges of the flat buffers with and without weight decay, in order, neighbours joined.

@@ -47,8 +47,8 @@ pub fn exchange_rows(program: Program, slot: SlotId, layout: RankInterleaved) ->
         let gather = GatherRows { ranks: layout.ranks };
         b.set_scope(&node.scope, node.block);
         b.set_phase(Phase::Communication);
-        let tokens = b.emit1("tokens_of_all", gather, &[node.inputs[0]])?;
-        let rows = b.emit1("rows_of_all", gather, &[node.inputs[1]])?;
+        let gathered = b.emit("of_all", gather, &node.inputs[..2])?;
+        let [tokens, rows] = gathered[..] else { return Err(not_alone(&b)) };
         b.set_phase(node.phase);
         let out = Destination::Into(node.outputs[0], Mode::Write);
         b.emit_into("sum_of_all", Arc::new(EmbeddingGrad(layout)), &[tokens, rows, node.inputs[2]], &[out])?;

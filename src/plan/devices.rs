@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::policy::{DeviceChoice, Launcher, Shard, TrainingDtype};
+use crate::policy::{DeviceChoice, Launcher, TrainingDtype, Transport};
 use crate::recipe::Recipe;
 
 /// Returns the GPUs of a recipe's ranks on this machine, in the order of ranks; empty for the CPU.
@@ -11,18 +11,6 @@ use crate::recipe::Recipe;
 /// A usage error that points at the key, if the machine lacks something. A machine about which nothing is
 /// known accepts everything.
 pub(super) fn choose_gpus(recipe: &Recipe, machine: &Machine) -> Result<Vec<usize>> {
-    let gpus = gpus_of_machine(recipe, machine)?;
-    if recipe.values().parallelism.shard == Shard::Optimizer && !gpus.is_empty() && recipe.world_size() > 1 {
-        return Err(recipe.error(
-            &["parallelism.shard"],
-            "a sharded optimizer is not implemented on GPUs",
-            "leave parallelism.shard out, or set engine.device = \"cpu\"",
-        ));
-    }
-    Ok(gpus)
-}
-
-fn gpus_of_machine(recipe: &Recipe, machine: &Machine) -> Result<Vec<usize>> {
     let engine = &recipe.values().engine;
     match (engine.device, machine.usable_gpus()) {
         (_, None) => Ok(assumed_gpus(recipe, machine)),
@@ -107,6 +95,13 @@ fn check_cpu(recipe: &Recipe, reason: &str) -> Result<()> {
             &["parallelism.channels"],
             format!("channels are a setting of NCCL for GPUs, but the run is on the CPU: {reason}"),
             "leave parallelism.channels out",
+        ));
+    }
+    if values.parallelism.transport != Transport::Auto {
+        return Err(recipe.error(
+            &["parallelism.transport"],
+            format!("a transport moves data between GPUs, but the run is on the CPU: {reason}"),
+            "leave parallelism.transport out",
         ));
     }
     if values.engine.cuda_graphs == Some(true) {

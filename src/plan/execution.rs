@@ -3,7 +3,9 @@
 use super::recompute_choice::RecomputeChoice;
 use crate::device::ProductPrecision;
 use crate::machine::Machine;
-use crate::policy::{Attention, Communication, Placement, Recompute, Reduction, Shard, TrainingDtype};
+use crate::policy::{
+    Attention, Communication, Placement, Recompute, Reduction, Shard, TrainingDtype, Transport,
+};
 use crate::recipe::{Recipe, Values};
 
 /// Execution of a step. All but `products` and `communicate` leave the curve as it is, up to rounding.
@@ -42,6 +44,9 @@ pub struct Execution {
     pub embedding_exchange: bool,
     /// Divide the optimizer's slots among ranks.
     pub shard: Shard,
+    /// How GPUs exchange data: by copies where `Auto`, too, if they turn out to have access to each other's
+    /// memory.
+    pub transport: Transport,
     /// Thread blocks of a GPU that take part in a collective; `None` leaves it to NCCL.
     pub channels: Option<usize>,
     /// Reduce gradients over ranks.
@@ -74,6 +79,10 @@ impl Execution {
             overlap: parallelism.overlap,
             embedding_exchange: parallelism.embedding_exchange,
             shard: parallelism.shard,
+            transport: match parallelism.transport {
+                Transport::Auto if parallelism.shard == Shard::None => Transport::Nccl,
+                chosen => chosen,
+            },
             channels: parallelism.channels,
             communicate: engine.communication == Communication::On,
             memory_limit: engine.memory_limit_gib.map(|gib| (gib * f64::from(1 << 30)) as usize),

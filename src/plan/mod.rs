@@ -23,7 +23,7 @@ pub use seeds::Seeds;
 use crate::data::held_out_batches;
 use crate::device::{DType, Precision};
 use crate::optim::Optimizer;
-use crate::policy::Shard;
+use crate::policy::{Placement, Shard, Transport};
 use std::sync::Arc;
 
 /// A recipe with every number derived and checked.
@@ -73,6 +73,16 @@ impl Plan {
     /// Returns true if ranks divide the optimizer's slots among themselves. A rank alone has all of them.
     pub fn shards_optimizer(&self) -> bool {
         self.batch.world_size > 1 && self.execution.shard == Shard::Optimizer
+    }
+
+    /// Returns true if GPUs exchange data by copies, should they have access to each other's memory. Not with
+    /// tensors that are allocated and freed during a step: to free memory that others have access to, the
+    /// driver waits for their GPUs, which may wait for this rank.
+    pub fn copies_between_gpus(&self) -> bool {
+        self.shards_optimizer()
+            && self.execution.gpu.is_some()
+            && self.execution.placement == Placement::Arena
+            && self.execution.transport != Transport::Nccl
     }
 
     /// Returns the number of global batches that an evaluation takes, and how many the held-out text makes.

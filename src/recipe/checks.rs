@@ -8,7 +8,7 @@ use super::lookup::keys_of;
 use super::optimizer;
 use super::values::WorldSize;
 use crate::optim;
-use crate::policy::{Communication, Decay, DeviceChoice, Placement, Reduction, Shard};
+use crate::policy::{Communication, Decay, DeviceChoice, Placement, Reduction, Shard, Transport};
 use crate::suggest::nearest;
 
 /// Rows (sequences · tokens) of one micro step: kernels index them with 32 bits.
@@ -223,7 +223,7 @@ fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     if parallelism.shard == Shard::Optimizer && parallelism.reduction == Reduction::Grouped {
         found.push(recipe.diagnostic(
             &["parallelism.reduction", "parallelism.shard"],
-            "reduction = \"grouped\" sums whole gradients on every rank, and shard = \"optimizer\" on their owners",
+            "reduction = \"grouped\" gives every rank all sums of gradients, and shard = \"optimizer\" each those that it owns",
             "leave one of them out",
         ));
     }
@@ -234,7 +234,28 @@ fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             "leave parallelism.shard or engine.communication out",
         ));
     }
-    if engine.device == DeviceChoice::Cpu && recipe.values().parallelism.channels.is_some() {
+    if parallelism.transport == Transport::Copies && parallelism.shard == Shard::None {
+        found.push(recipe.diagnostic(
+            &["parallelism.transport", "parallelism.shard"],
+            "copies go to the ranks that own parts of the parameters, and without shard = \"optimizer\" none does",
+            "set parallelism.shard = \"optimizer\", or leave parallelism.transport out",
+        ));
+    }
+    if parallelism.transport == Transport::Copies && engine.placement != Placement::Arena {
+        found.push(recipe.diagnostic(
+            &["parallelism.transport", "engine.placement"],
+            "GPUs that have access to each other's memory wait for each other where a tensor is freed",
+            "leave engine.placement or parallelism.transport out",
+        ));
+    }
+    if engine.device == DeviceChoice::Cpu && parallelism.transport != Transport::Auto {
+        found.push(recipe.diagnostic(
+            &["parallelism.transport", "engine.device"],
+            "a transport moves data between GPUs",
+            "leave parallelism.transport out, or set engine.device = \"cuda\"",
+        ));
+    }
+    if engine.device == DeviceChoice::Cpu && parallelism.channels.is_some() {
         found.push(recipe.diagnostic(
             &["parallelism.channels", "engine.device"],
             "channels are NCCL's, which joins GPUs",

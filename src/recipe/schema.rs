@@ -18,7 +18,7 @@ use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
     Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, Placement, RecomputeMode,
-    Reduction, Resume, Shard, TrainingDtype,
+    Reduction, Resume, Shard, TrainingDtype, Transport,
 };
 use std::ops::Bound::{self, Excluded, Included};
 
@@ -218,10 +218,16 @@ sections! {
         /// bytes than reducing all of it.
         embedding_exchange: bool = true; Execution, Type::Bool, "false";
         /// What ranks divide instead of each holding all of it: nothing, or the optimizer's slots (and the
-        /// fp32 weights under bf16), of which each updates its part. On the CPU only.
+        /// fp32 weights under bf16), of which each updates its part.
         shard: Shard = Shard::None;
             Execution, Type::Word(Shard::WORDS), "\"optimizer\""
                 => implied("\"none\"");
+        /// How GPUs exchange data: by copies between their memories, which take no multiprocessors, or by
+        /// NCCL. Automatically by copies where ranks of one host divide the optimizer's slots and have access
+        /// to each other's memory.
+        transport: Transport = Transport::Auto;
+            Execution, Type::Word(Transport::WORDS), "\"nccl\""
+                => implied("\"auto\"");
         /// NCCL channels (thread blocks of a GPU) per collective: fewer leave more of the GPU to the backward
         /// pass that runs at the same time.
         channels: Option<usize> = None;

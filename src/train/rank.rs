@@ -117,10 +117,6 @@ impl Rank {
             prepare_alike(&device, &programs, &*comm)?;
             kernels_took = Some(began.elapsed());
             gpu.attribute_memory(MemoryCause::Kernels);
-            if comm.world_size() > 1 {
-                connect_gpus(gpu, &*comm, execution.channels)?;
-                gpu.attribute_memory(MemoryCause::Other);
-            }
             gpu.limit_memory(execution.memory_limit);
         }
         let comm = Arc::new(TimedCommunicator::new(comm));
@@ -135,6 +131,8 @@ impl Rank {
         )?;
         if let Some(gpu) = engine.gpu() {
             gpu.attribute_memory(MemoryCause::Rounding);
+            connect_gpus(&engine, &*engine.comm, &execution)?;
+            gpu.attribute_memory(MemoryCause::Other);
         }
         engine.use_graphs(execution.cuda_graphs);
         let schedule = engine.state.slot("control.schedule")?;

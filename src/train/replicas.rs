@@ -46,20 +46,22 @@ fn first_stale_copy(engine: &Engine) -> Result<Option<String>> {
     let Some(shards) = layout.shards.as_ref().filter(|_| layout.masters_are_sharded()) else {
         return Ok(None);
     };
-    let masters = state.read::<f32>(state.slot("params.flat")?)?;
+    let masters = state.slot("params.flat")?;
     for param in &layout.params {
-        let spec = &layout.get(param.read).spec;
-        let copy = state.read::<u8>(param.read)?;
-        let size = spec.dtype.size();
+        let dtype = layout.get(param.read).spec.dtype;
         for range in shards.within(param.flat()).filter(|range| range.rank == engine.comm.rank()) {
-            let own = &masters[range.offset..range.offset + range.len];
-            let read = &copy[(range.start - param.start) * size..][..range.len * size];
-            let alike = match spec.dtype {
-                DType::Bf16 => own
-                    .iter()
-                    .zip(read.chunks_exact(2))
-                    .all(|(master, bytes)| <half::bf16 as Elem>::down(*master).to_ne_bytes() == bytes),
-                _ => bytemuck::cast_slice::<f32, u8>(own) == read,
+            let read = |slot, first: usize, dtype: DType| {
+                state.read_bytes(slot, first * dtype.size(), range.len * dtype.size())
+            };
+            let own = read(masters, range.offset, DType::F32)?;
+            let copy = read(param.read, range.start - param.start, dtype)?;
+            let alike = match dtype {
+                DType::Bf16 => {
+                    let masters = own.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
+                    let rounded = masters.map(|master| <half::bf16 as Elem>::down(master).to_ne_bytes());
+                    rounded.eq(copy.as_chunks::<2>().0.iter().copied())
+                }
+                _ => own == copy,
             };
             if !alike {
                 return Ok(Some(param.name.clone()));

@@ -98,7 +98,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
     let (state, section) = generator(&plan)?;
     let execution = &plan.execution;
     let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
-    prepare(&device, [&section], &say_timing)?;
+    prepare(&device, 0, [&section], &say_timing)?;
     let mut engine = Engine::new(
         device,
         &state,

@@ -62,14 +62,13 @@ pub(super) fn write_tensor(engine: &mut Engine, buffer: &str, param: &Param, byt
     }
     let (rank, size) = (engine.comm.rank(), bytes.len() / param.spec.elements());
     let flat = engine.state.slot(&format!("{buffer}.flat"))?;
-    engine.state.update::<u8>(flat, |shard| {
-        for range in layout.shards.iter().flat_map(|shards| shards.within(param.flat())) {
-            if range.rank == rank {
-                let from = &bytes[(range.start - param.start) * size..][..range.len * size];
-                shard[range.offset * size..][..from.len()].copy_from_slice(from);
-            }
+    for range in layout.shards.iter().flat_map(|shards| shards.within(param.flat())) {
+        if range.rank == rank {
+            let from = &bytes[(range.start - param.start) * size..][..range.len * size];
+            engine.state.write_bytes(flat, range.offset * size, from)?;
         }
-    })
+    }
+    Ok(())
 }
 
 /// Returns the bytes of a parameter's whole tensor of a sharded buffer on rank 0, padding included, and
@@ -82,10 +81,12 @@ pub(super) fn gather_tensor(engine: &Engine, buffer: &str, param: &Param) -> Res
     let spec = whole_spec(layout, buffer, param)?;
     let size = spec.dtype.size();
     let ranges: Vec<_> = layout.shards.iter().flat_map(|shards| shards.within(param.flat())).collect();
-    let shard = state.read::<u8>(state.slot(&format!("{buffer}.flat"))?)?;
+    let shard = state.slot(&format!("{buffer}.flat"))?;
     let own = ranges.iter().filter(|range| range.rank == engine.comm.rank());
-    let own = own.flat_map(|range| &shard[range.offset * size..][..range.len * size]).copied().collect();
-    let all = engine.comm.gather(&format!("{buffer}.{}", param.name), own)?;
+    let own: Vec<_> = own
+        .map(|range| state.read_bytes(shard, range.offset * size, range.len * size))
+        .collect::<Result<_>>()?;
+    let all = engine.comm.gather(&format!("{buffer}.{}", param.name), own.concat())?;
     if engine.comm.rank() > 0 {
         return Ok(Vec::new());
     }

@@ -7,7 +7,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use xrun::Result;
 use xrun::device::cuda::sources::source;
-use xrun::device::gpu::{Arg, DevicePtr, Grid, Kernel, Operand, Product, Properties, Queue, TensorMap};
+use xrun::device::gpu::{
+    Arg, DevicePtr, Gathered, Grid, Kernel, Operand, OwnedCopy, OwnedSum, Product, Properties, Queue,
+    TensorMap,
+};
 use xrun::device::{DType, ProductPrecision};
 use xrun::ir::{Cases, CpuNode, GpuNode, Home, Node, Op, Precision, Program, Spec, TensorId};
 use xrun::machine::Machine;
@@ -73,6 +76,10 @@ impl Queue for FakeQueue<'_> {
         self.properties
     }
 
+    fn rank(&self) -> usize {
+        0
+    }
+
     fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
         self.calls.set(self.calls.get() + 1);
         let entry = kernel.entry;
@@ -130,10 +137,29 @@ impl Queue for FakeQueue<'_> {
         Ok(())
     }
 
-    fn all_gather(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
+    fn all_gather(&self, tensors: &[Gathered]) -> Result<()> {
         self.calls.set(self.calls.get() + 1);
-        self.access("the source of an all-gather", from, bytes, false);
-        self.access("the target of an all-gather", to, bytes, true);
+        for tensor in tensors {
+            self.access("the source of an all-gather", tensor.from, tensor.bytes, false);
+            self.access("the target of an all-gather", tensor.to, tensor.bytes, true);
+        }
+        Ok(())
+    }
+
+    fn reduce_to_owners(&self, parts: &[OwnedSum]) -> Result<()> {
+        self.calls.set(self.calls.get() + 1);
+        for part in parts {
+            self.access("reduce_to_owners", part.at, 4 * part.elements, true);
+        }
+        Ok(())
+    }
+
+    fn gather_from_owners(&self, parts: &[OwnedCopy]) -> Result<()> {
+        self.calls.set(self.calls.get() + 1);
+        for part in parts {
+            self.access("gather_from_owners", part.from, part.bytes, false);
+            self.access("gather_from_owners", part.to, part.bytes, true);
+        }
         Ok(())
     }
 }

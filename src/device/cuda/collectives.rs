@@ -1,35 +1,40 @@
-//! The communicator of a GPU, and the stream on which collectives overlap with the model's stream.
+//! The transport of a GPU, and the stream on which collectives overlap with the model's stream.
 //!
 //! The two streams are ordered by events, which a captured graph records too: collectives start after the
-//! work that was in the model's stream when they were issued ([`Collectives::fork`]), and later work in the
-//! model's stream starts after them ([`Collectives::rejoin`]).
+//! work that was in the model's stream when they were issued ([`Collectives::fork`]), and the executor makes
+//! the model's stream wait for those whose memory it touches.
 
 use super::context::Context;
 use super::driver::Event;
-use super::nccl::Nccl;
 use super::stream::Stream;
-use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, Product, Properties, Queue};
+use super::transport::{Lane, On, Transport};
+use crate::device::gpu::{
+    Arg, DevicePtr, Gathered, Grid, Kernel, OwnedCopy, OwnedSum, Product, Properties, Queue,
+};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
-/// The communicator of a GPU with other ranks, and the stream of its collectives.
+/// The exchange of a GPU with other ranks, and the stream of its collectives.
 #[derive(Debug)]
 pub(super) struct Collectives {
-    nccl: Arc<Nccl>,
+    transport: Arc<dyn Transport>,
     stream: Stream,
     forked: Event,
-    done: Event,
 }
 
 impl Collectives {
     /// Creates the stream of collectives. It has priority over the model's: other ranks wait for collectives.
-    pub(super) fn new(context: &Arc<Context>, nccl: Nccl) -> Result<Self> {
+    pub(super) fn new(context: &Arc<Context>, transport: Arc<dyn Transport>) -> Result<Self> {
         let stream = Stream::with_highest_priority(context)?;
-        Ok(Self { nccl: Arc::new(nccl), stream, forked: Event::new()?, done: Event::new()? })
+        Ok(Self { transport, stream, forked: Event::new()? })
     }
 
-    pub(super) fn nccl(&self) -> &Arc<Nccl> {
-        &self.nccl
+    pub(super) fn transport(&self) -> &Arc<dyn Transport> {
+        &self.transport
+    }
+
+    fn lane(&self) -> On<'_> {
+        On { stream: &self.stream, lane: Lane::Collectives }
     }
 
     /// Makes the stream of collectives wait for what the model's stream holds.
@@ -38,16 +43,10 @@ impl Collectives {
         self.stream.wait(&self.forked)
     }
 
-    /// Makes the model's stream wait for the collectives issued so far.
-    pub(super) fn rejoin(&self, model: &Stream) -> Result<()> {
-        self.stream.record(&self.done, false)?;
-        model.wait(&self.done)
-    }
-
-    /// Ends the communicator. If NCCL does not release the GPU in time, returns false and leaks the stream,
-    /// which NCCL still uses.
+    /// Ends the exchange. If it does not release the GPU in time, returns false and leaks the stream, which is
+    /// still in use.
     pub(super) fn close(self) -> bool {
-        let ended = self.nccl.close();
+        let ended = self.transport.close();
         if !ended {
             std::mem::forget(self.stream);
         }
@@ -89,6 +88,10 @@ impl Queue for CollectiveQueue<'_> {
         self.properties
     }
 
+    fn rank(&self) -> usize {
+        self.collectives.transport.rank()
+    }
+
     fn launch(&self, kernel: Kernel, _grid: Grid, _args: &[Arg]) -> Result<()> {
         refused(kernel.entry)
     }
@@ -106,10 +109,18 @@ impl Queue for CollectiveQueue<'_> {
     }
 
     fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()> {
-        self.collectives.nccl.all_reduce_sum(tensors, self.collectives.stream.raw())
+        self.collectives.transport.all_reduce_sum(tensors, self.collectives.lane())
     }
 
-    fn all_gather(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
-        self.collectives.nccl.all_gather(to, from, bytes, self.collectives.stream.raw())
+    fn all_gather(&self, tensors: &[Gathered]) -> Result<()> {
+        self.collectives.transport.all_gather(tensors, self.collectives.lane())
+    }
+
+    fn reduce_to_owners(&self, parts: &[OwnedSum]) -> Result<()> {
+        self.collectives.transport.reduce_to_owners(parts, self.collectives.lane())
+    }
+
+    fn gather_from_owners(&self, parts: &[OwnedCopy]) -> Result<()> {
+        self.collectives.transport.gather_from_owners(parts, self.collectives.lane())
     }
 }

@@ -31,6 +31,16 @@ impl Context {
         Ok(context)
     }
 
+    /// Returns the driver's handle.
+    pub(super) fn raw(&self) -> sys::CUcontext {
+        self.raw
+    }
+
+    /// Returns the device.
+    pub(super) fn device(&self) -> sys::CUdevice {
+        self.device
+    }
+
     /// Makes this the context of the calling thread.
     pub(super) fn make_current(&self) -> Result<()> {
         // SAFETY: the context is retained for as long as `self` lives.

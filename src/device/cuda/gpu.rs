@@ -13,7 +13,10 @@ use super::monitor::{InitialState, MemoryCause, MemorySample, PowerMeter, Untrac
 use super::products::Products;
 use super::selection::Bench;
 use super::stream::Stream;
-use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, Product, ProductShape, Properties, Queue, Requests};
+use crate::device::gpu::{
+    Arg, DevicePtr, Gathered, Grid, Kernel, OwnedCopy, OwnedSum, Product, ProductShape, Properties, Queue,
+    Requests,
+};
 use crate::device::lock::lock;
 use crate::error::Result;
 use std::collections::BTreeSet;
@@ -111,6 +114,10 @@ impl Gpu {
 
     pub(super) fn stream(&self) -> &Stream {
         &self.stream
+    }
+
+    pub(super) fn kernels(&self) -> &Arc<Kernels> {
+        &self.kernels
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {
@@ -290,6 +297,10 @@ impl Queue for Gpu {
         &self.properties
     }
 
+    fn rank(&self) -> usize {
+        self.collectives().map_or(0, |collectives| collectives.transport().rank())
+    }
+
     fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
         self.kernels.launch(&self.stream, kernel, grid, args)
     }
@@ -308,14 +319,30 @@ impl Queue for Gpu {
 
     fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()> {
         let all_reduce =
-            |collectives: &Collectives| collectives.nccl().all_reduce_sum(tensors, self.stream.raw());
+            |collectives: &Collectives| collectives.transport().all_reduce_sum(tensors, self.model_lane());
         self.collectives().map_or(Ok(()), all_reduce)
     }
 
-    fn all_gather(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
+    fn all_gather(&self, tensors: &[Gathered]) -> Result<()> {
         match self.collectives() {
-            Some(collectives) => collectives.nccl().all_gather(to, from, bytes, self.stream.raw()),
-            None => self.copy(to, from, bytes),
+            Some(collectives) => collectives.transport().all_gather(tensors, self.model_lane()),
+            None => tensors.iter().try_for_each(|tensor| self.copy(tensor.to, tensor.from, tensor.bytes)),
+        }
+    }
+
+    fn reduce_to_owners(&self, parts: &[OwnedSum]) -> Result<()> {
+        let reduce =
+            |collectives: &Collectives| collectives.transport().reduce_to_owners(parts, self.model_lane());
+        self.collectives().map_or(Ok(()), reduce)
+    }
+
+    fn gather_from_owners(&self, parts: &[OwnedCopy]) -> Result<()> {
+        match self.collectives() {
+            Some(collectives) => collectives.transport().gather_from_owners(parts, self.model_lane()),
+            None => {
+                let mut moved = parts.iter().filter(|part| part.from != part.to);
+                moved.try_for_each(|part| self.copy(part.to, part.from, part.bytes))
+            }
         }
     }
 }

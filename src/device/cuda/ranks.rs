@@ -1,8 +1,10 @@
 //! A GPU among those of other ranks.
 
 use super::collectives::{CollectiveQueue, Collectives};
+use super::driver::Event;
 use super::gpu::Gpu;
 use super::nccl::{Nccl, UniqueId};
+use super::transport::{Lane, On, Transport};
 use crate::device::gpu::{DevicePtr, Queue};
 use crate::error::{Error, Result};
 use std::sync::Arc;
@@ -24,35 +26,41 @@ impl Gpu {
     ) -> Result<()> {
         self.make_current()?;
         let nccl = Nccl::join(rank, world_size, channels, share)?;
-        self.set_collectives(Collectives::new(self.context(), nccl)?)
+        self.set_collectives(Collectives::new(self.context(), Arc::new(nccl))?)
             .map_err(|_| Error::failed("this GPU has already joined the other ranks"))
     }
 
-    /// Returns the communicator; `None` in a run of one rank.
-    pub fn nccl(&self) -> Option<&Arc<Nccl>> {
-        self.collectives().map(Collectives::nccl)
+    /// Returns the exchange with other ranks; `None` in a run of one rank, and before ranks are connected.
+    pub(crate) fn transport(&self) -> Option<&Arc<dyn Transport>> {
+        self.collectives().map(Collectives::transport)
     }
 
-    /// Waits until all work is done, and destroys the communicator in agreement with the other ranks. Call it
-    /// after all ranks have reported that they are done; a rank that ends otherwise aborts its communicator,
-    /// which waits for no other rank.
+    /// Returns the model's stream, for calls of the transport.
+    pub(super) fn model_lane(&self) -> On<'_> {
+        On { stream: self.stream(), lane: Lane::Model }
+    }
+
+    /// Waits until all work is done, and ends the exchange in agreement with the other ranks. Call it after
+    /// all ranks have reported that they are done; a rank that ends otherwise aborts the exchange, which waits
+    /// for no other rank.
     ///
     /// # Errors
     /// When work failed.
     pub fn shutdown(&self) -> Result<()> {
         self.synchronize()?;
-        if let Some(nccl) = self.nccl() {
-            nccl.shutdown();
+        if let Some(transport) = self.transport() {
+            transport.shutdown();
         }
         Ok(())
     }
 
     /// Replaces bytes by those of rank 0, in the order of the stream. Does nothing in a run of one rank.
+    /// Returns false where this has to go through the host.
     ///
     /// # Errors
     /// When a rank is lost, or NCCL reports an error.
-    pub fn broadcast_from_rank_0(&self, address: DevicePtr, bytes: usize) -> Result<()> {
-        self.nccl().map_or(Ok(()), |nccl| nccl.broadcast(address, bytes, self.stream().raw()))
+    pub fn broadcast_from_rank_0(&self, address: DevicePtr, bytes: usize) -> Result<bool> {
+        self.transport().map_or(Ok(true), |transport| transport.broadcast(address, bytes, self.model_lane()))
     }
 
     /// Returns the queue of collectives that overlap with the model's queue, ordered after the work queued on
@@ -66,11 +74,11 @@ impl Gpu {
         Ok(Some(CollectiveQueue::new(self.properties(), collectives)))
     }
 
-    /// Orders later work of the model's queue after the collectives issued so far.
+    /// Orders later work of the model's queue after an event that was recorded.
     ///
     /// # Errors
     /// When the driver reports an error.
-    pub fn rejoin(&self) -> Result<()> {
-        self.collectives().map_or(Ok(()), |collectives| collectives.rejoin(self.stream()))
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        self.stream().wait(event)
     }
 }

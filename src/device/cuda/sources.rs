@@ -14,7 +14,7 @@ macro_rules! header {
     };
 }
 /// Headers that kernels include by name.
-pub const HEADERS: [(&str, &str); 10] = [
+pub const HEADERS: [(&str, &str); 11] = [
     header!("activation"),
     header!("attention"),
     header!("common"),
@@ -22,13 +22,14 @@ pub const HEADERS: [(&str, &str); 10] = [
     header!("mma"),
     header!("norm"),
     header!("optimizer"),
+    header!("ranges"),
     header!("tiles"),
     header!("tma"),
     header!("wgmma"),
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 33] = [
+pub const SOURCES: [(&str, &str); 34] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -53,6 +54,7 @@ pub const SOURCES: [(&str, &str); 33] = [
     source!("partials"),
     source!("product"),
     source!("qk_norm_rope"),
+    source!("rank_sum"),
     source!("residual_norm"),
     source!("rms_norm"),
     source!("rope"),

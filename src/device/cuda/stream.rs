@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A stream of a GPU. Destroyed when dropped. Callers have made its context current.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(crate) struct Stream {
     context: Arc<Context>,
     raw: sys::CUstream,
 }

@@ -4,7 +4,10 @@
 //! products to choose algorithms for. On a machine without a GPU it collects the kernels to compile for an
 //! architecture, from the one place where each is launched.
 
-use super::{Arg, DevicePtr, Grid, Kernel, Product, ProductShape, Properties, Queue, fallback_kernel};
+use super::{
+    Arg, DevicePtr, Gathered, Grid, Kernel, OwnedCopy, OwnedSum, Product, ProductShape, Properties, Queue,
+    fallback_kernel, rank_sum,
+};
 use crate::error::Result;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,6 +16,7 @@ use std::collections::BTreeSet;
 #[derive(Debug)]
 pub struct Collector {
     properties: Properties,
+    rank: usize,
     requests: RefCell<Requests>,
 }
 
@@ -26,9 +30,21 @@ pub struct Requests {
 }
 
 impl Collector {
-    /// Returns a collector for a GPU with these properties.
+    /// Returns a collector for rank 0 on a GPU with these properties.
     pub fn new(properties: Properties) -> Self {
-        Self { properties, requests: RefCell::default() }
+        Self { properties, rank: 0, requests: RefCell::default() }
+    }
+
+    /// Makes it one for another rank: kernels of what a rank owns differ between ranks.
+    #[must_use]
+    pub fn with_rank(mut self, rank: usize) -> Self {
+        self.rank = rank;
+        self
+    }
+
+    /// Inserts the kernel of sums over ranks, which one way of exchanging data launches.
+    fn insert_rank_sum(&self) {
+        self.requests.borrow_mut().kernels.insert(rank_sum((0, 1), (0, 1), (1, 0)).0);
     }
 
     /// Returns the kernels and products listed so far.
@@ -40,6 +56,10 @@ impl Collector {
 impl Queue for Collector {
     fn properties(&self) -> &Properties {
         &self.properties
+    }
+
+    fn rank(&self) -> usize {
+        self.rank
     }
 
     fn launch(&self, kernel: Kernel, grid: Grid, _args: &[Arg]) -> Result<()> {
@@ -68,10 +88,20 @@ impl Queue for Collector {
     }
 
     fn all_reduce_sum(&self, _tensors: &[(DevicePtr, usize)]) -> Result<()> {
+        self.insert_rank_sum();
         Ok(())
     }
 
-    fn all_gather(&self, _to: DevicePtr, _from: DevicePtr, _bytes: usize) -> Result<()> {
+    fn all_gather(&self, _tensors: &[Gathered]) -> Result<()> {
+        Ok(())
+    }
+
+    fn reduce_to_owners(&self, _parts: &[OwnedSum]) -> Result<()> {
+        self.insert_rank_sum();
+        Ok(())
+    }
+
+    fn gather_from_owners(&self, _parts: &[OwnedCopy]) -> Result<()> {
         Ok(())
     }
 }

@@ -3,10 +3,49 @@
 use super::{Arg, DevicePtr, Grid, Kernel, Product, Properties};
 use crate::error::Result;
 
+/// A part of an f32 tensor whose sum over ranks one rank receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnedSum {
+    /// The rank.
+    pub owner: usize,
+    /// Address of the first element.
+    pub at: DevicePtr,
+    /// Number of elements.
+    pub elements: usize,
+}
+
+/// A part of a tensor that all ranks receive from one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnedCopy {
+    /// The rank.
+    pub owner: usize,
+    /// Address of the first byte on the rank that owns it; every rank has the same tensors, so that a rank
+    /// gives its own address.
+    pub from: DevicePtr,
+    /// Address to which a rank receives it.
+    pub to: DevicePtr,
+    /// Number of bytes.
+    pub bytes: usize,
+}
+
+/// A tensor that every rank receives from every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gathered {
+    /// Address of a rank's own tensor.
+    pub from: DevicePtr,
+    /// Address of those of all ranks, one after another.
+    pub to: DevicePtr,
+    /// Bytes of one of them.
+    pub bytes: usize,
+}
+
 /// A queue of work for a GPU. Work runs in the order in which it was queued, asynchronously to the caller.
 pub trait Queue {
     /// Returns the properties of the GPU.
     fn properties(&self) -> &Properties;
+
+    /// Returns the rank whose queue this is, from 0.
+    fn rank(&self) -> usize;
 
     /// Launches a kernel.
     ///
@@ -39,10 +78,23 @@ pub trait Queue {
     /// When a rank is lost, or the library reports an error.
     fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()>;
 
-    /// Gathers the `bytes` at `from` of every rank to `to` of every rank, in the order of ranks. Copies them
-    /// in a run of one rank.
+    /// Gathers tensors of every rank on every rank, in the order of ranks. Copies them in a run of one rank.
     ///
     /// # Errors
     /// When a rank is lost, or the library reports an error.
-    fn all_gather(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()>;
+    fn all_gather(&self, tensors: &[Gathered]) -> Result<()>;
+
+    /// Replaces parts of f32 tensors by their sums over ranks, each on the rank that owns it; on other ranks
+    /// they are left as they are. Does nothing in a run of one rank.
+    ///
+    /// # Errors
+    /// When a rank is lost, or the library reports an error.
+    fn reduce_to_owners(&self, parts: &[OwnedSum]) -> Result<()>;
+
+    /// Copies parts from the ranks that own them to all ranks. In a run of one rank, copies those that do not
+    /// lie in place.
+    ///
+    /// # Errors
+    /// When a rank is lost, or the library reports an error.
+    fn gather_from_owners(&self, parts: &[OwnedCopy]) -> Result<()>;
 }

@@ -4,10 +4,12 @@ use crate::device::Device;
 use crate::device::communicator::Communicator;
 use crate::device::cuda::nccl::UniqueId;
 use crate::device::cuda::products::TIMING;
-use crate::device::cuda::{Algorithms, Gpu};
+use crate::device::cuda::{Algorithms, Gpu, SharedMemory, Sharing};
 use crate::error::{Error, Result};
-use crate::exec::prepare;
+use crate::exec::{Engine, prepare};
 use crate::model::Programs;
+use crate::plan::Execution;
+use crate::policy::Transport;
 use crate::results::progress::eprint_line;
 use std::sync::Arc;
 
@@ -22,10 +24,10 @@ const TABLE: &str = "the algorithms of matrix products";
 /// When a kernel does not compile, or ranks are on different GPUs or libraries.
 pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Communicator) -> Result<()> {
     let Some(gpu) = device.gpu().filter(|_| comm.world_size() > 1) else {
-        return prepare(device, programs.sections(), &say_timing);
+        return prepare(device, comm.rank(), programs.sections(), &say_timing);
     };
     if comm.rank() == 0 {
-        prepare(device, programs.sections(), &say_timing)?;
+        prepare(device, comm.rank(), programs.sections(), &say_timing)?;
         return comm.broadcast(TABLE, gpu.algorithms().to_json().into_bytes()).map(|_| ());
     }
     let text = String::from_utf8_lossy(&comm.broadcast(TABLE, Vec::new())?).into_owned();
@@ -40,7 +42,7 @@ pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Com
             table.cublaslt
         )));
     }
-    prepare(device, programs.sections(), &say_timing)
+    prepare(device, comm.rank(), programs.sections(), &say_timing)
 }
 
 /// Says what takes time before the first step on a machine that has not seen these products.
@@ -51,22 +53,48 @@ pub(in crate::train) fn say_timing(products: usize) {
     ));
 }
 
-/// Connects the GPUs of all ranks by NCCL. An abort of the run ends the collectives that they wait in.
+/// Connects the GPU of an engine with those of all ranks: by copies where the state has room for them and all
+/// ranks have access to each other's memory, by NCCL otherwise. An abort of the run ends what they wait for.
 ///
 /// # Errors
 /// As [`Gpu::join_ranks`].
-pub(super) fn connect_gpus(gpu: &Gpu, comm: &dyn Communicator, channels: Option<usize>) -> Result<()> {
-    gpu.join_ranks(comm.rank(), comm.world_size(), channels, |id| {
-        let bytes = comm.broadcast("the id of NCCL", id.map(Vec::from).unwrap_or_default())?;
-        UniqueId::try_from(bytes).map_err(|_| Error::failed("rank 0 sent no id of NCCL"))
-    })?;
-    if let Some(nccl) = gpu.nccl() {
-        let nccl = Arc::downgrade(nccl);
+pub(super) fn connect_gpus(engine: &Engine, comm: &dyn Communicator, execution: &Execution) -> Result<()> {
+    let Some(gpu) = engine.gpu().filter(|_| comm.world_size() > 1) else { return Ok(()) };
+    let shared = match engine.shared_memory() {
+        Some(memory) => share_memory(gpu, memory, comm, execution.transport == Transport::Copies)?,
+        None => false,
+    };
+    if !shared {
+        gpu.join_ranks(comm.rank(), comm.world_size(), execution.channels, |id| {
+            let bytes = comm.broadcast("the id of NCCL", id.map(Vec::from).unwrap_or_default())?;
+            UniqueId::try_from(bytes).map_err(|_| Error::failed("rank 0 sent no id of NCCL"))
+        })?;
+    }
+    if let Some(transport) = gpu.transport() {
+        let transport = Arc::downgrade(transport);
         comm.on_abort(Box::new(move |error| {
-            if let Some(nccl) = nccl.upgrade() {
-                nccl.abort(&error.clone().caused_by_other_rank());
+            if let Some(transport) = transport.upgrade() {
+                transport.abort(&error.clone().caused_by_other_rank());
             }
         }));
     }
-    Ok(())
+    engine.check_connected()
+}
+
+/// Connects GPUs by copies. Where a rank has no access to another's memory, returns false and says why, or
+/// fails if copies are `required`.
+fn share_memory(gpu: &Gpu, memory: SharedMemory, comm: &dyn Communicator, required: bool) -> Result<bool> {
+    let gather = |name: &str, bytes| Ok(comm.gather(name, bytes)?.parts().map(<[u8]>::to_vec).collect());
+    match gpu.share_memory(comm.rank(), memory, gather)? {
+        Sharing::Shared => Ok(true),
+        Sharing::Refused(reason) if required => Err(Error::usage(format!(
+            "parallelism.transport = \"copies\", but {reason}; try: leave parallelism.transport out, for NCCL"
+        ))),
+        Sharing::Refused(reason) => {
+            if comm.rank() == 0 {
+                eprint_line(&format!("ranks exchange data through NCCL instead of copies: {reason}"));
+            }
+            Ok(false)
+        }
+    }
 }

@@ -147,6 +147,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "parallelism.overlap" => talk("false", true),
         "parallelism.embedding_exchange" => talk("false", false),
         "parallelism.shard" => talk("optimizer", true),
+        "parallelism.transport" => refused("nccl", "a transport moves data between GPUs"),
         "parallelism.channels" => refused("4", "channels are a setting of NCCL"),
         "parallelism.check_interval" => on(&[], "3", [Special(runs::compares); 2]),
         "parallelism.timeout_s" => recorded("60.0"),

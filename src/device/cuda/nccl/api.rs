@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 pub(super) type Status = c_int;
 
 /// The statuses that are not failures: done, and (of an asynchronous call) not done yet.
-const SUCCESS: Status = 0;
+pub(super) const SUCCESS: Status = 0;
 const IN_PROGRESS: Status = 7;
 
 /// The configuration of a communicator: the fields of NCCL's own structure as of 2.18. A newer library treats
@@ -72,6 +72,17 @@ type AllReduce = unsafe extern "C" fn(
     ncclComm_t,
     cudaStream_t,
 ) -> Status;
+// SAFETY: as above.
+type Reduce = unsafe extern "C" fn(
+    *const c_void,
+    *mut c_void,
+    usize,
+    ncclDataType_t,
+    ncclRedOp_t,
+    c_int,
+    ncclComm_t,
+    cudaStream_t,
+) -> Status;
 // SAFETY: as above; the memory that is written has as many elements as all ranks give.
 type AllGather = unsafe extern "C" fn(
     *const c_void,
@@ -110,6 +121,7 @@ pub(super) struct Api {
     pub(super) abort: OfComm,
     pub(super) all_reduce: AllReduce,
     pub(super) all_gather: AllGather,
+    pub(super) reduce: Reduce,
     pub(super) broadcast: Broadcast,
     pub(super) group_start: Group,
     pub(super) group_end: Group,
@@ -154,6 +166,7 @@ impl Api {
             abort: named!("ncclCommAbort"),
             all_reduce: named!("ncclAllReduce"),
             all_gather: named!("ncclAllGather"),
+            reduce: named!("ncclReduce"),
             broadcast: named!("ncclBroadcast"),
             group_start: named!("ncclGroupStart"),
             group_end: named!("ncclGroupEnd"),

@@ -10,13 +10,13 @@ mod pinned;
 
 pub use pinned::{NcclSettings, pin_environment};
 
-use crate::device::gpu::DevicePtr;
+use super::transport::{On, Transport};
+use crate::device::gpu::{DevicePtr, Gathered, OwnedCopy, OwnedSum};
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
-use api::{Api, Config, OfComm};
-use cudarc::driver::sys::CUstream;
+use api::{Api, Config, OfComm, SUCCESS, Status};
 use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
-use std::ffi::c_char;
+use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -88,88 +88,6 @@ impl Nccl {
         Ok(Self { api, rank, world_size, calls: Arc::default(), state: Mutex::new(state) })
     }
 
-    /// Returns this rank, from 0.
-    pub fn rank(&self) -> usize {
-        self.rank
-    }
-
-    /// Returns the number of ranks.
-    pub fn world_size(&self) -> usize {
-        self.world_size
-    }
-
-    /// Replaces f32 tensors, given as (address, elements), by their sums over ranks, in one group.
-    pub(super) fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)], stream: CUstream) -> Result<()> {
-        let (float, sum) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
-        self.call("sum over ranks", |api, comm| {
-            if let [(address, elements)] = *tensors {
-                let at = address as *mut std::ffi::c_void;
-                // SAFETY: the executor keeps the tensor alive until the stream has come past the call.
-                return unsafe { (api.all_reduce)(at, at, elements, float, sum, comm, stream.cast()) };
-            }
-            // SAFETY: a group is begun and ended by this thread, also where a call inside it is refused.
-            unsafe {
-                let mut status = (api.group_start)();
-                for &(address, elements) in tensors {
-                    let at = address as *mut std::ffi::c_void;
-                    if status == 0 {
-                        status = (api.all_reduce)(at, at, elements, float, sum, comm, stream.cast());
-                    }
-                }
-                let ended = (api.group_end)();
-                if status == 0 { ended } else { status }
-            }
-        })
-    }
-
-    /// Gathers the `bytes` at `from` of every rank to `to` of every rank, in the order of ranks.
-    pub(super) fn all_gather(
-        &self,
-        to: DevicePtr,
-        from: DevicePtr,
-        bytes: usize,
-        stream: CUstream,
-    ) -> Result<()> {
-        let (to, from) = (to as *mut std::ffi::c_void, from as *const std::ffi::c_void);
-        self.call("gather from all ranks", |api, comm| {
-            // SAFETY: as for sums; the target has room for all ranks.
-            unsafe { (api.all_gather)(from, to, bytes, ncclDataType_t::ncclUint8, comm, stream.cast()) }
-        })
-    }
-
-    /// Replaces bytes by those of rank 0.
-    pub(super) fn broadcast(&self, address: DevicePtr, bytes: usize, stream: CUstream) -> Result<()> {
-        let at = address as *mut std::ffi::c_void;
-        self.call("send from rank 0", |api, comm| {
-            // SAFETY: as for sums.
-            unsafe { (api.broadcast)(at, at, bytes, ncclDataType_t::ncclUint8, 0, comm, stream.cast()) }
-        })
-    }
-
-    /// Aborts this rank's collectives, including those that a GPU waits in, and makes all later calls fail
-    /// with this error. Any thread may call it; it returns at once.
-    pub fn abort(&self, error: &Error) {
-        // Under one lock, so that a thread that finds no handle finds the thread that ends it.
-        let mut state = lock(&self.state);
-        state.aborted.get_or_insert_with(|| error.clone());
-        if let Some(handle) = state.handle.take() {
-            state.ending = end(self.api.abort, handle, Arc::clone(&self.calls));
-        }
-    }
-
-    /// Aborts the communicator unless all ranks have shut down. Call it before memory is freed: freeing waits
-    /// for kernels, which may wait for a rank that is gone.
-    pub fn leave(&self) {
-        if !lock(&self.state).shut_down {
-            self.abort(&Error::failed("this rank has ended"));
-        }
-    }
-
-    /// Records that all ranks have agreed that they are done, so that no rank waits for another any more.
-    pub(super) fn shutdown(&self) {
-        lock(&self.state).shut_down = true;
-    }
-
     /// Returns the communicator, which lives as long as the caller holds `calls`.
     ///
     /// # Errors
@@ -180,18 +98,108 @@ impl Nccl {
         state.handle.map(|handle| handle.0).ok_or_else(|| reason().context("NCCL was stopped"))
     }
 
+    /// Makes a call for each item: a single one as it is, several as one group.
+    fn group<T>(&self, doing: &str, items: &[T], one: impl Fn(&Api, ncclComm_t, &T) -> Status) -> Result<()> {
+        self.call(doing, |api, comm| {
+            if let [item] = items {
+                return one(api, comm, item);
+            }
+            // SAFETY: a group is begun and ended by this thread, also where a call inside it is refused.
+            let begun = unsafe { (api.group_start)() };
+            let status = items.iter().fold(begun, |status, item| match status {
+                SUCCESS => one(api, comm, item),
+                failed => failed,
+            });
+            // SAFETY: as above.
+            let ended = unsafe { (api.group_end)() };
+            if status == SUCCESS { ended } else { status }
+        })
+    }
+
     /// Makes a call with the communicator.
-    fn call(&self, doing: &str, call: impl FnOnce(&Api, ncclComm_t) -> i32) -> Result<()> {
+    fn call(&self, doing: &str, call: impl FnOnce(&Api, ncclComm_t) -> Status) -> Result<()> {
         let _guard = lock(&self.calls);
         let status = call(self.api, self.handle()?);
         self.api.check(status, &format!("{doing} (rank {} of {})", self.rank, self.world_size))
     }
+}
 
-    /// Ends the communicator: destroys it if all ranks have shut down, aborts it otherwise. Returns false if
-    /// that exceeds the time limit: then NCCL still uses the GPU, and its context must stay.
-    ///
-    /// Graphs that hold calls must be gone, for NCCL waits for them.
-    pub(super) fn close(&self) -> bool {
+impl Transport for Nccl {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<()> {
+        let (float, sum) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
+        self.group("sum over ranks", tensors, |api, comm, &(address, elements)| {
+            let at = address as *mut c_void;
+            // SAFETY: the executor keeps the tensor alive until the stream has come past the call.
+            unsafe { (api.all_reduce)(at, at, elements, float, sum, comm, on.stream.raw().cast()) }
+        })
+    }
+
+    fn reduce_to_owners(&self, parts: &[OwnedSum], on: On<'_>) -> Result<()> {
+        let (float, sum) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
+        self.group("sum over ranks to owners", parts, |api, comm, part| {
+            let (at, owner) = (part.at as *mut c_void, part.owner as c_int);
+            // SAFETY: as for sums.
+            unsafe { (api.reduce)(at, at, part.elements, float, sum, owner, comm, on.stream.raw().cast()) }
+        })
+    }
+
+    fn gather_from_owners(&self, parts: &[OwnedCopy], on: On<'_>) -> Result<()> {
+        let byte = ncclDataType_t::ncclUint8;
+        self.group("gather from owners", parts, |api, comm, part| {
+            let (to, from, owner) = (part.to as *mut c_void, part.from as *const c_void, part.owner as c_int);
+            // SAFETY: as for sums. Ranks other than the owner only write.
+            unsafe { (api.broadcast)(from, to, part.bytes, byte, owner, comm, on.stream.raw().cast()) }
+        })
+    }
+
+    fn all_gather(&self, tensors: &[Gathered], on: On<'_>) -> Result<()> {
+        let byte = ncclDataType_t::ncclUint8;
+        self.group("gather from all ranks", tensors, |api, comm, tensor| {
+            let (to, from) = (tensor.to as *mut c_void, tensor.from as *const c_void);
+            // SAFETY: as for sums; the target has room for all ranks.
+            unsafe { (api.all_gather)(from, to, tensor.bytes, byte, comm, on.stream.raw().cast()) }
+        })
+    }
+
+    fn broadcast(&self, address: DevicePtr, bytes: usize, on: On<'_>) -> Result<bool> {
+        let at = address as *mut c_void;
+        self.call("send from rank 0", |api, comm| {
+            // SAFETY: as for sums.
+            unsafe {
+                (api.broadcast)(at, at, bytes, ncclDataType_t::ncclUint8, 0, comm, on.stream.raw().cast())
+            }
+        })?;
+        Ok(true)
+    }
+
+    fn abort(&self, error: &Error) {
+        // Under one lock, so that a thread that finds no handle finds the thread that ends it.
+        let mut state = lock(&self.state);
+        state.aborted.get_or_insert_with(|| error.clone());
+        if let Some(handle) = state.handle.take() {
+            state.ending = end(self.api.abort, handle, Arc::clone(&self.calls));
+        }
+    }
+
+    fn leave(&self) {
+        if !lock(&self.state).shut_down {
+            self.abort(&Error::failed("this rank has ended"));
+        }
+    }
+
+    fn shutdown(&self) {
+        lock(&self.state).shut_down = true;
+    }
+
+    fn close(&self) -> bool {
         let mut state = lock(&self.state);
         if let Some(handle) = state.handle.take() {
             let by = if state.shut_down { self.api.destroy } else { self.api.abort };

@@ -1,0 +1,23 @@
+// Where the elements that a rank owns lie in the flat parameter buffers. Definitions: RANGE_COUNT ranges, each
+// given by its first element in the rank's shard and in the flat buffers, ascending and followed by a sentinel;
+// none where a rank has all elements.
+#pragma once
+#include "common.cuh"
+
+__constant__ u64 OFFSETS[RANGE_COUNT + 1] = RANGE_OFFSETS, STARTS[RANGE_COUNT + 1] = RANGE_STARTS;
+
+// The place in the flat buffers of an element of the shard.
+__device__ __forceinline__ u64 flat_of(u64 at) {
+    if (RANGE_COUNT == 0) return at;
+    int low = 0, high = RANGE_COUNT;
+    // The last range that begins at or before it.
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (OFFSETS[middle] <= at) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return STARTS[low] + (at - OFFSETS[low]);
+}

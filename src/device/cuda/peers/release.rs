@@ -1,0 +1,89 @@
+//! The end of waits for ranks that are gone.
+
+use crate::device::cuda::context::Context;
+use crate::device::cuda::driver::check;
+use crate::device::cuda::stream::Stream;
+use crate::device::gpu::DevicePtr;
+use crate::device::lock::lock;
+use cudarc::driver::sys;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Pause between two releases: a step waits for tens of flags, and each is reset after its wait.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// Sets all flags of a rank's own memory from outside of its streams, again and again: what is queued runs to
+/// its end, with results that mean nothing.
+#[derive(Debug)]
+pub(super) struct Releaser {
+    work: Arc<Work>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Work {
+    context: Arc<Context>,
+    stream: Stream,
+    address: DevicePtr,
+    count: usize,
+    ended: AtomicBool,
+}
+
+impl Releaser {
+    /// Creates a releaser of `count` flags, which sets them on a stream of its own.
+    pub(super) fn new(context: Arc<Context>, stream: Stream, (address, count): (DevicePtr, usize)) -> Self {
+        let work = Work { context, stream, address, count, ended: AtomicBool::new(false) };
+        Self { work: Arc::new(work), thread: Mutex::default() }
+    }
+
+    /// Begins to release. Does nothing where it has begun.
+    pub(super) fn start(&self) {
+        let mut thread = lock(&self.thread);
+        if thread.is_some() || self.work.ended.load(Ordering::Acquire) {
+            return;
+        }
+        let work = Arc::clone(&self.work);
+        let body = move || {
+            while !work.ended.load(Ordering::Acquire) && work.release().is_ok() {
+                std::thread::sleep(PAUSE);
+            }
+        };
+        // Without a thread the launcher ends the process.
+        *thread = std::thread::Builder::new().name("xrun-release".to_owned()).spawn(body).ok();
+    }
+
+    /// Waits until all work queued on the GPU has come to its end, and ends the releases. Flags may be freed
+    /// after it.
+    pub(super) fn drain(&self) {
+        if self.work.context.make_current().is_ok() {
+            // SAFETY: the context is current. Failures of queued work were or will be reported by others.
+            unsafe { sys::cuCtxSynchronize() };
+        }
+        self.end();
+    }
+
+    fn end(&self) {
+        self.work.ended.store(true, Ordering::Release);
+        if let Some(thread) = lock(&self.thread).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Work {
+    fn release(&self) -> crate::error::Result<()> {
+        self.context.make_current()?;
+        // SAFETY: the flags are in memory that is freed after `Releaser::drain`.
+        let status = unsafe { sys::cuMemsetD32Async(self.address, 1, self.count, self.stream.raw()) };
+        check(status, "release a rank that waits")?;
+        self.stream.synchronize()
+    }
+}
+
+impl Drop for Releaser {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

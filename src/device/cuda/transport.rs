@@ -1,0 +1,64 @@
+//! How the GPUs of ranks exchange data: a choice behind one trait.
+
+use super::stream::Stream;
+use crate::device::gpu::{DevicePtr, Gathered, OwnedCopy, OwnedSum};
+use crate::error::{Error, Result};
+
+/// The stream that a call is queued on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct On<'a> {
+    /// The stream.
+    pub stream: &'a Stream,
+    /// Which of the two it is.
+    pub lane: Lane,
+}
+
+/// The streams of a GPU. Calls on one of them may run beside calls on the other; those on one run in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// The model's.
+    Model,
+    /// That of collectives that overlap with the model.
+    Collectives,
+}
+
+/// The exchange of data between the GPUs of ranks. Every rank queues the same calls in the same order.
+///
+/// Calls are asynchronous. They fail when a rank is lost, or the library or the driver reports an error.
+pub(crate) trait Transport: Send + Sync + std::fmt::Debug {
+    /// Returns this rank, from 0.
+    fn rank(&self) -> usize;
+
+    /// Returns the number of ranks.
+    fn world_size(&self) -> usize;
+
+    /// Replaces f32 tensors, given as (address, elements), by their sums over ranks.
+    fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<()>;
+
+    /// Gathers tensors of every rank on every rank, in the order of ranks.
+    fn all_gather(&self, tensors: &[Gathered], on: On<'_>) -> Result<()>;
+
+    /// Replaces parts of f32 tensors by their sums over ranks, each on its owner.
+    fn reduce_to_owners(&self, parts: &[OwnedSum], on: On<'_>) -> Result<()>;
+
+    /// Copies parts from their owners to all ranks.
+    fn gather_from_owners(&self, parts: &[OwnedCopy], on: On<'_>) -> Result<()>;
+
+    /// Replaces bytes by those of rank 0. Returns false where this has to go through the host.
+    fn broadcast(&self, address: DevicePtr, bytes: usize, on: On<'_>) -> Result<bool>;
+
+    /// Ends what this rank's GPU waits for, and makes all later calls fail with this error. Any thread may
+    /// call it; it returns at once.
+    fn abort(&self, error: &Error);
+
+    /// Aborts unless all ranks have shut down. Call it before memory is freed: freeing waits for the GPU,
+    /// which may wait for a rank that is gone.
+    fn leave(&self);
+
+    /// Records that all ranks have agreed that they are done, so that no rank waits for another any more.
+    fn shutdown(&self);
+
+    /// Releases what it holds of the GPU. Returns false if that exceeds a time limit: then the GPU is still
+    /// in use, and its context must stay.
+    fn close(&self) -> bool;
+}

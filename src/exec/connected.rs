@@ -1,0 +1,57 @@
+//! The connection of an engine's GPU with those of other ranks.
+
+use super::Engine;
+use crate::device::communicator::Communicator;
+use crate::device::cuda::{Gpu, SharedMemory};
+use crate::device::gpu::DevicePtr;
+use crate::error::{Error, Result};
+
+/// Returns an error if the GPU is connected as another rank, or with another number of ranks, than the
+/// communicator: its sums would lack ranks.
+fn check_connected(gpu: &Gpu, comm: &dyn Communicator) -> Result<()> {
+    let joined = gpu.transport().map_or((0, 1), |transport| (transport.rank(), transport.world_size()));
+    if joined == (comm.rank(), comm.world_size()) {
+        return Ok(());
+    }
+    Err(Error::failed(format!(
+        "rank {} of {} would run on a GPU that is connected as rank {} of {}",
+        comm.rank(),
+        comm.world_size(),
+        joined.0,
+        joined.1
+    )))
+}
+
+impl Engine {
+    /// Returns the memory that other ranks may write into, where the state has room for an exchange by
+    /// copies.
+    pub(crate) fn shared_memory(&self) -> Option<SharedMemory> {
+        let layout = self.state.layout();
+        let slot = |tensor: &str| {
+            let slot = layout.slot(&format!("exchange.{tensor}"))?;
+            Some((self.state.address(slot).addr() as DevicePtr, layout.get(slot).spec.bytes()))
+        };
+        let (flags, _) = slot("flags")?;
+        let sums = slot("sums")?;
+        let targets = ["exchange", "compute_copy", "params", "vectors", "norm"];
+        let targets = targets.iter().filter(|name| !(**name == "params" && layout.masters_are_sharded()));
+        let buffers = targets.filter_map(|name| {
+            let (_, memory) = self.state.buffer(name)?;
+            Some((memory.address().addr() as DevicePtr, memory.len()))
+        });
+        Some(SharedMemory {
+            buffers: buffers.collect(),
+            flags,
+            sums,
+            rows: slot("rows").unwrap_or((flags, 0)),
+        })
+    }
+
+    /// Checks that the GPU is connected with those of all ranks.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn check_connected(&self) -> Result<()> {
+        self.gpu().map_or(Ok(()), |gpu| check_connected(gpu, &*self.comm))
+    }
+}
