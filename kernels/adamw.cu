@@ -17,14 +17,14 @@ __device__ __forceinline__ void update(const Step &s, bool decays, float &p, flo
 
 // (params, m, v, compute_copy)[n] ← AdamW(grads[n]) with row step[1] of schedule[steps + 1, 4]: 1 - lr·decay,
 // lr / (1 - β1^t), √(1 - β2^t), lr. Nothing changes where bad[1] is set. Without HAS_COMPUTE_COPY,
-// `compute_copy` is not written. A rank that owns ranges updates its shard from FIRST_OFFSET to n: m and v, with
+// `compute_copy` is not written. A rank that owns ranges updates the n elements of its shard: m and v, with
 // SHARDED_MASTERS params too, are the shard, the others flat.
 extern "C" __global__ void __launch_bounds__(THREADS)
 adamw(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad,
       float *params, float *m, float *v, T *compute_copy, u64 n, float one_minus_beta1, float beta2,
       float one_minus_beta2, float eps) {
     // A block of the grid lies in one range.
-    u64 block = FIRST_OFFSET + u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
+    u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
     u64 flat_block = flat_of(block), flat = flat_block + threadIdx.x * VEC;
     u64 master = SHARDED_MASTERS ? at : flat;
     bool whole = at + VEC <= n;

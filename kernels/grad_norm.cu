@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     grad_norm_partials(const float *grads, float *partials, u64 n) {
     __shared__ float scratch[WARP];
     float sums[4] = {};
-    u64 block = flat_of(FIRST_OFFSET + u64(blockIdx.x) * BLOCK), start = block + threadIdx.x * 4;
+    u64 block = flat_of(u64(blockIdx.x) * BLOCK), start = block + threadIdx.x * 4;
     if (block + BLOCK <= n) {
         for (int round = 0; round < ROUNDS; round++) {
             float g[BATCH][4];

@@ -15,13 +15,13 @@ __device__ __forceinline__ void update(const Step &s, bool decays, float &p, flo
 
 // (params, momentum, compute_copy)[n] ← SGD(grads[n]) with row step[1] of schedule[steps + 1, 1]: lr. Nothing
 // changes where bad[1] is set. Without HAS_MOMENTUM, `momentum` is neither read nor written; without
-// HAS_COMPUTE_COPY, `compute_copy` is not written. A rank that owns ranges updates its shard from
-// FIRST_OFFSET to n: momentum, with SHARDED_MASTERS params too, is the shard, the others flat.
+// HAS_COMPUTE_COPY, `compute_copy` is not written. A rank that owns ranges updates the n elements of its
+// shard: momentum, with SHARDED_MASTERS params too, is the shard, the others flat.
 extern "C" __global__ void __launch_bounds__(THREADS)
 sgd(const float *grads, const float *schedule, const u32 *step, const float *clip, const u32 *bad,
     float *params, float *momentum, T *compute_copy, u64 n, float decay, float momentum_factor) {
     // A block of the grid lies in one range.
-    u64 block = FIRST_OFFSET + u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
+    u64 block = u64(blockIdx.x) * BLOCK, at = block + threadIdx.x * VEC;
     u64 flat_block = flat_of(block), flat = flat_block + threadIdx.x * VEC;
     u64 master = SHARDED_MASTERS ? at : flat;
     bool whole = at + VEC <= n;

@@ -26,8 +26,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         let shards = shards(plan, &buckets, flat_len);
         let partials = Spec::new([flat_len.div_ceil(shards.block())], precision.master);
         builder = StateBuilder::for_sharded_training(precision, &params, &slots, shards);
-        let shards = builder.state().shards.clone();
-        shards.iter().for_each(|shards| lay_out_gathered(plan, shards, &mut builder));
+        lay_out_gathered(plan, &mut builder);
         builder.group("norm", &[("partials", partials)]);
     }
     let u32s = |n: usize| Spec::new([n], DType::U32);
@@ -120,12 +119,12 @@ fn ends_of_parts(buckets: &[Bucket], flat_len: usize) -> Vec<usize> {
 pub(super) struct GatheredPart {
     /// Its slot: of the compute copy, or where products read masters, of these.
     pub slot: String,
-    /// Its elements in the flat buffers.
-    pub flat: Range<usize>,
+    /// First element in the flat buffers.
+    pub start: usize,
+    /// Elements.
+    pub len: usize,
     /// The vectors within it, where ops read copies of their masters.
     pub vectors: Option<GatheredVectors>,
-    /// True if it is updated before the others, and gathered while these are updated.
-    pub early: bool,
 }
 
 /// The vectors of a part, which are neighbours among all vectors.
@@ -133,63 +132,53 @@ pub(super) struct GatheredPart {
 pub(super) struct GatheredVectors {
     /// Their slot.
     pub slot: String,
-    /// Its elements among all vectors.
-    pub range: Range<usize>,
-    /// What of each lies in the part: its elements in the flat buffers, and the first of them in the slot.
+    /// First element among all vectors.
+    pub start: usize,
+    /// Elements.
+    pub len: usize,
+    /// Each one's elements in the flat buffers, and its first element in the slot.
     pub params: Vec<(Range<usize>, usize)>,
 }
 
 /// Returns the parts by which ranks gather parameters, in the order of the flat buffers.
-pub(super) fn gathered_parts(plan: &Plan, state: &State, shards: &Shards) -> Vec<GatheredPart> {
-    let ends = ends_of_parts(&gradient_buckets(plan, state), state.flat_len);
-    let early = gathered_early(&ends, shards);
-    let ends = ends.into_iter().take_while(|end| *end < early).chain([early, state.flat_len]);
+pub(super) fn gathered_parts(plan: &Plan, state: &State) -> Vec<GatheredPart> {
+    let buckets = gradient_buckets(plan, state);
     let read = if state.masters_are_sharded() { "compute_copy" } else { "params" };
+    let mut parts = Vec::new();
     let mut start = 0;
-    let part = |(k, end): (usize, usize)| {
-        let flat = std::mem::replace(&mut start, end)..end;
-        let vectors = gathered_vectors(state, &flat, format!("vectors.part.{k}"));
-        let early = flat.start == early;
-        GatheredPart { slot: format!("{read}.part.{k}"), flat, vectors, early }
-    };
-    ends.enumerate().map(part).filter(|part| !part.flat.is_empty()).collect()
-}
-
-/// Returns the element of the flat buffers from which on parameters are updated first and gathered while others
-/// are updated: those that the forward reads first. They are the last two parts, or the last one, if they are at
-/// most half of all, and begin where a block begins.
-fn gathered_early(ends: &[usize], shards: &Shards) -> usize {
-    let flat_len = ends.last().copied().unwrap_or(0);
-    let starts = ends.iter().rev().skip(1).take(2).map(|end| end / shards.block() * shards.block());
-    starts.filter(|start| 2 * start >= flat_len).min().unwrap_or(flat_len)
+    for (k, end) in ends_of_parts(&buckets, state.flat_len).into_iter().enumerate() {
+        let vectors = gathered_vectors(state, start..end, format!("vectors.part.{k}"));
+        parts.push(GatheredPart { slot: format!("{read}.part.{k}"), start, len: end - start, vectors });
+        start = end;
+    }
+    parts
 }
 
 /// Returns the vectors within a part, where ops read copies of their masters.
-fn gathered_vectors(state: &State, part: &Range<usize>, slot: String) -> Option<GatheredVectors> {
+fn gathered_vectors(state: &State, part: Range<usize>, slot: String) -> Option<GatheredVectors> {
     if !state.masters_are_sharded() {
         return None;
     }
-    let within = |param: &Param| {
+    let vectors = state.params.iter().filter(|p| !p.role.is_matrix() && part.contains(&p.start));
+    let place = |param: &Param| {
         let slot = state.get(param.read);
-        let flat = param.flat().start.max(part.start)..param.flat().end.min(part.end);
-        let first = slot.offset / slot.spec.dtype.size() + flat.start.saturating_sub(param.start);
-        (!flat.is_empty()).then_some((flat, first))
+        (param.flat(), slot.offset / slot.spec.dtype.size())
     };
-    let vectors = state.params.iter().filter(|param| !param.role.is_matrix());
-    let mut params: Vec<_> = vectors.filter_map(within).collect();
+    let mut params: Vec<_> = vectors.map(place).collect();
     let start = params.first()?.1;
-    let end = params.last().map_or(start, |(flat, first)| first + flat.len());
-    params.iter_mut().for_each(|(_, first)| *first -= start);
-    Some(GatheredVectors { slot, range: start..end, params })
+    params.iter_mut().for_each(|(_, at)| *at -= start);
+    let len = params.last().map_or(0, |(flat, at)| at + flat.len());
+    Some(GatheredVectors { slot, start, len, params })
 }
 
 /// Adds the slots of what ranks gather.
-fn lay_out_gathered(plan: &Plan, shards: &Shards, builder: &mut StateBuilder) {
-    for part in gathered_parts(plan, builder.state(), shards) {
-        let vectors = part.vectors.map(|vectors| (vectors.slot, vectors.range));
-        for (slot, range) in [(part.slot, part.flat)].into_iter().chain(vectors) {
-            let (buffer, name) = slot.split_once('.').unwrap_or_default();
-            builder.flat_range(buffer, name, range.start, range.len());
+fn lay_out_gathered(plan: &Plan, builder: &mut StateBuilder) {
+    for part in gathered_parts(plan, builder.state()) {
+        let (buffer, name) = part.slot.split_once('.').unwrap_or_default();
+        builder.flat_range(buffer, name, part.start, part.len);
+        if let Some(vectors) = part.vectors {
+            let (buffer, name) = vectors.slot.split_once('.').unwrap_or_default();
+            builder.flat_range(buffer, name, vectors.start, vectors.len);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! All programs of a plan, passes applied and memory planned.
 
 use super::family::Purpose;
-use super::layout::{self, GatheredPart};
+use super::layout;
 use super::registry::family;
 use crate::device::gpu::Collector;
 use crate::error::{Error, Result};
@@ -228,18 +228,7 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
         }
     };
     let update = Update::from_state(&mut b)?;
-    if let Some(shards) = &state.shards
-        && let Some(first) = layout::gathered_parts(plan, state, shards).iter().find(|part| part.early)
-    {
-        let (early, rest) = (first.flat.clone(), 0..first.flat.start);
-        plan.optimizer.record(&mut b, &Update { range: early, ..update.clone() })?;
-        gather_part(plan, &mut b, shards, first)?;
-        b.set_phase(Phase::Optimizer);
-        b.set_stream(Stream::Main);
-        plan.optimizer.record(&mut b, &Update { range: rest, ..update })?;
-    } else {
-        plan.optimizer.record(&mut b, &update)?;
-    }
+    plan.optimizer.record(&mut b, &update)?;
     b.emit_into("step", Arc::new(Advance), &[bad], &[Destination::Into(step, Mode::Add)])?;
     Ok(b.finish())
 }
@@ -253,42 +242,44 @@ fn sum_over_ranks(b: &mut Builder, name: &str, tensors: &[TensorId]) -> Result<(
     Ok(())
 }
 
-/// Records the gather of what programs read of parameters, in the order of the forward: part by part from the
-/// end of the flat buffers, but for what is gathered at the end of the step that updates it. On a GPU it overlaps
-/// with the forward, which waits for what it reads.
+/// Records the gather of what programs read of parameters, in the order of the forward: of each part of the
+/// flat buffers, from the last one, the compute copy and the masters of vectors, or where products read masters
+/// all of these. On a GPU it overlaps with the forward, which waits for what it reads.
 fn gather_parameters(plan: &Plan, state: &Arc<State>, shards: &Shards) -> Result<Program> {
     let mut b = Builder::new("gather", Arc::clone(state));
-    let parts = layout::gathered_parts(plan, state, shards);
-    let mut late = parts.iter().rev().filter(|part| !part.early);
-    late.try_for_each(|part| gather_part(plan, &mut b, shards, part))?;
-    Ok(b.finish())
-}
-
-/// Records the gather of a part: of the compute copy and the masters of vectors, or where products read masters
-/// of these.
-fn gather_part(plan: &Plan, b: &mut Builder, shards: &Shards, gathered: &GatheredPart) -> Result<()> {
     b.set_phase(Phase::Communication);
     b.set_stream(if plan.execution.overlap { Stream::Communication } else { Stream::Main });
-    let in_place = |r: OwnedRange| {
-        let to = r.start - gathered.flat.start;
-        Part { rank: r.rank, tensor: 0, to, from: None, len: r.len }
-    };
-    let mut parts: Vec<Part> = shards.within(gathered.flat.clone()).map(in_place).collect();
-    let (mut inputs, mut outputs) = (Vec::new(), vec![b.state(&gathered.slot)?]);
-    if let Some(vectors) = &gathered.vectors {
-        inputs.push(b.state("params.flat")?);
-        outputs.push(b.state(&vectors.slot)?);
-        for (flat, first) in &vectors.params {
-            parts.extend(shards.within(flat.clone()).map(|r| {
-                let to = first + r.start - flat.start;
-                Part { rank: r.rank, tensor: 1, to, from: Some(r.offset), len: r.len }
-            }));
+    for gathered in layout::gathered_parts(plan, state).iter().rev() {
+        let matrices = b.state(&gathered.slot)?;
+        let flat = gathered.start..gathered.start + gathered.len;
+        let in_place = |r: OwnedRange| Part {
+            rank: r.rank,
+            tensor: 0,
+            to: r.start - gathered.start,
+            from: None,
+            len: r.len,
+        };
+        let mut parts: Vec<Part> = shards.within(flat).map(in_place).collect();
+        let (mut inputs, mut outputs) = (Vec::new(), vec![matrices]);
+        if let Some(vectors) = &gathered.vectors {
+            inputs.push(b.state("params.flat")?);
+            outputs.push(b.state(&vectors.slot)?);
+            for (flat, to) in &vectors.params {
+                let owned = shards.within(flat.clone());
+                parts.extend(owned.map(|r| Part {
+                    rank: r.rank,
+                    tensor: 1,
+                    to: to + r.start - flat.start,
+                    from: Some(r.offset),
+                    len: r.len,
+                }));
+            }
         }
+        let like = outputs.iter().map(|&output| b.spec(output).clone()).collect();
+        let into: Vec<_> = outputs.iter().map(|&output| Destination::Into(output, Mode::Add)).collect();
+        b.emit_into("parameters", Arc::new(AllGather { like, parts }), &inputs, &into)?;
     }
-    let like = outputs.iter().map(|&output| b.spec(output).clone()).collect();
-    let into: Vec<_> = outputs.iter().map(|&output| Destination::Into(output, Mode::Add)).collect();
-    b.emit_into("parameters", Arc::new(AllGather { like, parts }), &inputs, &into)?;
-    Ok(())
+    Ok(b.finish())
 }
 
 fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {

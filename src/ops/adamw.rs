@@ -11,7 +11,6 @@ use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Shards, Spec};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Columns of the schedule, which has a row per step.
@@ -162,14 +161,6 @@ impl Op for AdamW {
         true
     }
 
-    fn output_range(&self, output: usize, rank: usize) -> Option<Range<usize>> {
-        Some(match output {
-            0 => self.segments.masters_of(rank),
-            1 | 2 => self.segments.slots_of(rank),
-            _ => self.segments.flat_of(rank),
-        })
-    }
-
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(self.precision.act_dtype, E => self.run::<E>(cx));
         Ok(())
@@ -177,8 +168,8 @@ impl Op for AdamW {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let rank = cx.queue.rank();
-        let slots = self.segments.slots_of(rank);
-        if slots.is_empty() {
+        let elements = self.segments.updated_by(rank);
+        if elements == 0 {
             return Ok(());
         }
         let kernel = Kernel::new("adamw", "adamw")
@@ -187,10 +178,10 @@ impl Op for AdamW {
         let mut args: Vec<Arg> =
             cx.inputs.iter().chain(&cx.outputs[..3]).map(|&tensor| tensor.into()).collect();
         let compute_copy = if self.precision.has_compute_copy() { cx.output(3) } else { 0 };
-        args.extend([compute_copy.into(), Arg::U64(slots.end as u64)]);
+        args.extend([compute_copy.into(), Arg::U64(elements as u64)]);
         let constants = [1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.eps];
         args.extend(constants.map(|constant| Arg::F32(constant as f32)));
-        cx.queue.launch(self.segments.define_in(kernel, rank), grid(slots.len()), &args)
+        cx.queue.launch(self.segments.define_in(kernel, rank), grid(elements), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {
@@ -227,21 +218,13 @@ impl Op for AdamW {
         let shards = Arc::new(Shards::new(&[4096, n], 2, 4096));
         let sharded_masters = precision.has_compute_copy();
         let owned = shards.of_rank(0).flat_map(|range| range.flat().zip(range.offset..));
-        let places: Places =
-            owned.map(|(i, slot)| (i, if sharded_masters { slot } else { i }, slot)).collect();
-        let sharded = op(Segments::sharded(&all, Arc::clone(&shards), 0..n, sharded_masters));
-        let second_half = op(Segments::sharded(&all, shards, 12_288..n, sharded_masters));
+        let places = owned.map(|(i, slot)| (i, if sharded_masters { slot } else { i }, slot)).collect();
+        let sharded = op(Segments::sharded(&all, shards, sharded_masters));
         let ((second, at), (bad, everywhere)) = (whole(), whole());
         Cases::Own(vec![
             case("second step", 0.0, second, at),
             case("after a bad step nothing moves", 1.0, bad, everywhere),
-            case("what rank 0 of two owns", 0.0, sharded, places.clone()),
-            case(
-                "what it owns of the second half",
-                0.0,
-                second_half,
-                places.into_iter().filter(|(flat, ..)| *flat >= 12_288).collect(),
-            ),
+            case("what rank 0 of two owns", 0.0, sharded, places),
         ])
     }
 }

@@ -3,7 +3,6 @@
 use crate::device::gpu::OwnedCopy;
 use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
-use std::ops::Range;
 
 /// A part of a gathered tensor that one rank owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,11 +77,6 @@ impl Op for AllGather {
 
     fn accumulates(&self, _output: usize) -> bool {
         true
-    }
-
-    fn input_range(&self, _input: usize, rank: usize) -> Option<Range<usize>> {
-        let read = self.of_rank(rank).filter_map(|part| Some(part.from?..part.from? + part.len));
-        read.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).or(Some(0..0))
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {

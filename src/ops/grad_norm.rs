@@ -6,9 +6,7 @@ use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::{Error, Result};
-use crate::ir::{
-    Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, OwnedRange, Precision, Shards, Spec,
-};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Shards, Spec};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -127,7 +125,7 @@ impl Op for GradNorm {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let elements = cx.input_spec(0).elements();
-        queue_partial_sums(cx, cx.output(3), elements.div_ceil(GPU_BLOCK), Vec::new())?;
+        queue_partial_sums(cx, cx.output(3), elements.div_ceil(GPU_BLOCK), None)?;
         queue_total(cx, self.max_norm, (cx.output(3), elements.div_ceil(GPU_BLOCK)), cx.input(1))
     }
 
@@ -159,7 +157,7 @@ fn queue_partial_sums(
     cx: &GpuNode<'_>,
     partials: DevicePtr,
     blocks: usize,
-    owned: Vec<OwnedRange>,
+    owned: Option<(&Shards, usize)>,
 ) -> Result<()> {
     if blocks == 0 {
         return Ok(());
@@ -181,7 +179,7 @@ fn queue_total(
     let [norm, clip, bad] = [0, 1, 2].map(|i| cx.output(i).into());
     let limit = Arg::U64(max_norm.to_bits());
     let args = [partials.into(), loss.into(), norm, clip, bad, count.into(), limit];
-    cx.queue.launch(with_ranges(kernel("grad_norm"), []), Grid::new(1, FINAL_THREADS as u32), &args)
+    cx.queue.launch(with_ranges(kernel("grad_norm"), None), Grid::new(1, FINAL_THREADS as u32), &args)
 }
 
 /// The partial sums of [`GradNorm`], each computed by the rank that owns its block: inputs grads `[n]`,
@@ -230,9 +228,8 @@ impl Op for GradNormPartials {
         }
         cx.queue.fill(cx.output(0), 0, cx.output_spec(0).bytes())?;
         let rank = cx.queue.rank();
-        let owned: Vec<OwnedRange> = self.shards.of_rank(rank).copied().collect();
-        let blocks = owned.iter().map(|range| range.len.div_ceil(GPU_BLOCK)).sum();
-        queue_partial_sums(cx, cx.output(0), blocks, owned)
+        let blocks = self.shards.of_rank(rank).map(|range| range.len.div_ceil(GPU_BLOCK)).sum();
+        queue_partial_sums(cx, cx.output(0), blocks, Some((&self.shards, rank)))
     }
 
     /// One block of one rank; those of several are proven by the tests of ranks.

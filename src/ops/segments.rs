@@ -1,9 +1,8 @@
 //! Ranges of the flat parameter buffer with and without weight decay, for the ops of optimizers.
 
 use crate::device::gpu::{Grid, Kernel};
-use crate::ir::{OwnedRange, Shards, Spec};
+use crate::ir::{Shards, Spec};
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Elements that one task of the CPU updates.
@@ -37,8 +36,8 @@ pub struct Segments(Ownership);
 enum Ownership {
     /// All parameters, on every rank.
     Whole(Vec<Segment>),
-    /// Those that a rank owns, for each rank, within a range of the flat buffers.
-    Sharded { by_rank: Vec<Vec<Segment>>, shards: Arc<Shards>, range: Range<usize>, sharded_masters: bool },
+    /// Those that a rank owns, for each rank.
+    Sharded { by_rank: Vec<Vec<Segment>>, shards: Arc<Shards>, sharded_masters: bool },
 }
 
 impl Segments {
@@ -48,23 +47,16 @@ impl Segments {
     }
 
     /// Creates the segments of an update by owners from those of all parameters, the ranges that ranks own,
-    /// the range of the flat buffers that is updated, which begins and ends at multiples of a block or at an
-    /// end of the buffers, and whether the masters lie as the optimizer's slots do or in the flat buffer.
-    pub fn sharded(
-        segments: &[Segment],
-        shards: Arc<Shards>,
-        range: Range<usize>,
-        sharded_masters: bool,
-    ) -> Self {
+    /// and whether the masters lie as the optimizer's slots do or in the flat buffer.
+    pub fn sharded(segments: &[Segment], shards: Arc<Shards>, sharded_masters: bool) -> Self {
         let mut by_rank = vec![Vec::new(); shards.ranks()];
         for segment in segments {
-            let (start, end) = (segment.start.max(range.start), (segment.start + segment.len).min(range.end));
-            for owned in shards.within(start..end) {
+            for owned in shards.within(segment.start..segment.start + segment.len) {
                 let own = Segment { start: owned.start, len: owned.len, offset: owned.offset, ..*segment };
                 by_rank[owned.rank].push(own);
             }
         }
-        Self(Ownership::Sharded { by_rank, shards, range, sharded_masters })
+        Self(Ownership::Sharded { by_rank, shards, sharded_masters })
     }
 
     /// Returns the segments that a rank updates.
@@ -79,32 +71,13 @@ impl Segments {
     pub(super) fn updated(&self) -> usize {
         match &self.0 {
             Ownership::Whole(segments) => segments.iter().map(|s| s.len).sum(),
-            Ownership::Sharded { by_rank, .. } => {
-                by_rank.iter().map(|segments| segments.iter().map(|s| s.len).sum()).max().unwrap_or(0)
-            }
+            Ownership::Sharded { shards, .. } => shards.shard_len(),
         }
     }
 
     /// Returns the elements of the optimizer's slots that a rank updates.
-    pub(super) fn slots_of(&self, rank: usize) -> Range<usize> {
-        let segments = self.of_rank(rank);
-        let start = segments.first().map_or(0, |first| first.offset);
-        start..segments.last().map_or(0, |last| last.offset + last.len)
-    }
-
-    /// Returns the elements of the flat buffers between which a rank updates some.
-    pub(super) fn flat_of(&self, rank: usize) -> Range<usize> {
-        let segments = self.of_rank(rank);
-        let start = segments.first().map_or(0, |first| first.start);
-        start..segments.last().map_or(0, |last| last.start + last.len)
-    }
-
-    /// Returns the elements of the masters between which a rank updates some.
-    pub(super) fn masters_of(&self, rank: usize) -> Range<usize> {
-        match &self.0 {
-            Ownership::Sharded { sharded_masters: true, .. } => self.slots_of(rank),
-            _ => self.flat_of(rank),
-        }
+    pub(super) fn updated_by(&self, rank: usize) -> usize {
+        self.of_rank(rank).iter().map(|segment| segment.len).sum()
     }
 
     /// Adds what a rank updates to a kernel, as preprocessor definitions, which are the same for every step
@@ -116,10 +89,9 @@ impl Segments {
             .with("SWITCH_COUNT", switches.len())
             .with("SWITCH_POSITIONS", format!("{{{positions}~0ull}}"));
         let (kernel, sharded_masters) = match &self.0 {
-            Ownership::Whole(_) => (with_ranges(kernel, []), false),
-            Ownership::Sharded { shards, range, sharded_masters, .. } => {
-                let owned = shards.within(range.clone()).filter(|owned| owned.rank == rank);
-                (with_ranges(kernel, owned), *sharded_masters)
+            Ownership::Whole(_) => (with_ranges(kernel, None), false),
+            Ownership::Sharded { shards, sharded_masters, .. } => {
+                (with_ranges(kernel, Some((shards, rank))), *sharded_masters)
             }
         };
         kernel.with("SHARDED_MASTERS", u8::from(sharded_masters))
@@ -134,22 +106,19 @@ impl Segments {
     }
 
     /// Returns the specs of the masters, and of one of the optimizer's slots, for gradients of all
-    /// parameters; `None` unless the segments of all ranks together are all elements to be updated.
+    /// parameters; `None` unless the segments of all ranks together are as many elements.
     pub(super) fn masters_and_slot(&self, grads: &Spec) -> Option<(Spec, Spec)> {
         let covered = |segments: &[Segment]| segments.iter().map(|s| s.len).sum::<usize>();
-        let (updated, slot, masters) = match &self.0 {
-            Ownership::Whole(segments) => {
-                (covered(segments) == grads.elements(), grads.elements(), grads.elements())
-            }
-            Ownership::Sharded { by_rank, shards, range, sharded_masters } => {
+        let (covered, slot, masters) = match &self.0 {
+            Ownership::Whole(segments) => (covered(segments), grads.elements(), grads.elements()),
+            Ownership::Sharded { by_rank, shards, sharded_masters } => {
                 let shard_len = shards.shard_len();
-                let all: usize = by_rank.iter().map(|segments| covered(segments)).sum();
-                let updated = all == range.len() && range.end <= grads.elements();
-                (updated, shard_len, if *sharded_masters { shard_len } else { grads.elements() })
+                let covered = by_rank.iter().map(|segments| covered(segments)).sum();
+                (covered, shard_len, if *sharded_masters { shard_len } else { grads.elements() })
             }
         };
         let spec = |len: usize| Spec::new([len], grads.dtype);
-        updated.then(|| (spec(masters), spec(slot)))
+        (covered == grads.elements()).then(|| (spec(masters), spec(slot)))
     }
 }
 
@@ -171,19 +140,17 @@ pub(super) fn grid(elements: usize) -> Grid {
     Grid::new(elements.div_ceil(BLOCK), THREADS)
 }
 
-/// Adds ranges that a rank owns to a kernel, as the preprocessor definitions of `kernels/ranges.cuh`; none
-/// where a rank has all elements.
-pub(super) fn with_ranges(kernel: Kernel, ranges: impl IntoIterator<Item = OwnedRange>) -> Kernel {
-    let (mut offsets, mut starts, mut count, mut first) = (String::new(), String::new(), 0, None);
-    for range in ranges {
+/// Adds the ranges that a rank owns to a kernel, as the preprocessor definitions of `kernels/ranges.cuh`; a
+/// single range from element 0 on where ranks own nothing apart.
+pub(super) fn with_ranges(kernel: Kernel, shards: Option<(&Shards, usize)>) -> Kernel {
+    let (mut offsets, mut starts, mut count) = (String::new(), String::new(), 0);
+    for range in shards.iter().flat_map(|(shards, rank)| shards.of_rank(*rank)) {
         offsets += &format!("{}ull,", range.offset);
         starts += &format!("{}ull,", range.start);
         count += 1;
-        first = first.or(Some(range.offset));
     }
     kernel
         .with("RANGE_COUNT", count)
-        .with("FIRST_OFFSET", format!("{}ull", first.unwrap_or(0)))
         .with("RANGE_OFFSETS", format!("{{{offsets}~0ull}}"))
         .with("RANGE_STARTS", format!("{{{starts}~0ull}}"))
 }

@@ -11,7 +11,6 @@ use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
-use std::ops::Range;
 
 /// Columns of the schedule, which has a row per step: the learning rate.
 pub const SCHEDULE_WIDTH: usize = 1;
@@ -157,14 +156,6 @@ impl Op for Sgd {
         true
     }
 
-    fn output_range(&self, output: usize, rank: usize) -> Option<Range<usize>> {
-        Some(match output {
-            0 => self.segments.masters_of(rank),
-            1 if self.has_momentum() => self.segments.slots_of(rank),
-            _ => self.segments.flat_of(rank),
-        })
-    }
-
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(self.precision.act_dtype, E => self.run::<E>(cx));
         Ok(())
@@ -172,8 +163,8 @@ impl Op for Sgd {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let rank = cx.queue.rank();
-        let slots = self.segments.slots_of(rank);
-        if slots.is_empty() {
+        let elements = self.segments.updated_by(rank);
+        if elements == 0 {
             return Ok(());
         }
         let kernel = Kernel::new("sgd", "sgd")
@@ -185,9 +176,9 @@ impl Op for Sgd {
         let mut next = |exists: bool| if exists { outputs.next().unwrap_or(0) } else { 0 };
         let tensors = [true, self.has_momentum(), self.precision.has_compute_copy()].map(&mut next);
         args.extend(tensors.map(Arg::from));
-        args.push(Arg::U64(slots.end as u64));
+        args.push(Arg::U64(elements as u64));
         args.extend([self.weight_decay, self.momentum].map(|constant| Arg::F32(constant as f32)));
-        cx.queue.launch(self.segments.define_in(kernel, rank), grid(slots.len()), &args)
+        cx.queue.launch(self.segments.define_in(kernel, rank), grid(elements), &args)
     }
 
     fn cases(&self, precision: Precision) -> Cases {

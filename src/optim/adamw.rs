@@ -86,7 +86,7 @@ impl Optimizer for AdamW {
             beta1: self.beta1,
             beta2: self.beta2,
             eps: self.eps,
-            segments: decay_segments(state, &update.range),
+            segments: decay_segments(state),
             precision: state.precision,
         };
         b.emit_into("update", Arc::new(op), &update.inputs(), &update.outputs())?;

@@ -2,7 +2,6 @@
 
 use crate::ir::{Role, State};
 use crate::ops::segments::{Segment, Segments};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Neighbouring parameters of one role, as a range of the flat buffers.
@@ -31,12 +30,12 @@ pub fn param_groups(state: &State) -> Vec<ParamGroup> {
 }
 
 /// Returns the ranges of the flat buffers with and without weight decay that ranks update: all of them, or
-/// where the state is sharded those within `range` that they own. Decay applies to matrices, embedding and head
-/// included, and spares vectors (weights of norms).
-pub fn decay_segments(state: &State, range: &Range<usize>) -> Segments {
+/// where the state is sharded those that they own. Decay applies to matrices, embedding and head included,
+/// and spares vectors (weights of norms).
+pub fn decay_segments(state: &State) -> Segments {
     let all = all_segments(state);
     let Some(shards) = &state.shards else { return Segments::whole(all) };
-    Segments::sharded(&all, Arc::clone(shards), range.clone(), state.masters_are_sharded())
+    Segments::sharded(&all, Arc::clone(shards), state.masters_are_sharded())
 }
 
 /// Returns ranges of the flat buffers with and without weight decay, in order, neighbours joined.

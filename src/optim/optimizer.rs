@@ -4,7 +4,6 @@ use super::hyperparameters::{Hyperparameter, Values};
 use crate::error::Result;
 use crate::ir::{Builder, Destination, Mode, OptimizerSlot, Precision, TensorId};
 use std::fmt::Debug;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// An optimizer as recipes choose it.
@@ -44,8 +43,6 @@ pub trait Optimizer: Debug + Send + Sync {
 /// The tensors of an update, all in the state.
 #[derive(Clone, Debug)]
 pub struct Update {
-    /// The elements of the flat buffers to be updated: all, or where the state is sharded a part of them.
-    pub range: Range<usize>,
     /// Gradients of all parameters, `[n]` in the master format. They are not clipped yet.
     pub grads: TensorId,
     /// The schedule table, `[steps + 1, schedule_width]` in the master format; row 0 is not used.
@@ -57,17 +54,16 @@ pub struct Update {
     pub clip: TensorId,
     /// The flag of a step that was not finite, `[1]` u32: where it is not zero nothing may change.
     pub bad: TensorId,
-    /// Masters of all parameters, `[n]`, or of the rank's shard.
+    /// Masters of all parameters, `[n]`.
     pub params: TensorId,
-    /// The optimizer's slots, `[n]` each or the rank's shard, in the order of [`Optimizer::slots`].
+    /// The optimizer's slots, `[n]` each, in the order of [`Optimizer::slots`].
     pub slots: Vec<TensorId>,
     /// The rounded copy of the masters that products read, `[n]`; `None` where products read the masters.
     pub compute_copy: Option<TensorId>,
 }
 
 impl Update {
-    /// Looks up the tensors in the state of the program that is being recorded, for an update of all
-    /// parameters.
+    /// Looks up the tensors in the state of the program that is being recorded.
     ///
     /// # Errors
     /// When the state was not laid out for training.
@@ -78,7 +74,6 @@ impl Update {
         let compute_copy =
             if state.precision.has_compute_copy() { Some(b.state("compute_copy.flat")?) } else { None };
         Ok(Self {
-            range: 0..state.flat_len,
             grads: b.state("grads.flat")?,
             schedule: b.state("control.schedule")?,
             step: b.state("control.step")?,

@@ -74,7 +74,7 @@ impl Optimizer for Sgd {
         let op = sgd::Sgd {
             momentum: self.momentum,
             weight_decay: self.weight_decay,
-            segments: decay_segments(state, &update.range),
+            segments: decay_segments(state),
             precision: state.precision,
         };
         b.emit_into("update", Arc::new(op), &update.inputs(), &update.outputs())?;
