@@ -140,8 +140,8 @@ policy! {
 policy! {
     /// Ways in which GPUs exchange data.
     Transport {
-        /// As [`Transport::Copies`] where ranks divide the optimizer's slots and have access to each other's
-        /// memory, as [`Transport::Nccl`] otherwise.
+        /// As [`Transport::Copies`] where ranks are processes that divide the optimizer's slots and have access
+        /// to each other's memory, as [`Transport::Nccl`] otherwise.
         Auto = "auto",
         /// Copies between the memories of GPUs of one host, by their copy engines.
         Copies = "copies",

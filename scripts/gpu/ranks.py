@@ -156,6 +156,9 @@ def gates(bench: Bench, recipe: Path, dtype: str, world: int, alone: Run) -> Non
     if "parallelism.shard=optimizer" in bench.keys:
         # Every rank would get all sums.
         del ways["grouped"]
+    if "parallelism.transport=copies" in bench.keys:
+        # Tensors would be freed during a step.
+        del ways["caching, no graphs"], ways["naive, no graphs"]
     for what, (keys, rounds) in ways.items():
         attempt(
             bench,

@@ -33,7 +33,7 @@ impl Engine {
         };
         let (flags, _) = slot("flags")?;
         let sums = slot("sums")?;
-        let targets = ["exchange", "compute_copy", "params", "vectors", "norm"];
+        let targets = ["exchange", "compute_copy", "params", "vectors"];
         let targets = targets.iter().filter(|name| !(**name == "params" && layout.masters_are_sharded()));
         let buffers = targets.filter_map(|name| {
             let (_, memory) = self.state.buffer(name)?;

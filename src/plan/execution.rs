@@ -4,7 +4,7 @@ use super::recompute_choice::RecomputeChoice;
 use crate::device::ProductPrecision;
 use crate::machine::Machine;
 use crate::policy::{
-    Attention, Communication, Placement, Recompute, Reduction, Shard, TrainingDtype, Transport,
+    Attention, Communication, Launcher, Placement, Recompute, Reduction, Shard, TrainingDtype, Transport,
 };
 use crate::recipe::{Recipe, Values};
 
@@ -80,6 +80,8 @@ impl Execution {
             embedding_exchange: parallelism.embedding_exchange,
             shard: parallelism.shard,
             transport: match parallelism.transport {
+                // Between threads the driver was seen to wait for the GPU of another one.
+                Transport::Auto if parallelism.launcher == Launcher::Thread => Transport::Nccl,
                 Transport::Auto if parallelism.shard == Shard::None => Transport::Nccl,
                 chosen => chosen,
             },

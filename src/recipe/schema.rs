@@ -223,8 +223,8 @@ sections! {
             Execution, Type::Word(Shard::WORDS), "\"optimizer\""
                 => implied("\"none\"");
         /// How GPUs exchange data: by copies between their memories, which take no multiprocessors, or by
-        /// NCCL. Automatically by copies where ranks of one host divide the optimizer's slots and have access
-        /// to each other's memory.
+        /// NCCL. Automatically by copies where ranks are processes of one host that divide the optimizer's
+        /// slots and have access to each other's memory.
         transport: Transport = Transport::Auto;
             Execution, Type::Word(Transport::WORDS), "\"nccl\""
                 => implied("\"auto\"");

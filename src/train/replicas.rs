@@ -17,7 +17,8 @@ const BYTES: usize = 16;
 /// Computes the fingerprints of this rank's parameters and compares them with those of all ranks.
 ///
 /// # Errors
-/// When a rank is lost, or parameters differ; the error is the same on every rank.
+/// When a rank is lost, or parameters differ; that error is the same on every rank. On the rank that owns it,
+/// when a copy is not the rounded master; others wait until that rank aborts the run.
 pub(super) fn check(engine: &mut Engine, section: &Section, step: u64) -> Result<()> {
     if let Some(name) = first_stale_copy(engine)? {
         return Err(Error::failed(format!(

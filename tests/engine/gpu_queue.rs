@@ -255,8 +255,12 @@ const ARCHITECTURES: [(u32, u32); 3] = [(8, 0), (9, 0), (12, 0)];
 
 /// Plans for a GPU are made without one: the machine is not asked.
 fn programs(overrides: &[&str]) -> Programs {
+    programs_on(&Machine::none(), overrides)
+}
+
+fn programs_on(machine: &Machine, overrides: &[&str]) -> Programs {
     let recipe = recipe(overrides).unwrap();
-    let plan = Plan::new(&recipe, &Corpus::estimated(&recipe).unwrap(), &Machine::none()).unwrap();
+    let plan = Plan::new(&recipe, &Corpus::estimated(&recipe).unwrap(), machine).unwrap();
     Programs::new(&plan).unwrap()
 }
 
@@ -275,6 +279,24 @@ fn every_node_of_a_model_puts_work_on_its_own_tensors_into_the_queue() {
         for architecture in ARCHITECTURES {
             check_all(&programs, &Properties::of_architecture(architecture));
         }
+    }
+}
+
+/// On a named machine, whose GPUs sum the gradient norm in larger blocks than the CPU does.
+#[test]
+fn every_node_of_a_sharded_optimizer_puts_work_on_its_own_tensors_into_the_queue() {
+    let sharded =
+        ["parallelism.shard=optimizer", "parallelism.world_size=2", "training.global_batch_size=32"];
+    let variants: [&[&str]; 3] = [
+        &["training.dtype=bf16", "parallelism.launcher=process"],
+        &["training.dtype=fp32", "model.tie_embeddings=true", "optimizer.name=sgd"],
+        &["training.dtype=bf16", "parallelism.transport=nccl", "parallelism.overlap=false"],
+    ];
+    for (k, overrides) in variants.into_iter().enumerate() {
+        let programs = programs_on(&Machine::named("h200").unwrap(), &[overrides, &sharded[..]].concat());
+        // Staging of copies, where GPUs exchange data by them.
+        assert_eq!(programs.state.slot("exchange.sums").is_some(), k == 0);
+        check_all(&programs, &Properties::of_architecture((9, 0)));
     }
 }
 

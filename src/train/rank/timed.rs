@@ -16,12 +16,14 @@ impl Rank {
     pub fn time_step(&mut self, mut see: impl FnMut(&Program, &Node, Duration)) -> Result<()> {
         let programs = Arc::clone(&self.programs);
         let micro_steps = self.plan.batch.micro_steps;
+        self.gather_parameters()?;
         for micro in 0..micro_steps {
             let batch = self.next_batch()?;
             self.upload(&batch)?;
             time_nodes(&mut self.engine, programs.micro_step(micro, micro_steps), &mut see)?;
         }
         time_nodes(&mut self.engine, &programs.step_end, &mut see)?;
+        self.gathered = programs.gather.is_none();
         self.done += 1;
         Ok(())
     }
