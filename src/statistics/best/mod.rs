@@ -37,7 +37,7 @@ pub struct CellEstimate {
     /// The cell's mean minus the best mean of the other cells, with Hsu's simultaneous interval, one end of which is
     /// at most 0 and the other at least.
     pub difference_to_best: Interval,
-    /// True if the cell may be the best: the better end of that interval is beyond 0.
+    /// True if the cell may be the best: that interval does not rule it out.
     pub in_best_set: bool,
 }
 
@@ -98,19 +98,14 @@ pub fn compare_cells(
     let student = two_sided_quantile(freedom, confidence);
     let distances = distances_to_best(&model, critical_value, direction);
     let mut cells = vec![None; values.len()];
-    for (row, &cell) in present.iter().enumerate() {
+    for (row, (&cell, (difference_to_best, in_best_set))) in present.iter().zip(distances).enumerate() {
         let own: Vec<f64> = finite(&values[cell]).map(|(_, value)| value).collect();
-        let difference_to_best = distances[row];
-        let better_end = match direction {
-            Direction::HigherIsBetter => difference_to_best.high,
-            Direction::LowerIsBetter => -difference_to_best.low,
-        };
         cells[cell] = Some(CellEstimate {
             runs: own.len(),
             deviation: (own.len() > 1).then(|| variance(&own).sqrt()),
             mean: Interval::symmetric(model.means[row], student * model.mean_error(row)),
             difference_to_best,
-            in_best_set: better_end > 0.0,
+            in_best_set,
         });
     }
     Ok(CellComparison {
@@ -130,29 +125,30 @@ fn finite(values: &[Option<f64>]) -> impl Iterator<Item = (usize, f64)> + '_ {
         .filter(|(_, x)| x.is_finite())
 }
 
-/// Returns for every cell its mean minus the best of the others, with Hsu's constrained interval.
-fn distances_to_best(model: &TwoWayModel, critical: f64, direction: Direction) -> Vec<Interval> {
+/// Returns for every cell its mean minus the best of the others, with Hsu's constrained interval, and whether it is in
+/// the best set.
+fn distances_to_best(model: &TwoWayModel, critical: f64, direction: Direction) -> Vec<(Interval, bool)> {
     let cells = model.means.len();
     let lead = |i: usize, j: usize| direction.goodness(model.means[i] - model.means[j]);
     let reach = |i: usize, j: usize| critical * model.difference_error(i, j);
-    let others = |i: usize| (0..cells).filter(move |&j| j != i);
-    let least = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::INFINITY, f64::min);
-    // Upper ends, as goodness: 0 for a cell that is not the best.
-    let highest: Vec<f64> =
-        (0..cells).map(|i| least(&mut others(i).map(|j| lead(i, j) + reach(i, j))).max(0.0)).collect();
-    let alone = highest.iter().filter(|high| **high > 0.0).count() == 1;
+    let least = |i: usize, over: &dyn Fn(usize) -> f64| {
+        (0..cells).filter(|&j| j != i).map(over).fold(f64::INFINITY, f64::min)
+    };
+    // How much better than all others a cell may be. Hsu's set asks for more than 0; cells of the very same values
+    // without any scatter are at 0.
+    let highest: Vec<f64> = (0..cells).map(|i| least(i, &|j| lead(i, j) + reach(i, j))).collect();
+    let in_set: Vec<bool> = highest.iter().map(|highest| *highest >= 0.0).collect();
+    let alone = in_set.iter().filter(|cell| **cell).count() == 1;
     let distance = |i: usize| {
-        let estimate = least(&mut others(i).map(|j| lead(i, j)));
-        let rivals = others(i).filter(|&j| highest[j] > 0.0);
-        let lowest = if alone && highest[i] > 0.0 {
-            0.0
-        } else {
-            least(&mut rivals.map(|j| lead(i, j) - reach(i, j))).min(0.0)
+        let estimate = least(i, &|j| lead(i, j));
+        let rival = |j: usize| if in_set[j] { lead(i, j) - reach(i, j) } else { f64::INFINITY };
+        let low = if alone && in_set[i] { 0.0 } else { least(i, &rival).min(0.0) };
+        let high = highest[i].max(0.0);
+        let interval = match direction {
+            Direction::HigherIsBetter => Interval { estimate, low, high },
+            Direction::LowerIsBetter => Interval { estimate: -estimate, low: -high, high: -low },
         };
-        match direction {
-            Direction::HigherIsBetter => Interval { estimate, low: lowest, high: highest[i] },
-            Direction::LowerIsBetter => Interval { estimate: -estimate, low: -highest[i], high: -lowest },
-        }
+        (interval, in_set[i])
     };
     (0..cells).map(distance).collect()
 }

@@ -150,3 +150,6 @@ impl Step {
             + inside(to.max(-self.reach), self.reach, 1)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -75,6 +75,13 @@ pub enum StopReason {
     LastPair,
 }
 
+/// The figures of one look.
+struct Look {
+    deviation: f64,
+    interval: Interval,
+    boundary: f64,
+}
+
 impl SequentialDesign {
     /// Returns the design of at most `max_pairs` pairs. `None` unless they are between 4 and 2000 and the confidence
     /// is at least 0.8 and below 1.
@@ -118,32 +125,44 @@ impl SequentialDesign {
     pub fn decide(&self, differences: &[f64], min_effect: f64, direction: Direction) -> SequentialDecision {
         for pairs in FIRST_LOOK..=differences.len().min(self.max_pairs) {
             let Some(look) = self.look(&differences[..pairs]) else { break };
-            let verdict = verdict(&look.interval, min_effect, direction);
+            let Look { deviation, interval, boundary } = look;
+            let verdict = verdict(&interval, min_effect, direction);
             let reason = match verdict {
                 QualityVerdict::Inconclusive if pairs == self.max_pairs => StopReason::LastPair,
-                QualityVerdict::Inconclusive if self.is_futile(&look, min_effect) => StopReason::Futility,
+                QualityVerdict::Inconclusive if self.is_futile(pairs, &look, min_effect) => {
+                    StopReason::Futility
+                }
                 QualityVerdict::Inconclusive => continue,
                 _ => StopReason::Verdict,
             };
-            return SequentialDecision::Stop(SequentialStop { verdict, reason, ..look });
+            return SequentialDecision::Stop(SequentialStop {
+                verdict,
+                reason,
+                pairs,
+                deviation,
+                interval,
+                boundary,
+            });
         }
         SequentialDecision::Continue
     }
 
-    /// Returns the figures of a look that decides nothing yet.
-    fn look(&self, differences: &[f64]) -> Option<SequentialStop> {
-        let pairs = differences.len();
-        let boundary = self.boundary(pairs)?;
+    /// Returns the figures of a look; `None` where there is none, or no finite interval.
+    fn look(&self, differences: &[f64]) -> Option<Look> {
+        let boundary = self.boundary(differences.len())?;
         let deviation = variance(differences).sqrt();
-        let interval = Interval::symmetric(mean(differences), boundary * deviation / (pairs as f64).sqrt());
-        let (verdict, reason) = (QualityVerdict::Inconclusive, StopReason::LastPair);
-        let look = SequentialStop { verdict, reason, pairs, deviation, interval, boundary };
-        (interval.low.is_finite() && interval.high.is_finite()).then_some(look)
+        let reach = boundary * deviation / (differences.len() as f64).sqrt();
+        let interval = Interval::symmetric(mean(differences), reach);
+        (interval.low.is_finite() && interval.high.is_finite()).then_some(Look {
+            deviation,
+            interval,
+            boundary,
+        })
     }
 
     /// Returns true if no verdict is likely at the last pair, for the deviation so far.
-    fn is_futile(&self, look: &SequentialStop, min_effect: f64) -> bool {
-        let (seen, all) = (look.pairs as f64, self.max_pairs as f64);
+    fn is_futile(&self, pairs: usize, look: &Look, min_effect: f64) -> bool {
+        let (seen, all) = (pairs as f64, self.max_pairs as f64);
         let remaining = all - seen;
         // The mean of all pairs: its expectation for a true mean of `effect` in the remaining ones, its deviation.
         let expected = |effect: f64| (seen * look.interval.estimate + remaining * effect) / all;
@@ -154,8 +173,11 @@ impl SequentialDesign {
         };
         let last = self.boundary.last().copied().unwrap_or(f64::INFINITY);
         let reach = last * look.deviation / all.sqrt();
-        let seen = |effect: f64| 1.0 - within(effect, reach);
-        let shown_equal = within(0.0, min_effect - reach);
-        seen(min_effect).max(seen(-min_effect)).max(shown_equal) < FUTILE
+        let difference = |effect: f64| 1.0 - within(effect, reach);
+        let equivalence = within(0.0, min_effect - reach);
+        difference(min_effect).max(difference(-min_effect)).max(equivalence) < FUTILE
     }
 }
+
+#[cfg(test)]
+mod tests;
