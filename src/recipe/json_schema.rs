@@ -7,6 +7,12 @@ use super::schema::{SECTIONS, Values};
 use serde_json::{Map, Value, json};
 use std::ops::Bound;
 
+/// An end of a predicted range.
+const END: &str = "[+-]?[0-9.]+";
+
+/// The name of a measure of quality.
+const MEASURE: &str = "(val_loss|bits_per_byte|train_loss)[^ ]*|(steps|tokens|seconds)_until:[^ ]+";
+
 /// Returns the JSON schema (draft 2020-12) of a recipe.
 ///
 /// Types, bounds, words, defaults and aliases are those of the table. What a schema cannot say (values that
@@ -96,7 +102,7 @@ fn fragment(kind: Type) -> Map<String, Value> {
         Type::Prediction => json!({
             "type": "string",
             "pattern": format!(
-                "^(faster|slower|no difference|({}) +[+-]?[0-9.]+\\.\\.[+-]?[0-9.]+%)$",
+                "^(faster|slower|better|worse|no difference|({}) +{END}\\.\\.{END}%|({MEASURE}) +{END}\\.\\.{END}%?)$",
                 predictable().collect::<Vec<_>>().join("|")
             ),
         }),

@@ -118,7 +118,7 @@ impl fmt::Display for Type {
             Self::Pair(interval) => write!(f, "two numbers, each {interval}"),
             Self::FractionOrPath(interval) => write!(f, "a number, {interval}, or a path in quotes"),
             Self::Prediction => f.write_str(
-                "\"faster\", \"slower\", \"no difference\", or a column with the range of its change, such as \"tok_s +30..+60%\"",
+                "\"faster\", \"slower\", \"better\", \"worse\", \"no difference\", or a column with the range of its change, such as \"tok_s +30..+60%\" or \"val_loss -0.05..-0.01\"",
             ),
             Self::Settings => f.write_str("a table of keys and values"),
             Self::SettingsList => f.write_str("a list of tables of keys and values"),

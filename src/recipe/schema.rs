@@ -398,5 +398,13 @@ sections! {
         repeats: usize = 3; Bookkeeping, count(1, 1000), "5" => unit("runs");
         /// Smallest relative difference in tokens per second that counts as faster or slower.
         min_effect: f64 = 0.01; Bookkeeping, number(Included(0.0), Excluded(1.0)), "0.02" => unit("fraction");
+        /// Measures of quality that are judged, separated by commas, in pairs of runs with the same seed.
+        on: Option<String> = None;
+            Bookkeeping, Type::Text, "\"val_loss\"" => unset("speed is compared");
+        /// Pairs of runs, with seeds from `training.seed` on.
+        seeds: usize = 8; Bookkeeping, count(1, 10_000), "16" => unit("pairs");
+        /// Probability that the intervals of all measures of quality contain the true differences.
+        confidence: f64 = 0.95;
+            Bookkeeping, number(Excluded(0.5), Excluded(1.0)), "0.99" => unit("probability");
     }
 }

@@ -14,11 +14,15 @@ use crate::ranks::process::this_program;
 use crate::ranks::{Launch, environment};
 use crate::recipe::{self, Recipe, Values, merged_settings};
 use crate::results::provenance::{Build, Cpu, gpu_class};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A cell of a sweep.
 #[derive(Debug)]
 pub struct Cell {
+    /// The recipe that it is a variant of: a file, or the name of a built-in one.
+    pub recipe: PathBuf,
+    /// The recipe's name.
+    pub name: String,
     /// Values that it sets on top of the recipe.
     pub settings: Settings,
     /// Key in the ledger: cells with the same key are one.
@@ -74,6 +78,8 @@ impl Cell {
     /// instead of work.
     pub fn new(recipe: &Source<'_>, point: &GridPoint, build: &str, corpora: &mut Corpora) -> Self {
         let mut cell = Self {
+            recipe: recipe.path.to_owned(),
+            name: recipe.name.to_owned(),
             settings: point.settings.clone(),
             // Skipped cells have keys of their own: another sweep may run the same point.
             key: hash(&["left out", recipe.name, &in_words(&point.settings), build]),

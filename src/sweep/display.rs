@@ -145,12 +145,17 @@ impl Display {
         }
     }
 
-    /// Shows the end of the sweep.
-    pub fn finish(&mut self, text: &str) {
+    /// Removes the live table.
+    pub fn clear(&mut self) {
         if let Sink::Live { bar, lines, .. } = &self.sink {
             lines.values().for_each(ProgressBar::finish_and_clear);
             bar.finish_and_clear();
         }
+    }
+
+    /// Shows the end of the sweep.
+    pub fn finish(&mut self, text: &str) {
+        self.clear();
         match self.sink {
             Sink::Quiet => eprint_line(text),
             _ => self.note(text),

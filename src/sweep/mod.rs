@@ -10,6 +10,7 @@
 mod assignment;
 mod attempt;
 mod axes;
+mod batch;
 mod cell;
 mod display;
 mod keep;
@@ -29,13 +30,16 @@ use crate::results::atomic;
 use crate::results::folder;
 use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
 use crate::results::progress::{Mode, eprint_line};
-use attempt::{ATTEMPTS, AttemptLimits};
+use attempt::ATTEMPTS;
+pub use attempt::AttemptLimits;
 use axes::{Arguments, Axes, name_of};
+pub use batch::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use cell::{Cell, Corpora, Source, build_name, headline};
 use display::Display;
 pub use keep::{find, keep};
 use schedule::{Schedule, SweepPolicy};
 use serde_json::json;
+use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 use table::Tables;
@@ -117,13 +121,7 @@ pub fn run(request: &Request<'_>) -> Result<()> {
     // The display acknowledges a signal.
     let stop = Stop::on_signals(None)?;
     let sweep = Sweep::new(request)?;
-    let folder = request.results.join(SWEEPS);
-    std::fs::create_dir_all(&folder).at("create", &folder)?;
-    // Before the lock, so that a folder that cannot be written has its own error message.
-    let ignored = folder.join(".gitignore");
-    atomic::write(&ignored, format!("/lock\n/{ATTEMPTS}/\n").as_bytes())?;
-    let _held = folder::lock(&folder)
-        .map_err(|e| e.context("another sweep writes the ledger; wait for it to end, or stop it"))?;
+    let _held = lock(request.results)?;
     let (ledger, warning) = Ledger::open(request.results)?;
     let mut display = Display::new(request.progress, &sweep.axes.keys, sweep.cells.len());
     if let Some(warning) = warning {
@@ -132,9 +130,8 @@ pub fn run(request: &Request<'_>) -> Result<()> {
     if let Some(inherited) = &sweep.inherited {
         display.note(inherited);
     }
-    let tables = Tables::new(request.results, &sweep.name, &sweep.axes, &sweep.cells)?;
+    let mut tables = Tables::new(request.results, &sweep.name, &sweep.axes, &sweep.cells)?;
     let policy = SweepPolicy {
-        recipe: request.recipe,
         name: &sweep.name,
         results: request.results,
         jobs: request.jobs,
@@ -142,7 +139,20 @@ pub fn run(request: &Request<'_>) -> Result<()> {
         limits: AttemptLimits { hang: request.hang, timeout: request.timeout },
         build: &sweep.build,
     };
-    Schedule::new(&policy, &sweep.cells, ledger, tables, display).run(&stop)
+    let table = tables.markdown_path();
+    Schedule::new(&policy, &sweep.cells, ledger, &mut tables, display).run(&table, &stop)
+}
+
+/// Creates the folder of sweeps, and holds it while the ledger is written.
+fn lock(results: &Path) -> Result<File> {
+    let folder = results.join(SWEEPS);
+    std::fs::create_dir_all(&folder).at("create", &folder)?;
+    // Before the lock, so that a folder that cannot be written has its own error message.
+    let ignored = folder.join(".gitignore");
+    atomic::write(&ignored, format!("/lock\n/{ATTEMPTS}/\n").as_bytes())?;
+    folder::lock(&folder).map_err(|e| {
+        e.context("another sweep or comparison writes the ledger; wait for it to end, or stop it")
+    })
 }
 
 /// Returns the cells with their plans, as a table or as JSON lines. Nothing is run or written.

@@ -6,7 +6,6 @@ use super::attempt::{ATTEMPTS, AttemptLimits, AttemptResult, AttemptSpec, Runnin
 use super::cell::{Cell, headline};
 use super::display::Display;
 use super::rerun;
-use super::table::Tables;
 use super::work::{CellFit, Work};
 use crate::device::cuda;
 use crate::error::{Error, ErrorKind, IoContext, Result};
@@ -28,9 +27,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// The settings of a sweep.
 #[derive(Debug)]
 pub struct SweepPolicy<'a> {
-    /// The recipe, as given.
-    pub recipe: &'a Path,
-    /// Its name.
+    /// The sweep's name.
     pub name: &'a str,
     /// The results folder.
     pub results: &'a Path,
@@ -44,12 +41,21 @@ pub struct SweepPolicy<'a> {
     pub build: &'a str,
 }
 
+/// What is written from the ledger after every line.
+pub trait Output {
+    /// Writes it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn write(&mut self, cells: &[Cell], ledger: &Ledger) -> Result<()>;
+}
+
 /// A running sweep.
 pub struct Schedule<'a> {
     policy: &'a SweepPolicy<'a>,
     cells: &'a [Cell],
     ledger: Ledger,
-    tables: Tables,
+    output: &'a mut dyn Output,
     display: Display,
     /// Indices of cells that wait for a device.
     waiting: VecDeque<usize>,
@@ -65,27 +71,53 @@ impl<'a> Schedule<'a> {
         policy: &'a SweepPolicy<'a>,
         cells: &'a [Cell],
         ledger: Ledger,
-        tables: Tables,
+        output: &'a mut dyn Output,
         display: Display,
     ) -> Self {
         let gpus = cuda::usable().unwrap_or_default();
-        Self { policy, cells, ledger, tables, display, waiting: VecDeque::new(), running: Vec::new(), gpus }
+        Self { policy, cells, ledger, output, display, waiting: VecDeque::new(), running: Vec::new(), gpus }
     }
 
-    /// Runs the cells that are not done, until all are done or a signal arrives.
+    /// Runs the cells that are not done, until all are done or a signal arrives. `table` is where their rows
+    /// are.
     ///
     /// # Errors
     /// [`ErrorKind::Interrupted`] after a signal; a failure when a cell failed, hung, took too long or was
-    /// killed, or when the ledger or a table cannot be written.
-    pub fn run(mut self, stop: &Stop) -> Result<()> {
+    /// killed, or when the ledger or the output cannot be written.
+    pub fn run(mut self, table: &Path, stop: &Stop) -> Result<()> {
+        self.begin()?;
+        self.say_heading(table);
+        self.display.release();
+        self.say_needs();
+        self.work(stop)?;
+        self.conclude(table, stop.requested())
+    }
+
+    /// As [`run`](Self::run), for a caller that says itself what runs and how it ended: a cell that does not
+    /// end well is no error.
+    ///
+    /// # Errors
+    /// When the ledger or the output cannot be written.
+    pub fn run_for_caller(mut self, stop: &Stop) -> Result<()> {
+        self.begin()?;
+        self.display.release();
+        self.work(stop)?;
+        self.display.clear();
+        Ok(())
+    }
+
+    /// Attaches to running attempts and queues the cells that are not done. Lines are held back.
+    fn begin(&mut self) -> Result<()> {
         let attempts = self.policy.results.join(SWEEPS).join(ATTEMPTS);
         std::fs::create_dir_all(&attempts).at("create", &attempts)?;
         self.display.hold();
         self.reattach()?;
-        self.queue()?;
-        self.display.release();
-        self.say_needs();
-        self.tables.write(self.cells, &self.ledger)?;
+        self.queue()
+    }
+
+    /// Runs what is queued.
+    fn work(&mut self, stop: &Stop) -> Result<()> {
+        self.output.write(self.cells, &self.ledger)?;
         let mut is_told = false;
         while !self.running.is_empty() || !self.waiting.is_empty() {
             if stop.requested() {
@@ -104,7 +136,7 @@ impl<'a> Schedule<'a> {
                 std::thread::sleep(TICK);
             }
         }
-        self.conclude(stop.requested())
+        Ok(())
     }
 
     /// Attaches to attempts of earlier sweeps that are still running, and records the results of those that
@@ -206,6 +238,11 @@ impl<'a> Schedule<'a> {
                 self.cells.len()
             ));
         }
+        Ok(())
+    }
+
+    /// Says how many cells are to run, and where their rows are.
+    fn say_heading(&mut self, table: &Path) {
         let open = self.waiting.len() + self.running.len();
         let done = self.done();
         let from_before = match self.running.len() {
@@ -217,9 +254,8 @@ impl<'a> Schedule<'a> {
             self.policy.name,
             self.cells.len(),
             plural(self.cells.len()),
-            self.tables.markdown_path().display()
+            table.display()
         ));
-        Ok(())
     }
 
     /// Starts waiting cells while there are free devices.
@@ -263,7 +299,7 @@ impl<'a> Schedule<'a> {
         self.append(line.clone(), None)?;
         let spec = AttemptSpec {
             results: self.policy.results,
-            recipe: self.policy.recipe,
+            recipe: &cell.recipe,
             arguments: &cell.arguments(assignment),
             gpus: &assignment.gpus,
             recipe_hash: &line.recipe_hash,
@@ -313,10 +349,10 @@ impl<'a> Schedule<'a> {
         self.append(line, took)
     }
 
-    /// Adds a line to the ledger, and updates the tables and the display.
+    /// Adds a line to the ledger, and updates the output and the display.
     fn append(&mut self, line: Attempt, took: Option<Duration>) -> Result<()> {
         self.ledger.append(line.clone())?;
-        self.tables.write(self.cells, &self.ledger)?;
+        self.output.write(self.cells, &self.ledger)?;
         self.display.line(&line, self.done(), took);
         Ok(())
     }
@@ -328,7 +364,7 @@ impl<'a> Schedule<'a> {
             attempt: self.ledger.last(&cell.key).map_or(0, |last| last.attempt) + 1,
             status,
             reason,
-            recipe: self.policy.name.to_owned(),
+            recipe: cell.name.clone(),
             settings: cell.settings.clone(),
             measuring: cell.measuring.clone(),
             recipe_hash: cell.recipe_hash.clone().unwrap_or_default(),
@@ -348,7 +384,7 @@ impl<'a> Schedule<'a> {
     }
 
     /// Reports how the sweep ended.
-    fn conclude(mut self, stopped: bool) -> Result<()> {
+    fn conclude(mut self, table: &Path, stopped: bool) -> Result<()> {
         let mut counts: BTreeMap<CellStatus, usize> = BTreeMap::new();
         for cell in self.cells {
             if let Some(last) = self.ledger.last(&cell.key) {
@@ -357,7 +393,6 @@ impl<'a> Schedule<'a> {
         }
         let words: Vec<String> = counts.iter().map(|(status, n)| format!("{n} {status}")).collect();
         let (done, cells) = (self.done(), self.cells.len());
-        let table = self.tables.markdown_path();
         self.display.finish(&format!(
             "{done} of {cells} cell{} done: {}; {}",
             plural(cells),

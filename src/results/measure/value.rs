@@ -69,6 +69,11 @@ impl MeasuredRun {
         Ok(blake3::hash(&stored::read(&self.folder.join(METRICS))?).to_hex().to_string())
     }
 
+    /// Returns the energy that the boards of its GPUs took, in joules; `None` where their power was not measured.
+    pub fn joules(&self) -> Option<f64> {
+        series::joules(&self.folder).ok().flatten()
+    }
+
     /// Returns the value of a measure. A run that did not end well, or a file that cannot be read, has none,
     /// and the reason says so.
     pub fn measure(&self, measure: &Measure) -> MeasureValue {

@@ -219,6 +219,9 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "compare.predicts" => recorded("tok_s +30..+60%"),
         "compare.repeats" => recorded("5"),
         "compare.min_effect" => recorded("0.02"),
+        "compare.on" => recorded("val_loss"),
+        "compare.seeds" => recorded("16"),
+        "compare.confidence" => recorded("0.99"),
         _ => {
             let settings = of_optimizer(key)?;
             let base: Vec<&str> = settings.0.iter().map(String::as_str).collect();
