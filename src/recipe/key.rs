@@ -155,7 +155,8 @@ pub struct Key {
     /// two ranks on GPUs, the start of a bucket decides the order in which ranks are added.
     pub same_bits: bool,
     /// The value (TOML text, or `unset`) at which resolved recipes and hashes leave the key out: the behavior
-    /// before the key existed, so that the hashes of earlier recipes stay valid.
+    /// before the key existed, so that the hashes of earlier recipes stay valid. A resolved recipe without the
+    /// key has this value, whatever the default is.
     pub implied: Option<&'static str>,
 }
 

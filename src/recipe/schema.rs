@@ -18,7 +18,7 @@ use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
     Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, Placement, RecomputeMode,
-    Reduction, Resume, Shard, TrainingDtype, Transport,
+    Reduction, Resume, SeedScheme, Shard, TrainingDtype, Transport,
 };
 use std::ops::Bound::{self, Excluded, Included};
 
@@ -159,6 +159,10 @@ sections! {
         /// Seed of dropout's masks.
         dropout: Option<u64> = None;
             Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET);
+        /// What the initial values of a parameter are drawn by, besides the seed: its name, so that recipes
+        /// share those of all parameters that they both have; or its index, as runs from before this key did.
+        scheme: SeedScheme = SeedScheme::Name;
+            Training, Type::Word(SeedScheme::WORDS), "\"index\"" => implied("\"index\"");
     }
 
     /// Optimizer and its hyperparameters.

@@ -231,7 +231,7 @@ fn measures_alike(run: &Path, recipe: &Recipe) -> bool {
 /// When it does not load.
 pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
     let name = Path::new("the checkpoint's recipe");
-    recipe::load_str(name, &loaded.meta().resolved_recipe_toml, &[], std::iter::empty(), &Machine::none())
+    recipe::load_resolved(name, &loaded.meta().resolved_recipe_toml, &[], &Machine::none())
 }
 
 /// Compares the original recipe with the current one; `other_corpus` says that the corpus is not the same.

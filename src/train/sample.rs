@@ -58,11 +58,10 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         trained.values().training.steps
     ));
     let machine = Machine::here().with_single_device();
-    let mut recipe = recipe::load_str(
+    let mut recipe = recipe::load_resolved(
         Path::new("the checkpoint's recipe"),
         &loaded.meta().resolved_recipe_toml,
         &request.overrides,
-        std::iter::empty(),
         &machine,
     )?;
     let changes = recipe::diff(trained.values(), recipe.values());

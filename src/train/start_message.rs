@@ -85,7 +85,7 @@ impl StartMessage {
         // Paths may differ between machines; the hash below compares the content.
         let is_path = |key: &str| ["data.corpus", "data.tokenizer", "data.validation"].contains(&key);
         let name = Path::new("the recipe of rank 0");
-        let theirs = recipe::load_str(name, &self.recipe, &[], std::iter::empty(), &Machine::none())?;
+        let theirs = recipe::load_resolved(name, &self.recipe, &[], &Machine::none())?;
         let changes = recipe::diff(theirs.values(), context.recipe.values()).into_iter();
         let differ = changes.filter(|change| change.class != Class::Bookkeeping && !is_path(change.key));
         let differ: Vec<String> = differ

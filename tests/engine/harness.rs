@@ -94,7 +94,7 @@ impl Setup {
         let (placement, poison) = (execution.placement, execution.poison);
         let mut engine =
             Engine::new(pool, &self.programs.state, Arc::new(SingleRank), placement, arena, poison).unwrap();
-        initialize(&mut engine, self.plan.seeds.init).unwrap();
+        initialize(&mut engine, &self.plan.seeds).unwrap();
         set(&mut engine, "control.schedule", &schedule_table(&self.plan));
         set(&mut engine, "control.step", &[1.0]);
         engine

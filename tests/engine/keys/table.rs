@@ -122,6 +122,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
 
         "seeds.init" | "seeds.order" => curve("4"),
         "seeds.dropout" => curve_of(&["model.dropout=0.2"], "4"),
+        "seeds.scheme" => curve("index"),
 
         "optimizer.lr" => curve("5e-3"),
         "optimizer.betas" => curve("[0.8, 0.9]"),
