@@ -141,6 +141,7 @@ mod tests {
             train_tokens: 10_000,
             exact: true,
             validation_tokens: 1000,
+            set_tokens: BTreeMap::new(),
             floor: None,
             memory_bytes: 0,
         };

@@ -20,6 +20,7 @@ use crate::policy::{
     Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, Placement, RecomputeMode,
     Reduction, Resume, SeedScheme, Shard, TrainingDtype, Transport,
 };
+use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
 
 /// Largest seed: the largest TOML integer.
@@ -301,6 +302,10 @@ sections! {
         /// Length of an evaluation, in batches of the global size spread evenly over the held-out text; 0
         /// takes all of it.
         steps: usize = 0; Measuring, count(0, MAX_STEP_COUNT), "20" => unit("batches"), aliases(&["eval_iters"]);
+        /// Further held-out sets besides that of `data.validation`, each a file or folder of text or token
+        /// shards under a name. Each is evaluated whenever that is, and its losses are `val_loss/NAME`.
+        sets: BTreeMap<String, String> = BTreeMap::new();
+            Measuring, Type::NamedPaths, "{ news = \"news.txt\" }" => implied("{}");
     }
 
     /// Samples that the model generates during and after training.

@@ -17,6 +17,7 @@ use crate::model::generator;
 use crate::plan::{Corpus, Generation, Plan};
 use crate::recipe::{self, Class};
 use crate::results::progress::eprint_line;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -87,6 +88,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         train_tokens: 0,
         exact: false,
         validation_tokens: 0,
+        set_tokens: BTreeMap::new(),
         floor: None,
         memory_bytes: 0,
     };
