@@ -106,6 +106,11 @@ fn fragment(kind: Type) -> Map<String, Value> {
                 predictable().collect::<Vec<_>>().join("|")
             ),
         }),
+        Type::NamedPaths => json!({
+            "type": "object",
+            "propertyNames": {"pattern": "^[A-Za-z0-9_-]{1,64}$"},
+            "additionalProperties": {"type": "string", "minLength": 1},
+        }),
         Type::Settings => json!({"type": "object"}),
         Type::SettingsList => json!({"type": "array", "items": {"type": "object"}}),
         Type::Grid => json!({"type": "object", "additionalProperties": {"type": ["array", "object"]}}),

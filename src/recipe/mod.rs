@@ -42,7 +42,7 @@ pub use copy::{COPY_HEADER, set_in_copy};
 pub use diff::{Change, diff, measuring_changes};
 pub use json_schema::json_schema;
 pub use key::{Class, Interval, Key, Type, UNSET};
-pub use load::{environment, load, load_str, setting};
+pub use load::{environment, load, load_resolved, load_str, setting};
 pub use loaded::{Recipe, StoredRecipe};
 pub use lookup::{find, find_path, keys_of, merged_settings, suggested_key};
 pub use prediction::{Predicted, Prediction};

@@ -18,8 +18,9 @@ use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
     Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, Placement, RecomputeMode,
-    Reduction, Resume, Shard, TrainingDtype, Transport,
+    Reduction, Resume, SeedScheme, Shard, TrainingDtype, Transport,
 };
+use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
 
 /// Largest seed: the largest TOML integer.
@@ -159,6 +160,10 @@ sections! {
         /// Seed of dropout's masks.
         dropout: Option<u64> = None;
             Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET);
+        /// What the initial values of a parameter are drawn by, besides the seed: its name, so that recipes
+        /// share those of all parameters that they both have; or its index, as runs from before this key did.
+        scheme: SeedScheme = SeedScheme::Name;
+            Training, Type::Word(SeedScheme::WORDS), "\"index\"" => implied("\"index\"");
     }
 
     /// Optimizer and its hyperparameters.
@@ -297,6 +302,10 @@ sections! {
         /// Length of an evaluation, in batches of the global size spread evenly over the held-out text; 0
         /// takes all of it.
         steps: usize = 0; Measuring, count(0, MAX_STEP_COUNT), "20" => unit("batches"), aliases(&["eval_iters"]);
+        /// Further held-out sets besides that of `data.validation`, each a file or folder of text or token
+        /// shards under a name. Each is evaluated whenever that is, and its losses are `val_loss/NAME`.
+        sets: BTreeMap<String, String> = BTreeMap::new();
+            Measuring, Type::NamedPaths, "{ news = \"news.txt\" }" => implied("{}");
     }
 
     /// Samples that the model generates during and after training.

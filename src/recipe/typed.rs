@@ -79,6 +79,7 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         }
         (Type::FractionOrPath(_), DeValue::String(text)) => Ok(Value::String(text.to_string())),
         (Type::FractionOrPath(interval), value) => number(value, interval).map_err(refused),
+        (Type::NamedPaths, DeValue::Table(table)) => named_paths(key, table).map(Value::Table),
         (Type::Settings, DeValue::Table(table)) => settings(key, table, &mut typed).map(Value::Table),
         (Type::Grid, DeValue::Table(table)) => settings(key, table, &mut listed).map(Value::Table),
         (Type::SettingsList, DeValue::Array(items)) => items
@@ -186,6 +187,45 @@ fn extensions(items: &DeArray<'_>) -> Result<Value, Refusal> {
         }
     }
     if endings.is_empty() { Err(Refusal::new("an empty list")) } else { Ok(Value::Array(endings)) }
+}
+
+/// Longest name of a named path, in bytes.
+const LONGEST_NAME: usize = 64;
+
+/// Returns a table from names to paths. A name stands in columns of files, in names of measures and in pages.
+fn named_paths(key: &Key, table: &DeTable<'_>) -> Result<toml::Table, InvalidValue> {
+    let mut paths = toml::Table::new();
+    for (name, value) in table {
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let written = name.get_ref();
+        let wrong = match written.find(|c| !is_of_name(c)) {
+            Some(at) => Some(format!("has {:?}", written[at..].chars().next().unwrap_or_default())),
+            None if written.is_empty() => Some("empty".to_owned()),
+            None if written.len() > LONGEST_NAME => Some(format!("longer than {LONGEST_NAME} characters")),
+            None => None,
+        };
+        if let Some(label) = wrong {
+            return Err(InvalidValue {
+                span: name.span(),
+                title: format!("{} cannot have the name {written:?}", key.path),
+                label,
+                help: "a name has letters, digits, `-` and `_`".to_owned(),
+            });
+        }
+        let path = match value.get_ref() {
+            DeValue::String(text) if !text.is_empty() => text.to_string(),
+            other => {
+                return Err(InvalidValue {
+                    span: value.span(),
+                    title: format!("{}.{written} cannot be {}", key.path, shown(other)),
+                    label: if other.is_str() { "empty" } else { sort(other) }.to_owned(),
+                    help: format!("write {written} = \"PATH\", of a file or folder of text or token shards"),
+                });
+            }
+        };
+        paths.insert(written.to_string(), Value::String(path));
+    }
+    Ok(paths)
 }
 
 /// Returns a list of values of `key`, as a grid has.

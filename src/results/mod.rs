@@ -9,6 +9,7 @@ pub mod columns;
 pub mod comparison;
 pub mod find;
 pub mod folder;
+pub mod held_out;
 pub mod keep;
 pub mod ledger;
 pub mod losses;

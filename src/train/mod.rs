@@ -34,7 +34,7 @@ pub use init::{initialize, refresh_compute_copy};
 pub use inspect::inspect;
 pub use prepare::prepare;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
-pub use rank::{Rank, StepReport};
+pub use rank::{Evaluated, Rank, StepReport};
 pub use recorder::Recorder;
 pub use request::{Origin, Request, WorkerRequest};
 pub use resume::recipe_of;
@@ -111,14 +111,14 @@ pub fn train(
             recorder.trained(&report, started.elapsed())?;
         }
         started = Instant::now();
-        let mut val_loss = None;
+        let mut evaluated = None;
         if is_due(plan.intervals.validation, step, steps) {
-            let loss = rank.evaluate(|done, of| {
+            let losses = rank.evaluate(|done, of| {
                 if let Some(recorder) = &mut recorder {
                     recorder.evaluating(done, of);
                 }
             })?;
-            val_loss = Some(loss);
+            evaluated = Some(losses);
             if let Some(recorder) = &mut recorder {
                 recorder.evaluated(step, started.elapsed())?;
             }
@@ -129,7 +129,7 @@ pub fn train(
         }
         if let Some(recorder) = &mut recorder {
             comm.set_status(step, WRITES);
-            recorder.row(&report, val_loss)?;
+            recorder.row(&report, evaluated.as_deref())?;
             if is_due(plan.intervals.generation, step, steps) {
                 recorder.generate(rank)?;
             }

@@ -11,7 +11,7 @@ use super::resume::{Start, corpus_files, start, unfinished};
 use super::train_ranks::{announce_finished, train_ranks};
 use super::verified::TOKENIZER;
 use crate::checkpoint::{END_TOKEN_ID, Meta};
-use crate::data::Dataset;
+use crate::data::{Dataset, HeldOut};
 use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::device::host_allocator::on_refusal;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,6 +27,7 @@ use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
 use crate::recipe::Recipe;
 use crate::results::atomic;
 use crate::results::folder::{ALGORITHMS, PLOTS, overwrite_running};
+use crate::results::held_out::HeldOutSet;
 use crate::results::progress::{Mode, Progress, eprint_line};
 use crate::results::provenance::Environment;
 use crate::results::summary::HeldOutPart;
@@ -345,7 +346,12 @@ const SPREAD: &str = "evaluations over batches spread over the held-out text (we
 
 /// Returns the part of the held-out text that evaluations take; `None` without a limit.
 fn held_out_part(plan: &Plan) -> Option<HeldOutPart> {
-    let (batches, of) = plan.evaluated_batches();
+    part_of(plan, plan.corpus.validation_tokens)
+}
+
+/// As [`held_out_part`], of a held-out set of so many tokens.
+fn part_of(plan: &Plan, tokens: usize) -> Option<HeldOutPart> {
+    let (batches, of) = plan.evaluated_batches_of(tokens);
     (plan.intervals.validation_steps > 0).then_some(HeldOutPart { batches: batches as u64, of: of as u64 })
 }
 
@@ -407,6 +413,13 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
     summary.corpus_files = corpus_files(dataset);
     summary.floor = dataset.floor;
     summary.val_part = held_out_part(plan);
+    let known = std::mem::take(&mut summary.held_out);
+    let entry = |set: &HeldOut| {
+        let before = known.get(&set.name).cloned().unwrap_or_default();
+        let (hash, part) = (Some(set.hash.clone()), part_of(plan, set.tokens.len()));
+        (set.name.clone(), HeldOutSet { hash, part, ..before })
+    };
+    summary.held_out = dataset.held_out().map(entry).collect();
     summary.uniform_loss = Some((plan.model.vocab_size as f64).ln());
     let gpu = plan.execution.gpu.and_then(|gpu| Gpu::properties_of(gpu).ok());
     summary.predicted_step_ms = gpu.and_then(|gpu| predicted_step_ms(plan, programs, &gpu.name));

@@ -14,6 +14,7 @@ mod kills;
 mod results;
 mod resume;
 mod sample;
+mod sets;
 mod signals;
 mod text;
 mod verified;

@@ -100,6 +100,11 @@ impl Run {
         self.metrics().last().and_then(|row| row.val_loss)
     }
 
+    /// Held-out sets with a loss in the last row.
+    pub fn sets(&self) -> Vec<String> {
+        self.metrics().last().map(|row| row.set_losses.keys().cloned().collect()).unwrap_or_default()
+    }
+
     /// What was generated, with its prompt.
     pub fn texts(&self) -> Vec<String> {
         self.summary.samples.iter().map(|sample| format!("{}{}", sample.prompt, sample.text)).collect()

@@ -122,6 +122,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
 
         "seeds.init" | "seeds.order" => curve("4"),
         "seeds.dropout" => curve_of(&["model.dropout=0.2"], "4"),
+        "seeds.scheme" => curve("index"),
 
         "optimizer.lr" => curve("5e-3"),
         "optimizer.betas" => curve("[0.8, 0.9]"),
@@ -175,6 +176,9 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         }
         "checkpoint.resume" => on(&[], "auto", [Special(runs::resumes); 2]),
         "validation.interval" => written(&[], "1", |a, b| (a.evaluations(), b.evaluations()) == (1, 4)),
+        "validation.sets" => written(&[], &format!("{{ news = \"{}\" }}", files.text().display()), |a, b| {
+            (a.sets(), b.sets()) == (vec![], vec!["news".to_owned()])
+        }),
         "validation.steps" => written(&[], "1", |a, b| a.val_loss() != b.val_loss()),
 
         "generation.interval" => written(&writes, "2", |a, b| (a.texts().len(), b.texts().len()) == (2, 4)),
