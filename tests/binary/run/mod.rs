@@ -16,5 +16,6 @@ mod resume;
 mod sample;
 mod signals;
 mod text;
+mod until;
 mod verified;
 mod wrong;
