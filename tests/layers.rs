@@ -59,7 +59,11 @@ const MAY_USE: &[(&str, &str)] = &[
         "train",
         "ranks checkpoint results metrics forecast model plan data recipe machine exec ir device policy liveness format error",
     ),
-    ("sweep", "train ranks results metrics forecast model plan data recipe machine device format error"),
+    // Which sampler draws the points.
+    (
+        "sweep",
+        "train ranks results metrics forecast model plan data recipe machine device policy format error",
+    ),
     // The signals of runs, and the absolute paths of a recipe.
     ("compare", "train ranks results recipe metrics machine format error"),
     (
