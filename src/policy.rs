@@ -71,6 +71,16 @@ policy! {
 }
 
 policy! {
+    /// How a sweep draws samples from ranges.
+    Sampler {
+        /// Points of Sobol's sequence, scrambled: they fill the ranges evenly.
+        Sobol = "sobol",
+        /// Independent uniform points.
+        Random = "random",
+    }
+}
+
+policy! {
     /// Shape of the learning-rate schedule after the warm-up.
     Decay {
         /// Half a cosine from the peak to the minimum.

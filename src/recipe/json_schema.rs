@@ -1,6 +1,6 @@
 //! The table as a JSON schema, for editors.
 
-use super::key::{Interval, Key, Type};
+use super::key::{Interval, Key, RangeScale, Type};
 use super::lookup::keys_of;
 use super::prediction::predictable;
 use super::schema::{SECTIONS, Values};
@@ -113,6 +113,14 @@ fn fragment(kind: Type) -> Map<String, Value> {
         }),
         Type::Settings => json!({"type": "object"}),
         Type::SettingsList => json!({"type": "array", "items": {"type": "object"}}),
+        Type::Ranges(scale) => {
+            let end = match scale {
+                RangeScale::Linear => json!({"type": "number"}),
+                RangeScale::Log => json!({"type": "number", "exclusiveMinimum": 0}),
+            };
+            let ends = json!({"type": ["array", "object"], "items": end, "minItems": 2, "maxItems": 2});
+            json!({"type": "object", "additionalProperties": ends})
+        }
         Type::Grid => json!({"type": "object", "additionalProperties": {"type": ["array", "object"]}}),
     };
     match schema {

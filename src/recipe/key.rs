@@ -101,6 +101,17 @@ pub enum Type {
     SettingsList,
     /// A table from keys to lists of values.
     Grid,
+    /// A table from keys of numbers to the two ends of a range.
+    Ranges(RangeScale),
+}
+
+/// The scale on which samples of a range are uniform.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeScale {
+    /// The values themselves.
+    Linear,
+    /// Their logarithms.
+    Log,
 }
 
 impl fmt::Display for Type {
@@ -128,6 +139,12 @@ impl fmt::Display for Type {
             Self::Settings => f.write_str("a table of keys and values"),
             Self::SettingsList => f.write_str("a list of tables of keys and values"),
             Self::Grid => f.write_str("a table of keys and lists of values"),
+            Self::Ranges(RangeScale::Linear) => {
+                f.write_str("a table of keys of numbers and ranges [low, high]")
+            }
+            Self::Ranges(RangeScale::Log) => {
+                f.write_str("a table of keys of numbers and ranges [low, high] above 0")
+            }
         }
     }
 }

@@ -13,12 +13,12 @@
 //! ```
 
 use super::define::{section, sections};
-use super::key::{Interval, Type, UNSET};
+use super::key::{Interval, RangeScale, Type, UNSET};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
     Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, Placement, RecomputeMode,
-    Reduction, Resume, SeedScheme, Shard, TrainingDtype, Transport,
+    Reduction, Resume, Sampler, SeedScheme, Shard, TrainingDtype, Transport,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -35,6 +35,8 @@ pub const MAX_RANKS: u64 = 65_536;
 /// Most CPU threads of a process: four times as many as the largest machines have, and few enough to start at
 /// once.
 const MAX_THREADS: u64 = 2048;
+/// Most samples of a sweep: as many as a sweep may have cells.
+const MAX_SAMPLES: u64 = 10_000;
 /// Most tokens of a generated corpus: it is held in memory, and this many token ids take 16 GiB.
 const MAX_CORPUS_TOKENS: u64 = 1 << 32;
 
@@ -392,6 +394,28 @@ sections! {
         /// Combinations to leave out: those that have all values of one of these sets.
         exclude: Vec<toml::Table> = Vec::new();
             Bookkeeping, Type::SettingsList, "[{ \"model.n_layers\" = 8, \"optimizer.lr\" = 3e-3 }]";
+        /// Keys with the ends of a range each, from which samples are drawn uniformly.
+        range: toml::Table = toml::Table::new();
+            Bookkeeping, Type::Ranges(RangeScale::Linear), "{ \"lr_scheduler.warmup_steps\" = [0, 200] }";
+        /// Keys with the ends of a range each, from which samples are drawn uniformly in the logarithm.
+        log_range: toml::Table = toml::Table::new();
+            Bookkeeping, Type::Ranges(RangeScale::Log), "{ \"optimizer.lr\" = [1e-4, 1e-2] }";
+        /// Points drawn from the ranges; each is combined with every point of the grid.
+        samples: usize = 0; Bookkeeping, count(0, MAX_SAMPLES), "27" => unit("samples");
+        /// How samples are drawn: along a scrambled Sobol sequence, which fills the ranges evenly, or
+        /// independently at random.
+        sampler: Sampler = Sampler::Sobol; Bookkeeping, Type::Word(Sampler::WORDS), "\"random\"";
+        /// Seed of the samples.
+        seed: u64 = 0; Bookkeeping, count(0, MAX_SEED), "1";
+        /// Seeds that every cell is run with, from `training.seed` on.
+        seeds: usize = 1; Bookkeeping, count(1, 1000), "5" => unit("seeds");
+        /// Steps of successive halving: after each of them, which has an evaluation, the best 1/`eta` of the
+        /// configurations by validation loss go on, and the others end.
+        rungs: Option<Vec<usize>> = None;
+            Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[100, 300]"
+                => unit("optimizer steps"), unset("every cell trains to its end");
+        /// Of so many configurations one goes on from a rung.
+        eta: usize = 3; Bookkeeping, count(2, 1000), "2" => unit("configurations");
     }
 
     /// A change to try against this recipe, for `xrun compare`.

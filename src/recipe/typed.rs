@@ -1,6 +1,6 @@
 //! Checks of a value against the type of its key.
 
-use super::key::{Interval, Key, Type};
+use super::key::{Interval, Key, RangeScale, Type};
 use super::lookup::{find_path, nearest_key};
 use super::prediction::Prediction;
 use crate::suggest::nearest;
@@ -82,6 +82,9 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         (Type::NamedPaths, DeValue::Table(table)) => named_paths(key, table).map(Value::Table),
         (Type::Settings, DeValue::Table(table)) => settings(key, table, &mut typed).map(Value::Table),
         (Type::Grid, DeValue::Table(table)) => settings(key, table, &mut listed).map(Value::Table),
+        (Type::Ranges(scale), DeValue::Table(table)) => {
+            settings(key, table, &mut |key, value| range(key, value, scale)).map(Value::Table)
+        }
         (Type::SettingsList, DeValue::Array(items)) => items
             .iter()
             .map(|item| match item.get_ref() {
@@ -241,6 +244,47 @@ fn listed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue
             help: format!("write \"{}\" = [{}]", key.path, key.example),
         }),
     }
+}
+
+/// Returns the two ends of a range of `key`, the lower one first.
+fn range(key: &Key, value: &Spanned<DeValue<'_>>, scale: RangeScale) -> Result<Value, InvalidValue> {
+    let wrong = |span: Range<usize>, title: String, label: &str, help: String| {
+        Err(InvalidValue { span, title, label: label.to_owned(), help })
+    };
+    if !matches!(key.kind, Type::Count { .. } | Type::Number(_)) {
+        let help = format!("list its values in sweep.grid: \"{}\" = [{}]", key.path, key.example);
+        return wrong(value.span(), format!("{} has no range", key.path), "not a key of numbers", help);
+    }
+    let ends = match value.get_ref() {
+        DeValue::Array(ends) if ends.len() == 2 => ends,
+        DeValue::Array(ends) => {
+            let label = format!("a list of {}", ends.len());
+            let help = "write both ends: [low, high]".to_owned();
+            return wrong(value.span(), format!("a range of {} has two ends", key.path), &label, help);
+        }
+        other => {
+            let help = "write both ends: [low, high]".to_owned();
+            return wrong(value.span(), format!("a range of {} has two ends", key.path), sort(other), help);
+        }
+    };
+    let typed_ends: Vec<Value> = ends.iter().map(|end| typed(key, end)).collect::<Result<_, _>>()?;
+    let numbers: Vec<f64> = typed_ends
+        .iter()
+        .map(|end| end.as_float().or_else(|| end.as_integer().map(|n| n as f64)).unwrap_or(f64::NAN))
+        .collect();
+    if scale == RangeScale::Log && !(numbers[0] > 0.0) {
+        let title = format!("a logarithmic range of {} cannot begin at {}", key.path, numbers[0]);
+        return wrong(ends[0].span(), title, "not above 0", "begin above 0, or use sweep.range".to_owned());
+    }
+    if !(numbers[0] < numbers[1]) {
+        let title = format!("the range of {} ends at {}, where it should rise", key.path, numbers[1]);
+        let (label, help) = match numbers[0] == numbers[1] {
+            true => ("both ends are the same", format!("set {} itself, outside of [sweep]", key.path)),
+            false => ("reversed", format!("write [{}, {}]", numbers[1], numbers[0])),
+        };
+        return wrong(value.span(), title, label, help);
+    }
+    Ok(Value::Array(typed_ends))
 }
 
 /// Returns a table from keys to values, each checked by `check`; keys may be quoted paths or nested tables.

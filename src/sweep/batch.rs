@@ -89,7 +89,8 @@ impl CellBatch {
             let settings: Result<_> = request.settings.iter().map(|setting| key_and_value(setting)).collect();
             let point = super::axes::GridPoint { settings: settings?, excluded: None };
             let base = recipe::load(&request.recipe, &request.settings, recipe::environment(), &machine)?;
-            let source = Source { path: &request.recipe, name: base.name(), machine: &machine };
+            let source =
+                Source { path: &request.recipe, name: base.name(), machine: &machine, checkpoints: 0 };
             let cell = Cell::new(&source, &point, &build, &mut corpora);
             cell.work.as_ref().map_err(Error::clone)?;
             cells.push(cell);
@@ -217,7 +218,7 @@ impl<'a> Ends<'a> {
         ended: &'a mut dyn FnMut(CellEnd<'_>) -> Result<()>,
     ) -> Self {
         let lines = || cells.iter().map(|cell| ledger.last(&cell.key));
-        let stays = |line: &&Attempt| line.status.is_final() && !retry.contains(&line.status);
+        let stays = |line: &&Attempt| line.status.ends_a_whole_run() && !retry.contains(&line.status);
         Self {
             first,
             before: lines().map(|line| Some(line.filter(stays)?.attempt)).collect(),

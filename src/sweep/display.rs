@@ -175,7 +175,7 @@ impl Display {
 fn outcome(attempt: &Attempt, took: Option<Duration>) -> String {
     let measured = &attempt.measured;
     let mut text = String::new();
-    if attempt.status == CellStatus::Ok {
+    if matches!(attempt.status, CellStatus::Ok | CellStatus::Halted) {
         text +=
             &measured.get("train_loss").map(|loss| format!("  training loss {loss:.3}")).unwrap_or_default();
         text += &measured.get("val_loss").map(|loss| format!("  val {loss:.3}")).unwrap_or_default();

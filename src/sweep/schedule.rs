@@ -1,10 +1,13 @@
 //! The loop of a sweep: attempts of earlier sweeps first, then every cell that is not done, on any free
 //! device.
 
+mod rungs;
+
 use super::assignment::Assignment;
-use super::attempt::{ATTEMPTS, AttemptLimits, AttemptResult, AttemptSpec, RunningAttempt};
+use super::attempt::{ATTEMPTS, AttemptLimits, AttemptResult, AttemptSource, AttemptSpec, RunningAttempt};
 use super::cell::{Cell, headline};
 use super::display::Display;
+use super::halving::Halving;
 use super::rerun;
 use super::work::{CellFit, Work};
 use crate::device::cuda;
@@ -63,6 +66,12 @@ pub struct Schedule<'a> {
     running: Vec<(Attempt, RunningAttempt)>,
     /// Number of usable GPUs.
     gpus: usize,
+    /// The rungs, of a sweep with some.
+    halving: Option<&'a Halving>,
+    /// The step to which the waiting cells are trained; `None` for the last one.
+    until: Option<u64>,
+    /// Keys of cells that were started here, with the step.
+    started: HashSet<(String, Option<u64>)>,
 }
 
 impl<'a> Schedule<'a> {
@@ -75,7 +84,14 @@ impl<'a> Schedule<'a> {
         display: Display,
     ) -> Self {
         let gpus = cuda::usable().unwrap_or_default();
-        Self { policy, cells, ledger, output, display, waiting: VecDeque::new(), running: Vec::new(), gpus }
+        let (waiting, running, started) = (VecDeque::new(), Vec::new(), HashSet::new());
+        let (halving, until) = (None, None);
+        Self { policy, cells, ledger, output, display, waiting, running, gpus, halving, until, started }
+    }
+
+    /// Lets configurations train from rung to rung.
+    pub fn with_rungs(self, halving: Option<&'a Halving>) -> Self {
+        Self { halving, ..self }
     }
 
     /// Runs the cells that are not done, until all are done or a signal arrives. `table` is where their rows
@@ -115,9 +131,19 @@ impl<'a> Schedule<'a> {
         self.queue()
     }
 
-    /// Runs what is queued.
+    /// Runs what is queued, rung by rung.
     fn work(&mut self, stop: &Stop) -> Result<()> {
         self.output.write(self.cells, &self.ledger)?;
+        loop {
+            self.run_waiting(stop)?;
+            if stop.requested() || !self.climb()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs the waiting cells, until all have ended or a signal arrives.
+    fn run_waiting(&mut self, stop: &Stop) -> Result<()> {
         let mut is_told = false;
         while !self.running.is_empty() || !self.waiting.is_empty() {
             if stop.requested() {
@@ -183,6 +209,9 @@ impl<'a> Schedule<'a> {
 
     /// Says what the cells to run need, before they begin.
     fn say_needs(&mut self) {
+        if let Some(halving) = self.halving {
+            return self.display.note(&halving.in_words(self.cells));
+        }
         let mut total = TotalNeeds::default();
         for &at in &self.waiting {
             // A cell that cannot be planned, or does not fit, says so when its turn comes.
@@ -216,9 +245,9 @@ impl<'a> Schedule<'a> {
                 }
                 continue;
             }
-            let again = |status: CellStatus| !status.is_final() || self.policy.retry.contains(&status);
-            let is_running = self.running.iter().any(|(attempt, _)| attempt.key == cell.key);
-            if !is_running && status.is_none_or(again) {
+            let again =
+                |status: CellStatus| !status.ends_a_whole_run() || self.policy.retry.contains(&status);
+            if self.halving.is_none() && !self.is_running(cell) && status.is_none_or(again) {
                 self.waiting.push_back(at);
             }
             if status.is_none() {
@@ -227,6 +256,10 @@ impl<'a> Schedule<'a> {
                     *reruns.entry(reason).or_default() += 1;
                 }
             }
+        }
+        if self.halving.is_some() {
+            self.remove_all_checkpoints();
+            self.climb()?;
         }
         for (reason, count) in reruns {
             let (cells, run) = if count == 1 { ("cell", "runs") } else { ("cells", "run") };
@@ -258,6 +291,10 @@ impl<'a> Schedule<'a> {
         ));
     }
 
+    fn is_running(&self, cell: &Cell) -> bool {
+        self.running.iter().any(|(attempt, _)| attempt.key == cell.key)
+    }
+
     /// Starts waiting cells while there are free devices.
     fn start_waiting(&mut self) -> Result<()> {
         let mut at = 0;
@@ -280,6 +317,7 @@ impl<'a> Schedule<'a> {
 
     /// Starts an attempt at a cell, unless its plan does not fit.
     fn start(&mut self, cell: &Cell, work: &Work, assignment: &Assignment) -> Result<()> {
+        self.started.insert((cell.key.clone(), self.until));
         let fit = match work.fit() {
             Ok(fit) => fit,
             Err(e) => {
@@ -295,14 +333,22 @@ impl<'a> Schedule<'a> {
             return self.append(line, None);
         }
         line.recipe_hash = assignment.recipe_hash(work)?;
+        let stopped = self.stopped_run(&cell.key);
+        let (source, arguments) = match &stopped {
+            Some(run) => (AttemptSource::Run(run), assignment.arguments().collect()),
+            None => {
+                let (path, hash) = (cell.recipe.as_path(), line.recipe_hash.as_str());
+                (AttemptSource::Recipe { path, hash }, cell.arguments(assignment))
+            }
+        };
         // The line comes first: a process without a line would never be found again.
         self.append(line.clone(), None)?;
         let spec = AttemptSpec {
             results: self.policy.results,
-            recipe: &cell.recipe,
-            arguments: &cell.arguments(assignment),
+            source,
+            arguments: &arguments,
+            until: self.until,
             gpus: &assignment.gpus,
-            recipe_hash: &line.recipe_hash,
         };
         match RunningAttempt::start(&line.key, line.attempt, &spec) {
             Ok(child) => self.running.push((line, child)),
@@ -346,7 +392,9 @@ impl<'a> Schedule<'a> {
             measured.figures.set(PLANNED, begun.measured.get(PLANNED).map(|bytes| bytes as u64));
         }
         let line = Attempt { status, reason, run, measured, at: now(), ..begun.clone() };
-        self.append(line, took)
+        self.append(line.clone(), took)?;
+        self.remove_checkpoints(&line);
+        Ok(())
     }
 
     /// Adds a line to the ledger, and updates the output and the display.
@@ -377,9 +425,13 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Returns the number of cells with a final line.
+    /// Returns the number of cells that are done.
     fn done(&self) -> usize {
-        let last = |cell: &Cell| self.ledger.last(&cell.key).is_some_and(|last| last.status.is_final());
+        let is_done = |status: CellStatus| match self.halving {
+            Some(_) => status.is_final(),
+            None => status.ends_a_whole_run(),
+        };
+        let last = |cell: &Cell| self.ledger.last(&cell.key).is_some_and(|last| is_done(last.status));
         self.cells.iter().filter(|cell| last(cell)).count()
     }
 

@@ -105,6 +105,7 @@ impl Run {
             programs: Arc::new(programs),
             dataset: Arc::new(dataset),
             stop: stop.clone(),
+            until: self.request.until,
         };
         match ranks.has_rank_zero() {
             true => self.train_with_rank_zero(context, ranks, guard),
@@ -126,6 +127,7 @@ impl Run {
         let corpus_took = opened.elapsed();
         let mut start = start(&request.origin, &context)?;
         let (from_step, steps) = (start.step(), context.plan.steps as u64);
+        check_until(&context, from_step)?;
         fault::check(context.plan.batch.world_size, from_step, steps)?;
         let algorithms = algorithms(&request.origin, request.algorithms_from.as_deref(), &context.plan)?;
         if request.algorithms_from.is_none() {
@@ -218,6 +220,21 @@ fn resolve_origin(origin: Origin, recipe: &Recipe, results: &Path) -> Result<Ori
         return Ok(origin);
     }
     Ok(unfinished(results, recipe)?.map_or(Origin::Fresh, Origin::Resume))
+}
+
+/// Refuses to end a run after a step that it does not reach, or where nothing is saved to go on from.
+fn check_until(context: &RunContext, from_step: u64) -> Result<()> {
+    let (Some(until), steps) = (context.until, context.plan.steps as u64) else { return Ok(()) };
+    let wrong = if until > steps {
+        format!("the run has {steps} steps; name one of them, or leave --until out")
+    } else if until <= from_step && until < steps {
+        format!("the run is at step {from_step} already; name a later one")
+    } else if until < steps && context.plan.intervals.keep == 0 {
+        "checkpoint.keep = 0 saves no state to go on from; set checkpoint.keep=1".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::usage(format!("--until {until}: {wrong}")))
 }
 
 fn new_progress(mode: Mode, plan: &Plan) -> Progress {

@@ -225,6 +225,10 @@ fn judge_measure(
 fn judge_times(judged: &mut JudgedMeasure, times: &[TimePair]) {
     let Some(found) = compare_times(times, judged.confidence) else { return };
     judged.pairs = found.pairs;
+    if times.iter().any(|pair| pair.baseline.is_none() || pair.candidate.is_none()) {
+        // Without those that never reached the target, a mean would be too low.
+        (judged.baseline, judged.candidate) = (None, None);
+    }
     judged.p = Some(found.p);
     judged.basis = VerdictBasis::Ranks;
     judged.verdict = found.verdict;

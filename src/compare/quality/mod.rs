@@ -19,6 +19,7 @@ pub use text::{describe, report};
 
 use super::arms::hash_of;
 use crate::error::{Error, Result};
+use crate::forecast::shared_randomness;
 use crate::ranks::Stop;
 use crate::recipe::Change;
 use crate::results::find;
@@ -30,6 +31,7 @@ use crate::results::quality::{
     VerdictBasis,
 };
 use crate::statistics::QualityVerdict;
+use crate::sweep::PlannedCell;
 use history::StoredComparison;
 use pairs::{PairRuns, RunSetting};
 use request::{QualityArmRequest, confidence_of_each, is_joint};
@@ -322,7 +324,7 @@ fn record(question: &Question, change: [String; 2], runs: &PairRuns<'_>) -> Qual
         baseline: arm_record(&question.baseline, baseline_hash),
         candidate: arm_record(&question.candidate, candidate_hash),
         changes: question.changes.iter().map(in_words).collect(),
-        shared_randomness: None,
+        shared_randomness: cells.as_ref().map(in_common),
         design: question.design.clone(),
         confidence: question.confidence,
         confirms: question.confirms.clone(),
@@ -338,6 +340,11 @@ fn record(question: &Question, change: [String; 2], runs: &PairRuns<'_>) -> Qual
         notes: question.notes.clone(),
         rule: judge::rule(&question.design, is_joint(&refs)),
     }
+}
+
+/// Returns what the runs of a pair share of their random numbers, in words.
+fn in_common([baseline, candidate]: &[PlannedCell<'_>; 2]) -> String {
+    shared_randomness((baseline.recipe, baseline.plan), (candidate.recipe, candidate.plan)).to_string()
 }
 
 fn arm_record(arm: &QualityArmRequest, recipe_hash: String) -> QualityArm {

@@ -57,8 +57,9 @@ pub fn plan(
     let power = power.collect();
     let stored_runs = if question.is_timed() { 0 } else { runs.stored()? };
     let to_run = (2 * pairs).saturating_sub(stored_runs) as f64;
-    let seconds = seconds_of_pair(runs).map(|seconds| 0.5 * seconds * to_run);
-    let joules = joules_of_run(comparison, stored, results).map(|joules| joules * to_run);
+    let is_any = |_: &f64| to_run > 0.0;
+    let seconds = seconds_of_pair(runs).map(|seconds| 0.5 * seconds * to_run).filter(is_any);
+    let joules = joules_of_run(comparison, stored, results).map(|joules| joules * to_run).filter(is_any);
     Ok(QualityPlan { power, runs: 2 * pairs, stored_runs, seconds, joules })
 }
 

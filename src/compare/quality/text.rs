@@ -134,7 +134,7 @@ fn beyond(judged: &JudgedMeasure) -> String {
     let effect = size(min_effect, judged, false);
     match judged.verdict {
         QualityVerdict::NoDifference => format!(", within ±{effect}"),
-        QualityVerdict::Inconclusive => {
+        QualityVerdict::Inconclusive if judged.because.is_none() => {
             format!(
                 "; it includes no difference, and is not within ±{effect}: more pairs narrow it, in a new comparison"
             )

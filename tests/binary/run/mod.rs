@@ -17,5 +17,6 @@ mod sample;
 mod sets;
 mod signals;
 mod text;
+mod until;
 mod verified;
 mod wrong;
