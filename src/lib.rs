@@ -32,6 +32,7 @@ pub mod ranks;
 pub mod recipe;
 pub mod report;
 pub mod results;
+pub mod statistics;
 pub mod suggest;
 pub mod sweep;
 pub mod train;
