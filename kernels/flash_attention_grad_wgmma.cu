@@ -134,11 +134,6 @@ flash_attention_grad_prepare(const bf16 *o,        // [batch·seq_len, heads·HE
 
 // ---- Pieces of the pass.
 
-__device__ __forceinline__ float2 load_shared_2(u32 at) {
-    float2 x;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at));
-    return x;
-}
 __device__ __forceinline__ uint4 load_shared_spans(u32 at) {
     uint4 x;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -13,7 +13,9 @@
 //
 // In shared memory a factor lies in panels of 64 columns: rows of 128 bytes, whose eight 16-byte chunks are
 // swizzled (chunk number XOR row % 8), as TMA writes them with a box of 64 columns and a swizzle of 128
-// bytes. Panels begin at multiples of 1,024 bytes and follow each other at rows·128 bytes.
+// bytes. Panels begin at multiples of 1,024 bytes and follow each other at rows·128 bytes. A factor of 32
+// columns lies in rows of 64 bytes instead, whose four chunks are swizzled (chunk number XOR row / 2 % 4), as TMA
+// writes them with a box of 32 columns and a swizzle of 64 bytes; it begins at a multiple of 512 bytes.
 //
 // Products run asynchronously. A warpgroup calls `products_begin` after it has changed registers that they
 // use, issues products, `products_commit`s them as a group, and touches C (and A in registers) only after
@@ -34,6 +36,13 @@ __device__ __forceinline__ u64 k_columns_factor(u32 panel) {
 __device__ __forceinline__ u64 k_rows_factor(u32 panel, u32 panel_bytes) {
     constexpr u64 SWIZZLE_128 = 1ull << 62, EIGHT_ROWS = u64(1024 / 16) << 32;
     return SWIZZLE_128 | EIGHT_ROWS | u64(panel_bytes / 16) << 16 | (panel & 0x3ffffu) >> 4;
+}
+
+// A factor in rows of 64 bytes, of either kind. Its columns 16·i begin at `narrow_factor(...) + 2·i`, its rows
+// 16·i at `narrow_factor(...) + 64·i`.
+__device__ __forceinline__ u64 narrow_factor(u32 panel) {
+    constexpr u64 SWIZZLE_64 = 2ull << 62, EIGHT_ROWS = u64(512 / 16) << 32;
+    return SWIZZLE_64 | EIGHT_ROWS | 1ull << 16 | (panel & 0x3ffffu) >> 4;
 }
 
 // How a factor lies in shared memory.
@@ -68,6 +77,12 @@ __device__ __forceinline__ void stmatrix_x4(u32 row, const u32 (&from)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(from[0]),
                  "r"(from[1]), "r"(from[2]), "r"(from[3])
                  : "memory");
+}
+
+__device__ __forceinline__ float2 load_shared_2(u32 at) {
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at));
+    return x;
 }
 
 // ---- Registers of a warpgroup, a multiple of 8: all its warps call this.
@@ -137,8 +152,14 @@ __device__ __forceinline__ void product(float (&c)[N], u64 a, u64 b, bool add) {
 // A in registers, B in shared memory.
 template <int B_STORED, int N>
 __device__ __forceinline__ void product(float (&c)[N], const u32 *a, u64 b, bool add) {
-    static_assert(N == 32 || N == 48 || N == 64, "N is 64, 96 or 128");
-    if constexpr (N == 32)
+    static_assert(N == 16 || N == 32 || N == 48 || N == 64, "N is 32, 64, 96 or 128");
+    if constexpr (N == 16)
+        asm volatile("{\n.reg .pred sum;\nsetp.ne.b32 sum, %21, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" C_16 "}, "
+                     "{%16, %17, %18, %19}, %20, sum, 1, 1, %22;\n}"
+                     : C16(0)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)), "n"(B_STORED));
+    else if constexpr (N == 32)
         asm volatile("{\n.reg .pred sum;\nsetp.ne.b32 sum, %37, 0;\n"
                      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" C_32 "}, "
                      "{%32, %33, %34, %35}, %36, sum, 1, 1, %38;\n}"

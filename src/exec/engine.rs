@@ -114,10 +114,10 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`].
     pub fn find_non_finite(&mut self, section: &Section) -> Result<Option<NonFiniteOutput>> {
-        let mut found = None;
+        let (mut found, scratch) = (None, section.program.scratch());
         self.walk(section, |ran| {
             if found.is_none() {
-                found = ran.first_non_finite()?;
+                found = ran.first_non_finite(&scratch)?;
             }
             Ok(())
         })?;

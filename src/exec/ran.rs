@@ -31,11 +31,12 @@ impl Ran<'_> {
             Device::Cuda(gpu, _) => gpu.read(self.outputs[k].0.addr() as DevicePtr, bytes),
         }
     }
-    /// Returns the first output that is not finite.
-    pub fn first_non_finite(&self) -> Result<Option<NonFiniteOutput>> {
+
+    /// Returns the first output that is not finite, besides those that are `scratch`.
+    pub fn first_non_finite(&self, scratch: &[bool]) -> Result<Option<NonFiniteOutput>> {
         for output in 0..self.node.outputs.len() {
             let spec = self.output_spec(output);
-            if spec.dtype == DType::U32 {
+            if spec.dtype == DType::U32 || scratch[self.node.outputs[output].0] {
                 continue;
             }
             let values = widened_bytes(spec.dtype, &self.output_bytes(output)?);

@@ -33,6 +33,16 @@ impl Program {
         producers
     }
 
+    /// Returns, for each tensor, whether it is scratch: transient, and written by an op for itself alone. What
+    /// it holds afterwards means nothing, and an op need not write all of it.
+    pub fn scratch(&self) -> Vec<bool> {
+        let mut scratch: Vec<bool> = self.tensors.iter().map(|t| t.home == Home::Transient).collect();
+        for &input in self.nodes.iter().flat_map(|node| &node.inputs) {
+            scratch[self.base(input).0] = false;
+        }
+        scratch
+    }
+
     /// Returns the cost of one node.
     pub fn cost(&self, node: &Node) -> Cost {
         let spec = |ids: &[TensorId]| ids.iter().map(|&id| self.spec(id).clone()).collect::<Vec<_>>();

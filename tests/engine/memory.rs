@@ -47,6 +47,22 @@ fn recomputation_saves_what_it_promises() {
     assert_eq!(sizes, [7_374_848, 5_801_984, 4_753_408, 2_498_560]);
 }
 
+/// A step in which all is well has no bad tensor: scratch, which an op need not write, is full of NaN here.
+#[test]
+fn scratch_is_no_bad_tensor() {
+    let setup = Setup::new(&["engine.poison=true"]);
+    let found = setup.on_ranks(
+        |_| Arc::clone(&setup.plan),
+        |rank| {
+            rank.train_step()?;
+            let (_, micro) = &setup.programs.micro[0];
+            assert!(micro.program.scratch().contains(&true), "attention's backward has scratch");
+            rank.engine_mut().find_non_finite(micro)
+        },
+    );
+    assert_eq!(found.unwrap(), [None]);
+}
+
 /// Blocks that live at the same time do not overlap, and the arena ends where the last one does.
 #[test]
 fn living_blocks_are_disjoint() {

@@ -241,6 +241,10 @@ fn encode(map: &TensorMap) -> Result<Value> {
     let sizes = map.sizes.map(|n| n as u64);
     let strides = map.strides.map(|n| n as u64 * BYTES);
     let boxes = map.boxes.map(|n| n as u32);
+    let swizzle = match map.boxes[0] {
+        32 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
+        _ => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+    };
     // SAFETY: the addresses are of arrays of four, three, four and four numbers, and of what is filled in.
     let status = unsafe {
         sys::cuTensorMapEncodeTiled(
@@ -253,7 +257,7 @@ fn encode(map: &TensorMap) -> Result<Value> {
             boxes.as_ptr(),
             [1; 4].as_ptr(),
             sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            swizzle,
             sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             // Zeros outside of the tensor.
             sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,

@@ -29,7 +29,7 @@ pub const HEADERS: [(&str, &str); 11] = [
 ];
 
 /// Kernel files by name. One per op that has kernels.
-pub const SOURCES: [(&str, &str); 34] = [
+pub const SOURCES: [(&str, &str); 35] = [
     source!("adamw"),
     source!("add"),
     source!("advance"),
@@ -44,6 +44,7 @@ pub const SOURCES: [(&str, &str); 34] = [
     source!("flash_attention_fp32"),
     source!("flash_attention_grad"),
     source!("flash_attention_grad_fp32"),
+    source!("flash_attention_grad_short"),
     source!("flash_attention_grad_wgmma"),
     source!("flash_attention_wgmma"),
     source!("grad_norm"),

@@ -77,8 +77,8 @@ impl Grid {
 }
 
 /// A bf16 tensor of four dimensions that a kernel copies in boxes (`kernels/tma.cuh`). Shared memory gets the
-/// rows of a box (128 bytes, or what a row has) one after the other, in a swizzle of 128 bytes; what lies
-/// outside of the tensor is read as zeros and not written.
+/// rows of a box one after the other: of 64 bytes, in a swizzle of 64 bytes, where a box has 32 columns, else of
+/// 128 bytes in a swizzle of 128 bytes. What lies outside of the tensor is read as zeros and not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMap {
     /// Address of the first element, a multiple of 16.
@@ -87,7 +87,7 @@ pub struct TensorMap {
     pub sizes: [usize; 4],
     /// Elements from one index of the second, third and fourth dimension to the next, multiples of 8.
     pub strides: [usize; 3],
-    /// Elements of a box in each dimension, at most 64 in the first and 256 in the others.
+    /// Elements of a box in each dimension, 32 or 64 in the first and at most 256 in the others.
     pub boxes: [usize; 4],
 }
 

@@ -1,6 +1,6 @@
 //! Flash attention on a GPU: the launches of its kernels.
 
-use super::tuning::{self, OnePass, Pass, Warpgroups};
+use super::tuning::{self, OnePass, Pass, ShortRows, Warpgroups};
 use super::{Attention, Mask};
 use crate::device::DType;
 use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, TensorMap};
@@ -187,14 +187,14 @@ impl Launch<'_> {
         self.cx.queue.launch(cut.define(kernel), grid.shared(cut.shared(heads.dim)), &args)
     }
 
-    /// Maps rows of `heads` heads side by side, in boxes of `rows` rows of up to 64 columns of a head.
+    /// Maps rows of `heads` heads side by side, in boxes of `rows` rows of at most 64 columns of a head.
     fn map(&self, address: DevicePtr, heads: usize, rows: usize) -> TensorMap {
         let Attention { seq_len, heads: super::Heads { dim, .. }, .. } = *self.attention;
         TensorMap {
             address,
             sizes: [dim, heads, seq_len, self.batch],
             strides: [dim, heads * dim, seq_len * heads * dim],
-            boxes: [64, 1, rows, 1],
+            boxes: [dim.min(64), 1, rows, 1],
         }
     }
 }
@@ -296,10 +296,41 @@ impl Launch<'_> {
     }
 }
 
-/// Queues [`FlashAttentionGrad`](super::FlashAttentionGrad): one pass where that is the method, otherwise the
-/// pass over queries, which writes D, then the one over keys.
+impl Launch<'_> {
+    /// Launches the backward of short rows: as many blocks as run at once, which take a head after another.
+    fn backward_of_short_rows(&self) -> Result<()> {
+        let Attention { heads, seq_len, .. } = *self.attention;
+        let all = self.batch * heads.query;
+        if all == 0 {
+            return Ok(());
+        }
+        let file = "flash_attention_grad_short";
+        let kernel = Kernel::new(file, file).with("HEAD_DIM", heads.dim).with("CAUSAL", 1).with("DROPOUT", 0);
+        let map = |address, heads, rows| Arg::from(self.map(address, heads, rows));
+        let rows = ShortRows::rows(seq_len);
+        let [packed, o, lse, d_o] = [0, 1, 2, 3].map(|i| self.cx.input(i));
+        let mut args = vec![
+            map(packed, 3 * heads.query, rows),
+            map(o, heads.query, rows),
+            map(d_o, heads.query, rows),
+            map(self.cx.output(0), 3 * heads.query, ShortRows::STORED_ROWS),
+            lse.into(),
+        ];
+        args.extend([self.batch, heads.query, seq_len].map(Arg::from));
+        args.push(Arg::F32(heads.score_scale() as f32));
+        let grid = Grid::new(all.min(self.cx.queue.properties().sm_count), ShortRows::THREADS);
+        let kernel = ShortRows::define(kernel, seq_len);
+        self.cx.queue.launch(kernel, grid.shared(ShortRows::shared(seq_len)), &args)
+    }
+}
+
+/// Queues [`FlashAttentionGrad`](super::FlashAttentionGrad): a head at a time or one pass where that is the
+/// method, otherwise the pass over queries, which writes D, then the one over keys.
 pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let launch = Launch::new(attention, cx, 4)?;
+    if launch.path == Path::TensorCores && tuning::short_rows(attention, cx.queue.properties()) {
+        return launch.backward_of_short_rows();
+    }
     if launch.path == Path::TensorCores
         && let Some(cut) = tuning::one_pass(attention, cx.queue.properties())
     {
