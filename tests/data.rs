@@ -481,7 +481,7 @@ fn bytes_and_tokens(data: &Dataset, set: &data::HeldOut, limit: usize) -> (Optio
     let batches = ValidationBatches::new(data, set, spec, limit).unwrap();
     let whole = set.text.of_whole().filter(|_| batches.takes_all());
     let batches: Vec<_> = batches.map(Result::unwrap).collect();
-    let bytes: Option<u64> = batches.iter().map(|batch| set.text.of_targets(batch)).sum();
+    let bytes: Option<u64> = batches.iter().map(|batch| set.text.of_targets(&batch.targets)).sum();
     (bytes.or(whole), batches.iter().map(data::Batch::counted).sum())
 }
 

@@ -1,7 +1,8 @@
 //! Held-out sets: their tokens, and the bytes of text that these stand for.
 
+use super::IGNORED;
 use super::stream::Stream;
-use super::{Batch, IGNORED};
+use crate::error::Result;
 use std::sync::Arc;
 
 /// A held-out set.
@@ -15,6 +16,25 @@ pub struct HeldOut {
     pub hash: String,
     /// What is known of the bytes of its text.
     pub text: TextBytes,
+}
+
+impl HeldOut {
+    /// Returns the number of the document that each token belongs to, as where the documents begin: the
+    /// positions of the end tokens that open them, without that after the last. A set that begins within a
+    /// document has this as its first, from position 0 on.
+    ///
+    /// # Errors
+    /// A file of tokens that cannot be read or was written to.
+    pub fn document_starts(&self, end_token: u32) -> Result<Vec<usize>> {
+        let mut starts = vec![0];
+        let mut from = 1;
+        while let Some(at) = self.tokens.find(end_token, from)? {
+            starts.push(at);
+            from = at + 1;
+        }
+        starts.pop_if(|start| *start > 0 && *start + 1 == self.tokens.len());
+        Ok(starts)
+    }
 }
 
 /// What is known of the bytes of text that tokens stand for. Separators of documents, and so the end tokens
@@ -41,11 +61,11 @@ impl TextBytes {
         }
     }
 
-    /// Returns the bytes of text that the counted targets of a batch stand for; `None` where only those of
+    /// Returns the bytes of text that targets stand for, [`IGNORED`] ones left out; `None` where only those of
     /// the whole set are known, if any.
-    pub fn of_targets(&self, batch: &Batch) -> Option<u64> {
+    pub fn of_targets(&self, targets: &[u32]) -> Option<u64> {
         let Self::OfTokens(bytes) = self else { return None };
-        let targets = batch.targets.iter().filter(|&&target| target != IGNORED);
+        let targets = targets.iter().filter(|&&target| target != IGNORED);
         Some(targets.map(|&target| bytes.get(target as usize).map_or(0, |&bytes| u64::from(bytes))).sum())
     }
 

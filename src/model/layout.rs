@@ -54,6 +54,9 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         ],
     );
     generation(plan, &mut builder);
+    if plan.document_losses {
+        builder.group("evaluation", &[("losses", Spec::new([plan.batch.rows()], precision.master))]);
+    }
     if let Some(shards) = builder.state().shards.clone().filter(|_| plan.copies_between_gpus()) {
         exchange(plan, &shards, &mut builder);
     }

@@ -13,6 +13,7 @@ use crate::ir::{
 use crate::ops::advance::Advance;
 use crate::ops::all_gather::{AllGather, Part};
 use crate::ops::all_reduce::AllReduce;
+use crate::ops::copy::Copy;
 use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::{GradNorm, GradNormPartials, GradNormTotal};
 use crate::ops::sum::Sum;
@@ -286,6 +287,12 @@ fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("evaluate", Arc::clone(state));
     let losses = family(&plan.model).losses(plan, Purpose::Evaluate, &mut b)?;
     total(&mut b, losses, "control.eval_loss", 1.0, Mode::Write)?;
+    if plan.document_losses {
+        b.scoped("head", |b| {
+            let to = b.state("evaluation.losses")?;
+            b.emit_into("losses_of_rows", Arc::new(Copy), &[losses], &[Destination::Into(to, Mode::Write)])
+        })?;
+    }
     if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
 }
 

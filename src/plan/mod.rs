@@ -53,6 +53,8 @@ pub struct Plan {
     pub execution: Execution,
     /// Steps between events.
     pub intervals: Intervals,
+    /// State the loss of every held-out document at the last evaluation.
+    pub document_losses: bool,
     /// Samples.
     pub generation: Generation,
     /// The corpus.

@@ -45,6 +45,7 @@ impl Plan {
             },
             execution: Execution::from_recipe(recipe, &gpus, machine),
             intervals: Intervals::from_values(values),
+            document_losses: values.validation.documents,
             generation: Generation::from_values(&values.generation),
             corpus: corpus.clone(),
         };

@@ -308,6 +308,9 @@ sections! {
         /// shards under a name. Each is evaluated whenever that is, and its losses are `val_loss/NAME`.
         sets: BTreeMap<String, String> = BTreeMap::new();
             Measuring, Type::NamedPaths, "{ news = \"news.txt\" }" => implied("{}");
+        /// Write the loss of every document of the held-out sets to `documents.csv`, as the last evaluation
+        /// finds it.
+        documents: bool = false; Bookkeeping, Type::Bool, "true";
     }
 
     /// Samples that the model generates during and after training.

@@ -15,6 +15,8 @@ pub const METRICS: &str = "metrics.csv";
 pub const TIMING: &str = "timing.csv";
 /// The summary of the run.
 pub const SUMMARY: &str = "summary.json";
+/// The loss of every held-out document.
+pub const DOCUMENTS: &str = "documents.csv";
 /// Plain log lines.
 pub const LOG: &str = "log";
 /// The algorithms of matrix products on a GPU.

@@ -1,10 +1,12 @@
 //! Row files: `metrics.csv` and `timing.csv`, written row by row, resumed after a crash, and read back.
 
+mod columns;
 mod unsaved;
 
 use super::own_file;
 use crate::error::{Error, IoContext, Result};
 pub use crate::metrics::{MetricsRow, Phase, TimingRow};
+use columns::Columns;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
@@ -148,7 +150,7 @@ impl<R: Row> RowWriter<R> {
     /// If the file exists, or cannot be written.
     pub fn create(path: &Path) -> Result<Self> {
         let mut file = File::options().write(true).create_new(true).open(path).at("create", path)?;
-        let header = header(&Columns::fixed::<R>());
+        let header = Columns::fixed(R::COLUMNS).header();
         file.write_all(&header).at("write", path)?;
         Ok(Self::at_end(file, path, &header, Vec::new()))
     }
@@ -190,7 +192,7 @@ impl<R: Row> RowWriter<R> {
         let mut file = own_file::open(options.read(true).write(true).create(true).truncate(false), path)?;
         let bytes = std::fs::read(path).at("read", path)?;
         let columns = Columns { fixed: R::COLUMNS, further: further.to_vec() };
-        let header = header(&columns);
+        let header = columns.header();
         let mut kept = header.len();
         let mut cut = ResumedRows { last: None, rows_kept: 0, rows_cut: 0, steps_cut: None, bytes_cut: 0 };
         if header.starts_with(&bytes) && bytes.len() < header.len() {
@@ -288,38 +290,9 @@ pub fn read<R: Row>(path: &Path) -> Result<Vec<R>> {
 
 /// As [`read`], of the content of the file at `path`.
 pub fn parse<R: Row>(path: &Path, bytes: &[u8]) -> Result<Vec<R>> {
-    let columns = Columns::of_header::<R>(bytes).unwrap_or_else(Columns::fixed::<R>);
+    let columns = Columns::of_header(R::COLUMNS, R::is_further_column, bytes)
+        .unwrap_or_else(|| Columns::fixed(R::COLUMNS));
     Ok(scan::<R>(path, bytes, &columns)?.into_iter().map(|r| r.row).collect())
-}
-
-/// The columns of a file.
-struct Columns {
-    /// Those of the row type; of a file of an older version, the first of them.
-    fixed: &'static [&'static str],
-    /// Those behind them.
-    further: Vec<String>,
-}
-
-impl Columns {
-    /// The columns of the row type alone.
-    fn fixed<R: Row>() -> Self {
-        Self { fixed: R::COLUMNS, further: Vec::new() }
-    }
-
-    /// Returns the columns that the first line of a file names; `None` where it is no header of such rows.
-    fn of_header<R: Row>(bytes: &[u8]) -> Option<Self> {
-        let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
-        let names: Vec<&str> = std::str::from_utf8(first).ok()?.split(',').collect();
-        let known = names.iter().zip(R::COLUMNS).take_while(|(name, column)| name == column).count();
-        let further: Vec<String> = names[known..].iter().map(|name| (*name).to_owned()).collect();
-        let is_ascending = further.is_sorted_by(|a, b| a < b);
-        let holds = known > 0 && is_ascending && further.iter().all(|name| R::is_further_column(name));
-        holds.then_some(Self { fixed: &R::COLUMNS[..known], further })
-    }
-
-    fn names(&self) -> impl Iterator<Item = &str> {
-        self.fixed.iter().copied().chain(self.further.iter().map(String::as_str))
-    }
 }
 
 /// A parsed row and the offset in bytes of the line after it.
@@ -330,7 +303,7 @@ struct Scanned<R> {
 
 /// Parses the complete lines of a file. Checks the header and that steps never decrease.
 fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &Columns) -> Result<Vec<Scanned<R>>> {
-    let header = header(columns);
+    let header = columns.header();
     if !bytes.starts_with(&header) {
         let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
         let shown: String = String::from_utf8_lossy(first).chars().take(120).collect();
@@ -366,11 +339,6 @@ fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &Columns) -> Result<Vec<Scan
         start = end;
     }
     Ok(rows)
-}
-
-/// Returns the header line, newline included.
-fn header(columns: &Columns) -> Vec<u8> {
-    (columns.names().collect::<Vec<_>>().join(",") + "\n").into_bytes()
 }
 
 /// Returns a row as a line. Floats are printed in their shortest form that reads back to the same bits.

@@ -34,7 +34,7 @@ pub use init::{initialize, refresh_compute_copy};
 pub use inspect::inspect;
 pub use prepare::prepare;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
-pub use rank::{Evaluated, Rank, StepReport};
+pub use rank::{Evaluated, Evaluation, Rank, StepReport};
 pub use recorder::Recorder;
 pub use request::{Origin, Request, WorkerRequest};
 pub use resume::recipe_of;
@@ -120,7 +120,7 @@ pub fn train(
         started = Instant::now();
         let mut evaluated = None;
         if is_due(plan.intervals.validation, step, steps) {
-            let losses = rank.evaluate(|done, of| {
+            let losses = rank.evaluate(step == steps, |done, of| {
                 if let Some(recorder) = &mut recorder {
                     recorder.evaluating(done, of);
                 }
@@ -136,7 +136,7 @@ pub fn train(
         }
         if let Some(recorder) = &mut recorder {
             comm.set_status(step, WRITES);
-            recorder.row(&report, evaluated.as_deref())?;
+            recorder.row(&report, evaluated.as_ref())?;
             if is_due(plan.intervals.generation, step, steps) {
                 recorder.generate(rank)?;
             }

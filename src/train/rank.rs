@@ -1,5 +1,6 @@
 //! One rank of a run: its engine, its part of the data, a step.
 
+mod documents;
 mod evaluate;
 mod share;
 mod state;
@@ -18,7 +19,7 @@ use crate::exec::{CommunicationTime, Engine, NonFiniteTensor, Snapshot};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
 use crate::ranks::{TimedCommunicator, fault};
-pub use evaluate::Evaluated;
+pub use evaluate::{Evaluated, Evaluation};
 pub(super) use share::say_timing;
 use share::{connect_gpus, prepare_alike};
 use std::collections::VecDeque;

@@ -4,7 +4,7 @@ mod close;
 mod save;
 
 use super::gauges::Gauges;
-use super::rank::{Evaluated, Rank, StepReport};
+use super::rank::{Evaluation, Rank, StepReport};
 use super::time_left::TimeLeft;
 use crate::checkpoint::{FileRecord, Meta, Store};
 use crate::data::stories::judge;
@@ -18,7 +18,7 @@ use crate::results::held_out::MAIN_SET;
 use crate::results::progress::{Pace, Progress};
 use crate::results::rows::{RowWriter, SavedRows};
 use crate::results::summary::{LossAt, Sample, Sentences, Startup};
-use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, memory};
+use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, documents, memory};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -304,9 +304,9 @@ impl Recorder {
         self.time(step, Phase::Check, took)
     }
 
-    /// Writes the step's row, and updates the progress display when it is due. `evaluated` are the losses on
-    /// the held-out sets, that of `data.validation` first, where they were evaluated after the step.
-    pub(super) fn row(&mut self, report: &StepReport, evaluated: Option<&[Evaluated]>) -> Result<()> {
+    /// Writes the step's row, and updates the progress display when it is due; `evaluation` is that after the
+    /// step, where there is one.
+    pub(super) fn row(&mut self, report: &StepReport, evaluation: Option<&Evaluation>) -> Result<()> {
         let mut row = MetricsRow {
             step: report.step,
             tokens_seen: self.tokens_at(report.step),
@@ -316,13 +316,18 @@ impl Recorder {
             grad_norm: report.grad_norm,
             set_losses: BTreeMap::new(),
         };
-        for ((name, set), evaluated) in self.summary.held_out.iter_mut().zip(evaluated.unwrap_or_default()) {
+        let sets = evaluation.map_or(&[][..], |evaluation| &evaluation.sets);
+        for ((name, set), evaluated) in self.summary.held_out.iter_mut().zip(sets) {
             let loss = evaluated.loss as f32;
             (set.tokens, set.bytes) = (Some(evaluated.tokens), evaluated.bytes);
             match name.as_str() {
                 MAIN_SET => row.val_loss = Some(loss),
                 name => _ = row.set_losses.insert(name.to_owned(), loss),
             }
+        }
+        if let Some(Evaluation { documents, .. }) = evaluation.filter(|found| !found.documents.is_empty()) {
+            let written = documents::write(self.folder.path(), documents);
+            self.or_stop(written)?;
         }
         self.step = report.step;
         let written = self.metrics.append(&row).and_then(|()| fault::inject_disk_fault(report.step));

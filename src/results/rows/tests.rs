@@ -342,7 +342,7 @@ proptest! {
     fn no_file_makes_the_reader_panic(tail: Vec<u8>, with_header: bool) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.csv");
-        let mut bytes = if with_header { header(&Columns::fixed::<MetricsRow>()) } else { Vec::new() };
+        let mut bytes = if with_header { Columns::fixed(MetricsRow::COLUMNS).header() } else { Vec::new() };
         bytes.extend(tail);
         std::fs::write(&path, bytes).unwrap();
         let _ = read::<MetricsRow>(&path);

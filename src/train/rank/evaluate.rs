@@ -1,11 +1,22 @@
 //! Evaluation on the held-out sets.
 
 use super::Rank;
+use super::documents::SetDocuments;
 use crate::data::ValidationBatches;
 use crate::device::communicator::Communicator;
 use crate::error::Result;
+use crate::results::documents::DocumentLoss;
 use crate::train::phase::EVALUATES;
 use std::sync::Arc;
+
+/// An evaluation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Evaluation {
+    /// The losses on the held-out sets, in the order of [`Dataset::held_out`](crate::data::Dataset::held_out).
+    pub sets: Vec<Evaluated>,
+    /// The losses of their documents; none unless they were asked for.
+    pub documents: Vec<DocumentLoss>,
+}
 
 /// The loss on a held-out set, and what it is the mean of.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,15 +30,14 @@ pub struct Evaluated {
 }
 
 impl Rank {
-    /// Evaluates every held-out set ([`Dataset::held_out`]) over all ranks, in their order: all of it, or
-    /// `validation.steps` global batches. `see` is called before each batch, with the number of those done
-    /// and of all.
-    ///
-    /// [`Dataset::held_out`]: crate::data::Dataset::held_out
+    /// Evaluates every held-out set over all ranks: all of it, or `validation.steps` global batches. With
+    /// `documents`, also their documents, if the plan asks for these. `see` is called before each batch, with
+    /// the number of those done and of all.
     ///
     /// # Errors
     /// When a rank is lost.
-    pub fn evaluate(&mut self, mut see: impl FnMut(usize, usize)) -> Result<Vec<Evaluated>> {
+    pub fn evaluate(&mut self, documents: bool, mut see: impl FnMut(usize, usize)) -> Result<Evaluation> {
+        let documents = documents && self.plan.document_losses;
         let dataset = Arc::clone(&self.dataset);
         let programs = Arc::clone(&self.programs);
         let (spec, limit) = (self.spec(), self.plan.intervals.validation_steps);
@@ -39,9 +49,12 @@ impl Rank {
         let mut done = 0;
         let mut sums = Vec::new();
         let mut texts = Vec::new();
+        let mut of_documents = Vec::new();
         for (set, batches) in sets {
             let (mut loss, mut tokens, mut bytes) = (0.0, 0, Some(0));
             let whole = set.text.of_whole().filter(|_| batches.takes_all());
+            let end_token = dataset.tokenizer.end_token();
+            let mut parts = documents.then(|| SetDocuments::new(set, end_token)).transpose()?;
             for batch in batches {
                 see(done, count);
                 done += 1;
@@ -51,7 +64,13 @@ impl Rank {
                 self.engine.run_all(&[&programs.evaluate], 0)?;
                 loss += self.number("control.eval_loss")?;
                 tokens += batch.counted();
-                bytes = bytes.zip(set.text.of_targets(&batch)).map(|(sum, bytes)| sum + bytes);
+                bytes = bytes.zip(set.text.of_targets(&batch.targets)).map(|(sum, bytes)| sum + bytes);
+                if let Some(parts) = &mut parts {
+                    parts.add(set, &batch, &self.losses_of_rows()?);
+                }
+            }
+            if let Some(parts) = parts {
+                of_documents.extend(parts.gather(&*self.comm)?);
             }
             // Counts are exact in f64 up to 2^53.
             sums.extend([loss, tokens as f64, bytes.unwrap_or_default() as f64]);
@@ -63,6 +82,7 @@ impl Rank {
             let bytes = if is_counted { Some(bytes as u64) } else { whole };
             Evaluated { loss: loss / tokens, tokens: tokens as u64, bytes }
         };
-        Ok(sums.as_chunks().0.iter().zip(texts).map(evaluated).collect())
+        let sets = sums.as_chunks().0.iter().zip(texts).map(evaluated).collect();
+        Ok(Evaluation { sets, documents: of_documents })
     }
 }

@@ -162,7 +162,7 @@ fn the_cache_changes_nothing() {
         Rank::new(Arc::clone(&plan), programs, Arc::clone(&dataset), Arc::clone(&pool), Arc::new(SingleRank))
             .unwrap();
     rank.restore(loaded.meta().step, Some(&loaded)).unwrap();
-    let expected = rank.evaluate(|_, _| {}).unwrap()[0].loss;
+    let expected = rank.evaluate(false, |_, _| {}).unwrap().sets[0].loss;
 
     let (state, section) = generator(&plan).unwrap();
     let placement = plan.execution.placement;

@@ -1,6 +1,7 @@
 //! Several held-out sets, and bits per byte: what a run writes of them, and what goes on from it.
 
 use crate::place::{Place, Run};
+use xrun::results::documents;
 use xrun::results::rows::{MetricsRow, read};
 
 /// Three texts: what is trained on, news, and code.
@@ -151,6 +152,60 @@ fn a_run_with_sets_is_resumed_with_its_sets_alone() {
     assert!(
         fork.text("metrics.csv").starts_with("step,tokens_seen,loss,val_loss,lr,grad_norm,val_loss/news\n")
     );
+}
+
+/// The losses of documents are those of the evaluation: they add up to it, whoever evaluated which window.
+#[test]
+fn documents_add_up_to_their_set() {
+    let place = place();
+    let news: String = (0..7).map(|i| format!("{} in the north. ---\n", "Rain ".repeat(i + 1))).collect();
+    place.write("texts/news.txt", news.as_bytes());
+    let separator = "data.document_separator=\"---\"";
+    let run = |settings: &[&str]| {
+        let before = place.runs().len();
+        let base =
+            ["training.steps=3", "training.global_batch_size=4", separator, "validation.documents=true"];
+        place.xrun(&[&QUICK[..], &base, settings].concat()).succeeds();
+        assert_eq!(place.runs().len(), before + 1);
+        place.runs().pop().unwrap()
+    };
+    let whole = run(&["training.local_batch_size=4", "validation.steps=0"]);
+    let rows = documents::read(&whole.path).unwrap();
+    let (summary, mut seen) = (whole.summary(), Vec::new());
+    for (name, set) in &summary.held_out {
+        let of_set: Vec<_> =
+            rows.iter().filter(|row| row.set == documents::DocumentLoss::set_name(name)).collect();
+        seen.push((name.as_str(), of_set.len()));
+        assert!(of_set.iter().enumerate().all(|(at, row)| row.document == at as u64));
+        assert_eq!(of_set.iter().map(|row| row.tokens).sum::<u64>(), set.tokens.unwrap());
+        assert_eq!(of_set.iter().map(|row| row.bytes.unwrap()).sum::<u64>(), set.bytes.unwrap());
+        let loss =
+            of_set.iter().map(|row| row.loss * row.tokens as f64).sum::<f64>() / set.tokens.unwrap() as f64;
+        assert!((loss / f64::from(set.losses.last.unwrap().loss) - 1.0).abs() < 1e-6, "{name}: {loss}");
+    }
+    assert_eq!(seen, [("", 7), ("code", 1), ("news", 7)]);
+    // "Rain " so many times and " in the north. ", and the token that ends the document, which is no text.
+    let news: Vec<_> =
+        rows.iter().filter(|row| row.set == "news").map(|row| (row.tokens, row.bytes)).collect();
+    let expected: Vec<_> = (1..=7u64).map(|i| (5 * i + 16, Some(5 * i + 15))).collect();
+    assert_eq!(news, expected);
+    // However windows are dealt to ranks and batches.
+    let ranks = ["parallelism.world_size=2", "parallelism.launcher=process", "training.local_batch_size=1"];
+    let split = run(&[&ranks[..], &["validation.steps=0"]].concat());
+    let other = documents::read(&split.path).unwrap();
+    let counts = |rows: &[documents::DocumentLoss]| {
+        rows.iter().map(|row| (row.set.clone(), row.document, row.tokens, row.bytes)).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&other), counts(&rows));
+    assert!(other.iter().zip(&rows).all(|(a, b)| (a.loss / b.loss - 1.0).abs() < 1e-4));
+    // Losses are those of a run that writes no documents; of a part, its documents alone.
+    let plain = run(&["training.local_batch_size=4", "validation.steps=0", "validation.documents=false"]);
+    assert_eq!(plain.text("metrics.csv"), whole.text("metrics.csv"));
+    assert!(!plain.path.join("documents.csv").exists());
+    let part = documents::read(&run(&["training.local_batch_size=4", "validation.steps=1"]).path).unwrap();
+    let tokens: u64 = part.iter().filter(|row| row.set == "news").map(|row| row.tokens).sum();
+    assert_eq!(tokens, 128);
+    assert!(part.iter().filter(|row| row.set == "news").count() < 7, "{part:?}");
 }
 
 #[test]

@@ -106,6 +106,11 @@ impl Run {
         self.metrics().last().map(|row| row.set_losses.keys().cloned().collect()).unwrap_or_default()
     }
 
+    /// Rows of `documents.csv`; random tokens with no end token among them are one document.
+    pub fn documents(&self) -> usize {
+        xrun::results::documents::read(&self.path).map_or(0, |rows| rows.len().min(1))
+    }
+
     /// What was generated, with its prompt.
     pub fn texts(&self) -> Vec<String> {
         self.summary.samples.iter().map(|sample| format!("{}{}", sample.prompt, sample.text)).collect()

@@ -1,0 +1,84 @@
+//! `documents.csv`: the loss of every document of the held-out sets at the last evaluation.
+
+use super::atomic;
+use super::held_out::MAIN_SET;
+use super::names::DOCUMENTS;
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// What the set of `data.validation` is called here: no set of `validation.sets` can have this name.
+pub const MAIN_SET_HERE: &str = "data.validation";
+
+/// A row: the loss of a document.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DocumentLoss {
+    /// The held-out set.
+    pub set: String,
+    /// Number of the document in the set, from 0.
+    pub document: u64,
+    /// Its tokens that were evaluated, the one that ends it included.
+    pub tokens: u64,
+    /// Bytes of text that they stand for; blank where that is not known.
+    pub bytes: Option<u64>,
+    /// Mean loss over these tokens, in nats.
+    pub loss: f64,
+}
+
+impl DocumentLoss {
+    /// Returns the name under which a row has a set.
+    pub fn set_name(set: &str) -> String {
+        if set == MAIN_SET { MAIN_SET_HERE } else { set }.to_owned()
+    }
+}
+
+/// Writes the file into the folder of a run.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write(run: &Path, documents: &[DocumentLoss]) -> Result<()> {
+    let path = run.join(DOCUMENTS);
+    let failed = |e: &dyn std::fmt::Display| Error::failed(format!("cannot write {}: {e}", path.display()));
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for document in documents {
+        writer.serialize(document).map_err(|e| failed(&e))?;
+    }
+    atomic::write(&path, &writer.into_inner().map_err(|e| failed(&e))?)
+}
+
+/// Reads the file of a run.
+///
+/// # Errors
+/// When it cannot be read, or a row is no such row.
+pub fn read(run: &Path) -> Result<Vec<DocumentLoss>> {
+    let path = run.join(DOCUMENTS);
+    let wrong = |e: csv::Error| Error::failed(format!("{}: {e}", path.display()));
+    csv::Reader::from_path(&path).map_err(wrong)?.deserialize().collect::<Result<_, _>>().map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_read_back_and_blanks_stay_blank() {
+        let run = tempfile::tempdir().unwrap();
+        let row = |set: &str, document, bytes, loss| DocumentLoss {
+            set: DocumentLoss::set_name(set),
+            document,
+            tokens: 3,
+            bytes,
+            loss,
+        };
+        let rows = [row("", 0, Some(2), 0.1 + 0.2), row("news", 7, None, f64::INFINITY)];
+        write(run.path(), &rows).unwrap();
+        let text = std::fs::read_to_string(run.path().join(DOCUMENTS)).unwrap();
+        assert_eq!(
+            text,
+            "set,document,tokens,bytes,loss\ndata.validation,0,3,2,0.30000000000000004\nnews,7,3,,inf\n"
+        );
+        assert_eq!(read(run.path()).unwrap(), rows);
+        std::fs::write(run.path().join(DOCUMENTS), text.replace(",7,", ",x,")).unwrap();
+        assert!(read(run.path()).unwrap_err().message().contains("documents.csv"));
+    }
+}

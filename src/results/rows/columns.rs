@@ -1,0 +1,41 @@
+//! The columns of a row file: those of its row type, and further ones behind them that only some runs have.
+
+/// The columns of a file.
+pub(super) struct Columns {
+    /// Those of the row type; of a file of an older version, the first of them.
+    pub fixed: &'static [&'static str],
+    /// Those behind them.
+    pub further: Vec<String>,
+}
+
+impl Columns {
+    /// The columns of the row type alone.
+    pub fn fixed(fixed: &'static [&'static str]) -> Self {
+        Self { fixed, further: Vec::new() }
+    }
+
+    /// Returns the columns that the first line of a file names, of a row type with these columns and further
+    /// ones for which `is_further` holds; `None` where it is no header of such rows.
+    pub fn of_header(
+        columns: &'static [&'static str],
+        is_further: fn(&str) -> bool,
+        bytes: &[u8],
+    ) -> Option<Self> {
+        let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
+        let names: Vec<&str> = std::str::from_utf8(first).ok()?.split(',').collect();
+        let known = names.iter().zip(columns).take_while(|(name, column)| name == column).count();
+        let further: Vec<String> = names[known..].iter().map(|name| (*name).to_owned()).collect();
+        let is_ascending = further.is_sorted_by(|a, b| a < b);
+        let holds = known > 0 && is_ascending && further.iter().all(|name| is_further(name));
+        holds.then_some(Self { fixed: &columns[..known], further })
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.fixed.iter().copied().chain(self.further.iter().map(String::as_str))
+    }
+
+    /// Returns the header line, newline included.
+    pub fn header(&self) -> Vec<u8> {
+        (self.names().collect::<Vec<_>>().join(",") + "\n").into_bytes()
+    }
+}
