@@ -2,10 +2,9 @@
 
 use super::terminal::{eprint_line, print};
 use super::what::Results;
-use super::words::without_dashes;
 use crate::error::{Error, IoContext, Result};
 use crate::format::{BLANK, Column, Table, decimal, short, thousands};
-use crate::recipe::{self, COPY_HEADER, set_in_copy};
+use crate::recipe::{self, COPY_HEADER, set_in_copy, without_dashes};
 use crate::results::folder::{ENVIRONMENT, RECIPE, SUMMARY, folder_name};
 use crate::results::provenance::Environment;
 use crate::results::{Status, Summary, find};
