@@ -48,8 +48,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("model", "data checkpoint plan exec passes optim ops ir device policy format error"),
     // The recipe whose mode of recomputation the plan chooses.
     ("forecast", "model plan recipe machine exec passes ir device policy format error"),
-    // The keys that the hash of a stored recipe covers.
-    ("results", "recipe metrics format error"),
+    // The keys that the hash of a stored recipe covers, and the similar one of a name that runs have nothing of.
+    ("results", "recipe metrics suggest format error"),
     ("checkpoint", "liveness error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
     ("ranks", "results recipe machine device policy liveness error"),
