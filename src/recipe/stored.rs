@@ -173,17 +173,17 @@ mod tests {
         let a = keys("[model]\ndim = 64\n# n_kv_heads is unset: `n_heads`\n[gone]\nx = 1\n");
         let b = keys("[model]\ndim = 32\nn_kv_heads = 2\nnorm = \"rms_norm\"\n[training]\nseed = 1\n");
         let found = stored_diff(&a, &b);
-        let shown: Vec<(&str, Option<Class>, Option<&str>, Option<&str>)> = found
-            .iter()
-            .map(|change| (change.key.as_str(), change.class, change.old.as_deref(), change.new.as_deref()))
-            .collect();
+        let change = |key: &str, class: Option<Class>, old: Option<&str>, new: Option<&str>| {
+            let [old, new] = [old, new].map(|value| value.map(str::to_owned));
+            StoredChange { key: key.to_owned(), class, old, new }
+        };
         let expected = [
-            ("model.dim", Some(Class::Training), Some("64"), Some("32")),
-            ("model.n_kv_heads", Some(Class::Training), Some(UNSET), Some("2")),
-            ("gone.x", None, Some("1"), None),
-            ("training.seed", Some(Class::Training), None, Some("1")),
+            change("model.dim", Some(Class::Training), Some("64"), Some("32")),
+            change("model.n_kv_heads", Some(Class::Training), Some(UNSET), Some("2")),
+            change("gone.x", None, Some("1"), None),
+            change("training.seed", Some(Class::Training), None, Some("1")),
         ];
-        assert_eq!(shown, expected, "model.norm is left out at the value that it had before it was a key");
+        assert_eq!(found, expected, "model.norm is left out at the value that it had before it was a key");
         let batch = |global: &str, local: u32| {
             keys(&format!("[training]\nglobal_batch_size = {global}\nlocal_batch_size = {local}\n"))
         };

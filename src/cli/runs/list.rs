@@ -3,7 +3,7 @@
 use super::columns::{Columns, TEXT, text_of};
 use crate::cli::terminal::{eprint_line, print, print_exact, print_json};
 use crate::error::{Error, Result};
-use crate::format::BLANK;
+use crate::format::{BLANK, plural};
 use crate::results::collection::{Collection, Condition, Criterion, Field, Order, Run, RunStatus, to_csv};
 use crate::results::find;
 use crate::results::folder::{SUMMARY, folder_name, read_summary};
@@ -75,7 +75,7 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
     if listed.is_empty() {
         eprint_line(&match collection.runs.len() {
             0 => format!("no runs in {}", results.display()),
-            all => format!("none of {all} runs in {}", results.display()),
+            all => format!("none of {all} run{} in {}", plural(all), results.display()),
         });
         return Ok(());
     }

@@ -4,7 +4,7 @@ use crate::cli::terminal::{eprint_line, print};
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::report::blocks;
-use crate::results::collection::{Doomed, Located, Referrers, locate, remove};
+use crate::results::collection::{Doomed, Located, Reference, Referrers, locate, remove};
 use crate::results::find;
 use crate::results::folder::SUMMARY;
 use std::path::{Path, PathBuf};
@@ -32,19 +32,20 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
             runs.push(run);
         }
     }
-    let doomed = runs.iter().map(|run| Doomed::lock(run)).collect::<Result<Vec<_>>>()?;
     let pages = blocks::pages(Path::new(""))?;
     let mut named = Vec::new();
     let mut referrers: Option<(PathBuf, Referrers)> = None;
-    for run in &runs {
-        let Located { results, id } = locate(run)?;
+    let located = runs.iter().map(|run| locate(run)).collect::<Result<Vec<_>>>()?;
+    let goes_too = |reference: &Reference| matches!(reference, Reference::Fork(fork) if locate(fork).is_ok_and(|fork| located.contains(&fork)));
+    for (run, Located { results, id }) in runs.iter().zip(&located) {
         // Runs lie in one results folder, unless their paths say otherwise.
-        let read = match referrers.take().filter(|(of, _)| *of == results) {
+        let read = match referrers.take().filter(|(of, _)| of == results) {
             Some((_, read)) => read,
-            None => Referrers::read(&results, &pages)?,
+            None => Referrers::read(results, &pages)?,
         };
-        let found = read.of_run(&id);
-        referrers = Some((results, read));
+        let mut found = read.of_run(id);
+        found.retain(|reference| !goes_too(reference));
+        referrers = Some((results.clone(), read));
         if !found.is_empty() {
             let lines: String = found.iter().map(|reference| format!("\n    {reference}")).collect();
             named.push(format!("{} is named by{lines}", run.display()));
@@ -57,6 +58,8 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
             if named.len() == 1 { "it" } else { "them" }
         )));
     }
+    // All are locked before the first one is removed.
+    let doomed = runs.iter().map(|run| Doomed::lock(run)).collect::<Result<Vec<_>>>()?;
     named.iter().for_each(|named| eprint_line(named));
     let count = doomed.len();
     for doomed in doomed {

@@ -114,6 +114,37 @@ impl Collection {
     }
 }
 
+/// Returns a collection of runs of recipe `r` with these figures, in their stored units: newest first, a day
+/// apart, of one hash.
+#[cfg(test)]
+pub(super) fn sample(figures: &[&[(&str, f64)]]) -> Collection {
+    use crate::metrics;
+    use crate::results::Status;
+    let count = figures.len();
+    let run = |(at, known): (usize, &&[(&str, f64)])| {
+        let of = |name: &str| known.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        let entry = Entry {
+            status: Status::Ok,
+            reason: None,
+            steps: 1,
+            steps_planned: 1,
+            figures: metrics::of_runs().map(|metric| of(metric.name)).collect(),
+            corpus: None,
+            val_part: None,
+            forked_from: None,
+            remarks: Vec::new(),
+            changed: Vec::new(),
+            device: None,
+            commit: None,
+        };
+        let id = format!("r/202611{:02}T000000Z-0123abcd", count - at);
+        let name = format!("0123abcd-{}", count - at);
+        let (status, annotation) = (RunStatus::Ok, Annotation::default());
+        Run { path: PathBuf::from(&id), id, name, status, entry, annotation, settings: Vec::new() }
+    };
+    Collection { runs: figures.iter().enumerate().map(run).collect(), ..Collection::default() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,35 +232,4 @@ mod tests {
         std::fs::write(dir.path().join(".index"), "").unwrap();
         assert_eq!(steps(dir.path(), later), [1]);
     }
-}
-
-/// Returns a collection of runs of recipe `r` with these figures, in their stored units: newest first, a day
-/// apart, of one hash.
-#[cfg(test)]
-pub(super) fn sample(figures: &[&[(&str, f64)]]) -> Collection {
-    use crate::metrics;
-    use crate::results::Status;
-    let count = figures.len();
-    let run = |(at, known): (usize, &&[(&str, f64)])| {
-        let of = |name: &str| known.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-        let entry = Entry {
-            status: Status::Ok,
-            reason: None,
-            steps: 1,
-            steps_planned: 1,
-            figures: metrics::of_runs().map(|metric| of(metric.name)).collect(),
-            corpus: None,
-            val_part: None,
-            forked_from: None,
-            remarks: Vec::new(),
-            changed: Vec::new(),
-            device: None,
-            commit: None,
-        };
-        let id = format!("r/202611{:02}T000000Z-0123abcd", count - at);
-        let name = format!("0123abcd-{}", count - at);
-        let (status, annotation) = (RunStatus::Ok, Annotation::default());
-        Run { path: PathBuf::from(&id), id, name, status, entry, annotation, settings: Vec::new() }
-    };
-    Collection { runs: figures.iter().enumerate().map(run).collect(), ..Collection::default() }
 }
