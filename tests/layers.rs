@@ -50,7 +50,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("model", "data checkpoint plan exec passes optim ops ir device policy format error"),
     // The recipe whose mode of recomputation the plan chooses.
     ("forecast", "model plan recipe machine exec passes ir device policy format error"),
-    // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons.
+    // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the similar
+    // one of a name that runs have nothing of.
     ("results", "statistics recipe metrics suggest format error"),
     ("checkpoint", "liveness error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.

@@ -1,8 +1,8 @@
 //! Shorthands of the command line, normalized before it is parsed; and suggestions for misspelt commands.
 
 use super::command::Cli;
-use super::words::{first_word, without_dashes};
-use crate::recipe;
+use super::words::first_word;
+use crate::recipe::{self, without_dashes};
 use crate::suggest::nearest;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue};

@@ -5,8 +5,10 @@ use super::terminal::print;
 use super::words::first_word;
 use crate::error::Result;
 use crate::recipe::{KEYS, Key, SECTIONS, Type, builtin, find_path};
+use crate::results::collection::field_names;
 use crate::results::find;
 use clap::Command;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Arguments of `xrun complete`.
@@ -74,7 +76,7 @@ fn within(last: &str, command: &Command, rest: &[&str], words: &[&str]) -> Vec<S
         && argument.get_action().takes_values()
         && argument.get_num_args().is_none_or(|range| range.min_values() > 0)
     {
-        return values_of(argument, words);
+        return values_of(argument, last, words);
     }
     if last.starts_with('-') && !last.contains('.') {
         return options(command);
@@ -86,10 +88,16 @@ fn within(last: &str, command: &Command, rest: &[&str], words: &[&str]) -> Vec<S
     if takes_keys && (before > 0 || last.contains(['.', '='])) {
         return settings(last);
     }
-    match positionals.nth(before) {
-        Some(positional) => values_of(positional, words),
-        None => subcommands(command).collect(),
-    }
+    // The last positional may take several words.
+    let last_positional = command.get_positionals().last().filter(|last| takes_several(last));
+    let values =
+        positionals.nth(before).or(last_positional).map(|positional| values_of(positional, last, words));
+    let subcommands = subcommands(command).filter(|_| before == 0);
+    subcommands.chain(values.into_iter().flatten()).collect()
+}
+
+fn takes_several(argument: &clap::Arg) -> bool {
+    argument.get_num_args().is_some_and(|range| range.max_values() > 1)
 }
 
 /// Returns true for a positional argument that takes `section.key=value`.
@@ -98,7 +106,7 @@ fn is_of_keys(names: &Option<&[clap::builder::Str]>) -> bool {
 }
 
 /// Values of an option or a positional argument, by the words it lists or by its name in the help.
-fn values_of(argument: &clap::Arg, words: &[&str]) -> Vec<String> {
+fn values_of(argument: &clap::Arg, last: &str, words: &[&str]) -> Vec<String> {
     let listed = argument.get_possible_values();
     if !listed.is_empty() {
         return listed.iter().map(|value| value.get_name().to_owned()).collect();
@@ -107,7 +115,9 @@ fn values_of(argument: &clap::Arg, words: &[&str]) -> Vec<String> {
     match (argument.get_id().as_str(), name) {
         ("from", _) => builtin::names().map(str::to_owned).collect(),
         ("recipe", _) => recipes().chain(runs(words)).collect(),
-        (_, "RUN" | "RUN | KEY=VALUE" | "BEFORE") => runs(words).collect(),
+        ("filters", _) => recipes_of_runs(words).into_iter().chain(fields(last, "=")).collect(),
+        ("sort" | "columns", _) => fields(last, ""),
+        (_, "RUN" | "OTHER" | "RUN | KEY=VALUE" | "BEFORE") => runs(words).collect(),
         _ => Vec::new(),
     }
 }
@@ -128,12 +138,36 @@ fn recipes() -> impl Iterator<Item = String> {
 
 /// Names of runs, in the results folder that the line names.
 fn runs(words: &[&str]) -> impl Iterator<Item = String> {
-    let named = words.iter().position(|word| *word == "--results").and_then(|at| words.get(at + 1));
-    let joined = words.iter().find_map(|word| word.strip_prefix("--results="));
-    let results = Path::new(named.copied().or(joined).unwrap_or("results"));
-    let runs = find::runs(results).unwrap_or_default();
+    let runs = find::runs(results(words)).unwrap_or_default();
     let latest = (!runs.is_empty()).then(|| find::LATEST.to_owned());
     latest.into_iter().chain(find::short_names(&runs))
+}
+
+/// Names of the recipes that have runs.
+fn recipes_of_runs(words: &[&str]) -> BTreeSet<String> {
+    let runs = find::runs(results(words)).unwrap_or_default();
+    runs.iter().filter_map(|run| Some(run.parent()?.file_name()?.to_string_lossy().into_owned())).collect()
+}
+
+/// Names of what runs have, with a sign behind each; keys of recipes from their sections on.
+fn fields(last: &str, sign: &str) -> Vec<String> {
+    // Of several names the last one is completed, and of `-NAME` the name.
+    let at =
+        last.rfind([',', '-']).filter(|at| *at == 0 || last.as_bytes()[*at] == b',').map_or(0, |at| at + 1);
+    let before = &last[..at];
+    let sections = SECTIONS.iter().map(|(section, _)| format!("{before}{section}."));
+    let named = field_names().map(|name| format!("{before}{name}{sign}"));
+    match last.contains('.') {
+        true => KEYS.iter().map(|key| format!("{before}{}{sign}", key.path)).collect(),
+        false => named.chain(sections).collect(),
+    }
+}
+
+/// The results folder that the line names.
+fn results<'a>(words: &[&'a str]) -> &'a Path {
+    let named = words.iter().position(|word| *word == "--results").and_then(|at| words.get(at + 1));
+    let joined = words.iter().find_map(|word| word.strip_prefix("--results="));
+    Path::new(named.copied().or(joined).unwrap_or("results"))
 }
 
 /// Sections, keys of a section, or values of a key; the part before the last comma or `=` stays as it is.
@@ -191,7 +225,16 @@ mod tests {
             ("xrun init --from v", vec!["v8-dim1024", "v9-full-stack"]),
             ("xrun completions z", vec!["zsh"]),
             ("xrun ops c", vec!["check", "compile"]),
-            ("xrun runs --sort v", vec!["val-loss"]),
+            ("xrun runs --sort val_l", vec!["val_loss", "val_loss_over_floor"]),
+            ("xrun runs --sort -tok_s_", vec!["-tok_s_p25", "-tok_s_p75"]),
+            ("xrun runs --columns wall_s,optimizer.l", vec!["wall_s,optimizer.lr"]),
+            ("xrun runs --columns seeds.i,sta", vec![]),
+            ("xrun runs --columns statu", vec!["status"]),
+            ("xrun runs sta", vec!["started=", "status=", "startup_s="]),
+            ("xrun runs status=ok model.di", vec!["model.dim="]),
+            ("xrun runs di", vec!["diff"]),
+            ("xrun runs status=ok dif", vec![]),
+            ("xrun runs rm --f", vec!["--force"]),
             ("xrun plan --ex", vec!["--explain"]),
             ("xrun wor", vec![]),
             ("xrun export x --to ", vec![]),

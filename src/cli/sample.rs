@@ -1,6 +1,6 @@
 //! `xrun sample [RUN]`.
 
-use super::terminal::{print_json, print_sample};
+use super::terminal::{print_exact, print_json};
 use super::what::{Results, run_with_checkpoint};
 use crate::error::Result;
 use crate::results::find;
@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Result<()> {
         if args.json {
             print_json(&format!("{}\n", serde_json::json!({ "prompt": generation.prompt, "text": text })))?;
         } else {
-            print_sample(&format!("{}{text}\n\n", generation.prompt))?;
+            print_exact(&format!("{}{text}\n\n", generation.prompt))?;
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Differences between two recipes by key, and their consequences for a run.
 
-use super::key::{Class, UNSET};
+use super::key::{Class, Key, UNSET};
 use super::lookup::find_path;
 use super::schema::Values;
 use super::toml_text::values;
@@ -31,26 +31,29 @@ pub fn measuring_changes(a: &Values, b: &Values) -> Vec<Change> {
     diff(a, b).into_iter().filter(|change| change.class == Class::Measuring).collect()
 }
 
+/// Returns the class of a change of `key`. As long as both recipes fix the same global batch
+/// (`global_kept`), its parts are of the execution class; otherwise they change it.
+pub(super) fn class_between(key: &Key, global_kept: bool) -> Class {
+    match key.path {
+        "training.local_batch_size" | "training.accumulation" | "parallelism.world_size" => {
+            if global_kept {
+                Class::Execution
+            } else {
+                Class::Training
+            }
+        }
+        _ => key.class,
+    }
+}
+
 /// Returns every key that differs between `a` and `b`, in the order of the table.
-///
-/// As long as both recipes fix the same global batch, local batch size, accumulation and the number of ranks
-/// are of the execution class; otherwise they change the global batch, and are of the training class.
 pub fn diff(a: &Values, b: &Values) -> Vec<Change> {
     let global_kept = a.training.global_batch_size.is_some()
         && a.training.global_batch_size == b.training.global_batch_size;
     let changes = values(a).into_iter().zip(values(b)).filter(|((_, old), (_, new))| old != new);
     changes
         .map(|((key, old), (_, new))| {
-            let class = match key.path {
-                "training.local_batch_size" | "training.accumulation" | "parallelism.world_size" => {
-                    if global_kept {
-                        Class::Execution
-                    } else {
-                        Class::Training
-                    }
-                }
-                _ => key.class,
-            };
+            let class = class_between(key, global_kept);
             let show = |value: Option<String>| value.unwrap_or_else(|| UNSET.to_owned());
             Change { key: key.path, class, old: show(old), new: show(new) }
         })

@@ -30,6 +30,7 @@ mod reference;
 mod schema;
 mod settle;
 mod source;
+mod spelling;
 mod stored;
 mod sweep_checks;
 #[cfg(test)]
@@ -53,6 +54,7 @@ pub use schema::{
     Metrics, Model, Optimizer, Parallelism, SECTIONS, Sweep, Training, ValidationRuns, Values,
 };
 pub use source::{Layer, Location, Source};
-pub use stored::StoredKeys;
-pub use toml_text::value_text;
+pub use spelling::without_dashes;
+pub use stored::{StoredChange, StoredKeys, stored_diff};
+pub use toml_text::{plain_text, value_text};
 pub use values::{Validation, WorldSize};

@@ -3,7 +3,8 @@
 //! A recipe that another version resolved has the keys of that version, in its order. Its hash is verified
 //! over the keys that the text has, so runs from before a key keep their hash.
 
-use super::key::UNSET;
+use super::diff::class_between;
+use super::key::{Class, UNSET};
 use super::lookup::find_path;
 use toml::de::DeTable;
 
@@ -69,6 +70,20 @@ impl StoredKeys {
         self.0.iter().find(|key| key.path == path)?.value.as_deref()
     }
 
+    /// Returns every key with its value as TOML, `None` where it is unset, in the order of the text.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.0.iter().map(|key| (key.path.as_str(), key.value.as_deref()))
+    }
+
+    /// Returns the value of a key as TOML or [`UNSET`]; of one that the text leaves out, the value that this
+    /// implies. `None` where the text does not tell.
+    pub fn recorded(&self, path: &str) -> Option<&str> {
+        match self.0.iter().find(|key| key.path == path) {
+            Some(key) => Some(key.value.as_deref().unwrap_or(UNSET)),
+            None => find_path(path).and_then(|key| key.implied),
+        }
+    }
+
     /// Returns the hashes that a recipe with this stored text can have: over every training and execution key
     /// that the text has, and the same with the number of ranks left to the machine. A key that recipes no
     /// longer have counts as one of these.
@@ -86,6 +101,35 @@ impl StoredKeys {
         };
         [hash(None), hash(Some(AUTO))]
     }
+}
+
+/// A key with different values in two stored recipes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredChange {
+    /// Full path.
+    pub key: String,
+    /// Effect of the change, between these two recipes; `None` for a key that recipes no longer have.
+    pub class: Option<Class>,
+    /// The first value in TOML, or [`UNSET`]; `None` where that recipe's version did not record it.
+    pub old: Option<String>,
+    /// The second.
+    pub new: Option<String>,
+}
+
+/// Returns every key that differs between two stored recipes, which other versions may have written: in the
+/// order of the first text, then those that the second has alone.
+pub fn stored_diff(a: &StoredKeys, b: &StoredKeys) -> Vec<StoredChange> {
+    let global = |keys: &StoredKeys| keys.value("training.global_batch_size").map(str::to_owned);
+    let global_kept = global(a).is_some() && global(a) == global(b);
+    let only_in_b = b.iter().map(|(path, _)| path).filter(|path| !a.0.iter().any(|key| key.path == *path));
+    let paths = a.iter().map(|(path, _)| path).chain(only_in_b);
+    let change = |path: &str| StoredChange {
+        key: path.to_owned(),
+        class: find_path(path).map(|key| class_between(key, global_kept)),
+        old: a.recorded(path).map(str::to_owned),
+        new: b.recorded(path).map(str::to_owned),
+    };
+    paths.map(change).filter(|change| change.old != change.new).collect()
 }
 
 /// Returns the key that a comment names as unset.
@@ -121,6 +165,30 @@ mod tests {
         let four = Machine { gpus: Gpus::Found(vec![model; 4]), ..Machine::none() };
         let (hash, keys) = stored("parallelism.world_size = \"auto\"", &four);
         assert_eq!((&keys.hashes()[1], keys.value(WORLD_SIZE)), (&hash, Some("4")));
+    }
+
+    #[test]
+    fn stored_recipes_of_two_versions_differ_in_what_both_recorded() {
+        let keys = |text: &str| StoredKeys::parse(text).unwrap();
+        let a = keys("[model]\ndim = 64\n# n_kv_heads is unset: `n_heads`\n[gone]\nx = 1\n");
+        let b = keys("[model]\ndim = 32\nn_kv_heads = 2\nnorm = \"rms_norm\"\n[training]\nseed = 1\n");
+        let found = stored_diff(&a, &b);
+        let change = |key: &str, class: Option<Class>, old: Option<&str>, new: Option<&str>| {
+            let [old, new] = [old, new].map(|value| value.map(str::to_owned));
+            StoredChange { key: key.to_owned(), class, old, new }
+        };
+        let expected = [
+            change("model.dim", Some(Class::Training), Some("64"), Some("32")),
+            change("model.n_kv_heads", Some(Class::Training), Some(UNSET), Some("2")),
+            change("gone.x", None, Some("1"), None),
+            change("training.seed", Some(Class::Training), None, Some("1")),
+        ];
+        assert_eq!(found, expected, "model.norm is left out at the value that it had before it was a key");
+        let batch = |global: &str, local: u32| {
+            keys(&format!("[training]\nglobal_batch_size = {global}\nlocal_batch_size = {local}\n"))
+        };
+        let class = |a: &str, b: &str| stored_diff(&batch(a, 2), &batch(b, 4)).last().unwrap().class;
+        assert_eq!((class("8", "8"), class("8", "16")), (Some(Class::Execution), Some(Class::Training)));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::key::Key;
 use super::schema::{KEYS, Values};
 use serde::de::Deserialize;
 use serde_json::Value as Json;
+use std::borrow::Cow;
 use toml::Value;
 use toml::de::ValueDeserializer;
 
@@ -22,6 +23,16 @@ pub fn value_text(value: &Value) -> String {
 /// Parses what [`value_text`] prints.
 pub(super) fn parse_value(text: &str) -> Result<Value, toml::de::Error> {
     Value::deserialize(ValueDeserializer::parse(text)?)
+}
+
+/// Returns TOML text as people write it in a table: a string without its quotes and escapes, anything else as
+/// it is.
+pub fn plain_text(text: &str) -> Cow<'_, str> {
+    let is_quoted = text.starts_with(['"', '\'']);
+    match is_quoted.then(|| parse_value(text)) {
+        Some(Ok(Value::String(string))) => Cow::Owned(string),
+        _ => Cow::Borrowed(text),
+    }
 }
 
 /// Returns a value in TOML on one line, with an exponent in small numbers; `None` for null.

@@ -20,10 +20,8 @@ const MIN_BEGINNING: usize = 4;
 
 /// Returns all run folders `RESULTS/RECIPE/RUN`, newest first. A missing results folder has none.
 pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
-    let mut runs = Vec::new();
-    for recipe in subfolders(results)? {
-        runs.extend(subfolders(&recipe)?.into_iter().filter(|run| run.join(SUMMARY).is_file()));
-    }
+    let mut runs = run_folders(results)?;
+    runs.retain(|run| run.join(SUMMARY).is_file());
     runs.sort_by_cached_key(|run| std::cmp::Reverse((age_key(run), run.clone())));
     Ok(runs)
 }
@@ -31,12 +29,21 @@ pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
 /// Returns the folders `RESULTS/RECIPE/RUN` of runs that have lost their summary, in order of their paths. A
 /// folder that a process holds may be about to get one.
 pub fn without_summary(results: &Path) -> Result<Vec<PathBuf>> {
-    let mut damaged = Vec::new();
-    for recipe in subfolders(results)? {
-        damaged.extend(subfolders(&recipe)?.into_iter().filter(|run| has_lost_summary(run)));
-    }
+    let mut damaged = run_folders(results)?;
+    damaged.retain(|run| has_lost_summary(run));
     damaged.sort();
     Ok(damaged)
+}
+
+/// Returns the folders `RESULTS/RECIPE/RUN`, without hidden ones, which are being removed.
+fn run_folders(results: &Path) -> Result<Vec<PathBuf>> {
+    let is_hidden =
+        |run: &Path| run.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    let mut runs = Vec::new();
+    for recipe in subfolders(results)? {
+        runs.extend(subfolders(&recipe)?.into_iter().filter(|run| !is_hidden(run)));
+    }
+    Ok(runs)
 }
 
 /// Returns true for the folder of a run without its summary, that no process holds.
@@ -298,8 +305,10 @@ fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
     };
     let mut folders = Vec::new();
     for entry in entries {
-        let path = entry.at("read", folder)?.path();
-        if path.is_dir() {
+        let entry = entry.at("read", folder)?;
+        let path = entry.path();
+        // What an entry says of itself costs no look at the folder; a link may lead to one.
+        if entry.file_type().is_ok_and(|kind| kind.is_dir() || (kind.is_symlink() && path.is_dir())) {
             folders.push(path);
         }
     }

@@ -5,6 +5,7 @@
 //! deterministic; measurements go to `timing.csv` and `env.json`.
 
 pub mod atomic;
+pub mod collection;
 pub mod columns;
 pub mod comparison;
 pub mod configurations;

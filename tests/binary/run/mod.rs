@@ -3,6 +3,7 @@
 
 mod again;
 mod by_time;
+mod collection;
 mod corpus;
 mod damage;
 mod disk;

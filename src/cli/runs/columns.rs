@@ -1,0 +1,184 @@
+//! The columns of the list of runs.
+
+use crate::format::{BLANK, Column, Table, decimal, short, thousands};
+use crate::results::collection::{Cell, Collection, Field, Run, Word};
+use std::collections::HashMap;
+
+/// The heading of what losses are measured on.
+pub const TEXT: &str = "TEXT";
+
+/// The longest note that is shown in a list, in characters.
+const NOTE: usize = 40;
+
+/// The columns of a list.
+pub enum Columns {
+    /// Those without `--columns`, with the optional ones that tell something of these runs.
+    Usual(Vec<Optional>),
+    /// Fields, as chosen.
+    Chosen(Vec<Field>),
+}
+
+/// A column that is there where it tells something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Optional {
+    Text,
+    Tags,
+    Note,
+    Remarks,
+}
+
+impl Optional {
+    fn heading(self) -> &'static str {
+        match self {
+            Self::Text => TEXT,
+            Self::Tags => "TAGS",
+            Self::Note => "NOTE",
+            Self::Remarks => "REMARKS",
+        }
+    }
+
+    fn of_run(self, run: &Run, names: &HashMap<&str, &str>) -> String {
+        match self {
+            Self::Text => text_of(run).unwrap_or_else(|| BLANK.to_owned()),
+            Self::Tags => run.annotation.tags.iter().map(|tag| one_line(tag)).collect::<Vec<_>>().join(" "),
+            Self::Note => beginning(&one_line(run.annotation.note.as_deref().unwrap_or_default())),
+            Self::Remarks => remarks(run, names),
+        }
+    }
+}
+
+impl Columns {
+    /// Returns the usual columns for these runs; `with_text` where their losses do not compare.
+    pub fn usual(runs: &[&Run], with_text: bool) -> Self {
+        let any = |has: fn(&Run) -> bool| runs.iter().any(|run| has(run));
+        let optional = [
+            (with_text, Optional::Text),
+            (any(|run| !run.annotation.tags.is_empty()), Optional::Tags),
+            (any(|run| run.annotation.note.is_some()), Optional::Note),
+            (any(|run| !run.entry.remarks.is_empty() || run.entry.forked_from.is_some()), Optional::Remarks),
+        ];
+        Self::Usual(
+            optional.into_iter().filter(|(is_shown, _)| *is_shown).map(|(_, column)| column).collect(),
+        )
+    }
+
+    /// Returns chosen columns.
+    pub fn chosen(fields: Vec<Field>) -> Self {
+        Self::Chosen(fields)
+    }
+
+    /// Returns true if one of them is the usual one of tokens per second.
+    pub fn has_speed(&self) -> bool {
+        matches!(self, Self::Usual(_))
+    }
+
+    /// Returns the list.
+    pub fn table(&self, runs: &[&Run], collection: &Collection) -> String {
+        match self {
+            Self::Usual(optional) => usual(runs, collection, optional),
+            Self::Chosen(fields) => chosen(runs, collection, fields),
+        }
+    }
+}
+
+fn usual(runs: &[&Run], collection: &Collection, optional: &[Optional]) -> String {
+    use Column::{Left, Right};
+    // Forks name runs that the list may leave out.
+    let names = collection.runs.iter().map(|run| (run.run(), run.name.as_str())).collect();
+    let mut columns = vec![Left, Left, Left, Left, Right, Right, Right, Right];
+    columns.extend(optional.iter().map(|_| Left).chain([Left]));
+    let mut table = Table::new(&columns);
+    let heading = ["RUN", "RECIPE", "STARTED (UTC)", "STATUS", "STEPS", "TRAIN LOSS", "VAL LOSS", "TOK/S"];
+    let optional_headings = optional.iter().map(|column| column.heading());
+    table.row(heading.into_iter().chain(optional_headings).chain(["CHANGED"]));
+    let figures = ["train_loss", "val_loss", "tok_s"].map(|name| Field::parse(name, collection).ok());
+    for run in runs {
+        let [train_loss, val_loss, tok_s] =
+            figures.each_ref().map(|field| match field.as_ref().map(|field| field.of_run(run, collection)) {
+                Some(Cell::Number(value)) => Some(value),
+                _ => None,
+            });
+        let cells = [
+            run.name.clone(),
+            run.recipe().to_owned(),
+            run.started(),
+            run.status.as_str().to_owned(),
+            steps(run),
+            decimal(train_loss, 4),
+            decimal(val_loss, 4),
+            tok_s.map_or_else(|| BLANK.to_owned(), short),
+        ];
+        let optional = optional.iter().map(|column| column.of_run(run, &names));
+        let changed = run.entry.changed.iter().map(|setting| quoted(setting)).collect::<Vec<_>>().join(" ");
+        table.row(cells.into_iter().chain(optional).chain([changed]));
+    }
+    table.render(0)
+}
+
+fn chosen(runs: &[&Run], collection: &Collection, fields: &[Field]) -> String {
+    let side = |field: &Field| match field {
+        Field::Word(_) => Column::Left,
+        Field::Figure(_) | Field::Key(_) => Column::Right,
+    };
+    let columns: Vec<Column> = [Column::Left].into_iter().chain(fields.iter().map(side)).collect();
+    let mut table = Table::new(&columns);
+    table.row(["RUN".to_owned()].into_iter().chain(fields.iter().map(Field::to_string)));
+    for run in runs {
+        let cell = |field: &Field| match (field, field.of_run(run, collection)) {
+            (Field::Word(Word::Note), Cell::Text(text)) => beginning(&one_line(&text)),
+            (_, Cell::Text(text)) => one_line(&text),
+            (Field::Figure(figure), Cell::Number(value)) => decimal(Some(value), figure.metric.decimals),
+            (_, Cell::Number(value)) => value.to_string(),
+            (_, Cell::Unset) => "unset".to_owned(),
+            (_, Cell::Blank) => BLANK.to_owned(),
+        };
+        table.row([run.name.clone()].into_iter().chain(fields.iter().map(cell)));
+    }
+    table.render(0)
+}
+
+fn steps(run: &Run) -> String {
+    let (done, planned) = (run.entry.steps as usize, run.entry.steps_planned as usize);
+    if done == planned { thousands(done) } else { format!("{} of {}", thousands(done), thousands(planned)) }
+}
+
+/// Returns what the losses of a run are measured on, where it has any: the hash of corpus and tokenizer, and
+/// the part of the held-out text.
+pub fn text_of(run: &Run) -> Option<String> {
+    let has_loss = run.entry.has_figure("val_loss") || run.entry.has_figure("train_loss");
+    let hash = run.entry.corpus.as_deref().filter(|_| has_loss)?;
+    let part = run.entry.val_part.map(|part| format!(" {}/{}", part.batches, part.of)).unwrap_or_default();
+    Some(format!("{}{part}", hash.get(..8).unwrap_or(hash)))
+}
+
+/// Returns what a reader has to know of a run beside its figures.
+fn remarks(run: &Run, names: &HashMap<&str, &str>) -> String {
+    let fork = run.entry.forked_from.as_ref().map(|fork| {
+        let name = names.get(fork.run.as_str()).unwrap_or(&fork.run.as_str()).to_owned();
+        format!("fork of {name} at step {}", fork.step)
+    });
+    fork.into_iter().chain(run.entry.remarks.iter().cloned()).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns a setting as a shell takes it: in quotes where it has more than letters, digits and signs.
+fn quoted(setting: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-._/+=@:,%[]".contains(c);
+    match setting.split_once('=') {
+        Some((key, value)) if value.is_empty() || !value.chars().all(is_plain) => {
+            format!("{key}='{}'", value.replace('\'', "'\\''"))
+        }
+        _ => setting.to_owned(),
+    }
+}
+
+/// Returns a text without line breaks and tabs, which would break a table.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect()
+}
+
+fn beginning(line: &str) -> String {
+    match line.char_indices().nth(NOTE) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}

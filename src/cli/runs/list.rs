@@ -1,0 +1,172 @@
+//! The list that `xrun runs` prints.
+
+use super::columns::{Columns, TEXT, text_of};
+use crate::cli::terminal::{eprint_line, print, print_exact, print_json};
+use crate::error::{Error, Result};
+use crate::format::{BLANK, plural};
+use crate::results::collection::{Collection, Condition, Criterion, Field, Order, Run, RunStatus, to_csv};
+use crate::results::find;
+use crate::results::folder::{SUMMARY, folder_name, read_summary};
+use crate::suggest::nearest;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Arguments of the list.
+#[derive(clap::Args, Debug, Default, PartialEq)]
+pub struct ListArgs {
+    /// Only runs of this recipe, or that fulfil this comparison: NAME=VALUE, or one of != < <= > >=, in quotes.
+    /// NAME is a key of recipes, a figure of runs, or one of status, tag, run, started, device, commit, corpus.
+    #[arg(value_name = "RECIPE | FILTER")]
+    filters: Vec<String>,
+    /// Only runs with one of these statuses, such as ok,interrupted.
+    #[arg(long, value_name = "STATUS", value_delimiter = ',')]
+    status: Vec<RunStatus>,
+    /// The order, by a key, a figure or a word: losses and times lowest first, speeds highest first, runs newest
+    /// first. -NAME is the other way.
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
+    sort: Option<String>,
+    /// Only the first N by --sort; by validation loss without it.
+    #[arg(long, value_name = "N")]
+    best: Option<usize>,
+    /// The columns after the name of the run: keys, figures and words.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["json", "csv"])]
+    columns: Vec<String>,
+    /// Print JSON: one object per line, with the run's folder and whole summary.
+    #[arg(long)]
+    json: bool,
+    /// Print CSV: a line per run with all keys that differ among them and all figures.
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+}
+
+/// Lists runs.
+///
+/// # Errors
+/// When the results folder cannot be read, or a filter, order or column names nothing that runs have.
+pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
+    let collection = Collection::read(results)?;
+    for damaged in find::without_summary(results)? {
+        eprint_line(&format!("warning: {}", find::lost(&damaged, SUMMARY)));
+    }
+    for error in &collection.unreadable {
+        eprint_line(&format!("warning: {error}; this is left out"));
+    }
+    let chosen = Chosen::parse(&args.filters, &collection, results)?;
+    let order = args.sort.as_deref().or(args.best.map(|_| "val_loss"));
+    let order = order.map(|order| Order::parse(order, &collection)).transpose()?;
+    let fields = args.columns.iter().map(|name| Field::parse(name.trim(), &collection));
+    let fields: Vec<Field> = fields.collect::<Result<_>>()?;
+    let is_chosen = |run: &&Run| {
+        chosen.holds(run, &collection) && (args.status.is_empty() || args.status.contains(&run.status))
+    };
+    let mut listed: Vec<&Run> = collection.runs.iter().filter(is_chosen).collect();
+    if let Some(order) = &order {
+        order.sort(&mut listed, &collection);
+    }
+    listed.truncate(args.best.unwrap_or(usize::MAX));
+    if args.json {
+        let lines: Result<Vec<String>> = listed.iter().map(|run| json_line(run)).collect();
+        return print_json(&lines?.concat());
+    }
+    if args.csv {
+        return print_exact(&to_csv(&listed, &collection)?);
+    }
+    if listed.is_empty() {
+        eprint_line(&match collection.runs.len() {
+            0 => format!("no runs in {}", results.display()),
+            all => format!("none of {all} run{} in {}", plural(all), results.display()),
+        });
+        return Ok(());
+    }
+    let mut compared =
+        order.iter().map(|order| &order.field).chain(chosen.conditions.iter().map(|c| &c.field));
+    let texts: BTreeSet<String> = listed.iter().filter_map(|run| text_of(run)).collect();
+    let unlike = compared.any(Field::is_loss) && texts.len() > 1;
+    let columns = if fields.is_empty() { Columns::usual(&listed, unlike) } else { Columns::chosen(fields) };
+    print(&columns.table(&listed, &collection))?;
+    if unlike {
+        eprint_line(&format!(
+            "these are losses on {} texts, which do not compare with each other: {TEXT} is the hash of corpus and \
+             tokenizer, and the part that validation takes",
+            texts.len()
+        ));
+    }
+    let has_no_speed =
+        |run: &&Run| columns.has_speed() && run.status == RunStatus::Ok && !run.entry.has_figure("tok_s");
+    if listed.iter().any(has_no_speed) {
+        eprint_line(&format!(
+            "{BLANK} was not measured: a speed takes steps after the first metrics.warmup ones"
+        ));
+    }
+    Ok(())
+}
+
+/// What the words of the command line choose.
+struct Chosen {
+    /// The folder of a recipe.
+    recipe: Option<String>,
+    conditions: Vec<Condition>,
+}
+
+impl Chosen {
+    fn parse(filters: &[String], collection: &Collection, results: &Path) -> Result<Self> {
+        let mut chosen = Self { recipe: None, conditions: Vec::new() };
+        let mut named: Option<String> = None;
+        for filter in filters {
+            match Criterion::parse(filter, collection)? {
+                Criterion::Condition(condition) => chosen.conditions.push(condition),
+                Criterion::Recipe(name) => {
+                    if let Some(other) = named.replace(name.clone()) {
+                        return Err(Error::usage(format!(
+                            "a run has one recipe, and `{other}` and `{name}` are two names; a comparison has a sign, \
+                             such as tag={name}"
+                        )));
+                    }
+                    let folder = folder_name(&name).ok();
+                    let has_runs = |folder: &String| collection.runs.iter().any(|run| run.recipe() == folder);
+                    if !collection.runs.is_empty() && !folder.as_ref().is_some_and(has_runs) {
+                        return Err(no_such_recipe(&name, results, collection));
+                    }
+                    chosen.recipe = folder;
+                }
+            }
+        }
+        Ok(chosen)
+    }
+
+    fn holds(&self, run: &Run, collection: &Collection) -> bool {
+        self.recipe.as_ref().is_none_or(|recipe| run.recipe() == recipe)
+            && self.conditions.iter().all(|condition| condition.holds(run, collection))
+    }
+}
+
+/// Returns the error for a recipe that has no runs, with the most similar one that has some.
+fn no_such_recipe(name: &str, results: &Path, collection: &Collection) -> Error {
+    let recipes: BTreeSet<&str> = collection.runs.iter().map(Run::recipe).collect();
+    let hint = match nearest(name, recipes.iter().copied()) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("there are runs of {}", recipes.into_iter().collect::<Vec<_>>().join(", ")),
+    };
+    Error::usage(format!("no run of a recipe `{name}` in {}: {hint}", results.display()))
+}
+
+fn json_line(run: &Run) -> Result<String> {
+    let mut object = json!({
+        "path": run.path,
+        "name": run.name,
+        "status": run.status.as_str(),
+        "changed": run.entry.changed,
+        "tags": run.annotation.tags,
+        "note": run.annotation.note,
+    });
+    let summary = serde_json::to_value(read_summary(&run.path)?)
+        .map_err(|e| Error::failed(format!("cannot print {} as JSON: {e}", run.path.display())))?;
+    if let (Value::Object(object), Value::Object(summary)) = (&mut object, summary) {
+        for (key, value) in summary {
+            // What is listed is more than what a dead process wrote.
+            object.entry(key).or_insert(value);
+        }
+    }
+    Ok(format!("{object}\n"))
+}

@@ -1,0 +1,38 @@
+//! `xrun runs note RUN TEXT`.
+
+use crate::cli::terminal::print;
+use crate::error::Result;
+use crate::results::collection::{AnnotationChange, Annotations, check_note, locate};
+use crate::results::find;
+use std::path::Path;
+
+/// Arguments of `xrun runs note`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The run: its folder, its name, the beginning of its name or hash, or `latest`.
+    #[arg(value_name = "RUN")]
+    run: String,
+    /// The note, which replaces an earlier one. Without it, the note is printed.
+    #[arg(value_name = "TEXT")]
+    text: Option<String>,
+    /// Remove the note.
+    #[arg(long, conflicts_with = "text")]
+    remove: bool,
+}
+
+/// Replaces, removes or prints a note.
+///
+/// # Errors
+/// When there is no such run, or the annotations cannot be written.
+pub fn run(args: &Args, results: &Path) -> Result<()> {
+    let located = locate(&find::find(results, &args.run)?)?;
+    let text = if args.remove { Some("") } else { args.text.as_deref() };
+    if let Some(text) = text {
+        check_note(text)?;
+        return Annotations::append(&located, vec![AnnotationChange::Note(text.to_owned())]);
+    }
+    match Annotations::read(&located.results).0.take(&located.id).note {
+        Some(note) => print(&format!("{note}\n")),
+        None => Ok(()),
+    }
+}

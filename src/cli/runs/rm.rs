@@ -1,0 +1,96 @@
+//! `xrun runs rm RUN…`.
+
+use crate::cli::terminal::{eprint_line, print};
+use crate::error::{Error, Result};
+use crate::format::plural;
+use crate::report::blocks;
+use crate::results::collection::{Doomed, Located, Reference, Referrers, locate, remove};
+use crate::results::find;
+use crate::results::folder::SUMMARY;
+use std::path::{Path, PathBuf};
+
+/// Arguments of `xrun runs rm`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The runs: folders, names, beginnings of names or hashes, or `latest`.
+    #[arg(value_name = "RUN", required = true)]
+    runs: Vec<String>,
+    /// Remove those too that pages, comparisons, sweeps or other runs name.
+    #[arg(long)]
+    force: bool,
+}
+
+/// Removes runs, all of them or none.
+///
+/// # Errors
+/// When one is not there or is running, or something names one and nobody asked for force.
+pub fn run(args: &Args, results: &Path) -> Result<()> {
+    let mut runs: Vec<PathBuf> = Vec::new();
+    for name in &args.runs {
+        let run = single(results, name)?;
+        if !runs.contains(&run) {
+            runs.push(run);
+        }
+    }
+    let pages = blocks::pages(Path::new(""))?;
+    let mut named = Vec::new();
+    let mut referrers: Option<(PathBuf, Referrers)> = None;
+    let located = runs.iter().map(|run| locate(run)).collect::<Result<Vec<_>>>()?;
+    let goes_too = |reference: &Reference| matches!(reference, Reference::Fork(fork) if locate(fork).is_ok_and(|fork| located.contains(&fork)));
+    for (run, Located { results, id }) in runs.iter().zip(&located) {
+        // Runs lie in one results folder, unless their paths say otherwise.
+        let read = match referrers.take().filter(|(of, _)| of == results) {
+            Some((_, read)) => read,
+            None => Referrers::read(results, &pages)?,
+        };
+        let mut found = read.of_run(id);
+        found.retain(|reference| !goes_too(reference));
+        referrers = Some((results.clone(), read));
+        if !found.is_empty() {
+            let lines: String = found.iter().map(|reference| format!("\n    {reference}")).collect();
+            named.push(format!("{} is named by{lines}", run.display()));
+        }
+    }
+    if !args.force && !named.is_empty() {
+        return Err(Error::usage(format!(
+            "{}\nnothing was removed; --force removes {} all the same",
+            named.join("\n"),
+            if named.len() == 1 { "it" } else { "them" }
+        )));
+    }
+    // All are locked before the first one is removed.
+    let doomed = runs.iter().map(|run| Doomed::lock(run)).collect::<Result<Vec<_>>>()?;
+    named.iter().for_each(|named| eprint_line(named));
+    let count = doomed.len();
+    for doomed in doomed {
+        let path = doomed.run().display().to_string();
+        remove(doomed)?;
+        print(&format!("{path}\n"))?;
+    }
+    eprint_line(&format!("removed {count} run{}", plural(count)));
+    Ok(())
+}
+
+/// Returns the run that a name means alone: not the newest of a recipe, for what cannot be undone.
+///
+/// # Errors
+/// A usage error where there is none.
+fn single(results: &Path, name: &str) -> Result<PathBuf> {
+    let path = Path::new(name);
+    if path.join(SUMMARY).is_file() {
+        return Ok(path.to_owned());
+    }
+    if let Some(damaged) = find::find_without_summary(results, name)? {
+        return Ok(damaged);
+    }
+    match find::find_by_id(results, name)? {
+        Some(run) => Ok(run),
+        None => Err(match find::find(results, name) {
+            Ok(newest) => Error::usage(format!(
+                "`{name}` is a recipe; name one of its runs, such as {}, the newest",
+                newest.display()
+            )),
+            Err(error) => error,
+        }),
+    }
+}

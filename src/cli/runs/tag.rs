@@ -1,0 +1,38 @@
+//! `xrun runs tag RUN WORD…`.
+
+use crate::cli::terminal::print;
+use crate::error::Result;
+use crate::results::collection::{AnnotationChange, Annotations, check_tag, locate};
+use crate::results::find;
+use std::path::Path;
+
+/// Arguments of `xrun runs tag`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The run: its folder, its name, the beginning of its name or hash, or `latest`.
+    #[arg(value_name = "RUN")]
+    run: String,
+    /// Words by which `xrun runs tag=WORD` finds it.
+    #[arg(value_name = "WORD", required = true)]
+    words: Vec<String>,
+    /// Remove them instead.
+    #[arg(long)]
+    remove: bool,
+}
+
+/// Adds or removes tags, and prints those that the run has then.
+///
+/// # Errors
+/// When there is no such run, a word cannot be a tag, or the annotations cannot be written.
+pub fn run(args: &Args, results: &Path) -> Result<()> {
+    let located = locate(&find::find(results, &args.run)?)?;
+    if !args.remove {
+        args.words.iter().try_for_each(|word| check_tag(word))?;
+    }
+    let change = if args.remove { AnnotationChange::Untag } else { AnnotationChange::Tag };
+    Annotations::append(&located, args.words.iter().cloned().map(change).collect())?;
+    let annotation = Annotations::read(&located.results).0.take(&located.id);
+    let tags: Vec<String> = annotation.tags.into_iter().collect();
+    let tags = if tags.is_empty() { "no tags".to_owned() } else { tags.join(" ") };
+    print(&format!("{}: {tags}\n", located.id))
+}

@@ -1,0 +1,263 @@
+//! Tags and notes of runs: lines of `annotations.jsonl`, which are only appended.
+//!
+//! The file lies in the results folder, not in a run's: what is said of a run later is no part of what it
+//! left, and no hash or manifest covers it. It names runs as `RECIPE/RUN`, so that tags stay when a run is kept
+//! and also when its folder is removed; kept runs in `RESULTS/kept` have those of `RESULTS`.
+
+use super::location::Located;
+use crate::error::{Error, IoContext, Result};
+use crate::format::{harmless_json, now, printable};
+use crate::results::names::KEPT;
+use crate::results::{own_file, regular};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// The file of annotations in a results folder.
+const FILE: &str = "annotations.jsonl";
+
+/// The longest tag, in characters.
+const MAX_TAG: usize = 64;
+
+/// The longest note, in bytes.
+const MAX_NOTE: usize = 16 << 10;
+
+/// What was said of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Annotation {
+    /// Its tags.
+    pub tags: BTreeSet<String>,
+    /// Its note.
+    pub note: Option<String>,
+}
+
+/// A line of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Line {
+    /// `RECIPE/RUN`.
+    run: String,
+    /// When it was written, UTC.
+    at: Timestamp,
+    #[serde(flatten)]
+    change: AnnotationChange,
+}
+
+/// What a line changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnnotationChange {
+    /// Adds a tag.
+    Tag(String),
+    /// Removes a tag.
+    Untag(String),
+    /// Replaces the note; an empty one removes it.
+    Note(String),
+}
+
+impl Annotation {
+    fn apply(&mut self, change: AnnotationChange) {
+        match change {
+            AnnotationChange::Tag(tag) => _ = self.tags.insert(tag),
+            AnnotationChange::Untag(tag) => _ = self.tags.remove(&tag),
+            AnnotationChange::Note(note) => self.note = Some(note).filter(|note| !note.is_empty()),
+        }
+    }
+}
+
+/// The annotations of a results folder, by run.
+#[derive(Clone, Debug, Default)]
+pub struct Annotations(HashMap<String, Annotation>);
+
+impl Annotations {
+    /// Reads the annotations of the runs in a results folder, and what of them is damaged: an error for each
+    /// line, which is left out. A last line without its end may be about to be written, and is left out too.
+    pub fn read(results: &Path) -> (Self, Vec<Error>) {
+        let path = file(results);
+        let bytes = match regular::read(&path, regular::MAX_TEXT) {
+            Err(_) if path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) => Vec::new(),
+            Err(error) => return (Self::default(), vec![error]),
+            Ok(bytes) => bytes,
+        };
+        let (mut found, mut faults) = (Self::default(), Vec::new());
+        let lines = bytes.split_inclusive(|byte| *byte == b'\n').enumerate();
+        for (number, line) in lines.filter(|(_, line)| line.ends_with(b"\n") && line.len() > 1) {
+            match serde_json::from_slice::<Line>(line) {
+                Ok(line) => found.0.entry(line.run).or_default().apply(line.change),
+                Err(e) => faults.push(Error::failed(format!(
+                    "{}:{}: not an annotation: {e}; it is left out, fix or remove the line",
+                    path.display(),
+                    number + 1
+                ))),
+            }
+        }
+        (found, faults)
+    }
+
+    /// Takes out the annotation of a run.
+    pub fn take(&mut self, id: &str) -> Annotation {
+        self.0.remove(id).unwrap_or_default()
+    }
+
+    /// Appends changes of one run's annotation. They are on disk when this returns.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn append(run: &Located, changes: Vec<AnnotationChange>) -> Result<()> {
+        let path = file(&run.results);
+        let mut options = File::options();
+        let mut written = own_file::open(options.read(true).append(true).create(true), &path)?;
+        let mut text = String::new();
+        if !ends_with_newline(&mut written).at("read", &path)? {
+            text.push('\n');
+        }
+        for change in changes {
+            let line = Line { run: run.id.clone(), at: now(), change };
+            let line = serde_json::to_string(&line)
+                .map_err(|e| Error::failed(format!("cannot write an annotation as JSON: {e}")))?;
+            text += &format!("{}\n", harmless_json(&line));
+        }
+        // In one write, so that lines of two processes do not mix.
+        written.write_all(text.as_bytes()).and_then(|()| written.sync_data()).at("write", &path)
+    }
+}
+
+/// Returns the file of annotations of the runs in a results folder.
+fn file(results: &Path) -> PathBuf {
+    let is_kept = results.file_name().is_some_and(|name| name == KEPT);
+    let results = results.parent().filter(|_| is_kept).unwrap_or(results);
+    results.join(FILE)
+}
+
+/// Returns true for an empty file too.
+fn ends_with_newline(file: &mut File) -> std::io::Result<bool> {
+    if file.seek(SeekFrom::End(0))? == 0 {
+        return Ok(true);
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
+}
+
+/// Checks that a word can be a tag: one that stands in filters and lists as it is.
+///
+/// # Errors
+/// A usage error that says what it may be.
+pub fn check_tag(tag: &str) -> Result<()> {
+    let is_plain = |c: char| !c.is_whitespace() && !",=<>!\"'".contains(c);
+    let is_tag = !tag.is_empty()
+        && tag.chars().count() <= MAX_TAG
+        && tag.chars().all(is_plain)
+        && !tag.starts_with('-')
+        && printable(tag) == tag;
+    if is_tag {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "{:?} cannot be a tag: a tag is a word of at most {MAX_TAG} characters without white space, quotes, \
+         commas, comparison signs and control characters, and begins without a dash; `xrun runs note` takes any text",
+        printable(tag)
+    )))
+}
+
+/// Checks the length of a note.
+///
+/// # Errors
+/// A usage error for one that is too long.
+pub fn check_note(note: &str) -> Result<()> {
+    if note.len() <= MAX_NOTE {
+        return Ok(());
+    }
+    Err(Error::usage(format!("the note has {} bytes, and {MAX_NOTE} at most are stored", note.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::AnnotationChange::{Note, Tag, Untag};
+    use super::*;
+
+    fn at(results: &Path) -> Located {
+        Located { results: results.to_owned(), id: "r/1".to_owned() }
+    }
+
+    fn of_run(results: &Path) -> (Annotation, usize) {
+        let (mut all, faults) = Annotations::read(results);
+        (all.take("r/1"), faults.len())
+    }
+
+    fn tag(word: &str) -> AnnotationChange {
+        Tag(word.to_owned())
+    }
+
+    #[test]
+    fn the_last_word_on_a_run_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(of_run(dir.path()), (Annotation::default(), 0));
+        let run = at(dir.path());
+        Annotations::append(&run, vec![tag("b"), tag("a"), tag("b")]).unwrap();
+        Annotations::append(&run, vec![Untag("b".to_owned()), Note("first".to_owned())]).unwrap();
+        let text = "\u{1b}[31mred\u{202e} \"quoted\"\nand 'more'";
+        Annotations::append(&run, vec![Note(text.to_owned())]).unwrap();
+        let other = Located { id: "r/2".to_owned(), ..run.clone() };
+        Annotations::append(&other, vec![tag("x")]).unwrap();
+        let expected = Annotation { tags: ["a".to_owned()].into(), note: Some(text.to_owned()) };
+        assert_eq!(of_run(dir.path()), (expected.clone(), 0));
+        assert_eq!(of_run(&dir.path().join(KEPT)).0, expected, "kept runs have the same");
+        let stored = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+        assert_eq!(stored.lines().count(), 7);
+        assert_eq!(printable(&stored), stored, "nothing in the file acts on a terminal");
+        Annotations::append(&run, vec![Note(String::new())]).unwrap();
+        assert_eq!(of_run(dir.path()).0.note, None);
+    }
+
+    #[test]
+    fn damaged_and_torn_lines_take_no_others_with_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = at(dir.path());
+        Annotations::append(&run, vec![tag("a")]).unwrap();
+        let path = dir.path().join(FILE);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.extend(b"garbage \xff\n\n{\"run\":\"r/1\",\"at\":\"2026-11-02T03:04:05Z\",\"ta");
+        std::fs::write(&path, bytes).unwrap();
+        let tags = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<BTreeSet<_>>();
+        let (found, faults) = of_run(dir.path());
+        assert_eq!((found.tags, faults), (tags(&["a"]), 1), "the torn line may be about to be written");
+        Annotations::append(&run, vec![tag("b")]).unwrap();
+        let (found, faults) = of_run(dir.path());
+        assert_eq!((found.tags, faults), (tags(&["a", "b"]), 2));
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &path).unwrap();
+        assert!(Annotations::append(&run, vec![tag("c")]).is_err());
+        assert_eq!(of_run(dir.path()).1, 1);
+        assert!(!dir.path().join("elsewhere").exists());
+    }
+
+    #[test]
+    fn appends_at_once_are_all_there() {
+        let dir = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for number in 0..16 {
+                let run = at(dir.path());
+                scope.spawn(move || Annotations::append(&run, vec![tag(&number.to_string())]).unwrap());
+            }
+        });
+        let (found, faults) = of_run(dir.path());
+        assert_eq!((found.tags.len(), faults), (16, 0));
+    }
+
+    #[test]
+    fn tags_are_words() {
+        for word in ["baseline", "lr-sweep/2", "v1.0", "größer", "日本"] {
+            check_tag(word).unwrap();
+        }
+        let long = "x".repeat(65);
+        for word in ["", "two words", "a,b", "a=b", "\u{1b}[31m", "a\u{202e}b", "-x", "\"x\"", &long] {
+            let error = check_tag(word).unwrap_err();
+            assert_eq!(printable(error.message()), error.message(), "{error}");
+        }
+        assert!(check_note(&"x".repeat(MAX_NOTE)).is_ok() && check_note(&"x".repeat(MAX_NOTE + 1)).is_err());
+    }
+}

@@ -1,0 +1,346 @@
+//! Conditions on runs, as typed: `val_loss<1.2`, `status=ok`, `optimizer.lr!=3e-4`.
+
+use super::field::{Cell, Field, Word, number};
+use super::read::{Collection, Run};
+use super::status::RunStatus;
+use crate::error::{Error, Result};
+use crate::recipe::{self, Type, UNSET, find_path, plain_text};
+use crate::results::names::folder_name;
+use crate::suggest::nearest;
+use clap::ValueEnum;
+use std::cmp::Ordering;
+
+/// A comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operator {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+impl Operator {
+    /// All of them, the longer before those that they begin with.
+    const ALL: [(&str, Self); 6] = [
+        ("!=", Self::NotEqual),
+        ("<=", Self::LessOrEqual),
+        (">=", Self::GreaterOrEqual),
+        ("=", Self::Equal),
+        ("<", Self::Less),
+        (">", Self::Greater),
+    ];
+
+    fn holds(self, ordering: Ordering) -> bool {
+        match self {
+            Self::Equal => ordering.is_eq(),
+            Self::NotEqual => ordering.is_ne(),
+            Self::Less => ordering.is_lt(),
+            Self::LessOrEqual => ordering.is_le(),
+            Self::Greater => ordering.is_gt(),
+            Self::GreaterOrEqual => ordering.is_ge(),
+        }
+    }
+
+    fn is_equality(self) -> bool {
+        matches!(self, Self::Equal | Self::NotEqual)
+    }
+}
+
+/// What a field is compared with.
+#[derive(Clone, Debug, PartialEq)]
+enum Wanted {
+    /// A finite number.
+    Number(f64),
+    /// One of these texts.
+    Text(Vec<String>),
+    /// The beginning of a text, as of a hash or a time.
+    Beginning(String),
+    /// A word among others, as of tags.
+    Among(String),
+    /// That a recipe leaves a key unset.
+    Unset,
+}
+
+/// What runs have to fulfil: a comparison of a field with a value. A value that is not known, or not a
+/// number where one is compared, fulfils none, `!=` neither.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Condition {
+    /// What is compared.
+    pub field: Field,
+    operator: Operator,
+    wanted: Wanted,
+}
+
+/// A word of the command line that chooses runs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Criterion {
+    /// The name of a recipe.
+    Recipe(String),
+    /// A comparison.
+    Condition(Condition),
+}
+
+impl Criterion {
+    /// Parses `NAME OP VALUE`, or the name of a recipe.
+    ///
+    /// # Errors
+    /// A usage error for a name that runs have nothing of, and a value that cannot be compared with it.
+    pub fn parse(text: &str, collection: &Collection) -> Result<Self> {
+        let Some(at) = text.find(['=', '<', '>', '!']) else { return Ok(Self::Recipe(text.to_owned())) };
+        let (name, rest) = (text[..at].trim(), &text[at..]);
+        let operator = Operator::ALL.iter().find(|(sign, _)| rest.starts_with(sign));
+        let Some((sign, operator)) = operator.filter(|_| !name.is_empty()) else {
+            return Err(Error::usage(format!(
+                "`{text}` is no comparison: write NAME=VALUE, or one of != < <= > >=, such as 'val_loss<1.2'"
+            )));
+        };
+        let (operator, value) = (*operator, rest[sign.len()..].trim());
+        let field = Field::parse(name, collection)?;
+        if value.is_empty() || value.starts_with(['=', '<', '>']) {
+            let value = if value.is_empty() { "nothing".to_owned() } else { format!("`{value}`") };
+            return Err(Error::usage(format!(
+                "`{text}` compares {field} with {value}; write NAME{sign}VALUE"
+            )));
+        }
+        let wanted = wanted(&field, operator, value).map_err(|e| e.context(format!("in `{text}`")))?;
+        Ok(Self::Condition(Condition { field, operator, wanted }))
+    }
+}
+
+impl Condition {
+    /// Returns true if a run fulfils it.
+    pub fn holds(&self, run: &Run, collection: &Collection) -> bool {
+        let cell = match self.field {
+            // Any of several names.
+            Field::Word(Word::Run) => return self.names(run),
+            Field::Word(Word::Tag) => Cell::Blank,
+            _ => self.field.of_run(run, collection),
+        };
+        let equals = |is_equal: bool| is_equal == (self.operator == Operator::Equal);
+        match (&self.wanted, cell) {
+            (Wanted::Among(tag), _) => equals(run.annotation.tags.contains(tag)),
+            (Wanted::Number(wanted), Cell::Number(value)) => {
+                value.partial_cmp(wanted).is_some_and(|ordering| self.operator.holds(ordering))
+            }
+            (Wanted::Text(wanted), Cell::Text(text)) => equals(wanted.iter().any(|wanted| *wanted == text)),
+            (Wanted::Beginning(wanted), Cell::Text(text)) => {
+                let beginning = text.get(..wanted.len()).unwrap_or(&text);
+                self.operator.holds(beginning.cmp(wanted.as_str()))
+            }
+            (Wanted::Unset, Cell::Number(_) | Cell::Text(_)) => equals(false),
+            (Wanted::Unset, Cell::Unset) => equals(true),
+            // A number or a word beside the other, or a key that is unset: known, and not the same.
+            (Wanted::Number(_), Cell::Text(_) | Cell::Unset)
+            | (Wanted::Text(_), Cell::Number(_) | Cell::Unset) => self.operator == Operator::NotEqual,
+            _ => false,
+        }
+    }
+
+    /// Returns true if a run is called as wanted, or not called so where that is asked for.
+    fn names(&self, run: &Run) -> bool {
+        let Wanted::Beginning(wanted) = &self.wanted else { return false };
+        let hash = run.run().split('-').nth(1).unwrap_or_default();
+        let is_called = run.name == *wanted
+            || run.id == *wanted
+            || [run.run(), hash].iter().any(|name| name.starts_with(wanted));
+        is_called == (self.operator == Operator::Equal)
+    }
+}
+
+/// Returns what a field is compared with.
+fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
+    let needs_equality = |what: &str| match operator.is_equality() {
+        true => Ok(()),
+        false => Err(Error::usage(format!("{field} is {what}, which = and != compare"))),
+    };
+    match field {
+        Field::Figure(_) => number(value).map(Wanted::Number).ok_or_else(|| {
+            Error::usage(format!("{field} is a number, and `{value}` is none; write one such as 1.2 or 3e-4"))
+        }),
+        Field::Word(Word::Started) => {
+            let is_time = |c: char| c.is_ascii_digit() || "-: ".contains(c);
+            match value.replace('T', " ") {
+                time if time.chars().all(is_time) => Ok(Wanted::Beginning(time)),
+                _ => Err(Error::usage(format!(
+                    "{field} is a time in UTC, and `{value}` is none; write one such as 2026-11-20 or \"2026-11-20 09:30\""
+                ))),
+            }
+        }
+        Field::Word(word) => {
+            needs_equality("a word")?;
+            of_word(*word, value)
+        }
+        Field::Key(_) if value == UNSET => needs_equality("unset or not").map(|()| Wanted::Unset),
+        Field::Key(path) => {
+            let is_text = find_path(path).is_some_and(|key| {
+                matches!(key.kind, Type::Text | Type::NameOrPath(_) | Type::Word(_) | Type::Prediction)
+            });
+            if let Some(number) = number(value).filter(|_| !is_text) {
+                return Ok(Wanted::Number(number));
+            }
+            needs_equality(if is_text { "a word" } else { "compared with no number here" })?;
+            of_key(path, value)
+        }
+    }
+}
+
+fn of_word(word: Word, value: &str) -> Result<Wanted> {
+    Ok(match word {
+        Word::Status => {
+            let words = || RunStatus::value_variants().iter().map(|status| status.as_str());
+            if !words().any(|word| word == value) {
+                let hint = match nearest(value, words()) {
+                    Some(near) => format!("did you mean {near}?"),
+                    None => format!("it is one of {}", words().collect::<Vec<_>>().join(", ")),
+                };
+                return Err(Error::usage(format!("no status is `{value}`: {hint}")));
+            }
+            Wanted::Text(vec![value.to_owned()])
+        }
+        Word::Tag => Wanted::Among(value.to_owned()),
+        Word::Run | Word::Commit | Word::Corpus | Word::ForkedFrom => Wanted::Beginning(value.to_owned()),
+        Word::Recipe => Wanted::Text(vec![folder_name(value).unwrap_or_else(|_| value.to_owned())]),
+        _ => Wanted::Text(vec![value.to_owned()]),
+    })
+}
+
+/// Returns the texts of a key's value, as recipes write it; of a path, also as stored: from the root.
+fn of_key(path: &str, value: &str) -> Result<Wanted> {
+    let Some(key) = find_path(path) else { return Ok(Wanted::Text(vec![value.to_owned()])) };
+    let (_, written) = recipe::setting(&format!("{}={value}", key.path))?;
+    let mut texts = vec![plain_text(&written).into_owned()];
+    if matches!(key.kind, Type::NameOrPath(_) | Type::FractionOrPath(_))
+        && let Ok(absolute) = std::path::absolute(&texts[0])
+    {
+        texts.push(absolute.to_string_lossy().into_owned());
+    }
+    Ok(Wanted::Text(texts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read::sample;
+    use super::*;
+
+    /// Returns the runs, by their places, that fulfil a condition.
+    fn chosen(text: &str, collection: &Collection) -> Vec<usize> {
+        let Criterion::Condition(condition) = Criterion::parse(text, collection).unwrap() else {
+            panic!("{text} is a recipe");
+        };
+        (0..collection.runs.len()).filter(|at| condition.holds(&collection.runs[*at], collection)).collect()
+    }
+
+    #[test]
+    fn figures_are_compared_and_blanks_and_nan_fulfil_nothing() {
+        let collection = sample(&[
+            &[("val_loss", 1.0), ("tok_s", 2e6)],
+            &[("val_loss", 1.5)],
+            &[],
+            &[("val_loss", f64::NAN)],
+            &[("val_loss", f64::INFINITY)],
+        ]);
+        for (text, expected) in [
+            ("val_loss<1.2", &[0][..]),
+            ("val_loss <= 1.5", &[0, 1]),
+            ("val-loss>1", &[1]),
+            ("val_loss>=1", &[0, 1]),
+            ("val_loss=1.0", &[0]),
+            ("val_loss!=1", &[1]),
+            ("val_loss>-1", &[0, 1]),
+            ("tok_s>=1e6", &[0]),
+            ("tok_s<1_000", &[]),
+            ("status=ok", &[0, 1, 2, 3, 4]),
+            ("status!=ok", &[]),
+            ("commit!=abc", &[]),
+        ] {
+            assert_eq!(chosen(text, &collection), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn keys_are_compared_as_numbers_or_as_recipes_write_them() {
+        let mut collection = sample(&[&[], &[], &[]]);
+        let rows = [
+            [("optimizer.lr", Some("0.0003")), ("optimizer.betas", Some("[0.9, 0.95]"))],
+            [("optimizer.lr", Some("0.001")), ("data.corpus", Some("\"stories\""))],
+        ];
+        for (at, row) in rows.into_iter().enumerate() {
+            for (key, value) in row {
+                let number = collection.settings.number((key.to_owned(), value.map(str::to_owned)));
+                collection.runs[at].settings.push(number);
+            }
+        }
+        for (key, at) in [("model.n_kv_heads", 0), ("old.key", 0)] {
+            let value = (key == "old.key").then(|| "\"a b\"".to_owned());
+            let number = collection.settings.number((key.to_owned(), value));
+            collection.runs[at].settings.push(number);
+        }
+        for (text, expected) in [
+            ("optimizer.lr=3e-4", &[0][..]),
+            ("optimizer.lr<1e-3", &[0]),
+            ("optimizer.lr!=3e-4", &[1]),
+            ("optimizer.betas=[0.9,0.95]", &[0]),
+            ("data.corpus=stories", &[1]),
+            ("data.corpus!=random", &[1]),
+            ("model.n_kv_heads=unset", &[0]),
+            ("model.n_kv_heads!=unset", &[]),
+            ("model.n_kv_heads!=2", &[0]),
+            ("model.n_kv_heads<2", &[]),
+            ("model.norm=rms_norm", &[0, 1]),
+            ("old.key=a b", &[0]),
+        ] {
+            assert_eq!(chosen(text, &collection), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn words_are_compared_by_what_they_are() {
+        let mut collection = sample(&[&[], &[]]);
+        collection.runs[0].annotation.tags.insert("baseline".to_owned());
+        collection.runs[0].entry.commit = Some("0123abcd".to_owned());
+        for (text, expected) in [
+            ("tag=baseline", &[0][..]),
+            ("tag!=baseline", &[1]),
+            ("tag=base", &[]),
+            ("commit=0123", &[0]),
+            ("recipe=r", &[0, 1]),
+            ("recipe=diff", &[]),
+            ("run=0123abcd", &[0, 1]),
+            ("run=0123abcd-2", &[0]),
+            ("run!=0123abcd-2", &[1]),
+            ("started>=2026-11-02", &[0]),
+            ("started=2026-11-01", &[1]),
+            ("started<=2026-11-02", &[0, 1]),
+            ("started<2026-11-02T00:00", &[1]),
+        ] {
+            assert_eq!(chosen(text, &collection), expected, "{text}");
+        }
+        let recipe = Criterion::parse("quickstart", &collection).unwrap();
+        assert_eq!(recipe, Criterion::Recipe("quickstart".to_owned()));
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_an_error_that_helps() {
+        let collection = sample(&[]);
+        for (text, said) in [
+            ("val_los<1", "did you mean val_loss?"),
+            ("val_loss<low", "val_loss is a number, and `low` is none"),
+            ("val_loss=nan", "`nan` is none"),
+            ("val_loss<", "compares val_loss with nothing"),
+            ("val_loss==1", "compares val_loss with `=1`"),
+            ("val_loss!1", "is no comparison"),
+            ("<1", "is no comparison"),
+            ("status=okay", "no status is `okay`: did you mean ok?"),
+            ("status<ok", "status is a word, which = and != compare"),
+            ("optimizer.name=adamm", "optimizer.name"),
+            ("optimizer.name>adamw", "optimizer.name is a word"),
+            ("model.dim=wide", "model.dim"),
+            ("started=yesterday", "is a time in UTC"),
+        ] {
+            let error = Criterion::parse(text, &collection).unwrap_err();
+            assert!(error.message().contains(said), "{text}: {error}");
+        }
+    }
+}

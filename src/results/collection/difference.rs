@@ -1,0 +1,306 @@
+//! Two runs held against each other: recipes, environments, curves, figures.
+
+use super::location::locate;
+use crate::error::{Error, Result};
+use crate::metrics::{self, Metric, MetricsRow};
+use crate::recipe::{StoredKeys, stored_diff};
+use crate::results::columns::Figures;
+use crate::results::folder::{ENVIRONMENT, METRICS, RESOLVED, read_summary};
+use crate::results::provenance::Environment;
+use crate::results::{rows, stored};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What of an environment says nothing of how a run was computed: its time, and the command line, whose
+/// settings are keys of the recipe.
+const INCIDENTAL: [&str; 2] = ["started", "command"];
+
+/// The differences between two runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunDifference {
+    /// `RECIPE/RUN` of both.
+    pub runs: [String; 2],
+    /// Keys that differ.
+    pub keys: Vec<KeyDifference>,
+    /// Facts of `env.json` that differ, and the device class and corpus if these do.
+    pub environment: Vec<NamedDifference>,
+    /// The columns of `metrics.csv`, over the steps that both have.
+    pub curves: Vec<CurveDifference>,
+    /// Steps that have rows in both.
+    pub common_steps: usize,
+    /// Steps that one alone has rows of.
+    pub lone_steps: [usize; 2],
+    /// The figures that either run has.
+    pub figures: Vec<FigurePair>,
+}
+
+/// A key with different values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KeyDifference {
+    /// Full path.
+    pub key: String,
+    /// Class of the change; blank for a key that recipes no longer have.
+    pub class: Option<String>,
+    /// Both values in TOML, or `unset`; blank where the version of the run did not record the key.
+    pub values: [Option<String>; 2],
+}
+
+/// A fact with different values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NamedDifference {
+    /// Its name, as in `env.json`.
+    pub name: String,
+    /// Both values; blank where it is not recorded.
+    pub values: [Option<String>; 2],
+}
+
+/// A column of `metrics.csv` in both runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CurveDifference {
+    /// The column.
+    pub column: &'static str,
+    /// The first step at which its bits differ, and both values; `None` if none differs.
+    pub first: Option<PointPair>,
+    /// The step with the largest difference; the first if one is not a number.
+    pub largest: Option<PointPair>,
+    /// The last step at which both have a value.
+    pub last: Option<PointPair>,
+}
+
+/// Both values of a column at one step; blank where a run has none there.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PointPair {
+    /// The step.
+    pub step: u64,
+    /// The values.
+    pub values: [Option<f64>; 2],
+}
+
+/// A figure of both runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FigurePair {
+    /// Its name.
+    pub name: &'static str,
+    /// Both values, in their stored unit.
+    pub values: [Option<f64>; 2],
+    /// How it is shown.
+    #[serde(skip)]
+    pub metric: &'static Metric,
+}
+
+impl PointPair {
+    /// Returns the second value less the first.
+    pub fn difference(&self) -> Option<f64> {
+        Some(self.values[1]? - self.values[0]?)
+    }
+}
+
+impl RunDifference {
+    /// Compares two runs.
+    ///
+    /// # Errors
+    /// When a summary, or a file that is there, cannot be read.
+    pub fn between(runs: [&Path; 2]) -> Result<Self> {
+        let [a, b] = [Side::read(runs[0])?, Side::read(runs[1])?];
+        let keys = match (&a.keys, &b.keys) {
+            (Some(a), Some(b)) => stored_diff(a, b),
+            _ => Vec::new(),
+        };
+        let key = |change: crate::recipe::StoredChange| KeyDifference {
+            key: change.key,
+            class: change.class.map(|class| class.to_string()),
+            values: [change.old, change.new],
+        };
+        let Curves { columns, common, lone } = Curves::between(&a.rows, &b.rows);
+        let figure = |metric: &'static Metric| FigurePair {
+            name: metric.name,
+            values: [a.figures.get(metric), b.figures.get(metric)],
+            metric,
+        };
+        Ok(Self {
+            keys: keys.into_iter().map(key).collect(),
+            environment: differing(&a.facts, &b.facts),
+            curves: columns,
+            common_steps: common,
+            lone_steps: lone,
+            figures: metrics::of_runs().map(figure).filter(|pair| pair.values != [None; 2]).collect(),
+            runs: [a.id, b.id],
+        })
+    }
+}
+
+/// One of the two runs.
+struct Side {
+    id: String,
+    keys: Option<StoredKeys>,
+    facts: BTreeMap<String, String>,
+    rows: Vec<MetricsRow>,
+    figures: Figures,
+}
+
+impl Side {
+    fn read(run: &Path) -> Result<Self> {
+        let summary = read_summary(run)?;
+        let wrong = |file: &str, why: String| Error::failed(format!("{}: {why}", run.join(file).display()));
+        let bytes = |file: &str| match stored::is_file(&run.join(file)) {
+            true => stored::read(&run.join(file)).map(Some),
+            false => Ok(None),
+        };
+        let keys = bytes(RESOLVED)?.map(|bytes| {
+            let text = String::from_utf8(bytes).map_err(|e| wrong(RESOLVED, e.to_string()))?;
+            StoredKeys::parse(&text).map_err(|why| wrong(RESOLVED, why))
+        });
+        let mut facts = BTreeMap::new();
+        if let Some(bytes) = bytes(ENVIRONMENT)? {
+            let value: Value =
+                serde_json::from_slice(&bytes).map_err(|e| wrong(ENVIRONMENT, e.to_string()))?;
+            flatten("", &value, &mut facts);
+            facts.retain(|name, _| !INCIDENTAL.iter().any(|incidental| name.starts_with(incidental)));
+            if let Ok(environment) = serde_json::from_value::<Environment>(value) {
+                facts.insert("device class".to_owned(), environment.device_class());
+            }
+        }
+        if let Some(corpus) = &summary.corpus_hash {
+            facts.insert("corpus".to_owned(), corpus.clone());
+        }
+        let rows = bytes(METRICS)?.map_or(Ok(Vec::new()), |bytes| rows::parse(&run.join(METRICS), &bytes))?;
+        let figures = Figures::as_printed(&summary);
+        Ok(Self { id: locate(run)?.id, keys: keys.transpose()?, facts, rows, figures })
+    }
+}
+
+/// Adds the values of a JSON document by their paths, with a dot between names.
+fn flatten(path: &str, value: &Value, facts: &mut BTreeMap<String, String>) {
+    let inside = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    match value {
+        Value::Object(object) => object.iter().for_each(|(name, value)| flatten(&inside(name), value, facts)),
+        Value::Null => {}
+        Value::String(text) => _ = facts.insert(path.to_owned(), text.clone()),
+        other => _ = facts.insert(path.to_owned(), other.to_string()),
+    }
+}
+
+fn differing(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<NamedDifference> {
+    let names: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    names
+        .into_iter()
+        .map(|name| NamedDifference {
+            name: name.clone(),
+            values: [a.get(name).cloned(), b.get(name).cloned()],
+        })
+        .filter(|difference| difference.values[0] != difference.values[1])
+        .collect()
+}
+
+/// The rows of both runs by columns.
+struct Curves {
+    columns: Vec<CurveDifference>,
+    common: usize,
+    lone: [usize; 2],
+}
+
+impl Curves {
+    fn between(a: &[MetricsRow], b: &[MetricsRow]) -> Self {
+        let of_b: BTreeMap<u64, &MetricsRow> = b.iter().map(|row| (row.step, row)).collect();
+        let pairs: Vec<(&MetricsRow, &MetricsRow)> =
+            a.iter().filter_map(|row| Some((row, *of_b.get(&row.step)?))).collect();
+        let columns = MetricsRow::COLUMNS.iter().filter(|column| **column != "step");
+        let column = |column: &&'static str| {
+            let point = |(a, b): &(&MetricsRow, &MetricsRow)| PointPair {
+                step: a.step,
+                values: [a.number(column), b.number(column)],
+            };
+            let points: Vec<PointPair> = pairs.iter().map(point).collect();
+            let bits = |value: Option<f64>| value.map(f64::to_bits);
+            let differs = |point: &&PointPair| bits(point.values[0]) != bits(point.values[1]);
+            let size = |point: &PointPair| {
+                let size = point.difference().map(f64::abs);
+                size.map_or(f64::NEG_INFINITY, |size| if size.is_nan() { f64::INFINITY } else { size })
+            };
+            let larger =
+                |best: PointPair, next: PointPair| if size(&next) > size(&best) { next } else { best };
+            CurveDifference {
+                column,
+                first: points.iter().find(differs).copied(),
+                largest: points.iter().filter(differs).copied().reduce(larger),
+                last: points.iter().rfind(|point| point.values.iter().all(Option::is_some)).copied(),
+            }
+        };
+        let has_values = |curve: &CurveDifference| curve.last.is_some() || curve.first.is_some();
+        Self {
+            columns: columns.map(column).filter(has_values).collect(),
+            common: pairs.len(),
+            lone: [a.len() - pairs.len(), b.len() - pairs.len()],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(step: u64, loss: f32, val_loss: Option<f32>) -> MetricsRow {
+        MetricsRow { step, tokens_seen: step * 10, loss, val_loss, lr: 1e-3, grad_norm: 1.0 }
+    }
+
+    fn curve<'a>(curves: &'a Curves, column: &str) -> &'a CurveDifference {
+        curves.columns.iter().find(|curve| curve.column == column).unwrap()
+    }
+
+    #[test]
+    fn the_first_step_with_other_bits_is_found() {
+        let next = f32::from_bits(2.0_f32.to_bits() + 1);
+        let a = [row(1, 3.0, None), row(2, 2.0, Some(2.5)), row(3, 1.5, None), row(4, 1.0, Some(1.0))];
+        let mut b = a.clone();
+        (b[1].loss, b[2].loss) = (next, 1.75);
+        let curves = Curves::between(&a, &b[..3]);
+        assert_eq!((curves.common, curves.lone), (3, [1, 0]));
+        let loss = curve(&curves, "loss");
+        let first = loss.first.unwrap();
+        assert_eq!((first.step, first.values), (2, [Some(2.0), Some(f64::from(next))]), "by one bit");
+        assert_eq!((loss.largest.unwrap().step, loss.largest.unwrap().difference()), (3, Some(0.25)));
+        assert_eq!(loss.last.unwrap().values, [Some(1.5), Some(1.75)]);
+        let val = curve(&curves, "val_loss");
+        assert_eq!((val.first, val.last.unwrap().step), (None, 2));
+        assert_eq!(curve(&Curves::between(&a, &a), "loss").first, None);
+    }
+
+    #[test]
+    fn nan_and_missing_values_differ_from_numbers_and_not_from_themselves() {
+        let a = [row(1, f32::NAN, Some(1.0)), row(2, 1.0, None)];
+        let b = [row(1, f32::NAN, None), row(2, f32::NAN, None)];
+        assert_eq!(curve(&Curves::between(&a, &a), "loss").first, None);
+        let curves = Curves::between(&a, &b);
+        let loss = curve(&curves, "loss");
+        assert_eq!((loss.first.unwrap().step, loss.largest.unwrap().step), (2, 2));
+        assert!(loss.first.unwrap().difference().unwrap().is_nan());
+        let val = curve(&curves, "val_loss");
+        assert_eq!((val.first.unwrap().values, val.last), ([Some(1.0), None], None));
+        assert_eq!(Curves::between(&a, &[]).lone, [2, 0]);
+    }
+
+    #[test]
+    fn facts_are_named_by_their_path() {
+        let facts = |text: &str| {
+            let mut facts = BTreeMap::new();
+            flatten("", &serde_json::from_str(text).unwrap(), &mut facts);
+            facts
+        };
+        let a = facts(r#"{"build": {"commit": "1", "dirty": false}, "gpu": null, "cpu": {"threads": 2}}"#);
+        let b = facts(
+            r#"{"build": {"commit": "2", "dirty": false}, "gpu": {"name": "H"}, "cpu": {"threads": 2}}"#,
+        );
+        let found: Vec<(String, [Option<String>; 2])> =
+            differing(&a, &b).into_iter().map(|found| (found.name, found.values)).collect();
+        let value = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            found,
+            [
+                ("build.commit".to_owned(), [value("1"), value("2")]),
+                ("gpu.name".to_owned(), [None, value("H")])
+            ]
+        );
+    }
+}

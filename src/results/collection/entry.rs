@@ -1,0 +1,223 @@
+//! What lists of runs know of a run, read from its files.
+
+use super::settings::Setting;
+use crate::error::{IoContext, Result};
+use crate::metrics;
+use crate::recipe::{self, COPY_HEADER, StoredKeys, set_in_copy, without_dashes};
+use crate::results::columns::Figures;
+use crate::results::folder::{ENVIRONMENT, METRICS, RECIPE, RESOLVED, SUMMARY, read_summary};
+use crate::results::provenance::Environment;
+use crate::results::stored::{self, MANIFEST};
+use crate::results::summary::{ForkedFrom, HeldOutPart, Summary};
+use crate::results::{Status, regular};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// The files that an entry is read from. The rows are among them because the smoothed training loss of
+/// earlier versions is derived from them.
+const FILES: [&str; 5] = [SUMMARY, ENVIRONMENT, RECIPE, RESOLVED, METRICS];
+
+/// Nanoseconds of a second.
+const SECOND: i64 = 1_000_000_000;
+
+/// Size, time of the last write, and time of the last change of the file's record (`ctime`, which no program
+/// can set), both in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp(u64, i64, i64);
+
+/// The stamps of the files behind an entry; `None` for one that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamps([Option<Stamp>; FILES.len()]);
+
+impl Stamps {
+    /// Looks at the files of a run.
+    pub fn of_run(run: &Path) -> Self {
+        let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(SECOND).saturating_add(rest);
+        Self(FILES.map(|file| {
+            let data = std::fs::metadata(run.join(file)).ok()?;
+            let written = nanoseconds(data.mtime(), data.mtime_nsec());
+            Some(Stamp(data.len(), written, nanoseconds(data.ctime(), data.ctime_nsec())))
+        }))
+    }
+
+    /// Returns the time of the newest change of any of the files, in nanoseconds since 1970.
+    pub fn newest(&self) -> i64 {
+        self.0.iter().flatten().map(|Stamp(_, written, changed)| *written.max(changed)).max().unwrap_or(0)
+    }
+}
+
+/// What lists of runs know of a run without its folder: figures, settings, provenance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The status in its summary.
+    pub status: Status,
+    /// The reason, if it did not end as planned.
+    pub reason: Option<String>,
+    /// Steps done.
+    pub steps: u64,
+    /// Steps that its recipe asks for.
+    pub steps_planned: u64,
+    /// The figures of [`metrics::of_runs`], in that order and in their stored units.
+    pub figures: Vec<Option<f64>>,
+    /// Hash of the tokens trained and evaluated on.
+    pub corpus: Option<String>,
+    /// The part of the held-out text that its validation loss is of; blank for all of it.
+    pub val_part: Option<HeldOutPart>,
+    /// Where it begins, if it is a fork.
+    pub forked_from: Option<ForkedFrom>,
+    /// What else a reader has to know: contended, never settled, worse than guessing.
+    pub remarks: Vec<String>,
+    /// The settings that its recipe file does not have: those of the runs that it is a run of again, and then
+    /// those on its own command line, as typed.
+    pub changed: Vec<String>,
+    /// The device class.
+    pub device: Option<String>,
+    /// The commit of the program, with `-dirty` where its sources differed from it.
+    pub commit: Option<String>,
+}
+
+impl Entry {
+    /// Returns true if a figure of this name is known.
+    pub fn has_figure(&self, name: &str) -> bool {
+        metrics::of_runs().zip(&self.figures).any(|(metric, figure)| metric.name == name && figure.is_some())
+    }
+}
+
+/// An entry with the settings of its recipe.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReadRun {
+    pub entry: Entry,
+    pub settings: Vec<Setting>,
+    /// True if the files behind it are all in the run's folder, so that their stamps tell whether it is
+    /// current: a kept run shares some with others.
+    pub is_whole: bool,
+}
+
+impl ReadRun {
+    /// Reads the files of a run. What cannot be read beside its summary stays blank.
+    ///
+    /// # Errors
+    /// When the summary cannot be read.
+    pub fn read(run: &Path) -> Result<Self> {
+        let summary = read_summary(run)?;
+        let environment = environment(run);
+        let settings = text(run, RESOLVED).and_then(|resolved| StoredKeys::parse(&resolved).ok());
+        let settings = settings.iter().flat_map(StoredKeys::iter);
+        let settings = settings.map(|(key, value)| (key.to_owned(), value.map(str::to_owned))).collect();
+        let figures = Figures::as_printed(&summary);
+        let entry = Entry {
+            status: summary.status,
+            steps: summary.steps,
+            steps_planned: summary.steps_planned,
+            figures: metrics::of_runs().map(|metric| figures.get(metric)).collect(),
+            val_part: summary.val_part,
+            remarks: remarks(&summary),
+            changed: changed(run, environment.as_ref()),
+            device: environment.as_ref().map(Environment::device_class),
+            commit: environment.and_then(|environment| {
+                let dirty = if environment.build.dirty == Some(true) { "-dirty" } else { "" };
+                Some(format!("{}{dirty}", environment.build.commit?))
+            }),
+            reason: summary.reason,
+            corpus: summary.corpus_hash,
+            forked_from: summary.forked_from,
+        };
+        Ok(Self { entry, settings, is_whole: !regular::is_file(&run.join(MANIFEST)) })
+    }
+}
+
+/// Returns a text file of a run, kept or not; `None` where it cannot be read.
+fn text(run: &Path, file: &str) -> Option<String> {
+    String::from_utf8(stored::read(&run.join(file)).ok()?).ok()
+}
+
+/// Returns the environment of the process that began a run; `None` where it is not recorded.
+fn environment(run: &Path) -> Option<Environment> {
+    let path = run.join(ENVIRONMENT);
+    serde_json::from_slice(&std::fs::read(&path).at("read", &path).ok()?).ok()
+}
+
+/// Returns what a reader has to know of a run beside its figures.
+fn remarks(summary: &Summary) -> Vec<String> {
+    let contended = summary.gpu.as_ref().is_some_and(|gpu| gpu.contended == Some(true));
+    let marks = [
+        (contended, "contended"),
+        (summary.never_settled(), "speed never settled"),
+        (summary.worse_than_guessing().is_some(), "worse than guessing"),
+    ];
+    marks.into_iter().filter(|(is_so, _)| *is_so).map(|(_, mark)| mark.to_owned()).collect()
+}
+
+/// Returns the settings that the recipe file of a run does not have.
+fn changed(run: &Path, environment: Option<&Environment>) -> Vec<String> {
+    let typed = environment.map_or_else(Vec::new, |environment| typed(&environment.command));
+    let key = |setting: &str| {
+        let path = setting.split_once('=').map_or(setting, |(path, _)| path);
+        recipe::find_path(path).map_or_else(|| path.to_owned(), |key| key.path.to_owned())
+    };
+    let own: BTreeSet<String> = typed.iter().map(|setting| key(setting)).collect();
+    let copy = text(run, RECIPE).unwrap_or_default();
+    let inherited = if copy.starts_with(COPY_HEADER) { set_in_copy(&copy) } else { Vec::new() };
+    let inherited = inherited.into_iter().filter(|set| !own.contains(&set.key));
+    inherited.map(|set| format!("{}={}", set.key, set.value)).chain(typed).collect()
+}
+
+/// Returns the settings on the command line of a run.
+fn typed(command: &[String]) -> Vec<String> {
+    let words = without_dashes(command.iter().map(Into::into));
+    let mut words = words.iter().map(|word| word.to_string_lossy().into_owned());
+    let mut typed = Vec::new();
+    while let Some(word) = words.next() {
+        let seed = word.strip_prefix("--seed=").map(str::to_owned);
+        let seed = if word == "--seed" { words.next() } else { seed };
+        if let Some(seed) = seed {
+            typed.push(format!("training.seed={seed}"));
+        } else if !word.starts_with('-') && word.contains('=') {
+            typed.push(word);
+        }
+    }
+    typed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_a_command_line_are_found() {
+        let words =
+            ["xrun", "run", "mine.toml", "--seed", "3", "--model.dim", "64", "-q", "optimizer.lr=1e-3"];
+        let command: Vec<String> = words.map(str::to_owned).into();
+        assert_eq!(typed(&command), ["training.seed=3", "model.dim=64", "optimizer.lr=1e-3"]);
+    }
+
+    #[test]
+    fn what_is_not_there_stays_blank() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("r/20261102T030405Z-0123abcd");
+        std::fs::create_dir_all(&run).unwrap();
+        assert!(ReadRun::read(&run).is_err());
+        let summary = Summary::started("r", "20261102T030405Z-0123abcd", "0123abcd", 10);
+        std::fs::write(run.join(SUMMARY), serde_json::to_vec(&summary).unwrap()).unwrap();
+        let read = ReadRun::read(&run).unwrap();
+        assert_eq!((read.settings.len(), &read.entry.device, &read.entry.changed), (0, &None, &Vec::new()));
+        let known: Vec<&str> = metrics::of_runs()
+            .zip(&read.entry.figures)
+            .filter(|(_, figure)| figure.is_some())
+            .map(|(metric, _)| metric.name)
+            .collect();
+        assert_eq!(known, ["tokens_seen", "steps"]);
+        assert!(read.is_whole);
+        let stamps = Stamps::of_run(&run);
+        assert!(stamps.newest() > 0);
+        std::fs::write(run.join(RESOLVED), "[model]\ndim = 64\n# n_kv_heads is unset: `n_heads`\n").unwrap();
+        assert_ne!(Stamps::of_run(&run), stamps);
+        let settings = ReadRun::read(&run).unwrap().settings;
+        assert_eq!(
+            settings,
+            [("model.dim".to_owned(), Some("64".to_owned())), ("model.n_kv_heads".to_owned(), None)]
+        );
+    }
+}

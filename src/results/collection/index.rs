@@ -1,0 +1,243 @@
+//! The index of a results folder: entries of runs with the stamps of the files that they were read from.
+//!
+//! An entry is used only while size and times of all files behind it are as they were. A file that was
+//! written less than [`SETTLED`] ago may change once more within the resolution of its file system's clock
+//! without a trace, so such a run is not stored. The first line has the version and the hash of the rest: what
+//! is damaged, or of another version, is an empty index. Two processes may write at once: the file is replaced
+//! whole, and either is right.
+
+use super::entry::{Entry, Stamps};
+use super::settings::{Setting, Settings};
+use crate::error::{IoContext, Result};
+use crate::metrics;
+use crate::results::{atomic, regular};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The folder of the index in a results folder.
+const FOLDER: &str = ".index";
+
+/// The index in its folder.
+const FILE: &str = "runs";
+
+/// The beginning of the first line. The number changes with what an entry is or how it is derived.
+const HEADER: &str = "xrun index of runs 1 ";
+
+/// The largest index that is read, in bytes.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Files are settled this long after their last change, in nanoseconds: the coarsest clock of a file system
+/// in use (FAT) has two seconds.
+const SETTLED: i64 = 2_000_000_000;
+
+/// A run of the index.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IndexedRun {
+    pub stamps: Stamps,
+    pub entry: Entry,
+    /// Numbers of its settings.
+    pub settings: Vec<u32>,
+}
+
+/// Entries of runs, by `RECIPE/RUN`.
+#[derive(Clone, Debug, Default)]
+pub struct Index {
+    pub settings: Settings,
+    pub runs: HashMap<String, IndexedRun>,
+}
+
+/// The file after its first line, as it is read.
+#[derive(Deserialize)]
+struct Body {
+    /// Names of the figures: another version may have others.
+    figures: Vec<String>,
+    settings: Vec<Setting>,
+    runs: Vec<(String, IndexedRun)>,
+}
+
+/// As [`Body`], as it is written.
+#[derive(Serialize)]
+struct BodyRef<'a> {
+    figures: Vec<&'a str>,
+    settings: &'a [Setting],
+    runs: Vec<(&'a str, IndexedRunRef<'a>)>,
+}
+
+/// As [`IndexedRun`], as it is written.
+#[derive(Serialize)]
+struct IndexedRunRef<'a> {
+    stamps: &'a Stamps,
+    entry: &'a Entry,
+    settings: Vec<u32>,
+}
+
+fn figures() -> Vec<&'static str> {
+    metrics::of_runs().map(|metric| metric.name).collect()
+}
+
+fn path(results: &Path) -> PathBuf {
+    results.join(FOLDER).join(FILE)
+}
+
+impl Index {
+    /// Reads the index of a results folder; empty where there is none that can be used.
+    pub fn read(results: &Path) -> Self {
+        regular::read(&path(results), MAX_BYTES)
+            .ok()
+            .and_then(|bytes| Self::parse(&bytes))
+            .unwrap_or_default()
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.iter().position(|byte| *byte == b'\n')?;
+        let (first, rest) = (str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]);
+        if first.strip_prefix(HEADER)? != blake3::hash(rest).to_hex().as_str() {
+            return None;
+        }
+        let body: Body = serde_json::from_slice(rest).ok()?;
+        (body.figures == figures()).then(|| Self {
+            settings: Settings::numbered(body.settings),
+            runs: body.runs.into_iter().collect(),
+        })
+    }
+}
+
+/// Replaces the index of a results folder by one of these runs, each with its `RECIPE/RUN`. `settings` has
+/// theirs, and may have others.
+///
+/// # Errors
+/// When the folder cannot be written.
+pub fn write(results: &Path, settings: &Settings, runs: &[(&str, &IndexedRun)]) -> Result<()> {
+    let folder = results.join(FOLDER);
+    if !folder.is_dir() {
+        std::fs::create_dir(&folder).at("create", &folder)?;
+    }
+    // Nothing here belongs in version control, wherever the results folder is.
+    let ignored = folder.join(".gitignore");
+    if !ignored.exists() {
+        atomic::write(&ignored, b"*\n")?;
+    }
+    atomic::write(&path(results), &to_bytes(settings, runs))
+}
+
+fn to_bytes(settings: &Settings, runs: &[(&str, &IndexedRun)]) -> Vec<u8> {
+    let mut used = Vec::new();
+    let mut numbers: Vec<Option<u32>> = vec![None; settings.all().len()];
+    let mut renumbered = |number: &u32| {
+        let setting = settings.get(*number)?;
+        let new = numbers.get_mut(*number as usize)?;
+        if new.is_none() {
+            *new = u32::try_from(used.len()).ok();
+            used.push(setting.clone());
+        }
+        *new
+    };
+    let runs = runs.iter().map(|(id, run)| {
+        let settings = run.settings.iter().filter_map(&mut renumbered).collect();
+        (*id, IndexedRunRef { stamps: &run.stamps, entry: &run.entry, settings })
+    });
+    let runs = runs.collect();
+    let body = BodyRef { figures: figures(), settings: &used, runs };
+    let body = serde_json::to_vec(&body).unwrap_or_default();
+    let mut bytes = format!("{HEADER}{}\n", blake3::hash(&body).to_hex()).into_bytes();
+    bytes.extend(body);
+    bytes
+}
+
+/// Returns true if files with these stamps, looked at `now`, cannot have changed without a trace since.
+pub fn is_settled(stamps: &Stamps, now: SystemTime) -> bool {
+    let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    i64::try_from(now).is_ok_and(|now| stamps.newest() < now.saturating_sub(SETTLED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Summary;
+    use crate::results::collection::entry::ReadRun;
+    use crate::results::folder::SUMMARY;
+
+    fn setting(key: &str, value: &str) -> Setting {
+        (key.to_owned(), Some(value.to_owned()))
+    }
+
+    /// Returns an index of two runs, and its file.
+    fn two(results: &Path) -> (Vec<(String, IndexedRun)>, Vec<u8>) {
+        let mut settings = Settings::default();
+        settings.number(setting("of.nobody", "1"));
+        let runs = ["r/20261102T030405Z-0123abcd", "r/20261102T030405Z-0123abcd-2"].map(|id| {
+            let run = results.join(id);
+            std::fs::create_dir_all(&run).unwrap();
+            let summary = Summary::started("r", id, "0123abcd", 10);
+            std::fs::write(run.join(SUMMARY), serde_json::to_vec(&summary).unwrap()).unwrap();
+            let settings =
+                ["model.dim", "training.seed"].map(|key| settings.number(setting(key, "1"))).to_vec();
+            let entry = ReadRun::read(&run).unwrap().entry;
+            (id.to_owned(), IndexedRun { stamps: Stamps::of_run(&run), entry, settings })
+        });
+        let listed: Vec<(&str, &IndexedRun)> = runs.iter().map(|(id, run)| (id.as_str(), run)).collect();
+        write(results, &settings, &listed).unwrap();
+        (runs.into(), std::fs::read(path(results)).unwrap())
+    }
+
+    #[test]
+    fn what_is_written_is_read_without_settings_that_nobody_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let (runs, _) = two(dir.path());
+        let index = Index::read(dir.path());
+        assert_eq!(index.settings.all(), [setting("model.dim", "1"), setting("training.seed", "1")]);
+        for (id, mut run) in runs {
+            run.settings = vec![0, 1];
+            assert_eq!(index.runs[&id], run);
+        }
+        let ignored = std::fs::read_to_string(dir.path().join(".index/.gitignore")).unwrap();
+        assert_eq!(ignored, "*\n");
+    }
+
+    #[test]
+    fn a_damaged_index_is_an_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, bytes) = two(dir.path());
+        let is_empty = |bytes: &[u8]| {
+            std::fs::write(path(dir.path()), bytes).unwrap();
+            Index::read(dir.path()).runs.is_empty()
+        };
+        assert!(!is_empty(&bytes));
+        for length in (0..bytes.len()).step_by(7) {
+            assert!(is_empty(&bytes[..length]), "{length}");
+        }
+        // One wrong bit anywhere, of a figure too, which would still parse.
+        for at in (0..bytes.len()).step_by(11) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert!(is_empty(&damaged), "{at}");
+        }
+        assert!(is_empty(b"garbage") && is_empty(&[0xff; 100]));
+        let other = String::from_utf8(bytes).unwrap().replacen("runs 1 ", "runs 0 ", 1);
+        assert!(is_empty(other.as_bytes()));
+        std::fs::remove_file(path(dir.path())).unwrap();
+        assert!(Index::read(dir.path()).runs.is_empty());
+    }
+
+    #[test]
+    fn figures_of_another_version_are_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, bytes) = two(dir.path());
+        let text = String::from_utf8(bytes).unwrap();
+        let (_, body) = text.split_once('\n').unwrap();
+        let body = body.replacen("\"val_loss\"", "\"val_lass\"", 1);
+        let file = format!("{HEADER}{}\n{body}", blake3::hash(body.as_bytes()).to_hex());
+        assert!(Index::parse(file.as_bytes()).is_none());
+    }
+
+    #[test]
+    fn files_are_settled_a_while_after_their_last_change() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(SUMMARY), "").unwrap();
+        let (stamps, now) = (Stamps::of_run(dir.path()), SystemTime::now());
+        assert!(!is_settled(&stamps, now) && !is_settled(&stamps, UNIX_EPOCH));
+        assert!(is_settled(&stamps, now + std::time::Duration::from_secs(3)));
+    }
+}

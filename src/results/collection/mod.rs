@@ -1,0 +1,43 @@
+//! The runs of a results folder as a collection: listed, filtered and sorted by any key of a recipe or figure
+//! of a run, compared in pairs, annotated and removed.
+//!
+//! ```text
+//! run folders ─▶ Stamps: size and times of each file behind an entry
+//!                  │ the same as in RESULTS/.index/runs      │ others
+//!                  ▼                                         ▼
+//!                entry of the index                        Entry::read
+//!                  └──────────────▶ Collection ◀─────────────┘ ◀── annotations.jsonl
+//!                                       │
+//!                  Field ─▶ Condition, Order, columns of tables and CSV
+//! ```
+//!
+//! The index is a cache: without it, or where it is damaged or cannot be written, every run is read.
+
+mod annotations;
+mod condition;
+mod csv_text;
+mod difference;
+mod entry;
+mod field;
+mod index;
+mod location;
+mod order;
+mod read;
+mod references;
+mod removal;
+mod settings;
+mod status;
+
+pub use annotations::{Annotation, AnnotationChange, Annotations, check_note, check_tag};
+pub use condition::{Condition, Criterion};
+pub use csv_text::to_csv;
+pub use difference::{CurveDifference, FigurePair, KeyDifference, NamedDifference, RunDifference};
+pub use entry::Entry;
+pub use field::{Cell, Field, Word, field_names};
+pub use location::{Located, locate};
+pub use order::Order;
+pub use read::{Collection, Run};
+pub use references::{Reference, Referrers};
+pub use removal::{Doomed, remove};
+pub use settings::Settings;
+pub use status::RunStatus;

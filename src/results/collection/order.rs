@@ -1,0 +1,95 @@
+//! The order of a list of runs.
+
+use super::field::{Cell, Field, Word};
+use super::read::{Collection, Run};
+use crate::error::Result;
+use std::cmp::Ordering;
+
+/// An order of runs: by a field, the lowest of losses, times and settings first, and the highest of speeds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Order {
+    /// What is sorted by.
+    pub field: Field,
+    is_descending: bool,
+}
+
+impl Order {
+    /// Parses the name of a field, or `-` and a name for the other direction. `loss` is that of the list, the
+    /// training loss over the last steps.
+    ///
+    /// # Errors
+    /// As [`Field::parse`].
+    pub fn parse(text: &str, collection: &Collection) -> Result<Self> {
+        let (name, is_reversed) = text.strip_prefix('-').map_or((text, false), |name| (name, true));
+        let name = if name == "loss" { "train_loss" } else { name };
+        let field = Field::parse(name, collection)?;
+        Ok(Self { is_descending: field.is_highest_first() != is_reversed, field })
+    }
+
+    /// Sorts runs, which come newest first and keep this order where they are equal. Those without a value
+    /// come last in either direction.
+    pub fn sort(&self, runs: &mut Vec<&Run>, collection: &Collection) {
+        if self.field == Field::Word(Word::Started) {
+            // Their order tells runs of one minute apart.
+            if !self.is_descending {
+                runs.reverse();
+            }
+            return;
+        }
+        let mut keyed: Vec<(Cell<'_>, &Run)> =
+            runs.iter().map(|run| (self.field.of_run(run, collection), *run)).collect();
+        keyed.sort_by(|(a, _), (b, _)| self.compare(a, b));
+        *runs = keyed.into_iter().map(|(_, run)| run).collect();
+    }
+
+    fn compare(&self, a: &Cell<'_>, b: &Cell<'_>) -> Ordering {
+        let place = |cell: &Cell<'_>| match cell {
+            Cell::Number(value) if value.is_finite() => 0,
+            Cell::Text(_) => 1,
+            Cell::Unset => 2,
+            Cell::Number(_) | Cell::Blank => 3,
+        };
+        let values = match (a, b) {
+            (Cell::Number(a), Cell::Number(b)) if a.is_finite() && b.is_finite() => a.total_cmp(b),
+            (Cell::Text(a), Cell::Text(b)) => a.cmp(b),
+            _ => Ordering::Equal,
+        };
+        let values = if self.is_descending { values.reverse() } else { values };
+        place(a).cmp(&place(b)).then(values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read::sample;
+    use super::*;
+
+    #[test]
+    fn blanks_and_nan_come_last_in_either_direction() {
+        let figures: [&[(&str, f64)]; 6] = [
+            &[("val_loss", f64::NAN), ("tok_s", 2.0)],
+            &[("val_loss", 1.5), ("tok_s", 1.0)],
+            &[],
+            &[("val_loss", 1.0), ("tok_s", 3.0)],
+            &[("val_loss", f64::NEG_INFINITY)],
+            &[("val_loss", 1.5), ("tok_s", 2.0)],
+        ];
+        let collection = sample(&figures);
+        let sorted = |text: &str| -> Vec<usize> {
+            let mut runs: Vec<&Run> = collection.runs.iter().collect();
+            Order::parse(text, &collection).unwrap().sort(&mut runs, &collection);
+            let place = |run: &&Run| collection.runs.iter().position(|other| other.id == run.id).unwrap();
+            runs.iter().map(place).collect()
+        };
+        assert_eq!(sorted("val_loss"), [3, 1, 5, 0, 2, 4], "equal ones stay newest first");
+        assert_eq!(sorted("-val_loss"), [1, 5, 3, 0, 2, 4]);
+        assert_eq!(sorted("tok-s"), [3, 0, 5, 1, 2, 4]);
+        assert_eq!(sorted("-tok_s"), [1, 0, 5, 3, 2, 4]);
+        assert_eq!(sorted("started"), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(sorted("-started"), [5, 4, 3, 2, 1, 0]);
+        assert_eq!(sorted("optimizer.lr"), [0, 1, 2, 3, 4, 5], "nobody has one");
+        let loss = Order::parse("-loss", &collection).unwrap();
+        assert_eq!((loss.field.to_string(), loss.is_descending), ("train_loss".to_owned(), true));
+        assert!(Order::parse("-zebra", &collection).is_err());
+    }
+}
