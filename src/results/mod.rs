@@ -8,6 +8,7 @@ pub mod atomic;
 pub mod columns;
 pub mod comparison;
 pub mod configurations;
+pub mod confirmation;
 pub mod find;
 pub mod folder;
 pub mod keep;

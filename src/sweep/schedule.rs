@@ -88,12 +88,17 @@ impl<'a> Schedule<'a> {
         Self { halving, ..self }
     }
 
+    /// Returns the ledger and the display, for what follows.
+    pub fn into_parts(self) -> (Ledger, Display) {
+        (self.ledger, self.display)
+    }
+
     /// Runs the cells that are not done, until all are done or a signal arrives.
     ///
     /// # Errors
     /// [`ErrorKind::Interrupted`] after a signal; a failure when a cell failed, hung, took too long or was
     /// killed, or when the ledger or a table cannot be written.
-    pub fn run(mut self, stop: &Stop) -> Result<()> {
+    pub fn run(&mut self, stop: &Stop) -> Result<()> {
         let attempts = self.policy.results.join(SWEEPS).join(ATTEMPTS);
         std::fs::create_dir_all(&attempts).at("create", &attempts)?;
         self.display.hold();
@@ -400,7 +405,7 @@ impl<'a> Schedule<'a> {
     }
 
     /// Reports how the sweep ended.
-    fn conclude(mut self, stopped: bool) -> Result<()> {
+    fn conclude(&mut self, stopped: bool) -> Result<()> {
         let mut counts: BTreeMap<CellStatus, usize> = BTreeMap::new();
         for cell in self.cells {
             if let Some(last) = self.ledger.last(&cell.key) {
