@@ -106,6 +106,15 @@ pub fn best_in_words(found: &Configurations) -> Option<String> {
     ))
 }
 
+/// Formats a number, without the sign of one that is rounded to zero.
+fn rounded(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$}");
+    match text.strip_prefix('-') {
+        Some(zero) if zero.bytes().all(|byte| byte == b'0' || byte == b'.') => zero.to_owned(),
+        _ => text,
+    }
+}
+
 fn csv(found: &Configurations) -> Result<Vec<u8>> {
     let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
     let mut writer = csv::Writer::from_writer(Vec::new());
@@ -177,7 +186,7 @@ fn markdown(found: &Configurations, decimals: usize, confirmation: Option<&str>)
     text += &format!("|{}\n", "---|".repeat(header.len()));
     let unranked = found.configurations.iter().filter(|one| one.mean.is_none());
     for one in found.ranked().into_iter().chain(unranked) {
-        let number = |value: f64| format!("{value:.decimals$}");
+        let number = |value: f64| rounded(value, decimals);
         let range = |interval: Interval| format!("{} to {}", number(interval.low), number(interval.high));
         let shown = |value: Option<f64>| value.map(number).unwrap_or_default();
         let mut row: Vec<String> = found
@@ -200,4 +209,15 @@ fn markdown(found: &Configurations, decimals: usize, confirmation: Option<&str>)
         text += &format!("\n{}\n", plain(confirmation));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_rounded_to_zero_has_no_sign() {
+        let shown = [-0.00004, -0.0, 0.00004, -0.00006, -1.25].map(|value| rounded(value, 4));
+        assert_eq!(shown, ["0.0000", "0.0000", "0.0000", "-0.0001", "-1.2500"]);
+    }
 }

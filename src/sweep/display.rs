@@ -151,6 +151,11 @@ impl Display {
             lines.values().for_each(ProgressBar::finish_and_clear);
             bar.finish_and_clear();
         }
+        self.result(text);
+    }
+
+    /// Prints a result of the sweep, in quiet mode too.
+    pub fn result(&mut self, text: &str) {
         match self.sink {
             Sink::Quiet => eprint_line(text),
             _ => self.note(text),

@@ -213,7 +213,7 @@ fn conclude(
         configuration_table::summarize(policy.name, keys, measure, &sweep.cells, &ledger, request.results);
     configuration_table::write(folder, &found, measure, None)?;
     if let Some(words) = configuration_table::best_in_words(&found) {
-        display.note(&words);
+        display.result(&words);
     }
     let count = sweep.base.values().sweep.confirm;
     if outcome.is_err() || count == 0 {
@@ -238,7 +238,7 @@ fn conclude(
         atomic::write(&folder.join(CONFIRMATION), &atomic::json(&confirmation)?)?;
         let words = confirmation.in_words(&found.keys, measure.metric.decimals);
         configuration_table::write(folder, &found, measure, Some(&words))?;
-        display.note(&words);
+        display.result(&words);
     }
     Ok(outcome)
 }
