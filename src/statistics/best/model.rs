@@ -23,7 +23,8 @@ impl TwoWayModel {
         let cells = runs.iter().map(|run| run.0 + 1).max().unwrap_or(0);
         let parameters = cells + seeds.len() - 1;
         let freedom = runs.len().saturating_sub(parameters);
-        // The row of a run in the design: its cell, and its seed; the last seed is minus the sum of the others.
+        // The row of a run in the design: its cell, and its seed; the last seed is minus the sum of the
+        // others.
         let row = |&(cell, seed, _): &(usize, usize, f64)| {
             let mut row = vec![0.0; parameters];
             row[cell] = 1.0;
@@ -73,8 +74,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(x, y)| x * y).sum()
 }
 
-/// Returns the inverse of a symmetric positive definite matrix, by Cholesky's factors; `None` if it is singular, as
-/// that of a design of which a part shares no seed with the rest.
+/// Returns the inverse of a symmetric positive definite matrix, by Cholesky's factors; `None` if it is
+/// singular, as that of a design of which a part shares no seed with the rest.
 fn inverse(mut matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     let n = matrix.len();
     for j in 0..n {

@@ -61,8 +61,8 @@ fn an_unbalanced_design_is_solved_by_least_squares() {
     let mut values = table(&[&[1.0, 4.0], &[2.0, 0.0], &[3.0, 8.0]]);
     values[1][1] = None;
     let found = compare_cells(&values, 0.95, LowerIsBetter).unwrap();
-    // The seeds differ by 3 and 5 in the full cells, so by 4, which leaves residuals of ± 1/2; cell b with half of it
-    // added.
+    // The seeds differ by 3 and 5 in the full cells, so by 4, which leaves residuals of ± 1/2; cell b with
+    // half of it added.
     let mean = |k: usize| found.cells[k].unwrap().mean.estimate;
     assert!(close(mean(0), 2.5) && close(mean(1), 4.0) && close(mean(2), 5.5), "{found:?}");
     assert_eq!(found.freedom, 1);
