@@ -158,7 +158,7 @@ impl PowerPlan {
     pub fn new(deviation: Deviation, min_effect: f64, confidence: f64, pairs: Option<usize>) -> Option<Self> {
         let bound = deviation.upper_bound();
         let positive = |x: f64| x.is_finite() && x > 0.0;
-        if !positive(bound) || !positive(min_effect) || !(confidence > 0.0 && confidence < 1.0) {
+        if !(positive(bound) && positive(min_effect) && confidence > 0.0 && confidence < 1.0) {
             return None;
         }
         let effect = min_effect / bound;

@@ -9,7 +9,8 @@ use super::student::two_sided_quantile;
 use super::verdict::Direction;
 use model::TwoWayModel;
 use serde::{Deserialize, Serialize};
-use std::fmt;
+
+pub use model::NotComparable;
 
 /// Cells compared with the best of the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,29 +43,6 @@ pub struct CellEstimate {
     pub in_best_set: bool,
 }
 
-/// Why cells are not compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotComparable {
-    /// There are fewer than two cells with values.
-    FewerThanTwoCells,
-    /// There is at most one value more than there are means to estimate: no scatter is left.
-    TooFewRuns,
-    /// Some cells share no seed with the others, directly or through other cells.
-    NoSharedSeeds,
-}
-
-impl fmt::Display for NotComparable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::FewerThanTwoCells => "fewer than two cells have values",
-            Self::TooFewRuns => {
-                "the cells have too few runs to show how much runs scatter: it takes two seeds at least"
-            }
-            Self::NoSharedSeeds => "some cells share no seed with the others",
-        })
-    }
-}
-
 /// Compares cells with the best: `values[cell][seed]`, where a run that has no value, or one that is not
 /// finite, is missing.
 ///
@@ -86,9 +64,6 @@ pub fn compare_cells(
 ) -> Result<CellComparison, NotComparable> {
     let present: Vec<usize> =
         (0..values.len()).filter(|&cell| finite(&values[cell]).next().is_some()).collect();
-    if present.len() < 2 {
-        return Err(NotComparable::FewerThanTwoCells);
-    }
     let runs: Vec<(usize, usize, f64)> = present
         .iter()
         .enumerate()

@@ -21,7 +21,7 @@ const SMALLEST_TAIL: f64 = 1e-9;
 /// Turnbull, "Group Sequential Methods with Applications to Clinical Trials", 2000, chapter 3), and C is the
 /// one whose [`crossing_probability`] is `error`.
 pub fn boundary(first: usize, last: usize, error: f64, exponent: f64) -> Vec<f64> {
-    let of_constant = |constant: f64| -> Vec<f64> {
+    let with_constant = |constant: f64| -> Vec<f64> {
         let at = |n: usize| {
             let z = constant * (last as f64 / n as f64).powf(exponent);
             upper_quantile((n - 1) as f64, (0.5 * erfc(z / SQRT_2)).max(SMALLEST_TAIL))
@@ -30,8 +30,8 @@ pub fn boundary(first: usize, last: usize, error: f64, exponent: f64) -> Vec<f64
     };
     // A single look would cross with just `error`.
     let lowest = normal_upper_quantile(0.5 * error);
-    let excess = |constant: f64| crossing_probability(first, &of_constant(constant)).ln() - error.ln();
-    of_constant(root(lowest, lowest + 2.0, excess))
+    let excess = |constant: f64| crossing_probability(first, &with_constant(constant)).ln() - error.ln();
+    with_constant(root(lowest, lowest + 2.0, excess))
 }
 
 /// Returns the probability that the |t| of normal differences with mean 0 reaches its boundary at any look;
@@ -59,7 +59,7 @@ pub fn crossing_probability(first: usize, boundary: &[f64]) -> f64 {
     // At the first look t = √(n - 1) tan θ, so u = √n sin θ.
     let (n, freedom) = (first as f64, (first - 1) as f64);
     let angle = (boundary[0] / freedom.sqrt()).atan();
-    let density = AngleDensity::of_student(freedom);
+    let density = AngleDensity::new(freedom);
     let inside = integrate(0.0, angle, 4, |theta| density.at(theta) * later.at(n.sqrt() * theta.sin()));
     2.0 * (upper_tail(boundary[0], freedom) + inside)
 }
@@ -105,7 +105,7 @@ struct AngleDensity {
 }
 
 impl AngleDensity {
-    fn of_student(freedom: f64) -> Self {
+    fn new(freedom: f64) -> Self {
         let scale = ln_gamma(0.5 * (freedom + 1.0)) - ln_gamma(0.5 * freedom) - 0.5 * PI.ln();
         Self { scale: scale.exp(), power: freedom - 1.0 }
     }
@@ -125,7 +125,7 @@ struct Step {
 
 impl Step {
     fn after(n: usize) -> Self {
-        let density = AngleDensity::of_student(n as f64);
+        let density = AngleDensity::new(n as f64);
         let reach = (-25.0 / density.power).exp().acos();
         Self { n: n as f64, density, reach }
     }

@@ -176,8 +176,8 @@ impl SequentialDesign {
         let expected = |effect: f64| (seen * look.interval.estimate + remaining * effect) / all;
         let spread = look.deviation * remaining.sqrt() / all;
         let within = |effect: f64, bound: f64| {
-            let of = |x: f64| normal_cdf((x - expected(effect)) / spread);
-            if bound > 0.0 { of(bound) - of(-bound) } else { 0.0 }
+            let below = |x: f64| normal_cdf((x - expected(effect)) / spread);
+            if bound > 0.0 { below(bound) - below(-bound) } else { 0.0 }
         };
         let last = self.boundary.last().copied().unwrap_or(f64::INFINITY);
         let reach = last * look.deviation / all.sqrt();

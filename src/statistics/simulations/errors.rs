@@ -27,30 +27,41 @@ fn a_thing_is_seldom_different_from_itself() {
     }
 }
 
-/// With looks after every pair: as decided, and where any of the looks excludes 0, whatever else would have
-/// stopped before.
 #[test]
 fn looking_after_every_pair_does_not_change_that() {
-    println!("A/A, different of 400 with a look after every pair: as decided | at any look");
+    println!("A/A, different of 400 with a look after every pair");
     for source in SAME {
         for (effect, pairs) in PLANS {
             let design = SequentialDesign::new(pairs, CONFIDENCE).unwrap();
             let mut draw = source.open(pairs as u64 + 1);
-            let mut crossed = 0;
-            let decided = count(|| {
+            let wrong = count(|| match design.decide(&draw(pairs), effect, Direction::HigherIsBetter) {
+                SequentialDecision::Stop(stop) => is_different(stop.verdict),
+                SequentialDecision::Continue => panic!("the last pair decides"),
+            });
+            println!("  {source:?}, at most {pairs}: {wrong}");
+            assert!(wrong <= MOST_WRONG, "{source:?} {pairs}: {wrong}");
+        }
+    }
+}
+
+/// Whatever else stops a comparison, the intervals of all its looks contain 0: of 4000 comparisons, for a
+/// standard error of 0.35 %. The boundary is exact for normal differences.
+#[test]
+fn the_intervals_of_all_looks_hold_together() {
+    println!("A/A, any look of a comparison excludes 0, in % of 4000");
+    for source in SAME {
+        for (_, pairs) in PLANS {
+            let design = SequentialDesign::new(pairs, CONFIDENCE).unwrap();
+            let mut draw = source.open(pairs as u64 + 2);
+            let crosses = |_: &usize| {
                 let differences = draw(pairs);
                 let mut looks = (4..=pairs).filter_map(|n| design.interval(&differences[..n]));
-                crossed += usize::from(looks.any(|look| look.excludes_zero()));
-                match design.decide(&differences, effect, Direction::HigherIsBetter) {
-                    SequentialDecision::Stop(stop) => is_different(stop.verdict),
-                    SequentialDecision::Continue => panic!("the last pair decides"),
-                }
-            });
-            println!("  {source:?}, at most {pairs}: {decided} | {crossed}");
-            assert!(
-                decided <= MOST_WRONG && crossed <= MOST_WRONG,
-                "{source:?} {pairs}: {decided} {crossed}"
-            );
+                looks.any(|look| look.excludes_zero())
+            };
+            let share = (0..10 * TRIALS).filter(crosses).count() as f64 / (10 * TRIALS) as f64;
+            println!("  {source:?}, {pairs} pairs: {:.1}", 100.0 * share);
+            let most = if source == Source::Normal { 0.06 } else { 0.065 };
+            assert!(share <= most && share > 0.03, "{source:?} {pairs}: {share}");
         }
     }
 }
@@ -67,18 +78,21 @@ fn a_plain_interval_looked_at_again_and_again_errs() {
     assert!(wrong > 80, "{wrong}");
 }
 
-/// Other arithmetic as it is: in fp32 most losses agree to the last digit and the others to the sixth, in
-/// bf16 to the third. The smallest difference that matters, by default a hundredth of a nat, decides what
-/// that is called.
+/// Other arithmetic as it is: in fp32 most losses agree to the last digit and the others to the sixth, in bf16 to
+/// the third. The smallest difference that matters, by default a hundredth of a nat, decides what that is
+/// called. Where any difference matters, a pool whose mean is not 0 is found different from 0, and rightly so:
+/// those counts are printed alone.
 #[test]
 fn other_arithmetic_makes_no_difference_that_matters() {
+    println!(
+        "A/A, other arithmetic as it is: no difference of 400 where 0.01 nats matter | different where any do"
+    );
     for set in ["arithmetic", "arithmetic_bf16"] {
         for pairs in [4, 8, 44] {
             let mut draw = Source::Real(set).open(pairs as u64);
             let shown = count(|| fixed(&draw(pairs), 0.01) == QualityVerdict::NoDifference);
-            println!(
-                "A/A, {set} as it is, {pairs} pairs, 0.01 nats matter: {shown} of 400 no difference that matters"
-            );
+            let different = count(|| is_different(fixed(&draw(pairs), 0.0)));
+            println!("  {set}, {pairs} pairs: {shown} | {different}");
             assert_eq!(shown, TRIALS);
         }
     }

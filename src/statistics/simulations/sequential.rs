@@ -121,8 +121,8 @@ fn always_valid(max_pairs: usize, effect: f64) -> Vec<f64> {
     (FIRST_LOOK..=max_pairs).map(at).collect()
 }
 
-fn report(name: &str, pairs: usize, of_truth: impl Fn(f64) -> Outcome, effect: f64) -> usize {
-    let [none, planned, twice] = [0.0, 1.0, 2.0].map(|times| of_truth(times * effect));
+fn report(name: &str, pairs: usize, simulate: impl Fn(f64) -> Outcome, effect: f64) -> usize {
+    let [none, planned, twice] = [0.0, 1.0, 2.0].map(|times| simulate(times * effect));
     let saved = 100.0 * (1.0 - (none.share + planned.share + twice.share) / 3.0);
     println!(
         "  {name}, planned {pairs}: {saved:.1} %, {}; none shown {}",
