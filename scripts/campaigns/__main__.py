@@ -8,6 +8,7 @@
 
     interruptions  kill -9, SIGTERM, SIGINT, SIGHUP and SIGSTOP of a run, a sweep or a comparison, then a resume: the bits
                    of one that was never interrupted
+    halving        the same of a sweep of 27 cells with rungs: the rows of the whole grid as far as each cell trained
     disks          a disk that is full from a random byte or moment on: nothing is said to be saved that was not, and once
                    there is space, a resume ends with the same bits
     ranks          a rank that is killed or suspended, under every launcher: nothing hangs, nobody is left, and a resume
@@ -30,11 +31,12 @@ from collections import Counter
 from pathlib import Path
 
 import disks
+import halving
 import interruptions
 import ranks
 from trial import Failed, Trial, strangers
 
-CAMPAIGNS = {"interruptions": interruptions, "disks": disks, "ranks": ranks}
+CAMPAIGNS = {"interruptions": interruptions, "halving": halving, "disks": disks, "ranks": ranks}
 
 
 def arguments() -> argparse.Namespace:

@@ -4,6 +4,7 @@ use super::run::Show;
 use super::terminal::{print, print_json, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::error::{Error, Result};
+use crate::report::sweep_plots;
 use crate::results::ledger::CellStatus;
 use crate::sweep::{self, Request};
 use std::path::PathBuf;
@@ -68,5 +69,8 @@ pub fn run(args: &Args) -> Result<()> {
         let show = if args.show.json { print_json } else { print };
         return show(&sweep::dry_run(&request, args.show.json)?);
     }
-    sweep::run(&request)
+    let ended = sweep::run(&request)?;
+    let drawn = sweep_plots::render(&ended.folder);
+    ended.outcome?;
+    drawn.map(drop).map_err(|e| Error::failed(format!("the sweep is complete, its pictures are not: {e}")))
 }

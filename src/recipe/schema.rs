@@ -412,6 +412,11 @@ sections! {
         seed: u64 = 0; Bookkeeping, count(0, MAX_SEED), "1";
         /// Seeds that every cell is run with, from `training.seed` on.
         seeds: usize = 1; Bookkeeping, count(1, 1000), "5" => unit("seeds");
+        /// Figure of a run that configurations are compared by.
+        on: String = "val_loss".to_owned(); Bookkeeping, Type::Text, "\"tok_s\"";
+        /// Probability with which the interval of a mean holds its true value, and the best set the best.
+        confidence: f64 = 0.95;
+            Bookkeeping, number(Included(0.5), Excluded(1.0)), "0.99" => unit("probability");
         /// Steps of successive halving: after each of them, which has an evaluation, the best 1/`eta` of the
         /// configurations by validation loss go on, and the others end.
         rungs: Option<Vec<usize>> = None;
@@ -419,6 +424,9 @@ sections! {
                 => unit("optimizer steps"), unset("every cell trains to its end");
         /// Of so many configurations one goes on from a rung.
         eta: usize = 3; Bookkeeping, count(2, 1000), "2" => unit("configurations");
+        /// Seeds that no cell had, with which the best configuration and the second best run again at the end; 0
+        /// confirms nothing.
+        confirm: usize = 0; Bookkeeping, count(0, 1000), "5" => unit("seeds");
     }
 
     /// A change to try against this recipe, for `xrun compare`.

@@ -1,11 +1,13 @@
-//! Checks of `[sweep]`: a key varies in one way.
+//! Checks of `[sweep]`: a key varies in one way, and the measure is known.
 
 use super::diagnostic::Diagnostic;
 use super::loaded::Recipe;
+use crate::metrics;
+use crate::suggest::nearest;
 
 const SEED: &str = "training.seed";
 
-/// Finds keys that `[sweep]` varies in two ways.
+/// Finds keys that `[sweep]` varies in two ways, and a measure that no run has.
 pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let sweep = &recipe.values().sweep;
     let in_pairs = |key: &str| sweep.pairs.iter().any(|pair| pair.contains_key(key));
@@ -30,6 +32,14 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
                 "keep one of them: a sample is combined with every point of the grid",
             ));
         }
+    }
+    if metrics::of_runs().all(|metric| metric.name != sweep.on) {
+        let help = match nearest(&sweep.on, metrics::of_runs().map(|metric| metric.name)) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => "docs/reports.md lists the figures of runs".to_owned(),
+        };
+        let message = format!("no run has a figure {:?} to compare configurations by", sweep.on);
+        found.push(recipe.diagnostic(&["sweep.on"], message, help));
     }
     let varied = [
         ("sweep.grid", sweep.grid.contains_key(SEED)),

@@ -272,11 +272,11 @@ fn range(key: &Key, value: &Spanned<DeValue<'_>>, scale: RangeScale) -> Result<V
         .iter()
         .map(|end| end.as_float().or_else(|| end.as_integer().map(|n| n as f64)).unwrap_or(f64::NAN))
         .collect();
-    if scale == RangeScale::Log && !(numbers[0] > 0.0) {
+    if scale == RangeScale::Log && numbers[0] <= 0.0 {
         let title = format!("a logarithmic range of {} cannot begin at {}", key.path, numbers[0]);
         return wrong(ends[0].span(), title, "not above 0", "begin above 0, or use sweep.range".to_owned());
     }
-    if !(numbers[0] < numbers[1]) {
+    if numbers[0] >= numbers[1] {
         let title = format!("the range of {} ends at {}, where it should rise", key.path, numbers[1]);
         let (label, help) = match numbers[0] == numbers[1] {
             true => ("both ends are the same", format!("set {} itself, outside of [sweep]", key.path)),

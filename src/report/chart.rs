@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 
 /// The size of a figure in pixels. It is meant to be shown at half of that size, sharp on dense screens.
-const SIZE: (u32, u32) = (1600, 900);
+pub(super) const SIZE: (u32, u32) = (1600, 900);
 /// Least space left of the panels, for y labels, and space right of them, without and with labels of marks.
 const LEFT: i32 = 128;
 const RIGHT: i32 = 56;
@@ -42,8 +42,8 @@ pub struct Figure {
     pub x_name: String,
     /// The range of x.
     pub x: (f64, f64),
-    /// Positions of x ticks; `None` for round numbers.
-    pub x_at: Option<Vec<f64>>,
+    /// Positions of x ticks with their labels; `None` for round numbers.
+    pub x_at: Option<Vec<(f64, String)>>,
 }
 
 /// A panel: series over a y axis.
@@ -80,6 +80,8 @@ pub enum Look {
     Dotted,
     /// Points without a line: values without an order.
     Dots,
+    /// A line from the low end of an interval to the high one, without an entry in the legend.
+    Interval,
 }
 
 /// A dashed line at a value, named right of the panel, where no data is.
@@ -130,7 +132,7 @@ impl Panel {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// A picture being drawn. Text is collected and put above everything else, as outlines.
-struct Canvas<'a> {
+pub(super) struct Canvas<'a> {
     page: Area<'a>,
     lines: RefCell<Vec<Line>>,
     /// SVG of what plotters has no element for.
@@ -138,7 +140,7 @@ struct Canvas<'a> {
 }
 
 impl<'a> Canvas<'a> {
-    fn draw<'b, E>(&self, element: &'b E) -> Result<()>
+    pub(super) fn draw<'b, E>(&self, element: &'b E) -> Result<()>
     where
         &'b E: PointCollection<'b, (i32, i32)>,
         E: Drawable<SVGBackend<'a>>,
@@ -155,7 +157,7 @@ impl<'a> Canvas<'a> {
     }
 
     /// Writes a line of text, vertically centred on a position.
-    fn write(&self, text: &str, at: (i32, i32), style: Style) {
+    pub(super) fn write(&self, text: &str, at: (i32, i32), style: Style) {
         let Style { colour: RGBColor(r, g, b), size, weight, anchor, is_tick } = style;
         let (text, colour) = (text.to_owned(), format!("#{r:02X}{g:02X}{b:02X}"));
         self.lines.borrow_mut().push(Line { text, weight, size, anchor, at, colour, is_tick });
@@ -164,26 +166,34 @@ impl<'a> Canvas<'a> {
 
 /// Draws a figure as SVG.
 pub fn svg(figure: &Figure, theme: &Theme) -> Result<String> {
-    let mut text = String::new();
     let left = figure.left()?;
-    let (lines, raw) = {
-        let page = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        let page = Canvas { page, lines: RefCell::default(), raw: RefCell::default() };
-        let corners = [(0, 0), (SIZE.0 as i32, SIZE.1 as i32)];
-        page.draw(&Rectangle::new(corners, theme.page.filled()))?;
+    page(theme, |page| {
         page.write(&figure.title, (left, 58), Style::new(theme.ink).title());
         page.write(&figure.subtitle, (left, 104), Style::new(theme.muted));
-        legend(&page, figure, left, theme)?;
+        legend(page, figure, left, theme)?;
         let height = figure.panel_height();
         for (index, panel) in figure.panels.iter().enumerate() {
             let top = TOP + index as i32 * (height + BETWEEN);
-            draw_panel(&page, figure, panel, (top, top + height), theme)?;
+            draw_panel(page, figure, panel, (top, top + height), theme)?;
         }
         page.write(
             &figure.x_name,
             ((left + figure.right()) / 2, SIZE.1 as i32 - 30),
             Style::new(theme.muted).anchor(Anchor::Middle),
         );
+        Ok(())
+    })
+}
+
+/// Draws a page as SVG.
+pub(super) fn page(theme: &Theme, draw: impl FnOnce(&Canvas<'_>) -> Result<()>) -> Result<String> {
+    let mut text = String::new();
+    let (lines, raw) = {
+        let page = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        let page = Canvas { page, lines: RefCell::default(), raw: RefCell::default() };
+        let corners = [(0, 0), (SIZE.0 as i32, SIZE.1 as i32)];
+        page.draw(&Rectangle::new(corners, theme.page.filled()))?;
+        draw(&page)?;
         page.page.present().map_err(cannot_draw)?;
         (page.lines.into_inner(), page.raw.into_inner())
     };
@@ -201,7 +211,8 @@ pub fn svg(figure: &Figure, theme: &Theme) -> Result<String> {
 fn legend(page: &Canvas<'_>, figure: &Figure, left: i32, theme: &Theme) -> Result<()> {
     let mut x = left;
     let y = 150;
-    for series in figure.panels.iter().flat_map(|panel| &panel.series) {
+    let all = figure.panels.iter().flat_map(|panel| &panel.series);
+    for series in all.filter(|series| series.look != Look::Interval) {
         if series.look != Look::Dots {
             let line = series.look.line(theme.hue(series.hue));
             page.draw(&PathElement::new([(x, y), (x + 44, y)], line))?;
@@ -213,6 +224,16 @@ fn legend(page: &Canvas<'_>, figure: &Figure, left: i32, theme: &Theme) -> Resul
         x += 58 + text_width(&series.name, TEXT)?.ceil() as i32 + 40;
     }
     Ok(())
+}
+
+/// Returns round numbers of a range with their labels. There is no step between two steps.
+fn whole_ticks((low, high): (f64, f64)) -> Vec<(f64, String)> {
+    let at: Vec<f64> =
+        ticks(low, high, Scale::Linear, 8).into_iter().filter(|tick| tick.fract() == 0.0).collect();
+    // Far from zero and close together, they differ in later digits than a short number has.
+    let shown: HashSet<String> = at.iter().map(|tick| short(*tick)).collect();
+    let label = |tick: f64| if shown.len() == at.len() { short(tick) } else { tick.to_string() };
+    at.iter().map(|&tick| (tick, label(tick))).collect()
 }
 
 fn draw_panel(
@@ -240,21 +261,10 @@ fn draw_panel(
         page.write(&(panel.y_label)(tick), (left - LABEL_GAP, y), Style::new(theme.muted).tick(Anchor::End));
     }
     page.draw(&PathElement::new([(left, bottom), (right, bottom)], theme.axis.stroke_width(2)))?;
-    // There is no step between two steps.
-    let whole = |tick: &f64| tick.fract() == 0.0;
-    let round = || ticks(figure.x.0, figure.x.1, Scale::Linear, 8).into_iter().filter(whole).collect();
-    let ticks_at = figure.x_at.clone().unwrap_or_else(round);
-    // Far from zero and close together, they differ in later digits than a short number has.
-    let shown: HashSet<String> = ticks_at.iter().map(|tick| short(*tick)).collect();
-    let is_short = shown.len() == ticks_at.len();
-    for tick in ticks_at {
+    for (tick, label) in figure.x_at.clone().unwrap_or_else(|| whole_ticks(figure.x)) {
         let (x, _) = plot.map_coordinate(&(tick, place(panel.y.0)));
         page.draw(&PathElement::new([(x, bottom), (x, bottom + 9)], theme.axis.stroke_width(2)))?;
         if is_last {
-            let label = match figure.x_at {
-                None if is_short => short(tick),
-                _ => tick.to_string(),
-            };
             page.write(&label, (x, bottom + 30), Style::new(theme.muted).tick(Anchor::Middle));
         }
     }
@@ -292,12 +302,13 @@ impl Look {
             Look::Raw => colour.mix(0.4).stroke_width(2),
             Look::Bold => colour.stroke_width(5),
             Look::Dotted | Look::Dots => colour.stroke_width(3),
+            Look::Interval => colour.mix(0.6).stroke_width(4),
         }
     }
 }
 
 /// Size, colour and anchor of a text.
-struct Style {
+pub(super) struct Style {
     colour: RGBColor,
     size: f64,
     weight: Weight,
@@ -306,19 +317,19 @@ struct Style {
 }
 
 impl Style {
-    fn new(colour: RGBColor) -> Self {
+    pub(super) fn new(colour: RGBColor) -> Self {
         Self { colour, size: TEXT, weight: Weight::Regular, anchor: Anchor::Start, is_tick: false }
     }
 
-    fn title(self) -> Self {
+    pub(super) fn title(self) -> Self {
         Self { size: TITLE, weight: Weight::SemiBold, ..self }
     }
 
-    fn tick(self, anchor: Anchor) -> Self {
+    pub(super) fn tick(self, anchor: Anchor) -> Self {
         Self { anchor, is_tick: true, ..self }
     }
 
-    fn anchor(self, anchor: Anchor) -> Self {
+    pub(super) fn anchor(self, anchor: Anchor) -> Self {
         Self { anchor, ..self }
     }
 }

@@ -5,8 +5,10 @@
 pub mod blocks;
 mod chart;
 mod glyphs;
+mod heat_map;
 pub mod plots;
 #[cfg(feature = "png")]
 mod raster;
 mod series;
+pub mod sweep_plots;
 mod theme;

@@ -284,7 +284,7 @@ fn described(summary: &Summary) -> String {
 }
 
 /// Returns a tick such as `1.5` or `0.02`.
-fn decimal(value: f64) -> String {
+pub(super) fn decimal(value: f64) -> String {
     if value != 0.0 && !(1e-3..1e4).contains(&value.abs()) {
         return scientific(value);
     }

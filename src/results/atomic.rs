@@ -61,7 +61,7 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
 ///
 /// # Errors
 /// If it cannot be written as JSON.
-pub(super) fn json(value: &impl Serialize) -> Result<Vec<u8>> {
+pub fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     let mut bytes =
         serde_json::to_vec_pretty(value).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
     bytes.push(b'\n');

@@ -1,13 +1,214 @@
-//! Configurations of a sweep: cells that differ in their seed alone are one of them.
+//! Configurations of a sweep: cells that differ in their seed alone are one of them, with a mean over seeds.
+//!
+//! `configurations.json` in the folder of a sweep has them, with the intervals of the two-way model of
+//! [`compare_cells`] and the best set.
 
+use super::ledger::CellStatus;
+use crate::metrics::Metric;
+use crate::statistics::{CellEstimate, Direction, compare_cells, mean, variance};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// The file's name.
+pub const CONFIGURATIONS: &str = "configurations.json";
 
 /// The key of the seed.
 pub const SEED: &str = "training.seed";
 
+/// Most means and effects of seeds that are estimated together: the time of the estimate grows with the third
+/// power of their number, and this many take seconds.
+const MAX_ESTIMATED: usize = 1000;
+
+/// Values by key, as TOML.
+pub type Settings = BTreeMap<String, String>;
+
+/// The configurations of a sweep.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Configurations {
+    /// The recipe's name.
+    pub recipe: String,
+    /// Name of the measure in the table of metrics.
+    pub measure: String,
+    /// Its unit; empty for counts and ratios.
+    pub unit: String,
+    /// Which of its values are the better ones.
+    pub direction: Direction,
+    /// Probability with which an interval, and the best set, hold.
+    pub confidence: f64,
+    /// Keys that vary, without the seed, in the order of columns.
+    pub keys: Vec<String>,
+    /// The seeds, in the order of values; one that is empty stands for the recipe's own.
+    pub seeds: Vec<String>,
+    /// Standard deviation of a run after its configuration and its seed are accounted for, pooled.
+    pub residual_deviation: Option<f64>,
+    /// Its degrees of freedom.
+    pub freedom: Option<usize>,
+    /// Why there are no intervals and no best set.
+    pub not_compared: Option<String>,
+    /// All of them, in the order of the sweep.
+    pub configurations: Vec<Configuration>,
+}
+
+/// A configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Configuration {
+    /// Values that its cells set on top of the recipe, without the seed.
+    pub settings: Settings,
+    /// The measure, by seed; blank for one that was not trained to the end.
+    pub values: Vec<Option<f64>>,
+    /// Number of cells.
+    pub cells: usize,
+    /// Number of cells that did not end with all steps trained, by status; those that have not begun count as
+    /// `open`.
+    pub others: BTreeMap<String, usize>,
+    /// Mean of the values; blank where there is none, or a cell diverged. With an estimate, over all seeds of
+    /// the sweep.
+    pub mean: Option<f64>,
+    /// Standard deviation of the values over seeds.
+    pub deviation: Option<f64>,
+    /// Comparison with the others; blank where there is none.
+    pub estimate: Option<CellEstimate>,
+}
+
+/// How a cell ended.
+#[derive(Clone, Debug)]
+pub struct CellOutcome<'a> {
+    /// Its settings, the seed among them.
+    pub settings: &'a Settings,
+    /// Its status; `None` for one that has not begun.
+    pub status: Option<CellStatus>,
+    /// The measure, in the metric's unit, where all steps were trained.
+    pub value: Option<f64>,
+}
+
+impl Configuration {
+    /// Returns true if it may be the best; `None` where that is not known.
+    pub fn in_best_set(&self) -> Option<bool> {
+        self.estimate.map(|estimate| estimate.in_best_set)
+    }
+
+    /// Returns what happened to cells that did not end well, such as `diverged in 2 of 5`.
+    pub fn remarks(&self) -> String {
+        let remark = |(status, count): (&String, &usize)| match self.cells {
+            1 => status.replace('_', " "),
+            of => format!("{} in {count} of {of}", status.replace('_', " ")),
+        };
+        self.others.iter().map(remark).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the values of keys in words: `model.dim=64 optimizer.lr=0.001`.
+    pub fn name(&self, keys: &[String]) -> String {
+        let settings = keys.iter().filter_map(|key| Some(format!("{key}={}", self.settings.get(key)?)));
+        settings.collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Configurations {
+    /// Summarizes the cells of a sweep of a recipe, of which `keys` vary.
+    ///
+    /// A configuration of which a cell diverged has no mean and is not compared: the seeds that trained would
+    /// flatter it.
+    pub fn from_cells(
+        recipe: &str,
+        keys: &[String],
+        measure: &Metric,
+        confidence: f64,
+        cells: &[CellOutcome<'_>],
+    ) -> Self {
+        let seed = |cell: &CellOutcome<'_>| cell.settings.get(SEED).cloned().unwrap_or_default();
+        let mut seeds: Vec<String> = cells.iter().map(seed).collect();
+        seeds.sort_by_key(|seed| (seed.parse::<u64>().ok(), seed.clone()));
+        seeds.dedup();
+        let groups = group(cells.iter().map(|cell| cell.settings));
+        let summarized = |group: &Vec<usize>| {
+            let mut values = vec![None; seeds.len()];
+            let mut others: BTreeMap<String, usize> = BTreeMap::new();
+            let mut settings = Settings::new();
+            for cell in group.iter().map(|&at| &cells[at]) {
+                if let Some(at) = seeds.iter().position(|one| *one == seed(cell)) {
+                    values[at] = cell.value.filter(|value| value.is_finite());
+                }
+                if cell.status != Some(CellStatus::Ok) {
+                    let status = cell.status.map_or("open", CellStatus::as_str);
+                    *others.entry(status.to_owned()).or_default() += 1;
+                }
+                settings = cell.settings.iter().filter(|(key, _)| *key != SEED).map(owned).collect();
+            }
+            let known: Vec<f64> = values.iter().flatten().copied().collect();
+            let has_mean = !known.is_empty() && !others.contains_key(CellStatus::Diverged.as_str());
+            Configuration {
+                settings,
+                cells: group.len(),
+                others,
+                mean: has_mean.then(|| mean(&known)),
+                deviation: (has_mean && known.len() > 1).then(|| variance(&known).sqrt()),
+                values,
+                estimate: None,
+            }
+        };
+        let mut configurations: Vec<Configuration> = groups.iter().map(summarized).collect();
+        let compared: Vec<Vec<Option<f64>>> = configurations
+            .iter()
+            .map(|one| if one.mean.is_some() { one.values.clone() } else { vec![None; seeds.len()] })
+            .collect();
+        let direction = direction(measure);
+        let comparison = match configurations.len() + seeds.len() > MAX_ESTIMATED {
+            true => Err(format!("more than {MAX_ESTIMATED} configurations and seeds are not compared")),
+            false => compare_cells(&compared, confidence, direction).map_err(|e| e.to_string()),
+        };
+        if let Ok(comparison) = &comparison {
+            for (one, estimate) in configurations.iter_mut().zip(&comparison.cells) {
+                one.mean = estimate.map(|estimate| estimate.mean.estimate);
+                one.estimate = *estimate;
+            }
+        }
+        Self {
+            recipe: recipe.to_owned(),
+            measure: measure.name.to_owned(),
+            unit: measure.unit.to_owned(),
+            direction,
+            confidence,
+            keys: keys.iter().filter(|key| *key != SEED).cloned().collect(),
+            seeds,
+            residual_deviation: comparison.as_ref().ok().map(|comparison| comparison.residual_deviation),
+            freedom: comparison.as_ref().ok().map(|comparison| comparison.freedom),
+            not_compared: comparison.err(),
+            configurations,
+        }
+    }
+
+    /// Returns those with a mean, the best first.
+    pub fn ranked(&self) -> Vec<&Configuration> {
+        let mut ranked: Vec<(f64, &Configuration)> = self
+            .configurations
+            .iter()
+            .filter_map(|one| Some((-self.direction.goodness(one.mean?), one)))
+            .collect();
+        ranked.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        ranked.into_iter().map(|(_, one)| one).collect()
+    }
+
+    /// Returns those that may be the best, the one with the best mean first.
+    pub fn best_set(&self) -> Vec<&Configuration> {
+        self.ranked().into_iter().filter(|one| one.in_best_set() == Some(true)).collect()
+    }
+}
+
+fn owned((key, value): (&String, &String)) -> (String, String) {
+    (key.clone(), value.clone())
+}
+
+/// Returns which values of a metric are the better ones: speeds and utilizations are to be high, losses, times
+/// and sizes low.
+pub fn direction(metric: &Metric) -> Direction {
+    let is_speed = metric.name.starts_with("tok_s") || metric.name.starts_with("tflops");
+    let is_utilization = ["mfu_pct", "hfu_pct", "gpu_util_pct"].contains(&metric.name);
+    if is_speed || is_utilization { Direction::HigherIsBetter } else { Direction::LowerIsBetter }
+}
+
 /// Groups cells by all of their settings but the seed. A group has the indices of its cells; groups and cells
 /// are in the order of their first ones.
-pub fn group<'a>(settings: impl Iterator<Item = &'a BTreeMap<String, String>>) -> Vec<Vec<usize>> {
+pub fn group<'a>(settings: impl Iterator<Item = &'a Settings>) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut known: BTreeMap<Vec<(&str, &str)>, usize> = BTreeMap::new();
     for (at, settings) in settings.enumerate() {
@@ -25,19 +226,103 @@ pub fn group<'a>(settings: impl Iterator<Item = &'a BTreeMap<String, String>>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics;
+
+    fn settings(settings: &[(&str, &str)]) -> Settings {
+        settings.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+    }
 
     #[test]
     fn cells_that_differ_in_their_seed_alone_are_one_configuration() {
-        let cell = |settings: &[(&str, &str)]| -> BTreeMap<String, String> {
-            settings.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
-        };
         let cells = [
-            cell(&[("optimizer.lr", "0.1"), (SEED, "1")]),
-            cell(&[("optimizer.lr", "0.2"), (SEED, "1")]),
-            cell(&[("optimizer.lr", "0.1"), (SEED, "2")]),
-            cell(&[("optimizer.lr", "0.1")]),
-            cell(&[("optimizer.lr", "0.2"), ("data.seed", "1"), (SEED, "1")]),
+            settings(&[("optimizer.lr", "0.1"), (SEED, "1")]),
+            settings(&[("optimizer.lr", "0.2"), (SEED, "1")]),
+            settings(&[("optimizer.lr", "0.1"), (SEED, "2")]),
+            settings(&[("optimizer.lr", "0.1")]),
+            settings(&[("optimizer.lr", "0.2"), ("data.seed", "1"), (SEED, "1")]),
         ];
         assert_eq!(group(cells.iter()), [vec![0, 2, 3], vec![1], vec![4]]);
+    }
+
+    /// Summarizes losses by rate and seed; a loss of NaN stands for a cell that diverged, a negative one for
+    /// one that has not begun.
+    fn summarized(losses: &[(&str, &[f64])]) -> Configurations {
+        let all: Vec<(Settings, f64)> = losses
+            .iter()
+            .flat_map(|(rate, losses)| {
+                losses.iter().enumerate().map(|(seed, &loss)| {
+                    (settings(&[("optimizer.lr", *rate), (SEED, &(9 + seed).to_string())]), loss)
+                })
+            })
+            .collect();
+        let cells: Vec<CellOutcome<'_>> = all
+            .iter()
+            .map(|(settings, loss)| CellOutcome {
+                settings,
+                status: match loss {
+                    loss if loss.is_nan() => Some(CellStatus::Diverged),
+                    loss if *loss < 0.0 => None,
+                    _ => Some(CellStatus::Ok),
+                },
+                value: (*loss > 0.0).then_some(*loss),
+            })
+            .collect();
+        let keys = ["optimizer.lr", SEED].map(str::to_owned);
+        let metric = metrics::find("val_loss").unwrap();
+        Configurations::from_cells("r", &keys, metric, 0.95, &cells)
+    }
+
+    #[test]
+    fn means_have_intervals_and_the_best_set_holds_what_cannot_be_told_from_the_best() {
+        // Effects of seeds are larger than those of rates, and cancel.
+        let found = summarized(&[
+            ("0.1", &[2.00, 2.50, 3.01]),
+            ("0.2", &[2.01, 2.51, 3.00]),
+            ("0.3", &[2.20, 2.69, 3.20]),
+        ]);
+        assert_eq!((found.keys.clone(), found.not_compared.clone()), (vec!["optimizer.lr".to_owned()], None));
+        assert_eq!(found.seeds, ["9", "10", "11"], "by number");
+        let best: Vec<String> = found.best_set().iter().map(|one| one.name(&found.keys)).collect();
+        assert_eq!(best, ["optimizer.lr=0.1", "optimizer.lr=0.2"]);
+        let first = &found.configurations[0];
+        assert!((first.mean.unwrap() - 7.51 / 3.0).abs() < 1e-12);
+        assert!((first.deviation.unwrap() - 0.505).abs() < 1e-3, "of the seeds");
+        let interval = first.estimate.unwrap().mean;
+        assert!(interval.high - interval.low < 0.05, "of the residual: {interval:?}");
+        assert!(found.residual_deviation.unwrap() < 0.01);
+        let json = serde_json::to_string(&found).unwrap();
+        assert_eq!(serde_json::from_str::<Configurations>(&json).unwrap(), found);
+    }
+
+    #[test]
+    fn a_configuration_that_diverged_is_not_in_the_best_set() {
+        let found = summarized(&[
+            ("0.1", &[2.00, 2.50, 3.01]),
+            ("0.2", &[1.00, f64::NAN, f64::NAN]),
+            ("0.3", &[2.10, -1.0, 3.10]),
+        ]);
+        let [good, diverged, open] = &found.configurations[..] else { panic!() };
+        assert_eq!((diverged.mean, diverged.estimate, diverged.in_best_set()), (None, None, None));
+        assert_eq!(diverged.remarks(), "diverged in 2 of 3");
+        assert_eq!(diverged.values, [Some(1.0), None, None]);
+        assert_eq!(good.in_best_set(), Some(true));
+        assert_eq!((open.remarks().as_str(), open.estimate.unwrap().runs), ("open in 1 of 3", 2));
+        assert_eq!(found.ranked().len(), 2);
+    }
+
+    #[test]
+    fn one_seed_has_means_and_no_intervals() {
+        let found = summarized(&[("0.1", &[2.0]), ("0.2", &[1.0])]);
+        assert!(found.not_compared.as_ref().unwrap().contains("too few runs"), "{found:?}");
+        assert_eq!(found.ranked()[0].settings["optimizer.lr"], "0.2");
+        assert!(found.best_set().is_empty() && found.residual_deviation.is_none());
+        assert!(found.configurations.iter().all(|one| one.estimate.is_none() && one.deviation.is_none()));
+    }
+
+    #[test]
+    fn speeds_are_to_be_high() {
+        let of = |name: &str| direction(metrics::find(name).unwrap());
+        assert_eq!((of("tok_s"), of("mfu_pct")), (Direction::HigherIsBetter, Direction::HigherIsBetter));
+        assert_eq!((of("val_loss"), of("step_ms")), (Direction::LowerIsBetter, Direction::LowerIsBetter));
     }
 }

@@ -9,6 +9,7 @@ pub mod collection;
 pub mod columns;
 pub mod comparison;
 pub mod configurations;
+pub mod confirmation;
 pub mod documents;
 pub mod find;
 pub mod folder;

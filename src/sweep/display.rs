@@ -156,6 +156,11 @@ impl Display {
     /// Shows the end of the sweep.
     pub fn finish(&mut self, text: &str) {
         self.clear();
+        self.result(text);
+    }
+
+    /// Prints a result of the sweep, in quiet mode too.
+    pub fn result(&mut self, text: &str) {
         match self.sink {
             Sink::Quiet => eprint_line(text),
             _ => self.note(text),

@@ -5,13 +5,16 @@
 //!                                             ledger.jsonl ◀── one line per start and end ──┘
 //! ```
 //!
-//! The ledger decides which cells are done; the tables are written from it after every line.
+//! The ledger decides which cells are done; the tables are written from it after every line. When the sweep
+//! ends, its configurations are compared over their seeds, and the best one is confirmed with fresh ones.
 
 mod assignment;
 mod attempt;
 mod axes;
 mod batch;
 mod cell;
+mod configuration_table;
+mod confirm;
 mod display;
 mod halving;
 mod keep;
@@ -22,14 +25,17 @@ mod sobol;
 mod table;
 mod work;
 
-use crate::error::{IoContext, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::forecast::TotalNeeds;
 use crate::format::{Column, Table, binary, wall_time};
 use crate::machine::Machine;
+use crate::metrics;
 use crate::ranks::Stop;
 use crate::ranks::environment;
 use crate::recipe::{self, Layer, Recipe};
 use crate::results::atomic;
+use crate::results::configurations::SEED;
+use crate::results::confirmation::CONFIRMATION;
 use crate::results::folder;
 use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
 use crate::results::progress::{Mode, eprint_line};
@@ -38,13 +44,15 @@ pub use attempt::AttemptLimits;
 use axes::{Arguments, Axes, name_of};
 pub use batch::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use cell::{Cell, Corpora, Source, build_name, headline};
+use configuration_table::Measure;
+use confirm::{CELLS_FOLDER, Contest};
 use display::Display;
 use halving::Halving;
 pub use keep::{find, keep};
 use schedule::{Schedule, SweepPolicy};
 use serde_json::json;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use table::Tables;
 
@@ -69,10 +77,21 @@ pub struct Request<'a> {
     pub progress: Mode,
 }
 
+/// A sweep that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its folder, with tables and configurations.
+    pub folder: PathBuf,
+    /// `Ok` if every cell is done and none ended badly; a failure otherwise, and
+    /// [`Interrupted`](crate::error::ErrorKind::Interrupted) after a signal.
+    pub outcome: Result<()>,
+}
+
 /// The cells of a sweep.
 struct Sweep {
-    name: String,
+    base: Recipe,
     build: String,
+    measure: Measure,
     axes: Axes,
     cells: Vec<Cell>,
     /// The rungs, of a sweep with some.
@@ -121,18 +140,29 @@ impl Sweep {
         {
             cells.swap_remove(wrong).work?;
         }
-        let halving = Halving::new(rungs, base.values().sweep.eta, &cells)?;
-        Ok(Self { name: base.name().to_owned(), build, axes, cells, halving, notes })
+        let sweep = &base.values().sweep;
+        let halving = Halving::new(rungs, sweep.eta, &cells)?;
+        let metric = metrics::find(&sweep.on)
+            .ok_or_else(|| Error::usage(format!("sweep.on: no run has a figure {:?}", sweep.on)))?;
+        let measure = Measure { metric, confidence: sweep.confidence };
+        Ok(Self { base, build, measure, axes, cells, halving, notes })
+    }
+
+    /// Returns the highest seed of its cells.
+    fn last_seed(&self) -> u64 {
+        let own = self.base.values().training.seed;
+        let seeds = self.cells.iter().filter_map(|cell| cell.settings.get(SEED)?.parse().ok());
+        // A cell that sets none has the recipe's.
+        seeds.max().map_or(own, |highest: u64| highest.max(own))
     }
 }
 
-/// Runs the cells that are not done.
+/// Runs the cells that are not done, compares their configurations, and confirms the best one.
 ///
 /// # Errors
 /// A usage error for a wrong recipe or argument; a failure when another sweep works in the results folder,
-/// when a line of the ledger is damaged, and when a cell did not end well;
-/// [`Interrupted`](crate::error::ErrorKind::Interrupted) after a signal.
-pub fn run(request: &Request<'_>) -> Result<()> {
+/// when a line of the ledger is damaged, or a table cannot be written. How the cells ended is in [`Ended`].
+pub fn run(request: &Request<'_>) -> Result<Ended> {
     // The display acknowledges a signal.
     let stop = Stop::on_signals(None)?;
     let sweep = Sweep::new(request)?;
@@ -145,9 +175,11 @@ pub fn run(request: &Request<'_>) -> Result<()> {
     for note in &sweep.notes {
         display.note(note);
     }
-    let mut tables = Tables::new(request.results, &sweep.name, &sweep.axes, &sweep.cells)?;
+    let name = sweep.base.name();
+    let mut tables = Tables::new(request.results, name, &sweep.axes, &sweep.cells)?;
+    let folder = tables.folder().to_owned();
     let policy = SweepPolicy {
-        name: &sweep.name,
+        name,
         results: request.results,
         jobs: request.jobs,
         retry: request.retry,
@@ -155,9 +187,12 @@ pub fn run(request: &Request<'_>) -> Result<()> {
         build: &sweep.build,
     };
     let table = tables.markdown_path();
-    Schedule::new(&policy, &sweep.cells, ledger, &mut tables, display)
-        .with_rungs(sweep.halving.as_ref())
-        .run(&table, &stop)
+    let mut schedule = Schedule::new(&policy, &sweep.cells, ledger, &mut tables, display)
+        .with_rungs(sweep.halving.as_ref());
+    let outcome = schedule.run(&table, &stop);
+    let (ledger, display) = schedule.into_parts();
+    let outcome = conclude(request, &sweep, &policy, (ledger, display), &folder, outcome, &stop)?;
+    Ok(Ended { folder, outcome })
 }
 
 /// Creates the folder of sweeps, and holds it while the ledger is written.
@@ -170,6 +205,53 @@ fn lock(results: &Path) -> Result<File> {
     folder::lock(&folder).map_err(|e| {
         e.context("another sweep or comparison writes the ledger; wait for it to end, or stop it")
     })
+}
+
+/// Compares the configurations of a sweep that has ended with `outcome`, and confirms the best one if that is
+/// good. Returns how it ended then.
+fn conclude(
+    request: &Request<'_>,
+    sweep: &Sweep,
+    policy: &SweepPolicy<'_>,
+    (ledger, mut display): (Ledger, Display),
+    folder: &Path,
+    outcome: Result<()>,
+    stop: &Stop,
+) -> Result<Result<()>> {
+    let (keys, measure) = (&sweep.axes.keys, &sweep.measure);
+    let found =
+        configuration_table::summarize(policy.name, keys, measure, &sweep.cells, &ledger, request.results);
+    configuration_table::write(folder, &found, measure, None)?;
+    if let Some(words) = configuration_table::best_in_words(&found) {
+        display.result(&words);
+    }
+    let count = sweep.base.values().sweep.confirm;
+    if outcome.is_err() || count == 0 {
+        return Ok(outcome);
+    }
+    let machine = environment::machine();
+    let source = Source { path: request.recipe, name: policy.name, machine: &machine, checkpoints: 0 };
+    let seeds = (sweep.last_seed(), count);
+    let Some(contest) = Contest::new(&found, &sweep.cells, &ledger, seeds, (&source, &sweep.build))? else {
+        display.warn("there are no two configurations to confirm one against the other");
+        return Ok(outcome);
+    };
+    let mut columns = found.keys.clone();
+    columns.push(SEED.to_owned());
+    let mut tables = Tables::within(folder.join(CELLS_FOLDER), &columns, &contest.cells)?;
+    let table = tables.markdown_path();
+    let shown = Display::new(request.progress, &columns, contest.cells.len());
+    let mut schedule = Schedule::new(policy, &contest.cells, ledger, &mut tables, shown);
+    let outcome = schedule.run(&table, stop);
+    let (ledger, mut display) = schedule.into_parts();
+    if outcome.is_ok() {
+        let confirmation = contest.judge(measure, found.direction, &ledger, request.results);
+        atomic::write(&folder.join(CONFIRMATION), &atomic::json(&confirmation)?)?;
+        let words = confirmation.in_words(&found.keys, measure.metric.decimals);
+        configuration_table::write(folder, &found, measure, Some(&words))?;
+        display.result(&words);
+    }
+    Ok(outcome)
 }
 
 /// Returns the cells with their plans, as a table or as JSON lines. Nothing is run or written.

@@ -94,13 +94,18 @@ impl<'a> Schedule<'a> {
         Self { halving, ..self }
     }
 
+    /// Returns the ledger and the display, for what follows.
+    pub fn into_parts(self) -> (Ledger, Display) {
+        (self.ledger, self.display)
+    }
+
     /// Runs the cells that are not done, until all are done or a signal arrives. `table` is where their rows
     /// are.
     ///
     /// # Errors
     /// [`ErrorKind::Interrupted`] after a signal; a failure when a cell failed, hung, took too long or was
     /// killed, or when the ledger or the output cannot be written.
-    pub fn run(mut self, table: &Path, stop: &Stop) -> Result<()> {
+    pub fn run(&mut self, table: &Path, stop: &Stop) -> Result<()> {
         self.begin()?;
         self.say_heading(table);
         self.display.release();
@@ -436,7 +441,7 @@ impl<'a> Schedule<'a> {
     }
 
     /// Reports how the sweep ended.
-    fn conclude(mut self, table: &Path, stopped: bool) -> Result<()> {
+    fn conclude(&mut self, table: &Path, stopped: bool) -> Result<()> {
         let mut counts: BTreeMap<CellStatus, usize> = BTreeMap::new();
         for cell in self.cells {
             if let Some(last) = self.ledger.last(&cell.key) {

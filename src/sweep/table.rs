@@ -60,6 +60,14 @@ impl Tables {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
         let recipe: String = recipe.chars().map(plain).collect();
         let folder = results.join(SWEEPS).join(format!("{recipe}-{}", &hash(&keys)[..8]));
+        Self::within(folder, &axes.keys, cells)
+    }
+
+    /// Returns tables of these cells in a folder, with a column for each of `keys`.
+    ///
+    /// # Errors
+    /// When the folder cannot be made.
+    pub fn within(folder: PathBuf, keys: &[String], cells: &[Cell]) -> Result<Self> {
         std::fs::create_dir_all(&folder).at("create", &folder)?;
         atomic::clear_leftovers(&folder)?;
         let list: Vec<SweepCell> = cells
@@ -69,7 +77,12 @@ impl Tables {
         let json = serde_json::to_vec_pretty(&list)
             .map_err(|e| Error::failed(format!("cannot write {CELLS}: {e}")))?;
         atomic::write(&folder.join(CELLS), &json)?;
-        Ok(Self { folder, keys: axes.keys.clone() })
+        Ok(Self { folder, keys: keys.to_vec() })
+    }
+
+    /// Returns their folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Returns the path of `table.md`.

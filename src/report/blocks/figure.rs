@@ -131,7 +131,7 @@ pub fn series(members: &[Point<'_>], over: &str) -> Result<Vec<(&'static str, St
         ],
         x_name: over.to_owned(),
         x,
-        x_at: Some(at),
+        x_at: Some(at.into_iter().map(|tick| (tick, tick.to_string())).collect()),
     };
     THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect()
 }

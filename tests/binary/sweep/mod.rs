@@ -1,5 +1,6 @@
 //! Sweeps from outside: killed and continued, shared, retried, limited, refused.
 
+mod configurations;
 mod grid;
 mod halving;
 mod keep;

@@ -1,0 +1,408 @@
+//! The pictures of a sweep, drawn from its `configurations.json`: the measure along every axis, with
+//! intervals, and a heat map of two axes.
+
+use super::chart::{self, Figure, Look, Panel, Series};
+use super::heat_map::{self, HeatCell, HeatMap};
+use super::plots::decimal;
+use super::series::{Points, Scale, pad, ticks};
+use super::theme::{Hue, THEMES};
+use crate::error::{Error, IoContext, Result};
+use crate::format::plural;
+use crate::liveness::report_progress;
+use crate::metrics;
+use crate::results::atomic;
+use crate::results::configurations::{CONFIGURATIONS, Configuration, Configurations};
+use crate::results::folder::PLOTS;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Values of an axis that each have a label; of more, round numbers have one.
+const MAX_LABELS: usize = 8;
+
+/// Lines of a picture: one per colour.
+const MAX_LINES: usize = 4;
+
+/// Rows and columns of a heat map whose figures can be read.
+const MAX_SIDE: usize = 12;
+
+/// Maximum number of characters of a legend's entry.
+const MAX_NAME: usize = 32;
+
+/// Writes the pictures of the sweep in a folder as `plots/NAME-THEME.svg`, and returns their paths. A sweep
+/// without an axis that has two measured values has none.
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub fn render(sweep: &Path) -> Result<Vec<PathBuf>> {
+    let path = sweep.join(CONFIGURATIONS);
+    let bytes = std::fs::read(&path).at("read", &path)?;
+    let found: Configurations = serde_json::from_slice(&bytes)
+        .map_err(|e| Error::failed(format!("{}: not the configurations of a sweep: {e}", path.display())))?;
+    let folder = sweep.join(PLOTS);
+    let mut paths = Vec::new();
+    for (name, theme, svg) in draw(&found)? {
+        report_progress();
+        std::fs::create_dir_all(&folder).at("create", &folder)?;
+        let path = folder.join(format!("{name}-{theme}.svg"));
+        atomic::write(&path, svg.as_bytes())?;
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+/// Draws the pictures; each with its name and its theme.
+///
+/// # Errors
+/// When a text cannot be drawn.
+pub fn draw(found: &Configurations) -> Result<Vec<(String, &'static str, String)>> {
+    let measured: Vec<&Configuration> =
+        found.configurations.iter().filter(|one| one.mean.is_some()).collect();
+    let axes: Vec<Axis> = found.keys.iter().filter_map(|key| Axis::new(key, &measured)).collect();
+    let mut pictures = Vec::new();
+    for axis in &axes {
+        let figure = along(axis, &axes, found, &measured);
+        for theme in &THEMES {
+            pictures.push((axis.key.clone(), theme.name, chart::svg(&figure, theme)?));
+        }
+    }
+    if let [x, y] = &axes[..]
+        && let Some(map) = heat_map(x, y, found, &measured)
+    {
+        for theme in &THEMES {
+            pictures.push(("heat-map".to_owned(), theme.name, heat_map::svg(&map, theme)?));
+        }
+    }
+    Ok(pictures)
+}
+
+/// A key that varies, with the places of its values.
+#[derive(Debug)]
+struct Axis {
+    key: String,
+    /// Values in the order of the axis, with their places.
+    values: Vec<(String, f64)>,
+    /// Its name, with its scale.
+    name: String,
+    ticks: Vec<(f64, String)>,
+}
+
+impl Axis {
+    /// Returns the axis of a key; `None` where it has fewer than two values.
+    fn new(key: &str, measured: &[&Configuration]) -> Option<Self> {
+        let mut texts: Vec<String> = Vec::new();
+        for text in measured.iter().filter_map(|one| one.settings.get(key)) {
+            if !texts.contains(text) {
+                texts.push(text.clone());
+            }
+        }
+        if texts.len() < 2 {
+            return None;
+        }
+        let number = |text: &String| text.parse::<f64>().ok().filter(|number| number.is_finite());
+        let numbers: Option<Vec<f64>> = texts.iter().map(number).collect();
+        let label = |text: &str| shortened(text.trim_matches('"'));
+        let Some(numbers) = numbers else {
+            let values: Vec<(String, f64)> =
+                texts.into_iter().enumerate().map(|(at, text)| (text, at as f64)).collect();
+            let ticks = values.iter().map(|(text, at)| (*at, label(text))).collect();
+            return Some(Self { key: key.to_owned(), values, name: key.to_owned(), ticks });
+        };
+        let (low, high) = numbers.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &number| {
+            (low.min(number), high.max(number))
+        });
+        // A decade or more of positive numbers.
+        let scale = if low > 0.0 && high >= 10.0 * low { Scale::Log } else { Scale::Linear };
+        let mut values: Vec<(String, f64)> =
+            texts.into_iter().zip(numbers).map(|(text, number)| (text, scale.place(number))).collect();
+        values.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+        let ticks = match values.len() <= MAX_LABELS {
+            true => values.iter().map(|(text, at)| (*at, label(text))).collect(),
+            false => ticks(low, high, scale, MAX_LABELS)
+                .into_iter()
+                .map(|tick| (scale.place(tick), decimal(tick)))
+                .collect(),
+        };
+        let name = match scale {
+            Scale::Linear => key.to_owned(),
+            Scale::Log => format!("{key}, log scale"),
+        };
+        Some(Self { key: key.to_owned(), values, name, ticks })
+    }
+
+    /// Returns the place of a configuration.
+    fn place(&self, one: &Configuration) -> Option<f64> {
+        let text = one.settings.get(&self.key)?;
+        self.values.iter().find(|(value, _)| value == text).map(|(_, place)| *place)
+    }
+
+    /// Returns the range of its places, with room at both ends.
+    fn range(&self) -> (f64, f64) {
+        let places = self.values.iter().map(|(_, place)| *place);
+        let (low, high) = places
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), place| (low.min(place), high.max(place)));
+        let room = 0.06 * (high - low);
+        (low - room, high + room)
+    }
+}
+
+/// Returns the measure along an axis: a line for each combination of the other keys where those are few,
+/// otherwise a point for each configuration.
+fn along(axis: &Axis, axes: &[Axis], found: &Configurations, measured: &[&Configuration]) -> Figure {
+    let others: Vec<&Axis> = axes.iter().filter(|other| other.key != axis.key).collect();
+    let mut groups: BTreeMap<Vec<&str>, Vec<&Configuration>> = BTreeMap::new();
+    for &one in measured {
+        let key = others.iter().map(|other| one.settings.get(&other.key).map_or("", String::as_str));
+        groups.entry(key.collect()).or_default().push(one);
+    }
+    let is_drawn_as_lines = groups.len() <= MAX_LINES && groups.values().all(|group| group.len() > 1);
+    let mut series = Vec::new();
+    if is_drawn_as_lines {
+        let hues = [Hue::Blue, Hue::Orange, Hue::Green, Hue::Purple];
+        for ((values, group), hue) in groups.iter().zip(hues) {
+            let named: Vec<String> = others
+                .iter()
+                .zip(values)
+                .map(|(other, value)| format!("{}={}", last_part(&other.key), value.trim_matches('"')))
+                .collect();
+            let name = if named.is_empty() { "mean".to_owned() } else { shortened(&named.join(" ")) };
+            series.extend(points_with_intervals(name, hue, Look::Dotted, axis, group));
+        }
+    } else {
+        let (best, rest): (Vec<&Configuration>, Vec<&Configuration>) =
+            measured.iter().copied().partition(|one| one.in_best_set() == Some(true));
+        let names = [("configurations", rest, Hue::Blue), ("best set", best, Hue::Orange)];
+        for (name, group, hue) in names.into_iter().filter(|(_, group, _)| !group.is_empty()) {
+            series.extend(points_with_intervals(name.to_owned(), hue, Look::Dots, axis, &group));
+        }
+    }
+    let shown = measured.iter().filter_map(|one| {
+        let mean = one.mean?;
+        Some(one.estimate.map_or((mean, mean), |estimate| (estimate.mean.low, estimate.mean.high)))
+    });
+    let (low, high) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (below, above)| {
+        (low.min(below), high.max(above))
+    });
+    Figure {
+        title: format!("{}: {} by {}", found.recipe, found.measure, axis.key),
+        subtitle: subtitle(found),
+        panels: vec![Panel {
+            y_name: measure_name(found),
+            y: pad((low, high), Scale::Linear, 0.08, 0.08),
+            scale: Scale::Linear,
+            y_label: decimal,
+            series,
+            marks: Vec::new(),
+        }],
+        x_name: axis.name.clone(),
+        x: axis.range(),
+        x_at: Some(axis.ticks.clone()),
+    }
+}
+
+/// Returns the means of configurations, and their intervals, which have no entry in the legend.
+fn points_with_intervals(
+    name: String,
+    hue: Hue,
+    look: Look,
+    axis: &Axis,
+    group: &[&Configuration],
+) -> Vec<Series> {
+    let mut placed: Vec<(f64, &Configuration)> =
+        group.iter().filter_map(|&one| Some((axis.place(one)?, one))).collect();
+    placed.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    let means: Points = placed.iter().filter_map(|(x, one)| Some((*x, one.mean?))).collect();
+    // A line each; a value that is not finite parts them.
+    let intervals: Points = placed
+        .iter()
+        .filter_map(|(x, one)| Some((*x, one.estimate?.mean)))
+        .flat_map(|(x, mean)| [(x, mean.low), (x, mean.high), (x, f64::NAN)])
+        .collect();
+    let mut series = vec![Series { name, hue, look, points: means }];
+    if !intervals.is_empty() {
+        series.push(Series { name: String::new(), hue, look: Look::Interval, points: intervals });
+    }
+    series
+}
+
+/// Returns the heat map of two axes; `None` where most combinations were not measured, or there are many.
+fn heat_map(x: &Axis, y: &Axis, found: &Configurations, measured: &[&Configuration]) -> Option<HeatMap> {
+    let (width, height) = (x.values.len(), y.values.len());
+    if width.max(height) > MAX_SIDE || 2 * measured.len() < width * height {
+        return None;
+    }
+    let decimals = metrics::find(&found.measure).map_or(3, |metric| metric.decimals);
+    let ranked = found.ranked();
+    let at = |column: &str, row: &str| -> Option<HeatCell> {
+        let is_there = |one: &&&Configuration| {
+            one.settings.get(&x.key).is_some_and(|value| value == column)
+                && one.settings.get(&y.key).is_some_and(|value| value == row)
+        };
+        let rank = ranked.iter().position(|one| is_there(&one))?;
+        let one = ranked[rank];
+        Some(HeatCell {
+            goodness: 1.0 - rank as f64 / (ranked.len().max(2) - 1) as f64,
+            label: format!("{:.decimals$}", one.mean?),
+            is_marked: one.in_best_set() == Some(true),
+        })
+    };
+    let cells = y.values.iter().map(|(row, _)| x.values.iter().map(|(column, _)| at(column, row)).collect());
+    let names = |axis: &Axis| {
+        axis.values.iter().map(|(text, _)| shortened(text.trim_matches('"'))).collect::<Vec<String>>()
+    };
+    Some(HeatMap {
+        title: format!("{}: {} by {} and {}", found.recipe, measure_name(found), x.key, y.key),
+        subtitle: format!("{}  ·  shade by rank, the best set outlined", subtitle(found)),
+        x_name: x.key.clone(),
+        y_name: y.key.clone(),
+        columns: names(x),
+        rows: names(y),
+        cells: cells.collect(),
+    })
+}
+
+fn measure_name(found: &Configurations) -> String {
+    match found.unit.as_str() {
+        "" => found.measure.clone(),
+        unit => format!("{} ({unit})", found.measure),
+    }
+}
+
+fn subtitle(found: &Configurations) -> String {
+    let seeds = found.seeds.len();
+    let mut parts = vec![match seeds {
+        1 => "one seed each".to_owned(),
+        seeds => format!("means over {seeds} seeds"),
+    }];
+    if found.not_compared.is_none() {
+        parts.push(format!("{} % intervals", 100.0 * found.confidence));
+        let (best, of) = (found.best_set().len(), found.configurations.len());
+        parts.push(format!("best set: {best} of {of} configuration{}", plural(of)));
+    }
+    parts.join("  ·  ")
+}
+
+fn last_part(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or(key)
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MAX_NAME) {
+        Some((cut, _)) => format!("{}…", &text[..cut]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::configurations::{CellOutcome, SEED, Settings};
+    use crate::results::ledger::CellStatus;
+
+    /// Returns a sweep over rates, norms and seeds; `loss` gives a loss, or none for a cell that diverged.
+    fn sweep(
+        rates: &[&str],
+        norms: &[&str],
+        loss: impl Fn(usize, usize, usize) -> Option<f64>,
+    ) -> Configurations {
+        let mut cells: Vec<(Settings, Option<f64>)> = Vec::new();
+        for (r, rate) in rates.iter().enumerate() {
+            for (n, norm) in norms.iter().enumerate() {
+                for seed in 0..3 {
+                    let settings = [("optimizer.lr", *rate), ("model.norm", *norm), (SEED, "123")]
+                        .map(|(key, value)| (key.to_owned(), value.to_owned()));
+                    let mut settings = Settings::from(settings);
+                    settings.insert(SEED.to_owned(), seed.to_string());
+                    cells.push((settings, loss(r, n, seed)));
+                }
+            }
+        }
+        let cells: Vec<CellOutcome<'_>> = cells
+            .iter()
+            .map(|(settings, value)| CellOutcome {
+                settings,
+                status: Some(if value.is_some() { CellStatus::Ok } else { CellStatus::Diverged }),
+                value: *value,
+            })
+            .collect();
+        let keys = ["optimizer.lr", "model.norm"].map(str::to_owned);
+        Configurations::from_cells("r<i>", &keys, metrics::find("val_loss").unwrap(), 0.95, &cells)
+    }
+
+    fn noisy(rate: usize, norm: usize, seed: usize) -> Option<f64> {
+        let noise = ((rate * 7 + norm * 3 + seed * 5) % 11) as f64 * 1e-3;
+        Some(2.0 + 0.1 * rate as f64 + 0.02 * norm as f64 + 0.2 * seed as f64 + noise)
+    }
+
+    #[test]
+    fn every_axis_has_a_picture_and_two_have_a_heat_map_in_both_themes() {
+        let found = sweep(&["0.0001", "0.001", "0.01"], &["\"rms_norm\"", "\"layer_norm\""], noisy);
+        let pictures = draw(&found).unwrap();
+        let names: Vec<(&str, &str)> =
+            pictures.iter().map(|(name, theme, _)| (name.as_str(), *theme)).collect();
+        let expected = ["optimizer.lr", "model.norm", "heat-map"]
+            .iter()
+            .flat_map(|name| ["light", "dark"].map(|theme| (*name, theme)))
+            .collect::<Vec<_>>();
+        assert_eq!(names, expected);
+        assert!(pictures.iter().all(|(.., svg)| svg.starts_with("<svg") && !svg.contains("r<i>")));
+        assert_eq!(draw(&found).unwrap(), pictures, "the same figures give the same bytes");
+    }
+
+    #[test]
+    fn means_and_intervals_are_where_they_belong() {
+        let found = sweep(&["0.0001", "0.001", "0.01"], &["\"rms_norm\"", "\"layer_norm\""], noisy);
+        let measured: Vec<&Configuration> = found.configurations.iter().collect();
+        let axes: Vec<Axis> = found.keys.iter().filter_map(|key| Axis::new(key, &measured)).collect();
+        let figure = along(&axes[0], &axes, &found, &measured);
+        assert_eq!(figure.x_name, "optimizer.lr, log scale");
+        let ticks = figure.x_at.as_ref().unwrap();
+        assert_eq!(
+            ticks.iter().map(|(_, label)| label.as_str()).collect::<Vec<_>>(),
+            ["0.0001", "0.001", "0.01"]
+        );
+        let [lines, bars, ..] = &figure.panels[0].series[..] else { panic!() };
+        assert_eq!((lines.name.as_str(), lines.look), ("norm=layer_norm", Look::Dotted));
+        assert_eq!((bars.look, bars.points.len()), (Look::Interval, 3 * 3));
+        assert_eq!(lines.points.iter().map(|point| point.0).collect::<Vec<_>>(), [-4.0, -3.0, -2.0]);
+        for (point, bar) in lines.points.iter().zip(bars.points.chunks(3)) {
+            assert!(bar[0].0 == point.0 && bar[0].1 < point.1 && point.1 < bar[1].1 && bar[2].1.is_nan());
+        }
+    }
+
+    #[test]
+    fn what_diverged_is_left_out_and_a_single_value_is_no_axis() {
+        let found =
+            sweep(
+                &["0.1", "0.2"],
+                &["\"rms_norm\""],
+                |rate, norm, seed| {
+                    if rate == 1 { None } else { noisy(rate, norm, seed) }
+                },
+            );
+        assert!(draw(&found).unwrap().is_empty());
+        let found = sweep(&["0.1", "0.2", "0.3"], &["\"rms_norm\"", "\"layer_norm\""], |rate, norm, seed| {
+            if (rate, norm) == (1, 1) { None } else { noisy(rate, norm, seed) }
+        });
+        let measured: Vec<&Configuration> =
+            found.configurations.iter().filter(|one| one.mean.is_some()).collect();
+        let axes: Vec<Axis> = found.keys.iter().filter_map(|key| Axis::new(key, &measured)).collect();
+        let map = heat_map(&axes[0], &axes[1], &found, &measured).unwrap();
+        assert_eq!(map.cells.iter().flatten().filter(|cell| cell.is_none()).count(), 1);
+        assert!(map.cells.iter().flatten().flatten().any(|cell| cell.is_marked && cell.goodness == 1.0));
+    }
+
+    #[test]
+    fn many_combinations_are_points_with_the_best_set_in_a_colour_of_its_own() {
+        let rates: Vec<String> = (1..=9).map(|n| format!("0.00{n}")).collect();
+        let rates: Vec<&str> = rates.iter().map(String::as_str).collect();
+        let norms: Vec<String> = (0..5).map(|n| format!("\"{n}\"")).collect();
+        let norms: Vec<&str> = norms.iter().map(String::as_str).collect();
+        let found = sweep(&rates, &norms, noisy);
+        let measured: Vec<&Configuration> = found.configurations.iter().collect();
+        let axes: Vec<Axis> = found.keys.iter().filter_map(|key| Axis::new(key, &measured)).collect();
+        let figure = along(&axes[0], &axes, &found, &measured);
+        let names: Vec<&str> = figure.panels[0].series.iter().map(|series| series.name.as_str()).collect();
+        assert_eq!(names, ["configurations", "", "best set", ""]);
+        assert!(figure.x_at.unwrap().len() <= MAX_LABELS + 2, "round numbers, not all nine");
+    }
+}

@@ -1,0 +1,223 @@
+//! The configurations of a sweep in its folder: `configurations.json`, `.csv` and `.md`, written when it ends.
+
+use super::cell::Cell;
+use crate::error::{Error, Result};
+use crate::format::plural;
+use crate::metrics::Metric;
+use crate::results::atomic;
+use crate::results::columns::Figures;
+use crate::results::configurations::{CONFIGURATIONS, CellOutcome, Configuration, Configurations};
+use crate::results::folder::read_summary;
+use crate::results::ledger::{Attempt, CellStatus, Ledger};
+use crate::results::markdown::plain;
+use crate::statistics::{Direction, Interval};
+use std::path::Path;
+
+/// Best configurations that a message names.
+const NAMED: usize = 3;
+
+/// What configurations are compared by.
+#[derive(Clone, Copy, Debug)]
+pub struct Measure {
+    /// The figure of a run.
+    pub metric: &'static Metric,
+    /// Probability with which intervals and the best set hold.
+    pub confidence: f64,
+}
+
+impl Measure {
+    /// Returns the value of an attempt that trained all steps, in the metric's unit.
+    pub fn value(&self, line: &Attempt, results: &Path) -> Option<f64> {
+        let stored = match self.metric.ledger {
+            Some((_, key)) => line.measured.get(key),
+            None => {
+                let summary = read_summary(&results.join(line.run.as_ref()?)).ok()?;
+                Figures::as_printed(&summary).get(self.metric)
+            }
+        };
+        stored.map(|value| value / self.metric.divisor)
+    }
+}
+
+/// Summarizes the cells of a sweep by the last lines of the ledger.
+pub fn summarize(
+    recipe: &str,
+    keys: &[String],
+    measure: &Measure,
+    cells: &[Cell],
+    ledger: &Ledger,
+    results: &Path,
+) -> Configurations {
+    let outcome = |cell: &'_ Cell| {
+        let last = ledger.last(&cell.key);
+        let trained = last.filter(|last| last.status == CellStatus::Ok);
+        (last.map(|last| last.status), trained.and_then(|last| measure.value(last, results)))
+    };
+    let outcomes: Vec<CellOutcome<'_>> = cells
+        .iter()
+        .map(|cell| {
+            let (status, value) = outcome(cell);
+            CellOutcome { settings: &cell.settings, status, value }
+        })
+        .collect();
+    Configurations::from_cells(recipe, keys, measure.metric, measure.confidence, &outcomes)
+}
+
+/// Writes the three files. `confirmation` is a sentence below the table.
+///
+/// # Errors
+/// When the folder cannot be written.
+pub fn write(
+    folder: &Path,
+    found: &Configurations,
+    measure: &Measure,
+    confirmation: Option<&str>,
+) -> Result<()> {
+    let path = folder.join(CONFIGURATIONS);
+    atomic::write(&path, &atomic::json(found)?)?;
+    atomic::write(&path.with_extension("csv"), &csv(found)?)?;
+    let text = markdown(found, measure.metric.decimals, confirmation);
+    atomic::write(&path.with_extension("md"), text.as_bytes())
+}
+
+/// Returns the best set in words: `best set by val_loss (95 %): 2 of 9 configurations: …`; `None` where
+/// nothing was compared.
+pub fn best_in_words(found: &Configurations) -> Option<String> {
+    let ranked = found.ranked();
+    if found.configurations.len() < 2 || ranked.is_empty() {
+        return None;
+    }
+    let (what, of) = (&found.measure, found.configurations.len());
+    if found.not_compared.is_some() {
+        let reason = if found.seeds.len() < 2 { " (one seed each)" } else { "" };
+        return Some(format!("best by {what}{reason}: {}", ranked[0].name(&found.keys)));
+    }
+    let best = found.best_set();
+    let mut names: Vec<String> = best.iter().take(NAMED).map(|one| one.name(&found.keys)).collect();
+    if best.len() > NAMED {
+        names.push(format!("and {} more", best.len() - NAMED));
+    }
+    Some(format!(
+        "best set by {what} ({} %): {} of {of} configuration{}: {}",
+        100.0 * found.confidence,
+        best.len(),
+        plural(of),
+        names.join("; ")
+    ))
+}
+
+/// Formats a number, without the sign of one that is rounded to zero.
+fn rounded(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$}");
+    match text.strip_prefix('-') {
+        Some(zero) if zero.bytes().all(|byte| byte == b'0' || byte == b'.') => zero.to_owned(),
+        _ => text,
+    }
+}
+
+fn csv(found: &Configurations) -> Result<Vec<u8>> {
+    let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let mut header = found.keys.clone();
+    header.extend(
+        [
+            "cells",
+            "mean",
+            "low",
+            "high",
+            "deviation",
+            "difference_to_best",
+            "difference_low",
+            "difference_high",
+            "best_set",
+            "remarks",
+        ]
+        .map(str::to_owned),
+    );
+    header.extend(found.seeds.iter().map(|seed| format!("seed_{seed}").trim_end_matches('_').to_owned()));
+    let row = |one: &Configuration| {
+        let mut row: Vec<String> =
+            found.keys.iter().map(|key| one.settings.get(key).cloned().unwrap_or_default()).collect();
+        let interval = one.estimate.map(|estimate| estimate.mean);
+        let difference = one.estimate.map(|estimate| estimate.difference_to_best);
+        row.push(one.cells.to_string());
+        row.push(number(one.mean));
+        row.extend([interval.map(|i| i.low), interval.map(|i| i.high), one.deviation].map(number));
+        row.extend(
+            [difference.map(|i| i.estimate), difference.map(|i| i.low), difference.map(|i| i.high)]
+                .map(number),
+        );
+        row.push(one.in_best_set().map(|best| best.to_string()).unwrap_or_default());
+        row.push(one.remarks());
+        row.extend(one.values.iter().map(|value| number(*value)));
+        row
+    };
+    let written = writer
+        .write_record(&header)
+        .and_then(|()| found.configurations.iter().try_for_each(|one| writer.write_record(row(one))));
+    written.map_err(|e| Error::failed(format!("cannot write a table: {e}")))?;
+    writer.into_inner().map_err(|e| Error::failed(format!("cannot write a table: {e}")))
+}
+
+fn markdown(found: &Configurations, decimals: usize, confirmation: Option<&str>) -> String {
+    let better = match found.direction {
+        Direction::LowerIsBetter => "lower",
+        Direction::HigherIsBetter => "higher",
+    };
+    let unit = if found.unit.is_empty() { String::new() } else { format!("{}, ", found.unit) };
+    let mut text = format!("`{}` ({unit}{better} is better), the best first", found.measure);
+    text += &match (&found.not_compared, found.residual_deviation, found.freedom) {
+        (None, Some(deviation), Some(freedom)) => format!(
+            "; {} seeds, intervals of {} %, residual deviation {deviation:.*} with {freedom} degree{} of freedom.\n\n",
+            found.seeds.len(),
+            100.0 * found.confidence,
+            decimals + 1,
+            plural(freedom)
+        ),
+        (why, ..) => format!("; no intervals: {}.\n\n", why.as_deref().unwrap_or("not compared")),
+    };
+    let line = |values: Vec<String>| format!("| {} |\n", values.join(" | "));
+    let mut header: Vec<String> = found.keys.iter().map(|key| format!("`{key}`")).collect();
+    header.extend(
+        ["mean", "interval", "deviation", "difference to the best other", "best set", "remarks"]
+            .map(str::to_owned),
+    );
+    text += &line(header.clone());
+    text += &format!("|{}\n", "---|".repeat(header.len()));
+    let unranked = found.configurations.iter().filter(|one| one.mean.is_none());
+    for one in found.ranked().into_iter().chain(unranked) {
+        let number = |value: f64| rounded(value, decimals);
+        let range = |interval: Interval| format!("{} to {}", number(interval.low), number(interval.high));
+        let shown = |value: Option<f64>| value.map(number).unwrap_or_default();
+        let mut row: Vec<String> = found
+            .keys
+            .iter()
+            .map(|key| plain(one.settings.get(key).map_or("", String::as_str).trim_matches('"')))
+            .collect();
+        let estimate = one.estimate;
+        row.extend([
+            shown(one.mean),
+            estimate.map(|estimate| range(estimate.mean)).unwrap_or_default(),
+            shown(one.deviation),
+            estimate.map(|estimate| range(estimate.difference_to_best)).unwrap_or_default(),
+            if one.in_best_set() == Some(true) { "yes".to_owned() } else { String::new() },
+            plain(&one.remarks()),
+        ]);
+        text += &line(row);
+    }
+    if let Some(confirmation) = confirmation {
+        text += &format!("\n{}\n", plain(confirmation));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_rounded_to_zero_has_no_sign() {
+        let shown = [-0.00004, -0.0, 0.00004, -0.00006, -1.25].map(|value| rounded(value, 4));
+        assert_eq!(shown, ["0.0000", "0.0000", "0.0000", "-0.0001", "-1.2500"]);
+    }
+}

@@ -1,0 +1,126 @@
+//! Confirmation: the best configuration and the second best run again with seeds that no cell had, since the
+//! best of many measured ones looks better than it is.
+
+use super::axes::{GridPoint, Settings};
+use super::cell::{Cell, Corpora, Source};
+use super::configuration_table::Measure;
+use crate::error::{Error, Result};
+use crate::results::configurations::{Configuration, Configurations, SEED};
+use crate::results::confirmation::Confirmation;
+use crate::results::ledger::{CellStatus, Ledger};
+use crate::statistics::{Direction, paired_difference, verdict};
+use std::path::Path;
+
+/// The folder of the tables of the cells, in that of the sweep.
+pub const CELLS_FOLDER: &str = "confirmation";
+
+/// The cells of a confirmation that is to be run.
+#[derive(Debug)]
+pub struct Contest {
+    /// The cells, seed by seed: one of the best configuration and one of the second best.
+    pub cells: Vec<Cell>,
+    settings: [Settings; 2],
+    seeds: Vec<u64>,
+}
+
+impl Contest {
+    /// Returns the contest of the two best configurations with `count` seeds after `last_seed`, the highest
+    /// that a cell of the sweep had; `None` where there are no two.
+    ///
+    /// # Errors
+    /// When there are no so many seeds left.
+    pub fn new(
+        found: &Configurations,
+        sweep: &[Cell],
+        ledger: &Ledger,
+        (last_seed, count): (u64, usize),
+        (source, build): (&Source<'_>, &str),
+    ) -> Result<Option<Self>> {
+        let Some(settings) = two_best(found, sweep, ledger) else { return Ok(None) };
+        let end = last_seed.checked_add(count as u64).filter(|&end| i64::try_from(end).is_ok());
+        let end = end.ok_or_else(|| {
+            Error::usage(format!("there are no {count} seeds after {last_seed}; set a smaller {SEED}"))
+        })?;
+        let seeds: Vec<u64> = (last_seed + 1..=end).collect();
+        let mut corpora = Corpora::default();
+        let mut cells = Vec::new();
+        for seed in &seeds {
+            for settings in &settings {
+                let mut settings = settings.clone();
+                settings.insert(SEED.to_owned(), seed.to_string());
+                let point = GridPoint { settings, excluded: None };
+                cells.push(Cell::new(source, &point, build, &mut corpora));
+            }
+        }
+        Ok(Some(Self { cells, settings, seeds }))
+    }
+
+    /// Judges the contest by the last lines of its cells.
+    pub fn judge(
+        &self,
+        measure: &Measure,
+        direction: Direction,
+        ledger: &Ledger,
+        results: &Path,
+    ) -> Confirmation {
+        let last = |side: usize, at: usize| ledger.last(&self.cells[2 * at + side].key);
+        let values = [0, 1].map(|side| -> Vec<Option<f64>> {
+            (0..self.seeds.len())
+                .map(|at| {
+                    let line = last(side, at).filter(|line| line.status == CellStatus::Ok)?;
+                    measure.value(line, results).filter(|value| value.is_finite())
+                })
+                .collect()
+        });
+        let diverged = [0, 1].map(|side| {
+            let diverged = |at: &usize| last(side, *at).is_some_and(|l| l.status == CellStatus::Diverged);
+            (0..self.seeds.len()).filter(diverged).count()
+        });
+        let pairs = values[0].iter().zip(&values[1]);
+        let differences: Option<Vec<f64>> = pairs.map(|(one, other)| Some((*one)? - (*other)?)).collect();
+        let difference = differences.and_then(|all| paired_difference(&all, measure.confidence));
+        Confirmation {
+            measure: measure.metric.name.to_owned(),
+            unit: measure.metric.unit.to_owned(),
+            direction,
+            confidence: measure.confidence,
+            configurations: self.settings.clone(),
+            seeds: self.seeds.clone(),
+            values,
+            diverged,
+            verdict: difference.as_ref().map(|difference| verdict(&difference.interval, 0.0, direction)),
+            difference,
+        }
+    }
+}
+
+/// Returns the settings of the best configuration and of the second best, which may have been dropped at a
+/// rung.
+fn two_best(found: &Configurations, cells: &[Cell], ledger: &Ledger) -> Option<[Settings; 2]> {
+    let mut ranked = found.ranked().into_iter();
+    let best = ranked.next()?;
+    let second = ranked.next().or_else(|| best_dropped(found, cells, ledger))?;
+    Some([best, second].map(|one| one.settings.clone()))
+}
+
+/// Returns the configuration that was dropped last, with the lowest validation loss there.
+fn best_dropped<'a>(found: &'a Configurations, cells: &[Cell], ledger: &Ledger) -> Option<&'a Configuration> {
+    let all_dropped = |one: &&Configuration| {
+        one.others.get(CellStatus::Dropped.as_str()).is_some_and(|&dropped| dropped == one.cells)
+    };
+    let standing = |one: &Configuration| -> Option<(f64, f64)> {
+        let own = |cell: &&Cell| {
+            let settings = cell.settings.iter().filter(|(key, _)| *key != SEED);
+            settings.eq(one.settings.iter())
+        };
+        let lines: Vec<_> = cells.iter().filter(own).filter_map(|cell| ledger.last(&cell.key)).collect();
+        let figure =
+            |key: &str| lines.iter().map(|line| line.measured.get(key)).collect::<Option<Vec<f64>>>();
+        let steps = figure("steps")?.into_iter().fold(f64::INFINITY, f64::min);
+        let losses = figure("val_loss")?;
+        Some((-steps, losses.iter().sum::<f64>() / losses.len() as f64))
+    };
+    let dropped = found.configurations.iter().filter(all_dropped);
+    let ranked = dropped.filter_map(|one| Some((standing(one)?, one)));
+    ranked.min_by(|((a, b), _), ((c, d), _)| a.total_cmp(c).then(b.total_cmp(d))).map(|(_, one)| one)
+}
