@@ -187,8 +187,8 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
         build: &sweep.build,
     };
     let table = tables.markdown_path();
-    let mut schedule = Schedule::new(&policy, &sweep.cells, ledger, &mut tables, display)
-        .with_rungs(sweep.halving.as_ref());
+    let mut schedule =
+        Schedule::new(&policy, &sweep.cells, ledger, &mut tables, display).with_rungs(sweep.halving.as_ref());
     let outcome = schedule.run(&table, &stop);
     let (ledger, display) = schedule.into_parts();
     let outcome = conclude(request, &sweep, &policy, (ledger, display), &folder, outcome, &stop)?;

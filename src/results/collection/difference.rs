@@ -242,7 +242,15 @@ mod tests {
     use super::*;
 
     fn row(step: u64, loss: f32, val_loss: Option<f32>) -> MetricsRow {
-        MetricsRow { step, tokens_seen: step * 10, loss, val_loss, lr: 1e-3, grad_norm: 1.0 }
+        MetricsRow {
+            step,
+            tokens_seen: step * 10,
+            loss,
+            val_loss,
+            lr: 1e-3,
+            grad_norm: 1.0,
+            ..MetricsRow::default()
+        }
     }
 
     fn curve<'a>(curves: &'a Curves, column: &str) -> &'a CurveDifference {
