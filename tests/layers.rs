@@ -62,9 +62,11 @@ const MAY_USE: &[(&str, &str)] = &[
     ("sweep", "train ranks results metrics forecast model plan data recipe machine device format error"),
     // The signals of runs, and the absolute paths of a recipe.
     ("compare", "train ranks results recipe metrics machine format error"),
+    // The binary of a commit, trials, blocks of pages, names of generated corpora, tables of algorithms.
+    ("replay", "compare report checkpoint data machine device ranks results recipe format error"),
     (
         "cli",
-        "compare device sweep train ranks checkpoint report results forecast check model plan data recipe machine policy \
+        "replay compare device sweep train ranks checkpoint report results forecast check model plan data recipe machine policy \
          suggest format error",
     ),
     // The binary, which shows the way of a run.

@@ -107,7 +107,7 @@ fn values_of(argument: &clap::Arg, words: &[&str]) -> Vec<String> {
     match (argument.get_id().as_str(), name) {
         ("from", _) => builtin::names().map(str::to_owned).collect(),
         ("recipe", _) => recipes().chain(runs(words)).collect(),
-        (_, "RUN" | "RUN | KEY=VALUE" | "BEFORE") => runs(words).collect(),
+        (_, "RUN" | "RUN | KEY=VALUE" | "RUN|COMPARISON|PAGE" | "BEFORE") => runs(words).collect(),
         _ => Vec::new(),
     }
 }

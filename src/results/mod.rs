@@ -7,6 +7,7 @@
 pub mod atomic;
 pub mod columns;
 pub mod comparison;
+pub mod difference;
 pub mod find;
 pub mod folder;
 pub mod keep;
