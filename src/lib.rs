@@ -33,6 +33,7 @@ pub mod recipe;
 pub mod replay;
 pub mod report;
 pub mod results;
+pub mod statistics;
 pub mod suggest;
 pub mod sweep;
 pub mod train;

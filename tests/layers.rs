@@ -27,6 +27,8 @@ const MAY_USE: &[(&str, &str)] = &[
     // What long work reports and watchdogs read.
     ("liveness", ""),
     ("policy", ""),
+    // Numbers in words, of a power plan.
+    ("statistics", "format"),
     ("suggest", ""),
     // The table of metrics: columns, headings, units.
     ("metrics", ""),
@@ -48,25 +50,28 @@ const MAY_USE: &[(&str, &str)] = &[
     ("model", "data checkpoint plan exec passes optim ops ir device policy format error"),
     // The recipe whose mode of recomputation the plan chooses.
     ("forecast", "model plan recipe machine exec passes ir device policy format error"),
-    // The keys that the hash of a stored recipe covers.
-    ("results", "recipe metrics format error"),
+    // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons.
+    ("results", "statistics recipe metrics suggest format error"),
     ("checkpoint", "liveness error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
     ("ranks", "results recipe machine device policy liveness error"),
     // The names and classes of keys, for columns and for what makes two rows alike.
-    ("report", "results recipe metrics suggest liveness format error"),
+    ("report", "results statistics recipe metrics suggest liveness format error"),
     (
         "train",
         "ranks checkpoint results metrics forecast model plan data recipe machine exec ir device policy liveness format error",
     ),
-    ("sweep", "train ranks results metrics forecast model plan data recipe machine device format error"),
-    // The signals of runs, and the absolute paths of a recipe.
-    ("compare", "train ranks results recipe metrics machine format error"),
+    (
+        "sweep",
+        "train ranks results statistics metrics forecast model plan data recipe machine device format error",
+    ),
+    // The signals of runs, and the absolute paths of a recipe; comparisons of quality run as cells of sweeps do.
+    ("compare", "sweep train ranks results statistics forecast plan recipe metrics machine format error"),
     // The binary of a commit, trials, blocks of pages, names of generated corpora, tables of algorithms.
-    ("replay", "compare report checkpoint data machine device ranks results recipe format error"),
+    ("replay", "compare report checkpoint data machine device ranks results statistics recipe format error"),
     (
         "cli",
-        "replay compare device sweep train ranks checkpoint report results forecast check model plan data recipe machine policy \
+        "replay compare device sweep train ranks checkpoint report results statistics forecast check model plan data recipe machine policy \
          suggest format error",
     ),
     // The binary, which shows the way of a run.

@@ -5,10 +5,9 @@ use super::what::Results;
 use crate::error::{Error, IoContext, Result};
 use crate::format::plural;
 use crate::report::blocks::{self, Scope};
-use crate::results::comparison::Comparison;
 use crate::results::folder::{KEPT, SWEEPS};
 use crate::results::ledger::Ledger;
-use crate::results::{find, keep};
+use crate::results::{find, keep, quality};
 use crate::sweep;
 use std::path::{Path, PathBuf};
 
@@ -49,10 +48,10 @@ pub fn run(args: &Args) -> Result<()> {
         // A recipe and its comparisons may share a name: then the run is meant.
         (Ok(run), _) => keep::keep(&run, &to)?,
         (Err(_), Some(comparison)) => {
-            for run in Comparison::read(&comparison)?.runs() {
+            for run in quality::compared_runs(&comparison)? {
                 // One of two stored runs may have been kept long ago, and not be here any more.
-                if results.join(run).is_dir() || !to.join(run).is_dir() {
-                    keep::keep(&find::find(results, run)?, &to)?;
+                if results.join(&run).is_dir() || !to.join(&run).is_dir() {
+                    keep::keep(&find::find(results, &run)?, &to)?;
                 }
             }
             keep::keep_comparison(&comparison, &to)?

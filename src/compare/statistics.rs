@@ -6,9 +6,9 @@
 
 use crate::results::comparison::{CompareVerdict, RatioInterval};
 use crate::results::quantiles::median;
+use crate::statistics::{two_sided_quantile, variance};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// Number of blocks into which the steady state of a run is cut.
 pub const BLOCKS: usize = 10;
@@ -69,8 +69,11 @@ pub fn ratio(baseline: &[Vec<f64>], candidate: &[Vec<f64>]) -> Option<RatioInter
     let (baseline, candidate) = (Estimate::from_runs(baseline)?, Estimate::from_runs(candidate)?);
     let difference = candidate.mean - baseline.mean;
     let variance = baseline.variance + candidate.variance;
-    let reach =
-        if variance > 0.0 { student_quantile(welch(&baseline, &candidate)) * variance.sqrt() } else { 0.0 };
+    let reach = if variance > 0.0 {
+        two_sided_quantile(welch(&baseline, &candidate), CONFIDENCE) * variance.sqrt()
+    } else {
+        0.0
+    };
     Some(RatioInterval {
         estimate: difference.exp(),
         low: (difference - reach).exp(),
@@ -140,20 +143,10 @@ fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
     ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
 }
 
-fn variance(values: &[f64]) -> f64 {
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
-    values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (values.len() - 1) as f64
-}
-
 /// Degrees of freedom of the difference of two means of unequal variance (Welch, 1947; Satterthwaite, 1946).
 fn welch(a: &Estimate, b: &Estimate) -> f64 {
     let sum = (a.variance + b.variance).powi(2);
     sum / (a.variance.powi(2) / a.freedom + b.variance.powi(2) / b.freedom)
-}
-
-/// Returns the two-sided quantile of Student's distribution for [`CONFIDENCE`].
-fn student_quantile(freedom: f64) -> f64 {
-    StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(0.5 + 0.5 * CONFIDENCE))
 }
 
 #[cfg(test)]

@@ -1,20 +1,19 @@
-//! A stored comparison, run again: the recorded recipes of both arms, in as many trials.
+//! A stored comparison of speed, run again: the recorded recipes of both arms, in as many trials.
 
-use super::Setting;
 use super::binary::Binaries;
 use super::conditions::Conditions;
 use super::difference::{Compared, Difference};
 use super::outcome::{Outcome, Replay};
 use super::run::{algorithms_of, say_conditions, settings};
-use super::stored_run::StoredRun;
+use super::setting::Setting;
+use super::stored_run::{StoredRun, runs_of_comparison};
 use crate::compare::{self, Arms, FinishedComparison, PlannedArm, Program, Request};
-use crate::error::{Error, ErrorKind, IoContext, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::{decimal, plural, wall_time};
 use crate::recipe::Prediction;
 use crate::results::comparison::{Arm, COMPARISONS, Comparison, RatioInterval, Trial};
-use crate::results::names::KEPT;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A stored comparison with those of its runs that are here.
 #[derive(Clone, Debug)]
@@ -32,16 +31,7 @@ impl StoredComparison {
     /// When a file cannot be read.
     pub fn read(folder: &Path, results: &Path) -> Result<Self> {
         let comparison = Comparison::read(folder)?;
-        let absolute = std::path::absolute(folder).at("find", folder)?;
-        // RESULTS/comparisons/NAME/ID
-        let root = absolute.ancestors().nth(3).unwrap_or(&absolute).to_owned();
-        let mut runs = BTreeMap::new();
-        for id in comparison.runs() {
-            let places = [root.join(id), results.join(id), results.join(KEPT).join(id)];
-            if let Some(folder) = places.into_iter().find(|folder| folder.is_dir()) {
-                runs.insert(id.to_owned(), StoredRun::read(&folder)?);
-            }
-        }
+        let runs = runs_of_comparison(folder, results)?;
         let id = format!("{COMPARISONS}/{}/{}", comparison.name, comparison.id);
         Ok(Self { id, comparison, runs })
     }
@@ -244,18 +234,6 @@ impl Ratio {
         let (old, now) = (interval(&self.recorded), interval(&self.new));
         format!("ratio of tokens per second: recorded {old}, now {now}: {place} the recorded interval")
     }
-}
-
-/// Returns the GPU of a comparison's recording, if it was on one.
-pub(super) fn recorded_gpu(folder: &Path, results: &Path) -> Result<Option<String>> {
-    let stored = StoredComparison::read(folder, results)?;
-    let run = stored.run_of_arm(true).or(stored.run_of_arm(false));
-    Ok(run.and_then(|run| run.environment.gpu.as_ref()).map(|gpu| gpu.name.clone()))
-}
-
-/// Returns the folders of the runs that a comparison names and that are beside it.
-pub(super) fn runs_of(folder: &Path, results: &Path) -> Result<Vec<PathBuf>> {
-    Ok(StoredComparison::read(folder, results)?.runs.into_values().map(|run| run.folder).collect())
 }
 
 #[cfg(test)]

@@ -15,63 +15,22 @@ mod conditions;
 mod difference;
 mod outcome;
 mod page;
+mod quality;
 mod run;
+mod setting;
 mod stored_run;
+mod target;
 
 pub use binary::{Binaries, Build};
 pub use outcome::{Outcome, Replay};
 pub use page::{Entry, PageEntries, entries};
+pub use setting::Setting;
+pub use target::{Target, find};
 
 use crate::error::{Error, Result};
-use crate::ranks::Stop;
 use crate::recipe;
-use crate::results::find;
-use crate::results::names::KEPT;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-/// Something stored that can be run again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// The folder of a run.
-    Run(PathBuf),
-    /// The folder of a comparison.
-    Comparison(PathBuf),
-}
-
-/// How replays are run.
-#[derive(Debug)]
-pub struct Setting<'a> {
-    /// The folder of results in which the replayed runs are stored.
-    pub results: &'a Path,
-    /// The folder of results that new runs are written to.
-    pub into: &'a Path,
-    /// True if commands that a comparison recorded may be run with `sh -c`.
-    pub runs_commands: bool,
-    /// Time limit of a run.
-    pub timeout: Option<Duration>,
-    /// Signals to this process.
-    pub stop: &'a Stop,
-}
-
-/// Returns what `name` means, as in `xrun keep`: a run or comparison below `results`, else one that is kept
-/// there.
-///
-/// # Errors
-/// A usage error where there is none.
-pub fn find(results: &Path, name: &str) -> Result<Target> {
-    let kept = results.join(KEPT);
-    let run = find::find(results, name);
-    if let Ok(run) = run {
-        return Ok(Target::Run(run));
-    }
-    for folder in [results, &kept] {
-        if let Some(comparison) = find::find_comparison(folder, name)? {
-            return Ok(Target::Comparison(comparison));
-        }
-    }
-    find::find(&kept, name).map(Target::Run).or_else(|_| run.map(Target::Run))
-}
+use crate::results::names::QUALITY;
+use std::path::Path;
 
 /// Runs a stored run or comparison again, and compares the result.
 ///
@@ -86,6 +45,9 @@ pub fn replay(target: &Target, setting: &Setting<'_>, binaries: &mut Binaries) -
     }
     match target {
         Target::Run(folder) => run::replay(folder, setting, binaries),
+        Target::Comparison(folder) if folder.join(QUALITY).is_file() => {
+            quality::replay(folder, setting, binaries)
+        }
         Target::Comparison(folder) => comparison::replay(folder, setting, binaries),
     }
 }
@@ -97,6 +59,7 @@ pub fn replay(target: &Target, setting: &Setting<'_>, binaries: &mut Binaries) -
 pub fn describe(target: &Target, results: &Path) -> Result<String> {
     match target {
         Target::Run(folder) => Ok(stored_run::StoredRun::read(folder)?.describe()),
+        Target::Comparison(folder) if folder.join(QUALITY).is_file() => quality::describe(folder, results),
         Target::Comparison(folder) => Ok(comparison::StoredComparison::read(folder, results)?.describe()),
     }
 }

@@ -1,13 +1,13 @@
 //! What the blocks of a page show, to be run again.
 
-use super::Target;
-use super::comparison::{recorded_gpu, runs_of};
 use super::run::gpus_here;
-use super::stored_run::StoredRun;
+use super::stored_run::{StoredRun, runs_of_comparison};
+use super::target::Target;
 use crate::error::Result;
 use crate::report::blocks;
-use crate::results::names::{COMPARISON, KEPT, SUMMARY};
-use std::path::{Path, PathBuf};
+use crate::results::names::{COMPARISON, KEPT, QUALITY, SUMMARY};
+use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Something that the blocks of a page show.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,41 +41,38 @@ pub fn entries(page: &Path, results: &Path) -> Result<PageEntries> {
             ids.push(id);
         }
     }
-    let is_comparison = |id: &String| kept.join(id).join(COMPARISON).is_file();
-    let mut of_comparisons: Vec<PathBuf> = Vec::new();
+    let is_comparison =
+        |id: &str| [COMPARISON, QUALITY].iter().any(|file| kept.join(id).join(file).is_file());
+    let mut of_comparisons = BTreeMap::new();
     for id in ids.iter().filter(|id| is_comparison(id)) {
-        of_comparisons.extend(runs_of(&kept.join(id), results)?);
+        of_comparisons.insert(id.clone(), runs_of_comparison(&kept.join(id), results)?);
     }
     let has_gpu = !gpus_here().is_empty();
     let mut entries = Vec::new();
     for id in ids {
         let folder = kept.join(&id);
-        let (target, recorded) = if is_comparison(&id) {
-            (Target::Comparison(folder.clone()), recorded_gpu(&folder, results)?)
+        let (target, gpu) = if let Some(runs) = of_comparisons.get(&id) {
+            let gpu = runs.values().find_map(|run| run.environment.gpu.clone());
+            (Target::Comparison(folder.clone()), gpu)
         } else if folder.join(SUMMARY).is_file() {
-            if of_comparisons.iter().any(|run| same_folder(run, &folder)) {
+            if of_comparisons.values().any(|runs| runs.contains_key(&id)) {
                 continue;
             }
-            let gpu = StoredRun::read(&folder)?.environment.gpu;
-            (Target::Run(folder.clone()), gpu.map(|gpu| gpu.name))
+            (Target::Run(folder.clone()), StoredRun::read(&folder)?.environment.gpu)
         } else {
             let why = "the rows of a sweep are not run again; `xrun sweep` runs its cells".to_owned();
             entries.push(Entry { id, target: Err(why) });
             continue;
         };
-        let target = match recorded.filter(|_| !has_gpu) {
+        let target = match gpu.filter(|_| !has_gpu) {
             None => Ok(target),
             Some(gpu) => Err(format!(
-                "recorded on {gpu}, and no GPU is here; `xrun replay {}` runs it on the CPU",
+                "recorded on {}, and no GPU is here; `xrun replay {}` runs it on the CPU",
+                gpu.name,
                 folder.display()
             )),
         };
         entries.push(Entry { id, target });
     }
     Ok(PageEntries { entries, problems: found.problems })
-}
-
-fn same_folder(a: &Path, b: &Path) -> bool {
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    absolute(a) == absolute(b)
 }

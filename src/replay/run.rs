@@ -1,10 +1,10 @@
 //! A stored run, run again.
 
-use super::Setting;
 use super::binary::{Binaries, RunBinary};
 use super::conditions::Conditions;
 use super::difference::{Compared, loss_distance};
 use super::outcome::{Outcome, Replay};
+use super::setting::Setting;
 use super::stored_run::StoredRun;
 use crate::compare::child::{self, Stderr, TrialLimits};
 use crate::device::cuda::{self, Algorithms};

@@ -6,13 +6,14 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::wall_time;
 use crate::results::difference::RowCells;
 use crate::results::folder::read_summary;
-use crate::results::names::{CHECKPOINT, ENVIRONMENT, METRICS, RESOLVED, SUMMARY};
+use crate::results::names::{CHECKPOINT, ENVIRONMENT, KEPT, METRICS, RESOLVED, SUMMARY};
 use crate::results::provenance::Environment;
 use crate::results::stored::{self, MANIFEST, Manifest};
 use crate::results::summary::{Status, Summary};
 use crate::results::verify::{self, RunFiles};
-use crate::results::{find, regular};
+use crate::results::{find, quality, regular};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The files of a run that a replay reads.
@@ -126,6 +127,25 @@ impl StoredRun {
             self.environment.device_class()
         )
     }
+}
+
+/// Returns the runs of a comparison that are here, by `RECIPE/RUN`: beside it, in its results folder or among those
+/// that are kept.
+///
+/// # Errors
+/// When a file of a run cannot be read.
+pub fn runs_of_comparison(folder: &Path, results: &Path) -> Result<BTreeMap<String, StoredRun>> {
+    let absolute = std::path::absolute(folder).at("find", folder)?;
+    // RESULTS/comparisons/NAME/ID
+    let root = absolute.ancestors().nth(3).unwrap_or(&absolute).to_owned();
+    let mut runs = BTreeMap::new();
+    for id in quality::compared_runs(folder)? {
+        let places = [root.join(&id), results.join(&id), results.join(KEPT).join(&id)];
+        if let Some(folder) = places.into_iter().find(|folder| folder.is_dir()) {
+            runs.insert(id, StoredRun::read(&folder)?);
+        }
+    }
+    Ok(runs)
 }
 
 /// Returns the original content of a run's file; `None` without one. A kept file that is not what its manifest

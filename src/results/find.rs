@@ -1,7 +1,9 @@
 //! Finds runs and comparisons below a results folder.
 
 use super::folder::{is_held, read_summary};
-use super::names::{CHECKPOINT, COMPARISON, COMPARISONS, METRICS, RECIPE, RESOLVED, SUMMARY, folder_name};
+use super::names::{
+    CHECKPOINT, COMPARISON, COMPARISONS, METRICS, QUALITY, RECIPE, RESOLVED, SUMMARY, folder_name,
+};
 use super::progress::eprint_line;
 use super::summary::Summary;
 use crate::error::{Error, IoContext, Result};
@@ -243,7 +245,7 @@ pub fn is_running(run: &Path) -> Result<bool> {
 /// If the results folder cannot be read.
 pub fn find_comparison(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     let path = Path::new(name);
-    if path.join(COMPARISON).is_file() {
+    if is_comparison(path) {
         return Ok(Some(path.to_owned()));
     }
     let root = results.join(COMPARISONS);
@@ -251,11 +253,7 @@ pub fn find_comparison(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     if path.as_os_str().is_empty() {
         return Ok(None);
     }
-    let mut found = Vec::new();
-    for folder in subfolders(&root)? {
-        found.extend(subfolders(&folder)?.into_iter().filter(|one| one.join(COMPARISON).is_file()));
-    }
-    found.sort_by_cached_key(|one| std::cmp::Reverse((age_key(one), one.clone())));
+    let found = comparisons(results)?;
     let means = |one: &PathBuf| {
         name == LATEST
             || one
@@ -263,6 +261,24 @@ pub fn find_comparison(results: &Path, name: &str) -> Result<Option<PathBuf>> {
                 .is_ok_and(|one| one == path || one.ends_with(path) || one.starts_with(path))
     };
     Ok(found.into_iter().find(means))
+}
+
+/// Returns all folders `RESULTS/comparisons/NAME/ID` of comparisons, of speed and of quality, newest first.
+///
+/// # Errors
+/// If the results folder cannot be read.
+pub fn comparisons(results: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for folder in subfolders(&results.join(COMPARISONS))? {
+        found.extend(subfolders(&folder)?.into_iter().filter(|one| is_comparison(one)));
+    }
+    found.sort_by_cached_key(|one| std::cmp::Reverse((age_key(one), one.clone())));
+    Ok(found)
+}
+
+/// Returns true for the folder of a comparison, of speed or of quality.
+fn is_comparison(folder: &Path) -> bool {
+    [COMPARISON, QUALITY].iter().any(|file| folder.join(file).is_file())
 }
 
 /// Returns a key that is larger for later runs: the time in a run's name `<UTC time>-<hash8>[-n]`, for runs

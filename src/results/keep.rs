@@ -14,9 +14,11 @@ use super::atomic::{self, json};
 use super::comparison::Comparison;
 use super::ledger::Attempt;
 use super::names::{
-    ALGORITHMS, COMPARISON, COMPARISONS, ENVIRONMENT, LEDGER, METRICS, PLOTS, RECIPE, SUMMARY, TIMING,
+    ALGORITHMS, COMPARISON, COMPARISONS, ENVIRONMENT, LEDGER, METRICS, PLOTS, QUALITY, RECIPE, SUMMARY,
+    TIMING,
 };
 use super::provenance::Environment;
+use super::quality::QualityComparison;
 use super::regular;
 use super::stored::{KeptFile, MANIFEST, Manifest, OBJECTS, RunManifest};
 use super::verify::{self, RunFiles};
@@ -75,7 +77,9 @@ pub fn keep_comparison(comparison: &Path, to: &Path) -> Result<Kept> {
         path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
     };
     let (name, id) = (last(comparison.parent()), last(Some(&comparison)));
-    let is_kept = |file: &str| file == COMPARISON || (file.starts_with("turn-") && file.ends_with(".jsonl"));
+    let is_kept = |file: &str| {
+        [COMPARISON, QUALITY].contains(&file) || (file.starts_with("turn-") && file.ends_with(".jsonl"))
+    };
     let mut files: Vec<String> = plain_files(&comparison)?.into_iter().map(|(file, _)| file).collect();
     files.retain(|file| is_kept(file));
     files.sort();
@@ -199,21 +203,16 @@ impl Assembled {
     fn readme(&mut self, contents: &[(Vec<u8>, String)], kept: &Path) -> Result<String> {
         let find =
             |name: &str| contents.iter().find(|(_, path)| path == name).map(|(bytes, _)| bytes.as_slice());
+        // A comparison written by another version is kept too, with a shorter README.
         if let Some(bytes) = find(COMPARISON) {
-            // A comparison written by another version is kept too, with a shorter README.
             let Some(comparison) = parse::<Comparison>(bytes) else { return Ok(self.title()) };
-            let mut processes = BTreeMap::new();
-            for run in comparison.runs() {
-                let path = kept.join(run).join(MANIFEST);
-                let Ok(manifest) = std::fs::read(&path) else { continue };
-                let manifest = blake3::hash(&manifest).to_hex().to_string();
-                self.manifest.runs.push(RunManifest { run: run.to_owned(), manifest });
-                let environment = std::fs::read(kept.join(run).join(ENVIRONMENT)).ok();
-                if let Some(environment) = environment.and_then(|bytes| parse::<Environment>(&bytes)) {
-                    processes.insert(run.to_owned(), environment);
-                }
-            }
+            let processes = self.list_runs(&comparison.runs(), kept);
             return Ok(readme::for_comparison(&comparison, &processes));
+        }
+        if let Some(bytes) = find(QUALITY) {
+            let Some(comparison) = parse::<QualityComparison>(bytes) else { return Ok(self.title()) };
+            self.list_runs(&comparison.runs(), kept);
+            return Ok(readme::for_quality(&comparison));
         }
         if let Some(bytes) = find(LEDGER) {
             let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
@@ -226,6 +225,22 @@ impl Assembled {
         let summary = find(SUMMARY).and_then(parse);
         let Manifest { recipe, run, files, .. } = &self.manifest;
         Ok(readme::for_run(recipe, run, summary.as_ref(), &processes, files))
+    }
+
+    /// Lists the manifests of the kept runs of a comparison, and returns the first process of each.
+    fn list_runs(&mut self, runs: &[&str], kept: &Path) -> BTreeMap<String, Environment> {
+        let mut processes = BTreeMap::new();
+        for run in runs {
+            let path = kept.join(run).join(MANIFEST);
+            let Ok(manifest) = std::fs::read(&path) else { continue };
+            let manifest = blake3::hash(&manifest).to_hex().to_string();
+            self.manifest.runs.push(RunManifest { run: (*run).to_owned(), manifest });
+            let environment = std::fs::read(kept.join(run).join(ENVIRONMENT)).ok();
+            if let Some(environment) = environment.and_then(|bytes| parse::<Environment>(&bytes)) {
+                processes.insert((*run).to_owned(), environment);
+            }
+        }
+        processes
     }
 
     fn title(&self) -> String {

@@ -32,10 +32,15 @@ pub struct SmoothedLoss {
 }
 
 impl SmoothedLoss {
+    /// Returns the number of last steps that the smoothed loss of so many steps averages.
+    pub fn window(steps: usize) -> usize {
+        (steps / SMOOTHED_SHARE).clamp(1, SMOOTHED_STEPS)
+    }
+
     /// Returns the smoothed loss of a run from the losses of all its steps, in order. NaN and infinite ones
     /// among the last are left out; `None` if no finite one is left.
     pub fn from_losses(losses: &[f64]) -> Option<Self> {
-        let count = (losses.len() / SMOOTHED_SHARE).clamp(1, SMOOTHED_STEPS);
+        let count = Self::window(losses.len());
         let last = &losses[losses.len().saturating_sub(count)..];
         let last: Vec<f64> = last.iter().copied().filter(|loss| loss.is_finite()).collect();
         if last.is_empty() {

@@ -30,6 +30,8 @@ pub const KEPT: &str = "kept";
 pub const COMPARISONS: &str = "comparisons";
 /// The file of a comparison in its folder.
 pub const COMPARISON: &str = "comparison.json";
+/// The file of a comparison of quality in its folder.
+pub const QUALITY: &str = "quality.json";
 /// The folder of compared binaries in a results folder, each under its BLAKE3.
 pub const BINARIES: &str = "binaries";
 /// The folder of sweeps in a results folder.

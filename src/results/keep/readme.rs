@@ -5,8 +5,9 @@ use crate::format::BLANK;
 use crate::results::comparison::{Arm, Comparison};
 use crate::results::ledger::Attempt;
 use crate::results::markdown::{code, link, plain, short_hash, table, target};
-use crate::results::names::{COMPARISON, LEDGER};
+use crate::results::names::{COMPARISON, LEDGER, QUALITY};
 use crate::results::provenance::Environment;
+use crate::results::quality::{Pair, PairedRun, QualityArm, QualityComparison};
 use crate::results::stored::KeptFile;
 use crate::results::summary::Summary;
 use std::collections::BTreeMap;
@@ -155,6 +156,31 @@ pub fn for_comparison(comparison: &Comparison, processes: &BTreeMap<String, Envi
     let headings = ["trial", "arm", "run", "status", "command", "program", "device"];
     text += &table(&headings.map(str::to_owned), &rows);
     text + &format!("\nBlocks of steps, interval, rule and loss gate: [{COMPARISON}]({COMPARISON}).\n")
+}
+
+/// Returns the README of a comparison of quality: its arms, and every pair with its runs.
+pub fn for_quality(comparison: &QualityComparison) -> String {
+    let verdict = comparison.verdict().words();
+    let mut text = format!("# {}: {verdict}\n\n", plain(&comparison.name));
+    if let Some(hypothesis) = &comparison.hypothesis {
+        text += &format!("> {}\n\n", plain(hypothesis));
+    }
+    let arm = |name: &str, side: &QualityArm| {
+        vec![name.to_owned(), plain(&side.label), code(&side.command), short_hash(&side.recipe_hash, 16)]
+    };
+    let headings = ["arm", "label", "command", "recipe hash without the seed"];
+    let arms = [arm("baseline", &comparison.baseline), arm("candidate", &comparison.candidate)];
+    text += &table(&headings.map(str::to_owned), &arms);
+    text.push('\n');
+    let run = |run: &PairedRun| {
+        let shown = |name: &String| link(name, &format!("../../../{}/{README}", target(name)));
+        let place = run.run.as_ref().map_or(BLANK.to_owned(), shown);
+        [run.seed.to_string(), place, plain(run.status.as_deref().unwrap_or(BLANK))]
+    };
+    let row = |pair: &Pair| [run(&pair.baseline), run(&pair.candidate)].concat();
+    let headings = ["seed", "baseline", "status", "seed", "candidate", "status"];
+    text += &table(&headings.map(str::to_owned), &comparison.pairs.iter().map(row).collect::<Vec<_>>());
+    text + &format!("\nValues, intervals and rule: [{QUALITY}]({QUALITY}).\n")
 }
 
 /// Returns the README of a sweep: the last attempt at each of its cells.

@@ -1,0 +1,319 @@
+//! Measures of a run that comparisons of quality judge: their grammar, unit and direction.
+//!
+//! ```text
+//! METRIC[/SET][:lastK]                                   the last evaluation, or the mean of the last K
+//! (steps|tokens|seconds)_until:METRIC[/SET]=TARGET       until the first evaluation at or below TARGET
+//! METRIC = val_loss | bits_per_byte | train_loss | tok_s
+//! ```
+
+mod series;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub use value::{MeasureValue, MeasuredRun};
+
+use crate::statistics::Direction;
+use crate::suggest::nearest;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// The largest number of evaluations that a measure averages.
+const MAX_AVERAGED: usize = 100_000;
+
+/// What is measured of a run. Its text names it in files and on the command line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Measure {
+    /// A metric at the end of the run.
+    Final {
+        /// The metric.
+        metric: MeasuredMetric,
+        /// The held-out set; `None` for the one of `data.validation`.
+        set: Option<String>,
+        /// The number of last evaluations (of `train_loss`: steps) that are averaged; `None` for the figure
+        /// of the run's summary.
+        last: Option<usize>,
+    },
+    /// What training takes until the first evaluation at or below a target.
+    Until {
+        /// The clock.
+        clock: Clock,
+        /// The metric: `val_loss` or `bits_per_byte`.
+        metric: MeasuredMetric,
+        /// The held-out set; `None` for the one of `data.validation`.
+        set: Option<String>,
+        /// The target, in the metric's unit.
+        target: f64,
+    },
+}
+
+/// A metric that a measure is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MeasuredMetric {
+    /// Loss on held-out text, in nats per token.
+    ValLoss,
+    /// Loss on held-out text, in bits per byte of the text.
+    BitsPerByte,
+    /// Smoothed training loss, in nats per token.
+    TrainLoss,
+    /// Median tokens per second in the steady state.
+    TokS,
+}
+
+/// What is counted until a target is reached. Only training counts: evaluations, saves and samples do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// Optimizer steps.
+    Steps,
+    /// Tokens trained on.
+    Tokens,
+    /// Wall time of training steps: the sum of `step_ms` over the phases `warmup` and `train`.
+    Seconds,
+}
+
+/// How two values of a measure are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scale {
+    /// By candidate - baseline, in the measure's unit.
+    Difference,
+    /// By the logarithm of candidate / baseline; intervals and smallest effects are stated as
+    /// candidate / baseline - 1.
+    Ratio,
+}
+
+impl MeasuredMetric {
+    const ALL: [Self; 4] = [Self::ValLoss, Self::BitsPerByte, Self::TrainLoss, Self::TokS];
+
+    /// Returns its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ValLoss => "val_loss",
+            Self::BitsPerByte => "bits_per_byte",
+            Self::TrainLoss => "train_loss",
+            Self::TokS => "tok_s",
+        }
+    }
+
+    /// Returns true for metrics of held-out text, which have evaluations and sets.
+    pub fn is_held_out(self) -> bool {
+        matches!(self, Self::ValLoss | Self::BitsPerByte)
+    }
+}
+
+impl Clock {
+    const ALL: [Self; 3] = [Self::Steps, Self::Tokens, Self::Seconds];
+
+    /// Returns its unit.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Steps => "steps",
+            Self::Tokens => "tokens",
+            Self::Seconds => "seconds",
+        }
+    }
+}
+
+impl Measure {
+    /// Returns the metric.
+    pub fn metric(&self) -> MeasuredMetric {
+        match self {
+            Self::Final { metric, .. } | Self::Until { metric, .. } => *metric,
+        }
+    }
+
+    /// Returns the held-out set; `None` for the one of `data.validation`.
+    pub fn set(&self) -> Option<&str> {
+        match self {
+            Self::Final { set, .. } | Self::Until { set, .. } => set.as_deref(),
+        }
+    }
+
+    /// Returns the unit of its values.
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Self::Until { clock, .. } => clock.as_str(),
+            Self::Final { metric: MeasuredMetric::ValLoss | MeasuredMetric::TrainLoss, .. } => {
+                "nats per token"
+            }
+            Self::Final { metric: MeasuredMetric::BitsPerByte, .. } => "bits per byte",
+            Self::Final { metric: MeasuredMetric::TokS, .. } => "tokens per second",
+        }
+    }
+
+    /// Returns which values are better.
+    pub fn direction(&self) -> Direction {
+        match self {
+            Self::Final { metric: MeasuredMetric::TokS, .. } => Direction::HigherIsBetter,
+            _ => Direction::LowerIsBetter,
+        }
+    }
+
+    /// Returns how two values are compared: losses by their difference, speeds and what training takes by
+    /// their ratio.
+    pub fn scale(&self) -> Scale {
+        match self {
+            Self::Final { metric: MeasuredMetric::TokS, .. } | Self::Until { .. } => Scale::Ratio,
+            Self::Final { .. } => Scale::Difference,
+        }
+    }
+
+    /// Returns the smallest difference that matters unless the user says otherwise: 0.01 nats per token of a
+    /// loss, 0.005 bits per byte, a hundredth of a speed. `None` for what training takes, which is compared
+    /// by ranks: they have no sizes.
+    pub fn default_min_effect(&self) -> Option<f64> {
+        match self {
+            Self::Until { .. } => None,
+            Self::Final { metric: MeasuredMetric::BitsPerByte, .. } => Some(0.005),
+            Self::Final { .. } => Some(0.01),
+        }
+    }
+
+    /// Returns true for a measure of the clock: it depends on what else the machine does, so that runs take
+    /// turns.
+    pub fn is_timed(&self) -> bool {
+        matches!(
+            self,
+            Self::Final { metric: MeasuredMetric::TokS, .. } | Self::Until { clock: Clock::Seconds, .. }
+        )
+    }
+
+    /// Returns true for the steady-state speed.
+    pub fn is_speed(&self) -> bool {
+        self.metric() == MeasuredMetric::TokS
+    }
+}
+
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Until { clock, .. } = self {
+            write!(f, "{}_until:", clock.as_str())?;
+        }
+        f.write_str(self.metric().as_str())?;
+        if let Some(set) = self.set() {
+            write!(f, "/{set}")?;
+        }
+        match self {
+            Self::Final { last: Some(count), .. } => write!(f, ":last{count}"),
+            Self::Final { last: None, .. } => Ok(()),
+            Self::Until { target, .. } => write!(f, "={target}"),
+        }
+    }
+}
+
+impl From<Measure> for String {
+    fn from(measure: Measure) -> Self {
+        measure.to_string()
+    }
+}
+
+impl TryFrom<String> for Measure {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for Measure {
+    /// The reason, with what may be written.
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        match text.split_once("_until:") {
+            Some((clock, rest)) => until(text, clock, rest),
+            None => final_value(text),
+        }
+    }
+}
+
+/// Parses a list such as `val_loss,bits_per_byte`; a measure may stand in it once.
+///
+/// # Errors
+/// The reason, for the first measure that is wrong.
+pub fn parse_list(text: &str) -> Result<Vec<Measure>, String> {
+    let mut measures: Vec<Measure> = Vec::new();
+    for part in text.split(',') {
+        let measure: Measure = part.parse()?;
+        if measures.contains(&measure) {
+            return Err(format!("{measure} is named twice"));
+        }
+        measures.push(measure);
+    }
+    Ok(measures)
+}
+
+/// Parses `METRIC[/SET][:lastK]`.
+fn final_value(text: &str) -> Result<Measure, String> {
+    let (named, last) = match text.split_once(':') {
+        Some((named, last)) => (named, Some(averaged(text, last)?)),
+        None => (text, None),
+    };
+    let (metric, set) = metric_and_set(text, named)?;
+    if last.is_some() && metric == MeasuredMetric::TokS {
+        return Err(format!(
+            "`{text}`: tok_s is the median over the steady state, and has no last values; write tok_s"
+        ));
+    }
+    Ok(Measure::Final { metric, set, last })
+}
+
+/// Parses `lastK`.
+fn averaged(text: &str, last: &str) -> Result<usize, String> {
+    let count = last.strip_prefix("last").and_then(|count| count.parse::<usize>().ok());
+    count.filter(|count| (1..=MAX_AVERAGED).contains(count)).ok_or_else(|| {
+        format!("`{text}`: after the colon stands how many last values are averaged, such as val_loss:last5")
+    })
+}
+
+/// Parses `METRIC[/SET]=TARGET` after a clock.
+fn until(text: &str, clock: &str, rest: &str) -> Result<Measure, String> {
+    let known = Clock::ALL.into_iter().find(|known| known.as_str() == clock);
+    let clock = known.ok_or_else(|| {
+        let meant = nearest(clock, Clock::ALL.map(Clock::as_str));
+        let hint = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}_until?"));
+        format!("`{text}`: `{clock}` is no clock: they are steps, tokens and seconds{hint}")
+    })?;
+    let Some((named, target)) = rest.split_once('=') else {
+        return Err(format!("`{text}` has no target: write {}_until:val_loss=1.2", clock.as_str()));
+    };
+    let (metric, set) = metric_and_set(text, named)?;
+    if !metric.is_held_out() {
+        return Err(format!(
+            "`{text}`: a target is that of an evaluation, so of val_loss or bits_per_byte, not of {}",
+            metric.as_str()
+        ));
+    }
+    let target = target.trim().parse::<f64>().ok().filter(|target| target.is_finite() && *target > 0.0);
+    let target = target.ok_or_else(|| format!("`{text}`: a target is a number above 0, such as 1.2"))?;
+    Ok(Measure::Until { clock, metric, set, target })
+}
+
+/// Parses `METRIC[/SET]`.
+fn metric_and_set(text: &str, named: &str) -> Result<(MeasuredMetric, Option<String>), String> {
+    let (name, set) = match named.split_once('/') {
+        Some((name, set)) => (name, Some(set)),
+        None => (named, None),
+    };
+    let metric = MeasuredMetric::ALL.into_iter().find(|metric| metric.as_str() == name).ok_or_else(|| {
+        let names = MeasuredMetric::ALL.map(MeasuredMetric::as_str);
+        let hint = nearest(name, names).map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
+        format!("`{name}` is nothing that is judged: {} are{hint}", names.join(", "))
+    })?;
+    if set.is_some() && !metric.is_held_out() {
+        return Err(format!(
+            "`{text}`: {} is not measured on held-out text, and has no sets",
+            metric.as_str()
+        ));
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    if let Some(set) = set.filter(|set| set.is_empty() || !set.chars().all(plain)) {
+        return Err(format!(
+            "`{text}`: `{set}` names no held-out set: a name is that of a key of [validation.sets]"
+        ));
+    }
+    Ok((metric, set.map(str::to_owned)))
+}

@@ -1,0 +1,214 @@
+use super::*;
+use crate::results::folder::{METRICS, SUMMARY, TIMING};
+use crate::results::{Status, Summary};
+use serde_json::json;
+use std::path::Path;
+
+fn measure(text: &str) -> Measure {
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+#[test]
+fn a_measure_reads_as_it_is_written() {
+    for text in [
+        "val_loss",
+        "val_loss/news",
+        "val_loss:last5",
+        "val_loss/news.2:last12",
+        "bits_per_byte",
+        "bits_per_byte/a-b_c",
+        "train_loss",
+        "train_loss:last100",
+        "tok_s",
+        "steps_until:val_loss=1.2",
+        "tokens_until:bits_per_byte/news=0.85",
+        "seconds_until:val_loss=3",
+    ] {
+        assert_eq!(measure(text).to_string(), text);
+        let json = serde_json::to_string(&measure(text)).unwrap();
+        assert_eq!(json, format!("{text:?}"));
+        assert_eq!(serde_json::from_str::<Measure>(&json).unwrap(), measure(text));
+    }
+    assert_eq!(measure(" val_loss "), measure("val_loss"));
+    assert_eq!(parse_list("val_loss,bits_per_byte/news").unwrap().len(), 2);
+}
+
+#[test]
+fn a_wrong_measure_is_answered_with_what_may_be_written() {
+    let said = |text: &str| parse_list(text).unwrap_err();
+    for (text, hint) in [
+        ("val_los", "did you mean val_loss?"),
+        ("", "val_loss, bits_per_byte, train_loss, tok_s"),
+        ("val_loss,val_loss", "named twice"),
+        ("val_loss:5", "val_loss:last5"),
+        ("val_loss:last0", "val_loss:last5"),
+        ("tok_s:last3", "steady state"),
+        ("train_loss/news", "not measured on held-out text"),
+        ("val_loss/", "[validation.sets]"),
+        ("val_loss/../x", "[validation.sets]"),
+        ("token_until:val_loss=1", "did you mean tokens_until?"),
+        ("tokens_until:val_loss", "tokens_until:val_loss=1.2"),
+        ("tokens_until:train_loss=1", "of val_loss or bits_per_byte"),
+        ("tokens_until:val_loss=nan", "above 0"),
+        ("tokens_until:val_loss=-1", "above 0"),
+    ] {
+        assert!(said(text).contains(hint), "{text}: {}", said(text));
+    }
+}
+
+#[test]
+fn units_directions_and_smallest_effects_follow_from_the_metric() {
+    let of = |text: &str| {
+        let measure = measure(text);
+        (measure.unit(), measure.direction(), measure.scale(), measure.default_min_effect())
+    };
+    use Direction::{HigherIsBetter, LowerIsBetter};
+    assert_eq!(of("val_loss/x:last3"), ("nats per token", LowerIsBetter, Scale::Difference, Some(0.01)));
+    assert_eq!(of("bits_per_byte"), ("bits per byte", LowerIsBetter, Scale::Difference, Some(0.005)));
+    assert_eq!(of("tok_s"), ("tokens per second", HigherIsBetter, Scale::Ratio, Some(0.01)));
+    assert_eq!(of("tokens_until:val_loss=1"), ("tokens", LowerIsBetter, Scale::Ratio, None));
+    let timed = ["tok_s", "seconds_until:val_loss=1", "steps_until:val_loss=1", "val_loss"];
+    assert_eq!(timed.map(|text| measure(text).is_timed()), [true, true, false, false]);
+}
+
+/// A run of four steps in a folder.
+struct StoredRun {
+    folder: tempfile::TempDir,
+    summary: Summary,
+}
+
+const ROWS: &str = "step,tokens_seen,loss,val_loss,lr,grad_norm,val_loss/news\n\
+                    1,10,4.0,,0.1,1.0,\n2,20,3.0,2.5,0.1,1.0,3.5\n3,30,2.0,,0.1,1.0,\n4,40,1.0,1.5,0.1,1.0,2.5\n";
+
+impl StoredRun {
+    fn new(rows: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut summary = Summary::started("r", "x", "0", 4);
+        (summary.status, summary.steps, summary.tokens_seen) = (Status::Ok, 4, 40);
+        summary.tok_s = Some(512.0);
+        std::fs::write(folder.path().join(METRICS), rows).unwrap();
+        Self { folder, summary }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Writes the summary with the sizes of held-out sets.
+    fn open(&self, held_out: serde_json::Value) -> MeasuredRun {
+        let mut figures = serde_json::to_value(&self.summary).unwrap();
+        figures["held_out"] = held_out;
+        std::fs::write(self.path().join(SUMMARY), figures.to_string()).unwrap();
+        MeasuredRun::open(self.path()).unwrap()
+    }
+
+    fn value(&self, text: &str) -> MeasureValue {
+        self.open(json!({})).measure(&measure(text))
+    }
+}
+
+fn missing(value: MeasureValue) -> String {
+    match value {
+        MeasureValue::Missing(why) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_last_evaluation_counts_or_the_mean_of_several() {
+    let run = StoredRun::new(ROWS);
+    for (text, value) in [
+        ("val_loss", 1.5),
+        ("val_loss:last2", 2.0),
+        ("val_loss/news", 2.5),
+        ("val_loss/news:last2", 3.0),
+        // A tenth of four steps, at least one.
+        ("train_loss", 1.0),
+        ("train_loss:last3", 2.0),
+        ("tok_s", 512.0),
+    ] {
+        assert_eq!(run.value(text), MeasureValue::Value(value), "{text}");
+    }
+    assert!(missing(run.value("val_loss:last3")).contains("2 evaluations of 3"));
+    assert!(missing(run.value("val_loss/code")).contains("no column val_loss/code"));
+}
+
+#[test]
+fn bits_per_byte_follow_from_the_bytes_of_the_text_and_are_missing_without() {
+    let run = StoredRun::new(ROWS);
+    let held_out = json!({"": {"tokens": 100, "bytes": 400}, "news": {"tokens": 100, "bytes": null}});
+    let MeasureValue::Value(bits) = run.open(held_out.clone()).measure(&measure("bits_per_byte")) else {
+        panic!("no value")
+    };
+    assert!((bits - 1.5 * 100.0 / 400.0 / std::f64::consts::LN_2).abs() < 1e-12, "{bits}");
+    let reached = run.open(held_out.clone()).measure(&measure("steps_until:bits_per_byte=0.6"));
+    assert_eq!(reached, MeasureValue::Value(4.0));
+    let unknown = run.open(held_out).measure(&measure("bits_per_byte/news"));
+    assert!(missing(unknown).contains("the bytes of the set news are not known"));
+    assert!(missing(run.value("bits_per_byte")).contains("the bytes of the held-out text are not known"));
+}
+
+#[test]
+fn a_target_is_reached_at_an_evaluation_and_never_is_told_from_missing() {
+    let run = StoredRun::new(ROWS);
+    std::fs::write(
+        run.path().join(TIMING),
+        timing(&[(1, "warmup", 9e3), (2, "train", 2e3), (2, "eval", 7e3), (4, "train", 1e3)]),
+    )
+    .unwrap();
+    for (text, value) in [
+        ("steps_until:val_loss=2.5", 2.0),
+        ("tokens_until:val_loss=2.4", 40.0),
+        ("seconds_until:val_loss=2.5", 11.0),
+        ("seconds_until:val_loss=2", 12.0),
+        ("steps_until:val_loss/news=2.5", 4.0),
+    ] {
+        assert_eq!(run.value(text), MeasureValue::Value(value), "{text}");
+    }
+    assert_eq!(run.value("tokens_until:val_loss=1.4"), MeasureValue::NeverReached(40.0));
+    assert_eq!(run.value("seconds_until:val_loss=1.4"), MeasureValue::NeverReached(12.0));
+}
+
+/// Returns `timing.csv` with these rows: step, phase and milliseconds.
+fn timing(rows: &[(u64, &str, f64)]) -> String {
+    let columns = crate::results::TimingRow::COLUMNS;
+    let mut text = columns.join(",") + "\n";
+    for (step, phase, ms) in rows {
+        text += &format!("{step},{phase},0.0,{ms}{}\n", ",".repeat(columns.len() - 4));
+    }
+    text
+}
+
+#[test]
+fn a_value_that_is_no_number_is_seen() {
+    for planted in ["NaN", "inf", "-inf"] {
+        let run = StoredRun::new(&ROWS.replace("1.5,0.1", &format!("{planted},0.1")));
+        assert!(missing(run.value("val_loss")).contains("step 4"), "{planted}");
+        assert!(missing(run.value("val_loss:last2")).contains("step 4"), "{planted}");
+        assert_eq!(run.value("steps_until:val_loss=2.5"), MeasureValue::Value(2.0), "reached before");
+        assert_eq!(run.value("val_loss/news"), MeasureValue::Value(2.5), "another column");
+    }
+    let run = StoredRun::new(&ROWS.replace("2.5,0.1", "NaN,0.1"));
+    assert!(missing(run.value("steps_until:val_loss=1.5")).contains("step 2"));
+    let run = StoredRun::new(&ROWS.replace("40,1.0", "40,NaN"));
+    assert!(missing(run.value("train_loss")).contains("the loss of step 4 in metrics.csv is NaN"));
+    let run = StoredRun::new(&ROWS.replace("1.5,0.1", "low,0.1"));
+    assert!(missing(run.value("val_loss")).contains("metrics.csv:5: val_loss is `low`"));
+}
+
+#[test]
+fn runs_that_diverged_or_did_not_end_well_have_no_value() {
+    let mut run = StoredRun::new(ROWS);
+    run.summary.status = Status::Diverged;
+    for text in ["val_loss", "tok_s", "steps_until:val_loss=2.5"] {
+        assert_eq!(run.value(text), MeasureValue::Diverged, "{text}");
+    }
+    run.summary.status = Status::Oom;
+    assert!(missing(run.value("val_loss")).contains("the run is oom"));
+    let mut run = StoredRun::new(&ROWS[..ROWS.len() - "4,40,1.0,1.5,0.1,1.0,2.5\n".len()]);
+    assert!(missing(run.value("train_loss")).contains("rows were lost"));
+    run.summary.tok_s = None;
+    assert!(missing(run.value("tok_s")).contains("no steady state"));
+    std::fs::remove_file(run.path().join(METRICS)).unwrap();
+    assert!(missing(run.value("val_loss")).contains("cannot read"));
+}

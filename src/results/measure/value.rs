@@ -1,0 +1,193 @@
+//! The value of a measure for a stored run.
+
+use super::series::{self, SeriesValue};
+use super::{Clock, Measure, MeasuredMetric};
+use crate::error::{Error, Result};
+use crate::results::folder::{METRICS, SUMMARY, read_summary};
+use crate::results::losses::SmoothedLoss;
+use crate::results::{Status, Summary, stored};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The value of a measure for a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MeasureValue {
+    /// The value, finite, in the measure's unit.
+    Value(f64),
+    /// The target was not reached: what training had taken when the run ended, which the value lies above.
+    NeverReached(f64),
+    /// The run diverged: its loss or gradient became NaN or infinite. It does so again with the same seed.
+    Diverged,
+    /// There is no value, for this reason.
+    Missing(String),
+}
+
+impl MeasureValue {
+    /// Returns the value, if there is one.
+    pub fn value(&self) -> Option<f64> {
+        match self {
+            Self::Value(value) => Some(*value),
+            _ => None,
+        }
+    }
+}
+
+/// A stored run, of which measures are taken.
+#[derive(Debug)]
+pub struct MeasuredRun {
+    folder: PathBuf,
+    summary: Summary,
+    /// The summary as JSON, for figures of held-out sets.
+    figures: serde_json::Value,
+}
+
+impl MeasuredRun {
+    /// Reads the summary of a run.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let summary = read_summary(folder)?;
+        let path = folder.join(SUMMARY);
+        let text = stored::read(&path)?;
+        let figures = serde_json::from_slice(&text)
+            .map_err(|e| Error::failed(format!("{}: not a summary: {e}", path.display())))?;
+        Ok(Self { folder: folder.to_owned(), summary, figures })
+    }
+
+    /// Returns its summary.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Returns the BLAKE3 of `metrics.csv`, in hexadecimal: equal hashes are equal bits.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn metrics_hash(&self) -> Result<String> {
+        Ok(blake3::hash(&stored::read(&self.folder.join(METRICS))?).to_hex().to_string())
+    }
+
+    /// Returns the value of a measure. A run that did not end well, or a file that cannot be read, has none,
+    /// and the reason says so.
+    pub fn measure(&self, measure: &Measure) -> MeasureValue {
+        match self.summary.status {
+            Status::Diverged => return MeasureValue::Diverged,
+            Status::Ok => {}
+            status => return MeasureValue::Missing(format!("the run is {}", status.as_str())),
+        }
+        let found = match measure {
+            Measure::Final { metric: MeasuredMetric::TokS, .. } => self.speed(),
+            Measure::Final { metric, set, last } => self.final_value(*metric, set.as_deref(), *last),
+            Measure::Until { clock, metric, set, target } => {
+                self.until(*clock, *metric, set.as_deref(), *target)
+            }
+        };
+        found.unwrap_or_else(|error| MeasureValue::Missing(error.message().to_owned()))
+    }
+
+    fn speed(&self) -> Result<MeasureValue> {
+        let speed = self.summary.tok_s.filter(|speed| speed.is_finite() && *speed > 0.0);
+        let why = "no steady state: the run is too short, or its step time never settled";
+        Ok(speed.map_or_else(|| MeasureValue::Missing(why.to_owned()), MeasureValue::Value))
+    }
+
+    fn final_value(
+        &self,
+        metric: MeasuredMetric,
+        set: Option<&str>,
+        last: Option<usize>,
+    ) -> Result<MeasureValue> {
+        let losses = self.losses(metric, set)?;
+        let factor = self.factor(metric, set)?;
+        let count = match (metric, last) {
+            // The window of the summary's training loss.
+            (MeasuredMetric::TrainLoss, None) => SmoothedLoss::window(losses.len()),
+            (_, last) => last.unwrap_or(1),
+        };
+        let Some(from) = losses.len().checked_sub(count) else {
+            let what = if metric == MeasuredMetric::TrainLoss { "steps" } else { "evaluations" };
+            return Ok(MeasureValue::Missing(format!("the run has {} {what} of {count}", losses.len())));
+        };
+        let averaged = &losses[from..];
+        check_finite(averaged)?;
+        let mean = averaged.iter().map(|loss| f64::from(loss.value)).sum::<f64>() / count as f64;
+        Ok(MeasureValue::Value(mean * factor))
+    }
+
+    fn until(
+        &self,
+        clock: Clock,
+        metric: MeasuredMetric,
+        set: Option<&str>,
+        target: f64,
+    ) -> Result<MeasureValue> {
+        let losses = self.losses(metric, set)?;
+        let factor = self.factor(metric, set)?;
+        let reached = losses.iter().position(|loss| f64::from(loss.value) * factor <= target);
+        // Up to there: whether a later evaluation is finite does not matter.
+        check_finite(&losses[..reached.unwrap_or(losses.len())])?;
+        let at = match reached {
+            Some(at) => losses[at],
+            None => SeriesValue {
+                step: self.summary.steps,
+                tokens: self.summary.tokens_seen,
+                value: f32::INFINITY,
+            },
+        };
+        let taken = match clock {
+            Clock::Steps => at.step as f64,
+            Clock::Tokens => at.tokens as f64,
+            Clock::Seconds => series::training_seconds(&self.folder, at.step)?,
+        };
+        Ok(if reached.is_some() { MeasureValue::Value(taken) } else { MeasureValue::NeverReached(taken) })
+    }
+
+    /// Returns the losses that a metric is made of, at least one, in nats per token.
+    fn losses(&self, metric: MeasuredMetric, set: Option<&str>) -> Result<Vec<SeriesValue>> {
+        let column = match (metric, set) {
+            (MeasuredMetric::TrainLoss, _) => "loss".to_owned(),
+            (_, None) => "val_loss".to_owned(),
+            (_, Some(set)) => format!("val_loss/{set}"),
+        };
+        let values = series::column(&self.folder, &column)?
+            .ok_or_else(|| Error::failed(format!("{METRICS} has no column {column}")))?;
+        let complete = metric != MeasuredMetric::TrainLoss
+            || values.last().is_some_and(|last| last.step == self.summary.steps);
+        match values.is_empty() || !complete {
+            true => Err(Error::failed(format!("{METRICS} lacks rows of {column}: rows were lost"))),
+            false => Ok(values),
+        }
+    }
+
+    /// Returns what a loss in nats per token is multiplied by: 1, or tokens / (bytes · ln 2) of the held-out
+    /// set for bits per byte.
+    fn factor(&self, metric: MeasuredMetric, set: Option<&str>) -> Result<f64> {
+        if metric != MeasuredMetric::BitsPerByte {
+            return Ok(1.0);
+        }
+        let name = set.unwrap_or_default();
+        let part = |what: &str| self.figures["held_out"][name][what].as_f64().filter(|count| *count > 0.0);
+        part("tokens")
+            .zip(part("bytes"))
+            .map(|(tokens, bytes)| tokens / (bytes * std::f64::consts::LN_2))
+            .ok_or_else(|| {
+                let of = set.map_or_else(|| "the held-out text".to_owned(), |set| format!("the set {set}"));
+                Error::failed(format!("the bytes of {of} are not known, so there are no bits per byte"))
+            })
+    }
+}
+
+/// Checks that losses are numbers: a run that did not diverge has no other.
+///
+/// # Errors
+/// For the first one that is NaN or infinite.
+fn check_finite(losses: &[SeriesValue]) -> Result<()> {
+    match losses.iter().find(|loss| !loss.value.is_finite()) {
+        Some(loss) => {
+            Err(Error::failed(format!("the loss of step {} in {METRICS} is {}", loss.step, loss.value)))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,58 @@
+//! Dunnett's one-sided critical value for equally correlated comparisons with one cell.
+
+use super::super::numeric::{integrate, normal_cdf, normal_density, root};
+use super::super::student::{mean_over_deviation, upper_quantile};
+use std::f64::consts::SQRT_2;
+
+/// Returns the d that the largest of `comparisons` t statistics of `freedom` degrees of freedom stays below with
+/// probability `confidence`, where each compares another mean with the same one, all means from equally many runs: their
+/// correlation is 1/2.
+///
+/// Given the deviation s and the standardized mean z of the common cell, a statistic is below d with probability
+/// Φ(√2 d s + z), independently (Dunnett, "A Multiple Comparison Procedure for Comparing Several Treatments with a
+/// Control", 1955).
+pub fn one_sided(comparisons: usize, freedom: f64, confidence: f64) -> f64 {
+    let tail = 1.0 - confidence;
+    // Between the value of one comparison and Bonferroni's.
+    let (low, high) = (upper_quantile(freedom, tail), upper_quantile(freedom, tail / comparisons as f64));
+    root(low, high.max(low + 1e-6), |d| probability_below(d, comparisons, freedom) - confidence)
+}
+
+fn probability_below(d: f64, comparisons: usize, freedom: f64) -> f64 {
+    let given = |shift: f64| {
+        let all = |z: f64| normal_density(z) * normal_cdf(shift + z).powi(comparisons as i32);
+        integrate(-7.0, 7.0, 2, all)
+    };
+    mean_over_deviation(freedom, f64::INFINITY, |s| given(SQRT_2 * d * s))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::numeric::normal_upper_quantile;
+    use super::*;
+
+    /// Dunnett 1955, table 1a and b: one-sided, for comparisons with a control.
+    #[test]
+    fn critical_values_are_dunnetts() {
+        let table = [
+            (0.95, 5.0, [2.02, 2.44, 2.68, 2.85, 2.98]),
+            (0.95, 10.0, [1.81, 2.15, 2.34, 2.47, 2.56]),
+            (0.95, 20.0, [1.72, 2.03, 2.19, 2.30, 2.39]),
+            (0.95, 60.0, [1.67, 1.95, 2.10, 2.21, 2.28]),
+            (0.99, 10.0, [2.76, 3.11, 3.31, 3.45, 3.56]),
+            (0.99, 20.0, [2.53, 2.81, 2.97, 3.08, 3.17]),
+        ];
+        for (confidence, freedom, row) in table {
+            for (k, published) in row.into_iter().enumerate() {
+                let d = one_sided(k + 1, freedom, confidence);
+                assert!((d - published).abs() < 0.0101, "{} comparisons, {freedom}: {d}", k + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn many_cells_and_many_runs_have_a_value() {
+        let far = one_sided(200, 1e4, 0.95);
+        assert!(far > one_sided(100, 1e4, 0.95) && far < normal_upper_quantile(0.05 / 200.0), "{far}");
+    }
+}

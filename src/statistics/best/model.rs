@@ -1,0 +1,108 @@
+//! The two-way additive model of cells and seeds, by least squares.
+
+use super::NotComparable;
+
+/// value = mean of the cell + effect of the seed + error, where the effects of seeds sum to 0.
+pub struct TwoWayModel {
+    /// Mean of each cell over all seeds.
+    pub means: Vec<f64>,
+    /// Standard deviation of the errors.
+    pub residual_deviation: f64,
+    /// Degrees of freedom of that deviation.
+    pub freedom: usize,
+    /// Covariances of the means, in units of the variance of an error.
+    covariance: Vec<Vec<f64>>,
+}
+
+impl TwoWayModel {
+    /// Fits the model to runs of (cell, seed, value). Every cell from 0 to the highest has a run.
+    pub fn fit(runs: &[(usize, usize, f64)]) -> Result<Self, NotComparable> {
+        let mut seeds: Vec<usize> = runs.iter().map(|run| run.1).collect();
+        seeds.sort_unstable();
+        seeds.dedup();
+        let cells = runs.iter().map(|run| run.0 + 1).max().unwrap_or(0);
+        let parameters = cells + seeds.len() - 1;
+        let freedom = runs.len().saturating_sub(parameters);
+        // The row of a run in the design: its cell, and its seed; the last seed is minus the sum of the others.
+        let row = |&(cell, seed, _): &(usize, usize, f64)| {
+            let mut row = vec![0.0; parameters];
+            row[cell] = 1.0;
+            match seeds.binary_search(&seed) {
+                Ok(at) if cells + at < parameters => row[cells + at] = 1.0,
+                _ => row[cells..].fill(-1.0),
+            }
+            row
+        };
+        // Values from their mean, so that squares of small differences of large values keep their digits.
+        let center = runs.iter().map(|run| run.2).sum::<f64>() / runs.len() as f64;
+        let mut normal = vec![vec![0.0; parameters]; parameters];
+        let mut right = vec![0.0; parameters];
+        for run in runs {
+            let row = row(run);
+            let filled: Vec<usize> = (0..parameters).filter(|&k| row[k] != 0.0).collect();
+            for &i in &filled {
+                right[i] += row[i] * (run.2 - center);
+                filled.iter().for_each(|&j| normal[i][j] += row[i] * row[j]);
+            }
+        }
+        let covariance = inverse(normal).ok_or(NotComparable::NoSharedSeeds)?;
+        if freedom == 0 {
+            return Err(NotComparable::TooFewRuns);
+        }
+        let solution: Vec<f64> = covariance.iter().map(|line| dot(line, &right)).collect();
+        let residual = |run: &(usize, usize, f64)| run.2 - center - dot(&row(run), &solution);
+        let squares: f64 = runs.iter().map(|run| residual(run).powi(2)).sum();
+        let means = solution[..cells].iter().map(|mean| mean + center).collect();
+        let residual_deviation = (squares / freedom as f64).sqrt();
+        Ok(Self { means, residual_deviation, freedom, covariance })
+    }
+
+    /// Standard error of the mean of a cell.
+    pub fn mean_error(&self, cell: usize) -> f64 {
+        self.residual_deviation * self.covariance[cell][cell].sqrt()
+    }
+
+    /// Standard error of the difference of the means of two cells.
+    pub fn difference_error(&self, i: usize, j: usize) -> f64 {
+        let variance = self.covariance[i][i] + self.covariance[j][j] - 2.0 * self.covariance[i][j];
+        self.residual_deviation * variance.max(0.0).sqrt()
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(x, y)| x * y).sum()
+}
+
+/// Returns the inverse of a symmetric positive definite matrix, by Cholesky's factors; `None` if it is singular, as
+/// that of a design of which a part shares no seed with the rest.
+fn inverse(mut matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
+    let n = matrix.len();
+    for j in 0..n {
+        let (above, rest) = matrix.split_at_mut(j + 1);
+        let line = &mut above[j];
+        let pivot = line[j] - dot(&line[..j], &line[..j]);
+        // The entries are counts of runs: a pivot of rounding errors is far below, a true one far above.
+        if pivot <= 1e-9 * line[j] {
+            return None;
+        }
+        line[j] = pivot.sqrt();
+        for other in rest {
+            other[j] = (other[j] - dot(&other[..j], &line[..j])) / line[j];
+        }
+    }
+    let mut inverse = vec![vec![0.0; n]; n];
+    for column in 0..n {
+        // L y = e, then Lᵀ x = y.
+        let mut x = vec![0.0; n];
+        for i in column..n {
+            let unit = f64::from(i == column);
+            x[i] = (unit - dot(&matrix[i][column..i], &x[column..i])) / matrix[i][i];
+        }
+        for i in (0..n).rev() {
+            let below: f64 = (i + 1..n).map(|k| matrix[k][i] * x[k]).sum();
+            x[i] = (x[i] - below) / matrix[i][i];
+        }
+        inverse[column] = x;
+    }
+    Some(inverse)
+}

@@ -1,0 +1,124 @@
+//! Exact tests of paired counts: runs that diverged.
+
+use super::verdict::QualityVerdict;
+use serde::{Deserialize, Serialize};
+use statrs::distribution::{Binomial, DiscreteCDF};
+
+/// Pairs by which of their runs diverged: a loss or gradient that was not finite.
+///
+/// Such a run repeats to the bit, so it is a result and counts. A run that the machine ended (memory, disk, a signal)
+/// has no place here: the same seed runs again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DivergedPairs {
+    /// Pairs of which the baseline alone diverged.
+    pub baseline_only: usize,
+    /// Pairs of which the candidate alone diverged.
+    pub candidate_only: usize,
+    /// Pairs of which both did.
+    pub both: usize,
+}
+
+impl DivergedPairs {
+    /// Counts the pairs of (baseline diverged, candidate diverged).
+    pub fn count(pairs: impl IntoIterator<Item = (bool, bool)>) -> Self {
+        let mut counts = Self::default();
+        for pair in pairs {
+            match pair {
+                (true, false) => counts.baseline_only += 1,
+                (false, true) => counts.candidate_only += 1,
+                (true, true) => counts.both += 1,
+                (false, false) => {}
+            }
+        }
+        counts
+    }
+
+    /// Returns the two-sided p of "both sides diverge equally often", from the pairs of which one alone did: the exact
+    /// form of McNemar's test ("Note on the sampling error of the difference between correlated proportions or
+    /// percentages", 1947), which is the sign test.
+    pub fn p(&self) -> f64 {
+        sign_test(self.baseline_only, self.candidate_only)
+    }
+
+    /// Returns the verdict on divergence alone, at this confidence: the side that diverges less often is the better,
+    /// where the counts tell.
+    pub fn verdict(&self, confidence: f64) -> QualityVerdict {
+        if self.p() > 1.0 - confidence {
+            QualityVerdict::Inconclusive
+        } else if self.candidate_only < self.baseline_only {
+            QualityVerdict::Better
+        } else {
+            QualityVerdict::Worse
+        }
+    }
+
+    /// Returns what is left of the verdict from the pairs of which neither run diverged.
+    ///
+    /// These pairs leave out where a side failed, so a side with a diverged run is not *better*: the candidate with one
+    /// is at most inconclusive, and a candidate is not *worse* than a baseline with one. No difference that matters
+    /// takes that no pair has one diverged run alone.
+    pub fn limit(&self, verdict: QualityVerdict) -> QualityVerdict {
+        let baseline = self.baseline_only + self.both > 0;
+        let candidate = self.candidate_only + self.both > 0;
+        let discordant = self.baseline_only + self.candidate_only > 0;
+        match verdict {
+            QualityVerdict::Better if candidate => QualityVerdict::Inconclusive,
+            QualityVerdict::Worse if baseline => QualityVerdict::Inconclusive,
+            QualityVerdict::NoDifference if discordant => QualityVerdict::Inconclusive,
+            other => other,
+        }
+    }
+}
+
+/// Returns the exact two-sided p of "either outcome is as likely", for the numbers of both: the probability of a split
+/// at least as uneven. 1 for none of either.
+pub fn sign_test(one: usize, other: usize) -> f64 {
+    let Ok(binomial) = Binomial::new(0.5, (one + other) as u64) else { return 1.0 };
+    (2.0 * binomial.cdf(one.min(other) as u64)).min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use QualityVerdict::{Better, Inconclusive, NoDifference, SameBits, Worse};
+
+    #[test]
+    fn the_sign_test_counts_splits() {
+        assert_eq!(sign_test(0, 0), 1.0);
+        assert_eq!(sign_test(3, 3), 1.0);
+        for (one, other, p) in [(0, 5, 2.0 / 32.0), (0, 6, 2.0 / 64.0), (1, 7, 18.0 / 256.0), (2, 3, 1.0)] {
+            assert!((sign_test(one, other) - p).abs() < 1e-12, "{one} {other}");
+            assert_eq!(sign_test(one, other), sign_test(other, one));
+        }
+        assert!((sign_test(40, 60) - 0.056_887_9).abs() < 1e-6, "R: binom.test(40, 100)");
+    }
+
+    #[test]
+    fn pairs_are_counted_by_who_diverged() {
+        let pairs = [(true, false), (false, true), (false, true), (true, true), (false, false)];
+        let counts = DivergedPairs::count(pairs);
+        assert_eq!(counts, DivergedPairs { baseline_only: 1, candidate_only: 2, both: 1 });
+    }
+
+    #[test]
+    fn six_of_six_tell_and_five_do_not() {
+        let counts = |baseline_only, candidate_only| DivergedPairs { baseline_only, candidate_only, both: 9 };
+        assert_eq!(counts(0, 5).verdict(0.95), Inconclusive);
+        assert_eq!(counts(0, 6).verdict(0.95), Worse);
+        assert_eq!(counts(6, 0).verdict(0.95), Better);
+        assert_eq!(counts(6, 0).verdict(0.99), Inconclusive);
+        assert_eq!(counts(0, 0).verdict(0.95), Inconclusive);
+    }
+
+    #[test]
+    fn a_side_that_diverged_is_not_better() {
+        let limits = |baseline_only, candidate_only, both| {
+            let counts = DivergedPairs { baseline_only, candidate_only, both };
+            [Better, Worse, NoDifference, Inconclusive, SameBits].map(|verdict| counts.limit(verdict))
+        };
+        assert_eq!(limits(0, 0, 0), [Better, Worse, NoDifference, Inconclusive, SameBits]);
+        assert_eq!(limits(0, 1, 0), [Inconclusive, Worse, Inconclusive, Inconclusive, SameBits]);
+        assert_eq!(limits(1, 0, 0), [Better, Inconclusive, Inconclusive, Inconclusive, SameBits]);
+        assert_eq!(limits(0, 0, 1), [Inconclusive, Inconclusive, NoDifference, Inconclusive, SameBits]);
+    }
+}

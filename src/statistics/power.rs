@@ -1,0 +1,229 @@
+//! How many pairs see a difference, and how many show that there is none that matters.
+
+use super::numeric::{normal_cdf, root};
+use super::sample::variance;
+use super::student::{mean_over_deviation, two_sided_quantile};
+use crate::format::{decimal, plural, significant, thousands};
+use serde::{Deserialize, Serialize};
+use statrs::distribution::{ChiSquared, ContinuousCDF};
+
+/// Probability with which planned pairs reach the verdict that they are planned for.
+pub const POWER: f64 = 0.9;
+
+/// Probability that the true deviation lies below the bound that plans use.
+const UPPER_BOUND: f64 = 0.8;
+
+/// More pairs than these are not planned.
+const MAX_PAIRS: usize = 100_000;
+
+/// The standard deviation of paired differences, as estimated from some of them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Deviation {
+    /// The estimate, in the unit of the measure.
+    pub estimate: f64,
+    /// Its degrees of freedom: one less than the differences, for those of one kind.
+    pub freedom: usize,
+}
+
+impl Deviation {
+    /// Returns the deviation of pilot differences. `None` for fewer than two, or one that is not finite.
+    pub fn from_differences(differences: &[f64]) -> Option<Self> {
+        let estimate = variance(differences).sqrt();
+        estimate.is_finite().then(|| Self { estimate, freedom: differences.len() - 1 })
+    }
+
+    /// Returns the bound below which the true deviation lies with probability 0.8, for normal differences:
+    /// s √(ν / χ²), where χ² has ν degrees of freedom and exceeds that value with probability 0.8.
+    ///
+    /// A plan from the estimate itself has too few pairs about half of the time (Browne, "On the use of a
+    /// pilot sample for sample size determination", 1995, who recommends such a bound).
+    pub fn upper_bound(&self) -> f64 {
+        let freedom = self.freedom as f64;
+        let quantile = ChiSquared::new(freedom).map(|chi| chi.inverse_cdf(1.0 - UPPER_BOUND));
+        quantile.map_or(f64::INFINITY, |quantile| self.estimate * (freedom / quantile).sqrt())
+    }
+}
+
+/// Returns the probability that the interval of `pairs` differences excludes 0 on the side of the true
+/// difference, which is `effect` in units of the deviation of a difference. 0 for fewer than two pairs.
+///
+/// It is P(T > t) of the noncentral t distribution with n - 1 degrees of freedom and noncentrality effect √n;
+/// with s over its distribution, the mean of Φ(effect √n - t s).
+pub fn power_to_see(effect: f64, pairs: usize, confidence: f64) -> f64 {
+    if pairs < 2 {
+        return 0.0;
+    }
+    let freedom = (pairs - 1) as f64;
+    let (t, shift) = (two_sided_quantile(freedom, confidence), effect.abs() * (pairs as f64).sqrt());
+    mean_over_deviation(freedom, f64::INFINITY, |s| normal_cdf(shift - t * s))
+}
+
+/// Returns the probability that the interval of `pairs` differences lies within ± `effect`, in units of the
+/// deviation of a difference, when the true difference is 0. 0 for fewer than two pairs.
+///
+/// Given s, the mean must lie within effect - t s / √n: the mean of 2 Φ(effect √n - t s) - 1 over the s that
+/// leave room (two one-sided tests, Schuirmann 1987; Phillips, "Power of the two one-sided tests procedure in
+/// bioequivalence", 1990).
+pub fn power_to_show_equivalence(effect: f64, pairs: usize, confidence: f64) -> f64 {
+    if pairs < 2 {
+        return 0.0;
+    }
+    let freedom = (pairs - 1) as f64;
+    let (t, shift) = (two_sided_quantile(freedom, confidence), effect.abs() * (pairs as f64).sqrt());
+    mean_over_deviation(freedom, shift / t, |s| 2.0 * normal_cdf(shift - t * s) - 1.0)
+}
+
+/// Returns the smallest number of pairs that see `effect`, in units of the deviation, with probability `power`.
+/// `None` if a hundred thousand do not.
+pub fn pairs_to_see(effect: f64, confidence: f64, power: f64) -> Option<usize> {
+    smallest(|pairs| power_to_see(effect, pairs, confidence) >= power)
+}
+
+/// Returns the smallest number of pairs whose interval lies within ± `effect`, in units of the deviation, with
+/// probability `power`, when the true difference is 0. `None` if a hundred thousand do not.
+pub fn pairs_to_show_equivalence(effect: f64, confidence: f64, power: f64) -> Option<usize> {
+    smallest(|pairs| power_to_show_equivalence(effect, pairs, confidence) >= power)
+}
+
+/// Returns the smallest true difference, in units of the deviation, that `pairs` see with probability `power`.
+/// `None` for fewer than two pairs.
+pub fn effect_seen(pairs: usize, confidence: f64, power: f64) -> Option<f64> {
+    if pairs < 2 {
+        return None;
+    }
+    let t = two_sided_quantile((pairs - 1) as f64, confidence);
+    // At t + 10 deviations of the mean for a deviation of 3 times the true one, the power is 1.
+    let highest = (3.0 * t + 10.0) / (pairs as f64).sqrt();
+    Some(root(0.0, highest, |effect| power_to_see(effect, pairs, confidence) - power))
+}
+
+/// Returns the smallest number of pairs, from 2, for which a condition holds that holds for all larger ones.
+fn smallest(holds: impl Fn(usize) -> bool) -> Option<usize> {
+    let mut high = 2;
+    while !holds(high) {
+        high *= 2;
+        if high > MAX_PAIRS {
+            return None;
+        }
+    }
+    let mut low = high / 2;
+    while low + 1 < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    Some(high)
+}
+
+/// How many pairs a comparison needs, and what a given number can see.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PowerPlan {
+    /// Confidence of the interval, two-sided.
+    pub confidence: f64,
+    /// Probability with which the planned pairs reach their verdict.
+    pub power: f64,
+    /// The smallest difference that matters, in the unit of the measure.
+    pub min_effect: f64,
+    /// The deviation of a paired difference, as estimated.
+    pub deviation: Deviation,
+    /// The bound of the deviation that the plan uses.
+    pub deviation_bound: f64,
+    /// Pairs that see a true difference of `min_effect`. Blank if it takes more than a hundred thousand.
+    pub pairs_to_see: Option<usize>,
+    /// Pairs that show no difference that matters where the true one is 0. Blank as above.
+    pub pairs_to_show_equivalence: Option<usize>,
+    /// What the given number of pairs can see; blank without one.
+    pub given: Option<GivenPairs>,
+}
+
+/// What a given number of pairs can see.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GivenPairs {
+    /// Number of pairs.
+    pub pairs: usize,
+    /// The smallest true difference that they see with the plan's power, in the unit of the measure.
+    pub effect_seen: f64,
+    /// Probability that they see a true difference of `min_effect`.
+    pub power_to_see: f64,
+    /// Probability that they show no difference that matters where the true one is 0.
+    pub power_to_show_equivalence: f64,
+}
+
+impl PowerPlan {
+    /// Plans for the upper bound of a deviation. `None` unless the deviation and `min_effect` are above 0, the
+    /// deviation has degrees of freedom, the confidence lies in (0, 1), and given pairs are at least 2.
+    pub fn new(deviation: Deviation, min_effect: f64, confidence: f64, pairs: Option<usize>) -> Option<Self> {
+        let bound = deviation.upper_bound();
+        let positive = |x: f64| x.is_finite() && x > 0.0;
+        if !positive(bound) || !positive(min_effect) || !(confidence > 0.0 && confidence < 1.0) {
+            return None;
+        }
+        let effect = min_effect / bound;
+        let given = match pairs {
+            Some(pairs) => Some(GivenPairs {
+                pairs,
+                effect_seen: bound * effect_seen(pairs, confidence, POWER)?,
+                power_to_see: power_to_see(effect, pairs, confidence),
+                power_to_show_equivalence: power_to_show_equivalence(effect, pairs, confidence),
+            }),
+            None => None,
+        };
+        Some(Self {
+            confidence,
+            power: POWER,
+            min_effect,
+            deviation,
+            deviation_bound: bound,
+            pairs_to_see: pairs_to_see(effect, confidence, POWER),
+            pairs_to_show_equivalence: pairs_to_show_equivalence(effect, confidence, POWER),
+            given,
+        })
+    }
+
+    /// Returns the plan in words, a line each, with the unit of the measure after its values.
+    pub fn words(&self, unit: &str) -> Vec<String> {
+        let value = |x: f64| format!("{} {unit}", significant(x)).trim_end().to_owned();
+        let count = |pairs: Option<usize>| match pairs {
+            Some(pairs) => format!("{} pairs", thousands(pairs)),
+            None => format!("more than {} pairs", thousands(MAX_PAIRS)),
+        };
+        let percent = |share: f64| format!("{} %", decimal(Some(100.0 * share), 0));
+        let (power, freedom) = (percent(self.power), self.deviation.freedom);
+        let mut lines = vec![
+            format!(
+                "deviation of a paired difference: {} from {freedom} degree{} of freedom, planned with its upper \
+                 80 % bound, {}",
+                value(self.deviation.estimate),
+                plural(freedom),
+                value(self.deviation_bound)
+            ),
+            format!(
+                "to see a true difference of {} in {power} of cases: {}",
+                value(self.min_effect),
+                count(self.pairs_to_see)
+            ),
+            format!(
+                "to show no difference that matters, where there is none, in {power} of cases: {}",
+                count(self.pairs_to_show_equivalence)
+            ),
+        ];
+        if let Some(given) = self.given {
+            lines.push(format!(
+                "{} pairs see a true difference of {} in {power} of cases, one of {} in {}, and show none that \
+                 matters in {}",
+                thousands(given.pairs),
+                value(given.effect_seen),
+                value(self.min_effect),
+                percent(given.power_to_see),
+                percent(given.power_to_show_equivalence)
+            ));
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests;

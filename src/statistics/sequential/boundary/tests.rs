@@ -1,0 +1,60 @@
+//! The exact error of boundaries, against known values and simulated paths.
+
+use super::super::super::simulations::Normals;
+use super::*;
+
+#[test]
+fn one_look_errs_as_students_t_does() {
+    for (pairs, error) in [(4, 0.05), (13, 0.01), (200, 0.1)] {
+        let bound = upper_quantile((pairs - 1) as f64, 0.5 * error);
+        assert!((crossing_probability(pairs, &[bound]) - error).abs() < 1e-10, "{pairs}");
+        let calibrated = boundary(pairs, pairs, error, 0.5);
+        assert!((calibrated[0] / bound - 1.0).abs() < 1e-6, "{pairs}: {calibrated:?} {bound}");
+    }
+    assert_eq!(crossing_probability(4, &[]), 0.0);
+}
+
+/// A second look that never stops adds nothing, and one that always stops adds the rest.
+#[test]
+fn looks_that_are_certain_add_what_is_certain() {
+    let bound = upper_quantile(3.0, 0.025);
+    assert!((crossing_probability(4, &[bound, 1e6, 1e6]) - 0.05).abs() < 1e-6);
+    assert!((crossing_probability(4, &[1e6, 1e6, upper_quantile(5.0, 0.025)]) - 0.05).abs() < 1e-6);
+}
+
+/// The share of paths of normal numbers that cross, whose standard error is 0.0007.
+#[test]
+fn simulated_paths_cross_as_often_as_computed() {
+    for (last, exponent) in [(6, 0.5), (13, 0.5), (13, 0.0), (44, 0.25)] {
+        let bounds = boundary(4, last, 0.05, exponent);
+        assert!((crossing_probability(4, &bounds) - 0.05).abs() < 2e-6, "{last} {exponent}");
+        let mut normals = Normals::from_seed(last as u64);
+        let crosses = |_: &usize| {
+            let (mut sum, mut squares, mut crossed) = (0.0, 0.0, false);
+            for n in 1..=last {
+                let x = normals.draw();
+                (sum, squares) = (sum + x, squares + x * x);
+                let count = n as f64;
+                let t = sum / ((count * squares - sum * sum) / (count - 1.0)).sqrt();
+                crossed |= n >= 4 && t.abs() >= bounds[n - 4];
+            }
+            crossed
+        };
+        let share = (0..100_000).filter(crosses).count() as f64 / 1e5;
+        assert!((share - 0.05).abs() < 3.0 * 0.0007, "{last} {exponent}: {share}");
+    }
+}
+
+/// For many pairs, the constants of known deviation: O'Brien and Fleming's and Pocock's tables for looks after
+/// equal steps converge to those of a look after every pair from above and below.
+#[test]
+fn boundaries_have_their_shape() {
+    let bounds = boundary(4, 200, 0.05, 0.5);
+    assert!(bounds.windows(2).all(|pair| pair[1] < pair[0]), "ever lower");
+    // Of Brownian motion, the constant is the quantile of a fourth of the error: 2.2414. Looks after every 200th of
+    // the way miss crossings between them, so it is lower by about 0.583 / √200 (Siegmund 1985).
+    let last = *bounds.last().unwrap();
+    assert!((2.17..2.24).contains(&last), "{last}");
+    let stricter = boundary(4, 44, 0.01, 0.5);
+    assert!(stricter.iter().zip(&boundary(4, 44, 0.05, 0.5)).all(|(strict, loose)| strict > loose));
+}
