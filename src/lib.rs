@@ -30,6 +30,7 @@ pub mod plan;
 pub mod policy;
 pub mod ranks;
 pub mod recipe;
+pub mod replay;
 pub mod report;
 pub mod results;
 pub mod statistics;

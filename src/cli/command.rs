@@ -2,7 +2,7 @@
 
 use super::{
     compare, complete, completions, data, doctor, export, init, inspect, keep, ls, ops, plan, profile,
-    report, resume, run, runs, sample, schema, sweep,
+    replay, report, resume, run, runs, sample, schema, sweep,
 };
 use crate::ranks;
 use clap::{Parser, Subcommand};
@@ -62,6 +62,8 @@ pub enum Command {
     Keep(keep::Args),
     /// Fill the marked blocks of pages from kept runs, or check that they are as kept runs make them.
     Report(report::Args),
+    /// Run a stored run or comparison again, or all that a page shows: the same bits, or the first difference.
+    Replay(replay::Args),
     /// Tokenize a corpus to shards and print its statistics.
     Data(data::Args),
     /// Write a trained run as a HuggingFace folder.

@@ -209,6 +209,7 @@ pub fn run(args: &Args) -> Result<()> {
         hypothesis: args.hypothesis.clone(),
         predicts: args.predicts.clone(),
         timeout: args.timeout,
+        algorithms_from: None,
     })?;
     if args.json {
         let text = serde_json::to_string_pretty(&comparison);

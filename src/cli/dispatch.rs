@@ -3,7 +3,7 @@
 use super::arguments::nearest_command;
 use super::{
     Cli, Command, compare, complete, completions, data, doctor, export, init, inspect, keep, ls, ops, plan,
-    profile, report, resume, run, runs, sample, schema, sweep,
+    profile, replay, report, resume, run, runs, sample, schema, sweep,
 };
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
@@ -54,6 +54,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Profile(a) => profile::run(&a),
         Command::Ops(a) => ops::run(&a),
         Command::Plan(a) => plan::run(&a),
+        Command::Replay(a) => replay::run(&a),
         Command::Report(a) => report::run(&a),
         Command::Runs(a) => runs::run(&a),
         Command::Sample(a) => sample::run(&a),

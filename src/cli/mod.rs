@@ -18,6 +18,7 @@ mod ls;
 mod ops;
 mod plan;
 mod profile;
+mod replay;
 mod report;
 pub mod resume;
 pub mod run;

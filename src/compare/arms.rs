@@ -119,7 +119,8 @@ impl Arms {
         Ok(arms)
     }
 
-    fn from_planned(baseline: PlannedArm, candidate: PlannedArm) -> Self {
+    /// Returns both arms with what differs between them.
+    pub fn from_planned(baseline: PlannedArm, candidate: PlannedArm) -> Self {
         let changes = match (&baseline.recipe, &candidate.recipe) {
             (Some(a), Some(b)) => changes_between(a, b),
             _ => Vec::new(),
@@ -224,7 +225,10 @@ fn baseline(request: &ArmsRequest, recipe: &Path, own: &Path) -> Result<PlannedA
 }
 
 /// Returns the BLAKE3 of a file, in hexadecimal.
-pub(super) fn hash_of(path: &Path) -> Result<String> {
+///
+/// # Errors
+/// When it cannot be read.
+pub fn hash_of(path: &Path) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_mmap_rayon(path).at("read", path)?;
     Ok(hasher.finalize().to_hex().to_string())
@@ -317,7 +321,10 @@ fn stored(results: &Path, names: &str) -> Result<PlannedArm> {
 }
 
 /// Loads the recipe of a stored run, under the name of its folder.
-fn load_stored(run: &Path) -> Result<Recipe> {
+///
+/// # Errors
+/// As [`recipe::load`].
+pub fn load_stored(run: &Path) -> Result<Recipe> {
     let path = run.join(RESOLVED);
     let recipe = recipe::load(&path, &[], std::iter::empty(), &Machine::none())?;
     Ok(match run.parent().and_then(Path::file_name) {

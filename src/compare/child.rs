@@ -1,4 +1,4 @@
-//! The process of a trial: runs it, captures its output, and stops it at the time limit or at a signal.
+//! The process of a trial or a replay: runs it, captures its output, and stops it at the time limit or at a signal.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ranks::{Stop, signal_group};
@@ -114,10 +114,7 @@ impl TrialLimits<'_> {
     /// Returns why a process that began then must be stopped; `None` while it may run.
     fn exceeded(&self, began: Instant) -> Option<Error> {
         if self.stop.requested() {
-            return Some(Error::new(
-                ErrorKind::Interrupted,
-                "stopped by a signal; a comparison cannot be resumed",
-            ));
+            return Some(Error::new(ErrorKind::Interrupted, "stopped by a signal"));
         }
         let limit = self.timeout.filter(|&limit| began.elapsed() > limit)?;
         Some(Error::failed(format!("it took more than {} s and was stopped", limit.as_secs_f64())))

@@ -7,7 +7,7 @@
 //! ```
 
 mod arms;
-mod child;
+pub mod child;
 mod conclusion;
 mod cpu_load;
 mod external;
@@ -15,13 +15,13 @@ mod gate;
 mod measured;
 mod prediction;
 pub mod quality;
-mod revision;
+pub mod revision;
 mod running;
 pub mod statistics;
 mod text;
 mod trials;
 
-pub use arms::{Arms, ArmsRequest};
+pub use arms::{Arms, ArmsRequest, PlannedArm, Program, hash_of, load_stored};
 pub use running::Request;
 pub use text::{describe, report};
 
@@ -48,11 +48,18 @@ pub struct FinishedComparison {
 /// If processes cannot be started or files cannot be written. A trial that fails ends the comparison, with
 /// its error in [`FinishedComparison::failed`].
 pub fn run(request: Request<'_>) -> Result<FinishedComparison> {
-    let stop = Stop::on_signals(Some("stopping the trial; a second signal stops it at once"))?;
+    run_until(request, &Stop::on_signals(Some("stopping the trial; a second signal stops it at once"))?)
+}
+
+/// As [`run`], until `stop` is requested.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_until(request: Request<'_>, stop: &Stop) -> Result<FinishedComparison> {
     let mut running = RunningComparison::start(request)?;
     let failed = match running.is_of_stored_runs() {
         true => running.read_stored_runs(),
-        false => running.run_trials(&stop),
+        false => running.run_trials(stop),
     };
     let failed = failed.err();
     running.conclude(failed.is_none());

@@ -24,7 +24,10 @@ pub struct Built {
 /// Exit 2 outside a git repository, and for a commit that it does not have; 1 when git or cargo fails.
 pub fn build(rev: &str) -> Result<Built> {
     let top = git(Path::new("."), &["rev-parse", "--show-toplevel"]).map_err(|e| {
-        Error::usage(format!("--before-rev needs the git repository of xrun: {}", e.message()))
+        Error::usage(format!(
+            "building a commit needs the git repository of xrun as the current folder: {}",
+            e.message()
+        ))
     })?;
     let top = PathBuf::from(top);
     let commit = git(&top, &["rev-parse", "--verify", "--end-of-options", &format!("{rev}^{{commit}}")])
@@ -53,7 +56,7 @@ fn cargo(sources: &Path, target: &Path) -> Result<PathBuf> {
         .status()
         .map_err(|e| Error::failed(format!("cannot start cargo: {e}")))?;
     if !status.success() {
-        return Err(Error::failed(format!("cargo build of the baseline's commit: {status}")));
+        return Err(Error::failed(format!("cargo build of the commit: {status}")));
     }
     let binary = target.join("release").join(format!("xrun{}", std::env::consts::EXE_SUFFIX));
     binary.canonicalize().at("find", &binary)

@@ -38,6 +38,8 @@ pub struct Request<'a> {
     pub predicts: Option<Prediction>,
     /// Time limit of a trial.
     pub timeout: Option<Duration>,
+    /// A run whose matrix-product algorithms all trials use; unset means those that the first trial chooses.
+    pub algorithms_from: Option<PathBuf>,
 }
 
 /// A comparison in progress.
@@ -50,6 +52,7 @@ pub(super) struct RunningComparison<'a> {
     pub(super) expected: ExpectedCurve,
     pub(super) predicts: Option<Prediction>,
     pub(super) timeout: Option<Duration>,
+    algorithms_from: Option<PathBuf>,
     pub(super) comparison: Comparison,
     pub(super) trials: Vec<FinishedTrial>,
 }
@@ -57,8 +60,9 @@ pub(super) struct RunningComparison<'a> {
 impl<'a> RunningComparison<'a> {
     /// Creates the comparison's folder, and stores the request and the expectations before anything runs.
     pub(super) fn start(request: Request<'a>) -> Result<Self> {
-        let Request { arms, results, name, repeats, min_effect, tolerance, hypothesis, predicts, timeout } =
+        let Request { arms, results, name, repeats, min_effect, tolerance, hypothesis, predicts, .. } =
             request;
+        let Request { timeout, algorithms_from, .. } = request;
         let recipe = arms.recipe().ok_or_else(|| Error::usage("neither arm has a recipe"))?;
         let from_recipe = recipe.values().compare.clone();
         let warmup = recipe.values().metrics.warmup;
@@ -102,7 +106,19 @@ impl<'a> RunningComparison<'a> {
         comparison.write(&folder)?;
         let repeats = repeats.unwrap_or(from_recipe.repeats).max(1);
         let trials = Vec::new();
-        Ok(Self { arms, results, folder, repeats, warmup, expected, predicts, timeout, comparison, trials })
+        Ok(Self {
+            arms,
+            results,
+            folder,
+            repeats,
+            warmup,
+            expected,
+            predicts,
+            timeout,
+            algorithms_from,
+            comparison,
+            trials,
+        })
     }
 
     /// Returns true if the arms are stored runs, and nothing is run.
@@ -138,7 +154,8 @@ impl<'a> RunningComparison<'a> {
                 arm_name(is_candidate),
                 arm.label
             ));
-            let algorithms = self.trials.iter().find_map(|trial| trial.algorithms.clone());
+            let chosen = self.trials.iter().find_map(|trial| trial.algorithms.clone());
+            let algorithms = self.algorithms_from.clone().or(chosen);
             let setting = TrialSetting {
                 results: self.results,
                 folder: &self.folder,

@@ -11,6 +11,7 @@ pub mod comparison;
 pub mod configurations;
 pub mod confirmation;
 pub mod documents;
+pub mod difference;
 pub mod find;
 pub mod folder;
 pub mod held_out;

@@ -7,6 +7,7 @@ mod compare;
 mod launch;
 mod place;
 mod quality;
+mod replay;
 mod report;
 mod run;
 mod sweep;

@@ -26,6 +26,7 @@ mod provenance;
 mod runs;
 mod scene;
 mod series;
+mod sources;
 mod spec;
 mod structure;
 mod sweep;
@@ -35,4 +36,5 @@ mod why;
 
 pub use lock::LOCK;
 pub use pages::{Checked, Found, PageProblem, Scope, check, migrate, named, pages, update};
+pub use sources::{PageSources, sources};
 pub use spec::{KINDS, template};

@@ -1,0 +1,86 @@
+//! The binary that runs a stored recipe again: this one, or one built from the recorded commit.
+
+use crate::compare::revision;
+use crate::error::{Error, IoContext, Result};
+use crate::results::provenance;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Which binary runs what was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Build {
+    /// This one.
+    Own,
+    /// One built from the recorded commit, in the git repository of the current folder.
+    Recorded,
+}
+
+/// The binaries of a replay; commits are built once each.
+#[derive(Debug)]
+pub struct Binaries {
+    build: Build,
+    own: PathBuf,
+    /// Copies of built binaries: the next build replaces the original.
+    folder: tempfile::TempDir,
+    built: BTreeMap<String, PathBuf>,
+}
+
+/// A binary that runs a stored recipe.
+#[derive(Clone, Debug)]
+pub(super) struct RunBinary {
+    /// Its path.
+    pub path: PathBuf,
+    /// True for this binary, which knows every key of today's recipes.
+    pub is_own: bool,
+}
+
+impl Binaries {
+    /// Returns the binaries of a replay; builds nothing yet.
+    ///
+    /// # Errors
+    /// If this binary cannot be found, or no temporary folder can be made.
+    pub fn new(build: Build) -> Result<Self> {
+        let own =
+            std::env::current_exe().map_err(|e| Error::failed(format!("cannot find xrun itself: {e}")))?;
+        let folder = tempfile::Builder::new().prefix("xrun-replay-").tempdir();
+        let folder = folder.map_err(|e| Error::failed(format!("cannot make a temporary folder: {e}")))?;
+        Ok(Self { build, own, folder, built: BTreeMap::new() })
+    }
+
+    /// Returns true if recorded commits are built.
+    pub(super) fn builds(&self) -> bool {
+        self.build == Build::Recorded
+    }
+
+    /// Returns the binary for a run of a recorded build.
+    ///
+    /// # Errors
+    /// If its commit is not known, or cannot be built.
+    pub(super) fn binary_for(&mut self, recorded: &provenance::Build) -> Result<RunBinary> {
+        let here = provenance::Build::of_this_binary();
+        let is_same = || {
+            (&here.commit, here.dirty, &here.profile) == (&recorded.commit, Some(false), &recorded.profile)
+        };
+        if self.build == Build::Own || is_same() {
+            return Ok(RunBinary { path: self.own.clone(), is_own: true });
+        }
+        // Text of a file must not become another revision.
+        let commit =
+            recorded.commit.as_deref().filter(|commit| commit.chars().all(|c| c.is_ascii_hexdigit()));
+        let commit =
+            commit.ok_or_else(|| Error::usage("no commit is recorded, so there is none to build"))?;
+        if let Some(path) = self.built.get(commit) {
+            return Ok(RunBinary { path: path.clone(), is_own: false });
+        }
+        let built = revision::build(commit)?;
+        let path = self.copy(&built.binary, commit)?;
+        self.built.insert(commit.to_owned(), path.clone());
+        Ok(RunBinary { path, is_own: false })
+    }
+
+    fn copy(&self, binary: &Path, commit: &str) -> Result<PathBuf> {
+        let path = self.folder.path().join(format!("xrun-{commit}"));
+        std::fs::copy(binary, &path).at("copy", binary)?;
+        Ok(path)
+    }
+}

@@ -1,0 +1,255 @@
+//! A stored comparison of speed, run again: the recorded recipes of both arms, in as many trials.
+
+use super::binary::Binaries;
+use super::conditions::Conditions;
+use super::difference::{Compared, Difference};
+use super::outcome::{Outcome, Replay};
+use super::run::{algorithms_of, say_conditions, settings};
+use super::setting::Setting;
+use super::stored_run::{StoredRun, runs_of_comparison};
+use crate::compare::{self, Arms, FinishedComparison, PlannedArm, Program, Request};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{decimal, plural, wall_time};
+use crate::recipe::Prediction;
+use crate::results::comparison::{Arm, COMPARISONS, Comparison, RatioInterval, Trial};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A stored comparison with those of its runs that are here.
+#[derive(Clone, Debug)]
+pub(super) struct StoredComparison {
+    id: String,
+    comparison: Comparison,
+    /// The runs of its trials, by `RECIPE/RUN`.
+    runs: BTreeMap<String, StoredRun>,
+}
+
+impl StoredComparison {
+    /// Reads a comparison and its runs, which are beside it: in its results folder or among those that are kept.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn read(folder: &Path, results: &Path) -> Result<Self> {
+        let comparison = Comparison::read(folder)?;
+        let runs = runs_of_comparison(folder, results)?;
+        let id = format!("{COMPARISONS}/{}/{}", comparison.name, comparison.id);
+        Ok(Self { id, comparison, runs })
+    }
+
+    /// Returns what is known before it runs, in a line.
+    pub fn describe(&self) -> String {
+        let trials = self.comparison.trials.len();
+        let walls: Option<f64> =
+            self.comparison.trials.iter().map(|trial| self.run(trial)?.summary.wall_s).sum();
+        let took = walls.map_or(String::new(), |wall| format!(" in {}", wall_time(wall)));
+        let device = &self.comparison.candidate.device;
+        format!("{}: {trials} trial{}, recorded{took} on {device}", self.id, plural(trials))
+    }
+
+    /// Returns a run of an arm: the recipe, build and device of its trials.
+    pub fn run_of_arm(&self, is_candidate: bool) -> Option<&StoredRun> {
+        self.trials(is_candidate).find_map(|trial| self.run(trial))
+    }
+
+    fn run(&self, trial: &Trial) -> Option<&StoredRun> {
+        self.runs.get(trial.run.as_ref()?)
+    }
+
+    fn trials(&self, is_candidate: bool) -> impl Iterator<Item = &Trial> {
+        self.comparison.trials.iter().filter(move |trial| trial.is_candidate == is_candidate)
+    }
+
+    /// Returns both arms as they were recorded; or why they cannot be run.
+    fn arms(&self, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Arms, String> {
+        let Comparison { baseline, candidate, .. } = &self.comparison;
+        if baseline.binary != candidate.binary
+            && baseline.commit.is_some()
+            && candidate.commit.is_some()
+            && !binaries.builds()
+        {
+            return Err("its arms are two programs; --build builds the commit of each".to_owned());
+        }
+        let baseline = self.arm(false, baseline, setting, binaries)?;
+        let candidate = self.arm(true, candidate, setting, binaries)?;
+        Ok(Arms::from_planned(baseline, candidate))
+    }
+
+    fn arm(
+        &self,
+        is_candidate: bool,
+        recorded: &Arm,
+        setting: &Setting<'_>,
+        binaries: &mut Binaries,
+    ) -> Result<PlannedArm, String> {
+        let planned = |program, binary, recipe| PlannedArm {
+            label: recorded.label.clone(),
+            command: recorded.command.clone(),
+            program,
+            binary,
+            recipe,
+        };
+        if recorded.recipe_hash.is_none() {
+            if !setting.runs_commands {
+                let command = &recorded.command;
+                return Err(format!("an arm is the command `{command}`, which is run with --commands alone"));
+            }
+            return Ok(planned(Program::Command(recorded.command.clone()), None, None));
+        }
+        let name = if is_candidate { "candidate" } else { "baseline" };
+        let stored = self
+            .run_of_arm(is_candidate)
+            .ok_or_else(|| format!("no run of the {name} is here, so its recipe is not known"))?;
+        let said = |error: Error| error.message().to_owned();
+        if let Some(why) = stored.obstacle().map_err(said)? {
+            return Err(format!("{}: {why}", stored.id));
+        }
+        let binary = binaries.binary_for(&stored.environment.build).map_err(said)?;
+        let recipe = compare::load_stored(&stored.folder).map_err(said)?;
+        let mut arguments = vec![stored.recipe().to_string_lossy().into_owned()];
+        arguments.extend(settings(stored, binary.is_own));
+        let hash = compare::hash_of(&binary.path).map_err(said)?;
+        Ok(planned(Program::Xrun { binary: binary.path, arguments }, Some(hash), Some(recipe)))
+    }
+}
+
+/// Runs a comparison again and compares ratio, verdict and losses.
+///
+/// # Errors
+/// As [`super::replay`].
+pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
+    let stored = StoredComparison::read(folder, setting.results)?;
+    let remarks = |run: &StoredRun| run.remarks.clone();
+    let mut findings: Vec<String> = stored.runs.values().flat_map(remarks).collect();
+    let arms = match stored.arms(setting, binaries) {
+        Ok(arms) => arms,
+        Err(why) => return Ok(Replay::failed(&stored.id, findings, why)),
+    };
+    let first = stored.run_of_arm(true).or(stored.run_of_arm(false));
+    first.into_iter().for_each(|run| say_conditions(&run.environment, binaries.builds()));
+    let recorded = &stored.comparison;
+    let repeats = [false, true].map(|is_candidate| stored.trials(is_candidate).count());
+    let predicts = recorded.predicts.as_deref().and_then(|text| text.parse::<Prediction>().ok());
+    let request = Request {
+        arms,
+        results: setting.into,
+        name: Some(recorded.name.clone()),
+        repeats: Some(repeats[0].max(repeats[1]).max(1)),
+        min_effect: Some(recorded.min_effect),
+        tolerance: recorded.gate.tolerance,
+        hypothesis: recorded.hypothesis.clone(),
+        predicts,
+        timeout: setting.timeout,
+        algorithms_from: first.and_then(algorithms_of),
+    };
+    let FinishedComparison { folder, comparison: new, failed } = compare::run_until(request, setting.stop)?;
+    match failed {
+        Some(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+        Some(error) => return Ok(Replay::failed(&stored.id, findings, error.message())),
+        None => {}
+    }
+    let losses = Losses::between(&stored, &new, setting.into)?;
+    findings.extend(losses.in_words());
+    let ratio = Ratio::between(recorded, &new);
+    findings.extend(ratio.iter().map(Ratio::in_words));
+    let (old, now) = (recorded.verdict, new.verdict);
+    findings.push(match old == now {
+        true => format!("verdict: {}, as recorded", now.as_str()),
+        false => format!("verdict: recorded {}, now {}", old.as_str(), now.as_str()),
+    });
+    findings.extend(new.contended.iter().map(|why| format!("contended: {why}")));
+    let conditions = losses.conditions;
+    let is_reproduced = |ratio: &Ratio| ratio.is_within() && (old == now || conditions.device.is_some());
+    let outcome = match (&losses.difference, &ratio) {
+        (Some(_), _) if conditions.are_same() => Outcome::Differs,
+        (_, None) => Outcome::NotJudged,
+        (_, Some(ratio)) if is_reproduced(ratio) => Outcome::Reproduced,
+        _ => Outcome::NotReproduced,
+    };
+    Ok(Replay {
+        difference: losses.difference,
+        folder: Some(folder),
+        ..Replay::new(&stored.id, outcome, &conditions, findings)
+    })
+}
+
+/// The losses of the trials, each against those of the same trial again.
+struct Losses {
+    /// Trials whose stored run is here.
+    compared: usize,
+    same: usize,
+    difference: Option<Difference>,
+    conditions: Conditions,
+}
+
+impl Losses {
+    fn between(stored: &StoredComparison, new: &Comparison, into: &Path) -> Result<Self> {
+        let mut losses = Self { compared: 0, same: 0, difference: None, conditions: Conditions::default() };
+        for is_candidate in [false, true] {
+            let again = new.trials.iter().filter(|trial| trial.is_candidate == is_candidate);
+            for (trial, again) in stored.trials(is_candidate).zip(again) {
+                let (Some(stored), Some(id)) = (stored.run(trial), &again.run) else { continue };
+                let new = StoredRun::read(&into.join(id))?;
+                if losses.compared == 0 {
+                    losses.conditions = Conditions::between(&stored.environment, &new.environment);
+                }
+                losses.compared += 1;
+                match Compared::between(stored, &new)?.difference {
+                    None => losses.same += 1,
+                    difference => losses.difference = losses.difference.take().or(difference),
+                }
+            }
+        }
+        Ok(losses)
+    }
+
+    fn in_words(&self) -> Option<String> {
+        let Self { compared, same, .. } = self;
+        (*compared > 0)
+            .then(|| format!("losses: the same bits in {same} of {compared} trial{}", plural(*compared)))
+    }
+}
+
+/// The recorded ratio and that of the replay.
+struct Ratio {
+    recorded: RatioInterval,
+    new: RatioInterval,
+}
+
+impl Ratio {
+    fn between(recorded: &Comparison, new: &Comparison) -> Option<Self> {
+        Some(Self { recorded: recorded.ratio?, new: new.ratio? })
+    }
+
+    /// Returns true if the new estimate lies within the recorded interval.
+    fn is_within(&self) -> bool {
+        (self.recorded.low..=self.recorded.high).contains(&self.new.estimate)
+    }
+
+    fn in_words(&self) -> String {
+        let interval = |ratio: &RatioInterval| {
+            let [estimate, low, high] = [ratio.estimate, ratio.low, ratio.high].map(|x| decimal(Some(x), 3));
+            format!("{estimate} ({low} to {high})")
+        };
+        let place = if self.is_within() { "within" } else { "outside of" };
+        let (old, now) = (interval(&self.recorded), interval(&self.new));
+        format!("ratio of tokens per second: recorded {old}, now {now}: {place} the recorded interval")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_within_the_recorded_interval_or_not() {
+        let ratio = |estimate: f64| RatioInterval { estimate, low: estimate - 0.02, high: estimate + 0.02 };
+        let at = |new: f64| Ratio { recorded: ratio(1.24), new: ratio(new) };
+        assert!(at(1.221).is_within() && at(1.259).is_within());
+        assert!(!at(1.219).is_within() && !at(1.261).is_within() && !at(f64::NAN).is_within());
+        assert_eq!(
+            at(1.3).in_words(),
+            "ratio of tokens per second: recorded 1.240 (1.220 to 1.260), now 1.300 (1.280 to 1.320): \
+             outside of the recorded interval"
+        );
+    }
+}

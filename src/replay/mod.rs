@@ -1,0 +1,65 @@
+//! Runs a stored run, or a stored comparison, again from its recorded recipe, and says whether the same came out.
+//!
+//! ```text
+//! StoredRun ─▶ RunBinary (this one, or the recorded commit's) ─▶ a new run in a scratch folder
+//!      └────────────────────┬─────────────────────────────────────────┘
+//!                   first difference, conditions ─▶ Outcome
+//! ```
+//!
+//! The same bits are promised for the same sources, libraries, and instruction set or model of GPU. A difference
+//! where one of these is another proves nothing, and is called so.
+
+mod binary;
+mod comparison;
+mod conditions;
+mod difference;
+mod outcome;
+mod page;
+mod quality;
+mod run;
+mod setting;
+mod stored_run;
+mod target;
+
+pub use binary::{Binaries, Build};
+pub use outcome::{Outcome, Replay};
+pub use page::{Entry, PageEntries, entries};
+pub use setting::Setting;
+pub use target::{Target, find};
+
+use crate::error::{Error, Result};
+use crate::recipe;
+use crate::results::names::QUALITY;
+use std::path::Path;
+
+/// Runs a stored run or comparison again, and compares the result.
+///
+/// # Errors
+/// If the stored files cannot be read, this process was stopped by a signal, or results cannot be written. A run
+/// that fails is an [`Outcome`].
+pub fn replay(target: &Target, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
+    if let Some((variable, _)) = recipe::environment().next() {
+        return Err(Error::usage(format!(
+            "{variable} is set, which would change the recorded recipe; unset it, and replay again"
+        )));
+    }
+    match target {
+        Target::Run(folder) => run::replay(folder, setting, binaries),
+        Target::Comparison(folder) if folder.join(QUALITY).is_file() => {
+            quality::replay(folder, setting, binaries)
+        }
+        Target::Comparison(folder) => comparison::replay(folder, setting, binaries),
+    }
+}
+
+/// Returns what is known of a target before it runs, in a line: its name, steps or trials, time and device.
+///
+/// # Errors
+/// If its files cannot be read.
+pub fn describe(target: &Target, results: &Path) -> Result<String> {
+    match target {
+        Target::Run(folder) => Ok(stored_run::StoredRun::read(folder)?.describe()),
+        Target::Comparison(folder) if folder.join(QUALITY).is_file() => quality::describe(folder, results),
+        Target::Comparison(folder) => Ok(comparison::StoredComparison::read(folder, results)?.describe()),
+    }
+}

@@ -1,0 +1,127 @@
+//! The result of a replay.
+
+use super::conditions::Conditions;
+use super::difference::Difference;
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// The conclusion of a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Every stored value of the training came out again, to the bit.
+    SameBits,
+    /// A value differs where the same bits are promised.
+    Differs,
+    /// A value differs, and the sources, the instruction set or a library are not those of the recording.
+    DiffersUnderOtherConditions,
+    /// Of a comparison: the ratio lies within the recorded interval, and on the recorded class of device the
+    /// verdict is the same.
+    Reproduced,
+    /// Of a comparison: the ratio lies outside of the recorded interval, or the verdict is another one.
+    NotReproduced,
+    /// Nothing was promised: a run on another class of device, or a comparison without a ratio.
+    NotJudged,
+    /// It could not be run again.
+    Failed,
+}
+
+impl Outcome {
+    /// Returns true for one that contradicts what is stored.
+    pub fn is_difference(self) -> bool {
+        matches!(self, Self::Differs | Self::DiffersUnderOtherConditions | Self::NotReproduced)
+    }
+
+    fn in_words(self, conditions: &Conditions) -> &'static str {
+        match self {
+            Self::SameBits => "the same bits",
+            Self::Differs => "differs",
+            Self::DiffersUnderOtherConditions if conditions.build.is_empty() => {
+                "differs, under another instruction set or other libraries"
+            }
+            Self::DiffersUnderOtherConditions => "differs, under another build",
+            Self::Reproduced => "reproduced",
+            Self::NotReproduced => "not reproduced",
+            Self::NotJudged => "not judged",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A replay that has ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replay {
+    /// `RECIPE/RUN`, or `comparisons/NAME/ID`.
+    pub id: String,
+    /// The conclusion.
+    pub outcome: Outcome,
+    /// The conclusion in words.
+    pub says: String,
+    /// The first difference, of a run; the first of any trial, of a comparison.
+    pub difference: Option<Difference>,
+    /// In what build, libraries and device differ from the recorded ones, a sentence each.
+    pub conditions: Vec<String>,
+    /// What was found, and remarks on the stored files, a sentence each.
+    pub findings: Vec<String>,
+    /// The folder of the new run or comparison; blank where nothing was run.
+    pub folder: Option<PathBuf>,
+}
+
+impl Replay {
+    /// Returns a replay that ended so.
+    pub(super) fn new(id: &str, outcome: Outcome, conditions: &Conditions, findings: Vec<String>) -> Self {
+        Self {
+            id: id.to_owned(),
+            outcome,
+            says: outcome.in_words(conditions).to_owned(),
+            difference: None,
+            conditions: conditions.in_words(),
+            findings,
+            folder: None,
+        }
+    }
+
+    /// Returns a replay that could not be run, after these findings.
+    pub(super) fn failed(id: &str, mut findings: Vec<String>, why: impl Into<String>) -> Self {
+        findings.push(why.into());
+        Self::new(id, Outcome::Failed, &Conditions::default(), findings)
+    }
+
+    /// Returns a replay that was not run: what was recorded cannot be judged here.
+    pub fn not_run(id: &str, why: impl Into<String>) -> Self {
+        Self::new(id, Outcome::NotJudged, &Conditions::default(), vec![why.into()])
+    }
+
+    /// Returns the conclusion, and what was found in lines below it.
+    pub fn in_words(&self) -> String {
+        let mut text = format!("{}: {}\n", self.id, self.says);
+        let difference = self.difference.iter().map(ToString::to_string);
+        for line in difference.chain(self.findings.iter().cloned()).chain(self.conditions.iter().cloned()) {
+            let _ = writeln!(text, "  {line}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_names_the_conditions_that_are_others() {
+        let build =
+            Conditions { build: vec!["commit: recorded a, here b".to_owned()], ..Conditions::default() };
+        let machine = Conditions { machine: vec!["driver: …".to_owned()], ..Conditions::default() };
+        let says = |conditions| {
+            Replay::new("r/1", Outcome::DiffersUnderOtherConditions, conditions, vec!["found".to_owned()])
+        };
+        assert_eq!(
+            says(&build).in_words(),
+            "r/1: differs, under another build\n  found\n  commit: recorded a, here b\n"
+        );
+        assert!(says(&machine).says.ends_with("instruction set or other libraries"));
+        assert!(Outcome::Differs.is_difference() && Outcome::NotReproduced.is_difference());
+        assert!(!Outcome::NotJudged.is_difference() && !Outcome::Failed.is_difference());
+    }
+}

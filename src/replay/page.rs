@@ -1,0 +1,78 @@
+//! What the blocks of a page show, to be run again.
+
+use super::run::gpus_here;
+use super::stored_run::{StoredRun, runs_of_comparison};
+use super::target::Target;
+use crate::error::Result;
+use crate::report::blocks;
+use crate::results::names::{COMPARISON, KEPT, QUALITY, SUMMARY};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Something that the blocks of a page show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its path beneath the folder of kept things.
+    pub id: String,
+    /// What is run again; or why it is not, in a sentence.
+    pub target: Result<Target, String>,
+}
+
+/// What the blocks of a page show.
+#[derive(Clone, Debug, Default)]
+pub struct PageEntries {
+    /// Each once, in the order of the page. Runs of a comparison that the page shows are left out: the comparison
+    /// runs them.
+    pub entries: Vec<Entry>,
+    /// Blocks that kept files do not make, and wrong markers: `line N: why`.
+    pub problems: Vec<String>,
+}
+
+/// Returns what the blocks of a page show.
+///
+/// # Errors
+/// If the page or a kept file cannot be read.
+pub fn entries(page: &Path, results: &Path) -> Result<PageEntries> {
+    let kept = results.join(KEPT);
+    let found = blocks::sources(page, &kept)?;
+    let mut ids: Vec<String> = Vec::new();
+    for id in found.ids {
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    let is_comparison =
+        |id: &str| [COMPARISON, QUALITY].iter().any(|file| kept.join(id).join(file).is_file());
+    let mut of_comparisons = BTreeMap::new();
+    for id in ids.iter().filter(|id| is_comparison(id)) {
+        of_comparisons.insert(id.clone(), runs_of_comparison(&kept.join(id), results)?);
+    }
+    let has_gpu = !gpus_here().is_empty();
+    let mut entries = Vec::new();
+    for id in ids {
+        let folder = kept.join(&id);
+        let (target, gpu) = if let Some(runs) = of_comparisons.get(&id) {
+            let gpu = runs.values().find_map(|run| run.environment.gpu.clone());
+            (Target::Comparison(folder.clone()), gpu)
+        } else if folder.join(SUMMARY).is_file() {
+            if of_comparisons.values().any(|runs| runs.contains_key(&id)) {
+                continue;
+            }
+            (Target::Run(folder.clone()), StoredRun::read(&folder)?.environment.gpu)
+        } else {
+            let why = "the rows of a sweep are not run again; `xrun sweep` runs its cells".to_owned();
+            entries.push(Entry { id, target: Err(why) });
+            continue;
+        };
+        let target = match gpu.filter(|_| !has_gpu) {
+            None => Ok(target),
+            Some(gpu) => Err(format!(
+                "recorded on {}, and no GPU is here; `xrun replay {}` runs it on the CPU",
+                gpu.name,
+                folder.display()
+            )),
+        };
+        entries.push(Entry { id, target });
+    }
+    Ok(PageEntries { entries, problems: found.problems })
+}

@@ -1,0 +1,193 @@
+//! A stored comparison of quality, run again: every run of every pair, and the measures of the new ones.
+
+use super::binary::Binaries;
+use super::conditions::Conditions;
+use super::outcome::{Outcome, Replay};
+use super::run;
+use super::setting::Setting;
+use super::stored_run::runs_of_comparison;
+use crate::error::Result;
+use crate::format::{plural, significant, wall_time};
+use crate::results::measure::{MeasuredRun, Scale};
+use crate::results::names::COMPARISONS;
+use crate::results::progress::eprint_line;
+use crate::results::quality::{JudgedMeasure, QualityComparison};
+use crate::statistics::{self, Interval};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Returns what is known before it runs, in a line.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(super) fn describe(folder: &Path, results: &Path) -> Result<String> {
+    let comparison = QualityComparison::read(folder)?;
+    let runs = runs_of_comparison(folder, results)?;
+    let (pairs, count) = (comparison.pairs.len(), comparison.runs().len());
+    let walls: Option<f64> = runs.values().map(|run| run.summary.wall_s).sum();
+    let took = walls.map_or(String::new(), |wall| format!(" in {}", wall_time(wall)));
+    let device = comparison.provenance.device.as_deref().unwrap_or("a device not recorded");
+    let name = comparison.full_name();
+    Ok(format!(
+        "{COMPARISONS}/{name}: {count} runs of {pairs} pair{}, recorded{took} on {device}",
+        plural(pairs)
+    ))
+}
+
+/// Runs every run of a comparison again. Where the bits are others than the recorded ones, and they may be, the
+/// mean difference of each measure is held against the recorded interval.
+///
+/// # Errors
+/// As [`super::replay`].
+pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
+    let recorded = QualityComparison::read(folder)?;
+    let runs = runs_of_comparison(folder, setting.results)?;
+    let id = format!("{COMPARISONS}/{}", recorded.full_name());
+    let names = recorded.runs();
+    let mut again = Again::default();
+    for (at, name) in names.iter().enumerate() {
+        eprint_line(&format!("run {} of {}: {name}", at + 1, names.len()));
+        let Some(stored) = runs.get(*name) else {
+            again.findings.push(format!("{name} is not here"));
+            continue;
+        };
+        again.add(name, run::replay(&stored.folder, setting, binaries)?);
+    }
+    let measures = Measures::between(&recorded, &again.folders)?;
+    let outcome = again.outcome(names.len(), &measures);
+    let mut findings = vec![format!("the same bits in {} of {} runs", again.same, names.len())];
+    findings.extend(again.findings);
+    findings.extend(measures.found);
+    let conditions = Conditions { build: again.conditions, ..Conditions::default() };
+    Ok(Replay { difference: again.difference, ..Replay::new(&id, outcome, &conditions, findings) })
+}
+
+/// The runs of a comparison that were run again.
+#[derive(Default)]
+struct Again {
+    /// The new folders, by the name of the stored run.
+    folders: BTreeMap<String, PathBuf>,
+    /// Runs of the same bits.
+    same: usize,
+    outcomes: Vec<Outcome>,
+    difference: Option<super::difference::Difference>,
+    conditions: Vec<String>,
+    findings: Vec<String>,
+}
+
+impl Again {
+    fn add(&mut self, name: &str, replay: Replay) {
+        if replay.outcome == Outcome::SameBits {
+            self.same += 1;
+        } else if let Some(difference) = &replay.difference {
+            self.findings.push(format!("{name}: {difference}"));
+        } else {
+            self.findings.extend(replay.findings.iter().map(|finding| format!("{name}: {finding}")));
+        }
+        self.outcomes.push(replay.outcome);
+        self.difference = self.difference.take().or(replay.difference);
+        if self.conditions.is_empty() {
+            self.conditions = replay.conditions;
+        }
+        self.folders.extend(replay.folder.map(|folder| (name.to_owned(), folder)));
+    }
+
+    fn outcome(&self, runs: usize, measures: &Measures) -> Outcome {
+        let has = |outcome| self.outcomes.contains(&outcome);
+        match measures.are_within {
+            _ if has(Outcome::Differs) => Outcome::Differs,
+            _ if has(Outcome::Failed) || self.outcomes.len() < runs || runs == 0 => Outcome::Failed,
+            Some(false) => Outcome::NotReproduced,
+            _ if self.same == runs => Outcome::SameBits,
+            Some(true) => Outcome::Reproduced,
+            None => Outcome::NotJudged,
+        }
+    }
+}
+
+/// The measures of the new runs, held against the recorded intervals.
+struct Measures {
+    /// A sentence each.
+    found: Vec<String>,
+    /// True if every mean difference lies within its recorded interval; `None` without an interval.
+    are_within: Option<bool>,
+}
+
+impl Measures {
+    fn between(recorded: &QualityComparison, folders: &BTreeMap<String, PathBuf>) -> Result<Self> {
+        let mut measured = BTreeMap::new();
+        for (name, folder) in folders {
+            measured.insert(name.as_str(), MeasuredRun::open(folder)?);
+        }
+        let mut measures = Self { found: Vec::new(), are_within: None };
+        for judged in &recorded.measures {
+            let Some(interval) = judged.interval else { continue };
+            let value =
+                |run: &Option<String>| measured.get(run.as_deref()?)?.measure(&judged.measure).value();
+            let pair = |pair: &crate::results::quality::Pair| {
+                Some((value(&pair.baseline.run)?, value(&pair.candidate.run)?))
+            };
+            let pairs: Vec<(f64, f64)> = recorded.pairs.iter().filter_map(pair).collect();
+            let Some(mean) = mean_difference(judged.scale, &pairs) else { continue };
+            let is_within = (interval.low..=interval.high).contains(&mean);
+            measures.are_within = Some(measures.are_within.unwrap_or(true) && is_within);
+            measures.found.push(in_words(judged, &interval, mean, is_within));
+        }
+        Ok(measures)
+    }
+}
+
+/// Returns the mean difference of pairs (baseline, candidate) as comparisons state it; `None` without a pair.
+fn mean_difference(scale: Scale, pairs: &[(f64, f64)]) -> Option<f64> {
+    let mean = |difference: &dyn Fn(&(f64, f64)) -> f64| {
+        statistics::mean(&pairs.iter().map(difference).collect::<Vec<f64>>())
+    };
+    (!pairs.is_empty()).then(|| match scale {
+        Scale::Difference => mean(&|(baseline, candidate)| candidate - baseline),
+        Scale::Ratio => mean(&|(baseline, candidate)| (candidate / baseline).ln()).exp_m1(),
+    })
+}
+
+fn in_words(judged: &JudgedMeasure, interval: &Interval, mean: f64, is_within: bool) -> String {
+    let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(significant);
+    format!(
+        "{}: mean difference recorded {estimate} ({low} to {high}; {}), now {}: {} the recorded interval",
+        judged.measure,
+        judged.verdict.words(),
+        significant(mean),
+        if is_within { "within" } else { "outside of" },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_difference_is_that_of_the_scale() {
+        let pairs = [(2.0, 2.5), (4.0, 4.25)];
+        assert_eq!(mean_difference(Scale::Difference, &pairs), Some(0.375));
+        let ratio = mean_difference(Scale::Ratio, &[(100.0, 200.0), (100.0, 50.0)]).unwrap();
+        assert!(ratio.abs() < 1e-12, "{ratio}");
+        assert_eq!(mean_difference(Scale::Ratio, &[]), None);
+    }
+
+    #[test]
+    fn bits_come_before_means_and_failures_before_both() {
+        let measures = |are_within| Measures { found: Vec::new(), are_within };
+        let of = |outcomes: &[Outcome], are_within: Option<bool>| {
+            let same = outcomes.iter().filter(|outcome| **outcome == Outcome::SameBits).count();
+            Again { same, outcomes: outcomes.to_vec(), ..Again::default() }.outcome(2, &measures(are_within))
+        };
+        use Outcome::{Differs, DiffersUnderOtherConditions as Other, Failed, NotJudged, SameBits};
+        assert_eq!(of(&[SameBits, SameBits], Some(true)), SameBits);
+        assert_eq!(of(&[SameBits, SameBits], None), SameBits, "without an interval too");
+        assert_eq!(of(&[SameBits, SameBits], Some(false)), Outcome::NotReproduced, "of a speed");
+        assert_eq!(of(&[SameBits, Other], Some(true)), Outcome::Reproduced);
+        assert_eq!(of(&[NotJudged, Other], Some(false)), Outcome::NotReproduced);
+        assert_eq!(of(&[Other, Other], None), NotJudged);
+        assert_eq!(of(&[SameBits, Differs], Some(true)), Differs);
+        assert_eq!(of(&[SameBits, Failed], Some(true)), Failed);
+        assert_eq!(of(&[SameBits], Some(true)), Failed, "a run that is not here");
+    }
+}

@@ -1,0 +1,210 @@
+//! A run as its folder has it, kept or not: what a replay needs of it, and what stands in the way.
+
+use crate::checkpoint;
+use crate::data::{GENERATED, tokenizer};
+use crate::error::{Error, IoContext, Result};
+use crate::format::wall_time;
+use crate::results::difference::RowCells;
+use crate::results::folder::read_summary;
+use crate::results::names::{CHECKPOINT, ENVIRONMENT, KEPT, METRICS, RESOLVED, SUMMARY};
+use crate::results::provenance::Environment;
+use crate::results::stored::{self, MANIFEST, Manifest};
+use crate::results::summary::{Status, Summary};
+use crate::results::verify::{self, RunFiles};
+use crate::results::{find, quality, regular};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The files of a run that a replay reads.
+const READ: [&str; 4] = [SUMMARY, RESOLVED, ENVIRONMENT, METRICS];
+
+/// A stored run.
+#[derive(Clone, Debug)]
+pub struct StoredRun {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// `RECIPE/RUN`.
+    pub id: String,
+    /// Its summary.
+    pub summary: Summary,
+    /// The summary as it is printed, which says what an earlier version did not store.
+    pub printed: Value,
+    /// The environment of the process that began it.
+    pub environment: Environment,
+    /// Its rows; `None` for a run that came to write none.
+    pub rows: Option<RowCells>,
+    /// Findings that say that a file is not what the run wrote.
+    pub remarks: Vec<String>,
+}
+
+impl StoredRun {
+    /// Reads a run. A kept file that was changed since is read as it is, and a remark says so: a replay shows
+    /// what of it is not what the recipe makes.
+    ///
+    /// # Errors
+    /// When a file is missing or cannot be parsed.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let absolute = std::path::absolute(folder).at("find", folder)?;
+        let name = |path: Option<&Path>| {
+            path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
+        };
+        let wrong =
+            |file: &str, why: String| Error::failed(format!("{}: {why}", folder.join(file).display()));
+        let mut remarks = Vec::new();
+        let mut read = |file: &str| content(folder, file, &mut remarks);
+        let needed = |file: &str, bytes: Option<Vec<u8>>| {
+            bytes.ok_or_else(|| Error::failed(format!("{} has no {file}", folder.display())))
+        };
+        let printed = needed(SUMMARY, read(SUMMARY)?)?;
+        let environment = needed(ENVIRONMENT, read(ENVIRONMENT)?)?;
+        needed(RESOLVED, read(RESOLVED)?)?;
+        let rows = read(METRICS)?;
+        if remarks.is_empty() {
+            match RunFiles::read(folder) {
+                Ok(files) => remarks.extend(verify::differences(&files)),
+                Err(error) => remarks.push(error.message().to_owned()),
+            }
+        }
+        Ok(Self {
+            folder: folder.to_owned(),
+            id: format!("{}/{}", name(absolute.parent()), name(Some(&absolute))),
+            summary: read_summary(folder)?,
+            printed: serde_json::from_slice(&printed).map_err(|e| wrong(SUMMARY, e.to_string()))?,
+            environment: serde_json::from_slice(&environment)
+                .map_err(|e| wrong(ENVIRONMENT, e.to_string()))?,
+            rows: rows.map(|bytes| RowCells::parse(&bytes).map_err(|why| wrong(METRICS, why))).transpose()?,
+            remarks,
+        })
+    }
+
+    /// Returns the recipe that is run again: every value that the run had.
+    pub fn recipe(&self) -> PathBuf {
+        self.folder.join(RESOLVED)
+    }
+
+    /// Returns the folder of its checkpoints.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.folder.join(CHECKPOINT)
+    }
+
+    /// Returns true if it has a checkpoint; kept runs have none.
+    pub fn has_checkpoint(&self) -> bool {
+        checkpoint::steps(&self.checkpoints()).is_ok_and(|steps| !steps.is_empty())
+    }
+
+    /// Returns true if the recipe was trained to its end, or to the step at which it diverges: then a replay has
+    /// the same number of rows.
+    pub fn is_whole(&self) -> bool {
+        self.summary.is_finished() || self.summary.status == Status::Diverged
+    }
+
+    /// Returns why it cannot be run again here; `None` where nothing stands in the way.
+    ///
+    /// # Errors
+    /// If its recipe cannot be read.
+    pub fn obstacle(&self) -> Result<Option<String>> {
+        if find::is_running(&self.folder)? {
+            return Ok(Some("a process still writes it; wait for it to end".to_owned()));
+        }
+        if let Some(fork) = &self.summary.forked_from {
+            return Ok(Some(format!(
+                "it is a fork of {} at step {}, and its recipe alone does not make the weights that it began with",
+                fork.run, fork.step
+            )));
+        }
+        let missing = missing_files(&regular::read_text(&self.recipe())?);
+        Ok(missing.map(|(key, path)| format!("{key} is {path}, which is not here")))
+    }
+
+    /// Returns what is known before it runs, in a line.
+    pub fn describe(&self) -> String {
+        let took = self.summary.wall_s.map_or(String::new(), |wall| format!(" in {}", wall_time(wall)));
+        format!(
+            "{}: {} steps, recorded{took} on {}",
+            self.id,
+            self.summary.steps,
+            self.environment.device_class()
+        )
+    }
+}
+
+/// Returns the runs of a comparison that are here, by `RECIPE/RUN`: beside it, in its results folder or among those
+/// that are kept.
+///
+/// # Errors
+/// When a file of a run cannot be read.
+pub fn runs_of_comparison(folder: &Path, results: &Path) -> Result<BTreeMap<String, StoredRun>> {
+    let absolute = std::path::absolute(folder).at("find", folder)?;
+    // RESULTS/comparisons/NAME/ID
+    let root = absolute.ancestors().nth(3).unwrap_or(&absolute).to_owned();
+    let mut runs = BTreeMap::new();
+    for id in quality::compared_runs(folder)? {
+        let places = [root.join(&id), results.join(&id), results.join(KEPT).join(&id)];
+        if let Some(folder) = places.into_iter().find(|folder| folder.is_dir()) {
+            runs.insert(id, StoredRun::read(&folder)?);
+        }
+    }
+    Ok(runs)
+}
+
+/// Returns the original content of a run's file; `None` without one. A kept file that is not what its manifest
+/// lists gives a remark.
+fn content(folder: &Path, file: &str, remarks: &mut Vec<String>) -> Result<Option<Vec<u8>>> {
+    debug_assert!(READ.contains(&file));
+    let path = folder.join(file);
+    if !stored::is_file(&path) {
+        return Ok(None);
+    }
+    let manifest = folder.join(MANIFEST).is_file().then(|| Manifest::read(folder)).transpose()?;
+    let Some(kept) = manifest.as_ref().and_then(|manifest| manifest.file(file)) else {
+        return std::fs::read(&path).at("read", &path).map(Some);
+    };
+    let bytes = kept.read(folder)?;
+    if !kept.matches(&bytes) {
+        let path = kept.stored_at(folder);
+        remarks.push(format!(
+            "{} was changed since it was kept: its hash is not the manifest's",
+            path.display()
+        ));
+    }
+    Ok(Some(bytes))
+}
+
+/// Returns the first file or folder of a resolved recipe's data that is not here, with its key.
+fn missing_files(resolved: &str) -> Option<(String, String)> {
+    let table: toml::Table = resolved.parse().ok()?;
+    let section = |name: &str| table.get(name).and_then(toml::Value::as_table);
+    let data = section("data")?;
+    let known: Vec<&str> = GENERATED.iter().chain(&tokenizer::BUILT_IN).copied().collect();
+    let mut paths: Vec<(String, &str)> = Vec::new();
+    for key in ["corpus", "tokenizer", "validation"] {
+        paths.extend(data.get(key).and_then(toml::Value::as_str).map(|path| (format!("data.{key}"), path)));
+    }
+    let sets = section("validation").and_then(|keys| keys.get("sets")).and_then(toml::Value::as_table);
+    for (name, path) in sets.into_iter().flatten() {
+        paths.extend(path.as_str().map(|path| (format!("validation.sets.{name}"), path)));
+    }
+    let missing = paths.into_iter().find(|(_, path)| !known.contains(path) && !Path::new(path).exists());
+    missing.map(|(key, path)| (key, path.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_data_that_are_not_here_are_found() {
+        let here = tempfile::NamedTempFile::new().unwrap();
+        let here = here.path().display();
+        let missing = |text: &str| missing_files(text).map(|(key, path)| format!("{key} {path}"));
+        let recipe = |data: &str| format!("[data]\ncorpus = \"stories\"\ntokenizer = \"stories\"\n{data}");
+        assert_eq!(missing(&recipe("validation = 0.05\n")), None);
+        assert_eq!(missing(&recipe(&format!("validation = \"{here}\"\n"))), None);
+        assert_eq!(missing(&recipe("validation = \"/no/x\"\n")).as_deref(), Some("data.validation /no/x"));
+        let corpus = format!("[data]\ncorpus = \"/no/text\"\ntokenizer = \"{here}\"\n");
+        assert_eq!(missing(&corpus).as_deref(), Some("data.corpus /no/text"));
+        let sets = recipe("[validation]\nsets = { news = \"/no/news\" }\n");
+        assert_eq!(missing(&sets).as_deref(), Some("validation.sets.news /no/news"));
+    }
+}

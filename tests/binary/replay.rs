@@ -1,0 +1,295 @@
+//! `xrun replay` from outside: the same bits, the first difference, what it says of builds and devices, and what
+//! it refuses.
+
+use crate::place::{Done, Place, Run};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use xrun::results::comparison::Comparison;
+use xrun::results::folder::read_summary;
+use xrun::results::provenance::Build;
+
+/// A place with a finished run.
+fn trained() -> (Place, Run) {
+    let place = Place::new();
+    place.xrun(&["tiny.toml"]).succeeds();
+    let run = place.run();
+    (place, run)
+}
+
+/// Replaces a text in a file of a run; it must be there.
+#[track_caller]
+fn edit(path: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "no `{from}` in {}:\n{text}", path.display());
+    fs::write(path, text.replacen(from, to, 1)).unwrap();
+}
+
+/// Replaces the gradient norm of the row of step 7.
+fn plant(metrics: &Path) {
+    let text = fs::read_to_string(metrics).unwrap();
+    let row = text.lines().find(|line| line.starts_with("7,")).unwrap().to_owned();
+    let (rest, _) = row.rsplit_once(',').unwrap();
+    edit(metrics, &row, &format!("{rest},9.5"));
+}
+
+/// What is said of a difference by a binary that is this one: the sources of a build under test may have changes
+/// that no commit has, and then nobody knows whether they are the recorded ones.
+fn differs() -> &'static str {
+    if Build::of_this_binary().dirty == Some(true) {
+        ": differs, under another build\n"
+    } else {
+        ": differs\n"
+    }
+}
+
+#[track_caller]
+fn prints(done: Done, texts: &[&str]) -> Done {
+    for text in texts {
+        assert!(done.stdout.contains(text), "no `{text}` in:\n{}\n{}", done.stdout, done.stderr);
+    }
+    done
+}
+
+#[test]
+fn a_run_again_is_the_same_bits_wherever_it_is_stored() {
+    let (place, run) = trained();
+    let done = place.xrun(&["replay", "latest"]).succeeds().says(&["30 steps, recorded in "]);
+    prints(done, &[": the same bits\n", "30 rows of metrics.csv, and the checkpoint of step 30"]);
+    assert_eq!(place.runs().len(), 1, "the new run is in a folder of its own");
+
+    place.xrun(&["keep", "latest"]).succeeds();
+    let id = run.path.file_name().unwrap().to_str().unwrap().to_owned();
+    fs::remove_dir_all(&run.path).unwrap();
+    let done = place.xrun(&["replay", &id, "--into", "again"]).succeeds();
+    prints(done, &[": the same bits\n", "30 rows of metrics.csv; no checkpoint is stored"]);
+    let again: Vec<_> = fs::read_dir(place.path().join("again/tiny")).unwrap().collect();
+    assert_eq!(again.len(), 1, "a run that was asked for stays");
+    let done = place.xrun(&["replay", &format!("results/kept/tiny/{id}"), "--json"]).succeeds();
+    let found: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!((&found["outcome"], &found["difference"]), (&json!("same_bits"), &Value::Null));
+}
+
+#[test]
+fn a_planted_change_is_named() {
+    let (place, run) = trained();
+    place.xrun(&["keep", "latest"]).succeeds();
+
+    // In a row of the run, and of its kept copy.
+    let row = "metrics.csv, step 7, grad_norm: stored 9.5, new ";
+    let metrics = run.path.join("metrics.csv");
+    let original = fs::read(&metrics).unwrap();
+    plant(&metrics);
+    let done =
+        place.xrun(&["replay", "latest"]).ended(3).says(&["the new runs are in ", "1 of 1 replay differs"]);
+    prints(done, &[differs(), row]);
+    fs::write(&metrics, original).unwrap();
+    let object = fs::read_dir(place.path().join("results/kept/objects")).unwrap().map(|e| e.unwrap().path());
+    plant(&object.into_iter().find(|path| path.to_string_lossy().contains("metrics-")).unwrap());
+    let kept = format!("results/kept/tiny/{}", run.path.file_name().unwrap().to_str().unwrap());
+    let done = place.xrun(&["replay", &kept]).ended(3);
+    prints(done, &[differs(), row, "was changed since it was kept"]);
+
+    // In a figure that no row has.
+    let text = read_summary(&run.path).unwrap().samples[0].text.clone();
+    let mut summary: Value = run.json("summary.json");
+    summary["samples"][0]["text"] = json!("It was a bright cold day.");
+    fs::write(run.path.join("summary.json"), summary.to_string()).unwrap();
+    let done =
+        prints(place.xrun(&["replay", "latest"]).ended(3), &["samples[0].text: stored \"It was a bright"]);
+    assert!(!text.is_empty() && done.stdout.contains(differs()));
+
+    // In the weights: those of another seed, in a checkpoint that is whole.
+    summary["samples"][0]["text"] = json!(text);
+    fs::write(run.path.join("summary.json"), summary.to_string()).unwrap();
+    let other = Place::new();
+    other.xrun(&["tiny.toml", "training.seed=4"]).succeeds();
+    fs::remove_dir_all(run.checkpoints()).unwrap();
+    fs::rename(other.run().checkpoints(), run.checkpoints()).unwrap();
+    let done = place.xrun(&["replay", "latest"]).ended(3);
+    prints(done, &[differs(), "checkpoint of step 30: ", " differs first at element 0: "]);
+}
+
+#[test]
+fn another_build_or_device_is_said_before_and_judged_after() {
+    let (place, run) = trained();
+    let environment = run.path.join("env.json");
+    let recorded: Value = run.json("env.json");
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut changed = recorded.clone();
+        change(&mut changed);
+        fs::write(&environment, changed.to_string()).unwrap();
+        place.xrun(&["replay", "latest"])
+    };
+    let other_commit = |environment: &mut Value| environment["build"]["commit"] = json!("0123456789abcdef");
+    let said = "commit: recorded 01234567, here ";
+    let done = with(&other_commit).succeeds().says(&["this is another build than the recorded one", said]);
+    prints(done, &[": the same bits\n", said]);
+    plant(&run.path.join("metrics.csv"));
+    let done = with(&other_commit).ended(3);
+    prints(
+        done,
+        &[": differs, under another build\n", "step 7, grad_norm", said, "--build runs the recorded commit"],
+    );
+    let done = with(&|environment| {
+        environment["gpu"] = json!({
+            "ordinal": 0, "name": "Zebra 9000", "uuid": null, "architecture": "sm_90a", "memory_bytes": 1,
+            "processors": 1, "driver": null, "cuda": null, "nvrtc": null, "cublaslt": null, "topology": null,
+        });
+    });
+    let done = done.succeeds().says(&["recorded on Zebra 9000, which is not here: bits are not judged"]);
+    prints(
+        done,
+        &[": not judged\n", "training losses are at most 0 nats/token apart", "device: recorded Zebra 9000"],
+    );
+    // Nothing that is no commit reaches git.
+    fs::write(&environment, recorded.to_string()).unwrap();
+    edit(&environment, "\"dirty\"", "\"dirty_then\"");
+    let mut changed = recorded.clone();
+    changed["build"]["commit"] = json!("--help");
+    fs::write(&environment, changed.to_string()).unwrap();
+    prints(place.xrun(&["replay", "latest", "--build"]).ended(1), &[": failed\n", "no commit is recorded"]);
+}
+
+#[test]
+fn runs_that_ended_otherwise_are_compared_as_far_as_they_go() {
+    // Killed after a checkpoint.
+    let killed = Place::killed_after(20);
+    edit(&killed.run().path.join("summary.json"), "\"running\"", "\"interrupted\"");
+    let done = killed.xrun(&["replay", "latest"]).succeeds();
+    prints(done, &[": the same bits\n", "and the checkpoint of step 20", "ended as interrupted after "]);
+
+    let place = Place::new();
+    let wild = ["tiny.toml", "optimizer.lr=10.0", "optimizer.weight_decay=10.0", "training.max_norm=0.0"];
+    place.xrun(&wild).ended(1);
+    assert_eq!(place.run().summary().status.as_str(), "diverged");
+    prints(place.xrun(&["replay", "latest"]).succeeds(), &[": the same bits\n"]);
+}
+
+#[test]
+fn what_cannot_be_run_again_says_why() {
+    let place = Place::new();
+    place.xrun(&["replay", "latest"]).ended(2).says(&["no run `latest`"]);
+    place.write("page.md", b"# Empty\n");
+    place.xrun(&["replay", "page.md"]).ended(2).says(&["page.md has no block"]);
+    let text = "Once there was a small cat that sat on a mat. ".repeat(400);
+    let corpus = place.write("corpus.txt", text.as_bytes());
+    place.xrun(&["tiny.toml", "data.corpus=corpus.txt", "data.tokenizer=byte"]).succeeds();
+    prints(place.xrun(&["replay", "latest"]).succeeds(), &["the same bits"]);
+    fs::remove_file(corpus).unwrap();
+    let done = place.xrun(&["replay", "latest"]).ended(1).says(&["1 of 1 replay failed"]);
+    prints(done, &[": failed\n", "data.corpus is ", "corpus.txt, which is not here"]);
+
+    let forked = Place::killed_after(20);
+    let id = forked.run().name().to_owned();
+    forked.xrun(&["resume", &id, "optimizer.lr=1e-3", "--fork"]).succeeds();
+    let fork = forked.runs().into_iter().map(|run| run.name().to_owned()).find(|name| *name != id).unwrap();
+    let done = forked.xrun(&["replay", &fork]).ended(1);
+    prints(done, &["it is a fork of ", " at step 20, and its recipe alone"]);
+    let done = forked.xrun(&["replay", &id, "--timeout", "0.001"]).ended(1);
+    prints(done, &[": failed\n"]);
+}
+
+/// Keys of short trials, as settings of both arms.
+const SHORT: [&str; 4] = [
+    "--set=training.steps=24",
+    "--set=metrics.warmup=2",
+    "--set=checkpoint.interval=0",
+    "--set=generation.interval=0",
+];
+
+#[test]
+fn a_comparison_again_has_the_same_losses_and_a_ratio_held_against_the_interval() {
+    let place = Place::new();
+    let arguments = ["compare", "tiny.toml", "engine.placement=naive", "--repeats", "2"];
+    place.xrun(&[&arguments[..], &SHORT].concat());
+    let folder =
+        fs::read_dir(place.path().join("results/comparisons/tiny")).unwrap().next().unwrap().unwrap();
+    let stored = Comparison::read(&folder.path()).unwrap();
+    // Whether the ratio is found again depends on how busy the machine is.
+    let done = place
+        .xrun(&["replay", "comparisons/tiny", "--into", "again"])
+        .says(&[": 4 trials, recorded in ", "trial 4 of 4"]);
+    let is_reproduced = done.stdout.contains(": reproduced\n");
+    assert_eq!(done.code, Some(if is_reproduced { 0 } else { 3 }), "{}", done.stdout);
+    let done =
+        prints(done, &["losses: the same bits in 4 of 4 trials", "ratio of tokens per second: recorded "]);
+    let again = fs::read_dir(place.path().join("again/comparisons/tiny")).unwrap().next().unwrap().unwrap();
+    let again = Comparison::read(&again.path()).unwrap();
+    assert_eq!(
+        (again.changes, again.baseline.label),
+        (stored.changes.clone(), stored.baseline.label.clone())
+    );
+    let (interval, ratio) = (stored.ratio.unwrap(), again.ratio.unwrap());
+    let is_within = (interval.low..=interval.high).contains(&ratio.estimate);
+    assert!(
+        done.stdout.contains(if is_within { ": within the" } else { ": outside of the" }),
+        "{}",
+        done.stdout
+    );
+    assert_eq!(is_reproduced, is_within && again.verdict == stored.verdict, "{}", done.stdout);
+
+    // One trial of the candidate with other losses.
+    let run = stored.trials.iter().find(|trial| trial.is_candidate).unwrap().run.clone().unwrap();
+    plant(&place.path().join("results").join(run).join("metrics.csv"));
+    let done = place.xrun(&["replay", "comparisons/tiny", "--json"]);
+    let found: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(found["difference"]["row"]["column"], "grad_norm");
+    let says = found["findings"].to_string();
+    assert!(says.contains("losses: the same bits in 3 of 4 trials"), "{says}");
+    if Build::of_this_binary().dirty != Some(true) {
+        assert_eq!((done.code, &found["outcome"]), (Some(3), &json!("differs")));
+    }
+}
+
+#[test]
+fn a_recorded_command_is_run_only_where_that_is_asked_for() {
+    let place = Place::new();
+    let command = "touch ran; i=0; while [ $i -lt 20 ]; do i=$((i+1)); \
+                   echo \"{\\\"step\\\": $i, \\\"tok_s\\\": 1e9, \\\"loss\\\": 3}\"; done";
+    let arguments = ["compare", "tiny.toml", "--before-cmd", command, "--repeats", "2"];
+    place.xrun(&[&arguments[..], &SHORT].concat()).ended(3);
+    fs::remove_file(place.path().join("ran")).unwrap();
+    let done = place.xrun(&["replay", "comparisons/tiny"]).ended(1);
+    prints(done, &[": failed\n", "an arm is the command `touch ran; ", "run with --commands alone"]);
+    assert!(!place.path().join("ran").exists());
+    let done = place.xrun(&["replay", "comparisons/tiny", "--commands"]);
+    prints(done, &["losses: the same bits in 2 of 2 trials"]);
+    assert!(place.path().join("ran").exists());
+}
+
+#[test]
+fn everything_that_a_page_shows_is_run_again() {
+    let place = Place::new();
+    let text = "Once there was a small cat that sat on a mat. ".repeat(400);
+    let corpus = place.write("corpus.txt", text.as_bytes());
+    place.xrun(&["tiny.toml", "training.steps=6"]).succeeds();
+    place.xrun(&["keep", "latest"]).succeeds();
+    place
+        .xrun(&["tiny.toml", "training.steps=6", "data.corpus=corpus.txt", "data.tokenizer=byte"])
+        .succeeds();
+    place.xrun(&["keep", "latest"]).succeeds();
+    let block = |attributes: &str| format!("<!-- xrun:report {attributes} -->\n<!-- xrun:end -->\n");
+    let select = |run: &Run| format!("tiny/{}", run.path.file_name().unwrap().to_str().unwrap());
+    let runs: Vec<String> = place.runs().iter().map(select).collect();
+    let page = format!(
+        "# Page\n\n{}\n{}\n{}",
+        block(&format!("kind=\"runs\" select=\"{}\"", runs[0])),
+        block(&format!("kind=\"plot\" select=\"{}\"", runs[0])),
+        block(&format!("kind=\"plot\" select=\"{}\"", runs[1])),
+    );
+    place.write("docs/page.md", page.as_bytes());
+    let done = place.xrun(&["replay", "docs/page.md"]).succeeds().says(&["2 to run again:"]);
+    let lines: Vec<&str> = done.stdout.lines().filter(|line| line.ends_with(": the same bits")).collect();
+    let expected: Vec<String> = runs.iter().map(|run| format!("{run}: the same bits")).collect();
+    assert_eq!(lines, expected, "each once, in the order of the page");
+
+    // A corpus that is gone stops its run alone, and so does a block of nothing kept.
+    fs::remove_file(corpus).unwrap();
+    place.write("docs/page.md", (page + &block("kind=\"runs\" select=\"zebra\"")).as_bytes());
+    let done = place.xrun(&["replay", "docs/page.md"]).ended(1);
+    let done = done.says(&["1 of 2 replays failed", "no run `zebra` is kept"]);
+    let failed = runs.iter().filter(|run| done.stdout.contains(&format!("{run}: failed"))).count();
+    let same = runs.iter().filter(|run| done.stdout.contains(&format!("{run}: the same bits"))).count();
+    assert_eq!((failed, same), (1, 1), "{}", done.stdout);
+}
