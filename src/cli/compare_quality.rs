@@ -4,7 +4,8 @@ use super::terminal::{eprint_line, print, print_json};
 use crate::compare::Arms;
 use crate::compare::quality::{self, QualityOptions, QualitySetting, Question, describe, report};
 use crate::error::{Error, ErrorKind, Result};
-use crate::results::quality::QualityComparison;
+use crate::format::plural;
+use crate::results::quality::{Pair, PairedRun, QualityComparison};
 use crate::statistics::QualityVerdict;
 
 /// Arguments of comparisons of quality.
@@ -104,12 +105,32 @@ fn compare(question: &Question, setting: &QualitySetting<'_>, as_json: bool) -> 
     }
     eprint_line(&format!("results in {}", finished.folder.display()));
     if comparison.verdict() != QualityVerdict::Worse {
-        return Ok(());
+        return check_runs(comparison);
     }
     let worse = comparison.measures.iter().filter(|judged| judged.verdict == QualityVerdict::Worse);
     let sentences: Vec<String> =
         worse.map(|judged| format!("{}: {}", judged.measure, describe(judged, comparison))).collect();
     Err(Error::new(ErrorKind::Regression, sentences.join("; ")))
+}
+
+/// Checks that every run ended as a result.
+///
+/// # Errors
+/// Names the first one that did not.
+fn check_runs(comparison: &QualityComparison) -> Result<()> {
+    let is_result = |status: &str| ["ok", "diverged"].contains(&status);
+    let runs = comparison.pairs.iter().flat_map(Pair::runs);
+    let faulty: Vec<&PairedRun> =
+        runs.filter(|run| run.status.as_deref().is_some_and(|status| !is_result(status))).collect();
+    let Some(first) = faulty.first() else { return Ok(()) };
+    Err(Error::failed(format!(
+        "{} run{} did not end well, the first with the seed {}: {}: {}; the same command runs them again",
+        faulty.len(),
+        plural(faulty.len()),
+        first.seed,
+        first.status.as_deref().unwrap_or_default(),
+        first.reason.as_deref().unwrap_or("no reason is known")
+    )))
 }
 
 fn print_as_json(comparison: &QualityComparison) -> Result<()> {

@@ -1,7 +1,8 @@
 //! The question of a stored comparison again, with seeds that it never saw.
 
 use super::history::{StoredComparison, fresh_seeds, of_change};
-use super::request::{AskedMeasure, QualityArmRequest, QualityOptions, Question, Seeds};
+use super::request::{AskedMeasure, QualityArmRequest, QualityOptions, Question};
+use super::seeds::Seeds;
 use crate::compare::arms::changes_between;
 use crate::error::{Error, Result};
 use crate::machine::Machine;

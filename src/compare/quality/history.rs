@@ -1,6 +1,7 @@
 //! Earlier comparisons of the same change: what a verdict has to say of them, and which seeds they have used up.
 
-use super::request::{Question, pair_of};
+use super::request::Question;
+use super::seeds::pair_of;
 use crate::error::{Error, Result};
 use crate::results::find;
 use crate::results::quality::{Design, EarlierComparison, Pair, QUALITY, QualityComparison};

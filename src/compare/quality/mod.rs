@@ -5,6 +5,7 @@
 //!             history ─┘ └─▶ power plan                     values ─▶ intervals ─▶ verdicts ──────────┘
 //! ```
 
+mod comparable;
 mod confirm;
 mod history;
 mod judge;
@@ -12,6 +13,7 @@ mod pairs;
 mod plan;
 mod prediction;
 mod request;
+mod seeds;
 mod text;
 
 pub use request::{QualityOptions, Question};
@@ -103,11 +105,7 @@ pub fn run(question: &Question, setting: QualitySetting<'_>) -> Result<FinishedQ
     let (mut running, stored) = Running::prepare(question, setting, &stop)?;
     let _held = running.create_folder(&stored)?;
     running.write()?;
-    if question.is_timed() {
-        running.run_in_turns(&stop)?;
-    } else {
-        running.run_side_by_side(&stop)?;
-    }
+    running.run_pairs(&stop)?;
     running.comparison.finished = true;
     judge::judge(&mut running.comparison);
     running.write()?;
@@ -147,6 +145,7 @@ impl<'a> Running<'a> {
             progress: setting.progress,
         };
         let runs = PairRuns::new(question, &question.seeds, setting.results, run_setting.clone())?;
+        runs.check_fit()?;
         let mut comparison = record(question, change, &runs);
         comparison.history = earlier.iter().map(|old| history::in_history(old, &question.seeds)).collect();
         if setting.pilot > 0 {
@@ -204,8 +203,8 @@ impl<'a> Running<'a> {
         self.comparison.write(&self.folder)
     }
 
-    /// Runs pairs side by side: all of them, or those of the first look and then one after another.
-    fn run_side_by_side(&mut self, stop: &Stop) -> Result<()> {
+    /// Runs all pairs; of a sequential design those of the first look, and then one after another until it is decided.
+    fn run_pairs(&mut self, stop: &Stop) -> Result<()> {
         let all = self.question.seeds.len();
         let (first, step) = match &self.comparison.design {
             Design::Fixed { .. } => (all, all),
@@ -230,14 +229,6 @@ impl<'a> Running<'a> {
             (from, to) = (to, (to + step).min(all));
         }
         Ok(())
-    }
-
-    fn run_in_turns(&mut self, stop: &Stop) -> Result<()> {
-        let (comparison, folder) = (&mut self.comparison, &self.folder);
-        self.runs.run_in_turns(stop, &mut |at, is_candidate, run| {
-            put(&mut comparison.pairs, at, is_candidate, run);
-            comparison.write(folder)
-        })
     }
 }
 
@@ -356,3 +347,6 @@ fn arm_record(arm: &QualityArmRequest, recipe_hash: String) -> QualityArm {
         recipe_hash,
     }
 }
+
+#[cfg(test)]
+mod tests;

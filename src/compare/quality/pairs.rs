@@ -2,7 +2,6 @@
 //! judged.
 
 use super::request::{QualityArmRequest, Question};
-use crate::compare::trials::trial_order;
 use crate::error::Result;
 use crate::ranks::Stop;
 use crate::results::ledger::{Attempt, CellStatus, Ledger};
@@ -23,8 +22,19 @@ pub struct PairRuns<'a> {
     batch: CellBatch,
     pairs: usize,
     measures: Vec<Measure>,
+    order: RunOrder,
     results: &'a Path,
     setting: RunSetting,
+}
+
+/// The order in which runs are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RunOrder {
+    /// Side by side; runs that are stored are used again.
+    SideBySide,
+    /// One at a time, A B B A: a drift of the machine falls on both arms alike. Nothing is used again, since it was
+    /// not measured in turns.
+    InTurns,
 }
 
 /// How runs are started.
@@ -55,7 +65,8 @@ impl<'a> PairRuns<'a> {
         let cells = seeds.iter().flat_map(|pair| arms.into_iter().zip(pair));
         let requests: Vec<CellRequest> = cells.map(|(arm, seed)| with_seed(arm, *seed)).collect();
         let measures = question.measures.iter().map(|asked| asked.measure.clone()).collect();
-        Ok(Self { batch: CellBatch::new(&requests)?, pairs: seeds.len(), measures, results, setting })
+        let order = if question.is_timed() { RunOrder::InTurns } else { RunOrder::SideBySide };
+        Ok(Self { batch: CellBatch::new(&requests)?, pairs: seeds.len(), measures, order, results, setting })
     }
 
     /// Returns the cells of the first pair, the baseline's first.
@@ -63,18 +74,32 @@ impl<'a> PairRuns<'a> {
         Some([self.batch.get(0)?, self.batch.get(1)?])
     }
 
+    /// Checks that both arms fit in memory.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`](crate::error::ErrorKind::DoesNotFit), or why a plan cannot be made.
+    pub fn check_fit(&self) -> Result<()> {
+        for cell in self.first_pair().iter().flatten() {
+            cell.fit()?.refusal.map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+
     /// Returns the number of runs that are stored already, and are used again.
     ///
     /// # Errors
     /// If the ledger cannot be read.
     pub fn stored(&self) -> Result<usize> {
+        if self.order == RunOrder::InTurns {
+            return Ok(0);
+        }
         let ledger = Ledger::read(self.results)?;
         let cells = (0..2 * self.pairs).filter_map(|at| self.batch.get(at));
         Ok(cells.filter(|cell| self.usable(ledger.last(cell.key()))).count())
     }
 
-    /// Runs a range of pairs side by side; runs that are stored are used again. `ended` is told of every run as
-    /// it ends: the pair, whether it is the candidate's, and the run.
+    /// Runs a range of pairs. `ended` is told of every run as it ends: the pair, whether it is the candidate's, and
+    /// the run.
     ///
     /// # Errors
     /// After a signal; if the ledger or the record cannot be written.
@@ -84,6 +109,17 @@ impl<'a> PairRuns<'a> {
         stop: &Stop,
         ended: &mut dyn FnMut(usize, bool, PairedRun) -> Result<()>,
     ) -> Result<()> {
+        let ended = &mut |end: CellEnd<'_>| ended(end.at / 2, end.at % 2 == 1, self.paired_run(&end));
+        if self.order == RunOrder::InTurns {
+            for pair in pairs {
+                // A B in the first pair, B A in the second, and so on.
+                let first = pair % 2;
+                for at in [2 * pair + first, 2 * pair + 1 - first] {
+                    self.start(at..at + 1, true, stop, ended)?;
+                }
+            }
+            return Ok(());
+        }
         // A stored run may be gone, or not be what its ledger says, and runs again by itself.
         let ledger = Ledger::read(self.results)?;
         for at in 2 * pairs.start..2 * pairs.end {
@@ -93,28 +129,7 @@ impl<'a> PairRuns<'a> {
                 self.start(at..at + 1, true, stop, &mut |_| Ok(()))?;
             }
         }
-        self.start(2 * pairs.start..2 * pairs.end, false, stop, &mut |end| {
-            ended(end.at / 2, end.at % 2 == 1, self.paired_run(&end))
-        })
-    }
-
-    /// Runs all pairs one run at a time, in the order A B B A: a drift of the machine falls on both arms alike.
-    /// Nothing is used again, since it was not measured in turns.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_in_turns(
-        &self,
-        stop: &Stop,
-        ended: &mut dyn FnMut(usize, bool, PairedRun) -> Result<()>,
-    ) -> Result<()> {
-        for (turn, is_candidate) in trial_order(self.pairs).into_iter().enumerate() {
-            let at = 2 * (turn / 2) + usize::from(is_candidate);
-            self.start(at..at + 1, true, stop, &mut |end| {
-                ended(end.at / 2, end.at % 2 == 1, self.paired_run(&end))
-            })?;
-        }
-        Ok(())
+        self.start(2 * pairs.start..2 * pairs.end, false, stop, ended)
     }
 
     fn start(

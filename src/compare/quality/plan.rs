@@ -24,7 +24,7 @@ const FEWEST_PAIRS: usize = 3;
 pub fn pilot_seeds(question: &Question, count: usize) -> Result<Vec<[u64; 2]>> {
     let [base, other] = question.base_seeds;
     let first = base.max(other).saturating_add(PILOT_DISTANCE);
-    (0..count as u64).map(|i| super::request::pair_of(first.saturating_add(i), base, other)).collect()
+    (0..count as u64).map(|i| super::seeds::pair_of(first.saturating_add(i), base, other)).collect()
 }
 
 /// A deviation of paired differences, and where it is from.
@@ -55,7 +55,7 @@ pub fn plan(
         Some(MeasurePlan { measure: judged.measure.clone(), source: known.source, plan })
     });
     let power = power.collect();
-    let stored_runs = if question.is_timed() { 0 } else { runs.stored()? };
+    let stored_runs = runs.stored()?;
     let to_run = (2 * pairs).saturating_sub(stored_runs) as f64;
     let is_any = |_: &f64| to_run > 0.0;
     let seconds = seconds_of_pair(runs).map(|seconds| 0.5 * seconds * to_run).filter(is_any);

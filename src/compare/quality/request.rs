@@ -1,20 +1,16 @@
 //! The question of a comparison of quality: arms, measures, seeds, design and prediction, checked before anything
 //! runs.
 
+use super::comparable;
+use super::seeds::{Seeds, fixed_seeds};
 use crate::compare::arms::{Arms, PlannedArm, Program};
 use crate::error::{Error, Result};
-use crate::recipe::{Change, Class, Predicted, Prediction, Recipe, Validation};
+use crate::recipe::{Change, Predicted, Prediction, Recipe};
 use crate::results::folder::folder_name;
-use crate::results::measure::{self, Measure, MeasuredMetric};
+use crate::results::measure::{self, Measure};
 use crate::results::quality::Design;
 use crate::statistics::{FIRST_LOOK, SequentialDesign, bonferroni};
 use std::path::PathBuf;
-
-/// The largest seed: the largest TOML integer.
-const MAX_SEED: u64 = i64::MAX as u64;
-
-/// The most pairs of a comparison.
-pub const MAX_PAIRS: usize = 10_000;
 
 /// What is asked for on the command line; unset means what the recipe's `[compare]` says.
 #[derive(Clone, Debug, Default)]
@@ -169,6 +165,9 @@ impl Question {
     /// # Errors
     /// As [`new`](Self::new).
     pub(super) fn checked(mut self) -> Result<Self> {
+        for asked in &self.measures {
+            comparable::check(&self, &asked.measure)?;
+        }
         let [baseline, candidate] = self.change()?;
         if baseline == candidate && self.base_seeds[0] == self.base_seeds[1] {
             return Err(Error::usage(
@@ -178,12 +177,6 @@ impl Question {
         }
         for arm in [&self.baseline, &self.candidate] {
             self.notes.extend(fixed_seeds(arm)?);
-        }
-        for asked in &self.measures {
-            let (measure, baseline) = (&asked.measure, &self.baseline.recipe);
-            if let Some(why) = incomparable(measure, &self.changes, &baseline.values().data.validation) {
-                return Err(Error::usage(format!("{measure} of the arms is not comparable: {why}")));
-            }
         }
         if let Design::Sequential { max_pairs, .. } = self.design {
             if SequentialDesign::new(max_pairs, self.confidence_of_each()).is_none() {
@@ -229,71 +222,6 @@ fn arm(planned: PlannedArm) -> Result<QualityArmRequest> {
 
 fn sets_seed(setting: &str) -> bool {
     setting.split('=').next().is_some_and(|key| key.trim().trim_start_matches("--") == "training.seed")
-}
-
-/// Seeds as they were asked for.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Seeds {
-    /// So many, from the recipe's on.
-    Count(usize),
-    /// These.
-    Named(Vec<u64>),
-}
-
-impl Seeds {
-    /// Parses a number of seeds, or several seeds separated by commas.
-    ///
-    /// # Errors
-    /// A usage error.
-    pub fn parse(text: &str) -> Result<Self> {
-        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
-        let numbers: Option<Vec<u64>> =
-            parts.iter().map(|part| part.parse().ok().filter(|seed| *seed <= MAX_SEED)).collect();
-        let wrong =
-            || Error::usage(format!("--seeds {text}: a number of seeds, such as 8, or seeds, such as 3,5,8"));
-        match numbers.ok_or_else(wrong)?.as_slice() {
-            [count] => match usize::try_from(*count).ok().filter(|count| (1..=MAX_PAIRS).contains(count)) {
-                Some(count) => Ok(Self::Count(count)),
-                None => Err(Error::usage(format!("--seeds {text}: from 1 to {MAX_PAIRS} pairs"))),
-            },
-            seeds => {
-                if let Some((_, twice)) =
-                    seeds.iter().enumerate().find(|(at, seed)| seeds[..*at].contains(seed))
-                {
-                    return Err(Error::usage(format!("--seeds {text}: {twice} is named twice")));
-                }
-                Ok(Self::Named(seeds.to_vec()))
-            }
-        }
-    }
-
-    /// Returns the seeds of the pairs of two recipes with these seeds. A candidate with a seed of its own keeps its
-    /// distance to the baseline's.
-    ///
-    /// # Errors
-    /// A usage error for seeds beyond the largest.
-    pub fn pairs(&self, [base, other]: [u64; 2]) -> Result<Vec<[u64; 2]>> {
-        let seeds: Vec<u64> = match self {
-            Self::Count(count) => (0..*count as u64).map(|i| base.saturating_add(i)).collect(),
-            Self::Named(seeds) => seeds.clone(),
-        };
-        seeds.into_iter().map(|seed| pair_of(seed, base, other)).collect()
-    }
-}
-
-/// Returns the seeds of a pair from the baseline's and those of both recipes.
-///
-/// # Errors
-/// A usage error for a seed beyond the largest, or below 0.
-pub fn pair_of(seed: u64, base: u64, other: u64) -> Result<[u64; 2]> {
-    let candidate = i128::from(seed) + i128::from(other) - i128::from(base);
-    let candidate = u64::try_from(candidate).ok().filter(|candidate| (*candidate).max(seed) <= MAX_SEED);
-    candidate.map(|candidate| [seed, candidate]).ok_or_else(|| {
-        Error::usage(format!(
-            "a pair with the seed {seed} has no seed for the candidate: its training.seed is {other} where the \
-             baseline's is {base}, and seeds are from 0 to {MAX_SEED}"
-        ))
-    })
 }
 
 /// Gives measures their smallest differences: `text` is one number for all, or `MEASURE=NUMBER,…`.
@@ -393,61 +321,6 @@ fn check_prediction(prediction: Option<&Prediction>, measures: &[AskedMeasure]) 
     Err(Error::usage(format!("the prediction `{prediction}` cannot be judged: {why}")))
 }
 
-/// Returns a remark where a recipe fixes seeds that pairs should vary.
-///
-/// # Errors
-/// A usage error where it fixes all that the training draws.
-fn fixed_seeds(arm: &QualityArmRequest) -> Result<Option<String>> {
-    let values = arm.recipe.values();
-    let drawn = [
-        ("seeds.init", values.seeds.init, true),
-        ("seeds.order", values.seeds.order, true),
-        ("seeds.dropout", values.seeds.dropout, values.model.dropout > 0.0),
-    ];
-    let drawn: Vec<_> = drawn.into_iter().filter(|(.., is_drawn)| *is_drawn).collect();
-    let fixed: Vec<&str> = drawn.iter().filter(|(_, seed, _)| seed.is_some()).map(|(key, ..)| *key).collect();
-    match fixed.len() {
-        0 => Ok(None),
-        count if count == drawn.len() => Err(Error::usage(format!(
-            "{} sets {}, so that every pair would have the same runs: leave one of them to training.seed",
-            arm.label,
-            fixed.join(", ")
-        ))),
-        _ => Ok(Some(format!(
-            "{} sets {}: pairs do not vary it, and the verdict holds for this value alone",
-            arm.label,
-            fixed.join(", ")
-        ))),
-    }
-}
-
-/// Returns why the arms measure something on different text, or count it in different tokens.
-fn incomparable(measure: &Measure, changes: &[Change], validation: &Validation) -> Option<String> {
-    let in_words = |change: &Change| format!("{} is {} and {}", change.key, change.old, change.new);
-    if measure.is_speed() {
-        return None;
-    }
-    let counts_tokens = measure.metric() != MeasuredMetric::BitsPerByte;
-    let tokenizer = changes.iter().find(|change| counts_tokens && change.key == "data.tokenizer");
-    if let Some(change) = tokenizer {
-        return Some(format!("{}, and a token is not a token; compare bits_per_byte", in_words(change)));
-    }
-    if measure.metric().is_held_out()
-        && let Some(change) = changes.iter().find(|change| change.class == Class::Measuring)
-    {
-        return Some(in_words(change));
-    }
-    // The text of a named set, or of a file of its own, does not depend on the corpus.
-    let own_text = measure.set().is_some() || matches!(validation, Validation::Path(_));
-    let is_of_text = |key: &str| {
-        let of_corpus =
-            key.starts_with("data.") && !["data.tokenizer", "data.cross_documents"].contains(&key);
-        of_corpus && (!measure.metric().is_held_out() || !own_text || key == "data.validation")
-    };
-    let change = changes.iter().find(|change| is_of_text(change.key))?;
-    Some(format!("{}; hold out a text of its own with data.validation", in_words(change)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -455,9 +328,15 @@ mod tests {
     use std::path::Path;
 
     fn question(candidate: &[&str], options: &[(&str, &str)]) -> Result<Question> {
+        question_with(candidate, &[], options)
+    }
+
+    fn question_with(candidate: &[&str], common: &[&str], options: &[(&str, &str)]) -> Result<Question> {
+        let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect();
         let request = ArmsRequest {
             recipe: Some("quickstart".into()),
-            candidate: candidate.iter().map(ToString::to_string).collect(),
+            candidate: texts(candidate),
+            common: texts(common),
             ..ArmsRequest::default()
         };
         let arms = Arms::new(&request, Path::new("none")).unwrap();
@@ -485,23 +364,14 @@ mod tests {
     const LR: &[&str] = &["optimizer.lr=0.001"];
 
     #[test]
-    fn seeds_are_counted_from_the_recipes_or_named() {
-        let seeds = |candidate: &[&str], text: &str| question(candidate, &[("seeds", text)]).unwrap().seeds;
+    fn a_candidate_with_a_seed_of_its_own_keeps_its_distance() {
         let base = question(LR, &[]).unwrap().baseline.recipe.values().training.seed;
-        assert_eq!(seeds(LR, "3"), [[base; 2], [base + 1; 2], [base + 2; 2]]);
-        assert_eq!(seeds(LR, "3,5,8"), [[3, 3], [5, 5], [8, 8]]);
-        // A candidate with a seed of its own: disjoint seeds on both sides.
-        let other = format!("training.seed={}", base + 100);
-        assert_eq!(seeds(&[&other], "2"), [[base, base + 100], [base + 1, base + 101]]);
         assert_eq!(question(LR, &[]).unwrap().seeds.len(), 8, "the recipe's number");
-        for (text, hint) in
-            [("0", "from 1 to"), ("x", "such as 8"), ("3,3", "named twice"), ("-1", "such as 8")]
-        {
-            refused(LR, &[("seeds", text)], hint);
-        }
-        refused(LR, &[("seeds", "9223372036854775808,1")], "such as 8");
-        let low = [&format!("training.seed={}", base + 5)[..]];
-        assert!(question(&low, &[("seeds", "9223372036854775807,1")]).is_err());
+        let other = format!("training.seed={}", base + 100);
+        let found = question(&[&other], &[("seeds", "2")]).unwrap();
+        assert_eq!(found.seeds, [[base, base + 100], [base + 1, base + 101]]);
+        assert!(found.candidate.settings.iter().all(|setting| !setting.contains("seed")));
+        refused(LR, &[("seeds", "3,3")], "named twice");
     }
 
     #[test]
@@ -540,10 +410,31 @@ mod tests {
         question(&["data.tokenizer=byte"], &[("on", "bits_per_byte")]).unwrap();
         question(&["data.tokenizer=byte"], &[("on", "tok_s")]).unwrap();
         refused(&["validation.steps=7"], &[], "validation.steps is");
-        question(&["validation.steps=7"], &[("on", "train_loss")]).unwrap();
+        question(&["validation.steps=7", LR[0]], &[("on", "train_loss")]).unwrap();
         refused(&["data.seed=7"], &[], "data.validation");
-        question(&["data.seed=7"], &[("on", "val_loss/news")]).unwrap();
+        let news = |path: &str| format!("validation.sets={{ news = \"{path}\" }}");
+        refused(&[&news("a.txt")], &[("on", "val_loss/news")], "has no news");
+        let with = |candidate: &[&str]| {
+            question_with(candidate, &[&news("a.txt")], &[("on", "val_loss/news"), ("seeds", "2")])
+        };
+        with(&["data.seed=7"]).unwrap();
+        let error = with(&[&news("b.txt")]).unwrap_err();
+        assert!(error.message().contains("different text for news"), "{error}");
         refused(&["data.seed=7"], &[("on", "train_loss")], "data.seed is");
+    }
+
+    #[test]
+    fn measures_that_runs_do_not_have_are_refused() {
+        let on = |on: &'static str| [("on", on)];
+        let once = ["validation.interval=0"];
+        let with = |options: &[(&str, &str)]| question_with(LR, &once, options).map(drop);
+        with(&on("val_loss")).unwrap();
+        for text in ["val_loss:last2", "steps_until:val_loss=2"] {
+            let error = with(&on(text)).unwrap_err();
+            assert!(error.message().contains("a run has 1"), "{error}");
+        }
+        refused(LR, &on("val_loss:last90000"), "takes 90000 evaluations");
+        refused(LR, &on("train_loss:last90000"), "asks for more steps");
     }
 
     #[test]

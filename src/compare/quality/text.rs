@@ -64,16 +64,22 @@ fn history(comparison: &QualityComparison) -> String {
     if count == 0 {
         return "no earlier comparison of this change is stored".to_owned();
     }
-    let one = |earlier: &crate::results::quality::EarlierComparison| {
-        let shared = match earlier.shared_seeds {
+    let mut ends: Vec<(&str, usize)> = Vec::new();
+    for earlier in &comparison.history {
+        match ends.iter_mut().find(|(ended, _)| *ended == earlier.ended) {
+            Some((_, times)) => *times += 1,
+            None => ends.push((&earlier.ended, 1)),
+        }
+    }
+    let each: Vec<String> = ends.iter().map(|(ended, times)| format!("{times} × {ended}")).collect();
+    let newest = comparison.history.last().map_or(String::new(), |newest| {
+        let shared = match newest.shared_seeds {
             0 => String::new(),
-            shared => format!(", {shared} of these seeds"),
+            shared => format!(" on {shared} of these seeds"),
         };
-        let pairs = format!("{} pair{}", earlier.pairs, plural(earlier.pairs));
-        format!("{} ({pairs}{shared}): {}", earlier.comparison, earlier.ended)
-    };
-    let each: Vec<String> = comparison.history.iter().map(one).collect();
-    format!("{count} earlier comparison{} of this change: {}", plural(count), each.join("; "))
+        format!("; the newest{shared} is {}", newest.comparison)
+    });
+    format!("{count} earlier comparison{} of this change: {}{newest}", plural(count), each.join(", "))
 }
 
 /// Returns a verdict in a sentence, without the measure.
