@@ -80,6 +80,8 @@ pub enum Look {
     Dotted,
     /// Points without a line: values without an order.
     Dots,
+    /// A pale area, whose outline the points are; several are separated by gaps.
+    Band,
 }
 
 /// A dashed line at a value, named right of the panel, where no data is.
@@ -201,8 +203,13 @@ pub fn svg(figure: &Figure, theme: &Theme) -> Result<String> {
 fn legend(page: &Canvas<'_>, figure: &Figure, left: i32, theme: &Theme) -> Result<()> {
     let mut x = left;
     let y = 150;
-    for series in figure.panels.iter().flat_map(|panel| &panel.series) {
-        if series.look != Look::Dots {
+    // What has no name is described by the subtitle.
+    let named = |series: &&Series| !series.name.is_empty();
+    for series in figure.panels.iter().flat_map(|panel| &panel.series).filter(named) {
+        if series.look == Look::Band {
+            let area = Rectangle::new([(x, y - 12), (x + 44, y + 12)], Look::area(theme.hue(series.hue)));
+            page.draw(&area)?;
+        } else if series.look != Look::Dots {
             let line = series.look.line(theme.hue(series.hue));
             page.draw(&PathElement::new([(x, y), (x + 44, y)], line))?;
         }
@@ -262,6 +269,13 @@ fn draw_panel(
 
     for series in &panel.series {
         let colour = theme.hue(series.hue);
+        if series.look == Look::Band {
+            for outline in stretches(&series.points) {
+                let outline: Points = outline.iter().map(|&(x, y)| (x, place(y))).collect();
+                plot.draw(&Polygon::new(outline, Look::area(colour))).map_err(cannot_draw)?;
+            }
+            continue;
+        }
         let points = thin(&series.points, BUCKETS);
         for stretch in stretches(&points) {
             let placed: Points = stretch.iter().map(|&(x, y)| (x, place(y))).collect();
@@ -291,8 +305,13 @@ impl Look {
         match self {
             Look::Raw => colour.mix(0.4).stroke_width(2),
             Look::Bold => colour.stroke_width(5),
-            Look::Dotted | Look::Dots => colour.stroke_width(3),
+            Look::Dotted | Look::Dots | Look::Band => colour.stroke_width(3),
         }
+    }
+
+    /// Returns the style of a [`Look::Band`].
+    fn area(colour: RGBColor) -> ShapeStyle {
+        colour.mix(0.2).filled()
     }
 }
 
