@@ -16,6 +16,7 @@ use crate::report::theme::{Hue, THEMES};
 use crate::results::difference::RowCells;
 use crate::results::folder::METRICS;
 use crate::results::stored;
+use crate::results::summary::Status;
 use crate::statistics::{mean, variance};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -218,7 +219,7 @@ fn draw(arms: &[Arm<'_>], column: &str, by_tokens: bool) -> crate::Result<Vec<(&
     let scale = if range.0 > 0.0 { Scale::Log } else { Scale::Linear };
     let xs = || means.iter().map(|point| point.0);
     let x = (xs().fold(f64::INFINITY, f64::min), xs().fold(f64::NEG_INFINITY, f64::max));
-    let metric = metrics::find(column).map_or(column, |metric| metric.heading);
+    let metric = heading(column);
     let log = if scale == Scale::Log { ", log scale" } else { "" };
     let mut names: Vec<&str> = arms.iter().flat_map(|arm| &arm.runs).map(|run| run.recipe()).collect();
     names.dedup();
@@ -272,34 +273,45 @@ fn alternative(arms: &[Arm<'_>], column: &str, by_tokens: bool) -> String {
     )
 }
 
+/// Returns the name of a column with its unit.
+fn heading(column: &str) -> &str {
+    match metrics::find(column) {
+        // The table of metrics names the figure of a run, which is that of its last batch.
+        _ if column == TRAINING_LOSS => "training loss (nats/token)",
+        Some(metric) => metric.heading,
+        None => column,
+    }
+}
+
+fn seed_of(run: &KeptRun) -> &str {
+    run.recipe_values.get("training.seed").map_or("run", String::as_str)
+}
+
 /// Returns a table of the last mean of each arm, with links to its runs.
 fn last_values(context: &PageContext<'_>, arms: &[Arm<'_>], column: &str) -> String {
     let metric = metrics::find(column);
     let decimals = metric.map_or(4, |metric| metric.decimals);
-    let heading = metric.map_or(column, |metric| metric.heading);
-    let headings = [
-        "arm".to_owned(),
-        format!(">{heading}"),
-        ">standard deviation".to_owned(),
-        "runs by seed".to_owned(),
-    ];
+    let headings = ["arm", &format!(">{}", heading(column)), ">standard deviation", "runs by seed"];
     let row = |arm: &Arm<'_>| {
         let last = arm.curve.mean.last().map(|(_, y)| *y);
         let deviation = arm.curve.deviation.last().copied().filter(|deviation| deviation.is_finite());
         let run = |run: &&KeptRun| {
-            let seed = run.recipe_values.get("training.seed").map_or("run", String::as_str);
             let place = provenance::page_of(&run.source.folder);
-            let remark = runs::remark(run).map_or(String::new(), |remark| format!(" ({remark})"));
-            link_to(seed, &context.link(&place)) + &remark
+            // Losses do not depend on whether the speed settled.
+            let status = run.summary.status;
+            let remark = if status == Status::Ok { String::new() } else { format!(" ({})", status.as_str()) };
+            link_to(seed_of(run), &context.link(&place)) + &remark
         };
+        let mut by_seed = arm.runs.clone();
+        by_seed.sort_by_key(|run| seed_of(run).parse::<u64>().ok());
         vec![
             plain(&arm.label),
             decimal(last, decimals),
             deviation.map_or(BLANK.to_owned(), |deviation| decimal(Some(deviation), decimals)),
-            arm.runs.iter().map(run).collect::<Vec<_>>().join(", "),
+            by_seed.iter().map(run).collect::<Vec<_>>().join(", "),
         ]
     };
-    table(&headings, &arms.iter().map(row).collect::<Vec<_>>())
+    table(&headings.map(str::to_owned), &arms.iter().map(row).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

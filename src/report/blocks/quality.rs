@@ -1,7 +1,7 @@
 //! Blocks of kept comparisons of quality: verdicts in a table, and a picture of every measure's pairs.
 
 use super::kept::KeptRun;
-use super::quality_figure::{self, p_shown, shown};
+use super::quality_figure::{self, effect_shown, p_shown, shown};
 use super::scene::{PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{code, link_to, plain, table};
@@ -107,7 +107,7 @@ fn verdicts(found: &QualityComparison) -> String {
             decimal(judged.candidate, 4),
             interval.unwrap_or_else(|| BLANK.to_owned()),
             judged.p.map_or(BLANK.to_owned(), p_shown),
-            judged.min_effect.map_or(BLANK.to_owned(), of_scale),
+            judged.min_effect.map_or(BLANK.to_owned(), |effect| effect_shown(judged.scale, effect)),
             judged.pairs.to_string(),
             judged.verdict.words().to_owned() + &because,
         ]

@@ -2,6 +2,7 @@
 //! mean, its interval and the smallest difference that matters.
 
 use crate::error::Result;
+use crate::format::{decimal, significant};
 use crate::report::chart::{self, Figure, Look, Mark, Panel, Series};
 use crate::report::series::{Points, Scale as Axis, pad};
 use crate::report::theme::{Hue, THEMES};
@@ -11,7 +12,10 @@ use crate::results::quality::{JudgedMeasure, PairedRun, QualityComparison};
 use std::path::{Path, PathBuf};
 
 /// Characters of an arm's label in the legend.
-const MAX_LABEL: usize = 28;
+const MAX_LABEL: usize = 22;
+
+/// Largest number of pairs whose numbers have room below the picture.
+const MAX_TICKS: usize = 30;
 
 /// Returns the path of the picture of a measure, without theme and extension.
 pub fn stem(folder: &Path, judged: &JudgedMeasure) -> PathBuf {
@@ -63,7 +67,8 @@ pub fn pairs(
             None => "pair".to_owned(),
         },
         x: (0.5, count + if judged.interval.is_some() { 2.5 } else { 0.5 }),
-        x_at: Some((1..=comparison.pairs.len()).map(|at| at as f64).collect()),
+        x_at: (comparison.pairs.len() <= MAX_TICKS)
+            .then(|| (1..=comparison.pairs.len()).map(|at| at as f64).collect()),
     };
     Some(THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect())
 }
@@ -108,7 +113,7 @@ fn differences(judged: &JudgedMeasure, pairs: &[(f64, (f64, f64))], count: f64) 
         let corners = [(0.5, effect), (end, effect), (end, -effect), (0.5, -effect)];
         ends.extend([effect, -effect]);
         series.push(Series {
-            name: format!("± {}: does not matter", shown(judged.scale, effect)),
+            name: format!("± {} does not matter", effect_shown(judged.scale, effect)),
             hue: Hue::Green,
             look: Look::Band,
             points: corners.to_vec(),
@@ -117,8 +122,9 @@ fn differences(judged: &JudgedMeasure, pairs: &[(f64, (f64, f64))], count: f64) 
     ends.extend(points.iter().map(|point| point.1));
     let mean = count + 1.5;
     let one = |name: &str, look, points| Series { name: name.to_owned(), hue: Hue::Purple, look, points };
-    series.push(one("difference", Look::Dots, points));
-    series.push(one("interval", Look::Bold, vec![(mean, interval.low), (mean, interval.high)]));
+    // The names of the axes say what these are.
+    series.push(one("", Look::Dots, points));
+    series.push(one("", Look::Bold, vec![(mean, interval.low), (mean, interval.high)]));
     series.push(one("", Look::Bold, vec![(mean - 0.3, interval.estimate), (mean + 0.3, interval.estimate)]));
     let name = match judged.scale {
         Scale::Difference => format!("candidate - baseline ({})", judged.unit),
@@ -148,21 +154,29 @@ pub fn shown(scale: Scale, value: f64) -> String {
     }
 }
 
+/// Returns a smallest effect, in the digits in which it was set.
+pub fn effect_shown(scale: Scale, effect: f64) -> String {
+    match scale {
+        Scale::Difference => significant(effect),
+        Scale::Ratio => format!("{} %", significant(100.0 * effect)),
+    }
+}
+
 /// Returns a number with four decimals, or with three significant digits where these would be zeros.
 fn digits(value: f64) -> String {
     if value != 0.0 && value.abs() < 1e-3 {
-        return crate::format::significant(value);
+        return significant(value);
     }
-    crate::format::decimal(Some(value), 4)
+    decimal(Some(value), 4)
 }
 
 /// Returns a p-value, never as 0.
 pub fn p_shown(p: f64) -> String {
-    if p < 1e-4 { format!("{p:.0e}") } else { crate::format::decimal(Some(p), 4) }
+    if p < 1e-4 { format!("{p:.0e}") } else { decimal(Some(p), 4) }
 }
 
 fn tick(value: f64) -> String {
-    let text = crate::format::significant(value);
+    let text = significant(value);
     if value != 0.0 && value.abs() < 1e-12 { "0".to_owned() } else { text }
 }
 
