@@ -37,7 +37,10 @@ pub fn build(rev: &str) -> Result<Built> {
     let sources = folder.path().join("sources");
     let checkout = sources.to_string_lossy().into_owned();
     git(&top, &["worktree", "add", "--detach", &checkout, &commit])?;
-    eprint_line(&format!("building {rev} ({commit}) …"));
+    match rev == commit {
+        true => eprint_line(&format!("building {commit} …")),
+        false => eprint_line(&format!("building {rev} ({commit}) …")),
+    }
     let built = cargo(&sources, &top.join("target/compare"));
     // The folder is deleted in any case; git prunes its record of it at the next garbage collection at the
     // latest.

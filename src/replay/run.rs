@@ -119,15 +119,15 @@ pub(super) fn algorithms_of(stored: &StoredRun) -> Option<PathBuf> {
     is_for_here.then(|| std::path::absolute(&stored.folder).ok()).flatten()
 }
 
-/// Returns the keys that a replay sets on top of a stored recipe: it begins at step 0, and nobody needs weights
-/// that the stored run does not have, or pictures. Another version may not know the key of pictures.
+/// Returns the keys that a replay sets on top of a stored recipe: it begins at step 0, and nobody needs pictures, or
+/// weights that the stored run does not have. Another version may not know how to leave these out.
 pub(super) fn settings(stored: &StoredRun, is_own: bool) -> Vec<String> {
     let mut settings = vec!["checkpoint.resume=never".to_owned()];
-    if !stored.has_checkpoint() {
-        settings.push("checkpoint.keep=0".to_owned());
-    }
     if is_own {
         settings.push("metrics.plots=false".to_owned());
+    }
+    if is_own && !stored.has_checkpoint() {
+        settings.push("checkpoint.keep=0".to_owned());
     }
     settings
 }

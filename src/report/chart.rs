@@ -82,6 +82,8 @@ pub enum Look {
     Dots,
     /// A line from the low end of an interval to the high one, without an entry in the legend.
     Interval,
+    /// A pale area, whose outline the points are; several are separated by gaps.
+    Band,
 }
 
 /// A dashed line at a value, named right of the panel, where no data is.
@@ -211,9 +213,13 @@ pub(super) fn page(theme: &Theme, draw: impl FnOnce(&Canvas<'_>) -> Result<()>) 
 fn legend(page: &Canvas<'_>, figure: &Figure, left: i32, theme: &Theme) -> Result<()> {
     let mut x = left;
     let y = 150;
-    let all = figure.panels.iter().flat_map(|panel| &panel.series);
-    for series in all.filter(|series| series.look != Look::Interval) {
-        if series.look != Look::Dots {
+    // What has no name is described by the subtitle.
+    let listed = |series: &&Series| !series.name.is_empty() && series.look != Look::Interval;
+    for series in figure.panels.iter().flat_map(|panel| &panel.series).filter(listed) {
+        if series.look == Look::Band {
+            let area = Rectangle::new([(x, y - 12), (x + 44, y + 12)], Look::area(theme.hue(series.hue)));
+            page.draw(&area)?;
+        } else if series.look != Look::Dots {
             let line = series.look.line(theme.hue(series.hue));
             page.draw(&PathElement::new([(x, y), (x + 44, y)], line))?;
         }
@@ -272,6 +278,13 @@ fn draw_panel(
 
     for series in &panel.series {
         let colour = theme.hue(series.hue);
+        if series.look == Look::Band {
+            for outline in stretches(&series.points) {
+                let outline: Points = outline.iter().map(|&(x, y)| (x, place(y))).collect();
+                plot.draw(&Polygon::new(outline, Look::area(colour))).map_err(cannot_draw)?;
+            }
+            continue;
+        }
         let points = thin(&series.points, BUCKETS);
         for stretch in stretches(&points) {
             let placed: Points = stretch.iter().map(|&(x, y)| (x, place(y))).collect();
@@ -301,9 +314,14 @@ impl Look {
         match self {
             Look::Raw => colour.mix(0.4).stroke_width(2),
             Look::Bold => colour.stroke_width(5),
-            Look::Dotted | Look::Dots => colour.stroke_width(3),
+            Look::Dotted | Look::Dots | Look::Band => colour.stroke_width(3),
             Look::Interval => colour.mix(0.6).stroke_width(4),
         }
+    }
+
+    /// Returns the style of a [`Look::Band`].
+    fn area(colour: RGBColor) -> ShapeStyle {
+        colour.mix(0.2).filled()
     }
 }
 

@@ -56,6 +56,18 @@ pub fn of_run(run: &KeptRun) -> Row {
     Row { facts, complete: true }
 }
 
+/// Returns the facts of a run without its seeds: runs that repeat one recipe differ in these.
+pub fn without_seeds(run: &KeptRun) -> Row {
+    let mut row = of_run(run);
+    row.facts.retain(|key, _| !is_seed(key));
+    row
+}
+
+/// Returns true for a key that sets random numbers of training, and nothing else.
+pub fn is_seed(key: &str) -> bool {
+    key == "training.seed" || (key.starts_with("seeds.") && key != "seeds.scheme")
+}
+
 /// Returns the facts that a table names as changed without `across`: these keys, and facts that depend on
 /// them.
 pub fn named<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {

@@ -12,6 +12,7 @@ use crate::results::comparison::{
     Arm, Average, COMPARISON, COMPARISONS, Comparison, RatioInterval, TrainLoss,
 };
 use crate::results::folder::PLOTS;
+use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -67,17 +68,18 @@ pub fn render(
 
 /// Returns the folder of the newest comparison `NAME`, or of `NAME/ID`.
 fn find(kept: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
-    Ok(find_all(kept, name)?.swap_remove(0))
+    Ok(find_all(kept, name, COMPARISON)?.swap_remove(0))
 }
 
-/// Returns the folders of comparisons `NAME`, newest first, or of `NAME/ID`; one at least.
-pub fn find_all(kept: &Path, name: &str) -> Result<Vec<PathBuf>, Vec<Why>> {
+/// Returns the folders of comparisons `NAME`, newest first, or of `NAME/ID`; one at least. `file` is the file of
+/// the kind of comparisons that is looked for.
+pub fn find_all(kept: &Path, name: &str, file: &str) -> Result<Vec<PathBuf>, Vec<Why>> {
     let all = kept.join(COMPARISONS);
     let folder = all.join(name);
-    if folder.join(COMPARISON).is_file() {
+    if folder.join(file).is_file() {
         return Ok(vec![folder]);
     }
-    let found = folders(&folder).into_iter().rev().filter(|folder| folder.join(COMPARISON).is_file());
+    let found = folders(&folder).into_iter().rev().filter(|folder| folder.join(file).is_file());
     let found: Vec<PathBuf> = found.collect();
     if found.is_empty() {
         let names: Vec<String> = folders(&all).iter().map(|folder| kept::id(&all, folder)).collect();
@@ -101,17 +103,28 @@ fn folders(folder: &Path) -> Vec<PathBuf> {
 
 /// Returns a kept comparison, verified and read.
 pub fn read(scene: &PageContext<'_>, folder: &Path) -> Result<(Source, Comparison), Vec<Why>> {
+    read_record(scene, folder, COMPARISON, |found: &Comparison| format!("{}/{}", found.name, found.id))
+}
+
+/// Returns the record of a kept comparison, which the file of this name holds, verified and read. `named` returns
+/// the record's `NAME/ID`.
+pub fn read_record<T: DeserializeOwned>(
+    scene: &PageContext<'_>,
+    folder: &Path,
+    file: &str,
+    named: impl Fn(&T) -> String,
+) -> Result<(Source, T), Vec<Why>> {
     let unreadable = |why: String| vec![Why::mended_by(why, restore(&[folder]))];
     let source = Source::verify(scene.kept, folder).map_err(|e| unreadable(e.message().to_owned()))?;
     if !source.faults.is_empty() {
         return Err(source.faults);
     }
-    let path = folder.join(COMPARISON);
+    let path = folder.join(file);
     let bytes =
         std::fs::read(&path).map_err(|e| unreadable(format!("cannot read {}: {e}", path.display())))?;
-    let comparison: Comparison = serde_json::from_slice(&bytes)
+    let comparison: T = serde_json::from_slice(&bytes)
         .map_err(|e| unreadable(format!("{}:{}: not a comparison: {e}", path.display(), e.line())))?;
-    let own = format!("{}/{}", comparison.name, comparison.id);
+    let own = named(&comparison);
     let names = [source.named.as_str(), own.as_str()];
     let in_folder = source.id.strip_prefix(COMPARISONS).and_then(|id| id.strip_prefix('/'));
     if let Some(other) = names.into_iter().find(|name| Some(*name) != in_folder) {
@@ -163,9 +176,19 @@ pub fn kept_runs(
     source: &Source,
     comparison: &Comparison,
 ) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
+    let trials = comparison.trials.iter();
+    let named = trials.filter_map(|trial| Some((trial.run.as_deref()?, trial.metrics_hash.as_deref())));
+    kept_runs_named(scene, source, named)
+}
+
+/// Returns the kept runs of these names, each with the hash of its `metrics.csv` as a comparison has it.
+pub fn kept_runs_named<'a>(
+    scene: &PageContext<'_>,
+    source: &Source,
+    named: impl Iterator<Item = (&'a str, Option<&'a str>)>,
+) -> Result<BTreeMap<String, KeptRun>, Vec<Why>> {
     let mut runs = BTreeMap::new();
-    for trial in &comparison.trials {
-        let Some(id) = &trial.run else { continue };
+    for (id, metrics_hash) in named {
         let folder = scene.kept.join(id);
         if !folder.is_dir() {
             let why = format!("its run {id} is not kept in {}", scene.kept.display());
@@ -173,7 +196,7 @@ pub fn kept_runs(
         }
         if !runs.contains_key(id) {
             let mut run = KeptRun::read(scene.kept, &folder)?;
-            let listed = source.runs.iter().find(|listed| listed.run == *id);
+            let listed = source.runs.iter().find(|listed| listed.run == id);
             if let Some(listed) = listed.filter(|listed| listed.manifest != run.source.manifest) {
                 let digits = |hash: &str| hash.chars().take(12).collect::<String>();
                 let why = format!(
@@ -186,10 +209,10 @@ pub fn kept_runs(
                 let mend = restore(&[&folder, &source.folder]);
                 run.source.faults.push(Why::mended_by(why, mend));
             }
-            runs.insert(id.clone(), run);
+            runs.insert(id.to_owned(), run);
         }
-        if let (Some(listed), Some(run)) = (&trial.metrics_hash, runs.get_mut(id))
-            && run.source.metrics.as_ref() != Some(listed)
+        if let (Some(listed), Some(run)) = (metrics_hash, runs.get_mut(id))
+            && run.source.metrics.as_deref() != Some(listed)
         {
             let why = format!("{} has other losses than {} compared", folder.display(), source.id);
             run.source.faults.push(Why::mended_by(why, restore(&[&folder, &source.folder])));

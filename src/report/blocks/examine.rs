@@ -9,7 +9,7 @@ use super::scene::{Form, PageContext, Rendered};
 use super::spec::{BlockKind, Spec};
 use super::sweep::SWEEPS;
 use super::why::Why;
-use super::{comparison, runs, series, sweep, value};
+use super::{comparison, curves, quality, runs, series, sweep, value};
 use crate::results::comparison::COMPARISONS;
 use crate::results::regular;
 use std::path::Path;
@@ -118,6 +118,8 @@ fn render(context: &PageContext<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> 
     match &spec.kind {
         BlockKind::Runs { columns } => runs::render(context, spec, columns),
         BlockKind::Plot { plot, alt } => runs::plot(context, spec, plot, alt.as_deref()),
+        BlockKind::Curves { column, alt } => curves::render(context, spec, column, alt.as_deref()),
+        BlockKind::Quality { alt } => quality::render(context, spec, alt.as_deref()),
         BlockKind::Comparison { columns } => comparison::render(context, spec, columns.as_deref()),
         BlockKind::Series { over, alt } => series::render(context, spec, over, alt.as_deref()),
         BlockKind::Sweep { columns } => sweep::render(context, spec, columns),

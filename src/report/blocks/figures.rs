@@ -4,10 +4,14 @@ use super::examine::Examined;
 use super::figure;
 use super::kept::{Source, put_there};
 use super::mend::remove;
+use super::quality_figure;
+use super::scene::themed;
+use super::spec::Spec;
 use super::why::Why;
 use crate::report::plots;
 use crate::results::comparison::{COMPARISON, COMPARISONS, Comparison};
 use crate::results::folder::PLOTS;
+use crate::results::quality::{QUALITY, QualityComparison};
 use crate::results::regular;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,7 +33,24 @@ pub fn check<'b>(blocks: impl Iterator<Item = &'b mut Examined>) -> BTreeSet<Pat
     shown
 }
 
-/// Returns the pictures of several comparisons that are not among those `shown`.
+/// Maximum length of the part of a figure's name that names the selection.
+const LONGEST: usize = 80;
+
+/// Returns the path, without theme and extension, of a picture of several kept folders: what a block selects, and
+/// what is drawn of it.
+pub fn stem_of_several(kept: &Path, spec: &Spec, drawn: &str) -> PathBuf {
+    let selected = spec.select.join("+").replace('/', "-");
+    // A name that is too long for a file is replaced by its hash.
+    let selected = match selected.char_indices().nth(LONGEST) {
+        Some((end, _)) => {
+            format!("{}-{}", &selected[..end], &blake3::hash(selected.as_bytes()).to_hex()[..8])
+        }
+        None => selected,
+    };
+    kept.join(COMPARISONS).join(PLOTS).join(format!("{selected}-{drawn}").replace('/', "-"))
+}
+
+/// Returns the pictures of several comparisons or runs that are not among those `shown`.
 pub fn stray(kept: &Path, shown: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(kept.join(COMPARISONS).join(PLOTS)).into_iter().flatten().flatten();
     let mut stray: Vec<PathBuf> =
@@ -69,6 +90,17 @@ fn drawn(folder: &Path) -> Vec<(PathBuf, String)> {
         let drawn = figure::blocks(&comparison, figure::TRIAL).and_then(Result::ok).unwrap_or_default();
         let path = |theme: &str| folder.join(PLOTS).join(format!("{}-{theme}.svg", figure::BLOCKS));
         return drawn.into_iter().map(|(theme, svg)| (path(theme), svg)).collect();
+    }
+    if folder.join(QUALITY).is_file() {
+        let Ok(comparison) = QualityComparison::read(folder) else { return Vec::new() };
+        let measures = comparison.measures.iter();
+        return measures
+            .filter_map(|judged| Some((judged, quality_figure::pairs(&comparison, judged)?.ok()?)))
+            .flat_map(|(judged, drawn)| {
+                let stem = quality_figure::stem(folder, judged);
+                drawn.into_iter().map(move |(theme, svg)| (themed(&stem, theme), svg))
+            })
+            .collect();
     }
     let pictures = plots::draw(folder).unwrap_or_default();
     pictures.into_iter().map(|picture| (folder.join(picture.file("svg")), picture.svg)).collect()

@@ -46,6 +46,11 @@ impl PageContext<'_> {
     }
 }
 
+/// Returns the file of a picture in a theme.
+pub fn themed(stem: &Path, theme: &str) -> PathBuf {
+    PathBuf::from(format!("{}-{theme}.svg", stem.display()))
+}
+
 /// A block rendered from kept files.
 #[derive(Clone, Debug, Default)]
 pub struct Rendered {
@@ -73,7 +78,7 @@ impl Rendered {
     ) -> String {
         let mut links = Vec::new();
         for (theme, svg) in drawn {
-            let path = PathBuf::from(format!("{}-{theme}.svg", stem.display()));
+            let path = themed(stem, theme);
             links.push(context.link(&path));
             self.figures.push((path, svg));
         }

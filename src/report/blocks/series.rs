@@ -5,14 +5,10 @@ use super::scene::{Form, PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{code, link_to, table};
 use super::why::Why;
-use super::{alike, comparison, figure, inline, provenance, runs};
+use super::{alike, comparison, figure, figures, inline, provenance, runs};
 use crate::format::{BLANK, decimal};
-use crate::results::comparison::{Arm, COMPARISONS, Comparison};
-use crate::results::folder::PLOTS;
+use crate::results::comparison::{Arm, COMPARISON, Comparison};
 use std::path::{Path, PathBuf};
-
-/// Maximum length of the part of a figure's name that names the selection.
-const LONGEST: usize = 80;
 
 /// A comparison at a value of the key.
 struct Member {
@@ -34,7 +30,7 @@ pub fn render(
     let mut members: Vec<Member> = Vec::new();
     for name in &spec.select {
         // Newest first: entries that exist already are newer.
-        for folder in comparison::find_all(context.kept, name)? {
+        for folder in comparison::find_all(context.kept, name, COMPARISON)? {
             let member = member(context, folder, over)?;
             let is_newest = |m: &Member| m.at != member.at || m.comparison.name != member.comparison.name;
             if members.iter().all(is_newest) {
@@ -53,22 +49,13 @@ pub fn render(
 
     let mut text = rows(context, &members, over);
     text.push('\n');
-    let selected = spec.select.join("+").replace('/', "-");
-    // A name that is too long for a file is replaced by its hash.
-    let selected = match selected.char_indices().nth(LONGEST) {
-        Some((end, _)) => {
-            format!("{}-{}", &selected[..end], &blake3::hash(selected.as_bytes()).to_hex()[..8])
-        }
-        None => selected,
-    };
-    let named = format!("{selected}-over-{over}");
     let points: Vec<figure::Point<'_>> = members
         .iter()
         .map(|member| figure::Point { at: member.at, comparison: &member.comparison })
         .collect();
     let drawn = figure::series(&points, over).map_err(|e| vec![Why::stale(e.message())])?;
     let said = format!("Tokens per second before and after, and their ratio, by {over}");
-    let stem = context.kept.join(COMPARISONS).join(PLOTS).join(named);
+    let stem = figures::stem_of_several(context.kept, spec, &format!("over-{over}"));
     text += &rendered.add_figure(context, &stem, drawn, alt.unwrap_or(&said));
     let comparisons: Vec<&Comparison> = members.iter().map(|member| &member.comparison).collect();
     text += &match context.form {

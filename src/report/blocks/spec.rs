@@ -7,10 +7,12 @@ use super::text::did_you_mean;
 use crate::error::{Error, Result};
 
 /// The kinds of blocks, each with its attributes, required ones first.
-pub const KINDS: [(&str, &[&str]); 5] = [
+pub const KINDS: [(&str, &[&str]); 7] = [
     ("runs", &["select", "columns", "newest", "where", "across"]),
     ("plot", &["select", "plot", "newest", "where", "alt"]),
+    ("curves", &["select", "column", "newest", "where", "across", "alt"]),
     ("comparison", &["select", "columns", "across"]),
+    ("quality", &["select", "across", "alt"]),
     ("series", &["select", "over", "across", "alt"]),
     ("sweep", &["select", "columns", "across"]),
 ];
@@ -34,7 +36,9 @@ pub struct Spec {
 pub enum BlockKind {
     Runs { columns: Vec<Column> },
     Plot { plot: String, alt: Option<String> },
+    Curves { column: String, alt: Option<String> },
     Comparison { columns: Option<Vec<String>> },
+    Quality { alt: Option<String> },
     Series { over: &'static str, alt: Option<String> },
     Sweep { columns: Vec<Column> },
     Value { column: Column, form: NumberForm },
@@ -105,6 +109,8 @@ impl Spec {
         check_names(&format!("`{kind}`"), attributes, allowed)?;
         let select = selection(get("select").ok_or("no `select`: what should the block show?")?)?;
         let newest = match get("newest") {
+            // Seeds of one recipe.
+            None if kind == "curves" => None,
             None => Some(1),
             Some("all") => None,
             Some(count) => match count.parse() {
@@ -121,6 +127,11 @@ impl Spec {
                 plot: get("plot").unwrap_or("loss").to_owned(),
                 alt: get("alt").map(str::to_owned),
             },
+            "curves" => BlockKind::Curves {
+                column: get("column").unwrap_or(super::curves::DEFAULT).trim().to_owned(),
+                alt: get("alt").map(str::to_owned),
+            },
+            "quality" => BlockKind::Quality { alt: get("alt").map(str::to_owned) },
             "comparison" => BlockKind::Comparison { columns: get("columns").map(list) },
             "series" => {
                 let over = get("over")

@@ -11,7 +11,7 @@ use super::why::Why;
 use crate::format::{decimal, short};
 use crate::metrics;
 use crate::results::columns::Figures;
-use crate::results::comparison::Comparison;
+use crate::results::comparison::{COMPARISON, Comparison};
 
 /// Figures of comparisons besides those of their arms, which are `before.NAME` and `after.NAME`.
 const OF_COMPARISONS: [&str; 4] = ["ratio", "ratio_low", "ratio_high", "verdict"];
@@ -62,7 +62,7 @@ pub fn of_comparison(
     let [name] = &spec.select[..] else {
         return Err(vec![correct("a value is of one comparison".to_owned())]);
     };
-    let folder = comparison::find_all(context.kept, name)?.swap_remove(0);
+    let folder = comparison::find_all(context.kept, name, COMPARISON)?.swap_remove(0);
     let (source, comparison) = comparison::read(context, &folder)?;
     let runs: Vec<KeptRun> = comparison::kept_runs(context, &source, &comparison)?.into_values().collect();
     let (_, faults) = comparison::unlike(&comparison, &runs, &spec.across);

@@ -2,9 +2,11 @@
 
 mod campaign;
 mod compared;
+mod curves;
 mod forged;
 mod locked;
 mod place;
+mod quality;
 mod swept;
 mod unusual;
 mod values;

@@ -1,0 +1,194 @@
+//! Blocks of kept comparisons of quality: verdicts in a table, and a picture of every measure's pairs.
+
+use super::kept::KeptRun;
+use super::quality_figure::{self, effect_shown, p_shown, shown};
+use super::scene::{PageContext, Rendered};
+use super::spec::Spec;
+use super::text::{code, link_to, plain, table};
+use super::why::Why;
+use super::{alike, comparison, provenance, runs};
+use crate::format::{BLANK, decimal, plural};
+use crate::results::measure::MeasureValue;
+use crate::results::quality::{Design, JudgedMeasure, QUALITY, QualityComparison};
+use std::path::{Path, PathBuf};
+
+/// Returns the newest comparison of each selected name.
+pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Result<Rendered, Vec<Why>> {
+    let mut rendered = Rendered::default();
+    let (mut all_runs, mut folders): (Vec<KeptRun>, Vec<PathBuf>) = (Vec::new(), Vec::new());
+    for name in &spec.select {
+        let folder = comparison::find_all(context.kept, name, QUALITY)?.swap_remove(0);
+        let (source, found) =
+            comparison::read_record(context, &folder, QUALITY, QualityComparison::full_name)?;
+        let named = found.pairs.iter().flat_map(|pair| pair.runs());
+        let named = named.filter_map(|run| Some((run.run.as_deref()?, run.metrics_hash.as_deref())));
+        let kept = comparison::kept_runs_named(context, &source, named)?;
+        let runs: Vec<KeptRun> = kept.into_values().collect();
+        let of_runs = runs::sources_of(&runs);
+        rendered.sources.push(source);
+        rendered.sources.extend(of_runs.sources);
+        rendered.faults.extend(of_runs.faults);
+        rendered.commits.extend(of_runs.commits);
+        let (differences, faults) = unlike(&found, &runs, &spec.across);
+        rendered.faults.extend(faults);
+        if !rendered.text.is_empty() {
+            rendered.text.push('\n');
+        }
+        rendered.text += &heading(context, &found, &folder, spec.select.len() == 1);
+        rendered.text += &verdicts(&found);
+        rendered.text.push('\n');
+        rendered.text += &findings(&found);
+        rendered.text += &differences.map_or(String::new(), |sentence| format!("- {sentence}"));
+        rendered.text.push('\n');
+        for judged in &found.measures {
+            let Some(drawn) = quality_figure::pairs(&found, judged) else { continue };
+            let drawn = drawn.map_err(|e| vec![Why::stale(e.message())])?;
+            let said = alternative(&found, judged);
+            let stem = quality_figure::stem(&folder, judged);
+            let picture = rendered.add_figure(context, &stem, drawn, alt.unwrap_or(&said));
+            rendered.text += &picture;
+        }
+        all_runs.extend(runs);
+        folders.push(folder);
+    }
+    let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
+    rendered.text += &provenance::line(context, &all_runs.iter().collect::<Vec<_>>(), &[], &folders);
+    Ok(rendered)
+}
+
+/// Compares the runs, which may differ in their seeds, in the keys that the comparison names as changed, and in
+/// `across`.
+fn unlike(comparison: &QualityComparison, runs: &[KeptRun], across: &[String]) -> (Option<String>, Vec<Why>) {
+    let changed = comparison.changes.iter().filter_map(|change| change.split(':').next());
+    let across: Vec<String> = across.iter().cloned().chain(alike::named(changed)).collect();
+    let rows: Vec<alike::Row> = runs.iter().map(alike::without_seeds).collect();
+    alike::compare(&rows, &across)
+}
+
+/// Returns name, verdict and hypothesis.
+fn heading(context: &PageContext<'_>, found: &QualityComparison, folder: &Path, is_single: bool) -> String {
+    let name = match is_single {
+        true => plain(&found.name),
+        false => link_to(&found.name, &context.link(&provenance::page_of(folder))),
+    };
+    let mut text = format!("**{name}: {}**", found.verdict().words());
+    if let Some(hypothesis) = &found.hypothesis {
+        text += &format!("\n\n> {}", plain(hypothesis));
+    }
+    text + "\n\n"
+}
+
+/// Returns a table of the measures.
+fn verdicts(found: &QualityComparison) -> String {
+    let mut confidences: Vec<String> =
+        found.measures.iter().map(|judged| percent(judged.confidence)).collect();
+    confidences.dedup();
+    let interval = format!(">difference ({} interval)", confidences.join(", "));
+    let headings = [
+        "measure",
+        ">baseline",
+        ">candidate",
+        interval.as_str(),
+        ">p",
+        ">smallest that matters",
+        ">pairs",
+        "verdict",
+    ];
+    let row = |judged: &JudgedMeasure| {
+        let of_scale = |value: f64| shown(judged.scale, value);
+        let interval = judged.interval.map(|interval| {
+            let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(of_scale);
+            format!("{estimate} ({low} to {high})")
+        });
+        let because = judged.because.as_ref().map_or(String::new(), |why| format!(" ({})", plain(why)));
+        vec![
+            format!("{} ({})", code(&judged.measure.to_string()), judged.unit),
+            decimal(judged.baseline, 4),
+            decimal(judged.candidate, 4),
+            interval.unwrap_or_else(|| BLANK.to_owned()),
+            judged.p.map_or(BLANK.to_owned(), p_shown),
+            judged.min_effect.map_or(BLANK.to_owned(), |effect| effect_shown(judged.scale, effect)),
+            judged.pairs.to_string(),
+            judged.verdict.words().to_owned() + &because,
+        ]
+    };
+    table(&headings.map(str::to_owned), &found.measures.iter().map(row).collect::<Vec<_>>())
+}
+
+fn percent(confidence: f64) -> String {
+    let text = format!("{:.2}", 100.0 * confidence);
+    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// Returns design, changed keys, prediction, diverged runs and remarks, as a list.
+fn findings(found: &QualityComparison) -> String {
+    let ended = found.pairs.iter().filter(|pair| pair.has_ended()).count();
+    let mut lines = vec![match &found.design {
+        Design::Fixed { pairs } => format!("{ended} of {pairs} pair{} by seed, judged once.", plural(*pairs)),
+        Design::Sequential { max_pairs, looks } => format!(
+            "{ended} of at most {max_pairs} pair{} by seed, judged sequentially at {} look{}.",
+            plural(*max_pairs),
+            looks.len(),
+            plural(looks.len())
+        ),
+    }];
+    lines.extend(found.joint.as_ref().map(|joint| format!("Both as one question: {}.", plain(&joint.found))));
+    if let Some(predicts) = &found.predicts {
+        let held = match found.prediction_held {
+            Some(true) => "held",
+            Some(false) => "**falsified**",
+            None => "open",
+        };
+        lines.push(format!("Prediction {}: {held}.", code(predicts)));
+    }
+    if !found.changes.is_empty() {
+        let changes: Vec<String> = found.changes.iter().map(|change| code(change)).collect();
+        lines.push(format!("Changed keys: {}.", changes.join(", ")));
+    }
+    lines.extend(
+        found.shared_randomness.as_ref().map(|shared| format!("Shared in a pair: {}.", plain(shared))),
+    );
+    lines.extend(found.diverged.map(|diverged| {
+        let (baseline, candidate, pairs) = (diverged.baseline, diverged.candidate, diverged.pairs);
+        let p = p_shown(diverged.p);
+        format!("Diverged: {baseline} of the baseline and {candidate} of the candidate, of {pairs} pairs (p = {p}).")
+    }));
+    lines.extend(found.confirms.as_ref().map(|name| format!("Confirms {} with fresh seeds.", code(name))));
+    if !found.history.is_empty() {
+        let earlier: Vec<String> = found
+            .history
+            .iter()
+            .map(|one| format!("{} ({})", code(&one.comparison), plain(&one.ended)))
+            .collect();
+        let count = earlier.len();
+        lines.push(format!(
+            "{count} earlier comparison{} of this change: {}.",
+            plural(count),
+            earlier.join(", ")
+        ));
+    }
+    lines.extend(found.notes.iter().map(|note| format!("Note: {}.", plain(note.trim_end_matches('.')))));
+    if !found.finished {
+        lines.push("**Not finished**.".to_owned());
+    }
+    lines.iter().map(|line| format!("- {line}\n")).collect()
+}
+
+/// Returns the alternative text of a picture: how many pairs favour which arm, and the mean.
+fn alternative(found: &QualityComparison, judged: &JudgedMeasure) -> String {
+    let text = judged.measure.to_string();
+    let value =
+        |run: &crate::results::quality::PairedRun| run.values.get(&text).and_then(MeasureValue::value);
+    let both = found.pairs.iter().filter_map(|pair| Some((value(&pair.baseline)?, value(&pair.candidate)?)));
+    let lower = both.clone().filter(|(baseline, candidate)| candidate < baseline).count();
+    let mut said = format!(
+        "{text} of baseline and candidate in {} pairs: the candidate is lower in {lower}",
+        both.count()
+    );
+    if let Some(interval) = judged.interval {
+        let [estimate, low, high] =
+            [interval.estimate, interval.low, interval.high].map(|value| shown(judged.scale, value));
+        said += &format!("; mean difference {estimate}, {low} to {high}");
+    }
+    said
+}
