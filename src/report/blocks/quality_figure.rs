@@ -68,7 +68,7 @@ pub fn pairs(
         },
         x: (0.5, count + if judged.interval.is_some() { 2.5 } else { 0.5 }),
         x_at: (comparison.pairs.len() <= MAX_TICKS)
-            .then(|| (1..=comparison.pairs.len()).map(|at| at as f64).collect()),
+            .then(|| (1..=comparison.pairs.len()).map(|at| (at as f64, at.to_string())).collect()),
     };
     Some(THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect())
 }
