@@ -161,15 +161,18 @@ fn documents_add_up_to_their_set() {
     let news: String = (0..7).map(|i| format!("{} in the north. ---\n", "Rain ".repeat(i + 1))).collect();
     place.write("texts/news.txt", news.as_bytes());
     let separator = "data.document_separator=\"---\"";
-    let run = |settings: &[&str]| {
-        let before = place.runs().len();
-        let base =
-            ["training.steps=3", "training.global_batch_size=4", separator, "validation.documents=true"];
+    let run = |documents: bool, settings: &[&str]| {
+        let before: Vec<_> = place.runs().into_iter().map(|run| run.path).collect();
+        let base = [
+            "training.steps=3",
+            "training.global_batch_size=4",
+            separator,
+            &format!("validation.documents={documents}"),
+        ];
         place.xrun(&[&QUICK[..], &base, settings].concat()).succeeds();
-        assert_eq!(place.runs().len(), before + 1);
-        place.runs().pop().unwrap()
+        place.runs().into_iter().find(|run| !before.contains(&run.path)).unwrap()
     };
-    let whole = run(&["training.local_batch_size=4", "validation.steps=0"]);
+    let whole = run(true, &["training.local_batch_size=4", "validation.steps=0"]);
     let rows = documents::read(&whole.path).unwrap();
     let (summary, mut seen) = (whole.summary(), Vec::new());
     for (name, set) in &summary.held_out {
@@ -191,7 +194,7 @@ fn documents_add_up_to_their_set() {
     assert_eq!(news, expected);
     // However windows are dealt to ranks and batches.
     let ranks = ["parallelism.world_size=2", "parallelism.launcher=process", "training.local_batch_size=1"];
-    let split = run(&[&ranks[..], &["validation.steps=0"]].concat());
+    let split = run(true, &[&ranks[..], &["validation.steps=0"]].concat());
     let other = documents::read(&split.path).unwrap();
     let counts = |rows: &[documents::DocumentLoss]| {
         rows.iter().map(|row| (row.set.clone(), row.document, row.tokens, row.bytes)).collect::<Vec<_>>()
@@ -199,10 +202,11 @@ fn documents_add_up_to_their_set() {
     assert_eq!(counts(&other), counts(&rows));
     assert!(other.iter().zip(&rows).all(|(a, b)| (a.loss / b.loss - 1.0).abs() < 1e-4));
     // Losses are those of a run that writes no documents; of a part, its documents alone.
-    let plain = run(&["training.local_batch_size=4", "validation.steps=0", "validation.documents=false"]);
+    let plain = run(false, &["training.local_batch_size=4", "validation.steps=0"]);
     assert_eq!(plain.text("metrics.csv"), whole.text("metrics.csv"));
     assert!(!plain.path.join("documents.csv").exists());
-    let part = documents::read(&run(&["training.local_batch_size=4", "validation.steps=1"]).path).unwrap();
+    let part =
+        documents::read(&run(true, &["training.local_batch_size=4", "validation.steps=1"]).path).unwrap();
     let tokens: u64 = part.iter().filter(|row| row.set == "news").map(|row| row.tokens).sum();
     assert_eq!(tokens, 128);
     assert!(part.iter().filter(|row| row.set == "news").count() < 7, "{part:?}");
