@@ -61,6 +61,26 @@ policy! {
 }
 
 policy! {
+    /// What the initial values of a parameter are drawn by, besides the seed and the element.
+    SeedScheme {
+        /// Its name: a parameter more or less in the model leaves those of all others as they are.
+        Name = "name",
+        /// Its index among all parameters, as before names counted.
+        Index = "index",
+    }
+}
+
+policy! {
+    /// How a sweep draws samples from ranges.
+    Sampler {
+        /// Points of Sobol's sequence, scrambled: they fill the ranges evenly.
+        Sobol = "sobol",
+        /// Independent uniform points.
+        Random = "random",
+    }
+}
+
+policy! {
     /// Shape of the learning-rate schedule after the warm-up.
     Decay {
         /// Half a cosine from the peak to the minimum.

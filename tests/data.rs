@@ -55,14 +55,15 @@ fn documents_are_split_whole_and_none_is_lost() {
     let path = write(&dir, "a.txt", text);
     for tokenizer in ["byte", "gpt2", "stories"] {
         let data = data::open(&separated_spec(&path, tokenizer), 16).unwrap();
-        let (train, held) = (documents_of(&data, &data.train), documents_of(&data, &data.validation));
+        let (train, held) = (documents_of(&data, &data.train), documents_of(&data, &data.validation.tokens));
         let mut together = [train.clone(), held.clone()].concat();
         let mut expected = documents.clone();
         together.sort();
         expected.sort();
         assert_eq!(together, expected);
         assert!(held.iter().all(|d| !train.contains(d)), "a document is on both sides");
-        let share = data.validation.len() as f64 / (data.train.len() + data.validation.len()) as f64;
+        let share =
+            data.validation.tokens.len() as f64 / (data.train.len() + data.validation.tokens.len()) as f64;
         assert!((0.05..0.15).contains(&share), "{share}");
         assert_eq!((data.warnings.len(), data.floor), (usize::from(tokenizer == "stories"), None));
     }
@@ -72,8 +73,9 @@ fn documents_are_split_whole_and_none_is_lost() {
 fn the_seed_chooses_what_is_held_out() {
     let dir = folder();
     let path = write(&dir, "a.txt", separated().1);
-    let held =
-        |seed| all(&data::open(&Spec { seed, ..separated_spec(&path, "byte") }, 16).unwrap().validation);
+    let held = |seed| {
+        all(&data::open(&Spec { seed, ..separated_spec(&path, "byte") }, 16).unwrap().validation.tokens)
+    };
     assert_eq!(held(1), held(1));
     assert_ne!(held(1), held(2));
 }
@@ -85,7 +87,7 @@ fn one_document_is_split_at_its_tail() {
     let path = write(&dir, "a.txt", &text);
     let data = data::open(&Spec::new(&path, "byte"), 16).unwrap();
     let whole: Vec<u32> = [256].into_iter().chain(text.bytes().map(u32::from)).chain([256]).collect();
-    let (train, held) = (all(&data.train), all(&data.validation));
+    let (train, held) = (all(&data.train), all(&data.validation.tokens));
     assert_eq!([&train[..], &held[1..]].concat(), whole);
     assert_eq!(held[0], train[train.len() - 1], "the first held-out token is context");
     assert_eq!(held.len() - 1, whole.len() / 20);
@@ -111,7 +113,7 @@ fn folders_jsonl_and_a_held_out_path() {
     let spec = Spec { validation: Validation::Path(PathBuf::from(held)), ..Spec::new(&json, "byte") };
     let data = data::open(&spec, 8).unwrap();
     assert_eq!(documents_of(&data, &data.train)[29], "line 29 \n of text");
-    assert_eq!(documents_of(&data, &data.validation), ["held out text, some of it"]);
+    assert_eq!(documents_of(&data, &data.validation.tokens), ["held out text, some of it"]);
 
     let sub = folder();
     for i in 0..30 {
@@ -128,15 +130,15 @@ fn stories_come_with_their_floor() {
     let spec =
         Spec { train_tokens: 20_000, validation_tokens: 4_000, seed: 9, ..Spec::new("stories", "stories") };
     let data = data::open(&spec, 64).unwrap();
-    let held = documents_of(&data, &data.validation);
+    let held = documents_of(&data, &data.validation.tokens);
     let nats: f64 = held.iter().map(|s| -stories::grammar().parse_story(s).unwrap().ln_p).sum();
     let floor = data.floor.unwrap();
-    assert!((floor - nats / (data.validation.len() - 1) as f64).abs() < 1e-12);
+    assert!((floor - nats / (data.validation.tokens.len() - 1) as f64).abs() < 1e-12);
     assert!(documents_of(&data, &data.train).iter().all(|s| stories::grammar().parse_story(s).is_some()));
 
     let facts = data::facts(&spec).unwrap();
     assert_eq!(facts.floor, data.floor);
-    assert_eq!(facts.validation_tokens, data.validation.len());
+    assert_eq!(facts.validation_tokens, data.validation.tokens.len());
     assert!(data.train.len().abs_diff(facts.train_tokens) < 150 && facts.estimated);
 }
 
@@ -146,7 +148,10 @@ fn random_tokens_know_their_floor_and_are_exact() {
     let data = data::open(&spec, 64).unwrap();
     assert_eq!(data.floor, Some((50_257f64).ln()));
     let facts = data::facts(&spec).unwrap();
-    assert_eq!((facts.train_tokens, facts.validation_tokens), (data.train.len(), data.validation.len()));
+    assert_eq!(
+        (facts.train_tokens, facts.validation_tokens),
+        (data.train.len(), data.validation.tokens.len())
+    );
     assert!(!facts.estimated);
 }
 
@@ -191,7 +196,7 @@ fn a_folder_is_searched_for_the_endings_that_are_named() {
     write(&dir, "c.txt", "text\n".repeat(50));
     let tokens = |endings: &[&str]| {
         let data = of(endings).unwrap();
-        data.train.len() + data.validation.len()
+        data.train.len() + data.validation.tokens.len()
     };
     let (py, both, text) = (tokens(&[".py"]), tokens(&[".py", ".rs"]), tokens(&[".txt"]));
     assert!(py > 300 && both > py + 550 && text > 250 && text < py, "{py} {both} {text}");
@@ -231,7 +236,7 @@ fn nanogpt_files_are_read_and_checked_against_the_vocabulary() {
     write(&dir, "val.bin", file(100));
     let spec = Spec::new(dir.path().to_str().unwrap(), "byte");
     let data = data::open(&spec, 16).unwrap();
-    assert_eq!((data.train.len(), data.validation.len()), (1000, 100));
+    assert_eq!((data.train.len(), data.validation.tokens.len()), (1000, 100));
     let facts = data::facts(&spec).unwrap();
     assert_eq!((facts.train_tokens, facts.validation_tokens, facts.estimated), (1000, 100, false));
     drop(data);
@@ -274,7 +279,7 @@ fn token_files_that_change_end_the_loader_with_their_name() {
         let error = (0..20).find_map(|_| loader.next().err()).expect("the change is noticed");
         assert!(error.message().contains(&path) && error.message().contains("changed"), "{error}");
         assert!(data.check_unchanged().unwrap_err().message().contains(&path));
-        let mut held = ValidationBatches::new(&data, LOADER, 0).unwrap();
+        let mut held = ValidationBatches::new(&data, &data.validation, LOADER, 0).unwrap();
         assert!(held.all(|batch| batch.is_ok()), "the held-out file is as it was");
     }
 }
@@ -291,7 +296,7 @@ fn a_folder_of_seventy_thousand_files_is_read() {
         write(&dir, &format!("{:02}/{:03}.txt", i / 1000, i % 1000), format!("{i:05}"));
     }
     let data = data::open(&Spec::new(dir.path().to_str().unwrap(), "byte"), 16).unwrap();
-    let mut texts = [documents_of(&data, &data.train), documents_of(&data, &data.validation)].concat();
+    let mut texts = [documents_of(&data, &data.train), documents_of(&data, &data.validation.tokens)].concat();
     texts.sort();
     assert!(texts.into_iter().eq((0..FILES).map(|i| format!("{i:05}"))));
 }
@@ -304,7 +309,7 @@ fn blocks_of_a_large_text_do_not_show() {
     let documents: Vec<String> = (0..150_000).map(story).collect();
     let path = write(&dir, "one.txt", documents.concat());
     let data = data::open(&Spec::new(&path, "byte"), 16).unwrap();
-    let read = [&all(&data.train)[..], &all(&data.validation)[1..]].concat();
+    let read = [&all(&data.train)[..], &all(&data.validation.tokens)[1..]].concat();
     let whole =
         [256].into_iter().chain(documents.concat().into_bytes().into_iter().map(u32::from)).chain([256]);
     assert!(read.len() > 5 << 20 && read.into_iter().eq(whole));
@@ -313,7 +318,8 @@ fn blocks_of_a_large_text_do_not_show() {
         let path = write(&dir, "many.txt", documents.join(separator));
         let spec = Spec { document_separator: Some(separator.to_owned()), ..Spec::new(&path, "byte") };
         let data = data::open(&spec, 16).unwrap();
-        let mut texts = [documents_of(&data, &data.train), documents_of(&data, &data.validation)].concat();
+        let mut texts =
+            [documents_of(&data, &data.train), documents_of(&data, &data.validation.tokens)].concat();
         texts.sort();
         let mut expected: Vec<String> = documents.iter().map(|d| d.trim_matches('\n').to_owned()).collect();
         expected.sort();
@@ -323,7 +329,7 @@ fn blocks_of_a_large_text_do_not_show() {
     let lines: Vec<String> = documents.iter().map(|d| serde_json::json!({"text": d}).to_string()).collect();
     let path = write(&dir, "many.jsonl", lines.join("\n"));
     let data = data::open(&Spec::new(&path, "byte"), 16).unwrap();
-    let mut texts = [documents_of(&data, &data.train), documents_of(&data, &data.validation)].concat();
+    let mut texts = [documents_of(&data, &data.train), documents_of(&data, &data.validation.tokens)].concat();
     let mut expected = documents;
     texts.sort();
     expected.sort();
@@ -392,7 +398,7 @@ fn shards_written_by_the_command_read_back_equal() {
         let shards = through_shards(corpus, &[&["--tokenizer", tokenizer], extra].concat(), &out);
         let direct = data::open(&spec, 16).unwrap();
         assert_eq!(all(&shards.train), all(&direct.train), "{corpus}");
-        assert_eq!(all(&shards.validation), all(&direct.validation), "{corpus}");
+        assert_eq!(all(&shards.validation.tokens), all(&direct.validation.tokens), "{corpus}");
         assert_eq!(shards.hash, direct.hash, "the hash is of the tokens, not of the files");
         assert!(shards.warnings.is_empty(), "{:?}", shards.warnings);
         match data::open(&Spec::new(out.to_str().unwrap(), "byte"), 16) {
@@ -441,7 +447,7 @@ fn a_real_text_trains_and_evaluates_every_token_once() {
     };
     let data = Arc::new(data::open(&Spec::new(&path, "gpt2"), 128).unwrap());
     let text = fs::read_to_string(&path).unwrap();
-    let tokens = [&all(&data.train)[1..], &all(&data.validation)[1..]].concat();
+    let tokens = [&all(&data.train)[1..], &all(&data.validation.tokens)[1..]].concat();
     assert_eq!(data.tokenizer.decode(&tokens[..tokens.len() - 1]).unwrap(), text);
     let spec = LoaderSpec {
         seq_len: 128,
@@ -453,8 +459,117 @@ fn a_real_text_trains_and_evaluates_every_token_once() {
         seed: 0,
         start_step: 0,
     };
-    let counted: usize = ValidationBatches::new(&data, spec, 0).unwrap().map(|b| b.unwrap().counted()).sum();
-    assert_eq!(counted, data.validation.len() - 1);
+    let counted: usize =
+        ValidationBatches::new(&data, &data.validation, spec, 0).unwrap().map(|b| b.unwrap().counted()).sum();
+    assert_eq!(counted, data.validation.tokens.len() - 1);
     let batch = Loader::new(data.clone(), spec).unwrap().next().unwrap();
     assert_eq!((batch.tokens.len(), batch.spans.len()), (8 * 128, 2 * 8 * 128));
+}
+
+/// The bytes of text that the predicted tokens of a set stand for, batch by batch, and the tokens.
+fn bytes_and_tokens(data: &Dataset, set: &data::HeldOut, limit: usize) -> (Option<u64>, usize) {
+    let spec = LoaderSpec {
+        seq_len: 16,
+        local_batch_size: 2,
+        accumulation: 1,
+        world_size: 1,
+        rank: 0,
+        cross_documents: true,
+        seed: 0,
+        start_step: 0,
+    };
+    let batches = ValidationBatches::new(data, set, spec, limit).unwrap();
+    let whole = set.text.of_whole().filter(|_| batches.takes_all());
+    let batches: Vec<_> = batches.map(Result::unwrap).collect();
+    let bytes: Option<u64> = batches.iter().map(|batch| set.text.of_targets(batch)).sum();
+    (bytes.or(whole), batches.iter().map(data::Batch::counted).sum())
+}
+
+#[test]
+fn held_out_sets_are_opened_like_held_out_corpora_and_count_the_bytes_of_their_text() {
+    let dir = folder();
+    let (documents, text) = separated();
+    let path = write(&dir, "many.txt", &text);
+    let lines: String =
+        documents.iter().map(|text| serde_json::json!({ "text": text }).to_string() + "\n").collect();
+    let json_lines = write(&dir, "many.jsonl", lines);
+    let shards = dir.path().join("shards");
+    let vocab = 50_257;
+    for tokenizer in ["gpt2", "byte"] {
+        let spec = |sets: &[(&str, &str)]| Spec {
+            sets: sets.iter().map(|(name, path)| ((*name).to_owned(), PathBuf::from(path))).collect(),
+            ..separated_spec(&path, tokenizer)
+        };
+        let data = data::open(&spec(&[("text", &path), ("lines", &json_lines)]), 16).unwrap();
+        let names: Vec<&str> = data.held_out().map(|set| set.name.as_str()).collect();
+        assert_eq!(names, ["", "lines", "text"]);
+        let of_documents: usize = documents.iter().map(String::len).sum();
+        for set in &data.sets {
+            let (bytes, tokens) = bytes_and_tokens(&data, set, 0);
+            assert_eq!((bytes, tokens), (Some(of_documents as u64), set.tokens.len() - 1), "{}", set.name);
+        }
+        assert_eq!(data.sets[0].hash, data.sets[1].hash, "the same documents");
+        let held: usize = documents_of(&data, &data.validation.tokens).iter().map(String::len).sum();
+        assert_eq!(bytes_and_tokens(&data, &data.validation, 0).0, Some(held as u64));
+        // Of a part, those of the part: the text of its targets, without separators.
+        let (part, tokens) = bytes_and_tokens(&data, &data.sets[1], 3);
+        assert_eq!(tokens, 3 * 2 * 16);
+        assert!(part.is_some_and(|part| part > 0 && part < of_documents as u64), "{part:?}");
+        // As shards, which are held-out ones by their name, the same.
+        fs::remove_dir_all(&shards).ok();
+        fs::create_dir(&shards).unwrap();
+        let mut writer = data::ShardWriter::new(&shards, "news_val", vocab, 300);
+        writer.push(&all(&data.sets[1].tokens)).unwrap();
+        writer.finish().unwrap();
+        let carried = data::open(&spec(&[("text", shards.to_str().unwrap())]), 16).unwrap();
+        assert_eq!(carried.sets[0].hash, data.sets[1].hash);
+        assert_eq!(bytes_and_tokens(&carried, &carried.sets[0], 0).0, Some(of_documents as u64));
+        assert_eq!(carried.hash, data.hash, "what is trained on is the same");
+        let facts = data::facts(&spec(&[("text", shards.to_str().unwrap())])).unwrap();
+        assert_eq!(facts.set_tokens["text"], data.sets[1].tokens.len());
+    }
+    let missing = Spec {
+        sets: [("a".to_owned(), dir.path().join("none.txt"))].into(),
+        ..separated_spec(&path, "byte")
+    };
+    for error in [data::open(&missing, 16).unwrap_err(), data::facts(&missing).unwrap_err()] {
+        let said = error.message();
+        assert!(said.starts_with("validation.sets.a: ") && said.contains("no such file"), "{said}");
+    }
+}
+
+/// A tokenizer whose tokens may stand for other bytes from place to place: the text of a whole set is known,
+/// that of a part, of a tail or of token shards is not.
+#[test]
+fn bytes_are_blank_where_they_are_not_known() {
+    let dir = folder();
+    let (documents, text) = separated();
+    let path = write(&dir, "many.txt", &text);
+    let mut json: serde_json::Value =
+        serde_json::from_str(xrun::data::Tokenizer::open("byte").unwrap().to_json()).unwrap();
+    json["normalizer"] = serde_json::json!({"type": "NFC"});
+    let tokenizer = write(&dir, "tokenizer.json", json.to_string());
+    let spec =
+        Spec { sets: [("text".to_owned(), path.clone().into())].into(), ..separated_spec(&path, &tokenizer) };
+    let data = data::open(&spec, 16).unwrap();
+    let whole: usize = documents.iter().map(String::len).sum();
+    assert_eq!(bytes_and_tokens(&data, &data.sets[0], 0).0, Some(whole as u64));
+    assert_eq!(bytes_and_tokens(&data, &data.sets[0], 3).0, None);
+    let held: usize = documents_of(&data, &data.validation.tokens).iter().map(String::len).sum();
+    assert_eq!(bytes_and_tokens(&data, &data.validation, 0).0, Some(held as u64));
+    let one = write(&dir, "one.txt", "All the world's a stage. ".repeat(80));
+    let tail = data::open(&Spec::new(&one, &tokenizer), 16).unwrap();
+    assert_eq!(bytes_and_tokens(&tail, &tail.validation, 0).0, None);
+    let tail = data::open(&Spec::new(&one, "byte"), 16).unwrap();
+    // 2,000 bytes and two end tokens, of which a twentieth is held out; the end token is no text.
+    assert_eq!(bytes_and_tokens(&tail, &tail.validation, 0), (Some(99), 100));
+    let generated = Spec { train_tokens: 2000, validation_tokens: 400, ..Spec::new("random", "byte") };
+    let random = data::open(&generated, 16).unwrap();
+    assert_eq!(bytes_and_tokens(&random, &random.validation, 0).0, None, "it is no text");
+    for tokenizer in ["stories", tokenizer.as_str()] {
+        let spec = Spec { corpus: "stories".into(), tokenizer: tokenizer.to_owned(), ..generated.clone() };
+        let stories = data::open(&spec, 16).unwrap();
+        let text: usize = documents_of(&stories, &stories.validation.tokens).iter().map(String::len).sum();
+        assert_eq!(bytes_and_tokens(&stories, &stories.validation, 0).0, Some(text as u64), "{tokenizer}");
+    }
 }

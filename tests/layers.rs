@@ -61,12 +61,13 @@ const MAY_USE: &[(&str, &str)] = &[
         "train",
         "ranks checkpoint results metrics forecast model plan data recipe machine exec ir device policy liveness format error",
     ),
+    // Which sampler draws the points.
     (
         "sweep",
-        "train ranks results statistics metrics forecast model plan data recipe machine device format error",
+        "train ranks results statistics metrics forecast model plan data recipe machine device policy format error",
     ),
     // The signals of runs, and the absolute paths of a recipe; comparisons of quality run as cells of sweeps do.
-    ("compare", "sweep train ranks results statistics forecast plan recipe metrics machine format error"),
+    ("compare", "sweep train ranks results statistics forecast recipe metrics machine suggest format error"),
     // The binary of a commit, trials, blocks of pages, names of generated corpora, tables of algorithms.
     ("replay", "compare report checkpoint data machine device ranks results statistics recipe format error"),
     (

@@ -24,7 +24,15 @@ fn keep(results: &Path) -> Command {
 }
 
 fn row(step: u64) -> MetricsRow {
-    MetricsRow { step, tokens_seen: step * 64, loss: 2.0, val_loss: None, lr: 1e-3, grad_norm: 1.0 }
+    MetricsRow {
+        step,
+        tokens_seen: step * 64,
+        loss: 2.0,
+        val_loss: None,
+        lr: 1e-3,
+        grad_norm: 1.0,
+        ..MetricsRow::default()
+    }
 }
 
 /// A finished run with three rows.

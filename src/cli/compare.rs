@@ -1,7 +1,9 @@
-//! `xrun compare`.
+//! `xrun compare`: of speed, in alternating trials, or of quality, in pairs with the same seed.
 
+use super::compare_quality::{self, QualityArgs};
 use super::terminal::{eprint_line, print, print_json, seconds};
 use super::what::{Results, Seed, recipe_path};
+use crate::compare::quality::{QualityOptions, QualitySetting};
 use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::forecast::{Planned, RunNeeds, TotalNeeds};
@@ -9,15 +11,18 @@ use crate::machine::Machine;
 use crate::plan::Corpus;
 use crate::recipe::{Prediction, Recipe};
 use crate::results::comparison::CompareVerdict;
+use crate::results::progress::Mode;
 use crate::train::cpu_pace;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Arguments of `xrun compare`.
 ///
+/// Without --on, speed is compared in alternating trials; with it, quality in pairs of runs with the same seed.
+///
 /// Exit codes: 0 if both arms were measured, whatever the verdict, except 3: the candidate is slower by more
-/// than the smallest difference that counts, or its curve failed the gate; 1 if a trial failed or took too
-/// long; 2 for a wrong command line or recipe; 75 if a signal stopped it.
+/// than the smallest difference that counts, its curve failed the gate, or its quality is worse; 1 if a trial
+/// failed or took too long; 2 for a wrong command line or recipe; 75 if a signal stopped it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The recipe of the baseline: a file, the name of a built-in one, or a run whose recipe is used again.
@@ -47,17 +52,20 @@ pub struct Args {
     /// Trials of each arm; one gives no verdict [default: `compare.repeats`].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     repeats: Option<u64>,
-    /// Smallest relative difference in tokens per second that counts [default: `compare.min_effect`].
-    #[arg(long, value_name = "SHARE", value_parser = fraction, allow_negative_numbers = true)]
-    min_effect: Option<f64>,
+    /// Smallest relative difference in tokens per second that counts [default: `compare.min_effect`]. With
+    /// --on: smallest difference that matters, in the unit of the measure; of several, `MEASURE=NUMBER,…`
+    /// [default: 0.01 nats per token, 0.005 bits per byte].
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+    min_effect: Option<String>,
     /// Largest difference of training losses at any step, in nats per token [default: by the change].
     #[arg(long, value_name = "NATS", value_parser = nats, allow_negative_numbers = true)]
     tolerance: Option<f64>,
     /// Why the change should matter; stored before the first run [default: `compare.hypothesis`].
     #[arg(long, value_name = "TEXT")]
     hypothesis: Option<String>,
-    /// `faster`, `slower`, `no difference`, or a range such as `tok_s +30..+60%`; stored before the first run
-    /// [default: `compare.predicts`].
+    /// `faster`, `slower`, `no difference`, or a range such as `tok_s +30..+60%`; with --on `better`, `worse`,
+    /// `no difference`, or a range such as `val_loss -0.05..-0.01`. Stored before the first run [default:
+    /// `compare.predicts`].
     #[arg(long, value_name = "PREDICTION")]
     predicts: Option<Prediction>,
     /// Name of the comparison [default: the recipe's].
@@ -66,7 +74,9 @@ pub struct Args {
     /// Stop a trial that takes longer, and with it the comparison.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, conflicts_with = "runs")]
     timeout: Option<Duration>,
-    /// The seed of both arms.
+    #[command(flatten)]
+    quality: QualityArgs,
+    /// The seed of both arms; with --on that of the first pair.
     #[command(flatten)]
     seed: Seed,
     /// Where results are.
@@ -77,11 +87,37 @@ pub struct Args {
     json: bool,
 }
 
-fn fraction(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|x| (0.0..1.0).contains(x))
-        .ok_or_else(|| "a fraction from 0 to below 1, such as 0.01".to_owned())
+/// Parses the smallest effect of a comparison of speed.
+fn fraction(text: &str) -> Result<f64> {
+    let share = text.parse().ok().filter(|x| (0.0..1.0).contains(x));
+    share.ok_or_else(|| {
+        Error::usage(format!("--min-effect {text}: a fraction from 0 to below 1, such as 0.01"))
+    })
+}
+
+impl Args {
+    fn quality_options(&self) -> QualityOptions {
+        QualityOptions {
+            on: self.quality.on.clone(),
+            seeds: self.quality.seeds.clone(),
+            confidence: self.quality.confidence,
+            min_effect: self.min_effect.clone(),
+            sequential: self.quality.sequential,
+            hypothesis: self.hypothesis.clone(),
+            predicts: self.predicts.clone(),
+            name: self.name.clone(),
+        }
+    }
+
+    fn quality_setting<'a>(&self, results: &'a Path) -> QualitySetting<'a> {
+        QualitySetting {
+            results,
+            jobs: self.quality.jobs.into(),
+            timeout: self.timeout,
+            pilot: self.quality.pilot.unwrap_or(0).into(),
+            progress: Mode::Auto,
+        }
+    }
 }
 
 fn nats(text: &str) -> Result<f64, String> {
@@ -119,6 +155,14 @@ fn say_needs(arms: &Arms, repeats: Option<usize>) {
 /// Those of the arms and their trials; exit 3 for a candidate that is slower, or fails the gate.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
+    if let Some(confirmed) = &args.quality.confirm {
+        return compare_quality::confirm(
+            confirmed,
+            args.quality_options(),
+            &args.quality_setting(results),
+            args.json,
+        );
+    }
     if args.runs.is_some() && args.seed.is_set() {
         return Err(Error::usage(
             "--seed is for runs to be made, and --runs compares stored ones; leave one out",
@@ -138,14 +182,29 @@ pub fn run(args: &Args) -> Result<()> {
         baseline_cmd: args.before_cmd.clone(),
         runs: args.runs.as_deref().and_then(|runs| Some((runs.first()?.clone(), runs.get(1)?.clone()))),
     };
+    let min_effect = args.min_effect.as_deref();
     let arms = Arms::new(&request, results)?;
+    // Flags that only a comparison of speed has speak for one.
+    let is_of_speed =
+        args.runs.is_some() || args.repeats.is_some() || args.tolerance.is_some() || arms.is_of_programs();
+    let of_recipe = arms.recipe().is_some_and(|recipe| recipe.values().compare.on.is_some());
+    if args.quality.on.is_some() || (of_recipe && !is_of_speed) {
+        let setting = args.quality_setting(results);
+        return compare_quality::run(arms, args.quality_options(), &setting, args.quality.plan, args.json);
+    }
+    if let Some(flag) = args.quality.flag() {
+        return Err(Error::usage(format!(
+            "{flag} is for comparisons of quality: name what is judged, such as --on val_loss"
+        )));
+    }
+    let min_effect = min_effect.map(fraction).transpose()?;
     say_needs(&arms, args.repeats.map(|n| n as usize));
     let FinishedComparison { folder, comparison, failed } = compare::run(Request {
         arms,
         results,
         name: args.name.clone(),
         repeats: args.repeats.map(|n| n as usize),
-        min_effect: args.min_effect,
+        min_effect,
         tolerance: args.tolerance,
         hypothesis: args.hypothesis.clone(),
         predicts: args.predicts.clone(),

@@ -8,6 +8,7 @@ use crate::data::{
 };
 use crate::error::{Error, IoContext, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun data`.
@@ -68,6 +69,7 @@ pub fn run(args: &Args) -> Result<()> {
         document_separator: args.separator.clone(),
         extensions: args.extensions.iter().map(|x| format!(".{}", x.trim_start_matches('.'))).collect(),
         validation,
+        sets: BTreeMap::new(),
         train_tokens: args.train_tokens,
         validation_tokens: args.validation_tokens,
         seed: args.seed,

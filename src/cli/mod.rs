@@ -3,6 +3,7 @@
 mod arguments;
 mod command;
 mod compare;
+mod compare_quality;
 mod compile;
 mod complete;
 mod completions;

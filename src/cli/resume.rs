@@ -21,6 +21,9 @@ pub struct Args {
     /// Use the matrix-product algorithms that this run chose (the bits of a GPU run depend on them).
     #[arg(long, value_name = "RUN")]
     pub algos_from: Option<String>,
+    /// Save the state after this step and end; another resume goes on as if nothing had been.
+    #[arg(long, value_name = "STEP", value_parser = clap::value_parser!(u64).range(1..))]
+    pub until: Option<u64>,
     /// Where results are.
     #[command(flatten)]
     pub results: Results,
@@ -64,5 +67,6 @@ pub fn request(args: &Args) -> Result<(Launch, Request)> {
     let origin = if args.fork { Origin::Fork(path) } else { Origin::Resume(path) };
     let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), results)?;
     let (results, progress, command) = (results.to_owned(), args.show.mode(), provenance::this_command());
-    Ok((launch, Request { recipe, machine, results, progress, origin, algorithms_from, command }))
+    let until = args.until;
+    Ok((launch, Request { recipe, machine, results, progress, origin, until, algorithms_from, command }))
 }

@@ -17,6 +17,9 @@ pub struct Args {
     /// Use the matrix-product algorithms that this run chose (the bits of a GPU run depend on them).
     #[arg(long, value_name = "RUN")]
     pub algos_from: Option<String>,
+    /// Save the state after this step and end; `xrun resume` goes on as if nothing had been.
+    #[arg(long, value_name = "STEP", value_parser = clap::value_parser!(u64).range(1..))]
+    pub until: Option<u64>,
     /// How progress is shown.
     #[command(flatten)]
     pub show: Show,
@@ -55,7 +58,8 @@ pub fn request(args: &Args) -> Result<(Launch, Request)> {
     let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), &results)?;
     let (progress, command) = (args.show.mode(), provenance::this_command());
     let origin = Origin::Fresh;
-    Ok((launch, Request { recipe, machine, results, progress, origin, algorithms_from, command }))
+    let until = args.until;
+    Ok((launch, Request { recipe, machine, results, progress, origin, until, algorithms_from, command }))
 }
 
 /// Finds the run whose choices of algorithms are used. Rank 0 alone reads it: other machines may not have it.

@@ -122,12 +122,7 @@ impl Arms {
     /// Returns both arms with what differs between them.
     pub fn from_planned(baseline: PlannedArm, candidate: PlannedArm) -> Self {
         let changes = match (&baseline.recipe, &candidate.recipe) {
-            (Some(a), Some(b)) => {
-                let differ = recipe::diff(a.values(), b.values()).into_iter();
-                differ
-                    .filter(|change| !change.key.starts_with("compare.") && change.key != "job.description")
-                    .collect()
-            }
+            (Some(a), Some(b)) => changes_between(a, b),
             _ => Vec::new(),
         };
         let mut arms = Self { baseline, candidate, changes };
@@ -146,6 +141,12 @@ impl Arms {
     /// Returns true if both arms are runs of one binary.
     pub fn same_binary(&self) -> bool {
         self.baseline.binary.is_some() && self.baseline.binary == self.candidate.binary
+    }
+
+    /// Returns true if the arms differ in the program that runs them, or are stored runs.
+    pub fn is_of_programs(&self) -> bool {
+        let runs_here = |arm: &PlannedArm| matches!(arm.program, Program::Xrun { .. });
+        !self.same_binary() || !runs_here(&self.baseline) || !runs_here(&self.candidate)
     }
 
     /// Returns true if an arm is an external command.
@@ -187,6 +188,12 @@ impl PlannedArm {
         *binary = std::path::absolute(&stored).at("find", &stored)?;
         Ok(())
     }
+}
+
+/// Returns the keys that differ between the recipes of two arms, without those that only describe them.
+pub(super) fn changes_between(baseline: &Recipe, candidate: &Recipe) -> Vec<Change> {
+    let differ = recipe::diff(baseline.values(), candidate.values()).into_iter();
+    differ.filter(|change| !change.key.starts_with("compare.") && change.key != "job.description").collect()
 }
 
 /// Prepares the baseline. `own` is this binary.

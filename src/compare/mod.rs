@@ -14,6 +14,7 @@ mod external;
 mod gate;
 mod measured;
 mod prediction;
+pub mod quality;
 pub mod revision;
 mod running;
 pub mod statistics;

@@ -27,6 +27,8 @@ pub fn held(prediction: &Prediction, comparison: &Comparison) -> Option<bool> {
     match &prediction.of {
         Predicted::Faster => verdict.map(|verdict| verdict == CompareVerdict::Faster),
         Predicted::Slower => verdict.map(|verdict| verdict == CompareVerdict::Slower),
+        // Of quality, which speeds do not tell.
+        Predicted::Better | Predicted::Worse | Predicted::Difference { .. } => None,
         Predicted::NoDifference => verdict.map(|verdict| verdict == CompareVerdict::NoDifference),
         Predicted::Range { column, low, high } if column == SPEED => {
             let ratio = comparison.ratio.filter(|_| comparable && !comparison.has_single_run())?;

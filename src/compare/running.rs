@@ -69,6 +69,11 @@ impl<'a> RunningComparison<'a> {
         let name = folder_name(&name.unwrap_or_else(|| recipe.name().to_owned()))?;
         let hypothesis = hypothesis.or(Some(from_recipe.hypothesis)).filter(|text| !text.is_empty());
         let predicts = predicts.or(from_recipe.predicts);
+        if let Some(of_quality) = predicts.as_ref().filter(|predicts| predicts.is_of_quality()) {
+            return Err(Error::usage(format!(
+                "the prediction `{of_quality}` is of quality; name what is judged, such as --on val_loss"
+            )));
+        }
         let min_effect = min_effect.unwrap_or(from_recipe.min_effect);
         let expected = ExpectedCurve::new(tolerance, &arms.changes, arms.same_binary(), arms.has_external());
         let (baseline, candidate) = (planned_record(&arms.baseline), planned_record(&arms.candidate));

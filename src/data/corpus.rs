@@ -43,6 +43,8 @@ pub struct Fed {
     pub description: String,
     /// UTF-8 bytes of text that were tokenized; none where the corpus was tokens already.
     pub text_bytes: Option<u64>,
+    /// Those of them that the held-out tokens stand for, where that is known without the tokens.
+    pub held_out_bytes: Option<u64>,
 }
 
 /// Both splits of a corpus.
@@ -50,6 +52,8 @@ pub struct Fed {
 pub(super) struct Loaded {
     pub train: Stream,
     pub validation: Stream,
+    /// Bytes of the held-out text, where they are known without its tokens.
+    pub held_out_bytes: Option<u64>,
     pub floor: Option<f64>,
     pub warnings: Vec<String>,
     pub description: String,
@@ -61,7 +65,12 @@ impl Corpus {
         match spec.corpus.as_str() {
             "stories" => Ok(Corpus::Stories),
             "random" => Ok(Corpus::Random),
-            path => Self::at(Path::new(path)),
+            path => match Self::at(Path::new(path))? {
+                Corpus::Tokens(files) if files.train.is_empty() => Err(Error::usage(format!(
+                    "corpus {path}: its .bin files are all held-out ones; training shards are named *_train_*.bin"
+                ))),
+                corpus => Ok(corpus),
+            },
         }
     }
 
@@ -91,14 +100,7 @@ impl Corpus {
         if files.is_empty() {
             return Ok(Corpus::Text(path.to_owned()));
         }
-        let files = TokenFiles::sort(files);
-        if files.train.is_empty() {
-            return Err(Error::usage(format!(
-                "corpus {}: its .bin files are all held-out ones; training shards are named *_train_*.bin",
-                path.display()
-            )));
-        }
-        Ok(Corpus::Tokens(files))
+        Ok(Corpus::Tokens(TokenFiles::sort(files)))
     }
 
     /// Returns the files of the corpus, and of a held-out one of its own.
@@ -136,7 +138,7 @@ impl Corpus {
     /// Warns where the tokenizer.json beside shards is not the tokenizer in use.
     pub fn check_tokenizer(&self, tokenizer: &Tokenizer) -> Option<String> {
         let Corpus::Tokens(files) = self else { return None };
-        let beside = files.train.first()?.with_file_name("tokenizer.json");
+        let beside = files.all().first()?.with_file_name("tokenizer.json");
         let json = std::fs::read_to_string(&beside).ok()?;
         (json != tokenizer.to_json()).then(|| {
             format!(
@@ -161,7 +163,7 @@ impl Corpus {
             }
             check_memory(spec, spec.train_tokens + spec.validation_tokens)?;
         }
-        let Fed { floor, warnings, description, .. } = self.feed(spec, tokenizer, &mut |split, tokens| {
+        let fed = self.feed(spec, tokenizer, &mut |split, tokens| {
             check_memory(spec, train.len() + validation.len() + tokens.len())?;
             let into = match split {
                 Split::Train => &mut train,
@@ -171,8 +173,9 @@ impl Corpus {
             into.extend_from_slice(tokens);
             Ok(())
         })?;
+        let Fed { floor, warnings, description, held_out_bytes, .. } = fed;
         let (train, validation) = (Stream::from_tokens(train), Stream::from_tokens(validation));
-        Ok(Loaded { train, validation, floor, warnings, description })
+        Ok(Loaded { train, validation, held_out_bytes, floor, warnings, description })
     }
 
     /// Hands every token of both splits to `sink`.
@@ -200,14 +203,20 @@ impl Corpus {
     }
 
     /// The whole corpus at a path as one stream, for a held-out corpus of its own, and the bytes of its text.
-    fn whole(path: &Path, spec: &Spec, tokenizer: &Tokenizer) -> Result<(Stream, Option<u64>)> {
+    /// `held` tokens are held in memory besides.
+    pub fn whole(
+        path: &Path,
+        spec: &Spec,
+        tokenizer: &Tokenizer,
+        held: usize,
+    ) -> Result<(Stream, Option<u64>)> {
         match Self::at(path)? {
             Corpus::Tokens(files) => Ok((shard::open(&files.all())?, None)),
             _ => {
                 let documents = Documents::open(path, spec.document_separator.as_deref(), &spec.extensions)?;
                 let mut tokens = Vec::new();
                 let bytes = encode::tokenize(&documents, 0..documents.len(), tokenizer, &mut |t| {
-                    check_memory(spec, tokens.len() + t.len())?;
+                    check_memory(spec, held + tokens.len() + t.len())?;
                     tokens.extend_from_slice(t);
                     Ok(())
                 })?;
@@ -254,8 +263,13 @@ impl TokenFiles {
 
     fn load(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<Loaded> {
         let train = shard::open(&self.train)?;
+        let mut held_out_bytes = None;
         let (train, validation) = match &spec.validation {
-            Validation::Path(path) => (train, Corpus::whole(path, spec, tokenizer)?.0),
+            Validation::Path(path) => {
+                let (held, bytes) = Corpus::whole(path, spec, tokenizer, 0)?;
+                held_out_bytes = bytes;
+                (train, held)
+            }
             Validation::Fraction(_) if !self.validation.is_empty() => (train, shard::open(&self.validation)?),
             Validation::Fraction(_) => {
                 let fraction = spec.fraction()?.unwrap_or_default();
@@ -264,7 +278,7 @@ impl TokenFiles {
             }
         };
         let description = format!("{}: {} token files", spec.corpus, self.all().len());
-        Ok(Loaded { train, validation, floor: None, warnings: Vec::new(), description })
+        Ok(Loaded { train, validation, held_out_bytes, floor: None, warnings: Vec::new(), description })
     }
 }
 
@@ -283,7 +297,8 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Resu
     };
     let description =
         format!("stories: {} to train on and {} held out, seed {}", train.count, held.count, spec.seed);
-    Ok(Fed { floor, warnings, description, text_bytes: Some(train.text_bytes + held.text_bytes) })
+    let text_bytes = Some(train.text_bytes + held.text_bytes);
+    Ok(Fed { floor, warnings, description, text_bytes, held_out_bytes: Some(held.text_bytes) })
 }
 
 /// Warns of the tokenizer of the stories for a text of other words.
@@ -304,14 +319,14 @@ fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_
     let description =
         format!("{}: {} in {}", path.display(), plural(count, "document"), plural(files, "file"));
     if let Validation::Path(held) = &spec.validation {
-        let held = Corpus::whole(held, spec, tokenizer)?;
+        let held = Corpus::whole(held, spec, tokenizer, 0)?;
         let bytes = encode::tokenize(&documents, 0..count, tokenizer, &mut |t| sink(Split::Train, t))?;
         copy(&held.0, tokenizer, &mut |t| sink(Split::Validation, t))?;
         let text_bytes = held.1.map(|b| b + bytes);
-        return Ok(Fed { floor: None, warnings, description, text_bytes });
+        return Ok(Fed { floor: None, warnings, description, text_bytes, held_out_bytes: held.1 });
     }
     let fraction = spec.fraction()?.unwrap_or_default();
-    let bytes = if count == 1 {
+    let (bytes, held_out_bytes) = if count == 1 {
         let mut tokens = Vec::new();
         let bytes = encode::tokenize(&documents, 0..1, tokenizer, &mut |t| {
             check_memory(spec, tokens.len() + t.len())?;
@@ -321,13 +336,15 @@ fn text(path: &Path, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_
         let (train, held) = split::tail(tokens.len(), fraction);
         sink(Split::Train, &tokens[train])?;
         sink(Split::Validation, &tokens[held])?;
-        bytes
+        // A tail that begins within a document.
+        (bytes, None)
     } else {
         let (train, held) = split::documents(&documents, fraction, spec.seed)?;
-        encode::tokenize(&documents, train, tokenizer, &mut |t| sink(Split::Train, t))?
-            + encode::tokenize(&documents, held, tokenizer, &mut |t| sink(Split::Validation, t))?
+        let train = encode::tokenize(&documents, train, tokenizer, &mut |t| sink(Split::Train, t))?;
+        let held = encode::tokenize(&documents, held, tokenizer, &mut |t| sink(Split::Validation, t))?;
+        (train + held, Some(held))
     };
-    Ok(Fed { floor: None, warnings, description, text_bytes: Some(bytes) })
+    Ok(Fed { floor: None, warnings, description, text_bytes: Some(bytes), held_out_bytes })
 }
 
 /// Refuses to hold so many tokens in memory where the spec has a limit that they exceed.

@@ -2,9 +2,11 @@
 
 use super::corpus::{Corpus, Fed};
 use super::file::FileStamp;
+use super::held_out::{HeldOut, TextBytes};
 use super::stories::Split;
 use super::{Spec, Stream, Tokenizer};
 use crate::error::{Error, Result};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A corpus ready to be trained on.
@@ -14,8 +16,10 @@ pub struct Dataset {
     pub tokenizer: Arc<Tokenizer>,
     /// Tokens to train on.
     pub train: Stream,
-    /// Held-out tokens; the first is context only.
-    pub validation: Stream,
+    /// What `data.validation` holds out.
+    pub validation: HeldOut,
+    /// Further held-out sets, in the order of their names.
+    pub sets: Vec<HeldOut>,
     /// The lowest loss that any model can reach on the held-out tokens, in nats per token, where it is known.
     pub floor: Option<f64>,
     /// BLAKE3 hash of tokens and tokenizer, in hexadecimal: equal for equal tokens and tokenizers.
@@ -24,7 +28,7 @@ pub struct Dataset {
     pub warnings: Vec<String>,
     /// The corpus in one line.
     pub description: String,
-    /// The files that it is read from; none of a generated one.
+    /// The files that it is read from, those of further held-out sets left out; none of a generated one.
     pub files: Vec<FileStamp>,
 }
 
@@ -36,12 +40,17 @@ impl Dataset {
     /// A file that was, or is gone.
     pub fn check_unchanged(&self) -> Result<()> {
         self.train.check()?;
-        self.validation.check()
+        self.held_out().try_for_each(|set| set.tokens.check())
+    }
+
+    /// Returns every held-out set: what `data.validation` holds out, and then the others by their names.
+    pub fn held_out(&self) -> impl Iterator<Item = &HeldOut> {
+        std::iter::once(&self.validation).chain(&self.sets)
     }
 
     /// Returns the bytes of memory that the tokens take; those of token files stay on disk.
     pub fn memory_bytes(&self) -> usize {
-        self.train.memory_bytes() + self.validation.memory_bytes()
+        self.train.memory_bytes() + self.held_out().map(|set| set.tokens.memory_bytes()).sum::<usize>()
     }
 
     /// The number of entries of the tokenizer, and the end token.
@@ -68,24 +77,58 @@ pub fn open_with(spec: &Spec, tokenizer: Arc<Tokenizer>, seq_len: usize) -> Resu
     let mut loaded = corpus.load(spec, &tokenizer)?;
     let vocab = tokenizer.vocab_size();
     check_window(spec, loaded.train.len(), loaded.validation.len(), seq_len)?;
+    let digest =
+        |stream: &Stream| stream.digest(vocab).map_err(|e| e.context(format!("corpus {}", spec.corpus)));
+    let (train, held) = (digest(&loaded.train)?, digest(&loaded.validation)?);
     let mut hasher = blake3::Hasher::new();
-    for stream in [&loaded.train, &loaded.validation] {
-        let digest = stream.digest(vocab).map_err(|e| e.context(format!("corpus {}", spec.corpus)))?;
-        hasher.update(digest.as_bytes());
-    }
-    hasher.update(tokenizer.hash().as_bytes());
+    hasher.update(train.as_bytes()).update(held.as_bytes()).update(tokenizer.hash().as_bytes());
+    let bytes = tokenizer.bytes_of_tokens()?.map(Arc::new);
+    let validation = HeldOut {
+        name: String::new(),
+        tokens: loaded.validation,
+        hash: held.to_hex().to_string(),
+        text: match corpus {
+            Corpus::Random => TextBytes::Unknown,
+            _ => TextBytes::new(bytes.as_ref(), loaded.held_out_bytes),
+        },
+    };
+    let sets = open_sets(spec, &tokenizer, bytes.as_ref(), loaded.train.len() + validation.tokens.len())?;
     let files = corpus.files(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
     loaded.warnings.extend(corpus.check_tokenizer(&tokenizer));
+    for path in spec.sets.values() {
+        loaded.warnings.extend(Corpus::at(path)?.check_tokenizer(&tokenizer));
+    }
     Ok(Dataset {
         tokenizer,
         train: loaded.train,
-        validation: loaded.validation,
+        validation,
+        sets,
         floor: loaded.floor,
         hash: hasher.finalize().to_hex().to_string(),
         warnings: loaded.warnings,
         description: loaded.description,
         files,
     })
+}
+
+/// Opens the further held-out sets. `held` tokens are held in memory already.
+fn open_sets(
+    spec: &Spec,
+    tokenizer: &Tokenizer,
+    bytes: Option<&Arc<Vec<u32>>>,
+    mut held: usize,
+) -> Result<Vec<HeldOut>> {
+    let mut open = |(name, path): (&String, &PathBuf)| {
+        let (tokens, whole) = Corpus::whole(path, spec, tokenizer, held)?;
+        if tokens.len() < 2 {
+            return Err(Error::usage(format!("{} has no token to predict", path.display())));
+        }
+        held += tokens.memory_bytes() / size_of::<u32>();
+        let hash = tokens.digest(tokenizer.vocab_size())?.to_hex().to_string();
+        Ok(HeldOut { name: name.clone(), tokens, hash, text: TextBytes::new(bytes, whole) })
+    };
+    let of_set = |name: &str| format!("validation.sets.{name}");
+    spec.sets.iter().map(|set| open(set).map_err(|e| e.context(of_set(set.0)))).collect()
 }
 
 /// Refuses splits of `train` and `held_out` tokens that are shorter than one window of `seq_len + 1` tokens.

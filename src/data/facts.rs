@@ -6,6 +6,7 @@ use super::stories::Split;
 use super::tokenizer::Tokenizer;
 use super::{Spec, Validation, generated, shard};
 use crate::error::{IoContext, Result};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -35,8 +36,10 @@ pub struct Facts {
     pub estimated: bool,
     /// The floor in nats per token, where it is known.
     pub floor: Option<f64>,
-    /// Whether the tokens stay in their files; else they are held in memory.
-    pub on_disk: bool,
+    /// Tokens of further held-out sets, by their names.
+    pub set_tokens: BTreeMap<String, usize>,
+    /// Tokens of all these that are held in memory; those of token files stay on disk.
+    pub in_memory: usize,
 }
 
 /// Sizes of the corpus that `spec` names, in well under a second: shards by their headers, text by its length
@@ -65,9 +68,12 @@ fn facts_with(spec: &Spec, (vocab_size, end_token): (usize, u32), tokenizer: &Op
         validation_tokens: 0,
         estimated: false,
         floor: None,
-        on_disk: false,
+        set_tokens: BTreeMap::new(),
+        in_memory: 0,
     };
-    match Corpus::find(spec)? {
+    let found = Corpus::find(spec)?;
+    let on_disk = matches!(found, Corpus::Tokens(_));
+    match found {
         Corpus::Stories => {
             let tokenizer = tokenizer()?;
             let held = generated::generate(
@@ -105,8 +111,20 @@ fn facts_with(spec: &Spec, (vocab_size, end_token): (usize, u32), tokenizer: &Op
             facts.train_tokens = train;
             facts.validation_tokens = held;
             facts.estimated = estimated || guessed;
-            facts.on_disk = matches!(corpus, Corpus::Tokens(_));
         }
+    }
+    if !on_disk {
+        facts.in_memory = facts.train_tokens.saturating_add(facts.validation_tokens);
+    }
+    for (name, path) in &spec.sets {
+        let of_set = |e: crate::error::Error| e.context(format!("validation.sets.{name}"));
+        let corpus = Corpus::at(path).map_err(of_set)?;
+        let (tokens, guessed) = measure(&corpus, spec, tokenizer, false).map_err(of_set)?;
+        facts.estimated |= guessed;
+        if !matches!(corpus, Corpus::Tokens(_)) {
+            facts.in_memory = facts.in_memory.saturating_add(tokens);
+        }
+        facts.set_tokens.insert(name.clone(), tokens);
     }
     Ok(facts)
 }

@@ -3,6 +3,7 @@
 
 use super::Dataset;
 use super::batch::Batch;
+use super::held_out::HeldOut;
 use super::sampler::{Sampler, global_index};
 use crate::error::{Error, IoContext, Result};
 use std::path::Path;
@@ -141,22 +142,25 @@ fn spread(count: usize, all: usize) -> impl Iterator<Item = usize> {
 /// shape.
 #[derive(Debug)]
 pub struct ValidationBatches<'d> {
-    dataset: &'d Dataset,
+    set: &'d HeldOut,
+    vocabulary: (usize, u32),
     spec: LoaderSpec,
     windows: usize,
+    /// True if every window is in one of the batches.
+    takes_all: bool,
     /// The numbers of the micro-batches to make, the last one first.
     left: Vec<usize>,
 }
 
 impl<'d> ValidationBatches<'d> {
-    /// `limit` global batches, spread evenly over the held-out text; 0, or more than there are, for all of
-    /// it. Seed and start step of the spec play no part.
+    /// `limit` global batches of a held-out `set` of the dataset, spread evenly over its text; 0, or more than
+    /// there are, for all of it. Seed and start step of the spec play no part.
     ///
     /// # Errors
-    /// An impossible rank or batch, or a held-out split shorter than one window.
-    pub fn new(dataset: &'d Dataset, spec: LoaderSpec, limit: usize) -> Result<Self> {
+    /// An impossible rank or batch.
+    pub fn new(dataset: &Dataset, set: &'d HeldOut, spec: LoaderSpec, limit: usize) -> Result<Self> {
         spec.sampler(dataset.train.len())?;
-        let windows = (dataset.validation.len().saturating_sub(1)).div_ceil(spec.seq_len);
+        let windows = (set.tokens.len().saturating_sub(1)).div_ceil(spec.seq_len);
         let all = windows.div_ceil(spec.local_batch_size * spec.world_size);
         let steps = all.div_ceil(spec.accumulation);
         let mut left: Vec<usize> = match limit {
@@ -168,7 +172,13 @@ impl<'d> ValidationBatches<'d> {
                 .collect(),
         };
         left.reverse();
-        Ok(Self { dataset, spec, windows, left })
+        let takes_all = left.len() == all;
+        Ok(Self { set, vocabulary: dataset.vocabulary(), spec, windows, takes_all, left })
+    }
+
+    /// Returns true if every token of the set is predicted in one of the batches of all ranks.
+    pub fn takes_all(&self) -> bool {
+        self.takes_all
     }
 }
 
@@ -177,8 +187,8 @@ impl Iterator for ValidationBatches<'_> {
 
     fn next(&mut self) -> Option<Result<Batch>> {
         let micro = self.left.pop()?;
-        let Self { dataset, spec, windows: count, .. } = *self;
-        let stream = &dataset.validation;
+        let Self { set, vocabulary, spec, windows: count, .. } = *self;
+        let stream = &set.tokens;
         let windows = (0..spec.local_batch_size).map(|j| {
             let window = global_index(micro, spec.local_batch_size, j, spec.rank, spec.world_size);
             if window >= count {
@@ -187,7 +197,7 @@ impl Iterator for ValidationBatches<'_> {
             let start = window * spec.seq_len;
             (window, start..stream.len().min(start + spec.seq_len + 1))
         });
-        Some(Batch::read(stream, windows, spec.seq_len, dataset.vocabulary(), spec.cross_documents))
+        Some(Batch::read(stream, windows, spec.seq_len, vocabulary, spec.cross_documents))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -274,19 +284,20 @@ mod tests {
         let data = dataset();
         for bad in [spec(0, 1, 1, 0), spec(1, 0, 1, 0), spec(1, 1, 1, 1), spec(usize::MAX, 2, 1, 0)] {
             assert!(Loader::new(data.clone(), bad).is_err());
-            assert!(ValidationBatches::new(&data, bad, 0).is_err());
+            assert!(ValidationBatches::new(&data, &data.validation, bad, 0).is_err());
         }
     }
 
     #[test]
     fn each_held_out_token_is_predicted_once() {
         let data = dataset();
-        let held_out = data.validation.tokens(0..data.validation.len()).unwrap();
+        let held_out = data.validation.tokens.tokens(0..data.validation.tokens.len()).unwrap();
         for world_size in [1, 2, 3] {
             let mut targets: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
             let mut lengths = Vec::new();
             for rank in 0..world_size {
-                let batches = ValidationBatches::new(&data, spec(3, 1, world_size, rank), 0).unwrap();
+                let batches =
+                    ValidationBatches::new(&data, &data.validation, spec(3, 1, world_size, rank), 0).unwrap();
                 lengths.push(batches.len());
                 for batch in batches.map(Result::unwrap) {
                     assert_eq!(batch.tokens.len(), 3 * 32);
@@ -300,7 +311,7 @@ mod tests {
             let all: Vec<u32> = targets.into_values().flatten().collect();
             assert_eq!(all, held_out[1..]);
         }
-        assert_eq!(ValidationBatches::new(&data, spec(3, 1, 1, 0), 2).unwrap().count(), 2);
+        assert_eq!(ValidationBatches::new(&data, &data.validation, spec(3, 1, 1, 0), 2).unwrap().count(), 2);
     }
 
     #[test]
@@ -310,13 +321,19 @@ mod tests {
         assert_eq!(spread(3, 4).collect::<Vec<_>>(), [0, 2, 3]);
         assert!(spread(7, 7).eq(0..7));
         let data = dataset();
-        let all = held_out_batches(data.validation.len(), 32, 4);
+        let all = held_out_batches(data.validation.tokens.len(), 32, 4);
         assert!(all >= 5, "{all}");
         // However a global batch of four sequences is split, the same windows are read.
         for (local, accumulation, world) in [(4, 1, 1), (2, 2, 1), (1, 2, 2), (1, 1, 4)] {
             let windows = |limit: usize| {
                 let of = |rank| {
-                    ValidationBatches::new(&data, spec(local, accumulation, world, rank), limit).unwrap()
+                    ValidationBatches::new(
+                        &data,
+                        &data.validation,
+                        spec(local, accumulation, world, rank),
+                        limit,
+                    )
+                    .unwrap()
                 };
                 let mut windows: Vec<u32> =
                     (0..world).flat_map(of).flat_map(|batch| batch.unwrap().sequences).collect();

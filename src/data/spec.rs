@@ -1,6 +1,7 @@
 //! What a dataset is made from: a corpus, a tokenizer and a held-out part.
 
 use crate::error::{Error, Result};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The end token's name in every built-in tokenizer.
@@ -37,6 +38,8 @@ pub struct Spec {
     pub extensions: Vec<String>,
     /// What is held out; generated corpora hold out `validation_tokens` instead.
     pub validation: Validation,
+    /// Further held-out sets: the corpus of each, by its name.
+    pub sets: BTreeMap<String, PathBuf>,
     /// Tokens to generate for training; the last story may exceed it.
     pub train_tokens: usize,
     /// Tokens to generate for validation; the last story may exceed it.
@@ -56,6 +59,7 @@ impl Spec {
             document_separator: None,
             extensions: TEXT_EXTENSIONS.map(str::to_owned).to_vec(),
             validation: Validation::Fraction(HELD_OUT_SHARE),
+            sets: BTreeMap::new(),
             train_tokens: 2_000_000,
             validation_tokens: 16_384,
             seed: 0,

@@ -9,6 +9,7 @@ use crate::model::Programs;
 use crate::plan::{Plan, Scaling};
 use crate::policy::Recompute;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Everything that is known of a run before it starts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -77,6 +78,9 @@ pub struct TrainingForecast {
     pub corpus_tokens: usize,
     /// Held-out tokens.
     pub validation_tokens: usize,
+    /// Tokens of further held-out sets, by their names.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub set_tokens: BTreeMap<String, usize>,
     /// Bytes of host memory that the tokens take in each process; 0 for token files, which stay on disk.
     pub corpus_bytes: usize,
     /// Global batches that the held-out tokens make.
@@ -165,6 +169,7 @@ impl TrainingForecast {
             tokens: plan.steps * tokens_per_step,
             corpus_tokens: corpus.train_tokens,
             validation_tokens: corpus.validation_tokens,
+            set_tokens: corpus.set_tokens.clone(),
             corpus_bytes: corpus.memory_bytes,
             validation_batches,
             evaluated_batches,

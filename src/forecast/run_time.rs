@@ -127,7 +127,7 @@ impl RunTime {
         let training_s = step_s * steps as f64;
         let evaluations = times_due(intervals.validation, 0, steps);
         // A section is one local batch of every rank: a global batch of an evaluation has as many as a step.
-        let sections = plan.evaluated_batches().0 * plan.batch.micro_steps;
+        let sections = plan.evaluated_batches_in_all() * plan.batch.micro_steps;
         let evaluating_s = (evaluations * sections as u64) as f64 * seconds(&programs.evaluate);
         let sampling_s = programs.generate.as_ref().map_or(0.0, |section| {
             let tokens = times_due(intervals.generation, 0, steps) as f64

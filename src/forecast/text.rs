@@ -114,6 +114,11 @@ impl Forecast {
             thousands(t.corpus_tokens),
             thousands(t.validation_tokens)
         )?;
+        if !t.set_tokens.is_empty() {
+            let set = |(name, &tokens): (&String, &usize)| format!("{name} {about}{}", thousands(tokens));
+            let sets: Vec<String> = t.set_tokens.iter().map(set).collect();
+            writeln!(f, "  held-out sets: {} tokens", sets.join(", "))?;
+        }
         if t.corpus_bytes > 0 {
             writeln!(f, "  {about}{} of host memory for these tokens", binary(t.corpus_bytes))?;
         }

@@ -3,18 +3,26 @@
 
 use super::metric::{Metric, Source};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What the columns of held-out sets begin with, before the name of the set.
+const SET_COLUMN: &str = "val_loss/";
 
 /// Declares a row of a CSV file. A column is `name: type { … }`; its doc comment is its meaning, and in the
-/// braces stand the fields of its [`Metric`] that are not blank.
+/// braces stand the fields of its [`Metric`] that are not blank. Fields behind `and` are no fixed columns.
 macro_rules! csv_row {
     (
         $(#[$attribute:meta])*
         pub struct $row:ident {
             $($(#[doc = $line:literal])+ $column:ident: $type:ty { $($field:ident: $value:expr),* $(,)? })*
         }
+        $(and { $($(#[$of_other:meta])* $other:ident: $other_type:ty),* })?
     ) => {
         $(#[$attribute])*
-        pub struct $row { $($(#[doc = $line])+ pub $column: $type,)* }
+        pub struct $row {
+            $($(#[doc = $line])+ pub $column: $type,)*
+            $($($(#[$of_other])* pub $other: $other_type,)*)?
+        }
 
         impl $row {
             /// The names of the columns, in their order in the file.
@@ -81,7 +89,7 @@ impl<T: Number> Number for Option<T> {
 
 csv_row! {
     /// A row of `metrics.csv`: what the training computed. Two runs of one recipe give the same bytes.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     pub struct MetricsRow {
         /// optimizer steps done, this one included
         step: u64 {}
@@ -102,12 +110,30 @@ csv_row! {
             decimals: 4,
             source: Source::Summary("val_loss/final/loss"),
             compared_as: "val_loss",
+            of_sets: "final/loss",
             ledger: Some((3, "val_loss")),
         }
         /// learning rate of this step
         lr: f64 {}
         /// global L2 norm of the gradient before clipping
         grad_norm: f32 {}
+    }
+    and {
+        /// Losses on further held-out sets, by their names: the columns `val_loss/NAME`.
+        #[serde(skip)]
+        set_losses: BTreeMap<String, f32>
+    }
+}
+
+impl MetricsRow {
+    /// Returns the column of the losses on a held-out set.
+    pub fn column_of_set(name: &str) -> String {
+        format!("{SET_COLUMN}{name}")
+    }
+
+    /// Returns the held-out set whose losses a column has; `None` for another column.
+    pub fn set_of_column(column: &str) -> Option<&str> {
+        column.strip_prefix(SET_COLUMN).filter(|name| !name.is_empty())
     }
 }
 
@@ -266,9 +292,8 @@ mod tests {
 
     #[test]
     fn columns_are_the_field_names_in_order() {
-        let metrics =
-            MetricsRow { step: 1, tokens_seen: 2, loss: 3.0, val_loss: None, lr: 0.5, grad_norm: 1.0 };
-        assert_eq!(fields(&metrics), MetricsRow::COLUMNS);
+        let set_losses = BTreeMap::from([("news".to_owned(), 2.0)]);
+        assert_eq!(fields(&MetricsRow { set_losses, ..MetricsRow::default() }), MetricsRow::COLUMNS);
         assert_eq!(fields(&TimingRow::default()), TimingRow::COLUMNS);
     }
 

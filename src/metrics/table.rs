@@ -70,6 +70,16 @@ const OF_RUNS: &[Metric] = &[
         ..Metric::named("val_batches_of")
     },
     Metric {
+        unit: "bits/byte",
+        meaning: "`val_loss` in bits per byte of the held-out text, separators not included; blank where its bytes are not known",
+        heading: "val. bits/byte",
+        decimals: 4,
+        source: Source::Summary("bits_per_byte"),
+        compared_as: "bits_per_byte",
+        of_sets: "bits_per_byte",
+        ..Metric::named("bits_per_byte")
+    },
+    Metric {
         meaning: "`val_loss` divided by `floor`",
         heading: "val. loss ÷ floor",
         decimals: 3,
@@ -178,6 +188,14 @@ pub fn of_ledgers() -> Vec<(&'static str, &'static Metric)> {
 /// Returns the columns of `timing.csv` of which the steady state keeps the median alone.
 pub fn steady_medians() -> impl Iterator<Item = &'static Metric> {
     all().filter(|metric| metric.source == Source::SteadyMedian)
+}
+
+/// Returns the metric and the held-out set of a figure like `val_loss/news`, which a run has of each of its
+/// sets.
+pub fn find_of_set(name: &str) -> Option<(&'static Metric, &str)> {
+    let (metric, set) = name.split_once('/').filter(|(_, set)| !set.is_empty())?;
+    let metric = of_runs().find(|known| known.name == metric && !known.of_sets.is_empty())?;
+    Some((metric, set))
 }
 
 /// Returns the metric that tables of runs, or comparisons, call by this name.

@@ -18,6 +18,7 @@ use crate::plan::{Corpus, Plan};
 use crate::policy::Recompute;
 use crate::recipe;
 use insta::assert_snapshot;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Two ranks that reduce every gradient, grouped queries, dropout, a padded vocabulary and FFN width, bf16.
@@ -56,6 +57,7 @@ fn plan(overrides: &[&str]) -> Plan {
         train_tokens: 1000,
         exact: true,
         validation_tokens: 100,
+        set_tokens: BTreeMap::new(),
         floor: None,
         memory_bytes: 0,
     };

@@ -4,6 +4,7 @@ use crate::data::{self, Dataset, GENERATED, Spec};
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::recipe::{Recipe, Validation};
+use std::collections::BTreeMap;
 
 /// Facts about the corpus that are known before it is read.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +17,8 @@ pub struct Corpus {
     pub exact: bool,
     /// Tokens held out.
     pub validation_tokens: usize,
+    /// Tokens of further held-out sets, by their names.
+    pub set_tokens: BTreeMap<String, usize>,
     /// The lowest loss that any model can reach on the held-out tokens, in nats per token, where it is known.
     pub floor: Option<f64>,
     /// Bytes of host memory that its tokens take in every process of a run; those of token files stay on
@@ -40,6 +43,7 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
             Validation::Fraction(fraction) => data::Validation::Fraction(*fraction),
             Validation::Path(file) => data::Validation::Path(file.into()),
         },
+        sets: recipe.values().validation.sets.iter().map(|(name, at)| (name.clone(), at.into())).collect(),
         train_tokens: data.train_tokens,
         validation_tokens: data.validation_tokens,
         seed: data.seed,
@@ -54,7 +58,8 @@ impl Corpus {
             vocab_size: dataset.tokenizer.vocab_size(),
             train_tokens: dataset.train.len(),
             exact: true,
-            validation_tokens: dataset.validation.len(),
+            validation_tokens: dataset.validation.tokens.len(),
+            set_tokens: dataset.sets.iter().map(|set| (set.name.clone(), set.tokens.len())).collect(),
             floor: dataset.floor,
             memory_bytes: dataset.memory_bytes(),
         }
@@ -73,12 +78,15 @@ impl Corpus {
         }
         let facts = data::facts(&spec)?;
         let validation_tokens = if shortened { requested } else { facts.validation_tokens };
-        let in_memory = if facts.on_disk { 0 } else { facts.train_tokens.saturating_add(validation_tokens) };
+        // What was not generated to be counted is as long as it is asked for.
+        let in_memory =
+            facts.in_memory.saturating_add(validation_tokens.saturating_sub(facts.validation_tokens));
         Ok(Self {
             vocab_size: facts.vocab_size,
             train_tokens: facts.train_tokens,
             exact: !facts.estimated && !shortened,
             validation_tokens,
+            set_tokens: facts.set_tokens,
             floor: facts.floor,
             memory_bytes: in_memory.saturating_mul(size_of::<u32>()),
         })

@@ -87,12 +87,23 @@ impl Plan {
 
     /// Returns the number of global batches that an evaluation takes, and how many the held-out text makes.
     pub fn evaluated_batches(&self) -> (usize, usize) {
+        self.evaluated_batches_of(self.corpus.validation_tokens)
+    }
+
+    /// As [`Plan::evaluated_batches`], of a held-out set of so many tokens.
+    pub fn evaluated_batches_of(&self, tokens: usize) -> (usize, usize) {
         let BatchPlan { seq_len, global, .. } = self.batch;
-        let all = held_out_batches(self.corpus.validation_tokens, seq_len, global);
+        let all = held_out_batches(tokens, seq_len, global);
         match self.intervals.validation_steps {
             0 => (all, all),
             steps => (steps.min(all), all),
         }
+    }
+
+    /// Returns the number of global batches that an evaluation takes of all held-out sets together.
+    pub fn evaluated_batches_in_all(&self) -> usize {
+        let sets = self.corpus.set_tokens.values().map(|&tokens| self.evaluated_batches_of(tokens).0);
+        self.evaluated_batches().0 + sets.sum::<usize>()
     }
 
     /// Returns the number of passes over the corpus.

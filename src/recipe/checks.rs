@@ -6,6 +6,7 @@ use super::diagnostic::Diagnostic;
 use super::loaded::Recipe;
 use super::lookup::keys_of;
 use super::optimizer;
+use super::sweep_checks;
 use super::values::WorldSize;
 use crate::optim;
 use crate::policy::{Communication, Decay, DeviceChoice, Placement, Reduction, Shard, Transport};
@@ -26,7 +27,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     hyperparameters(recipe, &mut found);
     schedule(recipe, &mut found);
     engine(recipe, &mut found);
-    sweep(recipe, &mut found);
+    sweep_checks::contradictions(recipe, &mut found);
     found
 }
 
@@ -277,17 +278,6 @@ fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
                 "set engine.placement = \"arena\", or leave engine.cuda_graphs out",
             ));
         }
-    }
-}
-
-fn sweep(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
-    let sweep = &recipe.values().sweep;
-    for key in sweep.grid.keys().filter(|key| sweep.pairs.iter().any(|pair| pair.contains_key(*key))) {
-        found.push(recipe.diagnostic(
-            &["sweep.pairs", "sweep.grid"],
-            format!("{key} is in the grid and in a pair"),
-            "keep one of them: a pair is combined with every point of the grid",
-        ));
     }
 }
 

@@ -29,7 +29,8 @@ pub(super) fn copy(
     layers: &Merged,
     files: &[(PathBuf, String)],
 ) -> String {
-    let copied = Values { data: settled.data.clone(), ..written.clone() };
+    let mut copied = Values { data: settled.data.clone(), ..written.clone() };
+    copied.validation.sets.clone_from(&settled.validation.sets);
     let values = values(&copied);
     let mut text = format!("{COPY_HEADER}\n");
     for (section, _) in SECTIONS {

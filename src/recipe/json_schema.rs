@@ -1,11 +1,17 @@
 //! The table as a JSON schema, for editors.
 
-use super::key::{Interval, Key, Type};
+use super::key::{Interval, Key, RangeScale, Type};
 use super::lookup::keys_of;
 use super::prediction::predictable;
 use super::schema::{SECTIONS, Values};
 use serde_json::{Map, Value, json};
 use std::ops::Bound;
+
+/// An end of a predicted range.
+const END: &str = "[+-]?[0-9.]+";
+
+/// The name of a measure of quality.
+const MEASURE: &str = "(val_loss|bits_per_byte|train_loss)[^ ]*|(steps|tokens|seconds)_until:[^ ]+";
 
 /// Returns the JSON schema (draft 2020-12) of a recipe.
 ///
@@ -96,12 +102,25 @@ fn fragment(kind: Type) -> Map<String, Value> {
         Type::Prediction => json!({
             "type": "string",
             "pattern": format!(
-                "^(faster|slower|no difference|({}) +[+-]?[0-9.]+\\.\\.[+-]?[0-9.]+%)$",
+                "^(faster|slower|better|worse|no difference|({}) +{END}\\.\\.{END}%|({MEASURE}) +{END}\\.\\.{END}%?)$",
                 predictable().collect::<Vec<_>>().join("|")
             ),
         }),
+        Type::NamedPaths => json!({
+            "type": "object",
+            "propertyNames": {"pattern": "^[A-Za-z0-9_-]{1,64}$"},
+            "additionalProperties": {"type": "string", "minLength": 1},
+        }),
         Type::Settings => json!({"type": "object"}),
         Type::SettingsList => json!({"type": "array", "items": {"type": "object"}}),
+        Type::Ranges(scale) => {
+            let end = match scale {
+                RangeScale::Linear => json!({"type": "number"}),
+                RangeScale::Log => json!({"type": "number", "exclusiveMinimum": 0}),
+            };
+            let ends = json!({"type": ["array", "object"], "items": end, "minItems": 2, "maxItems": 2});
+            json!({"type": "object", "additionalProperties": ends})
+        }
         Type::Grid => json!({"type": "object", "additionalProperties": {"type": ["array", "object"]}}),
     };
     match schema {

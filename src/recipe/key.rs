@@ -91,6 +91,8 @@ pub enum Type {
     Pair(Interval),
     /// A fraction within the interval, or a path.
     FractionOrPath(Interval),
+    /// A table from names to paths.
+    NamedPaths,
     /// A string that parses as a [`super::Prediction`].
     Prediction,
     /// A table from keys to one value each.
@@ -99,6 +101,17 @@ pub enum Type {
     SettingsList,
     /// A table from keys to lists of values.
     Grid,
+    /// A table from keys of numbers to the two ends of a range.
+    Ranges(RangeScale),
+}
+
+/// The scale on which samples of a range are uniform.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeScale {
+    /// The values themselves.
+    Linear,
+    /// Their logarithms.
+    Log,
 }
 
 impl fmt::Display for Type {
@@ -117,12 +130,21 @@ impl fmt::Display for Type {
             Self::Number(interval) => write!(f, "a number, {interval}"),
             Self::Pair(interval) => write!(f, "two numbers, each {interval}"),
             Self::FractionOrPath(interval) => write!(f, "a number, {interval}, or a path in quotes"),
+            Self::NamedPaths => f.write_str(
+                "a table of paths in quotes, under names of letters, digits, `-` and `_`",
+            ),
             Self::Prediction => f.write_str(
-                "\"faster\", \"slower\", \"no difference\", or a column with the range of its change, such as \"tok_s +30..+60%\"",
+                "\"faster\", \"slower\", \"better\", \"worse\", \"no difference\", or a column with the range of its change, such as \"tok_s +30..+60%\" or \"val_loss -0.05..-0.01\"",
             ),
             Self::Settings => f.write_str("a table of keys and values"),
             Self::SettingsList => f.write_str("a list of tables of keys and values"),
             Self::Grid => f.write_str("a table of keys and lists of values"),
+            Self::Ranges(RangeScale::Linear) => {
+                f.write_str("a table of keys of numbers and ranges [low, high]")
+            }
+            Self::Ranges(RangeScale::Log) => {
+                f.write_str("a table of keys of numbers and ranges [low, high] above 0")
+            }
         }
     }
 }
@@ -155,7 +177,8 @@ pub struct Key {
     /// two ranks on GPUs, the start of a bucket decides the order in which ranks are added.
     pub same_bits: bool,
     /// The value (TOML text, or `unset`) at which resolved recipes and hashes leave the key out: the behavior
-    /// before the key existed, so that the hashes of earlier recipes stay valid.
+    /// before the key existed, so that the hashes of earlier recipes stay valid. A resolved recipe without the
+    /// key has this value, whatever the default is.
     pub implied: Option<&'static str>,
 }
 

@@ -5,9 +5,10 @@ use super::key::Key;
 use super::layers::{self, Document, Layers};
 use super::loaded::{Recipe, StoredRecipe};
 use super::lookup::find_path;
-use super::merge::Merged;
+use super::merge::{Defaults, Merged};
 use super::settle::world_size;
 use super::source::{Origin, Source};
+use super::stored::StoredKeys;
 use super::toml_text::value_text;
 use super::values::WorldSize;
 use super::{builtin, checks, diagnostic, files};
@@ -19,6 +20,9 @@ use std::sync::Arc;
 
 /// Reads the recipe at `path`, or the built-in one of that name if there is no such file, adds `env` and
 /// `overrides` (`section.key=value`) on top, and resolves it for `machine`.
+///
+/// In the recipes in the folder of a run, keys that are younger than the run stand for what it did, whatever
+/// their defaults are: so it is run again, and resumed, with the same bits.
 ///
 /// # Errors
 /// A usage error that shows every wrong value with its file and line.
@@ -49,7 +53,7 @@ pub fn load(
             Source::new(Origin::File(path.to_owned()), text)
         }
     };
-    resolve(stem(path), source, overrides, env, machine)
+    resolve(stem(path), source, defaults(path), overrides, env, machine)
 }
 
 /// Refuses paths that cannot stand in the files of a run: the path of a recipe, and the name in it, are in
@@ -75,7 +79,17 @@ pub fn load_str(
     env: impl Iterator<Item = (String, String)>,
     machine: &Machine,
 ) -> Result<Recipe> {
-    resolve(stem(path), text_source(path, text), overrides, env, machine)
+    resolve(stem(path), text_source(path, text), Defaults::default(), overrides, env, machine)
+}
+
+/// As [`load_str`], for the text of a resolved recipe, as the folder of a run and its checkpoints have it:
+/// keys that it leaves out have the values at which resolved recipes do.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_resolved(path: &Path, text: &str, overrides: &[String], machine: &Machine) -> Result<Recipe> {
+    let source = text_source(path, text);
+    resolve(stem(path), source, Defaults::of_resolved(), overrides, std::iter::empty(), machine)
 }
 
 /// Loads a string as if it were the content of a file at `path`.
@@ -110,6 +124,7 @@ pub fn environment() -> impl Iterator<Item = (String, String)> {
 fn resolve(
     name: String,
     source: Arc<Source>,
+    defaults: Defaults,
     overrides: &[String],
     env: impl Iterator<Item = (String, String)>,
     machine: &Machine,
@@ -119,8 +134,8 @@ fn resolve(
     layers.environment(env);
     layers.command_line(overrides);
     let files = layers.files.iter().map(|f| (PathBuf::from(f.name()), f.text.clone())).collect();
-    let recipe =
-        Recipe::new(name, files, Merged::new(checked(layers)?), |values| world_size(values, machine))?;
+    let merged = Merged::new(defaults, checked(layers)?);
+    let recipe = Recipe::new(name, files, merged, |values| world_size(values, machine))?;
     without_contradictions(recipe)
 }
 
@@ -171,24 +186,55 @@ impl StoredRecipe {
     pub fn load(self) -> Result<Recipe> {
         let mut layers = Layers::default();
         layers.files(text_source(Path::new(&self.name), &self.written));
-        let recipe =
-            Recipe::new(self.name, Vec::new(), Merged::new(checked(layers)?), |_| Some(self.world_size))?;
+        let merged = Merged::new(Defaults::of_resolved(), checked(layers)?);
+        let recipe = Recipe::new(self.name, Vec::new(), merged, |_| Some(self.world_size))?;
         Ok(recipe.with_copy(self.copy))
     }
 }
 
-/// Returns the name of a recipe: its file name without the ending. The recipes in the folder of a run,
-/// `NAME/RUN/recipe.toml` and `resolved.toml`, are called as what was run.
-fn stem(path: &Path) -> String {
-    let stem =
-        path.file_stem().map_or_else(|| "recipe".to_owned(), |stem| stem.to_string_lossy().into_owned());
-    let of_run = || {
+/// A recipe in the folder of a run.
+struct RecipeOfRun {
+    /// The folder of the run.
+    run: PathBuf,
+    /// The name of what was run.
+    name: String,
+    /// True for `resolved.toml`, false for `recipe.toml`.
+    is_resolved: bool,
+}
+
+impl RecipeOfRun {
+    /// Returns what `NAME/RUN/recipe.toml` or `NAME/RUN/resolved.toml` is; `None` for another path.
+    fn from_path(path: &Path) -> Option<Self> {
+        let is_resolved = match path.file_stem()?.to_str()? {
+            "recipe" => false,
+            "resolved" => true,
+            _ => return None,
+        };
         let path = std::path::absolute(path).ok()?;
         let run = path.parent()?;
-        let name = run.parent()?.file_name()?.to_str()?;
-        is_run(run.file_name()?.to_str()?).then(|| name.to_owned())
-    };
-    ["recipe", "resolved"].contains(&stem.as_str()).then(of_run).flatten().unwrap_or(stem)
+        let name = run.parent()?.file_name()?.to_str()?.to_owned();
+        is_run(run.file_name()?.to_str()?).then(|| Self { run: run.to_owned(), name, is_resolved })
+    }
+}
+
+/// Returns the name of a recipe: its file name without the ending. The recipes in the folder of a run are
+/// called as what was run.
+fn stem(path: &Path) -> String {
+    let stem =
+        || path.file_stem().map_or_else(|| "recipe".to_owned(), |stem| stem.to_string_lossy().into_owned());
+    RecipeOfRun::from_path(path).map_or_else(stem, |recipe| recipe.name)
+}
+
+/// Returns the bottom layer of the recipe at a path. What a run was asked for has the keys that its resolved
+/// recipe knows; where that cannot be read, those of today.
+fn defaults(path: &Path) -> Defaults {
+    let Some(recipe) = RecipeOfRun::from_path(path) else { return Defaults::default() };
+    if recipe.is_resolved {
+        return Defaults::of_resolved();
+    }
+    let resolved = files::read(&recipe.run.join("resolved.toml")).ok();
+    let keys = resolved.and_then(|text| StoredKeys::parse(&text).ok());
+    keys.map_or_else(Defaults::default, |keys| Defaults::of_copy(&keys))
 }
 
 /// Returns true if a folder is named like a run: `20261122T110113Z-ce4b8923`, or with `-2` behind.

@@ -6,22 +6,25 @@
 //! two levels for figment, section and key, and every value is an opaque string of TOML.
 
 use super::diagnostic::{self, Diagnostic};
+use super::key::{Key, UNSET};
 use super::layers::Document;
 use super::optimizer;
-use super::schema::Values;
+use super::schema::{KEYS, Values};
 use super::source::{Layer, Location, Origin};
+use super::stored::StoredKeys;
 use super::toml_text::{parse_value, value_text, values};
 use crate::error::{Error, Result};
 use figment::value::{Dict, Map};
 use figment::{Figment, Metadata, Profile, Provider};
 use serde::de::{Deserialize, Deserializer};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use toml::Table;
 
 /// All layers of a recipe: the defaults, then one per text, the later ones on top.
 #[derive(Clone, Debug)]
 pub(super) struct Merged {
+    defaults: Defaults,
     figment: Figment,
     /// The values that figment merged, by section: figment itself merges anew each time it is asked for one.
     sections: Dict,
@@ -30,17 +33,17 @@ pub(super) struct Merged {
 
 impl Merged {
     /// Merges the defaults and `documents`, of which the last wins.
-    pub fn new(documents: Vec<Document>) -> Self {
-        let figment =
-            documents.iter().fold(Figment::from(Defaults), |figment, document| figment.merge(document));
+    pub fn new(defaults: Defaults, documents: Vec<Document>) -> Self {
+        let bottom = Figment::from(&defaults);
+        let figment = documents.iter().fold(bottom, |figment, document| figment.merge(document));
         // An error of a layer is that of `values` too.
         let sections = figment.data().ok().and_then(|mut profiles| profiles.remove(&Profile::Default));
-        Self { figment, sections: sections.unwrap_or_default(), documents }
+        Self { defaults, figment, sections: sections.unwrap_or_default(), documents }
     }
 
     /// Returns these layers with more on top.
     pub fn with(&self, documents: Vec<Document>) -> Self {
-        Self::new(self.documents.iter().cloned().chain(documents).collect())
+        Self::new(self.defaults.clone(), self.documents.iter().cloned().chain(documents).collect())
     }
 
     /// Returns the value of every key.
@@ -123,9 +126,39 @@ fn dict<'a>(values: impl Iterator<Item = (&'a str, String)>) -> Map<Profile, Dic
 }
 
 /// The bottom layer: the default of every key that has one.
-struct Defaults;
+///
+/// A stored recipe may be of a version that did not have a key: what the key stands for by default today may
+/// be something else than what was done then, which is the value that it is implied at.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Defaults {
+    /// Keys at their implied value instead of their default.
+    implied: BTreeSet<&'static str>,
+}
 
-impl Provider for Defaults {
+impl Defaults {
+    /// The bottom layer of a resolved recipe: keys that resolved recipes leave out have the value at which
+    /// they do.
+    pub fn of_resolved() -> Self {
+        // Keys that are implied to be unset have no default but unset, or are hyperparameters of an optimizer.
+        let implied = KEYS.iter().filter(|key| key.implied.is_some_and(|value| value != UNSET));
+        Self { implied: implied.map(|key| key.path).collect() }
+    }
+
+    /// As [`Defaults::of_resolved`], for what a run was asked for: `resolved` are the keys of its resolved
+    /// recipe, and those that it has were known.
+    pub fn of_copy(resolved: &StoredKeys) -> Self {
+        let Self { mut implied } = Self::of_resolved();
+        implied.retain(|path| resolved.value(path).is_none());
+        Self { implied }
+    }
+
+    fn value(&self, key: &Key, default: Option<String>) -> Option<String> {
+        let implied = key.implied.filter(|_| self.implied.contains(key.path));
+        implied.map_or(default, |implied| Some(implied.to_owned()))
+    }
+}
+
+impl Provider for &Defaults {
     fn metadata(&self) -> Metadata {
         Metadata::named("default")
     }
@@ -134,7 +167,7 @@ impl Provider for Defaults {
         let defaults = values(&Values::default()).into_iter();
         // Defaults of hyperparameters depend on the optimizer, which a higher layer may choose.
         let defaults = defaults.filter(|(key, _)| !optimizer::is_hyperparameter(key));
-        Ok(dict(defaults.filter_map(|(key, value)| Some((key.path, value?)))))
+        Ok(dict(defaults.filter_map(|(key, value)| Some((key.path, self.value(key, value)?)))))
     }
 }
 
@@ -161,7 +194,6 @@ impl<'de> Deserialize<'de> for Opaque {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::KEYS;
     use crate::recipe::layers::Layers;
     use crate::recipe::source::Source;
 
@@ -172,7 +204,7 @@ mod tests {
         layers.files(Source::new(Origin::File("top.toml".into()), top));
         layers.command_line(&arguments.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>());
         assert!(layers.problems.is_empty(), "{:?}", layers.problems);
-        Merged::new(layers.documents)
+        Merged::new(Defaults::default(), layers.documents)
     }
 
     #[test]

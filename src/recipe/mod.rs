@@ -31,6 +31,7 @@ mod schema;
 mod settle;
 mod source;
 mod stored;
+mod sweep_checks;
 #[cfg(test)]
 mod tests;
 mod toml_text;
@@ -41,8 +42,8 @@ pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS};
 pub use copy::{COPY_HEADER, set_in_copy};
 pub use diff::{Change, diff, measuring_changes};
 pub use json_schema::json_schema;
-pub use key::{Class, Interval, Key, Type, UNSET};
-pub use load::{environment, load, load_str, setting};
+pub use key::{Class, Interval, Key, RangeScale, Type, UNSET};
+pub use load::{environment, load, load_resolved, load_str, setting};
 pub use loaded::{Recipe, StoredRecipe};
 pub use lookup::{find, find_path, keys_of, merged_settings, suggested_key};
 pub use prediction::{Predicted, Prediction};

@@ -3,9 +3,12 @@
 //! ```text
 //! faster | slower | no difference
 //! COLUMN LOW..HIGH%            such as   tok_s +30..+60%   or   allocated_bytes -40..-20%
+//! better | worse               of quality
+//! MEASURE LOW..HIGH            such as   val_loss -0.05..-0.01
 //! ```
 //!
-//! The range is the change from before to after, in percent of before; both ends are included.
+//! The range is the change from before to after, in percent of before or in the measure's unit; both ends are
+//! included.
 
 use crate::metrics;
 use serde::{Deserialize, Serialize};
@@ -34,8 +37,21 @@ pub enum Predicted {
     Faster,
     /// Fewer tokens per second.
     Slower,
-    /// No difference in tokens per second beyond `min_effect`.
+    /// No difference in tokens per second, or in quality, beyond `min_effect`.
     NoDifference,
+    /// Better quality.
+    Better,
+    /// Worse quality.
+    Worse,
+    /// A range of the difference in a measure of quality, candidate - baseline in its unit.
+    Difference {
+        /// The measure, as it is written.
+        measure: String,
+        /// The lower end.
+        low: f64,
+        /// The upper end.
+        high: f64,
+    },
     /// A range of the change of a measured column.
     Range {
         /// One of [`predictable`].
@@ -51,6 +67,11 @@ impl Prediction {
     /// Returns the text as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// Returns true for a prediction that only a comparison of quality can judge.
+    pub fn is_of_quality(&self) -> bool {
+        matches!(self.of, Predicted::Better | Predicted::Worse | Predicted::Difference { .. })
     }
 }
 
@@ -70,6 +91,8 @@ impl FromStr for Prediction {
             "faster" => Predicted::Faster,
             "slower" => Predicted::Slower,
             "no difference" => Predicted::NoDifference,
+            "better" => Predicted::Better,
+            "worse" => Predicted::Worse,
             _ => range(text)?,
         };
         Ok(Self { text: text.to_owned(), of })
@@ -90,14 +113,27 @@ impl From<Prediction> for String {
     }
 }
 
-/// Parses `COLUMN LOW..HIGH%`.
+/// Metrics of quality, with which the name of a measure begins, beside those that are columns.
+const QUALITY: [&str; 3] = ["val_loss", "bits_per_byte", "train_loss"];
+
+/// Returns true for the name of a measure of quality whose differences have a unit. What of it may be judged is
+/// found when it is.
+fn is_measure(name: &str) -> bool {
+    let metric = name.split(['/', ':']).next().unwrap_or_default();
+    QUALITY.contains(&metric) || name.contains("_until:")
+}
+
+/// Parses `COLUMN LOW..HIGH%` and `MEASURE LOW..HIGH`.
 fn range(text: &str) -> Result<Predicted, String> {
     let Some((column, range)) = text.split_once(char::is_whitespace) else {
-        return Err(
-            "neither `faster`, `slower`, `no difference`, nor a column and a range such as `tok_s +30..+60%`"
-                .to_owned(),
-        );
+        return Err("neither `faster`, `slower`, `better`, `worse`, `no difference`, nor a column and a range such as \
+                    `tok_s +30..+60%` or `val_loss -0.05..-0.01`"
+            .to_owned());
     };
+    if is_measure(column) && !range.trim_end().ends_with('%') {
+        let (low, high) = ends(range.trim())?;
+        return Ok(Predicted::Difference { measure: column.to_owned(), low, high });
+    }
     if !predictable().any(|known| known == column) {
         let known: Vec<&str> = predictable().collect();
         return Err(format!("`{column}` is no measured column: they are {}", known.join(", ")));
@@ -108,21 +144,27 @@ fn range(text: &str) -> Result<Predicted, String> {
             "`{range}` does not end in %: a range is a change in percent, such as `+30..+60%`"
         ));
     };
-    let Some((low, high)) = percent.split_once("..") else {
+    let (low, high) = ends(percent)?;
+    if high <= -100.0 {
+        return Err(format!("`{range}` ends at nothing left: no column changes by -100 % or more"));
+    }
+    Ok(Predicted::Range { column: column.to_owned(), low: low / 100.0, high: high / 100.0 })
+}
+
+/// Parses `LOW..HIGH`.
+fn ends(range: &str) -> Result<(f64, f64), String> {
+    let Some((low, high)) = range.split_once("..") else {
         return Err(format!("`{range}` has no `..`: a range has two ends, such as `+30..+60%`"));
     };
     let end = |text: &str| -> Result<f64, String> {
         let number = text.trim().parse::<f64>().ok().filter(|x| x.is_finite());
-        number.map(|x| x / 100.0).ok_or_else(|| format!("`{text}` is not a number of percent"))
+        number.ok_or_else(|| format!("`{text}` is not a number"))
     };
     let (low, high) = (end(low)?, end(high)?);
     if low > high {
         return Err(format!("`{range}` is empty: its first end is above its second"));
     }
-    if high <= -1.0 {
-        return Err(format!("`{range}` ends at nothing left: no column changes by -100 % or more"));
-    }
-    Ok(Predicted::Range { column: column.to_owned(), low, high })
+    Ok((low, high))
 }
 
 #[cfg(test)]
@@ -143,6 +185,21 @@ mod tests {
         assert_eq!(range_of("tok_s +30..+60%"), ("tok_s".into(), 0.3, 0.6));
         assert_eq!(range_of("allocated_bytes  -40..-20 %".replace(" %", "%").as_str()).1, -0.4);
         assert_eq!(range_of("step_ms -5..5.5%"), ("step_ms".into(), -0.05, 0.055));
+    }
+
+    #[test]
+    fn quality_is_predicted_by_words_and_differences() {
+        assert_eq!("better".parse::<Prediction>().unwrap().of, Predicted::Better);
+        assert_eq!("worse".parse::<Prediction>().unwrap().of, Predicted::Worse);
+        let difference = |text: &str| match text.parse::<Prediction>().unwrap().of {
+            Predicted::Difference { measure, low, high } => (measure, low, high),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(difference("val_loss -0.05..-0.01"), ("val_loss".into(), -0.05, -0.01));
+        assert_eq!(difference("val_loss/news:last5 -1..+0").0, "val_loss/news:last5");
+        assert_eq!(range_of("val_loss -5..-1%"), ("val_loss".into(), -0.05, -0.01));
+        assert!("val_loss -0.01..-0.05".parse::<Prediction>().unwrap_err().contains("is empty"));
+        assert!("val_loss 0.1".parse::<Prediction>().unwrap_err().contains("has no `..`"));
     }
 
     #[test]

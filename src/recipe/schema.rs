@@ -13,13 +13,14 @@
 //! ```
 
 use super::define::{section, sections};
-use super::key::{Interval, Type, UNSET};
+use super::key::{Interval, RangeScale, Type, UNSET};
 use super::prediction::Prediction;
 use super::values::{Validation, WorldSize};
 use crate::policy::{
     Attention, Batching, Communication, Decay, DeviceChoice, Launcher, Norm, Placement, RecomputeMode,
-    Reduction, Resume, Shard, TrainingDtype, Transport,
+    Reduction, Resume, Sampler, SeedScheme, Shard, TrainingDtype, Transport,
 };
+use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
 
 /// Largest seed: the largest TOML integer.
@@ -34,6 +35,8 @@ pub const MAX_RANKS: u64 = 65_536;
 /// Most CPU threads of a process: four times as many as the largest machines have, and few enough to start at
 /// once.
 const MAX_THREADS: u64 = 2048;
+/// Most samples of a sweep: as many as a sweep may have cells.
+const MAX_SAMPLES: u64 = 10_000;
 /// Most tokens of a generated corpus: it is held in memory, and this many token ids take 16 GiB.
 const MAX_CORPUS_TOKENS: u64 = 1 << 32;
 
@@ -159,6 +162,10 @@ sections! {
         /// Seed of dropout's masks.
         dropout: Option<u64> = None;
             Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET);
+        /// What the initial values of a parameter are drawn by, besides the seed: its name, so that recipes
+        /// share those of all parameters that they both have; or its index, as runs from before this key did.
+        scheme: SeedScheme = SeedScheme::Name;
+            Training, Type::Word(SeedScheme::WORDS), "\"index\"" => implied("\"index\"");
     }
 
     /// Optimizer and its hyperparameters.
@@ -297,6 +304,10 @@ sections! {
         /// Length of an evaluation, in batches of the global size spread evenly over the held-out text; 0
         /// takes all of it.
         steps: usize = 0; Measuring, count(0, MAX_STEP_COUNT), "20" => unit("batches"), aliases(&["eval_iters"]);
+        /// Further held-out sets besides that of `data.validation`, each a file or folder of text or token
+        /// shards under a name. Each is evaluated whenever that is, and its losses are `val_loss/NAME`.
+        sets: BTreeMap<String, String> = BTreeMap::new();
+            Measuring, Type::NamedPaths, "{ news = \"news.txt\" }" => implied("{}");
     }
 
     /// Samples that the model generates during and after training.
@@ -383,6 +394,28 @@ sections! {
         /// Combinations to leave out: those that have all values of one of these sets.
         exclude: Vec<toml::Table> = Vec::new();
             Bookkeeping, Type::SettingsList, "[{ \"model.n_layers\" = 8, \"optimizer.lr\" = 3e-3 }]";
+        /// Keys with the ends of a range each, from which samples are drawn uniformly.
+        range: toml::Table = toml::Table::new();
+            Bookkeeping, Type::Ranges(RangeScale::Linear), "{ \"lr_scheduler.warmup_steps\" = [0, 200] }";
+        /// Keys with the ends of a range each, from which samples are drawn uniformly in the logarithm.
+        log_range: toml::Table = toml::Table::new();
+            Bookkeeping, Type::Ranges(RangeScale::Log), "{ \"optimizer.lr\" = [1e-4, 1e-2] }";
+        /// Points drawn from the ranges; each is combined with every point of the grid.
+        samples: usize = 0; Bookkeeping, count(0, MAX_SAMPLES), "27" => unit("samples");
+        /// How samples are drawn: along a scrambled Sobol sequence, which fills the ranges evenly, or
+        /// independently at random.
+        sampler: Sampler = Sampler::Sobol; Bookkeeping, Type::Word(Sampler::WORDS), "\"random\"";
+        /// Seed of the samples.
+        seed: u64 = 0; Bookkeeping, count(0, MAX_SEED), "1";
+        /// Seeds that every cell is run with, from `training.seed` on.
+        seeds: usize = 1; Bookkeeping, count(1, 1000), "5" => unit("seeds");
+        /// Steps of successive halving: after each of them, which has an evaluation, the best 1/`eta` of the
+        /// configurations by validation loss go on, and the others end.
+        rungs: Option<Vec<usize>> = None;
+            Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[100, 300]"
+                => unit("optimizer steps"), unset("every cell trains to its end");
+        /// Of so many configurations one goes on from a rung.
+        eta: usize = 3; Bookkeeping, count(2, 1000), "2" => unit("configurations");
     }
 
     /// A change to try against this recipe, for `xrun compare`.
@@ -398,5 +431,13 @@ sections! {
         repeats: usize = 3; Bookkeeping, count(1, 1000), "5" => unit("runs");
         /// Smallest relative difference in tokens per second that counts as faster or slower.
         min_effect: f64 = 0.01; Bookkeeping, number(Included(0.0), Excluded(1.0)), "0.02" => unit("fraction");
+        /// Measures of quality that are judged, separated by commas, in pairs of runs with the same seed.
+        on: Option<String> = None;
+            Bookkeeping, Type::Text, "\"val_loss\"" => unset("speed is compared");
+        /// Pairs of runs, with seeds from `training.seed` on.
+        seeds: usize = 8; Bookkeeping, count(1, 10_000), "16" => unit("pairs");
+        /// Probability that the intervals of all measures of quality contain the true differences.
+        confidence: f64 = 0.95;
+            Bookkeeping, number(Excluded(0.5), Excluded(1.0)), "0.99" => unit("probability");
     }
 }

@@ -57,6 +57,9 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize
     if let Validation::Path(file) = &written.data.validation {
         settled.data.validation = Validation::Path(absolute("data.validation", file)?);
     }
+    for path in settled.validation.sets.values_mut() {
+        *path = absolute("validation.sets", path)?;
+    }
     Ok(settled)
 }
 

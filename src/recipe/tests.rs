@@ -5,11 +5,16 @@ use super::toml_text::values;
 use super::*;
 use crate::error::Result;
 use crate::machine::Machine;
+use crate::policy::SeedScheme;
 use std::collections::BTreeSet;
 use std::path::Path;
 
 fn load_text(text: &str) -> Result<Recipe> {
     load_str(Path::new("test.toml"), text, &[], std::iter::empty(), &Machine::none())
+}
+
+fn load_resolved_text(text: &str) -> Result<Recipe> {
+    load_resolved(Path::new("test.toml"), text, &[], &Machine::none())
 }
 
 fn load_over(text: &str, overrides: &[&str], env: &[(&str, &str)]) -> Result<Recipe> {
@@ -116,16 +121,40 @@ fn every_key_can_be_set_from_every_layer() {
 fn resolved_text_reads_back_to_the_same_recipe() {
     for name in builtin::names() {
         let recipe = load(Path::new(name), &[], std::iter::empty(), &Machine::none()).expect(name);
-        let again = load_text(&recipe.to_toml()).expect(name);
+        let again = load_resolved_text(&recipe.to_toml()).expect(name);
         assert_eq!(again.values(), recipe.values());
         assert_eq!(again.hash(), recipe.hash());
     }
     for key in KEYS.iter() {
         let recipe =
             load_over(&format!("{} = {}", key.path, key.example), &company(key), &[]).expect(key.path);
-        let again = load_text(&recipe.to_toml()).expect(key.path);
+        let again = load_resolved_text(&recipe.to_toml()).expect(key.path);
         assert_eq!(again.values(), recipe.values(), "{}", key.path);
     }
+}
+
+/// A stored recipe that does not have a key is of a version that did what the key's implied value stands for,
+/// whatever its default is today.
+#[test]
+fn a_stored_recipe_without_a_key_has_its_implied_value() {
+    let defaults = values(&Values::default());
+    let is_other = |(key, default): &&(&Key, Option<String>)| {
+        let implied = key.implied.filter(|implied| *implied != UNSET);
+        implied.is_some_and(|implied| Some(implied) != default.as_deref())
+    };
+    let other: Vec<&str> = defaults.iter().filter(is_other).map(|(key, _)| key.path).collect();
+    assert_eq!(other, ["seeds.scheme"], "keys whose default is another behavior than before they were there");
+    let scheme = |recipe: Recipe| recipe.values().seeds.scheme;
+    assert_eq!(scheme(load_text("").unwrap()), SeedScheme::Name);
+    let stored = load_resolved_text("").unwrap();
+    assert!(!stored.to_toml().contains("scheme"), "{}", stored.to_toml());
+    assert_eq!(stored.hash(), load_text("seeds.scheme = \"index\"").unwrap().hash());
+    assert_eq!(
+        scheme(stored.with_overrides(&["model.dim=64".to_owned()], &Machine::none()).unwrap()),
+        SeedScheme::Index
+    );
+    assert_eq!(scheme(stored.to_stored().load().unwrap()), SeedScheme::Index);
+    assert_eq!(scheme(load_resolved_text("seeds.scheme = \"name\"").unwrap()), SeedScheme::Name);
 }
 
 #[test]

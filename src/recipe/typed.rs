@@ -1,6 +1,6 @@
 //! Checks of a value against the type of its key.
 
-use super::key::{Interval, Key, Type};
+use super::key::{Interval, Key, RangeScale, Type};
 use super::lookup::{find_path, nearest_key};
 use super::prediction::Prediction;
 use crate::suggest::nearest;
@@ -79,8 +79,12 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         }
         (Type::FractionOrPath(_), DeValue::String(text)) => Ok(Value::String(text.to_string())),
         (Type::FractionOrPath(interval), value) => number(value, interval).map_err(refused),
+        (Type::NamedPaths, DeValue::Table(table)) => named_paths(key, table).map(Value::Table),
         (Type::Settings, DeValue::Table(table)) => settings(key, table, &mut typed).map(Value::Table),
         (Type::Grid, DeValue::Table(table)) => settings(key, table, &mut listed).map(Value::Table),
+        (Type::Ranges(scale), DeValue::Table(table)) => {
+            settings(key, table, &mut |key, value| range(key, value, scale)).map(Value::Table)
+        }
         (Type::SettingsList, DeValue::Array(items)) => items
             .iter()
             .map(|item| match item.get_ref() {
@@ -188,6 +192,45 @@ fn extensions(items: &DeArray<'_>) -> Result<Value, Refusal> {
     if endings.is_empty() { Err(Refusal::new("an empty list")) } else { Ok(Value::Array(endings)) }
 }
 
+/// Longest name of a named path, in bytes.
+const LONGEST_NAME: usize = 64;
+
+/// Returns a table from names to paths. A name stands in columns of files, in names of measures and in pages.
+fn named_paths(key: &Key, table: &DeTable<'_>) -> Result<toml::Table, InvalidValue> {
+    let mut paths = toml::Table::new();
+    for (name, value) in table {
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let written = name.get_ref();
+        let wrong = match written.find(|c| !is_of_name(c)) {
+            Some(at) => Some(format!("has {:?}", written[at..].chars().next().unwrap_or_default())),
+            None if written.is_empty() => Some("empty".to_owned()),
+            None if written.len() > LONGEST_NAME => Some(format!("longer than {LONGEST_NAME} characters")),
+            None => None,
+        };
+        if let Some(label) = wrong {
+            return Err(InvalidValue {
+                span: name.span(),
+                title: format!("{} cannot have the name {written:?}", key.path),
+                label,
+                help: "a name has letters, digits, `-` and `_`".to_owned(),
+            });
+        }
+        let path = match value.get_ref() {
+            DeValue::String(text) if !text.is_empty() => text.to_string(),
+            other => {
+                return Err(InvalidValue {
+                    span: value.span(),
+                    title: format!("{}.{written} cannot be {}", key.path, shown(other)),
+                    label: if other.is_str() { "empty" } else { sort(other) }.to_owned(),
+                    help: format!("write {written} = \"PATH\", of a file or folder of text or token shards"),
+                });
+            }
+        };
+        paths.insert(written.to_string(), Value::String(path));
+    }
+    Ok(paths)
+}
+
 /// Returns a list of values of `key`, as a grid has.
 fn listed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue> {
     match value.get_ref() {
@@ -201,6 +244,47 @@ fn listed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, InvalidValue
             help: format!("write \"{}\" = [{}]", key.path, key.example),
         }),
     }
+}
+
+/// Returns the two ends of a range of `key`, the lower one first.
+fn range(key: &Key, value: &Spanned<DeValue<'_>>, scale: RangeScale) -> Result<Value, InvalidValue> {
+    let wrong = |span: Range<usize>, title: String, label: &str, help: String| {
+        Err(InvalidValue { span, title, label: label.to_owned(), help })
+    };
+    if !matches!(key.kind, Type::Count { .. } | Type::Number(_)) {
+        let help = format!("list its values in sweep.grid: \"{}\" = [{}]", key.path, key.example);
+        return wrong(value.span(), format!("{} has no range", key.path), "not a key of numbers", help);
+    }
+    let ends = match value.get_ref() {
+        DeValue::Array(ends) if ends.len() == 2 => ends,
+        DeValue::Array(ends) => {
+            let label = format!("a list of {}", ends.len());
+            let help = "write both ends: [low, high]".to_owned();
+            return wrong(value.span(), format!("a range of {} has two ends", key.path), &label, help);
+        }
+        other => {
+            let help = "write both ends: [low, high]".to_owned();
+            return wrong(value.span(), format!("a range of {} has two ends", key.path), sort(other), help);
+        }
+    };
+    let typed_ends: Vec<Value> = ends.iter().map(|end| typed(key, end)).collect::<Result<_, _>>()?;
+    let numbers: Vec<f64> = typed_ends
+        .iter()
+        .map(|end| end.as_float().or_else(|| end.as_integer().map(|n| n as f64)).unwrap_or(f64::NAN))
+        .collect();
+    if scale == RangeScale::Log && !(numbers[0] > 0.0) {
+        let title = format!("a logarithmic range of {} cannot begin at {}", key.path, numbers[0]);
+        return wrong(ends[0].span(), title, "not above 0", "begin above 0, or use sweep.range".to_owned());
+    }
+    if !(numbers[0] < numbers[1]) {
+        let title = format!("the range of {} ends at {}, where it should rise", key.path, numbers[1]);
+        let (label, help) = match numbers[0] == numbers[1] {
+            true => ("both ends are the same", format!("set {} itself, outside of [sweep]", key.path)),
+            false => ("reversed", format!("write [{}, {}]", numbers[1], numbers[0])),
+        };
+        return wrong(value.span(), title, label, help);
+    }
+    Ok(Value::Array(typed_ends))
 }
 
 /// Returns a table from keys to values, each checked by `check`; keys may be quoted paths or nested tables.

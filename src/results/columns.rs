@@ -36,6 +36,14 @@ impl Figures {
         }
     }
 
+    /// Returns a figure of a held-out set; `None` where it is not known, or no figure of sets.
+    pub fn of_set(&self, metric: &Metric, set: &str) -> Option<f64> {
+        if metric.of_sets.is_empty() || !self.summary["held_out"].as_object()?.contains_key(set) {
+            return None;
+        }
+        self.at(&format!("held_out/{set}/{}", metric.of_sets))?.as_f64()
+    }
+
     /// Returns a figure as it is stored, whole numbers as such; `None` where it is not known, or not a single
     /// number.
     fn number(&self, metric: &Metric) -> Option<&Number> {
@@ -79,6 +87,7 @@ pub fn shown(metric: &Metric, value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::held_out::HeldOutSet;
     use crate::results::summary::{BesidesPlan, HeldOutPart, LossAt, Losses, Startup, TrainingLosses};
     use crate::results::{Phase, TimingRow};
 
@@ -100,6 +109,10 @@ mod tests {
         (summary.floor, summary.predicted_step_ms) = (Some(1.0), Some(80.0));
         summary.val_loss_over_floor = Some(2.0);
         summary.val_part = Some(HeldOutPart { batches: 2, of: 40 });
+        summary.bits_per_byte = Some(0.5);
+        let mut news = HeldOutSet { tokens: Some(10), bytes: Some(40), ..HeldOutSet::default() };
+        news.measure([LossAt { step: 1, loss: 4.0 }]);
+        summary.held_out.insert("news".to_owned(), news);
         (summary.parameters, summary.parameters_core) = (Some(7), Some(5));
         summary.memory.planned_bytes = Some(1);
         summary.memory.allocated_bytes = Some(1);
@@ -126,6 +139,12 @@ mod tests {
             (Some(3.75), Some(100.0), Some(10.0))
         );
         assert_eq!(get("train_loss"), Some(f64::from(2.3_f32)));
+        let of_set = |name: &str| metrics::find_of_set(name).and_then(|(m, set)| figures.of_set(m, set));
+        assert_eq!(of_set("val_loss/news"), Some(4.0));
+        assert_eq!(of_set("bits_per_byte/news"), Some(1.0 / std::f64::consts::LN_2));
+        for unknown in ["val_loss/other", "val_loss/", "tok_s/news", "val_loss", "val_loss/news/final"] {
+            assert_eq!(of_set(unknown), None, "{unknown}");
+        }
         let blank = Figures::from_summary(&Summary::started("r", "x", "0", 1));
         let known: Vec<&str> = metrics::of_runs()
             .filter(|metric| blank.get(metric).is_some())

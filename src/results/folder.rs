@@ -4,7 +4,7 @@ use super::atomic::{self, json};
 pub use super::names::*;
 use super::own_file;
 use super::provenance::{Environment, host_name};
-use super::rows::{self, ResumedRows, Row, RowWriter, SavedRows};
+use super::rows::{self, MetricsRow, ResumedRows, Row, RowWriter, SavedRows};
 use super::summary::{Status, Summary, TrainingLosses, training_losses};
 use crate::error::{Error, IoContext, Result};
 use crate::format::printable;
@@ -146,6 +146,21 @@ impl RunFolder {
         saved: Option<&SavedRows>,
     ) -> Result<(RowWriter<R>, ResumedRows<R>)> {
         RowWriter::resume(&self.path.join(file), step, saved)
+    }
+
+    /// As [`RunFolder::resume_rows`], of the rows of `metrics.csv`, with a column for each of these held-out
+    /// sets.
+    ///
+    /// # Errors
+    /// As [`RowWriter::resume`].
+    pub fn resume_metrics<'a>(
+        &self,
+        step: u64,
+        saved: Option<&SavedRows>,
+        sets: impl Iterator<Item = &'a String>,
+    ) -> Result<(RowWriter<MetricsRow>, ResumedRows<MetricsRow>)> {
+        let columns: Vec<String> = sets.map(|set| MetricsRow::column_of_set(set)).collect();
+        RowWriter::resume_with(&self.path.join(METRICS), step, saved, &columns)
     }
 
     /// Returns the folder of checkpoints, creating it if necessary.

@@ -120,6 +120,10 @@ pub enum CellStatus {
     Running,
     /// Every step was trained.
     Ok,
+    /// Trained to a rung of successive halving, with its state saved.
+    Halted,
+    /// Trained to a rung of successive halving, and not among those that go on from it.
+    Dropped,
     /// An allocation failed while it ran.
     Oom,
     /// The plan does not fit in memory; nothing was started.
@@ -146,6 +150,8 @@ impl CellStatus {
         match self {
             CellStatus::Running => "running",
             CellStatus::Ok => "ok",
+            CellStatus::Halted => "halted",
+            CellStatus::Dropped => "dropped",
             CellStatus::Oom => "oom",
             CellStatus::PredictedOom => "predicted_oom",
             CellStatus::Diverged => "diverged",
@@ -158,9 +164,16 @@ impl CellStatus {
         }
     }
 
-    /// Returns true if a cell with this status is done: a sweep does not run it again unless told to.
+    /// Returns true if a cell with this status is done: the sweep that gave it does not run the cell again
+    /// unless told to.
     pub fn is_final(self) -> bool {
-        !matches!(self, CellStatus::Running | CellStatus::Killed | CellStatus::Unsaved)
+        !matches!(self, CellStatus::Running | CellStatus::Halted | CellStatus::Killed | CellStatus::Unsaved)
+    }
+
+    /// Returns true if a cell with this status was trained to the end, or cannot be: a sweep without rungs
+    /// does not run it again unless told to.
+    pub fn ends_a_whole_run(self) -> bool {
+        self.is_final() && self != CellStatus::Dropped
     }
 }
 

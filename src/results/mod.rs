@@ -7,9 +7,11 @@
 pub mod atomic;
 pub mod columns;
 pub mod comparison;
+pub mod configurations;
 pub mod difference;
 pub mod find;
 pub mod folder;
+pub mod held_out;
 pub mod keep;
 pub mod ledger;
 pub mod losses;

@@ -4,6 +4,7 @@
 
 mod live;
 
+use super::held_out::MAIN_SET;
 use super::losses::HeldOutPart;
 use super::rows::{MetricsRow, Phase};
 use super::summary::Summary;
@@ -12,6 +13,7 @@ use crate::format::{harmless_json, printable, short, wall_time};
 use indicatif::WeakProgressBar;
 use live::{Field, LiveLine};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -74,6 +76,8 @@ enum Event<'a> {
     Step {
         #[serde(flatten)]
         row: &'a MetricsRow,
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        set_losses: &'a BTreeMap<String, f32>,
         total_steps: u64,
         floor: Option<f64>,
         #[serde(flatten)]
@@ -167,7 +171,8 @@ impl Progress {
             Sink::Plain(out) => say(out, &line),
             Sink::Json(out) => {
                 let (total_steps, floor) = (self.total_steps, self.floor);
-                say_json(out, &Event::Step { row, total_steps, floor, pace });
+                let set_losses = &row.set_losses;
+                say_json(out, &Event::Step { row, set_losses, total_steps, floor, pace });
             }
             Sink::Quiet(_) => {}
         }
@@ -259,6 +264,8 @@ impl Progress {
             fields.push((Field::Val, format!("val {val:.3}")));
             fields.extend(self.val_part.map(|part| (Field::ValPart, format!("({part})"))));
         }
+        let of_set = |(name, loss): (&String, &f32)| (Field::Sets, format!("{name} {loss:.3}"));
+        fields.extend(row.set_losses.iter().map(of_set));
         fields.extend(self.floor.map(|floor| (Field::Floor, format!("floor {floor:.3}"))));
         fields.extend(pace.tok_s.map(|rate| (Field::Rate, format!("{} tok/s", short(rate)))));
         let remaining = pace.eta_s.filter(|_| row.step < self.total_steps);
@@ -319,6 +326,15 @@ pub fn result(summary: &Summary) -> String {
     }
     if let (Some(floor), Some(ratio)) = (summary.floor, summary.val_loss_over_floor) {
         text += &format!(": {ratio:.3} × the floor of {floor:.4}");
+    } else if let Some(bits) = summary.bits_per_byte {
+        text += &format!(", {bits:.4} bits per byte");
+    }
+    for (name, set) in summary.held_out.iter().filter(|(name, _)| *name != MAIN_SET) {
+        if let Some(last) = set.losses.last {
+            text += &format!("\n{name}: {:.4} nats per token", last.loss);
+            text += &set.part.map(|part| format!(" {part}")).unwrap_or_default();
+            text += &set.bits_per_byte.map(|bits| format!(", {bits:.4} bits per byte")).unwrap_or_default();
+        }
     }
     if let Some(worse) = summary.worse_than_guessing() {
         text += &format!("\n{worse}");

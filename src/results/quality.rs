@@ -10,9 +10,9 @@ use super::comparison::{COMPARISON, Comparison};
 use super::measure::{Measure, MeasureValue, Scale};
 pub use super::names::{COMPARISONS, QUALITY};
 use crate::error::{Error, IoContext, Result};
-use crate::statistics::{Direction, Interval, QualityVerdict};
+use crate::statistics::{Direction, Interval, PowerPlan, QualityVerdict};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// A baseline and a candidate, trained on the same seeds in pairs.
@@ -48,6 +48,12 @@ pub struct QualityComparison {
     pub history: Vec<EarlierComparison>,
     /// What ran it.
     pub provenance: Provenance,
+    /// What was planned before the first run.
+    #[serde(default)]
+    pub plan: Option<QualityPlan>,
+    /// Pairs from which the deviation was estimated for the plan; no verdict uses them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pilot: Vec<Pair>,
     /// All pairs, in the order in which they count.
     pub pairs: Vec<Pair>,
     /// The verdict on each measure, in the order in which they were asked for.
@@ -228,6 +234,32 @@ pub struct EarlierComparison {
     pub ended: String,
 }
 
+/// What a comparison planned before its first run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct QualityPlan {
+    /// What the pairs can see, for each measure whose deviation is known from elsewhere.
+    pub power: Vec<MeasurePlan>,
+    /// Runs that the pairs ask for.
+    pub runs: usize,
+    /// Runs among them that were stored already.
+    pub stored_runs: usize,
+    /// Predicted time of the others, one after another, in seconds; blank where it is not known in advance.
+    pub seconds: Option<f64>,
+    /// Predicted energy of the others, in joules; blank where no power was measured.
+    pub joules: Option<f64>,
+}
+
+/// The power plan of a measure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasurePlan {
+    /// The measure.
+    pub measure: Measure,
+    /// Where the deviation is from: a comparison, or pilot pairs.
+    pub source: String,
+    /// Pairs by deviation and smallest difference, on the scale on which differences are taken.
+    pub plan: PowerPlan,
+}
+
 /// What ran a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
@@ -309,8 +341,8 @@ impl QualityComparison {
         [&self.baseline.recipe_hash, &self.candidate.recipe_hash]
     }
 
-    /// Returns every seed that a run of either arm has.
-    pub fn seeds(&self) -> std::collections::BTreeSet<u64> {
+    /// Returns every seed that a run of either arm has, without those of the pilot.
+    pub fn seeds(&self) -> BTreeSet<u64> {
         self.pairs.iter().flat_map(Pair::runs).map(|run| run.seed).collect()
     }
 

@@ -20,6 +20,19 @@ pub trait Row: Serialize + DeserializeOwned {
     /// Returns the step that the row belongs to. Rows are written in ascending order of steps.
     fn step(&self) -> u64;
 
+    /// Returns true for a column that files of some runs have behind [`Row::COLUMNS`].
+    fn is_further_column(_column: &str) -> bool {
+        false
+    }
+
+    /// Returns the value in a further column; `None` for a blank.
+    fn further_value(&self, _column: &str) -> Option<f32> {
+        None
+    }
+
+    /// Sets the value in a further column.
+    fn set_further_value(&mut self, _column: &str, _value: f32) {}
+
     /// Returns true for the row of a save, which is written after the checkpoint that holds the hash of those
     /// before.
     fn is_of_save(&self) -> bool {
@@ -32,6 +45,20 @@ impl Row for MetricsRow {
 
     fn step(&self) -> u64 {
         self.step
+    }
+
+    fn is_further_column(column: &str) -> bool {
+        Self::set_of_column(column).is_some()
+    }
+
+    fn further_value(&self, column: &str) -> Option<f32> {
+        self.set_losses.get(Self::set_of_column(column)?).copied()
+    }
+
+    fn set_further_value(&mut self, column: &str, value: f32) {
+        if let Some(set) = Self::set_of_column(column) {
+            self.set_losses.insert(set.to_owned(), value);
+        }
     }
 }
 
@@ -101,6 +128,8 @@ pub struct ResumedRows<R> {
 pub struct RowWriter<R> {
     file: File,
     path: PathBuf,
+    /// The columns behind those that every file of these rows has.
+    further: Vec<String>,
     /// Bytes in the file: the header and whole rows.
     written: u64,
     /// Hash of these bytes.
@@ -119,17 +148,17 @@ impl<R: Row> RowWriter<R> {
     /// If the file exists, or cannot be written.
     pub fn create(path: &Path) -> Result<Self> {
         let mut file = File::options().write(true).create_new(true).open(path).at("create", path)?;
-        let header = header(R::COLUMNS);
+        let header = header(&Columns::fixed::<R>());
         file.write_all(&header).at("write", path)?;
-        Ok(Self::at_end(file, path, &header))
+        Ok(Self::at_end(file, path, &header, Vec::new()))
     }
 
     /// Creates a writer that appends to a file with these bytes.
-    fn at_end(file: File, path: &Path, bytes: &[u8]) -> Self {
+    fn at_end(file: File, path: &Path, bytes: &[u8], further: Vec<String>) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(bytes);
         let (path, written, waiting) = (path.to_owned(), bytes.len() as u64, Vec::new());
-        Self { file, path, written, hasher, waiting, unsaved_until: None, row: PhantomData }
+        Self { file, path, further, written, hasher, waiting, unsaved_until: None, row: PhantomData }
     }
 
     /// Continues a file after a checkpoint: rows past `step`, and a torn last row, are cut off; the bytes
@@ -143,18 +172,32 @@ impl<R: Row> RowWriter<R> {
     /// Other bytes than those that the checkpoint knows, a header of other columns, a damaged row that is not
     /// the last, or a copy that cannot be written.
     pub fn resume(path: &Path, step: u64, saved: Option<&SavedRows>) -> Result<(Self, ResumedRows<R>)> {
+        Self::resume_with(path, step, saved, &[])
+    }
+
+    /// As [`RowWriter::resume`], of a file with `further` columns behind those of every file.
+    ///
+    /// # Errors
+    /// As [`RowWriter::resume`].
+    pub fn resume_with(
+        path: &Path,
+        step: u64,
+        saved: Option<&SavedRows>,
+        further: &[String],
+    ) -> Result<(Self, ResumedRows<R>)> {
         saved.map_or(Ok(()), |saved| saved.verify(path, step))?;
         let mut options = File::options();
         let mut file = own_file::open(options.read(true).write(true).create(true).truncate(false), path)?;
         let bytes = std::fs::read(path).at("read", path)?;
-        let header = header(R::COLUMNS);
+        let columns = Columns { fixed: R::COLUMNS, further: further.to_vec() };
+        let header = header(&columns);
         let mut kept = header.len();
         let mut cut = ResumedRows { last: None, rows_kept: 0, rows_cut: 0, steps_cut: None, bytes_cut: 0 };
         if header.starts_with(&bytes) && bytes.len() < header.len() {
             file.set_len(0).at("truncate", path)?;
             file.write_all(&header).at("write", path)?;
         } else {
-            let mut rows = scan::<R>(path, &bytes, R::COLUMNS)?;
+            let mut rows = scan::<R>(path, &bytes, &columns)?;
             let mut known = rows.partition_point(|row| row.row.step() <= step);
             if let Some(saved) = saved {
                 known = rows.partition_point(|row| row.end as u64 <= saved.bytes);
@@ -178,7 +221,7 @@ impl<R: Row> RowWriter<R> {
         file.seek(SeekFrom::Start(kept as u64)).at("seek in", path)?;
         let unsaved_until = unsaved::last_step(path)?;
         let kept = bytes.get(..kept).unwrap_or(&header);
-        Ok((Self { unsaved_until, ..Self::at_end(file, path, kept) }, cut))
+        Ok((Self { unsaved_until, ..Self::at_end(file, path, kept, columns.further) }, cut))
     }
 
     /// Appends a row and passes it to the operating system. A row that cannot be written, as on a full disk,
@@ -187,7 +230,8 @@ impl<R: Row> RowWriter<R> {
     /// # Errors
     /// When the row, or one before it, cannot be written yet.
     pub fn append(&mut self, row: &R) -> Result<()> {
-        let line = encode(row).map_err(|e| e.context(format!("cannot write {}", self.path.display())))?;
+        let line = encode(row, &self.further)
+            .map_err(|e| e.context(format!("cannot write {}", self.path.display())))?;
         self.waiting.extend(line);
         self.flush()
     }
@@ -244,10 +288,38 @@ pub fn read<R: Row>(path: &Path) -> Result<Vec<R>> {
 
 /// As [`read`], of the content of the file at `path`.
 pub fn parse<R: Row>(path: &Path, bytes: &[u8]) -> Result<Vec<R>> {
-    let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
-    let older = (1..R::COLUMNS.len()).find(|n| R::COLUMNS[..*n].join(",").as_bytes() == first);
-    let columns = &R::COLUMNS[..older.unwrap_or(R::COLUMNS.len())];
-    Ok(scan::<R>(path, bytes, columns)?.into_iter().map(|r| r.row).collect())
+    let columns = Columns::of_header::<R>(bytes).unwrap_or_else(Columns::fixed::<R>);
+    Ok(scan::<R>(path, bytes, &columns)?.into_iter().map(|r| r.row).collect())
+}
+
+/// The columns of a file.
+struct Columns {
+    /// Those of the row type; of a file of an older version, the first of them.
+    fixed: &'static [&'static str],
+    /// Those behind them.
+    further: Vec<String>,
+}
+
+impl Columns {
+    /// The columns of the row type alone.
+    fn fixed<R: Row>() -> Self {
+        Self { fixed: R::COLUMNS, further: Vec::new() }
+    }
+
+    /// Returns the columns that the first line of a file names; `None` where it is no header of such rows.
+    fn of_header<R: Row>(bytes: &[u8]) -> Option<Self> {
+        let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
+        let names: Vec<&str> = std::str::from_utf8(first).ok()?.split(',').collect();
+        let known = names.iter().zip(R::COLUMNS).take_while(|(name, column)| name == column).count();
+        let further: Vec<String> = names[known..].iter().map(|name| (*name).to_owned()).collect();
+        let is_ascending = further.is_sorted_by(|a, b| a < b);
+        let holds = known > 0 && is_ascending && further.iter().all(|name| R::is_further_column(name));
+        holds.then_some(Self { fixed: &R::COLUMNS[..known], further })
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.fixed.iter().copied().chain(self.further.iter().map(String::as_str))
+    }
 }
 
 /// A parsed row and the offset in bytes of the line after it.
@@ -257,7 +329,7 @@ struct Scanned<R> {
 }
 
 /// Parses the complete lines of a file. Checks the header and that steps never decrease.
-fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &[&str]) -> Result<Vec<Scanned<R>>> {
+fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &Columns) -> Result<Vec<Scanned<R>>> {
     let header = header(columns);
     if !bytes.starts_with(&header) {
         let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
@@ -265,7 +337,7 @@ fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &[&str]) -> Result<Vec<Scann
         return Err(Error::failed(format!(
             "{}:1: the header is `{shown}`, not `{}`: the file was not written by this version of xrun",
             path.display(),
-            R::COLUMNS.join(",")
+            String::from_utf8_lossy(&header).trim_end()
         )));
     }
     let mut rows: Vec<Scanned<R>> = Vec::new();
@@ -297,37 +369,52 @@ fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &[&str]) -> Result<Vec<Scann
 }
 
 /// Returns the header line, newline included.
-fn header(columns: &[&str]) -> Vec<u8> {
-    let mut line = columns.join(",").into_bytes();
-    line.push(b'\n');
-    line
+fn header(columns: &Columns) -> Vec<u8> {
+    (columns.names().collect::<Vec<_>>().join(",") + "\n").into_bytes()
 }
 
 /// Returns a row as a line. Floats are printed in their shortest form that reads back to the same bits.
-fn encode<R: Row>(row: &R) -> Result<Vec<u8>> {
+fn encode<R: Row>(row: &R, further: &[String]) -> Result<Vec<u8>> {
     let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
-    writer.serialize(row).map_err(|e| Error::failed(e.to_string()))?;
+    let further: Vec<Option<f32>> = further.iter().map(|column| row.further_value(column)).collect();
+    writer.serialize((row, further)).map_err(|e| Error::failed(e.to_string()))?;
     writer.into_inner().map_err(|e| Error::failed(e.to_string()))
 }
 
-fn decode<R: Row>(line: &[u8], columns: &[&str]) -> Result<R, String> {
-    let record = match plain_fields(line) {
+fn decode<R: Row>(line: &[u8], columns: &Columns) -> Result<R, String> {
+    let mut record = match plain_fields(line) {
         Some(record) => record,
         None => quoted_fields(line)?,
     };
-    if record.len() != columns.len() {
-        return Err(format!("{} columns, not {}", record.len(), columns.len()));
+    let (fixed, all) = (columns.fixed.len(), columns.fixed.len() + columns.further.len());
+    if record.len() != all {
+        return Err(format!("{} columns, not {all}", record.len()));
     }
-    let names = csv::StringRecord::from(columns.to_vec());
-    record.deserialize(Some(&names)).map_err(|e| match e.kind() {
+    let further: Vec<Option<f32>> = columns
+        .further
+        .iter()
+        .zip(record.iter().skip(fixed))
+        .map(|(column, value)| match value {
+            "" => Ok(None),
+            value => value.parse().map(Some).map_err(|e| format!("{column} is `{value}`: {e}")),
+        })
+        .collect::<Result<_, String>>()?;
+    record.truncate(fixed);
+    let names = csv::StringRecord::from(columns.fixed.to_vec());
+    let row: Result<R, csv::Error> = record.deserialize(Some(&names));
+    let mut row = row.map_err(|e| match e.kind() {
         csv::ErrorKind::Deserialize { err, .. } => {
             match err.field().and_then(|i| Some((i, record.get(i as usize)?))) {
-                Some((i, value)) => format!("{} is `{value}`: {}", columns[i as usize], err.kind()),
+                Some((i, value)) => format!("{} is `{value}`: {}", columns.fixed[i as usize], err.kind()),
                 None => err.to_string(),
             }
         }
         _ => e.to_string(),
-    })
+    })?;
+    for (column, value) in columns.further.iter().zip(further) {
+        value.into_iter().for_each(|value| row.set_further_value(column, value));
+    }
+    Ok(row)
 }
 
 /// Splits a line at its commas; `None` for one with a quote, a carriage return or the first byte of a byte

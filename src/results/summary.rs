@@ -1,11 +1,13 @@
 //! `summary.json`: the result of a run.
 
+use super::held_out::{HeldOutSet, MAIN_SET};
 pub use super::losses::{HeldOutPart, LossAt, Losses, SmoothedLoss, TrainingLosses};
 use super::rows::{MetricsRow, Phase, TimingRow};
 use super::steady::{SteadyState, steady_state};
 use crate::format::{short, thousands};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The beginning of the note of a run whose step time never settled.
@@ -271,6 +273,13 @@ pub struct Summary {
     /// Blank without a limit; absent in summaries of earlier versions, which took the first batches.
     #[serde(default)]
     pub val_part: Option<HeldOutPart>,
+    /// `val_loss` in bits per byte, where the bytes of the held-out text are known.
+    #[serde(default)]
+    pub bits_per_byte: Option<f64>,
+    /// Every held-out set: under the empty name that of `data.validation`, and those of `validation.sets`.
+    /// Absent in summaries of earlier versions.
+    #[serde(default)]
+    pub held_out: BTreeMap<String, HeldOutSet>,
     /// The loss of a uniform guess, ln of the vocabulary; absent in summaries of earlier versions.
     #[serde(default)]
     pub uniform_loss: Option<f64>,
@@ -338,6 +347,8 @@ impl Summary {
             train_loss: TrainingLosses::default(),
             val_loss: Losses::default(),
             val_part: None,
+            bits_per_byte: None,
+            held_out: BTreeMap::new(),
             uniform_loss: None,
             floor: None,
             val_loss_over_floor: None,
@@ -364,9 +375,11 @@ impl Summary {
         self.steps = metrics.last().map_or(0, |row| row.step);
         self.tokens_seen = metrics.last().map_or(0, |row| row.tokens_seen);
         self.train_loss = training_losses(metrics);
-        self.val_loss = Losses::from_series(
-            metrics.iter().filter_map(|row| Some(LossAt { step: row.step, loss: row.val_loss? })),
-        );
+        self.val_loss = Losses::from_series(losses_on(metrics, MAIN_SET));
+        for (name, set) in &mut self.held_out {
+            set.measure(losses_on(metrics, name));
+        }
+        self.bits_per_byte = self.held_out.get(MAIN_SET).and_then(|set| set.bits_per_byte);
         self.val_loss_over_floor = match (self.val_loss.last, self.floor) {
             (Some(last), Some(floor)) if floor > 0.0 => Some(f64::from(last.loss) / floor),
             _ => None,
@@ -442,6 +455,14 @@ impl Summary {
     }
 }
 
+/// Returns the losses on a held-out set of a run with these rows.
+fn losses_on(metrics: &[MetricsRow], set: &str) -> impl Iterator<Item = LossAt> {
+    metrics.iter().filter_map(move |row| {
+        let loss = if set == MAIN_SET { row.val_loss } else { row.set_losses.get(set).copied() };
+        Some(LossAt { step: row.step, loss: loss? })
+    })
+}
+
 /// Returns the training losses of a run with these rows.
 pub(super) fn training_losses(metrics: &[MetricsRow]) -> TrainingLosses {
     TrainingLosses::from_series(metrics.iter().map(|row| LossAt { step: row.step, loss: row.loss }))
@@ -453,7 +474,15 @@ mod tests {
     use crate::results::rows::Phase;
 
     fn metrics(step: u64, loss: f32, val_loss: Option<f32>) -> MetricsRow {
-        MetricsRow { step, tokens_seen: step * 100, loss, val_loss, lr: 1e-3, grad_norm: 1.0 }
+        MetricsRow {
+            step,
+            tokens_seen: step * 100,
+            loss,
+            val_loss,
+            lr: 1e-3,
+            grad_norm: 1.0,
+            ..MetricsRow::default()
+        }
     }
 
     fn timing(step: u64, wall_s: f64) -> TimingRow {

@@ -6,8 +6,8 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 
 /// Pairs by which of their runs diverged: a loss or gradient that was not finite.
 ///
-/// Such a run repeats to the bit, so it is a result and counts. A run that the machine ended (memory, disk, a signal)
-/// has no place here: the same seed runs again.
+/// Such a run repeats to the bit, so it is a result and counts. A run that the machine ended (memory, disk, a
+/// signal) has no place here: the same seed runs again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DivergedPairs {
     /// Pairs of which the baseline alone diverged.
@@ -33,15 +33,15 @@ impl DivergedPairs {
         counts
     }
 
-    /// Returns the two-sided p of "both sides diverge equally often", from the pairs of which one alone did: the exact
-    /// form of McNemar's test ("Note on the sampling error of the difference between correlated proportions or
-    /// percentages", 1947), which is the sign test.
+    /// Returns the two-sided p of "both sides diverge equally often", from the pairs of which one alone did:
+    /// the exact form of McNemar's test ("Note on the sampling error of the difference between correlated
+    /// proportions or percentages", 1947), which is the sign test.
     pub fn p(&self) -> f64 {
         sign_test(self.baseline_only, self.candidate_only)
     }
 
-    /// Returns the verdict on divergence alone, at this confidence: the side that diverges less often is the better,
-    /// where the counts tell.
+    /// Returns the verdict on divergence alone, at this confidence: the side that diverges less often is the
+    /// better, where the counts tell.
     pub fn verdict(&self, confidence: f64) -> QualityVerdict {
         if self.p() > 1.0 - confidence {
             QualityVerdict::Inconclusive
@@ -54,9 +54,9 @@ impl DivergedPairs {
 
     /// Returns what is left of the verdict from the pairs of which neither run diverged.
     ///
-    /// These pairs leave out where a side failed, so a side with a diverged run is not *better*: the candidate with one
-    /// is at most inconclusive, and a candidate is not *worse* than a baseline with one. No difference that matters
-    /// takes that no pair has one diverged run alone.
+    /// These pairs leave out where a side failed, so a side with a diverged run is not *better*: the
+    /// candidate with one is at most inconclusive, and a candidate is not *worse* than a baseline with one.
+    /// No difference that matters takes that no pair has one diverged run alone.
     pub fn limit(&self, verdict: QualityVerdict) -> QualityVerdict {
         let baseline = self.baseline_only + self.both > 0;
         let candidate = self.candidate_only + self.both > 0;
@@ -70,8 +70,8 @@ impl DivergedPairs {
     }
 }
 
-/// Returns the exact two-sided p of "either outcome is as likely", for the numbers of both: the probability of a split
-/// at least as uneven. 1 for none of either.
+/// Returns the exact two-sided p of "either outcome is as likely", for the numbers of both: the probability
+/// of a split at least as uneven. 1 for none of either.
 pub fn sign_test(one: usize, other: usize) -> f64 {
     let Ok(binomial) = Binomial::new(0.5, (one + other) as u64) else { return 1.0 };
     (2.0 * binomial.cdf(one.min(other) as u64)).min(1.0)

@@ -1,7 +1,7 @@
 //! Statistics of verdicts on quality: pure functions of numbers.
 //!
-//! A *pair* is one run of each side under one seed, its *difference* candidate - baseline. What a verdict means, with the
-//! formulas, their sources and simulated error rates, is told in `docs/verdicts.md`.
+//! A *pair* is one run of each side under one seed, its *difference* candidate - baseline. What a verdict
+//! means, with the formulas, their sources and simulated error rates, is told in `docs/verdicts.md`.
 
 mod best;
 mod counts;
@@ -18,8 +18,8 @@ pub use best::{CellComparison, CellEstimate, NotComparable, compare_cells};
 pub use counts::{DivergedPairs, sign_test};
 pub use interval::{Interval, PairedDifference, paired_difference};
 pub use power::{
-    Deviation, POWER, PowerPlan, effect_seen, pairs_to_see, pairs_to_show_equivalence, power_to_see,
-    power_to_show_equivalence,
+    Deviation, GivenPairs, POWER, PowerPlan, effect_seen, pairs_to_see, pairs_to_show_equivalence,
+    power_to_see, power_to_show_equivalence,
 };
 pub use ranks::{RankTest, TimeComparison, TimePair, compare_times, signed_rank_test};
 pub use sample::{mean, variance};

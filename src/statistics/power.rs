@@ -73,20 +73,20 @@ pub fn power_to_show_equivalence(effect: f64, pairs: usize, confidence: f64) -> 
     mean_over_deviation(freedom, shift / t, |s| 2.0 * normal_cdf(shift - t * s) - 1.0)
 }
 
-/// Returns the smallest number of pairs that see `effect`, in units of the deviation, with probability `power`.
-/// `None` if a hundred thousand do not.
+/// Returns the smallest number of pairs that see `effect`, in units of the deviation, with probability
+/// `power`. `None` if a hundred thousand do not.
 pub fn pairs_to_see(effect: f64, confidence: f64, power: f64) -> Option<usize> {
     smallest(|pairs| power_to_see(effect, pairs, confidence) >= power)
 }
 
-/// Returns the smallest number of pairs whose interval lies within ± `effect`, in units of the deviation, with
-/// probability `power`, when the true difference is 0. `None` if a hundred thousand do not.
+/// Returns the smallest number of pairs whose interval lies within ± `effect`, in units of the deviation,
+/// with probability `power`, when the true difference is 0. `None` if a hundred thousand do not.
 pub fn pairs_to_show_equivalence(effect: f64, confidence: f64, power: f64) -> Option<usize> {
     smallest(|pairs| power_to_show_equivalence(effect, pairs, confidence) >= power)
 }
 
-/// Returns the smallest true difference, in units of the deviation, that `pairs` see with probability `power`.
-/// `None` for fewer than two pairs.
+/// Returns the smallest true difference, in units of the deviation, that `pairs` see with probability
+/// `power`. `None` for fewer than two pairs.
 pub fn effect_seen(pairs: usize, confidence: f64, power: f64) -> Option<f64> {
     if pairs < 2 {
         return None;
@@ -153,12 +153,12 @@ pub struct GivenPairs {
 }
 
 impl PowerPlan {
-    /// Plans for the upper bound of a deviation. `None` unless the deviation and `min_effect` are above 0, the
-    /// deviation has degrees of freedom, the confidence lies in (0, 1), and given pairs are at least 2.
+    /// Plans for the upper bound of a deviation. `None` unless the deviation and `min_effect` are above 0,
+    /// the deviation has degrees of freedom, the confidence lies in (0, 1), and given pairs are at least 2.
     pub fn new(deviation: Deviation, min_effect: f64, confidence: f64, pairs: Option<usize>) -> Option<Self> {
         let bound = deviation.upper_bound();
         let positive = |x: f64| x.is_finite() && x > 0.0;
-        if !positive(bound) || !positive(min_effect) || !(confidence > 0.0 && confidence < 1.0) {
+        if !(positive(bound) && positive(min_effect) && confidence > 0.0 && confidence < 1.0) {
             return None;
         }
         let effect = min_effect / bound;

@@ -44,12 +44,12 @@ pub struct TimeComparison {
 
 /// Compares times to a target, pair by pair. `None` without pairs, or for a time that is not finite.
 ///
-/// Where every run reached the target, the test is Wilcoxon's of signed ranks ("Individual Comparisons by Ranking
-/// Methods", 1945). The difference of a pair with a censored time has a known sign and an unknown size, which has no
-/// rank among the others; then it is the sign test on who was first (Dixon and Mood, "The Statistical Sign Test", 1946),
-/// for which a run that never reached the target is later than any that did. The choice does not spoil the
-/// level: whether a pair has a censored time does not depend on which side is which, and both tests are
-/// exact given that. A pair that neither won counts for neither.
+/// Where every run reached the target, the test is Wilcoxon's of signed ranks ("Individual Comparisons by
+/// Ranking Methods", 1945). The difference of a pair with a censored time has a known sign and an unknown
+/// size, which has no rank among the others; then it is the sign test on who was first (Dixon and Mood, "The
+/// Statistical Sign Test", 1946), for which a run that never reached the target is later than any that did.
+/// The choice does not spoil the level: whether a pair has a censored time does not depend on which side is
+/// which, and both tests are exact given that. A pair that neither won counts for neither.
 pub fn compare_times(pairs: &[TimePair], confidence: f64) -> Option<TimeComparison> {
     let valid = |time: Option<f64>| time.is_none_or(f64::is_finite);
     if pairs.is_empty() || !pairs.iter().all(|pair| valid(pair.baseline) && valid(pair.candidate)) {
@@ -80,11 +80,12 @@ pub fn compare_times(pairs: &[TimePair], confidence: f64) -> Option<TimeComparis
     Some(TimeComparison { pairs: pairs.len(), candidate_first, baseline_first, ties, test, p, verdict })
 }
 
-/// Returns the exact two-sided p of Wilcoxon's signed-rank test for finite differences. 1 for no difference but 0.
+/// Returns the exact two-sided p of Wilcoxon's signed-rank test for finite differences. 1 for no difference
+/// but 0.
 ///
-/// Zeros are left out, equal sizes share their mean rank, and the distribution is that of all signs of these ranks
-/// (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 2014, section 3.1), so that p is exact with ties
-/// too.
+/// Zeros are left out, equal sizes share their mean rank, and the distribution is that of all signs of these
+/// ranks (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 2014, section 3.1), so that p is
+/// exact with ties too.
 pub fn signed_rank_test(differences: &[f64]) -> f64 {
     SignedRanks::from_differences(differences).p()
 }

@@ -20,8 +20,8 @@ pub fn upper_tail(t: f64, freedom: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::NAN, |student| student.sf(t))
 }
 
-/// Returns the mean of `value(s)` over the deviation s that a normal sample of deviation 1 shows, for s from 0
-/// to `limit`: beyond it, `value` counts as 0. With ν degrees of freedom, ν s² has the χ² distribution.
+/// Returns the mean of `value(s)` over the deviation s that a normal sample of deviation 1 shows, for s from
+/// 0 to `limit`: beyond it, `value` counts as 0. With ν degrees of freedom, ν s² has the χ² distribution.
 pub fn mean_over_deviation(freedom: f64, limit: f64, value: impl Fn(f64) -> f64) -> f64 {
     let half = 0.5 * freedom;
     let scale = 2f64.ln() + half * half.ln() - ln_gamma(half);
@@ -30,7 +30,9 @@ pub fn mean_over_deviation(freedom: f64, limit: f64, value: impl Fn(f64) -> f64)
     // of these from the mode leave out less than 1e-17.
     let mode = ((freedom - 1.0).max(0.0) / freedom).sqrt();
     let reach = 9.0 / freedom.sqrt();
-    integrate((mode - reach).max(0.0), (mode + reach).min(limit), 3, |s| density(s) * value(s))
+    // A quantile of few degrees of freedom is large, and what is averaged then falls steeply.
+    let pieces = 3 + (9.0 / freedom) as usize;
+    integrate((mode - reach).max(0.0), (mode + reach).min(limit), pieces, |s| density(s) * value(s))
 }
 
 #[cfg(test)]

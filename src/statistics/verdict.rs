@@ -86,8 +86,8 @@ pub fn verdict(interval: &Interval, min_effect: f64, direction: Direction) -> Qu
 /// worse* (non-inferiority, one of Schuirmann's two tests).
 ///
 /// Better in one measure and no worse in another is one question, whose answer is yes only where both are:
-/// each is judged at the full confidence (Berger, "Multiparameter Hypothesis Testing and Acceptance Sampling",
-/// 1982: an intersection–union test needs no correction).
+/// each is judged at the full confidence (Berger, "Multiparameter Hypothesis Testing and Acceptance
+/// Sampling", 1982: an intersection–union test needs no correction).
 pub fn no_worse(interval: &Interval, min_effect: f64, direction: Direction) -> bool {
     let worst = match direction {
         Direction::LowerIsBetter => interval.high,

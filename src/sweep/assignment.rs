@@ -56,6 +56,7 @@ mod tests {
     use crate::machine::Machine;
     use crate::plan::{Corpus, Plan};
     use crate::recipe;
+    use std::collections::BTreeMap;
     use std::path::Path;
 
     /// Returns a cell that is planned for GPUs, or for the CPU with 8 threads.
@@ -68,6 +69,7 @@ mod tests {
             train_tokens: 1 << 20,
             exact: true,
             validation_tokens: 1 << 12,
+            set_tokens: BTreeMap::new(),
             floor: None,
             memory_bytes: 0,
         };

@@ -37,14 +37,28 @@ pub struct AttemptLimits {
 pub struct AttemptSpec<'a> {
     /// The results folder.
     pub results: &'a Path,
-    /// The recipe.
-    pub recipe: &'a Path,
-    /// Its arguments.
+    /// What it trains.
+    pub source: AttemptSource<'a>,
+    /// Arguments on top of it.
     pub arguments: &'a [String],
+    /// The step after which it saves its state and ends; `None` for the last one.
+    pub until: Option<u64>,
     /// The GPUs that it uses exclusively.
     pub gpus: &'a [usize],
-    /// The hash that its resolved recipe must have.
-    pub recipe_hash: &'a str,
+}
+
+/// What an attempt trains.
+#[derive(Clone, Copy, Debug)]
+pub enum AttemptSource<'a> {
+    /// A recipe, from step 0 on.
+    Recipe {
+        /// The file, or the name of a built-in recipe.
+        path: &'a Path,
+        /// The hash that it must have, resolved with the arguments.
+        hash: &'a str,
+    },
+    /// A run that was stopped, from its checkpoint on.
+    Run(&'a str),
 }
 
 /// A running attempt.
@@ -58,7 +72,10 @@ pub struct RunningAttempt {
     partial: Vec<u8>,
     /// The GPUs that it uses exclusively.
     pub gpus: Vec<usize>,
-    recipe_hash: String,
+    /// The hash that its resolved recipe must have; `None` for a run that goes on.
+    recipe_hash: Option<String>,
+    /// The step after which it saves its state and ends.
+    until: Option<u64>,
     /// `RECIPE/RUN`, once there is one.
     pub run: Option<String>,
     pid: Option<u32>,
@@ -107,7 +124,9 @@ pub struct AttemptResult {
 enum AttemptMessage {
     Attempt {
         gpus: Vec<usize>,
-        recipe_hash: String,
+        recipe_hash: Option<String>,
+        #[serde(default)]
+        until: Option<u64>,
     },
     Begin {
         run: PathBuf,
@@ -158,8 +177,15 @@ impl RunningAttempt {
             )),
         })?;
         out.set_len(0).at("write", &files.out)?;
-        let line =
-            AttemptMessage::Attempt { gpus: order.gpus.to_vec(), recipe_hash: order.recipe_hash.to_owned() };
+        let recipe_hash = match order.source {
+            AttemptSource::Recipe { hash, .. } => Some(hash.to_owned()),
+            AttemptSource::Run(_) => None,
+        };
+        let line = AttemptMessage::Attempt {
+            gpus: order.gpus.to_vec(),
+            recipe_hash: recipe_hash.clone(),
+            until: order.until,
+        };
         let text =
             serde_json::to_string(&line).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
         writeln!(out, "{text}").at("write", &files.out)?;
@@ -167,7 +193,13 @@ impl RunningAttempt {
         let err = own_file::open(options.write(true).create(true).truncate(true), &files.err)?;
         let (program, shown) = this_program()?;
         let mut command = Command::new(&program);
-        command.arg("--results").arg(order.results).arg("run").arg(order.recipe).args(order.arguments);
+        command.arg("--results").arg(order.results);
+        match order.source {
+            AttemptSource::Recipe { path, .. } => command.arg("run").arg(path),
+            AttemptSource::Run(run) => command.arg("resume").arg(order.results.join(run)),
+        };
+        command.args(order.arguments);
+        command.args(order.until.iter().flat_map(|step| ["--until".to_owned(), step.to_string()]));
         command.arg("--json").stdin(Stdio::null()).stdout(out).stderr(err);
         #[cfg(unix)]
         {
@@ -184,7 +216,8 @@ impl RunningAttempt {
             process: Some(process),
             pid: Some(pid),
             gpus: order.gpus.to_vec(),
-            recipe_hash: order.recipe_hash.to_owned(),
+            recipe_hash,
+            until: order.until,
             ..Self::watch(files, Instant::now())?
         })
     }
@@ -212,7 +245,8 @@ impl RunningAttempt {
             out,
             partial: Vec::new(),
             gpus: Vec::new(),
-            recipe_hash: String::new(),
+            recipe_hash: None,
+            until: None,
             run: None,
             pid: None,
             step: None,
@@ -316,9 +350,10 @@ impl RunningAttempt {
         let lines = std::mem::replace(&mut self.partial, rest);
         for line in lines.split(|&byte| byte == b'\n') {
             match serde_json::from_slice(line) {
-                Ok(AttemptMessage::Attempt { gpus, recipe_hash }) => {
+                Ok(AttemptMessage::Attempt { gpus, recipe_hash, until }) => {
                     self.gpus = gpus;
                     self.recipe_hash = recipe_hash;
+                    self.until = until;
                 }
                 Ok(AttemptMessage::Begin { run, pid }) => {
                     self.run = name_of(&run);
@@ -356,8 +391,10 @@ impl RunningAttempt {
     }
 
     fn status(&self, summary: Option<&Summary>, exit: Option<ExitStatus>) -> (CellStatus, Option<String>) {
-        let changed = summary.is_some_and(|summary| summary.recipe_hash != self.recipe_hash);
-        if changed {
+        let changed = |summary: &Summary| {
+            self.recipe_hash.as_ref().is_some_and(|expected| summary.recipe_hash != *expected)
+        };
+        if summary.is_some_and(changed) {
             let reason = "the recipe was changed while the sweep ran; run the sweep again";
             return (CellStatus::Failed, Some(reason.to_owned()));
         }
@@ -367,6 +404,10 @@ impl RunningAttempt {
             Some((Status::Ok, _)) => return (CellStatus::Ok, None),
             Some((Status::Diverged, reason)) => return (CellStatus::Diverged, reason),
             Some((Status::Oom, reason)) => return (CellStatus::Oom, reason),
+            // A signal may have come with the last step: the state that was saved is the same.
+            Some((Status::Interrupted, _)) if self.until == summary.map(|summary| summary.steps) => {
+                return (CellStatus::Halted, None);
+            }
             _ => {}
         }
         match self.stopping.map(|stopping| stopping.cause) {

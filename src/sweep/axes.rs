@@ -1,7 +1,9 @@
 //! The axes of a sweep, from the recipe's `[sweep]` and the command line, and the points of their grid.
 
+use super::samples;
 use crate::error::{Error, Result};
 use crate::recipe::{self, Key, Layer, Recipe, Type, find_path, value_text};
+use crate::results::configurations::SEED;
 use std::collections::BTreeMap;
 
 /// Values by key, as TOML.
@@ -176,14 +178,18 @@ pub struct Axes {
     pub keys: Vec<String>,
     /// All points, the last axis varying fastest.
     pub points: Vec<GridPoint>,
+    /// What the user should know of them.
+    pub notes: Vec<String>,
 }
 
 impl Axes {
     /// Returns the points of a recipe's `[sweep]` with the command line on top: an argument replaces the
-    /// recipe's own values of its key.
+    /// recipe's own values of its key, or its range. Every sample of the ranges, and every seed, is combined
+    /// with the whole grid.
     ///
     /// # Errors
-    /// A usage error for an argument that names a key of `sweep.pairs`, or for more than [`MAX_CELLS`] cells.
+    /// A usage error for an argument that names a key of `sweep.pairs`, for several values of the seed beside
+    /// `sweep.seeds`, for more than [`MAX_CELLS`] cells, and those of [`samples::draw`].
     pub fn new(base: &Recipe, arguments: &Arguments) -> Result<Self> {
         let sweep = &base.values().sweep;
         let pairs: Vec<Settings> = sweep.pairs.iter().map(texts).collect();
@@ -203,8 +209,11 @@ impl Axes {
             }
             Axis { keys: vec![key.clone()], points }
         });
-        let grid: Vec<Axis> = grid.collect();
-        let axes: Vec<&Axis> = grid.iter().chain(&arguments.axes).collect();
+        let samples = samples::draw(base, |key| arguments.sets(key))?;
+        let drawn = Axis { keys: samples.keys, points: samples.points };
+        let grid: Vec<Axis> = grid.chain((!drawn.keys.is_empty()).then_some(drawn)).collect();
+        let seeds = seeds(base, arguments)?;
+        let axes: Vec<&Axis> = grid.iter().chain(&arguments.axes).chain(&seeds).collect();
         let cells = axes.iter().try_fold(pairs.len().max(1), |n, axis| n.checked_mul(axis.points.len()));
         if cells.is_none_or(|cells| cells > MAX_CELLS) {
             return Err(Error::usage(format!("a sweep has at most {MAX_CELLS} cells; sweep fewer values")));
@@ -235,15 +244,44 @@ impl Axes {
             .filter_map(|(key, value, _)| Some((key.path.to_owned(), value?)))
             .collect();
         let points = settings.into_iter().map(|mut settings: Settings| {
-            settings.extend(arguments.fixed.clone());
+            // The first of several seeds may be set.
+            let fixed = arguments.fixed.iter().filter(|(key, _)| seeds.is_none() || *key != SEED);
+            settings.extend(fixed.map(|(key, value)| (key.clone(), value.clone())));
             let agrees = |set: &&Settings| {
                 set.iter().all(|(key, value)| settings.get(key).or_else(|| written.get(key)) == Some(value))
             };
             let excluded = exclude.iter().find(agrees).cloned();
             GridPoint { settings, excluded }
         });
-        Ok(Self { keys, points: points.collect() })
+        Ok(Self { keys, points: points.collect(), notes: samples.note.into_iter().collect() })
     }
+}
+
+/// Returns the axis of `sweep.seeds`: so many seeds from `training.seed` on. `None` for a single one.
+///
+/// # Errors
+/// A usage error where the command line varies the seed too, or where a seed would be too large.
+fn seeds(base: &Recipe, arguments: &Arguments) -> Result<Option<Axis>> {
+    let count = base.values().sweep.seeds as u64;
+    if count < 2 {
+        return Ok(None);
+    }
+    if arguments.axes.iter().any(|axis| axis.keys.iter().any(|key| key == SEED)) {
+        return Err(Error::usage(format!(
+            "{SEED} has several values, and sweep.seeds = {count} sets it too; keep one of them"
+        )));
+    }
+    let set = arguments.fixed.get(SEED).and_then(|seed| seed.parse().ok());
+    let first: u64 = set.unwrap_or(base.values().training.seed);
+    let last = first.checked_add(count - 1).filter(|&last| i64::try_from(last).is_ok()).ok_or_else(|| {
+        base.error(
+            &[SEED, "sweep.seeds"],
+            format!("{count} seeds from {first} on are beyond the largest, {}", i64::MAX),
+            format!("set a smaller {SEED}"),
+        )
+    })?;
+    let points = (first..=last).map(|seed| vec![seed.to_string()]).collect();
+    Ok(Some(Axis { keys: vec![SEED.to_owned()], points }))
 }
 
 fn texts(table: &toml::Table) -> Settings {
@@ -332,6 +370,31 @@ mod tests {
         let text = "[training]\nsteps = 9\n[sweep]\ngrid = { \"training.seed\" = [1, 2] }\n\
                     exclude = [{ \"training.steps\" = 9, \"training.seed\" = 2 }]";
         assert_eq!(points(text, &[]), ["training.seed=1", "training.seed=2 out"]);
+    }
+
+    #[test]
+    fn samples_and_seeds_are_combined_with_the_grid() {
+        let text = "[training]\nseed = 4\n[sweep]\nseeds = 2\nsamples = 3\n\
+                    grid = { \"model.dim\" = [32, 64] }\nlog_range = { \"optimizer.lr\" = [1e-4, 1e-2] }";
+        let all = axes(text, &[]).unwrap();
+        assert_eq!(all.keys, ["model.dim", "optimizer.lr", "training.seed"]);
+        assert_eq!(all.points.len(), 2 * 3 * 2);
+        let rate = |at: usize| all.points[at].settings["optimizer.lr"].clone();
+        assert_eq!([rate(0), rate(2), rate(4)], [rate(6), rate(8), rate(10)], "the same samples");
+        let [first, second] = [0, 1].map(|at| all.points[at].settings["training.seed"].clone());
+        assert_eq!((first.as_str(), second.as_str(), rate(0)), ("4", "5", rate(1)));
+        let seeds = points(text, &["training.seed=7", "optimizer.lr=1e-3", "model.dim=8"]);
+        assert_eq!(
+            seeds,
+            [
+                "model.dim=8 optimizer.lr=0.001 training.seed=7",
+                "model.dim=8 optimizer.lr=0.001 training.seed=8"
+            ]
+        );
+        let twice = axes(text, &["training.seed=1,2"]).unwrap_err();
+        assert!(twice.message().contains("sweep.seeds = 2 sets it too"), "{twice}");
+        let large = axes(text, &["training.seed=9223372036854775807"]).unwrap_err();
+        assert!(large.message().contains("beyond the largest"), "{large}");
     }
 
     #[test]

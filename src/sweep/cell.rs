@@ -14,11 +14,15 @@ use crate::ranks::process::this_program;
 use crate::ranks::{Launch, environment};
 use crate::recipe::{self, Recipe, Values, merged_settings};
 use crate::results::provenance::{Build, Cpu, gpu_class};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A cell of a sweep.
 #[derive(Debug)]
 pub struct Cell {
+    /// The recipe that it is a variant of: a file, or the name of a built-in one.
+    pub recipe: PathBuf,
+    /// The recipe's name.
+    pub name: String,
     /// Values that it sets on top of the recipe.
     pub settings: Settings,
     /// Key in the ledger: cells with the same key are one.
@@ -33,6 +37,8 @@ pub struct Cell {
     pub device: Option<String>,
     /// True if `sweep.exclude` leaves it out.
     pub excluded: bool,
+    /// Checkpoints that it keeps unless it sets their number.
+    checkpoints: usize,
     /// Recipe and plan to run, or the reason why nothing runs.
     pub work: Result<Box<Work>>,
 }
@@ -46,6 +52,8 @@ pub struct Source<'a> {
     pub name: &'a str,
     /// The machine that cells are run on.
     pub machine: &'a Machine,
+    /// Checkpoints that a cell keeps unless it sets their number.
+    pub checkpoints: usize,
 }
 
 /// Cache of opened corpora, so that each is read once.
@@ -74,6 +82,8 @@ impl Cell {
     /// instead of work.
     pub fn new(recipe: &Source<'_>, point: &GridPoint, build: &str, corpora: &mut Corpora) -> Self {
         let mut cell = Self {
+            recipe: recipe.path.to_owned(),
+            name: recipe.name.to_owned(),
             settings: point.settings.clone(),
             // Skipped cells have keys of their own: another sweep may run the same point.
             key: hash(&["left out", recipe.name, &in_words(&point.settings), build]),
@@ -82,6 +92,7 @@ impl Cell {
             corpus_hash: None,
             device: None,
             excluded: point.excluded.is_some(),
+            checkpoints: recipe.checkpoints,
             work: Err(Error::usage("")),
         };
         cell.work = match &point.excluded {
@@ -112,15 +123,20 @@ impl Cell {
     /// Returns the command-line arguments that set this cell's values and its devices.
     pub fn arguments(&self, assignment: &Assignment) -> Vec<String> {
         let own: Vec<String> = self.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let mut arguments = merged_settings(&DEFAULTS.map(str::to_owned), &own);
+        let mut arguments = merged_settings(&defaults(self.checkpoints), &own);
         arguments.extend(assignment.arguments());
         arguments
     }
 }
 
-/// Settings of cells that the command of a sweep may replace: nobody needs the weights and pictures of every
-/// cell.
-const DEFAULTS: [&str; 2] = ["checkpoint.keep=0", "metrics.plots=false"];
+/// The key of the number of checkpoints. Without it in its settings, a cell leaves none when it is done.
+pub const KEEP: &str = "checkpoint.keep";
+
+/// Returns settings of cells that the command of a sweep may replace: nobody needs the weights and pictures
+/// of every cell.
+fn defaults(checkpoints: usize) -> [String; 2] {
+    [format!("{KEEP}={checkpoints}"), "metrics.plots=false".to_owned()]
+}
 
 /// Returns the keys that change measurements but not the training: those of the measuring class, and two of
 /// bookkeeping that decide when losses are measured and which steps count for speeds.
@@ -184,7 +200,7 @@ mod tests {
         std::fs::write(&recipe, TINY).unwrap();
         let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
         let machine = Machine::here();
-        let source = Source { path: &recipe, name: "tiny", machine: &machine };
+        let source = Source { path: &recipe, name: "tiny", machine: &machine, checkpoints: 0 };
         Cell::new(&source, &GridPoint { settings, excluded: None }, build, &mut Corpora::default())
     }
 
@@ -235,14 +251,17 @@ mod tests {
         assert_eq!(Some(hash_at(&Assignment::default())), cell.recipe_hash);
         let assignment = Assignment { threads: Some(3), ..Assignment::default() };
         let arguments = cell.arguments(&assignment);
-        assert_eq!(arguments, [&DEFAULTS[..], &["engine.threads=3"]].concat());
+        assert_eq!(arguments, [&defaults(0)[..], &["engine.threads=3".to_owned()]].concat());
         let path = dir.path().join("tiny.toml");
         let run = recipe::load(&path, &arguments, std::iter::empty(), &Machine::here()).unwrap();
         let run = run.with_recompute(work.plan.execution.recompute);
         assert_eq!(hash_at(&assignment), run.hash());
         assert_ne!(Some(run.hash()), cell.recipe_hash);
         let assignment = Assignment { gpus: vec![2], sets_devices: true, threads: None };
-        assert_eq!(cell.arguments(&assignment), [&DEFAULTS[..], &["engine.devices=[2]"]].concat());
+        assert_eq!(
+            cell.arguments(&assignment),
+            [&defaults(0)[..], &["engine.devices=[2]".to_owned()]].concat()
+        );
         assert_ne!(Some(hash_at(&assignment)), cell.recipe_hash);
     }
 
@@ -274,7 +293,7 @@ mod tests {
         let point = GridPoint { settings: Settings::new(), excluded: Some(set) };
         let recipe = dir.path().join("tiny.toml");
         let machine = Machine::none();
-        let source = Source { path: &recipe, name: "tiny", machine: &machine };
+        let source = Source { path: &recipe, name: "tiny", machine: &machine, checkpoints: 0 };
         let excluded = Cell::new(&source, &point, "build", &mut Corpora::default());
         assert_eq!(excluded.work.as_ref().unwrap_err().message(), "excluded: model.dim=32");
         assert_ne!(excluded.key, good.key);

@@ -145,12 +145,17 @@ impl Display {
         }
     }
 
-    /// Shows the end of the sweep.
-    pub fn finish(&mut self, text: &str) {
+    /// Removes the live table.
+    pub fn clear(&mut self) {
         if let Sink::Live { bar, lines, .. } = &self.sink {
             lines.values().for_each(ProgressBar::finish_and_clear);
             bar.finish_and_clear();
         }
+    }
+
+    /// Shows the end of the sweep.
+    pub fn finish(&mut self, text: &str) {
+        self.clear();
         match self.sink {
             Sink::Quiet => eprint_line(text),
             _ => self.note(text),
@@ -170,7 +175,7 @@ impl Display {
 fn outcome(attempt: &Attempt, took: Option<Duration>) -> String {
     let measured = &attempt.measured;
     let mut text = String::new();
-    if attempt.status == CellStatus::Ok {
+    if matches!(attempt.status, CellStatus::Ok | CellStatus::Halted) {
         text +=
             &measured.get("train_loss").map(|loss| format!("  training loss {loss:.3}")).unwrap_or_default();
         text += &measured.get("val_loss").map(|loss| format!("  val {loss:.3}")).unwrap_or_default();

@@ -10,11 +10,15 @@
 mod assignment;
 mod attempt;
 mod axes;
+mod batch;
 mod cell;
 mod display;
+mod halving;
 mod keep;
 mod rerun;
+mod samples;
 mod schedule;
+mod sobol;
 mod table;
 mod work;
 
@@ -29,13 +33,17 @@ use crate::results::atomic;
 use crate::results::folder;
 use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
 use crate::results::progress::{Mode, eprint_line};
-use attempt::{ATTEMPTS, AttemptLimits};
+use attempt::ATTEMPTS;
+pub use attempt::AttemptLimits;
 use axes::{Arguments, Axes, name_of};
+pub use batch::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use cell::{Cell, Corpora, Source, build_name, headline};
 use display::Display;
+use halving::Halving;
 pub use keep::{find, keep};
 use schedule::{Schedule, SweepPolicy};
 use serde_json::json;
+use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 use table::Tables;
@@ -67,15 +75,22 @@ struct Sweep {
     build: String,
     axes: Axes,
     cells: Vec<Cell>,
-    /// Where axes come from that the recipe inherits.
-    inherited: Option<String>,
+    /// The rungs, of a sweep with some.
+    halving: Option<Halving>,
+    /// What the user should know of its axes.
+    notes: Vec<String>,
 }
 
 /// Returns a sentence where `[sweep]` is that of a recipe which this one extends.
 fn inherited(base: &Recipe) -> Option<String> {
     let (top, _) = base.files().last()?;
     let sweep = &base.values().sweep;
-    let set = [("sweep.grid", !sweep.grid.is_empty()), ("sweep.pairs", !sweep.pairs.is_empty())];
+    let set = [
+        ("sweep.grid", !sweep.grid.is_empty()),
+        ("sweep.pairs", !sweep.pairs.is_empty()),
+        ("sweep.range", !sweep.range.is_empty()),
+        ("sweep.log_range", !sweep.log_range.is_empty()),
+    ];
     let from_below = |key: &str| match base.layer(key) {
         Layer::File { path, line } if path != *top => Some(format!("{}:{line}", path.display())),
         _ => None,
@@ -91,10 +106,13 @@ impl Sweep {
         let base = recipe::load(request.recipe, &arguments.sweep, recipe::environment(), &Machine::none())?;
         folder::folder_name(base.name())?;
         let axes = Axes::new(&base, &arguments)?;
+        let notes = inherited(&base).into_iter().chain(axes.notes.iter().cloned()).collect();
         let build = build_name();
         let mut corpora = Corpora::default();
         let machine = environment::machine();
-        let recipe = Source { path: request.recipe, name: base.name(), machine: &machine };
+        let rungs = base.values().sweep.rungs.as_deref().unwrap_or_default();
+        let checkpoints = usize::from(!rungs.is_empty());
+        let recipe = Source { path: request.recipe, name: base.name(), machine: &machine, checkpoints };
         let cell = |point| Cell::new(&recipe, point, &build, &mut corpora);
         let mut cells: Vec<Cell> = axes.points.iter().map(cell).collect();
         // An error of every cell is an error of the command.
@@ -103,7 +121,8 @@ impl Sweep {
         {
             cells.swap_remove(wrong).work?;
         }
-        Ok(Self { name: base.name().to_owned(), build, axes, cells, inherited: inherited(&base) })
+        let halving = Halving::new(rungs, base.values().sweep.eta, &cells)?;
+        Ok(Self { name: base.name().to_owned(), build, axes, cells, halving, notes })
     }
 }
 
@@ -117,24 +136,17 @@ pub fn run(request: &Request<'_>) -> Result<()> {
     // The display acknowledges a signal.
     let stop = Stop::on_signals(None)?;
     let sweep = Sweep::new(request)?;
-    let folder = request.results.join(SWEEPS);
-    std::fs::create_dir_all(&folder).at("create", &folder)?;
-    // Before the lock, so that a folder that cannot be written has its own error message.
-    let ignored = folder.join(".gitignore");
-    atomic::write(&ignored, format!("/lock\n/{ATTEMPTS}/\n").as_bytes())?;
-    let _held = folder::lock(&folder)
-        .map_err(|e| e.context("another sweep writes the ledger; wait for it to end, or stop it"))?;
+    let _held = lock(request.results)?;
     let (ledger, warning) = Ledger::open(request.results)?;
     let mut display = Display::new(request.progress, &sweep.axes.keys, sweep.cells.len());
     if let Some(warning) = warning {
         display.warn(&warning);
     }
-    if let Some(inherited) = &sweep.inherited {
-        display.note(inherited);
+    for note in &sweep.notes {
+        display.note(note);
     }
-    let tables = Tables::new(request.results, &sweep.name, &sweep.axes, &sweep.cells)?;
+    let mut tables = Tables::new(request.results, &sweep.name, &sweep.axes, &sweep.cells)?;
     let policy = SweepPolicy {
-        recipe: request.recipe,
         name: &sweep.name,
         results: request.results,
         jobs: request.jobs,
@@ -142,7 +154,22 @@ pub fn run(request: &Request<'_>) -> Result<()> {
         limits: AttemptLimits { hang: request.hang, timeout: request.timeout },
         build: &sweep.build,
     };
-    Schedule::new(&policy, &sweep.cells, ledger, tables, display).run(&stop)
+    let table = tables.markdown_path();
+    Schedule::new(&policy, &sweep.cells, ledger, &mut tables, display)
+        .with_rungs(sweep.halving.as_ref())
+        .run(&table, &stop)
+}
+
+/// Creates the folder of sweeps, and holds it while the ledger is written.
+fn lock(results: &Path) -> Result<File> {
+    let folder = results.join(SWEEPS);
+    std::fs::create_dir_all(&folder).at("create", &folder)?;
+    // Before the lock, so that a folder that cannot be written has its own error message.
+    let ignored = folder.join(".gitignore");
+    atomic::write(&ignored, format!("/lock\n/{ATTEMPTS}/\n").as_bytes())?;
+    folder::lock(&folder).map_err(|e| {
+        e.context("another sweep or comparison writes the ledger; wait for it to end, or stop it")
+    })
 }
 
 /// Returns the cells with their plans, as a table or as JSON lines. Nothing is run or written.
@@ -151,8 +178,8 @@ pub fn run(request: &Request<'_>) -> Result<()> {
 /// As [`run`], before anything is run.
 pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
     let sweep = Sweep::new(request)?;
-    if let Some(inherited) = &sweep.inherited {
-        eprint_line(inherited);
+    for note in &sweep.notes {
+        eprint_line(note);
     }
     let ledger = Ledger::read(request.results)?;
     let mut lines = String::new();
@@ -179,7 +206,11 @@ pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
         };
         let fits = fit.as_ref().map(|fit| fit.refusal.is_none());
         let planned = fit.as_ref().map(|fit| fit.planned_bytes);
-        let done = last.filter(|&status| status.is_final() && !request.retry.contains(&status));
+        let ends = |status: CellStatus| match sweep.halving {
+            Some(_) => status.is_final(),
+            None => status.ends_a_whole_run(),
+        };
+        let done = last.filter(|&status| ends(status) && !request.retry.contains(&status));
         let status = match (done, &cell.work, fits) {
             (Some(done), ..) => format!("done: {done}"),
             (None, Err(_), _) => CellStatus::Skipped.to_string(),
@@ -212,6 +243,10 @@ pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
             reason.as_deref().and_then(|reason| reason.split(';').next()).unwrap_or_default().to_owned(),
         ]);
     }
-    let needed = total.in_words().map(|words| format!("{words}\n")).unwrap_or_default();
+    let needed = match &sweep.halving {
+        Some(halving) => Some(halving.in_words(&sweep.cells)),
+        None => total.in_words(),
+    };
+    let needed = needed.map(|words| format!("{words}\n")).unwrap_or_default();
     Ok(if as_json { lines } else { table.render(0) + &needed })
 }

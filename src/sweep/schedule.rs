@@ -1,12 +1,14 @@
 //! The loop of a sweep: attempts of earlier sweeps first, then every cell that is not done, on any free
 //! device.
 
+mod rungs;
+
 use super::assignment::Assignment;
-use super::attempt::{ATTEMPTS, AttemptLimits, AttemptResult, AttemptSpec, RunningAttempt};
+use super::attempt::{ATTEMPTS, AttemptLimits, AttemptResult, AttemptSource, AttemptSpec, RunningAttempt};
 use super::cell::{Cell, headline};
 use super::display::Display;
+use super::halving::Halving;
 use super::rerun;
-use super::table::Tables;
 use super::work::{CellFit, Work};
 use crate::device::cuda;
 use crate::error::{Error, ErrorKind, IoContext, Result};
@@ -28,9 +30,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// The settings of a sweep.
 #[derive(Debug)]
 pub struct SweepPolicy<'a> {
-    /// The recipe, as given.
-    pub recipe: &'a Path,
-    /// Its name.
+    /// The sweep's name.
     pub name: &'a str,
     /// The results folder.
     pub results: &'a Path,
@@ -44,12 +44,21 @@ pub struct SweepPolicy<'a> {
     pub build: &'a str,
 }
 
+/// What is written from the ledger after every line.
+pub trait Output {
+    /// Writes it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn write(&mut self, cells: &[Cell], ledger: &Ledger) -> Result<()>;
+}
+
 /// A running sweep.
 pub struct Schedule<'a> {
     policy: &'a SweepPolicy<'a>,
     cells: &'a [Cell],
     ledger: Ledger,
-    tables: Tables,
+    output: &'a mut dyn Output,
     display: Display,
     /// Indices of cells that wait for a device.
     waiting: VecDeque<usize>,
@@ -57,6 +66,12 @@ pub struct Schedule<'a> {
     running: Vec<(Attempt, RunningAttempt)>,
     /// Number of usable GPUs.
     gpus: usize,
+    /// The rungs, of a sweep with some.
+    halving: Option<&'a Halving>,
+    /// The step to which the waiting cells are trained; `None` for the last one.
+    until: Option<u64>,
+    /// Keys of cells that were started here, with the step.
+    started: HashSet<(String, Option<u64>)>,
 }
 
 impl<'a> Schedule<'a> {
@@ -65,27 +80,70 @@ impl<'a> Schedule<'a> {
         policy: &'a SweepPolicy<'a>,
         cells: &'a [Cell],
         ledger: Ledger,
-        tables: Tables,
+        output: &'a mut dyn Output,
         display: Display,
     ) -> Self {
         let gpus = cuda::usable().unwrap_or_default();
-        Self { policy, cells, ledger, tables, display, waiting: VecDeque::new(), running: Vec::new(), gpus }
+        let (waiting, running, started) = (VecDeque::new(), Vec::new(), HashSet::new());
+        let (halving, until) = (None, None);
+        Self { policy, cells, ledger, output, display, waiting, running, gpus, halving, until, started }
     }
 
-    /// Runs the cells that are not done, until all are done or a signal arrives.
+    /// Lets configurations train from rung to rung.
+    pub fn with_rungs(self, halving: Option<&'a Halving>) -> Self {
+        Self { halving, ..self }
+    }
+
+    /// Runs the cells that are not done, until all are done or a signal arrives. `table` is where their rows
+    /// are.
     ///
     /// # Errors
     /// [`ErrorKind::Interrupted`] after a signal; a failure when a cell failed, hung, took too long or was
-    /// killed, or when the ledger or a table cannot be written.
-    pub fn run(mut self, stop: &Stop) -> Result<()> {
+    /// killed, or when the ledger or the output cannot be written.
+    pub fn run(mut self, table: &Path, stop: &Stop) -> Result<()> {
+        self.begin()?;
+        self.say_heading(table);
+        self.display.release();
+        self.say_needs();
+        self.work(stop)?;
+        self.conclude(table, stop.requested())
+    }
+
+    /// As [`run`](Self::run), for a caller that says itself what runs and how it ended: a cell that does not
+    /// end well is no error.
+    ///
+    /// # Errors
+    /// When the ledger or the output cannot be written.
+    pub fn run_for_caller(mut self, stop: &Stop) -> Result<()> {
+        self.begin()?;
+        self.display.release();
+        self.work(stop)?;
+        self.display.clear();
+        Ok(())
+    }
+
+    /// Attaches to running attempts and queues the cells that are not done. Lines are held back.
+    fn begin(&mut self) -> Result<()> {
         let attempts = self.policy.results.join(SWEEPS).join(ATTEMPTS);
         std::fs::create_dir_all(&attempts).at("create", &attempts)?;
         self.display.hold();
         self.reattach()?;
-        self.queue()?;
-        self.display.release();
-        self.say_needs();
-        self.tables.write(self.cells, &self.ledger)?;
+        self.queue()
+    }
+
+    /// Runs what is queued, rung by rung.
+    fn work(&mut self, stop: &Stop) -> Result<()> {
+        self.output.write(self.cells, &self.ledger)?;
+        loop {
+            self.run_waiting(stop)?;
+            if stop.requested() || !self.climb()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs the waiting cells, until all have ended or a signal arrives.
+    fn run_waiting(&mut self, stop: &Stop) -> Result<()> {
         let mut is_told = false;
         while !self.running.is_empty() || !self.waiting.is_empty() {
             if stop.requested() {
@@ -104,7 +162,7 @@ impl<'a> Schedule<'a> {
                 std::thread::sleep(TICK);
             }
         }
-        self.conclude(stop.requested())
+        Ok(())
     }
 
     /// Attaches to attempts of earlier sweeps that are still running, and records the results of those that
@@ -151,6 +209,9 @@ impl<'a> Schedule<'a> {
 
     /// Says what the cells to run need, before they begin.
     fn say_needs(&mut self) {
+        if let Some(halving) = self.halving {
+            return self.display.note(&halving.in_words(self.cells));
+        }
         let mut total = TotalNeeds::default();
         for &at in &self.waiting {
             // A cell that cannot be planned, or does not fit, says so when its turn comes.
@@ -184,9 +245,9 @@ impl<'a> Schedule<'a> {
                 }
                 continue;
             }
-            let again = |status: CellStatus| !status.is_final() || self.policy.retry.contains(&status);
-            let is_running = self.running.iter().any(|(attempt, _)| attempt.key == cell.key);
-            if !is_running && status.is_none_or(again) {
+            let again =
+                |status: CellStatus| !status.ends_a_whole_run() || self.policy.retry.contains(&status);
+            if self.halving.is_none() && !self.is_running(cell) && status.is_none_or(again) {
                 self.waiting.push_back(at);
             }
             if status.is_none() {
@@ -195,6 +256,10 @@ impl<'a> Schedule<'a> {
                     *reruns.entry(reason).or_default() += 1;
                 }
             }
+        }
+        if self.halving.is_some() {
+            self.remove_all_checkpoints();
+            self.climb()?;
         }
         for (reason, count) in reruns {
             let (cells, run) = if count == 1 { ("cell", "runs") } else { ("cells", "run") };
@@ -206,6 +271,11 @@ impl<'a> Schedule<'a> {
                 self.cells.len()
             ));
         }
+        Ok(())
+    }
+
+    /// Says how many cells are to run, and where their rows are.
+    fn say_heading(&mut self, table: &Path) {
         let open = self.waiting.len() + self.running.len();
         let done = self.done();
         let from_before = match self.running.len() {
@@ -217,9 +287,12 @@ impl<'a> Schedule<'a> {
             self.policy.name,
             self.cells.len(),
             plural(self.cells.len()),
-            self.tables.markdown_path().display()
+            table.display()
         ));
-        Ok(())
+    }
+
+    fn is_running(&self, cell: &Cell) -> bool {
+        self.running.iter().any(|(attempt, _)| attempt.key == cell.key)
     }
 
     /// Starts waiting cells while there are free devices.
@@ -244,6 +317,7 @@ impl<'a> Schedule<'a> {
 
     /// Starts an attempt at a cell, unless its plan does not fit.
     fn start(&mut self, cell: &Cell, work: &Work, assignment: &Assignment) -> Result<()> {
+        self.started.insert((cell.key.clone(), self.until));
         let fit = match work.fit() {
             Ok(fit) => fit,
             Err(e) => {
@@ -259,14 +333,22 @@ impl<'a> Schedule<'a> {
             return self.append(line, None);
         }
         line.recipe_hash = assignment.recipe_hash(work)?;
+        let stopped = self.stopped_run(&cell.key);
+        let (source, arguments) = match &stopped {
+            Some(run) => (AttemptSource::Run(run), assignment.arguments().collect()),
+            None => {
+                let (path, hash) = (cell.recipe.as_path(), line.recipe_hash.as_str());
+                (AttemptSource::Recipe { path, hash }, cell.arguments(assignment))
+            }
+        };
         // The line comes first: a process without a line would never be found again.
         self.append(line.clone(), None)?;
         let spec = AttemptSpec {
             results: self.policy.results,
-            recipe: self.policy.recipe,
-            arguments: &cell.arguments(assignment),
+            source,
+            arguments: &arguments,
+            until: self.until,
             gpus: &assignment.gpus,
-            recipe_hash: &line.recipe_hash,
         };
         match RunningAttempt::start(&line.key, line.attempt, &spec) {
             Ok(child) => self.running.push((line, child)),
@@ -310,13 +392,15 @@ impl<'a> Schedule<'a> {
             measured.figures.set(PLANNED, begun.measured.get(PLANNED).map(|bytes| bytes as u64));
         }
         let line = Attempt { status, reason, run, measured, at: now(), ..begun.clone() };
-        self.append(line, took)
+        self.append(line.clone(), took)?;
+        self.remove_checkpoints(&line);
+        Ok(())
     }
 
-    /// Adds a line to the ledger, and updates the tables and the display.
+    /// Adds a line to the ledger, and updates the output and the display.
     fn append(&mut self, line: Attempt, took: Option<Duration>) -> Result<()> {
         self.ledger.append(line.clone())?;
-        self.tables.write(self.cells, &self.ledger)?;
+        self.output.write(self.cells, &self.ledger)?;
         self.display.line(&line, self.done(), took);
         Ok(())
     }
@@ -328,7 +412,7 @@ impl<'a> Schedule<'a> {
             attempt: self.ledger.last(&cell.key).map_or(0, |last| last.attempt) + 1,
             status,
             reason,
-            recipe: self.policy.name.to_owned(),
+            recipe: cell.name.clone(),
             settings: cell.settings.clone(),
             measuring: cell.measuring.clone(),
             recipe_hash: cell.recipe_hash.clone().unwrap_or_default(),
@@ -341,14 +425,18 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Returns the number of cells with a final line.
+    /// Returns the number of cells that are done.
     fn done(&self) -> usize {
-        let last = |cell: &Cell| self.ledger.last(&cell.key).is_some_and(|last| last.status.is_final());
+        let is_done = |status: CellStatus| match self.halving {
+            Some(_) => status.is_final(),
+            None => status.ends_a_whole_run(),
+        };
+        let last = |cell: &Cell| self.ledger.last(&cell.key).is_some_and(|last| is_done(last.status));
         self.cells.iter().filter(|cell| last(cell)).count()
     }
 
     /// Reports how the sweep ended.
-    fn conclude(mut self, stopped: bool) -> Result<()> {
+    fn conclude(mut self, table: &Path, stopped: bool) -> Result<()> {
         let mut counts: BTreeMap<CellStatus, usize> = BTreeMap::new();
         for cell in self.cells {
             if let Some(last) = self.ledger.last(&cell.key) {
@@ -357,7 +445,6 @@ impl<'a> Schedule<'a> {
         }
         let words: Vec<String> = counts.iter().map(|(status, n)| format!("{n} {status}")).collect();
         let (done, cells) = (self.done(), self.cells.len());
-        let table = self.tables.markdown_path();
         self.display.finish(&format!(
             "{done} of {cells} cell{} done: {}; {}",
             plural(cells),

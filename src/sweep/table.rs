@@ -2,6 +2,7 @@
 
 use super::axes::{Axes, Settings};
 use super::cell::{Cell, hash};
+use super::schedule::Output;
 use crate::error::{Error, IoContext, Result};
 use crate::metrics::{self, Metric};
 use crate::results::atomic;
@@ -76,16 +77,6 @@ impl Tables {
         self.folder.join(TABLE).with_extension("md")
     }
 
-    /// Writes both tables from the ledger.
-    ///
-    /// # Errors
-    /// When the folder cannot be written.
-    pub fn write(&self, cells: &[Cell], ledger: &Ledger) -> Result<()> {
-        let rows: Vec<Vec<String>> = cells.iter().map(|cell| self.row(cell, ledger)).collect();
-        atomic::write(&self.folder.join(TABLE).with_extension("csv"), &self.csv(&rows)?)?;
-        atomic::write(&self.markdown_path(), self.markdown(&rows).as_bytes())
-    }
-
     fn header(&self) -> Vec<&str> {
         let keys = self.keys.iter().map(String::as_str);
         let figures = metrics::of_ledgers().into_iter().map(|(_, metric)| metric.name);
@@ -144,6 +135,14 @@ impl Tables {
             text += &line(shown.iter().map(|&at| value(at)).collect());
         }
         text
+    }
+}
+
+impl Output for Tables {
+    fn write(&mut self, cells: &[Cell], ledger: &Ledger) -> Result<()> {
+        let rows: Vec<Vec<String>> = cells.iter().map(|cell| self.row(cell, ledger)).collect();
+        atomic::write(&self.folder.join(TABLE).with_extension("csv"), &self.csv(&rows)?)?;
+        atomic::write(&self.markdown_path(), self.markdown(&rows).as_bytes())
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Ended {
     pub folder: Option<RunFolder>,
     /// True for the resume of a run whose steps were all trained: nothing of it was changed.
     pub was_finished: bool,
-    /// `Ok` if every step is trained and saved. Otherwise the error: exit code 75 when the run was stopped
+    /// `Ok` if every step is trained and saved, or those that were asked for. Otherwise the error: exit code 75 when the run was stopped
     /// after a save, 74 when its last state could not be saved, 1 when it failed or diverged.
     pub outcome: Result<()>,
 }
@@ -24,7 +24,7 @@ pub struct Ended {
 /// Returns how a run ended that another process records, for the script that started this one.
 pub(super) fn follower_outcome(outcome: Outcome) -> Result<()> {
     match outcome {
-        Outcome::Finished => Ok(()),
+        Outcome::Finished | Outcome::Halted => Ok(()),
         Outcome::Interrupted => {
             Err(Error::new(ErrorKind::Interrupted, "stopped; rank 0 says why, and what is saved"))
         }
@@ -42,9 +42,9 @@ fn divergence_reason(step: u64, bad: &NonFiniteTensor) -> String {
 /// Turns the end of the training loop into the summary and an exit code.
 pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
     match ended {
-        Ok(outcome @ (Outcome::Finished | Outcome::Interrupted)) => {
-            conclude_trained(recorder, outcome == Outcome::Finished)
-        }
+        Ok(Outcome::Finished) => conclude_trained(recorder, Ending::Finished),
+        Ok(Outcome::Halted) => conclude_trained(recorder, Ending::Halted),
+        Ok(Outcome::Interrupted) => conclude_trained(recorder, Ending::Interrupted),
         Ok(Outcome::Diverged { step, bad }) => {
             let reason = divergence_reason(step, &bad);
             let (folder, _) = recorder.finish(Status::Diverged, Some(reason.clone()))?;
@@ -64,15 +64,32 @@ pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<End
     }
 }
 
+/// How a training ended whose last step was finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// With its last step.
+    Finished,
+    /// With the step that the command named.
+    Halted,
+    /// By a request to stop.
+    Interrupted,
+}
+
 /// Ends a run that trained all its steps, or was stopped. What counts is whether its last state was saved.
-fn conclude_trained(recorder: Recorder, finished: bool) -> Result<Ended> {
-    let stopped_by = match recorder.write_error() {
-        _ if finished => None,
-        Some(e) => Some(e.message().to_owned()),
-        None => Some("stopped by a signal".to_owned()),
+fn conclude_trained(mut recorder: Recorder, ending: Ending) -> Result<Ended> {
+    let stopped_by = match (ending, recorder.write_error()) {
+        (Ending::Finished, _) => None,
+        (_, Some(e)) => Some(e.message().to_owned()),
+        (Ending::Halted, None) => Some(format!("--until {}", recorder.step())),
+        (Ending::Interrupted, None) => Some("stopped by a signal".to_owned()),
     };
+    let as_asked = ending == Ending::Halted && recorder.write_error().is_none();
     let path = recorder.path().to_owned();
     let saves = recorder.saves();
+    if as_asked && recorder.unsaved().is_none() {
+        let (step, path) = (recorder.step(), path.display());
+        recorder.note(&format!("saved after step {step}; `xrun resume {path}` goes on from there"))?;
+    }
     let (status, reason, outcome) = match (recorder.unsaved(), stopped_by) {
         (Some(lost), stopped_by) => {
             let from = match recorder.saved_step() {
@@ -84,6 +101,7 @@ fn conclude_trained(recorder: Recorder, finished: bool) -> Result<Ended> {
             let error = format!("{reason}. Free space, then `xrun resume {}`: {from}", path.display());
             (Status::Unsaved, Some(reason), Err(Error::new(ErrorKind::Unsaved, error)))
         }
+        (None, Some(by)) if as_asked => (Status::Interrupted, Some(by), Ok(())),
         (None, Some(by)) => {
             let then = match saves {
                 true => format!("saved; continue with `xrun resume {}`", path.display()),

@@ -22,6 +22,8 @@ pub(super) struct RunContext {
     pub programs: Arc<Programs>,
     pub dataset: Arc<Dataset>,
     pub stop: Stop,
+    /// Step after which the run saves its state and ends; `None` for the last one.
+    pub until: Option<u64>,
 }
 
 /// Additional inputs of rank 0, which reads checkpoints and writes results.

@@ -1,4 +1,5 @@
-//! Initial values of parameters: a pure function of the seed, the parameter and the element.
+//! Initial values of parameters: a pure function of the seed, the parameter and the element. What of the
+//! parameter counts is a matter of the scheme ([`Seeds::initial_values_key`]).
 
 use super::shards::{whole_spec, write_tensor};
 use crate::device::cpu::{Pool, ViewMut};
@@ -8,6 +9,7 @@ use crate::error::Result;
 use crate::exec::{Engine, padded_bytes};
 use crate::ir::{Init, Param};
 use crate::liveness::report_progress;
+use crate::plan::Seeds;
 use bytemuck::NoUninit;
 use std::sync::Arc;
 
@@ -19,16 +21,17 @@ const ELEMENTS_PER_TASK: usize = 16_384;
 ///
 /// # Errors
 /// When a copy to the device fails.
-pub fn initialize(engine: &mut Engine, seed: u64) -> Result<()> {
+pub fn initialize(engine: &mut Engine, seeds: &Seeds) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
     for (index, param) in layout.params.iter().enumerate() {
         report_progress();
         let pool = Arc::clone(engine.pool());
+        let key = seeds.initial_values_key(index, &param.name);
         match layout.precision.master {
             DType::F64 => {
-                write_parameter(engine, param, &initial_values::<f64>(&pool, param, index, seed))?;
+                write_parameter(engine, param, &initial_values::<f64>(&pool, param, key))?;
             }
-            _ => write_parameter(engine, param, &initial_values::<f32>(&pool, param, index, seed))?,
+            _ => write_parameter(engine, param, &initial_values::<f32>(&pool, param, key))?,
         }
         // The state is zero as it is allocated.
         for slot in layout.optimizer_slots.iter().filter(|slot| slot.initial != 0.0) {
@@ -78,9 +81,8 @@ pub(super) fn write_parameter<A: Real + NoUninit>(
 }
 
 /// Returns the initial values of a parameter as it lies in memory, with zeros as padding.
-fn initial_values<A: Real>(pool: &Pool, param: &Param, index: usize, seed: u64) -> Vec<A> {
+fn initial_values<A: Real>(pool: &Pool, param: &Param, key: [u32; 2]) -> Vec<A> {
     let mut numbers = vec![A::ZERO; param.spec.elements()];
-    let key = [seed as u32 ^ 0x1417_c0de, (seed >> 32) as u32 ^ index as u32];
     let runs: Vec<(usize, usize, usize)> = param.spec.runs().collect();
     let values = ViewMut::from_slice(&mut numbers);
     pool.run(runs.len(), |r| {

@@ -34,7 +34,7 @@ pub use init::{initialize, refresh_compute_copy};
 pub use inspect::inspect;
 pub use prepare::prepare;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
-pub use rank::{Rank, StepReport};
+pub use rank::{Evaluated, Rank, StepReport};
 pub use recorder::Recorder;
 pub use request::{Origin, Request, WorkerRequest};
 pub use resume::recipe_of;
@@ -56,6 +56,9 @@ pub enum Outcome {
     Finished,
     /// A stop was requested. The recorder knows why, and whether the state was saved.
     Interrupted,
+    /// The step was trained after which the run was to end, before its last one. The recorder knows whether
+    /// the state was saved.
+    Halted,
     /// A value was not finite. Nothing was updated in that step.
     Diverged {
         /// The step whose update was skipped.
@@ -65,7 +68,8 @@ pub enum Outcome {
     },
 }
 
-/// Trains until the plan's last step.
+/// Trains until the plan's last step, or until the step `until`, after which a resume goes on as if nothing
+/// had been.
 ///
 /// Every rank runs this loop; rank 0 has a recorder. Everything collective (steps, evaluation, the decision
 /// to stop) happens on all ranks in the same order.
@@ -75,6 +79,7 @@ pub enum Outcome {
 pub fn train(
     rank: &mut Rank,
     plan: &Plan,
+    until: Option<u64>,
     stop: &Stop,
     mut recorder: Option<&mut Recorder>,
 ) -> Result<Outcome> {
@@ -82,7 +87,9 @@ pub fn train(
     let steps = plan.steps as u64;
     let checkpoint_steps = plan.intervals.checkpoint.steps();
     let intervals = [plan.intervals.validation, plan.intervals.generation, checkpoint_steps];
-    let pauses_after = |step| intervals.iter().any(|&interval| is_due(interval, step, steps));
+    let halts_after = |step| step < steps && until == Some(step);
+    let pauses_after =
+        |step| halts_after(step) || intervals.iter().any(|&interval| is_due(interval, step, steps));
     let replicas = rank.holds_a_replica();
     let compares_after = |step| replicas && is_due(plan.intervals.check, step, steps);
     let (mut stopping, mut saving) = (false, false);
@@ -111,14 +118,14 @@ pub fn train(
             recorder.trained(&report, started.elapsed())?;
         }
         started = Instant::now();
-        let mut val_loss = None;
+        let mut evaluated = None;
         if is_due(plan.intervals.validation, step, steps) {
-            let loss = rank.evaluate(|done, of| {
+            let losses = rank.evaluate(|done, of| {
                 if let Some(recorder) = &mut recorder {
                     recorder.evaluating(done, of);
                 }
             })?;
-            val_loss = Some(loss);
+            evaluated = Some(losses);
             if let Some(recorder) = &mut recorder {
                 recorder.evaluated(step, started.elapsed())?;
             }
@@ -129,12 +136,13 @@ pub fn train(
         }
         if let Some(recorder) = &mut recorder {
             comm.set_status(step, WRITES);
-            recorder.row(&report, val_loss)?;
+            recorder.row(&report, evaluated.as_deref())?;
             if is_due(plan.intervals.generation, step, steps) {
                 recorder.generate(rank)?;
             }
         }
-        let saves = ((stopping || saving) && at_rest) || is_due(checkpoint_steps, step, steps);
+        let saves =
+            ((stopping || saving) && at_rest) || halts_after(step) || is_due(checkpoint_steps, step, steps);
         if compares_after(step) || (replicas && saves && plan.intervals.keep > 0) {
             started = Instant::now();
             rank.check_replicas()?;
@@ -153,6 +161,9 @@ pub fn train(
         if saves {
             // After the save: every read compares too, so that what was trained until now was the corpus.
             rank.check_corpus()?;
+        }
+        if halts_after(step) {
+            return Ok(Outcome::Halted);
         }
         if stopping && at_rest && step < steps {
             return Ok(Outcome::Interrupted);

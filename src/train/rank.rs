@@ -1,5 +1,6 @@
 //! One rank of a run: its engine, its part of the data, a step.
 
+mod evaluate;
 mod share;
 mod state;
 mod timed;
@@ -7,8 +8,8 @@ mod timed;
 use super::agreement::{StepRequest, StepVote, agree};
 use super::bad_location::BadLocation;
 use super::generate::generate;
-use super::phase::{COMPUTES, EVALUATES};
-use crate::data::{Batch, Dataset, Loader, LoaderSpec, ValidationBatches};
+use super::phase::COMPUTES;
+use crate::data::{Batch, Dataset, Loader, LoaderSpec};
 use crate::device::Device;
 use crate::device::communicator::{Communicator, RankPhase};
 use crate::device::cuda::MemoryCause;
@@ -17,6 +18,7 @@ use crate::exec::{CommunicationTime, Engine, NonFiniteTensor, Snapshot};
 use crate::model::{Programs, schedule_table};
 use crate::plan::Plan;
 use crate::ranks::{TimedCommunicator, fault};
+pub use evaluate::Evaluated;
 pub(super) use share::say_timing;
 use share::{connect_gpus, prepare_alike};
 use std::collections::VecDeque;
@@ -386,33 +388,6 @@ impl Rank {
     fn number(&self, slot: &str) -> Result<f64> {
         let slot = self.engine.state.slot(slot)?;
         Ok(self.engine.state.values(slot)?[0])
-    }
-
-    /// Returns the mean loss over the held-out tokens (or `validation.steps` global batches of them), over
-    /// all ranks. `see` is called before each batch, with the number of those done and of all.
-    ///
-    /// # Errors
-    /// When a rank is lost.
-    pub fn evaluate(&mut self, mut see: impl FnMut(usize, usize)) -> Result<f64> {
-        let dataset = Arc::clone(&self.dataset);
-        let programs = Arc::clone(&self.programs);
-        let limit = self.plan.intervals.validation_steps;
-        let mut sums = [0.0f64, 0.0];
-        self.gather_parameters()?;
-        self.check_corpus()?;
-        let batches = ValidationBatches::new(&dataset, self.spec(), limit)?;
-        let count = batches.len();
-        for (done, batch) in batches.enumerate() {
-            see(done, count);
-            let batch = batch?;
-            self.comm.set_status(self.done, EVALUATES);
-            self.upload(&batch)?;
-            self.engine.run_all(&[&programs.evaluate], 0)?;
-            sums[0] += self.number("control.eval_loss")?;
-            sums[1] += batch.counted() as f64;
-        }
-        self.comm.all_reduce_sum_f64("the end of the evaluation", &mut sums)?;
-        Ok(sums[0] / sums[1])
     }
 
     /// Checks that the files of the corpus are those that the run was begun with.

@@ -4,7 +4,7 @@ mod close;
 mod save;
 
 use super::gauges::Gauges;
-use super::rank::{Rank, StepReport};
+use super::rank::{Evaluated, Rank, StepReport};
 use super::time_left::TimeLeft;
 use crate::checkpoint::{FileRecord, Meta, Store};
 use crate::data::stories::judge;
@@ -14,6 +14,7 @@ use crate::model::flops_per_token;
 use crate::plan::Plan;
 use crate::ranks::fault;
 use crate::results::folder::{ALGORITHMS, METRICS, TIMING};
+use crate::results::held_out::MAIN_SET;
 use crate::results::progress::{Pace, Progress};
 use crate::results::rows::{RowWriter, SavedRows};
 use crate::results::summary::{LossAt, Sample, Sentences, Startup};
@@ -129,7 +130,8 @@ impl Recorder {
             // Before `metrics.csv` is cut.
             saved.verify(&folder.path().join(TIMING), from_step)?;
         }
-        let (metrics, kept) = folder.resume_rows::<MetricsRow>(METRICS, from_step, saved_metrics.as_ref())?;
+        let sets = summary.held_out.keys().filter(|name| *name != MAIN_SET);
+        let (metrics, kept) = folder.resume_metrics(from_step, saved_metrics.as_ref(), sets)?;
         let last = kept.last.map_or(0, |row| row.step);
         if resumed && last != from_step {
             return Err(Error::failed(format!(
@@ -302,16 +304,26 @@ impl Recorder {
         self.time(step, Phase::Check, took)
     }
 
-    /// Writes the step's row, and updates the progress display when it is due.
-    pub(super) fn row(&mut self, report: &StepReport, val_loss: Option<f64>) -> Result<()> {
-        let row = MetricsRow {
+    /// Writes the step's row, and updates the progress display when it is due. `evaluated` are the losses on
+    /// the held-out sets, that of `data.validation` first, where they were evaluated after the step.
+    pub(super) fn row(&mut self, report: &StepReport, evaluated: Option<&[Evaluated]>) -> Result<()> {
+        let mut row = MetricsRow {
             step: report.step,
             tokens_seen: self.tokens_at(report.step),
             loss: report.loss,
-            val_loss: val_loss.map(|loss| loss as f32),
+            val_loss: None,
             lr: report.lr,
             grad_norm: report.grad_norm,
+            set_losses: BTreeMap::new(),
         };
+        for ((name, set), evaluated) in self.summary.held_out.iter_mut().zip(evaluated.unwrap_or_default()) {
+            let loss = evaluated.loss as f32;
+            (set.tokens, set.bytes) = (Some(evaluated.tokens), evaluated.bytes);
+            match name.as_str() {
+                MAIN_SET => row.val_loss = Some(loss),
+                name => _ = row.set_losses.insert(name.to_owned(), loss),
+            }
+        }
         self.step = report.step;
         let written = self.metrics.append(&row).and_then(|()| fault::inject_disk_fault(report.step));
         self.or_stop(written)?;
@@ -343,6 +355,11 @@ impl Recorder {
         if let Some(loss) = row.val_loss {
             summary.val_loss.add(LossAt { step: row.step, loss });
         }
+        for (name, set) in &mut summary.held_out {
+            let loss = if name == MAIN_SET { row.val_loss } else { row.set_losses.get(name).copied() };
+            loss.into_iter().for_each(|loss| set.add(LossAt { step: row.step, loss }));
+        }
+        summary.bits_per_byte = summary.held_out.get(MAIN_SET).and_then(|set| set.bits_per_byte);
         if row.val_loss.is_none() && self.last_summary.elapsed() < SUMMARY_PERIOD {
             return Ok(());
         }

@@ -33,6 +33,8 @@ pub struct Request {
     pub progress: Mode,
     /// Start of the run.
     pub origin: Origin,
+    /// Step after which the run saves its state and ends; `None` for the last one.
+    pub until: Option<u64>,
     /// Run whose matrix-product algorithms are reused.
     pub algorithms_from: Option<PathBuf>,
     /// Command line, for the provenance.
@@ -46,6 +48,7 @@ pub struct WorkerRequest {
     results: PathBuf,
     progress: Mode,
     origin: Origin,
+    until: Option<u64>,
     algorithms_from: Option<PathBuf>,
     command: Vec<String>,
 }
@@ -53,9 +56,10 @@ pub struct WorkerRequest {
 impl WorkerRequest {
     /// Converts a request to plain data.
     pub fn from_request(request: &Request) -> Self {
-        let Request { recipe, results, progress, origin, algorithms_from, command, .. } = request.clone();
+        let Request { recipe, results, progress, origin, until, algorithms_from, command, .. } =
+            request.clone();
         let recipe = recipe.to_stored();
-        Self { recipe, results, progress, origin, algorithms_from, command }
+        Self { recipe, results, progress, origin, until, algorithms_from, command }
     }
 
     /// Converts the data back to the request, for the machine that runs this process.
@@ -63,8 +67,8 @@ impl WorkerRequest {
     /// # Errors
     /// When the recipe is invalid, which happens only between different versions of xrun.
     pub fn into_request(self) -> Result<Request> {
-        let Self { recipe, results, progress, origin, algorithms_from, command } = self;
+        let Self { recipe, results, progress, origin, until, algorithms_from, command } = self;
         let (recipe, machine) = (recipe.load()?, Machine::here());
-        Ok(Request { recipe, machine, results, progress, origin, algorithms_from, command })
+        Ok(Request { recipe, machine, results, progress, origin, until, algorithms_from, command })
     }
 }

@@ -4,7 +4,7 @@ use super::context::RunContext;
 use super::gauges::engine_name;
 use super::request::Origin;
 use crate::checkpoint::{self, Loaded};
-use crate::data::{Dataset, FileStamp};
+use crate::data::{Dataset, FileStamp, HeldOut};
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -14,9 +14,10 @@ use crate::policy::Recompute;
 
 use crate::recipe::{self, Class, Recipe};
 use crate::results::folder::{ALGORITHMS, CHECKPOINT, RECIPE, RESOLVED, read_summary};
+use crate::results::held_out::HeldOutSet;
 use crate::results::summary::{CorpusFile, ForkedFrom};
 use crate::results::{RunFolder, find};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// Starting point of a run, with warnings and notes for the user.
@@ -88,6 +89,7 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
             };
             let place = start.loaded.as_ref().map_or(run.as_path(), Loaded::path);
             let other = corpus_hash.and_then(|hash| other_corpus(&hash, &summary.corpus_files, dataset));
+            let other = other.into_iter().chain(other_sets(&summary.held_out, dataset));
             start.changes = changes(&before, other, recipe, place)?;
         }
         Origin::Fork(run) => {
@@ -116,12 +118,31 @@ pub(super) fn start(origin: &Origin, context: &RunContext) -> Result<Start> {
     Ok(start)
 }
 
+/// The key of further held-out sets, each of which is a measure of its own.
+const SETS: &str = "validation.sets";
+
+/// Returns which held-out sets have other tokens than those that a run was measured on, a sentence each. Of
+/// runs of earlier versions nothing is known.
+fn other_sets(before: &BTreeMap<String, HeldOutSet>, dataset: &Dataset) -> Vec<String> {
+    let differs = |set: &HeldOut| {
+        let hash = before.get(&set.name)?.hash.as_ref().filter(|hash| **hash != set.hash)?;
+        Some(format!("the held-out set {} has hash {} (was {})", set.name, short(&set.hash), short(hash)))
+    };
+    dataset.sets.iter().filter_map(differs).collect()
+}
+
+/// The first digits of a hash.
+fn short(hash: &str) -> &str {
+    hash.get(..8).unwrap_or(hash)
+}
+
 /// Returns what a fork trains and measures otherwise than the run it comes from.
 fn changed_by_fork(before: &Recipe, recipe: &Recipe) -> Vec<String> {
     let text = |change: recipe::Change| {
         let text = format!("{} = {} (was {})", change.key, change.new, change.old);
         match change.class {
             Class::Training => Some(text),
+            Class::Measuring if change.key == SETS => Some(text),
             Class::Measuring => Some(format!("{text}: validation losses of both runs do not compare")),
             Class::Execution | Class::Bookkeeping => None,
         }
@@ -175,7 +196,6 @@ fn other_corpus(before: &str, files: &[CorpusFile], dataset: &Dataset) -> Option
     if before == dataset.hash {
         return None;
     }
-    let short = |hash: &str| hash.get(..8).unwrap_or(hash).to_owned();
     let mut text = format!("the corpus has hash {} (was {})", short(&dataset.hash), short(before));
     let now = corpus_files(dataset);
     let mut differing = Vec::new();
@@ -231,14 +251,14 @@ fn measures_alike(run: &Path, recipe: &Recipe) -> bool {
 /// When it does not load.
 pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
     let name = Path::new("the checkpoint's recipe");
-    recipe::load_str(name, &loaded.meta().resolved_recipe_toml, &[], std::iter::empty(), &Machine::none())
+    recipe::load_resolved(name, &loaded.meta().resolved_recipe_toml, &[], &Machine::none())
 }
 
-/// Compares the original recipe with the current one; `other_corpus` says that the corpus is not the same.
+/// Compares the original recipe with the current one; `other_data` says what of the data is not the same.
 /// Training keys and the corpus must be the same; execution keys may change, and are returned.
 fn changes(
     before: &Recipe,
-    other_corpus: Option<String>,
+    other_data: impl Iterator<Item = String>,
     recipe: &Recipe,
     place: &Path,
 ) -> Result<Vec<String>> {
@@ -252,7 +272,7 @@ fn changes(
             Class::Bookkeeping => {}
         }
     }
-    refused.extend(other_corpus);
+    refused.extend(other_data);
     if refused.is_empty() {
         return Ok(changes);
     }

@@ -11,7 +11,7 @@ use super::resume::{Start, corpus_files, start, unfinished};
 use super::train_ranks::{announce_finished, train_ranks};
 use super::verified::TOKENIZER;
 use crate::checkpoint::{END_TOKEN_ID, Meta};
-use crate::data::Dataset;
+use crate::data::{Dataset, HeldOut};
 use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::device::host_allocator::on_refusal;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,6 +27,7 @@ use crate::ranks::{ExitGuard, LocalRanks, Stop, fault, process};
 use crate::recipe::Recipe;
 use crate::results::atomic;
 use crate::results::folder::{ALGORITHMS, PLOTS, overwrite_running};
+use crate::results::held_out::HeldOutSet;
 use crate::results::progress::{Mode, Progress, eprint_line};
 use crate::results::provenance::Environment;
 use crate::results::summary::HeldOutPart;
@@ -104,6 +105,7 @@ impl Run {
             programs: Arc::new(programs),
             dataset: Arc::new(dataset),
             stop: stop.clone(),
+            until: self.request.until,
         };
         match ranks.has_rank_zero() {
             true => self.train_with_rank_zero(context, ranks, guard),
@@ -125,6 +127,7 @@ impl Run {
         let corpus_took = opened.elapsed();
         let mut start = start(&request.origin, &context)?;
         let (from_step, steps) = (start.step(), context.plan.steps as u64);
+        check_until(&context, from_step)?;
         fault::check(context.plan.batch.world_size, from_step, steps)?;
         let algorithms = algorithms(&request.origin, request.algorithms_from.as_deref(), &context.plan)?;
         if request.algorithms_from.is_none() {
@@ -217,6 +220,21 @@ fn resolve_origin(origin: Origin, recipe: &Recipe, results: &Path) -> Result<Ori
         return Ok(origin);
     }
     Ok(unfinished(results, recipe)?.map_or(Origin::Fresh, Origin::Resume))
+}
+
+/// Refuses to end a run after a step that it does not reach, or where nothing is saved to go on from.
+fn check_until(context: &RunContext, from_step: u64) -> Result<()> {
+    let (Some(until), steps) = (context.until, context.plan.steps as u64) else { return Ok(()) };
+    let wrong = if until > steps {
+        format!("the run has {steps} steps; name one of them, or leave --until out")
+    } else if until <= from_step && until < steps {
+        format!("the run is at step {from_step} already; name a later one")
+    } else if until < steps && context.plan.intervals.keep == 0 {
+        "checkpoint.keep = 0 saves no state to go on from; set checkpoint.keep=1".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::usage(format!("--until {until}: {wrong}")))
 }
 
 fn new_progress(mode: Mode, plan: &Plan) -> Progress {
@@ -345,7 +363,12 @@ const SPREAD: &str = "evaluations over batches spread over the held-out text (we
 
 /// Returns the part of the held-out text that evaluations take; `None` without a limit.
 fn held_out_part(plan: &Plan) -> Option<HeldOutPart> {
-    let (batches, of) = plan.evaluated_batches();
+    part_of(plan, plan.corpus.validation_tokens)
+}
+
+/// As [`held_out_part`], of a held-out set of so many tokens.
+fn part_of(plan: &Plan, tokens: usize) -> Option<HeldOutPart> {
+    let (batches, of) = plan.evaluated_batches_of(tokens);
     (plan.intervals.validation_steps > 0).then_some(HeldOutPart { batches: batches as u64, of: of as u64 })
 }
 
@@ -407,6 +430,13 @@ fn describe(mut summary: Summary, context: &RunContext, start: &Start) -> Summar
     summary.corpus_files = corpus_files(dataset);
     summary.floor = dataset.floor;
     summary.val_part = held_out_part(plan);
+    let known = std::mem::take(&mut summary.held_out);
+    let entry = |set: &HeldOut| {
+        let before = known.get(&set.name).cloned().unwrap_or_default();
+        let (hash, part) = (Some(set.hash.clone()), part_of(plan, set.tokens.len()));
+        (set.name.clone(), HeldOutSet { hash, part, ..before })
+    };
+    summary.held_out = dataset.held_out().map(entry).collect();
     summary.uniform_loss = Some((plan.model.vocab_size as f64).ln());
     let gpu = plan.execution.gpu.and_then(|gpu| Gpu::properties_of(gpu).ok());
     summary.predicted_step_ms = gpu.and_then(|gpu| predicted_step_ms(plan, programs, &gpu.name));

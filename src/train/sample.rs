@@ -17,6 +17,7 @@ use crate::model::generator;
 use crate::plan::{Corpus, Generation, Plan};
 use crate::recipe::{self, Class};
 use crate::results::progress::eprint_line;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -58,11 +59,10 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         trained.values().training.steps
     ));
     let machine = Machine::here().with_single_device();
-    let mut recipe = recipe::load_str(
+    let mut recipe = recipe::load_resolved(
         Path::new("the checkpoint's recipe"),
         &loaded.meta().resolved_recipe_toml,
         &request.overrides,
-        std::iter::empty(),
         &machine,
     )?;
     let changes = recipe::diff(trained.values(), recipe.values());
@@ -88,6 +88,7 @@ pub fn sample(request: &SampleRequest) -> Result<(Generation, Vec<String>)> {
         train_tokens: 0,
         exact: false,
         validation_tokens: 0,
+        set_tokens: BTreeMap::new(),
         floor: None,
         memory_bytes: 0,
     };

@@ -3,12 +3,14 @@
 
 use super::context::{RankZero, RunContext};
 use super::phase::STARTS;
+use crate::data::Dataset;
 use crate::device::communicator::Communicator;
 use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, Class};
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Message of rank 0 to all ranks before the first step.
@@ -17,6 +19,8 @@ pub(super) struct StartMessage {
     version: String,
     recipe: String,
     corpus_hash: String,
+    /// The hash of every further held-out set, by its name.
+    set_hashes: BTreeMap<String, String>,
     /// Folder of the run; other ranks write their logs there if they can see it.
     pub folder: PathBuf,
     /// Number of steps done; where `restored`, rank 0 sends their state before the next one.
@@ -49,6 +53,7 @@ impl StartMessage {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             recipe: context.recipe.to_toml(),
             corpus_hash: context.dataset.hash.clone(),
+            set_hashes: set_hashes(&context.dataset),
             folder: folder.to_owned(),
             from_step,
             restored: false,
@@ -83,9 +88,11 @@ impl StartMessage {
             )));
         }
         // Paths may differ between machines; the hash below compares the content.
-        let is_path = |key: &str| ["data.corpus", "data.tokenizer", "data.validation"].contains(&key);
+        let is_path = |key: &str| {
+            ["data.corpus", "data.tokenizer", "data.validation", "validation.sets"].contains(&key)
+        };
         let name = Path::new("the recipe of rank 0");
-        let theirs = recipe::load_str(name, &self.recipe, &[], std::iter::empty(), &Machine::none())?;
+        let theirs = recipe::load_resolved(name, &self.recipe, &[], &Machine::none())?;
         let changes = recipe::diff(theirs.values(), context.recipe.values()).into_iter();
         let differ = changes.filter(|change| change.class != Class::Bookkeeping && !is_path(change.key));
         let differ: Vec<String> = differ
@@ -103,6 +110,18 @@ impl StartMessage {
                 context.dataset.hash, self.corpus_hash
             )));
         }
-        Ok(())
+        let (mine, theirs) = (set_hashes(&context.dataset), &self.set_hashes);
+        let names: BTreeSet<&String> = mine.keys().chain(theirs.keys()).collect();
+        let unlike = names.into_iter().find(|name| mine.get(*name) != theirs.get(*name));
+        match unlike {
+            Some(name) => Err(Error::usage(format!(
+                "this rank's held-out set {name} is not that of rank 0: give validation.sets the same files on all ranks"
+            ))),
+            None => Ok(()),
+        }
     }
+}
+
+fn set_hashes(dataset: &Dataset) -> BTreeMap<String, String> {
+    dataset.sets.iter().map(|set| (set.name.clone(), set.hash.clone())).collect()
 }

@@ -35,7 +35,7 @@ impl TimeLeft {
     /// Creates the estimate of a run.
     pub(super) fn new(plan: &Plan) -> Self {
         let intervals = &plan.intervals;
-        let evaluation = plan.evaluated_batches().0 as f64 * FORWARD_SHARE;
+        let evaluation = plan.evaluated_batches_in_all() as f64 * FORWARD_SHARE;
         let mut pauses = vec![Pause {
             phase: Phase::Eval,
             every: Interval::Steps(intervals.validation),

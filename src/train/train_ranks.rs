@@ -114,7 +114,7 @@ fn train_rank(
         let state_took = began.elapsed() - device_took - rank.kernels_took().unwrap_or_default();
         record_startup(recorder, zero, context, &rank, on_gpu.then_some(device_took), state_took)?;
     }
-    let trained = train(&mut rank, plan, &context.stop, recorder.as_deref_mut());
+    let trained = train(&mut rank, plan, context.until, &context.stop, recorder.as_deref_mut());
     match &trained {
         Ok(outcome) => log.line(&format!("{outcome:?} after step {}", rank.done())),
         Err(e) => log.line(&format!("ended at step {}: {e}", rank.done() + 1)),

@@ -6,6 +6,7 @@ mod compare;
 #[cfg(target_os = "linux")]
 mod launch;
 mod place;
+mod quality;
 mod replay;
 mod report;
 mod run;

@@ -94,7 +94,7 @@ impl Setup {
         let (placement, poison) = (execution.placement, execution.poison);
         let mut engine =
             Engine::new(pool, &self.programs.state, Arc::new(SingleRank), placement, arena, poison).unwrap();
-        initialize(&mut engine, self.plan.seeds.init).unwrap();
+        initialize(&mut engine, &self.plan.seeds).unwrap();
         set(&mut engine, "control.schedule", &schedule_table(&self.plan));
         set(&mut engine, "control.step", &[1.0]);
         engine
@@ -196,7 +196,7 @@ impl Trained {
                 break;
             }
         }
-        let val_loss = rank.evaluate(|_, _| {})?;
+        let val_loss = rank.evaluate(|_, _| {})?[0].loss;
         let mut tensors = Vec::new();
         if rank.engine().comm.rank() == 0 || rank.engine().state.layout().shards.is_none() {
             for tensor in rank.snapshot().tensors() {
@@ -285,7 +285,8 @@ fn facts(dataset: &Dataset) -> Corpus {
         vocab_size: dataset.tokenizer.vocab_size(),
         train_tokens: dataset.train.len(),
         exact: true,
-        validation_tokens: dataset.validation.len(),
+        validation_tokens: dataset.validation.tokens.len(),
+        set_tokens: BTreeMap::new(),
         floor: dataset.floor,
         memory_bytes: 0,
     }

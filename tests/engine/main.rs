@@ -6,6 +6,7 @@ mod exchange;
 mod gpu_queue;
 mod gradient;
 mod harness;
+mod initial_values;
 mod keys;
 mod learning;
 mod memory;

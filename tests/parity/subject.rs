@@ -1,6 +1,7 @@
 //! The model of the fixtures in xrun, as a run would build it: recipe, plan, programs, engine.
 
 use crate::formula;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
@@ -83,6 +84,7 @@ impl Subject {
             train_tokens: 10_000,
             exact: true,
             validation_tokens: 1_000,
+            set_tokens: BTreeMap::new(),
             floor: None,
             memory_bytes: 0,
         };

@@ -8,6 +8,7 @@ mod numbers;
 mod recompute;
 mod text;
 
+use std::collections::BTreeMap;
 use xrun::forecast::{Forecast, RunNeeds};
 use xrun::machine::Machine;
 use xrun::model::Programs;
@@ -21,6 +22,7 @@ fn corpus(vocab_size: usize) -> Corpus {
         train_tokens: 1_000_000,
         exact: true,
         validation_tokens: 10_000,
+        set_tokens: BTreeMap::new(),
         floor: Some(1.25),
         memory_bytes: 0,
     }

@@ -624,3 +624,27 @@ fn rates_of_dropout_that_would_become_others() {
         assert!(rate(refused).is_err(), "{refused:?}");
     }
 }
+
+#[test]
+fn names_of_held_out_sets() {
+    let text = "[validation.sets]\nnews = \"news.txt\"\n\"old news\" = \"old.txt\"\n";
+    insta::assert_snapshot!(wrong(text, &[], &[]), @r###"
+    validation.sets cannot have the name "old news"
+     --> wrong.toml:3:1
+      |
+    3 | "old news" = "old.txt"
+      | ^^^^^^^^^^ has ' '
+      |
+      = help: a name has letters, digits, `-` and `_`
+    "###);
+    for (sets, title, label) in [
+        ("{ news = 0.1 }", "validation.sets.news cannot be 0.1", "^^^ a number"),
+        ("{ news = \"\" }", "validation.sets.news cannot be \"\"", "^^ empty"),
+        ("{ news = { a = \"b\" } }", "validation.sets.news cannot be a table", " a table"),
+        ("{ \"\" = \"a\" }", "validation.sets cannot have the name \"\"", "^^ empty"),
+        ("\"news.txt\"", "validation.sets cannot be \"news.txt\"", " a string"),
+    ] {
+        let said = wrong(&format!("[validation]\nsets = {sets}\n"), &[], &[]);
+        assert!(said.starts_with(title) && said.contains(label) && said.contains("wrong.toml:2:"), "{said}");
+    }
+}

@@ -2,6 +2,7 @@
 //! path.
 
 mod builtin;
+mod bytes;
 mod gpt2;
 mod guarded;
 #[cfg(test)]
@@ -165,6 +166,15 @@ impl Tokenizer {
     /// BLAKE3 of [`Tokenizer::to_json`], in hexadecimal.
     pub fn hash(&self) -> String {
         blake3::hash(self.json.as_bytes()).to_hex().to_string()
+    }
+
+    /// The bytes of text that each token stands for, by its id; 0 for special tokens, which are no text. `None`
+    /// where a token may stand for other bytes from place to place, or the text is not kept byte for byte.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub fn bytes_of_tokens(&self) -> Result<Option<Vec<u32>>> {
+        Ok(bytes::bytes_of_tokens(&self.json, &self.inner.vocab()?))
     }
 
     /// The token ids of a text. Long text is encoded in parallel where that provably changes nothing.

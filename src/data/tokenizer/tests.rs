@@ -153,3 +153,45 @@ proptest! {
         }
     }
 }
+
+/// Bytes by token: those of the built-in tokenizers add up to the text, whatever it is.
+#[test]
+fn bytes_of_tokens_add_up_to_the_text() {
+    for t in [&*GPT2, &BYTE, &STORIES] {
+        let bytes = t.bytes_of_tokens().unwrap().expect("a byte-level tokenizer");
+        assert_eq!((bytes.len(), bytes[t.end_token() as usize]), (t.vocab_size(), 0));
+        for text in [AWKWARD, "", "Once upon a time, there was a cat.", "\u{0}\u{7f}\u{a0}\u{ad}"] {
+            let of_text: u32 = t.encode(text).unwrap().iter().map(|&id| bytes[id as usize]).sum();
+            assert_eq!(of_text as usize, text.len(), "{text:?}");
+        }
+    }
+}
+
+/// Where a token may stand for other bytes from place to place, none are counted.
+#[test]
+fn bytes_of_tokens_are_unknown_where_they_may_differ() {
+    let known = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut json: serde_json::Value = serde_json::from_str(GPT2.to_json()).unwrap();
+        change(&mut json);
+        Tokenizer::from_json(json.to_string(), Some(END_OF_TEXT), Cut::Nowhere)
+            .unwrap()
+            .bytes_of_tokens()
+            .unwrap()
+            .is_some()
+    };
+    let byte_level = |space: bool| serde_json::json!({"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": false, "use_regex": true});
+    assert!(known(&|_| {}));
+    assert!(known(&|json| {
+        let digits = serde_json::json!({"type": "Digits", "individual_digits": true});
+        json["pre_tokenizer"] =
+            serde_json::json!({"type": "Sequence", "pretokenizers": [digits, byte_level(false)]});
+    }));
+    assert!(!known(&|json| json["normalizer"] = serde_json::json!({"type": "NFC"})));
+    assert!(!known(&|json| json["pre_tokenizer"] = byte_level(true)));
+    assert!(!known(&|json| json["pre_tokenizer"] = serde_json::json!({"type": "Whitespace"})));
+    assert!(!known(&|json| json["decoder"] = serde_json::json!(null)));
+    assert!(!known(&|json| json["added_tokens"].as_array_mut().unwrap().push(serde_json::json!({
+        "id": 50_257, "content": "<tool>", "single_word": false, "lstrip": true, "rstrip": false,
+        "normalized": false, "special": false,
+    }))));
+}

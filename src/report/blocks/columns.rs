@@ -20,13 +20,20 @@ const SWEEP_WORDS: [&str; 3] = ["status", "reason", "contended"];
 pub const LAST_BATCH: &str = "loss";
 
 /// The columns that are measured on the held-out text.
-const VALIDATED: [&str; 2] = ["val_loss", "val_loss_over_floor"];
+const VALIDATED: [&str; 3] = ["val_loss", "val_loss_over_floor", "bits_per_byte"];
 
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Column {
     /// A quantity, or a word about the row.
     Named(&'static str),
+    /// A quantity of a held-out set of a run.
+    OfSet {
+        /// The name of the quantity.
+        metric: &'static str,
+        /// The name of the set.
+        set: String,
+    },
     /// A key of the resolved recipe.
     Key(String),
 }
@@ -45,6 +52,7 @@ impl Column {
     pub fn heading(&self, form: Form) -> String {
         match self {
             Column::Named(name) => heading(name, form),
+            Column::OfSet { metric, set } => format!("{} on {}", heading(metric, form), code(set)),
             Column::Key(key) => code(key),
         }
     }
@@ -93,6 +101,11 @@ pub fn sweep(asked: Option<&str>) -> Result<Vec<Column>, String> {
 fn choose(asked: &str, names: &[&'static str], with_keys: bool) -> Result<Vec<Column>, String> {
     let column = |word: &str| match names.iter().find(|name| **name == word) {
         Some(name) => Ok(Column::Named(name)),
+        None if with_keys && metrics::find_of_set(word).is_some() => {
+            let (metric, set) =
+                metrics::find_of_set(word).map(|(metric, set)| (metric.name, set)).unwrap_or_default();
+            Ok(Column::OfSet { metric, set: set.to_owned() })
+        }
         None if with_keys && word.contains('.') => Ok(Column::Key(known_key(word)?.to_owned())),
         None => {
             let near = did_you_mean(word, names.iter().copied());
@@ -121,8 +134,18 @@ pub fn of_run(run: &KeptRun, column: &Column, form: Form) -> String {
             let remark = figure.map(|_| remark_on(run, name, form));
             value(name, figure) + &remark.unwrap_or_default()
         }
+        Column::OfSet { metric, set } => {
+            let figure = of_set(run, metric, set);
+            let part = run.summary.held_out.get(set).and_then(|set| set.part).filter(|_| figure.is_some());
+            value(metric, figure) + &part.map(|part| format!(" ({part})")).unwrap_or_default()
+        }
         Column::Key(key) => run.recipe_values.get(key).map_or(BLANK.to_owned(), |value| plain(value)),
     }
+}
+
+/// Returns a figure of a held-out set of a run, in its stored unit.
+pub fn of_set(run: &KeptRun, metric: &str, set: &str) -> Option<f64> {
+    Figures::from_summary(&run.summary).of_set(metrics::find(metric)?, set)
 }
 
 /// Returns what is said behind a figure: of a validation loss, on what part of the held-out text it was

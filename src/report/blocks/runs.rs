@@ -12,7 +12,7 @@ use crate::report::plots;
 use crate::results::find;
 use crate::results::folder::RESOLVED;
 use crate::results::summary::Status;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Returns the runs that a block selects: in the order of its names, newest first.
@@ -80,6 +80,7 @@ fn nothing_kept(kept: &Path, all: &[PathBuf], name: &str) -> Why {
 /// Returns a table of runs.
 pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
     let runs = select(scene, spec)?;
+    check_sets(&runs, columns)?;
     let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
     let (differences, mut faults) = alike::compare(&rows, &spec.across);
     let mut headings = vec!["recipe".to_owned()];
@@ -101,6 +102,19 @@ pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Resul
     let mut rendered = Rendered { text, ..sources_of(&runs) };
     rendered.faults.append(&mut faults);
     Ok(rendered)
+}
+
+/// Refuses a column of a held-out set that none of the runs has.
+fn check_sets(runs: &[KeptRun], columns: &[Column]) -> Result<(), Vec<Why>> {
+    let known: BTreeSet<&str> =
+        runs.iter().flat_map(|run| run.summary.held_out.keys().map(String::as_str)).collect();
+    let unknown = columns.iter().find_map(|column| match column {
+        Column::OfSet { set, .. } if !known.contains(set.as_str()) => Some(set),
+        _ => None,
+    });
+    let Some(set) = unknown else { return Ok(()) };
+    let why = format!("no run here has a held-out set `{set}`{}", did_you_mean(set, known.iter().copied()));
+    Err(vec![Why::mended_by(why, "correct `columns`")])
 }
 
 /// Returns pictures of runs, each with its origin.

@@ -42,6 +42,10 @@ pub fn of_run(
             let figure = figure.ok_or_else(|| vec![unmeasured(run, name)])?;
             shown(name, figure, form) + &columns::remark_on(run, name, context.form)
         }
+        (Column::OfSet { metric, set }, form) => {
+            let figure = columns::of_set(run, metric, set);
+            shown(metric, figure.ok_or_else(|| vec![unmeasured(run, &format!("{metric}/{set}"))])?, form)
+        }
         (column, NumberForm::Decimal(None)) => columns::of_run(run, column, context.form),
         _ => return Err(vec![correct("`digits` and `form` are of figures".to_owned())]),
     };

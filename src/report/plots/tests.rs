@@ -22,6 +22,7 @@ fn metrics(step: u64, steps: u64) -> MetricsRow {
         val_loss: (step.is_multiple_of(50) || step == steps).then_some(loss as f32 + 0.02),
         lr: 3e-3 * warm * decay,
         grad_norm: ((0.4 + 2.5 * (-t / 30.0).exp()) * (1.0 + 0.25 * noise(step + 7))) as f32,
+        ..MetricsRow::default()
     }
 }
 

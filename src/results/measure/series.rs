@@ -60,3 +60,17 @@ pub fn training_seconds(run: &Path, step: u64) -> Result<f64> {
     let trains = |row: &&TimingRow| matches!(row.phase, Phase::Warmup | Phase::Train) && row.step <= step;
     Ok(rows.iter().filter(trains).map(|row| row.step_ms / 1e3).sum())
 }
+
+/// Returns the energy of all phases whose power was measured, in joules; `None` where none was.
+///
+/// # Errors
+/// If `timing.csv` cannot be read.
+pub fn joules(run: &Path) -> Result<Option<f64>> {
+    let rows: Vec<TimingRow> = rows::read(&run.join(TIMING))?;
+    let known: Vec<f64> = rows
+        .iter()
+        .filter_map(|row| Some(row.power_w? * row.step_ms / 1e3))
+        .filter(|x| x.is_finite())
+        .collect();
+    Ok((!known.is_empty()).then(|| known.iter().sum()))
+}

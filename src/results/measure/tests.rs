@@ -1,7 +1,7 @@
 use super::*;
 use crate::results::folder::{METRICS, SUMMARY, TIMING};
+use crate::results::held_out::{HeldOutSet, MAIN_SET};
 use crate::results::{Status, Summary};
-use serde_json::json;
 use std::path::Path;
 
 fn measure(text: &str) -> Measure {
@@ -94,16 +94,9 @@ impl StoredRun {
         self.folder.path()
     }
 
-    /// Writes the summary with the sizes of held-out sets.
-    fn open(&self, held_out: serde_json::Value) -> MeasuredRun {
-        let mut figures = serde_json::to_value(&self.summary).unwrap();
-        figures["held_out"] = held_out;
-        std::fs::write(self.path().join(SUMMARY), figures.to_string()).unwrap();
-        MeasuredRun::open(self.path()).unwrap()
-    }
-
     fn value(&self, text: &str) -> MeasureValue {
-        self.open(json!({})).measure(&measure(text))
+        std::fs::write(self.path().join(SUMMARY), serde_json::to_vec(&self.summary).unwrap()).unwrap();
+        MeasuredRun::open(self.path()).unwrap().measure(&measure(text))
     }
 }
 
@@ -135,17 +128,15 @@ fn the_last_evaluation_counts_or_the_mean_of_several() {
 
 #[test]
 fn bits_per_byte_follow_from_the_bytes_of_the_text_and_are_missing_without() {
-    let run = StoredRun::new(ROWS);
-    let held_out = json!({"": {"tokens": 100, "bytes": 400}, "news": {"tokens": 100, "bytes": null}});
-    let MeasureValue::Value(bits) = run.open(held_out.clone()).measure(&measure("bits_per_byte")) else {
-        panic!("no value")
-    };
-    assert!((bits - 1.5 * 100.0 / 400.0 / std::f64::consts::LN_2).abs() < 1e-12, "{bits}");
-    let reached = run.open(held_out.clone()).measure(&measure("steps_until:bits_per_byte=0.6"));
-    assert_eq!(reached, MeasureValue::Value(4.0));
-    let unknown = run.open(held_out).measure(&measure("bits_per_byte/news"));
-    assert!(missing(unknown).contains("the bytes of the set news are not known"));
+    let mut run = StoredRun::new(ROWS);
     assert!(missing(run.value("bits_per_byte")).contains("the bytes of the held-out text are not known"));
+    let set = |bytes| HeldOutSet { tokens: Some(100), bytes, ..HeldOutSet::default() };
+    run.summary.held_out.insert(MAIN_SET.to_owned(), set(Some(400)));
+    run.summary.held_out.insert("news".to_owned(), set(None));
+    let bits = run.value("bits_per_byte").value().unwrap();
+    assert!((bits - 1.5 * 100.0 / 400.0 / std::f64::consts::LN_2).abs() < 1e-12, "{bits}");
+    assert_eq!(run.value("steps_until:bits_per_byte=0.6"), MeasureValue::Value(4.0));
+    assert!(missing(run.value("bits_per_byte/news")).contains("the bytes of the set news are not known"));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use super::series::{self, SeriesValue};
 use super::{Clock, Measure, MeasuredMetric};
 use crate::error::{Error, Result};
-use crate::results::folder::{METRICS, SUMMARY, read_summary};
+use crate::results::folder::{METRICS, read_summary};
+use crate::results::held_out::MAIN_SET;
 use crate::results::losses::SmoothedLoss;
 use crate::results::{Status, Summary, stored};
 use serde::{Deserialize, Serialize};
@@ -38,8 +39,6 @@ impl MeasureValue {
 pub struct MeasuredRun {
     folder: PathBuf,
     summary: Summary,
-    /// The summary as JSON, for figures of held-out sets.
-    figures: serde_json::Value,
 }
 
 impl MeasuredRun {
@@ -48,12 +47,7 @@ impl MeasuredRun {
     /// # Errors
     /// If it cannot be read.
     pub fn open(folder: &Path) -> Result<Self> {
-        let summary = read_summary(folder)?;
-        let path = folder.join(SUMMARY);
-        let text = stored::read(&path)?;
-        let figures = serde_json::from_slice(&text)
-            .map_err(|e| Error::failed(format!("{}: not a summary: {e}", path.display())))?;
-        Ok(Self { folder: folder.to_owned(), summary, figures })
+        Ok(Self { folder: folder.to_owned(), summary: read_summary(folder)? })
     }
 
     /// Returns its summary.
@@ -67,6 +61,11 @@ impl MeasuredRun {
     /// If the file cannot be read.
     pub fn metrics_hash(&self) -> Result<String> {
         Ok(blake3::hash(&stored::read(&self.folder.join(METRICS))?).to_hex().to_string())
+    }
+
+    /// Returns the energy that the boards of its GPUs took, in joules; `None` where their power was not measured.
+    pub fn joules(&self) -> Option<f64> {
+        series::joules(&self.folder).ok().flatten()
     }
 
     /// Returns the value of a measure. A run that did not end well, or a file that cannot be read, has none,
@@ -161,21 +160,17 @@ impl MeasuredRun {
         }
     }
 
-    /// Returns what a loss in nats per token is multiplied by: 1, or tokens / (bytes · ln 2) of the held-out
-    /// set for bits per byte.
+    /// Returns what a loss in nats per token is multiplied by: 1, or what makes bits per byte of it on this
+    /// held-out set.
     fn factor(&self, metric: MeasuredMetric, set: Option<&str>) -> Result<f64> {
         if metric != MeasuredMetric::BitsPerByte {
             return Ok(1.0);
         }
-        let name = set.unwrap_or_default();
-        let part = |what: &str| self.figures["held_out"][name][what].as_f64().filter(|count| *count > 0.0);
-        part("tokens")
-            .zip(part("bytes"))
-            .map(|(tokens, bytes)| tokens / (bytes * std::f64::consts::LN_2))
-            .ok_or_else(|| {
-                let of = set.map_or_else(|| "the held-out text".to_owned(), |set| format!("the set {set}"));
-                Error::failed(format!("the bytes of {of} are not known, so there are no bits per byte"))
-            })
+        let held_out = self.summary.held_out.get(set.unwrap_or(MAIN_SET));
+        held_out.and_then(|held_out| held_out.in_bits_per_byte(1.0)).ok_or_else(|| {
+            let of = set.map_or_else(|| "the held-out text".to_owned(), |set| format!("the set {set}"));
+            Error::failed(format!("the bytes of {of} are not known, so there are no bits per byte"))
+        })
     }
 }
 

@@ -14,6 +14,8 @@ pub(super) enum Field {
     Floor,
     /// The part of the held-out text that the validation loss is of; it belongs to the field before it.
     ValPart,
+    /// Losses on further held-out sets.
+    Sets,
     /// Tokens per second.
     Rate,
     /// Validation loss.

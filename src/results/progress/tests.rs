@@ -32,7 +32,15 @@ fn pace(tok_s: f64, eta_s: f64) -> Pace {
 }
 
 fn row(step: u64, val_loss: Option<f32>) -> MetricsRow {
-    MetricsRow { step, tokens_seen: step * 1000, loss: 2.0, val_loss, lr: 1e-3, grad_norm: 0.5 }
+    MetricsRow {
+        step,
+        tokens_seen: step * 1000,
+        loss: 2.0,
+        val_loss,
+        lr: 1e-3,
+        grad_norm: 0.5,
+        ..MetricsRow::default()
+    }
 }
 
 fn summary() -> Summary {

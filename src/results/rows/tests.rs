@@ -9,6 +9,7 @@ fn metrics(step: u64) -> MetricsRow {
         val_loss: step.is_multiple_of(5).then_some(1.5),
         lr: 1e-3 / step as f64,
         grad_norm: 0.1,
+        ..MetricsRow::default()
     }
 }
 
@@ -237,6 +238,53 @@ fn rows_of_an_older_version_have_blanks_and_are_not_continued() {
     assert!(error.message().contains("not written by this version"), "{error}");
 }
 
+/// Columns of held-out sets stand behind the others, are read by whoever reads rows, and are continued.
+#[test]
+fn columns_of_held_out_sets_are_written_read_and_continued() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metrics.csv");
+    let sets = ["val_loss/code", "val_loss/news"].map(str::to_owned);
+    let with = |step, losses: &[(&str, f32)]| MetricsRow {
+        set_losses: losses.iter().map(|(name, loss)| ((*name).to_owned(), *loss)).collect(),
+        ..metrics(step)
+    };
+    let rows = [with(1, &[]), with(2, &[("code", 1.25), ("news", f32::NAN)]), with(3, &[("news", 2.5)])];
+    let open = |step, sets: &[String]| RowWriter::<MetricsRow>::resume_with(&path, step, None, sets);
+    let (mut writer, _) = open(0, &sets).unwrap();
+    rows.iter().for_each(|row| writer.append(row).unwrap());
+    let text = std::fs::read_to_string(&path).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "step,tokens_seen,loss,val_loss,lr,grad_norm,val_loss/code,val_loss/news");
+    assert!(
+        lines[1].ends_with(",,") && lines[2].ends_with(",1.25,NaN") && lines[3].ends_with(",,2.5"),
+        "{text}"
+    );
+    let found: Vec<MetricsRow> = read(&path).unwrap();
+    assert_eq!((&found[0], &found[2]), (&rows[0], &rows[2]));
+    assert!(found[1].set_losses["news"].is_nan());
+    // Of the same sets it goes on, of others it does not.
+    let (mut writer, cut) = open(2, &sets).unwrap();
+    assert_eq!((cut.rows_kept, cut.rows_cut), (2, 1));
+    writer.append(&rows[2]).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    for other in [&sets[..1], &[]] {
+        let error = open(2, other).unwrap_err();
+        assert!(error.message().contains("the header is `step,"), "{error}");
+    }
+    // Without sets, the bytes are those of files that know none.
+    let plain = dir.path().join("plain.csv");
+    RowWriter::<MetricsRow>::create(&plain).unwrap().append(&metrics(1)).unwrap();
+    let first = lines[1].strip_suffix(",,").unwrap();
+    assert_eq!(std::fs::read_to_string(&plain).unwrap().lines().nth(1), Some(first));
+    for header in ["val_loss/b,val_loss/a", "val_loss/", "other", "val_loss/a,val_loss/a", "val_loss"] {
+        std::fs::write(&path, text.replace("val_loss/code,val_loss/news", header)).unwrap();
+        assert!(read::<MetricsRow>(&path).unwrap_err().message().contains("the header is"), "{header}");
+    }
+    std::fs::write(&path, text.replace("1.25,NaN", "x,NaN")).unwrap();
+    let error = read::<MetricsRow>(&path).unwrap_err();
+    assert!(error.message().contains(":3: not a row: val_loss/code is `x`"), "{error}");
+}
+
 #[test]
 fn damage_is_an_error_that_names_the_line() {
     let dir = tempfile::tempdir().unwrap();
@@ -257,7 +305,7 @@ fn damage_is_an_error_that_names_the_line() {
 
 proptest! {
     #[test]
-    fn every_float_reads_back_to_the_same_bits(loss: u32, lr: u64, norm: u32, step: u64, val in proptest::option::of(any::<u32>())) {
+    fn every_float_reads_back_to_the_same_bits(loss: u32, lr: u64, norm: u32, step: u64, val in proptest::option::of(any::<u32>()), set in proptest::option::of(any::<u32>())) {
         let row = MetricsRow {
             step,
             tokens_seen: !step,
@@ -265,10 +313,13 @@ proptest! {
             val_loss: val.map(f32::from_bits),
             lr: f64::from_bits(lr),
             grad_norm: f32::from_bits(norm),
+            set_losses: set.map(|bits| ("a".to_owned(), f32::from_bits(bits))).into_iter().collect(),
         };
-        let mut line = encode(&row).unwrap();
+        let further = ["val_loss/a", "val_loss/b"].map(str::to_owned).to_vec();
+        let mut line = encode(&row, &further).unwrap();
         prop_assert_eq!(line.pop(), Some(b'\n'));
-        let back: MetricsRow = decode(&line, MetricsRow::COLUMNS).unwrap();
+        let columns = Columns { fixed: MetricsRow::COLUMNS, further };
+        let back: MetricsRow = decode(&line, &columns).unwrap();
         // NaN has many bit patterns and one spelling.
         let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
         prop_assert!(same(back.loss.into(), row.loss.into()));
@@ -277,6 +328,8 @@ proptest! {
         prop_assert_eq!(back.val_loss.is_some(), row.val_loss.is_some());
         prop_assert!(same(back.val_loss.unwrap_or(0.0).into(), row.val_loss.unwrap_or(0.0).into()));
         prop_assert_eq!((back.step, back.tokens_seen), (row.step, row.tokens_seen));
+        prop_assert!(back.set_losses.keys().eq(row.set_losses.keys()));
+        prop_assert!(back.set_losses.values().zip(row.set_losses.values()).all(|(a, b)| same((*a).into(), (*b).into())));
     }
 
     #[test]
@@ -289,7 +342,7 @@ proptest! {
     fn no_file_makes_the_reader_panic(tail: Vec<u8>, with_header: bool) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.csv");
-        let mut bytes = if with_header { header(MetricsRow::COLUMNS) } else { Vec::new() };
+        let mut bytes = if with_header { header(&Columns::fixed::<MetricsRow>()) } else { Vec::new() };
         bytes.extend(tail);
         std::fs::write(&path, bytes).unwrap();
         let _ = read::<MetricsRow>(&path);

@@ -4,13 +4,13 @@ use super::super::numeric::{integrate, normal_cdf, normal_density, root};
 use super::super::student::{mean_over_deviation, upper_quantile};
 use std::f64::consts::SQRT_2;
 
-/// Returns the d that the largest of `comparisons` t statistics of `freedom` degrees of freedom stays below with
-/// probability `confidence`, where each compares another mean with the same one, all means from equally many runs: their
-/// correlation is 1/2.
+/// Returns the d that the largest of `comparisons` t statistics of `freedom` degrees of freedom stays below
+/// with probability `confidence`, where each compares another mean with the same one, all means from equally
+/// many runs: their correlation is 1/2.
 ///
-/// Given the deviation s and the standardized mean z of the common cell, a statistic is below d with probability
-/// Φ(√2 d s + z), independently (Dunnett, "A Multiple Comparison Procedure for Comparing Several Treatments with a
-/// Control", 1955).
+/// Given the deviation s and the standardized mean z of the common cell, a statistic is below d with
+/// probability Φ(√2 d s + z), independently (Dunnett, "A Multiple Comparison Procedure for Comparing Several
+/// Treatments with a Control", 1955).
 pub fn one_sided(comparisons: usize, freedom: f64, confidence: f64) -> f64 {
     let tail = 1.0 - confidence;
     // Between the value of one comparison and Bonferroni's.

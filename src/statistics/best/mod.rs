@@ -9,7 +9,8 @@ use super::student::two_sided_quantile;
 use super::verdict::Direction;
 use model::TwoWayModel;
 use serde::{Deserialize, Serialize};
-use std::fmt;
+
+pub use model::NotComparable;
 
 /// Cells compared with the best of the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,7 +21,8 @@ pub struct CellComparison {
     pub residual_deviation: f64,
     /// Its degrees of freedom.
     pub freedom: usize,
-    /// Dunnett's one-sided critical value: the intervals of differences reach so many of their standard errors.
+    /// Dunnett's one-sided critical value: the intervals of differences reach so many of their standard
+    /// errors.
     pub critical_value: f64,
 }
 
@@ -31,48 +33,26 @@ pub struct CellEstimate {
     pub runs: usize,
     /// Standard deviation of their values, of any seed; blank for one run.
     pub deviation: Option<f64>,
-    /// Mean over all seeds of the sweep, for these seeds: a seed that the cell lacks is accounted for by what it was in
-    /// the other cells. With Student's interval from the pooled deviation.
+    /// Mean over all seeds of the sweep, for these seeds: a seed that the cell lacks is accounted for by what
+    /// it was in the other cells. With Student's interval from the pooled deviation.
     pub mean: Interval,
-    /// The cell's mean minus the best mean of the other cells, with Hsu's simultaneous interval, one end of which is
-    /// at most 0 and the other at least.
+    /// The cell's mean minus the best mean of the other cells, with Hsu's simultaneous interval, one end of
+    /// which is at most 0 and the other at least.
     pub difference_to_best: Interval,
     /// True if the cell may be the best: that interval does not rule it out.
     pub in_best_set: bool,
 }
 
-/// Why cells are not compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotComparable {
-    /// There are fewer than two cells with values.
-    FewerThanTwoCells,
-    /// There is at most one value more than there are means to estimate: no scatter is left.
-    TooFewRuns,
-    /// Some cells share no seed with the others, directly or through other cells.
-    NoSharedSeeds,
-}
-
-impl fmt::Display for NotComparable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::FewerThanTwoCells => "fewer than two cells have values",
-            Self::TooFewRuns => {
-                "the cells have too few runs to show how much runs scatter: it takes two seeds at least"
-            }
-            Self::NoSharedSeeds => "some cells share no seed with the others",
-        })
-    }
-}
-
-/// Compares cells with the best: `values[cell][seed]`, where a run that has no value, or one that is not finite, is
-/// missing.
+/// Compares cells with the best: `values[cell][seed]`, where a run that has no value, or one that is not
+/// finite, is missing.
 ///
-/// The model is value = cell + seed + normal error of one deviation for all, by least squares. A cell is in the best
-/// set unless it is worse than another by more than d standard errors of their difference, with d Dunnett's one-sided
-/// critical value: with probability `confidence` at least, the set holds the best cell, and all intervals hold (Hsu,
-/// "Simultaneous Confidence Intervals for all Distances from the 'Best'", 1981, and "Constrained Simultaneous
-/// Confidence Intervals for Multiple Comparisons with the Best", 1984). With missing runs the differences are not all
-/// equally correlated, and d, which is that of a correlation of 1/2, is an approximation.
+/// The model is value = cell + seed + normal error of one deviation for all, by least squares. A cell is in
+/// the best set unless it is worse than another by more than d standard errors of their difference, with d
+/// Dunnett's one-sided critical value: with probability `confidence` at least, the set holds the best cell,
+/// and all intervals hold (Hsu, "Simultaneous Confidence Intervals for all Distances from the 'Best'", 1981,
+/// and "Constrained Simultaneous Confidence Intervals for Multiple Comparisons with the Best", 1984). With
+/// missing runs the differences are not all equally correlated, and d, which is that of a correlation of 1/2,
+/// is an approximation.
 ///
 /// # Errors
 ///
@@ -84,9 +64,6 @@ pub fn compare_cells(
 ) -> Result<CellComparison, NotComparable> {
     let present: Vec<usize> =
         (0..values.len()).filter(|&cell| finite(&values[cell]).next().is_some()).collect();
-    if present.len() < 2 {
-        return Err(NotComparable::FewerThanTwoCells);
-    }
     let runs: Vec<(usize, usize, f64)> = present
         .iter()
         .enumerate()
@@ -125,8 +102,8 @@ fn finite(values: &[Option<f64>]) -> impl Iterator<Item = (usize, f64)> + '_ {
         .filter(|(_, x)| x.is_finite())
 }
 
-/// Returns for every cell its mean minus the best of the others, with Hsu's constrained interval, and whether it is in
-/// the best set.
+/// Returns for every cell its mean minus the best of the others, with Hsu's constrained interval, and whether
+/// it is in the best set.
 fn distances_to_best(model: &TwoWayModel, critical: f64, direction: Direction) -> Vec<(Interval, bool)> {
     let cells = model.means.len();
     let lead = |i: usize, j: usize| direction.goodness(model.means[i] - model.means[j]);
@@ -134,8 +111,8 @@ fn distances_to_best(model: &TwoWayModel, critical: f64, direction: Direction) -
     let least = |i: usize, over: &dyn Fn(usize) -> f64| {
         (0..cells).filter(|&j| j != i).map(over).fold(f64::INFINITY, f64::min)
     };
-    // How much better than all others a cell may be. Hsu's set asks for more than 0; cells of the very same values
-    // without any scatter are at 0.
+    // How much better than all others a cell may be. Hsu's set asks for more than 0; cells of the very same
+    // values without any scatter are at 0.
     let highest: Vec<f64> = (0..cells).map(|i| least(i, &|j| lead(i, j) + reach(i, j))).collect();
     let in_set: Vec<bool> = highest.iter().map(|highest| *highest >= 0.0).collect();
     let alone = in_set.iter().filter(|cell| **cell).count() == 1;

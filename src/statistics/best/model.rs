@@ -1,6 +1,29 @@
 //! The two-way additive model of cells and seeds, by least squares.
 
-use super::NotComparable;
+use std::fmt;
+
+/// Why cells are not compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotComparable {
+    /// There are fewer than two cells with values.
+    FewerThanTwoCells,
+    /// There are no more values than cells and seeds to account for: no scatter is left.
+    TooFewRuns,
+    /// Some cells share no seed with the others, directly or through other cells.
+    NoSharedSeeds,
+}
+
+impl fmt::Display for NotComparable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FewerThanTwoCells => "fewer than two cells have values",
+            Self::TooFewRuns => {
+                "the cells have too few runs to show how much runs scatter: it takes two seeds at least"
+            }
+            Self::NoSharedSeeds => "some cells share no seed with the others",
+        })
+    }
+}
 
 /// value = mean of the cell + effect of the seed + error, where the effects of seeds sum to 0.
 pub struct TwoWayModel {
@@ -16,14 +39,22 @@ pub struct TwoWayModel {
 
 impl TwoWayModel {
     /// Fits the model to runs of (cell, seed, value). Every cell from 0 to the highest has a run.
+    ///
+    /// # Errors
+    ///
+    /// [`NotComparable`] says what is missing.
     pub fn fit(runs: &[(usize, usize, f64)]) -> Result<Self, NotComparable> {
         let mut seeds: Vec<usize> = runs.iter().map(|run| run.1).collect();
         seeds.sort_unstable();
         seeds.dedup();
         let cells = runs.iter().map(|run| run.0 + 1).max().unwrap_or(0);
+        if cells < 2 {
+            return Err(NotComparable::FewerThanTwoCells);
+        }
         let parameters = cells + seeds.len() - 1;
         let freedom = runs.len().saturating_sub(parameters);
-        // The row of a run in the design: its cell, and its seed; the last seed is minus the sum of the others.
+        // The row of a run in the design: its cell, and its seed; the last seed is minus the sum of the
+        // others.
         let row = |&(cell, seed, _): &(usize, usize, f64)| {
             let mut row = vec![0.0; parameters];
             row[cell] = 1.0;
@@ -73,8 +104,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(x, y)| x * y).sum()
 }
 
-/// Returns the inverse of a symmetric positive definite matrix, by Cholesky's factors; `None` if it is singular, as
-/// that of a design of which a part shares no seed with the rest.
+/// Returns the inverse of a symmetric positive definite matrix, by Cholesky's factors; `None` if it is
+/// singular, as that of a design of which a part shares no seed with the rest.
 fn inverse(mut matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     let n = matrix.len();
     for j in 0..n {

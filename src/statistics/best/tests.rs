@@ -61,8 +61,8 @@ fn an_unbalanced_design_is_solved_by_least_squares() {
     let mut values = table(&[&[1.0, 4.0], &[2.0, 0.0], &[3.0, 8.0]]);
     values[1][1] = None;
     let found = compare_cells(&values, 0.95, LowerIsBetter).unwrap();
-    // The seeds differ by 3 and 5 in the full cells, so by 4, which leaves residuals of ± 1/2; cell b with half of it
-    // added.
+    // The seeds differ by 3 and 5 in the full cells, so by 4, which leaves residuals of ± 1/2; cell b with
+    // half of it added.
     let mean = |k: usize| found.cells[k].unwrap().mean.estimate;
     assert!(close(mean(0), 2.5) && close(mean(1), 4.0) && close(mean(2), 5.5), "{found:?}");
     assert_eq!(found.freedom, 1);
@@ -105,19 +105,19 @@ fn cells_of_the_same_values_are_all_the_best() {
 
 #[test]
 fn what_cannot_be_compared_says_why() {
-    let of = |values: &[Vec<Option<f64>>]| compare_cells(values, 0.95, LowerIsBetter).unwrap_err();
-    assert_eq!(of(&[]), NotComparable::FewerThanTwoCells);
-    assert_eq!(of(&[vec![Some(1.0)], vec![None], vec![Some(f64::NAN)]]), NotComparable::FewerThanTwoCells);
-    assert_eq!(of(&table(&[&[1.0], &[2.0], &[3.0]])), NotComparable::TooFewRuns);
+    let error = |values: &[Vec<Option<f64>>]| compare_cells(values, 0.95, LowerIsBetter).unwrap_err();
+    assert_eq!(error(&[]), NotComparable::FewerThanTwoCells);
+    assert_eq!(error(&[vec![Some(1.0)], vec![None], vec![Some(f64::NAN)]]), NotComparable::FewerThanTwoCells);
+    assert_eq!(error(&table(&[&[1.0], &[2.0], &[3.0]])), NotComparable::TooFewRuns);
     let apart = [vec![Some(1.0), None], vec![None, Some(2.0)]];
-    assert_eq!(of(&apart), NotComparable::NoSharedSeeds);
+    assert_eq!(error(&apart), NotComparable::NoSharedSeeds);
     let two_islands = [
         vec![Some(1.0), Some(1.5), None, None],
         vec![Some(1.0), Some(1.4), None, None],
         vec![None, None, Some(2.0), Some(2.2)],
         vec![None, None, Some(2.0), Some(2.6)],
     ];
-    assert_eq!(of(&two_islands), NotComparable::NoSharedSeeds);
+    assert_eq!(error(&two_islands), NotComparable::NoSharedSeeds);
     // A cell without values is blank, and the others are compared.
     let found = compare_cells(
         &[vec![Some(1.0), Some(2.0)], vec![None, None], vec![Some(5.0), Some(5.5)]],

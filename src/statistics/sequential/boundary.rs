@@ -6,22 +6,22 @@ use statrs::function::erf::erfc;
 use statrs::function::gamma::ln_gamma;
 use std::f64::consts::{FRAC_PI_2, PI, SQRT_2};
 
-/// The smallest one-sided level of a look. O'Brien and Fleming's boundary asks for far less at early looks of a
-/// long comparison, where no t of four pairs could be trusted to be that of a normal distribution.
+/// The smallest one-sided level of a look. O'Brien and Fleming's boundary asks for far less at early looks of
+/// a long comparison, where no t of four pairs could be trusted to be that of a normal distribution.
 const SMALLEST_TAIL: f64 = 1e-9;
 
-/// Returns the boundary of |t| at looks after every pair from `first` to `last`, such that normal differences of
-/// mean 0 cross it with probability `error`, to 1e-6.
+/// Returns the boundary of |t| at looks after every pair from `first` to `last`, such that normal differences
+/// of mean 0 cross it with probability `error`, to 0.2 % of it.
 ///
-/// The boundary of O'Brien and Fleming ("A Multiple Testing Procedure for Clinical Trials", 1979) for means of
-/// known deviation at n of N pairs is |z| = C √(N / n); `exponent` 0.5 gives that of Wang and Tsiatis
+/// The boundary of O'Brien and Fleming ("A Multiple Testing Procedure for Clinical Trials", 1979) for means
+/// of known deviation at n of N pairs is |z| = C √(N / n); `exponent` 0.5 gives that of Wang and Tsiatis
 /// ("Approximately Optimal One-Parameter Boundaries for Group Sequential Trials", 1987): C (N / n)^exponent,
 /// of which 0 is Pocock's. The tail that z leaves at a look becomes that of t with n - 1 degrees of freedom
 /// (Pocock, "Group sequential methods in the design and analysis of clinical trials", 1977; Jennison and
-/// Turnbull, "Group Sequential Methods with Applications to Clinical Trials", 2000, section 4.4), and C is the one
-/// whose [`crossing_probability`] is `error`.
+/// Turnbull, "Group Sequential Methods with Applications to Clinical Trials", 2000, chapter 3), and C is the
+/// one whose [`crossing_probability`] is `error`.
 pub fn boundary(first: usize, last: usize, error: f64, exponent: f64) -> Vec<f64> {
-    let of_constant = |constant: f64| -> Vec<f64> {
+    let with_constant = |constant: f64| -> Vec<f64> {
         let at = |n: usize| {
             let z = constant * (last as f64 / n as f64).powf(exponent);
             upper_quantile((n - 1) as f64, (0.5 * erfc(z / SQRT_2)).max(SMALLEST_TAIL))
@@ -30,19 +30,19 @@ pub fn boundary(first: usize, last: usize, error: f64, exponent: f64) -> Vec<f64
     };
     // A single look would cross with just `error`.
     let lowest = normal_upper_quantile(0.5 * error);
-    let excess = |constant: f64| crossing_probability(first, &of_constant(constant)).ln() - error.ln();
-    of_constant(root(lowest, lowest + 2.0, excess))
+    let excess = |constant: f64| crossing_probability(first, &with_constant(constant)).ln() - error.ln();
+    with_constant(root(lowest, lowest + 2.0, excess))
 }
 
 /// Returns the probability that the |t| of normal differences with mean 0 reaches its boundary at any look;
 /// `boundary[k]` is that of the look after `first + k` pairs. Every boundary is above 1.
 ///
-/// With S the sum and Q the sum of squares of n differences, let u = S / √Q; then t = u √((n - 1) / (n - u²)).
-/// The direction of the vector of the differences is uniform, and independent of its length: so the next u depends on
-/// this one alone. It is u cos φ + sin φ, where √n tan φ, the next difference over √(Q / n), has Student's
-/// distribution with n degrees of freedom. The probability of a later crossing, as a function of u, is computed
-/// from the last look backwards, as Armitage, McPherson and Rowe do it forwards for z ("Repeated Significance
-/// Tests on Accumulating Data", 1969).
+/// With S the sum and Q the sum of squares of n differences, let u = S / √Q; then t = u √((n - 1) / (n -
+/// u²)). The direction of the vector of the differences is uniform, and independent of its length: so the
+/// next u depends on this one alone. It is u cos φ + sin φ, where √n tan φ, the next difference over √(Q /
+/// n), has Student's distribution with n degrees of freedom. The probability of a later crossing, as a
+/// function of u, is computed from the last look backwards, as Armitage, McPherson and Rowe do it forwards
+/// for z ("Repeated Significance Tests on Accumulating Data", 1969).
 pub fn crossing_probability(first: usize, boundary: &[f64]) -> f64 {
     let to_u = |k: usize| {
         let (n, t) = ((first + k) as f64, boundary[k]);
@@ -59,18 +59,18 @@ pub fn crossing_probability(first: usize, boundary: &[f64]) -> f64 {
     // At the first look t = √(n - 1) tan θ, so u = √n sin θ.
     let (n, freedom) = (first as f64, (first - 1) as f64);
     let angle = (boundary[0] / freedom.sqrt()).atan();
-    let density = AngleDensity::of_student(freedom);
+    let density = AngleDensity::new(freedom);
     let inside = integrate(0.0, angle, 4, |theta| density.at(theta) * later.at(n.sqrt() * theta.sin()));
     2.0 * (upper_tail(boundary[0], freedom) + inside)
 }
 
 /// Nodes of the function [`Later`], besides that at 0.
-const NODES: usize = 32;
+const NODES: usize = 64;
 
 /// The probability of a crossing at a later look, as an even function of u within ± `bound`.
 ///
-/// As a function of ψ, where u = bound · sin ψ, it is even about both ends of [0, π/2], and changes slowly at the
-/// bound. Between nodes it is a cubic through the nearest four.
+/// As a function of ψ, where u = bound · sin ψ, it is even about both ends of [0, π/2], and changes slowly at
+/// the bound. Between nodes it is a cubic through the nearest four.
 struct Later {
     bound: f64,
     values: Vec<f64>,
@@ -97,14 +97,15 @@ impl Later {
     }
 }
 
-/// Density of the angle whose tangent is t / √ν, for a t of ν degrees of freedom: proportional to cos^(ν - 1).
+/// Density of the angle whose tangent is t / √ν, for a t of ν degrees of freedom: proportional to cos^(ν -
+/// 1).
 struct AngleDensity {
     scale: f64,
     power: f64,
 }
 
 impl AngleDensity {
-    fn of_student(freedom: f64) -> Self {
+    fn new(freedom: f64) -> Self {
         let scale = ln_gamma(0.5 * (freedom + 1.0)) - ln_gamma(0.5 * freedom) - 0.5 * PI.ln();
         Self { scale: scale.exp(), power: freedom - 1.0 }
     }
@@ -124,7 +125,7 @@ struct Step {
 
 impl Step {
     fn after(n: usize) -> Self {
-        let density = AngleDensity::of_student(n as f64);
+        let density = AngleDensity::new(n as f64);
         let reach = (-25.0 / density.power).exp().acos();
         Self { n: n as f64, density, reach }
     }
@@ -140,8 +141,8 @@ impl Step {
         if radius <= later.bound {
             return inside(-self.reach, self.reach, 2);
         }
-        // A bound above 1 is crossed between two angles, and on the side of u alone: at φ = ±π/2 the next u is
-        // ±1. Above the second angle the next difference is so large that it enlarges Q more than S.
+        // A bound above 1 is crossed between two angles, and on the side of u alone: at φ = ±π/2 the next u
+        // is ±1. Above the second angle the next difference is so large that it enlarges Q more than S.
         let at_bound = (later.bound / radius).asin();
         let (from, to) = (at_bound - delta, PI - at_bound - delta);
         let tail = |angle: f64| upper_tail(self.n.sqrt() * angle.tan(), self.n);

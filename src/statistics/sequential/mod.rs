@@ -20,19 +20,19 @@ const MOST_PAIRS: usize = 2000;
 const EXPONENT: f64 = 0.5;
 
 /// A comparison is futile where no verdict has this probability of being reached.
-const FUTILE: f64 = 0.1;
+const FUTILE: f64 = 0.05;
 
 /// The looks of a sequential comparison, and how far from 0 the mean must be at each.
 ///
-/// After every pair from [`FIRST_LOOK`] on, the interval is mean ± b s / √n. The boundary b of |t| has O'Brien and
-/// Fleming's shape, and a size by which the intervals of *all* looks contain the true mean of normal differences with
-/// probability `confidence` (repeated confidence intervals: Jennison and Turnbull, "Interim Analyses: The Repeated
-/// Confidence Interval Approach", 1989). So verdicts follow from these intervals by the rule of every other comparison,
-/// and whatever the reason for stopping, the interval at the stop is right.
+/// After every pair from [`FIRST_LOOK`] on, the interval is mean ± b s / √n. The boundary b of |t| has
+/// O'Brien and Fleming's shape, and a size by which the intervals of *all* looks contain the true mean of
+/// normal differences with probability `confidence` (repeated confidence intervals: Jennison and Turnbull,
+/// "Interim Analyses: The Repeated Confidence Interval Approach", 1989). So verdicts follow from these
+/// intervals by the rule of every other comparison, and whatever the reason for stopping, the interval at the
+/// stop is right.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequentialDesign {
-    max_pairs: usize,
-    /// Boundary of |t| at each look.
+    /// Boundary of |t| at each look, from that at [`FIRST_LOOK`] pairs to that at the maximum.
     boundary: Vec<f64>,
 }
 
@@ -56,8 +56,8 @@ pub struct SequentialStop {
     pub pairs: usize,
     /// Standard deviation of their differences.
     pub deviation: f64,
-    /// Their mean, and the interval adjusted for all looks. The mean at an early stop is on average further from 0 than
-    /// the true one; the interval is not affected.
+    /// Their mean, and the interval adjusted for all looks. The mean at an early stop is on average further
+    /// from 0 than the true one; the interval is not affected.
     pub interval: Interval,
     /// The interval is mean ± `boundary` · `deviation` / √`pairs`.
     pub boundary: f64,
@@ -83,23 +83,28 @@ struct Look {
 }
 
 impl SequentialDesign {
-    /// Returns the design of at most `max_pairs` pairs. `None` unless they are between 4 and 2000 and the confidence
-    /// is at least 0.8 and below 1.
+    /// Returns the design of at most `max_pairs` pairs. `None` unless they are between 4 and 2000 and the
+    /// confidence is at least 0.8 and below 1.
     pub fn new(max_pairs: usize, confidence: f64) -> Option<Self> {
         Self::with_exponent(max_pairs, confidence, EXPONENT)
     }
 
-    fn with_exponent(max_pairs: usize, confidence: f64, exponent: f64) -> Option<Self> {
+    /// Returns the design of another exponent of [`boundary::boundary`].
+    pub(super) fn with_exponent(max_pairs: usize, confidence: f64, exponent: f64) -> Option<Self> {
         if !(FIRST_LOOK..=MOST_PAIRS).contains(&max_pairs) || !(0.8..1.0).contains(&confidence) {
             return None;
         }
-        let boundary = boundary::boundary(FIRST_LOOK, max_pairs, 1.0 - confidence, exponent);
-        Some(Self { max_pairs, boundary })
+        Some(Self::from_boundary(boundary::boundary(FIRST_LOOK, max_pairs, 1.0 - confidence, exponent)))
+    }
+
+    /// Returns the design of a boundary of |t|, a look each, of which the last is that of the maximum.
+    pub(super) fn from_boundary(boundary: Vec<f64>) -> Self {
+        Self { boundary }
     }
 
     /// Returns the largest number of pairs.
     pub fn max_pairs(&self) -> usize {
-        self.max_pairs
+        FIRST_LOOK + self.boundary.len() - 1
     }
 
     /// Returns the boundary of |t| after `pairs` pairs; `None` where there is no look.
@@ -107,28 +112,30 @@ impl SequentialDesign {
         self.boundary.get(pairs.checked_sub(FIRST_LOOK)?).copied()
     }
 
-    /// Returns the interval after the given differences, adjusted for all looks. `None` where there is no look, and
-    /// for differences that are not finite.
+    /// Returns the interval after the given differences, adjusted for all looks. `None` where there is no
+    /// look, and for differences that are not finite.
     pub fn interval(&self, differences: &[f64]) -> Option<Interval> {
         Some(self.look(differences)?.interval)
     }
 
-    /// Decides from the differences so far, in the order fixed beforehand (of the seeds, not of the ends of runs).
+    /// Decides from the differences so far, in the order fixed beforehand (of the seeds, not of the ends of
+    /// runs).
     ///
-    /// All looks are gone through, and the first that stops decides: differences after it change nothing, so several
-    /// pairs may come in at once. A difference that is not finite is not a difference: `Continue` until it is
-    /// replaced.
+    /// All looks are gone through, and the first that stops decides: differences after it change nothing, so
+    /// several pairs may come in at once. A difference that is not finite is not a difference: `Continue`
+    /// until it is replaced.
     ///
-    /// Futility (Lan, Simon and Halperin, "Stochastically curtailed tests in long-term clinical trials", 1982): stop
-    /// where neither a true difference of ± `min_effect` would probably be seen at the last pair, nor a true difference
-    /// of 0 be shown not to matter. It is not binding: who goes on all the same keeps the confidence.
+    /// Futility (Lan, Simon and Halperin, "Stochastically curtailed tests in long-term clinical trials",
+    /// 1982): stop where neither a true difference of ± `min_effect` would probably be seen at the last pair,
+    /// nor a true difference of 0 be shown not to matter. It is not binding: who goes on all the same keeps
+    /// the confidence.
     pub fn decide(&self, differences: &[f64], min_effect: f64, direction: Direction) -> SequentialDecision {
-        for pairs in FIRST_LOOK..=differences.len().min(self.max_pairs) {
-            let Some(look) = self.look(&differences[..pairs]) else { break };
+        for pairs in FIRST_LOOK..=differences.len().min(self.max_pairs()) {
+            let Some(look) = self.look(&differences[..pairs]) else { continue };
             let Look { deviation, interval, boundary } = look;
             let verdict = verdict(&interval, min_effect, direction);
             let reason = match verdict {
-                QualityVerdict::Inconclusive if pairs == self.max_pairs => StopReason::LastPair,
+                QualityVerdict::Inconclusive if pairs == self.max_pairs() => StopReason::LastPair,
                 QualityVerdict::Inconclusive if self.is_futile(pairs, &look, min_effect) => {
                     StopReason::Futility
                 }
@@ -162,14 +169,15 @@ impl SequentialDesign {
 
     /// Returns true if no verdict is likely at the last pair, for the deviation so far.
     fn is_futile(&self, pairs: usize, look: &Look, min_effect: f64) -> bool {
-        let (seen, all) = (pairs as f64, self.max_pairs as f64);
+        let (seen, all) = (pairs as f64, self.max_pairs() as f64);
         let remaining = all - seen;
-        // The mean of all pairs: its expectation for a true mean of `effect` in the remaining ones, its deviation.
+        // The mean of all pairs: its expectation for a true mean of `effect` in the remaining ones, its
+        // deviation.
         let expected = |effect: f64| (seen * look.interval.estimate + remaining * effect) / all;
         let spread = look.deviation * remaining.sqrt() / all;
         let within = |effect: f64, bound: f64| {
-            let of = |x: f64| normal_cdf((x - expected(effect)) / spread);
-            if bound > 0.0 { of(bound) - of(-bound) } else { 0.0 }
+            let below = |x: f64| normal_cdf((x - expected(effect)) / spread);
+            if bound > 0.0 { below(bound) - below(-bound) } else { 0.0 }
         };
         let last = self.boundary.last().copied().unwrap_or(f64::INFINITY);
         let reach = last * look.deviation / all.sqrt();

@@ -27,7 +27,7 @@ fn a_large_difference_stops_early_and_a_small_one_goes_on() {
     let SequentialDecision::Stop(mirrored) = mirrored else { panic!("goes on") };
     assert_eq!((mirrored.verdict, mirrored.pairs), (QualityVerdict::Better, large.pairs));
     assert_eq!(stop(&around(0.05, 0.004, 20), &design).verdict, QualityVerdict::Worse);
-    let unclear = around(0.007, 0.012, 20);
+    let unclear = around(0.005, 0.012, 20);
     assert_eq!(design.decide(&unclear[..12], EFFECT, LowerIsBetter), SequentialDecision::Continue);
 }
 
@@ -66,7 +66,7 @@ fn no_difference_and_no_hope_stop_too() {
     // A deviation of ten times the effect: 20 pairs will tell nothing.
     let hopeless = stop(&around(0.0, 0.1, 20), &design);
     assert_eq!((hopeless.verdict, hopeless.reason), (QualityVerdict::Inconclusive, StopReason::Futility));
-    let unclear = stop(&around(0.007, 0.012, 20), &design);
+    let unclear = stop(&around(0.005, 0.012, 20), &design);
     assert_eq!((unclear.verdict, unclear.reason), (QualityVerdict::Inconclusive, StopReason::LastPair));
     let same = stop(&[0.0; 4], &design);
     assert_eq!((same.verdict, same.pairs), (QualityVerdict::NoDifference, 4));

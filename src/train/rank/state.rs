@@ -18,7 +18,7 @@ impl Rank {
     /// # Errors
     /// When a copy to the device fails.
     pub(in crate::train) fn initialize(&mut self) -> Result<()> {
-        initialize(&mut self.engine, self.plan.seeds.init)
+        initialize(&mut self.engine, &self.plan.seeds)
     }
 
     /// Loads the state after `step`, which rank 0 reads from a checkpoint.

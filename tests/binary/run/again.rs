@@ -60,6 +60,38 @@ fn a_run_can_be_run_again_from_its_folder() {
     place.xrun(&["plan", "--seed", "x", "latest"]).ended(2).says(&["training.seed cannot be \"x\""]);
 }
 
+/// A run that drew initial values by index has no `seeds.scheme` in its files, as no run from before the key:
+/// it is resumed from its beginning, and run again from its folder, with its bits and its hash.
+#[test]
+fn a_run_from_before_names_counted_keeps_its_bits() {
+    let place = Place::new();
+    place.xrun(&["tiny.toml", "-q", "seeds.scheme=index", "generation.samples=0"]).succeeds();
+    let old = place.run();
+    let copy = old.text("recipe.toml").replace("\n[seeds]\nscheme = \"index\"  # command line\n", "");
+    std::fs::write(old.path.join("recipe.toml"), &copy).unwrap();
+    for file in ["recipe.toml", "resolved.toml", "checkpoint/latest", "summary.json"] {
+        assert!(!old.text(file).contains("scheme"), "{file}");
+    }
+    let (metrics, hash) = (old.text("metrics.csv"), old.summary().recipe_hash);
+    let again = [old.path.clone(), old.path.join("recipe.toml"), old.path.join("resolved.toml")];
+    for name in &again {
+        place.xrun(&[name.to_str().unwrap(), "-q"]).succeeds();
+    }
+    place.xrun(&["tiny.toml", "-q", "generation.samples=0"]).succeeds();
+    let runs = place.runs();
+    assert_eq!(runs.len(), 2 + again.len());
+    let (alike, other): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.summary().recipe_hash == hash);
+    assert!(alike.iter().all(|run| run.text("metrics.csv") == metrics), "the same bits");
+    assert!(other.iter().all(|run| run.text("metrics.csv") != metrics), "names draw other values");
+    assert_eq!((alike.len(), other.len()), (1 + again.len(), 1));
+    // Killed before its first checkpoint.
+    std::fs::remove_dir_all(old.checkpoints()).unwrap();
+    let killed = old.text("summary.json").replace("\"status\": \"ok\"", "\"status\": \"running\"");
+    std::fs::write(old.path.join("summary.json"), killed).unwrap();
+    place.xrun(&["resume", old.name()]).succeeds().says(&["this starts at step 0"]);
+    assert_eq!((old.text("metrics.csv"), old.summary().recipe_hash), (metrics, hash));
+}
+
 /// What a list has to tell beside figures: what is inherited from a run, losses that do not compare, and runs
 /// that learned nothing or whose speed is not one speed.
 #[test]

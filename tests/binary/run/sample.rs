@@ -1,6 +1,7 @@
 //! Text from a trained run, and that the cache of keys and values gives what the whole sequence gives.
 
 use crate::place::{Place, UNINTERRUPTED};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use xrun::data::{self, IGNORED, LoaderSpec, ValidationBatches};
 use xrun::device::communicator::SingleRank;
@@ -149,7 +150,8 @@ fn the_cache_changes_nothing() {
         vocab_size: dataset.tokenizer.vocab_size(),
         train_tokens: dataset.train.len(),
         exact: true,
-        validation_tokens: dataset.validation.len(),
+        validation_tokens: dataset.validation.tokens.len(),
+        set_tokens: BTreeMap::new(),
         floor: dataset.floor,
         memory_bytes: 0,
     };
@@ -160,7 +162,7 @@ fn the_cache_changes_nothing() {
         Rank::new(Arc::clone(&plan), programs, Arc::clone(&dataset), Arc::clone(&pool), Arc::new(SingleRank))
             .unwrap();
     rank.restore(loaded.meta().step, Some(&loaded)).unwrap();
-    let expected = rank.evaluate(|_, _| {}).unwrap();
+    let expected = rank.evaluate(|_, _| {}).unwrap()[0].loss;
 
     let (state, section) = generator(&plan).unwrap();
     let placement = plan.execution.placement;
@@ -190,7 +192,9 @@ fn the_cache_changes_nothing() {
         start_step: 0,
     };
     let (mut loss, mut count) = (0.0, 0);
-    for batch in ValidationBatches::new(&dataset, spec, plan.intervals.validation_steps).unwrap() {
+    for batch in
+        ValidationBatches::new(&dataset, &dataset.validation, spec, plan.intervals.validation_steps).unwrap()
+    {
         let batch = batch.unwrap();
         for t in 0..32 {
             let current = [0, 1].map(|sequence| batch.tokens[sequence * 32 + t]);

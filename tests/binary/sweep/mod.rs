@@ -1,7 +1,9 @@
 //! Sweeps from outside: killed and continued, shared, retried, limited, refused.
 
 mod grid;
+mod halving;
 mod keep;
 mod kills;
 mod limits;
+mod samples;
 mod status;

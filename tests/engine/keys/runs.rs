@@ -45,6 +45,7 @@ pub fn start(settings: &[String], results: &Path) -> Result<(RunFolder, Summary)
         results: results.to_owned(),
         progress: Mode::Quiet,
         origin: Origin::Fresh,
+        until: None,
         algorithms_from: None,
         command: Vec::new(),
     };
@@ -98,6 +99,11 @@ impl Run {
     /// The last held-out loss.
     pub fn val_loss(&self) -> Option<f32> {
         self.metrics().last().and_then(|row| row.val_loss)
+    }
+
+    /// Held-out sets with a loss in the last row.
+    pub fn sets(&self) -> Vec<String> {
+        self.metrics().last().map(|row| row.set_losses.keys().cloned().collect()).unwrap_or_default()
     }
 
     /// What was generated, with its prompt.
@@ -220,7 +226,7 @@ pub fn compares(before: &[String], after: &[String]) -> std::result::Result<(), 
         other.schedule.lr *= 2.0;
         let other = Arc::new(other);
         let of = |number| Arc::clone(if number == 1 { &other } else { &setup.plan });
-        let run = |rank: &mut Rank| train::train(rank, &setup.plan, &Stop::default(), None).map(|_| ());
+        let run = |rank: &mut Rank| train::train(rank, &setup.plan, None, &Stop::default(), None).map(|_| ());
         setup.on_ranks(of, run).err().map(|e| e.message().to_owned())
     };
     let world = Setup::new(&strs(before)).plan.batch.world_size;

@@ -122,6 +122,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
 
         "seeds.init" | "seeds.order" => curve("4"),
         "seeds.dropout" => curve_of(&["model.dropout=0.2"], "4"),
+        "seeds.scheme" => curve("index"),
 
         "optimizer.lr" => curve("5e-3"),
         "optimizer.betas" => curve("[0.8, 0.9]"),
@@ -175,6 +176,9 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         }
         "checkpoint.resume" => on(&[], "auto", [Special(runs::resumes); 2]),
         "validation.interval" => written(&[], "1", |a, b| (a.evaluations(), b.evaluations()) == (1, 4)),
+        "validation.sets" => written(&[], &format!("{{ news = \"{}\" }}", files.text().display()), |a, b| {
+            (a.sets(), b.sets()) == (vec![], vec!["news".to_owned()])
+        }),
         "validation.steps" => written(&[], "1", |a, b| a.val_loss() != b.val_loss()),
 
         "generation.interval" => written(&writes, "2", |a, b| (a.texts().len(), b.texts().len()) == (2, 4)),
@@ -214,11 +218,22 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "sweep.grid" => recorded("{ \"optimizer.lr\" = [1e-3, 3e-3] }"),
         "sweep.pairs" => recorded("[{ \"model.dim\" = 48, \"model.n_layers\" = 1 }]"),
         "sweep.exclude" => recorded("[{ \"model.n_layers\" = 8 }]"),
+        "sweep.range" => recorded("{ \"lr_scheduler.warmup_steps\" = [0, 200] }"),
+        "sweep.log_range" => recorded("{ \"optimizer.lr\" = [1e-4, 1e-2] }"),
+        "sweep.samples" => recorded("27"),
+        "sweep.sampler" => recorded("random"),
+        "sweep.seed" => recorded("1"),
+        "sweep.seeds" => recorded("5"),
+        "sweep.rungs" => recorded("[100, 300]"),
+        "sweep.eta" => recorded("2"),
         "compare.change" => recorded("{ \"engine.fused\" = false }"),
         "compare.hypothesis" => recorded("fewer passes over memory"),
         "compare.predicts" => recorded("tok_s +30..+60%"),
         "compare.repeats" => recorded("5"),
         "compare.min_effect" => recorded("0.02"),
+        "compare.on" => recorded("val_loss"),
+        "compare.seeds" => recorded("16"),
+        "compare.confidence" => recorded("0.99"),
         _ => {
             let settings = of_optimizer(key)?;
             let base: Vec<&str> = settings.0.iter().map(String::as_str).collect();

@@ -1,0 +1,99 @@
+//! Whether both arms measure the same: text, tokens and evaluations.
+
+use super::request::Question;
+use crate::error::{Error, Result};
+use crate::recipe::{Change, Recipe, Validation};
+use crate::results::measure::{Measure, MeasuredMetric};
+use crate::suggest::nearest;
+
+/// Checks that both arms take a measure, and of the same text.
+///
+/// # Errors
+/// A usage error that says which key differs, or lacks what is measured.
+pub fn check(question: &Question, measure: &Measure) -> Result<()> {
+    if measure.is_speed() {
+        return Ok(());
+    }
+    let arms = [&question.baseline, &question.candidate];
+    for arm in arms {
+        check_measured(&arm.recipe, measure)?;
+    }
+    match difference(question, measure) {
+        Some(why) => Err(Error::usage(format!("{measure} of the arms is not comparable: {why}"))),
+        None => Ok(()),
+    }
+}
+
+/// Checks that a recipe has the set and the evaluations of a measure.
+fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
+    let values = recipe.values();
+    if let Some(set) = measure.set()
+        && !values.validation.sets.contains_key(set)
+    {
+        let names = values.validation.sets.keys().map(String::as_str);
+        let hint = match nearest(set, names.clone()) {
+            Some(meant) => format!("did you mean {meant}?"),
+            None => "name a file or folder of text for it there".to_owned(),
+        };
+        return Err(recipe.error(
+            &["validation.sets"],
+            format!("{measure}: [validation.sets] of {} has no {set}", recipe.name()),
+            hint,
+        ));
+    }
+    let (steps, interval) = (values.training.steps, values.validation.interval);
+    // After every interval, and after the last step.
+    let evaluations = if interval == 0 { 1 } else { steps.div_ceil(interval) };
+    let asked = match measure {
+        Measure::Final { metric: MeasuredMetric::TrainLoss, last, .. } => {
+            return match last {
+                Some(last) if *last > steps => Err(recipe.error(
+                    &["training.steps"],
+                    format!("{measure} asks for more steps"),
+                    "train more",
+                )),
+                _ => Ok(()),
+            };
+        }
+        Measure::Final { last, .. } => last.unwrap_or(1),
+        // A target that only the last evaluation could reach tells nothing of when.
+        Measure::Until { .. } => 2,
+    };
+    if asked > evaluations {
+        return Err(recipe.error(
+            &["validation.interval", "training.steps"],
+            format!("{measure} takes {asked} evaluations or more, and a run has {evaluations}"),
+            "set validation.interval, such as to a tenth of training.steps",
+        ));
+    }
+    Ok(())
+}
+
+/// Returns why the arms measure something on different text, or count it in different tokens.
+fn difference(question: &Question, measure: &Measure) -> Option<String> {
+    let in_words = |change: &Change| format!("{} is {} and {}", change.key, change.old, change.new);
+    let changed = |key: &str| question.changes.iter().find(|change| change.key == key);
+    if measure.metric() != MeasuredMetric::BitsPerByte
+        && let Some(change) = changed("data.tokenizer")
+    {
+        return Some(format!("{}, and a token is not a token; compare bits_per_byte", in_words(change)));
+    }
+    let is_held_out = measure.metric().is_held_out();
+    if is_held_out && let Some(change) = changed("validation.steps") {
+        return Some(in_words(change));
+    }
+    let [baseline, candidate] = [&question.baseline, &question.candidate].map(|arm| arm.recipe.values());
+    if let Some(set) = measure.set() {
+        let differs = baseline.validation.sets.get(set) != candidate.validation.sets.get(set);
+        return differs.then(|| format!("validation.sets has different text for {set}"));
+    }
+    // A held-out text in files of its own does not depend on the corpus.
+    let has_own_text = is_held_out && matches!(baseline.data.validation, Validation::Path(_));
+    let is_of_text = |change: &&Change| {
+        let of_corpus = change.key.starts_with("data.")
+            && !["data.tokenizer", "data.cross_documents"].contains(&change.key);
+        of_corpus && (!has_own_text || change.key == "data.validation")
+    };
+    let change = question.changes.iter().find(is_of_text)?;
+    Some(format!("{}; hold out a text of its own with data.validation", in_words(change)))
+}

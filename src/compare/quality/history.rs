@@ -1,0 +1,117 @@
+//! Earlier comparisons of the same change: what a verdict has to say of them, and which seeds they have used up.
+
+use super::request::Question;
+use super::seeds::pair_of;
+use crate::error::{Error, Result};
+use crate::results::find;
+use crate::results::quality::{Design, EarlierComparison, Pair, QUALITY, QualityComparison};
+use crate::statistics::QualityVerdict;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// A stored comparison with its folder.
+#[derive(Clone, Debug)]
+pub struct StoredComparison {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Its record.
+    pub comparison: QualityComparison,
+}
+
+/// Reads all comparisons of quality below a results folder, oldest first.
+///
+/// # Errors
+/// When one cannot be read: what it says of a change must not be overlooked.
+pub fn stored(results: &Path) -> Result<Vec<StoredComparison>> {
+    let mut found = Vec::new();
+    for folder in find::comparisons(results)?.into_iter().rev() {
+        if folder.join(QUALITY).is_file() {
+            found.push(StoredComparison { comparison: QualityComparison::read(&folder)?, folder });
+        }
+    }
+    Ok(found)
+}
+
+/// Returns those of the same change: the same two recipes, apart from seeds.
+pub fn of_change<'a>(stored: &'a [StoredComparison], change: [&str; 2]) -> Vec<&'a QualityComparison> {
+    let comparisons = stored.iter().map(|one| &one.comparison);
+    comparisons.filter(|comparison| comparison.change() == change).collect()
+}
+
+/// Returns what a new comparison with these seeds says of an earlier one.
+pub fn in_history(earlier: &QualityComparison, seeds: &[[u64; 2]]) -> EarlierComparison {
+    let used = earlier.seeds();
+    let ended = match earlier.finished {
+        false => "did not finish".to_owned(),
+        true => {
+            let one = |(name, verdict): (String, QualityVerdict)| format!("{name}: {}", verdict.words());
+            let measures =
+                earlier.measures.iter().map(|judged| one((judged.measure.to_string(), judged.verdict)));
+            measures.collect::<Vec<_>>().join(", ")
+        }
+    };
+    EarlierComparison {
+        comparison: earlier.full_name(),
+        pairs: earlier.pairs.iter().filter(|pair| pair.has_ended()).count(),
+        shared_seeds: seeds.iter().filter(|pair| pair.iter().any(|seed| used.contains(seed))).count(),
+        ended,
+    }
+}
+
+/// Refuses pairs that are added after a verdict: who goes on until a verdict pleases will find one.
+///
+/// The pairs of a comparison whose verdict is known may be looked at again, all of them as they are. More pairs,
+/// or fewer, are another look at known results, which the interval of a fixed number does not allow. A sequential
+/// design may take in the pairs of a fixed-size comparison from the first one on, since its interval allows for
+/// looks.
+///
+/// # Errors
+/// A usage error that says what to do instead.
+pub fn check_peeking(question: &Question, earlier: &[&QualityComparison]) -> Result<()> {
+    let asked: BTreeSet<u64> = question.seeds.iter().flatten().copied().collect();
+    for old in earlier.iter().filter(|old| old.finished) {
+        let used = old.seeds();
+        if used.is_disjoint(&asked) {
+            continue;
+        }
+        let is_same = match (&old.design, &question.design) {
+            (Design::Fixed { .. }, Design::Fixed { .. }) => used == asked,
+            (Design::Fixed { .. }, Design::Sequential { .. }) => asked.is_superset(&used),
+            (Design::Sequential { max_pairs, .. }, Design::Sequential { max_pairs: asked_max, .. }) => {
+                max_pairs == asked_max && asked.is_superset(&used)
+            }
+            (Design::Sequential { .. }, Design::Fixed { .. }) => false,
+        };
+        if is_same {
+            continue;
+        }
+        let name = old.full_name();
+        let shared = used.intersection(&asked).count();
+        let sequential = match old.design {
+            Design::Fixed { .. } => {
+                ", or add --sequential, whose interval allows for looks, and which is then recorded as sequential from \
+                 the first pair"
+            }
+            Design::Sequential { .. } => "",
+        };
+        return Err(Error::usage(format!(
+            "the verdict of {name} is known, and {shared} of its seeds are among these: other pairs after a verdict are \
+             peeking, which finds differences that are not there. Repeat it with seeds that it never saw, `xrun compare \
+             --confirm {name}`{sequential}"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns seeds for so many pairs that no earlier comparison of the change has used.
+///
+/// # Errors
+/// A usage error where there are none left above them.
+pub fn fresh_seeds(count: usize, bases: [u64; 2], earlier: &[&QualityComparison]) -> Result<Vec<[u64; 2]>> {
+    let used = earlier.iter().flat_map(|old| old.pairs.iter().chain(&old.pilot)).flat_map(Pair::runs);
+    let [base, other] = bases;
+    // Above all that either arm has used, and so that the candidate's are, too.
+    let highest = used.map(|run| run.seed).max().unwrap_or(base.max(other));
+    let first = highest.saturating_add(1).saturating_add(base.saturating_sub(other));
+    (0..count as u64).map(|i| pair_of(first.saturating_add(i), base, other)).collect()
+}

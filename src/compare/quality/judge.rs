@@ -1,0 +1,366 @@
+//! From the values of pairs to verdicts: everything follows from the record alone.
+
+use super::prediction;
+use super::request::is_joint;
+use crate::format::plural;
+use crate::results::measure::{Measure, MeasureValue, Scale};
+use crate::results::quality::{
+    Design, DivergedRuns, JointVerdict, JudgedMeasure, Look, Pair, QualityComparison, VerdictBasis,
+};
+use crate::statistics::{
+    Direction, DivergedPairs, FIRST_LOOK, Interval, QualityVerdict, SequentialDecision, SequentialDesign,
+    TimePair, compare_times, mean, no_worse, paired_difference, verdict,
+};
+
+/// Returns the rule in words.
+pub fn rule(design: &Design, is_joint: bool) -> String {
+    let interval = match design {
+        Design::Fixed { .. } => {
+            "Student's, of the differences candidate - baseline of all pairs that have a value of both arms"
+        }
+        Design::Sequential { .. } => {
+            "mean ± b s / √n of the differences candidate - baseline, from the fourth pair on, with the boundary b of \
+             O'Brien and Fleming's shape by which the intervals of all looks hold together"
+        }
+    };
+    let several = match is_joint {
+        true => {
+            "A speed and other measures are one question, faster and no worse, each at the full confidence \
+             (intersection–union): better where the speed is, and every other interval rules out that the candidate is \
+             worse by min_effect; worse where one of them is worse."
+        }
+        false => "Several measures share the error (Bonferroni).",
+    };
+    format!(
+        "runs of a pair have the same seed. The interval is {interval}; of speeds, of the logarithms. The first that \
+         holds: the same bits, where metrics.csv is equal in every pair; no difference that matters, where the interval \
+         lies within ± min_effect; better or worse, where it excludes 0; else inconclusive. What training takes \
+         until a target is judged by exact ranks. A side with a diverged run is not better, and no difference takes \
+         that no pair has one diverged run alone; exact counts of diverged runs decide where they can. {several}"
+    )
+}
+
+/// Judges what a comparison has of its pairs: measures, joint question, counts, looks and prediction.
+pub fn judge(comparison: &mut QualityComparison) {
+    let counts = diverged(&comparison.pairs);
+    comparison.diverged = counts.map(|(runs, _)| runs);
+    let counts = counts.map(|(_, counts)| counts);
+    let judged: Vec<JudgedMeasure> = comparison
+        .measures
+        .iter()
+        .map(|asked| judge_measure(asked, &comparison.pairs, &comparison.design, counts.as_ref()))
+        .collect();
+    comparison.measures = judged;
+    comparison.joint = joint(&comparison.measures);
+    let looks = looks(comparison);
+    if let Design::Sequential { looks: known, .. } = &mut comparison.design {
+        *known = looks;
+    }
+    comparison.prediction_held = prediction::held(comparison);
+}
+
+/// Returns true if no pair is left to run: all have ended, or a sequential design has decided every measure.
+pub fn is_decided(comparison: &QualityComparison) -> bool {
+    match &comparison.design {
+        Design::Fixed { pairs } => comparison.pairs.iter().filter(|pair| pair.has_ended()).count() >= *pairs,
+        Design::Sequential { max_pairs, looks } => {
+            looks.last().is_some_and(|look| look.stops)
+                || comparison.pairs.iter().filter(|pair| pair.has_ended()).count() >= *max_pairs
+        }
+    }
+}
+
+/// Counts diverged runs; `None` without one.
+fn diverged(pairs: &[Pair]) -> Option<(DivergedRuns, DivergedPairs)> {
+    let has_diverged = |status: &Option<String>| match status.as_deref() {
+        Some("ok") => Some(false),
+        Some("diverged") => Some(true),
+        _ => None,
+    };
+    let known: Vec<(bool, bool)> = pairs
+        .iter()
+        .filter_map(|pair| has_diverged(&pair.baseline.status).zip(has_diverged(&pair.candidate.status)))
+        .collect();
+    let count = |side: fn(&(bool, bool)) -> bool| known.iter().filter(|pair| side(pair)).count();
+    let (baseline, candidate) = (count(|pair| pair.0), count(|pair| pair.1));
+    if baseline + candidate == 0 {
+        return None;
+    }
+    let counts = DivergedPairs::count(known.iter().copied());
+    Some((DivergedRuns { pairs: known.len(), baseline, candidate, p: counts.p() }, counts))
+}
+
+/// The values of one measure over pairs that have ended.
+#[derive(Debug, Default)]
+struct Values {
+    /// Pairs with a value of both arms.
+    both: Vec<[f64; 2]>,
+    /// What training took, of pairs without a missing or diverged run.
+    times: Vec<TimePair>,
+    /// Why pairs have no value.
+    missing: Vec<String>,
+}
+
+impl Values {
+    fn read(measure: &Measure, pairs: &[Pair]) -> Self {
+        let mut values = Self::default();
+        let name = measure.to_string();
+        for pair in pairs.iter().filter(|pair| pair.has_ended()) {
+            let of = |run: &crate::results::quality::PairedRun| {
+                run.values.get(&name).cloned().unwrap_or_else(|| {
+                    let status = run.status.as_deref().unwrap_or_default();
+                    let reason = run.reason.as_deref().unwrap_or("no value");
+                    MeasureValue::Missing(format!("{status}: {reason}"))
+                })
+            };
+            let (baseline, candidate) = (of(&pair.baseline), of(&pair.candidate));
+            let seed = pair.baseline.seed;
+            match (&baseline, &candidate) {
+                (MeasureValue::Missing(why), _) | (_, MeasureValue::Missing(why)) => {
+                    values.missing.push(format!("seed {seed}: {why}"));
+                }
+                (MeasureValue::Diverged, _) | (_, MeasureValue::Diverged) => {}
+                _ => {
+                    let pair = [baseline.value(), candidate.value()];
+                    values.times.push(TimePair { baseline: pair[0], candidate: pair[1] });
+                    values.both.extend(pair[0].zip(pair[1]).map(|(a, b)| [a, b]));
+                }
+            }
+        }
+        values
+    }
+
+    fn differences(&self, scale: Scale) -> Vec<f64> {
+        let difference = |[baseline, candidate]: &[f64; 2]| match scale {
+            Scale::Difference => candidate - baseline,
+            Scale::Ratio => (candidate / baseline).ln(),
+        };
+        self.both.iter().map(difference).collect()
+    }
+
+    /// Returns the mean of an arm; geometric on the scale of ratios.
+    fn mean(&self, arm: usize, scale: Scale) -> Option<f64> {
+        if self.both.is_empty() {
+            return None;
+        }
+        let values: Vec<f64> = self.both.iter().map(|pair| pair[arm]).collect();
+        Some(match scale {
+            Scale::Difference => mean(&values),
+            Scale::Ratio => mean(&values.iter().map(|x| x.ln()).collect::<Vec<_>>()).exp(),
+        })
+    }
+}
+
+/// A smallest effect on the scale on which differences are taken.
+fn on_scale(min_effect: f64, scale: Scale) -> f64 {
+    match scale {
+        Scale::Difference => min_effect,
+        Scale::Ratio => min_effect.ln_1p(),
+    }
+}
+
+/// An interval on the scale on which differences are taken, as it is stored.
+fn stated(interval: Interval, scale: Scale) -> Interval {
+    let state = |x: f64| match scale {
+        Scale::Difference => x,
+        Scale::Ratio => x.exp_m1(),
+    };
+    Interval { estimate: state(interval.estimate), low: state(interval.low), high: state(interval.high) }
+}
+
+/// The interval of a stored measure on the scale on which differences are taken.
+fn taken(interval: Interval, scale: Scale) -> Interval {
+    let take = |x: f64| match scale {
+        Scale::Difference => x,
+        Scale::Ratio => x.ln_1p(),
+    };
+    Interval { estimate: take(interval.estimate), low: take(interval.low), high: take(interval.high) }
+}
+
+fn judge_measure(
+    asked: &JudgedMeasure,
+    pairs: &[Pair],
+    design: &Design,
+    counts: Option<&DivergedPairs>,
+) -> JudgedMeasure {
+    let (scale, direction) = (asked.scale, asked.direction);
+    let values = Values::read(&asked.measure, pairs);
+    let differences = values.differences(scale);
+    let mut judged = JudgedMeasure {
+        pairs: values.both.len(),
+        baseline: values.mean(0, scale),
+        candidate: values.mean(1, scale),
+        interval: None,
+        deviation: None,
+        p: None,
+        basis: VerdictBasis::Nothing,
+        verdict: QualityVerdict::Inconclusive,
+        because: None,
+        ..asked.clone()
+    };
+    match asked.min_effect {
+        None => judge_times(&mut judged, &values.times),
+        Some(min_effect) => {
+            let min_effect = on_scale(min_effect, scale);
+            judge_differences(&mut judged, &differences, design, min_effect, direction);
+        }
+    }
+    if let Some(counts) = counts {
+        limit(&mut judged, counts);
+    }
+    let has_same_bits = !pairs.is_empty() && pairs.iter().all(Pair::has_same_bits);
+    if has_same_bits && !asked.measure.is_timed() {
+        judged.verdict = QualityVerdict::SameBits;
+        judged.basis = VerdictBasis::SameBits;
+        judged.because = None;
+    }
+    if let Some(first) = values.missing.first() {
+        let count = values.missing.len();
+        let missing = format!("{count} pair{} without a value ({first})", plural(count));
+        judged.because = Some(judged.because.map_or(missing.clone(), |why| format!("{why}; {missing}")));
+    }
+    judged
+}
+
+fn judge_times(judged: &mut JudgedMeasure, times: &[TimePair]) {
+    let Some(found) = compare_times(times, judged.confidence) else { return };
+    judged.pairs = found.pairs;
+    if times.iter().any(|pair| pair.baseline.is_none() || pair.candidate.is_none()) {
+        // Without those that never reached the target, a mean would be too low.
+        (judged.baseline, judged.candidate) = (None, None);
+    }
+    judged.p = Some(found.p);
+    judged.basis = VerdictBasis::Ranks;
+    judged.verdict = found.verdict;
+    judged.because = Some(format!(
+        "the candidate was first in {} of {} pairs, the baseline in {}",
+        found.candidate_first, found.pairs, found.baseline_first
+    ));
+}
+
+fn judge_differences(
+    judged: &mut JudgedMeasure,
+    differences: &[f64],
+    design: &Design,
+    min_effect: f64,
+    direction: Direction,
+) {
+    let (interval, deviation, p, basis) = match design {
+        Design::Fixed { .. } => {
+            let Some(found) = paired_difference(differences, judged.confidence) else { return };
+            (found.interval, found.deviation, Some(found.p), VerdictBasis::Differences)
+        }
+        Design::Sequential { max_pairs, .. } => {
+            let Some(design) = SequentialDesign::new(*max_pairs, judged.confidence) else { return };
+            let used = match design.decide(differences, min_effect, direction) {
+                SequentialDecision::Stop(stop) => &differences[..stop.pairs],
+                SequentialDecision::Continue => differences,
+            };
+            let Some(interval) = design.interval(used) else { return };
+            judged.pairs = used.len();
+            let deviation = paired_difference(used, judged.confidence).map_or(0.0, |found| found.deviation);
+            // The p of one look is not that of a sequential test.
+            (interval, deviation, None, VerdictBasis::Sequential)
+        }
+    };
+    judged.interval = Some(stated(interval, judged.scale));
+    judged.deviation = Some(deviation);
+    judged.p = p;
+    judged.basis = basis;
+    judged.verdict = verdict(&interval, min_effect, direction);
+}
+
+/// Takes what counts of diverged runs leave of a verdict.
+fn limit(judged: &mut JudgedMeasure, counts: &DivergedPairs) {
+    let alone = counts.verdict(judged.confidence);
+    let limited = counts.limit(judged.verdict);
+    let said = format!(
+        "the baseline alone diverged in {} and the candidate alone in {} pairs, both in {}",
+        counts.baseline_only, counts.candidate_only, counts.both
+    );
+    if alone != QualityVerdict::Inconclusive {
+        (judged.verdict, judged.basis) = (alone, VerdictBasis::DivergedRuns);
+    } else {
+        judged.verdict = limited;
+    }
+    judged.because = Some(said);
+}
+
+/// Judges a speed and other measures as one question.
+fn joint(measures: &[JudgedMeasure]) -> Option<JointVerdict> {
+    let all: Vec<&Measure> = measures.iter().map(|judged| &judged.measure).collect();
+    if !is_joint(&all) {
+        return None;
+    }
+    let is_no_worse = |judged: &JudgedMeasure| match (judged.verdict, judged.interval, judged.min_effect) {
+        (QualityVerdict::Better | QualityVerdict::SameBits | QualityVerdict::NoDifference, ..) => true,
+        // Diverged runs of the candidate are outside of the interval.
+        (_, Some(interval), Some(min_effect)) => {
+            judged.because.is_none()
+                && no_worse(
+                    &taken(interval, judged.scale),
+                    on_scale(min_effect, judged.scale),
+                    judged.direction,
+                )
+        }
+        _ => false,
+    };
+    let (speeds, others): (Vec<&JudgedMeasure>, Vec<&JudgedMeasure>) =
+        measures.iter().partition(|judged| judged.measure.is_speed());
+    let is = |judged: &&JudgedMeasure, verdict| judged.verdict == verdict;
+    let names = |found: &[&JudgedMeasure]| {
+        found.iter().map(|judged| judged.measure.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let worse: Vec<&JudgedMeasure> =
+        measures.iter().filter(|judged| is(judged, QualityVerdict::Worse)).collect();
+    let open: Vec<&JudgedMeasure> = others.iter().copied().filter(|judged| !is_no_worse(judged)).collect();
+    let is_faster = speeds.iter().all(|judged| is(judged, QualityVerdict::Better));
+    let (verdict, found) = if !worse.is_empty() {
+        (QualityVerdict::Worse, format!("{} is worse", names(&worse)))
+    } else if is_faster && open.is_empty() {
+        (QualityVerdict::Better, format!("faster, and no worse in {}", names(&others)))
+    } else if measures.iter().all(|judged| is(&judged, QualityVerdict::NoDifference)) {
+        (QualityVerdict::NoDifference, "no difference that matters in any of them".to_owned())
+    } else if !is_faster {
+        (QualityVerdict::Inconclusive, format!("not shown to be faster ({})", names(&speeds)))
+    } else {
+        (QualityVerdict::Inconclusive, format!("faster, but not shown to be no worse in {}", names(&open)))
+    };
+    Some(JointVerdict { verdict, found })
+}
+
+/// Returns the looks of a sequential design at the pairs that have ended, up to the one that stops.
+fn looks(comparison: &QualityComparison) -> Vec<Look> {
+    let Design::Sequential { max_pairs, .. } = &comparison.design else { return Vec::new() };
+    let designs: Vec<(&JudgedMeasure, Vec<f64>, SequentialDesign)> = comparison
+        .measures
+        .iter()
+        .filter_map(|judged| {
+            let differences = Values::read(&judged.measure, &comparison.pairs).differences(judged.scale);
+            Some((judged, differences, SequentialDesign::new(*max_pairs, judged.confidence)?))
+        })
+        .collect();
+    let most = designs.iter().map(|(_, differences, _)| differences.len()).max().unwrap_or(0);
+    let mut looks = Vec::new();
+    for pairs in FIRST_LOOK..=most.min(*max_pairs) {
+        let mut look = Look { pairs, stops: true, verdicts: Default::default() };
+        for (judged, differences, design) in &designs {
+            let min_effect = on_scale(judged.min_effect.unwrap_or_default(), judged.scale);
+            let so_far = &differences[..pairs.min(differences.len())];
+            let verdict = match design.decide(so_far, min_effect, judged.direction) {
+                SequentialDecision::Stop(stop) => stop.verdict,
+                SequentialDecision::Continue => {
+                    look.stops = false;
+                    QualityVerdict::Inconclusive
+                }
+            };
+            look.verdicts.insert(judged.measure.to_string(), verdict);
+        }
+        let stops = look.stops;
+        looks.push(look);
+        if stops {
+            break;
+        }
+    }
+    looks
+}

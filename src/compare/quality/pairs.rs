@@ -1,0 +1,212 @@
+//! The runs of pairs: cells of the scheduler and ledger of sweeps, side by side, or in turns where the clock is
+//! judged.
+
+use super::request::{QualityArmRequest, Question};
+use crate::error::Result;
+use crate::ranks::Stop;
+use crate::results::ledger::{Attempt, CellStatus, Ledger};
+use crate::results::measure::{Measure, MeasureValue, MeasuredRun};
+use crate::results::progress::Mode;
+use crate::results::quality::{Pair, PairedRun};
+use crate::results::verify::{self, RunFiles};
+use crate::sweep::{AttemptLimits, BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often a run that ended by the machine's fault (memory, disk, a signal) is run again with its seed.
+pub const RETRIES: usize = 2;
+
+/// The runs of a list of pairs: both arms of the first, of the second, and so on.
+pub struct PairRuns<'a> {
+    batch: CellBatch,
+    pairs: usize,
+    measures: Vec<Measure>,
+    order: RunOrder,
+    results: &'a Path,
+    setting: RunSetting,
+}
+
+/// The order in which runs are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RunOrder {
+    /// Side by side; runs that are stored are used again.
+    SideBySide,
+    /// One at a time, A B B A: a drift of the machine falls on both arms alike. Nothing is used again, since it was
+    /// not measured in turns.
+    InTurns,
+}
+
+/// How runs are started.
+#[derive(Clone, Debug)]
+pub struct RunSetting {
+    /// Name of the comparison, in messages.
+    pub name: String,
+    /// Runs at once on the CPU.
+    pub jobs: usize,
+    /// Time limit of a run.
+    pub timeout: Option<Duration>,
+    /// The display of progress.
+    pub progress: Mode,
+}
+
+impl<'a> PairRuns<'a> {
+    /// Resolves and plans the runs of pairs with these seeds.
+    ///
+    /// # Errors
+    /// If a recipe cannot be planned here.
+    pub fn new(
+        question: &Question,
+        seeds: &[[u64; 2]],
+        results: &'a Path,
+        setting: RunSetting,
+    ) -> Result<Self> {
+        let arms = [&question.baseline, &question.candidate];
+        let cells = seeds.iter().flat_map(|pair| arms.into_iter().zip(pair));
+        let requests: Vec<CellRequest> = cells.map(|(arm, seed)| with_seed(arm, *seed)).collect();
+        let measures = question.measures.iter().map(|asked| asked.measure.clone()).collect();
+        let order = if question.is_timed() { RunOrder::InTurns } else { RunOrder::SideBySide };
+        Ok(Self { batch: CellBatch::new(&requests)?, pairs: seeds.len(), measures, order, results, setting })
+    }
+
+    /// Returns the cells of the first pair, the baseline's first.
+    pub fn first_pair(&self) -> Option<[PlannedCell<'_>; 2]> {
+        Some([self.batch.get(0)?, self.batch.get(1)?])
+    }
+
+    /// Checks that both arms fit in memory.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`](crate::error::ErrorKind::DoesNotFit), or why a plan cannot be made.
+    pub fn check_fit(&self) -> Result<()> {
+        for cell in self.first_pair().iter().flatten() {
+            cell.fit()?.refusal.map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of runs that are stored already, and are used again.
+    ///
+    /// # Errors
+    /// If the ledger cannot be read.
+    pub fn stored(&self) -> Result<usize> {
+        if self.order == RunOrder::InTurns {
+            return Ok(0);
+        }
+        let ledger = Ledger::read(self.results)?;
+        let cells = (0..2 * self.pairs).filter_map(|at| self.batch.get(at));
+        Ok(cells.filter(|cell| self.usable(ledger.last(cell.key()))).count())
+    }
+
+    /// Runs a range of pairs. `ended` is told of every run as it ends: the pair, whether it is the candidate's, and
+    /// the run.
+    ///
+    /// # Errors
+    /// After a signal; if the ledger or the record cannot be written.
+    pub fn run(
+        &self,
+        pairs: Range<usize>,
+        stop: &Stop,
+        ended: &mut dyn FnMut(usize, bool, PairedRun) -> Result<()>,
+    ) -> Result<()> {
+        let ended = &mut |end: CellEnd<'_>| ended(end.at / 2, end.at % 2 == 1, self.paired_run(&end));
+        if self.order == RunOrder::InTurns {
+            for pair in pairs {
+                // A B in the first pair, B A in the second, and so on.
+                let first = pair % 2;
+                for at in [2 * pair + first, 2 * pair + 1 - first] {
+                    self.start(at..at + 1, true, stop, ended)?;
+                }
+            }
+            return Ok(());
+        }
+        // A stored run may be gone, or not be what its ledger says, and runs again by itself.
+        let ledger = Ledger::read(self.results)?;
+        for at in 2 * pairs.start..2 * pairs.end {
+            let Some(cell) = self.batch.get(at) else { continue };
+            let line = ledger.last(cell.key()).filter(|line| counts(line.status));
+            if line.is_some() && !self.usable(line) {
+                self.start(at..at + 1, true, stop, &mut |_| Ok(()))?;
+            }
+        }
+        self.start(2 * pairs.start..2 * pairs.end, false, stop, ended)
+    }
+
+    fn start(
+        &self,
+        cells: Range<usize>,
+        again: bool,
+        stop: &Stop,
+        ended: &mut dyn FnMut(CellEnd<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let policy = BatchPolicy {
+            name: &self.setting.name,
+            results: self.results,
+            jobs: self.setting.jobs,
+            again,
+            retries: RETRIES,
+            limits: AttemptLimits { hang: None, timeout: self.setting.timeout },
+            progress: self.setting.progress,
+        };
+        self.batch.run(cells, &policy, stop, ended)
+    }
+
+    /// Returns true for the line of a run that counts, whose files are there and agree with each other.
+    fn usable(&self, line: Option<&Attempt>) -> bool {
+        let Some(run) = line.filter(|line| counts(line.status)).and_then(|line| line.run.as_ref()) else {
+            return false;
+        };
+        RunFiles::read(&self.results.join(run)).and_then(|files| verify::check(&files)).is_ok()
+    }
+
+    /// Returns the record of a run that has ended.
+    fn paired_run(&self, end: &CellEnd<'_>) -> PairedRun {
+        let seed = self.batch.get(end.at).map_or(0, |cell| cell.recipe.values().training.seed);
+        let line = end.line;
+        let mut run = PairedRun {
+            seed,
+            run: line.run.clone(),
+            status: Some(line.status.as_str().to_owned()),
+            reason: line.reason.clone(),
+            reused: end.reused,
+            ..PairedRun::default()
+        };
+        if !counts(line.status) {
+            return run;
+        }
+        let folder: PathBuf = self.results.join(line.run.as_deref().unwrap_or_default());
+        match MeasuredRun::open(&folder) {
+            Ok(measured) => {
+                let value = |measure: &Measure| (measure.to_string(), measured.measure(measure));
+                run.values = self.measures.iter().map(value).collect();
+                run.metrics_hash = measured.metrics_hash().ok();
+            }
+            Err(error) => {
+                let missing = MeasureValue::Missing(error.message().to_owned());
+                run.values =
+                    self.measures.iter().map(|measure| (measure.to_string(), missing.clone())).collect();
+            }
+        }
+        run
+    }
+}
+
+/// Returns true for the end of a run that is a result: it would end so again.
+fn counts(status: CellStatus) -> bool {
+    matches!(status, CellStatus::Ok | CellStatus::Diverged)
+}
+
+fn with_seed(arm: &QualityArmRequest, seed: u64) -> CellRequest {
+    let mut settings = arm.settings.clone();
+    settings.push(format!("training.seed={seed}"));
+    CellRequest { recipe: arm.path.clone(), settings }
+}
+
+/// Returns pairs that have not run.
+pub fn planned(seeds: &[[u64; 2]]) -> Vec<Pair> {
+    let run = |seed: u64| PairedRun { seed, ..PairedRun::default() };
+    seeds
+        .iter()
+        .map(|[baseline, candidate]| Pair { baseline: run(*baseline), candidate: run(*candidate) })
+        .collect()
+}

@@ -1,0 +1,201 @@
+//! The power plan: how many pairs see the smallest difference that matters, and what they take.
+
+use super::history::StoredComparison;
+use super::pairs::PairRuns;
+use super::request::Question;
+use crate::error::Result;
+use crate::forecast::RunNeeds;
+use crate::format::{metric, plural, wall_time};
+use crate::results::measure::{Measure, MeasuredRun, Scale};
+use crate::results::quality::{JudgedMeasure, MeasurePlan, Pair, QualityComparison, QualityPlan};
+use crate::statistics::{Deviation, PowerPlan};
+use std::path::Path;
+
+/// Pilot seeds are this far above those of the recipes: the same pilot serves a plan and the comparison after it.
+const PILOT_DISTANCE: u64 = 1_000_000;
+
+/// The fewest pairs from which a deviation is taken.
+const FEWEST_PAIRS: usize = 3;
+
+/// Returns the seeds of so many pilot pairs.
+///
+/// # Errors
+/// A usage error for seeds beyond the largest.
+pub fn pilot_seeds(question: &Question, count: usize) -> Result<Vec<[u64; 2]>> {
+    let [base, other] = question.base_seeds;
+    let first = base.max(other).saturating_add(PILOT_DISTANCE);
+    (0..count as u64).map(|i| super::seeds::pair_of(first.saturating_add(i), base, other)).collect()
+}
+
+/// A deviation of paired differences, and where it is from.
+struct KnownDeviation {
+    deviation: Deviation,
+    source: String,
+}
+
+/// Returns the plan of a comparison: from its pilot pairs where it has any, else from the most similar stored
+/// comparison.
+pub fn plan(
+    question: &Question,
+    comparison: &QualityComparison,
+    stored: &[StoredComparison],
+    runs: &PairRuns<'_>,
+    results: &Path,
+) -> Result<QualityPlan> {
+    let pairs = question.seeds.len();
+    let power = comparison.measures.iter().filter_map(|judged| {
+        let min_effect = judged.min_effect?;
+        let known = of_pilot(comparison, judged).or_else(|| of_kin(comparison, judged, stored))?;
+        let min_effect = match judged.scale {
+            Scale::Difference => min_effect,
+            Scale::Ratio => min_effect.ln_1p(),
+        };
+        let given = Some(pairs).filter(|pairs| *pairs >= 2);
+        let plan = PowerPlan::new(known.deviation, min_effect, judged.confidence, given)?;
+        Some(MeasurePlan { measure: judged.measure.clone(), source: known.source, plan })
+    });
+    let power = power.collect();
+    let stored_runs = runs.stored()?;
+    let to_run = (2 * pairs).saturating_sub(stored_runs) as f64;
+    let is_any = |_: &f64| to_run > 0.0;
+    let seconds = seconds_of_pair(runs).map(|seconds| 0.5 * seconds * to_run).filter(is_any);
+    let joules = joules_of_run(comparison, stored, results).map(|joules| joules * to_run).filter(is_any);
+    Ok(QualityPlan { power, runs: 2 * pairs, stored_runs, seconds, joules })
+}
+
+/// Returns the predicted time of a pair's runs, one after the other, in seconds.
+pub fn seconds_of_pair(runs: &PairRuns<'_>) -> Option<f64> {
+    let cells = runs.first_pair()?;
+    let needs = |cell: &crate::sweep::PlannedCell<'_>| -> Option<RunNeeds> { Some(cell.fit().ok()?.needs) };
+    cells.iter().map(|cell| Some(needs(cell)?.time?.total_s)).sum()
+}
+
+fn of_pilot(comparison: &QualityComparison, judged: &JudgedMeasure) -> Option<KnownDeviation> {
+    let differences = differences(&judged.measure, &comparison.pilot);
+    let first = comparison.pilot.first()?.baseline.seed;
+    let pairs = differences.len();
+    let source = format!("{pairs} pilot pair{} with seeds from {first} on", plural(pairs));
+    Some(KnownDeviation { deviation: Deviation::from_differences(&differences)?, source })
+}
+
+/// How similar a stored comparison is: the lower, the more.
+fn distance(comparison: &QualityComparison, other: &QualityComparison) -> Option<usize> {
+    let keys = |comparison: &QualityComparison| -> Vec<String> {
+        let keys =
+            comparison.changes.iter().map(|change| change.split(':').next().unwrap_or_default().to_owned());
+        keys.collect()
+    };
+    match () {
+        // The same change with other seeds, or with the same.
+        () if comparison.change() == other.change() => Some(0),
+        // Other values of the same keys, in the same recipe.
+        () if keys(comparison) == keys(other)
+            && comparison.baseline.recipe_hash == other.baseline.recipe_hash =>
+        {
+            Some(1)
+        }
+        // The same keys in another recipe of the same name on the same corpus, such as one with other steps.
+        () if keys(comparison) == keys(other)
+            && comparison.baseline.label == other.baseline.label
+            && comparison.provenance.corpus_hashes == other.provenance.corpus_hashes =>
+        {
+            Some(2)
+        }
+        () => None,
+    }
+}
+
+fn of_kin(
+    comparison: &QualityComparison,
+    judged: &JudgedMeasure,
+    stored: &[StoredComparison],
+) -> Option<KnownDeviation> {
+    let candidates = stored.iter().map(|one| &one.comparison).filter_map(|other| {
+        let distance = distance(comparison, other)?;
+        let differences = differences(&judged.measure, &other.pairs);
+        (differences.len() >= FEWEST_PAIRS).then_some((distance, other, differences))
+    });
+    // Of the most similar ones, that with the most pairs.
+    let (distance, other, differences) = candidates
+        .min_by_key(|(distance, _, differences)| (*distance, std::cmp::Reverse(differences.len())))?;
+    let similar = match distance {
+        0 => "the same change",
+        1 => "the same keys changed in the same recipe",
+        _ => "the same keys changed in a recipe of the same name and corpus",
+    };
+    let pairs = differences.len();
+    let source = format!("{} ({similar}, {pairs} pairs)", other.full_name());
+    Some(KnownDeviation { deviation: Deviation::from_differences(&differences)?, source })
+}
+
+/// Returns the differences of a measure over pairs with a value of both arms, on the scale on which they are taken.
+fn differences(measure: &Measure, pairs: &[Pair]) -> Vec<f64> {
+    let name = measure.to_string();
+    let both = pairs.iter().filter_map(|pair| {
+        let [baseline, candidate] =
+            pair.runs().map(|run| run.values.get(&name).and_then(|value| value.value()));
+        baseline.zip(candidate)
+    });
+    both.map(|(baseline, candidate)| match measure.scale() {
+        Scale::Difference => candidate - baseline,
+        Scale::Ratio => (candidate / baseline).ln(),
+    })
+    .collect()
+}
+
+/// Returns the mean energy of a run of this comparison's pilot or, without one, of an earlier comparison of the same
+/// change; `None` where no power was measured.
+fn joules_of_run(comparison: &QualityComparison, stored: &[StoredComparison], results: &Path) -> Option<f64> {
+    let earlier = stored.iter().rev().map(|one| &one.comparison).find(|other| {
+        other.change() == comparison.change() && other.provenance.device == comparison.provenance.device
+    });
+    let pairs = comparison.pilot.iter().chain(earlier.iter().flat_map(|other| &other.pairs));
+    let runs = pairs.flat_map(Pair::runs).filter_map(|run| run.run.as_deref());
+    let joules: Vec<f64> =
+        runs.filter_map(|run| MeasuredRun::open(&results.join(run)).ok()?.joules()).collect();
+    (!joules.is_empty()).then(|| joules.iter().sum::<f64>() / joules.len() as f64)
+}
+
+/// Returns the plan in lines.
+pub fn in_words(
+    comparison: &QualityComparison,
+    plan: &QualityPlan,
+    seconds_of_pair: Option<f64>,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    for judged in &comparison.measures {
+        let name = &judged.measure;
+        match plan.power.iter().find(|planned| planned.measure == *name) {
+            Some(planned) => {
+                let unit = match judged.scale {
+                    Scale::Difference => judged.unit.as_str(),
+                    Scale::Ratio => "of the logarithm",
+                };
+                lines.push(format!("{name}, by {}:", planned.source));
+                lines.extend(planned.plan.words(unit).into_iter().map(|line| format!("  {line}")));
+                let needs = [planned.plan.pairs_to_see, planned.plan.pairs_to_show_equivalence];
+                if let (Some(seconds), Some(pairs)) = (seconds_of_pair, needs.into_iter().flatten().max()) {
+                    lines.push(format!(
+                        "  {pairs} pairs are {} runs, about {} one after another",
+                        2 * pairs,
+                        wall_time(seconds * pairs as f64)
+                    ));
+                }
+            }
+            None if judged.min_effect.is_none() => {
+                lines.push(format!("{name}: ranks have no power plan"));
+            }
+            None => lines.push(format!(
+                "{name}: no stored comparison changed the same keys; --pilot 8 estimates the deviation of a pair first"
+            )),
+        }
+    }
+    let mut text = format!("{} runs", plan.runs);
+    if plan.stored_runs > 0 {
+        text += &format!(", {} of them stored already", plan.stored_runs);
+    }
+    text += &plan.seconds.map(|s| format!(", about {} one after another", wall_time(s))).unwrap_or_default();
+    text += &plan.joules.map(|joules| format!(", about {}J", metric(joules))).unwrap_or_default();
+    lines.push(text);
+    lines
+}

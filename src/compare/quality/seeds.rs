@@ -1,0 +1,134 @@
+//! The seeds of pairs.
+
+use super::request::QualityArmRequest;
+use crate::error::{Error, Result};
+
+/// The largest seed: the largest TOML integer.
+const MAX_SEED: u64 = i64::MAX as u64;
+
+/// The most pairs of a comparison.
+const MAX_PAIRS: usize = 10_000;
+
+/// Seeds as they were asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Seeds {
+    /// So many, from the recipe's on.
+    Count(usize),
+    /// These.
+    Named(Vec<u64>),
+}
+
+impl Seeds {
+    /// Parses a number of seeds, or several seeds separated by commas.
+    ///
+    /// # Errors
+    /// A usage error.
+    pub fn parse(text: &str) -> Result<Self> {
+        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        let numbers: Option<Vec<u64>> =
+            parts.iter().map(|part| part.parse().ok().filter(|seed| *seed <= MAX_SEED)).collect();
+        let wrong =
+            || Error::usage(format!("--seeds {text}: a number of seeds, such as 8, or seeds, such as 3,5,8"));
+        match numbers.ok_or_else(wrong)?.as_slice() {
+            [count] => match usize::try_from(*count).ok().filter(|count| (1..=MAX_PAIRS).contains(count)) {
+                Some(count) => Ok(Self::Count(count)),
+                None => Err(Error::usage(format!("--seeds {text}: from 1 to {MAX_PAIRS} pairs"))),
+            },
+            seeds => {
+                if let Some((_, twice)) =
+                    seeds.iter().enumerate().find(|(at, seed)| seeds[..*at].contains(seed))
+                {
+                    return Err(Error::usage(format!("--seeds {text}: {twice} is named twice")));
+                }
+                Ok(Self::Named(seeds.to_vec()))
+            }
+        }
+    }
+
+    /// Returns the seeds of the pairs of two recipes with these seeds. A candidate with a seed of its own keeps its
+    /// distance to the baseline's.
+    ///
+    /// # Errors
+    /// A usage error for seeds beyond the largest.
+    pub fn pairs(&self, [base, other]: [u64; 2]) -> Result<Vec<[u64; 2]>> {
+        let seeds: Vec<u64> = match self {
+            Self::Count(count) => (0..*count as u64).map(|i| base.saturating_add(i)).collect(),
+            Self::Named(seeds) => seeds.clone(),
+        };
+        seeds.into_iter().map(|seed| pair_of(seed, base, other)).collect()
+    }
+}
+
+/// Returns the seeds of a pair from the baseline's and those of both recipes.
+///
+/// # Errors
+/// A usage error for a seed beyond the largest, or below 0.
+pub fn pair_of(seed: u64, base: u64, other: u64) -> Result<[u64; 2]> {
+    let candidate = i128::from(seed) + i128::from(other) - i128::from(base);
+    let candidate = u64::try_from(candidate).ok().filter(|candidate| (*candidate).max(seed) <= MAX_SEED);
+    candidate.map(|candidate| [seed, candidate]).ok_or_else(|| {
+        Error::usage(format!(
+            "a pair with the seed {seed} has no seed for the candidate: its training.seed is {other} where the \
+             baseline's is {base}, and seeds are from 0 to {MAX_SEED}"
+        ))
+    })
+}
+
+/// Returns a remark where a recipe fixes seeds that pairs should vary.
+///
+/// # Errors
+/// A usage error where it fixes all that the training draws.
+pub fn fixed_seeds(arm: &QualityArmRequest) -> Result<Option<String>> {
+    let values = arm.recipe.values();
+    let drawn = [
+        ("seeds.init", values.seeds.init, true),
+        ("seeds.order", values.seeds.order, true),
+        ("seeds.dropout", values.seeds.dropout, values.model.dropout > 0.0),
+    ];
+    let drawn: Vec<_> = drawn.into_iter().filter(|(.., is_drawn)| *is_drawn).collect();
+    let fixed: Vec<&str> = drawn.iter().filter(|(_, seed, _)| seed.is_some()).map(|(key, ..)| *key).collect();
+    match fixed.len() {
+        0 => Ok(None),
+        count if count == drawn.len() => Err(Error::usage(format!(
+            "{} sets {}, so that every pair would have the same runs: leave one of them to training.seed",
+            arm.label,
+            fixed.join(", ")
+        ))),
+        _ => Ok(Some(format!(
+            "{} sets {}: pairs do not vary it, and the verdict holds for this value alone",
+            arm.label,
+            fixed.join(", ")
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seeds(text: &str, bases: [u64; 2]) -> Result<Vec<[u64; 2]>> {
+        Seeds::parse(text)?.pairs(bases)
+    }
+
+    #[test]
+    fn seeds_are_counted_from_the_recipes_or_named() {
+        assert_eq!(seeds("3", [4, 4]).unwrap(), [[4, 4], [5, 5], [6, 6]]);
+        assert_eq!(seeds("3,5,8", [4, 4]).unwrap(), [[3, 3], [5, 5], [8, 8]]);
+        // A candidate with a seed of its own: disjoint seeds on both sides.
+        assert_eq!(seeds("2", [4, 104]).unwrap(), [[4, 104], [5, 105]]);
+        assert_eq!(seeds("9,8", [4, 1]).unwrap(), [[9, 6], [8, 5]]);
+    }
+
+    #[test]
+    fn what_is_no_seed_is_refused() {
+        let said = |text: &str, bases| seeds(text, bases).unwrap_err().message().to_owned();
+        assert!(said("0", [0, 0]).contains("from 1 to 10000 pairs"));
+        assert!(said("10001", [0, 0]).contains("from 1 to 10000 pairs"));
+        for text in ["x", "", "-1", "1,,2", "9223372036854775808,1", "1.5"] {
+            assert!(said(text, [0, 0]).contains("such as 8"), "{text}");
+        }
+        assert!(said("3,5,3", [0, 0]).contains("3 is named twice"));
+        assert!(said("2", [MAX_SEED, MAX_SEED]).contains("no seed for the candidate"));
+        assert!(said("2,9", [4, 1]).contains("no seed for the candidate"));
+    }
+}

@@ -1,0 +1,85 @@
+//! What a run measured on a held-out set, and bits per byte.
+
+use super::losses::{HeldOutPart, LossAt, Losses};
+use serde::{Deserialize, Serialize};
+
+/// The name of the set that `data.validation` holds out, whose losses are `val_loss`.
+pub const MAIN_SET: &str = "";
+
+/// A held-out set of a run, with the losses on it. Blank where nothing is known.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HeldOutSet {
+    /// Hash of its tokens, hexadecimal: runs with one hash, vocabulary and part were measured on the same.
+    pub hash: Option<String>,
+    /// Tokens that an evaluation predicts, end tokens included.
+    pub tokens: Option<u64>,
+    /// Bytes of the text that these tokens stand for, separators of documents not included. Blank where they
+    /// are not known: of random tokens, and with some tokenizers.
+    pub bytes: Option<u64>,
+    /// The part of it that is evaluated, where `validation.steps` limits it.
+    pub part: Option<HeldOutPart>,
+    /// The losses, in nats per token.
+    #[serde(flatten)]
+    pub losses: Losses,
+    /// The final loss in bits per byte.
+    pub bits_per_byte: Option<f64>,
+}
+
+impl HeldOutSet {
+    /// Adds the loss after a later step of a run that goes on.
+    pub fn add(&mut self, at: LossAt) {
+        self.losses.add(at);
+        self.convert();
+    }
+
+    /// Sets the losses, which are in order of steps, and what follows from them.
+    pub fn measure(&mut self, losses: impl IntoIterator<Item = LossAt>) {
+        self.losses = Losses::from_series(losses);
+        self.convert();
+    }
+
+    fn convert(&mut self) {
+        self.bits_per_byte = self.losses.last.and_then(|last| self.in_bits_per_byte(last.loss.into()));
+    }
+
+    /// Returns a loss on this set, in nats per token, in bits per byte; `None` where its bytes are not known.
+    pub fn in_bits_per_byte(&self, loss: f64) -> Option<f64> {
+        bits_per_byte(loss, self.tokens?, self.bytes?)
+    }
+}
+
+/// Returns the bits that a model takes per byte of a text, from its mean loss in nats per token over `tokens`
+/// that stand for `bytes`: loss · tokens / (bytes · ln 2). Unlike the loss it does not depend on how a
+/// tokenizer cuts the text (as in Gao et al., "The Pile", 2020). `None` without bytes.
+pub fn bits_per_byte(loss: f64, tokens: u64, bytes: u64) -> Option<f64> {
+    (bytes > 0).then(|| loss * tokens as f64 / (bytes as f64 * std::f64::consts::LN_2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uniform_guess_of_bytes_takes_eight_bits() {
+        assert_eq!(bits_per_byte(256f64.ln(), 1000, 1000), Some(8.0));
+        // Two bytes a token: the same text, the same bits.
+        assert_eq!(bits_per_byte(2.0 * 256f64.ln(), 500, 1000), Some(8.0));
+        assert_eq!(bits_per_byte(1.0, 10, 0), None);
+        assert!(bits_per_byte(f64::NAN, 10, 10).is_some_and(f64::is_nan));
+    }
+
+    #[test]
+    fn what_is_not_known_stays_blank() {
+        let at = |step, loss| LossAt { step, loss };
+        let mut set = HeldOutSet { tokens: Some(100), ..HeldOutSet::default() };
+        set.measure([at(1, 2.0), at(2, f32::NAN)]);
+        assert_eq!((set.losses.last, set.bits_per_byte), (Some(at(1, 2.0)), None));
+        set.bytes = Some(200);
+        set.measure([at(1, 2.0), at(2, 4.0)]);
+        assert_eq!(set.bits_per_byte, Some(2.0 / std::f64::consts::LN_2));
+        set.measure([]);
+        assert_eq!((set.losses, set.bits_per_byte), (Losses::default(), None));
+        let text = serde_json::to_string(&set).unwrap();
+        assert_eq!(serde_json::from_str::<HeldOutSet>(&text).unwrap(), set);
+    }
+}

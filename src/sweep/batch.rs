@@ -1,0 +1,249 @@
+//! Cells of a caller: runs of any recipes with any settings, through the ledger, the devices and the processes of
+//! sweeps.
+
+use super::cell::{Cell, Corpora, Source, build_name};
+use super::display::Display;
+use super::schedule::{Output, Schedule, SweepPolicy};
+use super::work::CellFit;
+use super::{AttemptLimits, lock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::plan::Plan;
+use crate::ranks::{Stop, environment};
+use crate::recipe::{self, Recipe};
+use crate::results::ledger::{Attempt, CellStatus, Ledger};
+use crate::results::progress::Mode;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Ends that are the machine's fault and not the recipe's: the same cell may end otherwise.
+const MACHINE_FAULTS: [CellStatus; 5] =
+    [CellStatus::Oom, CellStatus::Killed, CellStatus::Unsaved, CellStatus::Hang, CellStatus::Failed];
+
+/// A cell to run.
+#[derive(Clone, Debug)]
+pub struct CellRequest {
+    /// The recipe: a file, or the name of a built-in one.
+    pub recipe: PathBuf,
+    /// `section.key=value` arguments on top of it.
+    pub settings: Vec<String>,
+}
+
+/// Cells, resolved and planned for this machine.
+#[derive(Debug)]
+pub struct CellBatch {
+    cells: Vec<Cell>,
+    build: String,
+}
+
+/// A cell of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct PlannedCell<'a> {
+    cell: &'a Cell,
+    /// Its recipe, resolved.
+    pub recipe: &'a Recipe,
+    /// Its plan.
+    pub plan: &'a Plan,
+}
+
+/// How cells of a batch are run.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchPolicy<'a> {
+    /// Name of what the cells are for, in messages.
+    pub name: &'a str,
+    /// The results folder.
+    pub results: &'a Path,
+    /// Cells at once on the CPU; a GPU has one at a time.
+    pub jobs: usize,
+    /// True if cells that are done run again.
+    pub again: bool,
+    /// How often a cell that ended by the machine's fault is run again.
+    pub retries: usize,
+    /// Time limits of a run.
+    pub limits: AttemptLimits,
+    /// The display of progress.
+    pub progress: Mode,
+}
+
+/// The end of a cell.
+#[derive(Clone, Copy, Debug)]
+pub struct CellEnd<'a> {
+    /// Its index in the batch.
+    pub at: usize,
+    /// Its line of the ledger: status, reason and run.
+    pub line: &'a Attempt,
+    /// True if it had ended before the batch was run.
+    pub reused: bool,
+}
+
+impl CellBatch {
+    /// Resolves and plans cells.
+    ///
+    /// # Errors
+    /// The first one's whose recipe is wrong, or whose corpus cannot be opened.
+    pub fn new(requests: &[CellRequest]) -> Result<Self> {
+        let build = build_name();
+        let machine = environment::machine();
+        let mut corpora = Corpora::default();
+        let mut cells = Vec::with_capacity(requests.len());
+        for request in requests {
+            let settings: Result<_> = request.settings.iter().map(|setting| key_and_value(setting)).collect();
+            let point = super::axes::GridPoint { settings: settings?, excluded: None };
+            let base = recipe::load(&request.recipe, &request.settings, recipe::environment(), &machine)?;
+            let source =
+                Source { path: &request.recipe, name: base.name(), machine: &machine, checkpoints: 0 };
+            let cell = Cell::new(&source, &point, &build, &mut corpora);
+            cell.work.as_ref().map_err(Error::clone)?;
+            cells.push(cell);
+        }
+        Ok(Self { cells, build })
+    }
+
+    /// Returns a cell; `None` beyond the last.
+    pub fn get(&self, at: usize) -> Option<PlannedCell<'_>> {
+        let cell = self.cells.get(at)?;
+        let work = cell.work.as_ref().ok()?;
+        Some(PlannedCell { cell, recipe: &work.recipe, plan: &work.plan })
+    }
+
+    /// Runs a range of cells: those that are not done, or all of them. `ended` is told the end of every cell
+    /// once it is known, and again when one that ended by the machine's fault has run again. The caller looks
+    /// into the cells that did not end well.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Interrupted`] after a signal; a failure when another process writes the ledger, when it
+    /// cannot be written, and that of `ended`.
+    pub fn run(
+        &self,
+        range: Range<usize>,
+        policy: &BatchPolicy<'_>,
+        stop: &Stop,
+        ended: &mut dyn FnMut(CellEnd<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let _held = lock(policy.results)?;
+        let cells = &self.cells[range.clone()];
+        let all = [&[CellStatus::Ok, CellStatus::Diverged][..], &MACHINE_FAULTS].concat();
+        for turn in 0..=policy.retries {
+            let retry = if policy.again && turn == 0 { &all[..] } else { &MACHINE_FAULTS };
+            let (ledger, warning) = Ledger::open(policy.results)?;
+            let mut display = Display::new(policy.progress, &display_keys(cells), cells.len());
+            if let Some(warning) = warning {
+                display.warn(&warning);
+            }
+            let mut output = Ends::new(range.start, cells, &ledger, retry, ended);
+            let sweep = SweepPolicy {
+                name: policy.name,
+                results: policy.results,
+                jobs: policy.jobs,
+                retry,
+                limits: policy.limits,
+                build: &self.build,
+            };
+            Schedule::new(&sweep, cells, ledger, &mut output, display).run_for_caller(stop)?;
+            let is_faulty = output.seen.iter().flatten().any(|(_, status)| MACHINE_FAULTS.contains(status));
+            if stop.requested() {
+                return Err(Error::new(
+                    ErrorKind::Interrupted,
+                    "stopped by a signal; the same command goes on with what is left",
+                ));
+            }
+            if !is_faulty {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PlannedCell<'_> {
+    /// Returns its key in the ledger.
+    pub fn key(&self) -> &str {
+        &self.cell.key
+    }
+
+    /// Returns the hash of its corpus.
+    pub fn corpus_hash(&self) -> &str {
+        self.cell.corpus_hash.as_deref().unwrap_or_default()
+    }
+
+    /// Returns the device class that it runs on.
+    pub fn device(&self) -> &str {
+        self.cell.device.as_deref().unwrap_or_default()
+    }
+
+    /// Returns its memory, time and disk by the plan.
+    ///
+    /// # Errors
+    /// If the programs cannot be recorded, or the device does not respond.
+    pub fn fit(&self) -> Result<CellFit> {
+        self.cell.work.as_ref().map_err(Error::clone)?.fit()
+    }
+}
+
+/// Splits `section.key=value`, with the value as TOML.
+fn key_and_value(setting: &str) -> Result<(String, String)> {
+    recipe::setting(setting).map(|(key, value)| (key.path.to_owned(), value))
+}
+
+/// Returns the keys in whose values the cells differ, which name them.
+fn display_keys(cells: &[Cell]) -> Vec<String> {
+    let keys = cells.iter().flat_map(|cell| cell.settings.keys());
+    let mut keys: Vec<&String> = keys.collect();
+    keys.sort();
+    keys.dedup();
+    let differs = |key: &&String| {
+        let mut values = cells.iter().map(|cell| cell.settings.get(*key));
+        let first = values.next().flatten();
+        key.as_str() == "training.seed" || values.any(|value| value != first)
+    };
+    keys.into_iter().filter(differs).cloned().collect()
+}
+
+/// Tells a caller of the ends of cells.
+struct Ends<'a> {
+    /// Index of the first cell in the batch.
+    first: usize,
+    /// The attempt that had ended before, of cells that do not run again.
+    before: Vec<Option<u64>>,
+    /// The line that is known of each cell: its attempt and status.
+    seen: Vec<Option<(u64, CellStatus)>>,
+    ended: &'a mut dyn FnMut(CellEnd<'_>) -> Result<()>,
+}
+
+impl<'a> Ends<'a> {
+    fn new(
+        first: usize,
+        cells: &[Cell],
+        ledger: &Ledger,
+        retry: &[CellStatus],
+        ended: &'a mut dyn FnMut(CellEnd<'_>) -> Result<()>,
+    ) -> Self {
+        let lines = || cells.iter().map(|cell| ledger.last(&cell.key));
+        let stays = |line: &&Attempt| line.status.ends_a_whole_run() && !retry.contains(&line.status);
+        Self {
+            first,
+            before: lines().map(|line| Some(line.filter(stays)?.attempt)).collect(),
+            // What stays is told of at once, what runs again when it has.
+            seen: lines().map(|line| line.filter(|line| !stays(line)).map(as_seen)).collect(),
+            ended,
+        }
+    }
+}
+
+fn as_seen(line: &Attempt) -> (u64, CellStatus) {
+    (line.attempt, line.status)
+}
+
+impl Output for Ends<'_> {
+    fn write(&mut self, cells: &[Cell], ledger: &Ledger) -> Result<()> {
+        for (index, cell) in cells.iter().enumerate() {
+            let Some(line) = ledger.last(&cell.key) else { continue };
+            if line.status == CellStatus::Running || self.seen[index] == Some(as_seen(line)) {
+                continue;
+            }
+            self.seen[index] = Some(as_seen(line));
+            let reused = self.before[index] == Some(line.attempt);
+            (self.ended)(CellEnd { at: self.first + index, line, reused })?;
+        }
+        Ok(())
+    }
+}

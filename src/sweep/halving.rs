@@ -1,0 +1,245 @@
+//! Successive halving: configurations train up to a rung, and the best of them go on.
+//!
+//! K. Jamieson and A. Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization",
+//! AISTATS 2016. Every cell has the schedule of its whole length; one that goes on from a rung continues from
+//! its checkpoint, to the bit. Which cells go on follows from the losses in the ledger alone, so a sweep that
+//! was killed decides as it would have.
+
+use super::cell::Cell;
+use super::work::Work;
+use crate::error::Result;
+use crate::results::configurations;
+
+/// The rungs of a sweep, and the configurations that climb them.
+#[derive(Debug)]
+pub struct Halving {
+    /// Steps, ascending.
+    rungs: Vec<u64>,
+    /// Of so many configurations one goes on.
+    eta: usize,
+    /// The cells of every configuration, one per seed.
+    configurations: Vec<Vec<usize>>,
+}
+
+/// What is known of a cell at a rung, or at its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CellResult {
+    /// Its validation loss, in nats per token.
+    Loss(f64),
+    /// It ended before, and has none.
+    Ended,
+    /// It has to be trained up to there.
+    Open,
+}
+
+/// The state of a sweep with rungs.
+#[derive(Debug, PartialEq)]
+pub struct Standing {
+    /// The rung that cells are being trained to; `None` for the end of the training.
+    pub rung: Option<u64>,
+    /// Cells that have to be trained up to it.
+    pub open: Vec<usize>,
+    /// Cells that do not go on from an earlier rung, with why.
+    pub dropped: Vec<(usize, String)>,
+}
+
+impl Halving {
+    /// Returns the rungs of a sweep; `None` for one without.
+    ///
+    /// # Errors
+    /// A usage error for a rung at which a cell has no evaluation, or that is not before its last step.
+    pub fn new(rungs: &[usize], eta: usize, cells: &[Cell]) -> Result<Option<Self>> {
+        if rungs.is_empty() {
+            return Ok(None);
+        }
+        let mut rungs: Vec<u64> = rungs.iter().map(|&rung| rung as u64).collect();
+        rungs.sort_unstable();
+        for work in cells.iter().filter_map(|cell| cell.work.as_ref().ok()) {
+            check(&rungs, work)?;
+        }
+        let all = configurations::group(cells.iter().map(|cell| &cell.settings));
+        let runs = |configuration: &Vec<usize>| configuration.iter().any(|&at| cells[at].work.is_ok());
+        let configurations = all.into_iter().filter(runs).collect();
+        Ok(Some(Self { rungs, eta: eta.max(2), configurations }))
+    }
+
+    /// Returns where a sweep stands whose cells have these results: at a rung, or with `None` at the end.
+    pub fn standing(&self, result: impl Fn(usize, Option<u64>) -> CellResult) -> Standing {
+        let open = |going_on: &[usize], rung| -> Vec<usize> {
+            let cells = going_on.iter().flat_map(|&at| &self.configurations[at]).copied();
+            cells.filter(|&cell| result(cell, rung) == CellResult::Open).collect()
+        };
+        let mut going_on: Vec<usize> = (0..self.configurations.len()).collect();
+        let mut dropped = Vec::new();
+        for &step in &self.rungs {
+            let rung = Some(step);
+            let open = open(&going_on, rung);
+            if !open.is_empty() {
+                return Standing { rung, open, dropped };
+            }
+            let mut ranked: Vec<(f64, usize)> = going_on
+                .iter()
+                .map(|&at| (mean(self.configurations[at].iter().map(|&cell| result(cell, rung))), at))
+                .collect();
+            // Stable: of equal ones, the first goes on.
+            ranked.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+            let kept = self.kept(going_on.len());
+            let (best, rest) = ranked.split_at(kept);
+            let (best, unfit): (Vec<_>, Vec<_>) = best.iter().partition(|(loss, _)| loss.is_finite());
+            let why = format!("not among the best {kept} of {} at step {step}", going_on.len());
+            for &cell in unfit.into_iter().chain(rest).flat_map(|(_, at)| &self.configurations[*at]) {
+                if matches!(result(cell, rung), CellResult::Loss(_)) {
+                    dropped.push((cell, why.clone()));
+                }
+            }
+            going_on = best.into_iter().map(|(_, at)| *at).collect();
+            going_on.sort_unstable();
+        }
+        Standing { rung: None, open: open(&going_on, None), dropped }
+    }
+
+    /// Returns how many of `count` configurations go on from a rung.
+    fn kept(&self, count: usize) -> usize {
+        (count / self.eta).max(1).min(count)
+    }
+
+    /// Describes how many configurations train how far, and their share of the steps of the whole grid.
+    pub fn in_words(&self, cells: &[Cell]) -> String {
+        let steps_of = |configuration: &[usize]| -> u64 {
+            let steps = |&cell: &usize| cells[cell].work.as_ref().map_or(0, |work| work.plan.steps as u64);
+            configuration.iter().map(steps).sum()
+        };
+        let whole: u64 = self.configurations.iter().map(|one| steps_of(one)).sum();
+        let seeds = self.configurations.first().map_or(1, Vec::len) as u64;
+        let mean_steps = whole / (self.configurations.len().max(1) as u64 * seeds).max(1);
+        let (mut count, mut from, mut trained) = (self.configurations.len(), 0, 0);
+        let mut parts = Vec::new();
+        for &rung in &self.rungs {
+            trained += count as u64 * seeds * (rung - from);
+            parts.push(format!("{count} to step {rung}"));
+            (count, from) = (self.kept(count), rung);
+        }
+        trained += count as u64 * seeds * mean_steps.saturating_sub(from);
+        parts.push(format!("{count} to the end"));
+        format!(
+            "configurations: {}; {:.0} % of the steps of the whole grid",
+            parts.join(", "),
+            100.0 * trained as f64 / whole.max(1) as f64
+        )
+    }
+}
+
+/// Refuses rungs at which a cell has no evaluation, or that are not before its last step.
+fn check(rungs: &[u64], work: &Work) -> Result<()> {
+    let (steps, interval) = (work.plan.steps as u64, work.plan.intervals.validation as u64);
+    let keys = ["sweep.rungs", "validation.interval", "training.steps"];
+    for &rung in rungs {
+        if rung == 0 || rung >= steps {
+            let message = format!("a rung at step {rung} of a training of {steps} steps");
+            return Err(work.recipe.error(&keys, message, format!("name steps from 1 to {}", steps - 1)));
+        }
+        if interval == 0 || !rung.is_multiple_of(interval) {
+            let message = format!("a rung at step {rung}, which has no evaluation to compare cells by");
+            let help = "make every rung a multiple of validation.interval";
+            return Err(work.recipe.error(&keys, message, help));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the mean loss of a configuration; infinite if a cell ended without one, or has one that is not
+/// finite.
+fn mean(results: impl Iterator<Item = CellResult>) -> f64 {
+    let losses: Vec<f64> = results
+        .map(|result| match result {
+            CellResult::Loss(loss) if loss.is_finite() => loss,
+            _ => f64::INFINITY,
+        })
+        .collect();
+    losses.iter().sum::<f64>() / losses.len() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use CellResult::{Ended, Loss, Open};
+    use std::collections::BTreeMap;
+
+    /// Results by cell and rung; those that are missing are open.
+    type Results = BTreeMap<(usize, Option<u64>), CellResult>;
+
+    fn halving(configurations: usize, seeds: usize) -> Halving {
+        let cells = |at: usize| (at * seeds..(at + 1) * seeds).collect();
+        Halving { rungs: vec![10, 30], eta: 3, configurations: (0..configurations).map(cells).collect() }
+    }
+
+    fn standing(halving: &Halving, results: &Results) -> Standing {
+        halving.standing(|cell, rung| results.get(&(cell, rung)).copied().unwrap_or(Open))
+    }
+
+    /// Adds losses at a rung, cell by cell.
+    fn add(results: &mut Results, rung: Option<u64>, losses: &[(usize, f64)]) {
+        results.extend(losses.iter().map(|&(cell, loss)| ((cell, rung), Loss(loss))));
+    }
+
+    #[test]
+    fn the_best_third_go_on_from_each_rung() {
+        let halving = halving(9, 1);
+        let mut results = Results::new();
+        let begun = standing(&halving, &results);
+        assert_eq!((begun.rung, begun.open, begun.dropped), (Some(10), (0..9).collect(), vec![]));
+        let losses: Vec<(usize, f64)> = (0..8).map(|cell| (cell, 9.0 - cell as f64)).collect();
+        add(&mut results, Some(10), &losses);
+        assert_eq!(standing(&halving, &results).open, [8], "nothing is decided before all are there");
+        add(&mut results, Some(10), &[(8, 0.5)]);
+        let second = standing(&halving, &results);
+        assert_eq!((second.rung, &second.open[..]), (Some(30), &[6, 7, 8][..]));
+        assert_eq!(second.dropped.iter().map(|(cell, _)| *cell).collect::<Vec<_>>(), [5, 4, 3, 2, 1, 0]);
+        assert_eq!(second.dropped[0].1, "not among the best 3 of 9 at step 10");
+        add(&mut results, Some(30), &[(6, 3.0), (7, 1.0), (8, 2.0)]);
+        let last = standing(&halving, &results);
+        assert_eq!((last.rung, &last.open[..]), (None, &[7][..]));
+        assert_eq!(last.dropped.len(), 8);
+        add(&mut results, None, &[(7, 1.0)]);
+        assert!(standing(&halving, &results).open.is_empty());
+    }
+
+    #[test]
+    fn seeds_are_averaged_and_whatever_is_not_finite_is_worst() {
+        let halving = halving(3, 2);
+        let mut results = Results::new();
+        // The first has the lowest loss of all, and a higher mean than the second.
+        add(&mut results, Some(10), &[(0, 1.0), (1, 4.0), (2, 2.0), (3, 2.0), (4, 0.5), (5, f64::NAN)]);
+        let second = standing(&halving, &results);
+        assert_eq!((second.rung, &second.open[..]), (Some(30), &[2, 3][..]));
+        results.insert((5, Some(10)), Ended);
+        let ended = standing(&halving, &results);
+        assert_eq!(ended.open, [2, 3]);
+        // A cell that ended keeps its status; the other one of its configuration is dropped.
+        assert!(ended.dropped.iter().any(|(cell, _)| *cell == 4));
+        assert!(ended.dropped.iter().all(|(cell, _)| *cell != 5));
+        for cell in 0..6 {
+            results.insert((cell, Some(10)), Ended);
+        }
+        assert_eq!(
+            standing(&halving, &results),
+            Standing { rung: None, open: vec![], dropped: vec![] },
+            "nothing goes on where nothing trained"
+        );
+    }
+
+    #[test]
+    fn of_equal_ones_the_first_goes_on() {
+        let halving = halving(3, 1);
+        let mut results = Results::new();
+        add(&mut results, Some(10), &[(0, 2.0), (1, 1.0), (2, 1.0)]);
+        assert_eq!(standing(&halving, &results).open, [1]);
+    }
+
+    #[test]
+    fn one_goes_on_where_there_are_few() {
+        for (count, kept) in [(27, 9), (9, 3), (10, 3), (2, 1), (1, 1)] {
+            assert_eq!(halving(1, 1).kept(count), kept, "{count}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The rungs of a sweep by its ledger: who goes on, and from which run.
+
+use super::Schedule;
+use crate::error::Result;
+use crate::results::folder::{CHECKPOINT, METRICS, read_summary};
+use crate::results::ledger::{Attempt, CellStatus};
+use crate::results::rows::{self, MetricsRow};
+use crate::sweep::cell::{Cell, KEEP};
+use crate::sweep::halving::{CellResult, Halving, Standing};
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+/// Lines of the ledger by the key of their cell.
+type Lines<'a> = HashMap<&'a str, Vec<&'a Attempt>>;
+
+impl Schedule<'_> {
+    /// Queues the cells that are to be trained to a rung, or from the last one to the end, and records those
+    /// that are dropped. Returns false where nothing is left to run.
+    pub(super) fn climb(&mut self) -> Result<bool> {
+        let Some(halving) = self.halving else { return Ok(false) };
+        let Standing { rung, open, dropped } = self.standing(halving);
+        self.until = rung;
+        for (at, why) in dropped {
+            let cell = &self.cells[at];
+            let last = self.ledger.last(&cell.key).filter(|last| !last.status.is_final()).cloned();
+            if let Some(last) = last.filter(|_| !self.is_running(cell)) {
+                let (status, reason) = (CellStatus::Dropped, Some(why));
+                let line = Attempt { status, reason, at: super::now(), ..last };
+                self.append(line.clone(), None)?;
+                self.remove_checkpoints(&line);
+            }
+        }
+        let mut queued = HashSet::new();
+        for at in open {
+            let cell = &self.cells[at];
+            // One that was started here and did not get there is left to the next sweep.
+            let was_started = self.started.contains(&(cell.key.clone(), rung));
+            if !was_started && !self.is_running(cell) && queued.insert(&cell.key) {
+                self.waiting.push_back(at);
+            }
+        }
+        Ok(!self.waiting.is_empty())
+    }
+
+    /// Returns where the sweep stands by its ledger.
+    fn standing(&self, halving: &Halving) -> Standing {
+        let mut lines = Lines::new();
+        for line in self.ledger.lines() {
+            lines.entry(line.key.as_str()).or_default().push(line);
+        }
+        halving.standing(|cell, rung| self.result(&lines, &self.cells[cell].key, rung))
+    }
+
+    /// Returns the validation loss of a cell at a rung, or at its end.
+    fn result(&self, lines: &Lines<'_>, key: &str, rung: Option<u64>) -> CellResult {
+        let Some(lines) = lines.get(key) else { return CellResult::Open };
+        let last = lines.last().map(|line| line.status);
+        let loss = match rung {
+            Some(step) => loss_at(self.policy.results, lines, step),
+            None => lines.last().filter(|line| line.status == CellStatus::Ok).map(|line| val_loss(line)),
+        };
+        let is_retried = |status: CellStatus| {
+            let was_started = self.started.iter().any(|(started, _)| started == key);
+            self.policy.retry.contains(&status) && !was_started
+        };
+        match (loss, last) {
+            (Some(loss), _) => CellResult::Loss(loss),
+            (None, Some(status)) if status.ends_a_whole_run() && status != CellStatus::Ok => {
+                if is_retried(status) { CellResult::Open } else { CellResult::Ended }
+            }
+            (None, _) => CellResult::Open,
+        }
+    }
+
+    /// Returns the newest run of a cell, where it was stopped with a checkpoint from which the cell goes on:
+    /// in a sweep with rungs, and in another one where it was halted at a rung.
+    pub(super) fn stopped_run(&self, key: &str) -> Option<String> {
+        let was_halted = |line: &Attempt| matches!(line.status, CellStatus::Halted | CellStatus::Dropped);
+        if self.halving.is_none() && !self.ledger.last(key).is_some_and(was_halted) {
+            return None;
+        }
+        let run = self.ledger.lines().iter().rev().filter(|line| line.key == key);
+        let run = run.filter_map(|line| line.run.clone()).next()?;
+        let folder = self.policy.results.join(&run);
+        let is_unfinished = read_summary(&folder).is_ok_and(|summary| summary.status.is_unfinished());
+        (is_unfinished && has_checkpoint(&folder)).then_some(run)
+    }
+
+    /// Removes the checkpoints of every cell that is done: a sweep may have been killed before it did.
+    pub(super) fn remove_all_checkpoints(&mut self) {
+        let last = |cell: &Cell| self.ledger.last(&cell.key).cloned();
+        let done: Vec<Attempt> = self.cells.iter().filter_map(last).collect();
+        done.iter().for_each(|line| self.remove_checkpoints(line));
+    }
+
+    /// Removes the checkpoints of a cell that is done, unless the command that ran it asks for them.
+    pub(super) fn remove_checkpoints(&mut self, line: &Attempt) {
+        let is_left = line.status.is_final() && !line.settings.contains_key(KEEP);
+        let Some(run) = line.run.as_ref().filter(|_| is_left) else { return };
+        let checkpoints = self.policy.results.join(run).join(CHECKPOINT);
+        if checkpoints.is_dir()
+            && let Err(e) = std::fs::remove_dir_all(&checkpoints)
+        {
+            self.display.warn(&format!("cannot remove {}: {e}", checkpoints.display()));
+        }
+    }
+}
+
+/// Returns true if a run's folder has a checkpoint.
+fn has_checkpoint(run: &Path) -> bool {
+    let entries = std::fs::read_dir(run.join(CHECKPOINT)).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("step-"))
+}
+
+/// Returns the validation loss of a line; NaN where it has none.
+fn val_loss(line: &Attempt) -> f64 {
+    line.measured.get("val_loss").unwrap_or(f64::NAN)
+}
+
+/// Returns the validation loss of a cell at a step: that of the line of its halt there, or of the row of a
+/// run that went further.
+fn loss_at(results: &Path, lines: &[&Attempt], step: u64) -> Option<f64> {
+    let steps = |line: &Attempt| line.measured.get("steps");
+    let halted = lines.iter().rev().find(|line| {
+        matches!(line.status, CellStatus::Halted | CellStatus::Dropped) && steps(line) == Some(step as f64)
+    });
+    if let Some(line) = halted {
+        return Some(val_loss(line));
+    }
+    let further = lines.iter().rev().find(|line| steps(line).is_some_and(|steps| steps >= step as f64))?;
+    let file = results.join(further.run.as_ref()?).join(METRICS);
+    let rows: Vec<MetricsRow> = rows::read(&file).ok()?;
+    let row = rows.iter().find(|row| row.step == step)?;
+    // As the summary prints it, and so the ledger.
+    row.val_loss?.to_string().parse().ok()
+}

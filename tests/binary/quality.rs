@@ -1,0 +1,310 @@
+//! `xrun compare --on` from outside: pairs with the same seed, runs used again, verdicts, and what is refused.
+
+use crate::place::{Done, Place, are_gone};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use xrun::results::find::find_comparison;
+use xrun::results::ledger::{CellStatus, Ledger};
+use xrun::results::measure::MeasureValue;
+use xrun::results::quality::{Design, QualityComparison, VerdictBasis};
+use xrun::statistics::{QualityVerdict, paired_difference};
+
+/// Runs of a fraction of a second.
+const SHORT: [&str; 6] = [
+    "--set=training.steps=12",
+    "--set=training.seq_len=16",
+    "--set=checkpoint.interval=0",
+    "--set=generation.samples=0",
+    "--set=metrics.warmup=2",
+    "--set=validation.interval=4",
+];
+
+/// Each update multiplies the weights by 1 - 10 · 10, and 30 of them are too many for every seed.
+const DIVERGES: [&str; 3] = ["optimizer.lr=10.0", "optimizer.weight_decay=10.0", "training.max_norm=0.0"];
+
+fn compare(place: &Place, arguments: &[&str]) -> Done {
+    place.xrun(&[&["compare", "tiny.toml"], arguments, &SHORT].concat())
+}
+
+/// All comparisons, oldest first.
+fn comparisons(place: &Place) -> Vec<QualityComparison> {
+    let folders = xrun::results::find::comparisons(&results(place)).unwrap();
+    folders.iter().rev().map(|folder| QualityComparison::read(folder).unwrap()).collect()
+}
+
+#[track_caller]
+fn only(place: &Place) -> QualityComparison {
+    let mut all = comparisons(place);
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+fn results(place: &Place) -> PathBuf {
+    place.path().join("results")
+}
+
+/// The number of runs that the ledger has started.
+fn started(place: &Place) -> usize {
+    let ledger = Ledger::read(&results(place)).unwrap();
+    ledger.lines().iter().filter(|line| line.status == CellStatus::Running).count()
+}
+
+fn verdicts(comparison: &QualityComparison) -> Vec<QualityVerdict> {
+    comparison.measures.iter().map(|judged| judged.verdict).collect()
+}
+
+#[test]
+fn a_change_is_judged_by_pairs_and_the_record_repeats_the_verdict() {
+    let place = Place::new();
+    let asked = [
+        "optimizer.lr=0.01",
+        "--on",
+        "val_loss",
+        "--seeds",
+        "4",
+        "--predicts",
+        "better",
+        "--hypothesis",
+        "too low",
+    ];
+    let done = compare(&place, &asked).succeeds();
+    let found = only(&place);
+    assert!(found.finished && found.history.is_empty());
+    assert_eq!(found.pairs.iter().map(|pair| pair.baseline.seed).collect::<Vec<_>>(), [3, 4, 5, 6]);
+    assert_eq!(found.changes, ["optimizer.lr: 0.003 → 0.01"]);
+    assert!(found.shared_randomness.as_ref().unwrap().contains("initial values"), "{found:?}");
+    let value = |run: &xrun::results::quality::PairedRun| {
+        let value = run.values["val_loss"].value().unwrap();
+        let summary = xrun::results::folder::read_summary(&results(&place).join(run.run.as_ref().unwrap()));
+        assert_eq!(f64::from(summary.unwrap().val_loss.last.unwrap().loss), value);
+        value
+    };
+    let differences: Vec<f64> =
+        found.pairs.iter().map(|pair| value(&pair.candidate) - value(&pair.baseline)).collect();
+    let again = paired_difference(&differences, found.confidence).unwrap();
+    let judged = &found.measures[0];
+    assert_eq!((judged.interval, judged.p), (Some(again.interval), Some(again.p)));
+    // A rate so low that a three times larger one is better in every pair of any seed.
+    assert_eq!((judged.verdict, found.prediction_held), (QualityVerdict::Better, Some(true)));
+    for said in ["better by", "over 4 pairs", "`better`: held", "no earlier comparison", "too low"] {
+        assert!(done.stdout.contains(said), "no `{said}` in {}", done.stdout);
+    }
+    assert_eq!(started(&place), 8);
+
+    // The same again runs nothing; fewer, or other measures of the same runs, too.
+    let done = compare(&place, &[&asked[..5], &["--json"]].concat()).succeeds();
+    assert_eq!(started(&place), 8, "stored runs are used again");
+    let printed: QualityComparison = serde_json::from_str(&done.stdout).unwrap();
+    assert!(printed.pairs.iter().flat_map(|pair| pair.runs()).all(|run| run.reused));
+    assert_eq!(printed.measures, found.measures);
+    let [earlier] = printed.history.as_slice() else { panic!("{:?}", printed.history) };
+    assert_eq!((earlier.pairs, earlier.shared_seeds, earlier.ended.as_str()), (4, 4, "val_loss: better"));
+
+    // A stored run that is gone is made again.
+    let run = found.pairs[1].candidate.run.as_ref().unwrap();
+    std::fs::remove_dir_all(results(&place).join(run)).unwrap();
+    compare(&place, &asked[..5]).succeeds();
+    let last = comparisons(&place).pop().unwrap();
+    assert_eq!((started(&place), &last.measures), (9, &found.measures));
+}
+
+#[test]
+fn pairs_after_a_verdict_are_refused_and_a_confirmation_has_fresh_seeds() {
+    let place = Place::new();
+    let change = ["optimizer.lr=0.01", "--on", "val_loss"];
+    let asked =
+        |seeds: &str, more: &[&str]| compare(&place, &[&change[..], &["--seeds", seeds], more].concat());
+    asked("4", &[]).succeeds();
+    let first = only(&place).full_name();
+    for seeds in ["6", "2", "6,7,8"] {
+        asked(seeds, &[]).ended(2).says(&["peeking", "--confirm", &first, "--sequential"]);
+    }
+    assert_eq!(comparisons(&place).len(), 1, "a refusal leaves nothing behind");
+    asked("6", &["--sequential"]).succeeds();
+    let sequential = comparisons(&place).pop().unwrap();
+    let Design::Sequential { max_pairs: 6, looks } = &sequential.design else {
+        panic!("{:?}", sequential.design)
+    };
+    assert_eq!((looks[0].pairs, sequential.history.len()), (4, 1));
+    asked("8", &["--sequential"]).ended(2).says(&["peeking"]);
+
+    // The recipe has changed since; its stored runs say what was compared.
+    let recipe = std::fs::read_to_string(place.path().join("tiny.toml")).unwrap();
+    place.write("tiny.toml", recipe.replace("ffn_dim = 64", "ffn_dim = 128").as_bytes());
+    let done = place.xrun(&["compare", "--confirm", &first, "--predicts", "better"]).succeeds();
+    assert!(done.stdout.contains(&format!("confirms    {first}")), "{}", done.stdout);
+    let confirmed = comparisons(&place).pop().unwrap();
+    let seeds: Vec<u64> = confirmed.pairs.iter().map(|pair| pair.candidate.seed).collect();
+    assert_eq!(seeds, [7, 8, 9, 10], "after all that were used");
+    assert_eq!((confirmed.confirms.as_deref(), confirmed.history.len()), (Some(first.as_str()), 2));
+    assert_eq!(confirmed.change(), sequential.change());
+    place.xrun(&["compare", "--confirm", &first, "--seeds", "5,99"]).ended(2).says(&["has used the seed 5"]);
+    place.xrun(&["compare", "--confirm", "nothing"]).ended(2).says(&["no comparison `nothing`"]);
+}
+
+#[test]
+fn what_keeps_the_bits_ends_as_the_same_bits() {
+    let place = Place::new();
+    let on = ["--on", "val_loss,train_loss", "--seeds", "2", "--predicts", "val_loss -0.01..0.01"];
+    let done = compare(&place, &[&["activation_checkpoint.mode=full"], &on[..]].concat()).succeeds();
+    let found = only(&place);
+    assert_eq!(verdicts(&found), [QualityVerdict::SameBits; 2]);
+    assert!(found.measures.iter().all(|judged| judged.basis == VerdictBasis::SameBits));
+    assert!(done.stdout.contains("the same bits in 2 of 2 pairs"), "{}", done.stdout);
+    assert_eq!(found.prediction_held, Some(true));
+}
+
+#[test]
+fn a_diverging_candidate_counts_and_is_not_run_again() {
+    let place = Place::new();
+    let on = ["--on", "val_loss", "--seeds", "6", "--jobs", "2"];
+    let done = place.xrun(&[&["compare", "tiny.toml"], &DIVERGES[..], &on].concat()).ended(3);
+    let found = only(&place);
+    let counts = found.diverged.unwrap();
+    assert_eq!((counts.pairs, counts.baseline, counts.candidate), (6, 0, 6));
+    assert!((counts.p - 2.0 / 64.0).abs() < 1e-12, "{}", counts.p);
+    assert_eq!(found.measures[0].basis, VerdictBasis::DivergedRuns);
+    assert!(found.pairs.iter().all(|pair| pair.candidate.values["val_loss"] == MeasureValue::Diverged));
+    assert!(done.stdout.contains("worse, by diverged runs"), "{}", done.stdout);
+    assert_eq!(started(&place), 12, "a run that diverged would diverge again");
+}
+
+#[test]
+fn disjoint_seeds_tell_chance_alone() {
+    let place = Place::new();
+    compare(&place, &["training.seed=1000", "--on", "val_loss", "--seeds", "3"]);
+    let found = only(&place);
+    let seeds = |at: usize| [found.pairs[at].baseline.seed, found.pairs[at].candidate.seed];
+    assert_eq!([seeds(0), seeds(2)], [[3, 1000], [5, 1002]]);
+    assert_eq!(found.baseline.recipe_hash, found.candidate.recipe_hash);
+    assert!(found.shared_randomness.as_ref().unwrap().contains("not shared: initial values"), "{found:?}");
+}
+
+#[test]
+fn speed_is_measured_in_turns_and_never_used_again() {
+    let place = Place::new();
+    let asked =
+        ["engine.placement=naive", "--on", "tok_s,val_loss", "--seeds", "2", "--set=training.steps=24"];
+    let short: Vec<&str> = SHORT.iter().copied().filter(|one| !one.contains("training.steps")).collect();
+    let arguments = [&["compare", "tiny.toml"], &asked[..], &short].concat();
+    for runs in [4, 8] {
+        // Which is faster is not certain.
+        let done = place.xrun(&arguments);
+        assert!([Some(0), Some(3)].contains(&done.code), "{}", done.stderr);
+        assert_eq!(started(&place), runs);
+    }
+    let found = comparisons(&place).pop().unwrap();
+    assert_eq!(verdicts(&found)[1], QualityVerdict::SameBits);
+    assert!(found.joint.is_some() && verdicts(&found)[0] != QualityVerdict::SameBits);
+    let ledger = Ledger::read(&results(&place)).unwrap();
+    let began: Vec<&str> = ledger.lines()[..8]
+        .iter()
+        .filter(|line| line.status == CellStatus::Running)
+        .map(|line| line.settings.get("engine.placement").map_or("baseline", |_| "candidate"))
+        .collect();
+    assert_eq!(began, ["baseline", "candidate", "candidate", "baseline"]);
+    place.xrun(&[&arguments[..], &["--jobs", "2"]].concat()).ended(2).says(&["in turns"]);
+}
+
+#[test]
+fn a_killed_comparison_goes_on_where_it_was() {
+    let place = Place::new();
+    let arguments =
+        [&["compare", "tiny.toml", "optimizer.lr=0.01", "--on", "val_loss", "--seeds", "5"], &SHORT[..]]
+            .concat();
+    let mut running = place.start(&arguments);
+    let ended = || {
+        let ledger = Ledger::read(&results(&place));
+        ledger.is_ok_and(|ledger| {
+            ledger.lines().iter().filter(|line| line.status == CellStatus::Ok).count() >= 3
+        })
+    };
+    assert!(running.until(ended));
+    let process = running.id();
+    assert!(running.kill());
+    are_gone(&[process], Duration::from_secs(10));
+    let cut = only(&place);
+    assert!(!cut.finished && cut.pairs.len() == 5);
+    assert_eq!(verdicts(&cut), [QualityVerdict::Inconclusive], "nothing is judged before the last pair");
+    place.xrun(&arguments).succeeds().says(&["goes on with", &cut.full_name()]);
+    let found = only(&place);
+    assert!(found.finished && found.pairs.iter().all(|pair| pair.has_ended()));
+    assert!(found.pairs[0].baseline.reused);
+    assert!(started(&place) <= 11, "at most the run that was cut off began twice");
+
+    // The same from an uninterrupted start.
+    let other = Place::new();
+    other.xrun(&arguments).succeeds();
+    assert_eq!(only(&other).measures, found.measures);
+}
+
+#[test]
+fn the_plan_runs_its_pilot_alone_and_says_what_pairs_see() {
+    let place = Place::new();
+    let asked = ["optimizer.lr=0.0031", "--on", "val_loss", "--seeds", "4"];
+    compare(&place, &[&asked[..], &["--plan"]].concat()).succeeds().says(&["--pilot 8 estimates", "8 runs"]);
+    assert!(comparisons(&place).is_empty() && place.runs().is_empty(), "nothing is run");
+    compare(&place, &[&asked[..], &["--plan", "--pilot", "3"]].concat())
+        .succeeds()
+        .says(&["3 pilot pairs with seeds from 1000003", "4 pairs see a true difference of"]);
+    assert_eq!((comparisons(&place).len(), started(&place)), (0, 6));
+    // The pilot is planned with, and not judged.
+    let done = compare(&place, &[&asked[..], &["--pilot", "3"]].concat());
+    assert!([Some(0), Some(3)].contains(&done.code), "{}", done.stderr);
+    let found = only(&place);
+    assert_eq!((started(&place), found.pilot.len(), found.pairs.len()), (14, 3, 4));
+    let plan = found.plan.unwrap();
+    assert_eq!((plan.runs, plan.stored_runs, plan.power[0].plan.deviation.freedom), (8, 0, 2));
+    assert!(found.pairs.iter().all(|pair| pair.baseline.seed < 1_000_000));
+}
+
+#[test]
+fn a_recipe_may_say_what_is_judged() {
+    let place = Place::new();
+    let recipe = std::fs::read_to_string(place.path().join("tiny.toml")).unwrap();
+    let compared = "[compare]\nchange = { \"optimizer.lr\" = 0.01 }\non = \"val_loss\"\nseeds = 2\n\
+                    confidence = 0.8\npredicts = \"better\"\n";
+    place.write("judged.toml", format!("{recipe}{compared}").as_bytes());
+    place.xrun(&[&["compare", "judged.toml"], &SHORT[..]].concat()).succeeds();
+    let found = only(&place);
+    assert_eq!((found.confidence, found.pairs.len(), found.predicts.as_deref()), (0.8, 2, Some("better")));
+    place.write("wrong.toml", format!("{recipe}{}", compared.replace("val_loss", "val_los")).as_bytes());
+    place.xrun(&["compare", "wrong.toml"]).ended(2).says(&["wrong.toml:", "did you mean val_loss?"]);
+}
+
+#[test]
+fn a_kept_comparison_keeps_its_runs() {
+    let place = Place::new();
+    compare(&place, &["optimizer.lr=0.01", "--on", "val_loss", "--seeds", "2"]).succeeds();
+    let found = only(&place);
+    let folder = find_comparison(&results(&place), &found.full_name()).unwrap().unwrap();
+    assert!(folder.ends_with(found.full_name()));
+    place.xrun(&["keep", "comparisons/tiny"]).succeeds();
+    let kept = results(&place).join("kept");
+    assert!(found.runs().iter().all(|run| kept.join(run).join("summary.json").is_file()));
+    let folder = kept.join("comparisons").join(found.full_name());
+    assert_eq!(QualityComparison::read(&folder).unwrap(), found);
+    let readme = std::fs::read_to_string(folder.join("README.md")).unwrap();
+    assert!(
+        readme.contains(&format!("tiny: {}", found.verdict().words())) && readme.contains(found.runs()[3]),
+        "{readme}"
+    );
+}
+
+#[test]
+fn wrong_questions_are_refused_before_anything_runs() {
+    let place = Place::new();
+    let refused = |arguments: &[&str], hint: &str| {
+        compare(&place, arguments).ended(2).says(&[hint]);
+    };
+    refused(&["optimizer.lr=0.01", "--on", "val_los"], "did you mean val_loss?");
+    refused(&["tiny.toml", "--on", "val_loss"], "both arms are the same recipe");
+    refused(&["optimizer.lr=0.01", "--seeds", "4"], "--on val_loss");
+    refused(&["optimizer.lr=0.01", "--predicts", "better"], "--on val_loss");
+    refused(&["optimizer.lr=0.01", "--on", "val_loss", "--repeats", "3"], "--repeats");
+    refused(&["optimizer.lr=0.01", "--on", "val_loss", "--predicts", "faster"], "`better`, `worse`");
+    refused(&["optimizer.lr=0.01", "--on", "val_loss", "--confidence", "1"], "below 1");
+    refused(&["data.tokenizer=byte", "--on", "val_loss"], "bits_per_byte");
+    refused(&["model.n_heads=5", "--on", "val_loss"], "heads");
+    assert!(!Path::new(&results(&place)).join("comparisons").exists());
+}

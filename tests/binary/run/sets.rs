@@ -1,0 +1,170 @@
+//! Several held-out sets, and bits per byte: what a run writes of them, and what goes on from it.
+
+use crate::place::{Place, Run};
+use xrun::results::rows::{MetricsRow, read};
+
+/// Three texts: what is trained on, news, and code.
+fn place() -> Place {
+    let place = Place::new();
+    let text = |words: &str, times: usize| words.repeat(times);
+    place.write("texts/corpus.txt", text("The old cat sat by the lake and saw a bird. ", 300).as_bytes());
+    place.write("texts/news.txt", text("Rain is expected in the north tomorrow. ", 40).as_bytes());
+    place.write("texts/code/a.txt", text("fn main() { println!(\"é\"); }\n", 30).as_bytes());
+    let recipe = std::fs::read_to_string(place.path().join("tiny.toml")).unwrap();
+    let data =
+        "[data]\ncorpus = \"texts/corpus.txt\"\ntokenizer = \"byte\"\nvalidation = \"texts/news.txt\"\n";
+    let sets = "[validation.sets]\nnews = \"texts/news.txt\"\ncode = \"texts/code\"\n";
+    let recipe = recipe.replace("[data]\n", data).replace("[generation]", &format!("{sets}[generation]"));
+    place.write("tiny.toml", recipe.as_bytes());
+    place
+}
+
+const QUICK: [&str; 2] = ["tiny.toml", "generation.samples=0"];
+
+fn rows(run: &Run) -> Vec<MetricsRow> {
+    read(&run.path.join("metrics.csv")).unwrap()
+}
+
+#[test]
+fn every_set_is_a_column_and_a_figure_of_the_run() {
+    let place = place();
+    let done = place.xrun(&[&QUICK[..], &["validation.steps=0"]].concat()).succeeds();
+    let run = place.run();
+    let text = run.text("metrics.csv");
+    assert!(
+        text.starts_with("step,tokens_seen,loss,val_loss,lr,grad_norm,val_loss/code,val_loss/news\n"),
+        "{text}"
+    );
+    let rows = rows(&run);
+    let evaluated: Vec<&MetricsRow> = rows.iter().filter(|row| row.val_loss.is_some()).collect();
+    assert_eq!(evaluated.iter().map(|row| row.step).collect::<Vec<_>>(), [6, 12, 18, 24, 30]);
+    for row in &rows {
+        let names: Vec<&String> = row.set_losses.keys().collect();
+        assert_eq!(names.is_empty(), row.val_loss.is_none());
+        // The same text, the same bits.
+        assert_eq!(row.set_losses.get("news").copied(), row.val_loss);
+    }
+    let last = evaluated.last().unwrap();
+    assert_ne!(last.set_losses["code"], last.set_losses["news"]);
+    let summary = run.summary();
+    let [main, code, news] = ["", "code", "news"].map(|name| summary.held_out[name].clone());
+    assert_eq!(summary.held_out.len(), 3);
+    assert_eq!((&main.hash, main.losses), (&news.hash, summary.val_loss));
+    assert_eq!((news.tokens, news.bytes), (Some(40 * 40 + 1), Some(40 * 40)), "the end token is no text");
+    assert_eq!((code.tokens, code.bytes), (Some(30 * 30 + 1), Some(30 * 30)), "a letter has two bytes");
+    for set in [&main, &code, &news] {
+        let (loss, tokens, bytes) =
+            (f64::from(set.losses.last.unwrap().loss), set.tokens.unwrap(), set.bytes.unwrap());
+        let bits = loss * tokens as f64 / (bytes as f64 * std::f64::consts::LN_2);
+        assert_eq!(set.bits_per_byte, Some(bits));
+        assert!(
+            done.stdout.contains(&format!("{loss:.4} nats per token, {bits:.4} bits per byte")),
+            "{}",
+            done.stdout
+        );
+    }
+    assert_eq!(summary.bits_per_byte, main.bits_per_byte);
+    let listed = place.xrun(&["runs", "--json"]).succeeds().stdout;
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(
+        listed["held_out"]["code"]["final"]["loss"].as_f64().map(|x| x as f32),
+        Some(last.set_losses["code"])
+    );
+    // Tables and sentences of reports have them.
+    place.xrun(&["keep", run.name()]).succeeds();
+    let columns = "val_loss/code,bits_per_byte,bits_per_byte/code";
+    let value =
+        "<!-- xrun:value select=\"tiny\" column=\"bits_per_byte/code\" digits=\"2\" --><!-- xrun:end -->";
+    let block = format!(
+        "<!-- xrun:report kind=\"runs\" select=\"tiny\" columns=\"{columns}\" -->\n<!-- xrun:end -->\n\nAt {value}.\n"
+    );
+    place.write("page.md", block.as_bytes());
+    place.xrun(&["report", "page.md"]).succeeds();
+    let page = std::fs::read_to_string(place.path().join("page.md")).unwrap();
+    let (bits, code_bits) = (main.bits_per_byte.unwrap(), code.bits_per_byte.unwrap());
+    let row = format!("| {:.4} | {bits:.4} | {code_bits:.4} |", last.set_losses["code"]);
+    assert!(page.contains(&row) && page.contains(&format!("-->{code_bits:.2}<!--")), "{row}\n{page}");
+    place.write("page.md", block.replace("val_loss/code", "val_loss/cod").as_bytes());
+    place.xrun(&["report", "page.md"]).ended(3).says(&["held-out set `cod`; did you mean `code`?"]);
+    // A figure that does not follow from the rows is found.
+    let path = run.path.join("summary.json");
+    let mut forged: serde_json::Value = run.json("summary.json");
+    forged["held_out"]["code"]["bits_per_byte"] = 0.5.into();
+    std::fs::write(path, forged.to_string()).unwrap();
+    place
+        .xrun(&["keep", run.name(), "--to", "elsewhere"])
+        .ended(1)
+        .says(&["held_out.code.bits_per_byte = 0.5"]);
+}
+
+#[test]
+fn every_launch_path_evaluates_the_same_sets() {
+    let bytes = |settings: &[&str]| {
+        let place = place();
+        place
+            .xrun(&[&QUICK[..], &["training.steps=6", "training.global_batch_size=4"], settings].concat())
+            .succeeds();
+        let run = place.run();
+        let summary = run.summary();
+        let counts: Vec<_> = summary.held_out.values().map(|set| (set.tokens, set.bytes, set.part)).collect();
+        (run.text("metrics.csv"), counts)
+    };
+    let two = ["parallelism.world_size=2", "training.local_batch_size=2"];
+    let threads = bytes(&two);
+    assert_eq!(threads, bytes(&[&two[..], &["parallelism.launcher=process"]].concat()));
+    let one = bytes(&["training.local_batch_size=4"]);
+    assert_eq!(one.1, threads.1, "the same part of each set, two batches");
+    assert_eq!(one.1[0].2.map(|part| part.batches), Some(2));
+    assert!(
+        one.1
+            .iter()
+            .all(|(tokens, bytes, _)| tokens.unwrap() == 256 && bytes.is_some_and(|b| b > 0 && b <= 256))
+    );
+    assert_eq!(one, bytes(&["training.local_batch_size=1"]), "accumulation");
+}
+
+#[test]
+fn a_run_with_sets_is_resumed_with_its_sets_alone() {
+    let place = place();
+    place.xrun(&[&QUICK[..], &["checkpoint.keep=10"]].concat()).succeeds();
+    let run = place.run();
+    let (metrics, summary) = (run.text("metrics.csv"), run.summary());
+    run.forget_after(10);
+    let before = run.files();
+    let other = ["validation.sets={ news = \"texts/news.txt\" }", "validation.sets={}"];
+    for change in other {
+        place.xrun(&["resume", run.name(), change]).ended(2).says(&["validation.sets = ", "--fork"]);
+    }
+    let news = place.path().join("texts/code/a.txt");
+    let text = std::fs::read(&news).unwrap();
+    std::fs::write(&news, "something else, and not a little of it: ".repeat(9)).unwrap();
+    place.xrun(&["resume", run.name()]).ended(2).says(&["the held-out set code has hash ", "--fork"]);
+    assert!(run.files() == before, "a refused resume changed the run");
+    std::fs::write(&news, text).unwrap();
+    place.xrun(&["resume", run.name()]).succeeds().says(&["resuming from step 10"]);
+    assert_eq!((run.text("metrics.csv"), run.summary().held_out), (metrics, summary.held_out));
+    // A fork may measure on other sets, and says so.
+    run.forget_after(20);
+    let said = place.xrun(&["resume", run.name(), "--fork", other[0]]).succeeds();
+    said.says(&["changed: validation.sets = { \"news\" = "]);
+    let fork = place.runs().into_iter().find(|other| other.path != run.path).unwrap();
+    assert!(
+        fork.text("metrics.csv").starts_with("step,tokens_seen,loss,val_loss,lr,grad_norm,val_loss/news\n")
+    );
+}
+
+#[test]
+fn what_is_no_set_is_refused_before_there_is_a_folder() {
+    let place = place();
+    for (sets, says) in [
+        ("{ news = \"none.txt\" }", "validation.sets.news: "),
+        ("{ \"a b\" = \"texts/news.txt\" }", "validation.sets cannot have the name \"a b\""),
+        ("{ news = 3 }", "validation.sets.news cannot be 3"),
+        ("[\"texts/news.txt\"]", "validation.sets cannot be a list"),
+    ] {
+        place.xrun(&["tiny.toml", &format!("validation.sets={sets}")]).ended(2).says(&[says]);
+    }
+    assert_eq!(place.runs().len(), 0);
+    let plan = place.xrun(&["plan", "tiny.toml"]).succeeds().stdout;
+    assert!(plan.contains("held-out sets: code about ") && plan.contains(", news about "), "{plan}");
+}
