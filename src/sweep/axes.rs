@@ -1,166 +1,14 @@
 //! The axes of a sweep, from the recipe's `[sweep]` and the command line, and the points of their grid.
 
+use super::arguments::{Arguments, Axis};
 use super::samples;
 use crate::error::{Error, Result};
-use crate::recipe::{self, Key, Layer, Recipe, Type, find_path, value_text};
-use crate::results::configurations::SEED;
+use crate::recipe::{Layer, Recipe, value_text};
+use crate::results::configurations::{SEED, Settings};
 use std::collections::BTreeMap;
-
-/// Values by key, as TOML.
-pub type Settings = BTreeMap<String, String>;
 
 /// Maximum number of cells; more are rejected as a mistake.
 const MAX_CELLS: usize = 10_000;
-
-/// Arguments of the command line, by their effect.
-#[derive(Debug, Default)]
-pub struct Arguments {
-    /// Those that set keys of `[sweep]`, verbatim.
-    pub sweep: Vec<String>,
-    /// One value for a key, for every cell.
-    pub fixed: Settings,
-    /// Several values for a key, or for keys that change together.
-    pub axes: Vec<Axis>,
-}
-
-/// Keys that change together, mostly a single one.
-#[derive(Debug)]
-pub struct Axis {
-    /// The keys.
-    keys: Vec<String>,
-    /// A value for each of the keys, point by point.
-    points: Vec<Vec<String>>,
-}
-
-impl Arguments {
-    /// Reads `section.key=value` and `section.key=value,value…`; and, for keys that change together,
-    /// `section.key,section.key=value:value,value:value…`.
-    ///
-    /// # Errors
-    /// A usage error for an argument that a recipe would refuse, and for a key that is set twice.
-    pub fn read(arguments: &[String]) -> Result<Self> {
-        let mut read = Self::default();
-        for argument in arguments {
-            let (paths, raw) = argument.split_once('=').unwrap_or((argument, ""));
-            let keys: Option<Vec<&'static Key>> =
-                paths.split(',').map(|path| find_path(path.trim())).collect();
-            let Some(keys) = keys.filter(|_| argument.contains('=')) else {
-                // No value, or no key: the recipe's own error message.
-                let unknown = paths.split(',').find(|path| find_path(path.trim()).is_none());
-                let wrong = unknown.map(|path| format!("{path}{}", &argument[paths.len()..]));
-                recipe::setting(wrong.as_ref().unwrap_or(argument))?;
-                continue;
-            };
-            if keys.iter().any(|key| key.section() == "sweep") {
-                recipe::setting(argument)?;
-                read.sweep.push(argument.clone());
-                continue;
-            }
-            for (at, key) in keys.iter().enumerate() {
-                let before = keys[..at].iter().any(|known| known.path == key.path);
-                if before || read.sets(key.path) {
-                    return Err(Error::usage(format!("{} is set twice; keep one of them", key.path)));
-                }
-            }
-            let mut points = points(&keys, raw)?;
-            let keys: Vec<String> = keys.iter().map(|key| key.path.to_owned()).collect();
-            if points.len() == 1 {
-                read.fixed.extend(keys.into_iter().zip(points.remove(0)));
-            } else {
-                read.axes.push(Axis { keys, points });
-            }
-        }
-        Ok(read)
-    }
-
-    /// Returns true if an argument sets the key at `path`.
-    fn sets(&self, path: &str) -> bool {
-        self.fixed.contains_key(path) || self.axes.iter().any(|axis| axis.keys.iter().any(|key| key == path))
-    }
-}
-
-/// Returns the points that an argument gives its keys, without repetitions, each a value for every key.
-fn points(keys: &[&'static Key], raw: &str) -> Result<Vec<Vec<String>>> {
-    let [key] = keys else {
-        let mut points: Vec<Vec<String>> = Vec::new();
-        for text in split(raw, ',') {
-            let parts = split(text, ':');
-            if parts.len() != keys.len() {
-                let paths: Vec<&str> = keys.iter().map(|key| key.path).collect();
-                let example: Vec<&str> = keys.iter().map(|key| key.example).collect();
-                return Err(Error::usage(format!(
-                    "`{text}` has {} for {} keys that change together; write a value for each, joined by colons: {}={}",
-                    if parts.len() == 1 { "1 value".to_owned() } else { format!("{} values", parts.len()) },
-                    keys.len(),
-                    paths.join(","),
-                    example.join(":")
-                )));
-            }
-            let point =
-                keys.iter().zip(parts).map(|(key, part)| value(key, part, raw)).collect::<Result<_>>()?;
-            if !points.contains(&point) {
-                points.push(point);
-            }
-        }
-        return Ok(points);
-    };
-    Ok(values(key, raw)?.into_iter().map(|value| vec![value]).collect())
-}
-
-/// Returns one value of a key as TOML text; `raw` is all of the argument's values, for messages.
-fn value(key: &Key, text: &str, raw: &str) -> Result<String> {
-    if text.trim().is_empty() {
-        return Err(Error::usage(format!(
-            "{}={raw} has an empty value; write {}={}, or put the text in quotes",
-            key.path, key.path, key.example
-        )));
-    }
-    recipe::setting(&format!("{}={}", key.path, text.trim())).map(|(_, value)| value)
-}
-
-/// Returns the values that an argument gives a key, without repetitions.
-fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
-    let one = |text: &str| recipe::setting(&format!("{}={text}", key.path)).map(|(_, value)| value);
-    let is_a_list = matches!(key.kind, Type::Counts { .. } | Type::Pair(_) | Type::Extensions);
-    let inside = raw.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    let parts = match (split(raw, ',').as_slice(), inside) {
-        ([_], Some(_)) if is_a_list && one(raw).is_ok() => return Ok(vec![one(raw)?]),
-        ([_], Some(inside)) => split(inside, ','),
-        (parts, _) => parts.to_vec(),
-    };
-    let mut values = Vec::new();
-    for part in parts {
-        let value = value(key, part, raw)?;
-        if !values.contains(&value) {
-            values.push(value);
-        }
-    }
-    Ok(values)
-}
-
-/// Splits at a separator outside of quotes and brackets.
-fn split(text: &str, separator: char) -> Vec<&str> {
-    let (mut depth, mut quote, mut escaped, mut start) = (0usize, None, false, 0);
-    let mut parts = Vec::new();
-    for (at, c) in text.char_indices() {
-        match (quote, c) {
-            _ if escaped => escaped = false,
-            (Some('"'), '\\') => escaped = true,
-            (Some(open), c) if c == open => quote = None,
-            (Some(_), _) => {}
-            (None, '"' | '\'') if text[start..at].trim().is_empty() || depth > 0 => quote = Some(c),
-            (None, '[' | '{') => depth += 1,
-            (None, ']' | '}') => depth = depth.saturating_sub(1),
-            (None, c) if c == separator && depth == 0 => {
-                parts.push(&text[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(&text[start..]);
-    parts
-}
 
 /// A point of the grid.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -301,6 +149,7 @@ pub fn in_words<'a>(settings: impl IntoIterator<Item = (&'a String, &'a String)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipe;
     use std::path::Path;
 
     fn axes(text: &str, arguments: &[&str]) -> Result<Axes> {
@@ -395,25 +244,6 @@ mod tests {
         assert!(twice.message().contains("sweep.seeds = 2 sets it too"), "{twice}");
         let large = axes(text, &["training.seed=9223372036854775807"]).unwrap_err();
         assert!(large.message().contains("beyond the largest"), "{large}");
-    }
-
-    #[test]
-    fn commas_divide_outside_of_quotes_and_brackets() {
-        let read = |argument: &str| {
-            let read = Arguments::read(&[argument.to_owned()]).unwrap();
-            let axes = read.axes.into_iter().flat_map(|axis| axis.points.into_iter().flatten());
-            axes.chain(read.fixed.into_values()).collect::<Vec<_>>()
-        };
-        assert_eq!(read("optimizer.betas=[0.9,0.95]"), ["[0.9, 0.95]"]);
-        assert_eq!(read("optimizer.betas=[0.9,0.95],[0.9,0.99]"), ["[0.9, 0.95]", "[0.9, 0.99]"]);
-        assert_eq!(read("optimizer.betas=[[0.9,0.95],[0.9,0.99]]"), ["[0.9, 0.95]", "[0.9, 0.99]"]);
-        assert_eq!(read("engine.devices=[0,1]"), ["[0, 1]"]);
-        assert_eq!(read("model.dim=[32, 64]"), ["32", "64"]);
-        assert_eq!(read("engine.placement=arena,naive"), ["\"arena\"", "\"naive\""]);
-        assert_eq!(read("generation.prompt=\"a, b\""), ["\"a, b\""]);
-        assert_eq!(read("generation.prompt=\"a, b\",it's"), ["\"a, b\"", "\"it's\""]);
-        assert_eq!(read("data.corpus=a.txt,b.txt"), ["\"a.txt\"", "\"b.txt\""]);
-        assert_eq!(read("model.n_heads=2"), ["2"]);
     }
 
     #[test]

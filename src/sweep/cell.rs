@@ -1,7 +1,7 @@
 //! One cell of a sweep: its recipe, its plan, and its key in the ledger.
 
 use super::assignment::Assignment;
-use super::axes::{GridPoint, Settings, in_words};
+use super::axes::{GridPoint, in_words};
 use super::work::Work;
 use crate::data::{self, Spec};
 use crate::device::cuda::Gpu;
@@ -13,6 +13,7 @@ use crate::plan::{Corpus, Plan, data_spec};
 use crate::ranks::process::this_program;
 use crate::ranks::{Launch, environment};
 use crate::recipe::{self, Recipe, Values, merged_settings};
+use crate::results::configurations::Settings;
 use crate::results::provenance::{Build, Cpu, gpu_class};
 use std::path::{Path, PathBuf};
 

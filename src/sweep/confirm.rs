@@ -1,11 +1,11 @@
 //! Confirmation: the best configuration and the second best run again with seeds that no cell had, since the
 //! best of many measured ones looks better than it is.
 
-use super::axes::{GridPoint, Settings};
+use super::axes::GridPoint;
 use super::cell::{Cell, Corpora, Source};
 use super::configuration_table::Measure;
 use crate::error::{Error, Result};
-use crate::results::configurations::{Configuration, Configurations, SEED};
+use crate::results::configurations::{Configuration, Configurations, SEED, Settings};
 use crate::results::confirmation::Confirmation;
 use crate::results::ledger::{CellStatus, Ledger};
 use crate::statistics::{Direction, paired_difference, verdict};

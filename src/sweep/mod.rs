@@ -8,6 +8,7 @@
 //! The ledger decides which cells are done; the tables are written from it after every line. When the sweep
 //! ends, its configurations are compared over their seeds, and the best one is confirmed with fresh ones.
 
+mod arguments;
 mod assignment;
 mod attempt;
 mod axes;
@@ -39,9 +40,10 @@ use crate::results::confirmation::CONFIRMATION;
 use crate::results::folder;
 use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
 use crate::results::progress::{Mode, eprint_line};
+use arguments::Arguments;
 use attempt::ATTEMPTS;
 pub use attempt::AttemptLimits;
-use axes::{Arguments, Axes, name_of};
+use axes::{Axes, name_of};
 pub use batch::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use cell::{Cell, Corpora, Source, build_name, headline};
 use configuration_table::Measure;

@@ -1,6 +1,7 @@
 //! The loop of a sweep: attempts of earlier sweeps first, then every cell that is not done, on any free
 //! device.
 
+mod messages;
 mod rungs;
 
 use super::assignment::Assignment;
@@ -9,11 +10,9 @@ use super::cell::{Cell, headline};
 use super::display::Display;
 use super::halving::Halving;
 use super::rerun;
-use super::work::{CellFit, Work};
+use super::work::Work;
 use crate::device::cuda;
-use crate::error::{Error, ErrorKind, IoContext, Result};
-use crate::forecast::TotalNeeds;
-use crate::format::plural;
+use crate::error::{IoContext, Result};
 use crate::ranks::Stop;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured, SWEEPS};
 use jiff::Timestamp;
@@ -103,7 +102,7 @@ impl<'a> Schedule<'a> {
     /// are.
     ///
     /// # Errors
-    /// [`ErrorKind::Interrupted`] after a signal; a failure when a cell failed, hung, took too long or was
+    /// [`Interrupted`](crate::error::ErrorKind::Interrupted) after a signal; a failure when a cell failed, hung, took too long or was
     /// killed, or when the ledger or the output cannot be written.
     pub fn run(&mut self, table: &Path, stop: &Stop) -> Result<()> {
         self.begin()?;
@@ -212,25 +211,6 @@ impl<'a> Schedule<'a> {
         self.poll_running()
     }
 
-    /// Says what the cells to run need, before they begin.
-    fn say_needs(&mut self) {
-        if let Some(halving) = self.halving {
-            return self.display.note(&halving.in_words(self.cells));
-        }
-        let mut total = TotalNeeds::default();
-        for &at in &self.waiting {
-            // A cell that cannot be planned, or does not fit, says so when its turn comes.
-            if let Ok(work) = &self.cells[at].work
-                && let Ok(CellFit { refusal: None, needs, .. }) = work.fit()
-            {
-                total.add(&needs, 1);
-            }
-        }
-        if let Some(words) = total.in_words() {
-            self.display.note(&words);
-        }
-    }
-
     /// Queues every cell that is not done, and records those that are skipped.
     fn queue(&mut self) -> Result<()> {
         let mut seen = HashSet::new();
@@ -277,23 +257,6 @@ impl<'a> Schedule<'a> {
             ));
         }
         Ok(())
-    }
-
-    /// Says how many cells are to run, and where their rows are.
-    fn say_heading(&mut self, table: &Path) {
-        let open = self.waiting.len() + self.running.len();
-        let done = self.done();
-        let from_before = match self.running.len() {
-            0 => String::new(),
-            running => format!(" ({running} of them still running from before)"),
-        };
-        self.display.note(&format!(
-            "{}: {} cell{}, {done} done, {open} to run{from_before}; rows in {}",
-            self.policy.name,
-            self.cells.len(),
-            plural(self.cells.len()),
-            table.display()
-        ));
     }
 
     fn is_running(&self, cell: &Cell) -> bool {
@@ -438,46 +401,6 @@ impl<'a> Schedule<'a> {
         };
         let last = |cell: &Cell| self.ledger.last(&cell.key).is_some_and(|last| is_done(last.status));
         self.cells.iter().filter(|cell| last(cell)).count()
-    }
-
-    /// Reports how the sweep ended.
-    fn conclude(&mut self, table: &Path, stopped: bool) -> Result<()> {
-        let mut counts: BTreeMap<CellStatus, usize> = BTreeMap::new();
-        for cell in self.cells {
-            if let Some(last) = self.ledger.last(&cell.key) {
-                *counts.entry(last.status).or_default() += 1;
-            }
-        }
-        let words: Vec<String> = counts.iter().map(|(status, n)| format!("{n} {status}")).collect();
-        let (done, cells) = (self.done(), self.cells.len());
-        self.display.finish(&format!(
-            "{done} of {cells} cell{} done: {}; {}",
-            plural(cells),
-            words.join(", "),
-            table.display()
-        ));
-        if stopped {
-            return Err(Error::new(
-                ErrorKind::Interrupted,
-                format!("stopped by a signal with {done} of {cells} cells done; the same command continues"),
-            ));
-        }
-        let bad = [
-            CellStatus::Failed,
-            CellStatus::Hang,
-            CellStatus::Timeout,
-            CellStatus::Killed,
-            CellStatus::Unsaved,
-        ];
-        let bad: Vec<String> =
-            bad.iter().filter(|status| counts.contains_key(status)).map(|s| s.to_string()).collect();
-        if bad.is_empty() {
-            return Ok(());
-        }
-        Err(Error::failed(format!(
-            "some cells did not end well; `--retry {}` runs them again",
-            bad.join(",")
-        )))
     }
 }
 

@@ -1,11 +1,12 @@
 //! The tables of a sweep: `table.csv` and `table.md`, rewritten after every line of the ledger.
 
-use super::axes::{Axes, Settings};
+use super::axes::Axes;
 use super::cell::{Cell, hash};
 use super::schedule::Output;
 use crate::error::{Error, IoContext, Result};
 use crate::metrics::{self, Metric};
 use crate::results::atomic;
+use crate::results::configurations::Settings;
 use crate::results::ledger::{Ledger, SWEEPS};
 use crate::results::markdown::plain;
 use serde::{Deserialize, Serialize};

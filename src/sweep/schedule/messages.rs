@@ -1,0 +1,88 @@
+//! What a sweep says of its cells before they begin and when it ends.
+
+use super::Schedule;
+use crate::error::{Error, ErrorKind, Result};
+use crate::forecast::TotalNeeds;
+use crate::format::plural;
+use crate::results::ledger::CellStatus;
+use crate::sweep::work::CellFit;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+impl Schedule<'_> {
+    /// Says how many cells are to run, and where their rows are.
+    pub(super) fn say_heading(&mut self, table: &Path) {
+        let open = self.waiting.len() + self.running.len();
+        let done = self.done();
+        let from_before = match self.running.len() {
+            0 => String::new(),
+            running => format!(" ({running} of them still running from before)"),
+        };
+        self.display.note(&format!(
+            "{}: {} cell{}, {done} done, {open} to run{from_before}; rows in {}",
+            self.policy.name,
+            self.cells.len(),
+            plural(self.cells.len()),
+            table.display()
+        ));
+    }
+
+    /// Says what the cells to run need, before they begin.
+    pub(super) fn say_needs(&mut self) {
+        if let Some(halving) = self.halving {
+            return self.display.note(&halving.in_words(self.cells));
+        }
+        let mut total = TotalNeeds::default();
+        for &at in &self.waiting {
+            // A cell that cannot be planned, or does not fit, says so when its turn comes.
+            if let Ok(work) = &self.cells[at].work
+                && let Ok(CellFit { refusal: None, needs, .. }) = work.fit()
+            {
+                total.add(&needs, 1);
+            }
+        }
+        if let Some(words) = total.in_words() {
+            self.display.note(&words);
+        }
+    }
+
+    /// Reports how the sweep ended.
+    pub(super) fn conclude(&mut self, table: &Path, stopped: bool) -> Result<()> {
+        let mut counts: BTreeMap<CellStatus, usize> = BTreeMap::new();
+        for cell in self.cells {
+            if let Some(last) = self.ledger.last(&cell.key) {
+                *counts.entry(last.status).or_default() += 1;
+            }
+        }
+        let words: Vec<String> = counts.iter().map(|(status, n)| format!("{n} {status}")).collect();
+        let (done, cells) = (self.done(), self.cells.len());
+        self.display.finish(&format!(
+            "{done} of {cells} cell{} done: {}; {}",
+            plural(cells),
+            words.join(", "),
+            table.display()
+        ));
+        if stopped {
+            return Err(Error::new(
+                ErrorKind::Interrupted,
+                format!("stopped by a signal with {done} of {cells} cells done; the same command continues"),
+            ));
+        }
+        let bad = [
+            CellStatus::Failed,
+            CellStatus::Hang,
+            CellStatus::Timeout,
+            CellStatus::Killed,
+            CellStatus::Unsaved,
+        ];
+        let bad: Vec<String> =
+            bad.iter().filter(|status| counts.contains_key(status)).map(|s| s.to_string()).collect();
+        if bad.is_empty() {
+            return Ok(());
+        }
+        Err(Error::failed(format!(
+            "some cells did not end well; `--retry {}` runs them again",
+            bad.join(",")
+        )))
+    }
+}
