@@ -1,6 +1,5 @@
 //! Whether both arms measure the same: text, tokens and evaluations.
 
-use super::request::Question;
 use crate::error::{Error, Result};
 use crate::recipe::{Change, Recipe, Validation};
 use crate::results::measure::{Measure, MeasuredMetric};
@@ -10,15 +9,12 @@ use crate::suggest::nearest;
 ///
 /// # Errors
 /// A usage error that says which key differs, or lacks what is measured.
-pub fn check(question: &Question, measure: &Measure) -> Result<()> {
+pub fn check(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Result<()> {
     if measure.is_speed() {
         return Ok(());
     }
-    let arms = [&question.baseline, &question.candidate];
-    for arm in arms {
-        check_measured(&arm.recipe, measure)?;
-    }
-    match difference(question, measure) {
+    arms.into_iter().try_for_each(|recipe| check_measured(recipe, measure))?;
+    match difference(arms, changes, measure) {
         Some(why) => Err(Error::usage(format!("{measure} of the arms is not comparable: {why}"))),
         None => Ok(()),
     }
@@ -70,9 +66,9 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
 }
 
 /// Returns why the arms measure something on different text, or count it in different tokens.
-fn difference(question: &Question, measure: &Measure) -> Option<String> {
+fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Option<String> {
     let in_words = |change: &Change| format!("{} is {} and {}", change.key, change.old, change.new);
-    let changed = |key: &str| question.changes.iter().find(|change| change.key == key);
+    let changed = |key: &str| changes.iter().find(|change| change.key == key);
     if measure.metric() != MeasuredMetric::BitsPerByte
         && let Some(change) = changed("data.tokenizer")
     {
@@ -82,7 +78,7 @@ fn difference(question: &Question, measure: &Measure) -> Option<String> {
     if is_held_out && let Some(change) = changed("validation.steps") {
         return Some(in_words(change));
     }
-    let [baseline, candidate] = [&question.baseline, &question.candidate].map(|arm| arm.recipe.values());
+    let [baseline, candidate] = arms.map(Recipe::values);
     if let Some(set) = measure.set() {
         let differs = baseline.validation.sets.get(set) != candidate.validation.sets.get(set);
         return differs.then(|| format!("validation.sets has different text for {set}"));
@@ -94,6 +90,6 @@ fn difference(question: &Question, measure: &Measure) -> Option<String> {
             && !["data.tokenizer", "data.cross_documents"].contains(&change.key);
         of_corpus && (!has_own_text || change.key == "data.validation")
     };
-    let change = question.changes.iter().find(is_of_text)?;
+    let change = changes.iter().find(is_of_text)?;
     Some(format!("{}; hold out a text of its own with data.validation", in_words(change)))
 }

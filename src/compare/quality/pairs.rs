@@ -8,7 +8,6 @@ use crate::results::ledger::{Attempt, CellStatus, Ledger};
 use crate::results::measure::{Measure, MeasureValue, MeasuredRun};
 use crate::results::progress::Mode;
 use crate::results::quality::{Pair, PairedRun};
-use crate::results::verify::{self, RunFiles};
 use crate::sweep::{AttemptLimits, BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -151,12 +150,12 @@ impl<'a> PairRuns<'a> {
         self.batch.run(cells, &policy, stop, ended)
     }
 
-    /// Returns true for the line of a run that counts, whose files are there and agree with each other.
+    /// Returns true for the line of a run that counts, and has all its rows.
     fn usable(&self, line: Option<&Attempt>) -> bool {
         let Some(run) = line.filter(|line| counts(line.status)).and_then(|line| line.run.as_ref()) else {
             return false;
         };
-        RunFiles::read(&self.results.join(run)).and_then(|files| verify::check(&files)).is_ok()
+        MeasuredRun::open(&self.results.join(run)).is_ok_and(|run| run.is_complete())
     }
 
     /// Returns the record of a run that has ended.

@@ -166,7 +166,11 @@ impl Question {
     /// As [`new`](Self::new).
     pub(super) fn checked(mut self) -> Result<Self> {
         for asked in &self.measures {
-            comparable::check(&self, &asked.measure)?;
+            comparable::check(
+                [&self.baseline.recipe, &self.candidate.recipe],
+                &self.changes,
+                &asked.measure,
+            )?;
         }
         let [baseline, candidate] = self.change()?;
         if baseline == candidate && self.base_seeds[0] == self.base_seeds[1] {
@@ -176,7 +180,7 @@ impl Question {
             ));
         }
         for arm in [&self.baseline, &self.candidate] {
-            self.notes.extend(fixed_seeds(arm)?);
+            self.notes.extend(fixed_seeds(&arm.label, &arm.recipe)?);
         }
         if let Design::Sequential { max_pairs, .. } = self.design {
             if SequentialDesign::new(max_pairs, self.confidence_of_each()).is_none() {

@@ -1,7 +1,7 @@
 //! The seeds of pairs.
 
-use super::request::QualityArmRequest;
 use crate::error::{Error, Result};
+use crate::recipe::Recipe;
 
 /// The largest seed: the largest TOML integer.
 const MAX_SEED: u64 = i64::MAX as u64;
@@ -78,8 +78,8 @@ pub fn pair_of(seed: u64, base: u64, other: u64) -> Result<[u64; 2]> {
 ///
 /// # Errors
 /// A usage error where it fixes all that the training draws.
-pub fn fixed_seeds(arm: &QualityArmRequest) -> Result<Option<String>> {
-    let values = arm.recipe.values();
+pub fn fixed_seeds(label: &str, recipe: &Recipe) -> Result<Option<String>> {
+    let values = recipe.values();
     let drawn = [
         ("seeds.init", values.seeds.init, true),
         ("seeds.order", values.seeds.order, true),
@@ -91,12 +91,12 @@ pub fn fixed_seeds(arm: &QualityArmRequest) -> Result<Option<String>> {
         0 => Ok(None),
         count if count == drawn.len() => Err(Error::usage(format!(
             "{} sets {}, so that every pair would have the same runs: leave one of them to training.seed",
-            arm.label,
+            label,
             fixed.join(", ")
         ))),
         _ => Ok(Some(format!(
             "{} sets {}: pairs do not vary it, and the verdict holds for this value alone",
-            arm.label,
+            label,
             fixed.join(", ")
         ))),
     }

@@ -94,9 +94,13 @@ impl StoredRun {
         self.folder.path()
     }
 
-    fn value(&self, text: &str) -> MeasureValue {
+    fn open(&self) -> MeasuredRun {
         std::fs::write(self.path().join(SUMMARY), serde_json::to_vec(&self.summary).unwrap()).unwrap();
-        MeasuredRun::open(self.path()).unwrap().measure(&measure(text))
+        MeasuredRun::open(self.path()).unwrap()
+    }
+
+    fn value(&self, text: &str) -> MeasureValue {
+        self.open().measure(&measure(text))
     }
 }
 
@@ -196,8 +200,10 @@ fn runs_that_diverged_or_did_not_end_well_have_no_value() {
     }
     run.summary.status = Status::Oom;
     assert!(missing(run.value("val_loss")).contains("the run is oom"));
+    assert!(StoredRun::new(ROWS).open().is_complete());
     let mut run = StoredRun::new(&ROWS[..ROWS.len() - "4,40,1.0,1.5,0.1,1.0,2.5\n".len()]);
     assert!(missing(run.value("train_loss")).contains("rows were lost"));
+    assert!(!run.open().is_complete());
     run.summary.tok_s = None;
     assert!(missing(run.value("tok_s")).contains("no steady state"));
     std::fs::remove_file(run.path().join(METRICS)).unwrap();

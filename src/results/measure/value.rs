@@ -50,9 +50,14 @@ impl MeasuredRun {
         Ok(Self { folder: folder.to_owned(), summary: read_summary(folder)? })
     }
 
-    /// Returns its summary.
-    pub fn summary(&self) -> &Summary {
-        &self.summary
+    /// Returns true if it ended, and its rows reach the last step of its summary.
+    pub fn is_complete(&self) -> bool {
+        let last = || series::column(&self.folder, "loss").ok()??.last().map(|last| last.step);
+        match self.summary.status {
+            // A run may diverge in its first step.
+            Status::Ok | Status::Diverged => last().unwrap_or(0) == self.summary.steps,
+            _ => false,
+        }
     }
 
     /// Returns the BLAKE3 of `metrics.csv`, in hexadecimal: equal hashes are equal bits.
