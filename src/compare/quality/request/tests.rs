@@ -1,0 +1,143 @@
+use super::*;
+use crate::compare::ArmsRequest;
+use std::path::Path;
+
+fn question(candidate: &[&str], options: &[(&str, &str)]) -> Result<Question> {
+    question_with(candidate, &[], options)
+}
+
+fn question_with(candidate: &[&str], common: &[&str], options: &[(&str, &str)]) -> Result<Question> {
+    let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect();
+    let request = ArmsRequest {
+        recipe: Some("quickstart".into()),
+        candidate: texts(candidate),
+        common: texts(common),
+        ..ArmsRequest::default()
+    };
+    let arms = Arms::new(&request, Path::new("none")).unwrap();
+    let mut asked = QualityOptions { on: Some("val_loss".to_owned()), ..QualityOptions::default() };
+    for (name, value) in options {
+        let value = (*value).to_owned();
+        match *name {
+            "on" => asked.on = Some(value),
+            "seeds" => asked.seeds = Some(value),
+            "min_effect" => asked.min_effect = Some(value),
+            "predicts" => asked.predicts = Some(value.parse().unwrap()),
+            "sequential" => asked.sequential = true,
+            other => panic!("{other}"),
+        }
+    }
+    Question::new(arms, &asked)
+}
+
+#[track_caller]
+fn refused(candidate: &[&str], options: &[(&str, &str)], hint: &str) {
+    let error = question(candidate, options).unwrap_err();
+    assert!(error.message().contains(hint), "{error}");
+}
+
+const LR: &[&str] = &["optimizer.lr=0.001"];
+
+#[test]
+fn a_candidate_with_a_seed_of_its_own_keeps_its_distance() {
+    let base = question(LR, &[]).unwrap().baseline.recipe.values().training.seed;
+    assert_eq!(question(LR, &[]).unwrap().seeds.len(), 8, "the recipe's number");
+    let other = format!("training.seed={}", base + 100);
+    let found = question(&[&other], &[("seeds", "2")]).unwrap();
+    assert_eq!(found.seeds, [[base, base + 100], [base + 1, base + 101]]);
+    assert!(found.candidate.settings.iter().all(|setting| !setting.contains("seed")));
+    refused(LR, &[("seeds", "3,3")], "named twice");
+}
+
+#[test]
+fn smallest_differences_are_by_measure_and_unit() {
+    let effects = |on: &str, text: Option<&str>| -> Vec<Option<f64>> {
+        let mut options = vec![("on", on)];
+        options.extend(text.map(|text| ("min_effect", text)));
+        question(LR, &options).unwrap().measures.into_iter().map(|asked| asked.min_effect).collect()
+    };
+    assert_eq!(effects("val_loss,tok_s", None), [Some(0.01), Some(0.01)]);
+    assert_eq!(effects("val_loss,train_loss", Some("0.02")), [Some(0.02), Some(0.02)]);
+    assert_eq!(effects("val_loss,tok_s", Some("tok_s=0.05")), [Some(0.01), Some(0.05)]);
+    assert_eq!(effects("tokens_until:val_loss=1.2", None), [None]);
+    let on = |on: &'static str, text: &'static str| [("on", on), ("min_effect", text)];
+    refused(LR, &on("val_loss,tok_s", "0.02"), "the units nats per token and tokens per second");
+    refused(LR, &on("val_loss", "train_loss=1"), "is not judged: --on has val_loss");
+    refused(LR, &on("val_loss", "val_loss=-1"), "from 0 on");
+    refused(LR, &on("val_loss", "nan"), "from 0 on");
+    refused(LR, &on("steps_until:val_loss=2", "0.1"), "have no sizes");
+    refused(LR, &on("steps_until:val_loss=2", "steps_until:val_loss=2=0.1"), "have no sizes");
+}
+
+#[test]
+fn several_measures_share_the_error_unless_they_are_one_question() {
+    let each = |on: &str| question(LR, &[("on", on)]).unwrap().confidence_of_each();
+    assert_eq!(each("val_loss"), 0.95);
+    assert!((each("val_loss,train_loss") - 0.975).abs() < 1e-12);
+    assert_eq!(each("tok_s,val_loss"), 0.95);
+    let timed = |on: &str| question(LR, &[("on", on)]).unwrap().is_timed();
+    assert!(timed("tok_s,val_loss") && timed("seconds_until:val_loss=2") && !timed("val_loss"));
+}
+
+#[test]
+fn what_arms_measure_differently_is_refused() {
+    refused(&["data.tokenizer=byte"], &[], "compare bits_per_byte");
+    question(&["data.tokenizer=byte"], &[("on", "bits_per_byte")]).unwrap();
+    question(&["data.tokenizer=byte"], &[("on", "tok_s")]).unwrap();
+    refused(&["validation.steps=7"], &[], "validation.steps is");
+    question(&["validation.steps=7", LR[0]], &[("on", "train_loss")]).unwrap();
+    refused(&["data.seed=7"], &[], "data.validation");
+    let news = |path: &str| format!("validation.sets={{ news = \"{path}\" }}");
+    refused(&[&news("a.txt")], &[("on", "val_loss/news")], "has no news");
+    let with = |candidate: &[&str]| {
+        question_with(candidate, &[&news("a.txt")], &[("on", "val_loss/news"), ("seeds", "2")])
+    };
+    with(&["data.seed=7"]).unwrap();
+    let error = with(&[&news("b.txt")]).unwrap_err();
+    assert!(error.message().contains("different text for news"), "{error}");
+    refused(&["data.seed=7"], &[("on", "train_loss")], "data.seed is");
+}
+
+#[test]
+fn measures_that_runs_do_not_have_are_refused() {
+    let on = |on: &'static str| [("on", on)];
+    let once = ["validation.interval=0"];
+    let with = |options: &[(&str, &str)]| question_with(LR, &once, options).map(drop);
+    with(&on("val_loss")).unwrap();
+    for text in ["val_loss:last2", "steps_until:val_loss=2"] {
+        let error = with(&on(text)).unwrap_err();
+        assert!(error.message().contains("a run has 1"), "{error}");
+    }
+    refused(LR, &on("val_loss:last90000"), "takes 90000 evaluations");
+    refused(LR, &on("train_loss:last90000"), "asks for more steps");
+}
+
+#[test]
+fn seeds_that_nothing_varies_are_refused() {
+    refused(&["quickstart"], &[], "both arms are the same recipe");
+    refused(&["checkpoint.keep=7"], &[], "both arms are the same recipe");
+    let all = ["seeds.init=1", "seeds.order=1", "seeds.dropout=1"];
+    refused(&all, &[], "every pair would have the same runs");
+    let notes = question(&["seeds.init=1"], &[]).unwrap().notes;
+    assert!(notes[0].contains("sets seeds.init"), "{notes:?}");
+}
+
+#[test]
+fn a_prediction_is_of_what_is_judged() {
+    let with = |on: &'static str, predicts: &'static str| [("on", on), ("predicts", predicts)];
+    for (on, predicts) in [
+        ("val_loss", "better"),
+        ("val_loss", "no difference"),
+        ("val_loss,train_loss", "train_loss -0.05..-0.01"),
+        ("tok_s,val_loss", "worse"),
+        ("tok_s,val_loss", "tok_s +10..+20%"),
+    ] {
+        question(LR, &with(on, predicts)).unwrap_or_else(|e| panic!("{on} {predicts}: {e}"));
+    }
+    refused(LR, &with("val_loss", "faster"), "ends as `better`");
+    refused(LR, &with("val_loss", "train_loss -1..0"), "train_loss is not judged");
+    refused(LR, &with("val_loss,train_loss", "better"), "predict a range of one");
+    refused(LR, &with("steps_until:val_loss=2", "steps_until:val_loss=2 -3..-1"), "have no sizes");
+    refused(LR, &[("sequential", ""), ("seeds", "3")], "from 4 to 2000");
+    refused(LR, &[("sequential", ""), ("on", "steps_until:val_loss=2")], "no sequential design");
+}
