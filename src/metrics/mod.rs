@@ -11,4 +11,4 @@ mod table;
 
 pub use metric::{Metric, Source};
 pub use rows::{MetricsRow, Phase, TimingRow};
-pub use table::{all, compared, find, find_of_set, of_ledgers, of_runs, steady_medians};
+pub use table::{all, compared, find, find_of_set, of_ledgers, of_runs, of_sets, steady_medians};

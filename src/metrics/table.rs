@@ -190,11 +190,16 @@ pub fn steady_medians() -> impl Iterator<Item = &'static Metric> {
     all().filter(|metric| metric.source == Source::SteadyMedian)
 }
 
+/// Returns the metrics that a run has a figure of for each of its held-out sets too.
+pub fn of_sets() -> impl Iterator<Item = &'static Metric> {
+    of_runs().filter(|metric| !metric.of_sets.is_empty())
+}
+
 /// Returns the metric and the held-out set of a figure like `val_loss/news`, which a run has of each of its
 /// sets.
 pub fn find_of_set(name: &str) -> Option<(&'static Metric, &str)> {
     let (metric, set) = name.split_once('/').filter(|(_, set)| !set.is_empty())?;
-    let metric = of_runs().find(|known| known.name == metric && !known.of_sets.is_empty())?;
+    let metric = of_sets().find(|known| known.name == metric)?;
     Some((metric, set))
 }
 

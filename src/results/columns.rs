@@ -1,5 +1,6 @@
 //! The figures of a run by the table of metrics: reads them from its summary, and formats them for people.
 
+use super::held_out::MAIN_SET;
 use super::numbers::NamedNumbers;
 use super::summary::Summary;
 use crate::metrics::{self, Metric, Source};
@@ -42,6 +43,12 @@ impl Figures {
             return None;
         }
         self.at(&format!("held_out/{set}/{}", metric.of_sets))?.as_f64()
+    }
+
+    /// Returns the names of the further held-out sets of the run.
+    pub fn sets(&self) -> impl Iterator<Item = &str> {
+        let sets = self.summary["held_out"].as_object().into_iter().flatten();
+        sets.map(|(name, _)| name.as_str()).filter(|name| *name != MAIN_SET)
     }
 
     /// Returns a figure as it is stored, whole numbers as such; `None` where it is not known, or not a single
@@ -145,6 +152,7 @@ mod tests {
         for unknown in ["val_loss/other", "val_loss/", "tok_s/news", "val_loss", "val_loss/news/final"] {
             assert_eq!(of_set(unknown), None, "{unknown}");
         }
+        assert!(figures.sets().eq(["news"]));
         let blank = Figures::from_summary(&Summary::started("r", "x", "0", 1));
         let known: Vec<&str> = metrics::of_runs()
             .filter(|metric| blank.get(metric).is_some())

@@ -1,4 +1,6 @@
-//! The first difference between two row files, such as those of a run and of the same run again.
+//! The first difference between a row file and its repetition, such as those of a run and of the same run
+//! again, which have the same cells if it is reproduced. What differs between two runs of any recipes, and how
+//! far, is in [`collection`](crate::results::collection).
 
 use serde::Serialize;
 use std::cmp::Ordering;

@@ -19,27 +19,28 @@ pub enum Columns {
 }
 
 /// A column that is there where it tells something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Optional {
-    Text,
+    /// What a loss is measured on.
+    Text(Field),
     Tags,
     Note,
     Remarks,
 }
 
 impl Optional {
-    fn heading(self) -> &'static str {
+    fn heading(&self) -> &'static str {
         match self {
-            Self::Text => TEXT,
+            Self::Text(_) => TEXT,
             Self::Tags => "TAGS",
             Self::Note => "NOTE",
             Self::Remarks => "REMARKS",
         }
     }
 
-    fn of_run(self, run: &Run, names: &HashMap<&str, &str>) -> String {
+    fn of_run(&self, run: &Run, names: &HashMap<&str, &str>) -> String {
         match self {
-            Self::Text => text_of(run).unwrap_or_else(|| BLANK.to_owned()),
+            Self::Text(loss) => text_of(run, loss).unwrap_or_else(|| BLANK.to_owned()),
             Self::Tags => run.annotation.tags.iter().map(|tag| one_line(tag)).collect::<Vec<_>>().join(" "),
             Self::Note => beginning(&one_line(run.annotation.note.as_deref().unwrap_or_default())),
             Self::Remarks => remarks(run, names),
@@ -48,18 +49,17 @@ impl Optional {
 }
 
 impl Columns {
-    /// Returns the usual columns for these runs; `with_text` where their losses do not compare.
-    pub fn usual(runs: &[&Run], with_text: bool) -> Self {
+    /// Returns the usual columns for these runs; with what the loss `unlike` is measured on, where
+    /// that differs.
+    pub fn usual(runs: &[&Run], unlike: Option<&Field>) -> Self {
         let any = |has: fn(&Run) -> bool| runs.iter().any(|run| has(run));
         let optional = [
-            (with_text, Optional::Text),
             (any(|run| !run.annotation.tags.is_empty()), Optional::Tags),
             (any(|run| run.annotation.note.is_some()), Optional::Note),
             (any(|run| !run.entry.remarks.is_empty() || run.entry.forked_from.is_some()), Optional::Remarks),
         ];
-        Self::Usual(
-            optional.into_iter().filter(|(is_shown, _)| *is_shown).map(|(_, column)| column).collect(),
-        )
+        let optional = optional.into_iter().filter(|(is_shown, _)| *is_shown).map(|(_, column)| column);
+        Self::Usual(unlike.cloned().map(Optional::Text).into_iter().chain(optional).collect())
     }
 
     /// Returns chosen columns.
@@ -118,7 +118,7 @@ fn usual(runs: &[&Run], collection: &Collection, optional: &[Optional]) -> Strin
 fn chosen(runs: &[&Run], collection: &Collection, fields: &[Field]) -> String {
     let side = |field: &Field| match field {
         Field::Word(_) => Column::Left,
-        Field::Figure(_) | Field::Key(_) => Column::Right,
+        Field::Figure(_) | Field::OfSet { .. } | Field::Key(_) => Column::Right,
     };
     let columns: Vec<Column> = [Column::Left].into_iter().chain(fields.iter().map(side)).collect();
     let mut table = Table::new(&columns);
@@ -127,8 +127,10 @@ fn chosen(runs: &[&Run], collection: &Collection, fields: &[Field]) -> String {
         let cell = |field: &Field| match (field, field.of_run(run, collection)) {
             (Field::Word(Word::Note), Cell::Text(text)) => beginning(&one_line(&text)),
             (_, Cell::Text(text)) => one_line(&text),
-            (Field::Figure(figure), Cell::Number(value)) => decimal(Some(value), figure.metric.decimals),
-            (_, Cell::Number(value)) => value.to_string(),
+            (field, Cell::Number(value)) => match field.metric() {
+                Some(metric) => decimal(Some(value), metric.decimals),
+                None => value.to_string(),
+            },
             (_, Cell::Unset) => "unset".to_owned(),
             (_, Cell::Blank) => BLANK.to_owned(),
         };
@@ -142,12 +144,21 @@ fn steps(run: &Run) -> String {
     if done == planned { thousands(done) } else { format!("{} of {}", thousands(done), thousands(planned)) }
 }
 
-/// Returns what the losses of a run are measured on, where it has any: the hash of corpus and tokenizer, and
-/// the part of the held-out text.
-pub fn text_of(run: &Run) -> Option<String> {
-    let has_loss = run.entry.has_figure("val_loss") || run.entry.has_figure("train_loss");
-    let hash = run.entry.corpus.as_deref().filter(|_| has_loss)?;
-    let part = run.entry.val_part.map(|part| format!(" {}/{}", part.batches, part.of)).unwrap_or_default();
+/// Returns what a loss of a run is measured on, where it has any: the hash of corpus and tokenizer, or of the
+/// tokens of a named set, and the part of the held-out text.
+pub fn text_of(run: &Run, loss: &Field) -> Option<String> {
+    let entry = &run.entry;
+    let (hash, part) = match loss {
+        Field::OfSet { set, .. } => {
+            let set = entry.sets.get(set).filter(|set| !set.figures.is_empty())?;
+            (set.hash.as_deref()?, set.part)
+        }
+        _ => {
+            let has_loss = entry.has_figure("val_loss") || entry.has_figure("train_loss");
+            (entry.corpus.as_deref().filter(|_| has_loss)?, entry.val_part)
+        }
+    };
+    let part = part.map(|part| format!(" {}/{}", part.batches, part.of)).unwrap_or_default();
     Some(format!("{}{part}", hash.get(..8).unwrap_or(hash)))
 }
 

@@ -3,6 +3,7 @@
 use crate::cli::terminal::{print, print_json};
 use crate::error::{Error, Result};
 use crate::format::{BLANK, Column, Table, decimal, plural, significant};
+use crate::metrics::MetricsRow;
 use crate::results::collection::{CurveDifference, RunDifference};
 use crate::results::find;
 use std::path::Path;
@@ -95,7 +96,7 @@ fn curves(difference: &RunDifference) -> String {
         is_same = false;
         let [a, b] = first.values.map(exact);
         let apart = first.difference().map_or(BLANK.to_owned(), significant);
-        table.row([curve.column.to_owned(), first.step.to_string(), a, b, apart, largest(curve)]);
+        table.row([curve.column.clone(), first.step.to_string(), a, b, apart, largest(curve)]);
     }
     if difference.curves.is_empty() {
         return format!("\nCurves: {over}.\n");
@@ -104,8 +105,8 @@ fn curves(difference: &RunDifference) -> String {
     if is_same {
         return format!("\nThe same bits in metrics.csv: {over}.{end}\n");
     }
-    let same = difference.curves.iter().filter(|curve| curve.first.is_none()).map(|curve| curve.column);
-    let same: Vec<&str> = same.collect();
+    let same = difference.curves.iter().filter(|curve| curve.first.is_none());
+    let same: Vec<&str> = same.map(|curve| curve.column.as_str()).collect();
     let same = if same.is_empty() { String::new() } else { format!("The same bits: {}. ", same.join(", ")) };
     format!("{}  {same}{}\n", section(&format!("Curves, {over}"), &table), end.trim_start())
 }
@@ -119,7 +120,8 @@ fn largest(curve: &CurveDifference) -> String {
 
 /// Returns the losses of the last step that both have.
 fn at_the_end(difference: &RunDifference) -> String {
-    let losses = difference.curves.iter().filter(|curve| curve.column.ends_with("loss"));
+    let is_loss = |column: &str| column.ends_with("loss") || MetricsRow::set_of_column(column).is_some();
+    let losses = difference.curves.iter().filter(|curve| is_loss(&curve.column));
     let ends = losses.filter_map(|curve| {
         let last = curve.last?;
         let [a, b] = last.values.map(exact);
@@ -143,7 +145,7 @@ fn figures(difference: &RunDifference) -> String {
             [Some(a), Some(b)] if a > 0.0 && b > 0.0 => decimal(Some(b / a), 4),
             _ => BLANK.to_owned(),
         };
-        table.row([pair.name.to_owned(), metric.unit.to_owned(), a, b, ratio]);
+        table.row([pair.name.clone(), metric.unit.to_owned(), a, b, ratio]);
     }
     section("Figures", &table)
 }

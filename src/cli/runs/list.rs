@@ -79,17 +79,22 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
         });
         return Ok(());
     }
-    let mut compared =
-        order.iter().map(|order| &order.field).chain(chosen.conditions.iter().map(|c| &c.field));
-    let texts: BTreeSet<String> = listed.iter().filter_map(|run| text_of(run)).collect();
-    let unlike = compared.any(Field::is_loss) && texts.len() > 1;
+    let compared = order.iter().map(|order| &order.field).chain(chosen.conditions.iter().map(|c| &c.field));
+    let texts = |loss: &Field| -> usize {
+        listed.iter().filter_map(|run| text_of(run, loss)).collect::<BTreeSet<String>>().len()
+    };
+    let unlike = compared.filter(|field| field.is_loss()).find(|loss| texts(loss) > 1);
     let columns = if fields.is_empty() { Columns::usual(&listed, unlike) } else { Columns::chosen(fields) };
     print(&columns.table(&listed, &collection))?;
-    if unlike {
+    if let Some(loss) = unlike {
+        let hashed = match loss {
+            Field::OfSet { .. } => "the tokens of the set",
+            _ => "corpus and tokenizer",
+        };
         eprint_line(&format!(
-            "these are losses on {} texts, which do not compare with each other: {TEXT} is the hash of corpus and \
-             tokenizer, and the part that validation takes",
-            texts.len()
+            "these are losses on {} texts, which do not compare with each other: {TEXT} is the hash of \
+             {hashed}, and the part that validation takes",
+            texts(loss)
         ));
     }
     let has_no_speed =

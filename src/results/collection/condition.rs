@@ -156,7 +156,7 @@ fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
         false => Err(Error::usage(format!("{field} is {what}, which = and != compare"))),
     };
     match field {
-        Field::Figure(_) => number(value).map(Wanted::Number).ok_or_else(|| {
+        Field::Figure(_) | Field::OfSet { .. } => number(value).map(Wanted::Number).ok_or_else(|| {
             Error::usage(format!("{field} is a number, and `{value}` is none; write one such as 1.2 or 3e-4"))
         }),
         Field::Word(Word::Started) => {
@@ -221,7 +221,7 @@ fn of_key(path: &str, value: &str) -> Result<Wanted> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::read::sample;
+    use super::super::read::{add_set, sample};
     use super::*;
 
     /// Returns the runs, by their places, that fulfil a condition.
@@ -257,6 +257,18 @@ mod tests {
         ] {
             assert_eq!(chosen(text, &collection), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn figures_of_held_out_sets_are_compared() {
+        let mut collection = sample(&[&[("val_loss", 9.0)], &[], &[], &[]]);
+        for (at, loss) in [1.0, 1.5, f64::NAN].into_iter().enumerate() {
+            add_set(&mut collection.runs[at], "news", &[("val_loss", loss)]);
+        }
+        assert_eq!(chosen("val_loss/news<1.2", &collection), [0]);
+        assert_eq!(chosen("val_loss/news!=1", &collection), [1]);
+        let error = Criterion::parse("val_loss/news<low", &collection).unwrap_err();
+        assert!(error.message().contains("val_loss/news is a number, and `low` is none"), "{error}");
     }
 
     #[test]

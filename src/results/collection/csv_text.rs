@@ -1,20 +1,22 @@
 //! Runs as CSV: a header and a line per run, for other programs.
 
-use super::field::{Cell, Field, Word, figures};
+use super::field::{Cell, Field, Word, figures, set_figures};
 use super::read::{Collection, Run};
 use crate::error::{Error, Result};
 use crate::recipe::{UNSET, find_path};
 use std::collections::HashMap;
 
-/// Returns runs as CSV: words about them, every key that differs among them, and every figure, with all its
-/// digits and in the unit that its name says. What is not known, and a key that is unset, is empty.
+/// Returns runs as CSV: words about them, every key that differs among them, every figure, and those of
+/// held-out sets that one of them has, with all digits and in the unit that its name says. What is not known, and a key that is unset, is empty.
 ///
 /// # Errors
 /// When a line cannot be written, which memory alone can prevent.
 pub fn to_csv(runs: &[&Run], collection: &Collection) -> Result<String> {
     let words = Word::ALL.iter().map(|(_, word)| Field::Word(*word));
     let keys = differing_keys(runs, collection).into_iter().map(Field::Key);
-    let fields: Vec<Field> = words.chain(keys).chain(figures().map(Field::Figure)).collect();
+    let has_one = |field: &Field| runs.iter().any(|run| field.of_run(run, collection) != Cell::Blank);
+    let of_sets = set_figures(runs.iter().copied()).filter(has_one);
+    let fields: Vec<Field> = words.chain(keys).chain(figures().map(Field::Figure)).chain(of_sets).collect();
     let failed = |e: csv::Error| Error::failed(format!("cannot write CSV: {e}"));
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(fields.iter().map(Field::to_string)).map_err(failed)?;
@@ -70,7 +72,7 @@ fn differing_keys(runs: &[&Run], collection: &Collection) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::read::sample;
+    use super::super::read::{add_set, sample};
     use super::*;
 
     #[test]
@@ -78,6 +80,8 @@ mod tests {
         let third = 1.0_f64 / 3.0;
         let mut collection =
             sample(&[&[("val_loss", third), ("steps", 700.0), ("planned_mib", 1.5 * 1048576.0)], &[]]);
+        add_set(&mut collection.runs[1], "news", &[("val_loss", third)]);
+        add_set(&mut collection.runs[0], "code", &[("bits_per_byte", f64::NAN)]);
         let note = "a \"quoted\", note\nof two lines \u{1b}[31m";
         collection.runs[0].annotation.note = Some(note.to_owned());
         collection.runs[0].annotation.tags = ["b".to_owned(), "a".to_owned()].into();
@@ -102,7 +106,9 @@ mod tests {
         let header: Vec<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
         let keys: Vec<&str> = header.iter().map(String::as_str).filter(|name| name.contains('.')).collect();
         assert_eq!(keys, ["optimizer.lr", "engine.threads"], "the others are the same");
-        assert_eq!(header.len(), Word::ALL.len() + 2 + figures().count());
+        assert_eq!(header.len(), Word::ALL.len() + 2 + figures().count() + 1);
+        assert_eq!(header.last().unwrap(), "val_loss/news", "the only one that is known");
+
         let rows: Vec<HashMap<String, String>> = reader.deserialize().map(Result::unwrap).collect();
         let first = |name: &str| rows[0][name].as_str();
         assert_eq!(first("val_loss").parse::<f64>().unwrap().to_bits(), third.to_bits());
@@ -112,6 +118,8 @@ mod tests {
         );
         assert_eq!((first("note"), first("tag"), first("status")), (note, "a b", "ok"));
         assert_eq!((rows[1]["val_loss"].as_str(), rows[1]["engine.threads"].as_str()), ("", ""));
+        assert_eq!(rows[0]["val_loss/news"], "");
+        assert_eq!(rows[1]["val_loss/news"].parse::<f64>().unwrap().to_bits(), third.to_bits());
         let empty = to_csv(&[], &collection).unwrap();
         assert_eq!(empty.lines().count(), 1, "a header without keys: {empty}");
     }

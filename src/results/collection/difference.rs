@@ -1,4 +1,7 @@
-//! Two runs held against each other: recipes, environments, curves, figures.
+//! Everything that differs between two runs, which may be of different recipes: keys, environments, curves and
+//! figures. Each column of their rows is compared as numbers over the steps that both have, to show where it
+//! begins to differ and how far it goes; [`results::difference`](crate::results::difference) looks for the
+//! first cell that differs between a file and its repetition.
 
 use super::location::locate;
 use crate::error::{Error, Result};
@@ -10,7 +13,7 @@ use crate::results::provenance::Environment;
 use crate::results::{rows, stored};
 use serde::Serialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// What of an environment says nothing of how a run was computed: its time, and the command line, whose
@@ -60,7 +63,7 @@ pub struct NamedDifference {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CurveDifference {
     /// The column.
-    pub column: &'static str,
+    pub column: String,
     /// The first step at which its bits differ, and both values; `None` if none differs.
     pub first: Option<PointPair>,
     /// The step with the largest difference; the first if one is not a number.
@@ -81,8 +84,8 @@ pub struct PointPair {
 /// A figure of both runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FigurePair {
-    /// Its name.
-    pub name: &'static str,
+    /// Its name; of a held-out set, `METRIC/NAME`.
+    pub name: String,
     /// Both values, in their stored unit.
     pub values: [Option<f64>; 2],
     /// How it is shown.
@@ -115,17 +118,25 @@ impl RunDifference {
         };
         let Curves { columns, common, lone } = Curves::between(&a.rows, &b.rows);
         let figure = |metric: &'static Metric| FigurePair {
-            name: metric.name,
+            name: metric.name.to_owned(),
             values: [a.figures.get(metric), b.figures.get(metric)],
             metric,
         };
+        let of_set = |set: &str, metric: &'static Metric| FigurePair {
+            name: format!("{}/{set}", metric.name),
+            values: [a.figures.of_set(metric, set), b.figures.of_set(metric, set)],
+            metric,
+        };
+        let sets: BTreeSet<&str> = a.figures.sets().chain(b.figures.sets()).collect();
+        let of_sets = sets.iter().flat_map(|set| metrics::of_sets().map(|metric| of_set(set, metric)));
+        let figures = metrics::of_runs().map(figure).chain(of_sets);
         Ok(Self {
             keys: keys.into_iter().map(key).collect(),
             environment: differing(&a.facts, &b.facts),
             curves: columns,
             common_steps: common,
             lone_steps: lone,
-            figures: metrics::of_runs().map(figure).filter(|pair| pair.values != [None; 2]).collect(),
+            figures: figures.filter(|pair| pair.values != [None; 2]).collect(),
             runs: [a.id, b.id],
         })
     }
@@ -183,7 +194,7 @@ fn flatten(path: &str, value: &Value, facts: &mut BTreeMap<String, String>) {
 }
 
 fn differing(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<NamedDifference> {
-    let names: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     names
         .into_iter()
         .map(|name| NamedDifference {
@@ -206,11 +217,18 @@ impl Curves {
         let of_b: BTreeMap<u64, &MetricsRow> = b.iter().map(|row| (row.step, row)).collect();
         let pairs: Vec<(&MetricsRow, &MetricsRow)> =
             a.iter().filter_map(|row| Some((row, *of_b.get(&row.step)?))).collect();
-        let columns = MetricsRow::COLUMNS.iter().filter(|column| **column != "step");
-        let column = |column: &&'static str| {
+        let fixed = MetricsRow::COLUMNS.iter().filter(|column| **column != "step");
+        let sets: BTreeSet<&String> = a.iter().chain(b).flat_map(|row| row.set_losses.keys()).collect();
+        let of_sets = sets.into_iter().map(|set| MetricsRow::column_of_set(set));
+        let columns = fixed.map(|column| (*column).to_owned()).chain(of_sets);
+        let value = |row: &MetricsRow, column: &str| match MetricsRow::set_of_column(column) {
+            Some(set) => row.set_losses.get(set).map(|loss| f64::from(*loss)),
+            None => row.number(column),
+        };
+        let column = |column: String| {
             let point = |(a, b): &(&MetricsRow, &MetricsRow)| PointPair {
                 step: a.step,
-                values: [a.number(column), b.number(column)],
+                values: [value(a, &column), value(b, &column)],
             };
             let points: Vec<PointPair> = pairs.iter().map(point).collect();
             let bits = |value: Option<f64>| value.map(f64::to_bits);
@@ -222,10 +240,10 @@ impl Curves {
             let larger =
                 |best: PointPair, next: PointPair| if size(&next) > size(&best) { next } else { best };
             CurveDifference {
-                column,
                 first: points.iter().find(differs).copied(),
                 largest: points.iter().filter(differs).copied().reduce(larger),
                 last: points.iter().rfind(|point| point.values.iter().all(Option::is_some)).copied(),
+                column,
             }
         };
         let has_values = |curve: &CurveDifference| curve.last.is_some() || curve.first.is_some();
@@ -273,6 +291,26 @@ mod tests {
         let val = curve(&curves, "val_loss");
         assert_eq!((val.first, val.last.unwrap().step), (None, 2));
         assert_eq!(curve(&Curves::between(&a, &a), "loss").first, None);
+    }
+
+    #[test]
+    fn losses_of_each_held_out_set_are_a_curve() {
+        let row = |step, sets: &[(&str, f32)]| MetricsRow {
+            set_losses: sets.iter().map(|(name, loss)| ((*name).to_owned(), *loss)).collect(),
+            ..row(step, 1.0, Some(2.0))
+        };
+        let a = [row(1, &[("code", 4.0), ("news", 3.0)]), row(2, &[("code", 2.0), ("news", f32::NAN)])];
+        let b = [row(1, &[("news", 3.0), ("wiki", 1.0)]), row(2, &[("news", 2.5)])];
+        let curves = Curves::between(&a, &b);
+        let columns: Vec<&str> = curves.columns.iter().map(|curve| curve.column.as_str()).collect();
+        assert_eq!(columns[columns.len() - 3..], ["val_loss/code", "val_loss/news", "val_loss/wiki"]);
+        let news = curve(&curves, "val_loss/news");
+        assert_eq!((news.first.unwrap().step, news.last.unwrap().values[1]), (2, Some(2.5)));
+        let (code, wiki) = (curve(&curves, "val_loss/code"), curve(&curves, "val_loss/wiki"));
+        assert_eq!((code.first.unwrap().values, code.last), ([Some(4.0), None], None));
+        assert_eq!((wiki.first.unwrap().values, wiki.last), ([None, Some(1.0)], None));
+        let same = Curves::between(&a, &a);
+        assert!(same.columns.iter().all(|curve| curve.first.is_none()));
     }
 
     #[test]

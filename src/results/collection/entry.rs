@@ -2,16 +2,17 @@
 
 use super::settings::Setting;
 use crate::error::{IoContext, Result};
-use crate::metrics;
+use crate::metrics::{self, Metric};
 use crate::recipe::{self, COPY_HEADER, StoredKeys, set_in_copy, without_dashes};
 use crate::results::columns::Figures;
 use crate::results::folder::{ENVIRONMENT, METRICS, RECIPE, RESOLVED, SUMMARY, read_summary};
+use crate::results::held_out::{HeldOutSet, MAIN_SET};
 use crate::results::provenance::Environment;
 use crate::results::stored::{self, MANIFEST};
 use crate::results::summary::{ForkedFrom, HeldOutPart, Summary};
 use crate::results::{Status, regular};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -61,6 +62,8 @@ pub struct Entry {
     pub steps_planned: u64,
     /// The figures of [`metrics::of_runs`], in that order and in their stored units.
     pub figures: Vec<Option<f64>>,
+    /// Its further held-out sets, by their names.
+    pub sets: BTreeMap<String, SetEntry>,
     /// Hash of the tokens trained and evaluated on.
     pub corpus: Option<String>,
     /// The part of the held-out text that its validation loss is of; blank for all of it.
@@ -76,6 +79,26 @@ pub struct Entry {
     pub device: Option<String>,
     /// The commit of the program, with `-dirty` where its sources differed from it.
     pub commit: Option<String>,
+}
+
+/// What lists of runs know of a further held-out set of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SetEntry {
+    /// Hash of its tokens.
+    pub hash: Option<String>,
+    /// The part of it that the losses are of; blank for all of it.
+    pub part: Option<HeldOutPart>,
+    /// The figures of [`metrics::of_sets`] that are known, by the names of the metrics and in their stored
+    /// units.
+    pub figures: BTreeMap<String, f64>,
+}
+
+impl SetEntry {
+    fn new(set: &HeldOutSet, name: &str, figures: &Figures) -> Self {
+        let known = |metric: &Metric| Some((metric.name.to_owned(), figures.of_set(metric, name)?));
+        let figures = metrics::of_sets().filter_map(known).collect();
+        Self { hash: set.hash.clone(), part: set.part, figures }
+    }
 }
 
 impl Entry {
@@ -107,7 +130,10 @@ impl ReadRun {
         let settings = settings.iter().flat_map(StoredKeys::iter);
         let settings = settings.map(|(key, value)| (key.to_owned(), value.map(str::to_owned))).collect();
         let figures = Figures::as_printed(&summary);
+        let sets = summary.held_out.iter().filter(|(name, _)| *name != MAIN_SET);
+        let sets = sets.map(|(name, set)| (name.clone(), SetEntry::new(set, name, &figures))).collect();
         let entry = Entry {
+            sets,
             status: summary.status,
             steps: summary.steps,
             steps_planned: summary.steps_planned,
@@ -184,6 +210,7 @@ fn typed(command: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::summary::LossAt;
 
     #[test]
     fn settings_of_a_command_line_are_found() {
@@ -191,6 +218,34 @@ mod tests {
             ["xrun", "run", "mine.toml", "--seed", "3", "--model.dim", "64", "-q", "optimizer.lr=1e-3"];
         let command: Vec<String> = words.map(str::to_owned).into();
         assert_eq!(typed(&command), ["training.seed=3", "model.dim=64", "optimizer.lr=1e-3"]);
+    }
+
+    #[test]
+    fn held_out_sets_have_the_figures_of_the_summary() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut summary = Summary::started("r", "20261102T030405Z-0123abcd", "0123abcd", 10);
+        let mut news = HeldOutSet { hash: Some("ab".to_owned()), ..HeldOutSet::default() };
+        news.part = Some(HeldOutPart { batches: 2, of: 40 });
+        for name in [MAIN_SET, "unmeasured"] {
+            summary.held_out.insert(name.to_owned(), news.clone());
+        }
+        news.add(LossAt { step: 1, loss: 2.3 });
+        summary.held_out.insert("news".to_owned(), news.clone());
+        (news.tokens, news.bytes) = (Some(1), Some(2));
+        news.add(LossAt { step: 2, loss: 2.0 });
+        summary.held_out.insert("bytes".to_owned(), news);
+        std::fs::write(dir.path().join(SUMMARY), serde_json::to_vec(&summary).unwrap()).unwrap();
+        let sets = ReadRun::read(dir.path()).unwrap().entry.sets;
+        assert_eq!(sets.keys().collect::<Vec<_>>(), ["bytes", "news", "unmeasured"]);
+        let known =
+            |set: &str| sets[set].figures.iter().map(|(name, value)| (name.clone(), *value)).collect();
+        let figure = |name: &str, value: f64| (name.to_owned(), value);
+        let known: [Vec<(String, f64)>; 3] = ["bytes", "news", "unmeasured"].map(known);
+        let bits = 1.0 / std::f64::consts::LN_2;
+        assert_eq!(known[0], [figure("bits_per_byte", bits), figure("val_loss", 2.0)]);
+        assert_eq!(known[1..], [vec![figure("val_loss", 2.3)], vec![]], "the digits of the file");
+        let part = Some(HeldOutPart { batches: 2, of: 40 });
+        assert_eq!((sets["news"].hash.as_deref(), sets["news"].part), (Some("ab"), part));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::metrics::{self, Metric};
 use crate::recipe::{self, KEYS, UNSET, find_path, plain_text};
 use crate::suggest::nearest;
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// A word about a run.
@@ -84,6 +85,13 @@ pub enum Field {
     Word(Word),
     /// A figure of the table of metrics.
     Figure(Figure),
+    /// A figure of a further held-out set, such as `val_loss/news`.
+    OfSet {
+        /// Its entry in the table of metrics.
+        metric: &'static Metric,
+        /// The name of the set.
+        set: String,
+    },
     /// A key of recipes, by its full path.
     Key(String),
 }
@@ -102,7 +110,7 @@ pub enum Cell<'a> {
 }
 
 impl Field {
-    /// Returns the field called `name`: a word about runs, a figure, or a key that recipes have, or had when
+    /// Returns the field called `name`: a word about runs, a figure, one of a held-out set of these runs, or a key that recipes have, or had when
     /// one of these runs was stored.
     ///
     /// # Errors
@@ -114,28 +122,35 @@ impl Field {
         if let Some(figure) = Figure::parse(name) {
             return Ok(Self::Figure(figure));
         }
+        if let Some(field) = of_set(name, collection) {
+            return Ok(field);
+        }
         match find_path(name) {
             Some(key) => Ok(Self::Key(key.path.to_owned())),
             None if name.contains('.') && collection.settings.has_key(name) => Ok(Self::Key(name.to_owned())),
-            None => Err(unknown(name)),
+            None => Err(unknown(name, collection)),
+        }
+    }
+
+    /// Returns the metric of a figure; `None` for another field.
+    pub fn metric(&self) -> Option<&'static Metric> {
+        match self {
+            Self::Figure(Figure { metric, .. }) | Self::OfSet { metric, .. } => Some(metric),
+            Self::Word(_) | Self::Key(_) => None,
         }
     }
 
     /// Returns true for a loss: of different texts they do not compare.
     pub fn is_loss(&self) -> bool {
-        matches!(self, Self::Figure(figure) if figure.metric.unit == "nats/token")
+        self.metric().is_some_and(|metric| metric.unit == "nats/token")
     }
 
     /// Returns true if the highest values come first in an order: of speeds, utilizations and counts of what
     /// was done, and the newest of runs.
     pub fn is_highest_first(&self) -> bool {
-        match self {
-            Self::Word(word) => *word == Word::Started,
-            Self::Figure(Figure { metric, .. }) => {
-                ["tokens/s", "%", "tokens"].contains(&metric.unit) || metric.name == "steps"
-            }
-            Self::Key(_) => false,
-        }
+        let is_highest_first =
+            |metric: &Metric| ["tokens/s", "%", "tokens"].contains(&metric.unit) || metric.name == "steps";
+        *self == Self::Word(Word::Started) || self.metric().is_some_and(is_highest_first)
     }
 
     /// Returns the value that a run has of it.
@@ -166,9 +181,34 @@ impl Field {
                 Word::ForkedFrom => text(entry.forked_from.as_ref().map(|fork| fork.run.as_str())),
             },
             Self::Figure(figure) => figure.of_run(run).map_or(Cell::Blank, Cell::Number),
+            Self::OfSet { metric, set } => {
+                let value = entry.sets.get(set).and_then(|set| set.figures.get(metric.name));
+                let value = value.map(|value| value / metric.divisor).filter(|value| value.is_finite());
+                value.map_or(Cell::Blank, Cell::Number)
+            }
             Self::Key(path) => of_key(run, collection, path),
         }
     }
+}
+
+/// Returns the figure of a held-out set that one of these runs has; of any set where there is no run.
+fn of_set(name: &str, collection: &Collection) -> Option<Field> {
+    let (metric, set) = name.split_once('/')?;
+    let name = format!("{}/{set}", metric.replace('-', "_"));
+    let (metric, set) = metrics::find_of_set(&name)?;
+    let is_known = |run: &Run| run.entry.sets.contains_key(set);
+    let is_known = collection.runs.is_empty() || collection.runs.iter().any(is_known);
+    is_known.then(|| Field::OfSet { metric, set: set.to_owned() })
+}
+
+/// Returns the figures of every further held-out set of these runs, in the order of the sets' names.
+pub fn set_figures<'a>(runs: impl IntoIterator<Item = &'a Run>) -> impl Iterator<Item = Field> {
+    let sets: BTreeSet<&String> = runs.into_iter().flat_map(|run| run.entry.sets.keys()).collect();
+    let of_set = |set: &String| {
+        let set = set.clone();
+        metrics::of_sets().map(move |metric| Field::OfSet { metric, set: set.clone() })
+    };
+    sets.into_iter().flat_map(of_set)
 }
 
 /// Returns the value of a key; of one that the stored recipe leaves out, the value that this implies.
@@ -224,13 +264,20 @@ pub fn field_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the error for a name that is nothing that runs have.
-fn unknown(name: &str) -> Error {
+fn unknown(name: &str, collection: &Collection) -> Error {
+    let of_sets: Vec<String> = set_figures(&collection.runs).map(|field| field.to_string()).collect();
+    if metrics::find_of_set(name).is_some() && of_sets.is_empty() {
+        return Error::usage(format!(
+            "runs have nothing called `{name}`: none of them has a set of validation.sets"
+        ));
+    }
     let paths = KEYS.iter().map(|key| key.path);
+    let names: Vec<String> = field_names().chain(paths).map(str::to_owned).chain(of_sets).collect();
     // A name without its section first: `dim` is one, and similar to many.
     let key = if name.contains('.') { None } else { KEYS.iter().find(|key| key.name() == name) };
     let near = key
         .map(|key| key.path.to_owned())
-        .or_else(|| nearest(name, field_names().chain(paths)).map(str::to_owned))
+        .or_else(|| nearest(name, names.iter().map(String::as_str)).map(str::to_owned))
         .or_else(|| recipe::suggested_key(name));
     let hint = near.map_or_else(
         || {
@@ -245,6 +292,7 @@ fn unknown(name: &str) -> Error {
 impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::OfSet { metric, set } => return write!(f, "{}/{set}", metric.name),
             Self::Word(word) => word.name(),
             Self::Figure(Figure { metric, divisor, .. }) if *divisor != metric.divisor => metric.compared_as,
             Self::Figure(figure) => figure.metric.name,
@@ -254,84 +302,4 @@ impl fmt::Display for Field {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::read::sample;
-    use super::*;
-
-    #[test]
-    fn numbers_are_finite_and_written_as_such() {
-        for (text, expected) in [
-            ("3e-4", Some(3e-4)),
-            ("0.0003", Some(3e-4)),
-            ("1_000", Some(1000.0)),
-            ("-1", Some(-1.0)),
-            ("nan", None),
-            ("inf", None),
-            ("-inf", None),
-            ("", None),
-            ("1k", None),
-            ("true", None),
-        ] {
-            assert_eq!(number(text), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn names_are_words_figures_or_keys() {
-        let collection = sample(&[]);
-        let parse = |name: &str| Field::parse(name, &collection).map(|field| field.to_string());
-        for name in ["status", "val_loss", "planned_mib", "planned_bytes", "model.dim"] {
-            assert_eq!(parse(name).unwrap(), name);
-        }
-        assert_eq!(parse("val-loss").unwrap(), "val_loss");
-        assert_eq!(parse("training.max_steps").unwrap(), "training.steps", "an alias");
-        for (name, near) in [
-            ("val_los", "val_loss"),
-            ("dim", "model.dim"),
-            ("optimizer.lrr", "optimizer.lr"),
-            ("stauts", "status"),
-            ("learning_rate", "optimizer.learning_rate"),
-        ] {
-            let error = parse(name).unwrap_err();
-            assert!(error.message().ends_with(&format!("did you mean {near}?")), "{error}");
-        }
-        assert!(parse("zebra").unwrap_err().message().contains("such as val_loss"));
-    }
-
-    #[test]
-    fn a_run_has_values_in_the_unit_that_is_named() {
-        let collection = sample(&[&[("planned_mib", 3.0 * 1048576.0)], &[]]);
-        let field = |name: &str| Field::parse(name, &collection).unwrap();
-        let of = |name: &str, at: usize| field(name).of_run(&collection.runs[at], &collection);
-        assert_eq!(
-            (of("planned_mib", 0), of("planned_bytes", 0)),
-            (Cell::Number(3.0), Cell::Number(3145728.0))
-        );
-        assert_eq!((of("planned_mib", 1), of("tag", 1)), (Cell::Blank, Cell::Blank));
-        assert_eq!(of("status", 1), Cell::Text("ok".into()));
-        let highest = ["tok_s", "steps", "mfu_pct", "started"].map(|name| field(name).is_highest_first());
-        assert_eq!(highest, [true; 4]);
-        let lowest = ["val_loss", "step_ms", "wall_s", "planned_mib", "model.dim", "recipe"];
-        assert_eq!(lowest.map(|name| field(name).is_highest_first()), [false; 6]);
-        assert!(field("val_loss").is_loss() && field("train_loss").is_loss() && !field("tok_s").is_loss());
-    }
-
-    #[test]
-    fn keys_have_their_stored_or_implied_values() {
-        let mut collection = sample(&[&[], &[]]);
-        let settings =
-            [("model.dim", Some("64")), ("data.corpus", Some("\"a b\"")), ("engine.threads", None)];
-        let numbers = settings
-            .map(|(key, value)| collection.settings.number((key.to_owned(), value.map(str::to_owned))));
-        collection.runs[0].settings = numbers.to_vec();
-        let of = |name: &str, at: usize| {
-            Field::parse(name, &collection).unwrap().of_run(&collection.runs[at], &collection)
-        };
-        assert_eq!(of("model.dim", 0), Cell::Number(64.0));
-        assert_eq!(of("data.corpus", 0), Cell::Text("a b".into()));
-        assert_eq!((of("engine.threads", 0), of("seeds.init", 0)), (Cell::Unset, Cell::Unset));
-        assert_eq!(of("model.norm", 0), Cell::Text("rms_norm".into()), "before it was a key");
-        assert_eq!(of("optimizer.lr", 0), Cell::Blank);
-        assert_eq!((of("model.dim", 1), of("model.norm", 1)), (Cell::Blank, Cell::Blank), "no resolved.toml");
-    }
-}
+mod tests;

@@ -32,7 +32,7 @@ pub use annotations::{Annotation, AnnotationChange, Annotations, check_note, che
 pub use condition::{Condition, Criterion};
 pub use csv_text::to_csv;
 pub use difference::{CurveDifference, FigurePair, KeyDifference, NamedDifference, RunDifference};
-pub use entry::Entry;
+pub use entry::{Entry, SetEntry};
 pub use field::{Cell, Field, Word, field_names};
 pub use location::{Located, locate};
 pub use order::Order;

@@ -61,7 +61,7 @@ impl Order {
 
 #[cfg(test)]
 mod tests {
-    use super::super::read::sample;
+    use super::super::read::{add_set, sample};
     use super::*;
 
     #[test]
@@ -74,7 +74,10 @@ mod tests {
             &[("val_loss", f64::NEG_INFINITY)],
             &[("val_loss", 1.5), ("tok_s", 2.0)],
         ];
-        let collection = sample(&figures);
+        let mut collection = sample(&figures);
+        for (at, bits) in [(1, 0.75), (3, f64::NAN), (4, 0.5)] {
+            add_set(&mut collection.runs[at], "news", &[("bits_per_byte", bits)]);
+        }
         let sorted = |text: &str| -> Vec<usize> {
             let mut runs: Vec<&Run> = collection.runs.iter().collect();
             Order::parse(text, &collection).unwrap().sort(&mut runs, &collection);
@@ -85,6 +88,8 @@ mod tests {
         assert_eq!(sorted("-val_loss"), [1, 5, 3, 0, 2, 4]);
         assert_eq!(sorted("tok-s"), [3, 0, 5, 1, 2, 4]);
         assert_eq!(sorted("-tok_s"), [1, 0, 5, 3, 2, 4]);
+        assert_eq!(sorted("bits_per_byte/news"), [4, 1, 0, 2, 3, 5], "the lowest first");
+        assert_eq!(sorted("-bits_per_byte/news"), [1, 4, 0, 2, 3, 5]);
         assert_eq!(sorted("started"), [0, 1, 2, 3, 4, 5]);
         assert_eq!(sorted("-started"), [5, 4, 3, 2, 1, 0]);
         assert_eq!(sorted("optimizer.lr"), [0, 1, 2, 3, 4, 5], "nobody has one");

@@ -114,12 +114,20 @@ impl Collection {
     }
 }
 
+/// Adds a held-out set with these figures, in their stored units, to a run.
+#[cfg(test)]
+pub(super) fn add_set(run: &mut Run, name: &str, figures: &[(&str, f64)]) {
+    let figures = figures.iter().map(|(metric, value)| ((*metric).to_owned(), *value)).collect();
+    run.entry.sets.insert(name.to_owned(), super::entry::SetEntry { figures, ..Default::default() });
+}
+
 /// Returns a collection of runs of recipe `r` with these figures, in their stored units: newest first, a day
 /// apart, of one hash.
 #[cfg(test)]
 pub(super) fn sample(figures: &[&[(&str, f64)]]) -> Collection {
     use crate::metrics;
     use crate::results::Status;
+    use std::collections::BTreeMap;
     let count = figures.len();
     let run = |(at, known): (usize, &&[(&str, f64)])| {
         let of = |name: &str| known.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
@@ -129,6 +137,7 @@ pub(super) fn sample(figures: &[&[(&str, f64)]]) -> Collection {
             steps: 1,
             steps_planned: 1,
             figures: metrics::of_runs().map(|metric| of(metric.name)).collect(),
+            sets: BTreeMap::new(),
             corpus: None,
             val_part: None,
             forked_from: None,

@@ -71,6 +71,22 @@ fn every_set_is_a_column_and_a_figure_of_the_run() {
         listed["held_out"]["code"]["final"]["loss"].as_f64().map(|x| x as f32),
         Some(last.set_losses["code"])
     );
+    // Lists of runs know them as figures.
+    let code_loss = last.set_losses["code"];
+    let filter = format!("val_loss/code<={code_loss}");
+    let figures = "val_loss/code,bits_per_byte/code";
+    let listed = place.xrun(&["runs", &filter, "--sort", "val_loss/code", "--columns", figures]).succeeds();
+    let row = format!("{code_loss:.4}  {:>18.4}", code.bits_per_byte.unwrap());
+    assert!(listed.stdout.contains(&row), "{row}\n{}", listed.stdout);
+    let csv = place.xrun(&["runs", "--csv"]).succeeds().stdout;
+    let of_sets = "val_loss/code,bits_per_byte/code,val_loss/news,bits_per_byte/news";
+    assert!(csv.lines().next().unwrap().ends_with(of_sets), "{csv}");
+    place.xrun(&["runs", "val_loss/cod<1"]).ended(2).says(&["did you mean val_loss/code?"]);
+    let difference = place.xrun(&["runs", "diff", run.name(), run.name()]).succeeds().stdout;
+    assert!(
+        difference.contains(&format!("val_loss/code at step 30: {code_loss} and {code_loss}.")),
+        "{difference}"
+    );
     // Tables and sentences of reports have them.
     place.xrun(&["keep", run.name()]).succeeds();
     let columns = "val_loss/code,bits_per_byte,bits_per_byte/code";
@@ -96,6 +112,13 @@ fn every_set_is_a_column_and_a_figure_of_the_run() {
         .xrun(&["keep", run.name(), "--to", "elsewhere"])
         .ended(1)
         .says(&["held_out.code.bits_per_byte = 0.5"]);
+    // Losses on another text of the same name do not compare, and those on the other set do.
+    place.write("texts/code/a.txt", "let x = 1;\n".repeat(90).as_bytes());
+    place.xrun(&[&QUICK[..], &["validation.steps=0"]].concat()).succeeds();
+    let by_code = place.xrun(&["runs", "--sort", "val_loss/code"]).succeeds();
+    by_code.says(&["losses on 2 texts, which do not compare", "TEXT is the hash of the tokens of the set"]);
+    let by_news = place.xrun(&["runs", "--sort", "val_loss/news"]).succeeds();
+    assert!(!by_news.stderr.contains("do not compare"), "{}", by_news.stderr);
 }
 
 #[test]
