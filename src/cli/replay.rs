@@ -5,7 +5,7 @@ use super::what::Results;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::plural;
 use crate::ranks::Stop;
-use crate::replay::{self, Binaries, Build, Entry, Outcome, PageEntries, Replay, Setting, Target};
+use crate::replay::{self, Binaries, Build, Entry, Outcome, PageEntries, Recording, Replay, Setting, Target};
 use clap::builder::PathBufValueParser;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,11 +55,11 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(Error::usage(format!("{} has no block that shows a kept run or comparison", args.what)));
     }
     let targets: Vec<&Target> = entries.iter().filter_map(|entry| entry.target.as_ref().ok()).collect();
+    let recordings: Vec<Recording> =
+        targets.iter().map(|target| replay::recording(target, results)).collect::<Result<_>>()?;
+    recordings.iter().for_each(|recording| eprint_line(&recording.says));
     if is_page {
-        eprint_line(&format!("{} to run again:", targets.len()));
-    }
-    for target in &targets {
-        eprint_line(&replay::describe(target, results)?);
+        eprint_line(&Recording::total(&recordings));
     }
     let scratch = tempfile::Builder::new().prefix("xrun-replay-").tempdir();
     let scratch = scratch.map_err(|e| Error::failed(format!("cannot make a temporary folder: {e}")))?;

@@ -4,12 +4,13 @@ use super::binary::Binaries;
 use super::conditions::Conditions;
 use super::difference::{Compared, Difference};
 use super::outcome::{Outcome, Replay};
+use super::recording::Recording;
 use super::run::{algorithms_of, say_conditions, settings};
 use super::setting::Setting;
 use super::stored_run::{StoredRun, runs_of_comparison};
 use crate::compare::{self, Arms, FinishedComparison, PlannedArm, Program, Request};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{decimal, plural, wall_time};
+use crate::format::{decimal, plural};
 use crate::recipe::Prediction;
 use crate::results::comparison::{Arm, COMPARISONS, Comparison, RatioInterval, Trial};
 use std::collections::BTreeMap;
@@ -36,14 +37,12 @@ impl StoredComparison {
         Ok(Self { id, comparison, runs })
     }
 
-    /// Returns what is known before it runs, in a line.
-    pub fn describe(&self) -> String {
-        let trials = self.comparison.trials.len();
-        let walls: Option<f64> =
-            self.comparison.trials.iter().map(|trial| self.run(trial)?.summary.wall_s).sum();
-        let took = walls.map_or(String::new(), |wall| format!(" in {}", wall_time(wall)));
-        let device = &self.comparison.candidate.device;
-        format!("{}: {trials} trial{}, recorded{took} on {device}", self.id, plural(trials))
+    /// Returns what is known before it runs.
+    pub fn recording(&self) -> Recording {
+        let trials = &self.comparison.trials;
+        let parts = format!("{} trial{}", trials.len(), plural(trials.len()));
+        let runs = trials.iter().filter_map(|trial| self.run(trial));
+        Recording::new(&self.id, &parts, trials.len(), runs, &self.comparison.candidate.device)
     }
 
     /// Returns a run of an arm: the recipe, build and device of its trials.

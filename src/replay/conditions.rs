@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn each_part_of_a_build_counts() {
-        let changes: [(&str, fn(&mut Build)); 6] = [
+        type Change = fn(&mut Build);
+        let changes: [(&str, Change); 6] = [
             ("commit: recorded 01234567, here fedcba98", |build| {
                 build.commit = Some("fedcba9876".to_owned())
             }),

@@ -16,6 +16,7 @@ mod difference;
 mod outcome;
 mod page;
 mod quality;
+mod recording;
 mod run;
 mod setting;
 mod stored_run;
@@ -24,13 +25,16 @@ mod target;
 pub use binary::{Binaries, Build};
 pub use outcome::{Outcome, Replay};
 pub use page::{Entry, PageEntries, entries};
+pub use recording::Recording;
 pub use setting::Setting;
 pub use target::{Target, find};
 
 use crate::error::{Error, Result};
 use crate::recipe;
 use crate::results::names::QUALITY;
+use comparison::StoredComparison;
 use std::path::Path;
+use stored_run::StoredRun;
 
 /// Runs a stored run or comparison again, and compares the result.
 ///
@@ -52,14 +56,18 @@ pub fn replay(target: &Target, setting: &Setting<'_>, binaries: &mut Binaries) -
     }
 }
 
-/// Returns what is known of a target before it runs, in a line: its name, steps or trials, time and device.
+/// Returns what is known of a target before it runs.
 ///
 /// # Errors
 /// If its files cannot be read.
-pub fn describe(target: &Target, results: &Path) -> Result<String> {
+pub fn recording(target: &Target, results: &Path) -> Result<Recording> {
     match target {
-        Target::Run(folder) => Ok(stored_run::StoredRun::read(folder)?.describe()),
-        Target::Comparison(folder) if folder.join(QUALITY).is_file() => quality::describe(folder, results),
-        Target::Comparison(folder) => Ok(comparison::StoredComparison::read(folder, results)?.describe()),
+        Target::Run(folder) => {
+            let run = StoredRun::read(folder)?;
+            let steps = format!("{} steps", run.summary.steps);
+            Ok(Recording::new(&run.id, &steps, 1, std::iter::once(&run), &run.environment.device_class()))
+        }
+        Target::Comparison(folder) if folder.join(QUALITY).is_file() => quality::recording(folder, results),
+        Target::Comparison(folder) => Ok(StoredComparison::read(folder, results)?.recording()),
     }
 }

@@ -3,11 +3,12 @@
 use super::binary::Binaries;
 use super::conditions::Conditions;
 use super::outcome::{Outcome, Replay};
+use super::recording::Recording;
 use super::run;
 use super::setting::Setting;
 use super::stored_run::runs_of_comparison;
 use crate::error::Result;
-use crate::format::{plural, significant, wall_time};
+use crate::format::{plural, significant};
 use crate::results::measure::{MeasuredRun, Scale};
 use crate::results::names::COMPARISONS;
 use crate::results::progress::eprint_line;
@@ -16,22 +17,18 @@ use crate::statistics::{self, Interval};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Returns what is known before it runs, in a line.
+/// Returns what is known before it runs.
 ///
 /// # Errors
 /// When a file cannot be read.
-pub(super) fn describe(folder: &Path, results: &Path) -> Result<String> {
+pub(super) fn recording(folder: &Path, results: &Path) -> Result<Recording> {
     let comparison = QualityComparison::read(folder)?;
     let runs = runs_of_comparison(folder, results)?;
     let (pairs, count) = (comparison.pairs.len(), comparison.runs().len());
-    let walls: Option<f64> = runs.values().map(|run| run.summary.wall_s).sum();
-    let took = walls.map_or(String::new(), |wall| format!(" in {}", wall_time(wall)));
+    let parts = format!("{count} runs of {pairs} pair{}", plural(pairs));
     let device = comparison.provenance.device.as_deref().unwrap_or("a device not recorded");
-    let name = comparison.full_name();
-    Ok(format!(
-        "{COMPARISONS}/{name}: {count} runs of {pairs} pair{}, recorded{took} on {device}",
-        plural(pairs)
-    ))
+    let id = format!("{COMPARISONS}/{}", comparison.full_name());
+    Ok(Recording::new(&id, &parts, count, runs.values(), device))
 }
 
 /// Runs every run of a comparison again. Where the bits are others than the recorded ones, and they may be, the

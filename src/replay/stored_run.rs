@@ -3,7 +3,6 @@
 use crate::checkpoint;
 use crate::data::{GENERATED, tokenizer};
 use crate::error::{Error, IoContext, Result};
-use crate::format::wall_time;
 use crate::results::difference::RowCells;
 use crate::results::folder::read_summary;
 use crate::results::names::{CHECKPOINT, ENVIRONMENT, KEPT, METRICS, RESOLVED, SUMMARY};
@@ -115,17 +114,6 @@ impl StoredRun {
         }
         let missing = missing_files(&regular::read_text(&self.recipe())?);
         Ok(missing.map(|(key, path)| format!("{key} is {path}, which is not here")))
-    }
-
-    /// Returns what is known before it runs, in a line.
-    pub fn describe(&self) -> String {
-        let took = self.summary.wall_s.map_or(String::new(), |wall| format!(" in {}", wall_time(wall)));
-        format!(
-            "{}: {} steps, recorded{took} on {}",
-            self.id,
-            self.summary.steps,
-            self.environment.device_class()
-        )
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::kept::KeptRun;
 use super::mend::restore;
-use super::scene::{PageContext, Rendered};
+use super::scene::{PageContext, Rendered, stem_of_several};
 use super::spec::Spec;
 use super::text::{link_to, plain, table};
 use super::why::Why;
-use super::{alike, figures, provenance, runs};
+use super::{alike, provenance, runs};
 use crate::format::{BLANK, decimal, plural, short};
 use crate::metrics;
 use crate::recipe::{Class, find_path};
@@ -20,9 +20,6 @@ use crate::results::summary::Status;
 use crate::statistics::{mean, variance};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-
-/// The column that is drawn where the block names none.
-pub const DEFAULT: &str = "val_loss";
 
 /// The column of the training loss, which scatters from step to step and is smoothed.
 const TRAINING_LOSS: &str = "loss";
@@ -98,7 +95,7 @@ pub fn render(
     rendered.faults.extend(faults);
     let drawn = draw(&arms, column, by_tokens).map_err(|e| vec![Why::stale(e.message())])?;
     let said = alternative(&arms, column, by_tokens);
-    let stem = figures::stem_of_several(context.kept, spec, &format!("curves-{column}"));
+    let stem = stem_of_several(context.kept, &spec.select, &format!("curves-{column}"));
     let mut text = last_values(context, &arms, column);
     text.push('\n');
     text += &rendered.add_figure(context, &stem, drawn, alt.unwrap_or(&said));

@@ -6,7 +6,6 @@ use super::kept::{Source, put_there};
 use super::mend::remove;
 use super::quality_figure;
 use super::scene::themed;
-use super::spec::Spec;
 use super::why::Why;
 use crate::report::plots;
 use crate::results::comparison::{COMPARISON, COMPARISONS, Comparison};
@@ -31,23 +30,6 @@ pub fn check<'b>(blocks: impl Iterator<Item = &'b mut Examined>) -> BTreeSet<Pat
         }
     }
     shown
-}
-
-/// Maximum length of the part of a figure's name that names the selection.
-const LONGEST: usize = 80;
-
-/// Returns the path, without theme and extension, of a picture of several kept folders: what a block selects, and
-/// what is drawn of it.
-pub fn stem_of_several(kept: &Path, spec: &Spec, drawn: &str) -> PathBuf {
-    let selected = spec.select.join("+").replace('/', "-");
-    // A name that is too long for a file is replaced by its hash.
-    let selected = match selected.char_indices().nth(LONGEST) {
-        Some((end, _)) => {
-            format!("{}-{}", &selected[..end], &blake3::hash(selected.as_bytes()).to_hex()[..8])
-        }
-        None => selected,
-    };
-    kept.join(COMPARISONS).join(PLOTS).join(format!("{selected}-{drawn}").replace('/', "-"))
 }
 
 /// Returns the pictures of several comparisons or runs that are not among those `shown`.

@@ -143,7 +143,7 @@ pub fn keys<'a>(page: &str, blocks: impl IntoIterator<Item = &'a Attributes>) ->
         let kind = match get("kind") {
             "" if column.is_some() => format!("value/{}", column.unwrap_or_default()),
             "plot" => format!("plot/{}", attributes::get(attributes, "plot").unwrap_or("loss")),
-            "curves" => format!("curves/{}", column.unwrap_or(super::curves::DEFAULT)),
+            "curves" => format!("curves/{}", column.unwrap_or(attributes::CURVES_COLUMN)),
             kind => kind.to_owned(),
         };
         let selection: Vec<&str> = get("select").split(',').map(str::trim).collect();

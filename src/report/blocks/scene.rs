@@ -4,6 +4,7 @@ use super::figure::TRIAL;
 use super::kept::Source;
 use super::text;
 use super::why::Why;
+use crate::results::names::{COMPARISONS, PLOTS};
 use std::path::{Path, PathBuf};
 
 /// Where the hashes of a block are stored, which also decides how its provenance is written.
@@ -44,6 +45,23 @@ impl PageContext<'_> {
         // The empty path is the current folder, which `absolute` refuses.
         text::link(&absolute(&Path::new(".").join(self.page)), &absolute(to))
     }
+}
+
+/// Maximum length of the part of a figure's name that names the selection.
+const LONGEST: usize = 80;
+
+/// Returns the path, without theme and extension, of a picture of several kept folders: what a block selects, and
+/// what is drawn of it.
+pub fn stem_of_several(kept: &Path, select: &[String], drawn: &str) -> PathBuf {
+    let selected = select.join("+").replace('/', "-");
+    // A name that is too long for a file is replaced by its hash.
+    let selected = match selected.char_indices().nth(LONGEST) {
+        Some((end, _)) => {
+            format!("{}-{}", &selected[..end], &blake3::hash(selected.as_bytes()).to_hex()[..8])
+        }
+        None => selected,
+    };
+    kept.join(COMPARISONS).join(PLOTS).join(format!("{selected}-{drawn}").replace('/', "-"))
 }
 
 /// Returns the file of a picture in a theme.

@@ -1,11 +1,11 @@
 //! Kept comparisons in the order of a key: ratios by the number of GPUs, the width, the batch.
 
 use super::kept::{KeptRun, Source};
-use super::scene::{Form, PageContext, Rendered};
+use super::scene::{Form, PageContext, Rendered, stem_of_several};
 use super::spec::Spec;
 use super::text::{code, link_to, table};
 use super::why::Why;
-use super::{alike, comparison, figure, figures, inline, provenance, runs};
+use super::{alike, comparison, figure, inline, provenance, runs};
 use crate::format::{BLANK, decimal};
 use crate::results::comparison::{Arm, COMPARISON, Comparison};
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ pub fn render(
         .collect();
     let drawn = figure::series(&points, over).map_err(|e| vec![Why::stale(e.message())])?;
     let said = format!("Tokens per second before and after, and their ratio, by {over}");
-    let stem = figures::stem_of_several(context.kept, spec, &format!("over-{over}"));
+    let stem = stem_of_several(context.kept, &spec.select, &format!("over-{over}"));
     text += &rendered.add_figure(context, &stem, drawn, alt.unwrap_or(&said));
     let comparisons: Vec<&Comparison> = members.iter().map(|member| &member.comparison).collect();
     text += &match context.form {

@@ -128,7 +128,7 @@ impl Spec {
                 alt: get("alt").map(str::to_owned),
             },
             "curves" => BlockKind::Curves {
-                column: get("column").unwrap_or(super::curves::DEFAULT).trim().to_owned(),
+                column: get("column").unwrap_or(attributes::CURVES_COLUMN).trim().to_owned(),
                 alt: get("alt").map(str::to_owned),
             },
             "quality" => BlockKind::Quality { alt: get("alt").map(str::to_owned) },
@@ -227,7 +227,10 @@ mod tests {
     #[test]
     fn unknown_attributes_and_values_are_named_with_the_nearest_spelling() {
         for (pairs, said) in [
-            (&[("select", "a")][..], "no `kind`; there are runs, plot, comparison, series, sweep"),
+            (
+                &[("select", "a")][..],
+                "no `kind`; there are runs, plot, curves, comparison, quality, series, sweep",
+            ),
             (&[("kind", "run"), ("select", "a")], "did you mean `runs`?"),
             (&[("kind", "runs")], "no `select`"),
             (&[("kind", "runs"), ("select", "")], "`select` is empty"),
