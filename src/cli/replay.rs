@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<()> {
     let recordings: Vec<Recording> =
         targets.iter().map(|target| replay::recording(target, results)).collect::<Result<_>>()?;
     recordings.iter().for_each(|recording| eprint_line(&recording.says));
-    if is_page {
+    if is_page && !recordings.is_empty() {
         eprint_line(&Recording::total(&recordings));
     }
     let scratch = tempfile::Builder::new().prefix("xrun-replay-").tempdir();

@@ -23,7 +23,7 @@ impl Recording {
         runs: impl Iterator<Item = &'a StoredRun>,
         device: &str,
     ) -> Self {
-        let wall_s = runs.filter_map(|run| run.summary.wall_s).sum();
+        let wall_s = runs.filter_map(|run| run.summary.wall_s).fold(0.0, |sum, wall_s| sum + wall_s);
         let took = if wall_s > 0.0 { format!(" in {}", wall_time(wall_s)) } else { String::new() };
         Self { says: format!("{id}: {parts}, recorded{took} on {device}"), runs: count, wall_s }
     }

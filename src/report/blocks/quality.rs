@@ -146,7 +146,10 @@ fn findings(found: &QualityComparison) -> String {
         lines.push(format!("Changed keys: {}.", changes.join(", ")));
     }
     lines.extend(
-        found.shared_randomness.as_ref().map(|shared| format!("Shared in a pair: {}.", plain(shared))),
+        found
+            .shared_randomness
+            .as_ref()
+            .map(|shared| format!("Random numbers of a pair: {}.", plain(shared))),
     );
     lines.extend(found.diverged.map(|diverged| {
         let (baseline, candidate, pairs) = (diverged.baseline, diverged.candidate, diverged.pairs);
