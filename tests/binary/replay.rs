@@ -17,6 +17,11 @@ fn trained() -> (Place, Run) {
     (place, run)
 }
 
+/// The binary's answer to `xrun replay ARGUMENTS`, with the new runs in a folder here.
+fn replay(place: &Place, arguments: &[&str]) -> Done {
+    place.xrun(&[&["replay"], arguments, &["--into", "again"]].concat())
+}
+
 /// Replaces a text in a file of a run; it must be there.
 #[track_caller]
 fn edit(path: &Path, from: &str, to: &str) {
@@ -61,11 +66,11 @@ fn a_run_again_is_the_same_bits_wherever_it_is_stored() {
     place.xrun(&["keep", "latest"]).succeeds();
     let id = run.path.file_name().unwrap().to_str().unwrap().to_owned();
     fs::remove_dir_all(&run.path).unwrap();
-    let done = place.xrun(&["replay", &id, "--into", "again"]).succeeds();
+    let done = replay(&place, &[&id]).succeeds();
     prints(done, &[": the same bits\n", "30 rows of metrics.csv; no checkpoint is stored"]);
     let again: Vec<_> = fs::read_dir(place.path().join("again/tiny")).unwrap().collect();
     assert_eq!(again.len(), 1, "a run that was asked for stays");
-    let done = place.xrun(&["replay", &format!("results/kept/tiny/{id}"), "--json"]).succeeds();
+    let done = replay(&place, &[&format!("results/kept/tiny/{id}"), "--json"]).succeeds();
     let found: Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!((&found["outcome"], &found["difference"]), (&json!("same_bits"), &Value::Null));
 }
@@ -80,14 +85,16 @@ fn a_planted_change_is_named() {
     let metrics = run.path.join("metrics.csv");
     let original = fs::read(&metrics).unwrap();
     plant(&metrics);
-    let done =
-        place.xrun(&["replay", "latest"]).ended(3).says(&["the new runs are in ", "1 of 1 replay differs"]);
+    let done = place.xrun(&["replay", "latest"]).ended(3).says(&["1 of 1 replay differs"]);
+    let kept = done.stderr.lines().find_map(|line| line.strip_prefix("the new runs are in ")).unwrap();
+    assert!(Path::new(kept).join("tiny").is_dir(), "what differs can be looked at");
+    fs::remove_dir_all(kept).unwrap();
     prints(done, &[differs(), row]);
     fs::write(&metrics, original).unwrap();
     let object = fs::read_dir(place.path().join("results/kept/objects")).unwrap().map(|e| e.unwrap().path());
     plant(&object.into_iter().find(|path| path.to_string_lossy().contains("metrics-")).unwrap());
     let kept = format!("results/kept/tiny/{}", run.path.file_name().unwrap().to_str().unwrap());
-    let done = place.xrun(&["replay", &kept]).ended(3);
+    let done = replay(&place, &[&kept]).ended(3);
     prints(done, &[differs(), row, "was changed since it was kept"]);
 
     // In a figure that no row has.
@@ -95,8 +102,7 @@ fn a_planted_change_is_named() {
     let mut summary: Value = run.json("summary.json");
     summary["samples"][0]["text"] = json!("It was a bright cold day.");
     fs::write(run.path.join("summary.json"), summary.to_string()).unwrap();
-    let done =
-        prints(place.xrun(&["replay", "latest"]).ended(3), &["samples[0].text: stored \"It was a bright"]);
+    let done = prints(replay(&place, &["latest"]).ended(3), &["samples[0].text: stored \"It was a bright"]);
     assert!(!text.is_empty() && done.stdout.contains(differs()));
 
     // In the weights: those of another seed, in a checkpoint that is whole.
@@ -106,7 +112,7 @@ fn a_planted_change_is_named() {
     other.xrun(&["tiny.toml", "training.seed=4"]).succeeds();
     fs::remove_dir_all(run.checkpoints()).unwrap();
     fs::rename(other.run().checkpoints(), run.checkpoints()).unwrap();
-    let done = place.xrun(&["replay", "latest"]).ended(3);
+    let done = replay(&place, &["latest"]).ended(3);
     prints(done, &[differs(), "checkpoint of step 30: ", " differs first at element 0: "]);
 }
 
@@ -119,7 +125,7 @@ fn another_build_or_device_is_said_before_and_judged_after() {
         let mut changed = recorded.clone();
         change(&mut changed);
         fs::write(&environment, changed.to_string()).unwrap();
-        place.xrun(&["replay", "latest"])
+        replay(&place, &["latest"])
     };
     let other_commit = |environment: &mut Value| environment["build"]["commit"] = json!("0123456789abcdef");
     let said = "commit: recorded 01234567, here ";
@@ -148,7 +154,7 @@ fn another_build_or_device_is_said_before_and_judged_after() {
     let mut changed = recorded.clone();
     changed["build"]["commit"] = json!("--help");
     fs::write(&environment, changed.to_string()).unwrap();
-    prints(place.xrun(&["replay", "latest", "--build"]).ended(1), &[": failed\n", "no commit is recorded"]);
+    prints(replay(&place, &["latest", "--build"]).ended(1), &[": failed\n", "no commit is recorded"]);
 }
 
 #[test]
@@ -156,37 +162,37 @@ fn runs_that_ended_otherwise_are_compared_as_far_as_they_go() {
     // Killed after a checkpoint.
     let killed = Place::killed_after(20);
     edit(&killed.run().path.join("summary.json"), "\"running\"", "\"interrupted\"");
-    let done = killed.xrun(&["replay", "latest"]).succeeds();
+    let done = replay(&killed, &["latest"]).succeeds();
     prints(done, &[": the same bits\n", "and the checkpoint of step 20", "ended as interrupted after "]);
 
     let place = Place::new();
     let wild = ["tiny.toml", "optimizer.lr=10.0", "optimizer.weight_decay=10.0", "training.max_norm=0.0"];
     place.xrun(&wild).ended(1);
     assert_eq!(place.run().summary().status.as_str(), "diverged");
-    prints(place.xrun(&["replay", "latest"]).succeeds(), &[": the same bits\n"]);
+    prints(replay(&place, &["latest"]).succeeds(), &[": the same bits\n"]);
 }
 
 #[test]
 fn what_cannot_be_run_again_says_why() {
     let place = Place::new();
-    place.xrun(&["replay", "latest"]).ended(2).says(&["no run `latest`"]);
+    replay(&place, &["latest"]).ended(2).says(&["no run `latest`"]);
     place.write("page.md", b"# Empty\n");
-    place.xrun(&["replay", "page.md"]).ended(2).says(&["page.md has no block"]);
+    replay(&place, &["page.md"]).ended(2).says(&["page.md has no block"]);
     let text = "Once there was a small cat that sat on a mat. ".repeat(400);
     let corpus = place.write("corpus.txt", text.as_bytes());
     place.xrun(&["tiny.toml", "data.corpus=corpus.txt", "data.tokenizer=byte"]).succeeds();
-    prints(place.xrun(&["replay", "latest"]).succeeds(), &["the same bits"]);
+    prints(replay(&place, &["latest"]).succeeds(), &["the same bits"]);
     fs::remove_file(corpus).unwrap();
-    let done = place.xrun(&["replay", "latest"]).ended(1).says(&["1 of 1 replay failed"]);
+    let done = replay(&place, &["latest"]).ended(1).says(&["1 of 1 replay failed"]);
     prints(done, &[": failed\n", "data.corpus is ", "corpus.txt, which is not here"]);
 
     let forked = Place::killed_after(20);
     let id = forked.run().name().to_owned();
     forked.xrun(&["resume", &id, "optimizer.lr=1e-3", "--fork"]).succeeds();
     let fork = forked.runs().into_iter().map(|run| run.name().to_owned()).find(|name| *name != id).unwrap();
-    let done = forked.xrun(&["replay", &fork]).ended(1);
+    let done = replay(&forked, &[&fork]).ended(1);
     prints(done, &["it is a fork of ", " at step 20, and its recipe alone"]);
-    let done = forked.xrun(&["replay", &id, "--timeout", "0.001"]).ended(1);
+    let done = replay(&forked, &[&id, "--timeout", "0.001"]).ended(1);
     prints(done, &[": failed\n"]);
 }
 
@@ -207,9 +213,7 @@ fn a_comparison_again_has_the_same_losses_and_a_ratio_held_against_the_interval(
         fs::read_dir(place.path().join("results/comparisons/tiny")).unwrap().next().unwrap().unwrap();
     let stored = Comparison::read(&folder.path()).unwrap();
     // Whether the ratio is found again depends on how busy the machine is.
-    let done = place
-        .xrun(&["replay", "comparisons/tiny", "--into", "again"])
-        .says(&[": 4 trials, recorded in ", "trial 4 of 4"]);
+    let done = replay(&place, &["comparisons/tiny"]).says(&[": 4 trials, recorded in ", "trial 4 of 4"]);
     let is_reproduced = done.stdout.contains(": reproduced\n");
     assert_eq!(done.code, Some(if is_reproduced { 0 } else { 3 }), "{}", done.stdout);
     let done =
@@ -232,7 +236,7 @@ fn a_comparison_again_has_the_same_losses_and_a_ratio_held_against_the_interval(
     // One trial of the candidate with other losses.
     let run = stored.trials.iter().find(|trial| trial.is_candidate).unwrap().run.clone().unwrap();
     plant(&place.path().join("results").join(run).join("metrics.csv"));
-    let done = place.xrun(&["replay", "comparisons/tiny", "--json"]);
+    let done = replay(&place, &["comparisons/tiny", "--json"]);
     let found: Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!(found["difference"]["row"]["column"], "grad_norm");
     let says = found["findings"].to_string();
@@ -250,10 +254,10 @@ fn a_recorded_command_is_run_only_where_that_is_asked_for() {
     let arguments = ["compare", "tiny.toml", "--before-cmd", command, "--repeats", "2"];
     place.xrun(&[&arguments[..], &SHORT].concat()).ended(3);
     fs::remove_file(place.path().join("ran")).unwrap();
-    let done = place.xrun(&["replay", "comparisons/tiny"]).ended(1);
+    let done = replay(&place, &["comparisons/tiny"]).ended(1);
     prints(done, &[": failed\n", "an arm is the command `touch ran; ", "run with --commands alone"]);
     assert!(!place.path().join("ran").exists());
-    let done = place.xrun(&["replay", "comparisons/tiny", "--commands"]);
+    let done = replay(&place, &["comparisons/tiny", "--commands"]);
     prints(done, &["losses: the same bits in 2 of 2 trials"]);
     assert!(place.path().join("ran").exists());
 }
@@ -285,8 +289,7 @@ fn everything_that_a_page_shows_is_run_again() {
         block(&format!("kind=\"plot\" select=\"{}\"", runs[1])),
     );
     place.write("docs/page.md", page.as_bytes());
-    let done =
-        place.xrun(&["replay", "docs/page.md"]).succeeds().says(&["2 runs to train again, which took "]);
+    let done = replay(&place, &["docs/page.md"]).succeeds().says(&["2 runs to train again, which took "]);
     let lines: Vec<&str> = done.stdout.lines().filter(|line| line.ends_with(": the same bits")).collect();
     let expected: Vec<String> = runs.iter().map(|run| format!("{run}: the same bits")).collect();
     assert_eq!(lines, expected, "each once, in the order of the page");
@@ -294,7 +297,7 @@ fn everything_that_a_page_shows_is_run_again() {
     // A corpus that is gone stops its run alone, and so does a block of nothing kept.
     fs::remove_file(corpus).unwrap();
     place.write("docs/page.md", (page + &block("kind=\"runs\" select=\"zebra\"")).as_bytes());
-    let done = place.xrun(&["replay", "docs/page.md"]).ended(1);
+    let done = replay(&place, &["docs/page.md"]).ended(1);
     let done = done.says(&["1 of 2 replays failed", "no run `zebra` is kept"]);
     let failed = runs.iter().filter(|run| done.stdout.contains(&format!("{run}: failed"))).count();
     let same = runs.iter().filter(|run| done.stdout.contains(&format!("{run}: the same bits"))).count();
