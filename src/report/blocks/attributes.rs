@@ -9,8 +9,8 @@ pub const FROM: &str = "xrun:from";
 /// The word that closes a block.
 pub const END: &str = "xrun:end";
 
-/// The column of a block of curves that names none.
-pub const CURVES_COLUMN: &str = "val_loss";
+/// The column of a block of curves or configurations that names none.
+pub const MEASURED_COLUMN: &str = "val_loss";
 
 /// Names and values, in the order in which they were written.
 pub type Attributes = Vec<(String, String)>;

@@ -9,7 +9,7 @@ use super::scene::{Form, PageContext, Rendered};
 use super::spec::{BlockKind, Spec};
 use super::sweep::SWEEPS;
 use super::why::Why;
-use super::{comparison, curves, quality, runs, series, sweep, value};
+use super::{comparison, configurations, curves, quality, runs, series, sweep, value};
 use crate::results::comparison::COMPARISONS;
 use crate::results::regular;
 use std::path::Path;
@@ -122,6 +122,9 @@ fn render(context: &PageContext<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> 
         BlockKind::Quality { alt } => quality::render(context, spec, alt.as_deref()),
         BlockKind::Comparison { columns } => comparison::render(context, spec, columns.as_deref()),
         BlockKind::Series { over, alt } => series::render(context, spec, over, alt.as_deref()),
+        BlockKind::Configurations { column, alt } => {
+            configurations::render(context, spec, column, alt.as_deref())
+        }
         BlockKind::Sweep { columns } => sweep::render(context, spec, columns),
         BlockKind::Value { column, form } => value::of_run(context, spec, column, *form),
         BlockKind::ComparisonValue { column, form } => value::of_comparison(context, spec, column, *form),

@@ -31,7 +31,7 @@ const TITLE: &str =
 pub struct Key {
     /// The page, relative to the folder of the lock.
     pub page: String,
-    /// The kind of the block; of a plot also which one, as in `plot/loss`, of curves `curves/COLUMN`, and of a
+    /// The kind of the block; of a plot also which one, as in `plot/loss`, of curves and configurations `curves/COLUMN`, and of a
     /// value its column.
     pub kind: String,
     /// The block's `select`, or the value's comparison; with `#2`, `#3` … where blocks of a page are
@@ -143,7 +143,9 @@ pub fn keys<'a>(page: &str, blocks: impl IntoIterator<Item = &'a Attributes>) ->
         let kind = match get("kind") {
             "" if column.is_some() => format!("value/{}", column.unwrap_or_default()),
             "plot" => format!("plot/{}", attributes::get(attributes, "plot").unwrap_or("loss")),
-            "curves" => format!("curves/{}", column.unwrap_or(attributes::CURVES_COLUMN)),
+            kind @ ("curves" | "configurations") => {
+                format!("{kind}/{}", column.unwrap_or(attributes::MEASURED_COLUMN))
+            }
             kind => kind.to_owned(),
         };
         let selection: Vec<&str> = get("select").split(',').map(str::trim).collect();

@@ -13,6 +13,7 @@ mod alike;
 mod attributes;
 mod columns;
 mod comparison;
+mod configurations;
 mod curves;
 mod examine;
 mod figure;

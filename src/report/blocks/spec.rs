@@ -7,7 +7,7 @@ use super::text::did_you_mean;
 use crate::error::{Error, Result};
 
 /// The kinds of blocks, each with its attributes, required ones first.
-pub const KINDS: [(&str, &[&str]); 7] = [
+pub const KINDS: [(&str, &[&str]); 8] = [
     ("runs", &["select", "columns", "newest", "where", "across"]),
     ("plot", &["select", "plot", "newest", "where", "alt"]),
     ("curves", &["select", "column", "newest", "where", "across", "alt"]),
@@ -15,6 +15,7 @@ pub const KINDS: [(&str, &[&str]); 7] = [
     ("quality", &["select", "across", "alt"]),
     ("series", &["select", "over", "across", "alt"]),
     ("sweep", &["select", "columns", "across"]),
+    ("configurations", &["select", "column", "across", "alt"]),
 ];
 
 /// The attributes of a block, parsed.
@@ -41,6 +42,7 @@ pub enum BlockKind {
     Quality { alt: Option<String> },
     Series { over: &'static str, alt: Option<String> },
     Sweep { columns: Vec<Column> },
+    Configurations { column: String, alt: Option<String> },
     Value { column: Column, form: NumberForm },
     ComparisonValue { column: String, form: NumberForm },
 }
@@ -128,7 +130,11 @@ impl Spec {
                 alt: get("alt").map(str::to_owned),
             },
             "curves" => BlockKind::Curves {
-                column: get("column").unwrap_or(attributes::CURVES_COLUMN).trim().to_owned(),
+                column: get("column").unwrap_or(attributes::MEASURED_COLUMN).trim().to_owned(),
+                alt: get("alt").map(str::to_owned),
+            },
+            "configurations" => BlockKind::Configurations {
+                column: get("column").unwrap_or(attributes::MEASURED_COLUMN).trim().to_owned(),
                 alt: get("alt").map(str::to_owned),
             },
             "quality" => BlockKind::Quality { alt: get("alt").map(str::to_owned) },
@@ -229,7 +235,7 @@ mod tests {
         for (pairs, said) in [
             (
                 &[("select", "a")][..],
-                "no `kind`; there are runs, plot, curves, comparison, quality, series, sweep",
+                "no `kind`; there are runs, plot, curves, comparison, quality, series, sweep, configurations",
             ),
             (&[("kind", "run"), ("select", "a")], "did you mean `runs`?"),
             (&[("kind", "runs")], "no `select`"),

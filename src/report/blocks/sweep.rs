@@ -19,8 +19,22 @@ use std::path::{Path, PathBuf};
 /// The folder of sweeps in the folder of kept things.
 pub const SWEEPS: &str = "sweeps";
 
-/// Returns a table of the cells of the selected sweeps.
-pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
+/// The cells of the selected sweeps, found to be alike.
+pub struct SelectedCells {
+    /// The last line of each.
+    pub cells: Vec<Attempt>,
+    /// Those of their runs that are kept, by `RECIPE/RUN`.
+    pub kept_runs: BTreeMap<String, KeptRun>,
+    /// The keys that cells set.
+    pub keys: Vec<String>,
+    /// A sentence on differences that the block allows.
+    pub differences: Option<String>,
+    /// Sources, faults and commits.
+    pub rendered: Rendered,
+}
+
+/// Reads the selected sweeps, and checks that their cells are alike but for what they set.
+pub fn select(scene: &PageContext<'_>, spec: &Spec) -> Result<SelectedCells, Vec<Why>> {
     let mut cells = Vec::new();
     let mut rendered = Rendered::default();
     for name in &spec.select {
@@ -53,7 +67,13 @@ pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Resul
         faults = alike::compare(&rows, &across).1;
     }
     rendered.faults.append(&mut faults);
+    let keys = settings.into_iter().cloned().collect();
+    Ok(SelectedCells { cells, kept_runs, keys, differences, rendered })
+}
 
+/// Returns a table of the cells of the selected sweeps.
+pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
+    let SelectedCells { cells, kept_runs, keys: settings, differences, mut rendered } = select(scene, spec)?;
     let has_recipes = cells.iter().any(|cell| cell.recipe != cells[0].recipe);
     let mut headings: Vec<String> = has_recipes.then(|| "recipe".to_owned()).into_iter().collect();
     headings.extend(settings.iter().map(|key| code(key)));
@@ -62,8 +82,8 @@ pub fn render(scene: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Resul
     let row = |cell: &Attempt| {
         let mut row: Vec<String> = has_recipes.then(|| plain(&cell.recipe)).into_iter().collect();
         // Values are TOML; quotes around a word are noise in a table.
-        let setting = |key: &&String| {
-            cell.settings.get(*key).map_or(BLANK.to_owned(), |value| plain(value.trim_matches('"')))
+        let setting = |key: &String| {
+            cell.settings.get(key).map_or(BLANK.to_owned(), |value| plain(value.trim_matches('"')))
         };
         row.extend(settings.iter().map(setting));
         row.extend(columns.iter().map(|column| of_cell(cell, column)));
@@ -200,7 +220,7 @@ fn of_cell(cell: &Attempt, column: &Column) -> String {
 }
 
 /// Returns the builds and devices of the cells, which have no run that is kept in general.
-fn origin(sweeps: &[&Source], cells: &[Attempt], scene: &PageContext<'_>) -> String {
+pub fn origin(sweeps: &[&Source], cells: &[Attempt], scene: &PageContext<'_>) -> String {
     let places = provenance::places(cells, |devices, builds| format!("{devices}, xrun {builds}; "));
     let link =
         |sweep: &&Source| format!("[runs and commands]({})", scene.link(&provenance::page_of(&sweep.folder)));

@@ -100,3 +100,39 @@ fn a_shared_row_shows_the_settings_of_the_sweep_that_shows_it() {
     assert!(kept.contains(r#""settings":{"checkpoint.interval":"7"}"#), "{kept}");
     assert!(!kept.contains(r#""checkpoint.interval":"5""#), "{kept}");
 }
+
+#[test]
+fn the_configurations_of_a_sweep_over_seeds_are_shown_with_the_best_set() {
+    let place = place("");
+    let axes = ["optimizer.lr=1e-2,1e-3", "training.seed=1,2,3", "optimizer.weight_decay=0.1"];
+    place.xrun(&[&["sweep", "grid.toml"], &axes[..]].concat()).succeeds();
+    let name = sweep_with(&place, &["optimizer.lr"]);
+    place.xrun(&["keep", &format!("sweeps/{name}")]).succeeds();
+    let template = place.xrun(&["report", "--new", "configurations", "--select", &name]).succeeds();
+    place.write("page.md", template.stdout.as_bytes());
+    place.xrun(&["report", "page.md"]).succeeds();
+    place.xrun(&["report", "--check", "page.md"]).succeeds();
+    let page = fs::read_to_string(place.path().join("page.md")).unwrap();
+    // What the sweep itself found.
+    let found =
+        fs::read(place.path().join("results/sweeps").join(&name).join("configurations.json")).unwrap();
+    let found: xrun::results::configurations::Configurations = serde_json::from_slice(&found).unwrap();
+    for one in &found.configurations {
+        let (rate, estimate) = (&one.settings["optimizer.lr"], one.estimate.unwrap());
+        let row = page.lines().find(|line| line.starts_with(&format!("| {rate} "))).unwrap();
+        let mean = format!(
+            "| {:.4} ({:.4} to {:.4}) |",
+            estimate.mean.estimate, estimate.mean.low, estimate.mean.high
+        );
+        let best = if estimate.in_best_set { "| **yes** | 3 |" } else { "| no | 3 |" };
+        assert!(row.contains(&mean) && row.contains(best), "{row}\n{one:?}");
+    }
+    let count = found.best_set().len();
+    assert!(page.contains(&format!("The best set has {count} of 2 configurations: ")), "{page}");
+    let picture = format!("results/kept/sweeps/{name}/plots/val_loss-optimizer.lr-light.svg");
+    assert!(place.path().join(&picture).is_file() && page.contains(&picture), "{page}");
+    place.write(&picture, b"<svg/>");
+    place.xrun(&["report", "--check", "page.md"]).ended(3).says(&["is not what its rows draw"]);
+    place.write("page.md", template.stdout.replace("select=", "column=\"zebra\" select=").as_bytes());
+    place.xrun(&["report", "page.md"]).ended(3).says(&["ledgers have no `zebra`"]);
+}

@@ -1,0 +1,148 @@
+//! Blocks of sweeps over seeds: their configurations, the best set, and the measure along every key.
+
+use super::kept::Source;
+use super::scene::{PageContext, Rendered};
+use super::spec::Spec;
+use super::sweep::{self, SWEEPS, SelectedCells};
+use super::text::{code, did_you_mean, plain, table};
+use super::why::Why;
+use crate::format::{BLANK, decimal, plural, significant};
+use crate::metrics::{self, Metric};
+use crate::report::sweep_plots;
+use crate::results::configurations::{CellOutcome, Configuration, Configurations};
+use crate::results::folder::PLOTS;
+use crate::results::ledger::{Attempt, CellStatus};
+use crate::statistics::Interval;
+
+/// Probability with which intervals and the best set hold, as in sweeps by default.
+const CONFIDENCE: f64 = 0.95;
+
+/// Returns a table of the configurations of a sweep, the best first, and its pictures.
+pub fn render(
+    context: &PageContext<'_>,
+    spec: &Spec,
+    column: &str,
+    alt: Option<&str>,
+) -> Result<Rendered, Vec<Why>> {
+    let (key, metric) = measure(column)?;
+    let [_] = &spec.select[..] else {
+        return Err(vec![Why::mended_by("configurations are of one sweep", "name one in `select`")]);
+    };
+    let SelectedCells { cells, keys, differences, mut rendered, .. } = sweep::select(context, spec)?;
+    let outcome = |cell: &'_ Attempt| cell.measured.get(key).map(|value| value / metric.divisor);
+    let outcomes: Vec<CellOutcome<'_>> = cells
+        .iter()
+        .map(|cell| CellOutcome {
+            settings: &cell.settings,
+            status: Some(cell.status),
+            value: outcome(cell).filter(|_| cell.status == CellStatus::Ok),
+        })
+        .collect();
+    let recipe = cells.first().map_or("", |cell| cell.recipe.as_str());
+    let found = Configurations::from_cells(recipe, &keys, metric, CONFIDENCE, &outcomes);
+
+    let sweeps: Vec<&Source> =
+        rendered.sources.iter().filter(|source| source.id.starts_with(SWEEPS)).collect();
+    let plots = sweeps.first().map(|source| source.folder.join(PLOTS)).unwrap_or_default();
+    let origin = sweep::origin(&sweeps, &cells, context);
+    let drawn = sweep_plots::draw(&found).map_err(|e| vec![Why::stale(e.message())])?;
+    let mut text = format!("{}\n{}\n", rows(&found, metric), conclusion(&found));
+    // Each picture is drawn once for every theme.
+    for pair in drawn.chunk_by(|one, other| one.0 == other.0) {
+        let Some((name, ..)) = pair.first() else { continue };
+        let said = format!("{} by {name}: {}", found.measure, best(&found));
+        let by_theme = pair.iter().map(|(_, theme, svg)| (*theme, svg.clone())).collect();
+        text += &rendered.add_figure(
+            context,
+            &plots.join(format!("{column}-{name}")),
+            by_theme,
+            alt.unwrap_or(&said),
+        );
+    }
+    text += &origin;
+    text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
+    rendered.text = text;
+    Ok(rendered)
+}
+
+/// Returns a measure that a ledger has of every cell, with its key there.
+fn measure(column: &str) -> Result<(&'static str, &'static Metric), Vec<Why>> {
+    let all = metrics::of_ledgers();
+    all.iter().find(|(_, metric)| metric.name == column).copied().ok_or_else(|| {
+        let names = all.iter().map(|(_, metric)| metric.name);
+        let near = did_you_mean(column, names.clone());
+        let why =
+            format!("ledgers have no `{column}`; they have {}{near}", names.collect::<Vec<_>>().join(", "));
+        vec![Why::mended_by(why, "correct `column`")]
+    })
+}
+
+/// Returns a row for each configuration: those with a mean, the best first, and then the others.
+fn rows(found: &Configurations, metric: &Metric) -> String {
+    let shown = |value: Option<f64>| decimal(value, metric.decimals);
+    let interval = |interval: Interval| {
+        let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(|x| shown(Some(x)));
+        format!("{estimate} ({low} to {high})")
+    };
+    let mut headings: Vec<String> = found.keys.iter().map(|key| code(key)).collect();
+    let percent = decimal(Some(100.0 * found.confidence), 0);
+    headings.push(format!(">{} ({percent} % interval)", metric.heading));
+    headings.push(">deviation over seeds".to_owned());
+    headings.push(">difference to the best of the others".to_owned());
+    headings.extend(["best set", ">runs", "remarks"].map(str::to_owned));
+    let ranked = found.ranked();
+    let others = found.configurations.iter().filter(|one| one.mean.is_none());
+    let row = |one: &Configuration| {
+        let setting = |key: &String| {
+            one.settings.get(key).map_or(BLANK.to_owned(), |value| plain(value.trim_matches('"')))
+        };
+        let mut row: Vec<String> = found.keys.iter().map(setting).collect();
+        row.push(one.estimate.map_or_else(|| shown(one.mean), |estimate| interval(estimate.mean)));
+        row.push(shown(one.deviation));
+        row.push(one.estimate.map_or(BLANK.to_owned(), |estimate| interval(estimate.difference_to_best)));
+        row.push(match one.in_best_set() {
+            Some(true) => "**yes**".to_owned(),
+            Some(false) => "no".to_owned(),
+            None => BLANK.to_owned(),
+        });
+        row.push(one.values.iter().flatten().count().to_string());
+        row.push(if one.others.is_empty() { String::new() } else { plain(&one.remarks()) });
+        row
+    };
+    table(&headings, &ranked.into_iter().chain(others).map(row).collect::<Vec<_>>())
+}
+
+/// Returns the best set in a sentence, with what it rests on.
+fn conclusion(found: &Configurations) -> String {
+    let seeds = found.seeds.iter().filter(|seed| !seed.is_empty()).count().max(1);
+    let basis = match (found.residual_deviation, found.freedom) {
+        (Some(deviation), Some(freedom)) => format!(
+            "; the residual deviation of a run, pooled over {seeds} seed{}, is {} of {freedom} degrees of freedom",
+            plural(seeds),
+            significant(deviation)
+        ),
+        _ => String::new(),
+    };
+    format!("{}{basis}.\n", capitalized(&best(found)))
+}
+
+/// Returns which configurations may be the best, or why that is not known.
+fn best(found: &Configurations) -> String {
+    if let Some(why) = &found.not_compared {
+        return format!("no best set: {}", plain(why));
+    }
+    let best = found.best_set();
+    let names: Vec<String> = best.iter().map(|one| code(&one.name(&found.keys))).collect();
+    format!(
+        "the best set has {} of {} configuration{}: {}",
+        best.len(),
+        found.configurations.len(),
+        plural(found.configurations.len()),
+        names.join(", ")
+    )
+}
+
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
+}
