@@ -73,7 +73,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("replay", "compare report checkpoint data machine device ranks results statistics recipe format error"),
     (
         "cli",
-        "replay compare device sweep train ranks checkpoint report results statistics forecast check model plan data recipe machine policy \
+        "replay compare device sweep train ranks checkpoint report results metrics statistics forecast check model plan data recipe machine policy \
          suggest format error",
     ),
     // The binary, which shows the way of a run.
