@@ -14,8 +14,8 @@
 // In shared memory a factor lies in panels of 64 columns: rows of 128 bytes, whose eight 16-byte chunks are
 // swizzled (chunk number XOR row % 8), as TMA writes them with a box of 64 columns and a swizzle of 128
 // bytes. Panels begin at multiples of 1,024 bytes and follow each other at rows·128 bytes. A factor of 32
-// columns lies in rows of 64 bytes instead, whose four chunks are swizzled (chunk number XOR row / 2 % 4), as TMA
-// writes them with a box of 32 columns and a swizzle of 64 bytes; it begins at a multiple of 512 bytes.
+// columns lies in rows of 64 bytes instead, whose four chunks are swizzled (chunk number XOR row / 2 % 4), as
+// TMA writes them with a box of 32 columns and a swizzle of 64 bytes; it begins at a multiple of 512 bytes.
 //
 // Products run asynchronously. A warpgroup calls `products_begin` after it has changed registers that they
 // use, issues products, `products_commit`s them as a group, and touches C (and A in registers) only after
@@ -38,8 +38,8 @@ __device__ __forceinline__ u64 k_rows_factor(u32 panel, u32 panel_bytes) {
     return SWIZZLE_128 | EIGHT_ROWS | u64(panel_bytes / 16) << 16 | (panel & 0x3ffffu) >> 4;
 }
 
-// A factor in rows of 64 bytes, of either kind. Its columns 16·i begin at `narrow_factor(...) + 2·i`, its rows
-// 16·i at `narrow_factor(...) + 64·i`.
+// A factor in rows of 64 bytes, of either kind. Its columns 16·i begin at `narrow_factor(...) + 2·i`, its
+// rows 16·i at `narrow_factor(...) + 64·i`.
 __device__ __forceinline__ u64 narrow_factor(u32 panel) {
     constexpr u64 SWIZZLE_64 = 2ull << 62, EIGHT_ROWS = u64(512 / 16) << 32;
     return SWIZZLE_64 | EIGHT_ROWS | 1ull << 16 | (panel & 0x3ffffu) >> 4;

@@ -132,8 +132,11 @@ fn killed_at_random_moments_it_ends_the_same() {
     };
     let mut kills = 0;
     for _ in 0..60 {
-        let sweep: Running = halved.start(&arguments(true));
-        std::thread::sleep(Duration::from_millis(100 + random(500)));
+        let mut sweep: Running = halved.start(&arguments(true));
+        // After a line or a few, however fast the machine is.
+        let (before, more) = (lines(&halved).len(), 1 + random(3) as usize);
+        sweep.until(|| lines(&halved).len() >= before + more);
+        std::thread::sleep(Duration::from_millis(random(30)));
         // Every second time its run dies too.
         let with_run = random(2) == 0;
         let open = lines(&halved).last().filter(|line| line.status == CellStatus::Running).cloned();
