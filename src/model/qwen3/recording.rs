@@ -6,10 +6,11 @@ use crate::model::family::Purpose;
 use crate::model::norm;
 use crate::ops::attention::unfused::Inputs;
 use crate::ops::attention::{Attention, FlashAttention, Heads, Mask, attention_unfused};
+use crate::ops::cached_attention::CachedAttention;
 use crate::ops::dropout::{Dropout, Site};
 use crate::ops::embedding::Embedding;
 use crate::ops::head_loss::HeadLoss;
-use crate::ops::kv_cache::{CacheAppend, CachedAttention};
+use crate::ops::kv_cache::CacheAppend;
 use crate::ops::linear::Linear;
 use crate::ops::qk_norm_rope::QkNormRope;
 use crate::ops::rope::Rope;
@@ -130,7 +131,10 @@ impl<'a> Recording<'a> {
                 &[packed, positions],
                 &[Destination::Into(cache, Mode::Add)],
             )?;
-            return b.emit1("attended", CachedAttention { heads: self.heads }, &[packed, cache, positions]);
+            let arrivals = b.state("generation.arrivals")?;
+            let outs = [Destination::New, Destination::Into(arrivals, Mode::Add)];
+            let attention = Arc::new(CachedAttention { heads: self.heads });
+            return Ok(b.emit_into("attended", attention, &[packed, cache, positions], &outs)?[0]);
         }
         let mask = if self.plan.cross_documents { Mask::Causal } else { Mask::Spans };
         let attention =
