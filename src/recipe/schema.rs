@@ -67,6 +67,10 @@ sections! {
         dim: usize = 128;
             Training, count(1, 65_536), "384"
                 => unit("elements"), aliases(&["hidden_size", "d_model", "n_embd"]);
+        /// Rows of the embedding and of the head: at least the tokens of the tokenizer.
+        vocab_size: Option<usize> = None;
+            Training, count(1, 16_777_216), "49152"
+                => unit("tokens"), unset("the tokenizer's"), implied(UNSET);
         /// Number of blocks.
         n_layers: usize = 4;
             Training, count(1, 1024), "12" => aliases(&["num_hidden_layers", "num_layers", "n_layer"]);

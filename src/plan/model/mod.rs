@@ -50,7 +50,7 @@ pub struct QkNormOptions {
 /// The model's dimensions and parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// Vocabulary size of the tokenizer.
+    /// Tokens of the embedding and of the head: those of the tokenizer, and further ones that never occur.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub dim: usize,
@@ -117,6 +117,13 @@ impl Model {
     /// A usage error that points at the recipe where keys contradict each other.
     pub fn from_recipe(recipe: &Recipe, vocab_size: usize) -> Result<Self> {
         unwired::check(recipe)?;
+        if let Some(rows) = recipe.values().model.vocab_size.filter(|&rows| rows < vocab_size) {
+            return Err(recipe.error(
+                &["model.vocab_size", "data.tokenizer"],
+                format!("the tokenizer has {vocab_size} tokens, and model.vocab_size is {rows}"),
+                "leave it unset, or name the tokenizer that it is for",
+            ));
+        }
         Ok(Self::from_keys(&recipe.values().model, vocab_size))
     }
 
@@ -124,7 +131,7 @@ impl Model {
     pub fn from_keys(m: &recipe::Model, vocab_size: usize) -> Self {
         let n_heads = derived::n_heads(m);
         Self {
-            vocab_size,
+            vocab_size: m.vocab_size.unwrap_or(vocab_size),
             dim: m.dim,
             n_layers: m.n_layers,
             n_heads,
