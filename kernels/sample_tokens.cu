@@ -124,13 +124,13 @@ __device__ __forceinline__ u32 find_key(const Row &row, const Kept &kept, u64 va
     return prefix;
 }
 
-// tokens[row] = the chosen token, or 0 and bad[row] += 1; positions[row] += 1. logits: [rows, width], of which
+// tokens[row] = the chosen token, or 0 and bad[row] += 1; positions[row] counts up by one, to `last` at most. logits: [rows, width], of which
 // the first `vocab` count. Blocks: rows. `top_k` 0: all; top_p: the bits of a double. `add_position` and
 // `add_bad`: whether the contents of these count.
 extern "C" __global__ void __launch_bounds__(THREADS)
     sample_tokens(const T *__restrict__ logits, u32 *__restrict__ tokens, u32 *__restrict__ positions,
                   u32 *__restrict__ bad, int vocab, int width, u32 greedy, float inverse_temperature, u32 top_k,
-                  u64 top_p, u32 key0, u32 key1, u32 add_position, u32 add_bad) {
+                  u64 top_p, u32 key0, u32 key1, u32 last, u32 add_position, u32 add_bad) {
     extern __shared__ __align__(16) u64 columns[];
     __shared__ Shared shared;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -154,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (greedy || broken) {
         if (threadIdx.x == 0) {
             tokens[blockIdx.x] = broken ? 0 : ~u32(best);
-            positions[blockIdx.x] = position + 1;
+            positions[blockIdx.x] = min(position + 1, last);
             bad[blockIdx.x] = (add_bad ? bad[blockIdx.x] : 0) + broken;
         }
         return;
@@ -243,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     u32 reached = __ballot_sync(FULL_WARP, left < sum);
     if (lane == 0) {
         tokens[blockIdx.x] = from + __ffs(reached) - 1;
-        positions[blockIdx.x] = position + 1;
+        positions[blockIdx.x] = min(position + 1, last);
         bad[blockIdx.x] = add_bad ? bad[blockIdx.x] : 0;
     }
 }

@@ -113,7 +113,7 @@ pub fn all() -> Vec<Box<dyn Op>> {
         Box::new(residual_norm::ResidualNorm { eps: 1e-6 }),
         Box::new(rms_norm::RmsNorm { eps: 1e-6 }),
         Box::new(rms_norm::RmsNormGrad { eps: 1e-6, residual: false, emits: false }),
-        Box::new(sample_tokens::SampleTokens { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 0 }),
+        Box::new(sample_tokens::SampleTokens { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 0, last: 0 }),
         Box::new(scale::Scale { factor: 1.0 }),
         Box::new(select_rows::SelectRows { prompts: 1 }),
         Box::new(sgd::Sgd {

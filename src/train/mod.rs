@@ -24,12 +24,13 @@ mod shards;
 mod start_message;
 mod time_left;
 mod train_ranks;
+mod trained;
 mod verified;
 
 pub use agreement::StepRequest;
 pub use calibrate::cpu_pace;
 pub use conclude::{Ended, mark_failed};
-pub use generate::choose;
+pub use generate::{Generating, prompt_tokens};
 pub use init::{initialize, refresh_compute_copy};
 pub use inspect::inspect;
 pub use prepare::prepare;
@@ -39,7 +40,7 @@ pub use recorder::Recorder;
 pub use request::{Origin, Request, WorkerRequest};
 pub use resume::recipe_of;
 pub use run::{Run, on_cpu_although};
-pub use sample::{SampleRequest, sample};
+pub use sample::{SampleRequest, Sampled, sample};
 pub use verified::tokenizer_json;
 
 use crate::error::Result;

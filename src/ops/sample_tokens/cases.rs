@@ -11,7 +11,7 @@ pub(super) fn cases(precision: Precision) -> Cases {
     let mut cases = Vec::new();
     let mut case = |name: &str, (rows, vocab, alloc): (usize, usize, usize), fill: Fill, sampling| {
         let (temperature, top_k, top_p) = sampling;
-        let op = SampleTokens { temperature, top_k, top_p, seed: 0x1234_5678_9abc };
+        let op = SampleTokens { temperature, top_k, top_p, seed: 0x1234_5678_9abc, last: 50 };
         let logits = (Spec::padded([rows, vocab], [rows, alloc], precision.act_dtype), fill);
         // Every row at a position of its own; one row was bad before.
         let positions = Fill::Values((0..rows).map(|row| (7 * row) as f64).collect());
@@ -58,7 +58,7 @@ fn reference(op: SampleTokens, inputs: &[Array]) -> Vec<Array> {
     let mut out = vec![Array::zeros(&[rows]); 3];
     for row in 0..rows {
         let position = positions.data[row];
-        out[1].data[row] = position + 1.0;
+        out[1].data[row] = (position + 1.0).min(f64::from(op.last));
         let values = &logits.data[row * vocab..][..vocab];
         let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let is_bad = values.iter().any(|x| x.is_nan()) || !highest.is_finite();

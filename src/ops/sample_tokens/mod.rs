@@ -15,7 +15,7 @@ use crate::ops::lanes::vector_width;
 use std::cmp::Ordering;
 
 /// `logits [B, V] → (tokens [B] u32, positions [B] u32, bad [B] u32)`: a token for each row; `positions` counts
-/// up by one; `bad` counts rows without a token, whose logits hold NaN or have no finite largest one (they get
+/// up by one, to `last` at most; `bad` counts rows without a token, whose logits hold NaN or have no finite largest one (they get
 /// token 0).
 ///
 /// Greedy at temperature 0 (the lowest id of equals). Otherwise from the softmax of `logits / temperature`,
@@ -32,6 +32,8 @@ pub struct SampleTokens {
     pub top_p: f64,
     /// Seed of the draws.
     pub seed: u64,
+    /// Position at which the count stays, so that a row that has ended does not leave the cache.
+    pub last: u32,
 }
 
 /// Bits of the likeliest token's weight.
@@ -139,11 +141,11 @@ impl Op for SampleTokens {
     }
 
     fn attributes(&self) -> String {
-        let Self { temperature, top_k, top_p, seed } = self;
+        let Self { temperature, top_k, top_p, seed, last } = self;
         if *temperature == 0.0 {
-            return "temperature=0".to_owned();
+            return format!("temperature=0 last={last}");
         }
-        format!("temperature={temperature} top_k={top_k} top_p={top_p} seed={seed}")
+        format!("temperature={temperature} top_k={top_k} top_p={top_p} seed={seed} last={last}")
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -179,7 +181,7 @@ impl Op for SampleTokens {
                 let chosen = self.choose(&loaded, row, *position);
                 *token = chosen.unwrap_or(0);
                 *bad += u32::from(chosen.is_none());
-                *position += 1;
+                *position = (*position + 1).min(self.last);
             });
         });
         Ok(())
@@ -214,6 +216,7 @@ impl Op for SampleTokens {
             Arg::U64(self.top_p.to_bits()),
             Arg::U32(low),
             Arg::U32(high),
+            Arg::U32(self.last),
             Arg::U32(u32::from(cx.adds(1))),
             Arg::U32(u32::from(cx.adds(2))),
         ];
@@ -234,7 +237,7 @@ mod tests {
     const LOGITS: [f64; 4] = [0.0, 3.0, 2.0, -1.0];
 
     fn sampling(temperature: f64, top_k: usize, top_p: f64) -> SampleTokens {
-        SampleTokens { temperature, top_k, top_p, seed: 7 }
+        SampleTokens { temperature, top_k, top_p, seed: 7, last: u32::MAX }
     }
 
     fn seen(s: SampleTokens) -> Vec<usize> {

@@ -8,7 +8,7 @@ use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::machine::Machine;
-use xrun::model::{Programs, generator};
+use xrun::model::{Generator, Programs};
 use xrun::plan::{Corpus, Plan, data_spec};
 use xrun::recipe;
 use xrun::train::Rank;
@@ -164,11 +164,11 @@ fn the_cache_changes_nothing() {
     rank.restore(loaded.meta().step, Some(&loaded)).unwrap();
     let expected = rank.evaluate(false, |_, _| {}).unwrap().sets[0].loss;
 
-    let (state, section) = generator(&plan).unwrap();
+    let generator = Generator::new(&plan, &[]).unwrap();
+    let (state, section) = (Arc::clone(&generator.state), &generator.decode);
     let placement = plan.execution.placement;
     let mut engine =
-        Engine::new(pool, &state, Arc::new(SingleRank), placement, section.memory.arena_bytes, false)
-            .unwrap();
+        Engine::new(pool, &state, Arc::new(SingleRank), placement, generator.arena_bytes(), false).unwrap();
     for param in &state.params {
         let slot = engine.state.slot(&format!("params.{}", param.name)).unwrap();
         let bytes = loaded.read(&param.name, &param.spec.shape).unwrap();
@@ -200,7 +200,7 @@ fn the_cache_changes_nothing() {
             let current = [0, 1].map(|sequence| batch.tokens[sequence * 32 + t]);
             engine.state.write(tokens, &current).unwrap();
             engine.state.write(positions, &[t as u32; 2]).unwrap();
-            engine.run(&section).unwrap();
+            engine.run(section).unwrap();
             let values = engine.state.values(logits).unwrap();
             for (sequence, row) in values.chunks_exact(values.len() / 2).enumerate() {
                 let target = batch.targets[sequence * 32 + t];
