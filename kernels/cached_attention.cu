@@ -12,8 +12,8 @@
 constexpr int TEAMS = THREADS / LANES;
 // Packs of a head that a thread holds.
 constexpr int PACKS_PER_THREAD = (HEAD_DIM / VEC + LANES - 1) / LANES;
-// Keys that a team handles together.
-constexpr int KEYS = PACKS_PER_THREAD * VEC <= 8 ? 4 : 1;
+// Keys that a team handles together: fewer beside more queries, which take registers too.
+constexpr int KEYS = PACKS_PER_THREAD * VEC > 8 ? 1 : QUERIES > 2 ? 2 : 4;
 // Floats of the partial result of a head: outputs, the maximum, the sum of exponentials.
 constexpr int PARTIAL = HEAD_DIM + 2;
 
@@ -133,7 +133,7 @@ __device__ __forceinline__ void attend(const T *queries, int live_queries, const
 // [batch, capacity, 2·kv·HEAD_DIM]; positions: [batch]; o: [batch, query·HEAD_DIM], NaN where a position is
 // beyond the cache. arrivals: [batch, query], zero before and after. partials: [batch, splits, query, PARTIAL].
 // Blocks: x counts tiles of query heads, `tiles` for each key head; y splits of `split` keys; z sequences.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
     cached_attention(const T *__restrict__ packed, const T *__restrict__ cache,
                      const u32 *__restrict__ positions, T *__restrict__ o, u32 *arrivals, float *partials,
                      int query, int kv, u32 capacity, int tiles, int split, float alpha) {

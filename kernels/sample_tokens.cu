@@ -12,7 +12,7 @@
 constexpr int DIGIT_BITS = 4, DIGITS = 1 << DIGIT_BITS, WARPS = THREADS / WARP;
 static_assert(WARPS == DIGITS, "a warp sums up a digit");
 // Packs that a thread loads at a time.
-constexpr int PACKS = VEC > 1 ? 4 : 8;
+constexpr int PACKS = 4;
 
 // The bits of a logit as an unsigned number of KEY_BITS bits, in the order of logits. Never 0 but for NaN.
 __device__ __forceinline__ u32 key_of(float logit) {

@@ -1,10 +1,13 @@
 //! `xrun sample [RUN]`.
 
+use super::chat;
 use super::terminal::{print_exact, print_json};
 use super::what::{Results, run_with_checkpoint};
 use crate::error::Result;
 use crate::results::find;
-use crate::train::{SampleRequest, Sampled, sample};
+use crate::train::{
+    BenchRequest, ChatRequest, GenerationTime, SampleRequest, Sampled, bench_generation, sample,
+};
 
 /// Arguments of `xrun sample`.
 #[derive(clap::Args, Debug)]
@@ -35,12 +38,19 @@ pub struct Args {
     /// One JSON object per text, with prompt, text and tokens.
     #[arg(long)]
     pub json: bool,
+    /// Talk to the model, in the form of its tokenizer's chat template: a message per line.
+    #[arg(long, conflicts_with_all = ["prompt", "samples", "json"])]
+    pub chat: bool,
+    /// Time the generation from prompts of so many tokens, one for each sample, instead of printing texts: a JSON
+    /// object for each repetition.
+    #[arg(long, value_name = "TOKENS", conflicts_with_all = ["prompt", "chat", "json"])]
+    pub bench: Option<usize>,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// As [`sample`].
+/// As [`sample`] and [`chat::run`].
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let (run, keys) = match args.words.split_first() {
@@ -58,6 +68,14 @@ pub fn run(args: &Args) -> Result<()> {
     set("temperature", args.temperature.map(|t| format!("{t:?}")));
     overrides.extend(keys.iter().cloned());
     let run = run_with_checkpoint(results, run)?;
+    if args.chat {
+        let (step, tokens) = (args.checkpoint, args.tokens);
+        return chat::run(&ChatRequest { run, step, overrides, tokens });
+    }
+    if let Some(prompt_tokens) = args.bench {
+        let step = args.checkpoint;
+        return bench_generation(&BenchRequest { run, step, overrides, prompt_tokens }, print_time);
+    }
     let prompts = args.prompt.clone();
     let request = SampleRequest { run, step: args.checkpoint, overrides, prompts };
     for Sampled { prompt, text, tokens } in sample(&request)? {
@@ -69,4 +87,21 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Prints the times of a repetition as a line of JSON.
+fn print_time(time: GenerationTime) -> Result<()> {
+    let GenerationTime { samples, prompt_tokens, new_tokens, prefill, decode } = time;
+    let made = (samples * (new_tokens - 1)) as f64;
+    let speed = (made > 0.0).then(|| made / decode.as_secs_f64());
+    let row = serde_json::json!({
+        "side": "xrun",
+        "samples": samples,
+        "prompt_tokens": prompt_tokens,
+        "new_tokens": new_tokens,
+        "prefill_ms": prefill.as_secs_f64() * 1e3,
+        "decode_ms": decode.as_secs_f64() * 1e3,
+        "decode_tok_s": speed,
+    });
+    print_json(&format!("{row}\n"))
 }

@@ -86,7 +86,7 @@ impl Generating<'_> {
         let most = texts.rooms.iter().copied().max().unwrap_or(0);
         let ahead = if engine.gpu().is_some() { STEPS_AHEAD } else { 0 };
         let mut in_flight = VecDeque::new();
-        engine.run(&self.prefill.section)?;
+        engine.run_all(&[&self.prefill.section], 0)?;
         in_flight.push_back(chosen(engine)?);
         let mut launched = 1;
         while let Some(mut oldest) = in_flight.pop_front() {

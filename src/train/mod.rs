@@ -3,10 +3,12 @@
 mod agreement;
 mod bad_location;
 mod calibrate;
+mod chat;
 mod conclude;
 mod context;
 mod gauges;
 mod generate;
+mod generation_bench;
 mod init;
 mod inspect;
 mod phase;
@@ -29,8 +31,10 @@ mod verified;
 
 pub use agreement::StepRequest;
 pub use calibrate::cpu_pace;
+pub use chat::{Chat, ChatRequest};
 pub use conclude::{Ended, mark_failed};
 pub use generate::{Generating, prompt_tokens};
+pub use generation_bench::{BenchRequest, GenerationTime, bench_generation};
 pub use init::{initialize, refresh_compute_copy};
 pub use inspect::inspect;
 pub use prepare::prepare;
