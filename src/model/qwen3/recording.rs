@@ -11,8 +11,9 @@ use crate::ops::embedding::Embedding;
 use crate::ops::head_loss::HeadLoss;
 use crate::ops::kv_cache::{CacheAppend, CachedAttention};
 use crate::ops::linear::Linear;
-use crate::ops::qk_norm_rope::QkNormRope;
+use crate::ops::qk_norm_rope::{QkNorm, QkNormRope};
 use crate::ops::rope::Rope;
+use crate::ops::rotary::Rotary;
 use crate::ops::swiglu::Swiglu;
 use crate::plan::Plan;
 use crate::policy;
@@ -110,12 +111,14 @@ impl<'a> Recording<'a> {
     fn positions(&self, b: &mut Builder, i: usize, qkv: TensorId) -> Result<TensorId> {
         let (m, heads) = (&self.plan.model, self.heads);
         let positions = b.state(&self.input("positions"))?;
+        let rotary = Rotary::of_whole_heads(heads.dim, m.rope_theta);
         if m.qk_norm {
             let (q, k) = (b.param(&format!("blocks.{i}.q_norm"))?, b.param(&format!("blocks.{i}.k_norm"))?);
-            let op = QkNormRope { heads, eps: m.norm_eps, theta: m.rope_theta };
+            let norm = QkNorm { heads, eps: m.norm_eps, weighted: true };
+            let op = QkNormRope { norm, rotary, rotates_first: false };
             b.emit1("packed", op, &[qkv, q, k, positions])
         } else {
-            b.emit1("packed", Rope { heads, theta: m.rope_theta, inverse: false }, &[qkv, positions])
+            b.emit1("packed", Rope { heads, rotary, inverse: false }, &[qkv, positions])
         }
     }
 
